@@ -1,0 +1,53 @@
+# `make demo` and `make test` need Python (3.11 or newer), git and make; they set up the rest.
+# Another interpreter gets an environment of its own: make test PYTHON=python3.12
+
+PYTHON ?= python3
+VENV ?= $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(PYTHON)))
+WORKERS ?= 2
+RUN := $(VENV)/bin/python
+READY := $(VENV)/.ready
+# Its presence says that an installation began and did not end.
+BEGUN := $(VENV)/.begun
+
+.PHONY: help demo test lint format clean
+
+help:
+	@echo "make demo    train on the built-in corpus, translate, score, plot (a few minutes)"
+	@echo "make test    the test suite (PYTHON=python3.12 for another Python, ARGS=... for pytest)"
+	@echo "make lint    ruff and mypy, as CI and pre-commit run them"
+	@echo "make format  let ruff rewrite what it can"
+	@echo "make clean   remove caches and build leftovers (not runs, not environments)"
+
+demo: $(READY)
+	@$(RUN) -m experiments.demo --workdir=runs/demo
+
+test: $(READY)
+	@$(RUN) -m pytest -q -n $(WORKERS) $(ARGS)
+
+lint: $(READY)
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m mypy
+
+format: $(READY)
+	@$(RUN) -m ruff check --fix .
+	@$(RUN) -m ruff format .
+
+clean:
+	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find configs experiments benchmarks tests transformer_jax -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Done once, and again when pyproject.toml or constraints.txt changes. pyenv's shims refuse a Python
+# that is installed but not selected, so it is asked for that one's version.
+$(READY): pyproject.toml constraints.txt
+	@if [ -e $(BEGUN) ]; then rm -rf $(VENV); fi
+	@if ! $(PYTHON) -c "" 2>/dev/null && command -v pyenv >/dev/null; then \
+		export PYENV_VERSION="$$(pyenv whence $(notdir $(PYTHON)) 2>/dev/null | tail -n 1)"; \
+	fi; \
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; name one with PYTHON=..." \
+		if sys.version_info < (3, 11) else 0)' && $(PYTHON) -m venv $(VENV)
+	@touch $(BEGUN)
+	@echo "installing into $(VENV) (once; some minutes)" >&2
+	@$(RUN) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@rm $(BEGUN)
+	@touch $(READY)

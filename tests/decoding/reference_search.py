@@ -1,0 +1,94 @@
+"""Beam search written obviously: Python lists, float64, no cache, no early end. And toy decoders.
+
+A decoder is a function of the sentence's number and the subwords so far to logits over the real
+vocabulary; PAD, EOS and BOS are subwords as any other.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+EOS = 1
+Decoder = Callable[[int, list[int]], np.ndarray]  # (sentence, subwords so far) -> logits [V]
+
+
+class Hypothesis(NamedTuple):
+    ids: list[int]
+    log_prob: float
+    score: float
+
+
+def gnmt(length: int, alpha: float) -> float:
+    return ((5 + length) / 6) ** alpha
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    logits = np.asarray(logits, np.float64)
+    return logits - logits.max() - np.log(np.sum(np.exp(logits - logits.max())))
+
+
+def forced_log_prob(decoder: Decoder, sentence: int, ids: list[int]) -> float:
+    """The summed log probability of given subwords."""
+    return sum(log_softmax(decoder(sentence, ids[:n]))[i] for n, i in enumerate(ids))
+
+
+def greedy(decoder: Decoder, sentence: int, limit: int) -> list[int]:
+    """The likeliest subword at each step, and EOS at the limit."""
+    ids: list[int] = []
+    while len(ids) < limit and (not ids or ids[-1] != EOS):
+        logits = decoder(sentence, ids)
+        ids.append(EOS if len(ids) == limit - 1 else int(np.argmax(logits)))
+    return ids
+
+
+def every_hypothesis(decoder: Decoder, sentence: int, limit: int) -> dict[tuple[int, ...], float]:
+    """Each sequence of at most `limit` subwords that ends in EOS, with its log probability."""
+    found: dict[tuple[int, ...], float] = {}
+    open_ = {(): 0.0}
+    for _ in range(limit):
+        longer = {}
+        for ids, log_prob in open_.items():
+            for i, gain in enumerate(log_softmax(decoder(sentence, list(ids)))):
+                (found if i == EOS else longer)[(*ids, i)] = log_prob + gain
+        open_ = longer
+    return found
+
+
+def beam_search(
+    decoder: Decoder,
+    sentence: int,
+    limit: int,
+    *,
+    beam_size: int,
+    n_best: int,
+    alpha: float,
+    penalty: Callable[[int, float], float] = gnmt,
+) -> tuple[list[Hypothesis], int]:
+    """The n_best best, and the number of steps after which no other could have joined them."""
+    live: list[tuple[list[int], float]] = [([], 0.0)] if limit else []
+    finished: list[Hypothesis] = []
+    needed = None
+    for length in range(1, limit + 1):
+        candidates = []
+        for ids, log_prob in live:
+            for i, gain in enumerate(log_softmax(decoder(sentence, ids))):
+                if length < limit or i == EOS:
+                    candidates.append((ids + [i], log_prob + gain))
+        candidates.sort(key=lambda candidate: -candidate[1])  # stable
+        live = []
+        for ids, log_prob in candidates[:beam_size]:
+            if ids[-1] == EOS:
+                finished.append(Hypothesis(ids, log_prob, log_prob / penalty(length, alpha)))
+            else:
+                live.append((ids, log_prob))
+        finished.sort(key=lambda hypothesis: -hypothesis.score)
+        last = finished[n_best - 1].score if len(finished) >= n_best else -np.inf
+        hopes = [
+            log_prob / penalty(final, alpha)
+            for _, log_prob in live
+            for final in range(length + 1, limit + 1)
+        ]
+        if needed is None and not any(hope > last for hope in hopes):
+            needed = length
+    return finished[:n_best], needed or 0

@@ -1,0 +1,420 @@
+"""Beam search against obvious ones, and what must never change its result."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.decoding import reference_search as reference
+from transformer_jax.decoding import search
+from transformer_jax.decoding.search import beam_search, gnmt_penalty, top_k
+from transformer_jax.text.vocabulary import BOS, EOS, PAD
+
+BATCH, SIZE, VOCABULARY, PADDED = 5, 9, 11, 13
+BUCKETS = 97  # of HashModel
+
+
+def pad_vocabulary(logits, padded):
+    width = [(0, 0)] * (logits.ndim - 1) + [(0, padded - logits.shape[-1])]
+    return np.pad(logits, width, constant_values=-1e9).astype(np.float32)
+
+
+class HashModel:
+    """Logits looked up by two hashes of the whole history, each kept by a leaf of its own."""
+
+    def __init__(self, seed, batch=BATCH, vocabulary=VOCABULARY, padded=PADDED, eos_logit=0.0):
+        table = np.random.default_rng(seed).normal(0, 1.5, (batch, 2, BUCKETS, vocabulary))
+        table[..., EOS] += eos_logit
+        self.real, self.table = table, pad_vocabulary(table, padded)
+
+    def next_logits(self, sentence, ids):
+        rolled = functools.reduce(lambda code, i: (code * 31 + i + 1) % BUCKETS, [BOS, *ids], 0)
+        summed = sum((2 * n + 3) * (i + 1) for n, i in enumerate([BOS, *ids])) % BUCKETS
+        table = self.table[sentence, :, :, : self.real.shape[-1]].astype(np.float64)
+        return table[0, rolled] + table[1, summed]
+
+    @staticmethod
+    def cache(batch, beams, size):
+        return {
+            "code": jnp.zeros((batch, beams), jnp.int32),
+            "history": (jnp.zeros((batch, beams, size, 2), jnp.int32),),
+        }
+
+    @staticmethod
+    def step(table, ids, position, cache):
+        code = (cache["code"] * 31 + ids + 1) % BUCKETS
+        history = cache["history"][0].at[:, :, position, 1].set(ids + 1)
+        weights = 2 * jnp.arange(history.shape[2]) + 3
+        summed = (history[..., 1] * weights).sum(-1) % BUCKETS
+        rows = jnp.arange(ids.shape[0])[:, None]
+        logits = table[rows, 0, code] + table[rows, 1, summed]
+        return jnp.maximum(logits, -1e9), {"code": code, "history": (history,)}
+
+
+class RecurrentModel:
+    """state = tanh(W state + E id + sentence vector); logits = U state."""
+
+    WIDTH = 6
+
+    def __init__(self, seed):
+        random = np.random.default_rng(seed)
+        draw = functools.partial(random.normal, 0.0)
+        width = self.WIDTH
+        self.table = {
+            "W": draw(0.8, (width, width)).astype(np.float32),
+            "E": draw(1.5, (PADDED, width)).astype(np.float32),
+            "U": draw(1.5, (width, PADDED)).astype(np.float32),
+            "sentence": draw(1.0, (BATCH, width)).astype(np.float32),
+        }
+
+    def next_logits(self, sentence, ids):
+        table = {name: array.astype(np.float64) for name, array in self.table.items()}
+        state = np.zeros(self.WIDTH)
+        for i in [BOS, *ids]:
+            state = np.tanh(state @ table["W"] + table["E"][i] + table["sentence"][sentence])
+        return (state @ table["U"])[:VOCABULARY]
+
+    @staticmethod
+    def cache(batch, beams, size):
+        return jnp.zeros((batch, beams, RecurrentModel.WIDTH))
+
+    @staticmethod
+    def step(table, ids, position, cache):
+        state = jnp.tanh(cache @ table["W"] + table["E"][ids] + table["sentence"][:, None])
+        logits = state @ table["U"]
+        return jnp.where(jnp.arange(logits.shape[-1]) < VOCABULARY, logits, -1e9), state
+
+
+def find(model, table, limits, alpha, *, beam, n_best, size=SIZE, penalty="gnmt"):
+    return beam_search(
+        functools.partial(model.step, table),
+        model.cache(len(limits), beam, size),
+        limits,
+        beam_size=beam,
+        n_best=n_best,
+        size=size,
+        alpha=alpha,
+        penalty=penalty,
+    )
+
+
+STATIC = {"static_argnums": 0, "static_argnames": ("beam", "n_best", "size", "penalty")}
+run = jax.jit(find, **STATIC)
+
+
+def rows(result, sentence):
+    """A sentence's hypotheses as lists of ids, with their numbers."""
+    found = []
+    for ids, length, log_prob, score in zip(*(x[sentence] for x in result[:4]), strict=True):
+        assert (ids[length:] == PAD).all()
+        if length == 0:
+            assert log_prob == -np.inf and score == -np.inf
+        else:
+            found.append((ids[:length].tolist(), float(log_prob), float(score)))
+    return found
+
+
+def assert_same_hypotheses(result, sentence, want):
+    got = rows(result, sentence)
+    assert [ids for ids, _, _ in got] == [h.ids for h in want]
+    np.testing.assert_allclose([h[1] for h in got], [h.log_prob for h in want], rtol=2e-6)
+    np.testing.assert_allclose([h[2] for h in got], [h.score for h in want], rtol=2e-6)
+
+
+def assert_same_result(got, want):
+    np.testing.assert_array_equal(got.ids, want.ids)
+    np.testing.assert_array_equal(got.lengths, want.lengths)
+    np.testing.assert_allclose(got.log_probs, want.log_probs, rtol=1e-6)
+    np.testing.assert_allclose(got.scores, want.scores, rtol=1e-6)
+
+
+def assert_equals_reference(model, limits, alpha, result, *, beam, n_best, penalty=reference.gnmt):
+    steps = 0
+    for sentence, limit in enumerate(limits):
+        want, needed = reference.beam_search(
+            model.next_logits,
+            sentence,
+            limit,
+            beam_size=beam,
+            n_best=n_best,
+            alpha=alpha,
+            penalty=penalty,
+        )
+        assert_same_hypotheses(result, sentence, want)
+        steps = max(steps, needed)
+    assert result.steps == steps
+
+
+@pytest.mark.parametrize(("beam", "n_best"), [(1, 1), (4, 3), (7, 7)])
+@pytest.mark.parametrize("model_class", [HashModel, RecurrentModel])
+def test_equals_a_plain_search_without_cache_over_many_models(model_class, beam, n_best):
+    alphas = [0.6, 0.0, -0.7, 1.3, 5.0, -4.0]
+    for seed, alpha in enumerate(alphas * 2):
+        model = model_class(seed)
+        limits = np.random.default_rng(100 + seed).integers(0, SIZE + 1, BATCH)
+        result = run(model_class, model.table, limits, alpha, beam=beam, n_best=n_best)
+        assert_equals_reference(model, limits, alpha, result, beam=beam, n_best=n_best)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_vocabulary_wide_enough_for_chunks_changes_nothing(beam):
+    limits = np.array([5, 3])
+    for seed in range(4):
+        model = HashModel(seed, batch=2, vocabulary=600, padded=640, eos_logit=3.0)
+        result = run(HashModel, model.table, limits, 0.6, beam=beam, n_best=min(beam, 3))
+        assert_equals_reference(model, limits, 0.6, result, beam=beam, n_best=min(beam, 3))
+
+
+@pytest.mark.parametrize("alpha", [0.6, 0.0, -1.0])
+def test_a_beam_wide_enough_finds_every_hypothesis_in_order(alpha):
+    # 4 subwords, at most 4 long: 1 + 3 + 9 + 27 = 40 hypotheses, never more than 4^3 candidates.
+    model = HashModel(7, batch=1, vocabulary=4)
+    result = run(HashModel, model.table, np.array([4]), alpha, beam=64, n_best=41, size=4)
+    every = reference.every_hypothesis(model.next_logits, 0, limit=4)
+    want = [
+        reference.Hypothesis(list(ids), log_prob, log_prob / reference.gnmt(len(ids), alpha))
+        for ids, log_prob in every.items()
+    ]
+    assert len(want) == 40
+    assert_same_hypotheses(result, 0, sorted(want, key=lambda hypothesis: -hypothesis.score))
+    assert result.lengths[0, 40] == 0 and result.scores[0, 40] == -np.inf
+
+
+@pytest.mark.parametrize("model_class", [HashModel, RecurrentModel])
+def test_beam_1_is_greedy_search(model_class):
+    limits = np.array([9, 1, 4, 0, 8])
+    for seed in range(20, 30):
+        model = model_class(seed)
+        result = run(model_class, model.table, limits, 0.6, beam=1, n_best=1)
+        for sentence, limit in enumerate(limits):
+            want = reference.greedy(model.next_logits, sentence, limit)
+            assert [ids for ids, _, _ in rows(result, sentence)] == ([want] if want else [])
+
+
+def never_stop_early(live_BK, largest_penalty_B, pool):
+    return jnp.ones(live_BK.shape[0], bool)
+
+
+def humped(lengths, alpha):
+    """Largest at 4 subwords: neither rises nor falls with the length."""
+    return 3.0 + alpha - 0.3 * abs(lengths - 4.0)
+
+
+@pytest.mark.parametrize("penalty", ["gnmt", "humped"])
+def test_early_stopping_saves_steps_and_changes_nothing(penalty, monkeypatch):
+    monkeypatch.setitem(search.PENALTIES, "humped", humped)
+    limits = np.array([9, 7, 9, 0, 5])
+    settings = {"beam": 4, "n_best": 3, "penalty": penalty}
+    cases = [(seed, alpha) for seed in range(8) for alpha in [0.6, 0.0, -1.0, 3.0]]
+    models = {seed: HashModel(seed, eos_logit=1.5) for seed in range(8)}
+    early = [run(HashModel, models[seed].table, limits, alpha, **settings) for seed, alpha in cases]
+    monkeypatch.setattr(search, "_may_still_enter", never_stop_early)
+    patient = jax.jit(functools.partial(find), **STATIC)  # traced anew
+    full = [
+        patient(HashModel, models[seed].table, limits, alpha, **settings) for seed, alpha in cases
+    ]
+    for (seed, alpha), got, want in zip(cases, early, full, strict=True):
+        assert_same_result(got, want)
+        of_length = humped if penalty == "humped" else reference.gnmt
+        assert_equals_reference(
+            models[seed], limits, alpha, got, beam=4, n_best=3, penalty=of_length
+        )
+    assert all(want.steps == 9 for want in full)
+    assert np.mean([got.steps < 9 for got in early]) > 0.5
+
+
+def test_a_sentence_does_not_depend_on_its_batch():
+    model, limits = RecurrentModel(3), np.array([9, 6, 2, 8, 5])
+    search_rows = functools.partial(run, RecurrentModel, beam=4, n_best=3)
+    together = search_rows(model.table, limits, 0.6)
+
+    def take(result, order):
+        return search.SearchResult(*(x[np.array(order)] for x in result[:4]), steps=result.steps)
+
+    def batch_of(order):
+        return {**model.table, "sentence": model.table["sentence"][np.array(order)]}
+
+    for order in [[0], [1], [2], [3], [4], [3, 1, 4, 0, 2]]:
+        alone = search_rows(batch_of(order), limits[order], 0.6)
+        assert_same_result(alone, take(together, order))
+    # Empty rows between, and larger arrays.
+    order, gaps = [2, 0, 0, 4, 1, 3], np.array([1, 0, 1, 1, 1, 1])
+    padded = search_rows(batch_of(order), limits[order] * gaps, 0.6, size=SIZE + 4)
+    want = take(together, order)
+    real = np.flatnonzero(gaps)
+    np.testing.assert_array_equal(padded.ids[real, :, :SIZE], want.ids[real])
+    assert not padded.ids[..., SIZE:].any()
+    np.testing.assert_array_equal(padded.lengths[real], want.lengths[real])
+    np.testing.assert_allclose(padded.scores[real], want.scores[real], rtol=1e-6)
+    assert padded.steps == together.steps
+    assert rows(padded, 1) == []
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_limits_are_each_sentences_own_and_end_with_the_models_own_eos(beam):
+    # EOS is unlikely, so every hypothesis runs into its limit. A limit above SIZE counts as SIZE.
+    model, limits = HashModel(1, eos_logit=-40.0), np.array([0, 1, 3, 9, 50])
+    n_best = min(beam, 3)
+    result = run(HashModel, model.table, limits, 0.6, beam=beam, n_best=n_best)
+    for sentence, limit in enumerate([0, 1, 3, 9, 9]):
+        found = rows(result, sentence)
+        assert len(found) == (0 if limit == 0 else 1 if limit == 1 else n_best)
+        for ids, log_prob, score in found:
+            assert len(ids) == limit and ids.index(EOS) == limit - 1
+            forced = reference.forced_log_prob(model.next_logits, sentence, ids)
+            np.testing.assert_allclose(log_prob, forced, rtol=2e-6)
+            np.testing.assert_allclose(score, forced / reference.gnmt(limit, 0.6), rtol=2e-6)
+    assert result.steps == 9
+
+
+def test_n_best_are_distinct_descending_and_scored_as_forced():
+    model, limits = RecurrentModel(12), np.array([9, 8, 7, 6, 5])
+    result = run(RecurrentModel, model.table, limits, 1.0, beam=7, n_best=7)
+    assert (np.diff(result.scores) <= 0).all()
+    for sentence in range(BATCH):
+        found = rows(result, sentence)
+        assert len({tuple(ids) for ids, _, _ in found}) == 7
+        for ids, log_prob, score in found:
+            forced = reference.forced_log_prob(model.next_logits, sentence, ids)
+            np.testing.assert_allclose(log_prob, forced, rtol=2e-6)
+            np.testing.assert_allclose(score, forced / ((5 + len(ids)) / 6), rtol=2e-6)
+
+
+def test_rows_without_a_limit_cost_no_step():
+    model = HashModel(0)
+    result = run(HashModel, model.table, np.zeros(BATCH, int), 0.6, beam=4, n_best=3)
+    assert result.steps == 0
+    assert not result.ids.any() and not result.lengths.any()
+    assert (result.scores == -np.inf).all() and (result.log_probs == -np.inf).all()
+
+
+@pytest.mark.parametrize("alpha", [1000.0, -1000.0])
+def test_an_absurd_alpha_still_finds_hypotheses(alpha):
+    model, limits = HashModel(5), np.full(BATCH, SIZE)
+    result = run(HashModel, model.table, limits, alpha, beam=4, n_best=3)
+    assert (result.lengths > 0).all()
+    assert np.isfinite(result.scores).all() and np.isfinite(result.log_probs).all()
+
+
+def test_gnmt_penalty_by_hand():
+    # ((5 + 7) / 6)^0.6 = 2^0.6; one subword costs nothing, whatever alpha.
+    got = gnmt_penalty(jnp.array([1, 7, 13]), 0.6)
+    np.testing.assert_allclose(got, [1.0, 1.5157166, 3.0**0.6], rtol=1e-6)
+    np.testing.assert_array_equal(gnmt_penalty(jnp.array([1, 7, 13]), 0.0), [1.0, 1.0, 1.0])
+
+
+def test_a_case_by_hand_that_greedy_search_misses():
+    # a (0.5) is likelier than b (0.4), but EOS after b (0.9) makes b the better hypothesis (0.36).
+    a, b = 4, 5
+    first = {a: 0.5, b: 0.4, EOS: 0.1}
+    second = {a: {EOS: 0.5, a: 0.3, b: 0.2}, b: {EOS: 0.9, a: 0.06, b: 0.04}}
+    probabilities = np.full((3, 6, 6), 1e-30)
+    for i, p in first.items():
+        probabilities[0, BOS, i] = p
+    for previous, following in second.items():
+        for i, p in following.items():
+            probabilities[1:, previous, i] = p
+    table = jnp.log(jnp.asarray(probabilities, jnp.float32))
+
+    def step(ids, position, cache):
+        return table[position][ids], cache
+
+    search_it = functools.partial(beam_search, step, (), jnp.array([3]), size=3, alpha=0.0)
+    greedy = search_it(beam_size=1)
+    assert greedy.ids.tolist() == [[[a, EOS, PAD]]]
+    np.testing.assert_allclose(greedy.log_probs, [[np.log(0.25)]], rtol=1e-6)
+    best = search_it(beam_size=2, n_best=2)
+    assert best.ids.tolist() == [[[b, EOS, PAD], [a, EOS, PAD]]]
+    np.testing.assert_allclose(best.scores, np.log([[0.36, 0.25]]), rtol=1e-6)
+    assert best.steps == 2  # 0.15 for "a a" can no longer beat 0.25
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_equal_candidates_go_to_the_better_place_then_to_the_lower_id(beam):
+    model = HashModel(0)
+    model.table[..., :VOCABULARY] = 0.0
+    # Zeros of either sign are equal, and EOS is a little less likely than those below it.
+    model.table[..., 3:VOCABULARY:2] = -0.0
+    model.table[..., EOS] = -0.25
+    limits = np.array([1, 2, 3, 4, 5])
+    result = run(HashModel, model.table, limits, 0.6, beam=beam, n_best=min(beam, 3))
+    assert_equals_reference(model, limits, 0.6, result, beam=beam, n_best=min(beam, 3))
+    assert result.ids[4, 0].tolist() == [0, 0, 0, 0, EOS, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("beam", [1, 4])
+def test_bad_logits_end_their_hypotheses_and_harm_no_other_sentence(beam, bad):
+    limits = np.full(BATCH, SIZE)
+    clean = HashModel(6)
+    want = run(HashModel, clean.table, limits, 0.6, beam=beam, n_best=min(beam, 3))
+    broken = HashModel(6)
+    broken.table[2, :, :, 4] = bad  # always
+    got = run(HashModel, broken.table, limits, 0.6, beam=beam, n_best=min(beam, 3))
+    assert rows(got, 2) == []
+    for sentence in [0, 1, 3, 4]:
+        assert rows(got, sentence) == rows(want, sentence)
+
+
+def test_only_the_hypothesis_with_nan_is_dropped():
+    model = HashModel(8, batch=1)
+    ids = rows(run(HashModel, model.table, np.array([9]), 0.6, beam=4, n_best=3), 0)[0][0]
+    first = (BOS * 1 + 1) % BUCKETS  # the code after BOS alone
+    after = (first * 31 + ids[0] + 1) % BUCKETS
+    model.table[0, 0, after] = np.nan
+    left = rows(run(HashModel, model.table, np.array([9]), 0.6, beam=4, n_best=3), 0)
+    assert left and all(ids[0] != found[0] for found, _, _ in left)
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 8])
+@pytest.mark.parametrize("width", [8, 127, 256, 1000, 1024, 2113])
+def test_top_k_is_exact_and_gives_equals_in_order(width, k):
+    random = np.random.default_rng(width + k)
+    x = random.normal(size=(40, 3, width)).astype(np.float32)
+    x[10:20] = random.integers(-3, 3, (10, 3, width))  # mostly equals
+    x[20:30] = random.choice([0.0, -0.0, -1.0], (10, 3, width), p=[0.01, 0.01, 0.98])
+    x[30:40] = np.where(random.random((10, 3, width)) < 2 / width, -2.0, -np.inf)
+    values, index = jax.jit(top_k, static_argnums=1)(x, k)
+    want = np.argsort(-x, axis=-1, kind="stable")[..., :k]
+    np.testing.assert_array_equal(index, want)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, want, -1))
+
+
+def test_other_limits_and_alphas_compile_nothing_new():
+    table, traced = jnp.asarray(HashModel(0).table), []
+
+    def step(ids, position, cache):
+        traced.append(ids.shape)
+        return HashModel.step(table, ids, position, cache)
+
+    @jax.jit
+    def find(limits, alpha):
+        cache = HashModel.cache(BATCH, 4, SIZE)
+        return beam_search(step, cache, limits, beam_size=4, size=SIZE, alpha=alpha)
+
+    results = [
+        find(np.array(limits), alpha)
+        for limits, alpha in [([9, 1, 2, 3, 4], 0.6), ([5, 5, 0, 9, 2], 0.0), ([1] * 5, -1.0)]
+    ]
+    assert find._cache_size() == 1
+    assert set(traced) == {(BATCH, 4)}
+    assert results[0].steps > 1 and results[2].steps == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_best": 5}, r"n_best=5 is not in 1 \.\. beam_size=4"),
+        ({"n_best": 0}, r"n_best=0 is not in 1"),
+        ({"size": 0}, r"size=0 leaves no place"),
+        ({"penalty": "gmnt"}, r"penalty='gmnt' is unknown; there are gnmt"),
+        ({"beam_size": 3}, r"cache\['code'\] has shape \[5, 4\]; expected \[batch=5, beam_size=3"),
+    ],
+)
+def test_errors_name_the_argument_and_what_is_allowed(change, message):
+    arguments = {"beam_size": 4, "size": SIZE, "alpha": 0.6} | change
+    cache = HashModel.cache(BATCH, 4, SIZE)
+    with pytest.raises(ValueError, match=message):
+        beam_search(lambda *_: None, cache, np.full(BATCH, SIZE), **arguments)

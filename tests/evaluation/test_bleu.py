@@ -1,0 +1,202 @@
+"""BLEU against an independent count, perl's own outputs, and worked values."""
+
+import json
+import math
+import random
+from collections import Counter
+
+import pytest
+
+from transformer_jax.errors import DataError
+from transformer_jax.evaluation.bleu import (
+    format_scores,
+    paper_tokens,
+    score,
+    split_compounds,
+    to_json,
+)
+
+AT = " ##AT##-##AT## "
+
+
+def plain_bleu(hypotheses: list[str], references: list[str]) -> float:
+    """Papineni et al. 2002 over words, one reference, no smoothing, 0 to 100."""
+    logs = []
+    for n in range(1, 5):
+        matches = total = 0
+        for pair in zip(hypotheses, references, strict=True):
+            hypothesis, reference = (
+                Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+                for words in (line.split() for line in pair)
+            )
+            total += sum(hypothesis.values())
+            matches += sum((hypothesis & reference).values())
+        if matches == 0:
+            return 0.0
+        logs.append(math.log(matches / total))
+    lengths = [sum(len(line.split()) for line in lines) for lines in (hypotheses, references)]
+    return 100 * math.exp(min(0, 1 - lengths[1] / lengths[0]) + sum(logs) / 4)
+
+
+def perturbed(lines: list[str], seed: int) -> list[str]:
+    """Lines with a word dropped or repeated."""
+    rng, out = random.Random(seed), []
+    for line in lines:
+        words = line.split()
+        at = rng.randrange(len(words))
+        out.append(" ".join(words[:at] + words[at : at + 1] * rng.choice((0, 2)) + words[at + 1 :]))
+    return out
+
+
+REFERENCES = [
+    "Der „Rich-Text“-Editor kostet 3,50 Euro, sagt Dr. Müller.",
+    "Das Haus-zu-Haus-Projekt der EU endet am 3. Mai 2014 in Köln.",
+    "Er sagt: „Ich habe's nicht gewusst“ & geht nach Hause.",
+    "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche.",
+]
+
+# (line, what `perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g'` of perl 5.36 printed)
+SPLIT_BY_PERL = [
+    ("rich-text format", f"rich{AT}text format"),
+    ("ab-cd-ef", f"ab{AT}cd{AT}ef"),
+    ("a-b-c", f"a{AT}b-c"),
+    ("a-b-c-d", f"a{AT}b-c{AT}d"),
+    ("a-ü-b", f"a{AT}ü{AT}b"),
+    ("a--b", f"a{AT}-b"),
+    ("a---b", f"a{AT}--b"),
+    ("- a-b -", f"- a{AT}b -"),
+    ("- -x y- -", "- -x y- -"),
+]
+
+
+@pytest.mark.parametrize(("line", "split"), SPLIT_BY_PERL)
+def test_compounds_split_as_perl_splits_them(line, split):
+    assert split_compounds(line) == split
+
+
+def test_paper_tokens_of_german_are_plain_quotes_moses_tokens_and_split_compounds():
+    assert paper_tokens(REFERENCES[:3], "de") == [
+        f"Der &quot; Rich{AT}Text &quot; -Editor kostet 3,50 Euro , sagt Dr. Müller .",
+        f"Das Haus{AT}zu{AT}Haus{AT}Projekt der EU endet am 3. Mai 2014 in Köln .",
+        "Er sagt : &quot; Ich habe &apos; s nicht gewusst &quot; &amp; geht nach Hause .",
+    ]
+
+
+def test_paper_tokens_of_french_keep_compounds_and_quotes():
+    assert paper_tokens(["L'avant-projet, dit-il, est « prêt » (“oui”)."], "fr") == [
+        "L&apos; avant-projet , dit-il , est « prêt » ( “ oui ” ) ."
+    ]
+
+
+def test_worked_values():
+    # Both: 4-grams 3/4, trigrams 4/5, bigrams 5/6, words 6/7, and as long as the reference:
+    # (6/7 * 5/6 * 4/5 * 3/4)^(1/4) = (3/7)^(1/4).
+    scores = score(
+        ["der Hund läuft über die grüne Wiese"], ["der Hund läuft über die grüne Wand"], "en", "de"
+    )
+    assert scores.bleu == pytest.approx(100 * (3 / 7) ** 0.25)
+    assert scores.paper_bleu == pytest.approx(100 * (3 / 7) ** 0.25)
+    assert scores.brevity_penalty == 1.0
+    # Every n-gram right, 4 words of 5: exp(1 - 5/4).
+    short = score(["der Hund läuft über"], ["der Hund läuft über Gras"], "en", "de")
+    assert short.bleu == pytest.approx(100 * math.exp(-0.25))
+    assert short.brevity_penalty == pytest.approx(math.exp(-0.25))
+
+
+def test_a_split_compound_gives_paper_bleu_partial_credit_that_bleu_withholds():
+    scores = score(
+        ["er hat ein Rich-Text Programm"], ["er hat ein Plain-Text Programm"], "en", "de"
+    )
+    # Tokens: er hat ein Rich ## Text Programm; words 6/7, pairs 4/6, triples 2/5, fours 0 of 4.
+    assert scores.paper_bleu == 0.0
+    scores = score(
+        ["ja er hat ein Rich-Text Programm"], ["ja er hat ein Plain-Text Programm"], "en", "de"
+    )
+    # One four, "ja er hat ein", of 5: (7/8 * 5/7 * 3/6 * 1/5)^(1/4); BLEU: (5/6 * 3/5 * 2/4 * 1/3).
+    assert scores.paper_bleu == pytest.approx(100 * (7 / 8 * 5 / 7 * 3 / 6 * 1 / 5) ** 0.25)
+    assert scores.bleu == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
+
+
+@pytest.mark.parametrize("language", ["de", "fr", "en"])
+def test_paper_bleu_is_plain_bleu_over_its_tokens(language):
+    hypotheses = perturbed(REFERENCES * 20, seed=1)
+    want = plain_bleu(paper_tokens(hypotheses, language), paper_tokens(REFERENCES * 20, language))
+    got = score(hypotheses, REFERENCES * 20, "cs", language)
+    assert 50 < want < 95
+    assert got.paper_bleu == pytest.approx(want, abs=1e-9)
+
+
+def test_the_style_of_quotation_marks_costs_bleu_but_not_german_paper_bleu():
+    plain = [line.replace("„", '"').replace("“", '"') for line in REFERENCES]
+    german, french = (score(plain, REFERENCES, "en", language) for language in ("de", "fr"))
+    assert german.paper_bleu == pytest.approx(100)
+    assert german.bleu < 90
+    assert french.paper_bleu < 90
+
+
+def test_both_kinds_of_bleu_are_cased():
+    scores = score([line.lower() for line in REFERENCES], REFERENCES, "en", "de")
+    assert scores.bleu < 60
+    assert scores.paper_bleu < 60
+
+
+def test_paper_bleu_is_not_smoothed_and_bleu_is():
+    scores = score(["der Hund läuft über Wiesen"], ["der Hund läuft unter Wiesen"], "en", "de")
+    assert scores.paper_bleu == 0.0
+    assert scores.bleu > 30
+
+
+def test_signatures_and_direction_say_what_was_done():
+    scores = score(REFERENCES, REFERENCES, "en", "de")
+    assert scores.direction == "en→de"
+    assert scores.sentences == 4
+    assert {"case:mixed", "tok:13a", "smooth:exp"} <= set(scores.bleu_signature.split("|"))
+    assert scores.paper_bleu_signature.startswith("paper-bleu|nrefs:1|case:mixed|")
+    assert {"punct:ascii", "tok:moses-de", "compounds:split", "smooth:none"} <= set(
+        scores.paper_bleu_signature.split("|")
+    )
+    french = score(REFERENCES, REFERENCES, "en", "fr").paper_bleu_signature.split("|")
+    assert {"punct:raw", "tok:moses-fr", "compounds:whole"} <= set(french)
+    assert "nc:6|nw:0" in scores.chrf_signature
+
+
+def test_a_language_without_moses_rules_has_no_paper_bleu():
+    scores = score(["wa"], ["wa"], "en", "tlh")
+    assert (scores.paper_bleu, scores.paper_bleu_signature) == (None, None)
+    assert "paper" not in format_scores(scores)
+    assert json.loads(to_json(scores))["paper_bleu"] is None
+
+
+def test_every_line_shown_names_score_direction_and_signature():
+    scores = score(perturbed(REFERENCES, seed=0), REFERENCES, "en", "de")
+    bleu, paper, chrf = format_scores(scores).splitlines()
+    assert bleu.split() == ["BLEU", f"{scores.bleu:.2f}", "en→de", scores.bleu_signature]
+    assert paper.split() == [
+        *("paper", "BLEU", f"{scores.paper_bleu:.2f}", "en→de", scores.paper_bleu_signature)
+    ]
+    assert chrf.split() == ["chrF2", f"{scores.chrf:.2f}", "en→de", scores.chrf_signature]
+
+
+def test_json_holds_every_field():
+    scores = score(REFERENCES, REFERENCES, "en", "de")
+    assert json.loads(to_json(scores)) == scores._asdict()
+    assert "en→de" in to_json(scores)
+
+
+def test_an_empty_translation_counts_against_the_score_and_does_not_crash():
+    whole = score(REFERENCES, REFERENCES, "en", "de")
+    scores = score([*REFERENCES[:3], ""], REFERENCES, "en", "de")
+    assert whole.bleu == pytest.approx(100)
+    assert scores.bleu < 85
+    assert scores.paper_bleu < 85
+    assert score([""] * 4, REFERENCES, "en", "de").paper_bleu == 0.0
+
+
+def test_different_counts_are_a_users_error():
+    with pytest.raises(DataError, match="en→de: 3 translations for 4 references"):
+        score(REFERENCES[:3], REFERENCES, "en", "de")
+
+
+def test_an_empty_set_is_a_users_error():
+    with pytest.raises(DataError, match="en→de: no sentences to score"):
+        score([], [], "en", "de")

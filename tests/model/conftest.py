@@ -1,0 +1,6 @@
+"""Cheap compilation, which is nearly all of these tests' time: six times faster with these flags."""
+
+import os
+
+FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+os.environ["XLA_FLAGS"] = f"{FLAGS} {os.environ.get('XLA_FLAGS', '')}".strip()

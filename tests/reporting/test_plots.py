@@ -1,0 +1,208 @@
+"""The figures hold what was measured, under readable labels, and become PNG files."""
+
+import math
+import struct
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+from transformer_jax.errors import RunError
+from transformer_jax.reporting.plots import (
+    attention_figure,
+    curves_figure,
+    plot_attention,
+    plot_curves,
+)
+
+METRICS = [
+    {"step": 100, "kind": "train", "nats_per_token": 5.0, "perplexity": 150.0, "grad_norm": 2.0},
+    {"step": 200, "kind": "train", "nats_per_token": 4.0, "perplexity": 55.0, "grad_norm": 1.0},
+    {"step": 200, "kind": "valid", "nats_per_token": 4.5, "perplexity": 90.0, "bleu": 3.5},
+    {"step": 300, "kind": "train", "nats_per_token": 3.0, "perplexity": 20.0, "grad_norm": 0.5},
+]
+
+
+def png_size(path):
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    return struct.unpack(">II", data[16:24])
+
+
+def panels(figure):
+    return {axes.get_ylabel(): axes for axes in figure.axes}
+
+
+def drawn(axes):
+    return {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
+
+
+def test_each_panel_holds_the_numbers_that_were_given_by_kind():
+    by_label = panels(curves_figure(METRICS))
+    assert list(by_label) == [
+        "loss (nats per subword)",
+        "perplexity (per subword)",
+        "BLEU (0 to 100)",
+        "gradient norm",
+    ]
+    assert drawn(by_label["loss (nats per subword)"]) == {
+        "train": [[100, 5.0], [200, 4.0], [300, 3.0]],
+        "valid": [[200, 4.5]],
+    }
+    assert drawn(by_label["BLEU (0 to 100)"]) == {"valid": [[200, 3.5]]}
+    assert drawn(by_label["gradient norm"]) == {"train": [[100, 2.0], [200, 1.0], [300, 0.5]]}
+    assert {axes.get_xlabel() for axes in by_label.values()} == {"step"}
+
+
+def test_every_metric_of_a_run_has_a_panel_and_a_unit():
+    names = ["nats_per_token", "perplexity", "token_accuracy", "bleu", "learning_rate"]
+    names += ["grad_norm", "target_tokens_per_second", "padding_share"]
+    record = {"step": 1, "kind": "train"} | dict.fromkeys(names, 0.5)
+    assert list(panels(curves_figure([record]))) == [
+        "loss (nats per subword)",
+        "perplexity (per subword)",
+        "token accuracy (share)",
+        "BLEU (0 to 100)",
+        "learning rate",
+        "gradient norm",
+        "target tokens per second",
+        "padding (share of positions)",
+    ]
+
+
+def test_what_spans_decades_has_a_log_axis():
+    scales = {label: axes.get_yscale() for label, axes in panels(curves_figure(METRICS)).items()}
+    assert {label for label, scale in scales.items() if scale == "log"} == {
+        "perplexity (per subword)",
+        "gradient norm",
+    }
+
+
+def test_legend_names_each_kind_once_and_kinds_differ_in_colour():
+    figure = curves_figure(METRICS)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["train", "valid"]
+    lines = figure.axes[0].lines
+    assert lines[0].get_color() != lines[1].get_color()
+
+
+def test_a_single_point_can_be_seen():
+    (line,) = curves_figure(METRICS[:1]).axes[0].lines
+    assert line.get_marker() == "o"
+
+
+def test_curves_are_written_as_png(tmp_path):
+    path = plot_curves(METRICS, tmp_path / "plots" / "curves.png")
+    assert path == tmp_path / "plots" / "curves.png"
+    assert png_size(path) == (1500, 810)  # two columns of 5 inches, two rows, at 150 dots
+
+
+def test_a_diverged_run_is_drawn_with_gaps(tmp_path):
+    bad = {"step": 400, "kind": "train", "nats_per_token": math.nan, "perplexity": math.inf}
+    gone = {"step": 400, "kind": "train", "grad_norm": math.nan}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        path = plot_curves([*METRICS, bad], tmp_path / "curves.png")
+        plot_curves([gone], tmp_path / "gone.png")
+    assert png_size(path) == (1500, 810)
+    line = curves_figure([*METRICS, bad]).axes[0].lines[0]
+    np.testing.assert_array_equal(line.get_ydata(), [5.0, 4.0, 3.0, math.nan])
+
+
+def test_nothing_to_plot_is_a_users_error(tmp_path):
+    with pytest.raises(RunError, match="none of nats_per_token"):
+        plot_curves([{"step": 1, "kind": "train", "epochs": 1.0}], tmp_path / "curves.png")
+
+
+def attention(heads, tgt, src):
+    weights = np.random.default_rng(0).random((heads, tgt, src)).astype(np.float32)
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def tick_labels(axis):
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def test_each_head_is_a_map_of_its_own_weights_on_one_scale():
+    weights = attention(3, 2, 4)
+    figure = attention_figure(weights, ["a", "b", "c", "d"], ["x", "y"], "layer 1")
+    *heads, bar = figure.axes
+    assert [axes.get_title() for axes in heads] == ["head 1", "head 2", "head 3"]
+    for axes, map_LM in zip(heads, weights, strict=True):
+        (image,) = axes.images
+        np.testing.assert_array_equal(image.get_array(), map_LM)
+        assert image.get_clim() == (0.0, weights.max())
+    assert figure.get_suptitle() == "layer 1"
+    assert bar.get_ylabel() == "attention weight"
+    assert tick_labels(heads[0].yaxis) == ["x", "y"]
+    assert tick_labels(heads[0].xaxis) == ["a", "b", "c", "d"]
+
+
+def test_pieces_stand_at_the_left_and_below_the_lowest_map_of_a_column():
+    figure = attention_figure(attention(6, 1, 2), ["a", "b"], ["x"], "six heads, four columns")
+    heads = figure.axes[:6]
+    assert [tick_labels(axes.yaxis) for axes in heads] == [
+        *(["x"], [""], [""], [""]),
+        *(["x"], [""]),
+    ]
+    assert [tick_labels(axes.xaxis)[0] for axes in heads] == ["", "", "a", "a", "a", "a"]
+
+
+def test_gold_alignment_marks_its_cells():
+    figure = attention_figure(attention(2, 3, 4), list("abcd"), list("xyz"), "", [(3, 1)])
+    for axes in figure.axes[:2]:
+        (square,) = axes.patches
+        assert square.get_center().tolist() == [3, 1]  # column of the source, row of the target
+
+
+def test_labels_of_a_long_sentence_do_not_overlap():
+    pieces = [f"▁piece{i}" for i in range(128)]
+    figure = attention_figure(attention(8, 128, 128), pieces, pieces, "long")
+    figure.draw_without_rendering()
+    for axis, extent in ((figure.axes[0].yaxis, "y"), (figure.axes[7].xaxis, "x")):
+        boxes = sorted(
+            getattr(label.get_window_extent(), f"interval{extent}").tolist()
+            for label in axis.get_ticklabels()
+        )
+        assert len(boxes) >= 32
+        assert all(before[1] <= after[0] for before, after in zip(boxes, boxes[1:], strict=False))
+    assert figure.get_size_inches().max() < 25
+
+
+def test_labels_stand_by_their_own_pieces_when_thinned():
+    pieces = [f"{i}" for i in range(128)]
+    figure = attention_figure(attention(4, 128, 128), pieces, pieces, "long")
+    axis = figure.axes[0].yaxis
+    assert tick_labels(axis) == [f"{tick:.0f}" for tick in axis.get_ticklocs()]
+
+
+def test_a_piece_as_long_as_a_line_is_cut():
+    figure = attention_figure(attention(1, 1, 2), ["a" * 500, "b"], ["x"], "")
+    assert tick_labels(figure.axes[0].xaxis) == ["a" * 20, "b"]
+
+
+def test_any_unicode_is_drawn(tmp_path):
+    src = ["▁你好", "😀", "$x", "$\\frac$", "\\frac{", "%", "שלום"]
+    tgt = ["\n", "\ud800", "\0", "e\u0301", "_^", "<0x0A>", "\u202e"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        path = plot_attention(attention(1, 7, 7), src, tgt, tmp_path / "a.png", "$\\frac$ \ud800\n")
+    width, height = png_size(path)
+    assert 400 < width < 1000
+    assert 400 < height < 1000
+    axes = attention_figure(attention(1, 7, 7), src, tgt, "").axes[0]
+    assert tick_labels(axes.xaxis) == src
+    assert tick_labels(axes.yaxis)[:3] == ["\\n", "\\ud800", "\\x00"]
+
+
+def test_weights_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"expected \[heads, 2 target pieces, 3 source pieces\]"):
+        attention_figure(attention(1, 3, 2), ["a", "b", "c"], ["x", "y"], "")
+
+
+def test_importing_plots_does_not_load_matplotlib():
+    code = "import sys, transformer_jax.reporting.plots; print('matplotlib' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"

@@ -1,0 +1,303 @@
+"""Text files, streams and the built-in corpus as sequences of pairs."""
+
+import gzip
+import io
+import os
+import pickle
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_jax.config import DataConfig
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.text import corpora
+from transformer_jax.text.corpora import Pair, open_corpus, read_lines, read_lines_from
+
+# Each ends a line for str.splitlines, and none does here.
+NOT_LINE_ENDS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r"
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    """Writes a file, compressed where its name says so."""
+    content = content.encode() if isinstance(content, str) else content
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two stems, one of them compressed on one side; `b` has an empty line in the middle."""
+    write(tmp_path / "a.en", "one\ntwo\n")
+    write(tmp_path / "a.de.gz", "eins\nzwei\n")
+    write(tmp_path / "b.en", "three\n\nfive")
+    write(tmp_path / "b.de", "drei\nvier\nfünf\n")
+    return tmp_path
+
+
+A = [Pair("one", "eins"), Pair("two", "zwei")]
+B = [Pair("three", "drei"), Pair("", "vier"), Pair("five", "fünf")]
+
+
+def config(folder: Path | None, **changes) -> DataConfig:
+    """A config of text files in a folder."""
+    path = None if folder is None else str(folder)
+    return DataConfig(**{"path": path, "train": ("a", "b"), "valid": ("b",), "test": ()} | changes)
+
+
+# Lines ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "want"),
+    [
+        ("one\ntwo\n", ["one", "two"]),
+        ("one\ntwo", ["one", "two"]),
+        ("one\r\ntwo\r\n", ["one", "two"]),
+        ("\n\n", ["", ""]),
+        (" one \t\n", [" one \t"]),
+        ("one\r\r\ntwo\r", ["one\r", "two\r"]),
+        (f"a{NOT_LINE_ENDS}b\nc\n", [f"a{NOT_LINE_ENDS}b", "c"]),
+        ("\ufeffone\n\ufefftwo\n", ["one", "\ufefftwo"]),  # a mark at the start of a file only
+    ],
+)
+@pytest.mark.parametrize("name", ["lines.en", "lines.en.gz"])
+def test_only_newlines_end_a_line(tmp_path, name, content, want):
+    path = write(tmp_path / name, content)
+    assert read_lines(path) == want
+    assert read_lines_from(io.BytesIO(content.encode()), "stdin") == want
+
+
+@given(text=st.text(st.sampled_from("aé\n\r" + NOT_LINE_ENDS), min_size=1))
+def test_lines_are_those_of_python_reading_by_newline(text):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpora, "BLOCK_BYTES", 3)  # so that blocks end everywhere
+        patch.setattr(corpora, "CHECK_LINES", 2)
+        got = read_lines_from(io.BytesIO(text.encode()), "stdin")
+    want = io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline="\n")
+    assert got == [
+        line.removesuffix("\n") if not line.endswith("\r\n") else line[:-2] for line in want
+    ]
+
+
+def test_an_empty_stream_has_no_lines_but_an_empty_file_is_an_error(tmp_path):
+    assert read_lines_from(io.BytesIO(b""), "stdin") == []
+    for name, content in [("a.en", b""), ("a.en.gz", b""), ("mark.en", b"\xef\xbb\xbf")]:
+        with pytest.raises(DataError, match=rf"{name} is empty"):
+            read_lines(write(tmp_path / name, content))
+
+
+@pytest.mark.parametrize("lines_together", [1, 2, 1 << 16])
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"a\nb\nf\xfcr\nd\n", 3),
+        (b"\xff\xfea\x00", 1),  # UTF-16
+        (b"a\n\xc3\nb", 2),  # a character cut off by the line's end
+        (b"a\nb\nc\xe2\x80", 3),  # ... and by the file's
+        (b"\xed\xa0\x80\n", 1),  # a surrogate
+    ],
+)
+def test_what_is_not_utf8_is_named_by_file_and_line(
+    tmp_path, monkeypatch, content, line, lines_together
+):
+    monkeypatch.setattr(corpora, "CHECK_LINES", lines_together)
+    for name in ("a.en", "a.en.gz"):
+        path = write(tmp_path / name, content)
+        with pytest.raises(DataError, match=rf"^{path}, line {line}: not UTF-8"):
+            read_lines(path)
+    with pytest.raises(DataError, match=rf"^standard input, line {line}: not UTF-8"):
+        read_lines_from(io.BytesIO(content), "standard input")
+
+
+def test_unreadable_files_are_one_line_errors(tmp_path):
+    whole = gzip.compress(os.urandom(5_000))
+    damaged = bytearray(whole)
+    damaged[1_000] ^= 255
+    for name, content in [("cut", whole[:2_000]), ("not", b"plain\n"), ("bits", bytes(damaged))]:
+        path = tmp_path / f"{name}.gz"
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=f"^{path} is not a whole gzip file: .+") as error:
+            read_lines(path)
+        assert "\n" not in str(error.value)
+    with pytest.raises(DataError, match="none.en cannot be read: No such file"):
+        read_lines(tmp_path / "none.en")
+    with pytest.raises(DataError, match="cannot be read: Is a directory"):
+        read_lines(tmp_path)
+
+
+def test_a_pipe_is_read_like_a_file(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("one\ntwo\n",))
+    writer.start()
+    assert read_lines(str(pipe)) == ["one", "two"]
+    writer.join()
+
+
+# Text files ----------------------------------------------------------------------------------
+
+
+def test_pairs_are_read_by_position(folder):
+    pairs = open_corpus(config(folder)).split("b")
+    assert len(pairs) == 3
+    assert [pairs[0], pairs[1], pairs[2]] == B
+    assert pairs[-1] == B[-1]
+    assert pairs[1:] == B[1:]
+    assert pairs[::-1] == B[::-1]
+    assert list(pairs) == B
+    assert isinstance(pairs[0], Pair)
+    for place in (3, -4):
+        with pytest.raises(IndexError):
+            pairs[place]
+
+
+def test_a_split_joins_its_stems_in_order(folder):
+    corpus = open_corpus(config(folder))
+    train = corpus.split("train")
+    assert len(train) == 5
+    assert list(train) == A + B
+    assert [train[i] for i in range(-5, 5)] == (A + B) * 2
+    assert train[1:4] == (A + B)[1:4]
+    assert list(corpus.split("valid")) == B
+    assert list(open_corpus(config(folder, train=("b", "a"))).split("train")) == B + A
+
+
+def test_the_config_says_which_suffix_is_the_source(folder):
+    corpus = open_corpus(config(folder, src="de", tgt="en"))
+    assert corpus.split("a")[0] == Pair("eins", "one")
+    assert str(folder) in corpus.describe() and "de→en" in corpus.describe()
+
+
+def test_iteration_crosses_its_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpora, "TOGETHER", 3)
+    write(tmp_path / "a.en", "".join(f"{i}\n" for i in range(10)))
+    write(tmp_path / "a.de", "".join(f"-{i}\n" for i in range(10)))
+    assert list(open_corpus(config(tmp_path)).split("a")) == [
+        Pair(f"{i}", f"-{i}") for i in range(10)
+    ]
+
+
+@pytest.mark.parametrize("name", ["a", "b", "train"])
+def test_splits_can_be_pickled_without_their_content(folder, name):
+    write(folder / "b.en", "x" * 100_000 + "\n\nfive")
+    pairs = open_corpus(config(folder)).split(name)
+    pickled = pickle.dumps(pairs)
+    assert len(pickled) < 2_000
+    assert list(pickle.loads(pickled)) == list(pairs)
+
+
+def test_a_plain_file_is_taken_before_a_compressed_one(folder):
+    write(folder / "a.de", "un\ndeux\n")
+    assert open_corpus(config(folder)).split("a")[0].tgt == "un"
+
+
+@pytest.mark.parametrize(
+    ("changes", "split", "want"),
+    [
+        ({"path": None}, "train", ["data.path is not set", "--config.data.path=FOLDER"]),
+        ({"path": "nowhere"}, "train", ["data.path='nowhere' is not a folder"]),
+        ({}, "bb", ["bb.en: no such file", "nor bb.en.gz", "stems there with .en: b", "data.tr"]),
+        ({}, "zzz", ["zzz.en: no such file", "stems there with .en: a, b"]),
+        ({"tgt": "fr"}, "a", ["a.fr: no such file", "nor a.fr.gz", "suffixes there: .de .en"]),
+        ({}, "sub/a", ["sub/a.en: no such file", "suffixes there: none"]),
+        ({}, "test", ["data.test is empty"]),
+        ({}, "folder", ["folder.en: no such file"]),
+        ({}, "short", ["short.en has 2 lines", "short.de has 1:"]),
+        ({}, "empty", ["empty.de is empty"]),
+        ({}, "latin", ["latin.de, line 2: not UTF-8"]),
+        ({"train": ("a", "short")}, "train", ["short.en has 2 lines"]),
+    ],
+)
+def test_mistakes_are_one_line_that_says_where(folder, changes, split, want):
+    for name, content in [
+        ("short.en", "1\n2\n"),
+        ("short.de", "1\n"),
+        ("empty.en", "1\n"),
+        ("empty.de", ""),
+        ("latin.en", "1\n2\n"),
+        ("latin.de", b"1\n\xfc\n"),
+    ]:
+        write(folder / name, content)
+    (folder / "folder.en").mkdir()
+    with pytest.raises(DataError) as error:
+        open_corpus(config(folder, **changes)).split(split)
+    message = str(error.value)
+    assert all(part in message for part in want), message
+    assert "\n" not in message
+
+
+def test_an_unknown_source_is_refused():
+    with pytest.raises(ConfigError, match="data.source='file' is not one of"):
+        open_corpus(DataConfig(source="file"))
+
+
+def test_the_fingerprint_is_of_the_content_alone(folder, tmp_path):
+    corpus = open_corpus(config(folder))
+    first = corpus.fingerprint("train")
+    assert len(first) == 64 and int(first, 16) >= 0
+    elsewhere = tmp_path / "elsewhere"
+    for stem, pairs in (("x", A), ("y", B)):
+        write(
+            elsewhere / f"{stem}.s.gz", (folder / f"{'a' if pairs is A else 'b'}.en").read_bytes()
+        )
+        write(elsewhere / f"{stem}.t", "".join(f"{pair.tgt}\n" for pair in pairs))
+    other = config(elsewhere, src="s", tgt="t", train=("x", "y"))
+    assert open_corpus(other).fingerprint("train") == first
+
+
+def test_the_fingerprint_sees_every_change(folder):
+    seen = [
+        open_corpus(config(folder, **changes)).fingerprint("train")
+        for changes in ({}, {"train": ("b", "a")}, {"train": ("a",)}, {"src": "de", "tgt": "en"})
+    ]
+    write(folder / "b.de", "drei\nvier\nfünF\n")
+    seen.append(open_corpus(config(folder)).fingerprint("train"))
+    assert len(set(seen)) == 5
+
+
+@pytest.mark.skipif("TRANSFORMER_JAX_DATA" not in os.environ, reason="the folder is not named")
+@pytest.mark.parametrize(
+    ("name", "stem", "count", "first"),
+    [
+        ("multi30k", "train", 29_000, "Two young, White males are outside near many bushes."),
+        ("multi30k", "test2016", 1_000, None),
+        ("tatoeba-en-de", "valid", 3_000, None),
+        ("newstest-en-de", "newstest2014", 3_003, None),
+        ("newstest-en-de", "other-newstests", 24_733, None),
+    ],
+)
+def test_the_shared_files_have_their_sizes(name, stem, count, first):
+    folder = os.path.join(os.environ["TRANSFORMER_JAX_DATA"], name)
+    pairs = open_corpus(DataConfig(path=folder)).split(stem)
+    assert len(pairs) == count == sum(1 for _ in pairs)
+    assert first is None or pairs[0].src == first
+
+
+# The built-in corpus -------------------------------------------------------------------------
+
+
+def test_the_built_in_corpus_has_its_sizes_and_is_the_generated_one():
+    from transformer_jax.text import grammar
+
+    corpus = open_corpus(DataConfig(source="grammar", pairs=40))
+    assert [len(corpus.split(name)) for name in ("train", "valid", "test")] == [40, 500, 1_000]
+    want = [Pair(pair.src, pair.tgt) for pair in grammar.generate("train", 40)]
+    assert list(corpus.split("train")) == want
+    assert type(corpus.split("train")[0]) is Pair
+
+
+def test_the_built_in_corpus_has_a_fingerprint_of_its_content():
+    small, again, large = (
+        open_corpus(DataConfig(source="grammar", pairs=pairs)) for pairs in (40, 40, 41)
+    )
+    assert small.fingerprint("train") == again.fingerprint("train") != large.fingerprint("train")
+    assert small.fingerprint("valid") == large.fingerprint("valid") != small.fingerprint("train")
+
+
+def test_the_built_in_corpus_has_no_other_split():
+    with pytest.raises(DataError, match="no split 'dev', only train, valid, test"):
+        open_corpus(DataConfig(source="grammar")).split("dev")

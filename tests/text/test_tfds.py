@@ -1,0 +1,286 @@
+"""TFDS data sets, read and prepared without TensorFlow."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.text.tfds_fixture import serve_as_wmt, write_wmt14_archives, write_wmt14_like
+from transformer_jax.config import DataConfig
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.text import corpora, tfds_corpus
+from transformer_jax.text.corpora import Pair, open_corpus
+
+ROOT = Path(__file__).parents[2]
+NAME = "wmt14_translate/de-en"
+PAIRS = {
+    "train": [(f"Satz {i}, größer", f"sentence {i}\u2028 bigger") for i in range(30)],
+    "validation": [("Haus", "house"), ("", "an empty side stays"), (" Leer ", "space\t")],
+    "test": [("Baum", "tree")],
+}
+
+
+def config(folder: Path, **changes) -> DataConfig:
+    """A config of the small data set, English to German."""
+    data = {"source": "tfds", "path": str(folder), "name": NAME, "valid": ("validation",)}
+    return DataConfig(**data | changes)
+
+
+def run(program: str, tmp_path: Path, *arguments: Path) -> subprocess.CompletedProcess:
+    """Runs a program where a TensorFlow is installed that cannot be imported."""
+    package = tmp_path / "site" / "tensorflow" / "__init__.py"
+    package.parent.mkdir(parents=True)
+    package.write_text("raise RuntimeError('TensorFlow is imported')")
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+    )
+
+
+def english_first(pairs: list[tuple[str, str]]) -> list[Pair]:
+    return sorted(Pair(english, german) for german, english in pairs)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A TFDS folder with PAIRS, to read only."""
+    folder = tmp_path_factory.mktemp("tfds")
+    write_wmt14_like(folder, PAIRS)
+    return folder
+
+
+# Reading -------------------------------------------------------------------------------------
+
+
+def test_the_splits_are_what_was_written(folder):
+    corpus = open_corpus(config(folder))
+    for name, split in [("train", "train"), ("valid", "validation"), ("test", "test")]:
+        pairs = corpus.split(name)
+        assert len(pairs) == len(PAIRS[split])
+        assert sorted(pairs) == english_first(PAIRS[split])
+        assert list(pairs) == list(corpus.split(split))
+    assert NAME in corpus.describe() and str(folder) in corpus.describe()
+
+
+def test_pairs_are_read_by_position_as_tfds_decodes_them(folder, monkeypatch):
+    monkeypatch.setattr(corpora, "TOGETHER", 7)
+    corpus = open_corpus(config(folder, src="de", tgt="en"))
+    examples = corpus.builder.as_data_source("train")
+    want = [Pair(example["de"].decode(), example["en"].decode()) for example in examples]
+    pairs = corpus.split("train")
+    assert list(pairs) == want
+    assert [pairs[i] for i in range(30)] == want
+    assert (pairs[-1], pairs[5:3:-1], pairs[30:]) == (want[-1], want[5:3:-1], [])
+    with pytest.raises(IndexError):
+        pairs[30]
+
+
+def test_several_splits_and_parts_of_one_are_joined_in_order(folder):
+    corpus = open_corpus(config(folder, train=("validation", "train[:10]", "test")))
+    parts = [list(corpus.split(name)) for name in ("validation", "train[:10]", "test")]
+    assert [len(part) for part in parts] == [3, 10, 1]
+    assert list(corpus.split("train")) == sum(parts, [])
+
+
+def test_a_split_can_be_pickled_without_its_content(folder):
+    pairs = open_corpus(config(folder)).split("train")
+    assert pairs[3] == pickle.loads(pickle.dumps(pairs))[3]
+    assert list(pickle.loads(pickle.dumps(pairs))) == list(pairs)
+    assert len(pickle.dumps(pairs)) < 20_000
+
+
+def test_nothing_imports_tensorflow(folder, tmp_path):
+    program = f"""
+import sys
+from transformer_jax.config import DataConfig
+from transformer_jax.text.corpora import open_corpus
+assert "tensorflow_datasets" not in sys.modules  # half a second, for those who need it
+corpus = open_corpus(DataConfig(source="tfds", path={str(folder)!r}, name={NAME!r}))
+print(len(list(corpus.split("train"))), len(corpus.fingerprint("train")))
+"""
+    done = run(program, tmp_path)
+    assert done.stdout == "30 64\n", done.stderr
+
+
+def test_the_fingerprint_is_of_content_and_direction(folder, tmp_path):
+    first = open_corpus(config(folder)).fingerprint("train")
+    seen = {
+        first,
+        open_corpus(config(folder)).fingerprint("test"),
+        open_corpus(config(folder, train=("train[:29]",))).fingerprint("train"),
+        open_corpus(config(folder, train=("train", "test"))).fingerprint("train"),
+        open_corpus(config(folder, src="de", tgt="en")).fingerprint("train"),
+    }
+    write_wmt14_like(tmp_path / "same", PAIRS)
+    assert open_corpus(config(tmp_path / "same")).fingerprint("train") == first
+    changed = [("Satz 7, Größer", PAIRS["train"][7][1])]
+    train = PAIRS["train"][:7] + changed + PAIRS["train"][8:]
+    write_wmt14_like(tmp_path / "changed", PAIRS | {"train": train})
+    seen.add(open_corpus(config(tmp_path / "changed")).fingerprint("train"))
+    assert len(seen) == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "want"),
+    [
+        ({"name": None}, ["data.name is not set", NAME]),
+        ({"name": "wmt14_translat/de-en"}, ["has no 'wmt14_translat'", "but wmt14_translate"]),
+        ({"name": "qqq"}, ["data.name='qqq'", "has no 'qqq'"]),
+        ({"name": "not a name"}, ["has no 'not a name'"]),
+        ({"name": "community:qqq/de"}, ["has no 'community'"]),
+        ({"name": "wmt14_translate/de-fr"}, ["TFDS has wmt14_translate/cs-en:1.0.0, de-en:1.0.0"]),
+        ({"name": f"{NAME}:9.9.9"}, ["TFDS has wmt14_translate/cs-en:1.0.0"]),
+        ({"src": "fr"}, ["data.src='fr' is not in wmt14_translate/de-en, which has de, en"]),
+        ({"tgt": "fr"}, ["data.tgt='fr' is not in"]),
+        (
+            {"name": "wmt14_translate/fr-en", "tgt": "fr"},
+            ["is not prepared in", "fr-en/1.0.0", "data.path", "prepare --config="],
+        ),
+        ({"train": ("training",)}, ["has no split 'training', only train, validation, test"]),
+        ({"train": ("train", "dev")}, ["has no split 'dev'"]),
+        ({"train": ("train[:x]",)}, ["has no split 'train[:x]'"]),
+        ({"train": ("train[:0]",)}, ["'train[:0]'", "no examples"]),
+        ({"train": ()}, ["data.train is empty"]),
+    ],
+)
+def test_mistakes_are_one_line_that_says_where(folder, changes, want):
+    with pytest.raises(DataError) as error:
+        open_corpus(config(folder, **changes)).split("train")
+    message = str(error.value)
+    assert all(part in message for part in want), message
+    assert "\n" not in message
+
+
+def test_without_a_path_the_default_folder_is_searched(monkeypatch, tmp_path):
+    from tensorflow_datasets.core import constants
+
+    monkeypatch.setattr(constants, "DATA_DIR", str(tmp_path / "default"))
+    with pytest.raises(DataError, match=f"not prepared in {tmp_path / 'default'}/wmt14_translate"):
+        open_corpus(config(tmp_path, path=None))
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "halved", "junk"])
+def test_damaged_shards_are_named(tmp_path, damage):
+    shard = write_wmt14_like(tmp_path, PAIRS) / "wmt14_translate-train.array_record-00000-of-00001"
+    content = shard.read_bytes()
+    kept = {"cut": content[:-1], "halved": content[: len(content) // 2], "junk": b"?" * (1 << 17)}
+    shard.unlink()
+    if damage in kept:
+        shard.write_bytes(kept[damage])
+    corpus = open_corpus(config(tmp_path))
+    with pytest.raises(DataError, match=f"^{shard.parent} is damaged .*prepare --config") as error:
+        corpus.split("train")
+    assert "\n" not in str(error.value)
+    assert len(corpus.split("test")) == 1
+
+
+def test_files_that_only_tensorflow_reads_are_refused(tmp_path):
+    folder = write_wmt14_like(tmp_path, PAIRS)
+    info = folder / "dataset_info.json"
+    info.write_text(info.read_text().replace("array_record", "tfrecord"))
+    with pytest.raises(DataError, match=f"^{folder} holds tfrecord files, which only TensorFlow"):
+        open_corpus(config(tmp_path))
+
+
+# Preparing -----------------------------------------------------------------------------------
+
+GERMAN = {
+    "europarl": [(f"Europa {i}", f"Europe {i}") for i in range(600)],
+    "commoncrawl": [("Netz", "web"), ("", "skipped by TFDS")],
+    "newscommentary": [("Meinung\u2028!", "opinion")],
+    "newstest2013": [("Haus", "house"), ("Baum", "tree")],
+    "newstest2014": [("Prüfung", "test"), ("eins", "one"), ("A &amp; B", "A &amp; B")],
+}
+FRENCH = {
+    **{key: [(f"{key} {i} fr", f"{key} {i} en") for i in range(3)] for key in GERMAN},
+    "un": [("Nations unies", "United Nations")],
+    "giga": [("grand", "large"), ("été", "summer")],
+}
+
+PREPARE = """
+import resource, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+from tensorflow_datasets.core import shuffle
+shuffle.MAX_MEM_BUFFER_SIZE = 100  # bytes: the sorting goes to disk, as the real data's does
+from tests.text.tfds_fixture import serve_as_wmt
+from transformer_jax.config import DataConfig
+from transformer_jax.text.tfds_corpus import prepare
+archives, folder = map(Path, sys.argv[1:])
+data = DataConfig(source="tfds", path=str(folder), name="wmt14_translate/de-en")
+with serve_as_wmt(archives):
+    print(prepare(data))
+"""
+
+
+def test_prepare_downloads_unpacks_sorts_and_writes_without_tensorflow(tmp_path):
+    write_wmt14_archives(tmp_path / "wmt", GERMAN)
+    done = run(PREPARE, tmp_path, tmp_path / "wmt", tmp_path / "data")
+    # Standard output has the result alone: what TFDS prints goes to standard error.
+    assert done.stdout == f"{tmp_path}/data/wmt14_translate/de-en/1.0.0\n", done.stderr
+    corpus = open_corpus(config(tmp_path / "data"))
+    train = GERMAN["europarl"] + GERMAN["commoncrawl"][:1] + GERMAN["newscommentary"]
+    assert sorted(corpus.split("train")) == english_first(train)
+    assert sorted(corpus.split("validation")) == english_first(GERMAN["newstest2013"])
+    assert sorted(corpus.split("test")) == english_first(GERMAN["newstest2014"])
+
+
+def test_prepare_takes_the_archives_that_lie_in_the_manual_folder(tmp_path, monkeypatch, capsys):
+    from tensorflow_datasets.core.download import checksums
+    from tensorflow_datasets.translate import wmt, wmt14
+
+    write_wmt14_archives(tmp_path / "wmt", FRENCH, ("fr", "en"))
+    manual = tmp_path / "data" / "downloads" / "manual"
+    manual.mkdir(parents=True)
+    # TFDS knows the real archives' checksums; it is told those of the small ones.
+    urls = {url for subset in wmt.DATASET_MAP.values() for url in subset._urls}
+    known = {}
+    for archive in (tmp_path / "wmt").rglob("*.t*"):
+        if archive.is_file():
+            moved = archive.rename(manual / archive.name)
+            known |= {
+                url: checksums.compute_url_info(moved) for url in urls if url.endswith(moved.name)
+            }
+    monkeypatch.setattr(wmt14.Wmt14Translate, "url_infos", known)
+    data = config(tmp_path / "data", name="wmt14_translate/fr-en", tgt="fr")
+    folder = tfds_corpus.prepare(data)
+    assert folder == str(tmp_path / "data" / "wmt14_translate" / "fr-en" / "1.0.0")
+    assert capsys.readouterr().out == ""
+    names = ("europarl", "commoncrawl", "newscommentary", "un", "giga")
+    corpus = open_corpus(data)
+    assert sorted(corpus.split("train")) == english_first(sum((FRENCH[n] for n in names), []))
+    assert len(corpus.split("test")) == 3
+    assert tfds_corpus.prepare(data) == folder  # and what is there stays
+
+
+def test_prepare_says_what_failed_and_the_way_round(tmp_path):
+    write_wmt14_archives(tmp_path / "wmt", GERMAN)
+    (tmp_path / "wmt" / "wmt13" / "training-parallel-commoncrawl.tgz").unlink()
+    manual = tmp_path / "data" / "downloads" / "manual"
+    with serve_as_wmt(tmp_path / "wmt"), pytest.raises(DataError) as error:
+        tfds_corpus.prepare(config(tmp_path / "data"))
+    message = str(error.value)
+    assert "commoncrawl.tgz" in message and "404" in message and str(manual) in message
+    assert "\n" not in message
+
+    manual.mkdir(parents=True)
+    (tmp_path / "wmt" / "wmt14" / "training-parallel-nc-v9.tgz").rename(
+        manual / "training-parallel-nc-v9.tgz"
+    )
+    for name in ("europarl-v7", "commoncrawl"):
+        (manual / f"training-parallel-{name}.tgz").write_bytes(b"not the real one")
+    (manual / "dev.tgz").write_bytes(b"not the real one")
+    with pytest.raises(DataError, match="wrong checksum") as error:
+        tfds_corpus.prepare(config(tmp_path / "data"))
+    assert "\n" not in str(error.value)
+
+
+def test_prepare_is_for_tfds():
+    with pytest.raises(ConfigError, match="data.source='files' needs no preparation"):
+        tfds_corpus.prepare(DataConfig())

@@ -1,0 +1,172 @@
+"""The commands, one line each; every command is a function in the module that does the work."""
+
+import difflib
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from transformer_jax.command_line import (
+    Flag,
+    describe_flags,
+    exit_status,
+    parse_flags,
+    set_up_logs,
+)
+from transformer_jax.errors import UserError
+
+
+class Command(NamedTuple):
+    """What a name on the command line calls."""
+
+    target: str  # "module:function", imported when called
+    help: str
+    flags: tuple[Flag, ...]
+
+
+CONFIG = Flag(
+    "config", str, "FILE[:ARGUMENT]", "a config file, such as configs/demo.py", required=True
+)
+WORKDIR = Flag("workdir", str, "FOLDER", "the run's folder", required=True)
+CHECKPOINT = Flag("checkpoint", str, "WHICH", "latest, best, average or a step", default="latest")
+BEAM_SIZE = Flag("beam_size", int, "K", "hypotheses a sentence; 1 is greedy (the config's)")
+LENGTH_PENALTY = Flag(
+    "length_penalty", float, "ALPHA", "alpha of ((5 + length) / 6)^alpha (the config's)"
+)
+
+COMMANDS = {
+    "train": Command(
+        "transformer_jax.training.loop:train",
+        "train a model, or go on with a run",
+        (
+            CONFIG,
+            WORKDIR,
+            Flag(
+                "dry_run",
+                bool,
+                "",
+                "stop before the first step: sizes, memory, shapes",
+                default=False,
+            ),
+            Flag(
+                "init_from", str, "FOLDER", "start a new run from the weights of this run's folder"
+            ),
+        ),
+    ),
+    "translate": Command(
+        "transformer_jax.decoding.translate:translate",
+        "translate standard input, line by line, to standard output",
+        (
+            WORKDIR,
+            CHECKPOINT,
+            BEAM_SIZE,
+            LENGTH_PENALTY,
+            Flag("n_best", int, "N", "translations of each line", default=1),
+            Flag("scores", bool, "", "write each translation's score before it", default=False),
+        ),
+    ),
+    "evaluate": Command(
+        "transformer_jax.evaluation.evaluate:evaluate",
+        "translate a split and score it: BLEU, paper BLEU, chrF",
+        (
+            WORKDIR,
+            Flag("split", str, "NAME", "split of the run's corpus", default="test"),
+            Flag("src", str, "FILE", "a file to translate instead, with --ref"),
+            Flag("ref", str, "FILE", "its references"),
+            CHECKPOINT,
+            BEAM_SIZE,
+        ),
+    ),
+    "average": Command(
+        "transformer_jax.training.checkpoints:average",
+        "average a run's last checkpoints into one",
+        (WORKDIR, Flag("last", int, "K", "how many", default=5)),
+    ),
+    "prepare": Command(
+        "transformer_jax.text.tfds_corpus:prepare",
+        "download and prepare a config's data set",
+        (CONFIG,),
+    ),
+}
+
+USAGE = "python -m transformer_jax COMMAND --FLAG=VALUE ..."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line; returns the exit status: 0, 2 on a user's mistake."""
+    return exit_status(lambda: run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def run(arguments: list[str]) -> None:
+    """Calls the command that the arguments name, with its flags."""
+    name, *rest = arguments or [""]
+    if name in ("-h", "--help", "help"):
+        print(program_help())
+        return
+    command = find_command(name)
+    if "-h" in rest or "--help" in rest:
+        print(command_help(name, command))
+        return
+    values = read_values(name, command, rest)
+    set_up_logs()
+    module, _, function = command.target.partition(":")
+    call: Callable[..., object] = getattr(importlib.import_module(module), function)
+    call(**values)
+
+
+def find_command(name: str) -> Command:
+    """The command of that name. Raises UserError, with the nearest name, where there is none."""
+    if name in COMMANDS:
+        return COMMANDS[name]
+    known = ", ".join(COMMANDS)
+    if not name or name.startswith("-"):
+        raise UserError(f"name a command first: {known}. What each does: --help.")
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    raise UserError(
+        f"{name!r} is not a command. "
+        + (f"Did you mean {near[0]}? " if near else "")
+        + f"Commands: {known}."
+    )
+
+
+def read_values(name: str, command: Command, arguments: list[str]) -> dict[str, Any]:
+    """The keyword arguments of the command's function. Raises UserError: what cannot be."""
+    if CONFIG not in command.flags:
+        values = parse_flags(name, command.flags, arguments)
+        if name == "translate":  # bytes, so that the locale's encoding plays no part
+            values |= {"stdin": sys.stdin.buffer, "stdout": sys.stdout.buffer}
+        return values
+    from transformer_jax.config_files import load_config, split_overrides
+
+    others, overrides = split_overrides(arguments)
+    values = parse_flags(name, command.flags, others)
+    if init_from := values.pop("init_from", None):
+        overrides["train.init_from"] = init_from
+    config = load_config(values["config"], overrides)
+    return {"data": config.data} if name == "prepare" else values | {"config": config}
+
+
+def program_help() -> str:
+    """The commands, one line each."""
+    rows = [f"  {name:<11}{command.help}" for name, command in COMMANDS.items()]
+    return "\n".join([f"usage: {USAGE}", "", *rows, "", "Flags of a command: COMMAND --help"])
+
+
+def command_help(name: str, command: Command) -> str:
+    """What a command does, and its flags."""
+    lines = [
+        f"usage: {USAGE.replace('COMMAND', name)}",
+        "",
+        command.help,
+        "",
+        describe_flags(command.flags),
+    ]
+    if CONFIG in command.flags:
+        lines.append(
+            f"  {'--config.KEY=VALUE':<26}overrides a key, such as --config.model.num_heads=4"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

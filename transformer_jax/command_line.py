@@ -1,0 +1,105 @@
+"""From a command line to a call: flags, help, exit status, logs.
+
+Nothing heavy is imported here, so that `--help` is fast.
+"""
+
+import logging
+import os
+import select
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from transformer_jax.errors import UserError
+
+INTERRUPTED = 128 + 2  # SIGINT, as shells report it
+BROKEN_PIPE = 128 + 13  # SIGPIPE
+
+DEFINE: dict[type, Callable[..., object]] = {
+    str: flags.DEFINE_string,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    bool: flags.DEFINE_boolean,
+}
+
+
+class Flag(NamedTuple):
+    """A flag of a command."""
+
+    name: str
+    kind: type  # str, int, float or bool
+    value: str  # what help calls its value
+    help: str
+    default: Any = None
+    required: bool = False
+
+
+def exit_status(action: Callable[[], object]) -> int:
+    """Calls `action`: 0 on success, 2 with one line on a user's mistake; anything else is raised.
+
+    An interrupt and a reader that closed standard output end quietly, with the shell's status.
+    """
+    try:
+        action()
+        sys.stdout.flush()
+    except (UserError, flags.Error) as error:
+        print("transformer-jax: " + " ".join(str(error).split()), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        if not _reader_is_gone():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return BROKEN_PIPE
+    return 0
+
+
+def _reader_is_gone() -> bool:
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
+
+
+def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -> dict[str, Any]:
+    """The value of each flag of a command.
+
+    Raises:
+      absl.flags.Error: an unknown flag (the nearest is offered), or a value of the wrong type.
+      UserError: a required flag is missing, or an argument stands beside the flags.
+    """
+    values = flags.FlagValues()
+    for flag in known:
+        DEFINE[flag.kind](flag.name, flag.default, flag.help, flag_values=values)
+    _, *extra = values([command, *arguments])
+    if extra:
+        raise UserError(f"{command} does not take {extra[0]!r}; its flags: {command} --help.")
+    for flag in known:
+        if flag.required and not values[flag.name].value:
+            raise UserError(f"{command} needs --{flag.name}={flag.value}: {flag.help}.")
+    return {flag.name: values[flag.name].value for flag in known}
+
+
+def describe_flags(known: Iterable[Flag]) -> str:
+    """One line a flag, for a command's help."""
+    rows = []
+    for flag in known:
+        shown = f"--{flag.name}" + (f"={flag.value}" if flag.value else "")
+        default = "" if flag.default in (None, False) else f" (default: {flag.default})"
+        rows.append(f"  {shown:<26}{flag.help}{default}")
+    return "\n".join(rows)
+
+
+def set_up_logs() -> None:
+    """Progress goes to standard error, tersely; of other packages, warnings only."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.WARNING,
+        format="%(asctime)s %(message)s",
+        datefmt="%H:%M:%S",
+    )
+    for name in ("transformer_jax", "experiments"):
+        logging.getLogger(name).setLevel(logging.INFO)
+    flags.FLAGS.mark_as_parsed()  # libraries that define absl flags read their defaults

@@ -1,0 +1,183 @@
+"""The `translate` command: lines in, lines out, in order and as a stream."""
+
+import dataclasses
+import logging
+import queue
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from transformer_jax.config import Config
+from transformer_jax.config_checks import check
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.model.transformer import Transformer
+from transformer_jax.text.vocabulary import EOS, Vocabulary, load_vocabulary
+from transformer_jax.training.checkpoints import abstract_params, load_params
+from transformer_jax.training.run_folder import RunFolder
+
+log = logging.getLogger(__name__)
+
+WINDOW = 1_024  # lines sorted by length and searched together
+GATHER_SECONDS = 0.02  # for the lines of a pipe to arrive together
+
+
+class Translation(NamedTuple):
+    """One hypothesis as text."""
+
+    text: str
+    score: float  # log probability over the length penalty
+
+
+class LoadedModel(NamedTuple):
+    """A run's model, ready to translate."""
+
+    config: Config
+    vocabulary: Vocabulary
+    translator: Translator
+    checkpoint: str
+
+
+def load_model(
+    workdir: str,
+    checkpoint: str = "latest",
+    beam_size: int | None = None,
+    length_penalty: float | None = None,
+    n_best: int = 1,
+) -> LoadedModel:
+    """The model of a run's folder.
+
+    Args:
+      workdir: the run's folder.
+      checkpoint: "latest", "best", "average" or a step.
+      beam_size: None: the run's.
+      length_penalty: None: the run's.
+      n_best: hypotheses a sentence, at most the beam size.
+
+    Raises:
+      UserError: no run or no checkpoint there, or settings that cannot be.
+    """
+    run = RunFolder(workdir)
+    config = run.read_config()
+    given = {"beam_size": beam_size, "length_penalty": length_penalty}
+    given = {name: value for name, value in given.items() if value is not None}
+    config = dataclasses.replace(config, decode=dataclasses.replace(config.decode, **given))
+    check(config)
+    if not 1 <= n_best <= config.decode.beam_size:
+        raise ConfigError(
+            f"--n_best={n_best} is not in 1..{config.decode.beam_size}: a beam of "
+            f"{config.decode.beam_size} finds no more. Raise --beam_size."
+        )
+    vocabulary = load_vocabulary(run.vocabulary_file)
+    like = abstract_params(config.model, vocabulary.size)
+    params, name = load_params(run, checkpoint, like)
+    log.info("%s, checkpoint %s, beam %d", run.path, name, config.decode.beam_size)
+    model = Transformer(config.model, vocabulary.size)
+    return LoadedModel(config, vocabulary, Translator(model, params, config.decode, n_best), name)
+
+
+class LineTranslator:
+    """Translates text lines and counts those that were cut."""
+
+    def __init__(self, vocabulary: Vocabulary, translator: Translator) -> None:
+        self.vocabulary, self.translator = vocabulary, translator
+        config, self.longest = translator.model.config, translator.decode.max_length
+        if config.positions == "learned":
+            self.longest = min(self.longest, config.max_positions)
+        self.cut = 0
+
+    def __call__(self, lines: Sequence[str]) -> list[list[Translation]]:
+        """The translations of each line, best first; a blank line's is one empty text of score 0."""
+        encoded = self.vocabulary.encode_lines(lines)
+        filled = [i for i, ids in enumerate(encoded) if len(ids)]
+        self.cut += sum(len(encoded[i]) >= self.longest for i in filled)
+        sentences = [np.append(encoded[i][: self.longest - 1], EOS) for i in filled]
+        results = [[Translation("", 0.0)] for _ in lines]
+        for i, hypotheses in zip(filled, self.translator.translate(sentences), strict=True):
+            results[i] = [Translation(self._text(h.ids), h.score) for h in hypotheses]
+        return results
+
+    def warn_of_cut(self) -> None:
+        """One warning for all lines that were longer than the largest bucket."""
+        if self.cut:
+            log.warning(
+                "%d lines have more than decode.max_length=%d subwords (end sign included) and were cut there",
+                self.cut,
+                self.longest,
+            )
+
+    def _text(self, ids: np.ndarray) -> str:
+        # Byte pieces can spell any character; an answer is one line whatever they spell.
+        return self.vocabulary.decode(ids).replace("\n", " ").replace("\r", " ")
+
+
+def translate(
+    workdir: str,
+    *,
+    checkpoint: str,
+    beam_size: int | None,
+    length_penalty: float | None,
+    n_best: int,
+    scores: bool,
+    stdin: BinaryIO,
+    stdout: BinaryIO,
+) -> None:
+    """Translates each line of `stdin`; writes a line a translation, as soon as there are some.
+
+    With `scores`, "SCORE<tab>TEXT"; with n_best above 1, Moses' "LINE ||| TEXT ||| SCORE" with lines counted from 0.
+    """
+    loaded = load_model(workdir, checkpoint, beam_size, length_penalty, n_best)
+    translator = LineTranslator(loaded.vocabulary, loaded.translator)
+    number = 0
+    for window in windows(stdin):
+        for translations in translator(window):
+            for text, score in translations:
+                line = f"{score:.6f}\t{text}" if scores else text
+                line = f"{number} ||| {text} ||| {score:.6f}" if n_best > 1 else line
+                stdout.write(f"{line}\n".encode())
+            number += 1
+        stdout.flush()
+    translator.warn_of_cut()
+
+
+def windows(stream: BinaryIO, size: int = WINDOW) -> Iterator[list[str]]:
+    """The lines of a stream in groups: what has arrived, at least one line, at most `size`.
+
+    Raises:
+      DataError: a line that is not UTF-8, once all lines before it are answered.
+    """
+    arrived: queue.Queue[bytes | None] = queue.Queue(maxsize=4 * size)
+
+    def read() -> None:
+        for line in stream:
+            arrived.put(line)
+        arrived.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    number, more = 0, True
+    while more:
+        group = [arrived.get()]
+        time.sleep(GATHER_SECONDS if group[0] is not None else 0)
+        while len(group) < size and group[-1] is not None and not arrived.empty():
+            group.append(arrived.get())
+        more = group[-1] is not None
+        lines = [line for line in group if line is not None]
+        if lines:
+            yield list(_decode(lines, number))
+        number += len(lines)
+
+
+def _decode(lines: Iterable[bytes], number: int) -> Iterator[str]:
+    for line in lines:
+        number += 1
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"standard input, line {number}: not UTF-8 ({error.reason}). "
+                "Convert it, for example with iconv -t UTF-8."
+            ) from None
+        yield text.removesuffix("\n").removesuffix("\r")

@@ -1,0 +1,139 @@
+"""BLEU in the two senses that must never be mixed, and chrF.
+
+**BLEU** is sacreBLEU's (Post 2018): 13a tokens, cased, on detokenized text.
+
+**Paper BLEU** is what the tables of Vaswani et al. 2017 hold: multi-bleu.perl over Moses tokens.
+Its steps are those of tensor2tensor's `utils/get_ende_bleu.sh`, done to hypotheses and references
+alike:
+
+1. German only: Unicode punctuation to ASCII, as replace-unicode-punctuation.perl does, and the low
+   quotation mark, which that script forgets. get_ende_bleu.sh does this to the hypotheses only:
+   its reference, newstest2014.tok.de, has every quotation mark plain already, and a raw reference
+   must be brought there (M. Popel in tensor2tensor issue 317, 2018-04-12).
+2. Moses' tokenizer.perl for the target language, with its XML escapes.
+3. German only: compound splitting, "rich-text" to "rich ##AT##-##AT## text".
+4. BLEU-4 over the tokens, cased, one reference, without smoothing.
+
+That script knows no French: Moses tokens, cased, without steps 1 and 3, and so for every other
+language that Moses knows. A language that it does not know has no paper BLEU.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import sacrebleu
+import sacremoses
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacremoses.corpus import NonbreakingPrefixes
+
+from transformer_jax.errors import DataError
+
+
+class Scores(NamedTuple):
+    """Corpus scores of one translated set; `_asdict()` and `to_json` give them for a file."""
+
+    direction: str  # "en→de"
+    sentences: int
+    bleu: float  # sacreBLEU, 0 to 100
+    bleu_signature: str
+    brevity_penalty: float  # of `bleu`; below 1 the translations are shorter than the references
+    paper_bleu: float | None  # 0 to 100; None: no Moses tokenizer for the target language
+    paper_bleu_signature: str | None
+    chrf: float  # chrF2 (Popović 2015), 0 to 100
+    chrf_signature: str
+
+
+def score(hypotheses: Sequence[str], references: Sequence[str], src: str, tgt: str) -> Scores:
+    """Score translations against one reference each.
+
+    Args:
+      hypotheses: detokenized translations in the order of the references; "" where there is none.
+      references: raw references.
+      src: language code of the source, such as "en"; only named in `direction`.
+      tgt: language code of the target; chooses the steps of paper BLEU.
+
+    Raises:
+      DataError: the counts differ, or there is nothing to score.
+    """
+    direction = f"{src}→{tgt}"
+    if len(hypotheses) != len(references):
+        raise DataError(
+            f"{direction}: {len(hypotheses)} translations for {len(references)} references; "
+            "BLEU needs one translation a reference line, in order (an empty line for none)."
+        )
+    if not references:
+        raise DataError(f"{direction}: no sentences to score; the references are empty.")
+    bleu_metric, chrf_metric = BLEU(tokenize="13a"), CHRF()
+    bleu = bleu_metric.corpus_score(hypotheses, [references])
+    chrf = chrf_metric.corpus_score(hypotheses, [references])
+    paper, paper_signature = _paper_bleu(hypotheses, references, tgt)
+    return Scores(
+        direction=direction,
+        sentences=len(references),
+        bleu=bleu.score,
+        bleu_signature=str(bleu_metric.get_signature()),
+        brevity_penalty=bleu.bp,
+        paper_bleu=paper,
+        paper_bleu_signature=paper_signature,
+        chrf=chrf.score,
+        chrf_signature=str(chrf_metric.get_signature()),
+    )
+
+
+def format_scores(scores: Scores) -> str:
+    """The lines a user sees: name, value, direction and signature; each stands on its own."""
+    rows: list[tuple[str, float, str | None]] = [("BLEU", scores.bleu, scores.bleu_signature)]
+    if scores.paper_bleu is not None:
+        rows.append(("paper BLEU", scores.paper_bleu, scores.paper_bleu_signature))
+    rows.append(("chrF2", scores.chrf, scores.chrf_signature))
+    return "\n".join(
+        f"{name:<10} {value:6.2f}  {scores.direction}  {signature}"
+        for name, value, signature in rows
+    )
+
+
+def to_json(scores: Scores) -> str:
+    """The scores as one JSON object, keys as in `Scores`."""
+    return json.dumps(scores._asdict(), ensure_ascii=False, indent=2)
+
+
+def paper_tokens(lines: Sequence[str], language: str) -> list[str]:
+    """Lines as paper BLEU counts them, a space between tokens: steps 1 to 3 of the module."""
+    tokenizer = sacremoses.MosesTokenizer(language)
+    if language != "de":
+        return [tokenizer.tokenize(line, return_str=True) for line in lines]
+    ascii_punctuation = sacremoses.MosesPunctNormalizer(language).replace_unicode_punct
+    plain = [ascii_punctuation(line).replace("„", '"') for line in lines]
+    return [split_compounds(tokenizer.tokenize(line, return_str=True)) for line in plain]
+
+
+def split_compounds(tokens: str) -> str:
+    """`perl -ple 's{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g'`, byte for byte.
+
+    A match eats the letter after its hyphen: "a-b-c" becomes "a ##AT##-##AT## b-c". Perl without -C
+    reads bytes, so a letter of two bytes serves two matches: "a-ü-b" is split twice.
+    """
+    split = re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", tokens.encode("utf-8", "surrogatepass"))
+    return split.decode("utf-8", "surrogatepass")
+
+
+def _paper_bleu(
+    hypotheses: Sequence[str], references: Sequence[str], tgt: str
+) -> tuple[float, str] | tuple[None, None]:
+    if tgt not in NonbreakingPrefixes().available_langs.values():
+        return None, None
+    # `force`: these lines are tokenized on purpose.
+    metric = BLEU(tokenize="none", smooth_method="none", force=True)
+    result = metric.corpus_score(paper_tokens(hypotheses, tgt), [paper_tokens(references, tgt)])
+    german = tgt == "de"
+    steps = (
+        "paper-bleu|nrefs:1|case:mixed",
+        "punct:ascii" if german else "punct:raw",
+        f"tok:moses-{tgt}",
+        "compounds:split" if german else "compounds:whole",
+        f"smooth:none|sacremoses:{sacremoses.__version__}|sacrebleu:{sacrebleu.__version__}",
+    )
+    return result.score, "|".join(steps)

@@ -1,0 +1,83 @@
+"""The `evaluate` command: translates a split or a file, scores it, and keeps hypotheses and scores."""
+
+import datetime
+import json
+import logging
+import re
+from pathlib import Path
+
+import jax
+
+from transformer_jax import __version__
+from transformer_jax.decoding.translate import LineTranslator, load_model
+from transformer_jax.errors import ConfigError
+from transformer_jax.evaluation.bleu import Scores, format_scores, score
+from transformer_jax.text.corpora import open_corpus, read_lines
+from transformer_jax.training.run_folder import RunFolder, write_atomically
+
+log = logging.getLogger(__name__)
+
+
+def evaluate(
+    workdir: str,
+    *,
+    split: str = "test",
+    src: str | None = None,
+    ref: str | None = None,
+    checkpoint: str = "latest",
+    beam_size: int | None = None,
+) -> Scores:
+    """Prints the scores of a split's, or a file's, translations; writes them into WORKDIR/evaluations.
+
+    Args:
+      workdir: the run's folder.
+      split: "train", "valid", "test", or a file stem or TFDS split of the run's corpus.
+      src: a file of source lines, to use with `ref` instead of a split.
+      ref: its references.
+      checkpoint: "latest", "best", "average" or a step.
+      beam_size: None: the run's.
+
+    Raises:
+      UserError: no run, no checkpoint, no such split or file.
+    """
+    if (src is None) != (ref is None):
+        raise ConfigError("--src and --ref belong together: a file of sources and one of references.")
+    loaded = load_model(workdir, checkpoint, beam_size)
+    if src is not None and ref is not None:
+        sources, references, name = read_lines(src), read_lines(ref), Path(src).name
+    else:
+        pairs = open_corpus(loaded.config.data).split(split)
+        sources, references, name = [p.src for p in pairs], [p.tgt for p in pairs], split
+    translator = LineTranslator(loaded.vocabulary, loaded.translator)
+    log.info("translating %d lines of %s", len(sources), name)
+    hypotheses = [best.text for best, *_ in translator(sources)]
+    translator.warn_of_cut()
+    data, decode = loaded.config.data, loaded.config.decode
+    scores = score(hypotheses, references, data.src, data.tgt)
+    print(format_scores(scores))
+    settings = {"checkpoint": loaded.checkpoint, "beam_size": decode.beam_size}
+    settings |= {"length_penalty": decode.length_penalty, "max_extra_length": decode.max_extra_length}
+    _keep(RunFolder(workdir), name, settings, hypotheses, scores)
+    return scores
+
+
+def _keep(
+    run: RunFolder, name: str, settings: dict[str, object], hypotheses: list[str], scores: Scores
+) -> None:
+    """Writes NAME.CHECKPOINT.beamK.txt, a line a hypothesis, and .json beside it."""
+    run.evaluations.mkdir(exist_ok=True)
+    stem = f"{name}.{settings['checkpoint']}.beam{settings['beam_size']}"
+    stem = re.sub(r"[^\w.-]", "_", stem)
+    record = {
+        "name": name,
+        **settings,
+        **scores._asdict(),
+        "device": jax.devices()[0].device_kind,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "version": __version__,
+    }
+    text = "".join(f"{line}\n" for line in hypotheses)
+    write_atomically(run.evaluations / f"{stem}.txt", text.encode())
+    content = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+    write_atomically(run.evaluations / f"{stem}.json", content.encode())
+    log.info("hypotheses and scores: %s", run.evaluations / f"{stem}.*")

@@ -1,0 +1,1 @@
+"""The Transformer as pure functions and thin Flax modules."""

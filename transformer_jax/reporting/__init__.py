@@ -1,0 +1,1 @@
+"""Metric writers and plots."""

@@ -1,0 +1,212 @@
+"""Metrics of a run: `metrics.jsonl`, TensorBoard events, and a progress bar.
+
+`metrics.jsonl` holds one JSON object a line: {"step": 100, "kind": "train", "nats_per_token": 4.2}.
+JSON has no word for a number that is not finite; such a number is written as proto3's JSON mapping
+does, "NaN", "Infinity" or "-Infinity", and `read_metrics` turns it back into a float.
+"""
+
+import contextlib
+import json
+import logging
+import math
+import numbers
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.errors import RunError
+
+FILE = "metrics.jsonl"
+EVENTS_FLUSH_SECONDS = 10  # what a kill may take from TensorBoard; metrics.jsonl loses nothing
+NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+log = logging.getLogger(__name__)
+
+
+class MetricsWriter:
+    """Appends to `workdir/metrics.jsonl` and to TensorBoard events in `workdir/tensorboard`."""
+
+    def __init__(self, workdir: str | os.PathLike[str], purge_after_step: int | None = None):
+        """Open both; one process of a run does this.
+
+        Args:
+          workdir: the run's folder; made if it is not there.
+          purge_after_step: on resume, the restored step: what was written of later steps goes, in
+            both places, since those steps will be taken again. None: nothing goes. A last line
+            that a kill left without its newline goes always.
+
+        Raises:
+          RunError: `metrics.jsonl` holds a line that is not metrics.
+        """
+        import tensorboardX
+
+        workdir = Path(workdir)
+        workdir.mkdir(parents=True, exist_ok=True)
+        path = workdir / FILE
+        _cut_back(path, purge_after_step)
+        self._file = path.open("a", encoding="utf-8")
+        # TensorBoard hides the events of earlier files from `purge_step` on.
+        purge_step = None if purge_after_step is None else purge_after_step + 1
+        self._events = tensorboardX.SummaryWriter(
+            str(workdir / "tensorboard"),
+            purge_step=purge_step,
+            flush_secs=EVENTS_FLUSH_SECONDS,
+            # Its file names count whole seconds: a restart within one would overwrite the file.
+            filename_suffix=f".{time.time_ns() % 10**9:09}",
+        )
+
+    def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
+        """Append one line, flushed, and its events, which a thread writes soon after.
+
+        Args:
+          step: batches consumed so far.
+          kind: what was measured, such as "train" or "valid".
+          values: numbers by name with unit ("nats_per_token"), but no "step" and no "kind".
+            TensorBoard shows them as "kind/name".
+        """
+        if not {"step", "kind"}.isdisjoint(values):
+            raise ValueError(f'"step" and "kind" are no names for metrics: {sorted(values)}')
+        measured = {name: _number(value) for name, value in values.items()}
+        record = {"step": int(step), "kind": kind}
+        record |= {name: _to_json(value) for name, value in measured.items()}
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()
+        for name, value in measured.items():
+            self._events.add_scalar(f"{kind}/{name}", value, int(step))
+
+    def close(self) -> None:
+        """Close both files."""
+        self._file.close()
+        self._events.close()
+
+
+def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The lines of `workdir/metrics.jsonl`, in order; a last one still without newline is left out.
+
+    Raises:
+      RunError: there is no such file, or a line is not metrics.
+    """
+    path = Path(workdir) / FILE
+    if not path.exists():
+        raise RunError(
+            f"{path} is not there: {workdir} is not the folder of a run that has trained."
+        )
+    return [record for _, record in _whole_lines(path)]
+
+
+class Progress:
+    """Where training stands, on standard error: a bar on a terminal, else one log line an update.
+
+    While the bar stands, log records that go to the terminal are written above it.
+    """
+
+    # Metrics shown, with name and format; an update may lack any of them.
+    SHOWN = {
+        "nats_per_token": ("loss", "{:.3f}"),
+        "perplexity": ("perplexity", "{:.2f}"),
+        "target_tokens_per_second": ("tokens/s", "{:,.0f}"),
+    }
+
+    def __init__(self, total: int, initial: int = 0):
+        """Args: total steps of the run, and steps already taken before this start."""
+        self._total = total
+        self._step, self._time = initial, time.monotonic()
+        self._bar = None
+        self._open = contextlib.ExitStack()
+        if sys.stderr.isatty():
+            from tqdm import tqdm
+            from tqdm.contrib.logging import logging_redirect_tqdm
+
+            self._bar = tqdm(total=total, initial=initial, unit="step", file=sys.stderr)
+            self._open.enter_context(logging_redirect_tqdm())
+
+    def update(self, step: int, values: Mapping[str, float]) -> None:
+        """Show step and metrics; for once a log interval, as reading metrics waits for a device."""
+        shown = {
+            label: form.format(float(values[name]))
+            for name, (label, form) in self.SHOWN.items()
+            if name in values
+        }
+        if self._bar is not None:
+            self._bar.set_postfix(shown, refresh=False)
+            self._bar.update(step - self._bar.n)
+        else:
+            parts = [f"step {step:,} of {self._total:,}"]
+            parts += [f"{label} {value}" for label, value in shown.items()]
+            log.info("%s", ", ".join([*parts, self._time_left(step)]))
+
+    def write(self, line: str) -> None:
+        """A line of its own, above the bar or in the log."""
+        if self._bar is not None:
+            self._bar.write(line, file=sys.stderr)
+        else:
+            log.info("%s", line)
+
+    def close(self) -> None:
+        """Leave the bar as it stands; later records go where they went before."""
+        if self._bar is not None:
+            self._bar.close()
+        self._open.close()
+
+    def _time_left(self, step: int) -> str:
+        # From the last interval alone: the first one holds the compilation.
+        now = time.monotonic()
+        taken, seconds = step - self._step, now - self._time
+        self._step, self._time = step, now
+        if taken <= 0:
+            return "time left unknown"
+        left = round((self._total - step) * seconds / taken)
+        return f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
+
+
+def _number(value: Any) -> float:
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def _to_json(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return next(word for word, number in NON_FINITE.items() if str(number) == str(value))
+
+
+def _cut_back(path: Path, last_step: int | None) -> None:
+    """Drop a torn last line and the lines of steps after `last_step`; a kill leaves all or none."""
+    if not path.exists():
+        return
+    kept = [
+        line
+        for line, record in _whole_lines(path)
+        if last_step is None or record["step"] <= last_step
+    ]
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(b"".join(kept))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _whole_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
+    """Each line that ends in a newline, as it stands and parsed."""
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [(line + b"\n", _parse(line, path, at)) for at, line in enumerate(lines, start=1)]
+
+
+def _parse(line: bytes, path: Path, at: int) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+        if not isinstance(record["step"], int) or not isinstance(record["kind"], str):
+            raise TypeError
+    except (ValueError, TypeError, KeyError):
+        raise RunError(
+            f'{path}:{at} is not metrics (an object with "step" and "kind"): remove that line.'
+        ) from None
+    not_finite = {
+        name: NON_FINITE[value]
+        for name, value in record.items()
+        if isinstance(value, str) and name != "kind" and value in NON_FINITE
+    }
+    return record | not_finite

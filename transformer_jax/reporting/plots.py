@@ -1,0 +1,224 @@
+"""Plots of a run as PNG files: training curves, and attention weights.
+
+Colours are those of Okabe and Ito (2008), which colour-blind readers can tell apart.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from transformer_jax.errors import RunError
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+KIND_STYLES: dict[str, dict[str, Any]] = {
+    "train": {"color": BLUE, "linewidth": 1.0},
+    "valid": {"color": VERMILION, "linewidth": 1.5, "marker": "o", "markersize": 3.5},
+    "test": {"color": GREEN, "linewidth": 1.5, "marker": "s", "markersize": 3.5},
+}
+OTHER_STYLE: dict[str, Any] = {"color": PURPLE, "linewidth": 1.5, "marker": "^", "markersize": 3.5}
+DOTS_PER_INCH = 150
+LONGEST_LABEL = 20  # characters of a piece shown
+
+
+class Panel(NamedTuple):
+    """One curve plot: a metric's name, and its axis."""
+
+    metric: str
+    label: str
+    scale: str = "linear"
+
+
+PANELS = (
+    Panel("nats_per_token", "loss (nats per subword)"),
+    Panel("perplexity", "perplexity (per subword)", "log"),
+    Panel("token_accuracy", "token accuracy (share)"),
+    Panel("bleu", "BLEU (0 to 100)"),
+    Panel("learning_rate", "learning rate"),
+    Panel("grad_norm", "gradient norm", "log"),
+    Panel("target_tokens_per_second", "target tokens per second"),
+    Panel("padding_share", "padding (share of positions)"),
+)
+
+
+def plot_curves(metrics: Sequence[Mapping[str, Any]], path: str | os.PathLike[str]) -> Path:
+    """Write the curves of a run over its steps as a PNG file.
+
+    Args:
+      metrics: the lines of `metrics.jsonl`, as `read_metrics` gives them.
+      path: the file to write.
+
+    Returns:
+      The path.
+
+    Raises:
+      RunError: the metrics hold nothing that a panel shows.
+    """
+    return _save(curves_figure(metrics), path)
+
+
+def curves_figure(metrics: Sequence[Mapping[str, Any]]) -> Figure:
+    """The figure of `plot_curves`: one plot for each metric of PANELS that was measured."""
+    from matplotlib.figure import Figure
+
+    panels = [panel for panel in PANELS if any(panel.metric in record for record in metrics)]
+    if not panels:
+        names = ", ".join(panel.metric for panel in PANELS)
+        raise RunError(f"nothing to plot: the metrics hold none of {names}. Train first.")
+    columns = min(2, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(5.0 * columns, 2.5 * rows + 0.4), layout="constrained")
+    lines: dict[str, Artist] = {}
+    for at, panel in enumerate(panels, start=1):
+        axes = figure.add_subplot(rows, columns, at)
+        lines |= _draw_panel(axes, panel, metrics)
+    figure.legend(
+        lines.values(), lines.keys(), loc="outside upper center", ncols=len(lines), frameon=False
+    )
+    return figure
+
+
+def plot_attention(
+    weights: Any,
+    src_pieces: Sequence[str],
+    tgt_pieces: Sequence[str],
+    path: str | os.PathLike[str],
+    title: str,
+    alignment: Collection[tuple[int, int]] = (),
+) -> Path:
+    """Write one heat map a head as a PNG file.
+
+    Args:
+      weights: [heads, tgt, src], each row a distribution over the source.
+      src_pieces: the subwords attended to, one a column; any Unicode.
+      tgt_pieces: the subwords attending, one a row. Self-attention gives the same list twice.
+      path: the file to write.
+      title: of the figure.
+      alignment: pairs (source piece, target piece), 0-based, to mark with squares: the gold.
+
+    Returns:
+      The path.
+    """
+    return _save(attention_figure(weights, src_pieces, tgt_pieces, title, alignment), path)
+
+
+def attention_figure(
+    weights: Any,
+    src_pieces: Sequence[str],
+    tgt_pieces: Sequence[str],
+    title: str,
+    alignment: Collection[tuple[int, int]] = (),
+) -> Figure:
+    """The figure of `plot_attention`; its arguments likewise. All heads share one colour scale."""
+    from matplotlib.figure import Figure
+
+    weights_HLM = np.asarray(weights, dtype=np.float32)
+    heads, *shape = weights_HLM.shape
+    if shape != [len(tgt_pieces), len(src_pieces)]:
+        raise ValueError(
+            f"attention weights {weights_HLM.shape}: expected [heads, {len(tgt_pieces)} target "
+            f"pieces, {len(src_pieces)} source pieces]"
+        )
+    columns = min(heads, 4)
+    rows = math.ceil(heads / columns)
+    widest = min(8.0, 20.0 / columns)  # inches
+    width, height = (min(max(0.2 * len(p), 1.2), widest) for p in (src_pieces, tgt_pieces))
+    # Beside the maps stand the labels (about an inch) and the colour bar.
+    size = (columns * (width + 0.15) + 2.2, rows * (height + 0.35) + 1.8)
+    figure = Figure(figsize=size, layout="constrained")
+    figure.suptitle(_printable(title), parse_math=False)
+    for head in range(heads):
+        axes = figure.add_subplot(rows, columns, head + 1)
+        image = axes.imshow(
+            weights_HLM[head], cmap="Blues", vmin=0.0, vmax=weights_HLM.max(), aspect="auto"
+        )
+        axes.set_title(f"head {head + 1}", fontsize=8)
+        _mark(axes, alignment)
+        _label_pieces(axes.xaxis, src_pieces, width, shown=head + columns >= heads)
+        _label_pieces(axes.yaxis, tgt_pieces, height, shown=head % columns == 0)
+    figure.supxlabel("attended to", fontsize=9)
+    figure.supylabel("attending", fontsize=9)
+    figure.colorbar(image, ax=figure.axes, label="attention weight", aspect=30, pad=0.01)
+    return figure
+
+
+def _draw_panel(
+    axes: Axes, panel: Panel, metrics: Sequence[Mapping[str, Any]]
+) -> dict[str, Artist]:
+    """One line a kind; returns them by kind, for the legend."""
+    from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
+
+    lines: dict[str, Artist] = {}
+    for kind in dict.fromkeys(record["kind"] for record in metrics if panel.metric in record):
+        points = [
+            (record["step"], record[panel.metric])
+            for record in metrics
+            if record["kind"] == kind and panel.metric in record
+        ]
+        style = KIND_STYLES.get(kind, OTHER_STYLE)
+        if len(points) == 1:
+            style = style | {"marker": "o"}  # a line through one point is invisible
+        (lines[kind],) = axes.plot(*zip(*points, strict=True), label=kind, **style)
+    axes.set_yscale(panel.scale)
+    if panel.scale == "log":
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    if panel.metric == "target_tokens_per_second":
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+    if panel.metric == "learning_rate":
+        axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2), useMathText=True)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set_xlabel("step")
+    axes.set_ylabel(panel.label)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    return lines
+
+
+def _label_pieces(axis: Any, pieces: Sequence[str], inches: float, shown: bool) -> None:
+    # Labels of 7 points need 0.12 inches each; denser ones are thinned out.
+    every = math.ceil(len(pieces) * 0.12 / inches)
+    at = range(0, len(pieces), every)
+    axis.set_ticks(at)
+    labels = [_printable(pieces[i])[:LONGEST_LABEL] if shown else "" for i in at]
+    rotation = 90 if axis.axis_name == "x" else 0
+    # parse_math: two dollar signs in a piece would be read as TeX.
+    axis.set_ticklabels(labels, fontsize=7, rotation=rotation, parse_math=False)
+    axis.set_tick_params(length=2)
+
+
+def _mark(axes: Axes, alignment: Collection[tuple[int, int]]) -> None:
+    from matplotlib.patches import Rectangle
+
+    for src, tgt in alignment:
+        corner = (src - 0.5, tgt - 0.5)
+        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=VERMILION, linewidth=1.2))
+
+
+def _printable(text: str) -> str:
+    """Control characters and lone surrogates, which a font cannot set, as escapes."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def _save(figure: Figure, path: str | os.PathLike[str]) -> Path:
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with warnings.catch_warnings():
+        # DejaVu Sans has no Chinese, for one: a box stands there, which is no reason for noise.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(path, format="png", dpi=DOTS_PER_INCH)
+    return path

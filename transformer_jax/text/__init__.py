@@ -1,0 +1,1 @@
+"""Corpus to batches: sentence pairs, subwords, packed rows."""

@@ -1,0 +1,296 @@
+"""Batches of fixed shapes: packed rows for training, one pair a row for scores and translation.
+
+The training stream never ends: row i of it is row perm_e[i % R] of the plan in epoch e = i // R,
+where R is the number of planned rows and perm_e follows from (seed, e). Batch n is the rows
+[n B, (n + 1) B), so it is a pure function of (encoded, plan, B, seed, n).
+"""
+
+import functools
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import grain
+import numpy as np
+from absl import flags
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.text.encoded import EncodedPairs
+from transformer_jax.text.packing import RowPlan, random_order
+
+EPOCH_STREAM = 2  # keeps the epochs' random numbers apart from the plan's
+ENDLESS = 1 << 60  # batches
+PREFETCHED = 4  # batches made ahead, by the thread or by each worker
+SHORTEST_BUCKET = 16  # subwords
+EMPTY = -1  # index of a row without a sentence
+
+
+class Batch(NamedTuple):
+    """R rows of whole sentence pairs; int32. Padding has id, segment and position 0."""
+
+    src_ids: np.ndarray  # [R, M], each sentence ending in EOS
+    src_segments: np.ndarray  # [R, M], 1, 2, ...: the pair in the row
+    src_positions: np.ndarray  # [R, M], 0-based in the sentence
+    tgt_ids: np.ndarray  # [R, L], what is to be predicted, each sentence ending in EOS
+    tgt_segments: np.ndarray  # [R, L]
+    tgt_positions: np.ndarray  # [R, L]
+
+
+class ScoringBatch(NamedTuple):
+    """One pair a row."""
+
+    batch: Batch
+    indices: np.ndarray  # int32 [R], which pair of the corpus; -1: an empty row
+
+
+class TranslationBatch(NamedTuple):
+    """One source sentence a row."""
+
+    ids: np.ndarray  # int32 [R, M]
+    lengths: np.ndarray  # int32 [R], real tokens; 0: an empty row
+    indices: np.ndarray  # int32 [R], which sentence; -1: an empty row
+
+
+def rows_per_batch(tokens_per_batch: int, row_length: int, fill: float, rows_multiple: int) -> int:
+    """Rows that hold about `tokens_per_batch` real target tokens: at least one multiple.
+
+    Args:
+      tokens_per_batch: nominal real target tokens.
+      row_length: target places of a row; `fill` of them are real.
+      rows_multiple: what the number of rows is rounded to.
+    """
+    multiples = tokens_per_batch / (row_length * fill * rows_multiple)
+    return max(1, round(multiples)) * rows_multiple
+
+
+def train_batches(
+    encoded: EncodedPairs,
+    plan: RowPlan,
+    rows: int,
+    seed: int,
+    start_batch: int = 0,
+    num_workers: int = 0,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> Generator[Batch, None, None]:
+    """Batches start_batch, start_batch + 1, ... without end, made ahead of their use.
+
+    `close()` of the result stops the thread or the worker processes at once.
+
+    Args:
+      encoded: the training split.
+      plan: its rows.
+      rows: of a whole batch, over all processes.
+      seed: of the epochs' order.
+      start_batch: reached without making the ones before.
+      num_workers: processes that make batches; 0: a thread of this one.
+      process_index, process_count: this process gets its contiguous share of each batch's rows.
+
+    Raises:
+      ConfigError: the processes cannot share the rows equally.
+    """
+    if rows % process_count:
+        raise ConfigError(
+            f"A batch's {rows} rows cannot be shared by {process_count} processes: "
+            f"set train.rows_multiple to a multiple of {process_count}."
+        )
+    source = TrainSource(encoded, plan, rows, seed, process_index, process_count)
+    dataset = grain.MapDataset.source(source)[start_batch:]
+    thread = grain.ReadOptions(num_threads=1, prefetch_buffer_size=PREFETCHED)
+    batches = dataset.to_iter_dataset(thread)
+    if num_workers:
+        _parse_flags()
+        batches = batches.mp_prefetch(
+            grain.MultiprocessingOptions(num_workers, per_worker_buffer_size=PREFETCHED)
+        )
+    return _stream(iter(batches))
+
+
+def _stream(batches: grain.DatasetIterator) -> Generator[Batch, None, None]:
+    try:
+        for batch in batches:
+            # Workers hand over shared memory, which must not outlive them: a copy does.
+            yield Batch(*(np.array(side) for side in batch))
+    finally:
+        batches.close()
+
+
+@dataclass(frozen=True, eq=False)
+class TrainSource:
+    """Training batches by number, as Grain's RandomAccessDataSource; pickles for its workers."""
+
+    encoded: EncodedPairs
+    plan: RowPlan
+    rows: int
+    seed: int
+    process_index: int = 0
+    process_count: int = 1
+
+    def __len__(self) -> int:
+        return ENDLESS
+
+    def __getitem__(self, number: int) -> Batch:
+        share = self.rows // self.process_count
+        first = int(number) * self.rows + self.process_index * share
+        stream = np.arange(first, first + share)
+        return packed_batch(self.encoded, self.plan, self._planned_rows(stream))
+
+    def _planned_rows(self, stream: np.ndarray) -> np.ndarray:
+        """Row numbers of the endless stream [R] to row numbers of the plan [R]."""
+        epochs, places = np.divmod(stream, len(self.plan))
+        planned = np.empty_like(stream)
+        for epoch in np.unique(epochs):
+            of_epoch = epochs == epoch
+            order = _epoch_order(len(self.plan), self.seed, int(epoch))
+            planned[of_epoch] = order[places[of_epoch]]
+        return planned
+
+
+def packed_batch(encoded: EncodedPairs, plan: RowPlan, planned_rows: np.ndarray) -> Batch:
+    """The batch whose rows are these rows [R] of the plan."""
+    starts = plan.row_starts[planned_rows]
+    counts = plan.row_starts[planned_rows + 1] - starts
+    rows = np.repeat(np.arange(len(planned_rows)), counts)
+    slots = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    pairs = plan.pair_order[np.repeat(starts, counts) + slots]
+    return _lay_out_pairs(
+        encoded, pairs, rows, slots, len(planned_rows), plan.src_row_length, plan.tgt_row_length
+    )
+
+
+def bucket_lengths(max_length: int, longest: int = 0) -> tuple[int, ...]:
+    """The few lengths that sentences are padded to: 16, 32, ... below max_length, and max_length.
+
+    Where the `longest` sentence is longer, max_length is doubled until it fits.
+    """
+    lengths = []
+    length = SHORTEST_BUCKET
+    while length < max_length:
+        lengths.append(length)
+        length *= 2
+    lengths.append(max_length)
+    while lengths[-1] < longest:
+        lengths.append(2 * lengths[-1])
+    return tuple(lengths)
+
+
+def bucket_rows(length: int, tokens_per_batch: int, rows_multiple: int = 1) -> int:
+    """Rows of every batch of a bucket: tokens // length, and at least one multiple."""
+    return max(1, tokens_per_batch // (length * rows_multiple)) * rows_multiple
+
+
+def scoring_batches(
+    encoded: EncodedPairs, tokens_per_batch: int, max_length: int, rows_multiple: int = 1
+) -> Iterator[ScoringBatch]:
+    """Every pair once, one a row, both sides padded to the bucket of the longer one.
+
+    Args:
+      encoded: any split; pairs of any length are answered, empty sides too.
+      tokens_per_batch: places of a batch, a side.
+      max_length: of the buckets; longer pairs get longer ones.
+      rows_multiple: what divides the rows of every batch.
+    """
+    longer = np.maximum(encoded.src_lengths(), encoded.tgt_lengths())
+    for length, indices in _buckets(longer, tokens_per_batch, max_length, rows_multiple):
+        pairs = indices[indices != EMPTY]
+        rows, slots = np.arange(len(pairs)), np.zeros(len(pairs), int)
+        batch = _lay_out_pairs(encoded, pairs, rows, slots, len(indices), length, length)
+        yield ScoringBatch(batch, indices)
+
+
+def translation_batches(
+    sentences: Sequence[Sequence[int] | np.ndarray],
+    tokens_per_batch: int,
+    max_length: int,
+    rows_multiple: int = 1,
+) -> Iterator[TranslationBatch]:
+    """Every source sentence once, one a row, padded to its bucket.
+
+    Args:
+      sentences: ids of each, EOS included.
+      tokens_per_batch, max_length, rows_multiple: as in `scoring_batches`.
+    """
+    lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
+    for length, indices in _buckets(lengths, tokens_per_batch, max_length, rows_multiple):
+        ids = np.zeros((len(indices), length), np.int32)
+        real = np.zeros(len(indices), np.int32)
+        for row, index in enumerate(indices[indices != EMPTY]):
+            real[row] = lengths[index]
+            ids[row, : real[row]] = sentences[index]
+        yield TranslationBatch(ids, real, indices)
+
+
+def _buckets(
+    lengths: np.ndarray, tokens_per_batch: int, max_length: int, rows_multiple: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields (length, indices int32 [R]), longest first: memory runs out at once or never."""
+    if not len(lengths):
+        return
+    bounds = np.array(bucket_lengths(max_length, int(lengths.max())))
+    bucket_of = np.searchsorted(bounds, lengths)
+    longest_first = np.argsort(-lengths, kind="stable")
+    for bucket in reversed(range(len(bounds))):
+        members = longest_first[bucket_of[longest_first] == bucket]
+        rows = bucket_rows(int(bounds[bucket]), tokens_per_batch, rows_multiple)
+        for start in range(0, len(members), rows):
+            indices = np.full(rows, EMPTY, np.int32)
+            part = members[start : start + rows]
+            indices[: len(part)] = part
+            yield int(bounds[bucket]), indices
+
+
+def _lay_out_pairs(
+    encoded: EncodedPairs,
+    pairs: np.ndarray,
+    rows: np.ndarray,
+    slots: np.ndarray,
+    row_count: int,
+    src_row_length: int,
+    tgt_row_length: int,
+) -> Batch:
+    """A batch in which pairs[i] is number slots[i] of row rows[i]; all [sentences], row by row."""
+    src = _lay_out(
+        encoded.src_ids, encoded.src_offsets, pairs, rows, slots, (row_count, src_row_length)
+    )
+    tgt = _lay_out(
+        encoded.tgt_ids, encoded.tgt_offsets, pairs, rows, slots, (row_count, tgt_row_length)
+    )
+    return Batch(*src, *tgt)
+
+
+def _lay_out(
+    ids: np.ndarray,
+    offsets: np.ndarray,
+    pairs: np.ndarray,
+    rows: np.ndarray,
+    slots: np.ndarray,
+    shape: tuple[int, int],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ids, segments and positions of one side, each int32 of this shape, in one pass a batch."""
+    begins = offsets[pairs]
+    lengths = offsets[pairs + 1] - begins
+    before = np.cumsum(lengths) - lengths  # tokens before each sentence, in the batch
+    in_row = before - before[np.arange(len(pairs)) - slots]
+    positions = np.arange(lengths.sum()) - np.repeat(before, lengths)
+    places = np.repeat(rows * shape[1] + in_row, lengths) + positions
+    tokens = ids[np.repeat(begins, lengths) + positions]
+    laid_out = []
+    for values in (tokens, np.repeat(slots + 1, lengths), positions):
+        flat = np.zeros(shape[0] * shape[1], np.int32)
+        flat[places] = values
+        laid_out.append(flat.reshape(shape))
+    return laid_out[0], laid_out[1], laid_out[2]
+
+
+@functools.lru_cache(maxsize=4)
+def _epoch_order(rows: int, seed: int, epoch: int) -> np.ndarray:
+    """The plan's rows in the order of an epoch: int64 [rows]."""
+    order = random_order(rows, seed, EPOCH_STREAM, epoch)
+    order.flags.writeable = False
+    return order
+
+
+def _parse_flags() -> None:
+    """Grain's workers read flags of absl, which nobody has parsed outside an absl.app."""
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()

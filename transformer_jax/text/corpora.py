@@ -1,0 +1,382 @@
+"""Sentence pairs by position: from text files, TensorFlow Datasets or the built-in corpus.
+
+Nothing is dropped or changed here: a pair with an empty side is a pair like any other.
+"""
+
+import bisect
+import codecs
+import contextlib
+import difflib
+import gzip
+import hashlib
+import io
+import itertools
+import mmap
+import zlib
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, overload
+
+import numpy as np
+
+from transformer_jax.config import DataConfig
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.text import tfds_corpus
+
+GRAMMAR_PAIRS = {"valid": 500, "test": 1_000}  # of the built-in corpus; "train" has data.pairs
+BLOCK_BYTES = 1 << 24  # read, or searched for line ends, at a time
+TOGETHER = 4_096  # elements read together, going through a sequence
+CHECK_LINES = 1 << 16  # decoded at a time, to find what is not UTF-8
+
+T = TypeVar("T")
+
+
+class Pair(NamedTuple):
+    """A sentence and its translation, each without its line end."""
+
+    src: str
+    tgt: str
+
+
+class Corpus(Protocol):
+    """Splits of sentence pairs, each a sequence that is read by position and can be pickled.
+
+    A split is called "train", "valid" or "test" (what data.train, data.valid and data.test
+    join), or by the name of one file stem or TFDS split.
+    """
+
+    def split(self, name: str) -> Sequence[Pair]:
+        """The pairs of a split, in order. Raises DataError: missing or malformed."""
+
+    def fingerprint(self, name: str) -> str:
+        """A hex digest of the split's content, wherever it lies, compressed or not."""
+
+    def describe(self) -> str:
+        """One line for the log: which corpus, and where."""
+
+
+def open_corpus(data: DataConfig) -> Corpus:
+    """The corpus that the config's `data` asks for.
+
+    Raises:
+      ConfigError: data.source is none of the three.
+      DataError: the corpus is not where the config says.
+    """
+    if data.source == "files":
+        return TextCorpus(data)
+    if data.source == "tfds":
+        return TfdsCorpus(data)
+    if data.source == "grammar":
+        return BuiltInCorpus(data)
+    raise ConfigError(f"data.source={data.source!r} is not one of 'files', 'tfds', 'grammar'.")
+
+
+def read_lines(path: str | Path) -> list[str]:
+    """The lines of a file, plain or .gz. Raises DataError: missing, empty or not UTF-8."""
+    return list(TextLines(Path(path)))
+
+
+def read_lines_from(stream: BinaryIO, name: str) -> list[str]:
+    """The lines of a byte stream such as sys.stdin.buffer, none where it is empty.
+
+    Raises:
+      DataError: a line is not UTF-8; `name` says of what.
+    """
+    buffer = stream.read()
+    starts = index_lines(buffer)
+    check_utf8(buffer, starts, name)
+    return [decode_line(buffer, start, end) for start, end in itertools.pairwise(starts.tolist())]
+
+
+# Lines ---------------------------------------------------------------------------------------
+
+
+class ByPosition(Sequence[T]):
+    """A sequence from `__len__` and `items`: negative places, slices (lists), iteration."""
+
+    @abstractmethod
+    def items(self, places: Sequence[int]) -> list[T]:
+        """The elements at places that exist, 0 <= place < len."""
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        places = range(len(self))[index]  # raises IndexError past the end
+        return self.items([places])[0] if isinstance(places, int) else self.items(places)
+
+    def __iter__(self) -> Iterator[T]:
+        for first in range(0, len(self), TOGETHER):
+            yield from self[first : first + TOGETHER]
+
+
+class TextLines(ByPosition[str]):
+    """The lines of a UTF-8 file: only "\\n" and "\\r\\n" end one, and the last may go without.
+
+    A plain file is memory-mapped and a .gz file held decompressed, with 8 bytes a line beside
+    it. A pickle holds the path alone.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.buffer = _read_only(path)
+        self.starts = index_lines(self.buffer)
+        if len(self) == 0:
+            raise DataError(f"{path} is empty: a text file of one sentence a line is needed.")
+        check_utf8(self.buffer, self.starts, str(path))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def items(self, places: Sequence[int]) -> list[str]:
+        """The lines at some places, without their ends."""
+        starts, buffer = self.starts, self.buffer
+        return [decode_line(buffer, int(starts[i]), int(starts[i + 1])) for i in places]
+
+    def __reduce__(self) -> tuple[type["TextLines"], tuple[Path]]:
+        return TextLines, (self.path,)
+
+
+Buffer = bytes | bytearray | mmap.mmap
+
+
+def index_lines(buffer: Buffer) -> np.ndarray:
+    """Where the lines start, and where the last one ends: int64 [lines + 1], in bytes."""
+    if len(buffer) == 0:
+        return np.zeros(1, np.int64)
+    octets = np.frombuffer(buffer, np.uint8)
+    first = len(codecs.BOM_UTF8) if buffer[:3] == codecs.BOM_UTF8 else 0
+    starts = [np.array([first])]
+    for begin in range(0, len(octets), BLOCK_BYTES):
+        ends = np.flatnonzero(octets[begin : begin + BLOCK_BYTES] == ord("\n"))
+        starts.append(ends + (begin + 1))
+    if octets[-1] != ord("\n") and len(octets) > first:
+        starts.append(np.array([len(octets)]))
+    return np.concatenate(starts)
+
+
+def check_utf8(buffer: Buffer, starts: np.ndarray, name: str) -> None:
+    """Raises DataError, naming the line, where the lines are not UTF-8."""
+    for first in range(0, len(starts) - 1, CHECK_LINES):
+        last = min(first + CHECK_LINES, len(starts) - 1)
+        try:
+            buffer[starts[first] : starts[last]].decode()
+        except UnicodeDecodeError as error:
+            line = np.searchsorted(starts, starts[first] + error.start, side="right")
+            raise DataError(
+                f"{name}, line {line}: not UTF-8 ({error.reason}). Convert it, for example with "
+                f"iconv -t UTF-8."
+            ) from None
+
+
+def decode_line(buffer: Buffer, start: int, end: int) -> str:
+    """The line in buffer[start:end], without its "\\n" or "\\r\\n"."""
+    line = buffer[start:end]
+    if line.endswith(b"\n"):
+        line = line[: -2 if line.endswith(b"\r\n") else -1]
+    return line.decode()
+
+
+def _read_only(path: Path) -> Buffer:
+    with _open(path) as stream:
+        if path.suffix == ".gz":
+            content = bytearray()
+            while block := stream.read(BLOCK_BYTES):
+                content += block
+            return content
+        if path.is_file() and path.stat().st_size > 0:  # nothing and pipes cannot be mapped
+            return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        return stream.read()
+
+
+def _digest(path: Path) -> bytes:
+    with _open(path) as stream:
+        return hashlib.file_digest(stream, "sha256").digest()
+
+
+@contextlib.contextmanager
+def _open(path: Path) -> Iterator[io.BufferedIOBase]:
+    """The bytes of a file, decompressed. Raises DataError where they cannot be read."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            yield stream
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path} is not a whole gzip file: {error}.") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+# Pairs ---------------------------------------------------------------------------------------
+
+
+class TextPairs(ByPosition[Pair]):
+    """Two text files side by side. Raises DataError where their lengths differ."""
+
+    def __init__(self, src: TextLines, tgt: TextLines):
+        if len(src) != len(tgt):
+            raise DataError(
+                f"{src.path} has {len(src)} lines and {tgt.path} has {len(tgt)}: line n of one "
+                f"must translate line n of the other."
+            )
+        self.src, self.tgt = src, tgt
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def items(self, places: Sequence[int]) -> list[Pair]:
+        """The pairs at some places."""
+        return list(map(Pair, self.src.items(places), self.tgt.items(places)))
+
+
+class Joined(ByPosition[Pair]):
+    """Several sequences of pairs, end to end."""
+
+    def __init__(self, parts: Sequence[Sequence[Pair]]):
+        self.parts = parts
+        self.ends = list(itertools.accumulate(map(len, parts)))
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def items(self, places: Sequence[int]) -> list[Pair]:
+        """The pairs at some places of the whole."""
+        parts = [bisect.bisect_right(self.ends, place) for place in places]
+        # A place less its part's end is negative: it counts from there.
+        return [self.parts[p][i - self.ends[p]] for p, i in zip(parts, places, strict=True)]
+
+
+class TfdsPairs(ByPosition[Pair]):
+    """Serialized examples of TFDS and the two languages to take from them."""
+
+    def __init__(self, records: Any, src: str, tgt: str):
+        self.records, self.src, self.tgt = records, src, tgt
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def items(self, places: Sequence[int]) -> list[Pair]:
+        """The pairs at some places, read together."""
+        records = self.records.__getitems__(places)
+        return [Pair(*texts) for texts in tfds_corpus.parse(records, self.src, self.tgt)]
+
+
+# Corpora -------------------------------------------------------------------------------------
+
+
+class TextCorpus:
+    """Files STEM.src and STEM.tgt in one folder, each plain or .gz."""
+
+    def __init__(self, data: DataConfig):
+        if data.path is None:
+            raise DataError(
+                "data.path is not set: with data.source='files' it names the folder of the text "
+                "files (--config.data.path=FOLDER)."
+            )
+        self.data = data
+        self.folder = Path(data.path).expanduser()
+        if not self.folder.is_dir():
+            raise DataError(f"data.path={data.path!r} is not a folder.")
+
+    def split(self, name: str) -> Sequence[Pair]:
+        """The pairs of the split's files, in the order of their stems."""
+        stems = parts_of(self.data, name)
+        pairs = [TextPairs(*map(TextLines, self.files(stem))) for stem in stems]
+        return pairs[0] if len(pairs) == 1 else Joined(pairs)
+
+    def fingerprint(self, name: str) -> str:
+        """SHA-256 over the SHA-256 of every file's bytes, decompressed; names do not count."""
+        digest = hashlib.sha256()
+        for path in itertools.chain.from_iterable(map(self.files, parts_of(self.data, name))):
+            digest.update(_digest(path))
+        return digest.hexdigest()
+
+    def describe(self) -> str:
+        """The folder and the direction."""
+        return f"text files in {self.folder}, {self.data.src}→{self.data.tgt}"
+
+    def files(self, stem: str) -> tuple[Path, Path]:
+        """The two files of a stem; the plain one where a .gz lies beside it."""
+        src, tgt = (self._file(f"{stem}.{language}") for language in (self.data.src, self.data.tgt))
+        return src, tgt
+
+    def _file(self, name: str) -> Path:
+        for path in (self.folder / name, self.folder / f"{name}.gz"):
+            if path.is_file():
+                return path
+        raise DataError(
+            f"{self.folder / name}: no such file, nor {name}.gz; {self._there(name)}. Stems are "
+            f"named in data.train, data.valid and data.test."
+        )
+
+    def _there(self, missing: str) -> str:
+        """What lies in the folder where a file is missing."""
+        folder = (self.folder / missing).parent
+        files = folder.iterdir() if folder.is_dir() else ()
+        names = {path.name.removesuffix(".gz") for path in files}
+        stem, _, suffix = Path(missing).name.rpartition(".")
+        stems = sorted(n.removesuffix(f".{suffix}") for n in names if n.endswith(f".{suffix}"))
+        if not stems:
+            others = sorted({Path(name).suffix for name in names} - {""})
+            return f"suffixes there: {' '.join(others) or 'none'}"
+        close = difflib.get_close_matches(stem, stems, n=5, cutoff=0.4) or stems[:10]
+        return f"stems there with .{suffix}: {', '.join(close)}"
+
+
+class TfdsCorpus:
+    """A `Translation` data set of TFDS, prepared on this machine."""
+
+    def __init__(self, data: DataConfig):
+        self.data = data
+        self.builder = tfds_corpus.open_builder(data)
+
+    def split(self, name: str) -> Sequence[Pair]:
+        """The pairs of the TFDS splits, in the order in which the shards hold them."""
+        records = tfds_corpus.open_records(self.builder, parts_of(self.data, name))
+        return TfdsPairs(records, self.data.src, self.data.tgt)
+
+    def fingerprint(self, name: str) -> str:
+        """SHA-256 over name, version, sizes and a sample of the examples; and the direction."""
+        content = tfds_corpus.fingerprint(self.builder, parts_of(self.data, name))
+        return hashlib.sha256(f"{content} {self.data.src} {self.data.tgt}".encode()).hexdigest()
+
+    def describe(self) -> str:
+        """The data set, its version, its folder and the direction."""
+        name, folder = self.builder.info.full_name, self.builder.data_path
+        return f"TFDS {name} in {folder}, {self.data.src}→{self.data.tgt}"
+
+
+class BuiltInCorpus:
+    """The project's own generated language: data.pairs for training, 500 and 1,000 beside it."""
+
+    def __init__(self, data: DataConfig):
+        self.sizes = {"train": data.pairs} | GRAMMAR_PAIRS
+
+    def split(self, name: str) -> Sequence[Pair]:
+        """The pairs of "train", "valid" or "test", generated anew."""
+        if name not in self.sizes:
+            raise DataError(
+                f"the built-in corpus has no split {name!r}, only {', '.join(self.sizes)}."
+            )
+        from transformer_jax.text import grammar
+
+        return [Pair(pair.src, pair.tgt) for pair in grammar.generate(name, self.sizes[name])]
+
+    def fingerprint(self, name: str) -> str:
+        """SHA-256 over the lines of the split."""
+        lines = itertools.chain.from_iterable(self.split(name))
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    def describe(self) -> str:
+        """The number of training pairs."""
+        return f"the built-in corpus, {self.sizes['train']:,} training pairs"
+
+
+def parts_of(data: DataConfig, name: str) -> tuple[str, ...]:
+    """The file stems or TFDS splits that make up a split. Raises DataError where there are none."""
+    configured = {"train": data.train, "valid": data.valid, "test": data.test}
+    parts = configured.get(name, (name,))
+    if not parts:
+        raise DataError(f"data.{name} is empty: name at least one file stem or TFDS split.")
+    return parts

@@ -1,0 +1,249 @@
+"""Encoded corpora: flat arrays of subword ids, cached on disk and read through memory maps.
+
+A cache entry is a folder ENTRY/{src,tgt}_{ids,offsets}.npy with a header.json that holds every
+file's size and CRC-32; ENTRY names the content of corpus and vocabulary, so nothing is ever stale.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from transformer_jax.errors import DataError
+from transformer_jax.text.vocabulary import EOS, Vocabulary
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1  # of a cache entry; another number is another entry
+ARRAYS = ("src_ids", "src_offsets", "tgt_ids", "tgt_offsets")
+CHUNK_PAIRS = 20_000  # encoded at a time: bounds the memory and keeps all cores busy
+CHECK_BYTES = 1 << 24
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedPairs:
+    """Sentence pairs as subword ids, each sentence ending in EOS.
+
+    Sentence i of the source is src_ids[src_offsets[i] : src_offsets[i + 1]]; the target alike.
+    """
+
+    src_ids: np.ndarray  # uint16 or int32 [src_tokens]
+    src_offsets: np.ndarray  # int64 [pairs + 1]
+    tgt_ids: np.ndarray  # uint16 or int32 [tgt_tokens]
+    tgt_offsets: np.ndarray  # int64 [pairs + 1]
+    folder: Path | None = None  # where the arrays are mapped from; None: they are in memory
+
+    def __len__(self) -> int:
+        return len(self.src_offsets) - 1
+
+    def __reduce__(self) -> tuple:
+        # A worker process maps the files itself: nothing is copied through the pipe.
+        if self.folder is not None:
+            return _map_entry, (self.folder,)
+        return EncodedPairs, (self.src_ids, self.src_offsets, self.tgt_ids, self.tgt_offsets)
+
+    def src(self, i: int) -> np.ndarray:
+        """Source sentence i, EOS included: int32 [length]."""
+        return _sentence(self.src_ids, self.src_offsets, i)
+
+    def tgt(self, i: int) -> np.ndarray:
+        """Target sentence i, EOS included: int32 [length]."""
+        return _sentence(self.tgt_ids, self.tgt_offsets, i)
+
+    def src_lengths(self) -> np.ndarray:
+        """Subwords of each source sentence, EOS included: int64 [pairs]."""
+        return np.diff(self.src_offsets)
+
+    def tgt_lengths(self) -> np.ndarray:
+        """Subwords of each target sentence, EOS included: int64 [pairs]."""
+        return np.diff(self.tgt_offsets)
+
+
+def encode_pairs(pairs: Sequence[tuple[str, str]], vocabulary: Vocabulary) -> EncodedPairs:
+    """Encodes (source, target) pairs in memory."""
+    ids: tuple[list, list] = ([_empty_ids(vocabulary)], [_empty_ids(vocabulary)])
+    lengths: tuple[list, list] = ([], [])
+    for chunk in _encoded_chunks(pairs, vocabulary):
+        for side in (0, 1):
+            ids[side].append(chunk[side][0])
+            lengths[side].append(chunk[side][1])
+    return EncodedPairs(
+        np.concatenate(ids[0]),
+        _offsets(lengths[0]),
+        np.concatenate(ids[1]),
+        _offsets(lengths[1]),
+    )
+
+
+def encode_corpus(
+    pairs: Sequence[tuple[str, str]],
+    vocabulary: Vocabulary,
+    cache_dir: str | Path | None,
+    key: str,
+) -> EncodedPairs:
+    """Encodes a split once: later calls, of any process, map the cached arrays.
+
+    Args:
+      pairs: (source, target) lines.
+      vocabulary: its content is part of the entry's name.
+      cache_dir: None is `default_cache_dir()`.
+      key: the fingerprint of the pairs' content.
+
+    Raises:
+      DataError: the cache folder cannot be written.
+    """
+    root = Path(cache_dir) if cache_dir is not None else default_cache_dir()
+    name = hashlib.sha256(f"{FORMAT}\n{key}\n{vocabulary.digest}".encode()).hexdigest()[:32]
+    entry = root / name
+    if _is_sound(entry):
+        return _map_entry(entry)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        building = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=root))
+        try:
+            _write_entry(building, pairs, vocabulary)
+            _publish(building, entry)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+    except OSError as error:
+        raise DataError(
+            f"{root}: the encoded corpus cannot be cached ({error.strerror}); "
+            "set TRANSFORMER_JAX_CACHE to a folder with space that you may write to."
+        ) from None
+    return _map_entry(entry)
+
+
+def default_cache_dir() -> Path:
+    """TRANSFORMER_JAX_CACHE, or transformer_jax in XDG_CACHE_HOME, or in ~/.cache."""
+    if own := os.environ.get("TRANSFORMER_JAX_CACHE"):
+        return Path(own).expanduser()
+    shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(shared).expanduser() / "transformer_jax"
+
+
+def _sentence(ids: np.ndarray, offsets: np.ndarray, i: int) -> np.ndarray:
+    count = len(offsets) - 1
+    if not -count <= i < count:
+        raise IndexError(f"pair {i} of {count}")
+    i %= count
+    return np.asarray(ids[offsets[i] : offsets[i + 1]], np.int32)
+
+
+def _empty_ids(vocabulary: Vocabulary) -> np.ndarray:
+    return np.empty(0, np.uint16 if vocabulary.size <= 1 << 16 else np.int32)
+
+
+def _offsets(lengths: list[np.ndarray]) -> np.ndarray:
+    return np.cumsum(np.concatenate([[0], *lengths]), dtype=np.int64)
+
+
+def _encoded_chunks(
+    pairs: Sequence[tuple[str, str]], vocabulary: Vocabulary
+) -> Iterator[tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]]:
+    """Yields ((ids, lengths) of the source, (ids, lengths) of the target), a chunk at a time."""
+    for start in range(0, len(pairs), CHUNK_PAIRS):
+        chunk = [pairs[i] for i in range(start, min(start + CHUNK_PAIRS, len(pairs)))]
+        yield (
+            _encoded_side([src for src, _ in chunk], vocabulary),
+            _encoded_side([tgt for _, tgt in chunk], vocabulary),
+        )
+
+
+def _encoded_side(lines: list[str], vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
+    """ids [tokens], flat and each line's ending in EOS; lengths [lines]."""
+    encoded = vocabulary.encode_lines(lines)
+    lengths = np.fromiter(map(len, encoded), np.int64, len(lines)) + 1
+    ids = np.full(lengths.sum(), EOS, _empty_ids(vocabulary).dtype)
+    is_piece = np.ones(len(ids), bool)
+    is_piece[np.cumsum(lengths) - 1] = False
+    ids[is_piece] = np.concatenate(encoded)
+    return ids, lengths
+
+
+def _write_entry(folder: Path, pairs: Sequence[tuple[str, str]], vocabulary: Vocabulary) -> None:
+    started = time.monotonic()
+    empty = _empty_ids(vocabulary)
+    lengths: tuple[list, list] = ([], [])
+    with open(folder / "src_ids.npy", "wb") as src, open(folder / "tgt_ids.npy", "wb") as tgt:
+        files = (src, tgt)
+        for file in files:
+            _write_npy_header(file, empty.dtype, 0)
+        for chunk in _encoded_chunks(pairs, vocabulary):
+            for side in (0, 1):
+                files[side].write(chunk[side][0].tobytes())
+                lengths[side].append(chunk[side][1])
+        offsets = (_offsets(lengths[0]), _offsets(lengths[1]))
+        for side in (0, 1):
+            _write_npy_header(files[side], empty.dtype, int(offsets[side][-1]))
+    np.save(folder / "src_offsets.npy", offsets[0])
+    np.save(folder / "tgt_offsets.npy", offsets[1])
+    files_header = {name: _measure(folder / f"{name}.npy") for name in ARRAYS}
+    (folder / "header.json").write_text(json.dumps({"format": FORMAT, "files": files_header}))
+    tokens = int(offsets[0][-1] + offsets[1][-1])
+    seconds = time.monotonic() - started
+    logger.info("encoded %d pairs, %d subwords, in %.1f s", len(pairs), tokens, seconds)
+
+
+def _write_npy_header(file: BinaryIO, dtype: np.dtype, count: int) -> None:
+    """NumPy pads the header for a growing first axis, so the true count overwrites the first."""
+    file.seek(0)
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
+    np.lib.format.write_array_header_1_0(file, header | {"shape": (count,)})
+
+
+def _publish(building: Path, entry: Path) -> None:
+    """Renames a finished folder into place; of concurrent writers any one wins."""
+    os.chmod(building, 0o755)  # mkdtemp's 0o700 would keep colleagues out
+    for _ in range(10):
+        try:
+            os.rename(building, entry)
+            return
+        except OSError:
+            if not entry.is_dir():
+                raise
+        if _is_sound(entry):
+            return
+        broken = Path(tempfile.mkdtemp(prefix=f".{entry.name}.broken.", dir=entry.parent))
+        logger.warning("%s is damaged and is written again", entry)
+        try:
+            os.rename(entry, broken)  # replaces the empty folder
+        except FileNotFoundError:
+            pass  # another process moved it away
+        shutil.rmtree(broken, ignore_errors=True)
+    raise OSError(0, f"{entry} keeps being damaged by another process")
+
+
+def _measure(path: Path) -> dict[str, int]:
+    checksum = 0
+    with open(path, "rb") as file:
+        while block := file.read(CHECK_BYTES):
+            checksum = zlib.crc32(block, checksum)
+    return {"bytes": path.stat().st_size, "crc32": checksum}
+
+
+def _is_sound(entry: Path) -> bool:
+    """Whether every file of the entry is there with the size and sum that its header states."""
+    try:
+        header = json.loads((entry / "header.json").read_text())
+        return header["format"] == FORMAT and all(
+            _measure(entry / f"{name}.npy") == header["files"][name] for name in ARRAYS
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _map_entry(entry: Path) -> EncodedPairs:
+    src_ids, src_offsets, tgt_ids, tgt_offsets = (
+        np.load(entry / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in ARRAYS
+    )
+    return EncodedPairs(src_ids, src_offsets, tgt_ids, tgt_offsets, entry)

@@ -1,0 +1,205 @@
+"""One SentencePiece vocabulary for both sides; byte fallback leaves no character unknown."""
+
+import hashlib
+import io
+import os
+import random
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece
+
+from transformer_jax.config import VocabularyConfig
+from transformer_jax.errors import ConfigError, DataError
+
+PAD, EOS, BOS, UNK = 0, 1, 2, 3
+SPACE = "\u2581"  # SentencePiece's white space; in a text it counts as a space
+ROUND_SIZE_TO = 128  # whatever the mesh is, so that a checkpoint fits every machine
+TRAINER_THREADS = 16  # part of the model's bytes, so it must not follow the machine
+LINE_CHARACTERS = 1_000  # at most 4,000 bytes: the trainer would silently skip a line over 4,192
+# The rarest 0.01 % of the text is spelled in bytes: shared by all rare characters, they are better
+# trained than a piece for a character that occurs twice.
+CHARACTER_COVERAGE = 0.9999
+KINDS = ("bpe", "unigram")
+NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")
+
+
+class Vocabulary:
+    """Lines to subword ids and back. Pickles as its model's bytes."""
+
+    def __init__(self, model: bytes, name: str = "vocabulary"):
+        """Raises DataError, naming `name`, where the bytes are no model of the form used here."""
+        self.model = model
+        self._processor = _processor(model, name)
+        _check_pieces(self._processor, name)
+
+    def __reduce__(self) -> tuple[type, tuple[bytes]]:
+        return Vocabulary, (self.model,)
+
+    @property
+    def size(self) -> int:
+        """Pieces, control pieces and bytes included."""
+        return self._processor.vocab_size()
+
+    @property
+    def padded_size(self) -> int:
+        """Rows of the embedding: `size` rounded up to a multiple of 128."""
+        return -(-self.size // ROUND_SIZE_TO) * ROUND_SIZE_TO
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the model's bytes, in hex."""
+        return hashlib.sha256(self.model).hexdigest()
+
+    def encode(self, line: str) -> list[int]:
+        """Subword ids of a line, without EOS; [] for a blank one."""
+        return self._processor.encode(_clean(line))
+
+    def encode_lines(self, lines: Sequence[str]) -> list[np.ndarray]:
+        """Subword ids of each line, without EOS, as int32 [length] arrays; on all cores."""
+        cleaned = [_clean(line) for line in lines]
+        threads = min(8, os.cpu_count() or 1)
+        return self._processor.encode(cleaned, return_type="numpy", num_threads=threads)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of subword ids; control ids (PAD, EOS, BOS, UNK) are left out, wherever.
+
+        Raises:
+          IndexError: an id is not below `size`.
+        """
+        return self._processor.decode([int(i) for i in ids if i > UNK])
+
+    def normalize(self, line: str) -> str:
+        """What `decode(encode(line))` gives back: SentencePiece's normalised line."""
+        normalized = self._processor.normalize(_clean(line)).decode()
+        return normalized.replace(SPACE, " ").removeprefix(" ")
+
+    def save(self, path: str | Path) -> None:
+        """Writes the .model file, whole or not at all."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(self.model)
+                os.fchmod(file.fileno(), 0o644)  # mkstemp's 0o600 would keep colleagues out
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+
+def load_vocabulary(path: str | Path) -> Vocabulary:
+    """The vocabulary of a .model file. Raises DataError: missing, or no such model."""
+    try:
+        model = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}; name a SentencePiece .model file.") from None
+    return Vocabulary(model, str(path))
+
+
+def train_vocabulary(lines: Iterable[str], config: VocabularyConfig, seed: int) -> Vocabulary:
+    """Trains a model on the lines of both sides: same lines, config and seed, same bytes.
+
+    Args:
+      lines: text of the training split, read once; more than config.max_lines are sampled.
+      config: size, kind, normalization and max_lines; `path` is the caller's affair.
+      seed: of the sample.
+
+    Raises:
+      ConfigError: a key that cannot be, or a size that this text does not support.
+      DataError: there is no text.
+    """
+    if config.kind not in KINDS:
+        raise ConfigError(f"vocabulary.kind={config.kind!r} is not one of {', '.join(KINDS)}.")
+    if config.normalization not in NORMALIZATIONS:
+        allowed = ", ".join(NORMALIZATIONS)
+        raise ConfigError(
+            f"vocabulary.normalization={config.normalization!r} is not one of {allowed}."
+        )
+    written = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_trainer_lines(_sample(lines, config.max_lines, seed)),
+            model_writer=written,
+            vocab_size=config.size,
+            model_type=config.kind,
+            normalization_rule_name=config.normalization,
+            character_coverage=CHARACTER_COVERAGE,
+            byte_fallback=True,
+            pad_id=PAD,
+            eos_id=EOS,
+            bos_id=BOS,
+            unk_id=UNK,
+            pad_piece="<pad>",
+            num_threads=TRAINER_THREADS,
+            minloglevel=3,
+        )
+    except (RuntimeError, OSError) as error:
+        raise _training_error(str(error), config) from None
+    return Vocabulary(written.getvalue(), "the trained vocabulary")
+
+
+def _clean(line: str) -> bytes:
+    """UTF-8, U+2581 a space; a lone surrogate, which has no UTF-8, becomes "?"."""
+    return line.replace(SPACE, " ").encode("utf-8", "replace")
+
+
+def _sample(lines: Iterable[str], count: int, seed: int) -> Iterator[str] | list[str]:
+    """At most `count` of the lines, each equally likely (reservoir sampling, Vitter 1985)."""
+    kept: list[str] = []
+    # random() is the one generator whose stream Python promises never to change.
+    draw = random.Random(seed).random
+    for seen, line in enumerate(lines):
+        if seen < count:
+            kept.append(line)
+        elif (place := int(draw() * (seen + 1))) < count:
+            kept[place] = line
+    return kept
+
+
+def _trainer_lines(lines: Iterable[str]) -> Iterator[bytes]:
+    for line in lines:
+        for start in range(0, len(line), LINE_CHARACTERS):
+            yield _clean(line[start : start + LINE_CHARACTERS])
+
+
+def _training_error(message: str, config: VocabularyConfig) -> ConfigError | DataError:
+    if found := re.search(r"Vocabulary size too high .* value <= (\d+)", message):
+        return ConfigError(
+            f"vocabulary.size={config.size} is more than the training text supports: "
+            f"set vocabulary.size to {found[1]} or less, or give more text."
+        )
+    if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return ConfigError(
+            f"vocabulary.size={config.size} is too small for the 256 bytes, the 4 control pieces "
+            f"and the characters of the training text: set vocabulary.size to {found[1]} or more."
+        )
+    if "sentences_.empty()" in message or "all_chars_count" in message:
+        return DataError("The training split has no text to make a vocabulary of: check data.path.")
+    return ConfigError(f"vocabulary.size={config.size}: SentencePiece cannot train: {message}")
+
+
+def _processor(model: bytes, name: str) -> Any:
+    # Without bytes the library fails only later, and writes to stderr.
+    if model:
+        try:
+            return sentencepiece.SentencePieceProcessor(model_proto=model)
+        except (RuntimeError, OSError):
+            pass
+    raise DataError(f"{name} is no SentencePiece model; name a .model file (not .vocab).")
+
+
+def _check_pieces(processor: Any, name: str) -> None:
+    found = (processor.pad_id(), processor.eos_id(), processor.bos_id(), processor.unk_id())
+    has_bytes = processor.is_byte(processor.piece_to_id("<0x00>"))
+    if found != (PAD, EOS, BOS, UNK) or not has_bytes:
+        raise DataError(
+            f"{name} has pad, eos, bos, unk = {found} and {'' if has_bytes else 'no '}byte "
+            "fallback; train it with --pad_id=0 --eos_id=1 --bos_id=2 --unk_id=3 --byte_fallback."
+        )

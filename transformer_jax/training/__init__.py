@@ -1,0 +1,1 @@
+"""Loss, optimizer, sharded step, host loop and checkpoints."""

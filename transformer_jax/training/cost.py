@@ -1,0 +1,74 @@
+"""What a model costs: parameters and FLOPs, by closed form.
+
+A product of [m, k] and [k, n] counts 2 m k n FLOPs; the backward pass computes two products for each of the forward's.
+"""
+
+import jax
+
+from transformer_jax.config import ModelConfig
+
+# Dense peak of the matrix units, in FLOP/s, as the vendors print it: (bfloat16, float32 as TF32 where the chip has it).
+DEVICE_PEAKS = {
+    "NVIDIA A100": (312e12, 156e12),
+    "NVIDIA H100": (989e12, 495e12),
+    "NVIDIA H200": (989e12, 495e12),
+    "NVIDIA GH200": (989e12, 495e12),
+    "NVIDIA B200": (2250e12, 1125e12),
+    "TPU v4": (275e12, 275e12),
+    "TPU v5 lite": (197e12, 197e12),
+    "TPU v5p": (459e12, 459e12),
+    "TPU v6 lite": (918e12, 918e12),
+}
+
+
+def head_sizes(model: ModelConfig) -> tuple[int, int]:
+    """(d_k, d_v) per head."""
+    d_k = model.d_model // model.num_heads if model.d_k is None else model.d_k
+    return d_k, d_k if model.d_v is None else model.d_v
+
+
+def attention_parameters(model: ModelConfig) -> int:
+    """Of one attention block: four projections without bias."""
+    d_k, d_v = head_sizes(model)
+    return model.d_model * model.num_heads * (2 * d_k + 2 * d_v)
+
+
+def parameter_count(model: ModelConfig, vocabulary_size: int) -> int:
+    """Trained parameters by closed form, for a vocabulary of this size (give the padded size for what is allocated)."""
+    d, f = model.d_model, model.d_ff
+    attention, feed_forward, norm = attention_parameters(model), 2 * d * f + f + d, 2 * d
+    encoder_layer = attention + feed_forward + 2 * norm
+    decoder_layer = 2 * attention + feed_forward + 3 * norm
+    embeddings = vocabulary_size * d * (1 if model.tie_embeddings else 3)
+    positions = 2 * model.max_positions * d if model.positions == "learned" else 0
+    final_norms = 2 * norm if model.norm == "pre" else 0
+    layers = model.num_layers * (encoder_layer + decoder_layer)
+    return layers + embeddings + positions + final_norms
+
+
+def forward_flops(model: ModelConfig, vocabulary_size: int, src_length: int, tgt_length: int) -> int:
+    """Of the matrix products of one row: a source of `src_length` positions and a target of `tgt_length`."""
+    d_k, d_v = head_sizes(model)
+    attention, feed_forward = attention_parameters(model), 2 * model.d_model * model.d_ff
+    scores = model.num_heads * (d_k + d_v)  # QK^T and weights V, multiply-adds a query-key pair
+    # Cross-attention's queries and outputs run over the target, its keys and values over the source.
+    half = attention // 2
+    encoder = src_length * (attention + feed_forward) + src_length**2 * scores
+    decoder = tgt_length * (attention + half + feed_forward) + src_length * half
+    decoder += (tgt_length**2 + tgt_length * src_length) * scores
+    logits = tgt_length * model.d_model * vocabulary_size
+    return 2 * (model.num_layers * (encoder + decoder) + logits)
+
+
+def training_flops(model: ModelConfig, vocabulary_size: int, src_length: int, tgt_length: int) -> int:
+    """Forward and backward of one row."""
+    return 3 * forward_flops(model, vocabulary_size, src_length, tgt_length)
+
+
+def device_peak(dtype: str) -> float | None:
+    """Peak FLOP/s of one device of this kind, or None where it is not known (a CPU)."""
+    kind = jax.devices()[0].device_kind
+    for name, (bfloat16, float32) in DEVICE_PEAKS.items():
+        if kind.startswith(name):
+            return bfloat16 if dtype == "bfloat16" else float32
+    return None

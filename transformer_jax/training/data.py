@@ -1,0 +1,123 @@
+"""From a config to what training reads: vocabulary, encoded splits, the plan of packed rows."""
+
+import itertools
+import logging
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from transformer_jax.config import Config
+from transformer_jax.errors import RunError
+from transformer_jax.text.batches import Batch, packed_batch, rows_per_batch
+from transformer_jax.text.corpora import Corpus, open_corpus
+from transformer_jax.text.encoded import EncodedPairs, encode_corpus
+from transformer_jax.text.packing import RowPlan, plan_rows, source_row_length
+from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary, train_vocabulary
+from transformer_jax.training.program import BatchShape
+from transformer_jax.training.run_folder import RunFolder
+
+log = logging.getLogger(__name__)
+
+NOMINAL_FILL = 0.97  # of target places, for a dry run that has no corpus to measure
+LENGTH_MULTIPLE = 8  # of the validation rows
+
+
+class TrainingData(NamedTuple):
+    """Everything that batches are made of."""
+
+    vocabulary: Vocabulary
+    corpus: Corpus
+    train: EncodedPairs
+    plan: RowPlan
+    valid: EncodedPairs
+    valid_plan: RowPlan
+    shape: BatchShape  # of a training batch
+    valid_shape: BatchShape  # of a validation batch: rows long enough for every pair
+
+    def valid_batches(self) -> Iterator[Batch]:
+        """Every validation pair once, packed; the last batch is filled up with empty rows."""
+        rows, plan = self.valid_shape.rows, self.valid_plan
+        for first in range(0, len(plan), rows):
+            batch = packed_batch(self.valid, plan, np.arange(first, min(first + rows, len(plan))))
+            missing = rows - len(batch.src_ids)
+            yield Batch(*(np.pad(part, ((0, missing), (0, 0))) for part in batch))
+
+
+def nominal_shape(config: Config) -> BatchShape:
+    """The batch's shape where no corpus has been measured: source rows as long as target rows."""
+    train = config.train
+    rows = rows_per_batch(
+        train.tokens_per_batch, train.row_length, NOMINAL_FILL, train.rows_multiple
+    )
+    return BatchShape(rows, train.row_length, train.row_length)
+
+
+def load_data(config: Config, run: RunFolder) -> TrainingData:
+    """Opens, encodes and plans; writes nothing into the run's folder."""
+    corpus = open_corpus(config.data)
+    pairs, valid_pairs = corpus.split("train"), corpus.split("valid")
+    log.info("%s: %d training and %d validation pairs", corpus.describe(), len(pairs), len(valid_pairs))
+    vocabulary = _vocabulary(config, run, corpus)
+    train = encode_corpus(pairs, vocabulary, None, corpus.fingerprint("train"))
+    valid = encode_corpus(valid_pairs, vocabulary, None, corpus.fingerprint("valid"))
+    src_lengths, tgt_lengths = train.src_lengths(), train.tgt_lengths()
+    row_length, max_length = config.train.row_length, config.data.max_length
+    src_row_length = source_row_length(src_lengths, tgt_lengths, row_length, max_length)
+    plan = plan_rows(src_lengths, tgt_lengths, src_row_length, row_length, config.seed, max_length)
+    if plan.too_long or plan.empty:
+        log.warning(
+            "training skips %d pairs with more than %d source or %d target subwords, and %d with an empty side",
+            plan.too_long,
+            min(max_length, src_row_length),
+            min(max_length, row_length),
+            plan.empty,
+        )
+    log.info(
+        "packed %d pairs into %d rows of %d source (%.1f %% real) and %d target positions (%.1f %% real)",
+        len(plan.pair_order),
+        len(plan),
+        src_row_length,
+        100 * plan.src_fill,
+        row_length,
+        100 * plan.tgt_fill,
+    )
+    rows = rows_per_batch(
+        config.train.tokens_per_batch, row_length, plan.tgt_fill, config.train.rows_multiple
+    )
+    shape = BatchShape(rows, src_row_length, row_length)
+    valid_shape = _valid_shape(shape, valid)
+    valid_plan = plan_rows(
+        valid.src_lengths(), valid.tgt_lengths(), valid_shape.src_length, valid_shape.tgt_length, 0
+    )
+    return TrainingData(vocabulary, corpus, train, plan, valid, valid_plan, shape, valid_shape)
+
+
+def _valid_shape(shape: BatchShape, valid: EncodedPairs) -> BatchShape:
+    """The training batch's shape, its rows lengthened where a validation pair needs it: none is left out."""
+
+    def at_least(length: int, longest: int) -> int:
+        return max(length, -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
+
+    return BatchShape(
+        shape.rows,
+        at_least(shape.src_length, int(valid.src_lengths().max())),
+        at_least(shape.tgt_length, int(valid.tgt_lengths().max())),
+    )
+
+
+def _vocabulary(config: Config, run: RunFolder, corpus: Corpus) -> Vocabulary:
+    """The run's own, that of the run it starts from, a given one, or a new one from the training split."""
+    if run.vocabulary_file.exists():
+        return load_vocabulary(run.vocabulary_file)
+    if config.train.init_from is not None:
+        origin = RunFolder(config.train.init_from)
+        theirs = origin.read_config().model
+        if theirs != config.model:
+            raise RunError(f"train.init_from={origin.path}: its model is {theirs}, the config's {config.model}.")
+        return load_vocabulary(origin.vocabulary_file)
+    if config.vocabulary.path is not None:
+        return load_vocabulary(config.vocabulary.path)
+    log.info("training a vocabulary of %d pieces", config.vocabulary.size)
+    lines = itertools.chain.from_iterable(corpus.split("train"))
+    return train_vocabulary(lines, config.vocabulary, config.seed)

@@ -1,0 +1,211 @@
+"""The `train` command: puts the parts together, and the host's loop over steps."""
+
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+
+from transformer_jax.config import Config
+from transformer_jax.config_checks import check
+from transformer_jax.decoding.translate import LineTranslator
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.errors import RunError
+from transformer_jax.evaluation.bleu import score
+from transformer_jax.reporting.metrics import MetricsWriter, Progress
+from transformer_jax.text.batches import Batch, train_batches
+from transformer_jax.training import cost
+from transformer_jax.training.checkpoints import Checkpoints, load_params
+from transformer_jax.training.data import NOMINAL_FILL, TrainingData, load_data, nominal_shape
+from transformer_jax.training.optimizer import learning_rate_schedule
+from transformer_jax.training.program import (
+    Program,
+    check_rows,
+    compile_program,
+    describe,
+    shardings_of,
+)
+from transformer_jax.training.run_folder import RunFolder
+from transformer_jax.training.sharding import make_mesh
+from transformer_jax.training.state import Params, TrainState, Window
+from transformer_jax.training.validation import make_validate
+
+log = logging.getLogger(__name__)
+
+
+def train(config: Config, workdir: str, dry_run: bool = False) -> None:
+    """Trains a run, or goes on with the one in `workdir`; a dry run prints what it would be and stops.
+
+    Raises:
+      UserError: a config, corpus or folder that cannot be; see the message.
+    """
+    check(config)
+    mesh = make_mesh(config.mesh)
+    if dry_run:
+        shape = nominal_shape(config)
+        check_rows(config, mesh, shape.rows)
+        size = config.vocabulary.size
+        program = compile_program(config, mesh, size, shape)
+        print("\n".join(describe(config, program, size, shape, NOMINAL_FILL)))
+        return
+    run = RunFolder(workdir)
+    run.check(config)
+    data = load_data(config, run)
+    check_rows(config, mesh, data.shape.rows)
+    run.claim(config)
+    if not run.vocabulary_file.exists():
+        data.vocabulary.save(run.vocabulary_file)
+    program = compile_program(config, mesh, data.vocabulary.size, data.shape)
+    for line in describe(config, program, data.vocabulary.size, data.shape, data.plan.tgt_fill):
+        log.info(line)
+    checkpoints = Checkpoints(run.checkpoints, config.train.keep_last)
+    try:
+        state = _start(config, program, checkpoints)
+        _train_from(state, config, run, data, program, checkpoints)
+    finally:
+        checkpoints.close()
+
+
+def _start(config: Config, program: Program, checkpoints: Checkpoints) -> TrainState:
+    """The newest checkpoint's state, or the first one."""
+    state = checkpoints.restore_latest(program.state)
+    if state is not None:
+        log.info("going on from step %d", int(state.step))
+        return state
+    state = program.init(config)
+    if config.train.init_from is not None:
+        origin = RunFolder(config.train.init_from)
+        params, name = load_params(origin, "latest", program.state.params)
+        log.info("starting from the weights of %s, checkpoint %s", origin.path, name)
+        state = state._replace(params=params)
+    return state
+
+
+def _train_from(
+    state: TrainState,
+    config: Config,
+    run: RunFolder,
+    data: TrainingData,
+    program: Program,
+    checkpoints: Checkpoints,
+) -> None:
+    train, first = config.train, int(state.step)
+    writer = MetricsWriter(run.path, purge_after_step=first)
+    progress = Progress(train.steps, initial=first)
+    bleu = _make_bleu(config, data, program) if train.valid_bleu else None
+    validate = make_validate(data, program, bleu)
+    read_window = WindowReader(config, data, program)
+    batches = train_batches(
+        data.train,
+        data.plan,
+        data.shape.rows,
+        config.seed,
+        start_batch=first,
+        num_workers=train.data_workers,
+    )
+    try:
+        for step, batch in _counted(batches, first + 1, train.steps):
+            state = program.train_step(state, program.put(batch))
+            last = step == train.steps
+            if step % train.log_every == 0 or last:
+                values = read_window(state)
+                state = state._replace(window=_zero_like(state.window))
+                writer.write(step, "train", values)
+                progress.update(step, values)
+            validation_score = None
+            if step % train.valid_every == 0 or last:
+                values, validation_score = validate(state.params)
+                writer.write(step, "valid", values)
+                shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+                progress.write(f"step {step:,}: validation {shown}")
+                read_window.restart_clock()
+            if step % train.checkpoint_every == 0 or last:
+                checkpoints.save(state, step, validation_score)
+    finally:
+        progress.close()
+        writer.close()
+    log.info("trained to step %d", train.steps)
+
+
+def _counted(batches: Iterator[Batch], first: int, last: int) -> Iterator[tuple[int, Batch]]:
+    """(step, batch) up to the last step; reads no batch beyond it."""
+    for step in range(first, last + 1):
+        yield step, next(batches)
+
+
+def _zero_like(window: Window) -> Window:
+    return jax.device_put(Window(*(np.float32(0) for _ in window)), shardings_of(window))
+
+
+def _make_bleu(
+    config: Config, data: TrainingData, program: Program
+) -> Callable[[Params], float]:
+    """A function from parameters to the validation split's sacreBLEU, by greedy search."""
+    pairs = data.corpus.split("valid")
+    sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
+    greedy = dataclasses.replace(config.decode, beam_size=1)
+
+    def bleu(params: Params) -> float:
+        translator = Translator(program.model, params, greedy)
+        translations = LineTranslator(data.vocabulary, translator)(sources)
+        hypotheses = [best.text for best, *_ in translations]
+        return score(hypotheses, references, config.data.src, config.data.tgt).bleu
+
+    return bleu
+
+
+class WindowReader:
+    """Turns the state's window into a line of metrics; reading it is the loop's only synchronisation."""
+
+    def __init__(self, config: Config, data: TrainingData, program: Program) -> None:
+        self.config = config
+        self.schedule = learning_rate_schedule(config.train, config.model.d_model)
+        pairs = len(data.plan.pair_order)
+        mean_lengths = round(data.plan.src_tokens / pairs), round(data.plan.tgt_tokens / pairs)
+        flops = cost.training_flops(config.model, data.vocabulary.size, *mean_lengths)
+        self.flops_per_token = flops / mean_lengths[1]  # of one target token, its source included
+        peak = cost.device_peak(config.model.dtype)
+        self.peak = peak * program.mesh.devices.size if peak else None
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        """What follows does not count the time before: validation is not training."""
+        self.start = time.perf_counter()
+
+    def __call__(self, state: TrainState) -> dict[str, float]:
+        """The metrics since the last call, by name with units.
+
+        Raises:
+          RunError: too many updates in a row were not finite.
+        """
+        counters = (state.window, state.step, state.skipped, state.skipped_in_a_row)
+        window, step, skipped, in_a_row = jax.device_get(counters)
+        seconds = time.perf_counter() - self.start
+        self.restart_clock()
+        if in_a_row >= self.config.train.max_skipped:
+            raise RunError(
+                f"the last {in_a_row} updates up to step {step} were not finite (train.max_skipped="
+                f"{self.config.train.max_skipped}): training diverged. Lower train.peak_learning_rate, lengthen "
+                "train.warmup_steps or set train.clip_norm, and start anew or from an earlier checkpoint."
+            )
+        tokens, steps = max(float(window.tgt_tokens), 1.0), max(float(window.steps), 1.0)
+        nats = float(window.nats) / tokens
+        values = {
+            "smoothed_nats_per_token": float(window.smoothed_nats) / tokens,
+            "nats_per_token": nats,
+            "perplexity": math.exp(min(nats, 700.0)),
+            "token_accuracy": float(window.correct) / tokens,
+            "learning_rate": float(self.schedule(max(int(step - skipped) - 1, 0))),
+            "grad_norm": float(window.grad_norm) / steps,
+            "target_tokens_per_step": float(window.tgt_tokens) / steps,
+            "padding_share": 1 - float(window.tgt_tokens + window.src_tokens) / float(window.slots),
+            "skipped_updates": int(skipped),
+            "source_tokens_per_second": float(window.src_tokens) / seconds,
+            "target_tokens_per_second": float(window.tgt_tokens) / seconds,
+        }
+        if self.peak:
+            values["mfu"] = self.flops_per_token * values["target_tokens_per_second"] / self.peak
+        return values

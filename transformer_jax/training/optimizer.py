@@ -1,0 +1,46 @@
+"""Adam and its learning-rate schedule (Vaswani et al. 2017, section 5.3)."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from transformer_jax.config import Config, TrainConfig
+
+
+def learning_rate_schedule(train: TrainConfig, d_model: int) -> Callable[[Array], Array]:
+    """The learning rate of update number `count + 1`, for optax's 0-based `count`.
+
+    A linear warm-up to the peak, then by `train.schedule`: "rsqrt" (proportional to step^-0.5; with the default peak this is
+    lr = d_model^-0.5 min(step^-0.5, step warmup^-1.5)), "linear" or "cosine" to 0 at `decay_steps`, or "constant".
+
+    Source: Vaswani et al. 2017, section 5.3, equation 3.
+    """
+    warmup = train.warmup_steps
+    peak = train.peak_learning_rate
+    if peak is None:
+        peak = (d_model * warmup) ** -0.5
+
+    def decay(step: Array) -> Array:
+        if train.schedule == "rsqrt":
+            return (warmup / jnp.maximum(step, 1)) ** 0.5
+        if train.schedule == "constant":
+            return jnp.ones_like(step)
+        left = jnp.clip((train.decay_steps - step) / (train.decay_steps - warmup), 0.0, 1.0)
+        return left if train.schedule == "linear" else 0.5 - 0.5 * jnp.cos(jnp.pi * left)
+
+    def schedule(count: Array) -> Array:
+        step = jnp.asarray(count, jnp.float32) + 1.0  # the paper's first step is 1
+        return peak * jnp.where(step < warmup, step / warmup, decay(step))
+
+    return schedule
+
+
+def make_optimizer(config: Config) -> optax.GradientTransformation:
+    """Adam with the schedule, after clipping by the global norm where the config asks for it."""
+    train = config.train
+    clip = optax.identity() if train.clip_norm is None else optax.clip_by_global_norm(train.clip_norm)
+    schedule = learning_rate_schedule(train, config.model.d_model)
+    adam = optax.adam(schedule, b1=train.adam_b1, b2=train.adam_b2, eps=train.adam_epsilon)
+    return optax.chain(clip, adam)

@@ -1,0 +1,124 @@
+"""What a run compiles: the training step and the validation step, over a mesh, for one shape each."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from transformer_jax.config import Config
+from transformer_jax.errors import ConfigError
+from transformer_jax.model.transformer import Transformer
+from transformer_jax.text.batches import Batch
+from transformer_jax.training import cost
+from transformer_jax.training.loss import LossSums
+from transformer_jax.training.optimizer import make_optimizer
+from transformer_jax.training.sharding import batch_sharding, tree_shardings
+from transformer_jax.training.state import Params, TrainState, init_state
+from transformer_jax.training.step import make_loss_fn, make_train_step
+
+
+class BatchShape(NamedTuple):
+    """Of one packed batch."""
+
+    rows: int
+    src_length: int  # positions a row
+    tgt_length: int
+
+    def abstract(self) -> Batch:
+        """Shapes and types of the batch's arrays."""
+        src = jax.ShapeDtypeStruct((self.rows, self.src_length), jnp.int32)
+        tgt = jax.ShapeDtypeStruct((self.rows, self.tgt_length), jnp.int32)
+        return Batch(src, src, src, tgt, tgt, tgt)
+
+
+class Program(NamedTuple):
+    """The compiled training step and what belongs to it."""
+
+    model: Transformer
+    optimizer: optax.GradientTransformation
+    mesh: Mesh
+    state: TrainState  # shapes, types and shardings
+    train_step: Callable[[TrainState, Batch], TrainState]  # donates the state
+    memory_bytes: int  # a device: arguments and temporaries of the training step
+
+    def init(self, config: Config) -> TrainState:
+        """The state before the first step."""
+
+        def start() -> TrainState:
+            return init_state(config, self.model, self.optimizer)
+
+        return jax.jit(start, out_shardings=shardings_of(self.state))()
+
+    def put(self, batch: Batch) -> Batch:
+        """A batch on the devices, its rows divided."""
+        return jax.device_put(batch, batch_sharding(self.mesh))
+
+
+def shardings_of(tree: Any) -> Any:
+    """The sharding of each array or abstract array."""
+    return jax.tree.map(lambda x: x.sharding, tree)
+
+
+def check_rows(config: Config, mesh: Mesh, rows: int) -> None:
+    """Raises ConfigError where the rows of a batch cannot be divided over devices and micro-batches."""
+    ways = mesh.shape["data"] * mesh.shape["fsdp"] * config.train.accumulate_steps
+    if rows % ways:
+        raise ConfigError(
+            f"a batch of {rows} rows (train.tokens_per_batch={config.train.tokens_per_batch}, "
+            f"train.row_length={config.train.row_length}, train.rows_multiple={config.train.rows_multiple}) does not "
+            f"divide into {mesh.shape['data']} x {mesh.shape['fsdp']} devices x {config.train.accumulate_steps} "
+            f"micro-batches. Set mesh.data or train.accumulate_steps so that their product divides {rows}."
+        )
+
+
+def compile_program(config: Config, mesh: Mesh, vocabulary_size: int, shape: BatchShape) -> Program:
+    """Compiles the training step ahead of time; nothing is computed."""
+    model = Transformer(config.model, vocabulary_size, remat=config.train.remat)
+    optimizer = make_optimizer(config)
+    state = jax.eval_shape(lambda: init_state(config, model, optimizer))
+    state = jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        state,
+        tree_shardings(state, mesh),
+    )
+    step = jax.jit(
+        make_train_step(model, optimizer, config.train),
+        in_shardings=(shardings_of(state), batch_sharding(mesh)),
+        out_shardings=shardings_of(state),
+        donate_argnums=0,
+    )
+    compiled = step.lower(state, shape.abstract()).compile()
+    memory = compiled.memory_analysis()
+    held = memory.temp_size_in_bytes + memory.argument_size_in_bytes if memory else 0
+    return Program(model, optimizer, mesh, state, compiled, held)
+
+
+def make_eval_step(program: Program) -> Callable[[Params, Batch], LossSums]:
+    """Sums of the loss without dropout and smoothing, compiled at its first call."""
+    loss_fn = make_loss_fn(program.model, smoothing=0.0)
+    return jax.jit(lambda params, batch: loss_fn(params, batch))
+
+
+def describe(config: Config, program: Program, vocabulary_size: int, shape: BatchShape, fill: float) -> list[str]:
+    """What a run is, before its first step: a line each, for the log and for `--dry_run`."""
+    padded = program.state.params["embedding"]["table"].shape[0]
+    parameters = sum(x.size for x in jax.tree.leaves(program.state.params))
+    row_flops = cost.training_flops(config.model, padded, shape.src_length, shape.tgt_length)
+    micro = shape.rows // config.train.accumulate_steps
+    tokens = shape.rows * shape.tgt_length * fill
+    axes = ", ".join(f"{axis} {size}" for axis, size in program.mesh.shape.items())
+    devices = program.mesh.devices
+    return [
+        f"parameters: {parameters:,} (vocabulary {vocabulary_size:,}, padded to {padded:,})",
+        f"batch: {shape.rows} rows of {shape.src_length} source and {shape.tgt_length} target positions, "
+        f"about {tokens:,.0f} real target tokens (nominal {config.train.tokens_per_batch:,}), "
+        f"in {config.train.accumulate_steps} micro-batches of {micro} rows",
+        f"training FLOPs a step: {shape.rows * row_flops:.3e} (matrix products, forward and backward)",
+        f"training FLOPs of {config.train.steps:,} steps: {config.train.steps * shape.rows * row_flops:.3e}",
+        f"memory of the step: {program.memory_bytes / 2**20:,.0f} MiB a device",
+        f"mesh: {axes} on {devices.size} x {devices.flat[0].device_kind}",
+        "programs to compile: 1 initial state, 1 training step, 1 validation step",
+    ]

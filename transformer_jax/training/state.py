@@ -1,0 +1,65 @@
+"""What training carries from one step to the next."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from transformer_jax.config import Config
+from transformer_jax.model.transformer import Transformer
+
+Params = Any  # a pytree of float32 arrays
+
+
+class Window(NamedTuple):
+    """Sums since the last line of metrics; float32 scalars."""
+
+    smoothed_nats: Array
+    nats: Array
+    correct: Array
+    tgt_tokens: Array
+    src_tokens: Array
+    slots: Array  # source and target positions of the batches, padding included
+    grad_norm: Array
+    steps: Array
+
+    @classmethod
+    def zero(cls) -> "Window":
+        """The start of a window."""
+        return cls(*(jnp.zeros((), jnp.float32) for _ in cls._fields))
+
+
+class TrainState(NamedTuple):
+    """The whole state of a run; a checkpoint holds it and nothing else is needed to go on."""
+
+    step: Array  # int32 scalar, batches consumed; selects batch and key
+    params: Params
+    opt_state: optax.OptState  # counts updates, which drives the schedule
+    key: Array  # base key data; never split, only folded with `step`
+    skipped: Array  # int32 scalar, updates skipped as not finite
+    skipped_in_a_row: Array  # int32 scalar
+    window: Window
+
+
+def init_params(model: Transformer, key: Array) -> Params:
+    """The model's initial parameters, a pure function of the key."""
+    ids = jnp.ones((1, 2), jnp.int32)  # shapes of parameters do not depend on the batch's
+    return model.init(key, ids, ids, ids, ids, ids, ids)["params"]
+
+
+def init_state(config: Config, model: Transformer, optimizer: optax.GradientTransformation) -> TrainState:
+    """The state before the first step, from `config.seed`."""
+    init_key, key = jax.random.split(jax.random.key(config.seed))
+    params = init_params(model, init_key)
+    zero = jnp.zeros((), jnp.int32)
+    return TrainState(
+        step=zero,
+        params=params,
+        opt_state=optimizer.init(params),
+        key=jax.random.key_data(key),
+        skipped=zero,
+        skipped_in_a_row=zero,
+        window=Window.zero(),
+    )

@@ -1,0 +1,113 @@
+"""One update: pure functions from (state, batch) to state, compiled over a mesh.
+
+Dimension key
+  B rows of the batch   L target length   M source length
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from transformer_jax.config import TrainConfig
+from transformer_jax.model.transformer import Transformer, shift_right
+from transformer_jax.text.batches import Batch
+from transformer_jax.text.vocabulary import BOS
+from transformer_jax.training.loss import LossSums, loss_sums
+from transformer_jax.training.state import Params, TrainState, Window
+
+LossFn = Callable[[Params, Batch, Array | None, Array | None], LossSums]
+
+
+def make_loss_fn(model: Transformer, smoothing: float) -> LossFn:
+    """A function (params, batch, rows_B, dropout_key) -> LossSums; without rows and key, no dropout."""
+
+    def loss_fn(
+        params: Params, batch: Batch, rows_B: Array | None = None, dropout_key: Array | None = None
+    ) -> LossSums:
+        rngs = None if dropout_key is None else {"dropout": dropout_key}
+        source = (batch.src_ids, batch.src_segments, batch.src_positions)
+        target = (batch.tgt_segments, batch.tgt_positions)
+        input_ids_BL = shift_right(batch.tgt_ids, batch.tgt_positions, BOS)
+        logits = model.apply({"params": params}, *source, input_ids_BL, *target, rows_B, rngs=rngs)
+        real_BL = batch.tgt_segments != 0
+        return loss_sums(logits, batch.tgt_ids, real_BL, smoothing, model.vocabulary_size)
+
+    return loss_fn
+
+
+def accumulated_gradients(
+    loss_fn: LossFn, params: Params, batch: Batch, key: Array, micro_batches: int
+) -> tuple[Params, LossSums]:
+    """Gradients of the summed smoothed loss, and the sums, added over micro-batches; nothing is averaged yet."""
+
+    def gradients(part: Batch, rows_B: Array) -> tuple[Params, LossSums]:
+        def smoothed(params: Params) -> tuple[Array, LossSums]:
+            sums = loss_fn(params, part, rows_B, key)
+            return sums.smoothed_nats, sums
+
+        (_, sums), grads = jax.value_and_grad(smoothed, has_aux=True)(params)
+        return grads, sums
+
+    rows_B = jnp.arange(batch.tgt_ids.shape[0])
+    if micro_batches == 1:
+        return gradients(batch, rows_B)
+
+    def split(x: Array) -> Array:  # strided, so that each device keeps its own rows
+        return x.reshape(-1, micro_batches, *x.shape[1:]).swapaxes(0, 1)
+
+    parts = jax.tree.map(split, (batch, rows_B))
+    shapes = jax.eval_shape(gradients, *jax.tree.map(lambda x: x[0], parts))
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    return jax.lax.scan(lambda s, p: (jax.tree.map(jnp.add, s, gradients(*p)), None), zero, parts)[0]
+
+
+def make_train_step(
+    model: Transformer, optimizer: optax.GradientTransformation, train: TrainConfig
+) -> Callable[[TrainState, Batch], TrainState]:
+    """The pure function (state, batch) -> state of one update; metrics add up in `state.window`."""
+    loss_fn = make_loss_fn(model, train.label_smoothing)
+
+    def train_step(state: TrainState, batch: Batch) -> TrainState:
+        dropout_key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
+        grads, sums = accumulated_gradients(
+            loss_fn, state.params, batch, dropout_key, train.accumulate_steps
+        )
+        # Divided by the global count: the same update on 1 device or 64, accumulated or not.
+        grads = jax.tree.map(lambda g: g / jnp.maximum(sums.tokens, 1.0), grads)
+        grad_norm = optax.tree.norm(grads)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        good = jnp.isfinite(grad_norm) & jnp.isfinite(sums.smoothed_nats)
+        params, opt_state = jax.tree.map(
+            lambda new, old: jnp.where(good, new, old),
+            (params, opt_state),
+            (state.params, state.opt_state),
+        )
+        return TrainState(
+            step=state.step + 1,
+            params=params,
+            opt_state=opt_state,
+            key=state.key,
+            skipped=state.skipped + ~good,
+            skipped_in_a_row=jnp.where(good, 0, state.skipped_in_a_row + 1),
+            window=_add_to_window(state.window, batch, sums, grad_norm, good),
+        )
+
+    return train_step
+
+
+def _add_to_window(
+    window: Window, batch: Batch, sums: LossSums, grad_norm: Array, good: Array
+) -> Window:
+    """A skipped step counts in nothing but `slots` and `src_tokens`."""
+    new = Window(
+        *(jnp.where(good, s, 0.0) for s in sums),
+        src_tokens=(batch.src_segments != 0).sum(dtype=jnp.float32),
+        slots=jnp.float32(batch.src_ids.size + batch.tgt_ids.size),
+        grad_norm=jnp.where(good, grad_norm, 0.0),
+        steps=good.astype(jnp.float32),
+    )
+    return jax.tree.map(jnp.add, window, new)
