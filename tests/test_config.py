@@ -92,6 +92,11 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"train.peak_learning_rate": 0.0}, ("train.peak_learning_rate=0.0 is not in (0, inf)",)),
     ({"train.peak_learning_rate": math.inf}, ("train.peak_learning_rate=inf",)),
     ({"train.warmup_steps": 0}, ("train.warmup_steps=0", "at least 1")),
+    ({"train.warmup_steps": 0, "train.peak_learning_rate": 1e-3}, ("train.warmup_steps=0",)),
+    (
+        {"train.warmup_steps": 0, "train.schedule": "linear", "train.decay_steps": 9},
+        ("train.warmup_steps=0", "or set train.peak_learning_rate"),
+    ),
     ({"train.warmup_steps": -1}, ("train.warmup_steps=-1 is below 0",)),
     ({"train.schedule": "linear"}, ("train.decay_steps=None", "often train.steps=100000")),
     (
@@ -456,7 +461,10 @@ def test_the_paper_s_recipe_is_whole(in_checkout):
     "argument", ["huge", "big,base", "en-de,en-fr", "big,,en-de", "big;en-de", ""]
 )
 def test_an_argument_of_wmt14_that_cannot_be_lists_the_choices(argument, in_checkout):
-    with pytest.raises(ConfigError, match="valid choices are one of base, big and one of en-de"):
+    said = (
+        f"configs/wmt14.py:{argument}: valid choices are one of base, big and one of en-de, en-fr"
+    )
+    with pytest.raises(ConfigError, match=f"^{said}"):
         load_config(f"configs/wmt14.py:{argument}")
 
 
@@ -465,6 +473,7 @@ def test_an_argument_of_wmt14_that_cannot_be_lists_the_choices(argument, in_chec
     [
         ("def get_config(): return 1 +", "", r"preset.py, line 1: SyntaxError: invalid syntax"),
         ("x = 1\ny = x / 0", "", r"preset.py, line 2: ZeroDivisionError: division by zero"),
+        ("def f(): return 1 / 0\ndef get_config(): return f()", "", r"preset.py, line 1: Zero"),
         ("import nowhere_at_all", "", r"preset.py, line 1: ModuleNotFoundError: .*nowhere_at_all"),
         ("x = 1", "", r"preset.py has no function get_config"),
         ("def get_config(): return None", "", r"get_config returned NoneType, not a ConfigDict"),

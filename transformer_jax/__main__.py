@@ -75,6 +75,18 @@ COMMANDS = {
             Flag("ref", str, "FILE", "its references"),
             CHECKPOINT,
             BEAM_SIZE,
+            Flag("examples", int, "N", "translations to print, with their sources", default=0),
+        ),
+    ),
+    "attention": Command(
+        "transformer_jax.evaluation.attention:attention",
+        "translate a sentence and draw what its words attended to",
+        (
+            WORKDIR,
+            Flag("sentence", str, "TEXT", "a sentence to translate", required=True),
+            Flag("output", str, "FILE", "the PNG to write", default="attention.png"),
+            Flag("layer", int, "N", "of the decoder, from 0; -1 is the last", default=-1),
+            CHECKPOINT,
         ),
     ),
     "average": Command(

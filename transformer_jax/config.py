@@ -195,8 +195,6 @@ def nearest_key(name: str) -> str | None:
     section, _, last = name.rpartition(".")
     lasts = {key.rpartition(".")[2]: key for key in KEYS}
     own = {key.rpartition(".")[2]: key for key in KEYS if key.startswith(section + ".")}
-    if last in lasts:
-        return lasts[last]
     for words, cutoff in ((own, 0.8), (lasts, 0.75), (own, 0.6)):
         if near := difflib.get_close_matches(last, words, n=1, cutoff=cutoff):
             return words[near[0]]
@@ -260,7 +258,7 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def to_json(config: Config) -> str:
     """The config as JSON text, which `from_json` turns back into the same config."""
-    return json.dumps(to_dict(config), indent=2, allow_nan=False) + "\n"
+    return json.dumps(to_dict(config), indent=2) + "\n"
 
 
 def from_json(text: str) -> Config:

@@ -14,6 +14,7 @@ from transformer_jax.text.vocabulary import BOS, EOS, PAD
 
 BATCH, SIZE, VOCABULARY, PADDED = 5, 9, 11, 13
 BUCKETS = 97  # of HashModel
+AFTER_BOS = BOS + 1  # its rolling hash before the first subword
 
 
 def pad_vocabulary(logits, padded):
@@ -100,8 +101,13 @@ def find(model, table, limits, alpha, *, beam, n_best, size=SIZE, penalty="gnmt"
     )
 
 
-STATIC = {"static_argnums": 0, "static_argnames": ("beam", "n_best", "size", "penalty")}
-run = jax.jit(find, **STATIC)
+def compiled(function):
+    static = {"static_argnums": 0, "static_argnames": ("beam", "n_best", "size", "penalty")}
+    call = jax.jit(function, **static)
+    return lambda *args, **kwargs: jax.device_get(call(*args, **kwargs))
+
+
+run = compiled(find)
 
 
 def rows(result, sentence):
@@ -211,7 +217,7 @@ def test_early_stopping_saves_steps_and_changes_nothing(penalty, monkeypatch):
     models = {seed: HashModel(seed, eos_logit=1.5) for seed in range(8)}
     early = [run(HashModel, models[seed].table, limits, alpha, **settings) for seed, alpha in cases]
     monkeypatch.setattr(search, "_may_still_enter", never_stop_early)
-    patient = jax.jit(functools.partial(find), **STATIC)  # traced anew
+    patient = compiled(functools.partial(find))  # traced anew
     full = [
         patient(HashModel, models[seed].table, limits, alpha, **settings) for seed, alpha in cases
     ]
@@ -293,9 +299,13 @@ def test_rows_without_a_limit_cost_no_step():
 @pytest.mark.parametrize("alpha", [1000.0, -1000.0])
 def test_an_absurd_alpha_still_finds_hypotheses(alpha):
     model, limits = HashModel(5), np.full(BATCH, SIZE)
+    # The first sentence is certain: "4 EOS", log probability 0 over a penalty of 0 or infinity.
+    model.table[0, ..., EOS] += 200
+    model.table[0, 0, AFTER_BOS, 4] += 1000
     result = run(HashModel, model.table, limits, alpha, beam=4, n_best=3)
     assert (result.lengths > 0).all()
     assert np.isfinite(result.scores).all() and np.isfinite(result.log_probs).all()
+    assert rows(result, 0)[0] == ([4, EOS], 0.0, 0.0)
 
 
 def test_gnmt_penalty_by_hand():
@@ -321,8 +331,11 @@ def test_a_case_by_hand_that_greedy_search_misses():
     def step(ids, position, cache):
         return table[position][ids], cache
 
-    search_it = functools.partial(beam_search, step, (), jnp.array([3]), size=3, alpha=0.0)
-    greedy = search_it(beam_size=1)
+    def search_it(beam_size, n_best):
+        settings = {"beam_size": beam_size, "n_best": n_best, "size": 3, "alpha": 0.0}
+        return jax.jit(lambda limits: beam_search(step, (), limits, **settings))(jnp.array([3]))
+
+    greedy = search_it(beam_size=1, n_best=1)
     assert greedy.ids.tolist() == [[[a, EOS, PAD]]]
     np.testing.assert_allclose(greedy.log_probs, [[np.log(0.25)]], rtol=1e-6)
     best = search_it(beam_size=2, n_best=2)
@@ -361,9 +374,7 @@ def test_bad_logits_end_their_hypotheses_and_harm_no_other_sentence(beam, bad):
 def test_only_the_hypothesis_with_nan_is_dropped():
     model = HashModel(8, batch=1)
     ids = rows(run(HashModel, model.table, np.array([9]), 0.6, beam=4, n_best=3), 0)[0][0]
-    first = (BOS * 1 + 1) % BUCKETS  # the code after BOS alone
-    after = (first * 31 + ids[0] + 1) % BUCKETS
-    model.table[0, 0, after] = np.nan
+    model.table[0, 0, (AFTER_BOS * 31 + ids[0] + 1) % BUCKETS] = np.nan
     left = rows(run(HashModel, model.table, np.array([9]), 0.6, beam=4, n_best=3), 0)
     assert left and all(ids[0] != found[0] for found, _, _ in left)
 

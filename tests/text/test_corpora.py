@@ -114,10 +114,13 @@ def test_what_is_not_utf8_is_named_by_file_and_line(
 
 
 def test_unreadable_files_are_one_line_errors(tmp_path):
-    whole = gzip.compress(os.urandom(5_000))
-    damaged = bytearray(whole)
-    damaged[1_000] ^= 255
-    for name, content in [("cut", whole[:2_000]), ("not", b"plain\n"), ("bits", bytes(damaged))]:
+    whole = gzip.compress(b"one\ntwo\n" * 1_000)
+    for name, content in [
+        ("cut", whole[:-9]),
+        ("not", b"plain\n"),
+        ("sum", whole[:-8] + bytes(8)),  # of another content
+        ("bits", whole[:10] + bytes([255] * 8) + whole[18:]),
+    ]:
         path = tmp_path / f"{name}.gz"
         path.write_bytes(content)
         with pytest.raises(DataError, match=f"^{path} is not a whole gzip file: .+") as error:
@@ -188,6 +191,11 @@ def test_splits_can_be_pickled_without_their_content(folder, name):
     pickled = pickle.dumps(pairs)
     assert len(pickled) < 2_000
     assert list(pickle.loads(pickled)) == list(pairs)
+
+
+def test_a_folder_may_lie_under_home(folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert len(open_corpus(DataConfig(path=f"~/{folder.name}")).split("a")) == 2
 
 
 def test_a_plain_file_is_taken_before_a_compressed_one(folder):

@@ -1,5 +1,6 @@
 """TFDS data sets, read and prepared without TensorFlow."""
 
+import contextlib
 import os
 import pickle
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import requests
 
 from tests.text.tfds_fixture import serve_as_wmt, write_wmt14_archives, write_wmt14_like
 from transformer_jax.config import DataConfig
@@ -157,6 +159,11 @@ def test_mistakes_are_one_line_that_says_where(folder, changes, want):
     assert "\n" not in message
 
 
+def test_a_folder_may_lie_under_home(folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert len(open_corpus(config(folder, path=f"~/{folder.name}")).split("test")) == 1
+
+
 def test_without_a_path_the_default_folder_is_searched(monkeypatch, tmp_path):
     from tensorflow_datasets.core import constants
 
@@ -259,26 +266,48 @@ def test_prepare_takes_the_archives_that_lie_in_the_manual_folder(tmp_path, monk
     assert tfds_corpus.prepare(data) == folder  # and what is there stays
 
 
-def test_prepare_says_what_failed_and_the_way_round(tmp_path):
-    write_wmt14_archives(tmp_path / "wmt", GERMAN)
-    (tmp_path / "wmt" / "wmt13" / "training-parallel-commoncrawl.tgz").unlink()
-    manual = tmp_path / "data" / "downloads" / "manual"
-    with serve_as_wmt(tmp_path / "wmt"), pytest.raises(DataError) as error:
-        tfds_corpus.prepare(config(tmp_path / "data"))
-    message = str(error.value)
-    assert "commoncrawl.tgz" in message and "404" in message and str(manual) in message
-    assert "\n" not in message
+@pytest.mark.parametrize(
+    ("trouble", "want"),
+    [
+        ("missing", ["training-parallel-europarl-v7.tgz", "404"]),
+        ("broken", ["extracting", "could not be opened"]),
+        ("by hand", ["require a manual download"]),
+        ("offline", ["training-parallel-", "Connection refused"]),
+        ("other", ["training-parallel-europarl-v7.tgz", "wrong checksum"]),
+    ],
+)
+def test_prepare_says_what_failed_and_the_way_round(tmp_path, monkeypatch, trouble, want):
+    from tensorflow_datasets.core.download import downloader
 
-    manual.mkdir(parents=True)
-    (tmp_path / "wmt" / "wmt14" / "training-parallel-nc-v9.tgz").rename(
-        manual / "training-parallel-nc-v9.tgz"
-    )
-    for name in ("europarl-v7", "commoncrawl"):
-        (manual / f"training-parallel-{name}.tgz").write_bytes(b"not the real one")
-    (manual / "dev.tgz").write_bytes(b"not the real one")
-    with pytest.raises(DataError, match="wrong checksum") as error:
-        tfds_corpus.prepare(config(tmp_path / "data"))
-    assert "\n" not in str(error.value)
+    write_wmt14_archives(tmp_path / "wmt", GERMAN)
+    archive = tmp_path / "wmt" / "wmt13" / "training-parallel-europarl-v7.tgz"
+    manual = tmp_path / "data" / "downloads" / "manual"
+    data = config(tmp_path / "data")
+    server = serve_as_wmt(tmp_path / "wmt")
+    if trouble == "missing":
+        archive.unlink()
+    elif trouble == "broken":
+        archive.write_bytes(b"<html>503</html>")
+    elif trouble == "by hand":
+        data = config(tmp_path / "data", name="wmt14_translate/cs-en", tgt="cs")
+    elif trouble == "offline":
+        # As where there is no network, without TFDS's minutes of retrying.
+        monkeypatch.setattr(downloader, "_open_url", refuse)
+    elif trouble == "other":
+        manual.mkdir(parents=True)
+        archive.rename(manual / archive.name)
+        server = contextlib.nullcontext()
+        monkeypatch.setattr(downloader, "_open_url", refuse)
+    with server, pytest.raises(DataError) as error:
+        tfds_corpus.prepare(data)
+    message = str(error.value)
+    assert all(part in message for part in [*want, str(manual)]), message
+    assert "\n" not in message and ".." not in message
+
+
+def refuse(url: str, **_):
+    """What requests raises where no server answers."""
+    raise requests.ConnectionError(f"{url}: Connection refused")
 
 
 def test_prepare_is_for_tfds():

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 
@@ -18,6 +19,13 @@ from transformer_jax.training.run_folder import RunFolder, write_atomically
 log = logging.getLogger(__name__)
 
 
+class Evaluation(NamedTuple):
+    """What `evaluate` found, and the file that keeps the hypotheses, one a line."""
+
+    scores: Scores
+    hypotheses: Path
+
+
 def evaluate(
     workdir: str,
     *,
@@ -26,7 +34,8 @@ def evaluate(
     ref: str | None = None,
     checkpoint: str = "latest",
     beam_size: int | None = None,
-) -> Scores:
+    examples: int = 0,
+) -> Evaluation:
     """Prints the scores of a split's, or a file's, translations; writes them into WORKDIR/evaluations.
 
     Args:
@@ -36,6 +45,7 @@ def evaluate(
       ref: its references.
       checkpoint: "latest", "best", "average" or a step.
       beam_size: None: the run's.
+      examples: translations to print beside their sources and references, evenly spaced.
 
     Raises:
       UserError: no run, no checkpoint, no such split or file.
@@ -55,15 +65,16 @@ def evaluate(
     data, decode = loaded.config.data, loaded.config.decode
     scores = score(hypotheses, references, data.src, data.tgt)
     print(format_scores(scores))
+    for i in range(0, len(sources), -(-len(sources) // examples)) if examples else ():
+        print(f"\nsource      {sources[i]}\nreference   {references[i]}\ntranslation {hypotheses[i]}")
     settings = {"checkpoint": loaded.checkpoint, "beam_size": decode.beam_size}
     settings |= {"length_penalty": decode.length_penalty, "max_extra_length": decode.max_extra_length}
-    _keep(RunFolder(workdir), name, settings, hypotheses, scores)
-    return scores
+    return Evaluation(scores, _keep(RunFolder(workdir), name, settings, hypotheses, scores))
 
 
 def _keep(
     run: RunFolder, name: str, settings: dict[str, object], hypotheses: list[str], scores: Scores
-) -> None:
+) -> Path:
     """Writes NAME.CHECKPOINT.beamK.txt, a line a hypothesis, and .json beside it."""
     run.evaluations.mkdir(exist_ok=True)
     stem = f"{name}.{settings['checkpoint']}.beam{settings['beam_size']}"
@@ -81,3 +92,4 @@ def _keep(
     content = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
     write_atomically(run.evaluations / f"{stem}.json", content.encode())
     log.info("hypotheses and scores: %s", run.evaluations / f"{stem}.*")
+    return run.evaluations / f"{stem}.txt"

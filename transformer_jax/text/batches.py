@@ -109,8 +109,10 @@ def train_batches(
 def _stream(batches: grain.DatasetIterator) -> Generator[Batch, None, None]:
     try:
         for batch in batches:
-            # Workers hand over shared memory, which must not outlive them: a copy does.
-            yield Batch(*(np.array(side) for side in batch))
+            # Workers hand over shared memory, which is to be gone before a run may end: copy it.
+            own = Batch(*(np.array(side) for side in batch))
+            del batch
+            yield own
     finally:
         batches.close()
 

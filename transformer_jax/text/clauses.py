@@ -8,9 +8,16 @@ import dataclasses
 
 from transformer_jax.text import english, german
 from transformer_jax.text.lexicon_entries import Modal, Verb
-from transformer_jax.text.phrases import NOTHING, Nominal, Phrase, Pronoun, Word
+from transformer_jax.text.phrases import NOTHING, Nominal, Phrase, Word
 
-BE = Verb("copula", english.verb("be"), german.verb("sein ist war gewesen", "sein"), "", "", aspect="state")
+BE = Verb(
+    "copula",
+    english.verb("be"),
+    german.verb("sein ist war gewesen", "sein"),
+    "",
+    "",
+    aspect="state",
+)
 HAVE = german.verb("haben hat hatte gehabt")
 WERDEN = german.verb("werden wird wurde worden", "sein")
 PROGRESSIVE = ("progressive", "past progressive")
@@ -24,11 +31,15 @@ class Clause:
     key: int
     subject: Nominal
     verb: Verb
-    tense: str = "past"  # present, progressive, past, past progressive, perfect, pluperfect or future
+    tense: str = (
+        "past"  # present, progressive, past, past progressive, perfect, pluperfect or future
+    )
     accusative: Nominal | None = None
     dative: Nominal | None = None
     to_dative: bool = False  # English: explain the task to the child
-    complement: Phrase = NOTHING  # what stands next to the right bracket: direction, predicate, prepositional object
+    complement: Phrase = (
+        NOTHING  # what stands next to the right bracket: direction, predicate, prepositional object
+    )
     time: Phrase = NOTHING
     frequency: Phrase = NOTHING
     place: Phrase = NOTHING
@@ -48,7 +59,17 @@ class Clause:
         person, past = self.subject.person, self.tense in PASTS
         plain = (self.modal.past if past else self.modal.present)[person]
         negative = (self.modal.negative_past if past else self.modal.negative_present)[person]
-        inverts = plain.split()[0] in ("can", "could", "must", "should", "am", "is", "are", "was", "were")
+        inverts = plain.split()[0] in (
+            "can",
+            "could",
+            "must",
+            "should",
+            "am",
+            "is",
+            "are",
+            "was",
+            "were",
+        )
         if self.negation:
             text = negative
         else:
@@ -84,7 +105,12 @@ class Clause:
             links = own if self.tense in PROGRESSIVE and not self.passive else aux
             auxiliaries = [Word(text, links) for text in texts]
         if self.passive:
-            being = {"": english.BE[past, person], "base": "be", "gerund": "being", "participle": "been"}[form]
+            being = {
+                "": english.BE[past, person],
+                "base": "be",
+                "gerund": "being",
+                "participle": "been",
+            }[form]
             auxiliaries.append(Word(being, aux if form in ("", "gerund") else (self.key + 3,)))
             form = "participle"
         if self.verb is BE and not form:
@@ -106,7 +132,9 @@ class Clause:
         if self.accusative:
             words += self.accusative.english()
         if self.dative and self.to_dative:
-            words += [Word("to", (self.dative.key + 3,)), *self.dative.english()]
+            # What "to" says, German says by the case, which the first word shows.
+            receiver = self.dative.english()
+            words += [Word("to", receiver[0].links[:1]), *receiver]
         return words
 
     def english_predicate(self, main: list[Word]) -> list[Word]:
@@ -130,7 +158,10 @@ class Clause:
 
     def english_infinitive(self, to: Word | None = None) -> list[Word]:
         """to buy the car; without `to`: buy the car."""
-        return [*([to] if to else []), *self.english_predicate([Word(self.verb.en.base, (self.key,))])]
+        return [
+            *([to] if to else []),
+            *self.english_predicate([Word(self.verb.en.base, (self.key,))]),
+        ]
 
     # German
 
@@ -142,7 +173,10 @@ class Clause:
         nonfinite: list[Word] = []
         if self.passive:
             nonfinite = [Word(verb.participle, own)]
-            verb, own = WERDEN, aux if self.tense not in ("future",) and not self.modal else (self.key + 3,)
+            verb, own = (
+                WERDEN,
+                aux if self.tense not in ("future",) and not self.modal else (self.key + 3,),
+            )
         if self.modal:
             finite = german.IRREGULAR[self.modal.de][past][person]
             return Word(finite, aux), [*nonfinite, Word(verb.whole, own)]
@@ -152,7 +186,10 @@ class Clause:
             auxiliary = HAVE if verb.auxiliary == "haben" else BE.de
             if self.passive:
                 own = (self.key + 3,)
-            return Word(auxiliary.finite(past, person), aux), [*nonfinite, Word(verb.participle, own)]
+            return Word(auxiliary.finite(past, person), aux), [
+                *nonfinite,
+                Word(verb.participle, own),
+            ]
         return Word(verb.finite(past, person), own), nonfinite
 
     def _prefix(self) -> list[Word]:
@@ -163,32 +200,35 @@ class Clause:
         return []
 
     def middle_field(self, subject: bool, time: bool = True, place: bool = True) -> list[Word]:
-        """Pronouns, time, receiver, object, nicht, place, complement; the flags say what does not stand in front."""
-        accusative, dative = self.accusative, self.dative
+        """Subject, pronouns, receiver, time, object, nicht, place, complement; the flags say what stands here."""
+        cases = ((self.dative, "dat"), (self.accusative, "acc"))
         own_subject = self.subject.german("nom") if subject else []
         reflexive = []
         if self.verb.reflexive:
             reflexive = [Word(german.REFLEXIVES[self.subject.person]["acc"], (self.key,))]
-        pronouns, objects = list(reflexive), []
-        for nominal, case in ((accusative, "acc"), (dative, "dat")):
-            if nominal and nominal.pronominal:
-                pronouns += nominal.german(case)
-        if dative and not dative.pronominal:
-            objects += dative.german("dat")
-        where = self.place.de if place else []
-        if accusative and not accusative.pronominal:
-            # An indefinite object is the news and so comes last.
-            if not accusative.definite:
-                objects, where = objects + where, []
-            objects += accusative.german("acc")
         # Gestern rasierte sich der Mann, but: er sich; and: der Mann sie.
-        if reflexive and isinstance(self.subject, Pronoun) or not reflexive:
-            start = own_subject + pronouns
+        if self.subject.pronominal or not reflexive:
+            start = own_subject + reflexive
         else:
-            start = pronouns + own_subject
-        no = [Word("nicht", (self.key + 2,))] if self.negation == "nicht" else []
+            start = reflexive + own_subject
+        for nominal, case in reversed(cases):
+            if nominal and nominal.pronominal:
+                start += nominal.german(case)
+        # What is known stands before nicht, oft and the place; from the first news on, all stands behind them.
+        known: list[Word] = []
+        news: list[Word] = []
         when = self.time.de if time else []
-        return start + when + self.frequency.de + objects + no + where + self.complement.de
+        for nominal, case in cases:
+            if nominal and not nominal.pronominal:
+                if nominal.definite and not news:
+                    known += nominal.german(case)
+                else:
+                    news += nominal.german(case)
+            if case == "dat":
+                known += when
+        no = [Word("nicht", (self.key + 2,))] if self.negation == "nicht" else []
+        where = self.place.de if place else []
+        return start + known + self.frequency.de + no + where + news + self.complement.de
 
     def german(self, order: str = "second", front: list[Word] | None = None) -> list[Word]:
         """The clause with its finite verb "second" (after `front`, or the subject), "first", or "final"."""

@@ -7,12 +7,12 @@ German differs. To add one is to write such a function.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from transformer_jax.text import german, phrases
+from transformer_jax.text import lexicon, phrases
 from transformer_jax.text import lexicon_words as words
 from transformer_jax.text.clauses import Clause
-from transformer_jax.text.drawing import Draw, Retry, same_noun
+from transformer_jax.text.drawing import SIMPLE_FRAMES, Draw, Retry, same_noun, tense_of
 from transformer_jax.text.lexicon_entries import Determiner, Fixed
-from transformer_jax.text.phrases import Given, NounPhrase, Phrase, Word
+from transformer_jax.text.phrases import Given, Nominal, NounPhrase, Phrase, Word
 
 
 class Sentence(NamedTuple):
@@ -24,14 +24,24 @@ class Sentence(NamedTuple):
 
 
 Construction = Callable[[Draw], Sentence]
-REGISTRY: dict[str, tuple[str, Construction]] = {}
 
 
-def construction(description: str) -> Callable[[Construction], Construction]:
+class Entry(NamedTuple):
+    """A registered construction."""
+
+    description: str
+    function: Construction
+    weight: int  # how often it is drawn, beside the others' 1
+
+
+REGISTRY: dict[str, Entry] = {}
+
+
+def construction(description: str, weight: int = 1) -> Callable[[Construction], Construction]:
     """Registers a construction under its function's name."""
 
     def register(function: Construction) -> Construction:
-        REGISTRY[function.__name__] = (description, function)
+        REGISTRY[function.__name__] = Entry(description, function, weight)
         return function
 
     return register
@@ -39,25 +49,42 @@ def construction(description: str) -> Callable[[Construction], Construction]:
 
 SEPARABLE = "intransitive transitive dative ditransitive transfer prepositional reflexive"
 # Activities that one does at a place worth naming.
-AT_PLACES = ("sleep", "work", "dance", "sing", "eat", "drink", "read", "greet", "hug", "kiss", "wait", "photograph", "rest",
-             "learn", "talk", "observe", "look for", "cry", "laugh")  # fmt: skip
+AT_PLACES = frozenset(
+    "sleep,work,dance,sing,eat,drink,read,greet,hug,kiss,wait,photograph,rest,learn,talk,observe,look for,cry,laugh".split(
+        ","
+    )
+)
 INSIDE = tuple(p for p in words.SOMEWHERE if p.de == "in")
 AT = tuple(p for p in words.SOMEWHERE if p.de == "an")
 
 
 def separable_clause(draw: Draw, time: str) -> Clause:
     """A clause whose verb has a separable prefix."""
-    for _ in range(50):
-        verb = draw.verb(time, SEPARABLE)
-        if verb.de.prefix:
-            return draw.complete(verb, draw.subject(verb), time)
-    raise Retry
+    verb = draw.verb(time, SEPARABLE, separable=True)
+    return draw.complete(verb, draw.subject(verb), time)
 
 
 @construction("articles, adjectives and nouns agree in gender, number and case")
 def agreement(draw: Draw) -> Sentence:
-    clause = draw.clause(draw.one(("past", "now")), pronouns=0.1)
+    return told(draw, draw.one(SIMPLE_TIMES), SIMPLE_FRAMES, pronouns=0.1)
+
+
+SIMPLE_TIMES = ("past", "now", "habit")
+
+
+def told(draw: Draw, time: str, frames: str, pronouns: float = 0.25) -> Sentence:
+    """A plain statement; what is done as a habit is done often, always or never."""
+    clause = draw.clause(time, frames, pronouns)
+    if time == "habit":
+        add_frequency(draw, clause)
     return Sentence(clause.english(), clause.german())
+
+
+def add_frequency(draw: Draw, clause: Clause) -> None:
+    """Says how often; not of every, all or both, which would have two readings."""
+    if any(quantified(n) for n in (clause.subject, clause.accusative, clause.dative)):
+        raise Retry
+    clause.frequency = draw.fixed(draw.one(words.FREQUENCIES))
 
 
 @construction("verb second: a fronted adverbial of time moves the subject behind the verb")
@@ -67,7 +94,9 @@ def fronted_time(draw: Draw) -> Sentence:
     if clause.tense == "present" and time == "now":
         raise Retry
     clause.time = draw.when(time)
-    return Sentence(clause.time.en + english_without_time(clause), clause.german(front=clause.time.de))
+    return Sentence(
+        clause.time.en + english_without_time(clause), clause.german(front=clause.time.de)
+    )
 
 
 def english_without_time(clause: Clause, question: bool = False) -> list[Word]:
@@ -89,9 +118,7 @@ def time_inside(draw: Draw) -> Sentence:
 @construction("verb second after a fronted place; in, an and auf with the dative")
 def fronted_place(draw: Draw) -> Sentence:
     time = draw.one(("past", "now"))
-    verb = draw.verb(time)
-    if verb.en.whole not in AT_PLACES:
-        raise Retry
+    verb = draw.verb(time, among=AT_PLACES)
     clause = draw.complete(verb, draw.subject(verb), time)
     place = draw.place(draw.one((INSIDE, INSIDE, AT)))
     if draw.chance(0.5):
@@ -104,7 +131,7 @@ def fronted_place(draw: Draw) -> Sentence:
 def comment(draw: Draw) -> Sentence:
     if draw.chance(0.5):
         clause = draw.clause("habit")
-        clause.frequency = draw.fixed(draw.one(words.FREQUENCIES))
+        add_frequency(draw, clause)
         return Sentence(clause.english(), clause.german())
     entry = draw.one(words.COMMENTS)
     clause = draw.clause("past")
@@ -135,26 +162,46 @@ def modal(draw: Draw) -> Sentence:
     if clause.modal is not words.SHOULD and draw.chance(0.35):
         clause.tense = "past"
         clause.time = draw.when("past")
-        return Sentence(clause.time.en + english_without_time(clause), clause.german(front=clause.time.de))
+        return Sentence(
+            clause.time.en + english_without_time(clause), clause.german(front=clause.time.de)
+        )
     if draw.chance(0.25):
-        clause.negation = "nicht" if clause.accusative is None or clause.accusative.definite else ""
+        negate(clause)
     return Sentence(clause.english(), clause.german())
 
 
 @construction("separable verbs: the prefix ends the main clause")
 def separable(draw: Draw) -> Sentence:
-    clause = separable_clause(draw, draw.one(("past", "now")))
+    time = draw.one(SIMPLE_TIMES)
+    clause = separable_clause(draw, time)
+    if time == "habit":
+        add_frequency(draw, clause)
     return Sentence(clause.english(), clause.german())
 
 
 @construction("nicht: behind a definite object, before the complement and the verb's second part")
 def negation_nicht(draw: Draw) -> Sentence:
     clause = draw.clause(draw.one(("past", "now", "perfect", "future")))
-    for nominal in (clause.accusative, clause.dative):
-        if nominal and not nominal.definite:
-            raise Retry
-    clause.negation = "nicht"
+    negate(clause)
     return Sentence(clause.english(), clause.german())
+
+
+def negate(clause: Clause) -> None:
+    """Negates the clause by nicht, where that is what German would say."""
+    nominals = (clause.subject, clause.accusative, clause.dative)
+    if any(n and not n.definite for n in nominals[1:]) or any(quantified(n) for n in nominals):
+        raise Retry
+    clause.negation = "nicht"
+
+
+def quantified(nominal: Nominal | None) -> bool:
+    """Every, all, both, no: where a negation would have two readings."""
+    return isinstance(nominal, NounPhrase) and nominal.determiner in (
+        words.EVERY,
+        words.ALL,
+        words.BOTH,
+        words.NO,
+    )
 
 
 NOT_A = Determiner("a", "", "kein", "ein", True, True, False)
@@ -169,9 +216,9 @@ def negation_kein(draw: Draw) -> Sentence:
     draw.combine("object", verb, noun)
     plural = not noun.mass and draw.chance(0.4)
     determiner = Determiner("", "", "kein", "ein", True, True, False) if noun.mass else NOT_A
-    if same_noun(subject, NounPhrase(0, noun)):
+    if same_noun(subject, NounPhrase(0, noun)) or quantified(subject):
         raise Retry
-    clause = draw.complete(verb, subject, time)
+    clause = Clause(draw.key(), subject, verb, tense_of(time, verb))
     clause.accusative = draw.noun_phrase(noun, determiner, plural=plural)
     clause.negation = "kein"
     return Sentence(clause.english(), clause.german())
@@ -181,17 +228,25 @@ def negation_kein(draw: Draw) -> Sentence:
 def no_subject(draw: Draw) -> Sentence:
     time = draw.one(("past", "perfect", "habit"))
     verb = draw.verb(time)
-    noun = draw.noun("subject", verb, lambda n: not n.proper and "kin" not in n.kinds and not n.mass)
+    noun = draw.noun(
+        "subject", verb, lambda n: not n.proper and "kin" not in n.kinds and not n.mass
+    )
     draw.combine("subject", verb, noun)
     subject = draw.noun_phrase(noun, words.NO, plural=False)
     clause = draw.complete(verb, subject, time)
     return Sentence(clause.english(), clause.german())
 
 
+# The verbs that begin a question themselves, few enough that training shows their capitalised forms.
+ASKED = frozenset("know love need understand visit buy drink eat sleep work help call".split())
+
+
 @construction("yes-no questions put the verb first and know no do")
 def question(draw: Draw) -> Sentence:
-    kind = draw.one(("perfect", "modal", "habit", "past", "now", "future"))
+    kind = draw.one(("perfect", "modal", "habit", "now", "future"))
     clause = draw.clause(kind)
+    if kind in ("habit", "now") and clause.verb.en.whole not in ASKED:
+        raise Retry
     if kind == "modal":
         clause.modal = draw.one(words.MODALS)
     if kind == "habit":
@@ -213,9 +268,9 @@ def who(draw: Draw) -> Sentence:
         return Sentence(clause.english(), clause.german(), "?")
     verb = draw.verb(time, "transitive dative")
     people = "person" in verb.object.split()
-    if verb.frame == "dative" and not people:
+    if not people and any("person" in n.kinds for n in lexicon.nouns(verb.object)):
         raise Retry
-    clause = Clause(draw.key(), draw.subject(verb), verb, draw.complete(verb, draw.subject(verb), time).tense)
+    clause = Clause(draw.key(), draw.subject(verb), verb, tense_of(time, verb))
     if verb.frame == "dative":
         pair = ("whom", "wem")
     else:
@@ -232,7 +287,7 @@ def wh_question(clause: Clause, front: Phrase) -> Sentence:
 def which(draw: Draw) -> Sentence:
     time = draw.one(("past", "now", "perfect"))
     verb = draw.verb(time, "transitive")
-    clause = Clause(draw.key(), draw.subject(verb), verb, draw.complete(verb, draw.subject(verb), time).tense)
+    clause = Clause(draw.key(), draw.subject(verb), verb, tense_of(time, verb))
     noun = draw.noun("object", verb, lambda n: not n.proper and "kin" not in n.kinds and not n.mass)
     if same_noun(clause.subject, NounPhrase(0, noun)):
         raise Retry
@@ -240,7 +295,10 @@ def which(draw: Draw) -> Sentence:
     if draw.chance(0.4):
         how = draw.key()
         nominal = draw.noun_phrase(noun, words.BARE, plural=True)
-        many = Phrase([Word("how", (how,)), Word("many", (how + 1,))], [Word("wie", (how,)), Word("viele", (how + 1,))])
+        many = Phrase(
+            [Word("how", (how,)), Word("many", (how + 1,))],
+            [Word("wie", (how,)), Word("viele", (how + 1,))],
+        )
         front = many + Phrase(nominal.english(), nominal.german("acc"))
     else:
         nominal = draw.noun_phrase(noun, words.WHICH)
@@ -248,7 +306,12 @@ def which(draw: Draw) -> Sentence:
     return wh_question(clause, front)
 
 
-WH_ADVERBS = (Fixed("why", "warum"), Fixed("when", "wann"), Fixed("where", "wo"), Fixed("how", "wie"))
+WH_ADVERBS = (
+    Fixed("why", "warum"),
+    Fixed("when", "wann"),
+    Fixed("where", "wo"),
+    Fixed("how", "wie"),
+)
 
 
 @construction("wo, wann and warum stand in front, the verb second")
@@ -265,21 +328,19 @@ def where(draw: Draw) -> Sentence:
 
 @construction("some verbs want the dative where English has a plain object: helfen, danken, folgen")
 def dative_verb(draw: Draw) -> Sentence:
-    clause = draw.clause(draw.one(("past", "now", "perfect")), "dative")
-    return Sentence(clause.english(), clause.german())
+    return told(draw, draw.one((*SIMPLE_TIMES, "perfect")), "dative")
 
 
 @construction("the receiver stands in the dative, before the object")
 def receiver(draw: Draw) -> Sentence:
-    clause = draw.clause(draw.one(("past", "now", "perfect", "future")), "ditransitive transfer")
-    return Sentence(clause.english(), clause.german())
+    return told(draw, draw.one((*SIMPLE_TIMES, "perfect", "future")), "ditransitive transfer")
 
 
 @construction("where something is: two-way prepositions with the dative")
 def location(draw: Draw) -> Sentence:
     clause = draw.clause(draw.one(("past", "now")), "location", pronouns=0.15)
     if draw.chance(0.15):
-        clause.negation = "nicht"
+        negate(clause)
     return Sentence(clause.english(), clause.german())
 
 

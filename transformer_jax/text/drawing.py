@@ -9,7 +9,14 @@ from transformer_jax.text import lexicon, phrases
 from transformer_jax.text import lexicon_words as words
 from transformer_jax.text.clauses import BE, Clause
 from transformer_jax.text.lexicon import Head
-from transformer_jax.text.lexicon_entries import Adjective, Determiner, Fixed, Noun, Preposition, Verb
+from transformer_jax.text.lexicon_entries import (
+    Adjective,
+    Determiner,
+    Fixed,
+    Noun,
+    Preposition,
+    Verb,
+)
 from transformer_jax.text.phrases import Nominal, NounPhrase, Phrase, Pronoun, Word
 
 T = TypeVar("T")
@@ -19,6 +26,7 @@ SIMPLE_FRAMES = "intransitive transitive dative ditransitive transfer prepositio
 ASPECTS = {
     "now": ("activity", "state"),
     "habit": ("activity", "routine"),
+    "condition": ("activity", "routine", "event"),
     "past": ("activity", "routine", "event"),
     "perfect": ("activity", "routine", "event"),
     "pluperfect": ("activity", "routine", "event"),
@@ -31,10 +39,27 @@ TIMES = {
     "past": words.PAST_TIMES,
     "future": words.FUTURE_TIMES,
 }
-UNITS = (("days", "Tagen"), ("weeks", "Wochen"), ("months", "Monaten"), ("years", "Jahren"), ("hours", "Stunden"))
+# What one says my and your of without more ado.
+OWNABLE = frozenset(
+    ("own", "thing", "clothes", "vehicle", "furniture", "pet", "proposal", "tale", "error")
+)
+NOT_OWNABLE = frozenset(("public", "plant", "present"))
+ACQUIRING = frozenset(("buy", "steal", "order", "promise"))  # what is not one's own yet
+UNCOUNTED = frozenset(("event", "hardship", "matter"))  # no "eleven parties"
+UNITS = (
+    ("days", "Tagen"),
+    ("weeks", "Wochen"),
+    ("months", "Monaten"),
+    ("years", "Jahren"),
+    ("hours", "Stunden"),
+)
 AGO = {
     number: tuple(
-        Fixed(f"{words.NUMBERS[number].en} {en} ago", f"vor {words.NUMBERS[number].de} {de}", "0-1 1-2 2-0")
+        Fixed(
+            f"{words.NUMBERS[number].en} {en} ago",
+            f"vor {words.NUMBERS[number].de} {de}",
+            "0-1 1-2 2-0",
+        )
         for en, de in UNITS
     )
     for number in range(2, 11)
@@ -46,11 +71,18 @@ class Retry(Exception):
 
 
 @cache
-def _pool(frames: str, time: str) -> tuple[Verb, ...]:
+def _pool(
+    frames: str, time: str, separable: bool, among: frozenset[str] | None
+) -> tuple[Verb, ...]:
     """The verbs of some frames that go with a time; every verb is as likely as any other."""
-    verbs = (v for frame in frames.split() for v in lexicon.verbs_of(frame.replace("_", " ")))
     return tuple(
-        v for v in verbs if v.aspect in ASPECTS[time] and not (time == "habit" and v.en.ambiguous)
+        v
+        for frame in frames.split()
+        for v in lexicon.verbs_of(frame.replace("_", " "))
+        if v.aspect in ASPECTS[time]
+        and not (time in ("habit", "condition") and v.en.ambiguous)
+        and (v.de.prefix or not separable)
+        and (among is None or v.en.whole in among)
     )
 
 
@@ -60,8 +92,13 @@ class Draw:
     def __init__(self, rng: random.Random, split: str) -> None:
         self.rng = rng
         self.split = split
-        self.held_out = False  # a combination of this split's own was drawn
+        self.combinations: list[tuple[str, Head, Noun]] = []  # all that the sentence shows
         self._key = 0
+
+    @property
+    def held_out(self) -> bool:
+        """The sentence shows a combination that no other split does."""
+        return any(lexicon.bucket(*combination) != "train" for combination in self.combinations)
 
     # Choices
 
@@ -91,10 +128,9 @@ class Draw:
 
     def combine(self, relation: str, head: Head, noun: Noun) -> None:
         """Takes down that the sentence shows this combination."""
-        bucket = lexicon.bucket(relation, head, noun)
-        if bucket not in ("train", self.split):
+        if not lexicon.allowed(relation, head, noun, self.split):
             raise Retry
-        self.held_out |= bucket != "train"
+        self.combinations.append((relation, head, noun))
 
     def noun(self, relation: str, head: Head, where: Callable[[Noun], bool] | None = None) -> Noun:
         """A noun for this relation to the head; not yet taken down, as a pronoun may take its place."""
@@ -121,14 +157,16 @@ class Draw:
         """An adjective that goes with the noun, if there is one."""
         adjectives = lexicon.adjectives_for(noun, self.split)
         if comparable:
-            adjectives = tuple(a for a in adjectives if a.comparable)
+            adjectives = tuple(a for a in adjectives if a.en in words.COMPARED)
         if not adjectives:
             return None
         adjective = self.one(adjectives)
         self.combine("adjective", adjective, noun)
         return adjective
 
-    def determiner(self, noun: Noun, plural: bool, owner: Determiner | None, subject: bool) -> Determiner:
+    def determiner(
+        self, noun: Noun, plural: bool, owner: Determiner | None, subject: bool
+    ) -> Determiner:
         """A determiner by the habits of the language: my brother, some cheese, three cars."""
         kin = "kin" in noun.kinds
         own = kin or "own" in noun.kinds
@@ -137,14 +175,20 @@ class Draw:
         if kin:
             assert owner
             return owner
-        if owner and self.chance(0.35):
+        if owner and noun.kinds & OWNABLE and not noun.kinds & NOT_OWNABLE and self.chance(0.35):
             return owner
         if noun.mass:
-            choices = [(0.55, words.THE), (0.1, words.THIS), (0.35, words.THE if subject else words.BARE)]
+            choices = [
+                (0.55, words.THE),
+                (0.1, words.THIS),
+                (0.35, words.THE if subject else words.BARE),
+            ]
         elif plural:
             number = words.NUMERALS[2 + int(self.rng.random() * 11)]
             some = self.one((words.MANY, words.SOME, words.SEVERAL, words.ALL, words.BOTH))
             bare = some if subject else words.BARE
+            if noun.kinds & UNCOUNTED:
+                number = words.THE
             choices = [(0.4, words.THE), (0.1, words.THIS), (0.2, number), (0.2, some), (0.1, bare)]
         else:
             choices = [(0.55, words.THE), (0.33, words.A), (0.09, words.THIS), (0.03, words.EVERY)]
@@ -172,19 +216,26 @@ class Draw:
         modifier = self.adjective(noun) if self.chance(adjective) else None
         return NounPhrase(self.key(), noun, determiner, plural, modifier)
 
-    def definite(self, noun: Noun, owner: Determiner | None = None, adjective: float = 0.25) -> NounPhrase:
+    def definite(
+        self,
+        noun: Noun,
+        owner: Determiner | None = None,
+        adjective: float = 0.25,
+        plural: bool | None = None,
+    ) -> NounPhrase:
         """A definite noun phrase: the, this, or a possessive."""
         kin = "kin" in noun.kinds
         owners = (owner,) if owner else (words.MY, words.OUR, words.HIS, words.HER)
-        determiner = self.one(owners) if kin or (owner and self.chance(0.3)) else words.THE
+        own = kin or (bool(noun.kinds & OWNABLE) and owner is not None and self.chance(0.3))
+        determiner = self.one(owners) if own else words.THE
         if determiner is words.THE and self.chance(0.15):
             determiner = words.THIS
-        return self.noun_phrase(noun, determiner, adjective=adjective)
+        return self.noun_phrase(noun, determiner, plural=plural, adjective=adjective)
 
     def pronoun(self, noun: Noun, first: bool = True) -> Pronoun | None:
         """A personal pronoun that could stand for such a person."""
-        if first and self.chance(0.35):
-            return Pronoun(self.key(), self.one(("1s", "1p")))
+        if first and self.chance(0.45):
+            return Pronoun(self.key(), self.one(("1s", "1s", "1p")))
         if self.chance(0.3) or noun.neutral:
             return Pronoun(self.key(), "3p")
         return Pronoun(self.key(), "3s" + noun.gender)
@@ -205,11 +256,17 @@ class Draw:
             return words.OWNERS[nominal.form]
         if nominal.person != "3s":
             return words.OWNERS[nominal.person]
-        if not isinstance(nominal, NounPhrase) or nominal.noun.neutral or "person" not in nominal.noun.kinds:
+        if (
+            not isinstance(nominal, NounPhrase)
+            or nominal.noun.neutral
+            or "person" not in nominal.noun.kinds
+        ):
             return None
         return words.OWNERS["3s" + nominal.noun.gender]
 
-    def object(self, verb: Verb, subject: Nominal, relation: str = "object", pronouns: float = 0.15) -> Nominal:
+    def object(
+        self, verb: Verb, subject: Nominal, relation: str = "object", pronouns: float = 0.15
+    ) -> Nominal:
         """An object for the verb, not the subject again."""
         taken = subject.noun if isinstance(subject, NounPhrase) else None
         noun = self.noun(relation, verb, lambda n: n is not taken)
@@ -218,6 +275,8 @@ class Draw:
             if pronoun and not (isinstance(subject, Pronoun) and subject.form == pronoun.form):
                 return pronoun
         self.combine(relation, verb, noun)
+        if verb.en.base in ACQUIRING:
+            return self.noun_phrase(noun, owner=words.THE)
         return self.noun_phrase(noun, owner=self.owner(subject))
 
     def place(self, prepositions: Sequence[Preposition], taken: Nominal | None = None) -> Phrase:
@@ -228,13 +287,22 @@ class Draw:
         self.combine("place", preposition, noun)
         nominal = self.noun_phrase(noun, self.weighted([(0.85, words.THE), (0.15, words.THIS)]), plural=False,
                                    adjective=0.2)  # fmt: skip
-        return phrases.prepositional(self.key(), preposition.en, preposition.de, preposition.case, nominal)
+        return phrases.prepositional(
+            self.key(), preposition.en, preposition.de, preposition.case, nominal
+        )
 
     # Clauses
 
-    def verb(self, time: str, frames: str = SIMPLE_FRAMES) -> Verb:
-        """A verb of one of the frames that goes with the time."""
-        return self.one(_pool(frames, time))
+    def verb(
+        self,
+        time: str,
+        frames: str = SIMPLE_FRAMES,
+        *,
+        separable: bool = False,
+        among: frozenset[str] | None = None,
+    ) -> Verb:
+        """A verb of one of the frames that goes with the time; `among` names English verbs to choose from."""
+        return self.one(_pool(frames, time, separable, among))
 
     def complete(self, verb: Verb, subject: Nominal, time: str, pronouns: float = 0.15) -> Clause:
         """The clause of verb and subject with the objects that its frame asks for."""
@@ -256,9 +324,11 @@ class Draw:
                 clause.complement = self.place(words.SOMEWHERE, subject)
             case "placement":
                 clause.accusative = self.object(verb, subject)
-                clause.complement = self.place(words.ONTO, clause.accusative)
+                onto = words.UP if verb.en.base == "hang" else words.ONTO
+                clause.complement = self.place(onto, clause.accusative)
             case "motion":
-                clause.complement = self.place((words.INTO, words.TO, words.TO), subject)
+                into = words.INTO_BY_CAR if verb.en.base == "drive" else words.INTO
+                clause.complement = self.place((into, words.TO, words.TO), subject)
         return clause
 
     def prepositional_object(self, clause: Clause, pronouns: float = 0.15) -> Phrase:
@@ -299,7 +369,11 @@ GERMAN_COMMA = Phrase([], [Word(",")])
 
 def same_noun(first: Nominal | None, second: Nominal | None) -> bool:
     """Whether both are about the same noun."""
-    return isinstance(first, NounPhrase) and isinstance(second, NounPhrase) and first.noun is second.noun
+    return (
+        isinstance(first, NounPhrase)
+        and isinstance(second, NounPhrase)
+        and first.noun is second.noun
+    )
 
 
 def tense_of(time: str, verb: Verb) -> str:
@@ -308,4 +382,4 @@ def tense_of(time: str, verb: Verb) -> str:
         return "progressive" if verb.aspect == "activity" else "present"
     if time == "past" and verb.frame == "location":
         return "past progressive"
-    return {"habit": "present", "modal": "present"}.get(time, time)
+    return {"habit": "present", "condition": "present", "modal": "present"}.get(time, time)

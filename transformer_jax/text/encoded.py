@@ -1,7 +1,8 @@
 """Encoded corpora: flat arrays of subword ids, cached on disk and read through memory maps.
 
-A cache entry is a folder ENTRY/{src,tgt}_{ids,offsets}.npy with a header.json that holds every
-file's size and CRC-32; ENTRY names the content of corpus and vocabulary, so nothing is ever stale.
+A cache entry is a file NAME.json, which names a folder of {src,tgt}_{ids,offsets}.npy and holds the
+size and CRC-32 of each. NAME stands for the content of corpus and vocabulary, so nothing is ever
+stale; the file is written last and at once, so nobody sees half an entry, and needs no lock.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class EncodedPairs:
     def __reduce__(self) -> tuple:
         # A worker process maps the files itself: nothing is copied through the pipe.
         if self.folder is not None:
-            return _map_entry, (self.folder,)
+            return _map_arrays, (self.folder,)
         return EncodedPairs, (self.src_ids, self.src_offsets, self.tgt_ids, self.tgt_offsets)
 
     def src(self, i: int) -> np.ndarray:
@@ -104,23 +105,23 @@ def encode_corpus(
     """
     root = Path(cache_dir) if cache_dir is not None else default_cache_dir()
     name = hashlib.sha256(f"{FORMAT}\n{key}\n{vocabulary.digest}".encode()).hexdigest()[:32]
-    entry = root / name
+    path = root / f"{name}.json"
+    entry = _read_entry(path)
     if _is_sound(entry):
-        return _map_entry(entry)
+        return _map_arrays(entry.folder)
+    if entry is not None:
+        logger.warning("%s is damaged and is written again", path)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=root))
-        try:
-            _write_entry(building, pairs, vocabulary)
-            _publish(building, entry)
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
+        folder = _make_entry(path, pairs, vocabulary)
+        if entry is not None and entry.folder != folder:
+            shutil.rmtree(entry.folder, ignore_errors=True)
+        return _map_arrays(folder)
     except OSError as error:
         raise DataError(
             f"{root}: the encoded corpus cannot be cached ({error.strerror}); "
             "set TRANSFORMER_JAX_CACHE to a folder with space that you may write to."
         ) from None
-    return _map_entry(entry)
 
 
 def default_cache_dir() -> Path:
@@ -170,25 +171,41 @@ def _encoded_side(lines: list[str], vocabulary: Vocabulary) -> tuple[np.ndarray,
     return ids, lengths
 
 
-def _write_entry(folder: Path, pairs: Sequence[tuple[str, str]], vocabulary: Vocabulary) -> None:
+def _make_entry(path: Path, pairs: Sequence[tuple[str, str]], vocabulary: Vocabulary) -> Path:
+    """Encodes into a folder of this process's own and publishes it; returns the entry's folder."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{path.stem}.", dir=path.parent))
+    try:
+        os.chmod(folder, 0o755)  # mkdtemp's 0o700 would keep colleagues out
+        _write_arrays(folder, pairs, vocabulary)
+        if _is_sound(earlier := _read_entry(path)):  # of a process that ran beside this one
+            shutil.rmtree(folder, ignore_errors=True)
+            return earlier.folder
+        files = {name: _measure(folder / f"{name}.npy") for name in ARRAYS}
+        (folder / "entry.json").write_text(json.dumps({"folder": folder.name, "files": files}))
+        os.replace(folder / "entry.json", path)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder
+
+
+def _write_arrays(folder: Path, pairs: Sequence[tuple[str, str]], vocabulary: Vocabulary) -> None:
     started = time.monotonic()
-    empty = _empty_ids(vocabulary)
+    dtype = _empty_ids(vocabulary).dtype
     lengths: tuple[list, list] = ([], [])
     with open(folder / "src_ids.npy", "wb") as src, open(folder / "tgt_ids.npy", "wb") as tgt:
         files = (src, tgt)
         for file in files:
-            _write_npy_header(file, empty.dtype, 0)
+            _write_npy_header(file, dtype, 0)
         for chunk in _encoded_chunks(pairs, vocabulary):
             for side in (0, 1):
                 files[side].write(chunk[side][0].tobytes())
                 lengths[side].append(chunk[side][1])
         offsets = (_offsets(lengths[0]), _offsets(lengths[1]))
         for side in (0, 1):
-            _write_npy_header(files[side], empty.dtype, int(offsets[side][-1]))
+            _write_npy_header(files[side], dtype, int(offsets[side][-1]))
     np.save(folder / "src_offsets.npy", offsets[0])
     np.save(folder / "tgt_offsets.npy", offsets[1])
-    files_header = {name: _measure(folder / f"{name}.npy") for name in ARRAYS}
-    (folder / "header.json").write_text(json.dumps({"format": FORMAT, "files": files_header}))
     tokens = int(offsets[0][-1] + offsets[1][-1])
     seconds = time.monotonic() - started
     logger.info("encoded %d pairs, %d subwords, in %.1f s", len(pairs), tokens, seconds)
@@ -201,28 +218,6 @@ def _write_npy_header(file: BinaryIO, dtype: np.dtype, count: int) -> None:
     np.lib.format.write_array_header_1_0(file, header | {"shape": (count,)})
 
 
-def _publish(building: Path, entry: Path) -> None:
-    """Renames a finished folder into place; of concurrent writers any one wins."""
-    os.chmod(building, 0o755)  # mkdtemp's 0o700 would keep colleagues out
-    for _ in range(10):
-        try:
-            os.rename(building, entry)
-            return
-        except OSError:
-            if not entry.is_dir():
-                raise
-        if _is_sound(entry):
-            return
-        broken = Path(tempfile.mkdtemp(prefix=f".{entry.name}.broken.", dir=entry.parent))
-        logger.warning("%s is damaged and is written again", entry)
-        try:
-            os.rename(entry, broken)  # replaces the empty folder
-        except FileNotFoundError:
-            pass  # another process moved it away
-        shutil.rmtree(broken, ignore_errors=True)
-    raise OSError(0, f"{entry} keeps being damaged by another process")
-
-
 def _measure(path: Path) -> dict[str, int]:
     checksum = 0
     with open(path, "rb") as file:
@@ -231,19 +226,39 @@ def _measure(path: Path) -> dict[str, int]:
     return {"bytes": path.stat().st_size, "crc32": checksum}
 
 
-def _is_sound(entry: Path) -> bool:
-    """Whether every file of the entry is there with the size and sum that its header states."""
+class _Entry(NamedTuple):
+    """What NAME.json says."""
+
+    folder: Path
+    files: dict[str, dict[str, int]]  # array name to what `_measure` gave
+
+
+def _read_entry(path: Path) -> _Entry | None:
+    """None where there is no entry, or none of this form."""
     try:
-        header = json.loads((entry / "header.json").read_text())
-        return header["format"] == FORMAT and all(
-            _measure(entry / f"{name}.npy") == header["files"][name] for name in ARRAYS
-        )
+        content = json.loads(path.read_text())
+        folder, files = str(content["folder"]), {name: content["files"][name] for name in ARRAYS}
     except (OSError, ValueError, KeyError, TypeError):
+        return None
+    # A damaged entry's folder is deleted, so it must be one that was made for this entry.
+    mine = folder.startswith(f"{path.stem}.") and Path(folder).name == folder
+    return _Entry(path.parent / folder, files) if mine else None
+
+
+def _is_sound(entry: _Entry | None) -> TypeGuard[_Entry]:
+    """Whether each file has the size and the sum that the entry states."""
+    if entry is None:
+        return False
+    try:
+        return all(
+            _measure(entry.folder / f"{name}.npy") == sums for name, sums in entry.files.items()
+        )
+    except OSError:
         return False
 
 
-def _map_entry(entry: Path) -> EncodedPairs:
+def _map_arrays(folder: Path) -> EncodedPairs:
     src_ids, src_offsets, tgt_ids, tgt_offsets = (
-        np.load(entry / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in ARRAYS
+        np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in ARRAYS
     )
-    return EncodedPairs(src_ids, src_offsets, tgt_ids, tgt_offsets, entry)
+    return EncodedPairs(src_ids, src_offsets, tgt_ids, tgt_offsets, folder)

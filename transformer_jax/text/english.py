@@ -3,7 +3,20 @@
 import dataclasses
 
 # Stressed on the last syllable and so doubled: stopping, planned.
-DOUBLING = {"stop", "plan", "hug", "swim", "run", "sit", "get", "rub", "nod", "begin", "forget", "beg"}
+DOUBLING = {
+    "stop",
+    "plan",
+    "hug",
+    "swim",
+    "run",
+    "sit",
+    "get",
+    "rub",
+    "nod",
+    "begin",
+    "forget",
+    "beg",
+}
 VOWELS = "aeiou"
 
 
@@ -20,9 +33,9 @@ def plural(noun: str) -> str:
     return _s_form(noun)
 
 
-def possessive(word: str) -> str:
-    """the teacher's, the teachers', the children's."""
-    return word + ("'" if word.endswith("s") else "'s")
+def possessive(word: str, plural: bool) -> str:
+    """the teacher's, the boss's, the teachers', the children's."""
+    return word + ("'" if plural and word.endswith("s") else "'s")
 
 
 def article(following: str) -> str:
@@ -93,7 +106,9 @@ HAVE = {person: "has" if person == "3s" else "have" for person in ("1s", "3s", "
 
 def comparison(adjective: str) -> tuple[str, str]:
     """(taller, tallest), or (more careful, most careful)."""
-    groups = sum(c in VOWELS and (i == 0 or adjective[i - 1] not in VOWELS) for i, c in enumerate(adjective))
+    groups = sum(
+        c in VOWELS and (i == 0 or adjective[i - 1] not in VOWELS) for i, c in enumerate(adjective)
+    )
     groups -= adjective.endswith("e") and groups > 1
     if adjective.endswith("y") and groups <= 2:
         return adjective[:-1] + "ier", adjective[:-1] + "iest"

@@ -129,7 +129,9 @@ def genitive(nominative: str, gender: str) -> str:
         return nominative + "ses"
     if nominative.endswith(("s", "ß", "x", "z", "sch", "tz")):
         return nominative + "es"
-    return nominative + ("es" if syllables(nominative) == 1 and nominative[-1] not in VOWELS else "s")
+    return nominative + (
+        "es" if syllables(nominative) == 1 and nominative[-1] not in VOWELS else "s"
+    )
 
 
 def dative_plural(plural: str) -> str:
@@ -186,7 +188,8 @@ IRREGULAR = {
     "müssen": (_persons("muss", "muss", "müssen"), _persons("musste", "musste", "mussten")),
     "dürfen": (_persons("darf", "darf", "dürfen"), _persons("durfte", "durfte", "durften")),
     "wollen": (_persons("will", "will", "wollen"), _persons("wollte", "wollte", "wollten")),
-    "sollen": (_persons("soll", "soll", "sollen"), _persons("sollte", "sollte", "sollten")),
+    # English should is advice, and so the subjunctive: sollte.
+    "sollen": (_persons("sollte", "sollte", "sollten"), _persons("sollte", "sollte", "sollten")),
     "mögen": (_persons("mag", "mag", "mögen"), _persons("mochte", "mochte", "mochten")),
     "wissen": (_persons("weiß", "weiß", "wissen"), _persons("wusste", "wusste", "wussten")),
 }
@@ -206,5 +209,10 @@ def verb(spec: str, auxiliary: str = "haben") -> Verb:
     stem_t = stem + ("et" if cluster or stem.endswith(("t", "d", "chn")) else "t")
     bare = infinitive.startswith(INSEPARABLE) or infinitive.endswith("ieren")
     return Verb(
-        infinitive, stem_t, stem_t + "e", prefix + ("" if bare else "ge") + stem_t, prefix, auxiliary
+        infinitive,
+        stem_t,
+        stem_t + "e",
+        prefix + ("" if bare else "ge") + stem_t,
+        prefix,
+        auxiliary,
     )

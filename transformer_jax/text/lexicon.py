@@ -42,11 +42,21 @@ def matches(noun: Noun, spec: str) -> bool:
     wanted = False
     for token in spec.split():
         if token.startswith("-"):
-            if token[1:] in noun.kinds or token[1:] == noun.en or (token == "-neutral" and noun.neutral):
+            if (
+                token[1:] in noun.kinds
+                or token[1:] == noun.en
+                or (token == "-neutral" and noun.neutral)
+            ):
                 return False
         elif token in noun.kinds or token == noun.en:
             wanted = True
     return wanted
+
+
+@cache
+def nouns(spec: str) -> tuple[Noun, ...]:
+    """The nouns of the lexicon that "kind word -kind -word" names."""
+    return tuple(n for n in NOUNS if matches(n, spec))
 
 
 def _spec(relation: str, head: Head) -> str:
@@ -78,8 +88,7 @@ def allowed(relation: str, head: Head, noun: Noun, split: str) -> bool:
 @cache
 def partners(relation: str, head: Head, split: str) -> tuple[Noun, ...]:
     """The nouns that may stand in this relation to the head in this split."""
-    spec = _spec(relation, head)
-    return tuple(n for n in NOUNS if matches(n, spec) and allowed(relation, head, n, split))
+    return tuple(n for n in nouns(_spec(relation, head)) if allowed(relation, head, n, split))
 
 
 @cache
@@ -91,12 +100,13 @@ def adjectives_for(noun: Noun, split: str) -> tuple[Adjective, ...]:
 
 
 @cache
-def verbs_for(noun: Noun, frame: str, split: str) -> tuple[Verb, ...]:
-    """The verbs of a frame whose subject this noun may be in this split."""
+def verbs_for(noun: Noun, relation: str, frames: str, split: str) -> tuple[Verb, ...]:
+    """The verbs of some frames that may have this noun as their subject or object in this split."""
     return tuple(
         v
-        for v in VERBS
-        if v.frame == frame and matches(noun, v.subject) and allowed("subject", v, noun, split)
+        for frame in frames.split()
+        for v in verbs_of(frame.replace("_", " "))
+        if matches(noun, _spec(relation, v)) and allowed(relation, v, noun, split)
     )
 
 
@@ -108,7 +118,15 @@ def verbs_of(frame: str) -> tuple[Verb, ...]:
 
 def lexicon_size() -> int:
     """Distinct entries: a word with one translation, counted once whatever its forms and frames."""
-    fixed = (*PAST_TIMES, *PRESENT_TIMES, *HABIT_TIMES, *FUTURE_TIMES, *FREQUENCIES, *COMMENTS, *DEGREES)
+    fixed = (
+        *PAST_TIMES,
+        *PRESENT_TIMES,
+        *HABIT_TIMES,
+        *FUTURE_TIMES,
+        *FREQUENCIES,
+        *COMMENTS,
+        *DEGREES,
+    )
     fixed += (ALREADY, STILL, AT_HOME, HOME, *NUMBERS.values())
     entries = {("noun", n.en, n.de) for n in NOUNS}
     entries |= {("verb", v.en.whole, v.de.whole) for v in VERBS}

@@ -67,7 +67,9 @@ class Verb:
     subject: str
     object: str  # of the frame's noun: the accusative, dative or prepositional one
     dative: str = "person"  # the receiver of a ditransitive verb
-    aspect: str = "activity"  # "state" (no progressive), "event" (no present) or "routine" (no "now")
+    aspect: str = (
+        "activity"  # "state" (no progressive), "event" (no present) or "routine" (no "now")
+    )
     reflexive: bool = False
     preposition: tuple[str, str, str] = ("", "", "")  # English, German, case
 
@@ -88,11 +90,9 @@ class Adjective:
     de_comparative: str
     de_superlative: str  # the stem: ältest
     kinds: str
-    comparable: bool = True
-    predicative: bool = True
 
 
-def adjective(en: str, de: str, kinds: str, **more: bool) -> Adjective:
+def adjective(en: str, de: str, kinds: str) -> Adjective:
     """adjective("old", "alt älter ältest", "person"); regular comparison may be left out on either side."""
     en, *en_rest = en.split()
     de, *de_rest = de.split()
@@ -100,9 +100,11 @@ def adjective(en: str, de: str, kinds: str, **more: bool) -> Adjective:
         en_rest = list(english.comparison(en))
     if not de_rest:
         stem = de.removesuffix("e")
-        hard = de.endswith(("d", "t", "s", "ß", "sch", "z")) and not de.endswith(("end", "isch"))
+        hard = de.endswith(("d", "t", "s", "ß", "sch", "z", "e")) and not de.endswith(
+            ("end", "isch")
+        )
         de_rest = [stem + "er", stem + ("est" if hard else "st")]
-    return Adjective(en, en_rest[0], en_rest[1], de, de_rest[0], de_rest[1], kinds, **more)
+    return Adjective(en, en_rest[0], en_rest[1], de, de_rest[0], de_rest[1], kinds)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

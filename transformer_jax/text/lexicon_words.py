@@ -42,37 +42,50 @@ UNITS_DE = ["ein", *SMALL_DE[:8]]
 NUMBERS |= {
     # The unit comes first in German: twenty-three = dreiundzwanzig.
     ten + unit: Fixed(f"{NUMBERS[ten].en}-{en}", f"{UNITS_DE[unit - 1]}und{NUMBERS[ten].de}")
-    for ten in range(20, 100, 10)
+    for ten in (20, 30, 40)
     for unit, en in enumerate(["one", *SMALL[:8]], 1)
 }
-NUMERALS = {i: Determiner("", n.en, n.de, "fixed", False, True, False) for i, n in NUMBERS.items() if i <= 12}
+NUMERALS = {
+    i: Determiner("", n.en, n.de, "fixed", False, True, False)
+    for i, n in NUMBERS.items()
+    if i <= 12
+}
 
 ADJECTIVES = (
-    a("old", "alt älter ältest", "person animal thing clothes vehicle furniture building town tree cheese wine work"),
+    a("old", "alt älter ältest",
+      "person animal thing clothes vehicle furniture building town tree cheese wine work"),
     a("young", "jung jünger jüngst", "person animal -kin"),
-    a("new", "neu", "thing clothes vehicle furniture building text film song plan rule idea friend colleague neighbor"),
+    a("new", "neu neuer neuest",
+      "thing clothes vehicle furniture building text film song plan rule idea friend colleague "
+      "neighbor"),
     a("big bigger biggest", "groß größer größt",
       "animal thing vehicle furniture building room outside town dish opening -art"),
-    a("small", "klein kleiner kleinst", "animal child thing vehicle furniture building room outside town produce dish"),
+    a("small", "klein kleiner kleinst",
+      "animal youngster thing vehicle furniture building room outside town produce dish"),
     a("tall", "groß größer größt", "person"),
     a("high", "hoch höher höchst", "tower mountain wall tree"),
-    a("long", "lang länger längst", "text -newspaper -bill river bridge coat dress skirt trip meeting exam film train war"),
-    a("short", "kurz kürzer kürzest", "text trip meeting exam film coat dress skirt pencil sentence -newspaper -bill"),
+    a("long", "lang länger längst",
+      "text -newspaper -bill river bridge coat dress skirt trip meeting exam film train war"),
+    a("short", "kurz kürzer kürzest",
+      "text trip meeting exam film coat dress skirt pencil sentence -newspaper -bill"),
     a("beautiful", "schön",
-      "thing clothes woman lady girl princess queen horse bird building town outside song plant -tool -landmark"),
-    a("ugly", "hässlich hässlicher hässlichst", "thing clothes vehicle furniture building -small -tool"),
-    a("expensive", "teuer teurer teuerst", "thing clothes vehicle furniture wine cheese hotel restaurant trip -letter"),
+      "thing clothes woman lady girl princess queen horse bird building town outside song plant "
+      "-tool -landmark"),
+    a("ugly", "hässlich hässlicher hässlichst",
+      "thing clothes vehicle furniture building -small -tool"),
+    a("expensive", "teuer teurer teuerst",
+      "thing clothes vehicle furniture wine cheese hotel restaurant trip -letter"),
     a("cheap", "billig", "thing clothes vehicle furniture wine beer hotel restaurant trip -letter"),
     a("heavy", "schwer", "luggage machine furniture hammer tent ladder box"),
     a("light", "leicht", "luggage tent ladder jacket bicycle"),
-    a("broken", "kaputt", "device vehicle furniture fragile toy opening umbrella tent -mirror", comparable=False,
-      ),
+    a("broken", "kaputt", "device vehicle furniture fragile toy opening umbrella tent -mirror"),
     a("clean", "sauber", "clothes dishes room window vehicle -glass river beach"),
     a("dirty", "schmutzig", "clothes dishes room window vehicle river"),
     a("modern", "modern", "building device machine vehicle furniture -lamp kitchen town"),
     a("fast", "schnell", "vehicle horse dog wolf computer"),
     a("slow", "langsam", "vehicle computer donkey"),
-    a("strong stronger strongest", "stark stärker stärkst", "person horse lion bear elephant coffee donkey storm"),
+    a("strong stronger strongest", "stark stärker stärkst",
+      "person horse lion bear elephant coffee donkey storm"),
     a("friendly", "freundlich", "person dog"),
     a("polite", "höflich", "person"),
     a("clever", "klug klüger klügst", "person dog monkey idea plan answer"),
@@ -80,9 +93,10 @@ ADJECTIVES = (
     a("lazy", "faul", "person cat donkey dog"),
     a("diligent", "fleißig", "person"),
     a("honest", "ehrlich", "person answer"),
-    a("strict", "streng", "teacher judge boss father mother king queen rule grandmother grandfather"),
+    a("strict", "streng",
+      "teacher judge boss father mother king queen rule grandmother grandfather"),
     a("famous", "berühmt", "artist writer expert sight work president"),
-    a("rich", "reich", "adult kin town"),
+    a("rich", "reich", "adult kin"),
     a("poor", "arm ärmer ärmst", "person village"),
     a("happy", "glücklich", "person"),
     a("sad", "traurig", "person work story"),
@@ -92,32 +106,73 @@ ADJECTIVES = (
     a("hungry", "hungrig", "person animal"),
     a("nervous", "nervös", "person horse"),
     a("curious", "neugierig", "person cat monkey mouse"),
-    a("dangerous", "gefährlich", "wild criminal trip plan game tool river storm"),
+    a("dangerous", "gefährlich", "wild criminal trip plan game river storm knife"),
     a("loud", "laut", "machine engine radio song child party concert"),
     a("quiet", "ruhig", "room park village beach hotel child library neighbor"),
     a("dark", "dunkel dunkler dunkelst", "room forest clothes beer"),
     a("fresh", "frisch", "produce bread butter meat milk egg juice flower cheese cake -potato"),
-    a("warm", "warm wärmer wärmst", "clothes warm soup bread room -shoe"),
+    a("warm", "warm wärmer wärmst", "clothes warm soup bread room"),
     a("cold", "kalt kälter kältest", "drink soup pizza room lake river"),
     a("hot hotter hottest", "heiß", "warm soup potato sausage"),
     a("sweet", "süß", "produce cake cookie wine juice chocolate lemonade -tomato -potato -carrot"),
     a("delicious", "köstlich", "food wine juice coffee lemonade"),
-    a("interesting", "interessant", "text work topic matter person town museum concert -bill -form -learning -war -mistake -rule"),
+    a("interesting", "interessant",
+      "text work topic matter person town museum concert -bill -form -learning -war -mistake "
+      "-rule"),
     a("boring", "langweilig", "text film game concert meeting party exam village -form -bill"),
-    a("important", "wichtig", "text matter topic meeting exam person game -war -child -name -newspaper -mistake -joke -dream"),
-    a("difficult", "schwierig", "puzzle question decision language text exam exam customer trip -magazine -newspaper -bill -letter -postcard -message"),
-    a("easy", "einfach", "puzzle question exam word sentence rule game text -magazine -newspaper -bill -letter -postcard -message"),
-    a("good better best", "gut besser best", "matter work text expert artist food drink friend film restaurant hotel party concert -mistake -problem"),
-    a("bad worse worst", "schlecht", "matter work text film restaurant hotel teacher student exam -mistake -problem -secret"),
+    a("important", "wichtig",
+      "text matter topic meeting exam customer guest visitor witness game -war -newspaper "
+      "-mistake -joke -dream"),
+    a("difficult", "schwierig",
+      "puzzle question decision language text exam exam customer trip -magazine -newspaper -bill "
+      "-letter -postcard -message"),
+    a("easy", "einfach",
+      "puzzle question exam word sentence rule game text -magazine -newspaper -bill -letter "
+      "-postcard -message"),
+    a("good better best", "gut besser best",
+      "idea plan answer question decision joke work text expert artist food drink friend film "
+      "restaurant hotel party concert -bill -form"),
+    a("bad worse worst", "schlecht",
+      "idea plan answer decision joke work text film restaurant hotel teacher student party "
+      "concert -bill -form"),
     a("terrible", "schrecklich", "hardship weather disturbance mistake dream film noise trip"),
-    a("red", "rot", "clothes vehicle colored flower apple wine", comparable=False),
-    a("green", "grün", "clothes vehicle colored apple bottle", comparable=False),
-    a("blue", "blau", "clothes vehicle colored vase flower", comparable=False),
-    a("black", "schwarz", "clothes vehicle pet horse colored cow", comparable=False),
-    a("white", "weiß", "clothes vehicle pet horse colored wall duck", comparable=False),
-    a("yellow", "gelb", "clothes vehicle flower lamp colored pear", comparable=False),
-    a("brown", "braun", "clothes horse dog cow bear colored", comparable=False),
+    a("red", "rot", "clothes vehicle colored flower apple wine"),
+    a("green", "grün", "clothes vehicle colored apple bottle"),
+    a("blue", "blau", "clothes vehicle colored vase flower"),
+    a("black", "schwarz", "clothes vehicle pet horse colored cow"),
+    a("white", "weiß", "clothes vehicle pet horse colored wall duck"),
+    a("yellow", "gelb", "clothes vehicle flower lamp colored pear"),
+    a("brown", "braun", "clothes horse dog cow bear colored"),
 )  # fmt: skip
+# The adjectives that are compared, few enough that training shows all their forms.
+COMPARED = frozenset(
+    "old young new big small tall long short beautiful expensive cheap heavy fast slow strong clever happy dangerous "
+    "interesting important difficult easy good bad warm cold".split()
+)
+GOOD = frozenset(
+    "beautiful cheap clean modern fast strong friendly polite clever brave honest famous rich happy healthy fresh sweet "
+    "delicious interesting important easy good quiet new light".split()
+)
+BAD = frozenset(
+    "ugly expensive dirty broken slow lazy strict poor sad tired ill nervous dangerous loud boring difficult bad old "
+    "heavy small dark cold short hungry".split()
+)
+OPPOSITES = frozenset(
+    frozenset(pair.split())
+    for pair in (
+        "beautiful ugly", "cheap expensive", "clean dirty", "modern old", "new old", "young old", "fast slow", "rich poor",
+        "happy sad", "healthy ill", "interesting boring", "easy difficult", "good bad", "quiet loud", "fresh old",
+        "light heavy", "modern broken", "delicious bad", "friendly bad", "important boring", "interesting bad",
+    )
+)  # fmt: skip
+
+
+def contrast(first: str, second: str) -> bool:
+    """Whether "X, but Y" makes sense of two adjectives: one speaks for the thing, one against, and both may hold."""
+    sides = (first in GOOD and second in BAD) or (first in BAD and second in GOOD)
+    return sides and frozenset((first, second)) not in OPPOSITES
+
+
 FIRST = a("first", "erst", "")
 SECOND = a("second", "zweit", "")
 THIRD = a("third", "dritt", "")
@@ -169,7 +224,7 @@ FREQUENCIES = (
     Fixed("often", "oft"),
     Fixed("always", "immer"),
     Fixed("sometimes", "manchmal"),
-    Fixed("usually", "meistens"),
+    Fixed("regularly", "regelmäßig"),
     Fixed("rarely", "selten"),
     Fixed("never", "nie"),
 )
@@ -190,26 +245,35 @@ DEGREES = (Fixed("very", "sehr"), Fixed("too", "zu"), Fixed("quite", "ziemlich")
 
 p = Preposition
 # Where one is (dative) and where one goes (accusative): the same prepositions.
-TWO_WAY = (
-    ("on", "auf", "surface"),
-    ("under", "unter", "landmark -building -shelf -door -gate -box"),
-    ("behind", "hinter", "landmark"),
-    ("next to", "neben", "landmark"),
-    ("in front of", "vor", "landmark"),
-)
 SOMEWHERE = (
-    *(p(en, de, "dat", kinds) for en, de, kinds in TWO_WAY),
+    p("on", "auf", "dat", "surface -roof"),
+    p("under", "unter", "dat", "table bed tree bench desk sofa"),
+    p("behind", "hinter", "dat", "landmark"),
+    p("next to", "neben", "dat", "landmark"),
+    p("in front of", "vor", "dat", "landmark"),
     p("in", "in", "dat", "inside"),
     p("at", "an", "dat", "at"),
 )
-ONTO = tuple(p(en, de, "acc", kinds) for en, de, kinds in TWO_WAY[:4])
+ONTO = (
+    p("on", "auf", "acc", "surface -roof"),
+    p("under", "unter", "acc", "table bed bench desk sofa chair"),
+    p("behind", "hinter", "acc", "furniture -mirror -carpet"),
+    p("next to", "neben", "acc", "furniture -carpet"),
+)
+# Where pictures go: on the wall is an, not auf.
+UP = (
+    p("on", "an", "acc", "wall"),
+    p("above", "über", "acc", "table bed bench desk sofa piano"),
+    p("next to", "neben", "acc", "opening mirror lamp shelf cupboard -gate"),
+)
 INTO = p("into", "in", "acc", "inside")
+INTO_BY_CAR = p("into", "in", "acc", "town garage park forest")
 TO = p("to", "zu", "dat", "goal")
 THROUGH = p("through", "durch", "acc", "park forest city village garden")
-AROUND = p("around", "um", "acc", "lake house church castle tree table")
+AROUND = p("around", "um", "acc", "lake house church castle tree village")
 OUT_OF = p("out of", "aus", "dat", "building room -at -tower -bridge")
 WITH = p("with", "mit", "dat", "person pet")
-WITHOUT = p("without", "ohne", "acc", "person luggage umbrella dog")
+WITHOUT = p("without", "ohne", "acc", "person dog")
 FOR = p("for", "für", "acc", "person")
 AFTER = p("after", "nach", "dat", "event work storm war -novel -poem -story -song")
 BEFORE = p("before", "vor", "dat", "event storm war")
@@ -228,7 +292,9 @@ def _same(word: str, third: str = "") -> dict[str, str]:
 def _be(rest: str) -> tuple[dict[str, str], dict[str, str]]:
     present = {"1s": "am", "3s": "is", "1p": "are", "3p": "are"}
     past = {"1s": "was", "3s": "was", "1p": "were", "3p": "were"}
-    return {p: f"{b} {rest}" for p, b in present.items()}, {p: f"{b} {rest}" for p, b in past.items()}
+    return {p: f"{b} {rest}" for p, b in present.items()}, {
+        p: f"{b} {rest}" for p, b in past.items()
+    }
 
 
 CAN = Modal("können", _same("can"), _same("could"), _same("cannot"), _same("could not"))

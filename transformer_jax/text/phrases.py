@@ -8,9 +8,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from transformer_jax.text import english, german
+from transformer_jax.text import german
 from transformer_jax.text.lexicon_entries import Adjective, Determiner, Fixed, Noun
-from transformer_jax.text.lexicon_words import BARE, THE
+from transformer_jax.text.lexicon_words import THE
 
 SLOTS = 8
 
@@ -96,7 +96,9 @@ class NounPhrase:
         if text:
             words.append(Word(text, (self.key,)))
         if self.adjective:
-            for part in getattr(self.adjective, f"en_{self.degree}" if self.degree else "en").split():
+            for part in getattr(
+                self.adjective, f"en_{self.degree}" if self.degree else "en"
+            ).split():
                 words.append(Word(part, (self.key + 1,)))
         words.append(Word(self.noun.en_plural if self.plural else self.noun.en, (self.key + 2,)))
         return words + self.tail.en
@@ -108,7 +110,9 @@ class NounPhrase:
             words.append(Word(text, (self.key,)))
         if self.adjective:
             stem = getattr(self.adjective, f"de_{self.degree}" if self.degree else "de")
-            text = german.attributive(stem, self.determiner.declension(self.plural), case, self.column)
+            text = german.attributive(
+                stem, self.determiner.declension(self.plural), case, self.column
+            )
             words.append(Word(text, (self.key + 1,)))
         words.append(Word(self.noun.german(case, self.plural), (self.key + 2,)))
         return words + self.tail.de
@@ -186,13 +190,3 @@ def prepositional(key: int, en: str, de: str, case: str, nominal: Nominal) -> Ph
             words = [Word(contracted, (key, *words[0].links)), *words[1:]]
             return Phrase([Word(w, (key,)) for w in en.split()] + nominal.english(), words)
     return Phrase([Word(w, (key,)) for w in en.split()] + nominal.english(), [preposition, *words])
-
-
-def possessor(name: NounPhrase, key: int, noun: Noun, case: str, plural: bool = False) -> Phrase:
-    """Peter's car, Peters Auto: the name stands before the noun and takes the article's place."""
-    thing = NounPhrase(key, noun, BARE, plural)
-    owner = Word(german.genitive(name.noun.de, "m"), (name.key + 2,))
-    return Phrase(
-        [Word(english.possessive(name.noun.en), (name.key + 2,)), *thing.english()],
-        [owner, *thing.german(case)],
-    )

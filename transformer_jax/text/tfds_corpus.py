@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -118,9 +118,10 @@ def prepare(data: DataConfig) -> str:
     from tensorflow_datasets.core.download import download_manager, extractor
 
     builder = _find_builder(data)
-    # TFDS prints its greetings on standard output, which is for results.
+    _stand_in_for_tensorflow()
     try:
-        with contextlib.redirect_stdout(sys.stderr), _in_place_of_tensorflow():
+        # TFDS prints what it does on standard output, which is for results.
+        with contextlib.redirect_stdout(sys.stderr):
             builder.download_and_prepare(
                 file_format="array_record",
                 download_config=tfds.download.DownloadConfig(try_download_gcs=False),
@@ -132,10 +133,11 @@ def prepare(data: DataConfig) -> str:
         extractor.ExtractError,
         tfds.download.DownloadError,
     ) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
         manual = Path(builder.data_dir_root) / "downloads" / "manual"
         raise DataError(
-            f"{data.name} could not be prepared: {' '.join(str(error).split())}. Archives "
-            f"fetched by other means are taken from {manual}, under the names of their URLs."
+            f"{data.name} could not be prepared: {reason}. Archives fetched by other means are "
+            f"taken from {manual}, under the names of their URLs."
         ) from error
     return str(open_builder(data).data_path)
 
@@ -151,8 +153,8 @@ def _find_builder(data: DataConfig) -> Any:
             "wmt14_translate/de-en."
         )
     try:
-        path = None if data.path is None else Path(data.path).expanduser()
-        return tfds.builder(data.name, data_dir=path)
+        folder = data.path and os.path.expanduser(data.path)  # which may be gs://...
+        return tfds.builder(data.name, data_dir=folder)
     except (AssertionError, ImportError, ValueError):
         name = data.name.partition("/")[0].partition(":")[0]
         known = tfds.list_builders(with_community_datasets=False)
@@ -187,35 +189,26 @@ def _text(feature: Any) -> str:
     return feature.bytes_list.value[0].decode()
 
 
-@contextlib.contextmanager
-def _in_place_of_tensorflow() -> Iterator[None]:
-    """Gives TFDS's preparation the five file functions that it takes from TensorFlow.
+def _stand_in_for_tensorflow() -> None:
+    """Gives TFDS's preparation the file functions that it takes from TensorFlow.
 
     Its unpacking and its sorting on disk (of splits over 1 GB) reach for them; what they do
     with a local file is what Python's own functions do. Nothing else on WMT's way needs any.
+    They stay: where one download fails, TFDS's threads go on with the others.
     """
     import resource
 
     from tensorflow_datasets.core import shuffle
     from tensorflow_datasets.core.download import extractor
 
+    gfile = SimpleNamespace(GFile=open, exists=os.path.exists, remove=os.remove)
+    extractor.tf = shuffle.tf = SimpleNamespace(
+        compat=SimpleNamespace(as_text=os.fsdecode),
+        errors=SimpleNamespace(ResourceExhaustedError=()),  # catches nothing
+        io=SimpleNamespace(gfile=gfile),
+    )
     # The sorting keeps 1,000 files open at once.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < enough:
         resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
-    gfile = SimpleNamespace(GFile=open, exists=os.path.exists, remove=os.remove)
-    stand_in = SimpleNamespace(
-        compat=SimpleNamespace(as_text=os.fsdecode),
-        errors=SimpleNamespace(ResourceExhaustedError=()),  # catches nothing
-        io=SimpleNamespace(gfile=gfile),
-    )
-    modules = (extractor, shuffle)
-    originals = [module.tf for module in modules]
-    try:
-        for module in modules:
-            module.tf = stand_in
-        yield
-    finally:
-        for module, original in zip(modules, originals, strict=True):
-            module.tf = original

@@ -73,6 +73,10 @@ class Vocabulary:
         """
         return self._processor.decode([int(i) for i in ids if i > UNK])
 
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The subwords as SentencePiece writes them: U+2581 for a space, "</s>" for EOS."""
+        return [self._processor.id_to_piece(int(i)) for i in ids]
+
     def normalize(self, line: str) -> str:
         """What `decode(encode(line))` gives back: SentencePiece's normalised line."""
         normalized = self._processor.normalize(_clean(line)).decode()

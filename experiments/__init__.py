@@ -1,0 +1,1 @@
+"""Tables and claims of the paper as commands: `python -m experiments.NAME`."""

@@ -1,0 +1,46 @@
+"""The whole path in minutes: train on the built-in corpus, translate its test split, score, plot.
+
+    python -m experiments.demo --workdir=runs/demo
+
+The test split's word combinations never occur in training, so the score is not one of memory.
+"""
+
+import logging
+import resource
+import sys
+import time
+from pathlib import Path
+
+from transformer_jax.command_line import Flag, exit_status, parse_flags, set_up_logs
+from transformer_jax.config_files import load_config, split_overrides
+from transformer_jax.reporting.metrics import read_metrics
+from transformer_jax.reporting.plots import plot_curves
+
+log = logging.getLogger("experiments.demo")
+CONFIG = Path(__file__).parent.parent / "configs" / "demo.py"
+WORKDIR = Flag("workdir", str, "FOLDER", "the run's folder", default="runs/demo")
+SENTENCE = "Yesterday the old teacher bought a big house because his daughter likes the garden."
+
+
+def main() -> None:
+    """Trains (or goes on), then prints scores, examples and the plots' paths."""
+    from transformer_jax.evaluation.attention import attention
+    from transformer_jax.evaluation.evaluate import evaluate
+    from transformer_jax.training.loop import train
+
+    arguments, overrides = split_overrides(sys.argv[1:])
+    workdir = parse_flags("demo", [WORKDIR], arguments)["workdir"]
+    start = time.monotonic()
+    train(load_config(str(CONFIG), overrides), workdir)
+    log.info("trained in %.0f s", time.monotonic() - start)
+    evaluate(workdir, examples=6)
+    print(f"\nsource      {SENTENCE}")
+    attention(workdir, sentence=SENTENCE, output=f"{workdir}/attention.png")
+    print(f"curves      {plot_curves(read_metrics(workdir), f'{workdir}/curves.png')}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    log.info("%.0f s in all, at most %.1f GiB of memory", time.monotonic() - start, peak)
+
+
+if __name__ == "__main__":
+    set_up_logs()
+    sys.exit(exit_status(main))

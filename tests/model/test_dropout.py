@@ -1,0 +1,141 @@
+"""Dropout's masks: their rate, their independence, and whose they are (a row of the global batch)."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_params, tiny_model
+from transformer_jax.model.dropout import Dropout, keep_mask, mix
+
+ROWS, LENGTH, FEATURES = 48, 40, 56
+SIGMAS = 5.0  # of a normal deviate: one chance in a million each
+
+
+def mask(seed=0, rows=range(ROWS), rate=0.5, length=LENGTH, features=FEATURES):
+    key = jax.random.fold_in(jax.random.key(7), seed)
+    rows = jnp.array(list(rows))
+    return np.asarray(keep_mask(key, rows, length, features, rate))
+
+
+def signs(*args, **kwargs):
+    """+1 and -1 with equal odds: products of independent signs average to 0."""
+    return mask(*args, **kwargs) * 2.0 - 1.0
+
+
+def assert_averages_to_0(products):
+    assert abs(products.mean()) < SIGMAS / np.sqrt(products.size)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5])
+def test_the_share_dropped_is_the_rate(rate):
+    dropped = (~mask(rate=rate)).sum()
+    count = ROWS * LENGTH * FEATURES
+    assert abs(dropped - rate * count) < SIGMAS * np.sqrt(count * rate * (1 - rate))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2], ids=["rows", "positions", "features"])
+def test_every_row_position_and_feature_is_dropped_at_the_rate(axis):
+    others = tuple({0, 1, 2} - {axis})
+    dropped, rate = ~mask(rate=0.1), 0.1
+    counts, trials = dropped.sum(others), dropped.size / dropped.shape[axis]
+    chi_square = ((counts - rate * trials) ** 2 / (trials * rate * (1 - rate))).sum()
+    freedom = dropped.shape[axis]  # its mean; its standard deviation is sqrt(2 freedom)
+    assert abs(chi_square - freedom) < SIGMAS * np.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2], ids=["rows", "positions", "features"])
+@pytest.mark.parametrize("distance", [1, 2, 8, 32])
+def test_neighbours_are_independent(axis, distance):
+    s = signs()
+    ahead = np.moveaxis(s, axis, 0)[distance:]
+    assert_averages_to_0(ahead * np.moveaxis(s, axis, 0)[:-distance])
+
+
+@pytest.mark.parametrize("axes", [(0, 1), (0, 2), (1, 2)])
+def test_corners_of_a_rectangle_are_independent(axes):
+    # A hash that adds or xors its coordinates without mixing passes every test of pairs.
+    s = np.moveaxis(signs(), axes, (0, 1))
+    assert_averages_to_0(s[1:, 1:] * s[1:, :-1] * s[:-1, 1:] * s[:-1, :-1])
+
+
+def test_pairs_fill_their_four_cells_as_independent_ones_do():
+    rate = 0.3
+    one, other = mask(0, rate=rate), mask(1, rate=rate)
+    expected = one.size * np.outer([rate, 1 - rate], [rate, 1 - rate])
+    counts = np.histogram2d(one.ravel(), other.ravel(), bins=2)[0]
+    chi_square = ((counts - expected) ** 2 / expected).sum()  # 3 degrees of freedom
+    assert chi_square < 30.7  # exceeded once in a million
+
+
+def test_keys_give_independent_masks():
+    assert_averages_to_0(signs(0) * signs(1))
+    assert (mask(0) == mask(0)).all()
+
+
+def test_a_row_has_its_mask_alone_or_in_any_batch():
+    whole = mask()
+    np.testing.assert_array_equal(mask(rows=[17]), whole[[17]])
+    np.testing.assert_array_equal(mask(rows=[40, 3, 9]), whole[[40, 3, 9]])
+    shorter = mask(length=LENGTH - 5, features=FEATURES - 3)
+    np.testing.assert_array_equal(shorter, whole[:, :-5, :-3])
+
+
+def test_what_is_kept_is_scaled_so_that_the_expectation_stays():
+    x = jnp.full((ROWS, LENGTH, FEATURES), 3.0, jnp.bfloat16)
+    got = Dropout(0.25).apply({}, x, jnp.arange(ROWS), rngs={"dropout": jax.random.key(0)})
+    assert got.dtype == jnp.bfloat16
+    values, counts = np.unique(np.asarray(got, np.float32), return_counts=True)
+    assert values.tolist() == [0.0, 4.0]
+    error = SIGMAS * np.sqrt(0.25 * 0.75 * x.size)
+    assert counts[0] == pytest.approx(0.25 * x.size, abs=error)
+
+
+def test_without_rows_or_at_rate_0_nothing_is_dropped():
+    x = jnp.ones((2, 3, 4))
+    assert Dropout(0.9).apply({}, x, None) is x
+    assert Dropout(0.0).apply({}, x, jnp.arange(2)) is x
+
+
+def test_mix_is_lowbias32_and_flips_half_of_the_bits():
+    def by_hand(x):
+        for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+            x = (x ^ (x >> shift)) * factor % 2**32
+        return x ^ (x >> 16)
+
+    words = np.random.default_rng(0).integers(0, 2**32, 4096, dtype=np.uint32)
+    mixed = np.asarray(mix(jnp.asarray(words)))
+    assert mixed[:9].tolist() == [by_hand(int(x)) for x in words[:9]]
+    for bit in range(32):
+        flipped = mixed ^ np.asarray(mix(jnp.asarray(words ^ np.uint32(1 << bit))))
+        share = np.unpackbits(flipped[:, None].view(np.uint8), axis=1).mean(0)
+        assert (abs(share - 0.5) < 0.05).all()
+
+
+def test_every_dropout_of_the_model_has_a_mask_of_its_own():
+    rows = length = 16
+    model = tiny_model(dropout=0.5, d_model=32)
+    batch = lay_out(random_pairs(0, [(length, length)] * rows), [[r] for r in range(rows)], 16, 16)
+
+    def is_dropout(module: nn.Module, method: str) -> bool:
+        return isinstance(module, Dropout)
+
+    _, aside = jax.jit(
+        lambda params, *inputs: model.apply(
+            {"params": params},
+            *inputs,
+            rngs={"dropout": jax.random.key(5)},
+            capture_intermediates=is_dropout,
+        )
+    )(random_params(model), *model_inputs(batch), jnp.arange(rows))
+    found = jax.tree_util.tree_leaves_with_path(aside["intermediates"])
+    outputs = [leaf for path, leaf in found if "dropout" in jax.tree_util.keystr(path)]
+    # Source and target embedding share a module when tied; 2 and 3 sublayers in each of 2 layers.
+    assert len(outputs) == 2 + 2 * (2 + 3)
+    masks = [np.where(np.asarray(x) == 0, -1.0, 1.0) for x in outputs]
+    assert {m.shape for m in masks} == {(rows, length, 32)}
+    for i, one in enumerate(masks):
+        assert_averages_to_0(one)
+        for other in masks[:i]:
+            assert_averages_to_0(one * other)

@@ -1,0 +1,310 @@
+"""The command line: what is called with what, exit status, and one line for a user's mistake."""
+
+import importlib
+import importlib.metadata
+import inspect
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transformer_jax.__main__ import COMMANDS, main
+from transformer_jax.config import Config, with_values
+from transformer_jax.errors import DataError
+
+PRESET = "def get_config(): return {'data': {'source': 'grammar'}, 'model': {'d_ff': 64}}"
+
+
+@pytest.fixture
+def called(monkeypatch) -> list[dict[str, Any]]:
+    """The keyword arguments of each call of a command, none of which does any work."""
+    calls: list[dict[str, Any]] = []
+    fake = types.ModuleType("fake_commands")
+    fake.command = lambda **arguments: calls.append(arguments)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "fake_commands", fake)
+    for name, command in COMMANDS.items():
+        monkeypatch.setitem(COMMANDS, name, command._replace(target="fake_commands:command"))
+    return calls
+
+
+@pytest.fixture
+def preset(tmp_path) -> str:
+    path = tmp_path / "preset.py"
+    path.write_text(PRESET)
+    return str(path)
+
+
+def python(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **options)
+
+
+# What is called with what ----------------------------------------------------------------------
+
+
+def test_train_is_called_with_the_config_and_its_overrides(called, preset):
+    config = ["--config", preset, "--config.model.d_k=16", "--config.decode.beam_size", "2"]
+    assert main(["train", *config, "--workdir=runs/x", "--init_from=runs/y"]) == 0
+    expected = with_values(
+        Config(),
+        {
+            "data.source": "grammar",
+            "model.d_ff": 64,
+            "model.d_k": 16,
+            "decode.beam_size": 2,
+            "train.init_from": "runs/y",
+        },
+    )
+    assert called == [{"config": expected, "workdir": "runs/x", "dry_run": False}]
+
+
+def test_dry_run_and_overrides_before_the_config(called, preset):
+    assert main(["train", "--config.seed=3", f"--config={preset}", "--workdir=w", "--dry_run"]) == 0
+    assert called[0]["dry_run"] is True
+    assert called[0]["config"].seed == 3
+
+
+def test_prepare_is_called_with_the_data(called, preset):
+    assert main(["prepare", f"--config={preset}"]) == 0
+    assert [list(call) for call in called] == [["data"]]
+    assert called[0]["data"].source == "grammar"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ["evaluate", "--workdir=w"],
+            {"workdir": "w", "split": "test", "src": None, "ref": None}
+            | {"checkpoint": "latest", "beam_size": None},
+        ),
+        (
+            ["evaluate", "--workdir=w", "--src=a", "--ref=b", "--checkpoint=7", "--beam_size=1"],
+            {"workdir": "w", "split": "test", "src": "a", "ref": "b"}
+            | {"checkpoint": "7", "beam_size": 1},
+        ),
+        (["average", "--workdir=w"], {"workdir": "w", "last": 5}),
+        (["average", "--workdir=w", "--last=20"], {"workdir": "w", "last": 20}),
+    ],
+)
+def test_flags_become_arguments(called, arguments, expected):
+    assert main(arguments) == 0
+    assert called == [expected]
+
+
+def test_translate_reads_and_writes_bytes(called, monkeypatch):
+    streams = types.SimpleNamespace(buffer=object())
+    monkeypatch.setattr(sys, "stdin", streams)
+    out = sys.stdout
+    assert main(["translate", "--workdir=w", "--n_best=3", "--scores", "--length_penalty=1"]) == 0
+    expected = {"checkpoint": "latest", "beam_size": None, "length_penalty": 1.0}
+    expected |= {"workdir": "w", "n_best": 3, "scores": True}
+    assert called == [expected | {"stdin": streams.buffer, "stdout": out.buffer}]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_a_function_that_takes_these_arguments(name, preset, monkeypatch):
+    module, _, function = COMMANDS[name].target.partition(":")
+    real = getattr(importlib.import_module(module), function)
+    bound = []
+    fake = types.ModuleType("fake_commands")
+    signature = inspect.signature(real)
+    fake.command = lambda **arguments: bound.append(signature.bind(**arguments))
+    monkeypatch.setitem(sys.modules, "fake_commands", fake)
+    command = COMMANDS[name]._replace(target="fake_commands:command")
+    monkeypatch.setitem(COMMANDS, name, command)
+    given = {"config": f"--config={preset}", "workdir": "--workdir=w"}
+    arguments = [given[flag.name] for flag in command.flags if flag.name in given]
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=None))
+    assert main([name, *arguments]) == 0
+    assert len(bound) == 1
+
+
+# A user's mistakes -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "name a command first: train, translate, evaluate, average, prepare."),
+        (["--workdir=x", "train"], "name a command first"),
+        (["trian"], "'trian' is not a command. Did you mean train?"),
+        (["zzz"], "'zzz' is not a command. Commands: train, translate"),
+        (["train", "--workdir=w"], "train needs --config=FILE"),
+        (["train", "--config=PRESET"], "train needs --workdir=FOLDER"),
+        (["train", "--config=PRESET", "--workdir="], "train needs --workdir=FOLDER"),
+        (["evaluate"], "evaluate needs --workdir=FOLDER"),
+        (["train", "--wrokdir=w"], "'wrokdir'. Did you mean: workdir"),
+        (["train", "PRESET", "--workdir=w", "--config=PRESET"], "train does not take '"),
+        (["average", "--workdir=w", "--last=many"], "--last=many"),
+        (["average", "--workdir"], "workdir"),
+        (["average", "--workdir=w", "--dry_run"], "'dry_run'"),
+        (["translate", "--workdir=w", "--scores=perhaps"], "--scores=perhaps"),
+        (["train", "--config=nowhere.py", "--workdir=w"], "nowhere.py: there is no such file"),
+        (["train", "--config=BROKEN", "--workdir=w"], "line 3: NameError: name 'oops'"),
+        (["train", "--config=PRESET:big", "--workdir=w"], "takes no argument"),
+        (["train", "--config=PRESET", "--workdir=w", "--config.model.d_modle=3"], "model.d_model?"),
+        (
+            ["train", "--config=PRESET", "--workdir=w", "--config.model.d_k=abc"],
+            "d_k=abc: expected int",
+        ),
+        (["train", "--config=PRESET", "--workdir=w", "--config.model.dropout=1"], "not in [0, 1)"),
+        (["prepare", "--config=PRESET", "--config.train.steps=0"], "train.steps=0 is below 1"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(called, arguments, said, preset, tmp_path, capsys):
+    broken = tmp_path / "broken.py"
+    broken.write_text("def get_config():\n    '''\n    '''; oops\n    return {}\n")
+    arguments = [a.replace("PRESET", preset).replace("BROKEN", str(broken)) for a in arguments]
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and called == []
+    assert err.startswith("transformer-jax: ") and err.count("\n") == 1 and err.endswith("\n")
+    assert said in err
+
+
+def test_a_command_s_user_error_is_one_line_however_it_is_broken(monkeypatch, capsys):
+    def fail() -> None:
+        raise DataError("sides differ:\n  3 lines\n  4 lines")
+
+    assert run_fake(monkeypatch, fail) == 2
+    assert capsys.readouterr() == ("", "transformer-jax: sides differ: 3 lines 4 lines\n")
+
+
+def run_fake(monkeypatch, action) -> int:
+    fake = types.ModuleType("fake_commands")
+    fake.command = lambda **_: action()
+    monkeypatch.setitem(sys.modules, "fake_commands", fake)
+    command = COMMANDS["average"]._replace(target="fake_commands:command")
+    monkeypatch.setitem(COMMANDS, "average", command)
+    return main(["average", "--workdir=w"])
+
+
+def test_what_is_no_user_s_mistake_keeps_its_traceback(monkeypatch):
+    with pytest.raises(ZeroDivisionError):
+        run_fake(monkeypatch, lambda: 1 / 0)
+
+
+def test_an_interrupt_is_quiet(monkeypatch, capsys):
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    assert run_fake(monkeypatch, interrupt) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+# In a process of its own -----------------------------------------------------------------------
+
+FAKE = """
+import logging, sys, types
+from transformer_jax.__main__ import COMMANDS, main
+fake = types.ModuleType("fake_commands")
+def command(**_):
+    {body}
+fake.command = command
+sys.modules["fake_commands"] = fake
+COMMANDS["average"] = COMMANDS["average"]._replace(target="fake_commands:command")
+sys.exit(main(["average", "--workdir=w"]))
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["-h"], *([name, "--help"] for name in COMMANDS)]
+)
+def test_help_is_fast_and_complete(arguments):
+    """Fast: none of the heavy libraries is imported for it."""
+    done = python(
+        "import sys; from transformer_jax.__main__ import main\n"
+        f"status = main({arguments})\n"
+        "heavy = {'jax', 'flax', 'numpy', 'orbax', 'tensorflow_datasets'} & sys.modules.keys()\n"
+        "sys.exit(f'imported {heavy}' if heavy else status)"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: python -m transformer_jax ")
+    command = COMMANDS.get(arguments[0])
+    words = [f"--{flag.name}" for flag in command.flags] if command else list(COMMANDS)
+    for word in words:
+        assert sum(line.startswith(f"  {word}") for line in done.stdout.splitlines()) >= 1, word
+    assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+def test_the_module_runs_and_its_status_is_the_process_s():
+    done = subprocess.run(
+        [sys.executable, "-m", "transformer_jax", "trian"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1 and "Did you mean train?" in done.stderr
+
+
+def test_the_installed_name_is_the_same_program():
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name="transformer-jax")
+    assert script.load() is main
+
+
+def test_a_bug_is_status_1_with_a_traceback():
+    done = python(FAKE.format(body="1 / 0"))
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr and "ZeroDivisionError" in done.stderr
+
+
+def test_logs_go_to_standard_error_and_other_packages_only_warn():
+    body = "; ".join(
+        [
+            "print('a result')",
+            "logging.getLogger('transformer_jax.x').info('progress')",
+            "logging.getLogger('another').info('chatter')",
+            "logging.getLogger('another').warning('trouble')",
+        ]
+    )
+    done = python(FAKE.format(body=body))
+    assert (done.returncode, done.stdout) == (0, "a result\n")
+    assert [line[9:] for line in done.stderr.splitlines()] == ["progress", "trouble"]
+
+
+@pytest.mark.parametrize("how", ["print(i, flush=True)", "sys.stdout.buffer.write(b'x' * 4096)"])
+def test_a_reader_that_goes_away_ends_the_command_quietly(how):
+    code = FAKE.format(body=f"for i in range(100_000): {how}")
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.read(1)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(30) == 128 + 13
+
+
+def test_a_reader_that_goes_away_after_the_last_line_is_noticed_at_the_flush():
+    """What is left in the buffer is written after the command has returned."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-c", FAKE.format(body="print('x')")],
+        stdout=write,
+        stderr=subprocess.PIPE,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (128 + 13, b"")
+
+
+def test_another_broken_pipe_is_a_bug_like_any_other():
+    done = python(FAKE.format(body="raise BrokenPipeError('of a worker')"))
+    assert done.returncode == 1
+    assert "of a worker" in done.stderr
+
+
+def test_a_misplaced_config_writes_nothing(tmp_path, preset):
+    done = subprocess.run(
+        [sys.executable, "-m", "transformer_jax", "train", f"--config={preset}"]
+        + ["--workdir=run", "--config.model.num_heads=7"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 2
+    assert "model.d_model=512 is not divisible by model.num_heads=7" in done.stderr
+    assert not Path(tmp_path, "run").exists()

@@ -1,0 +1,290 @@
+"""Batches: what stands where, each pair once an epoch, batch n the same however it is reached."""
+
+import itertools
+import pickle
+import threading
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.text.batches import (
+    Batch,
+    TrainSource,
+    bucket_lengths,
+    bucket_rows,
+    packed_batch,
+    rows_per_batch,
+    scoring_batches,
+    train_batches,
+    translation_batches,
+)
+from transformer_jax.text.encoded import EncodedPairs, encode_corpus
+from transformer_jax.text.packing import plan_rows
+
+EOS = 1
+SRC_ROW, TGT_ROW = 24, 32
+
+
+def corpus(lengths: list[tuple[int, int]]) -> EncodedPairs:
+    """Pairs of the given lengths, EOS included, whose ids are all different."""
+    next_id = itertools.count(2)
+    sides = [
+        [[next(next_id) for _ in range(pair[side] - 1)] + [EOS] for pair in lengths]
+        for side in (0, 1)
+    ]
+    ids = [np.array(sum(side, []), np.int32) for side in sides]
+    offsets = [np.cumsum([0, *map(len, side)], dtype=np.int64) for side in sides]
+    return EncodedPairs(ids[0], offsets[0], ids[1], offsets[1])
+
+
+RANDOM = np.random.default_rng(0)
+ENCODED = corpus(RANDOM.integers(1, 20, (200, 2)).tolist())
+PLAN = plan_rows(ENCODED.src_lengths(), ENCODED.tgt_lengths(), SRC_ROW, TGT_ROW, seed=0)
+KEPT = Counter(
+    (tuple(ENCODED.src(i).tolist()), tuple(ENCODED.tgt(i).tolist())) for i in PLAN.pair_order
+)
+
+
+def pairs_in(batch: Batch) -> Counter:
+    """The sentence pairs of a batch, put together again from ids, segments and positions."""
+    found: Counter = Counter()
+    for row in range(len(batch.src_ids)):
+        assert set(batch.src_segments[row]) - {0} == set(batch.tgt_segments[row]) - {0}
+        for segment in set(batch.src_segments[row]) - {0}:
+            pair = []
+            for ids, segments, positions in (batch[:3], batch[3:]):
+                here = segments[row] == segment
+                assert positions[row][here].tolist() == list(range(here.sum()))
+                pair.append(tuple(ids[row][here].tolist()))
+            found[tuple(pair)] += 1
+    return found
+
+
+def same(one: Batch, two: Batch) -> bool:
+    """Whether two batches are equal in every array, type included."""
+    return all(
+        a.dtype == b.dtype == np.int32 and np.array_equal(a, b)
+        for a, b in zip(one, two, strict=True)
+    )
+
+
+def stack(batches: list[Batch]) -> Batch:
+    """Batches as one, row after row."""
+    return Batch(*(np.concatenate(sides) for sides in zip(*batches, strict=True)))
+
+
+# Training -------------------------------------------------------------------------------------
+
+
+def test_a_packed_batch_by_hand():
+    encoded = corpus([(3, 2), (2, 4), (5, 2)])  # source 2 3 E, 4 E, 5 6 7 8 E; target 9 E, ...
+    plan = plan_rows(encoded.src_lengths(), encoded.tgt_lengths(), 5, 7, seed=0)
+    object.__setattr__(plan, "pair_order", np.array([1, 0, 2]))
+    object.__setattr__(plan, "row_starts", np.array([0, 2, 3]))
+    got = packed_batch(encoded, plan, np.array([1, 0]))
+    assert got.src_ids.tolist() == [[5, 6, 7, 8, EOS], [4, EOS, 2, 3, EOS]]
+    assert got.src_segments.tolist() == [[1, 1, 1, 1, 1], [1, 1, 2, 2, 2]]
+    assert got.src_positions.tolist() == [[0, 1, 2, 3, 4], [0, 1, 0, 1, 2]]
+    assert got.tgt_ids.tolist() == [[13, EOS, 0, 0, 0, 0, 0], [10, 11, 12, EOS, 9, EOS, 0]]
+    assert got.tgt_segments.tolist() == [[1, 1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 2, 2, 0]]
+    assert got.tgt_positions.tolist() == [[0, 1, 0, 0, 0, 0, 0], [0, 1, 2, 3, 0, 1, 0]]
+    assert {side.dtype for side in got} == {np.dtype(np.int32)}
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64, 3 * len(PLAN) + 1])
+def test_every_epoch_holds_every_pair_once_in_an_order_of_its_own(rows):
+    source = TrainSource(ENCODED, PLAN, rows, seed=0)
+    epochs = 3
+    stream = stack([source[n] for n in range(-(-epochs * len(PLAN) // rows))])
+    assert stream.src_ids.shape[1:] == (SRC_ROW,) and stream.tgt_ids.shape[1:] == (TGT_ROW,)
+    parts = [
+        Batch(*(side[epoch * len(PLAN) : (epoch + 1) * len(PLAN)] for side in stream))
+        for epoch in range(epochs)
+    ]
+    for part in parts:
+        assert pairs_in(part) == KEPT
+    assert not any(same(one, two) for one, two in itertools.combinations(parts, 2))
+
+
+def test_the_stream_does_not_depend_on_the_rows_of_a_batch():
+    whole = TrainSource(ENCODED, PLAN, 120, seed=0)[1]
+    small = [TrainSource(ENCODED, PLAN, 8, seed=0)[n] for n in range(15, 30)]
+    assert same(whole, stack(small))
+
+
+def test_another_seed_is_another_order():
+    source, other = (TrainSource(ENCODED, PLAN, len(PLAN), seed) for seed in (0, 1))
+    assert not same(source[0], other[0])
+    assert pairs_in(source[0]) == pairs_in(other[0]) == KEPT
+
+
+@pytest.mark.parametrize("start", [0, 5, 1_000_003])
+def test_an_iterator_started_at_n_goes_on_where_another_stopped(start):
+    source = TrainSource(ENCODED, PLAN, 16, seed=0)
+    for begin in (max(start - 3, 0), start):
+        batches = train_batches(ENCODED, PLAN, 16, seed=0, start_batch=begin)
+        for number in range(begin, start + 4):
+            assert same(next(batches), source[number])
+        batches.close()
+
+
+def test_processes_share_the_rows_of_every_batch():
+    whole = train_batches(ENCODED, PLAN, 12, seed=0, start_batch=3)
+    shares = [
+        train_batches(ENCODED, PLAN, 12, seed=0, start_batch=3, process_index=i, process_count=3)
+        for i in range(3)
+    ]
+    for _ in range(5):
+        assert same(next(whole), stack([next(share) for share in shares]))
+    for batches in (whole, *shares):
+        batches.close()
+
+
+def test_rows_that_processes_cannot_share_are_an_error_at_once():
+    with pytest.raises(ConfigError, match=r"12 rows .* 5 processes: set train\.rows_multiple"):
+        train_batches(ENCODED, PLAN, 12, seed=0, process_count=5)
+
+
+def test_worker_processes_make_the_same_batches_and_end(tmp_path):
+    class Characters:
+        size, digest = 200, "characters"
+
+        def encode_lines(self, lines):
+            return [np.array([ord(c) for c in line], np.int32) for line in lines]
+
+    encoded = encode_corpus(
+        [("ab" * (i % 9), "c" * 9) for i in range(99)], Characters(), tmp_path, ""
+    )
+    plan = plan_rows(encoded.src_lengths(), encoded.tgt_lengths(), SRC_ROW, TGT_ROW, seed=0)
+    source = TrainSource(encoded, plan, 8, seed=0)
+    assert len(pickle.dumps(source)) < 10_000
+    batches = train_batches(encoded, plan, 8, seed=0, start_batch=4, num_workers=2)
+    for number in range(4, 12):
+        assert same(next(batches), source[number])
+    batches.close()
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+def test_close_ends_the_thread():
+    before = threading.active_count()
+    batches = train_batches(ENCODED, PLAN, 8, seed=0)
+    next(batches)
+    assert threading.active_count() > before
+    batches.close()
+    for thread in threading.enumerate():
+        if "grain-prefetch" in thread.name:
+            thread.join(5)
+    assert threading.active_count() == before
+
+
+def test_a_batch_may_be_changed_by_its_owner():
+    batches = train_batches(ENCODED, PLAN, 8, seed=0)
+    batch = next(batches)
+    batch.src_ids[:] = 0
+    batches.close()
+    assert TrainSource(ENCODED, PLAN, 8, seed=0)[0].src_ids.any()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "row_length", "fill", "multiple", "rows"),
+    [
+        (25_000, 256, 1.0, 8, 96),  # 97.7 rows
+        (25_000, 256, 0.9, 8, 112),  # 108.5 rows, 13.6 multiples
+        (25_000, 128, 0.99, 1, 197),
+        (10, 256, 1.0, 8, 8),
+        (4_096, 64, 0.5, 32, 128),
+    ],
+)
+def test_rows_of_a_batch_are_the_nearest_multiple(tokens, row_length, fill, multiple, rows):
+    assert rows_per_batch(tokens, row_length, fill, multiple) == rows
+
+
+# Scoring and translation ----------------------------------------------------------------------
+
+
+def test_buckets_are_few_and_end_at_the_longest():
+    assert bucket_lengths(512) == (16, 32, 64, 128, 256, 512)
+    assert bucket_lengths(100) == (16, 32, 64, 100)
+    assert bucket_lengths(16) == (16,)
+    assert bucket_lengths(10) == (10,)
+    assert bucket_lengths(100, longest=100) == (16, 32, 64, 100)
+    assert bucket_lengths(100, longest=401) == (16, 32, 64, 100, 200, 400, 800)
+
+
+def test_rows_of_a_bucket_fill_the_tokens():
+    assert [bucket_rows(n, 4_096) for n in (16, 100, 4_096, 8_192)] == [256, 40, 1, 1]
+    assert [bucket_rows(n, 4_096, 8) for n in (16, 100, 500, 8_192)] == [256, 40, 8, 8]
+
+
+lengths = st.integers(1, 90)
+
+
+@given(st.lists(st.tuples(lengths, lengths), max_size=60), st.sampled_from([1, 2, 4]))
+def test_scoring_answers_every_pair_once(pairs, multiple):
+    encoded = corpus(pairs)
+    answered: Counter = Counter()
+    shapes = {}
+    for batch, indices in scoring_batches(encoded, 100, max_length=20, rows_multiple=multiple):
+        rows, bucket = batch.src_ids.shape
+        assert batch.tgt_ids.shape == (rows, bucket)
+        assert bucket in (16, 20, 40, 80, 160) and rows % multiple == 0
+        assert shapes.setdefault(bucket, rows) == rows == bucket_rows(bucket, 100, multiple)
+        assert {side.dtype for side in (*batch, indices)} == {np.dtype(np.int32)}
+        for row, index in enumerate(indices):
+            sides = [(batch[:3], encoded.src), (batch[3:], encoded.tgt)]
+            for (ids, segments, positions), sentence in sides:
+                want = sentence(index).tolist() if index >= 0 else []
+                padding = [0] * (bucket - len(want))
+                assert ids[row].tolist() == want + padding
+                assert segments[row].tolist() == [1] * len(want) + padding
+                assert positions[row].tolist() == [*range(len(want)), *padding]
+            if index >= 0:
+                longer = max(len(encoded.src(index)), len(encoded.tgt(index)))
+                assert longer <= bucket and (bucket == 16 or longer > bucket // 2)
+                answered[int(index)] += 1
+        assert (indices >= 0).any()
+    assert answered == Counter(range(len(pairs)))
+
+
+def test_packed_and_unpacked_batches_hold_the_same_pairs():
+    unpacked: Counter = Counter()
+    for batch, _ in scoring_batches(ENCODED, 256, max_length=32):
+        unpacked += pairs_in(batch)
+    left_out = Counter(
+        {pair: count for pair, count in unpacked.items() if min(map(len, pair)) == 1}
+    )
+    assert unpacked - left_out == KEPT
+    assert left_out.total() == PLAN.empty > 0 == PLAN.too_long
+
+
+@given(st.lists(st.lists(st.integers(4, 99), max_size=50), max_size=60), st.sampled_from([1, 4]))
+def test_translation_answers_every_sentence_once(sentences, multiple):
+    answered: Counter = Counter()
+    shapes = {}
+    for ids, real, indices in translation_batches(sentences, 64, 20, multiple):
+        rows, bucket = ids.shape
+        assert shapes.setdefault(bucket, rows) == rows and rows % multiple == 0
+        assert {side.dtype for side in (ids, real, indices)} == {np.dtype(np.int32)}
+        for row, index in enumerate(indices):
+            want = sentences[index] if index >= 0 else []
+            assert ids[row].tolist() == want + [0] * (bucket - len(want))
+            assert real[row] == len(want)
+            answered.update([int(index)] if index >= 0 else [])
+    assert answered == Counter(range(len(sentences)))
+    assert set(shapes) <= {16, 20, 40, 80}
+
+
+def test_the_longest_come_first():
+    sentences = [[5] * n for n in (3, 60, 17, 1, 33, 18)]
+    order = [
+        int(index)
+        for batch in translation_batches(sentences, 64, 64)
+        for index in batch.indices
+        if index >= 0
+    ]
+    assert order == [1, 4, 5, 2, 0, 3]

@@ -1,0 +1,296 @@
+"""Lines to subwords and back, for every string; training that repeats; errors of one line."""
+
+import dataclasses
+import io
+import os
+import pickle
+import re
+
+import pytest
+import sentencepiece
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from transformer_jax.config import VocabularyConfig
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.text import vocabulary as module
+from transformer_jax.text.vocabulary import (
+    BOS,
+    EOS,
+    PAD,
+    UNK,
+    Vocabulary,
+    load_vocabulary,
+    train_vocabulary,
+)
+
+WORDS = "Hund Katze läuft über Straße dog cat runs across the street Zug train kommt comes".split()
+LINES = [
+    " ".join(WORDS[(7 * i + j * j) % len(WORDS)] for j in range(3 + i % 9)) for i in range(400)
+]
+CONFIG = VocabularyConfig(size=330)
+WHITE = re.compile("[ \u2581]+")
+
+anything = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+def trained(**changes) -> Vocabulary:
+    """A vocabulary of LINES."""
+    return train_vocabulary(LINES, dataclasses.replace(CONFIG, **changes), seed=0)
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    """With the default normalization."""
+    return trained()
+
+
+def squeezed(line: str) -> str:
+    """The line with each run of white space one space, and none at its ends."""
+    return " ".join(part for part in WHITE.split(line) if part)
+
+
+# There and back -------------------------------------------------------------------------------
+
+IDENTITY = trained(normalization="identity")
+NMT_NFKC = trained(normalization="nmt_nfkc")
+UNIGRAM = trained(kind="unigram", normalization="nfkc_cf", size=290)
+
+
+@given(anything)
+@example("\x00 a\x00")
+@example("\u2581 a \u2581\u2581b\u2581")
+@example("<s> <0x41> </s> <unk> \u2047")
+@example("\ufffd\U0010ffff\ufdfa\t\r\n\x85")
+def test_decode_of_encode_is_the_line_itself_without_normalization(line):
+    ids = IDENTITY.encode(line)
+    assert IDENTITY.decode(ids) == squeezed(line) == IDENTITY.normalize(line)
+    assert all(UNK < i < IDENTITY.size for i in ids)
+
+
+@pytest.mark.parametrize("vocabulary", [NMT_NFKC, UNIGRAM], ids=["bpe", "unigram"])
+@given(line=anything)
+@example(line="\x00 a\x00")
+@example(line="\u2581 a \u2581\u2581b\u2581")
+@example(line="ﬁ Å ½ ①　ｗ\u200b\ufeff\x7f")
+def test_decode_of_encode_is_sentencepiece_s_normalised_line(vocabulary, line):
+    reference = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.model)
+    ids = vocabulary.encode(line)
+    assert vocabulary.decode(ids) == squeezed(reference.normalize(line))
+    assert vocabulary.decode(ids) == vocabulary.normalize(line)
+    assert all(UNK < i < vocabulary.size for i in ids)
+
+
+def test_nfkc_is_the_default_and_is_seen(vocabulary):
+    assert VocabularyConfig().normalization == "nmt_nfkc"
+    assert vocabulary.normalize("ﬁ\u3000½") == "fi 1⁄2"
+    assert IDENTITY.normalize("ﬁ\u3000½") == "ﬁ\u3000½"
+    assert UNIGRAM.normalize("HUND") == "hund"
+
+
+def test_a_lone_surrogate_becomes_a_question_mark(vocabulary):
+    assert vocabulary.decode(vocabulary.encode("a\ud800b")) == vocabulary.normalize("a?b") == "a?b"
+
+
+def test_a_line_of_200_kb_is_encoded_whole(vocabulary):
+    for line in ("Hund läuft " * 18_000, "ß" * 100_000, "日本" * 33_000):
+        assert vocabulary.decode(vocabulary.encode(line)) == line.strip()
+
+
+def test_many_lines_encode_as_each_alone(vocabulary):
+    lines = [*LINES, "", " ", "\x00", "\ud800", "日本"] * 3
+    encoded = vocabulary.encode_lines(lines)
+    assert [ids.tolist() for ids in encoded] == [vocabulary.encode(line) for line in lines]
+    assert encoded[0].dtype == "int32"
+    assert vocabulary.encode_lines([]) == []
+
+
+def test_control_ids_are_left_out_wherever_they_stand(vocabulary):
+    ids = vocabulary.encode("Hund läuft")
+    mixed = [BOS, PAD, ids[0], EOS, *ids[1:], UNK, EOS, PAD]
+    assert vocabulary.decode(mixed) == "Hund läuft"
+    assert vocabulary.decode([PAD, EOS]) == vocabulary.decode([]) == ""
+
+
+def test_an_id_of_the_padded_rows_is_an_error(vocabulary):
+    with pytest.raises(IndexError):
+        vocabulary.decode([vocabulary.size])
+
+
+# Training -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_the_size_counts_bytes_and_control_pieces(kind):
+    got = trained(kind=kind, size=290)
+    reference = sentencepiece.SentencePieceProcessor(model_proto=got.model)
+    assert got.size == reference.vocab_size() == 290
+    assert [reference.id_to_piece(i) for i in range(4)] == ["<pad>", "</s>", "<s>", "<unk>"]
+    assert sum(reference.is_byte(i) for i in range(290)) == 256
+    assert got.padded_size == 384
+
+
+def test_a_size_that_is_a_multiple_of_128_is_not_padded(monkeypatch, vocabulary):
+    sizes = {1: 128, 127: 128, 128: 128, 129: 256, 37_000: 37_120}
+    for size, padded in sizes.items():
+        monkeypatch.setattr(Vocabulary, "size", size)
+        assert vocabulary.padded_size == padded
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_the_same_lines_give_the_same_bytes(kind):
+    one, two = trained(kind=kind, size=290), trained(kind=kind, size=290)
+    assert one.model == two.model
+    assert one.digest == two.digest != trained(kind=kind, size=289).digest
+    assert len(one.digest) == 64
+
+
+def test_the_model_s_bytes_do_not_follow_the_number_of_cores(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert trained().model == NMT_NFKC.model
+
+
+def test_a_common_word_is_one_piece_and_a_rare_character_is_bytes(vocabulary):
+    assert len(vocabulary.encode("Straße")) == 1
+    rare = train_vocabulary([*LINES, "日"], CONFIG, seed=0)
+    assert "日" not in rare._processor.id_to_piece(list(range(rare.size)))
+    assert rare.decode(rare.encode("日")) == "日"
+
+
+def test_no_part_of_a_long_line_is_skipped():
+    config = dataclasses.replace(CONFIG, size=279)
+    got = train_vocabulary(["Hund " * 2_000 + "Katze " * 2_000], config, seed=0)
+    assert [len(got.encode(word)) for word in ("Hund", "Katze")] == [1, 1]
+
+
+def test_more_than_max_lines_are_sampled_by_the_seed():
+    config = dataclasses.replace(CONFIG, max_lines=100, size=290)
+    models = {seed: train_vocabulary(iter(LINES), config, seed).model for seed in (0, 1)}
+    assert models[0] == train_vocabulary(LINES, config, seed=0).model != models[1]
+
+
+def test_every_line_is_as_likely_to_be_sampled():
+    lines = [str(i) for i in range(12)]
+    counts = dict.fromkeys(lines, 0)
+    for seed in range(3_000):
+        sample = list(module._sample(lines, 4, seed))
+        assert len(set(sample)) == 4
+        for line in sample:
+            counts[line] += 1
+    # 1,000 expected; the standard deviation is 26.
+    assert all(870 < count < 1_130 for count in counts.values()), counts
+    assert list(module._sample(lines, 12, 0)) == lines
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_too_large_a_size_names_the_largest_that_works(kind):
+    with pytest.raises(ConfigError, match=r"vocabulary\.size=9000 .* or less") as caught:
+        trained(kind=kind, size=9_000)
+    assert "\n" not in str(caught.value)
+    largest = int(re.search(r"size to (\d+) or less", str(caught.value))[1])
+    assert trained(kind=kind, size=largest).size == largest
+    with pytest.raises(ConfigError, match=f"to {largest} or less"):
+        trained(kind=kind, size=largest + 1)
+
+
+def test_too_small_a_size_names_the_smallest_that_works():
+    with pytest.raises(ConfigError, match=r"vocabulary\.size=261 .* or more") as caught:
+        trained(size=261)
+    smallest = int(re.search(r"size to (\d+) or more", str(caught.value))[1])
+    assert trained(size=smallest).size == smallest
+    with pytest.raises(ConfigError, match=f"to {smallest} or more"):
+        trained(size=smallest - 1)
+
+
+@pytest.mark.parametrize("lines", [[], ["", " ", "\u2581"]])
+def test_no_text_is_an_error_of_the_data(lines):
+    with pytest.raises(DataError, match=r"no text .*data\.path"):
+        train_vocabulary(lines, CONFIG, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "word"}, r"vocabulary\.kind='word' is not one of bpe, unigram"),
+        ({"normalization": "nfd"}, r"vocabulary\.normalization='nfd' is not one of nmt_nfkc, "),
+        ({"size": -1}, r"vocabulary\.size=-1"),
+    ],
+)
+def test_a_key_that_cannot_be_is_named(change, message):
+    with pytest.raises(ConfigError, match=message):
+        trained(**change)
+
+
+def test_the_library_writes_nothing(capfd):
+    trained()
+    for bad in (lambda: trained(size=9_000), lambda: Vocabulary(b""), lambda: Vocabulary(b"x")):
+        with pytest.raises((ConfigError, DataError)):
+            bad()
+    assert capfd.readouterr() == ("", "")
+
+
+# Files ----------------------------------------------------------------------------------------
+
+
+def test_a_saved_vocabulary_is_the_same(tmp_path, vocabulary):
+    path = tmp_path / "run" / "vocabulary.model"
+    vocabulary.save(path)
+    loaded = load_vocabulary(path)
+    assert (loaded.digest, loaded.encode("Katze")) == (
+        vocabulary.digest,
+        vocabulary.encode("Katze"),
+    )
+    assert os.listdir(path.parent) == ["vocabulary.model"]
+
+
+def test_a_save_that_fails_leaves_the_file_that_was(tmp_path, monkeypatch, vocabulary):
+    path = tmp_path / "vocabulary.model"
+    path.write_text("before")
+    monkeypatch.setattr(os, "replace", lambda *paths: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        vocabulary.save(path)
+    assert [entry.read_text() for entry in tmp_path.iterdir()] == ["before"]
+
+
+def test_a_pickled_vocabulary_is_the_same(vocabulary):
+    copy = pickle.loads(pickle.dumps(vocabulary))
+    assert (copy.digest, copy.encode("Katze")) == (vocabulary.digest, vocabulary.encode("Katze"))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"<pad>\t0\n</s>\t0\n", b"\x00" * 100, NMT_NFKC.model[:-9]]
+)
+def test_a_file_that_is_no_model_is_refused(tmp_path, content):
+    path = tmp_path / "some.vocab"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"some\.vocab is no SentencePiece model"):
+        load_vocabulary(path)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"none\.model: No such file"):
+        load_vocabulary(tmp_path / "none.model")
+    with pytest.raises(DataError, match="Is a directory"):
+        load_vocabulary(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"byte_fallback": True}, r"= \(-1, 2, 1, 0\) and byte fallback"),
+        ({"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3}, "and no byte fallback"),
+    ],
+)
+def test_a_model_of_another_form_is_refused_with_the_flags_to_train_it(options, found):
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES),
+        model_writer=written,
+        minloglevel=3,
+        vocab_size=300,
+        **options,
+        hard_vocab_limit=False,
+        model_type="unigram",
+    )
+    with pytest.raises(DataError, match=f"theirs has .*{found}.*--pad_id=0 .*--byte_fallback"):
+        Vocabulary(written.getvalue(), "theirs")

@@ -1,0 +1,262 @@
+"""One update: against a hand-written one, where it must be skipped, and however it is cut up."""
+
+import functools
+import types
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.fixtures.tiny import (
+    SIZES,
+    VOCABULARY,
+    lay_out,
+    random_pairs,
+    relative_error,
+    tiny_model,
+)
+from transformer_jax.config import Config, ModelConfig, TrainConfig
+from transformer_jax.model.transformer import Transformer
+from transformer_jax.text.vocabulary import BOS
+from transformer_jax.training.optimizer import make_optimizer
+from transformer_jax.training.state import TrainState, Window, init_params, init_state
+from transformer_jax.training.step import (
+    accumulated_gradients,
+    make_loss_fn,
+    make_train_step,
+)
+
+# Source subwords that make the stand-in model misbehave.
+INFINITE_LOSS, NAN_GRADIENT, NOISE = 38, 39, 40
+ROWS = 8
+
+
+class Bigrams:
+    """A stand-in for the Transformer whose update is worked by hand: logits = table[previous subword]."""
+
+    vocabulary_size = VOCABULARY
+
+    def apply(self, variables, src_ids, _segments, _positions, input_ids, *target, rngs):
+        rows_B = target[-1]
+        table = variables["params"]["table"]
+        nan_gradient = (src_ids == NAN_GRADIENT).any()
+        # sqrt(0) has a value but no derivative; sqrt(1) = 1 adds the same to every logit.
+        bump = jnp.sqrt(jnp.where(nan_gradient, 0.0 * table.sum(), 1.0))
+        noise_BV = noise(rngs["dropout"], rows_B) * (src_ids == NOISE).any()
+        infinite = (src_ids == INFINITE_LOSS).any()
+        logits = table[input_ids] + bump + noise_BV[:, None]
+        return jnp.where(infinite & (jnp.arange(VOCABULARY) == 1), -jnp.inf, logits)
+
+
+def noise(key, rows_B):
+    """What stands for dropout: it depends on the key and on the row of the global batch."""
+    return (1.0 + rows_B[:, None]) * jax.random.normal(key, (VOCABULARY,))
+
+
+class Update(NamedTuple):
+    smoothed_nats: float
+    nats: float
+    correct: float
+    tokens: int
+    grad: np.ndarray  # of the smoothed nats a token
+
+
+def by_hand(table, batch, smoothing, noise_BV=None) -> Update:
+    """The sums and the gradient of the bigram model, one subword at a time, in float64."""
+    smoothed = nats = correct = tokens = 0
+    grad = np.zeros_like(table)
+    for row, position in zip(*np.nonzero(batch.tgt_segments), strict=True):
+        target = batch.tgt_ids[row, position]
+        start = batch.tgt_positions[row, position] == 0
+        previous = BOS if start else batch.tgt_ids[row, position - 1]
+        logits = table[previous] + (0.0 if noise_BV is None else noise_BV[row])
+        p = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+        q = np.full(VOCABULARY, smoothing / VOCABULARY)
+        q[target] += 1 - smoothing
+        smoothed -= q @ np.log(p)
+        nats -= np.log(p[target])
+        correct += p.argmax() == target
+        tokens += 1
+        grad[previous] += p - q
+    return Update(smoothed, nats, correct, tokens, grad / tokens)
+
+
+TRAIN = TrainConfig(warmup_steps=2, peak_learning_rate=0.05, adam_epsilon=1e-6, clip_norm=0.1)
+
+
+@functools.cache
+def bigram_step(accumulate=1):
+    train = TrainConfig(**{**vars(TRAIN), "accumulate_steps": accumulate})
+    optimizer = make_optimizer(Config(train=train))
+    step = jax.jit(make_train_step(Bigrams(), optimizer, train))
+    table = np.random.default_rng(0).normal(size=(VOCABULARY, VOCABULARY)).astype(np.float32)
+    zero = jnp.int32(0)
+    params = {"table": jnp.asarray(table)}
+    key = jax.random.key_data(jax.random.key(11))
+    state = TrainState(zero, params, optimizer.init(params), key, zero, zero, Window.zero())
+    return step, state
+
+
+def bigram_batch(seed, trigger=None):
+    lengths = [(5, 7), (6, 1), (3, 8), (8, 2), (4, 4), (2, 6), (7, 3), (1, 5), (4, 6), (2, 2)]
+    rows = [[0, 1], [2], [3], [], [4, 8], [5], [6, 9], [7]]
+    pairs = [([4] * len(src), tgt) for src, tgt in random_pairs(seed, lengths)]
+    batch = lay_out(pairs, rows, 16, 12)
+    if trigger == NOISE:
+        batch.src_ids[:, 0] = trigger  # whatever the micro-batch
+    elif trigger:
+        batch.src_ids[2, 1] = trigger
+    return batch
+
+
+def test_three_updates_and_their_metrics_equal_a_hand_written_adam():
+    step, state = bigram_step()
+    table = np.asarray(state.params["table"], np.float64)
+    first, second = np.zeros_like(table), np.zeros_like(table)
+    sums = np.zeros(5)
+    for update in (1, 2, 3):
+        batch = bigram_batch(update)
+        state = step(state, batch)
+        want = by_hand(table, batch, TRAIN.label_smoothing)
+        norm = np.linalg.norm(want.grad)
+        sums += *want[:4], norm
+        assert norm > TRAIN.clip_norm
+        grad = want.grad * TRAIN.clip_norm / norm
+        first, second = 0.9 * first + 0.1 * grad, 0.98 * second + 0.02 * grad**2
+        unbiased = first / (1 - 0.9**update), second / (1 - 0.98**update)
+        lr = {1: 0.025, 2: 0.05, 3: 0.05 * (2 / 3) ** 0.5}[update]
+        table -= lr * unbiased[0] / (np.sqrt(unbiased[1]) + 1e-6)
+        np.testing.assert_allclose(state.params["table"], table, rtol=1e-4, atol=1e-5)
+    got = state.window
+    np.testing.assert_allclose([*got[:4], got.grad_norm], sums, rtol=1e-5)  # before clipping
+    assert (got.tgt_tokens, got.src_tokens) == (3 * 44, 3 * 42)
+    assert (got.slots, got.steps) == (3 * ROWS * (16 + 12), 3)
+    assert (state.step, state.skipped, state.skipped_in_a_row) == (3, 0, 0)
+
+
+def assert_same(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+@pytest.mark.parametrize("trigger", [INFINITE_LOSS, NAN_GRADIENT])
+def test_an_update_that_is_not_finite_is_skipped_and_training_recovers(trigger):
+    step, start = bigram_step()
+    good = step(start, bigram_batch(1))
+    bad = step(good, bigram_batch(2, trigger))
+    assert_same((bad.params, bad.opt_state), (good.params, good.opt_state))
+    assert (bad.step, bad.skipped, bad.skipped_in_a_row) == (2, 1, 1)
+    worse = step(bad, bigram_batch(3, trigger))
+    assert (worse.step, worse.skipped, worse.skipped_in_a_row) == (3, 2, 2)
+    # A skipped step is read (src_tokens, slots) but adds nothing to what is averaged.
+    read = {"src_tokens", "slots"}
+    for field in Window._fields:
+        times = 3 if field in read else 1
+        assert getattr(worse.window, field) == times * getattr(good.window, field), field
+    # The next good batch gives the very update that it would have given without the bad ones.
+    recovered, never_bad = step(worse, bigram_batch(4)), step(good, bigram_batch(4))
+    assert_same((recovered.params, recovered.opt_state), (never_bad.params, never_bad.opt_state))
+    assert (recovered.step, recovered.skipped, recovered.skipped_in_a_row) == (4, 2, 0)
+
+
+def test_a_batch_of_padding_alone_does_no_harm():
+    step, start = bigram_step()
+    state = step(start, lay_out([], [[]] * ROWS, 16, 12))
+    assert_same(state.params, start.params)
+    assert (state.skipped, state.window.tgt_tokens) == (0, 0)
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_dropout_s_key_follows_the_step_and_its_rows_the_global_batch(accumulate):
+    step, state = bigram_step(accumulate)
+    batch = bigram_batch(1, NOISE)
+    for number in (0, 1):
+        key = jax.random.fold_in(jax.random.wrap_key_data(state.key), number)
+        noise_BV = np.asarray(noise(key, jnp.arange(ROWS)), np.float64)
+        table = np.asarray(state.params["table"], np.float64)
+        want = by_hand(table, batch, TRAIN.label_smoothing, noise_BV)
+        before, state = state, step(state, batch)
+        nats = float(state.window.nats) - float(before.window.nats)
+        assert nats == pytest.approx(want.nats, rel=1e-4)
+        assert_same(state.key, before.key)
+
+
+# The Transformer itself, with dropout ----------------------------------------------------------
+
+LENGTHS = [(9, 7), (3, 16), (18, 2), (5, 5), (11, 9), (1, 1), (7, 12), (6, 8), (8, 4)]
+PACKED = [[0, 3], [1], [2], [], [4], [5, 7], [6], [8]]
+
+
+@functools.cache
+def gradients(accumulate=1, remat=False, seed=0):
+    model = tiny_model(dropout=0.3, num_layers=1).clone(remat=remat)
+    loss_fn = make_loss_fn(model, 0.1)
+    batch = lay_out(random_pairs(0, LENGTHS), PACKED, 18, 16)
+    compute = jax.jit(
+        lambda params, key: accumulated_gradients(loss_fn, params, batch, key, accumulate)
+    )
+    return compute(init_params(model, jax.random.key(1)), jax.random.key(seed))
+
+
+def assert_equal_gradients(got, want):
+    np.testing.assert_allclose(got[1], want[1], rtol=1e-6)  # the sums
+    errors = jax.tree.map(relative_error, got[0], want[0])
+    assert max(jax.tree.leaves(errors)) < 1e-6, errors
+
+
+def test_four_micro_batches_of_unequal_token_counts_give_the_gradients_of_one():
+    counts = [sum(LENGTHS[n][1] for n in row) for row in PACKED]
+    micro_batches = {sum(counts[first::4]) for first in range(4)}
+    assert len(micro_batches) == 4
+    assert gradients()[1].tokens == sum(counts)
+    assert_equal_gradients(gradients(accumulate=4), gradients())
+
+
+def test_recomputing_activations_gives_the_same_gradients_and_masks():
+    assert_equal_gradients(gradients(remat=True), gradients())
+
+
+def test_the_loss_has_dropout_with_a_key_and_none_without():
+    model = tiny_model(dropout=0.3, num_layers=1)
+    params, loss_fn = init_params(model, jax.random.key(1)), jax.jit(make_loss_fn(model, 0.1))
+    batch = lay_out(random_pairs(0, LENGTHS), PACKED, 18, 16)
+    plain = loss_fn(params, batch)
+    still = make_loss_fn(tiny_model(dropout=0.0, num_layers=1), 0.1)
+    np.testing.assert_allclose(plain, jax.jit(still)(params, batch), rtol=1e-6)
+    dropped = [
+        float(loss_fn(params, batch, jnp.arange(ROWS), jax.random.key(seed)).nats)
+        for seed in (0, 0, 1)
+    ]
+    assert dropped[0] == dropped[1] != dropped[2]
+    assert float(plain.nats) not in dropped
+    assert dropped[0] == pytest.approx(float(gradients()[1].nats), rel=1e-6)
+
+
+def test_bfloat16_keeps_a_float32_state_and_nearly_the_loss():
+    losses = {}
+    batch = lay_out(random_pairs(0, LENGTHS), PACKED, 18, 16)
+    for dtype in ("float32", "bfloat16"):
+        config = Config(model=ModelConfig(**SIZES, dtype=dtype), train=TRAIN)
+        model = Transformer(config.model, VOCABULARY)
+        optimizer = make_optimizer(config)
+        start = jax.eval_shape(lambda m=model, o=optimizer, c=config: init_state(c, m, o))
+        after = jax.eval_shape(make_train_step(model, optimizer, config.train), start, batch)
+        assert jax.tree.map(lambda x: x.dtype, after) == jax.tree.map(lambda x: x.dtype, start)
+        assert {x.dtype for x in jax.tree.leaves(after.params)} == {np.dtype("float32")}
+        params = init_params(tiny_model(), jax.random.key(1))
+        losses[dtype] = float(jax.jit(make_loss_fn(model, 0.1))(params, batch).smoothed_nats)
+    assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.01)
+    assert losses["bfloat16"] != losses["float32"]
+
+
+def test_the_first_state_follows_from_the_seed_alone():
+    config = Config(model=ModelConfig(**{**SIZES, "num_layers": 1}))
+    model, optimizer = Transformer(config.model, VOCABULARY), make_optimizer(config)
+    start = jax.jit(lambda seed: init_state(types.SimpleNamespace(seed=seed), model, optimizer))
+    one, again, other = start(3), start(3), start(4)
+    assert_same(one, again)
+    assert (one.key != other.key).any()
+    assert not np.allclose(one.params["embedding"]["table"], other.params["embedding"]["table"])
+    assert (one.step, one.skipped, one.skipped_in_a_row) == (0, 0, 0)
+    assert not any(x.any() for x in jax.tree.leaves((one.window, one.opt_state)))

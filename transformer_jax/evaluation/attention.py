@@ -1,0 +1,86 @@
+"""The `attention` command: translates a sentence and draws what each target subword attended to.
+
+Dimension key
+  N decoder layers   H heads   L target length   M source length
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from transformer_jax.decoding.translate import LineTranslator, LoadedModel, load_model
+from transformer_jax.errors import ConfigError
+from transformer_jax.model.transformer import shift_right
+from transformer_jax.reporting.plots import plot_attention
+from transformer_jax.text.vocabulary import BOS, EOS
+
+
+class CrossAttention(NamedTuple):
+    """Encoder-decoder attention of one sentence pair."""
+
+    weights_NHLM: np.ndarray  # float32 [decoder layers, heads, tgt_len, src_len]
+    src_pieces: list[str]
+    tgt_pieces: list[str]
+
+
+def cross_attention(loaded: LoadedModel, source: str, translation: str) -> CrossAttention:
+    """Weights of every decoder layer and head while the model is forced to say `translation`."""
+    src, tgt = (
+        np.array([[*loaded.vocabulary.encode(line), EOS]], np.int32)
+        for line in (source, translation)
+    )
+    src_positions, tgt_positions = (np.arange(ids.shape[1])[None] for ids in (src, tgt))
+    translator = loaded.translator
+    _, sown = translator.model.apply(
+        {"params": translator.params},
+        src,
+        np.ones_like(src),
+        src_positions,
+        shift_right(tgt, tgt_positions, BOS),
+        np.ones_like(tgt),
+        tgt_positions,
+        mutable=["intermediates"],
+    )
+    layers = [
+        sown["intermediates"][f"decoder_{n}"]["cross_attention"]["attention_weights"][0][0]
+        for n in range(translator.model.config.num_layers)
+    ]
+    pieces = loaded.vocabulary.pieces
+    return CrossAttention(np.stack(layers), pieces(src[0]), pieces(tgt[0]))
+
+
+def attention(
+    workdir: str,
+    *,
+    sentence: str,
+    output: str,
+    layer: int = -1,
+    checkpoint: str = "latest",
+) -> Path:
+    """Prints a sentence's translation and the path of a PNG with a heat map for each head.
+
+    Args:
+      workdir: the run's folder.
+      sentence: a source line.
+      output: the PNG to write.
+      layer: of the decoder, from 0; -1 is the last.
+      checkpoint: "latest", "best", "average" or a step.
+
+    Raises:
+      UserError: no run, no checkpoint, no such layer, or a blank sentence.
+    """
+    loaded = load_model(workdir, checkpoint)
+    layers = loaded.config.model.num_layers
+    if not -layers <= layer < layers:
+        raise ConfigError(f"--layer={layer}: the decoder has layers 0 to {layers - 1}; -1 is the last.")
+    if not loaded.vocabulary.encode(sentence):
+        raise ConfigError("--sentence is blank: give a sentence to translate.")
+    [[best, *_]] = LineTranslator(loaded.vocabulary, loaded.translator)([sentence])
+    found = cross_attention(loaded, sentence, best.text)
+    title = f"Encoder-decoder attention, layer {layer % layers} of {layers}"
+    path = plot_attention(
+        found.weights_NHLM[layer], found.src_pieces, found.tgt_pieces, output, title
+    )
+    print(f"translation {best.text}\nattention   {path}")
+    return path
