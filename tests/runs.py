@@ -8,6 +8,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -155,14 +156,21 @@ def metrics(workdir: Path) -> list[dict[str, Any]]:
 
 
 def arrays(checkpoint: Path) -> dict[str, Any]:
-    """Every array of a checkpoint as NumPy, by its path: parameters, optimizer state and the rest."""
+    """Every array of a checkpoint as NumPy, by its path, such as params.embedding.table."""
     import jax
     import orbax.checkpoint as ocp
 
     with ocp.StandardCheckpointer() as checkpointer:
         items = {name: checkpointer.restore(checkpoint / name) for name in ("params", "rest")}
     leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(items))
-    return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+    return {dotted(path): leaf for path, leaf in leaves}
+
+
+def dotted(path: tuple) -> str:
+    """A path in a tree, whatever its nodes are."""
+    import jax
+
+    return re.sub(r"\W+", ".", jax.tree_util.keystr(path)).strip(".")
 
 
 # Processes of their own ------------------------------------------------------------------------
@@ -177,7 +185,7 @@ def forkserver() -> Any:
 
 
 def train_in_process(workdir: Path, log: Path, flags: str = "", **changes: Any) -> Any:
-    """Starts `train` in a process of its own, to be killed or joined; its exit code is `train`'s."""
+    """Starts `train` in a process of its own, to be killed or joined."""
     tiny_corpus(), scratch()
     arguments = (workdir, log, f"{os.environ['XLA_FLAGS']} {flags}", str(tiny_corpus()), changes)
     process = forkserver().Process(target=_train_and_exit, args=arguments)

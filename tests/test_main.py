@@ -79,12 +79,20 @@ def test_prepare_is_called_with_the_data(called, preset):
         (
             ["evaluate", "--workdir=w"],
             {"workdir": "w", "split": "test", "src": None, "ref": None}
-            | {"checkpoint": "latest", "beam_size": None},
+            | {"checkpoint": "latest", "beam_size": None, "examples": 0},
         ),
         (
-            ["evaluate", "--workdir=w", "--src=a", "--ref=b", "--checkpoint=7", "--beam_size=1"],
+            [
+                "evaluate",
+                "--workdir=w",
+                "--src=a",
+                "--ref=b",
+                "--checkpoint=7",
+                "--beam_size=1",
+                "--examples=3",
+            ],
             {"workdir": "w", "split": "test", "src": "a", "ref": "b"}
-            | {"checkpoint": "7", "beam_size": 1},
+            | {"checkpoint": "7", "beam_size": 1, "examples": 3},
         ),
         (["average", "--workdir=w"], {"workdir": "w", "last": 5}),
         (["average", "--workdir=w", "--last=20"], {"workdir": "w", "last": 20}),
@@ -116,8 +124,8 @@ def test_every_command_is_a_function_that_takes_these_arguments(name, preset, mo
     monkeypatch.setitem(sys.modules, "fake_commands", fake)
     command = COMMANDS[name]._replace(target="fake_commands:command")
     monkeypatch.setitem(COMMANDS, name, command)
-    given = {"config": f"--config={preset}", "workdir": "--workdir=w"}
-    arguments = [given[flag.name] for flag in command.flags if flag.name in given]
+    required = [flag.name for flag in command.flags if flag.required]
+    arguments = [f"--{flag}={preset if flag == 'config' else 'w'}" for flag in required]
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=None))
     assert main([name, *arguments]) == 0
     assert len(bound) == 1
@@ -129,7 +137,7 @@ def test_every_command_is_a_function_that_takes_these_arguments(name, preset, mo
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "name a command first: train, translate, evaluate, average, prepare."),
+        ([], f"name a command first: {', '.join(COMMANDS)}."),
         (["--workdir=x", "train"], "name a command first"),
         (["trian"], "'trian' is not a command. Did you mean train?"),
         (["zzz"], "'zzz' is not a command. Commands: train, translate"),

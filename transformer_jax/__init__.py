@@ -1,3 +1,3 @@
-"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017) as a JAX/Flax research codebase."""
+"""The Transformer (Vaswani et al. 2017) as a JAX/Flax research codebase."""
 
 __version__ = "0.1.0"

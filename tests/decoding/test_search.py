@@ -315,33 +315,42 @@ def test_gnmt_penalty_by_hand():
     np.testing.assert_array_equal(gnmt_penalty(jnp.array([1, 7, 13]), 0.0), [1.0, 1.0, 1.0])
 
 
+def search_by_hand(steps, *, beam_size, n_best, limit):
+    """Search with alpha 0 over {previous subword: {next one: probability}}, one dict a step."""
+    probabilities = np.full((limit, 6, 6), 1e-30, np.float32)
+    for position, following in enumerate(steps):
+        for previous, chances in following.items():
+            for i, p in chances.items():
+                probabilities[position, previous, i] = p
+    table = jnp.log(probabilities)
+
+    @jax.jit
+    def find(limits):
+        settings = {"beam_size": beam_size, "n_best": n_best, "size": limit, "alpha": 0.0}
+        return beam_search(lambda ids, n, cache: (table[n][ids], cache), (), limits, **settings)
+
+    return find(jnp.array([limit]))
+
+
 def test_a_case_by_hand_that_greedy_search_misses():
     # a (0.5) is likelier than b (0.4), but EOS after b (0.9) makes b the better hypothesis (0.36).
     a, b = 4, 5
-    first = {a: 0.5, b: 0.4, EOS: 0.1}
     second = {a: {EOS: 0.5, a: 0.3, b: 0.2}, b: {EOS: 0.9, a: 0.06, b: 0.04}}
-    probabilities = np.full((3, 6, 6), 1e-30)
-    for i, p in first.items():
-        probabilities[0, BOS, i] = p
-    for previous, following in second.items():
-        for i, p in following.items():
-            probabilities[1:, previous, i] = p
-    table = jnp.log(jnp.asarray(probabilities, jnp.float32))
-
-    def step(ids, position, cache):
-        return table[position][ids], cache
-
-    def search_it(beam_size, n_best):
-        settings = {"beam_size": beam_size, "n_best": n_best, "size": 3, "alpha": 0.0}
-        return jax.jit(lambda limits: beam_search(step, (), limits, **settings))(jnp.array([3]))
-
-    greedy = search_it(beam_size=1, n_best=1)
+    steps = [{BOS: {a: 0.5, b: 0.4, EOS: 0.1}}, second, second]
+    greedy = search_by_hand(steps, beam_size=1, n_best=1, limit=3)
     assert greedy.ids.tolist() == [[[a, EOS, PAD]]]
     np.testing.assert_allclose(greedy.log_probs, [[np.log(0.25)]], rtol=1e-6)
-    best = search_it(beam_size=2, n_best=2)
+    best = search_by_hand(steps, beam_size=2, n_best=2, limit=3)
     assert best.ids.tolist() == [[[b, EOS, PAD], [a, EOS, PAD]]]
     np.testing.assert_allclose(best.scores, np.log([[0.36, 0.25]]), rtol=1e-6)
     assert best.steps == 2  # 0.15 for "a a" can no longer beat 0.25
+
+
+def test_what_could_only_equal_the_last_of_the_pool_is_not_pursued():
+    steps = [{BOS: {EOS: 0.5, 4: 0.5}}, {4: {EOS: 1.0}}]
+    result = search_by_hand(steps, beam_size=2, n_best=1, limit=2)
+    assert result.ids.tolist() == [[[EOS, PAD]]]
+    assert result.steps == 1
 
 
 @pytest.mark.parametrize("beam", [1, 4])

@@ -38,11 +38,15 @@ def weights_by_hand(query, key, mask):
 def attention_by_hand(query, key, value, mask):
     weights, want = weights_by_hand(query, key, mask), np.zeros((B, L, H, V))
     for b, h, i in np.ndindex(B, H, L):
-        want[b, i, h] = sum(weights[b, h, i, j] * value[b, j, h].astype(np.float64) for j in range(M))
+        want[b, i, h] = sum(
+            weights[b, h, i, j] * value[b, j, h].astype(np.float64) for j in range(M)
+        )
     return want
 
 
-@pytest.mark.parametrize("mask", [MASK, DRAW.random((B, H, L, M)) < 0.9, np.ones((1, 1, 1, 1), bool)])
+@pytest.mark.parametrize(
+    "mask", [MASK, DRAW.random((B, H, L, M)) < 0.9, np.ones((1, 1, 1, 1), bool)]
+)
 def test_attention_equals_equation_1(mask):
     got = dot_product_attention(QUERY, KEY, VALUE, mask)
     assert relative_error(got, attention_by_hand(QUERY, KEY, VALUE, mask)) < 1e-6
@@ -132,9 +136,11 @@ def test_multi_head_attention_concatenates_its_heads(multi_head):
 def test_projections_start_as_xavier_uniform_over_all_heads_together():
     module = MultiHeadAttention(40, H, 30, 50, jnp.dtype("float32"))
     x, mask = jnp.ones((1, 1, 40)), jnp.ones((1, 1, 1, 1), bool)
-    init = module.init(
-        jax.random.key(0), x, method=lambda m, x: m(x, *m.keys_values(x), mask)
-    )["params"]
+
+    def apply(module, x):
+        return module(x, *module.keys_values(x), mask)
+
+    init = module.init(jax.random.key(0), x, method=apply)["params"]
     assert set(init) == {"query", "key", "value", "out"}  # and no bias
     for name, columns in {"query": 150, "key": 150, "value": 250, "out": 250}.items():
         bound = np.sqrt(6 / (40 + columns))  # Glorot and Bengio 2010, equation 16

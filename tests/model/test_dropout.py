@@ -1,4 +1,4 @@
-"""Dropout's masks: their rate, their independence, and whose they are (a row of the global batch)."""
+"""Dropout's masks: their rate, their independence, and the row they belong to."""
 
 import flax.linen as nn
 import jax

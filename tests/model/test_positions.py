@@ -1,4 +1,4 @@
-"""Sinusoids against the equation of section 3.5 and values worked by hand; learned positions' limit."""
+"""Sinusoids against the equation and values worked by hand; learned positions' limit."""
 
 import math
 

@@ -1,4 +1,7 @@
-"""Logits, loss and every gradient against PyTorch's own Transformer layers (tests/fixtures/make_torch_fixtures.py)."""
+"""Logits, loss and every gradient against PyTorch's own Transformer layers.
+
+tests/fixtures/make_torch_fixtures.py computed the reference.
+"""
 
 import functools
 from pathlib import Path

@@ -37,6 +37,15 @@ def rows_of(plan: RowPlan) -> list[list[int]]:
     ]
 
 
+def check(plan: RowPlan, src: np.ndarray, tgt: np.ndarray, kept: list[int]) -> None:
+    """Every kept pair is in exactly one row, and no row holds more than it may."""
+    rows = rows_of(plan)
+    assert len(rows) == len(plan) and sorted(sum(rows, [])) == kept
+    assert all(rows)
+    assert max(src[row].sum() for row in rows) <= plan.src_row_length
+    assert max(tgt[row].sum() for row in rows) <= plan.tgt_row_length
+
+
 lengths = st.lists(st.tuples(st.integers(1, 45), st.integers(1, 45)), min_size=1, max_size=120)
 
 
@@ -51,14 +60,12 @@ def test_every_pair_that_may_be_is_in_exactly_one_row_and_fits(pairs, src_row, t
             plan_rows(src, tgt, src_row, tgt_row, seed, most)
         return
     plan = plan_rows(src, tgt, src_row, tgt_row, seed, most)
-    rows = rows_of(plan)
-    assert len(rows) == len(plan)
-    assert sorted(sum(rows, [])) == kept
-    assert all(row and src[row].sum() <= src_row and tgt[row].sum() <= tgt_row for row in rows)
+    check(plan, src, tgt, kept)
+    rows = len(plan)
     assert (plan.empty, plan.too_long) == (len(empty), len(pairs) - len(kept) - len(empty))
     assert (plan.src_row_length, plan.tgt_row_length) == (src_row, tgt_row)
-    assert plan.src_fill == pytest.approx(src[kept].sum() / (len(rows) * src_row))
-    assert plan.tgt_fill == pytest.approx(tgt[kept].sum() / (len(rows) * tgt_row))
+    assert plan.src_fill == pytest.approx(src[kept].sum() / (rows * src_row))
+    assert plan.tgt_fill == pytest.approx(tgt[kept].sum() / (rows * tgt_row))
 
 
 def test_pairs_left_out_are_counted_by_reason():
@@ -88,6 +95,7 @@ def test_orders_are_the_same_on_every_machine():
     # Copied from one run: a run that moves to another NumPy must see the same batches.
     assert random_order(8, 0, 2, 0).tolist() == [4, 3, 7, 6, 5, 2, 0, 1]
     assert random_order(8, -1, 2).tolist() == random_order(8, 2**64 - 1, 2).tolist()
+    assert random_order(8, 1, 2).tolist() != random_order(8, 2**63 + 1, 2).tolist()
     assert sorted(random_order(1_000, 5).tolist()) == list(range(1_000))
 
 
@@ -103,7 +111,14 @@ def test_rows_are_nearly_full_and_soon_planned():
 def test_rows_fill_whether_few_or_many_pairs_share_one(mean, fill):
     src, tgt = lognormal_lengths(20_000, mean)
     plan = plan_rows(src, tgt, source_row_length(src, tgt, 256), 256, seed=0)
+    check(plan, src, tgt, np.flatnonzero((src <= plan.src_row_length) & (tgt <= 256)).tolist())
     assert min(plan.src_fill, plan.tgt_fill) > fill
+
+
+def test_what_fits_exactly_is_put_in():
+    eights = np.full(100, 8)
+    plan = plan_rows(eights, eights, 16, 16, seed=0)
+    assert (len(plan), plan.src_fill, plan.tgt_fill) == (50, 1.0, 1.0)
 
 
 def test_rows_mix_lengths():
@@ -136,6 +151,11 @@ def test_the_source_row_is_the_multiple_of_8_with_the_least_padding(ratio, row_l
 
     assert got % 8 == 0
     assert places(got) == pytest.approx(min(places(m) for m in range(8, 1_000, 8)))
+
+
+def test_of_two_source_rows_with_equal_padding_the_longer_is_taken():
+    # 120 + 128 places in 1,000 / 4 rows, or 128 + 128 in 31,000 / 128: 62,000 both.
+    assert source_row_length(np.full(1_000, 30), np.full(1_000, 31), 128) == 128
 
 
 def test_the_source_row_ignores_pairs_that_are_not_trained_on():

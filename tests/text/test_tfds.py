@@ -99,15 +99,21 @@ def test_a_split_can_be_pickled_without_its_content(folder):
 
 def test_nothing_imports_tensorflow(folder, tmp_path):
     program = f"""
-import sys
+import dataclasses, sys
 from transformer_jax.config import DataConfig
+from transformer_jax.errors import DataError
 from transformer_jax.text.corpora import open_corpus
 assert "tensorflow_datasets" not in sys.modules  # half a second, for those who need it
-corpus = open_corpus(DataConfig(source="tfds", path={str(folder)!r}, name={NAME!r}))
+data = DataConfig(source="tfds", path={str(folder)!r}, name={NAME!r})
+corpus = open_corpus(data)
 print(len(list(corpus.split("train"))), len(corpus.fingerprint("train")))
+try:
+    open_corpus(dataclasses.replace(data, name="wmt14_translate/fr-en", tgt="fr"))
+except DataError as error:
+    print(error)
 """
     done = run(program, tmp_path)
-    assert done.stdout == "30 64\n", done.stderr
+    assert done.stdout.startswith("30 64\nwmt14_translate/fr-en is not prepared in "), done.stderr
 
 
 def test_the_fingerprint_is_of_content_and_direction(folder, tmp_path):
@@ -119,13 +125,31 @@ def test_the_fingerprint_is_of_content_and_direction(folder, tmp_path):
         open_corpus(config(folder, train=("train", "test"))).fingerprint("train"),
         open_corpus(config(folder, src="de", tgt="en")).fingerprint("train"),
     }
-    write_wmt14_like(tmp_path / "same", PAIRS)
-    assert open_corpus(config(tmp_path / "same")).fingerprint("train") == first
-    changed = [("Satz 7, Größer", PAIRS["train"][7][1])]
-    train = PAIRS["train"][:7] + changed + PAIRS["train"][8:]
-    write_wmt14_like(tmp_path / "changed", PAIRS | {"train": train})
-    seen.add(open_corpus(config(tmp_path / "changed")).fingerprint("train"))
-    assert len(seen) == 6
+    assert len(seen) == 5
+    write_wmt14_like(tmp_path, PAIRS)
+    assert open_corpus(config(tmp_path)).fingerprint("train") == first
+
+
+@pytest.mark.parametrize(
+    ("place", "change"),
+    [
+        (12, str.swapcase),  # one that the fingerprint reads
+        (29, str.swapcase),  # the last
+        (13, lambda line: line + "!"),  # one that it does not read
+    ],
+)
+def test_the_fingerprint_of_a_large_split_reads_a_sample_and_the_size(
+    folder, tmp_path, monkeypatch, place, change
+):
+    monkeypatch.setattr(tfds_corpus, "SAMPLE", 5)  # examples 0, 6, 12, 18, 24 and the last
+    corpus = open_corpus(config(folder))
+    old = corpus.split("train")[place]
+    pairs = [(de, change(en)) if en == old.src else (de, en) for de, en in PAIRS["train"]]
+    write_wmt14_like(tmp_path, PAIRS | {"train": pairs})
+    changed = open_corpus(config(tmp_path))
+    assert changed.split("train")[place] == Pair(change(old.src), old.tgt)
+    assert changed.fingerprint("train") != corpus.fingerprint("train")
+    assert changed.fingerprint("test") == corpus.fingerprint("test")
 
 
 @pytest.mark.parametrize(
@@ -136,6 +160,7 @@ def test_the_fingerprint_is_of_content_and_direction(folder, tmp_path):
         ({"name": "qqq"}, ["data.name='qqq'", "has no 'qqq'"]),
         ({"name": "not a name"}, ["has no 'not a name'"]),
         ({"name": "community:qqq/de"}, ["has no 'community'"]),
+        ({"name": "huggingface:wmt14/de-en"}, ["has no 'huggingface'"]),
         ({"name": "wmt14_translate/de-fr"}, ["TFDS has wmt14_translate/cs-en:1.0.0, de-en:1.0.0"]),
         ({"name": f"{NAME}:9.9.9"}, ["TFDS has wmt14_translate/cs-en:1.0.0"]),
         ({"src": "fr"}, ["data.src='fr' is not in wmt14_translate/de-en, which has de, en"]),

@@ -145,6 +145,10 @@ def test_the_same_lines_give_the_same_bytes(kind):
     assert len(one.digest) == 64
 
 
+def test_the_kind_is_the_config_s():
+    assert trained(kind="bpe", size=290).model != trained(kind="unigram", size=290).model
+
+
 def test_the_model_s_bytes_do_not_follow_the_number_of_cores(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     assert trained().model == NMT_NFKC.model

@@ -39,8 +39,7 @@ def write_wmt14_like(
         ]
         for split, pairs in pairs_by_split.items()
     }
-    config = tfds.download.DownloadConfig(try_download_gcs=False)
-    builder.download_and_prepare(file_format="array_record", download_config=config)
+    builder.download_and_prepare(file_format="array_record")
     return Path(builder.data_path)
 
 

@@ -1,4 +1,4 @@
-"""Two updates on each of several meshes of 8 CPU devices, as JSON lines; test_sharding.py runs this.
+"""Two updates on each of several meshes of 8 CPU devices, as JSON lines, for test_sharding.py.
 
 The number of devices is settled when JAX starts, hence a process of its own.
 """

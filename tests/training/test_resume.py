@@ -1,6 +1,7 @@
 """A run that is killed, and goes on, is the run that was never stopped."""
 
 import random
+import shutil
 import time
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests import runs
 from transformer_jax.config import KEYS
+from transformer_jax.training.run_folder import RunFolder
 
 LAST = str(runs.STEPS)
 
@@ -25,7 +27,7 @@ def assert_same_run(workdir: Path, other: Path) -> None:
 
 def kill_when(process, happened, delay: float) -> None:
     """SIGKILL as soon as `happened()`, and a delay later."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not happened():
         assert process.is_alive(), "the run ended before it could be killed"
         assert time.monotonic() < deadline
@@ -37,7 +39,7 @@ def kill_when(process, happened, delay: float) -> None:
 
 
 def test_killed_and_resumed_equals_never_stopped(tmp_path):
-    """Killed while the first checkpoint is being written, between two, and at two random moments."""
+    """Killed while the first checkpoint is written, and at two random moments."""
     workdir, log = tmp_path / "run", tmp_path / "log"
     checkpoints = workdir / "checkpoints"
     draw = random.Random(time.time_ns())
@@ -54,3 +56,110 @@ def test_killed_and_resumed_equals_never_stopped(tmp_path):
     said = log.read_text()
     assert "going on from step" in said
     assert not list(checkpoints.glob("*tmp*")), "half-written checkpoints stay"
+
+
+def test_a_stopped_run_goes_on_to_more_steps_whatever_free_keys_say(tmp_path):
+    """Steps and intervals change nothing but what is written down."""
+    free = {"train__log_every": 7, "train__valid_every": 9, "train__checkpoint_every": 8}
+    free |= {"train__keep_last": 1, "train__data_workers": 1, "decode__beam_size": 2}
+    assert runs.train(tmp_path, train__steps=12) == 0
+    assert runs.train(tmp_path, **free) == 0
+    got, want = (
+        runs.arrays(folder / "checkpoints" / LAST) for folder in (tmp_path, runs.trained_run())
+    )
+    for name in want:
+        if "window" not in name:  # the line that the first run wrote at its end cut a window short
+            np.testing.assert_array_equal(got[name], want[name], err_msg=name)
+    config = RunFolder(tmp_path).read_config()
+    assert (config.train.steps, config.train.log_every) == (runs.STEPS, 7)
+    steps = [(record["kind"], record["step"]) for record in runs.metrics(tmp_path)]
+    first = [("train", 3), ("train", 6), ("train", 9), ("valid", 10), ("train", 12), ("valid", 12)]
+    then = [
+        ("train", 14),
+        ("valid", 18),
+        ("train", 21),
+        ("valid", 27),
+        ("train", 28),
+        ("train", 35),
+    ]
+    assert steps == [*first, *then, ("valid", 36), ("train", 40), ("valid", 40)]
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path, caplog):
+    workdir = runs.copy_of_run(tmp_path / "run")
+    before = runs.contents(workdir)
+    with caplog.at_level("INFO"):
+        assert runs.train(workdir) == 0
+    assert runs.contents(workdir) == before
+    assert f"nothing to do: trained to step {LAST} of train.steps={LAST}" in caplog.text
+
+
+# Every identity key, with a value that the tiny run does not have.
+OTHER = {
+    "model.num_layers": 2,
+    "model.d_model": 18,
+    "model.num_heads": 4,
+    "model.d_k": 4,
+    "model.d_v": 4,
+    "model.d_ff": 33,
+    "model.dropout": 0.2,
+    "model.norm": "post",
+    "model.positions": "none",
+    "model.max_positions": 100,
+    "model.tie_embeddings": False,
+    "model.dtype": "bfloat16",
+    "data.source": "grammar",
+    "data.name": "other",
+    "data.src": "fr",
+    "data.tgt": "fr",
+    "data.train": "valid",
+    "data.pairs": 7,
+    "data.max_length": 40,
+    "vocabulary.size": 410,
+    "vocabulary.kind": "unigram",
+    "vocabulary.normalization": "identity",
+    "vocabulary.max_lines": 100,
+    "vocabulary.path": "other.model",
+    "train.tokens_per_batch": 900,
+    "train.row_length": 64,
+    "train.rows_multiple": 4,
+    "train.label_smoothing": 0.2,
+    "train.schedule": "constant",
+    "train.peak_learning_rate": 1e-3,
+    "train.warmup_steps": 11,
+    "train.decay_steps": 100,
+    "train.adam_b1": 0.8,
+    "train.adam_b2": 0.9,
+    "train.adam_epsilon": 1e-6,
+    "train.clip_norm": 1.0,
+    "seed": 1,
+}
+
+
+def test_every_identity_key_is_tried():
+    assert OTHER.keys() == {name for name, key in KEYS.items() if not key.free}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_a_changed_identity_key_is_refused_and_nothing_is_touched(name, tmp_path, capsys):
+    workdir = runs.trained_run()
+    before = runs.contents(workdir)
+    assert runs.train(workdir, **{name.replace(".", "__"): OTHER[name]}) == 2
+    error = capsys.readouterr().err
+    assert f"{workdir} holds another run: {name}: the run has " in error
+    assert error.count("the run has") == 1 and error.count("\n") == 1
+    assert runs.contents(workdir) == before
+
+
+def test_other_text_under_the_same_name_is_refused(tmp_path, capsys):
+    workdir = runs.copy_of_run(tmp_path / "run")
+    corpus = Path(shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus"))
+    before = runs.contents(workdir)
+    more = {"data__path": corpus, "train__steps": runs.STEPS + 1}
+    with (corpus / "train.en").open("r+") as file:
+        file.write("X")
+    assert runs.train(workdir, **more) == 2
+    assert f"{workdir} holds a run that was trained on other text" in capsys.readouterr().err
+    assert runs.contents(workdir) == before
+    shutil.copy(runs.tiny_corpus() / "train.en", corpus)
+    assert runs.train(workdir, **more) == 0, "the same text elsewhere is the same text"

@@ -34,7 +34,7 @@ ROWS = 8
 
 
 class Bigrams:
-    """A stand-in for the Transformer whose update is worked by hand: logits = table[previous subword]."""
+    """A stand-in whose update is worked by hand: logits = table[previous subword]."""
 
     vocabulary_size = VOCABULARY
 

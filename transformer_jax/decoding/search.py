@@ -126,9 +126,9 @@ def beam_search(
     """
     _check_arguments(cache, max_lengths.shape[0], beam_size, size, n_best, penalty)
     limits = _make_limits(max_lengths, size, PENALTIES[penalty], alpha)
-    # No count in the condition: at a sentence's limit every hypothesis ends, so nothing lives on.
+    # Nothing lives on beyond its limit; the count only makes that plain, and a mistake end.
     state = lax.while_loop(
-        lambda state: (state.log_probs_BK > -jnp.inf).any(),
+        lambda state: (state.position < size) & (state.log_probs_BK > -jnp.inf).any(),
         lambda state: _advance(step, limits, state),
         _start(cache, limits, beam_size, size, n_best),
     )
@@ -249,8 +249,7 @@ def _continuations(logits_BKV: Array, last_B: Array) -> tuple[Array, Array]:
     last_B11 = last_B[:, None, None]
     logits_BKC = jnp.where(last_B11, end_BKC, logits_BKC)
     ids_BKC = jnp.where(last_B11, EOS, ids_BKC)
-    # Rounding must not make a probability more than 1: the bound of _may_still_enter needs it.
-    return ids_BKC, jnp.minimum(logits_BKC - total_BK1, 0.0)
+    return ids_BKC, logits_BKC - total_BK1  # at most 0 after rounding too: logsumexp >= the largest
 
 
 def _best_candidates(

@@ -1,11 +1,11 @@
 """The `translate` command: lines in, lines out, in order and as a stream."""
 
 import dataclasses
+import io
 import logging
-import queue
-import threading
-import time
-from collections.abc import Iterable, Iterator, Sequence
+import math
+import select
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 WINDOW = 1_024  # lines sorted by length and searched together
 GATHER_SECONDS = 0.02  # for the lines of a pipe to arrive together
+BLOCK_BYTES = 1 << 20  # read at a time
 
 
 class Translation(NamedTuple):
@@ -90,21 +91,24 @@ class LineTranslator:
         self.cut = 0
 
     def __call__(self, lines: Sequence[str]) -> list[list[Translation]]:
-        """The translations of each line, best first; a blank line's is one empty text of score 0."""
+        """The translations of each line, best first; a blank line has an empty one of score 0."""
         encoded = self.vocabulary.encode_lines(lines)
         filled = [i for i, ids in enumerate(encoded) if len(ids)]
         self.cut += sum(len(encoded[i]) >= self.longest for i in filled)
         sentences = [np.append(encoded[i][: self.longest - 1], EOS) for i in filled]
         results = [[Translation("", 0.0)] for _ in lines]
         for i, hypotheses in zip(filled, self.translator.translate(sentences), strict=True):
-            results[i] = [Translation(self._text(h.ids), h.score) for h in hypotheses]
+            # Search drops hypotheses whose logits are NaN; a line is answered all the same.
+            found = [Translation(self._text(h.ids), h.score) for h in hypotheses]
+            results[i] = found or [Translation("", -math.inf)]
         return results
 
     def warn_of_cut(self) -> None:
         """One warning for all lines that were longer than the largest bucket."""
         if self.cut:
             log.warning(
-                "%d lines have more than decode.max_length=%d subwords (end sign included) and were cut there",
+                "%d lines have more than decode.max_length=%d subwords (end sign included) "
+                "and were cut there",
                 self.cut,
                 self.longest,
             )
@@ -122,12 +126,13 @@ def translate(
     length_penalty: float | None,
     n_best: int,
     scores: bool,
-    stdin: BinaryIO,
+    stdin: io.BufferedIOBase,
     stdout: BinaryIO,
 ) -> None:
     """Translates each line of `stdin`; writes a line a translation, as soon as there are some.
 
-    With `scores`, "SCORE<tab>TEXT"; with n_best above 1, Moses' "LINE ||| TEXT ||| SCORE" with lines counted from 0.
+    With `scores`, "SCORE<tab>TEXT"; with n_best above 1, Moses' "LINE ||| TEXT ||| SCORE" with
+    lines counted from 0.
     """
     loaded = load_model(workdir, checkpoint, beam_size, length_penalty, n_best)
     translator = LineTranslator(loaded.vocabulary, loaded.translator)
@@ -143,41 +148,47 @@ def translate(
     translator.warn_of_cut()
 
 
-def windows(stream: BinaryIO, size: int = WINDOW) -> Iterator[list[str]]:
+def windows(stream: io.BufferedIOBase, size: int = WINDOW) -> Iterator[list[str]]:
     """The lines of a stream in groups: what has arrived, at least one line, at most `size`.
 
     Raises:
       DataError: a line that is not UTF-8, once all lines before it are answered.
     """
-    arrived: queue.Queue[bytes | None] = queue.Queue(maxsize=4 * size)
-
-    def read() -> None:
-        for line in stream:
-            arrived.put(line)
-        arrived.put(None)
-
-    threading.Thread(target=read, daemon=True).start()
-    number, more = 0, True
-    while more:
-        group = [arrived.get()]
-        time.sleep(GATHER_SECONDS if group[0] is not None else 0)
-        while len(group) < size and group[-1] is not None and not arrived.empty():
-            group.append(arrived.get())
-        more = group[-1] is not None
-        lines = [line for line in group if line is not None]
+    number, waiting, begun, more = 0, list[bytes](), b"", True
+    while more or waiting:
+        while more and len(waiting) < size and not (waiting and _is_quiet(stream)):
+            block = stream.read1(BLOCK_BYTES)
+            more = bool(block)
+            *whole, begun = (begun + block).split(b"\n")
+            waiting += whole if more or not begun else [*whole, begun]
+        group, waiting = waiting[:size], waiting[size:]
+        lines, wrong = _decode(group, number)
         if lines:
-            yield list(_decode(lines, number))
-        number += len(lines)
+            yield lines
+        if wrong is not None:
+            raise wrong
+        number += len(group)
 
 
-def _decode(lines: Iterable[bytes], number: int) -> Iterator[str]:
+def _is_quiet(stream: io.BufferedIOBase) -> bool:
+    """Whether nothing more arrives within a moment."""
+    try:
+        return not select.select([stream.fileno()], [], [], GATHER_SECONDS)[0]
+    except io.UnsupportedOperation:  # bytes in memory are all there
+        return False
+
+
+def _decode(lines: Sequence[bytes], number: int) -> tuple[list[str], DataError | None]:
+    """The lines as text, `number` lines having come before; up to one that is no UTF-8."""
+    texts: list[str] = []
     for line in lines:
         number += 1
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise DataError(
+            return texts, DataError(
                 f"standard input, line {number}: not UTF-8 ({error.reason}). "
                 "Convert it, for example with iconv -t UTF-8."
-            ) from None
-        yield text.removesuffix("\n").removesuffix("\r")
+            )
+        texts.append(text.removesuffix("\r"))
+    return texts, None

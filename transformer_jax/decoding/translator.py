@@ -19,6 +19,7 @@ from transformer_jax.model.transformer import Transformer
 from transformer_jax.text.batches import TranslationBatch, translation_batches
 from transformer_jax.training.state import Params
 
+
 class Hypothesis(NamedTuple):
     """One translation of a sentence."""
 
@@ -109,7 +110,9 @@ class Translator:
         )
 
     @staticmethod
-    def _read(batch: TranslationBatch, result: SearchResult, results: list[list[Hypothesis]]) -> None:
+    def _read(
+        batch: TranslationBatch, result: SearchResult, results: list[list[Hypothesis]]
+    ) -> None:
         ids, lengths, log_probs, scores, _ = jax.device_get(result)
         for row, index in enumerate(batch.indices[batch.indices >= 0]):
             results[index] = [

@@ -73,7 +73,7 @@ def attention(
     loaded = load_model(workdir, checkpoint)
     layers = loaded.config.model.num_layers
     if not -layers <= layer < layers:
-        raise ConfigError(f"--layer={layer}: the decoder has layers 0 to {layers - 1}; -1 is the last.")
+        raise ConfigError(f"--layer={layer}: layers are 0 to {layers - 1}; -1 is the last.")
     if not loaded.vocabulary.encode(sentence):
         raise ConfigError("--sentence is blank: give a sentence to translate.")
     [[best, *_]] = LineTranslator(loaded.vocabulary, loaded.translator)([sentence])

@@ -1,9 +1,10 @@
-"""The `evaluate` command: translates a split or a file, scores it, and keeps hypotheses and scores."""
+"""The `evaluate` command: translates a split or a file, scores it, keeps what came out."""
 
 import datetime
 import json
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from transformer_jax import __version__
 from transformer_jax.decoding.translate import LineTranslator, load_model
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.bleu import Scores, format_scores, score
-from transformer_jax.text.corpora import open_corpus, read_lines
+from transformer_jax.text.corpora import Pair, TextLines, TextPairs, open_corpus
 from transformer_jax.training.run_folder import RunFolder, write_atomically
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def evaluate(
     beam_size: int | None = None,
     examples: int = 0,
 ) -> Evaluation:
-    """Prints the scores of a split's, or a file's, translations; writes them into WORKDIR/evaluations.
+    """Prints and keeps (in WORKDIR/evaluations) the scores of a split's or a file's translations.
 
     Args:
       workdir: the run's folder.
@@ -51,13 +52,14 @@ def evaluate(
       UserError: no run, no checkpoint, no such split or file.
     """
     if (src is None) != (ref is None):
-        raise ConfigError("--src and --ref belong together: a file of sources and one of references.")
+        raise ConfigError("--src and --ref belong together: sources and their references.")
     loaded = load_model(workdir, checkpoint, beam_size)
     if src is not None and ref is not None:
-        sources, references, name = read_lines(src), read_lines(ref), Path(src).name
+        name = Path(src).name
+        pairs: Sequence[Pair] = TextPairs(TextLines(Path(src)), TextLines(Path(ref)))
     else:
-        pairs = open_corpus(loaded.config.data).split(split)
-        sources, references, name = [p.src for p in pairs], [p.tgt for p in pairs], split
+        name, pairs = split, open_corpus(loaded.config.data).split(split)
+    sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
     translator = LineTranslator(loaded.vocabulary, loaded.translator)
     log.info("translating %d lines of %s", len(sources), name)
     hypotheses = [best.text for best, *_ in translator(sources)]
@@ -66,9 +68,11 @@ def evaluate(
     scores = score(hypotheses, references, data.src, data.tgt)
     print(format_scores(scores))
     for i in range(0, len(sources), -(-len(sources) // examples)) if examples else ():
-        print(f"\nsource      {sources[i]}\nreference   {references[i]}\ntranslation {hypotheses[i]}")
+        print(f"\nsource      {sources[i]}\nreference   {references[i]}")
+        print(f"translation {hypotheses[i]}")
     settings = {"checkpoint": loaded.checkpoint, "beam_size": decode.beam_size}
-    settings |= {"length_penalty": decode.length_penalty, "max_extra_length": decode.max_extra_length}
+    settings |= {"length_penalty": decode.length_penalty}
+    settings |= {"max_extra_length": decode.max_extra_length}
     return Evaluation(scores, _keep(RunFolder(workdir), name, settings, hypotheses, scores))
 
 

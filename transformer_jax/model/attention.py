@@ -20,8 +20,8 @@ def attention_weights(query_BLHK: Array, key_BMHK: Array, mask_BHLM: Array) -> A
       mask_BHLM: booleans that broadcast to `[batch, heads, query_len, key_len]`, True = may attend.
 
     Returns:
-      Weights `[batch, heads, query_len, key_len]`; each query's sum to 1. A query that may attend to nothing gets equal
-      weights, not NaN.
+      Weights `[batch, heads, query_len, key_len]`; each query's sum to 1. A query that may attend
+      to nothing gets equal weights, not NaN.
 
     Source: Vaswani et al. 2017, section 3.2.1, equation 1.
     """
@@ -53,16 +53,16 @@ def dot_product_attention(
 
 
 def segment_mask(query_segments_BL: Array, key_segments_BM: Array) -> Array:
-    """True where query and key belong to the same sentence pair of a packed row: `[batch, 1, query_len, key_len]`.
+    """True where query and key belong to the same pair of a packed row.
 
-    Segment 0 is padding, to which nothing attends.
+    Segment 0 is padding, to which nothing attends. Returns `[batch, 1, query_len, key_len]`.
     """
     same_BLM = query_segments_BL[:, :, None] == key_segments_BM[:, None, :]
     return (same_BLM & (key_segments_BM != 0)[:, None, :])[:, None]
 
 
 def causal_mask(length: int) -> Array:
-    """True where a position may look: at itself and what stands before it, `[1, 1, length, length]`."""
+    """True where a position may look: at itself and before it, `[1, 1, length, length]`."""
     return jnp.tril(jnp.ones((length, length), bool))[None, None]
 
 
@@ -91,19 +91,17 @@ class MultiHeadAttention(nn.Module):
         self.out = self.param("out", _join_heads_init, (heads, self.d_v, d_model))
 
     def keys_values(self, memory_BMD: Array) -> tuple[Array, Array]:
-        """What is attended to: keys `[batch, key_len, heads, d_k]` and values `[batch, key_len, heads, d_v]`."""
+        """What is attended to: keys and values `[batch, key_len, heads, d_k or d_v]`."""
         memory_BMD = memory_BMD.astype(self.dtype)
         key_BMHK = jnp.einsum("BMD,DHK->BMHK", memory_BMD, self.key.astype(self.dtype))
         value_BMHV = jnp.einsum("BMD,DHV->BMHV", memory_BMD, self.value.astype(self.dtype))
         return key_BMHK, value_BMHV
 
-    def __call__(
-        self, x_BLD: Array, key_BMHK: Array, value_BMHV: Array, mask_BHLM: Array
-    ) -> Array:
+    def __call__(self, x_BLD: Array, key_BMHK: Array, value_BMHV: Array, mask_BHLM: Array) -> Array:
         """Attends from x `[batch, query_len, d_model]`; returns `[batch, query_len, d_model]`."""
         x_BLD = x_BLD.astype(self.dtype)
         query_BLHK = jnp.einsum("BLD,DHK->BLHK", x_BLD, self.query.astype(self.dtype))
-        if self.is_mutable_collection("intermediates"):  # for plots of attention; costs nothing else
+        if self.is_mutable_collection("intermediates"):  # asked for by plots alone
             weights_BHLM = attention_weights(query_BLHK, key_BMHK, mask_BHLM)
             self.sow("intermediates", "attention_weights", weights_BHLM)
         heads_BLHV = dot_product_attention(query_BLHK, key_BMHK, value_BMHV, mask_BHLM)
@@ -116,8 +114,8 @@ class MultiHeadAttention(nn.Module):
 
         Args:
           x_BKD: the new position's input `[batch, beams, d_model]`.
-          cache: keys `[batch, beams, max_len, heads, d_k]` and values `[..., d_v]`; what stands at or after
-            `position` is not read.
+          cache: keys `[batch, beams, max_len, heads, d_k]` and values `[..., d_v]`; what stands
+            at or after `position` is not read.
           position: int32 scalar, 0-based.
 
         Returns:

@@ -1,7 +1,8 @@
 """Dropout whose mask is a hash of (key, row, position, feature).
 
-A mask belongs to a row of the global batch, so it is the same on one device or many, and in any micro-batch. A counter
-hash in place of jax.random.bernoulli: Threefry's 20 rounds an element cost about a sixth of a training step on the CPU.
+A mask belongs to a row of the global batch, so it is the same on one device or many, and in any
+micro-batch. A counter hash in place of jax.random.bernoulli: on the CPU, Threefry's 20 rounds an
+element cost much of a training step.
 
 Dimension key
   B rows   L length   D features
@@ -14,7 +15,7 @@ from jax import Array
 
 
 def mix(bits: Array) -> Array:
-    """A bijection of uint32 that flips each output bit with probability near 1/2 for any input bit flipped.
+    """A bijection of uint32: one input bit flipped flips each output bit half of the time.
 
     Source: C. Wellons, "Prospecting for Hash Functions" (2018), lowbias32.
     """
@@ -42,7 +43,7 @@ def keep_mask(key: Array, rows_B: Array, length: int, features: int, rate: float
 
 
 class Dropout(nn.Module):
-    """Zeroes a share `rate` of the entries and divides the others by 1 - rate (Srivastava et al. 2014).
+    """Zeroes a share `rate` of the entries, divides others by 1 - rate (Srivastava et al. 2014).
 
     The key is the module's own "dropout" key, which Flax derives from the layer's path.
     """
@@ -51,7 +52,7 @@ class Dropout(nn.Module):
 
     @nn.compact
     def __call__(self, x_BLD: Array, rows_B: Array | None) -> Array:
-        """Drops entries of x `[rows, length, features]`; without row numbers, returns x unchanged."""
+        """Drops entries of x `[rows, length, features]`; without row numbers, none."""
         if rows_B is None or self.rate == 0.0:
             return x_BLD
         keep_BLD = keep_mask(self.make_rng("dropout"), rows_B, *x_BLD.shape[1:], self.rate)

@@ -174,7 +174,7 @@ class DecoderLayer(nn.Module):
         return self.feed_forward_residual(x_BLD, self.feed_forward, rows_B)
 
     def memory(self, encoded_BMD: Array) -> tuple[Array, Array]:
-        """Cross-attention keys and values, once a sentence: `[batch, src_len, heads, d_k]` and `[..., d_v]`."""
+        """Cross-attention keys and values `[batch, src_len, heads, d_k or d_v]`."""
         return self.cross_attention.keys_values(encoded_BMD)
 
     def step(
@@ -185,7 +185,7 @@ class DecoderLayer(nn.Module):
         cross_mask_B11M: Array,
         position: Array,
     ) -> tuple[Array, tuple[Array, Array]]:
-        """One new position of every hypothesis; the beams stand where the target length stands in training.
+        """One new position of every hypothesis; the beams stand where training has the length.
 
         Returns:
           `[batch, beams, d_model]`, and the layer's cache with the position written.

@@ -1,4 +1,4 @@
-"""The Transformer (Vaswani et al. 2017, figure 1): encoder, decoder, and one step of the decoder for search.
+"""The Transformer (Vaswani et al. 2017, figure 1), and one step of its decoder for search.
 
 Dimension key
   B batch   L target length   M source length   D d_model   K beams   V vocabulary, padded
@@ -45,7 +45,7 @@ Cache = tuple[tuple[Array, Array], ...]  # a layer: [B, K, max_len, heads, d_k],
 
 
 class Embedding(nn.Module):
-    """Subword vectors times sqrt(d_model), plus positions, then dropout (sections 3.4, 3.5 and 5.4)."""
+    """Subword vectors times sqrt(d_model), plus positions, then dropout (3.4, 3.5 and 5.4)."""
 
     config: ModelConfig
     vocabulary_size: int
@@ -55,7 +55,9 @@ class Embedding(nn.Module):
         self.table = self.param("table", nn.initializers.normal(shape[1] ** -0.5), shape)
         self.dropout = Dropout(self.config.dropout)
 
-    def __call__(self, ids_BL: Array, position_vectors: Array | float, rows_B: Array | None) -> Array:
+    def __call__(
+        self, ids_BL: Array, position_vectors: Array | float, rows_B: Array | None
+    ) -> Array:
         """float32 `[batch, length, d_model]`."""
         x_BLD = self.table[ids_BL] * self.config.d_model**0.5
         return self.dropout(x_BLD + position_vectors, rows_B)
@@ -159,11 +161,10 @@ class Transformer(nn.Module):
             x_BLD = layer(x_BLD, encoded_BMD, self_mask_B1LL, cross_mask_B1LM, rows_B)
         return self.decoder_norm(x_BLD) if self.config.norm == "pre" else x_BLD
 
-    def _embed_target(
-        self, ids_BL: Array, vectors: Array | float, rows_B: Array | None
-    ) -> Array:
+    def _embed_target(self, ids_BL: Array, vectors: Array | float, rows_B: Array | None) -> Array:
         embedding = self.embedding if self.config.tie_embeddings else self.tgt_embedding
-        # Linen derives the dropout key from the module's path and number of calls: source and target masks differ.
+        # Linen derives the dropout key from the module's path and the number of its calls, so the
+        # masks of source and target differ.
         return embedding(ids_BL, vectors, rows_B)
 
     def logits(self, x_BLD: Array) -> Array:
@@ -189,7 +190,10 @@ class Transformer(nn.Module):
         tgt_positions_BL: Array,
         rows_B: Array | None = None,
     ) -> Array:
-        """Logits of each next subword, float32 `[batch, tgt_len, padded vocabulary]`; see encode and decode."""
+        """Logits of each next subword, float32 `[batch, tgt_len, padded vocabulary]`.
+
+        The arguments are those of `encode` and `decode`.
+        """
         encoded_BMD = self.encode(src_ids_BM, src_segments_BM, src_positions_BM, rows_B)
         target = (input_ids_BL, tgt_segments_BL, tgt_positions_BL)
         return self.logits(self.decode(encoded_BMD, src_segments_BM, *target, rows_B))
@@ -197,7 +201,7 @@ class Transformer(nn.Module):
     def start_decoding(
         self, encoded_BMD: Array, src_segments_BM: Array, beams: int, max_length: int
     ) -> tuple[Memory, Cache]:
-        """The fixed memory of each source sentence, and an empty cache for `beams` hypotheses of it."""
+        """The fixed memory of each source sentence, an empty cache for `beams` hypotheses of it."""
         keys_values = tuple(layer.memory(encoded_BMD) for layer in self.decoder)
         hypotheses = (encoded_BMD.shape[0], beams, max_length)
         cache = tuple(
@@ -209,7 +213,7 @@ class Transformer(nn.Module):
     def decode_step(
         self, ids_BK: Array, position: Array, memory: Memory, cache: Cache
     ) -> tuple[Array, Cache]:
-        """Logits of the subword after `ids_BK`, float32 `[batch, beams, padded vocabulary]`, and the new cache.
+        """Logits of the next subword, float32 `[batch, beams, padded vocabulary]`; the new cache.
 
         Args:
           ids_BK: the newest subword of each hypothesis `[batch, beams]`; BOS at position 0.

@@ -5,7 +5,9 @@ where R is the number of planned rows and perm_e follows from (seed, e). Batch n
 [n B, (n + 1) B), so it is a pure function of (encoded, plan, B, seed, n).
 """
 
+import atexit
 import functools
+import weakref
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -103,7 +105,10 @@ def train_batches(
         batches = batches.mp_prefetch(
             grain.MultiprocessingOptions(num_workers, per_worker_buffer_size=PREFETCHED)
         )
-    return _stream(iter(batches))
+    stream = _stream(iter(batches))
+    # Workers that are still there when Python takes its modules apart fill the terminal.
+    atexit.register(_close, weakref.ref(stream))
+    return stream
 
 
 def _stream(batches: grain.DatasetIterator) -> Generator[Batch, None, None]:
@@ -115,6 +120,11 @@ def _stream(batches: grain.DatasetIterator) -> Generator[Batch, None, None]:
             yield own
     finally:
         batches.close()
+
+
+def _close(stream: weakref.ref[Generator[Batch, None, None]]) -> None:
+    if alive := stream():
+        alive.close()
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,8 @@
 """A clause that writes itself in both languages.
 
-The German side follows the model of topological fields: front field, left bracket (the finite verb), middle field,
-right bracket (separable prefix, participles, infinitives). In a verb-final clause the finite verb ends the right bracket.
+The German side follows the model of topological fields: front field, left bracket (the finite
+verb), middle field, right bracket (separable prefix, participles, infinitives). In a verb-final
+clause the finite verb ends the right bracket.
 """
 
 import dataclasses
@@ -95,7 +96,7 @@ class Clause:
         return [], ""
 
     def english_verbs(self, support: bool = False) -> tuple[list[Word], list[Word]]:
-        """Auxiliaries and main verb; `support` asks for a do where there is no auxiliary (questions, negation)."""
+        """Auxiliaries and main verb; `support` asks for a do where there is no auxiliary."""
         verb, own, aux = self.verb.en, (self.key,), (self.key + 1,)
         person, past = self.subject.person, self.tense in PASTS
         if self.modal:
@@ -166,7 +167,7 @@ class Clause:
     # German
 
     def german_verbs(self) -> tuple[Word, list[Word]]:
-        """The finite verb (without its separable prefix) and the right bracket's infinitives and participles."""
+        """The finite verb without its prefix, and the right bracket's infinitives, participles."""
         person, past = self.subject.person, self.tense in PASTS
         own, aux = (self.key,), (self.key + 1,)
         verb = self.verb.de
@@ -199,25 +200,29 @@ class Clause:
             return [Word(self.verb.de.prefix, (self.key,))]
         return []
 
-    def middle_field(self, subject: bool, time: bool = True, place: bool = True) -> list[Word]:
-        """Subject, pronouns, receiver, time, object, nicht, place, complement; the flags say what stands here."""
+    def middle_field(self, subject: bool) -> list[Word]:
+        """All between the brackets: subject (unless in front), objects, adverbials, complement."""
         cases = ((self.dative, "dat"), (self.accusative, "acc"))
         own_subject = self.subject.german("nom") if subject else []
         reflexive = []
         if self.verb.reflexive:
             reflexive = [Word(german.REFLEXIVES[self.subject.person]["acc"], (self.key,))]
-        # Gestern rasierte sich der Mann, but: er sich; and: der Mann sie.
-        if self.subject.pronominal or not reflexive:
-            start = own_subject + reflexive
-        else:
-            start = reflexive + own_subject
+        early, late = reflexive, []
         for nominal, case in reversed(cases):
             if nominal and nominal.pronominal:
-                start += nominal.german(case)
-        # What is known stands before nicht, oft and the place; from the first news on, all stands behind them.
+                # Gestern sah ihn die Frau; but sie, which could be a subject, behind it.
+                words = nominal.german(case)
+                if words[0].text in ("sie", "es"):
+                    late += words
+                else:
+                    early += words
+        if self.subject.pronominal:
+            start = own_subject + early + late
+        else:
+            start = early + own_subject + late
+        # What is known stands before nicht, oft and the place; the first news and the rest behind.
         known: list[Word] = []
         news: list[Word] = []
-        when = self.time.de if time else []
         for nominal, case in cases:
             if nominal and not nominal.pronominal:
                 if nominal.definite and not news:
@@ -225,32 +230,23 @@ class Clause:
                 else:
                     news += nominal.german(case)
             if case == "dat":
-                known += when
+                known += self.time.de
         no = [Word("nicht", (self.key + 2,))] if self.negation == "nicht" else []
-        where = self.place.de if place else []
-        return start + known + self.frequency.de + no + where + news + self.complement.de
+        return start + known + self.frequency.de + no + self.place.de + news + self.complement.de
 
     def german(self, order: str = "second", front: list[Word] | None = None) -> list[Word]:
-        """The clause with its finite verb "second" (after `front`, or the subject), "first", or "final"."""
+        """The clause with its verb "second" (after `front` or the subject), "first" or "final"."""
         finite, nonfinite = self.german_verbs()
         if order == "final":
             middle = self.middle_field(subject=True)
             prefix = "".join(w.text for w in self._prefix())
             return [*middle, *nonfinite, Word(prefix + finite.text, finite.links)]
-        # What stands in front does not stand in the middle as well; identity says which it is.
-        middle = self.middle_field(
-            subject=order == "first" or front is not None,
-            time=front is not self.time.de,
-            place=front is not self.place.de,
-        )
-        if order == "first":
-            start = []
-        else:
-            start = self.subject.german("nom") if front is None else front
+        middle = self.middle_field(subject=order == "first" or front is not None)
+        start = [] if order == "first" else self.subject.german("nom") if front is None else front
         return [*start, finite, *middle, *self._prefix(), *nonfinite]
 
     def german_infinitive(self, zu: int | None = None) -> list[Word]:
-        """das Auto zu kaufen, ihn anzurufen; `zu` is the link of the English "to", None: without zu."""
+        """das Auto zu kaufen, ihn anzurufen; `zu` is the link of the English "to"."""
         middle, verb = self.middle_field(subject=False), self.verb.de
         if zu is None:
             return [*middle, Word(verb.whole, (self.key,))]

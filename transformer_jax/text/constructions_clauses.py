@@ -1,10 +1,20 @@
-"""Constructions of more than one clause: subordinate and relative clauses, infinitives, coordination of clauses."""
+"""Constructions of more than one clause: subordination, infinitives, coordination."""
 
-from transformer_jax.text import german, lexicon
+from transformer_jax.text import lexicon
 from transformer_jax.text import lexicon_words as words
 from transformer_jax.text.clauses import Clause
-from transformer_jax.text.constructions import Sentence, construction, negate
-from transformer_jax.text.constructions import separable_clause as draw_separable
+from transformer_jax.text.constructions import (
+    Sentence,
+    conjunction,
+    construction,
+    listed,
+    negate,
+    reference,
+    separable_clause,
+    subordinate_first,
+    subordinate_last,
+    two_clauses,
+)
 from transformer_jax.text.drawing import (
     ASPECTS,
     GERMAN_COMMA,
@@ -14,54 +24,22 @@ from transformer_jax.text.drawing import (
     same_noun,
     tense_of,
 )
-from transformer_jax.text.lexicon_entries import Fixed, Noun, Verb
+from transformer_jax.text.lexicon_entries import Verb
 from transformer_jax.text.lexicon_nouns import NOUNS
-from transformer_jax.text.phrases import Given, Nominal, NounPhrase, Phrase, Pronoun, Word
+from transformer_jax.text.phrases import (
+    Given,
+    Nominal,
+    NounPhrase,
+    Phrase,
+    Pronoun,
+    Word,
+)
 
 MOODS = tuple(
     a
     for a in words.ADJECTIVES
     if a.en in "tired ill hungry sad happy nervous lazy curious poor".split()
 )
-
-
-def conjunction(draw: Draw, en: str, de: str) -> Phrase:
-    """A conjunction of one or more English words and one German word."""
-    return draw.fixed(Fixed(en, de))
-
-
-def subordinate(joint: Phrase, clause: Clause) -> Phrase:
-    """Conjunction and clause, verb-final in German, without commas."""
-    return joint + Phrase(clause.english(), clause.german("final"))
-
-
-def main_first(main: Clause, joint: Phrase, clause: Clause) -> Sentence:
-    """Der Mann lacht, weil die Frau singt."""
-    return Sentence(
-        main.english() + joint.en + clause.english(),
-        main.german() + GERMAN_COMMA.de + joint.de + clause.german("final"),
-    )
-
-
-def main_last(draw: Draw, joint: Phrase, clause: Clause, main: Clause) -> Sentence:
-    """Weil die Frau singt, lacht der Mann."""
-    comma = draw.comma()
-    return Sentence(
-        joint.en + clause.english() + comma.en + main.english(),
-        joint.de + clause.german("final") + comma.de + main.german("first"),
-    )
-
-
-def reference(draw: Draw, nominal: Nominal) -> Pronoun | None:
-    """The pronoun that takes up the nominal, where both languages agree on it."""
-    if isinstance(nominal, Pronoun):
-        return Pronoun(draw.key(), nominal.form)
-    if not isinstance(nominal, NounPhrase) or nominal.determiner is words.EVERY:
-        return None
-    thing = "person" not in nominal.noun.kinds
-    if nominal.plural:
-        return Pronoun(draw.key(), "3p", thing)
-    return None if nominal.noun.neutral else Pronoun(draw.key(), "3s" + nominal.noun.gender, thing)
 
 
 def mood(draw: Draw, main: Clause, past: bool) -> Clause:
@@ -79,24 +57,15 @@ def mood(draw: Draw, main: Clause, past: bool) -> Clause:
     return draw.copula(pronoun, adjective, past)
 
 
-def two_clauses(draw: Draw, first: str, second: str) -> tuple[Clause, Clause]:
-    """Two clauses about different verbs and subjects."""
-    one, two = draw.clause(first), draw.clause(second)
-    pronouns = isinstance(one.subject, Pronoun) and isinstance(two.subject, Pronoun)
-    if one.verb is two.verb or same_noun(one.subject, two.subject) or pronouns:
-        raise Retry
-    return one, two
-
-
 @construction("verb-final clauses of reason and concession: weil, obwohl")
 def reason(draw: Draw) -> Sentence:
     time = draw.one(("past", "now"))
     joint = conjunction(draw, *draw.one((("because", "weil"), ("although", "obwohl"))))
     if draw.chance(0.65):
         main = draw.clause(time)
-        return main_first(main, joint, mood(draw, main, time == "past"))
+        return subordinate_last(main, joint, mood(draw, main, time == "past"))
     main, clause = two_clauses(draw, time, time)
-    return main_first(main, joint, clause)
+    return subordinate_last(main, joint, clause)
 
 
 @construction("a subordinate clause in front: its verb last, then at once the main verb")
@@ -104,18 +73,18 @@ def reason_first(draw: Draw) -> Sentence:
     time = draw.one(("past", "now"))
     joint = conjunction(draw, *draw.one((("because", "weil"), ("although", "obwohl"))))
     main, clause = two_clauses(draw, time, time)
-    return main_last(draw, joint, clause, main)
+    return subordinate_first(draw, joint, clause, main)
 
 
 @construction("separable verbs stay whole at the end of a subordinate clause")
 def separable_subordinate(draw: Draw) -> Sentence:
     time = draw.one(("past", "now"))
-    clause = draw_separable(draw, time)
+    clause = separable_clause(draw, time)
     main = draw.clause(time, "intransitive reflexive transitive")
     if main.verb is clause.verb or same_noun(main.subject, clause.subject):
         raise Retry
     joint = conjunction(draw, *draw.one((("because", "weil"), ("although", "obwohl"))))
-    return main_first(main, joint, clause)
+    return subordinate_last(main, joint, clause)
 
 
 @construction("when is als for the past and wenn otherwise; if is wenn, as soon as sobald")
@@ -127,7 +96,7 @@ def when(draw: Draw) -> Sentence:
     else:
         main, clause = two_clauses(draw, "habit" if kind == "when" else "future", "condition")
         joint = conjunction(draw, kind, "sobald" if kind == "as soon as" else "wenn")
-    return main_last(draw, joint, clause, main)
+    return subordinate_first(draw, joint, clause, main)
 
 
 @construction("before, after and while: bevor, nachdem with the pluperfect, während")
@@ -157,7 +126,7 @@ def sequence(draw: Draw) -> Sentence:
         main = draw.complete(verb, pronoun, "past", pronouns=0)
     if main.verb is clause.verb:
         raise Retry
-    return main_last(draw, joint, clause, main)
+    return subordinate_first(draw, joint, clause, main)
 
 
 @construction("dass: Die Frau weiß, dass der Mann das Auto gekauft hat.")
@@ -168,7 +137,7 @@ def that(draw: Draw) -> Sentence:
     clause = draw.clause("pluperfect" if past else draw.one(("now", "perfect", "future")))
     if same_noun(main.subject, clause.subject):
         raise Retry
-    return main_first(main, conjunction(draw, "that", "dass"), clause)
+    return subordinate_last(main, conjunction(draw, "that", "dass"), clause)
 
 
 @construction("indirect questions are verb-final: ob, warum, wo, wann")
@@ -184,167 +153,11 @@ def indirect_question(draw: Draw) -> Sentence:
     )
     if same_noun(main.subject, clause.subject) or (asked[0] == "when" and past):
         raise Retry
-    return main_first(main, conjunction(draw, *asked), clause)
-
-
-# Relative clauses
-
-
-def relativizer(draw: Draw, head: NounPhrase, case: str) -> Phrase:
-    """who, whom or which, and the German relative pronoun in the case."""
-    person = "person" in head.noun.kinds
-    en = ("who" if case == "nom" else "whom") if person else "which"
-    key = draw.key()
-    return Phrase([Word(en, (key,))], [Word(german.RELATIVE[case, head.column], (key,))])
-
-
-def relate(head: NounPhrase, start: Phrase, clause: Clause) -> None:
-    """Hangs a relative clause on its head; a comma that would end the sentence is dropped when it is written."""
-    comma = GERMAN_COMMA.de
-    head.tail = Phrase(
-        start.en + clause.english(), comma + start.de + clause.german("final") + comma
-    )
-
-
-def head_phrase(draw: Draw, noun: Noun) -> NounPhrase:
-    """The head of a relative clause: definite, or indefinite in the singular."""
-    if noun.proper or "kin" in noun.kinds or noun.mass:
-        raise Retry
-    plural = draw.chance(0.25)
-    determiner = words.THE if plural or draw.chance(0.8) else words.A
-    return draw.noun_phrase(noun, determiner, plural=plural, adjective=0.15)
-
-
-def embed(draw: Draw, head: NounPhrase, time: str, used: Verb | None = None) -> Sentence:
-    """A main clause around the head: as a subject that is such-and-such or does something, or as an object.
-
-    `used` is the relative clause's verb, which does not come again.
-    """
-    kind = draw.one(("predicate", "subject", "object"))
-    noun = head.noun
-    if kind == "predicate":
-        if head.determiner is words.A or head.adjective:
-            raise Retry
-        clause = draw.predication(head, time == "past")
-        return Sentence(clause.english(), clause.german())
-    if kind == "subject":
-        verb = draw.one(lexicon.verbs_for(noun, "subject", SIMPLE_FRAMES, draw.split))
-        if verb is used or verb.aspect not in ASPECTS[time]:
-            raise Retry
-        draw.combine("subject", verb, noun)
-        clause = draw.complete(verb, head, time)
-        return Sentence(clause.english(), clause.german())
-    verb = draw.one(lexicon.verbs_for(noun, "object", "transitive dative", draw.split))
-    if verb is used or verb.aspect not in ASPECTS[time] or verb.de.prefix:
-        raise Retry
-    draw.combine("object", verb, noun)
-    clause = Clause(draw.key(), draw.subject(verb, pronouns=0.5), verb, tense_of(time, verb))
-    if same_noun(clause.subject, head):
-        raise Retry
-    if verb.frame == "dative":
-        clause.dative = head
-    else:
-        clause.accusative = head
-    return Sentence(clause.english(), clause.german())
-
-
-@construction("relative pronoun in the nominative: der Mann, der singt")
-def relative_nominative(draw: Draw) -> Sentence:
-    time = draw.one(("past", "now"))
-    verb = draw.verb(time)
-    noun = draw.noun("subject", verb)
-    draw.combine("subject", verb, noun)
-    head = head_phrase(draw, noun)
-    start = relativizer(draw, head, "nom")
-    silent = Given(draw.key(), [], {"nom": []}, head.person)
-    clause = draw.complete(verb, silent, time)
-    if same_noun(clause.accusative, head) or same_noun(clause.dative, head):
-        raise Retry
-    relate(head, start, clause)
-    return embed(draw, head, time, clause.verb)
-
-
-@construction("relative pronoun in the accusative: der Mann, den die Frau kennt")
-def relative_accusative(draw: Draw) -> Sentence:
-    return relative_object(draw, "transitive", "acc")
-
-
-@construction("relative pronoun in the dative: der Mann, dem die Frau hilft")
-def relative_dative(draw: Draw) -> Sentence:
-    return relative_object(draw, "dative", "dat")
-
-
-def relative_object(draw: Draw, frame: str, case: str) -> Sentence:
-    """The head is the relative verb's object."""
-    time = draw.one(("past", "now"))
-    verb = draw.verb(time, frame)
-    noun = draw.noun("object", verb)
-    draw.combine("object", verb, noun)
-    head = head_phrase(draw, noun)
-    clause = Clause(draw.key(), draw.subject(verb, pronouns=0.4), verb, tense_of(time, verb))
-    if same_noun(clause.subject, head):
-        raise Retry
-    relate(head, relativizer(draw, head, case), clause)
-    return embed(draw, head, time, clause.verb)
-
-
-@construction("relative pronoun in the genitive: der Mann, dessen Auto kaputt ist")
-def relative_genitive(draw: Draw) -> Sentence:
-    time = draw.one(("past", "now"))
-    noun = draw.one(lexicon.nouns("person -kin -name"))
-    head = head_phrase(draw, noun)
-    thing = draw.one(lexicon.nouns("own kin vehicle luggage -public"))
-    if thing is noun:
-        raise Retry
-    key = draw.key()
-    whose = Phrase([Word("whose", (key,))], [Word(german.RELATIVE["gen", head.column], (key,))])
-    plural = "single" not in thing.kinds and draw.chance(0.2)
-    owned = NounPhrase(draw.key(), thing, words.BARE, plural)
-    if draw.chance(0.5):
-        clause = draw.predication(owned, time == "past")
-        relate(head, whose, clause)
-    else:
-        verb = draw.one(lexicon.verbs_for(thing, "object", "transitive dative", draw.split))
-        if verb.aspect not in ASPECTS[time]:
-            raise Retry
-        draw.combine("object", verb, thing)
-        clause = Clause(draw.key(), draw.subject(verb, pronouns=0.4), verb, tense_of(time, verb))
-        if same_noun(clause.subject, owned) or same_noun(clause.subject, head):
-            raise Retry
-        case = "dat" if verb.frame == "dative" else "acc"
-        relate(head, whose + Phrase(owned.english(), owned.german(case)), clause)
-    return embed(draw, head, time, clause.verb)
-
-
-@construction("relative pronoun behind a preposition: der Stuhl, auf dem die Katze sitzt")
-def relative_prepositional(draw: Draw) -> Sentence:
-    time = draw.one(("past", "now"))
-    verb = draw.verb(time, "prepositional reflexive_prepositional location")
-    subject = draw.subject(verb, pronouns=0.4)
-    if verb.frame == "location":
-        preposition = draw.one(words.SOMEWHERE)
-        noun = draw.noun("place", preposition)
-        draw.combine("place", preposition, noun)
-        en, de, case = preposition.en, preposition.de, preposition.case
-    else:
-        noun = draw.noun("object", verb)
-        draw.combine("object", verb, noun)
-        en, de, case = verb.preposition
-    head = head_phrase(draw, noun)
-    clause = Clause(draw.key(), subject, verb, tense_of(time, verb))
-    key = clause.key if en == "-" else draw.key()
-    start = Phrase([Word(w, (key,)) for w in en.split() if en != "-"], [Word(de, (key,))])
-    if same_noun(subject, head):
-        raise Retry
-    relate(head, start + relativizer(draw, head, case), clause)
-    return embed(draw, head, time, clause.verb)
-
-
-# Infinitives
+    return subordinate_last(main, conjunction(draw, *asked), clause)
 
 
 def second_clause(draw: Draw, first: Clause, frames: str = SIMPLE_FRAMES) -> Clause:
-    """What the first clause's subject tries, promises or wants besides: a clause whose subject is not said."""
+    """What the first clause's subject tries, promises or wants: its own subject is not said."""
     subject = first.subject
     if isinstance(subject, NounPhrase):
         verb = draw.one(lexicon.verbs_for(subject.noun, "subject", frames, draw.split))
@@ -364,7 +177,7 @@ def zu_infinitive(draw: Draw) -> Sentence:
     verb = draw.one(lexicon.verbs_of("control"))
     if verb.aspect not in ASPECTS[time]:
         raise Retry
-    main = Clause(draw.key(), draw.subject(verb), verb, tense_of(time, verb))
+    main = draw.begin(verb, draw.subject(verb), time)
     clause = second_clause(draw, main)
     # A bare infinitive would leave the comma to taste.
     if not clause.middle_field(subject=False):
@@ -396,9 +209,6 @@ def um_zu(draw: Draw) -> Sentence:
         main.english() + joint.en + tail,
         main.german() + GERMAN_COMMA.de + joint.de + clause.german_infinitive(zu),
     )
-
-
-# Coordination of clauses
 
 
 @construction("und and aber join clauses, deshalb puts its verb second")
@@ -437,6 +247,8 @@ def joined_verbs(draw: Draw) -> Sentence:
         raise Retry
     silent = Given(draw.key(), [], {"nom": []}, first.subject.person)
     second = draw.complete(verb, silent, "past", pronouns=0)
+    if same_noun(first.accusative, second.accusative):
+        raise Retry
     joint = conjunction(draw, "and", "und")
     return Sentence(
         first.english() + joint.en + second.english(), first.german() + joint.de + second.german()
@@ -458,17 +270,17 @@ def shared_verb(draw: Draw, subject: Nominal) -> Verb:
 
 
 THINGS = tuple(n for n in NOUNS if "person" not in n.kinds)
+
+
 # What one does to a thing first, and what then.
-FIRST_STEPS = frozenset(
-    "buy,find,see,look at,steal,order,pick up,unpack,wash,write,paint,draw,build,cook,bake,peel,bring along".split(
-        ","
-    )
+FIRST_STEPS = listed(
+    "buy, find, see, look at, steal, order, pick up, unpack, wash, write, paint, draw, build, cook,"
+    "bake, peel, bring along"
 )
-NEXT_STEPS = frozenset(
-    "sell,hide,carry,repair,open,close,break,fill,use,photograph,describe,eat,drink,wear,try on,read,translate,sign,"
-    "throw away,bring back,hang up,lock,lose,forget,copy,feed,praise,taste,turn on,turn off".split(
-        ","
-    )
+NEXT_STEPS = listed(
+    "sell, hide, carry, repair, open, close, break, fill, use, photograph, describe, eat, drink,"
+    "wear, try on, read, translate, sign, throw away, bring back, hang up, lock, lose, forget,"
+    "copy, feed, praise, taste, turn on, turn off"
 )
 
 

@@ -352,16 +352,20 @@ class BuiltInCorpus:
 
     def __init__(self, data: DataConfig):
         self.sizes = {"train": data.pairs} | GRAMMAR_PAIRS
+        self._generated: dict[str, list[Pair]] = {}
 
     def split(self, name: str) -> Sequence[Pair]:
-        """The pairs of "train", "valid" or "test", generated anew."""
+        """The pairs of "train", "valid" or "test"."""
         if name not in self.sizes:
             raise DataError(
                 f"the built-in corpus has no split {name!r}, only {', '.join(self.sizes)}."
             )
         from transformer_jax.text import grammar
 
-        return [Pair(pair.src, pair.tgt) for pair in grammar.generate(name, self.sizes[name])]
+        if name not in self._generated:  # a run asks for it three times
+            drawn = grammar.generate(name, self.sizes[name])
+            self._generated[name] = [Pair(pair.src, pair.tgt) for pair in drawn]
+        return self._generated[name]
 
     def fingerprint(self, name: str) -> str:
         """SHA-256 over the lines of the split."""

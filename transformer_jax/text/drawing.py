@@ -1,4 +1,4 @@
-"""Draws words, noun phrases and clauses at random, but only combinations of words that the split may show."""
+"""Draws words, phrases and clauses at random, but only combinations that the split may show."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -21,7 +21,10 @@ from transformer_jax.text.phrases import Nominal, NounPhrase, Phrase, Pronoun, W
 
 T = TypeVar("T")
 
-SIMPLE_FRAMES = "intransitive transitive dative ditransitive transfer prepositional reflexive reflexive_prepositional"
+SIMPLE_FRAMES = (
+    "intransitive transitive dative ditransitive transfer prepositional reflexive "
+    "reflexive_prepositional"
+)
 # The aspects of verb that go with a time: no "is finding", no "knew yesterday".
 ASPECTS = {
     "now": ("activity", "state"),
@@ -39,13 +42,6 @@ TIMES = {
     "past": words.PAST_TIMES,
     "future": words.FUTURE_TIMES,
 }
-# What one says my and your of without more ado.
-OWNABLE = frozenset(
-    ("own", "thing", "clothes", "vehicle", "furniture", "pet", "proposal", "tale", "error")
-)
-NOT_OWNABLE = frozenset(("public", "plant", "present"))
-ACQUIRING = frozenset(("buy", "steal", "order", "promise"))  # what is not one's own yet
-UNCOUNTED = frozenset(("event", "hardship", "matter"))  # no "eleven parties"
 UNITS = (
     ("days", "Tagen"),
     ("weeks", "Wochen"),
@@ -133,13 +129,19 @@ class Draw:
         self.combinations.append((relation, head, noun))
 
     def noun(self, relation: str, head: Head, where: Callable[[Noun], bool] | None = None) -> Noun:
-        """A noun for this relation to the head; not yet taken down, as a pronoun may take its place."""
+        """A noun for this relation, not taken down yet, as a pronoun may take its place."""
         nouns = lexicon.partners(relation, head, self.split)
         for _ in range(20):
             noun = self.one(nouns)
             if where is None or where(noun):
                 return noun
         raise Retry
+
+    def pick(self, relation: str, head: Head, where: Callable[[Noun], bool] | None = None) -> Noun:
+        """A noun for this relation to the head, taken down."""
+        noun = self.noun(relation, head, where)
+        self.combine(relation, head, noun)
+        return noun
 
     # Words and phrases
 
@@ -175,7 +177,12 @@ class Draw:
         if kin:
             assert owner
             return owner
-        if owner and noun.kinds & OWNABLE and not noun.kinds & NOT_OWNABLE and self.chance(0.35):
+        if (
+            owner
+            and noun.kinds & lexicon.OWNABLE
+            and not noun.kinds & lexicon.NOT_OWNABLE
+            and self.chance(0.35)
+        ):
             return owner
         if noun.mass:
             choices = [
@@ -187,7 +194,7 @@ class Draw:
             number = words.NUMERALS[2 + int(self.rng.random() * 11)]
             some = self.one((words.MANY, words.SOME, words.SEVERAL, words.ALL, words.BOTH))
             bare = some if subject else words.BARE
-            if noun.kinds & UNCOUNTED:
+            if noun.kinds & lexicon.UNCOUNTED:
                 number = words.THE
             choices = [(0.4, words.THE), (0.1, words.THIS), (0.2, number), (0.2, some), (0.1, bare)]
         else:
@@ -226,7 +233,7 @@ class Draw:
         """A definite noun phrase: the, this, or a possessive."""
         kin = "kin" in noun.kinds
         owners = (owner,) if owner else (words.MY, words.OUR, words.HIS, words.HER)
-        own = kin or (bool(noun.kinds & OWNABLE) and owner is not None and self.chance(0.3))
+        own = kin or (bool(noun.kinds & lexicon.OWNABLE) and owner is not None and self.chance(0.3))
         determiner = self.one(owners) if own else words.THE
         if determiner is words.THE and self.chance(0.15):
             determiner = words.THIS
@@ -251,7 +258,7 @@ class Draw:
         return self.noun_phrase(noun, subject=True)
 
     def owner(self, nominal: Nominal) -> Determiner | None:
-        """The possessive that refers to the nominal: his, their; None where the languages part (das Kind)."""
+        """The possessive of the nominal: his, their; None where the languages part (das Kind)."""
         if isinstance(nominal, Pronoun):
             return words.OWNERS[nominal.form]
         if nominal.person != "3s":
@@ -275,9 +282,11 @@ class Draw:
             if pronoun and not (isinstance(subject, Pronoun) and subject.form == pronoun.form):
                 return pronoun
         self.combine(relation, verb, noun)
-        if verb.en.base in ACQUIRING:
+        if relation == "object" and verb.en.base in lexicon.ACQUIRING:
             return self.noun_phrase(noun, owner=words.THE)
-        return self.noun_phrase(noun, owner=self.owner(subject))
+        # A bare plural would not show its dative.
+        plain = verb.frame == "dative" or relation == "receiver"
+        return self.noun_phrase(noun, owner=self.owner(subject), subject=plain)
 
     def place(self, prepositions: Sequence[Preposition], taken: Nominal | None = None) -> Phrase:
         """A prepositional phrase of place, with a definite noun."""
@@ -285,11 +294,16 @@ class Draw:
         used = taken.noun if isinstance(taken, NounPhrase) else None
         noun = self.noun("place", preposition, lambda n: n is not used)
         self.combine("place", preposition, noun)
-        nominal = self.noun_phrase(noun, self.weighted([(0.85, words.THE), (0.15, words.THIS)]), plural=False,
-                                   adjective=0.2)  # fmt: skip
+        determiner = words.THIS if self.chance(0.15) else words.THE
+        nominal = self.noun_phrase(noun, determiner, plural=False, adjective=0.2)
         return phrases.prepositional(
             self.key(), preposition.en, preposition.de, preposition.case, nominal
         )
+
+    def whereabouts(self, nominal: Nominal) -> tuple[Preposition, ...]:
+        """The prepositions that say where somebody or something is."""
+        thing = isinstance(nominal, NounPhrase) and not nominal.noun.kinds & {"person", "animal"}
+        return words.SOMEWHERE if thing else words.WHEREABOUTS
 
     # Clauses
 
@@ -301,12 +315,16 @@ class Draw:
         separable: bool = False,
         among: frozenset[str] | None = None,
     ) -> Verb:
-        """A verb of one of the frames that goes with the time; `among` names English verbs to choose from."""
+        """A verb of one of the frames that goes with the time, or `among` some."""
         return self.one(_pool(frames, time, separable, among))
+
+    def begin(self, verb: Verb, subject: Nominal, time: str) -> Clause:
+        """The clause of verb and subject alone."""
+        return Clause(self.key(), subject, verb, tense_of(time, verb))
 
     def complete(self, verb: Verb, subject: Nominal, time: str, pronouns: float = 0.15) -> Clause:
         """The clause of verb and subject with the objects that its frame asks for."""
-        clause = Clause(self.key(), subject, verb, tense_of(time, verb))
+        clause = self.begin(verb, subject, time)
         match verb.frame:
             case "transitive":
                 clause.accusative = self.object(verb, subject, pronouns=pronouns)
@@ -321,7 +339,7 @@ class Draw:
             case "prepositional" | "reflexive prepositional":
                 clause.complement = self.prepositional_object(clause, pronouns)
             case "location":
-                clause.complement = self.place(words.SOMEWHERE, subject)
+                clause.complement = self.place(self.whereabouts(subject), subject)
             case "placement":
                 clause.accusative = self.object(verb, subject)
                 onto = words.UP if verb.en.base == "hang" else words.ONTO
@@ -341,7 +359,7 @@ class Draw:
         return phrases.prepositional(self.key(), en, de, case, nominal)
 
     def clause(self, time: str, frames: str = SIMPLE_FRAMES, pronouns: float = 0.25) -> Clause:
-        """A whole clause about a time: "now", "habit", "past", "perfect", "pluperfect", "future" or "modal"."""
+        """A whole clause about a time, which is a key of ASPECTS."""
         verb = self.verb(time, frames)
         return self.complete(verb, self.subject(verb, pronouns), time)
 

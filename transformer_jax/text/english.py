@@ -1,4 +1,4 @@
-"""English inflection: verb forms, noun plurals and comparison from a few rules and the irregular forms given."""
+"""English inflection: verb forms, plurals and comparison by rule, or from the forms given."""
 
 import dataclasses
 
@@ -69,7 +69,7 @@ class Verb:
 
 
 def verb(spec: str) -> Verb:
-    """Reads "buy bought bought", "walk", "wake|up woke woken" (a movable particle) or "look+for"."""
+    """Reads "buy bought bought", "walk", "wake|up woke woken" (movable particle) or "look+for"."""
     base, *parts = spec.split()
     movable = "|" in base
     base, _, particle = base.replace("+", "|").partition("|")
@@ -115,4 +115,11 @@ def comparison(adjective: str) -> tuple[str, str]:
     if groups > 1:
         return f"more {adjective}", f"most {adjective}"
     stem = adjective.removesuffix("e")
+    if (
+        stem == adjective
+        and stem[-2] in VOWELS
+        and stem[-3] not in VOWELS
+        and stem[-1] not in "wxy"
+    ):
+        stem += stem[-1]  # sad, sadder
     return stem + "er", stem + "est"

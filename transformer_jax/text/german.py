@@ -1,6 +1,6 @@
-"""German inflection: articles, adjective endings, noun cases and verb forms as functions of a few tables.
+"""German inflection: articles, adjective endings, noun cases and verb forms from a few tables.
 
-Cases are "nom", "acc", "dat", "gen"; a *column* is a gender "m", "f", "n", or "p" for the plural of all genders.
+Cases are "nom", "acc", "dat", "gen"; a *column* is a gender "m", "f", "n", or "p" for the plural.
 Persons are "1s", "3s", "1p", "3p".
 """
 
@@ -141,7 +141,7 @@ def dative_plural(plural: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Verb:
-    """A verb's principal parts, written "an|rufen ruft rief angerufen"; a regular verb is its infinitive alone."""
+    """A verb's principal parts, such as "an|rufen ruft rief angerufen" says them."""
 
     infinitive: str  # without the separable prefix
     third: str  # he, present
@@ -172,7 +172,8 @@ class Verb:
         if person in ("1p", "3p"):
             return self.infinitive
         stem = self.infinitive.removesuffix("n").removesuffix("e")
-        return stem[:-2] + "le" if stem.endswith("el") else stem + "e"
+        # ich lächle, but ich spiele
+        return stem[:-2] + "le" if self.infinitive.endswith("eln") else stem + "e"
 
 
 def _persons(first: str, third: str, plural: str) -> dict[str, str]:

@@ -1,17 +1,19 @@
-"""The built-in corpus: a synchronous grammar that writes English-German sentence pairs with gold word alignments.
+"""The built-in corpus: a synchronous grammar of English-German pairs with gold word alignments.
 
-    generate("train", 20_000) -> AlignedPair("Yesterday the old man bought a car.", "Gestern kaufte der alte Mann ein Auto.", ...)
+    Yesterday the old man bought a car. -> Gestern kaufte der alte Mann ein Auto.
 
-Every English sentence has exactly one German translation. Tenses go across by one rule: simple past to Präteritum,
-perfect to Perfekt, future to werden, present and progressive to Präsens.
+Every English sentence has exactly one German translation. Tenses go across by one rule: simple past
+to Präteritum, perfect to Perfekt, future to werden, present and progressive to Präsens.
 
-The splits: a sentence is made of combinations such as (object, buy, car) or (adjective, old, man). A hash gives each
-combination to training (85 %), validation (5 %) or test (10 %). Training shows its own alone; each test sentence shows
-at least one of the test's own and otherwise training's, so no two splits share a sentence, whatever the seed. Words
-are not held out, nor forms: every word of a validation or test sentence, as it stands there, occurs at least three
-times in the first 20,000 training pairs of the same seed.
+The splits: a sentence is made of combinations such as (object, buy, car) or (adjective, old, man).
+A hash gives each combination to training (85 %), validation (5 %) or test (10 %). Training shows
+its own alone; each test sentence shows at least one of the test's own and otherwise training's, so
+no two splits share a sentence, whatever the seed. Words are not held out, nor forms: every word of
+a validation or test sentence, as it stands there, occurs at least three times in the first 20,000
+training pairs of the same seed.
 """
 
+import operator
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,17 +21,35 @@ from functools import cache
 from typing import NamedTuple
 
 from transformer_jax.errors import DataError
-from transformer_jax.text import constructions_clauses, constructions_phrases, english
+from transformer_jax.text import (
+    constructions_clauses,
+    constructions_nouns,
+    constructions_phrases,
+    constructions_questions,
+    constructions_relative,
+    constructions_verbs,
+    english,
+)
 from transformer_jax.text.constructions import REGISTRY, Sentence
 from transformer_jax.text.drawing import Draw, Retry
 from transformer_jax.text.lexicon import SPLITS, lexicon_size
+from transformer_jax.text.lexicon_nouns import NOUNS
 from transformer_jax.text.phrases import Word
 
 __all__ = ["CONSTRUCTIONS", "AlignedPair", "generate", "lexicon_size"]
 
 # Importing the modules has filled the registry.
-_MODULES = (constructions_clauses, constructions_phrases)
+_MODULES = (
+    constructions_verbs,
+    constructions_questions,
+    constructions_phrases,
+    constructions_nouns,
+    constructions_clauses,
+    constructions_relative,
+)
 CONSTRUCTIONS = {name: entry.description for name, entry in REGISTRY.items()}
+NAMES = frozenset(noun.en for noun in NOUNS if noun.proper)
+NOUN_OF = {form: noun for noun in NOUNS for form in (noun.en, noun.en_plural)}
 TRIES = 40  # before another construction is tried
 KNOWN_FROM, KNOWN_TIMES = (
     20_000,
@@ -49,7 +69,7 @@ class AlignedPair(NamedTuple):
 
 
 def generate(split: str, pairs: int, seed: int = 0) -> list[AlignedPair]:
-    """The first `pairs` pairs of a split, all different; the same for the same split and seed everywhere.
+    """The first `pairs` pairs of a split, all different; the same for split and seed everywhere.
 
     Raises:
         DataError: for a split that is not "train", "valid" or "test".
@@ -63,8 +83,11 @@ def generate(split: str, pairs: int, seed: int = 0) -> list[AlignedPair]:
 def drafts(split: str, seed: int) -> Iterator[tuple[AlignedPair, Draw]]:
     """Endless different pairs, each with the draw that tells its combinations."""
     rng = random.Random(f"transformer_jax grammar {split} {seed}")
+    # Sorted, as the order of imports must not change the corpus.
     items = tuple(
-        (name, entry.function) for name, entry in REGISTRY.items() for _ in range(entry.weight)
+        (name, entry.function)
+        for name, entry in sorted(REGISTRY.items())
+        for _ in range(entry.weight)
     )
     seen: set[str] = set()
     while True:
@@ -78,7 +101,7 @@ def drafts(split: str, seed: int) -> Iterator[tuple[AlignedPair, Draw]]:
             if split != "train" and not draw.held_out:
                 continue
             pair = _pair(sentence, name)
-            if pair.src in seen or _stutters(pair.src_words):
+            if pair.src in seen or _stutters(pair):
                 continue
             if split != "train" and not known(seed).issuperset(pair.src_words + pair.tgt_words):
                 continue
@@ -89,7 +112,7 @@ def drafts(split: str, seed: int) -> Iterator[tuple[AlignedPair, Draw]]:
 
 @cache
 def known(seed: int) -> frozenset[str]:
-    """The words, in the very form, that are frequent enough in training for validation and test to use them."""
+    """The words, in the very form, that training shows often enough for the other splits."""
     counts: Counter[str] = Counter()
     for pair in generate("train", KNOWN_FROM, seed):
         counts.update(pair.src_words)
@@ -111,9 +134,15 @@ def _pair(sentence: Sentence, construction: str) -> AlignedPair:
     )
 
 
-def _stutters(words: Sequence[str]) -> bool:
-    """A word twice in a row: lent her her violin."""
-    return any(a == b for a, b in zip(words, words[1:], strict=False))
+def _stutters(pair: AlignedPair) -> bool:
+    """A word twice in a row (lent her her violin), a noun twice, or two names in a row."""
+    nouns = [NOUN_OF[word] for word in pair.src_words if word in NOUN_OF]
+    names = [word in NAMES for word in pair.tgt_words]
+    return (
+        len(nouns) > len(set(nouns))
+        or any(map(operator.eq, pair.src_words, pair.src_words[1:]))
+        or any(map(operator.and_, names, names[1:]))
+    )
 
 
 def _with_articles(words: list[Word]) -> list[Word]:

@@ -1,8 +1,8 @@
-"""The lexicon of the built-in corpus as a whole: what goes with what, and which combinations are held out.
+"""The lexicon of the built-in corpus: what goes with what, and which combinations are held out.
 
-A *combination* is a relation between two content words, such as (object, buy, car) or (adjective, car, old). Each
-falls into one bucket by a hash of its names, so a combination belongs to training, validation or test for good,
-whatever the seed.
+A *combination* is a relation between two content words, such as (object, buy, car) or (adjective,
+old, man). Each falls into one bucket by a hash of its names, so a combination belongs to training,
+validation or test for good, whatever the seed.
 """
 
 import hashlib
@@ -36,6 +36,19 @@ SPLITS = ("train", "valid", "test")
 TEST_PERCENT, VALID_PERCENT = 10, 5
 Head = Verb | Adjective | Preposition
 
+# What one says my and your of without more ado.
+OWNABLE = frozenset(
+    ("own", "thing", "clothes", "vehicle", "furniture", "pet", "proposal", "tale", "error")
+)
+NOT_OWNABLE = frozenset(("public", "plant", "present"))
+ACQUIRING = frozenset(("buy", "steal", "order", "promise"))  # what is not one's own yet
+UNCOUNTED = frozenset(("event", "hardship", "matter"))  # no "eleven parties"
+# Kinds whose nouns can be compared, or named in one breath.
+CLASSES = frozenset(
+    "person animal food drink text clothes vehicle furniture building room outside town plant "
+    "device event matter luggage dishes toy instrument tool opening".split()
+)
+
 
 def matches(noun: Noun, spec: str) -> bool:
     """Whether the noun is one of those that "kind word -kind -word" names."""
@@ -57,6 +70,16 @@ def matches(noun: Noun, spec: str) -> bool:
 def nouns(spec: str) -> tuple[Noun, ...]:
     """The nouns of the lexicon that "kind word -kind -word" names."""
     return tuple(n for n in NOUNS if matches(n, spec))
+
+
+def alike(first: Noun, second: Noun) -> bool:
+    """Whether two nouns are of a kind, and so go well together."""
+    return bool(first.kinds & second.kinds & CLASSES)
+
+
+def countable(noun: Noun) -> bool:
+    """Neither a mass nor a name nor somebody's kin."""
+    return not noun.mass and not noun.proper and "kin" not in noun.kinds
 
 
 def _spec(relation: str, head: Head) -> str:

@@ -1,8 +1,8 @@
-"""The kinds of lexical entry, each written as one line in lexicon_nouns.py, lexicon_verbs.py or lexicon_words.py.
+"""The kinds of lexical entry; each entry is a line in lexicon_{nouns,verbs,words}.py.
 
-Who can do what with whom is said by *kinds*: a noun has some ("person job"), and verbs, adjectives and prepositions
-name those that they go with. Where kinds are named, a noun's own English word may stand too, and "-word" or "-kind"
-takes some away: "food -soup".
+Who can do what with whom is said by *kinds*: a noun has some ("person job"), and verbs, adjectives
+and prepositions name those that they go with. Where kinds are named, a noun's own English word may
+stand too, and "-word" or "-kind" takes some away: "food -soup".
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ def noun(en: str, de: str, plural: str, kinds: str, **more: bool | str) -> Noun:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Verb:
-    """A verb with its frame: what it stands with (see lexicon_verbs.py), and the kinds of noun it goes with."""
+    """A verb with its frame (see lexicon_verbs.py) and the kinds of noun that it goes with."""
 
     frame: str
     en: english.Verb
@@ -93,7 +93,7 @@ class Adjective:
 
 
 def adjective(en: str, de: str, kinds: str) -> Adjective:
-    """adjective("old", "alt älter ältest", "person"); regular comparison may be left out on either side."""
+    """adjective("old", "alt älter ältest", "person"); regular comparison may be left out."""
     en, *en_rest = en.split()
     de, *de_rest = de.split()
     if not en_rest:
@@ -128,7 +128,7 @@ class Determiner:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fixed:
-    """Words that never change, with their alignment: "in the evening", "am Abend", "0-0 1-0 2-1"."""
+    """Words that never change, and their alignment: "in the evening", "am Abend", "0-0 1-0 2-1"."""
 
     en: str
     de: str

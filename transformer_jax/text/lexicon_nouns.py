@@ -1,4 +1,4 @@
-"""The nouns: English (with an irregular plural after "/"), German with its article, German plural, kinds."""
+"""The nouns: English (an irregular plural after "/"), German with article, plural, kinds."""
 
 from transformer_jax.text.lexicon_entries import Noun
 from transformer_jax.text.lexicon_entries import noun as n
@@ -149,7 +149,7 @@ THINGS = (
     n("suit", "der Anzug", "Anzüge", "clothes"),
     n("hat", "der Hut", "Hüte", "clothes"),
     n("cap", "die Mütze", "Mützen", "clothes"),
-    n("scarf/scarves", "der Schal", "Schals", "clothes"),
+    n("scarf/scarves", "der Schal", "Schals", "clothes", genitive="Schals"),
     n("car", "das Auto", "Autos", "vehicle engine loan own"),
     n("truck", "der Lastwagen", "Lastwagen", "vehicle engine"),
     n("motorcycle", "das Motorrad", "Motorräder", "vehicle engine loan"),

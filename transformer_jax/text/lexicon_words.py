@@ -1,4 +1,4 @@
-"""Everything but nouns and verbs: determiners, adjectives, numbers, adverbials, prepositions, modals, conjunctions."""
+"""The other words: determiners, adjectives, numbers, adverbials, prepositions, modals."""
 
 from transformer_jax.text.lexicon_entries import (
     Determiner,
@@ -28,7 +28,8 @@ THEIR = Determiner("their", "their", "ihr", "ein", True, True, True)
 ITS_M = Determiner("its", "its", "sein", "ein", True, True, True)  # its owner is der or das
 ITS_F = Determiner("its", "its", "ihr", "ein", True, True, True)  # its owner is die
 DETERMINERS = (
-    THE, A, THIS, EVERY, ALL, BOTH, MANY, SOME, SEVERAL, NO, WHICH, MY, OUR, HIS, HER, THEIR, ITS_M, ITS_F,
+    THE, A, THIS, EVERY, ALL, BOTH, MANY, SOME, SEVERAL, NO, WHICH,
+    MY, OUR, HIS, HER, THEIR, ITS_M, ITS_F,
 )  # fmt: skip
 OWNERS = {"1s": MY, "1p": OUR, "3p": THEIR, "3sm": HIS, "3sf": HER}
 
@@ -53,15 +54,15 @@ NUMERALS = {
 
 ADJECTIVES = (
     a("old", "alt älter ältest",
-      "person animal thing clothes vehicle furniture building town tree cheese wine work"),
-    a("young", "jung jünger jüngst", "person animal -kin"),
+      "adult kin name animal thing clothes vehicle furniture building town tree cheese wine work"),
+    a("young", "jung jünger jüngst", "person animal -kin -boy"),
     a("new", "neu neuer neuest",
       "thing clothes vehicle furniture building text film song plan rule idea friend colleague "
       "neighbor"),
     a("big bigger biggest", "groß größer größt",
-      "animal thing vehicle furniture building room outside town dish opening -art"),
+      "animal thing vehicle furniture building room outside town cake pizza opening -art"),
     a("small", "klein kleiner kleinst",
-      "animal youngster thing vehicle furniture building room outside town produce dish"),
+      "animal youngster thing vehicle furniture building room outside town produce cake pizza"),
     a("tall", "groß größer größt", "person"),
     a("high", "hoch höher höchst", "tower mountain wall tree"),
     a("long", "lang länger längst",
@@ -88,7 +89,7 @@ ADJECTIVES = (
       "person horse lion bear elephant coffee donkey storm"),
     a("friendly", "freundlich", "person dog"),
     a("polite", "höflich", "person"),
-    a("clever", "klug klüger klügst", "person dog monkey idea plan answer"),
+    a("clever cleverer cleverest", "klug klüger klügst", "person dog monkey idea plan answer"),
     a("brave", "mutig", "person dog decision"),
     a("lazy", "faul", "person cat donkey dog"),
     a("diligent", "fleißig", "person"),
@@ -146,29 +147,30 @@ ADJECTIVES = (
 )  # fmt: skip
 # The adjectives that are compared, few enough that training shows all their forms.
 COMPARED = frozenset(
-    "old young new big small tall long short beautiful expensive cheap heavy fast slow strong clever happy dangerous "
-    "interesting important difficult easy good bad warm cold".split()
+    "old young new big small tall long short beautiful expensive cheap heavy fast slow strong "
+    "clever happy dangerous interesting important difficult easy good bad warm cold".split()
 )
 GOOD = frozenset(
-    "beautiful cheap clean modern fast strong friendly polite clever brave honest famous rich happy healthy fresh sweet "
-    "delicious interesting important easy good quiet new light".split()
+    "beautiful cheap clean modern fast strong friendly polite clever brave honest famous rich "
+    "happy healthy fresh sweet delicious interesting important easy good quiet new light".split()
 )
 BAD = frozenset(
-    "ugly expensive dirty broken slow lazy strict poor sad tired ill nervous dangerous loud boring difficult bad old "
-    "heavy small dark cold short hungry".split()
+    "ugly expensive dirty broken slow lazy strict poor sad tired ill nervous dangerous loud boring "
+    "difficult bad old heavy small dark cold short hungry".split()
 )
 OPPOSITES = frozenset(
     frozenset(pair.split())
     for pair in (
-        "beautiful ugly", "cheap expensive", "clean dirty", "modern old", "new old", "young old", "fast slow", "rich poor",
-        "happy sad", "healthy ill", "interesting boring", "easy difficult", "good bad", "quiet loud", "fresh old",
-        "light heavy", "modern broken", "delicious bad", "friendly bad", "important boring", "interesting bad",
+        "beautiful ugly", "cheap expensive", "clean dirty", "modern old", "new old", "young old",
+        "fast slow", "rich poor", "happy sad", "healthy ill", "interesting boring",
+        "easy difficult", "good bad", "quiet loud", "fresh old", "light heavy", "modern broken",
+        "delicious bad", "friendly bad", "important boring", "interesting bad",
     )
 )  # fmt: skip
 
 
 def contrast(first: str, second: str) -> bool:
-    """Whether "X, but Y" makes sense of two adjectives: one speaks for the thing, one against, and both may hold."""
+    """Whether "X, but Y" makes sense: one speaks for the thing, one against, both may hold."""
     sides = (first in GOOD and second in BAD) or (first in BAD and second in GOOD)
     return sides and frozenset((first, second)) not in OPPOSITES
 
@@ -254,6 +256,12 @@ SOMEWHERE = (
     p("in", "in", "dat", "inside"),
     p("at", "an", "dat", "at"),
 )
+# People and pets are on sofas, not on shelves.
+WHEREABOUTS = (
+    p("on", "auf", "dat", "seat bed carpet"),
+    p("under", "unter", "dat", "tree table bed"),
+    *SOMEWHERE[2:],
+)
 ONTO = (
     p("on", "auf", "acc", "surface -roof"),
     p("under", "unter", "acc", "table bed bench desk sofa chair"),
@@ -281,7 +289,8 @@ DURING = p("during", "während", "gen", "event war storm")
 BECAUSE_OF = p("because of", "wegen", "gen", "hardship weather disturbance exam problem mistake")
 DESPITE = p("despite", "trotz", "gen", "weather hardship disturbance problem mistake")
 PREPOSITIONS = (
-    *SOMEWHERE, INTO, TO, THROUGH, AROUND, OUT_OF, WITH, WITHOUT, FOR, AFTER, BEFORE, DURING, BECAUSE_OF, DESPITE,
+    *SOMEWHERE, *WHEREABOUTS, *ONTO, *UP, INTO, TO, THROUGH, AROUND, OUT_OF, WITH, WITHOUT, FOR,
+    AFTER, BEFORE, DURING, BECAUSE_OF, DESPITE,
 )  # fmt: skip
 
 
@@ -317,7 +326,7 @@ MAY = Modal("dürfen", *_be("allowed to"), *_be("not allowed to"))
 MODALS = (CAN, MUST, SHOULD, WANT, MAY)
 
 CONJUNCTIONS = {
-    "because": "weil", "although": "obwohl", "when": "wenn", "if": "wenn", "while": "während", "before": "bevor",
-    "after": "nachdem", "as soon as": "sobald", "that": "dass", "whether": "ob", "and": "und", "or": "oder",
-    "but": "aber", "so": "deshalb", "until": "bis",
+    "because": "weil", "although": "obwohl", "when": "wenn", "if": "wenn", "while": "während",
+    "before": "bevor", "after": "nachdem", "as soon as": "sobald", "that": "dass",
+    "whether": "ob", "and": "und", "or": "oder", "but": "aber", "so": "deshalb",
 }  # fmt: skip

@@ -1,18 +1,16 @@
-"""Phrases of the synchronous grammar: noun phrases, pronouns and prepositional phrases that write both languages.
+"""Noun phrases, pronouns and prepositional phrases that write themselves in both languages.
 
-A word carries *links*; words of the two sides that share a link are aligned. A nominal has room for `SLOTS` links from
-its `key` on: the determiner's, the adjective's and the noun's.
+A word carries *links*; words of the two sides that share a link are aligned. A nominal's links run
+from its `key` on: the determiner's, the adjective's and the noun's.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from transformer_jax.text import german
 from transformer_jax.text.lexicon_entries import Adjective, Determiner, Fixed, Noun
 from transformer_jax.text.lexicon_words import THE
-
-SLOTS = 8
 
 
 class Word(NamedTuple):
@@ -38,10 +36,21 @@ NOTHING = Phrase([], [])
 class Nominal(Protocol):
     """What can be a subject or an object."""
 
-    key: int
-    person: str  # "1s", "3s", "1p" or "3p"
-    pronominal: bool  # a personal pronoun, which German puts before adverbials
-    definite: bool
+    @property
+    def key(self) -> int:
+        """The first of its links."""
+
+    @property
+    def person(self) -> str:
+        """ "1s", "3s", "1p" or "3p"."""
+
+    @property
+    def pronominal(self) -> bool:
+        """A personal pronoun, which German puts before adverbials."""
+
+    @property
+    def definite(self) -> bool:
+        """Known, and so before nicht in German."""
 
     def english(self, subject: bool = False) -> list[Word]:
         """The English words; `subject` chooses between he and him."""
@@ -129,7 +138,7 @@ ENGLISH_PRONOUNS = {
 
 @dataclasses.dataclass(slots=True)
 class Pronoun:
-    """A personal pronoun; `form` is a key of german.PRONOUNS. For things and animals English has "it" alone."""
+    """A personal pronoun; `form` is a key of german.PRONOUNS. A `thing` is "it"."""
 
     key: int
     form: str
@@ -157,7 +166,7 @@ class Given:
 
     key: int
     en: Sequence[Word]
-    de: dict[str, Sequence[Word]]  # by case
+    de: Mapping[str, Sequence[Word]]  # by case
     person: str = "3s"
     definite: bool = True
     pronominal: bool = False

@@ -85,13 +85,13 @@ def parse(records: Sequence[bytes], src: str, tgt: str) -> list[tuple[str, str]]
 
 
 def fingerprint(builder: Any, splits: Sequence[str]) -> str:
-    """SHA-256 over name, version, sizes of the shards, and a thousand examples, evenly apart.
+    """SHA-256 over name, version, sizes, and a thousand examples, evenly apart.
 
     Not over the shards' bytes, which compression may change from one preparation to the next.
     """
     records = open_records(builder, splits)
-    joined = builder.info.splits["+".join(splits)]
-    digest = hashlib.sha256(f"{builder.info.full_name} {joined.shard_lengths}".encode())
+    sizes = [int(builder.info.splits[split].num_bytes) for split in splits]
+    digest = hashlib.sha256(f"{builder.info.full_name} {sizes}".encode())
     places = sorted({len(records) * i // SAMPLE for i in range(SAMPLE)} | {len(records) - 1})
     for record in records.__getitems__(places):
         digest.update(hashlib.sha256(record).digest())
@@ -122,10 +122,7 @@ def prepare(data: DataConfig) -> str:
     try:
         # TFDS prints what it does on standard output, which is for results.
         with contextlib.redirect_stdout(sys.stderr):
-            builder.download_and_prepare(
-                file_format="array_record",
-                download_config=tfds.download.DownloadConfig(try_download_gcs=False),
-            )
+            builder.download_and_prepare(file_format="array_record")
     except (
         AssertionError,  # archives that only a person may download
         OSError,  # requests' errors too

@@ -1,16 +1,23 @@
-"""Checkpoints of a run, by Orbax; each has a manifest of SHA-256 sums, since Orbax restores a flipped bit silently."""
+"""Checkpoints of a run, by Orbax, and averages of them.
 
+Each has a manifest of SHA-256 sums beside it, since Orbax restores a flipped bit silently.
+"""
+
+import concurrent.futures
+import functools
 import hashlib
 import json
 import logging
+import math
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
-from orbax.checkpoint.checkpoint_managers import preservation_policy
 from etils import epath
+from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import RunError
@@ -33,18 +40,20 @@ def write_manifest(checkpoint: Path) -> None:
 
 
 def damaged_file(checkpoint: Path) -> str | None:
-    """The first file that its manifest does not confirm, with what is wrong; None for a sound checkpoint.
+    """What is wrong with the first file that the manifest does not confirm; None: sound.
 
-    A checkpoint without a manifest (killed between Orbax's commit and the manifest) is taken as Orbax left it.
+    A checkpoint without a manifest (killed between commit and manifest) is taken as Orbax left it.
     """
     manifest = _manifest(checkpoint)
     if not manifest.exists():
         log.warning("checkpoint %s has no manifest; its files are not verified", checkpoint.name)
         return None
     try:
-        sums = json.loads(manifest.read_text())
-    except ValueError:
-        return f"{manifest.name} is not JSON"
+        sums = dict(json.loads(manifest.read_text()))
+    except (ValueError, TypeError):
+        sums = {}
+    if not sums:
+        return f"{manifest.name} is no manifest"
     for name, want in sums.items():
         path = checkpoint / name
         if not path.is_file():
@@ -64,23 +73,30 @@ def _sha256(path: Path) -> str:
 
 
 def committed_steps(folder: Path) -> list[int]:
-    """Steps of the finished checkpoints in a folder, ascending; half-written ones have another name."""
+    """Steps of the finished checkpoints, ascending; half-written ones have another name."""
     if not folder.is_dir():
         return []
-    return sorted(int(p.name) for p in folder.iterdir() if re.fullmatch(r"\d+", p.name) and p.is_dir())
+    folders = (path for path in folder.iterdir() if path.is_dir())
+    return sorted(int(path.name) for path in folders if re.fullmatch(r"\d+", path.name))
 
 
 class Checkpoints:
-    """The checkpoints of a run being trained: saved asynchronously, the best and the last k kept."""
+    """Those of a run being trained: saved asynchronously, the best and the last k kept."""
 
     def __init__(self, folder: Path, keep_last: int) -> None:
-        self.folder = folder
+        self.folder, self.keep_last = folder, keep_last
+        self._sealer = concurrent.futures.ThreadPoolExecutor(1, "manifests")
+        self._sealed: concurrent.futures.Future[None] | None = None
+
+    @functools.cached_property
+    def manager(self) -> ocp.CheckpointManager:
+        """Orbax's manager, made at the first save: it removes what a kill left half-written."""
 
         def score(metrics: dict[str, float]) -> float:
             return metrics[SCORE]
 
         keep = [
-            preservation_policy.LatestN(keep_last),
+            preservation_policy.LatestN(self.keep_last),
             preservation_policy.BestN(
                 get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False
             ),
@@ -90,59 +106,67 @@ class Checkpoints:
             preservation_policy=preservation_policy.AnyPreservationPolicy(keep),
             cleanup_tmp_directories=True,
         )
-        self.manager = ocp.CheckpointManager(folder, options=options)
+        return ocp.CheckpointManager(self.folder, options=options)
 
     def save(self, state: TrainState, step: int, score: float | None) -> None:
-        """Starts to write a checkpoint; `score` is the validation's, where there was one at this step."""
+        """Starts to write a checkpoint; `score` is the validation's, where there was one."""
         self._finish()
         params, rest = _split(state)
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params), rest=ocp.args.StandardSave(rest)
         )
         self.manager.save(step, args=items, metrics=None if score is None else {SCORE: score})
+        # In a thread: a run that is killed before its next checkpoint has the manifest of this one.
+        self._sealed = self._sealer.submit(self._seal)
 
     def restore_latest(self, like: TrainState) -> TrainState | None:
-        """The newest sound checkpoint, with the shardings of `like`; None where there are no checkpoints at all.
+        """The newest sound checkpoint, with the shardings of `like`; None where there are none.
+
+        Those after it are damaged and removed: their steps will be taken, and written, again.
 
         Raises:
           RunError: there are checkpoints, and every one is damaged.
         """
         steps = committed_steps(self.folder)
-        params, rest = _split(like)
         for step in reversed(steps):
-            wrong = damaged_file(self.folder / str(step))
-            if wrong:
-                log.warning("checkpoint %s is damaged: %s; trying the one before", step, wrong)
-                continue
-            items = ocp.args.Composite(
-                params=ocp.args.StandardRestore(params), rest=ocp.args.StandardRestore(rest)
-            )
-            restored = self.manager.restore(step, args=items)
-            self._drop_after(step)
-            return TrainState(params=restored["params"], **restored["rest"])
+            folder = self.folder / str(step)
+            state, wrong = _restore_sound(folder, like)
+            if state is not None:
+                self._drop(
+                    [s for s in steps if s > step or _unreadable_score(self.folder / str(s))]
+                )
+                return state
+            log.warning("checkpoint %s is damaged: %s; trying the one before", folder, wrong)
         if steps:
-            raise RunError(f"Every checkpoint in {self.folder} is damaged ({len(steps)} tried). Train anew.")
+            raise RunError(
+                f"Every checkpoint in {self.folder} is damaged ({len(steps)} tried). "
+                "Train anew in another --workdir."
+            )
         return None
-
-    def best_score(self) -> float | None:
-        """The highest validation score among the checkpoints kept."""
-        step = self.manager.best_step()
-        metrics = None if step is None else self.manager.metrics(step)
-        return metrics[SCORE] if metrics else None
 
     def close(self) -> None:
         """Waits until everything is written."""
-        self._finish()
-        self.manager.close()
+        try:
+            self._finish()
+        finally:
+            self._sealer.shutdown()
+            if "manager" in self.__dict__:
+                self.manager.close()
 
-    def _drop_after(self, step: int) -> None:
-        for later in committed_steps(self.folder):
-            if later > step:
-                self.manager.delete(later)
-                _manifest(self.folder / str(later)).unlink(missing_ok=True)
+    def _drop(self, steps: list[int]) -> None:
+        for step in steps:
+            log.warning("removing the damaged checkpoint %s", self.folder / str(step))
+            shutil.rmtree(self.folder / str(step))
+            _manifest(self.folder / str(step)).unlink(missing_ok=True)
 
     def _finish(self) -> None:
-        """Waits for the save in flight; writes missing manifests and removes those of deleted checkpoints."""
+        """Waits for the save in flight and its manifest."""
+        if self._sealed is not None:
+            self._sealed.result()
+            self._sealed = None
+
+    def _seal(self) -> None:
+        """After the commit: adds missing manifests, removes those of deleted checkpoints."""
         self.manager.wait_until_finished()
         steps = committed_steps(self.folder)
         for step in steps:
@@ -151,6 +175,38 @@ class Checkpoints:
         for manifest in self.folder.glob("*.sha256.json"):
             if manifest.name.split(".")[0] not in map(str, steps):
                 manifest.unlink()
+
+
+def _restore_sound(folder: Path, like: TrainState) -> tuple[TrainState | None, str]:
+    """The state in a checkpoint, or what is wrong with it."""
+    wrong = damaged_file(folder)
+    if wrong:
+        return None, wrong
+    params, rest = _split(like)
+    try:
+        with ocp.StandardCheckpointer() as checkpointer:
+            params = checkpointer.restore(epath.Path(folder / "params"), params)
+            rest = checkpointer.restore(epath.Path(folder / "rest"), rest)
+    except Exception as error:  # whatever Orbax and its libraries raise on what is not whole
+        if _manifest(folder).exists():
+            raise  # the files are as they were written
+        return None, f"it has no manifest and cannot be restored ({type(error).__name__})"
+    return TrainState(params=params, **rest), ""
+
+
+def _score_of(checkpoint: Path) -> float | None:
+    """The validation score that was saved with a checkpoint, where there was one."""
+    file = checkpoint / "metrics" / "metrics"
+    return float(json.loads(file.read_text())[SCORE]) if file.exists() else None
+
+
+def _unreadable_score(checkpoint: Path) -> bool:
+    """Whether Orbax would stumble over it: it reads the scores of all checkpoints at the start."""
+    try:
+        _score_of(checkpoint)
+    except (ValueError, KeyError, TypeError):
+        return True
+    return False
 
 
 def _split(state: TrainState) -> tuple[Params, dict[str, Any]]:
@@ -179,7 +235,7 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
     folder = _find(run, which)
     wrong = damaged_file(folder)
     if wrong:
-        raise RunError(f"Checkpoint {folder} is damaged: {wrong}. Choose another with --checkpoint.")
+        raise RunError(f"{folder} is damaged: {wrong}. Choose another with --checkpoint.")
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or device), like
@@ -189,45 +245,72 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
 
 
 def _find(run: RunFolder, which: str) -> Path:
-    steps = committed_steps(run.checkpoints)
     if which == "average":
-        averages = [p for p in run.averages.glob("*-last*") if p.is_dir()] if run.averages.is_dir() else []
+        # Its manifest is written last: without one, `average` was killed.
+        averages = [p for p in run.averages.glob("*-last*") if p.is_dir() and _manifest(p).exists()]
         if not averages:
-            raise RunError(f"{run.path} has no averaged checkpoint: run `average --workdir={run.path}` first.")
+            raise RunError(
+                f"{run.path} has no averaged checkpoint: run `average --workdir={run.path}` first."
+            )
         return max(averages, key=lambda p: [int(n) for n in re.findall(r"\d+", p.name)])
-    if not steps:
-        raise RunError(f"{run.path} has no checkpoint yet: `train` writes the first after train.checkpoint_every steps.")
+    steps = _some_steps(run)
     if which == "latest":
         return run.checkpoints / str(steps[-1])
     if which == "best":
-        manager = Checkpoints(run.checkpoints, keep_last=len(steps)).manager
-        return run.checkpoints / str(manager.best_step() or steps[-1])
-    if which.isdigit() and int(which) in steps:
+        return _best(run, steps)
+    if which.isdecimal() and int(which) in steps:
         return run.checkpoints / str(int(which))
-    raise RunError(f"--checkpoint={which} is not there. Valid: latest, best, average, {', '.join(map(str, steps))}.")
+    known = ", ".join(map(str, steps))
+    raise RunError(f"--checkpoint={which} is not there. Valid: latest, best, average, {known}.")
+
+
+def _some_steps(run: RunFolder) -> list[int]:
+    """Steps of the run's checkpoints, ascending. Raises RunError where there are none."""
+    steps = committed_steps(run.checkpoints)
+    if not steps:
+        raise RunError(
+            f"{run.path} has no checkpoint yet: `train` writes the first after "
+            "train.checkpoint_every steps."
+        )
+    return steps
+
+
+def _best(run: RunFolder, steps: list[int]) -> Path:
+    """The checkpoint of the highest validation score, the newest of equals; latest without scores."""
+    folders = [run.checkpoints / str(step) for step in steps]
+    scores = [-math.inf if _unreadable_score(f) else _score_of(f) for f in folders]
+    ranked = [(-math.inf if s is None else s, at) for at, s in enumerate(scores)]
+    return folders[max(ranked)[1]]
 
 
 def average(workdir: str, last: int = 5) -> Path:
-    """Averages the parameters of the last k checkpoints into one that the other commands take as `average`.
+    """Averages the last k checkpoints' parameters; the other commands take it as `average`.
 
     Returns:
       Its folder, WORKDIR/averages/STEP-lastK.
 
     Raises:
-      RunError: the run has fewer checkpoints.
+      RunError: the run has, or keeps, fewer checkpoints.
+
     Source: Vaswani et al. 2017, section 6.1.
     """
     from transformer_jax.text.vocabulary import load_vocabulary
 
     run = RunFolder(workdir)
     config = run.read_config()
-    steps = committed_steps(run.checkpoints)
-    if last < 1 or len(steps) < last:
-        raise RunError(f"--last={last}: {run.path} has {len(steps)} checkpoints ({', '.join(map(str, steps))}).")
+    # Beside the last ones, the best is kept, however old.
+    steps = _some_steps(run)[-config.train.keep_last :]
+    if not 1 <= last <= len(steps):
+        raise RunError(
+            f"--last={last}: {run.path} has its last {len(steps)} checkpoints "
+            f"({', '.join(map(str, steps))}) and train.keep_last={config.train.keep_last}. "
+            f"Give 1 to {len(steps)}, or train with more."
+        )
     like = abstract_params(config.model, load_vocabulary(run.vocabulary_file).size)
     total = None
     for step in steps[-last:]:
-        params = jax.tree.map(lambda x: x.astype("float64"), jax.device_get(load_params(run, str(step), like)[0]))
+        params = jax.device_get(load_params(run, str(step), like)[0])
+        params = jax.tree.map(lambda x: x.astype("float64"), params)
         total = params if total is None else jax.tree.map(lambda a, b: a + b, total, params)
     mean = jax.tree.map(lambda x: (x / last).astype("float32"), total)
     folder = run.averages / f"{steps[-1]}-last{last}"

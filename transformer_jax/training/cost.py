@@ -1,13 +1,15 @@
 """What a model costs: parameters and FLOPs, by closed form.
 
-A product of [m, k] and [k, n] counts 2 m k n FLOPs; the backward pass computes two products for each of the forward's.
+A product of [m, k] and [k, n] counts 2 m k n FLOPs; the backward pass computes two products for
+each of the forward's.
 """
 
 import jax
 
 from transformer_jax.config import ModelConfig
 
-# Dense peak of the matrix units, in FLOP/s, as the vendors print it: (bfloat16, float32 as TF32 where the chip has it).
+# Dense peak of the matrix units in FLOP/s, as the vendors print it: bfloat16, and float32 (as TF32
+# where the chip has it).
 DEVICE_PEAKS = {
     "NVIDIA A100": (312e12, 156e12),
     "NVIDIA H100": (989e12, 495e12),
@@ -34,7 +36,7 @@ def attention_parameters(model: ModelConfig) -> int:
 
 
 def parameter_count(model: ModelConfig, vocabulary_size: int) -> int:
-    """Trained parameters by closed form, for a vocabulary of this size (give the padded size for what is allocated)."""
+    """Trained parameters by closed form; what is allocated has the padded vocabulary."""
     d, f = model.d_model, model.d_ff
     attention, feed_forward, norm = attention_parameters(model), 2 * d * f + f + d, 2 * d
     encoder_layer = attention + feed_forward + 2 * norm
@@ -46,12 +48,14 @@ def parameter_count(model: ModelConfig, vocabulary_size: int) -> int:
     return layers + embeddings + positions + final_norms
 
 
-def forward_flops(model: ModelConfig, vocabulary_size: int, src_length: int, tgt_length: int) -> int:
-    """Of the matrix products of one row: a source of `src_length` positions and a target of `tgt_length`."""
+def forward_flops(
+    model: ModelConfig, vocabulary_size: int, src_length: int, tgt_length: int
+) -> int:
+    """Of the matrix products of one row with so many source and target positions."""
     d_k, d_v = head_sizes(model)
     attention, feed_forward = attention_parameters(model), 2 * model.d_model * model.d_ff
     scores = model.num_heads * (d_k + d_v)  # QK^T and weights V, multiply-adds a query-key pair
-    # Cross-attention's queries and outputs run over the target, its keys and values over the source.
+    # Cross-attention's queries and outputs run over the target, keys and values over the source.
     half = attention // 2
     encoder = src_length * (attention + feed_forward) + src_length**2 * scores
     decoder = tgt_length * (attention + half + feed_forward) + src_length * half
@@ -60,7 +64,9 @@ def forward_flops(model: ModelConfig, vocabulary_size: int, src_length: int, tgt
     return 2 * (model.num_layers * (encoder + decoder) + logits)
 
 
-def training_flops(model: ModelConfig, vocabulary_size: int, src_length: int, tgt_length: int) -> int:
+def training_flops(
+    model: ModelConfig, vocabulary_size: int, src_length: int, tgt_length: int
+) -> int:
     """Forward and backward of one row."""
     return 3 * forward_flops(model, vocabulary_size, src_length, tgt_length)
 

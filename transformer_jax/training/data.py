@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer_jax.config import Config
+from transformer_jax.config import Config, identity_differences
 from transformer_jax.errors import RunError
 from transformer_jax.text.batches import Batch, packed_batch, rows_per_batch
 from transformer_jax.text.corpora import Corpus, open_corpus
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus
 from transformer_jax.text.packing import RowPlan, plan_rows, source_row_length
 from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary, train_vocabulary
+from transformer_jax.training.checkpoints import committed_steps
 from transformer_jax.training.program import BatchShape
 from transformer_jax.training.run_folder import RunFolder
 
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 
 NOMINAL_FILL = 0.97  # of target places, for a dry run that has no corpus to measure
 LENGTH_MULTIPLE = 8  # of the validation rows
+NOT_IN_WEIGHTS = ("model.dropout:", "model.dtype:")  # what train.init_from leaves free
 
 
 class TrainingData(NamedTuple):
@@ -28,6 +30,7 @@ class TrainingData(NamedTuple):
 
     vocabulary: Vocabulary
     corpus: Corpus
+    fingerprint: str  # of the training split's text
     train: EncodedPairs
     plan: RowPlan
     valid: EncodedPairs
@@ -57,9 +60,12 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     """Opens, encodes and plans; writes nothing into the run's folder."""
     corpus = open_corpus(config.data)
     pairs, valid_pairs = corpus.split("train"), corpus.split("valid")
-    log.info("%s: %d training and %d validation pairs", corpus.describe(), len(pairs), len(valid_pairs))
+    counts = len(pairs), len(valid_pairs)
+    log.info("%s: %d training and %d validation pairs", corpus.describe(), *counts)
+    fingerprint = corpus.fingerprint("train")
+    run.check_corpus(fingerprint)
     vocabulary = _vocabulary(config, run, corpus)
-    train = encode_corpus(pairs, vocabulary, None, corpus.fingerprint("train"))
+    train = encode_corpus(pairs, vocabulary, None, fingerprint)
     valid = encode_corpus(valid_pairs, vocabulary, None, corpus.fingerprint("valid"))
     src_lengths, tgt_lengths = train.src_lengths(), train.tgt_lengths()
     row_length, max_length = config.train.row_length, config.data.max_length
@@ -67,14 +73,16 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     plan = plan_rows(src_lengths, tgt_lengths, src_row_length, row_length, config.seed, max_length)
     if plan.too_long or plan.empty:
         log.warning(
-            "training skips %d pairs with more than %d source or %d target subwords, and %d with an empty side",
+            "training skips %d pairs with more than %d source or %d target subwords, "
+            "and %d with an empty side",
             plan.too_long,
             min(max_length, src_row_length),
             min(max_length, row_length),
             plan.empty,
         )
     log.info(
-        "packed %d pairs into %d rows of %d source (%.1f %% real) and %d target positions (%.1f %% real)",
+        "packed %d pairs into %d rows of %d source (%.1f %% real) "
+        "and %d target positions (%.1f %% real)",
         len(plan.pair_order),
         len(plan),
         src_row_length,
@@ -90,11 +98,13 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     valid_plan = plan_rows(
         valid.src_lengths(), valid.tgt_lengths(), valid_shape.src_length, valid_shape.tgt_length, 0
     )
-    return TrainingData(vocabulary, corpus, train, plan, valid, valid_plan, shape, valid_shape)
+    return TrainingData(
+        vocabulary, corpus, fingerprint, train, plan, valid, valid_plan, shape, valid_shape
+    )
 
 
 def _valid_shape(shape: BatchShape, valid: EncodedPairs) -> BatchShape:
-    """The training batch's shape, its rows lengthened where a validation pair needs it: none is left out."""
+    """The training batch's shape, its rows lengthened to the longest pair: none is left out."""
 
     def at_least(length: int, longest: int) -> int:
         return max(length, -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
@@ -106,16 +116,28 @@ def _valid_shape(shape: BatchShape, valid: EncodedPairs) -> BatchShape:
     )
 
 
+def _vocabulary_of_origin(config: Config, origin: RunFolder) -> Vocabulary:
+    """The vocabulary of `origin`'s weights. Raises RunError: it has none, or another model's."""
+    differences = [
+        difference
+        for difference in identity_differences(origin.read_config(), config)
+        if difference.startswith("model.") and not difference.startswith(NOT_IN_WEIGHTS)
+    ]
+    if differences:
+        raise RunError(
+            f"train.init_from={origin.path} is a run of another model: {'; '.join(differences)}."
+        )
+    if not committed_steps(origin.checkpoints):
+        raise RunError(f"train.init_from={origin.path} has no checkpoint yet.")
+    return load_vocabulary(origin.vocabulary_file)
+
+
 def _vocabulary(config: Config, run: RunFolder, corpus: Corpus) -> Vocabulary:
-    """The run's own, that of the run it starts from, a given one, or a new one from the training split."""
+    """The run's own, that of the run it starts from, a given one, or one of the training split."""
     if run.vocabulary_file.exists():
         return load_vocabulary(run.vocabulary_file)
     if config.train.init_from is not None:
-        origin = RunFolder(config.train.init_from)
-        theirs = origin.read_config().model
-        if theirs != config.model:
-            raise RunError(f"train.init_from={origin.path}: its model is {theirs}, the config's {config.model}.")
-        return load_vocabulary(origin.vocabulary_file)
+        return _vocabulary_of_origin(config, RunFolder(config.train.init_from))
     if config.vocabulary.path is not None:
         return load_vocabulary(config.vocabulary.path)
     log.info("training a vocabulary of %d pieces", config.vocabulary.size)

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 def train(config: Config, workdir: str, dry_run: bool = False) -> None:
-    """Trains a run, or goes on with the one in `workdir`; a dry run prints what it would be and stops.
+    """Trains a run, or goes on with it; a dry run prints what it would be and stops.
 
     Raises:
       UserError: a config, corpus or folder that cannot be; see the message.
@@ -55,15 +55,15 @@ def train(config: Config, workdir: str, dry_run: bool = False) -> None:
     run.check(config)
     data = load_data(config, run)
     check_rows(config, mesh, data.shape.rows)
-    run.claim(config)
-    if not run.vocabulary_file.exists():
-        data.vocabulary.save(run.vocabulary_file)
     program = compile_program(config, mesh, data.vocabulary.size, data.shape)
     for line in describe(config, program, data.vocabulary.size, data.shape, data.plan.tgt_fill):
         log.info(line)
     checkpoints = Checkpoints(run.checkpoints, config.train.keep_last)
     try:
         state = _start(config, program, checkpoints)
+        run.claim(config, data.fingerprint)
+        if not run.vocabulary_file.exists():
+            data.vocabulary.save(run.vocabulary_file)
         _train_from(state, config, run, data, program, checkpoints)
     finally:
         checkpoints.close()
@@ -93,6 +93,9 @@ def _train_from(
     checkpoints: Checkpoints,
 ) -> None:
     train, first = config.train, int(state.step)
+    if first >= train.steps:
+        log.info("nothing to do: trained to step %d of train.steps=%d", first, train.steps)
+        return
     writer = MetricsWriter(run.path, purge_after_step=first)
     progress = Progress(train.steps, initial=first)
     bleu = _make_bleu(config, data, program) if train.valid_bleu else None
@@ -125,6 +128,7 @@ def _train_from(
             if step % train.checkpoint_every == 0 or last:
                 checkpoints.save(state, step, validation_score)
     finally:
+        batches.close()  # worker processes, where there are some
         progress.close()
         writer.close()
     log.info("trained to step %d", train.steps)
@@ -140,9 +144,7 @@ def _zero_like(window: Window) -> Window:
     return jax.device_put(Window(*(np.float32(0) for _ in window)), shardings_of(window))
 
 
-def _make_bleu(
-    config: Config, data: TrainingData, program: Program
-) -> Callable[[Params], float]:
+def _make_bleu(config: Config, data: TrainingData, program: Program) -> Callable[[Params], float]:
     """A function from parameters to the validation split's sacreBLEU, by greedy search."""
     pairs = data.corpus.split("valid")
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
@@ -158,7 +160,7 @@ def _make_bleu(
 
 
 class WindowReader:
-    """Turns the state's window into a line of metrics; reading it is the loop's only synchronisation."""
+    """Turns the state's window into metrics; reading it is the loop's only synchronisation."""
 
     def __init__(self, config: Config, data: TrainingData, program: Program) -> None:
         self.config = config
@@ -188,8 +190,8 @@ class WindowReader:
         if in_a_row >= self.config.train.max_skipped:
             raise RunError(
                 f"the last {in_a_row} updates up to step {step} were not finite (train.max_skipped="
-                f"{self.config.train.max_skipped}): training diverged. Lower train.peak_learning_rate, lengthen "
-                "train.warmup_steps or set train.clip_norm, and start anew or from an earlier checkpoint."
+                f"{self.config.train.max_skipped}): training diverged. Start anew, with a lower "
+                "train.peak_learning_rate, more train.warmup_steps or train.clip_norm."
             )
         tokens, steps = max(float(window.tgt_tokens), 1.0), max(float(window.steps), 1.0)
         nats = float(window.nats) / tokens

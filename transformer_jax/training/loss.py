@@ -1,4 +1,4 @@
-"""Label-smoothed cross entropy (Vaswani et al. 2017, section 5.4), as sums that add over micro-batches and devices.
+"""Label-smoothed cross entropy, as sums that add over micro-batches and devices.
 
 Dimension key
   B batch   L target length   V vocabulary, padded
@@ -23,10 +23,10 @@ class LossSums(NamedTuple):
 def loss_sums(
     logits_BLV: Array, targets_BL: Array, real_BL: Array, smoothing: float, vocabulary_size: int
 ) -> LossSums:
-    """Cross entropy against (1 - epsilon) one_hot + epsilon / V, summed over the real target subwords.
+    """Cross entropy against (1 - epsilon) one_hot + epsilon / V, summed over real target subwords.
 
-    The uniform part is over the whole real vocabulary, the target included (Szegedy et al. 2015), not over the V - 1
-    others as in tensor2tensor.
+    The uniform part is over the whole real vocabulary, the target included (Szegedy et al. 2015),
+    not over the V - 1 others as in tensor2tensor.
 
     Args:
       logits_BLV: float32 `[batch, tgt_len, padded vocabulary]`.
@@ -38,14 +38,15 @@ def loss_sums(
     Source: Vaswani et al. 2017, section 5.4; Szegedy et al. 2015, section 7.
     """
     column_V = jnp.arange(logits_BLV.shape[-1])
-    # Compared, not gathered: a gather's gradient is a scatter into a second array of the logits' size.
+    # Compared, not gathered: a gather's gradient is a scatter into another array of this size.
     is_target_BLV = column_V == targets_BL[..., None]
     log_normalizer_BL = jax.nn.logsumexp(logits_BLV, axis=-1)
     target_logit_BL = jnp.where(is_target_BLV, logits_BLV, 0.0).sum(-1)
     nats_BL = log_normalizer_BL - target_logit_BL
     smoothed_BL = nats_BL
     if smoothing > 0:
-        mean_logit_BL = jnp.where(column_V < vocabulary_size, logits_BLV, 0.0).sum(-1) / vocabulary_size
+        real_BLV = jnp.where(column_V < vocabulary_size, logits_BLV, 0.0)
+        mean_logit_BL = real_BLV.sum(-1) / vocabulary_size
         uniform_BL = log_normalizer_BL - mean_logit_BL
         smoothed_BL = (1.0 - smoothing) * nats_BL + smoothing * uniform_BL
     weights_BL = real_BL.astype(jnp.float32)

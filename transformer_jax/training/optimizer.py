@@ -12,8 +12,9 @@ from transformer_jax.config import Config, TrainConfig
 def learning_rate_schedule(train: TrainConfig, d_model: int) -> Callable[[Array], Array]:
     """The learning rate of update number `count + 1`, for optax's 0-based `count`.
 
-    A linear warm-up to the peak, then by `train.schedule`: "rsqrt" (proportional to step^-0.5; with the default peak this is
-    lr = d_model^-0.5 min(step^-0.5, step warmup^-1.5)), "linear" or "cosine" to 0 at `decay_steps`, or "constant".
+    A linear warm-up to the peak, then by `train.schedule`: "rsqrt" (proportional to step^-0.5; with
+    the default peak, lr = d_model^-0.5 min(step^-0.5, step warmup^-1.5)), "linear" or "cosine" to 0
+    at `decay_steps`, or "constant".
 
     Source: Vaswani et al. 2017, section 5.3, equation 3.
     """
@@ -40,7 +41,8 @@ def learning_rate_schedule(train: TrainConfig, d_model: int) -> Callable[[Array]
 def make_optimizer(config: Config) -> optax.GradientTransformation:
     """Adam with the schedule, after clipping by the global norm where the config asks for it."""
     train = config.train
-    clip = optax.identity() if train.clip_norm is None else optax.clip_by_global_norm(train.clip_norm)
+    norm = train.clip_norm
+    clip = optax.identity() if norm is None else optax.clip_by_global_norm(norm)
     schedule = learning_rate_schedule(train, config.model.d_model)
     adam = optax.adam(schedule, b1=train.adam_b1, b2=train.adam_b2, eps=train.adam_epsilon)
     return optax.chain(clip, adam)

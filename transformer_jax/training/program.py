@@ -1,4 +1,4 @@
-"""What a run compiles: the training step and the validation step, over a mesh, for one shape each."""
+"""What a run compiles: the training and the validation step, over a mesh, one shape each."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -63,14 +63,16 @@ def shardings_of(tree: Any) -> Any:
 
 
 def check_rows(config: Config, mesh: Mesh, rows: int) -> None:
-    """Raises ConfigError where the rows of a batch cannot be divided over devices and micro-batches."""
+    """Raises ConfigError where a batch's rows do not divide over devices and micro-batches."""
     ways = mesh.shape["data"] * mesh.shape["fsdp"] * config.train.accumulate_steps
     if rows % ways:
         raise ConfigError(
             f"a batch of {rows} rows (train.tokens_per_batch={config.train.tokens_per_batch}, "
-            f"train.row_length={config.train.row_length}, train.rows_multiple={config.train.rows_multiple}) does not "
-            f"divide into {mesh.shape['data']} x {mesh.shape['fsdp']} devices x {config.train.accumulate_steps} "
-            f"micro-batches. Set mesh.data or train.accumulate_steps so that their product divides {rows}."
+            f"train.row_length={config.train.row_length}, "
+            f"train.rows_multiple={config.train.rows_multiple}) does not divide into "
+            f"{mesh.shape['data']} x {mesh.shape['fsdp']} devices x "
+            f"{config.train.accumulate_steps} micro-batches. Set mesh.data, mesh.fsdp or "
+            f"train.accumulate_steps so that their product divides {rows}."
         )
 
 
@@ -99,25 +101,32 @@ def compile_program(config: Config, mesh: Mesh, vocabulary_size: int, shape: Bat
 def make_eval_step(program: Program) -> Callable[[Params, Batch], LossSums]:
     """Sums of the loss without dropout and smoothing, compiled at its first call."""
     loss_fn = make_loss_fn(program.model, smoothing=0.0)
-    return jax.jit(lambda params, batch: loss_fn(params, batch))
+
+    def eval_step(params: Params, batch: Batch) -> LossSums:
+        return loss_fn(params, batch, None, None)
+
+    return jax.jit(eval_step)
 
 
-def describe(config: Config, program: Program, vocabulary_size: int, shape: BatchShape, fill: float) -> list[str]:
+def describe(
+    config: Config, program: Program, vocabulary_size: int, shape: BatchShape, fill: float
+) -> list[str]:
     """What a run is, before its first step: a line each, for the log and for `--dry_run`."""
     padded = program.state.params["embedding"]["table"].shape[0]
     parameters = sum(x.size for x in jax.tree.leaves(program.state.params))
-    row_flops = cost.training_flops(config.model, padded, shape.src_length, shape.tgt_length)
+    flops = shape.rows * cost.training_flops(config.model, padded, *shape[1:])
     micro = shape.rows // config.train.accumulate_steps
     tokens = shape.rows * shape.tgt_length * fill
     axes = ", ".join(f"{axis} {size}" for axis, size in program.mesh.shape.items())
     devices = program.mesh.devices
     return [
         f"parameters: {parameters:,} (vocabulary {vocabulary_size:,}, padded to {padded:,})",
-        f"batch: {shape.rows} rows of {shape.src_length} source and {shape.tgt_length} target positions, "
-        f"about {tokens:,.0f} real target tokens (nominal {config.train.tokens_per_batch:,}), "
+        f"batch: {shape.rows} rows of {shape.src_length} source and {shape.tgt_length} target "
+        f"positions, about {tokens:,.0f} real target tokens "
+        f"(nominal {config.train.tokens_per_batch:,}), "
         f"in {config.train.accumulate_steps} micro-batches of {micro} rows",
-        f"training FLOPs a step: {shape.rows * row_flops:.3e} (matrix products, forward and backward)",
-        f"training FLOPs of {config.train.steps:,} steps: {config.train.steps * shape.rows * row_flops:.3e}",
+        f"training FLOPs a step: {flops:.3e} (matrix products, forward and backward)",
+        f"training FLOPs of {config.train.steps:,} steps: {config.train.steps * flops:.3e}",
         f"memory of the step: {program.memory_bytes / 2**20:,.0f} MiB a device",
         f"mesh: {axes} on {devices.size} x {devices.flat[0].device_kind}",
         "programs to compile: 1 initial state, 1 training step, 1 validation step",

@@ -13,6 +13,7 @@ class RunFolder:
     def __init__(self, workdir: str | os.PathLike) -> None:
         self.path = Path(workdir).absolute()
         self.config_file = self.path / "config.json"
+        self.corpus_file = self.path / "corpus.sha256"
         self.vocabulary_file = self.path / "vocabulary.model"
         self.checkpoints = self.path / "checkpoints"
         self.averages = self.path / "averages"
@@ -38,8 +39,15 @@ class RunFolder:
         """Writes nothing.
 
         Raises:
-          RunError: another run lives here (each key that differs is named), or files that are no run's.
+          RunError: another run lives here (each key that differs is named), or files that are
+            no run's, or nothing can be written here.
         """
+        folder = next(path for path in (self.path, *self.path.parents) if path.exists())
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            wrong = "not writable" if folder.is_dir() else "a file"
+            raise RunError(
+                f"Cannot write into {self.path}: {folder} is {wrong}. Choose another --workdir."
+            )
         if self.config_file.exists():
             differences = identity_differences(self.read_config(), config)
             if differences:
@@ -47,18 +55,39 @@ class RunFolder:
                     f"{self.path} holds another run: {'; '.join(differences)}. "
                     "Choose another --workdir, or go back to that run's settings."
                 )
-        elif self.path.is_dir() and any(self.path.iterdir()):
+        elif self.path.is_dir() and any(not _is_temporary(p) for p in self.path.iterdir()):
             raise RunError(
                 f"{self.path} is not empty and holds no run. Choose another --workdir, or empty it."
             )
 
-    def claim(self, config: Config) -> None:
-        """Creates the folder for this config, after `check`. Raises RunError where it cannot be written."""
+    def check_corpus(self, fingerprint: str) -> None:
+        """Raises RunError where the run was trained on other text, wherever that lay."""
+        if self.corpus_file.exists() and self.corpus_file.read_text().strip() != fingerprint:
+            raise RunError(
+                f"{self.path} holds a run that was trained on other text: the content of its "
+                "training split has changed. Choose another --workdir, or give data.path the text "
+                "of that run."
+            )
+
+    def claim(self, config: Config, fingerprint: str) -> None:
+        """Creates the folder for this config and training text, after the checks.
+
+        Raises:
+          RunError: it cannot be written.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomically(self.config_file, to_json(config).encode())
+            write_atomically(self.corpus_file, f"{fingerprint}\n".encode())
         except OSError as error:
-            raise RunError(f"Cannot write into {self.path}: {error.strerror}. Choose another --workdir.") from None
+            raise RunError(
+                f"Cannot write into {self.path}: {error.strerror}. Choose another --workdir."
+            ) from None
+
+
+def _is_temporary(path: Path) -> bool:
+    """Left by `write_atomically` where it was killed."""
+    return path.name.startswith(".") and path.suffix == ".tmp"
 
 
 def write_atomically(path: Path, content: bytes) -> None:

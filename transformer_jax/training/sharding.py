@@ -1,7 +1,8 @@
 """Where arrays live: one table of rules from parameter names to mesh axes.
 
 Dimension key
-  D d_model   H heads   K d_k per head   V d_v per head, or vocabulary in an embedding   F d_ff   P positions
+  D d_model   H heads   K d_k per head   V d_v per head, or vocabulary in an embedding   F d_ff
+  P positions
 """
 
 import math
@@ -16,7 +17,7 @@ from transformer_jax.errors import ConfigError
 AXES = ("data", "fsdp", "tensor")
 BATCH = P(("data", "fsdp"))  # rows of a batch are divided over both
 
-# By (module, parameter), the end of a parameter's path; everything else (gains, biases) is replicated.
+# By (module, parameter), the end of a parameter's path; all else (gains, biases) is replicated.
 RULES: dict[tuple[str, str], P] = {
     ("attention", "query"): P("fsdp", "tensor", None),  # [D, H, K]
     ("attention", "key"): P("fsdp", "tensor", None),  # [D, H, K]
@@ -42,35 +43,30 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     fixed = math.prod(size for size in sizes if size != -1)
     sizes = [len(devices) // fixed if size == -1 else size for size in sizes]
     if math.prod(sizes) == 0 or math.prod(sizes) > len(devices):
-        asked = ", ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, config_sizes(config), strict=True))
+        asked = ", ".join(f"mesh.{axis}={getattr(config, axis)}" for axis in AXES)
         raise ConfigError(
-            f"{asked} needs {max(fixed, math.prod(sizes))} devices; this machine has {len(devices)}. "
-            "Lower them, or use mesh.data=-1 for what is left over."
+            f"{asked} needs {max(fixed, math.prod(sizes))} devices; this machine has "
+            f"{len(devices)}. Lower them, or use mesh.data=-1 for what is left over."
         )
     auto = (AxisType.Auto,) * len(AXES)  # the compiler places what the rules leave open
     return jax.make_mesh(tuple(sizes), AXES, auto, devices=devices[: math.prod(sizes)])
 
 
-def config_sizes(config: MeshConfig) -> tuple[int, int, int]:
-    """The axes' sizes in the order of AXES, as the config has them."""
-    return config.data, config.fsdp, config.tensor
-
-
 def spec_of(path: tuple, shape: tuple[int, ...], mesh: Mesh) -> P:
     """The PartitionSpec of one array of the state, from the names on its path.
 
-    A dimension that an axis does not divide stays whole: one head on a mesh with tensor=2 runs, replicated.
+    A dimension that an axis does not divide stays whole: one head on tensor=2 runs, replicated.
     """
     names = [str(getattr(entry, "name", getattr(entry, "key", ""))) for entry in path]
     for (module, parameter), spec in RULES.items():
         if len(names) > 1 and names[-1] == parameter and names[-2].endswith(module):
-            fits = (a is None or size % mesh.shape[a] == 0 for a, size in zip(spec, shape, strict=True))
-            return P(*(a if fit else None for a, fit in zip(spec, fits, strict=True)))
+            pairs = zip(spec, shape, strict=True)
+            return P(*(a if a and size % mesh.shape[a] == 0 else None for a, size in pairs))
     return P()
 
 
 def tree_shardings(tree: object, mesh: Mesh) -> object:
-    """A NamedSharding for each array of a state or a part of it; Adam's moments follow their parameters by name."""
+    """A NamedSharding for each array of a state; Adam's moments follow their parameters by name."""
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: NamedSharding(mesh, spec_of(path, leaf.shape, mesh)), tree
     )

@@ -49,7 +49,9 @@ def init_params(model: Transformer, key: Array) -> Params:
     return model.init(key, ids, ids, ids, ids, ids, ids)["params"]
 
 
-def init_state(config: Config, model: Transformer, optimizer: optax.GradientTransformation) -> TrainState:
+def init_state(
+    config: Config, model: Transformer, optimizer: optax.GradientTransformation
+) -> TrainState:
     """The state before the first step, from `config.seed`."""
     init_key, key = jax.random.split(jax.random.key(config.seed))
     params = init_params(model, init_key)

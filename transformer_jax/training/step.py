@@ -22,7 +22,7 @@ LossFn = Callable[[Params, Batch, Array | None, Array | None], LossSums]
 
 
 def make_loss_fn(model: Transformer, smoothing: float) -> LossFn:
-    """A function (params, batch, rows_B, dropout_key) -> LossSums; without rows and key, no dropout."""
+    """(params, batch, rows_B, dropout_key) -> LossSums; without rows and key, no dropout."""
 
     def loss_fn(
         params: Params, batch: Batch, rows_B: Array | None = None, dropout_key: Array | None = None
@@ -41,7 +41,7 @@ def make_loss_fn(model: Transformer, smoothing: float) -> LossFn:
 def accumulated_gradients(
     loss_fn: LossFn, params: Params, batch: Batch, key: Array, micro_batches: int
 ) -> tuple[Params, LossSums]:
-    """Gradients of the summed smoothed loss, and the sums, added over micro-batches; nothing is averaged yet."""
+    """Gradients of the summed smoothed loss, and the sums, added over micro-batches."""
 
     def gradients(part: Batch, rows_B: Array) -> tuple[Params, LossSums]:
         def smoothed(params: Params) -> tuple[Array, LossSums]:
@@ -61,7 +61,11 @@ def accumulated_gradients(
     parts = jax.tree.map(split, (batch, rows_B))
     shapes = jax.eval_shape(gradients, *jax.tree.map(lambda x: x[0], parts))
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    return jax.lax.scan(lambda s, p: (jax.tree.map(jnp.add, s, gradients(*p)), None), zero, parts)[0]
+
+    def add(total: object, part: tuple[Batch, Array]) -> tuple[object, None]:
+        return jax.tree.map(jnp.add, total, gradients(*part)), None
+
+    return jax.lax.scan(add, zero, parts)[0]
 
 
 def make_train_step(
@@ -103,11 +107,17 @@ def _add_to_window(
     window: Window, batch: Batch, sums: LossSums, grad_norm: Array, good: Array
 ) -> Window:
     """A skipped step counts in nothing but `slots` and `src_tokens`."""
+    trained = {
+        "smoothed_nats": sums.smoothed_nats,
+        "nats": sums.nats,
+        "correct": sums.correct,
+        "tgt_tokens": sums.tokens,
+        "grad_norm": grad_norm,
+        "steps": jnp.float32(1.0),
+    }
     new = Window(
-        *(jnp.where(good, s, 0.0) for s in sums),
+        **{name: jnp.where(good, value, 0.0) for name, value in trained.items()},
         src_tokens=(batch.src_segments != 0).sum(dtype=jnp.float32),
         slots=jnp.float32(batch.src_ids.size + batch.tgt_ids.size),
-        grad_norm=jnp.where(good, grad_norm, 0.0),
-        steps=good.astype(jnp.float32),
     )
     return jax.tree.map(jnp.add, window, new)

@@ -15,7 +15,7 @@ Validate = Callable[[Params], tuple[dict[str, float], float]]
 def make_validate(
     data: TrainingData, program: Program, bleu: Callable[[Params], float] | None
 ) -> Validate:
-    """A function from parameters to (metrics, score); the score is BLEU where given, else minus the loss."""
+    """Parameters to (metrics, score); the score is BLEU where given, else minus the loss."""
     eval_step = make_eval_step(program)
 
     def validate(params: Params) -> tuple[dict[str, float], float]:

@@ -1,0 +1,60 @@
+"""Multi30k en-de from nothing to a table of scores: train, average, evaluate on test2016.
+
+    TRANSFORMER_JAX_DATA=FOLDER python -m experiments.multi30k --workdir=runs/m30k
+
+FOLDER holds multi30k/. Overrides work as with `train`; on a GPU, four times the steps, for example:
+    --config.train.steps=32000 --config.train.decay_steps=32000 --config.model.dtype=bfloat16
+
+How to read it: greedy against beam 4 shows what search adds, the average what averaging adds once
+the learning rate has gone to 0 (little). Published figures are of tokenised, often lowercased text,
+up to 41 for a tuned tiny model (Wu et al. 2021); sacreBLEU here is cased and detokenised.
+"""
+
+import logging
+import sys
+import time
+from pathlib import Path
+
+from transformer_jax.command_line import Flag, exit_status, parse_flags, set_up_logs
+from transformer_jax.config_files import load_config, split_overrides
+
+log = logging.getLogger("experiments.multi30k")
+CONFIG = Path(__file__).parent.parent / "configs" / "multi30k.py"
+FLAGS = [
+    Flag("workdir", str, "FOLDER", "the run's folder", default="runs/m30k"),
+    Flag("last", int, "K", "checkpoints to average", default=5),
+]
+
+
+def main() -> None:
+    """Trains (or goes on), then prints one Markdown table of test scores."""
+    from transformer_jax.evaluation.evaluate import evaluate
+    from transformer_jax.training.checkpoints import average
+    from transformer_jax.training.loop import train
+
+    arguments, overrides = split_overrides(sys.argv[1:])
+    values = parse_flags("multi30k", FLAGS, arguments)
+    workdir = values["workdir"]
+    start = time.monotonic()
+    train(load_config(str(CONFIG), overrides), workdir)
+    minutes = (time.monotonic() - start) / 60
+    average(workdir, values["last"])
+    rows = []
+    for checkpoint in ("latest", "average"):
+        for beam_size in (1, 4):
+            start = time.monotonic()
+            scores = evaluate(workdir, checkpoint=checkpoint, beam_size=beam_size).scores
+            seconds = time.monotonic() - start
+            rows.append(
+                f"| {checkpoint} | {beam_size} | {scores.bleu:.2f} | {scores.paper_bleu:.2f} | "
+                f"{scores.chrf:.2f} | {seconds:.0f} |"
+            )
+    print(f"\ntrained for {minutes:.1f} minutes (this call)\n")
+    print("| checkpoint | beam | BLEU | paper BLEU | chrF2 | seconds |\n|---|---|---|---|---|---|")
+    print("\n".join(rows))
+    print(f"\n{scores.bleu_signature}")
+
+
+if __name__ == "__main__":
+    set_up_logs()
+    sys.exit(exit_status(main))

@@ -1,0 +1,290 @@
+"""Lines in, lines out: every line answered, in order, and as soon as it can be."""
+
+import io
+import json
+import select
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests import runs
+from transformer_jax.decoding.translate import LineTranslator, load_model, translate, windows
+from transformer_jax.decoding.translator import Hypothesis
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.text.vocabulary import EOS, load_vocabulary
+from transformer_jax.training.run_folder import RunFolder
+
+OPTIONS: dict[str, Any] = {"checkpoint": "latest", "beam_size": 2, "length_penalty": None}
+OPTIONS |= {"n_best": 1, "scores": False}
+
+
+def answer(given: bytes, workdir: Path | None = None, **options: Any) -> bytes:
+    out = io.BytesIO()
+    workdir = workdir or runs.trained_run()
+    translate(str(workdir), stdin=io.BytesIO(given), stdout=out, **{**OPTIONS, **options})
+    return out.getvalue()
+
+
+def answers(lines: list[str], **options: Any) -> list[str]:
+    out = answer("".join(f"{line}\n" for line in lines).encode(), **options)
+    assert out.endswith(b"\n")
+    return out.decode().split("\n")[:-1]
+
+
+class Echo:
+    """In place of the search: answers each sentence with its own subwords."""
+
+    def __init__(self, longest: int = 64, answers: int = 1):
+        self.model = SimpleNamespace(config=SimpleNamespace(positions="sinusoidal"))
+        self.decode = SimpleNamespace(max_length=longest)
+        self.answers = answers
+        self.seen: list[np.ndarray] = []
+
+    def translate(self, sentences: list[np.ndarray]) -> list[list[Hypothesis]]:
+        self.seen += sentences
+        return [
+            [Hypothesis(ids, -float(n + 1), -9.0) for n in range(self.answers)] for ids in sentences
+        ]
+
+
+@pytest.fixture
+def vocabulary():
+    return load_vocabulary(RunFolder(runs.trained_run()).vocabulary_file)
+
+
+# Through the whole command ---------------------------------------------------------------------
+
+
+def test_every_line_is_answered_in_order():
+    source = runs.read_lines(runs.tiny_corpus() / "test.en")
+    want = dict(zip(source, answers(source), strict=True))
+    assert all(want.values())
+    blank = ["", " ", "\t", "\u2581", "\u3000", " \t \u3000\u2581"]
+    mixed = [source[3], *blank, source[0], source[3], "", source[7]]
+    assert answers(mixed) == [want.get(line, "") for line in mixed]
+
+
+def test_scores_and_n_best_have_their_formats():
+    source = runs.read_lines(runs.tiny_corpus() / "test.en")[:2] + [""]
+    plain = answers(source)
+    scored = [line.split("\t", 1) for line in answers(source, scores=True)]
+    assert [text for _, text in scored] == plain
+    assert all(float(score) < 0 for score, _ in scored[:2]) and scored[2] == ["0.000000", ""]
+    listed = [line.split(" ||| ") for line in answers(source, n_best=2)]
+    assert [number for number, *_ in listed] == ["0", "0", "1", "1", "2"]
+    assert [text for _, text, _ in listed[::2]] == plain
+    assert [score for *_, score in listed[::2]] == [score for score, _ in scored]
+    assert float(listed[0][2]) > float(listed[1][2])
+
+
+def test_hostile_lines_get_one_line_each():
+    lines = [
+        "a\x00b\x01\x02\x1b[31m",
+        "\u2028\u2029\x0b\x0c\x85\x1c",  # to str.splitlines six line ends, to a file none
+        "\u200b\u200e\ufeff\u00ad",
+        "\U0001f600\U00020000\U000e0001\U0010ffff\ufffd\ufffe",
+        "e\u0301" * 20 + "\u0301" * 30,
+        "<s></s><unk><pad><0x0A>▁",
+        "||| ||| |||",
+        "\r",
+        "x" * 5000,
+    ]
+    assert len(answers(lines)) == len(lines)
+    assert len(answers(lines, scores=True)) == len(lines)
+
+
+def test_windows_line_ends_and_a_byte_order_mark_change_nothing():
+    lines = runs.read_lines(runs.tiny_corpus() / "test.en")[:3]
+    unix = "".join(f"{line}\n" for line in lines).encode()
+    windows = "\ufeff".encode() + unix.replace(b"\n", b"\r\n")
+    assert answer(windows) == answer(unix) == answer(unix.removesuffix(b"\n"))
+
+
+@pytest.mark.parametrize("given", [b"", b"\n", b"\n\n\n"])
+def test_nothing_is_answered_with_nothing(given):
+    assert answer(given) == given
+
+
+def test_a_run_s_folder_translates_wherever_it_lies(tmp_path):
+    """Even where its corpus is not."""
+    workdir = Path(shutil.copytree(runs.trained_run(), tmp_path / "elsewhere" / "run"))
+    config = json.loads((workdir / "config.json").read_text())
+    config["data"]["path"] = "/nowhere"
+    (workdir / "config.json").write_text(json.dumps(config))
+    given = (runs.tiny_corpus() / "test.en").read_bytes()
+    before = runs.contents(workdir)
+    assert answer(given, workdir) == answer(given)
+    assert runs.contents(workdir) == before
+
+
+def test_what_is_not_utf8_is_refused_once_the_lines_before_it_are_answered():
+    out = io.BytesIO()
+    given = io.BytesIO(b"A man .\nA dog .\nsur\xed\xa0\x80rogate\nA cat .\n")
+    with pytest.raises(DataError, match="standard input, line 3: not UTF-8"):
+        translate(str(runs.trained_run()), stdin=given, stdout=out, **OPTIONS)
+    assert out.getvalue().count(b"\n") == 2
+
+
+@pytest.mark.parametrize("n_best", [0, -1, 3])
+def test_more_answers_than_beams_are_refused(n_best):
+    with pytest.raises(ConfigError, match=rf"--n_best={n_best} is not in 1..2"):
+        answer(b"x\n", n_best=n_best)
+
+
+def test_settings_of_the_search_are_checked():
+    with pytest.raises(ConfigError, match="decode.beam_size=0 is below 1"):
+        answer(b"x\n", beam_size=0)
+    with pytest.raises(ConfigError, match="decode.length_penalty=-1.0"):
+        answer(b"x\n", length_penalty=-1.0)
+
+
+def test_settings_given_replace_the_run_s():
+    loaded = load_model(str(runs.trained_run()), beam_size=3, length_penalty=0.2, n_best=2)
+    assert (loaded.config.decode.beam_size, loaded.config.decode.length_penalty) == (3, 0.2)
+    assert loaded.translator.decode == loaded.config.decode
+    assert (loaded.translator.n_best, loaded.checkpoint) == (2, str(runs.STEPS))
+    assert load_model(str(runs.trained_run())).config.decode.beam_size == 4
+
+
+def test_answers_come_before_the_input_ends():
+    """And what is wrong is said at once, while the pipe is still open."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "transformer_jax", "translate"]
+        + [f"--workdir={runs.trained_run()}", "--beam_size=1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    assert process.stdin and process.stdout and process.stderr
+    try:
+        for _ in range(2):
+            process.stdin.write(b"A dog .\n")
+            process.stdin.flush()
+            assert select.select([process.stdout], [], [], 300)[0], "no answer"
+            assert process.stdout.readline().strip()
+        process.stdin.write(b"\xff\n")
+        process.stdin.flush()
+        assert process.wait(300) == 2
+        *_, last = process.stderr.read().decode().splitlines()
+        assert last.startswith("transformer-jax: standard input, line 3: not UTF-8")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+# Its parts -------------------------------------------------------------------------------------
+
+
+def test_long_lines_are_cut_and_one_warning_counts_them(vocabulary, caplog):
+    echo = Echo(longest=8)
+    translator = LineTranslator(vocabulary, echo)
+    line = "x" * 7
+    assert len(vocabulary.encode(line)) == 7 or len(vocabulary.encode(line)) == 8
+    fits = vocabulary.decode(vocabulary.encode("abcdefghijklmnop")[:7])
+    lines = [fits, "abcdefghijklmnop" * 9, "", "A dog bit the old man in the garden.", "A"]
+    results = translator(lines)
+    assert [len(sentence) for sentence in echo.seen] == [8, 8, 8, len(vocabulary.encode("A")) + 1]
+    assert all(sentence[-1] == EOS and EOS not in sentence[:-1] for sentence in echo.seen)
+    assert results[0][0].text == fits
+    translator(["abcdefghijklmnop"])
+    assert not caplog.records
+    translator.warn_of_cut()
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage().startswith("3 lines have more than decode.max_length=8 subwords")
+
+
+def test_nothing_cut_nothing_said(vocabulary, caplog):
+    translator = LineTranslator(vocabulary, Echo())
+    translator(["A dog."])
+    translator.warn_of_cut()
+    assert not caplog.records
+
+
+def test_learned_positions_cut_where_they_end(vocabulary):
+    echo = Echo(longest=64)
+    echo.model.config = SimpleNamespace(positions="learned", max_positions=5)
+    LineTranslator(vocabulary, echo)(["abcdefghijklmnop"])
+    assert [len(sentence) for sentence in echo.seen] == [5]
+
+
+def test_line_ends_that_bytes_spell_do_not_break_the_line(vocabulary):
+    spelled = np.array([vocabulary.encode("a")[-1], *line_end_ids(vocabulary), EOS])
+
+    class Spells(Echo):
+        def translate(self, sentences: list[np.ndarray]) -> list[list[Hypothesis]]:
+            return [[Hypothesis(spelled, -1.0, -1.0)] for _ in sentences]
+
+    (((text, _),),) = LineTranslator(vocabulary, Spells())(["A dog."])
+    assert "\n" not in text and "\r" not in text and "a" in text
+
+
+def line_end_ids(vocabulary) -> list[int]:
+    pieces = vocabulary.pieces(range(vocabulary.size))
+    return [pieces.index("<0x0A>"), pieces.index("<0x0D>")]
+
+
+def test_a_line_for_which_search_finds_nothing_is_still_answered(vocabulary):
+    """Of a model whose logits are NaN; the lines after it keep their places."""
+    assert LineTranslator(vocabulary, Echo(answers=0))(["A dog."]) == [[("", float("-inf"))]]
+
+
+# A stream in groups ----------------------------------------------------------------------------
+
+
+class Pipe(io.BytesIO):
+    """A pipe that has one of these blocks at a time, and then nothing for a while."""
+
+    def __init__(self, *blocks: bytes):
+        super().__init__()
+        self.blocks = list(blocks)
+
+    def read1(self, size: int | None = -1) -> bytes:
+        assert size is not None and size > 0
+        return self.blocks.pop(0) if self.blocks else b""
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    monkeypatch.setattr("transformer_jax.decoding.translate._is_quiet", lambda stream: True)
+
+
+def test_a_group_is_what_has_arrived(quiet):
+    pipe = Pipe(b"a\nb\nc", b"d\n", b"e\n", b"f")
+    assert list(windows(pipe)) == [["a", "b"], ["cd"], ["e"], ["f"]]
+
+
+def test_a_group_has_at_most_so_many_lines():
+    lines = [str(n) for n in range(10)]
+    stream = io.BytesIO("\n".join(lines).encode())
+    groups = list(windows(stream, size=4))
+    assert [len(group) for group in groups] == [4, 4, 2]
+    assert sum(groups, []) == lines
+
+
+def test_characters_and_line_ends_may_be_split_anywhere(quiet):
+    given = "\ufeffä\r\n\U0001f600\r\n\r\n\u2028x\ry\n".encode()
+    blocks = [given[i : i + 1] for i in range(len(given))]
+    assert sum(windows(Pipe(*blocks)), []) == ["ä", "\U0001f600", "", "\u2028x\ry"]
+
+
+def test_a_byte_order_mark_is_one_at_the_start_only():
+    assert sum(windows(io.BytesIO("\ufeffa\n\ufeffb".encode())), []) == ["a", "\ufeffb"]
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 9])
+def test_a_line_that_is_not_utf8_is_named_after_those_before_it(number):
+    lines = [b"x"] * 10
+    lines[number - 1] = b"\xc3\x28"
+    got: list[str] = []
+    with pytest.raises(DataError, match=rf"standard input, line {number}: not UTF-8"):
+        for group in windows(io.BytesIO(b"\n".join(lines)), size=4):
+            got += group
+    assert got == ["x"] * (number - 1)

@@ -1,0 +1,160 @@
+"""Translation of encoded sentences, against the whole model without a cache."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.fixtures.tiny import random_params, tiny_model
+from transformer_jax.config import DecodeConfig
+from transformer_jax.decoding.translator import Hypothesis, Translator
+from transformer_jax.model.transformer import Transformer, shift_right
+from transformer_jax.text.vocabulary import BOS, EOS
+
+EXTRA = 5
+ALPHA = 0.6
+LONGEST = 24  # of a source; buckets of 16 and 24
+DECODE = DecodeConfig(
+    beam_size=3,
+    length_penalty=ALPHA,
+    max_extra_length=EXTRA,
+    max_length=LONGEST,
+    tokens_per_batch=48,
+)
+POSITIONS = pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+
+
+def translator(positions: str = "sinusoidal", n_best: int = 1, **decode: Any) -> Translator:
+    model = small_model(positions)
+    settings = {**DECODE.__dict__, **decode}
+    return Translator(model, params(positions), DecodeConfig(**settings), n_best)
+
+
+@functools.cache
+def params(positions: str) -> Any:
+    """Parameters whose translations differ, and end at different lengths, some at their limit."""
+    return random_params(small_model(positions), seed=1)
+
+
+def small_model(positions: str) -> Transformer:
+    changes = {"norm": "pre", "tie_embeddings": False, "max_positions": LONGEST + 2}
+    return tiny_model(positions=positions, **changes)
+
+
+def sentences() -> list[np.ndarray]:
+    draw = np.random.default_rng(5)
+    lengths = [2, 3, 16, 17, 5, 24, 9, 4, 12, 2, 21]
+    return [np.append(draw.integers(4, 41, length - 1), EOS) for length in lengths]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def all_logits(model: Any, params: Any, src: Any, src_mask: Any, tgt: Any) -> Any:
+    """Logits of every next subword of padded rows, by the whole model: float32 [row, place, V]."""
+    place = [jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape) for x in (src, tgt)]
+    whole = jnp.ones_like(tgt)
+    inputs = (src, src_mask, place[0], shift_right(tgt, place[1], BOS), whole, place[1])
+    return model.apply({"params": params}, *inputs)
+
+
+def logits_of(t: Translator, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Logits at each of the target's places, float64 [length, real vocabulary]."""
+    src, mask, tgt = (np.zeros((1, LONGEST + EXTRA + 1), np.int32) for _ in range(3))
+    src[0, : len(source)], mask[0, : len(source)] = source, 1
+    tgt[0, : len(target)] = target
+    if t.model.config.positions == "learned":
+        src, mask, tgt = (x[:, : t.model.config.max_positions] for x in (src, mask, tgt))
+    logits = all_logits(t.model, t.params, src, mask, tgt)[0, : len(target)]
+    return np.asarray(logits, np.float64)[:, : t.model.vocabulary_size]
+
+
+def forced(t: Translator, source: np.ndarray, target: np.ndarray) -> tuple[float, float]:
+    """(score, log probability) that the model gives a target."""
+    logits = logits_of(t, source, target)
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    total = log_probs[np.arange(len(target)), target].sum()
+    return total / ((5 + len(target)) / 6) ** ALPHA, total
+
+
+def assert_same(got: list[Hypothesis], want: list[Hypothesis]) -> None:
+    assert [h.ids.tolist() for h in got] == [h.ids.tolist() for h in want]
+    assert [h.score for h in got] == pytest.approx([h.score for h in want], abs=1e-5)
+
+
+@POSITIONS
+def test_a_reported_score_is_what_the_model_gives_when_forced(positions):
+    t = translator(positions, n_best=3)
+    for source, hypotheses in zip(sentences(), t.translate(sentences()), strict=True):
+        assert 1 <= len(hypotheses) <= 3
+        scores = [h.score for h in hypotheses]
+        assert scores == sorted(scores, reverse=True)
+        assert len({tuple(h.ids) for h in hypotheses}) == len(hypotheses)
+        for ids, score, log_prob in hypotheses:
+            assert ids[-1] == EOS and EOS not in ids[:-1]
+            assert (score, log_prob) == pytest.approx(forced(t, source, ids), abs=1e-4)
+
+
+@POSITIONS
+def test_a_sentence_alone_or_in_any_batch_and_order_is_translated_the_same(positions):
+    t, all_sentences = translator(positions, n_best=2), sentences()
+    together = t.translate(all_sentences)
+    assert len({tuple(best.ids) for best, *_ in together}) > 5, "the test is worth nothing"
+    order = np.random.default_rng(1).permutation(len(all_sentences))
+    for got, i in zip(t.translate([all_sentences[i] for i in order]), order, strict=True):
+        assert_same(got, together[i])
+    for sentence, want in zip(all_sentences, together, strict=True):
+        assert_same(t.translate([sentence])[0], want)
+    # Another shape of batch, and so another compiled program.
+    roomy = translator(positions, n_best=2, max_length=25, tokens_per_batch=100)
+    for got, want in zip(roomy.translate(all_sentences), together, strict=True):
+        assert_same(got, want)
+
+
+@POSITIONS
+def test_beam_1_is_greedy_search_with_the_whole_model(positions):
+    t = translator(positions, beam_size=1)
+    most = t.model.config.max_positions if positions == "learned" else 1000
+    for source, (best,) in zip(sentences(), t.translate(sentences()), strict=True):
+        limit = min(len(source) + EXTRA, most)
+        ids: list[int] = []
+        while EOS not in ids:
+            logits = logits_of(t, source, np.array([*ids, EOS]))[-1]
+            ids.append(EOS if len(ids) == limit - 1 else int(logits.argmax()))
+        assert best.ids.tolist() == ids
+
+
+def test_a_limit_is_the_sentence_s_own_not_its_bucket_s():
+    """Here some translations never want to end."""
+    t = translator(beam_size=1)
+    sources = sentences()
+    lengths = [len(best.ids) for (best,) in t.translate(sources)]
+    limits = [len(source) + EXTRA for source in sources]
+    assert all(length <= limit for length, limit in zip(lengths, limits, strict=True))
+    reached = [limit for length, limit in zip(lengths, limits, strict=True) if length == limit]
+    assert len(set(reached)) > 1, "the test is worth nothing"
+
+
+def test_learned_positions_bound_the_translation():
+    """Of 26 positions, a source of 24 leaves its translation 26, not 24 + 5."""
+    t = translator("learned", beam_size=1)
+    lengths = [len(best.ids) for (best,) in t.translate(sentences())]
+    assert max(lengths) <= t.model.config.max_positions == LONGEST + 2
+
+
+def test_sinusoidal_positions_have_no_limit():
+    """A hundred subwords, where learned positions have 26 and batches had 24."""
+    source = np.append(np.random.default_rng(0).integers(4, 41, 99), EOS)
+    t = translator(max_length=100, tokens_per_batch=100)
+    ((best,),) = t.translate([source])
+    model = t.model
+    src, tgt = source[None].astype(np.int32), best.ids[None]
+    logits = np.asarray(all_logits(model, t.params, src, np.ones_like(src), tgt)[0], np.float64)
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    total = log_probs[np.arange(len(best.ids)), best.ids].sum()
+    assert best.log_prob == pytest.approx(total, abs=1e-3)
+
+
+def test_no_sentences_no_translations():
+    assert translator().translate([]) == []

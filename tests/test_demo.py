@@ -1,0 +1,42 @@
+"""The demo, shrunken: everything that it promises to print."""
+
+import sys
+
+import pytest
+
+from experiments import demo
+from tests import runs
+from transformer_jax.text import corpora
+
+SMALL = {
+    **{"data.pairs": 300, "vocabulary.size": 400, "model.num_layers": 1, "model.d_model": 16},
+    **{"model.num_heads": 2, "model.d_ff": 32, "train.steps": 6, "train.decay_steps": 6},
+    **{"train.warmup_steps": 2, "train.tokens_per_batch": 400, "decode.tokens_per_batch": 256},
+    **{"train.log_every": 2, "train.valid_every": 3, "decode.max_extra_length": 10},
+}
+
+
+@pytest.fixture
+def small(monkeypatch, tmp_path):
+    monkeypatch.setattr(corpora, "GRAMMAR_PAIRS", {"valid": 16, "test": 12})
+    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path / "cache"))
+    overrides = [f"--config.{name}={value}" for name, value in SMALL.items()]
+    workdir = f"--workdir={tmp_path / 'run'}"
+    monkeypatch.setattr(sys, "argv", ["demo", workdir, *overrides])
+    return tmp_path / "run"
+
+
+def test_the_demo_prints_scores_translations_and_the_plots_paths(small, capsys):
+    demo.main()
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert lines[0].startswith("BLEU ") and "en→de" in lines[0]
+    begins = [line.split(" ")[0] for line in lines]
+    assert begins.count("source") == 7 and begins.count("translation") == 7
+    assert begins.count("reference") == 6
+    references = {pair.tgt for pair in corpora.BuiltInCorpus(runs.tiny_config().data).split("test")}
+    assert {line[12:] for line in lines if line.startswith("reference")} <= references
+    for name in ("attention", "curves"):
+        (line,) = [line for line in lines if line.startswith(name)]
+        assert line == f"{name:<11} {small / name}.png"
+        assert (small / f"{name}.png").read_bytes().startswith(b"\x89PNG")

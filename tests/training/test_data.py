@@ -1,0 +1,120 @@
+"""From a config to what training reads."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import runs
+from transformer_jax.errors import RunError
+from transformer_jax.text.vocabulary import load_vocabulary
+from transformer_jax.training.data import TrainingData, load_data, nominal_shape
+from transformer_jax.training.run_folder import RunFolder
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(Path(runs.scratch().name) / "cache"))
+
+
+def load(folder: Path, **changes) -> TrainingData:
+    return load_data(runs.tiny_config(**changes), RunFolder(folder))
+
+
+def pairs_in(batches) -> list[tuple[list[int], list[int]]]:
+    """The sentence pairs of some batches, sorted."""
+    found = []
+    for batch in batches:
+        for r in range(len(batch.src_ids)):
+            for segment in range(1, batch.tgt_segments[r].max() + 1):
+                src = batch.src_ids[r][batch.src_segments[r] == segment].tolist()
+                found.append((src, batch.tgt_ids[r][batch.tgt_segments[r] == segment].tolist()))
+    return sorted(found)
+
+
+def pairs_of(encoded) -> list[tuple[list[int], list[int]]]:
+    return sorted((encoded.src(i).tolist(), encoded.tgt(i).tolist()) for i in range(len(encoded)))
+
+
+def test_loading_writes_nothing_into_the_run_s_folder(tmp_path):
+    load(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_validation_is_every_pair_once_in_batches_of_one_shape(tmp_path):
+    data = load(tmp_path)
+    batches = list(data.valid_batches())
+    assert len(batches) > 1
+    for batch in batches:
+        assert [part.shape for part in batch[:3]] == [data.valid_shape[:2]] * 3
+        assert [part.shape for part in batch[3:]] == [data.valid_shape[::2]] * 3
+    assert pairs_in(batches) == pairs_of(data.valid)
+
+
+def test_long_validation_pairs_lengthen_the_rows_and_none_is_left_out(tmp_path):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for path in runs.tiny_corpus().iterdir():
+        lines = runs.read_lines(path)
+        if path.stem == "valid":
+            lines = [*lines[:3], " ".join(lines[:6])]
+        runs.write_lines(corpus / path.name, lines)
+    data = load(tmp_path / "run", data__path=str(corpus))
+    longest = int(max(data.valid.src_lengths().max(), data.valid.tgt_lengths().max()))
+    assert longest > max(data.shape.src_length, data.shape.tgt_length)
+    assert data.valid_shape.rows == data.shape.rows
+    assert longest <= max(data.valid_shape[1:]) < longest + 8
+    assert pairs_in(data.valid_batches()) == pairs_of(data.valid)
+
+
+def test_training_skips_what_is_too_long_and_says_how_much(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        data = load(tmp_path, data__max_length=30)
+    lengths = np.maximum(data.train.src_lengths(), data.train.tgt_lengths())
+    too_long = int((lengths > 30).sum())
+    assert 0 < too_long < len(data.train)
+    assert len(data.plan.pair_order) == len(data.train) - too_long
+    assert f"training skips {too_long} pairs with more than 30 source or 30 target" in caplog.text
+    assert not [r for r in caplog.records if "valid" in r.getMessage()]
+
+
+def test_the_batch_holds_about_the_tokens_that_are_asked_for(tmp_path):
+    data = load(tmp_path, train__tokens_per_batch=1200)
+    tokens = data.shape.rows * data.shape.tgt_length * data.plan.tgt_fill
+    assert data.shape.rows % 8 == 0
+    assert abs(tokens - 1200) <= 4 * data.shape.tgt_length
+    nominal = nominal_shape(runs.tiny_config(train__tokens_per_batch=1200))
+    assert nominal == (24, 48, 48), "1,200 tokens at 97 % are 25.8 rows; the multiple of 8 is 24"
+
+
+# Which vocabulary ------------------------------------------------------------------------------
+
+
+def test_a_run_keeps_its_vocabulary_whatever_the_config_says(tmp_path):
+    own = load_vocabulary(runs.trained_run() / "vocabulary.model")
+    run = runs.copy_of_run(tmp_path / "run")
+    assert load(run, vocabulary__size=350).vocabulary.digest == own.digest
+    assert load(tmp_path / "new").vocabulary.digest == own.digest, "trained anew, the same"
+    assert load(tmp_path / "new", vocabulary__size=350).vocabulary.size == 350
+
+
+def test_a_given_vocabulary_is_taken_and_that_of_the_origin_first(tmp_path):
+    smaller = load(tmp_path, vocabulary__size=350).vocabulary
+    smaller.save(tmp_path / "smaller.model")
+    given = {"vocabulary__path": str(tmp_path / "smaller.model")}
+    assert load(tmp_path / "new", **given).vocabulary.digest == smaller.digest
+    origin = {"train__init_from": str(runs.trained_run())}
+    assert load(tmp_path / "new", **given, **origin).vocabulary.size == 400
+
+
+@pytest.mark.parametrize("key", ["model__num_heads", "model__d_ff", "model__num_layers"])
+def test_another_model_s_weights_are_refused_by_key(key, tmp_path):
+    name = key.replace("__", ".")
+    with pytest.raises(RunError, match=rf"is a run of another model: {name}: the run has"):
+        load(tmp_path, train__init_from=str(runs.trained_run()), **{key: 4})
+
+
+def test_the_origin_s_dropout_and_precision_may_differ(tmp_path):
+    changes = {"model__dropout": 0.4, "model__dtype": "bfloat16"}
+    load(tmp_path, train__init_from=str(runs.trained_run()), **changes)
