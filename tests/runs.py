@@ -1,7 +1,4 @@
-"""Tiny runs for the tests of whole commands: a corpus as text files, a config, one trained run.
-
-Import this before anything computes: it makes compilation cheap (see tests/training/conftest.py).
-"""
+"""Tiny runs for the tests of whole commands: a corpus as text files, a config, one trained run."""
 
 import functools
 import hashlib
@@ -15,10 +12,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-if FLAGS not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{FLAGS} {os.environ.get('XLA_FLAGS', '')}".strip()
 
 SIZES = {"train": 300, "valid": 24, "test": 12}  # pairs
 STEPS = 40

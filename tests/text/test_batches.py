@@ -278,7 +278,7 @@ def test_scoring_answers_every_pair_once(pairs, multiple):
                 longer = max(len(encoded.src(index)), len(encoded.tgt(index)))
                 assert longer <= bucket and (bucket == 16 or longer > bucket // 2)
                 answered[int(index)] += 1
-        assert (indices >= 0).any()
+        assert (indices >= 0).any() and indices.min() >= -1
     assert answered == Counter(range(len(pairs)))
 
 
@@ -300,6 +300,7 @@ def test_translation_answers_every_sentence_once(sentences, multiple):
     for ids, real, indices in translation_batches(sentences, 64, 20, multiple):
         rows, bucket = ids.shape
         assert shapes.setdefault(bucket, rows) == rows and rows % multiple == 0
+        assert indices.min() >= -1
         assert {side.dtype for side in (ids, real, indices)} == {np.dtype(np.int32)}
         for row, index in enumerate(indices):
             want = sentences[index] if index >= 0 else []

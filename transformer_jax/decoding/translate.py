@@ -1,6 +1,5 @@
 """The `translate` command: lines in, lines out, in order and as a stream."""
 
-import dataclasses
 import io
 import logging
 import math
@@ -10,7 +9,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from transformer_jax.config import Config
+from transformer_jax.config import Config, with_values
 from transformer_jax.config_checks import check
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
@@ -63,9 +62,8 @@ def load_model(
     """
     run = RunFolder(workdir)
     config = run.read_config()
-    given = {"beam_size": beam_size, "length_penalty": length_penalty}
-    given = {name: value for name, value in given.items() if value is not None}
-    config = dataclasses.replace(config, decode=dataclasses.replace(config.decode, **given))
+    given = {"decode.beam_size": beam_size, "decode.length_penalty": length_penalty}
+    config = with_values(config, {name: v for name, v in given.items() if v is not None})
     check(config)
     if not 1 <= n_best <= config.decode.beam_size:
         raise ConfigError(

@@ -7,6 +7,7 @@ Dimension key
 from pathlib import Path
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.decoding.translate import LineTranslator, LoadedModel, load_model
@@ -27,18 +28,18 @@ class CrossAttention(NamedTuple):
 def cross_attention(loaded: LoadedModel, source: str, translation: str) -> CrossAttention:
     """Weights of every decoder layer and head while the model is forced to say `translation`."""
     src, tgt = (
-        np.array([[*loaded.vocabulary.encode(line), EOS]], np.int32)
+        jnp.array([[*loaded.vocabulary.encode(line), EOS]], jnp.int32)
         for line in (source, translation)
     )
-    src_positions, tgt_positions = (np.arange(ids.shape[1])[None] for ids in (src, tgt))
+    src_positions, tgt_positions = (jnp.arange(ids.shape[1])[None] for ids in (src, tgt))
     translator = loaded.translator
     _, sown = translator.model.apply(
         {"params": translator.params},
         src,
-        np.ones_like(src),
+        jnp.ones_like(src),
         src_positions,
         shift_right(tgt, tgt_positions, BOS),
-        np.ones_like(tgt),
+        jnp.ones_like(tgt),
         tgt_positions,
         mutable=["intermediates"],
     )

@@ -5,6 +5,8 @@ Dimension key
 Masks are booleans, True = may attend; a broadcast axis shows as 1 in the name.
 """
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -66,9 +68,9 @@ def causal_mask(length: int) -> Array:
     return jnp.tril(jnp.ones((length, length), bool))[None, None]
 
 
-_XAVIER = {"scale": 1.0, "mode": "fan_avg", "distribution": "uniform"}
-_split_heads_init = nn.initializers.variance_scaling(**_XAVIER, in_axis=0, out_axis=(1, 2))
-_join_heads_init = nn.initializers.variance_scaling(**_XAVIER, in_axis=(0, 1), out_axis=2)
+_xavier = functools.partial(nn.initializers.variance_scaling, 1.0, "fan_avg", "uniform")
+_split_heads_init = _xavier(in_axis=0, out_axis=(1, 2))
+_join_heads_init = _xavier(in_axis=(0, 1), out_axis=2)
 
 
 class MultiHeadAttention(nn.Module):
@@ -123,10 +125,11 @@ class MultiHeadAttention(nn.Module):
         """
         batch, beams, max_len = cache[0].shape[:3]
         new = self.keys_values(x_BKD)
-        cache = tuple(
-            jax.lax.dynamic_update_slice_in_dim(old, part[:, :, None], position, axis=2)
-            for old, part in zip(cache, new, strict=True)
-        )
+
+        def write(old: Array, part: Array) -> Array:
+            return jax.lax.dynamic_update_slice_in_dim(old, part[:, :, None], position, axis=2)
+
+        cache = write(cache[0], new[0]), write(cache[1], new[1])
         # Each hypothesis attends to its own past alone: hypotheses become rows of a batch.
         key, value = (c.reshape(batch * beams, max_len, *c.shape[3:]) for c in cache)
         mask_111M = (jnp.arange(max_len) <= position)[None, None, None]

@@ -55,5 +55,6 @@ class Dropout(nn.Module):
         """Drops entries of x `[rows, length, features]`; without row numbers, none."""
         if rows_B is None or self.rate == 0.0:
             return x_BLD
-        keep_BLD = keep_mask(self.make_rng("dropout"), rows_B, *x_BLD.shape[1:], self.rate)
+        length, features = x_BLD.shape[1:]
+        keep_BLD = keep_mask(self.make_rng("dropout"), rows_B, length, features, self.rate)
         return jnp.where(keep_BLD, x_BLD / (1.0 - self.rate), 0.0).astype(x_BLD.dtype)

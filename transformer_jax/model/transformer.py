@@ -204,10 +204,11 @@ class Transformer(nn.Module):
         """The fixed memory of each source sentence, an empty cache for `beams` hypotheses of it."""
         keys_values = tuple(layer.memory(encoded_BMD) for layer in self.decoder)
         hypotheses = (encoded_BMD.shape[0], beams, max_length)
-        cache = tuple(
-            tuple(jnp.zeros(hypotheses + part.shape[2:], part.dtype) for part in pair)
-            for pair in keys_values
-        )
+
+        def empty(part: Array) -> Array:
+            return jnp.zeros(hypotheses + part.shape[2:], part.dtype)
+
+        cache = tuple((empty(key), empty(value)) for key, value in keys_values)
         return Memory(keys_values, (src_segments_BM != 0)[:, None, None, :]), cache
 
     def decode_step(

@@ -10,7 +10,7 @@ import functools
 import weakref
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grain
 import numpy as np
@@ -27,15 +27,18 @@ SHORTEST_BUCKET = 16  # subwords
 EMPTY = -1  # index of a row without a sentence
 
 
+Ints = Any  # int32: NumPy's on the host, JAX's in a step, a shape alone before one is compiled
+
+
 class Batch(NamedTuple):
     """R rows of whole sentence pairs; int32. Padding has id, segment and position 0."""
 
-    src_ids: np.ndarray  # [R, M], each sentence ending in EOS
-    src_segments: np.ndarray  # [R, M], 1, 2, ...: the pair in the row
-    src_positions: np.ndarray  # [R, M], 0-based in the sentence
-    tgt_ids: np.ndarray  # [R, L], what is to be predicted, each sentence ending in EOS
-    tgt_segments: np.ndarray  # [R, L]
-    tgt_positions: np.ndarray  # [R, L]
+    src_ids: Ints  # [R, M], each sentence ending in EOS
+    src_segments: Ints  # [R, M], 1, 2, ...: the pair in the row
+    src_positions: Ints  # [R, M], 0-based in the sentence
+    tgt_ids: Ints  # [R, L], what is to be predicted, each sentence ending in EOS
+    tgt_segments: Ints  # [R, L]
+    tgt_positions: Ints  # [R, L]
 
 
 class ScoringBatch(NamedTuple):
@@ -297,9 +300,7 @@ def _lay_out(
 @functools.lru_cache(maxsize=4)
 def _epoch_order(rows: int, seed: int, epoch: int) -> np.ndarray:
     """The plan's rows in the order of an epoch: int64 [rows]."""
-    order = random_order(rows, seed, EPOCH_STREAM, epoch)
-    order.flags.writeable = False
-    return order
+    return random_order(rows, seed, EPOCH_STREAM, epoch)
 
 
 def _parse_flags() -> None:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 
 import jax
-import numpy as np
 
 from transformer_jax.config import Config
 from transformer_jax.config_checks import check
@@ -141,7 +140,7 @@ def _counted(batches: Iterator[Batch], first: int, last: int) -> Iterator[tuple[
 
 
 def _zero_like(window: Window) -> Window:
-    return jax.device_put(Window(*(np.float32(0) for _ in window)), shardings_of(window))
+    return jax.device_put(Window.zero(), shardings_of(window))
 
 
 def _make_bleu(config: Config, data: TrainingData, program: Program) -> Callable[[Params], float]:

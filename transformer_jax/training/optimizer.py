@@ -9,7 +9,7 @@ from jax import Array
 from transformer_jax.config import Config, TrainConfig
 
 
-def learning_rate_schedule(train: TrainConfig, d_model: int) -> Callable[[Array], Array]:
+def learning_rate_schedule(train: TrainConfig, d_model: int) -> Callable[[Array | int], Array]:
     """The learning rate of update number `count + 1`, for optax's 0-based `count`.
 
     A linear warm-up to the peak, then by `train.schedule`: "rsqrt" (proportional to step^-0.5; with
@@ -28,10 +28,11 @@ def learning_rate_schedule(train: TrainConfig, d_model: int) -> Callable[[Array]
             return (warmup / jnp.maximum(step, 1)) ** 0.5
         if train.schedule == "constant":
             return jnp.ones_like(step)
+        assert train.decay_steps is not None  # config_checks.py
         left = jnp.clip((train.decay_steps - step) / (train.decay_steps - warmup), 0.0, 1.0)
         return left if train.schedule == "linear" else 0.5 - 0.5 * jnp.cos(jnp.pi * left)
 
-    def schedule(count: Array) -> Array:
+    def schedule(count: Array | int) -> Array:
         step = jnp.asarray(count, jnp.float32) + 1.0  # the paper's first step is 1
         return peak * jnp.where(step < warmup, step / warmup, decay(step))
 

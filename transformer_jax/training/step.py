@@ -5,6 +5,7 @@ Dimension key
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,8 @@ def make_loss_fn(model: Transformer, smoothing: float) -> LossFn:
         source = (batch.src_ids, batch.src_segments, batch.src_positions)
         target = (batch.tgt_segments, batch.tgt_positions)
         input_ids_BL = shift_right(batch.tgt_ids, batch.tgt_positions, BOS)
-        logits = model.apply({"params": params}, *source, input_ids_BL, *target, rows_B, rngs=rngs)
+        variables = {"params": params}
+        logits: Any = model.apply(variables, *source, input_ids_BL, *target, rows_B, rngs=rngs)
         real_BL = batch.tgt_segments != 0
         return loss_sums(logits, batch.tgt_ids, real_BL, smoothing, model.vocabulary_size)
 
