@@ -60,12 +60,8 @@ def test_feed_forward_starts_as_xavier_uniform_without_biases():
         assert not init["params"][f"{name}_bias"].any()
 
 
-def residual(norm, rows=None, dropout=0.0):
+def residual(norm, rows=None, dropout=0.0, sublayer=lambda x: x**2 + 1.0):
     params = {"norm": {"scale": jnp.float32(GAIN), "bias": jnp.float32(BIAS)}}
-
-    def sublayer(x):
-        return x**2 + 1.0
-
     return np.asarray(
         Residual(norm, dropout).apply(
             {"params": params}, jnp.float32(X), sublayer, rows, rngs={"dropout": jax.random.key(3)}
@@ -87,3 +83,8 @@ def test_dropout_falls_on_the_sublayers_output_not_on_the_residual():
     assert 0 < dropped.sum() < dropped.size
     whole = norm_by_hand(X, GAIN, BIAS) ** 2 + 1
     np.testing.assert_allclose(added[~dropped], 2 * whole[~dropped], rtol=1e-4)
+
+
+def test_dropout_never_falls_on_the_residual_of_post_norm_either():
+    kept = residual("post", rows=jnp.arange(B), dropout=0.5, sublayer=jnp.zeros_like)
+    assert relative_error(kept, norm_by_hand(X, GAIN, BIAS)) < 1e-5

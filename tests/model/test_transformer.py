@@ -50,6 +50,17 @@ def test_embeddings_are_scaled_to_unit_variance():
     np.testing.assert_allclose(got[0], 8 * table[:1000] + 0.5, rtol=1e-5, atol=1e-6)
 
 
+def test_dropout_falls_on_the_sum_of_embedding_and_position():
+    module = Embedding(tiny_model(dropout=0.5, d_model=64).config, VOCABULARY)
+    params = {"table": 1.0 + jnp.arange(128 * 64.0).reshape(128, 64)}
+    arguments = jnp.arange(VOCABULARY)[None], 0.5
+    whole = module.apply({"params": params}, *arguments, None)
+    rngs = {"dropout": jax.random.key(0)}
+    got = np.asarray(module.apply({"params": params}, *arguments, jnp.arange(1), rngs=rngs))
+    assert (got == 0).mean() == pytest.approx(0.5, abs=0.05)
+    np.testing.assert_allclose(got[got != 0], 2 * whole[got != 0], rtol=1e-6)
+
+
 @functools.cache
 def model_and_params(**changes):
     model = tiny_model(**changes)

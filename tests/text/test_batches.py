@@ -166,7 +166,8 @@ if __name__ == "__main__":
     encoded = EncodedPairs(*(arrays[name] for name in arrays.files))
     plan = plan_rows(encoded.src_lengths(), encoded.tgt_lengths(), 24, 32, seed=0)
     batches = train_batches(encoded, plan, 8, seed=0, start_batch=4, num_workers=2)
-    np.savez(sys.argv[2], *(side for _ in range(5) for side in next(batches)))
+    made = [next(batches) for _ in range(5)]  # still held when the process ends
+    np.savez(sys.argv[2], *(side for batch in made for side in batch))
     # No close(): a run may end by an error.
 """
 

@@ -9,11 +9,12 @@ import re
 
 import pytest
 
-from transformer_jax.text import grammar, lexicon
-from transformer_jax.text.constructions import REGISTRY
-from transformer_jax.text.drawing import Draw, Retry
-from transformer_jax.text.lexicon_entries import Modal, Verb
-from transformer_jax.text.phrases import ENGLISH_PRONOUNS, Pronoun
+from transformer_jax.text import grammar
+from transformer_jax.text.grammar import lexicon, pairs
+from transformer_jax.text.grammar.constructions import REGISTRY
+from transformer_jax.text.grammar.drawing import Draw, Retry
+from transformer_jax.text.grammar.lexicon_entries import Modal, Verb
+from transformer_jax.text.grammar.phrases import ENGLISH_PRONOUNS, Pronoun
 
 EXAMPLES = """
 agreement:
@@ -22,6 +23,8 @@ agreement:
   My sister always wears her red coat.
   Meine Schwester trägt ihren roten Mantel immer.
 fronted_time:
+  Yesterday the woman called her.
+  Gestern rief die Frau sie an.
   Last year the king visited this famous castle.
   Letztes Jahr besuchte der König dieses berühmte Schloss.
   Three days ago the boy lost his key.
@@ -182,6 +185,8 @@ imperative:
 its_part:
   The house and its garden are big.
   Das Haus und sein Garten sind groß.
+  The church and its window are big.
+  Die Kirche und ihr Fenster sind groß.
 reason:
   The woman is sleeping because she is tired.
   Die Frau schläft, weil sie müde ist.
@@ -316,7 +321,7 @@ def write(construction: str, source: str) -> grammar.AlignedPair:
     for _ in range(20_000):
         draw = Steered(rng, "any", source)
         try:
-            pair = grammar._pair(REGISTRY[construction].function(draw), construction)
+            pair = pairs._pair(REGISTRY[construction].function(draw), construction)
         except Retry:
             continue
         if pair.src == source:

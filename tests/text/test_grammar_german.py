@@ -2,12 +2,18 @@
 
 import pytest
 
-from transformer_jax.text import english, german
-from transformer_jax.text.lexicon_entries import adjective, noun
-from transformer_jax.text.lexicon_nouns import NOUNS
-from transformer_jax.text.lexicon_verbs import VERBS
-from transformer_jax.text.lexicon_words import ADJECTIVES, BARE, DETERMINERS, NUMBERS, NUMERALS
-from transformer_jax.text.phrases import NounPhrase, Pronoun, prepositional
+from transformer_jax.text.grammar import english, german
+from transformer_jax.text.grammar.lexicon_entries import adjective, noun
+from transformer_jax.text.grammar.lexicon_nouns import NOUNS
+from transformer_jax.text.grammar.lexicon_verbs import VERBS
+from transformer_jax.text.grammar.lexicon_words import (
+    ADJECTIVES,
+    BARE,
+    DETERMINERS,
+    NUMBERS,
+    NUMERALS,
+)
+from transformer_jax.text.grammar.phrases import NounPhrase, Pronoun, prepositional
 
 NOUN = {n.en: n for n in NOUNS}
 VERB = {v.de.whole: v.de for v in VERBS}

@@ -39,7 +39,7 @@ def run(mesh: tuple[int, int, int], accumulate: int) -> dict[str, Any]:
     arrays = jax.tree.leaves((state.params, state.opt_state))
     on_one = sum(x.addressable_shards[0].data.size for x in arrays)
     return {
-        "mesh": mesh,
+        "left_over": make_mesh(dataclasses.replace(config.mesh, data=-1)).devices.shape,
         "window": {name: float(value) for name, value in state.window._asdict().items()},
         "skipped": int(state.skipped),
         "rows_a_device": [len(s.data) for s in batch.tgt_ids.addressable_shards],

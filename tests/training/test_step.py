@@ -258,5 +258,8 @@ def test_the_first_state_follows_from_the_seed_alone():
     assert_same(one, again)
     assert (one.key != other.key).any()
     assert not np.allclose(one.params["embedding"]["table"], other.params["embedding"]["table"])
+    # Dropout does not run on the numbers that made the weights.
+    of_key = jax.jit(functools.partial(init_params, model))(jax.random.wrap_key_data(one.key))
+    assert not np.allclose(one.params["embedding"]["table"], of_key["embedding"]["table"])
     assert (one.step, one.skipped, one.skipped_in_a_row) == (0, 0, 0)
     assert not any(x.any() for x in jax.tree.leaves((one.window, one.opt_state)))

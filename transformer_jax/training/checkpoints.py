@@ -27,6 +27,8 @@ from transformer_jax.training.state import Params, TrainState, init_params
 
 log = logging.getLogger(__name__)
 SCORE = "score"  # higher is better
+# Not every checkpoint falls on a validation; Orbax would warn of each that does not.
+logging.getLogger("absl").addFilter(lambda record: "tracked_metric" not in record.getMessage())
 
 
 def write_manifest(checkpoint: Path) -> None:
@@ -276,7 +278,7 @@ def _some_steps(run: RunFolder) -> list[int]:
 
 
 def _best(run: RunFolder, steps: list[int]) -> Path:
-    """The checkpoint of the highest validation score, the newest of equals; latest without scores."""
+    """The checkpoint of the highest validation score, the newest of equals."""
     folders = [run.checkpoints / str(step) for step in steps]
     scores = [-math.inf if _unreadable_score(f) else _score_of(f) for f in folders]
     ranked = [(-math.inf if s is None else s, at) for at, s in enumerate(scores)]

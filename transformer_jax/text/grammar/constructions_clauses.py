@@ -1,9 +1,9 @@
 """Constructions of more than one clause: subordination, infinitives, coordination."""
 
-from transformer_jax.text import lexicon
-from transformer_jax.text import lexicon_words as words
-from transformer_jax.text.clauses import Clause
-from transformer_jax.text.constructions import (
+from transformer_jax.text.grammar import lexicon
+from transformer_jax.text.grammar import lexicon_words as words
+from transformer_jax.text.grammar.clauses import Clause
+from transformer_jax.text.grammar.constructions import (
     Sentence,
     conjunction,
     construction,
@@ -15,7 +15,7 @@ from transformer_jax.text.constructions import (
     subordinate_last,
     two_clauses,
 )
-from transformer_jax.text.drawing import (
+from transformer_jax.text.grammar.drawing import (
     ASPECTS,
     GERMAN_COMMA,
     SIMPLE_FRAMES,
@@ -24,9 +24,9 @@ from transformer_jax.text.drawing import (
     same_noun,
     tense_of,
 )
-from transformer_jax.text.lexicon_entries import Verb
-from transformer_jax.text.lexicon_nouns import NOUNS
-from transformer_jax.text.phrases import (
+from transformer_jax.text.grammar.lexicon_entries import Verb
+from transformer_jax.text.grammar.lexicon_nouns import NOUNS
+from transformer_jax.text.grammar.phrases import (
     Given,
     Nominal,
     NounPhrase,

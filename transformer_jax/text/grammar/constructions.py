@@ -8,16 +8,16 @@ constructions_*.py.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from transformer_jax.text import lexicon_words as words
-from transformer_jax.text.clauses import Clause
-from transformer_jax.text.drawing import (
+from transformer_jax.text.grammar import lexicon_words as words
+from transformer_jax.text.grammar.clauses import Clause
+from transformer_jax.text.grammar.drawing import (
     GERMAN_COMMA,
     Draw,
     Retry,
     same_noun,
 )
-from transformer_jax.text.lexicon_entries import Determiner, Fixed
-from transformer_jax.text.phrases import (
+from transformer_jax.text.grammar.lexicon_entries import Determiner, Fixed
+from transformer_jax.text.grammar.phrases import (
     Nominal,
     NounPhrase,
     Phrase,

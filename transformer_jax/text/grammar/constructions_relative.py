@@ -1,10 +1,10 @@
 """Relative clauses: the relative pronoun in every case."""
 
-from transformer_jax.text import german, lexicon
-from transformer_jax.text import lexicon_words as words
-from transformer_jax.text.clauses import Clause
-from transformer_jax.text.constructions import Sentence, construction, plain
-from transformer_jax.text.drawing import (
+from transformer_jax.text.grammar import german, lexicon
+from transformer_jax.text.grammar import lexicon_words as words
+from transformer_jax.text.grammar.clauses import Clause
+from transformer_jax.text.grammar.constructions import Sentence, construction, plain
+from transformer_jax.text.grammar.drawing import (
     ASPECTS,
     GERMAN_COMMA,
     SIMPLE_FRAMES,
@@ -12,8 +12,8 @@ from transformer_jax.text.drawing import (
     Retry,
     same_noun,
 )
-from transformer_jax.text.lexicon_entries import Noun, Verb
-from transformer_jax.text.phrases import Given, NounPhrase, Phrase, Word
+from transformer_jax.text.grammar.lexicon_entries import Noun, Verb
+from transformer_jax.text.grammar.phrases import Given, NounPhrase, Phrase, Word
 
 
 def relativizer(draw: Draw, head: NounPhrase, case: str) -> Phrase:

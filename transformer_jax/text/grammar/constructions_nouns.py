@@ -2,21 +2,21 @@
 
 from functools import cache
 
-from transformer_jax.text import english, german, lexicon, phrases
-from transformer_jax.text import lexicon_words as words
-from transformer_jax.text.constructions import (
+from transformer_jax.text.grammar import english, german, lexicon, phrases
+from transformer_jax.text.grammar import lexicon_words as words
+from transformer_jax.text.grammar.constructions import (
     INSIDE,
     Sentence,
     construction,
     plain,
 )
-from transformer_jax.text.drawing import (
+from transformer_jax.text.grammar.drawing import (
     Draw,
     Retry,
 )
-from transformer_jax.text.lexicon_entries import Fixed, Noun
-from transformer_jax.text.lexicon_nouns import NOUNS
-from transformer_jax.text.phrases import (
+from transformer_jax.text.grammar.lexicon_entries import Fixed, Noun
+from transformer_jax.text.grammar.lexicon_nouns import NOUNS
+from transformer_jax.text.grammar.phrases import (
     Given,
     NounPhrase,
     Phrase,

@@ -1,7 +1,7 @@
 """The nouns: English (an irregular plural after "/"), German with article, plural, kinds."""
 
-from transformer_jax.text.lexicon_entries import Noun
-from transformer_jax.text.lexicon_entries import noun as n
+from transformer_jax.text.grammar.lexicon_entries import Noun
+from transformer_jax.text.grammar.lexicon_entries import noun as n
 
 PEOPLE = (
     n("man/men", "der Mann", "Männer", "person adult"),

@@ -1,9 +1,9 @@
 """Negation and questions."""
 
-from transformer_jax.text import lexicon
-from transformer_jax.text import lexicon_words as words
-from transformer_jax.text.clauses import Clause
-from transformer_jax.text.constructions import (
+from transformer_jax.text.grammar import lexicon
+from transformer_jax.text.grammar import lexicon_words as words
+from transformer_jax.text.grammar.clauses import Clause
+from transformer_jax.text.grammar.constructions import (
     AT_PLACES,
     NOT_A,
     Sentence,
@@ -12,15 +12,15 @@ from transformer_jax.text.constructions import (
     plain,
     quantified,
 )
-from transformer_jax.text.drawing import (
+from transformer_jax.text.grammar.drawing import (
     GERMAN_COMMA,
     Draw,
     Retry,
     same_noun,
     tense_of,
 )
-from transformer_jax.text.lexicon_entries import Determiner, Fixed
-from transformer_jax.text.phrases import Given, NounPhrase, Phrase, Word
+from transformer_jax.text.grammar.lexicon_entries import Determiner, Fixed
+from transformer_jax.text.grammar.phrases import Given, NounPhrase, Phrase, Word
 
 
 @construction("nicht: behind a definite object, before the complement and the verb's second part")

@@ -1,14 +1,14 @@
 """Constructions that turn on prepositions, comparison, predicates and numbers."""
 
-from transformer_jax.text import lexicon, phrases
-from transformer_jax.text import lexicon_words as words
-from transformer_jax.text.clauses import BE, Clause
-from transformer_jax.text.constructions import Sentence, construction, listed, negate, plain
-from transformer_jax.text.drawing import Draw, Retry, same_noun
-from transformer_jax.text.lexicon_entries import Adjective, Preposition
-from transformer_jax.text.lexicon_nouns import NOUNS
-from transformer_jax.text.lexicon_verbs import COST
-from transformer_jax.text.phrases import NounPhrase, Phrase, Word
+from transformer_jax.text.grammar import lexicon, phrases
+from transformer_jax.text.grammar import lexicon_words as words
+from transformer_jax.text.grammar.clauses import BE, Clause
+from transformer_jax.text.grammar.constructions import Sentence, construction, listed, negate, plain
+from transformer_jax.text.grammar.drawing import Draw, Retry, same_noun
+from transformer_jax.text.grammar.lexicon_entries import Adjective, Preposition
+from transformer_jax.text.grammar.lexicon_nouns import NOUNS
+from transformer_jax.text.grammar.lexicon_verbs import COST
+from transformer_jax.text.grammar.phrases import NounPhrase, Phrase, Word
 
 
 def add(clause: Clause, phrase: Phrase, front: bool) -> Sentence:

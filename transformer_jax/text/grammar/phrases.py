@@ -8,9 +8,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from transformer_jax.text import german
-from transformer_jax.text.lexicon_entries import Adjective, Determiner, Fixed, Noun
-from transformer_jax.text.lexicon_words import THE
+from transformer_jax.text.grammar import german
+from transformer_jax.text.grammar.lexicon_entries import Adjective, Determiner, Fixed, Noun
+from transformer_jax.text.grammar.lexicon_words import THE
 
 
 class Word(NamedTuple):
@@ -100,6 +100,7 @@ class NounPhrase:
         return "p" if self.plural else self.noun.gender
 
     def english(self, subject: bool = False) -> list[Word]:
+        """the old house"""
         words = []
         text = self.determiner.en_plural if self.plural else self.determiner.en
         if text:
@@ -113,6 +114,7 @@ class NounPhrase:
         return words + self.tail.en
 
     def german(self, case: str) -> list[Word]:
+        """das alte Haus, dem alten Haus"""
         words = []
         if self.determiner.pattern:
             text = german.determiner(self.determiner.de, self.determiner.pattern, case, self.column)

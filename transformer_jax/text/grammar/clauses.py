@@ -7,9 +7,9 @@ clause the finite verb ends the right bracket.
 
 import dataclasses
 
-from transformer_jax.text import english, german
-from transformer_jax.text.lexicon_entries import Modal, Verb
-from transformer_jax.text.phrases import NOTHING, Nominal, Phrase, Word
+from transformer_jax.text.grammar import english, german
+from transformer_jax.text.grammar.lexicon_entries import Modal, Verb
+from transformer_jax.text.grammar.phrases import NOTHING, Nominal, Phrase, Word
 
 BE = Verb(
     "copula",

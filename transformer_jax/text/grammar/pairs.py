@@ -21,7 +21,7 @@ from functools import cache
 from typing import NamedTuple
 
 from transformer_jax.errors import DataError
-from transformer_jax.text import (
+from transformer_jax.text.grammar import (
     constructions_clauses,
     constructions_nouns,
     constructions_phrases,
@@ -30,11 +30,11 @@ from transformer_jax.text import (
     constructions_verbs,
     english,
 )
-from transformer_jax.text.constructions import REGISTRY, Sentence
-from transformer_jax.text.drawing import Draw, Retry
-from transformer_jax.text.lexicon import SPLITS, lexicon_size
-from transformer_jax.text.lexicon_nouns import NOUNS
-from transformer_jax.text.phrases import Word
+from transformer_jax.text.grammar.constructions import REGISTRY, Sentence
+from transformer_jax.text.grammar.drawing import Draw, Retry
+from transformer_jax.text.grammar.lexicon import SPLITS, lexicon_size
+from transformer_jax.text.grammar.lexicon_nouns import NOUNS
+from transformer_jax.text.grammar.phrases import Word
 
 __all__ = ["CONSTRUCTIONS", "AlignedPair", "generate", "lexicon_size"]
 

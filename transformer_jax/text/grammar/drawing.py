@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TypeVar
 
-from transformer_jax.text import lexicon, phrases
-from transformer_jax.text import lexicon_words as words
-from transformer_jax.text.clauses import BE, Clause
-from transformer_jax.text.lexicon import Head
-from transformer_jax.text.lexicon_entries import (
+from transformer_jax.text.grammar import lexicon, phrases
+from transformer_jax.text.grammar import lexicon_words as words
+from transformer_jax.text.grammar.clauses import BE, Clause
+from transformer_jax.text.grammar.lexicon import Head
+from transformer_jax.text.grammar.lexicon_entries import (
     Adjective,
     Determiner,
     Fixed,
@@ -17,7 +17,7 @@ from transformer_jax.text.lexicon_entries import (
     Preposition,
     Verb,
 )
-from transformer_jax.text.phrases import Nominal, NounPhrase, Phrase, Pronoun, Word
+from transformer_jax.text.grammar.phrases import Nominal, NounPhrase, Phrase, Pronoun, Word
 
 T = TypeVar("T")
 

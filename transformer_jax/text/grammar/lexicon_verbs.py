@@ -6,8 +6,8 @@ verbs are their base form alone.
 
 from collections.abc import Callable
 
-from transformer_jax.text import english, german
-from transformer_jax.text.lexicon_entries import Verb
+from transformer_jax.text.grammar import english, german
+from transformer_jax.text.grammar.lexicon_entries import Verb
 
 
 def _frame(frame: str) -> Callable[..., Verb]:

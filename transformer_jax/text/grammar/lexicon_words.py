@@ -1,12 +1,12 @@
 """The other words: determiners, adjectives, numbers, adverbials, prepositions, modals."""
 
-from transformer_jax.text.lexicon_entries import (
+from transformer_jax.text.grammar.lexicon_entries import (
     Determiner,
     Fixed,
     Modal,
     Preposition,
 )
-from transformer_jax.text.lexicon_entries import adjective as a
+from transformer_jax.text.grammar.lexicon_entries import adjective as a
 
 THE = Determiner("the", "the", "d", "definite", True, True, True)
 A = Determiner("a", "", "ein", "ein", True, False, False)

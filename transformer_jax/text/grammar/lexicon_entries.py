@@ -7,7 +7,7 @@ stand too, and "-word" or "-kind" takes some away: "food -soup".
 
 import dataclasses
 
-from transformer_jax.text import english, german
+from transformer_jax.text.grammar import english, german
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

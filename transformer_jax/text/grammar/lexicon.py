@@ -8,10 +8,10 @@ validation or test for good, whatever the seed.
 import hashlib
 from functools import cache
 
-from transformer_jax.text.lexicon_entries import Adjective, Noun, Preposition, Verb
-from transformer_jax.text.lexicon_nouns import NOUNS
-from transformer_jax.text.lexicon_verbs import VERBS
-from transformer_jax.text.lexicon_words import (
+from transformer_jax.text.grammar.lexicon_entries import Adjective, Noun, Preposition, Verb
+from transformer_jax.text.grammar.lexicon_nouns import NOUNS
+from transformer_jax.text.grammar.lexicon_verbs import VERBS
+from transformer_jax.text.grammar.lexicon_words import (
     ADJECTIVES,
     ALREADY,
     AT_HOME,

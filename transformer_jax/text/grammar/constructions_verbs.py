@@ -1,9 +1,9 @@
 """Constructions that turn on the verb: tenses, modals, prefixes, objects, passive, imperative."""
 
-from transformer_jax.text import lexicon_words as words
-from transformer_jax.text import phrases
-from transformer_jax.text.clauses import Clause
-from transformer_jax.text.constructions import (
+from transformer_jax.text.grammar import lexicon_words as words
+from transformer_jax.text.grammar import phrases
+from transformer_jax.text.grammar.clauses import Clause
+from transformer_jax.text.grammar.constructions import (
     AT,
     AT_PLACES,
     INSIDE,
@@ -17,8 +17,8 @@ from transformer_jax.text.constructions import (
     separable_clause,
     told,
 )
-from transformer_jax.text.drawing import SIMPLE_FRAMES, Draw, Retry, tense_of
-from transformer_jax.text.phrases import (
+from transformer_jax.text.grammar.drawing import SIMPLE_FRAMES, Draw, Retry, tense_of
+from transformer_jax.text.grammar.phrases import (
     Given,
     NounPhrase,
     Phrase,
