@@ -108,6 +108,8 @@ class Checkpoints:
             preservation_policy=preservation_policy.AnyPreservationPolicy(keep),
             cleanup_tmp_directories=True,
         )
+        for manifest in self.folder.glob(".*.tmp"):
+            manifest.unlink()
         return ocp.CheckpointManager(self.folder, options=options)
 
     def save(self, state: TrainState, step: int, score: float | None) -> None:
