@@ -20,7 +20,8 @@ def get_config() -> ConfigDict:
 
     config.data.path = os.path.join(os.environ.get("TRANSFORMER_JAX_DATA", "data"), "multi30k")
     config.data.test = ("test2016",)
-    config.vocabulary.size = 8_000
+    config.data.max_length = 64
+    config.vocabulary.size = 6_000
 
     config.model.num_layers = 3
     config.model.d_model = 256
@@ -29,15 +30,15 @@ def get_config() -> ConfigDict:
     config.model.norm = "pre"
     config.model.dropout = 0.2
 
-    config.train.steps = 1_950
+    config.train.steps = 3_000
     config.train.tokens_per_batch = 2_000
-    config.train.row_length = 128
+    config.train.row_length = 64
     config.train.schedule = "linear"
     config.train.peak_learning_rate = 1.5e-3
     config.train.warmup_steps = 300
-    config.train.decay_steps = 1_950
+    config.train.decay_steps = 3_000
     config.train.log_every = 50
-    config.train.valid_every = 150
-    config.train.checkpoint_every = 150
+    config.train.valid_every = 250
+    config.train.checkpoint_every = 250
     config.train.keep_last = 5
     return config

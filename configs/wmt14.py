@@ -45,14 +45,14 @@ def get_config(argument: str = "base,en-de") -> ConfigDict:
     config.vocabulary.size = 37_000 if direction == "en-de" else 32_000
 
     # A checkpoint every 10 minutes of the paper's hardware: 0.4 s a step of base, 1.0 s of big.
-    config.train.checkpoint_every = 1_400
+    config.train.checkpoint_every = config.train.valid_every = 1_400
     if size == "big":
         config.model.d_model = 1_024
         config.model.d_ff = 4_096
         config.model.num_heads = 16
         config.model.dropout = 0.3 if direction == "en-de" else 0.1
         config.train.steps = 300_000
-        config.train.checkpoint_every = 600
+        config.train.checkpoint_every = config.train.valid_every = 600
     return config
 
 

@@ -3,7 +3,7 @@
     TRANSFORMER_JAX_DATA=FOLDER python -m experiments.multi30k --workdir=runs/m30k
 
 FOLDER holds multi30k/. Overrides work as with `train`; on a GPU, four times the steps, for example:
-    --config.train.steps=32000 --config.train.decay_steps=32000 --config.model.dtype=bfloat16
+    --config.train.steps=12000 --config.train.decay_steps=12000 --config.model.dtype=bfloat16
 
 How to read it: greedy against beam 4 shows what search adds, the average what averaging adds once
 the learning rate has gone to 0 (little). Published figures are of tokenised, often lowercased text,

@@ -57,7 +57,10 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ),
     (
         {"model.positions": "learned", "model.max_positions": 200},
-        ("model.max_positions=200 is too small for decode.max_length=512",),
+        (
+            "model.max_positions=200 is too small for train.row_length=256",
+            "model.max_positions=200 is too small for decode.max_length=512",
+        ),
     ),
     ({"data.source": "file"}, ("data.source='file'", "valid choices", "mean 'files'")),
     ({"data.source": "files"}, ("data.path is not set", "--config.data.path=FOLDER")),
@@ -133,7 +136,12 @@ FINE: list[dict[str, Any]] = [
     {"model.num_heads": 7, "model.d_k": 64},
     {"model.d_model": 511, "model.d_k": 64, "model.positions": "learned"},
     {"model.dropout": 0.0, "train.label_smoothing": 0.0, "decode.length_penalty": 0.0},
-    {"model.positions": "learned", "model.max_positions": 128, "decode.max_length": 128},
+    {
+        "model.positions": "learned",
+        "model.max_positions": 128,
+        "train.row_length": 128,
+        "decode.max_length": 128,
+    },
     {"data.src": "de", "data.tgt": "en", "data.test": ()},
     {"data.max_length": 256},
     {"vocabulary.size": 261, "seed": 2**32 - 1},

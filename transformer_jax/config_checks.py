@@ -200,7 +200,7 @@ def _training(train: TrainConfig, data: DataConfig) -> Iterator[str]:
 def _lengths(config: Config) -> Iterator[str]:
     positions = config.model.max_positions
     if config.model.positions == "learned":
-        for name in ("data.max_length", "decode.max_length"):
+        for name in ("data.max_length", "train.row_length", "decode.max_length"):
             length = value_at(config, name)
             if length > positions:
                 yield (
