@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import runs
+
 ROOT = Path(__file__).parent.parent
 
 # Compilation is nearly all of the tests' time, and several times cheaper so. XLA reads the variable
@@ -30,3 +32,9 @@ def in_checkout(monkeypatch: pytest.MonkeyPatch) -> Path:
     """The checkout's folder, made the working directory: configs/ and experiments/ lie there."""
     monkeypatch.chdir(ROOT)
     return ROOT
+
+
+def pytest_sessionfinish() -> None:
+    """Removes the scratch folder: a test worker ends without Python's own clean-up."""
+    if runs.scratch.cache_info().currsize:
+        runs.scratch().cleanup()

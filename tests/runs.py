@@ -179,17 +179,18 @@ def forkserver() -> Any:
 
 def train_in_process(workdir: Path, log: Path, flags: str = "", **changes: Any) -> Any:
     """Starts `train` in a process of its own, to be killed or joined."""
-    tiny_corpus(), scratch()
-    arguments = (workdir, log, f"{os.environ['XLA_FLAGS']} {flags}", str(tiny_corpus()), changes)
+    flags = f"{os.environ['XLA_FLAGS']} {flags}"
+    arguments = (workdir, log, flags, scratch().name, str(tiny_corpus()), changes)
     process = forkserver().Process(target=_train_and_exit, args=arguments)
     process.start()
     return process
 
 
 def _train_and_exit(
-    workdir: Path, log: Path, flags: str, corpus: str, changes: dict[str, Any]
+    workdir: Path, log: Path, flags: str, scratch: str, corpus: str, changes: dict[str, Any]
 ) -> None:
     os.environ["XLA_FLAGS"] = flags
+    tempfile.tempdir = scratch  # a killed process leaves what it has there
     with log.open("ab") as file:
         os.dup2(file.fileno(), sys.stderr.fileno())
     sys.exit(train(workdir, **{"data__path": corpus, **changes}))

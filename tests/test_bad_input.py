@@ -172,6 +172,14 @@ def mesh_is_larger_than_the_machine(box: Sandbox) -> Sequence[str]:
     return box.train("mesh.tensor=64", "mesh.data=1")
 
 
+@case("model.max_positions=64 is too small for this corpus", "Raise it to ")
+def validation_is_longer_than_the_learned_positions(box: Sandbox) -> Sequence[str]:
+    for suffix in ("en", "de"):
+        with (box.corpus / f"valid.{suffix}").open("a") as file:
+            file.write("The dog sleeps. " * 30 + "\n")
+    return box.train("model.positions=learned", "model.max_positions=64")
+
+
 @case("a batch of 8 rows", "does not divide", "train.accumulate_steps", "divides 8")
 def rows_are_not_divisible(box: Sandbox) -> Sequence[str]:
     return box.train("train.accumulate_steps=3")
@@ -327,6 +335,12 @@ def references_are_not_named(box: Sandbox) -> Sequence[str]:
 def references_are_of_another_text(box: Sandbox) -> Sequence[str]:
     box.trained()
     return box.uses("evaluate", f"--src={box.corpus}/test.en", f"--ref={box.corpus}/valid.de")
+
+
+@case("Cannot write into {tmp}/run/evaluations")
+def evaluations_cannot_be_kept(box: Sandbox) -> Sequence[str]:
+    (box.trained() / "evaluations").write_text("a file")
+    return box.uses("evaluate")
 
 
 @case("{tmp}/nothing cannot be read: No such file or directory")

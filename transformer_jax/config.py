@@ -64,7 +64,7 @@ class VocabularyConfig:
     kind: str = "bpe"  # "bpe" or "unigram"
     normalization: str = "nmt_nfkc"  # or nfkc, nmt_nfkc_cf, nfkc_cf, identity (SentencePiece's)
     max_lines: int = 5_000_000  # a random sample of this many lines trains the model
-    path: str | None = None  # an existing .model file to use instead of training one
+    path: str | None = free(None)  # an existing .model file to use instead of training one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ class TrainConfig:
     init_from: str | None = free(None)  # a run whose weights a new run starts from
     log_every: int = free(100)  # steps
     valid_every: int = free(1_000)  # steps
-    valid_bleu: bool = free(False)  # greedy BLEU of the validation split beside its loss
+    valid_bleu: bool = False  # greedy BLEU of the validation split too; it then decides the best
     checkpoint_every: int = free(1_000)  # steps
     keep_last: int = free(20)  # checkpoints kept, beside the best
     data_workers: int = free(0)  # processes that prepare batches; 0: a thread of this one

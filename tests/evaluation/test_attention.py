@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests import runs
-from transformer_jax.decoding.translate import load_model
-from transformer_jax.evaluation.attention import cross_attention
+from transformer_jax.decoding.translate import LineTranslator, load_model
+from transformer_jax.evaluation.attention import CrossAttention, cross_attention
 
 SOURCE = "The old man bought a car."
 
@@ -21,14 +21,21 @@ def test_the_command_says_the_translation_and_draws_it(tmp_path, capsys):
 
 def test_weights_are_a_distribution_over_the_source_and_causal_in_the_target():
     loaded = load_model(str(runs.trained_run()))
-    found = cross_attention(loaded, SOURCE, "Der alte Mann .")
+
+    def said(translation: str) -> CrossAttention:
+        [source, target] = LineTranslator(loaded.vocabulary, loaded.translator).encode(
+            [SOURCE, translation]
+        )
+        return cross_attention(loaded, source, target)
+
+    found = said("Der alte Mann .")
     shape = (1, 2, len(found.tgt_pieces), len(found.src_pieces))
     assert found.weights_NHLM.shape == shape
     np.testing.assert_allclose(found.weights_NHLM.sum(-1), 1, atol=1e-5)
     assert found.src_pieces[-1] == found.tgt_pieces[-1] == "</s>"
     assert loaded.vocabulary.decode(loaded.vocabulary.encode(SOURCE)) == SOURCE
     # The row of a subword does not depend on what is said from it on: it sees what is before it.
-    other = cross_attention(loaded, SOURCE, "Der alte Mann !")
+    other = said("Der alte Mann !")
     same = next(
         i
         for i, (a, b) in enumerate(zip(found.tgt_pieces, other.tgt_pieces, strict=False))
@@ -46,6 +53,7 @@ def test_weights_are_a_distribution_over_the_source_and_causal_in_the_target():
     [
         (["--layer=1", "--sentence=x"], "--layer=1: layers are 0 to 0"),
         (["--sentence= "], "--sentence is blank"),
+        (["--sentence=x", "--output=no/such/folder/x.png"], "its folder is not there"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(flags, said, tmp_path, capsys):

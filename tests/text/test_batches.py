@@ -22,7 +22,6 @@ from transformer_jax.text.batches import (
     bucket_rows,
     packed_batch,
     rows_per_batch,
-    scoring_batches,
     train_batches,
     translation_batches,
 )
@@ -236,7 +235,7 @@ def test_rows_of_a_batch_are_the_nearest_multiple(tokens, row_length, fill, mult
     assert rows_per_batch(tokens, row_length, fill, multiple) == rows
 
 
-# Scoring and translation ----------------------------------------------------------------------
+# Translation -----------------------------------------------------------------------------------
 
 
 def test_buckets_are_few_and_end_at_the_longest():
@@ -249,49 +248,25 @@ def test_buckets_are_few_and_end_at_the_longest():
 
 
 def test_rows_of_a_bucket_fill_the_tokens():
-    assert [bucket_rows(n, 4_096) for n in (16, 100, 4_096, 8_192)] == [256, 40, 1, 1]
-    assert [bucket_rows(n, 4_096, 8) for n in (16, 100, 500, 8_192)] == [256, 40, 8, 8]
+    most = {16: 256, 100: 40, 4_096: 1, 8_192: 1}
+    assert {n: bucket_rows(n, 4_096)[0] for n in most} == most
+    assert [bucket_rows(n, 4_096, 8)[0] for n in (16, 100, 500, 8_192)] == [256, 40, 8, 8]
 
 
-lengths = st.integers(1, 90)
+def test_rows_of_a_bucket_with_few_sentences():
+    assert bucket_rows(16, 4_096) == (256, 32, 4)
+    assert bucket_rows(64, 4_096) == (64, 8, 1)
+    assert bucket_rows(512, 4_096) == (8, 1)
+    assert bucket_rows(16, 4_096, 8) == (256, 32, 8)
+    assert bucket_rows(8_192, 4_096, 4) == (4,)
 
 
-@given(st.lists(st.tuples(lengths, lengths), max_size=60), st.sampled_from([1, 2, 4]))
-def test_scoring_answers_every_pair_once(pairs, multiple):
-    encoded = corpus(pairs)
-    answered: Counter = Counter()
-    shapes = {}
-    for batch, indices in scoring_batches(encoded, 100, max_length=20, rows_multiple=multiple):
-        rows, bucket = batch.src_ids.shape
-        assert batch.tgt_ids.shape == (rows, bucket)
-        assert bucket in (16, 20, 40, 80, 160) and rows % multiple == 0
-        assert shapes.setdefault(bucket, rows) == rows == bucket_rows(bucket, 100, multiple)
-        assert {side.dtype for side in (*batch, indices)} == {np.dtype(np.int32)}
-        for row, index in enumerate(indices):
-            sides = [(batch[:3], encoded.src), (batch[3:], encoded.tgt)]
-            for (ids, segments, positions), sentence in sides:
-                want = sentence(index).tolist() if index >= 0 else []
-                padding = [0] * (bucket - len(want))
-                assert ids[row].tolist() == want + padding
-                assert segments[row].tolist() == [1] * len(want) + padding
-                assert positions[row].tolist() == [*range(len(want)), *padding]
-            if index >= 0:
-                longer = max(len(encoded.src(index)), len(encoded.tgt(index)))
-                assert longer <= bucket and (bucket == 16 or longer > bucket // 2)
-                answered[int(index)] += 1
-        assert (indices >= 0).any() and indices.min() >= -1
-    assert answered == Counter(range(len(pairs)))
-
-
-def test_packed_and_unpacked_batches_hold_the_same_pairs():
-    unpacked: Counter = Counter()
-    for batch, _ in scoring_batches(ENCODED, 256, max_length=32):
-        unpacked += pairs_in(batch)
-    left_out = Counter(
-        {pair: count for pair, count in unpacked.items() if min(map(len, pair)) == 1}
-    )
-    assert unpacked - left_out == KEPT
-    assert left_out.total() == PLAN.empty > 0 == PLAN.too_long
+@pytest.mark.parametrize(
+    ("sentences", "rows"), [(1, [1]), (2, [8]), (8, [8]), (9, [64]), (64, [64]), (65, [64, 64])]
+)
+def test_a_bucket_takes_the_fewest_rows_that_hold_it_in_one_batch(sentences, rows):
+    batches = translation_batches([[5] * 40] * sentences, 4_096, 512)
+    assert [len(batch.ids) for batch in batches] == rows
 
 
 @given(st.lists(st.lists(st.integers(4, 99), max_size=50), max_size=60), st.sampled_from([1, 4]))
@@ -300,7 +275,8 @@ def test_translation_answers_every_sentence_once(sentences, multiple):
     shapes = {}
     for ids, real, indices in translation_batches(sentences, 64, 20, multiple):
         rows, bucket = ids.shape
-        assert shapes.setdefault(bucket, rows) == rows and rows % multiple == 0
+        assert shapes.setdefault(bucket, rows) == rows and rows in bucket_rows(bucket, 64, multiple)
+        assert rows % multiple == 0
         assert indices.min() >= -1
         assert {side.dtype for side in (ids, real, indices)} == {np.dtype(np.int32)}
         for row, index in enumerate(indices):

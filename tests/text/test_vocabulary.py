@@ -127,14 +127,6 @@ def test_the_size_counts_bytes_and_control_pieces(kind):
     assert got.size == reference.vocab_size() == 290
     assert [reference.id_to_piece(i) for i in range(4)] == ["<pad>", "</s>", "<s>", "<unk>"]
     assert sum(reference.is_byte(i) for i in range(290)) == 256
-    assert got.padded_size == 384
-
-
-def test_a_size_that_is_a_multiple_of_128_is_not_padded(monkeypatch, vocabulary):
-    sizes = {1: 128, 127: 128, 128: 128, 129: 256, 37_000: 37_120}
-    for size, padded in sizes.items():
-        monkeypatch.setattr(Vocabulary, "size", size)
-        assert vocabulary.padded_size == padded
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
@@ -245,15 +237,6 @@ def test_a_saved_vocabulary_is_the_same(tmp_path, vocabulary):
         vocabulary.encode("Katze"),
     )
     assert os.listdir(path.parent) == ["vocabulary.model"]
-
-
-def test_a_save_that_fails_leaves_the_file_that_was(tmp_path, monkeypatch, vocabulary):
-    path = tmp_path / "vocabulary.model"
-    path.write_text("before")
-    monkeypatch.setattr(os, "replace", lambda *paths: (_ for _ in ()).throw(OSError("full")))
-    with pytest.raises(OSError, match="full"):
-        vocabulary.save(path)
-    assert [entry.read_text() for entry in tmp_path.iterdir()] == ["before"]
 
 
 def test_a_pickled_vocabulary_is_the_same(vocabulary):

@@ -95,6 +95,8 @@ def test_a_run_keeps_its_vocabulary_whatever_the_config_says(tmp_path):
     own = load_vocabulary(runs.trained_run() / "vocabulary.model")
     run = runs.copy_of_run(tmp_path / "run")
     assert load(run, vocabulary__size=350).vocabulary.digest == own.digest
+    moved = {"vocabulary__path": str(tmp_path / "on" / "the" / "first" / "machine.model")}
+    assert load(run, **moved).vocabulary.digest == own.digest
     assert load(tmp_path / "new").vocabulary.digest == own.digest, "trained anew, the same"
     assert load(tmp_path / "new", vocabulary__size=350).vocabulary.size == 350
 
@@ -108,6 +110,15 @@ def test_a_given_vocabulary_is_taken_and_that_of_the_origin_first(tmp_path):
     assert load(tmp_path / "new", **given, **origin).vocabulary.size == 400
 
 
+def test_a_run_refuses_another_vocabulary_than_its_own(tmp_path):
+    run = runs.copy_of_run(tmp_path / "run")
+    (tmp_path / "same.model").write_bytes((run / "vocabulary.model").read_bytes())
+    load(run, vocabulary__path=str(tmp_path / "same.model"))
+    load(tmp_path, vocabulary__size=350).vocabulary.save(tmp_path / "smaller.model")
+    with pytest.raises(RunError, match="with another vocabulary than vocabulary.path=.*smaller"):
+        load(run, vocabulary__path=str(tmp_path / "smaller.model"))
+
+
 @pytest.mark.parametrize("key", ["model__num_heads", "model__d_ff", "model__num_layers"])
 def test_another_model_s_weights_are_refused_by_key(key, tmp_path):
     name = key.replace("__", ".")
@@ -117,4 +128,5 @@ def test_another_model_s_weights_are_refused_by_key(key, tmp_path):
 
 def test_the_origin_s_dropout_and_precision_may_differ(tmp_path):
     changes = {"model__dropout": 0.4, "model__dtype": "bfloat16"}
-    load(tmp_path, train__init_from=str(runs.trained_run()), **changes)
+    data = load(tmp_path, train__init_from=str(runs.trained_run()), **changes)
+    assert data.vocabulary.size == 400

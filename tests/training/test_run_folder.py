@@ -6,7 +6,7 @@ import pytest
 
 from transformer_jax.config import Config, with_values
 from transformer_jax.errors import RunError
-from transformer_jax.training.run_folder import RunFolder, write_atomically
+from transformer_jax.training.run_folder import RunFolder
 
 CONFIG = with_values(Config(), {"data.path": "corpus", "seed": 3})
 
@@ -78,17 +78,3 @@ def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     with pytest.raises(RunError, match="is not writable. Choose another --workdir"):
         RunFolder(tmp_path / "run").check(CONFIG)
-
-
-def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    write_atomically(path, b"old")
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert [file.name for file in tmp_path.iterdir()] == ["file"]

@@ -124,3 +124,5 @@ def test_a_mesh_that_this_machine_cannot_have_is_refused():
         make_mesh(MeshConfig(data=-1, fsdp=1, tensor=7), devices)
     with pytest.raises(ConfigError, match="mesh.data=2, mesh.fsdp=2, mesh.tensor=2 needs 8"):
         make_mesh(MeshConfig(data=2, fsdp=2, tensor=2), devices)
+    with pytest.raises(ConfigError, match="leaves some of this machine's 6 devices idle: 4 does"):
+        make_mesh(MeshConfig(data=-1, fsdp=4), devices)

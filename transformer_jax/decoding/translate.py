@@ -90,16 +90,25 @@ class LineTranslator:
 
     def __call__(self, lines: Sequence[str]) -> list[list[Translation]]:
         """The translations of each line, best first; a blank line has an empty one of score 0."""
-        encoded = self.vocabulary.encode_lines(lines)
-        filled = [i for i, ids in enumerate(encoded) if len(ids)]
-        self.cut += sum(len(encoded[i]) >= self.longest for i in filled)
-        sentences = [np.append(encoded[i][: self.longest - 1], EOS) for i in filled]
+        sentences = self.encode(lines)
+        filled = [i for i, ids in enumerate(sentences) if len(ids)]
         results = [[Translation("", 0.0)] for _ in lines]
-        for i, hypotheses in zip(filled, self.translator.translate(sentences), strict=True):
+        found = self.translator.translate([sentences[i] for i in filled])
+        for i, hypotheses in zip(filled, found, strict=True):
             # Search drops hypotheses whose logits are NaN; a line is answered all the same.
-            found = [Translation(self._text(h.ids), h.score) for h in hypotheses]
-            results[i] = found or [Translation("", -math.inf)]
+            translations = [Translation(self.text(h.ids), h.score) for h in hypotheses]
+            results[i] = translations or [Translation("", -math.inf)]
         return results
+
+    def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
+        """Subwords of each line, EOS included, cut to the longest; none for a blank line."""
+        encoded = self.vocabulary.encode_lines(lines)
+        self.cut += sum(len(ids) >= self.longest for ids in encoded)
+        return [np.append(ids[: self.longest - 1], EOS) if len(ids) else ids for ids in encoded]
+
+    def text(self, ids: np.ndarray) -> str:
+        """A hypothesis as one line: byte pieces can spell any character, line ends too."""
+        return self.vocabulary.decode(ids).replace("\n", " ").replace("\r", " ")
 
     def warn_of_cut(self) -> None:
         """One warning for all lines that were longer than the largest bucket."""
@@ -110,10 +119,6 @@ class LineTranslator:
                 self.cut,
                 self.longest,
             )
-
-    def _text(self, ids: np.ndarray) -> str:
-        # Byte pieces can spell any character; an answer is one line whatever they spell.
-        return self.vocabulary.decode(ids).replace("\n", " ").replace("\r", " ")
 
 
 def translate(

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.decoding.translate import LineTranslator, LoadedModel, load_model
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.model.transformer import shift_right
 from transformer_jax.reporting.plots import plot_attention
-from transformer_jax.text.vocabulary import BOS, EOS
+from transformer_jax.text.vocabulary import BOS
 
 
 class CrossAttention(NamedTuple):
@@ -25,12 +25,17 @@ class CrossAttention(NamedTuple):
     tgt_pieces: list[str]
 
 
-def cross_attention(loaded: LoadedModel, source: str, translation: str) -> CrossAttention:
-    """Weights of every decoder layer and head while the model is forced to say `translation`."""
-    src, tgt = (
-        jnp.array([[*loaded.vocabulary.encode(line), EOS]], jnp.int32)
-        for line in (source, translation)
-    )
+def cross_attention(
+    loaded: LoadedModel, src_ids: np.ndarray, tgt_ids: np.ndarray
+) -> CrossAttention:
+    """Weights of every decoder layer and head while the model is forced to say a translation.
+
+    Args:
+      loaded: the model.
+      src_ids: subwords of the source, EOS included, int32 `[src_len]`.
+      tgt_ids: subwords of the translation, EOS included, int32 `[tgt_len]`.
+    """
+    src, tgt = (jnp.asarray(ids, jnp.int32)[None] for ids in (src_ids, tgt_ids))
     src_positions, tgt_positions = (jnp.arange(ids.shape[1])[None] for ids in (src, tgt))
     translator = loaded.translator
     _, sown = translator.model.apply(
@@ -48,7 +53,7 @@ def cross_attention(loaded: LoadedModel, source: str, translation: str) -> Cross
         for n in range(translator.model.config.num_layers)
     ]
     pieces = loaded.vocabulary.pieces
-    return CrossAttention(np.stack(layers), pieces(src[0]), pieces(tgt[0]))
+    return CrossAttention(np.stack(layers), pieces(src_ids), pieces(tgt_ids))
 
 
 def attention(
@@ -69,19 +74,27 @@ def attention(
       checkpoint: "latest", "best", "average" or a step.
 
     Raises:
-      UserError: no run, no checkpoint, no such layer, or a blank sentence.
+      UserError: no run, no checkpoint, no such layer, a blank sentence, or no folder to draw into.
     """
+    if not Path(output).absolute().parent.is_dir():
+        raise ConfigError(f"--output={output}: its folder is not there. Make it first.")
     loaded = load_model(workdir, checkpoint)
     layers = loaded.config.model.num_layers
     if not -layers <= layer < layers:
         raise ConfigError(f"--layer={layer}: layers are 0 to {layers - 1}; -1 is the last.")
-    if not loaded.vocabulary.encode(sentence):
+    translator = LineTranslator(loaded.vocabulary, loaded.translator)
+    [src_ids] = translator.encode([sentence])
+    translator.warn_of_cut()
+    if not len(src_ids):
         raise ConfigError("--sentence is blank: give a sentence to translate.")
-    [[best, *_]] = LineTranslator(loaded.vocabulary, loaded.translator)([sentence])
-    found = cross_attention(loaded, sentence, best.text)
+    [hypotheses] = loaded.translator.translate([src_ids])
+    if not hypotheses:
+        raise RunError(f"{workdir}: the model finds no translation; did its training diverge?")
+    best = hypotheses[0].ids
+    found = cross_attention(loaded, src_ids, best)
     title = f"Encoder-decoder attention, layer {layer % layers} of {layers}"
     path = plot_attention(
         found.weights_NHLM[layer], found.src_pieces, found.tgt_pieces, output, title
     )
-    print(f"translation {best.text}\nattention   {path}")
+    print(f"translation {translator.text(best)}\nattention   {path}")
     return path

@@ -3,6 +3,7 @@
 import datetime
 import json
 import logging
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +13,11 @@ import jax
 
 from transformer_jax import __version__
 from transformer_jax.decoding.translate import LineTranslator, load_model
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.evaluation.bleu import Scores, format_scores, score
+from transformer_jax.files import write_atomically
 from transformer_jax.text.corpora import Pair, TextLines, TextPairs, open_corpus
-from transformer_jax.training.run_folder import RunFolder, write_atomically
+from transformer_jax.training.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
 
@@ -49,17 +51,18 @@ def evaluate(
       examples: translations to print beside their sources and references, evenly spaced.
 
     Raises:
-      UserError: no run, no checkpoint, no such split or file.
+      UserError: no run, no checkpoint, no such split or file, or nothing can be written there.
     """
     if (src is None) != (ref is None):
         raise ConfigError("--src and --ref belong together: sources and their references.")
-    loaded = load_model(workdir, checkpoint, beam_size)
+    loaded, run = load_model(workdir, checkpoint, beam_size), RunFolder(workdir)
     if src is not None and ref is not None:
         name = Path(src).name
         pairs: Sequence[Pair] = TextPairs(TextLines(Path(src)), TextLines(Path(ref)))
     else:
         name, pairs = split, open_corpus(loaded.config.data).split(split)
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
+    _make_folder(run.evaluations)
     translator = LineTranslator(loaded.vocabulary, loaded.translator)
     log.info("translating %d lines of %s", len(sources), name)
     hypotheses = [best.text for best, *_ in translator(sources)]
@@ -73,14 +76,24 @@ def evaluate(
     settings = {"checkpoint": loaded.checkpoint, "beam_size": decode.beam_size}
     settings |= {"length_penalty": decode.length_penalty}
     settings |= {"max_extra_length": decode.max_extra_length}
-    return Evaluation(scores, _keep(RunFolder(workdir), name, settings, hypotheses, scores))
+    return Evaluation(scores, _keep(run, name, settings, hypotheses, scores))
+
+
+def _make_folder(path: Path) -> None:
+    """Before the work. Raises RunError where it cannot be written."""
+    try:
+        path.mkdir(exist_ok=True)
+        writable = os.access(path, os.W_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        raise RunError(f"Cannot write into {path}. Make it writable, or copy the run elsewhere.")
 
 
 def _keep(
     run: RunFolder, name: str, settings: dict[str, object], hypotheses: list[str], scores: Scores
 ) -> Path:
     """Writes NAME.CHECKPOINT.beamK.txt, a line a hypothesis, and .json beside it."""
-    run.evaluations.mkdir(exist_ok=True)
     stem = f"{name}.{settings['checkpoint']}.beam{settings['beam_size']}"
     stem = re.sub(r"[^\w.-]", "_", stem)
     record = {

@@ -57,4 +57,4 @@ class Dropout(nn.Module):
             return x_BLD
         length, features = x_BLD.shape[1:]
         keep_BLD = keep_mask(self.make_rng("dropout"), rows_B, length, features, self.rate)
-        return jnp.where(keep_BLD, x_BLD / (1.0 - self.rate), 0.0).astype(x_BLD.dtype)
+        return jnp.where(keep_BLD, x_BLD / (1.0 - self.rate), 0.0)

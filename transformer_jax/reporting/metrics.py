@@ -24,6 +24,8 @@ EVENTS_FLUSH_SECONDS = 10  # what a kill may take from TensorBoard; metrics.json
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 log = logging.getLogger(__name__)
+# A loss that is not a number stands in the metrics; tensorboardX would warn of each, nameless.
+logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
 
 
 class MetricsWriter:

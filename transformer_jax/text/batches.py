@@ -1,4 +1,4 @@
-"""Batches of fixed shapes: packed rows for training, one pair a row for scores and translation.
+"""Batches of fixed shapes: packed rows for training, one sentence a row for translation.
 
 The training stream never ends: row i of it is row perm_e[i % R] of the plan in epoch e = i // R,
 where R is the number of planned rows and perm_e follows from (seed, e). Batch n is the rows
@@ -39,13 +39,6 @@ class Batch(NamedTuple):
     tgt_ids: Ints  # [R, L], what is to be predicted, each sentence ending in EOS
     tgt_segments: Ints  # [R, L]
     tgt_positions: Ints  # [R, L]
-
-
-class ScoringBatch(NamedTuple):
-    """One pair a row."""
-
-    batch: Batch
-    indices: np.ndarray  # int32 [R], which pair of the corpus; -1: an empty row
 
 
 class TranslationBatch(NamedTuple):
@@ -189,28 +182,15 @@ def bucket_lengths(max_length: int, longest: int = 0) -> tuple[int, ...]:
     return tuple(lengths)
 
 
-def bucket_rows(length: int, tokens_per_batch: int, rows_multiple: int = 1) -> int:
-    """Rows of every batch of a bucket: tokens // length, and at least one multiple."""
-    return max(1, tokens_per_batch // (length * rows_multiple)) * rows_multiple
+def bucket_rows(length: int, tokens_per_batch: int, rows_multiple: int = 1) -> tuple[int, ...]:
+    """The few numbers of rows that a bucket's batches have, most first.
 
-
-def scoring_batches(
-    encoded: EncodedPairs, tokens_per_batch: int, max_length: int, rows_multiple: int = 1
-) -> Iterator[ScoringBatch]:
-    """Every pair once, one a row, both sides padded to the bucket of the longer one.
-
-    Args:
-      encoded: any split; pairs of any length are answered, empty sides too.
-      tokens_per_batch: places of a batch, a side.
-      max_length: of the buckets; longer pairs get longer ones.
-      rows_multiple: what divides the rows of every batch.
+    The first is tokens // length, and at least one multiple; the others, each an eighth of the one
+    before, are for a bucket with so few sentences: a line alone is not padded to a whole batch.
     """
-    longer = np.maximum(encoded.src_lengths(), encoded.tgt_lengths())
-    for length, indices in _buckets(longer, tokens_per_batch, max_length, rows_multiple):
-        pairs = indices[indices != EMPTY]
-        rows, slots = np.arange(len(pairs)), np.zeros(len(pairs), int)
-        batch = _lay_out_pairs(encoded, pairs, rows, slots, len(indices), length, length)
-        yield ScoringBatch(batch, indices)
+    most = max(1, tokens_per_batch // (length * rows_multiple))
+    multiples = dict.fromkeys((most, max(1, most // 8), max(1, most // 64)))
+    return tuple(multiple * rows_multiple for multiple in multiples)
 
 
 def translation_batches(
@@ -223,7 +203,9 @@ def translation_batches(
 
     Args:
       sentences: ids of each, EOS included.
-      tokens_per_batch, max_length, rows_multiple: as in `scoring_batches`.
+      tokens_per_batch: places of a batch, padding included.
+      max_length: of the buckets; longer sentences get longer ones.
+      rows_multiple: what divides the rows of every batch.
     """
     lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
     for length, indices in _buckets(lengths, tokens_per_batch, max_length, rows_multiple):
@@ -246,7 +228,9 @@ def _buckets(
     longest_first = np.argsort(-lengths, kind="stable")
     for bucket in reversed(range(len(bounds))):
         members = longest_first[bucket_of[longest_first] == bucket]
-        rows = bucket_rows(int(bounds[bucket]), tokens_per_batch, rows_multiple)
+        choices = bucket_rows(int(bounds[bucket]), tokens_per_batch, rows_multiple)
+        # One number of rows a bucket, so that a call compiles one program for it.
+        rows = min((rows for rows in choices if rows >= len(members)), default=choices[0])
         for start in range(0, len(members), rows):
             indices = np.full(rows, EMPTY, np.int32)
             part = members[start : start + rows]

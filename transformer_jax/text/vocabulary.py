@@ -5,7 +5,6 @@ import io
 import os
 import random
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,10 @@ import sentencepiece
 
 from transformer_jax.config import VocabularyConfig
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.files import write_atomically
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 SPACE = "\u2581"  # SentencePiece's white space; in a text it counts as a space
-ROUND_SIZE_TO = 128  # whatever the mesh is, so that a checkpoint fits every machine
 TRAINER_THREADS = 16  # part of the model's bytes, so it must not follow the machine
 LINE_CHARACTERS = 1_000  # at most 4,000 bytes: the trainer would silently skip a line over 4,192
 # The rarest 0.01 % of the text is spelled in bytes: shared by all rare characters, they are better
@@ -44,11 +43,6 @@ class Vocabulary:
     def size(self) -> int:
         """Pieces, control pieces and bytes included."""
         return self._processor.vocab_size()
-
-    @property
-    def padded_size(self) -> int:
-        """Rows of the embedding: `size` rounded up to a multiple of 128."""
-        return -(-self.size // ROUND_SIZE_TO) * ROUND_SIZE_TO
 
     @property
     def digest(self) -> str:
@@ -84,18 +78,7 @@ class Vocabulary:
 
     def save(self, path: str | Path) -> None:
         """Writes the .model file, whole or not at all."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(self.model)
-                os.fchmod(file.fileno(), 0o644)  # mkstemp's 0o600 would keep colleagues out
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_atomically(Path(path), self.model)
 
 
 def load_vocabulary(path: str | Path) -> Vocabulary:

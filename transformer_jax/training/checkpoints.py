@@ -21,8 +21,9 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import RunError
+from transformer_jax.files import write_atomically
 from transformer_jax.model.transformer import Transformer
-from transformer_jax.training.run_folder import RunFolder, write_atomically
+from transformer_jax.training.run_folder import RunFolder
 from transformer_jax.training.state import Params, TrainState, init_params
 
 log = logging.getLogger(__name__)

@@ -3,12 +3,13 @@
 import itertools
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from transformer_jax.config import Config, identity_differences
-from transformer_jax.errors import RunError
+from transformer_jax.config import Config, ModelConfig, identity_differences
+from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.text.batches import Batch, packed_batch, rows_per_batch
 from transformer_jax.text.corpora import Corpus, open_corpus
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus
@@ -95,6 +96,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     )
     shape = BatchShape(rows, src_row_length, row_length)
     valid_shape = _valid_shape(shape, valid)
+    _check_positions(config.model, shape, valid_shape)
     valid_plan = plan_rows(
         valid.src_lengths(), valid.tgt_lengths(), valid_shape.src_length, valid_shape.tgt_length, 0
     )
@@ -116,6 +118,17 @@ def _valid_shape(shape: BatchShape, valid: EncodedPairs) -> BatchShape:
     )
 
 
+def _check_positions(model: ModelConfig, *shapes: BatchShape) -> None:
+    """Raises ConfigError where rows of this corpus are longer than the learned positions."""
+    longest = max(max(shape.src_length, shape.tgt_length) for shape in shapes)
+    if model.positions == "learned" and longest > model.max_positions:
+        raise ConfigError(
+            f"model.max_positions={model.max_positions} is too small for this corpus, whose rows "
+            f"of training and validation have up to {longest} positions. Raise it to {longest}, "
+            "or lower train.row_length and leave out longer validation pairs."
+        )
+
+
 def _vocabulary_of_origin(config: Config, origin: RunFolder) -> Vocabulary:
     """The vocabulary of `origin`'s weights. Raises RunError: it has none, or another model's."""
     differences = [
@@ -134,12 +147,20 @@ def _vocabulary_of_origin(config: Config, origin: RunFolder) -> Vocabulary:
 
 def _vocabulary(config: Config, run: RunFolder, corpus: Corpus) -> Vocabulary:
     """The run's own, that of the run it starts from, a given one, or one of the training split."""
+    given = config.vocabulary.path
     if run.vocabulary_file.exists():
-        return load_vocabulary(run.vocabulary_file)
+        own = load_vocabulary(run.vocabulary_file)
+        # Where the file is not there, the run has moved: it stands on its own.
+        if given and Path(given).exists() and load_vocabulary(given).digest != own.digest:
+            raise RunError(
+                f"{run.path} holds a run with another vocabulary than vocabulary.path={given}. "
+                "Choose another --workdir, or leave that key out."
+            )
+        return own
     if config.train.init_from is not None:
         return _vocabulary_of_origin(config, RunFolder(config.train.init_from))
-    if config.vocabulary.path is not None:
-        return load_vocabulary(config.vocabulary.path)
+    if given is not None:
+        return load_vocabulary(given)
     log.info("training a vocabulary of %d pieces", config.vocabulary.size)
     lines = itertools.chain.from_iterable(corpus.split("train"))
     return train_vocabulary(lines, config.vocabulary, config.seed)

@@ -192,7 +192,10 @@ class WindowReader:
                 f"{self.config.train.max_skipped}): training diverged. Start anew, with a lower "
                 "train.peak_learning_rate, more train.warmup_steps or train.clip_norm."
             )
-        tokens, steps = max(float(window.tgt_tokens), 1.0), max(float(window.steps), 1.0)
+        # Where every step was skipped there is nothing to average: not a number, not 0.
+        tokens, steps, slots = (
+            float(x) or math.nan for x in (window.tgt_tokens, window.steps, window.slots)
+        )
         nats = float(window.nats) / tokens
         values = {
             "smoothed_nats_per_token": float(window.smoothed_nats) / tokens,
@@ -202,7 +205,7 @@ class WindowReader:
             "learning_rate": float(self.schedule(max(int(step - skipped) - 1, 0))),
             "grad_norm": float(window.grad_norm) / steps,
             "target_tokens_per_step": float(window.tgt_tokens) / steps,
-            "padding_share": 1 - float(window.tgt_tokens + window.src_tokens) / float(window.slots),
+            "padding_share": 1 - float(window.tgt_tokens + window.src_tokens) / slots,
             "skipped_updates": int(skipped),
             "source_tokens_per_second": float(window.src_tokens) / seconds,
             "target_tokens_per_second": float(window.tgt_tokens) / seconds,

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from transformer_jax.config import Config
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.transformer import Transformer
-from transformer_jax.text.batches import Batch
+from transformer_jax.text.batches import Batch, bucket_lengths
 from transformer_jax.training import cost
 from transformer_jax.training.loss import LossSums
 from transformer_jax.training.optimizer import make_optimizer
@@ -119,6 +119,8 @@ def describe(
     tokens = shape.rows * shape.tgt_length * fill
     axes = ", ".join(f"{axis} {size}" for axis, size in program.mesh.shape.items())
     devices = program.mesh.devices
+    buckets = len(bucket_lengths(config.decode.max_length))
+    searches = f", up to {buckets} searches of validation BLEU" if config.train.valid_bleu else ""
     return [
         f"parameters: {parameters:,} (vocabulary {vocabulary_size:,}, padded to {padded:,})",
         f"batch: {shape.rows} rows of {shape.src_length} source and {shape.tgt_length} target "
@@ -129,5 +131,5 @@ def describe(
         f"training FLOPs of {config.train.steps:,} steps: {config.train.steps * flops:.3e}",
         f"memory of the step: {program.memory_bytes / 2**20:,.0f} MiB a device",
         f"mesh: {axes} on {devices.size} x {devices.flat[0].device_kind}",
-        "programs to compile: 1 initial state, 1 training step, 1 validation step",
+        f"programs to compile: 1 initial state, 1 training step, 1 validation step{searches}",
     ]

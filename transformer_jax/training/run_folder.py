@@ -5,6 +5,7 @@ from pathlib import Path
 
 from transformer_jax.config import Config, from_json, identity_differences, to_json
 from transformer_jax.errors import ConfigError, RunError
+from transformer_jax.files import is_temporary, write_atomically
 
 
 class RunFolder:
@@ -55,7 +56,7 @@ class RunFolder:
                     f"{self.path} holds another run: {'; '.join(differences)}. "
                     "Choose another --workdir, or go back to that run's settings."
                 )
-        elif self.path.is_dir() and any(not _is_temporary(p) for p in self.path.iterdir()):
+        elif self.path.is_dir() and any(not is_temporary(p) for p in self.path.iterdir()):
             raise RunError(
                 f"{self.path} is not empty and holds no run. Choose another --workdir, or empty it."
             )
@@ -83,21 +84,3 @@ class RunFolder:
             raise RunError(
                 f"Cannot write into {self.path}: {error.strerror}. Choose another --workdir."
             ) from None
-
-
-def _is_temporary(path: Path) -> bool:
-    """Left by `write_atomically` where it was killed."""
-    return path.name.startswith(".") and path.suffix == ".tmp"
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

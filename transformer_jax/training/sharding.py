@@ -40,14 +40,19 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     """
     devices = list(devices or jax.devices())
     sizes = [config.data, config.fsdp, config.tensor]
+    asked = ", ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
     fixed = math.prod(size for size in sizes if size != -1)
-    sizes = [len(devices) // fixed if size == -1 else size for size in sizes]
-    if math.prod(sizes) == 0 or math.prod(sizes) > len(devices):
-        asked = ", ".join(f"mesh.{axis}={getattr(config, axis)}" for axis in AXES)
+    if fixed > len(devices):
         raise ConfigError(
-            f"{asked} needs {max(fixed, math.prod(sizes))} devices; this machine has "
-            f"{len(devices)}. Lower them, or use mesh.data=-1 for what is left over."
+            f"{asked} needs {fixed} devices; this machine has {len(devices)}. "
+            "Lower them, or use mesh.data=-1 for what is left over."
         )
+    if -1 in sizes and len(devices) % fixed:
+        raise ConfigError(
+            f"{asked} leaves some of this machine's {len(devices)} devices idle: {fixed} does not "
+            f"divide them. Choose a divisor of {len(devices)}, or give every axis a number."
+        )
+    sizes = [len(devices) // fixed if size == -1 else size for size in sizes]
     auto = (AxisType.Auto,) * len(AXES)  # the compiler places what the rules leave open
     return jax.make_mesh(tuple(sizes), AXES, auto, devices=devices[: math.prod(sizes)])
 

@@ -98,28 +98,30 @@ def make_train_step(
             opt_state=opt_state,
             key=state.key,
             skipped=state.skipped + ~good,
-            skipped_in_a_row=jnp.where(good, 0, state.skipped_in_a_row + 1),
+            skipped_in_a_row=_in_a_row(state.skipped_in_a_row, good, train.max_skipped),
             window=_add_to_window(state.window, batch, sums, grad_norm, good),
         )
 
     return train_step
 
 
+def _in_a_row(count: Array, good: Array, limit: int) -> Array:
+    """Bad updates up to now; it stays at the limit until the host, which looks rarely, sees it."""
+    return jnp.where(good & (count < limit), 0, jnp.minimum(count + ~good, limit))
+
+
 def _add_to_window(
     window: Window, batch: Batch, sums: LossSums, grad_norm: Array, good: Array
 ) -> Window:
-    """A skipped step counts in nothing but `slots` and `src_tokens`."""
-    trained = {
-        "smoothed_nats": sums.smoothed_nats,
-        "nats": sums.nats,
-        "correct": sums.correct,
-        "tgt_tokens": sums.tokens,
-        "grad_norm": grad_norm,
-        "steps": jnp.float32(1.0),
-    }
+    """A skipped step counts in nothing."""
     new = Window(
-        **{name: jnp.where(good, value, 0.0) for name, value in trained.items()},
+        smoothed_nats=sums.smoothed_nats,
+        nats=sums.nats,
+        correct=sums.correct,
+        tgt_tokens=sums.tokens,
         src_tokens=(batch.src_segments != 0).sum(dtype=jnp.float32),
         slots=jnp.float32(batch.src_ids.size + batch.tgt_ids.size),
+        grad_norm=grad_norm,
+        steps=jnp.float32(1.0),
     )
-    return jax.tree.map(jnp.add, window, new)
+    return jax.tree.map(lambda total, x: total + jnp.where(good, x, 0.0), window, new)
