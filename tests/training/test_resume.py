@@ -112,7 +112,6 @@ OTHER = {
     "vocabulary.kind": "unigram",
     "vocabulary.normalization": "identity",
     "vocabulary.max_lines": 100,
-    "vocabulary.path": "other.model",
     "train.tokens_per_batch": 900,
     "train.row_length": 64,
     "train.rows_multiple": 4,
@@ -125,6 +124,7 @@ OTHER = {
     "train.adam_b2": 0.9,
     "train.adam_epsilon": 1e-6,
     "train.clip_norm": 1.0,
+    "train.valid_bleu": True,
     "seed": 1,
 }
 
