@@ -5,6 +5,8 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,15 @@ def run(program: str, tmp_path: Path, *arguments: Path) -> subprocess.CompletedP
 
 def english_first(pairs: list[tuple[str, str]]) -> list[Pair]:
     return sorted(Pair(english, german) for german, english in pairs)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """TFDS leaves an empty folder for every builder of a data set that is not prepared."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("tmp")))
+        patch.setenv("TMPDIR", tempfile.gettempdir())
+        yield
 
 
 @pytest.fixture(scope="module")
