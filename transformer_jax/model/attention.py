@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from transformer_jax.model.axes import BATCH, HEADS, constrain
+
 
 def attention_weights(query_BLHK: Array, key_BMHK: Array, mask_BHLM: Array) -> Array:
     """softmax(Q K^T / sqrt(d_k)), in float32 whatever the inputs' type.
@@ -97,16 +99,21 @@ class MultiHeadAttention(nn.Module):
         memory_BMD = memory_BMD.astype(self.dtype)
         key_BMHK = jnp.einsum("BMD,DHK->BMHK", memory_BMD, self.key.astype(self.dtype))
         value_BMHV = jnp.einsum("BMD,DHV->BMHV", memory_BMD, self.value.astype(self.dtype))
-        return key_BMHK, value_BMHV
+        return (
+            constrain(key_BMHK, BATCH, None, HEADS, None),
+            constrain(value_BMHV, BATCH, None, HEADS, None),
+        )
 
     def __call__(self, x_BLD: Array, key_BMHK: Array, value_BMHV: Array, mask_BHLM: Array) -> Array:
         """Attends from x `[batch, query_len, d_model]`; returns `[batch, query_len, d_model]`."""
         x_BLD = x_BLD.astype(self.dtype)
         query_BLHK = jnp.einsum("BLD,DHK->BLHK", x_BLD, self.query.astype(self.dtype))
+        query_BLHK = constrain(query_BLHK, BATCH, None, HEADS, None)
         if self.is_mutable_collection("intermediates"):  # asked for by plots alone
             weights_BHLM = attention_weights(query_BLHK, key_BMHK, mask_BHLM)
             self.sow("intermediates", "attention_weights", weights_BHLM)
         heads_BLHV = dot_product_attention(query_BLHK, key_BMHK, value_BMHV, mask_BHLM)
+        heads_BLHV = constrain(heads_BLHV, BATCH, None, HEADS, None)
         return jnp.einsum("BLHV,HVD->BLD", heads_BLHV, self.out.astype(self.dtype))
 
     def step(

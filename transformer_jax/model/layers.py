@@ -13,6 +13,7 @@ from jax import Array
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.model.attention import MultiHeadAttention
+from transformer_jax.model.axes import BATCH, HIDDEN, constrain
 from transformer_jax.model.dropout import Dropout
 
 LAYER_NORM_EPSILON = 1e-6  # as in the authors' tensor2tensor; the paper gives none
@@ -57,6 +58,7 @@ def feed_forward(
     Source: Vaswani et al. 2017, section 3.3, equation 2.
     """
     hidden_BLF = jax.nn.relu(jnp.einsum("BLD,DF->BLF", x_BLD, inner_DF) + inner_bias_F)
+    hidden_BLF = constrain(hidden_BLF, BATCH, None, HIDDEN)
     return jnp.einsum("BLF,FD->BLD", hidden_BLF, outer_FD) + outer_bias_D
 
 
@@ -92,9 +94,14 @@ class Residual(nn.Module):
     ) -> Array:
         """float32 `[batch, length, d_model]`."""
         norm, dropout = LayerNorm(name="norm"), Dropout(self.dropout, name="dropout")
+
+        def branch(y_BLD: Array) -> Array:
+            y_BLD = constrain(sublayer(y_BLD).astype(jnp.float32), BATCH, None, None)
+            return dropout(y_BLD, rows_B)
+
         if self.norm == "pre":
-            return x_BLD + dropout(sublayer(norm(x_BLD)).astype(jnp.float32), rows_B)
-        return norm(x_BLD + dropout(sublayer(x_BLD).astype(jnp.float32), rows_B))
+            return x_BLD + branch(norm(x_BLD))
+        return norm(x_BLD + branch(x_BLD))
 
 
 def _attention(config: ModelConfig) -> MultiHeadAttention:

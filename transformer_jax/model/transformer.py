@@ -12,6 +12,7 @@ from jax import Array
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.model.attention import causal_mask, segment_mask
+from transformer_jax.model.axes import BATCH, VOCABULARY, constrain
 from transformer_jax.model.dropout import Dropout
 from transformer_jax.model.layers import DecoderLayer, EncoderLayer, LayerNorm
 from transformer_jax.model.positions import sinusoids
@@ -59,7 +60,9 @@ class Embedding(nn.Module):
         self, ids_BL: Array, position_vectors: Array | float, rows_B: Array | None
     ) -> Array:
         """float32 `[batch, length, d_model]`."""
-        x_BLD = self.table[ids_BL] * self.config.d_model**0.5
+        # Whole vectors first: a lookup of divided ones would come back divided the wrong way.
+        table_VD = constrain(self.table, VOCABULARY, None)
+        x_BLD = constrain(table_VD[ids_BL], BATCH, None, None) * self.config.d_model**0.5
         return self.dropout(x_BLD + position_vectors, rows_B)
 
 
@@ -177,6 +180,7 @@ class Transformer(nn.Module):
             output.table.astype(dtype),
             preferred_element_type=jnp.float32,
         )
+        logits_BLV = constrain(logits_BLV, BATCH, None, VOCABULARY)
         real_V = jnp.arange(logits_BLV.shape[-1]) < self.vocabulary_size
         return jnp.where(real_V, logits_BLV, PAD_LOGIT)
 

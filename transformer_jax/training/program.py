@@ -15,7 +15,7 @@ from transformer_jax.text.batches import Batch, bucket_lengths
 from transformer_jax.training import cost
 from transformer_jax.training.loss import LossSums
 from transformer_jax.training.optimizer import make_optimizer
-from transformer_jax.training.sharding import batch_sharding, tree_shardings
+from transformer_jax.training.sharding import batch_sharding, placed, tree_shardings
 from transformer_jax.training.state import Params, TrainState, init_state
 from transformer_jax.training.step import make_loss_fn, make_train_step
 
@@ -92,7 +92,8 @@ def compile_program(config: Config, mesh: Mesh, vocabulary_size: int, shape: Bat
         out_shardings=shardings_of(state),
         donate_argnums=0,
     )
-    compiled = step.lower(state, shape.abstract()).compile()
+    with placed(mesh, config.model):
+        compiled = step.lower(state, shape.abstract()).compile()
     memory = compiled.memory_analysis()
     held = memory.temp_size_in_bytes + memory.argument_size_in_bytes if memory else 0
     return Program(model, optimizer, mesh, state, compiled, held)

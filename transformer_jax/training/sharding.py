@@ -5,14 +5,18 @@ Dimension key
   P positions
 """
 
+import contextlib
 import math
+from collections.abc import Iterator
 
+import flax.linen as nn
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from transformer_jax.config import MeshConfig
+from transformer_jax.config import MeshConfig, ModelConfig
 from transformer_jax.errors import ConfigError
+from transformer_jax.model import axes
 
 AXES = ("data", "fsdp", "tensor")
 BATCH = P(("data", "fsdp"))  # rows of a batch are divided over both
@@ -29,6 +33,14 @@ RULES: dict[tuple[str, str], P] = {
     ("embedding", "table"): P("tensor", "fsdp"),  # [V, D]
     ("output", "table"): P("tensor", "fsdp"),  # [V, D]
     ("positions", "table"): P(None, "fsdp"),  # [P, D]
+}
+
+# By the names that the model gives to the axes of its activations; all else is not divided.
+ACTIVATIONS: dict[str, str | tuple[str, ...]] = {
+    axes.BATCH: ("data", "fsdp"),
+    axes.HEADS: "tensor",
+    axes.HIDDEN: "tensor",
+    axes.VOCABULARY: "tensor",
 }
 
 
@@ -80,3 +92,16 @@ def tree_shardings(tree: object, mesh: Mesh) -> object:
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Rows divided over the data and fsdp axes."""
     return NamedSharding(mesh, BATCH)
+
+
+@contextlib.contextmanager
+def placed(mesh: Mesh, model: ModelConfig) -> Iterator[None]:
+    """What is traced within has its activations divided over the mesh, as `ACTIVATIONS` says."""
+    whole = {axes.HEADS: model.num_heads, axes.HIDDEN: model.d_ff}
+    divided = tuple(
+        (name, where)
+        for name, where in ACTIVATIONS.items()
+        if name not in whole or whole[name] % mesh.shape[where] == 0
+    )
+    with jax.set_mesh(mesh), nn.logical_axis_rules(divided):
+        yield
