@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import re
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -167,6 +168,13 @@ def dotted(path: tuple) -> str:
 
 
 # Processes of their own ------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    """A port on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return int(probe.getsockname()[1])
 
 
 @functools.cache

@@ -30,7 +30,8 @@ MAY_IMPORT = {
     "reporting": set(),
 }
 PUTS_PARTS_TOGETHER = {"training/loop.py"}
-SHARED = {"config", "config_checks", "config_files", "errors", "files"}  # of the top level
+# Of the package's own top level.
+SHARED = {"compilation", "config", "config_checks", "config_files", "errors", "files", "processes"}
 
 # Beside the commands' own functions.
 EXPERIMENTS_MAY_IMPORT = {"config", "config_files", "command_line", "errors", "reporting"}

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from transformer_jax import processes
 from transformer_jax.command_line import (
     Flag,
     describe_flags,
@@ -33,6 +34,12 @@ BEAM_SIZE = Flag("beam_size", int, "K", "hypotheses a sentence; 1 is greedy (the
 LENGTH_PENALTY = Flag(
     "length_penalty", float, "ALPHA", "alpha of ((5 + length) / 6)^alpha (the config's)"
 )
+# A command of several processes has these too.
+PROCESSES = (
+    Flag("coordinator", str, "HOST:PORT", "of several processes: where process 0 listens"),
+    Flag("num_processes", int, "N", "how many there are"),
+    Flag("process_id", int, "I", "which this one is, from 0; SLURM, TPU pods: all three known"),
+)
 
 COMMANDS = {
     "train": Command(
@@ -51,6 +58,7 @@ COMMANDS = {
             Flag(
                 "init_from", str, "FOLDER", "start a new run from the weights of this run's folder"
             ),
+            *PROCESSES,
         ),
     ),
     "translate": Command(
@@ -63,6 +71,7 @@ COMMANDS = {
             LENGTH_PENALTY,
             Flag("n_best", int, "N", "translations of each line", default=1),
             Flag("scores", bool, "", "write each translation's score before it", default=False),
+            *PROCESSES,
         ),
     ),
     "evaluate": Command(
@@ -76,6 +85,7 @@ COMMANDS = {
             CHECKPOINT,
             BEAM_SIZE,
             Flag("examples", int, "N", "translations to print, with their sources", default=0),
+            *PROCESSES,
         ),
     ),
     "attention": Command(
@@ -106,7 +116,14 @@ USAGE = "python -m transformer_jax COMMAND --FLAG=VALUE ..."
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; returns the exit status: 0, 2 on a user's mistake."""
-    return exit_status(lambda: run(list(sys.argv[1:] if arguments is None else arguments)))
+    try:
+        status = exit_status(lambda: run(list(sys.argv[1:] if arguments is None else arguments)))
+    except Exception as error:
+        processes.leave(1, error)
+        raise
+    if status:
+        processes.leave(status)
+    return status
 
 
 def run(arguments: list[str]) -> None:
@@ -120,7 +137,8 @@ def run(arguments: list[str]) -> None:
         print(command_help(name, command))
         return
     values = read_values(name, command, rest)
-    set_up_logs()
+    processes.join(*(values.pop(flag.name, None) for flag in PROCESSES))
+    set_up_logs(quiet=not processes.is_first())
     module, _, function = command.target.partition(":")
     call: Callable[..., object] = getattr(importlib.import_module(module), function)
     call(**values)

@@ -3,6 +3,7 @@
 Nothing heavy is imported here, so that `--help` is fast.
 """
 
+import errno
 import logging
 import os
 import select
@@ -12,9 +13,10 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from transformer_jax.errors import UserError
+from transformer_jax.errors import Interrupted, UserError
 
 INTERRUPTED = 128 + 2  # SIGINT, as shells report it
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BROKEN_PIPE = 128 + 13  # SIGPIPE
 
 DEFINE: dict[type, Callable[..., object]] = {
@@ -39,7 +41,8 @@ class Flag(NamedTuple):
 def exit_status(action: Callable[[], object]) -> int:
     """Calls `action`: 0 on success, 2 with one line on a user's mistake; anything else is raised.
 
-    An interrupt and a reader that closed standard output end quietly, with the shell's status.
+    A full disk is one line and 2 as well. An interrupt and a reader that closed standard output
+    end quietly, with the shell's status.
     """
     try:
         action()
@@ -47,6 +50,9 @@ def exit_status(action: Callable[[], object]) -> int:
     except (UserError, flags.Error) as error:
         print("transformer-jax: " + " ".join(str(error).split()), file=sys.stderr)
         return 2
+    except Interrupted as stopped:
+        print(f"transformer-jax: {stopped}", file=sys.stderr)
+        return stopped.status
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -54,6 +60,12 @@ def exit_status(action: Callable[[], object]) -> int:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"transformer-jax: {error.strerror}{where}. Make room, then again.", file=sys.stderr)
+        return 2
     return 0
 
 
@@ -92,8 +104,8 @@ def describe_flags(known: Iterable[Flag]) -> str:
     return "\n".join(rows)
 
 
-def set_up_logs() -> None:
-    """Progress goes to standard error, tersely; of other packages, warnings only."""
+def set_up_logs(quiet: bool = False) -> None:
+    """Progress goes to standard error, tersely; of other packages, warnings; if quiet, errors."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.WARNING,
@@ -101,5 +113,5 @@ def set_up_logs() -> None:
         datefmt="%H:%M:%S",
     )
     for name in ("transformer_jax", "experiments"):
-        logging.getLogger(name).setLevel(logging.INFO)
+        logging.getLogger(name).setLevel(logging.ERROR if quiet else logging.INFO)
     flags.FLAGS.mark_as_parsed()  # libraries that define absl flags read their defaults

@@ -95,6 +95,7 @@ class TrainConfig:
     valid_bleu: bool = False  # greedy BLEU of the validation split too; it then decides the best
     checkpoint_every: int = free(1_000)  # steps
     keep_last: int = free(20)  # checkpoints kept, beside the best
+    on_save_error: str = free("stop")  # a checkpoint that cannot be written: "stop", "continue"
     data_workers: int = free(0)  # processes that prepare batches; 0: a thread of this one
 
 

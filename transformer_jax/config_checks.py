@@ -15,6 +15,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "data.source": ("files", "tfds", "grammar"),
     "vocabulary.kind": ("bpe", "unigram"),
     "vocabulary.normalization": ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"),
+    "train.on_save_error": ("stop", "continue"),
     "train.schedule": ("rsqrt", "linear", "cosine", "constant"),
 }
 

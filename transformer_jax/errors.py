@@ -15,3 +15,11 @@ class DataError(UserError):
 
 class RunError(UserError):
     """A run's folder that cannot be used as asked."""
+
+
+class Interrupted(Exception):
+    """A signal ended the command in good order: shown as one line, exit status 128 + signal."""
+
+    def __init__(self, signal: int, message: str):
+        super().__init__(message)
+        self.status = 128 + signal

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and where what can be made again is kept."""
 
 import os
 from pathlib import Path
@@ -21,3 +21,11 @@ def write_atomically(path: Path, content: bytes) -> None:
 def is_temporary(path: Path) -> bool:
     """Left by `write_atomically` where it was killed."""
     return path.name.startswith(".") and path.suffix == ".tmp"
+
+
+def cache_folder() -> Path:
+    """TRANSFORMER_JAX_CACHE, or transformer_jax in XDG_CACHE_HOME, or in ~/.cache."""
+    if own := os.environ.get("TRANSFORMER_JAX_CACHE"):
+        return Path(own).expanduser()
+    shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(shared).expanduser() / "transformer_jax"

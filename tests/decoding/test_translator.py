@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import random_params, tiny_model
-from transformer_jax.config import DecodeConfig
+from transformer_jax.config import DecodeConfig, MeshConfig
 from transformer_jax.decoding.translator import Hypothesis, Translator
 from transformer_jax.model.transformer import Transformer, shift_right
 from transformer_jax.text.vocabulary import BOS, EOS
+from transformer_jax.training.sharding import make_mesh
 
 EXTRA = 5
 ALPHA = 0.6
@@ -29,8 +30,8 @@ POSITIONS = pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 
 def translator(positions: str = "sinusoidal", n_best: int = 1, **decode: Any) -> Translator:
     model = small_model(positions)
-    settings = {**DECODE.__dict__, **decode}
-    return Translator(model, params(positions), DecodeConfig(**settings), n_best)
+    settings, mesh = DecodeConfig(**{**DECODE.__dict__, **decode}), make_mesh(MeshConfig())
+    return Translator(model, params(positions), settings, mesh, n_best)
 
 
 @functools.cache

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_jax.errors import ConfigError
 from transformer_jax.text.batches import (
     Batch,
     TrainSource,
@@ -138,19 +137,14 @@ def test_an_iterator_started_at_n_goes_on_where_another_stopped(start):
 
 def test_processes_share_the_rows_of_every_batch():
     whole = train_batches(ENCODED, PLAN, 12, seed=0, start_batch=3)
-    shares = [
-        train_batches(ENCODED, PLAN, 12, seed=0, start_batch=3, process_index=i, process_count=3)
-        for i in range(3)
-    ]
+    rows = [np.arange(5), np.array([5, 7, 9]), np.array([6, 8, 10, 11])]
+    shares = [train_batches(ENCODED, PLAN, 12, seed=0, start_batch=3, own_rows=own) for own in rows]
     for _ in range(5):
-        assert same(next(whole), stack([next(share) for share in shares]))
+        batch = next(whole)
+        for own, share in zip(rows, shares, strict=True):
+            assert same(next(share), Batch(*(side[own] for side in batch)))
     for batches in (whole, *shares):
         batches.close()
-
-
-def test_rows_that_processes_cannot_share_are_an_error_at_once():
-    with pytest.raises(ConfigError, match=r"12 rows .* 5 processes: set train\.rows_multiple"):
-        train_batches(ENCODED, PLAN, 12, seed=0, process_count=5)
 
 
 WORKERS_SCRIPT = """

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from transformer_jax.errors import DataError
+from transformer_jax.files import cache_folder
 from transformer_jax.text import encoded as module
 from transformer_jax.text.encoded import (
     ARRAYS,
     EncodedPairs,
-    default_cache_dir,
     encode_corpus,
     encode_pairs,
 )
@@ -220,9 +220,9 @@ def test_the_environment_names_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", "/home/somebody")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("TRANSFORMER_JAX_CACHE", raising=False)
-    assert default_cache_dir() == Path("/home/somebody/.cache/transformer_jax")
+    assert cache_folder() == Path("/home/somebody/.cache/transformer_jax")
     monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
-    assert default_cache_dir() == Path("/elsewhere/transformer_jax")
+    assert cache_folder() == Path("/elsewhere/transformer_jax")
     monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path / "own"))
     check(encode_corpus(PAIRS, Characters(), None, "key"))
     assert files_of(tmp_path / "own").keys() == {"entry", *ARRAYS}

@@ -118,7 +118,7 @@ def test_what_cannot_be_written_is_an_error_and_not_silence(tmp_path, monkeypatc
     monkeypatch.setattr("transformer_jax.training.checkpoints.write_manifest", full)
     checkpoints = Checkpoints(tmp_path, 2)
     checkpoints.save(state_at(1), 1, None)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(RunError, match="could not be written to .*: No space left on device"):
         checkpoints.close()
 
 

@@ -44,7 +44,7 @@ def test_loading_writes_nothing_into_the_run_s_folder(tmp_path):
 
 def test_validation_is_every_pair_once_in_batches_of_one_shape(tmp_path):
     data = load(tmp_path)
-    batches = list(data.valid_batches())
+    batches = list(data.valid_batches(np.arange(data.valid_shape.rows)))
     assert len(batches) > 1
     for batch in batches:
         assert [part.shape for part in batch[:3]] == [data.valid_shape[:2]] * 3
@@ -65,7 +65,7 @@ def test_long_validation_pairs_lengthen_the_rows_and_none_is_left_out(tmp_path):
     assert longest > max(data.shape.src_length, data.shape.tgt_length)
     assert data.valid_shape.rows == data.shape.rows
     assert longest <= max(data.valid_shape[1:]) < longest + 8
-    assert pairs_in(data.valid_batches()) == pairs_of(data.valid)
+    assert pairs_in(data.valid_batches(np.arange(data.valid_shape.rows))) == pairs_of(data.valid)
 
 
 def test_training_skips_what_is_too_long_and_says_how_much(tmp_path, caplog):

@@ -30,7 +30,7 @@ def lines(workdir, kind: str) -> list[dict]:
 def test_a_run_leaves_what_the_design_says():
     workdir = runs.trained_run()
     assert {path.name for path in workdir.iterdir()} == {
-        *("config.json", "corpus.sha256", "vocabulary.model"),
+        *(".lock", "config.json", "corpus.sha256", "vocabulary.model"),
         *("checkpoints", "metrics.jsonl", "tensorboard"),
     }
     train, valid = lines(workdir, "train"), lines(workdir, "valid")

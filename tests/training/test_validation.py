@@ -14,6 +14,10 @@ from tests.fixtures.tiny import (
     random_params,
     tiny_model,
 )
+from transformer_jax.config import MeshConfig
+from transformer_jax.text.batches import Batch
+from transformer_jax.training.program import BatchShape
+from transformer_jax.training.sharding import make_mesh
 from transformer_jax.training.validation import make_validate
 
 PAIRS = random_pairs(1, [(3, 4), (5, 2), (6, 7), (2, 5), (7, 3)])
@@ -24,8 +28,12 @@ def test_loss_accuracy_and_score_are_of_every_pair_once():
     model = tiny_model(dropout=0.5)  # of which validation knows nothing
     params = random_params(model)
     batches = [lay_out(PAIRS, rows, 10, 10) for rows in ROWS]
-    data = SimpleNamespace(valid_batches=lambda: iter(batches))
-    program = SimpleNamespace(model=model, put=lambda batch: batch)
+    shape = BatchShape(2, 10, 10)
+    data = SimpleNamespace(
+        valid_shape=shape,
+        valid_batches=lambda own: (Batch(*(x[own] for x in batch)) for batch in batches),
+    )
+    program = SimpleNamespace(model=model, mesh=make_mesh(MeshConfig()))
 
     nats, right, count = 0.0, 0, 0
     for number, (_, target) in enumerate(PAIRS):
@@ -53,3 +61,4 @@ def test_loss_accuracy_and_score_are_of_every_pair_once():
     with_bleu = make_validate(data, program, lambda params: given.append(params) or 12.5)
     values, score = with_bleu(params)
     assert values["bleu"] == score == 12.5 and given == [params]
+    assert make_validate(data, program, lambda params: None)(params) is None, "told to stop"

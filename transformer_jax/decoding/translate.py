@@ -7,8 +7,11 @@ import select
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
+import jax
 import numpy as np
 
+from transformer_jax import processes
+from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config import Config, with_values
 from transformer_jax.config_checks import check
 from transformer_jax.decoding.translator import Translator
@@ -17,6 +20,7 @@ from transformer_jax.model.transformer import Transformer
 from transformer_jax.text.vocabulary import EOS, Vocabulary, load_vocabulary
 from transformer_jax.training.checkpoints import abstract_params, load_params
 from transformer_jax.training.run_folder import RunFolder
+from transformer_jax.training.sharding import decoding_mesh, tree_shardings
 
 log = logging.getLogger(__name__)
 
@@ -70,12 +74,19 @@ def load_model(
             f"--n_best={n_best} is not in 1..{config.decode.beam_size}: a beam of "
             f"{config.decode.beam_size} finds no more. Raise --beam_size."
         )
-    vocabulary = load_vocabulary(run.vocabulary_file)
+    keep_compiled_programs()
+    vocabulary, mesh = load_vocabulary(run.vocabulary_file), decoding_mesh(config.mesh)
     like = abstract_params(config.model, vocabulary.size)
+    like = jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        like,
+        tree_shardings(like, mesh),
+    )
     params, name = load_params(run, checkpoint, like)
     log.info("%s, checkpoint %s, beam %d", run.path, name, config.decode.beam_size)
     model = Transformer(config.model, vocabulary.size)
-    return LoadedModel(config, vocabulary, Translator(model, params, config.decode, n_best), name)
+    translator = Translator(model, params, config.decode, mesh, n_best)
+    return LoadedModel(config, vocabulary, translator, name)
 
 
 class LineTranslator:
@@ -98,6 +109,15 @@ class LineTranslator:
             # Search drops hypotheses whose logits are NaN; a line is answered all the same.
             translations = [Translation(self.text(h.ids), h.score) for h in hypotheses]
             results[i] = translations or [Translation("", -math.inf)]
+        return results
+
+    def shared(self, lines: Sequence[str]) -> list[list[Translation]]:
+        """As a call, each process translating its share; every process must call it."""
+        others = processes.count()
+        results: list[list[Translation]] = [[] for _ in lines]
+        parts = processes.gather(self(lines[processes.index() :: others]))
+        for first, part in enumerate(parts):
+            results[first::others] = [[Translation(*found) for found in line] for line in part]
         return results
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
@@ -140,8 +160,11 @@ def translate(
     loaded = load_model(workdir, checkpoint, beam_size, length_penalty, n_best)
     translator = LineTranslator(loaded.vocabulary, loaded.translator)
     number = 0
-    for window in windows(stdin):
-        for translations in translator(window):
+    groups = windows(stdin)
+    while window := processes.first_does(lambda: next(groups, None)):
+        for translations in translator.shared(window):
+            if not processes.is_first():
+                continue
             for text, score in translations:
                 line = f"{score:.6f}\t{text}" if scores else text
                 line = f"{number} ||| {text} ||| {score:.6f}" if n_best > 1 else line

@@ -12,11 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import Mesh
 
 from transformer_jax.config import DecodeConfig
 from transformer_jax.decoding.search import SearchResult, beam_search
 from transformer_jax.model.transformer import Transformer
 from transformer_jax.text.batches import TranslationBatch, translation_batches
+from transformer_jax.training.sharding import batch_sharding, placed
 from transformer_jax.training.state import Params
 
 
@@ -28,9 +30,13 @@ class Hypothesis(NamedTuple):
     log_prob: float  # nats, summed over the subwords
 
 
-@functools.partial(jax.jit, static_argnames=("model", "beam_size", "n_best", "max_extra_length"))
+SETTINGS = ("beam_size", "n_best", "max_extra_length")
+
+
+@functools.partial(jax.jit, static_argnames=("model", "mesh", *SETTINGS))
 def search_batch(
     model: Transformer,
+    mesh: Mesh,
     params: Params,
     ids_RM: Array,
     lengths_R: Array,
@@ -44,6 +50,7 @@ def search_batch(
 
     Args:
       model: gives `encode`, `start_decoding` and `decode_step`.
+      mesh: where all of it lies; call within `placed(mesh, model.config)`.
       params: its parameters.
       ids_RM: sources `[rows, src_len]`, each ending in EOS.
       lengths_R: subwords of each, EOS included `[rows]`; 0 = an empty row.
@@ -74,10 +81,18 @@ def search_batch(
 
 
 class Translator:
-    """A model, its parameters and settings of search."""
+    """A model, its parameters, settings of search and the mesh that it runs on."""
 
-    def __init__(self, model: Transformer, params: Params, decode: DecodeConfig, n_best: int = 1):
-        self.model, self.params, self.decode, self.n_best = model, params, decode, n_best
+    def __init__(
+        self,
+        model: Transformer,
+        params: Params,
+        decode: DecodeConfig,
+        mesh: Mesh,
+        n_best: int = 1,
+    ):
+        self.model, self.params, self.decode = model, params, decode
+        self.mesh, self.n_best = mesh, n_best
 
     def translate(self, sentences: Sequence[np.ndarray]) -> list[list[Hypothesis]]:
         """The n_best translations of each sentence, best first.
@@ -87,8 +102,9 @@ class Translator:
         """
         results: list[list[Hypothesis]] = [[] for _ in sentences]
         pending: list[tuple[TranslationBatch, SearchResult]] = []
+        ways = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
         for batch in translation_batches(
-            sentences, self.decode.tokens_per_batch, self.decode.max_length
+            sentences, self.decode.tokens_per_batch, self.decode.max_length, ways
         ):
             pending.append((batch, self._search(batch)))
             if len(pending) > 1:  # the device works on one batch while the host reads the other
@@ -98,16 +114,18 @@ class Translator:
         return results
 
     def _search(self, batch: TranslationBatch) -> SearchResult:
-        return search_batch(
-            self.model,
-            self.params,
-            batch.ids,
-            batch.lengths,
-            jnp.float32(self.decode.length_penalty),
-            beam_size=self.decode.beam_size,
-            n_best=self.n_best,
-            max_extra_length=self.decode.max_extra_length,
-        )
+        sources = jax.device_put((batch.ids, batch.lengths), batch_sharding(self.mesh))
+        with placed(self.mesh, self.model.config):
+            return search_batch(
+                self.model,
+                self.mesh,
+                self.params,
+                *sources,
+                jnp.float32(self.decode.length_penalty),
+                beam_size=self.decode.beam_size,
+                n_best=self.n_best,
+                max_extra_length=self.decode.max_extra_length,
+            )
 
     @staticmethod
     def _read(

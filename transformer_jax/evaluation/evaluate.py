@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import jax
 
-from transformer_jax import __version__
+from transformer_jax import __version__, processes
 from transformer_jax.decoding.translate import LineTranslator, load_model
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.evaluation.bleu import Scores, format_scores, score
@@ -62,21 +62,24 @@ def evaluate(
     else:
         name, pairs = split, open_corpus(loaded.config.data).split(split)
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
-    _make_folder(run.evaluations)
+    processes.first_does(lambda: _make_folder(run.evaluations))
     translator = LineTranslator(loaded.vocabulary, loaded.translator)
     log.info("translating %d lines of %s", len(sources), name)
-    hypotheses = [best.text for best, *_ in translator(sources)]
+    hypotheses = [best.text for best, *_ in translator.shared(sources)]
     translator.warn_of_cut()
     data, decode = loaded.config.data, loaded.config.decode
     scores = score(hypotheses, references, data.src, data.tgt)
-    print(format_scores(scores))
-    for i in range(0, len(sources), -(-len(sources) // examples)) if examples else ():
-        print(f"\nsource      {sources[i]}\nreference   {references[i]}")
-        print(f"translation {hypotheses[i]}")
     settings = {"checkpoint": loaded.checkpoint, "beam_size": decode.beam_size}
     settings |= {"length_penalty": decode.length_penalty}
     settings |= {"max_extra_length": decode.max_extra_length}
-    return Evaluation(scores, _keep(run, name, settings, hypotheses, scores))
+    path = _path(run, name, settings)
+    if processes.is_first():
+        print(format_scores(scores))
+        for i in range(0, len(sources), -(-len(sources) // examples)) if examples else ():
+            print(f"\nsource      {sources[i]}\nreference   {references[i]}")
+            print(f"translation {hypotheses[i]}")
+        _keep(path, {"name": name, **settings}, hypotheses, scores)
+    return Evaluation(scores, path)
 
 
 def _make_folder(path: Path) -> None:
@@ -90,23 +93,23 @@ def _make_folder(path: Path) -> None:
         raise RunError(f"Cannot write into {path}. Make it writable, or copy the run elsewhere.")
 
 
-def _keep(
-    run: RunFolder, name: str, settings: dict[str, object], hypotheses: list[str], scores: Scores
-) -> Path:
-    """Writes NAME.CHECKPOINT.beamK.txt, a line a hypothesis, and .json beside it."""
+def _path(run: RunFolder, name: str, settings: dict[str, object]) -> Path:
+    """NAME.CHECKPOINT.beamK.txt of an evaluation."""
     stem = f"{name}.{settings['checkpoint']}.beam{settings['beam_size']}"
-    stem = re.sub(r"[^\w.-]", "_", stem)
+    return run.evaluations / (re.sub(r"[^\w.-]", "_", stem) + ".txt")
+
+
+def _keep(path: Path, about: dict[str, object], hypotheses: list[str], scores: Scores) -> None:
+    """Writes a line a hypothesis, and a .json beside it."""
     record = {
-        "name": name,
-        **settings,
+        **about,
         **scores._asdict(),
         "device": jax.devices()[0].device_kind,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "version": __version__,
     }
     text = "".join(f"{line}\n" for line in hypotheses)
-    write_atomically(run.evaluations / f"{stem}.txt", text.encode())
+    write_atomically(path, text.encode())
     content = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-    write_atomically(run.evaluations / f"{stem}.json", content.encode())
-    log.info("hypotheses and scores: %s", run.evaluations / f"{stem}.*")
-    return run.evaluations / f"{stem}.txt"
+    write_atomically(path.with_suffix(".json"), content.encode())
+    log.info("hypotheses and scores: %s", path.with_suffix(".*"))

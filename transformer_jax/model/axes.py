@@ -1,9 +1,10 @@
 """Names of the activations' axes, for the mesh; the rules stand in training/sharding.py."""
 
-import flax.linen as nn
+from flax.linen.spmd import with_logical_constraint
 from jax import Array
 
 BATCH, HEADS, HIDDEN, VOCABULARY = "batch", "heads", "hidden", "vocabulary"
+REPLICA, FEATURES = "replica", "features"  # of a lookup: rows, parts of the vectors
 
 
 def constrain(x: Array, *names: str | None) -> Array:
@@ -13,4 +14,4 @@ def constrain(x: Array, *names: str | None) -> Array:
       x: any array.
       names: one for each axis; None = not divided.
     """
-    return nn.with_logical_constraint(x, names)
+    return with_logical_constraint(x, names)

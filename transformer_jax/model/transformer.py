@@ -12,7 +12,7 @@ from jax import Array
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.model.attention import causal_mask, segment_mask
-from transformer_jax.model.axes import BATCH, VOCABULARY, constrain
+from transformer_jax.model.axes import BATCH, FEATURES, HEADS, REPLICA, VOCABULARY, constrain
 from transformer_jax.model.dropout import Dropout
 from transformer_jax.model.layers import DecoderLayer, EncoderLayer, LayerNorm
 from transformer_jax.model.positions import sinusoids
@@ -60,9 +60,11 @@ class Embedding(nn.Module):
         self, ids_BL: Array, position_vectors: Array | float, rows_B: Array | None
     ) -> Array:
         """float32 `[batch, length, d_model]`."""
-        # Whole vectors first: a lookup of divided ones would come back divided the wrong way.
-        table_VD = constrain(self.table, VOCABULARY, None)
-        x_BLD = constrain(table_VD[ids_BL], BATCH, None, None) * self.config.d_model**0.5
+        # Parts of the vectors are looked up where they lie, and then exchanged for whole ones: less
+        # to send than the table and its gradient.
+        table_VD = constrain(self.table, VOCABULARY, FEATURES)
+        parts_BLD = constrain(table_VD[constrain(ids_BL, REPLICA, None)], REPLICA, None, FEATURES)
+        x_BLD = constrain(parts_BLD, BATCH, None, None) * self.config.d_model**0.5
         return self.dropout(x_BLD + position_vectors, rows_B)
 
 
@@ -210,7 +212,8 @@ class Transformer(nn.Module):
         hypotheses = (encoded_BMD.shape[0], beams, max_length)
 
         def empty(part: Array) -> Array:
-            return jnp.zeros(hypotheses + part.shape[2:], part.dtype)
+            zeros = jnp.zeros(hypotheses + part.shape[2:], part.dtype)
+            return constrain(zeros, BATCH, None, None, HEADS, None)
 
         cache = tuple((empty(key), empty(value)) for key, value in keys_values)
         return Memory(keys_values, (src_segments_BM != 0)[:, None, None, :]), cache

@@ -13,23 +13,23 @@ import numbers
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from transformer_jax.errors import RunError
 
 FILE = "metrics.jsonl"
-EVENTS_FLUSH_SECONDS = 10  # what a kill may take from TensorBoard; metrics.jsonl loses nothing
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 log = logging.getLogger(__name__)
-# A loss that is not a number stands in the metrics; tensorboardX would warn of each, nameless.
-logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
 
 
 class MetricsWriter:
-    """Appends to `workdir/metrics.jsonl` and to TensorBoard events in `workdir/tensorboard`."""
+    """Appends to `workdir/metrics.jsonl` and to TensorBoard events in `workdir/tensorboard`.
+
+    What a full disk refuses is said once and kept in memory; a later line brings it along.
+    """
 
     def __init__(self, workdir: str | os.PathLike[str], purge_after_step: int | None = None):
         """Open both; one process of a run does this.
@@ -43,22 +43,16 @@ class MetricsWriter:
         Raises:
           RunError: `metrics.jsonl` holds a line that is not metrics.
         """
-        import tensorboardX
-
         workdir = Path(workdir)
         workdir.mkdir(parents=True, exist_ok=True)
         path = workdir / FILE
         _cut_back(path, purge_after_step)
-        self._file = path.open("a", encoding="utf-8")
-        # TensorBoard hides the events of earlier files from `purge_step` on.
-        purge_step = None if purge_after_step is None else purge_after_step + 1
-        self._events = tensorboardX.SummaryWriter(
-            str(workdir / "tensorboard"),
-            purge_step=purge_step,
-            flush_secs=EVENTS_FLUSH_SECONDS,
-            # Its file names count whole seconds: a restart within one would overwrite the file.
-            filename_suffix=f".{time.time_ns() % 10**9:09}",
-        )
+        self._path = path
+        self._file = path.open("ab", buffering=0)
+        self._unwritten = b""
+        self._events = _Events(workdir / "tensorboard")
+        if purge_after_step is not None:
+            self._events.hide_from(purge_after_step + 1)
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
         """Append one line, flushed, and its events, which a thread writes soon after.
@@ -74,15 +68,59 @@ class MetricsWriter:
         measured = {name: _number(value) for name, value in values.items()}
         record = {"step": int(step), "kind": kind}
         record |= {name: _to_json(value) for name, value in measured.items()}
-        self._file.write(json.dumps(record) + "\n")
-        self._file.flush()
-        for name, value in measured.items():
-            self._events.add_scalar(f"{kind}/{name}", value, int(step))
+        full_before = bool(self._unwritten)
+        self._unwritten += (json.dumps(record) + "\n").encode()
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
+        except OSError as error:
+            if not full_before:
+                log.warning("%s cannot be written (%s); going on", self._path, error.strerror)
+        self._events.add(int(step), {f"{kind}/{name}": v for name, v in measured.items()})
 
     def close(self) -> None:
         """Close both files."""
+        if self._unwritten:
+            log.warning("%s lacks its last lines: the disk is full", self._path)
         self._file.close()
         self._events.close()
+
+
+class _Events:
+    """A file of TensorBoard events, written at once: nothing waits in a thread that may die."""
+
+    def __init__(self, folder: Path):
+        from tensorboardX.event_file_writer import EventsWriter
+
+        folder.mkdir(exist_ok=True)
+        # Its name counts whole seconds: a restart within one would overwrite the file.
+        suffix = f".{time.time_ns() % 10**9:09}"
+        self._writer = EventsWriter(str(folder / "events"), suffix)
+
+    def hide_from(self, step: int) -> None:
+        """TensorBoard is to forget the events of earlier files from this step on."""
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        start = SessionLog(status=SessionLog.START)
+        self._write(Event(wall_time=time.time(), step=step, file_version="brain.Event:2"))
+        self._write(Event(wall_time=time.time(), step=step, session_log=start))
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """A point on each of these curves."""
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        points = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._write(Event(wall_time=time.time(), step=step, summary=Summary(value=points)))
+
+    def _write(self, event: Any) -> None:
+        with contextlib.suppress(OSError):  # metrics.jsonl, which is written beside it, says so
+            self._writer.write_event(event)
+            self._writer.flush()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._writer.close()
 
 
 def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -97,6 +135,61 @@ def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
             f"{path} is not there: {workdir} is not the folder of a run that has trained."
         )
     return [record for _, record in _whole_lines(path)]
+
+
+class Reports(Protocol):
+    """Where a run's metrics go."""
+
+    def trained(self, step: int, values: Mapping[str, float]) -> None:
+        """Metrics of the steps since the last call."""
+
+    def validated(self, step: int, values: Mapping[str, float]) -> None:
+        """Metrics of the validation split."""
+
+
+@contextlib.contextmanager
+def open_reports(
+    workdir: str | os.PathLike[str], total: int, first: int, silent: bool
+) -> Iterator[Reports]:
+    """Reports of a run into its folder and to the user, until the end of the context.
+
+    Args:
+      workdir: the run's folder.
+      total: steps of the run.
+      first: steps already taken.
+      silent: of several processes one reports; the others write and say nothing.
+    """
+    if silent:
+        yield _Silence()
+        return
+    writer, progress = MetricsWriter(workdir, purge_after_step=first), Progress(total, first)
+    try:
+        yield _FilesAndProgress(writer, progress)
+    finally:
+        progress.close()
+        writer.close()
+
+
+class _Silence:
+    def trained(self, step: int, values: Mapping[str, float]) -> None:
+        pass
+
+    def validated(self, step: int, values: Mapping[str, float]) -> None:
+        pass
+
+
+class _FilesAndProgress(NamedTuple):
+    writer: MetricsWriter
+    progress: "Progress"
+
+    def trained(self, step: int, values: Mapping[str, float]) -> None:
+        self.writer.write(step, "train", values)
+        self.progress.update(step, values)
+
+    def validated(self, step: int, values: Mapping[str, float]) -> None:
+        self.writer.write(step, "valid", values)
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+        self.progress.write(f"step {step:,}: validation {shown}")
 
 
 class Progress:

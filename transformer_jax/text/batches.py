@@ -16,7 +16,6 @@ import grain
 import numpy as np
 from absl import flags
 
-from transformer_jax.errors import ConfigError
 from transformer_jax.text.encoded import EncodedPairs
 from transformer_jax.text.packing import RowPlan, random_order
 
@@ -68,8 +67,7 @@ def train_batches(
     seed: int,
     start_batch: int = 0,
     num_workers: int = 0,
-    process_index: int = 0,
-    process_count: int = 1,
+    own_rows: np.ndarray | None = None,
 ) -> Generator[Batch, None, None]:
     """Batches start_batch, start_batch + 1, ... without end, made ahead of their use.
 
@@ -82,17 +80,9 @@ def train_batches(
       seed: of the epochs' order.
       start_batch: reached without making the ones before.
       num_workers: processes that make batches; 0: a thread of this one.
-      process_index, process_count: this process gets its contiguous share of each batch's rows.
-
-    Raises:
-      ConfigError: the processes cannot share the rows equally.
+      own_rows: numbers of the batch's rows that this process needs, int [own]; None: all.
     """
-    if rows % process_count:
-        raise ConfigError(
-            f"A batch's {rows} rows cannot be shared by {process_count} processes: "
-            f"set train.rows_multiple to a multiple of {process_count}."
-        )
-    source = TrainSource(encoded, plan, rows, seed, process_index, process_count)
+    source = TrainSource(encoded, plan, rows, seed, own_rows)
     dataset = grain.MapDataset.source(source)[start_batch:]
     thread = grain.ReadOptions(num_threads=1, prefetch_buffer_size=PREFETCHED)
     batches = dataset.to_iter_dataset(thread)
@@ -131,16 +121,14 @@ class TrainSource:
     plan: RowPlan
     rows: int
     seed: int
-    process_index: int = 0
-    process_count: int = 1
+    own_rows: np.ndarray | None = None
 
     def __len__(self) -> int:
         return ENDLESS
 
     def __getitem__(self, number: int) -> Batch:
-        share = self.rows // self.process_count
-        first = int(number) * self.rows + self.process_index * share
-        stream = np.arange(first, first + share)
+        own_rows = np.arange(self.rows) if self.own_rows is None else self.own_rows
+        stream = int(number) * self.rows + own_rows
         return packed_batch(self.encoded, self.plan, self._planned_rows(stream))
 
     def _planned_rows(self, stream: np.ndarray) -> np.ndarray:

@@ -21,6 +21,7 @@ from typing import BinaryIO, NamedTuple, TypeGuard
 import numpy as np
 
 from transformer_jax.errors import DataError
+from transformer_jax.files import cache_folder
 from transformer_jax.text.vocabulary import EOS, Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -97,13 +98,13 @@ def encode_corpus(
     Args:
       pairs: (source, target) lines.
       vocabulary: its content is part of the entry's name.
-      cache_dir: None is `default_cache_dir()`.
+      cache_dir: None is `cache_folder()`.
       key: the fingerprint of the pairs' content.
 
     Raises:
       DataError: the cache folder cannot be written.
     """
-    root = Path(cache_dir) if cache_dir is not None else default_cache_dir()
+    root = Path(cache_dir) if cache_dir is not None else cache_folder()
     name = hashlib.sha256(f"{FORMAT}\n{key}\n{vocabulary.digest}".encode()).hexdigest()[:32]
     path = root / f"{name}.json"
     entry = _read_entry(path)
@@ -122,14 +123,6 @@ def encode_corpus(
             f"{root}: the encoded corpus cannot be cached ({error.strerror}); "
             "set TRANSFORMER_JAX_CACHE to a folder with space that you may write to."
         ) from None
-
-
-def default_cache_dir() -> Path:
-    """TRANSFORMER_JAX_CACHE, or transformer_jax in XDG_CACHE_HOME, or in ~/.cache."""
-    if own := os.environ.get("TRANSFORMER_JAX_CACHE"):
-        return Path(own).expanduser()
-    shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(shared).expanduser() / "transformer_jax"
 
 
 def _sentence(ids: np.ndarray, offsets: np.ndarray, i: int) -> np.ndarray:

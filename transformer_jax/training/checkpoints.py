@@ -19,6 +19,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
+from transformer_jax import processes
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import RunError
 from transformer_jax.files import write_atomically
@@ -28,8 +29,15 @@ from transformer_jax.training.state import Params, TrainState, init_params
 
 log = logging.getLogger(__name__)
 SCORE = "score"  # higher is better
-# Not every checkpoint falls on a validation; Orbax would warn of each that does not.
-logging.getLogger("absl").addFilter(lambda record: "tracked_metric" not in record.getMessage())
+FULL = ("No space left on device", "Disk quota exceeded")
+
+
+def _worth_a_line(record: logging.LogRecord) -> bool:
+    """Not every checkpoint falls on a validation, and a save that fails is told of here, once."""
+    return record.exc_info is None and "tracked_metric" not in record.getMessage()
+
+
+logging.getLogger("absl").addFilter(_worth_a_line)
 
 
 def write_manifest(checkpoint: Path) -> None:
@@ -86,10 +94,11 @@ def committed_steps(folder: Path) -> list[int]:
 class Checkpoints:
     """Those of a run being trained: saved asynchronously, the best and the last k kept."""
 
-    def __init__(self, folder: Path, keep_last: int) -> None:
-        self.folder, self.keep_last = folder, keep_last
+    def __init__(self, folder: Path, keep_last: int, on_save_error: str = "stop") -> None:
+        self.folder, self.keep_last, self.on_save_error = folder, keep_last, on_save_error
         self._sealer = concurrent.futures.ThreadPoolExecutor(1, "manifests")
         self._sealed: concurrent.futures.Future[None] | None = None
+        self._newest_failed = False
 
     @functools.cached_property
     def manager(self) -> ocp.CheckpointManager:
@@ -109,20 +118,45 @@ class Checkpoints:
             preservation_policy=preservation_policy.AnyPreservationPolicy(keep),
             cleanup_tmp_directories=True,
         )
-        for manifest in self.folder.glob(".*.tmp"):
-            manifest.unlink()
+        if processes.is_first():
+            for manifest in self.folder.glob(".*.tmp"):
+                manifest.unlink()
         return ocp.CheckpointManager(self.folder, options=options)
 
     def save(self, state: TrainState, step: int, score: float | None) -> None:
-        """Starts to write a checkpoint; `score` is the validation's, where there was one."""
-        self._finish()
+        """Starts to write a checkpoint; `score` is the validation's, where there was one.
+
+        Raises:
+          RunError: this one, or the one before, cannot be written, and `on_save_error` is "stop".
+        """
+        self.check(wait=True)
+        self._newest_failed = False
         params, rest = _split(state)
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params), rest=ocp.args.StandardSave(rest)
         )
-        self.manager.save(step, args=items, metrics=None if score is None else {SCORE: score})
+        metrics = None if score is None else {SCORE: score}
+        try:
+            self.manager.save(step, args=items, metrics=metrics)
+        except Exception as error:
+            self._failed(error)
+            return
         # In a thread: a run that is killed before its next checkpoint has the manifest of this one.
         self._sealed = self._sealer.submit(self._seal)
+
+    def check(self, wait: bool = False) -> None:
+        """Sees how the save in flight went, once it has ended or, if asked to wait, at its end.
+
+        Raises:
+          RunError: it failed, and `on_save_error` is "stop".
+        """
+        if self._sealed is None or not (wait or self._sealed.done()):
+            return
+        sealed, self._sealed = self._sealed, None
+        try:
+            sealed.result()
+        except Exception as error:
+            self._failed(error)
 
     def restore_latest(self, like: TrainState) -> TrainState | None:
         """The newest sound checkpoint, with the shardings of `like`; None where there are none.
@@ -132,16 +166,15 @@ class Checkpoints:
         Raises:
           RunError: there are checkpoints, and every one is damaged.
         """
-        steps = committed_steps(self.folder)
+        steps = processes.first_does(lambda: committed_steps(self.folder))
         for step in reversed(steps):
             folder = self.folder / str(step)
             state, wrong = _restore_sound(folder, like)
             if state is not None:
-                self._drop(
-                    [s for s in steps if s > step or _unreadable_score(self.folder / str(s))]
-                )
+                processes.first_does(lambda: self._drop(steps, step))  # noqa: B023  called at once
                 return state
-            log.warning("checkpoint %s is damaged: %s; trying the one before", folder, wrong)
+            if processes.is_first():
+                log.warning("checkpoint %s is damaged: %s; trying the one before", folder, wrong)
         if steps:
             raise RunError(
                 f"Every checkpoint in {self.folder} is damaged ({len(steps)} tried). "
@@ -150,29 +183,66 @@ class Checkpoints:
         return None
 
     def close(self) -> None:
-        """Waits until everything is written."""
+        """Waits until everything is written.
+
+        Raises:
+          RunError: the newest could not be, and no other comes after it.
+        """
         try:
-            self._finish()
+            self.check(wait=True)
         finally:
             self._sealer.shutdown()
-            if "manager" in self.__dict__:
+            self._close_manager()
+            if self._newest_failed:
+                self._remove_half_written()
+        if self._newest_failed and self.on_save_error == "continue":  # else it is raised already
+            raise RunError(
+                f"the last checkpoint could not be written to {self.folder}, only those up to step "
+                f"{max(committed_steps(self.folder), default=0)}: make room and call `train` again."
+            )
+
+    def _close_manager(self) -> None:
+        if "manager" in self.__dict__:
+            try:
                 self.manager.close()
+            except Exception as error:  # a save that failed is told of once more
+                log.debug("closing the checkpoints: %s", error)
+            del self.__dict__["manager"]
 
-    def _drop(self, steps: list[int]) -> None:
+    def _failed(self, error: Exception) -> None:
+        """Says so, and removes what was written of it: the older ones are whole, and need room."""
+        self._newest_failed = True
+        self._close_manager()
+        self._remove_half_written()
+        message = " ".join(str(error).split())
+        reason = next((known for known in FULL if known in message), message[:200])
+        text = f"a checkpoint could not be written to {self.folder}: {reason}"
+        if self.on_save_error == "stop":
+            raise RunError(
+                f"{text}. The checkpoints before it are whole: make room and call `train` again, "
+                "or set train.on_save_error=continue to go on without."
+            ) from error
+        log.warning("%s; going on, as train.on_save_error=continue says", text)
+
+    def _remove_half_written(self) -> None:
+        if processes.is_first():
+            for left in self.folder.glob("*.orbax-checkpoint-tmp*"):
+                shutil.rmtree(left, ignore_errors=True)
+
+    def _drop(self, steps: list[int], restored: int) -> None:
+        """Removes what is newer, and so damaged, and what Orbax would stumble over."""
         for step in steps:
-            log.warning("removing the damaged checkpoint %s", self.folder / str(step))
-            shutil.rmtree(self.folder / str(step))
-            _manifest(self.folder / str(step)).unlink(missing_ok=True)
-
-    def _finish(self) -> None:
-        """Waits for the save in flight and its manifest."""
-        if self._sealed is not None:
-            self._sealed.result()
-            self._sealed = None
+            folder = self.folder / str(step)
+            if step > restored or _unreadable_score(folder):
+                log.warning("removing the damaged checkpoint %s", folder)
+                shutil.rmtree(folder)
+                _manifest(folder).unlink(missing_ok=True)
 
     def _seal(self) -> None:
         """After the commit: adds missing manifests, removes those of deleted checkpoints."""
         self.manager.wait_until_finished()
+        if not processes.is_first():
+            return
         steps = committed_steps(self.folder)
         for step in steps:
             if not _manifest(self.folder / str(step)).exists():
@@ -184,7 +254,7 @@ class Checkpoints:
 
 def _restore_sound(folder: Path, like: TrainState) -> tuple[TrainState | None, str]:
     """The state in a checkpoint, or what is wrong with it."""
-    wrong = damaged_file(folder)
+    wrong = processes.first_does(lambda: damaged_file(folder))
     if wrong:
         return None, wrong
     params, rest = _split(like)
@@ -237,8 +307,8 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
     Raises:
       RunError: there is no such checkpoint, or it is damaged.
     """
-    folder = _find(run, which)
-    wrong = damaged_file(folder)
+    folder = Path(processes.first_does(lambda: str(_find(run, which))))
+    wrong = processes.first_does(lambda: damaged_file(folder))
     if wrong:
         raise RunError(f"{folder} is damaged: {wrong}. Choose another with --checkpoint.")
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])

@@ -1,17 +1,19 @@
 """From a config to what training reads: vocabulary, encoded splits, the plan of packed rows."""
 
+import base64
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from transformer_jax import processes
 from transformer_jax.config import Config, ModelConfig, identity_differences
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.text.batches import Batch, packed_batch, rows_per_batch
-from transformer_jax.text.corpora import Corpus, open_corpus
+from transformer_jax.text.corpora import Corpus, Pair, open_corpus
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus
 from transformer_jax.text.packing import RowPlan, plan_rows, source_row_length
 from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary, train_vocabulary
@@ -39,13 +41,17 @@ class TrainingData(NamedTuple):
     shape: BatchShape  # of a training batch
     valid_shape: BatchShape  # of a validation batch: rows long enough for every pair
 
-    def valid_batches(self) -> Iterator[Batch]:
-        """Every validation pair once, packed; the last batch is filled up with empty rows."""
+    def valid_batches(self, own_rows: np.ndarray) -> Iterator[Batch]:
+        """Every validation pair once, packed; the last batch is filled up with empty rows.
+
+        Args:
+          own_rows: numbers of a batch's rows that this process needs, int [own].
+        """
         rows, plan = self.valid_shape.rows, self.valid_plan
         for first in range(0, len(plan), rows):
             batch = packed_batch(self.valid, plan, np.arange(first, min(first + rows, len(plan))))
             missing = rows - len(batch.src_ids)
-            yield Batch(*(np.pad(part, ((0, missing), (0, 0))) for part in batch))
+            yield Batch(*(np.pad(part, ((0, missing), (0, 0)))[own_rows] for part in batch))
 
 
 def nominal_shape(config: Config) -> BatchShape:
@@ -66,8 +72,8 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     fingerprint = corpus.fingerprint("train")
     run.check_corpus(fingerprint)
     vocabulary = _vocabulary(config, run, corpus)
-    train = encode_corpus(pairs, vocabulary, None, fingerprint)
-    valid = encode_corpus(valid_pairs, vocabulary, None, corpus.fingerprint("valid"))
+    train = _encode(pairs, vocabulary, fingerprint)
+    valid = _encode(valid_pairs, vocabulary, corpus.fingerprint("valid"))
     src_lengths, tgt_lengths = train.src_lengths(), train.tgt_lengths()
     row_length, max_length = config.train.row_length, config.data.max_length
     src_row_length = source_row_length(src_lengths, tgt_lengths, row_length, max_length)
@@ -103,6 +109,11 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     return TrainingData(
         vocabulary, corpus, fingerprint, train, plan, valid, valid_plan, shape, valid_shape
     )
+
+
+def _encode(pairs: Sequence[Pair], vocabulary: Vocabulary, fingerprint: str) -> EncodedPairs:
+    """Of several processes the first encodes; the others find it in the cache."""
+    return processes.first_goes_ahead(lambda: encode_corpus(pairs, vocabulary, None, fingerprint))
 
 
 def _valid_shape(shape: BatchShape, valid: EncodedPairs) -> BatchShape:
@@ -161,6 +172,11 @@ def _vocabulary(config: Config, run: RunFolder, corpus: Corpus) -> Vocabulary:
         return _vocabulary_of_origin(config, RunFolder(config.train.init_from))
     if given is not None:
         return load_vocabulary(given)
-    log.info("training a vocabulary of %d pieces", config.vocabulary.size)
-    lines = itertools.chain.from_iterable(corpus.split("train"))
-    return train_vocabulary(lines, config.vocabulary, config.seed)
+
+    def train_one() -> str:
+        log.info("training a vocabulary of %d pieces", config.vocabulary.size)
+        lines = itertools.chain.from_iterable(corpus.split("train"))
+        model = train_vocabulary(lines, config.vocabulary, config.seed).model
+        return base64.b64encode(model).decode()
+
+    return Vocabulary(base64.b64decode(processes.first_does(train_one)))

@@ -1,23 +1,29 @@
 """The `train` command: puts the parts together, and the host's loop over steps."""
 
+import contextlib
 import dataclasses
 import logging
 import math
+import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import jax
+from jax.sharding import Mesh
 
+from transformer_jax import processes
+from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config import Config
 from transformer_jax.config_checks import check
 from transformer_jax.decoding.translate import LineTranslator
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.errors import RunError
+from transformer_jax.errors import Interrupted, RunError
 from transformer_jax.evaluation.bleu import score
-from transformer_jax.reporting.metrics import MetricsWriter, Progress
+from transformer_jax.reporting.metrics import Reports, open_reports, read_metrics
 from transformer_jax.text.batches import Batch, train_batches
 from transformer_jax.training import cost
-from transformer_jax.training.checkpoints import Checkpoints, load_params
+from transformer_jax.training.checkpoints import Checkpoints, committed_steps, load_params
 from transformer_jax.training.data import NOMINAL_FILL, TrainingData, load_data, nominal_shape
 from transformer_jax.training.optimizer import learning_rate_schedule
 from transformer_jax.training.program import (
@@ -28,20 +34,27 @@ from transformer_jax.training.program import (
     shardings_of,
 )
 from transformer_jax.training.run_folder import RunFolder
-from transformer_jax.training.sharding import make_mesh
+from transformer_jax.training.sharding import decoding_mesh, local, make_mesh, own_rows, put_rows
 from transformer_jax.training.state import Params, TrainState, Window
+from transformer_jax.training.stopping import StopRequest
 from transformer_jax.training.validation import make_validate
 
 log = logging.getLogger(__name__)
+
+BLEU_LINES = 256  # translated between two looks at whether to stop
 
 
 def train(config: Config, workdir: str, dry_run: bool = False) -> None:
     """Trains a run, or goes on with it; a dry run prints what it would be and stops.
 
+    Of several processes (processes.py) all call it; the first writes and reports.
+
     Raises:
       UserError: a config, corpus or folder that cannot be; see the message.
+      Interrupted: SIGTERM or SIGINT came, and a checkpoint is written.
     """
     check(config)
+    keep_compiled_programs()
     mesh = make_mesh(config.mesh)
     if dry_run:
         shape = nominal_shape(config)
@@ -51,21 +64,41 @@ def train(config: Config, workdir: str, dry_run: bool = False) -> None:
         print("\n".join(describe(config, program, size, shape, NOMINAL_FILL)))
         return
     run = RunFolder(workdir)
-    run.check(config)
+    try:
+        processes.first_does(lambda: run.check(config))
+        _train_in(run, config, mesh)
+    finally:
+        run.unlock()
+
+
+def _train_in(run: RunFolder, config: Config, mesh: Mesh) -> None:
     data = load_data(config, run)
     check_rows(config, mesh, data.shape.rows)
     program = compile_program(config, mesh, data.vocabulary.size, data.shape)
     for line in describe(config, program, data.vocabulary.size, data.shape, data.plan.tgt_fill):
         log.info(line)
-    checkpoints = Checkpoints(run.checkpoints, config.train.keep_last)
+    train = config.train
+    checkpoints = Checkpoints(run.checkpoints, train.keep_last, train.on_save_error)
     try:
         state = _start(config, program, checkpoints)
-        run.claim(config, data.fingerprint)
-        if not run.vocabulary_file.exists():
-            data.vocabulary.save(run.vocabulary_file)
-        _train_from(state, config, run, data, program, checkpoints)
+        processes.first_does(lambda: _claim(run, config, data))
+        with StopRequest() as stop:
+            _train_from(state, config, run, data, program, checkpoints, stop)
     finally:
         checkpoints.close()
+    if stop.signal:
+        raise Interrupted(
+            stop.signal,
+            f"{signal.Signals(stop.signal).name}: stopped, with a checkpoint at step "
+            f"{committed_steps(run.checkpoints)[-1]}; the same command goes on from there.",
+        )
+    log.info("trained to step %d", train.steps)
+
+
+def _claim(run: RunFolder, config: Config, data: TrainingData) -> None:
+    run.claim(config, data.fingerprint)
+    if not run.vocabulary_file.exists():
+        data.vocabulary.save(run.vocabulary_file)
 
 
 def _start(config: Config, program: Program, checkpoints: Checkpoints) -> TrainState:
@@ -90,47 +123,65 @@ def _train_from(
     data: TrainingData,
     program: Program,
     checkpoints: Checkpoints,
+    stop: StopRequest,
 ) -> None:
-    train, first = config.train, int(state.step)
+    """The host's loop over steps, up to the last one or a request to stop."""
+    train, first, rows = config.train, int(state.step), data.shape.rows
     if first >= train.steps:
         log.info("nothing to do: trained to step %d of train.steps=%d", first, train.steps)
         return
-    writer = MetricsWriter(run.path, purge_after_step=first)
-    progress = Progress(train.steps, initial=first)
-    bleu = _make_bleu(config, data, program) if train.valid_bleu else None
+    bleu = _make_bleu(config, data, program, stop) if train.valid_bleu else None
     validate = make_validate(data, program, bleu)
     read_window = WindowReader(config, data, program)
+    own = own_rows(program.mesh, rows)
     batches = train_batches(
         data.train,
         data.plan,
-        data.shape.rows,
+        rows,
         config.seed,
         start_batch=first,
         num_workers=train.data_workers,
+        own_rows=own,
     )
-    try:
+    with contextlib.closing(batches), _reports(run, train.steps, first) as reports:
+
+        def validation(step: int) -> float | None:
+            if (result := validate(state.params)) is None:
+                return None
+            reports.validated(step, result[0])
+            read_window.restart_clock()
+            return result[1]
+
+        if _owes_validation(run, first, train.valid_every):
+            validation(first)
         for step, batch in _counted(batches, first + 1, train.steps):
-            state = program.train_step(state, program.put(batch))
+            state = program.train_step(state, put_rows(program.mesh, rows, own, batch))
+            stopping = stop.at_step(step)
             last = step == train.steps
+            score = None
             if step % train.log_every == 0 or last:
                 values = read_window(state)
                 state = state._replace(window=_zero_like(state.window))
-                writer.write(step, "train", values)
-                progress.update(step, values)
-            validation_score = None
+                reports.trained(step, values)
+                checkpoints.check()
             if step % train.valid_every == 0 or last:
-                values, validation_score = validate(state.params)
-                writer.write(step, "valid", values)
-                shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
-                progress.write(f"step {step:,}: validation {shown}")
-                read_window.restart_clock()
-            if step % train.checkpoint_every == 0 or last:
-                checkpoints.save(state, step, validation_score)
-    finally:
-        batches.close()  # worker processes, where there are some
-        progress.close()
-        writer.close()
-    log.info("trained to step %d", train.steps)
+                score = validation(step)
+            if step % train.checkpoint_every == 0 or last or stopping:
+                checkpoints.save(state, step, score)
+            if stopping and not last:
+                return
+
+
+def _owes_validation(run: RunFolder, step: int, every: int) -> bool:
+    """Whether the run was asked to stop before it could validate at this step."""
+
+    def owes() -> bool:
+        records = read_metrics(run.path) if step and step % every == 0 else []
+        return bool(records) and not any(
+            record["kind"] == "valid" and record["step"] == step for record in records
+        )
+
+    return processes.first_does(owes)
 
 
 def _counted(batches: Iterator[Batch], first: int, last: int) -> Iterator[tuple[int, Batch]]:
@@ -143,16 +194,28 @@ def _zero_like(window: Window) -> Window:
     return jax.device_put(Window.zero(), shardings_of(window))
 
 
-def _make_bleu(config: Config, data: TrainingData, program: Program) -> Callable[[Params], float]:
-    """A function from parameters to the validation split's sacreBLEU, by greedy search."""
-    pairs = data.corpus.split("valid")
+def _reports(run: RunFolder, total: int, first: int) -> AbstractContextManager[Reports]:
+    return open_reports(run.path, total, first, silent=not processes.is_first())
+
+
+def _make_bleu(
+    config: Config, data: TrainingData, program: Program, stop: StopRequest
+) -> Callable[[Params], float | None]:
+    """Parameters to the validation split's sacreBLEU, by greedy search; None when told to stop."""
+    pairs, mesh = data.corpus.split("valid"), decoding_mesh(config.mesh)
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
     greedy = dataclasses.replace(config.decode, beam_size=1)
 
-    def bleu(params: Params) -> float:
-        translator = Translator(program.model, params, greedy)
-        translations = LineTranslator(data.vocabulary, translator)(sources)
-        hypotheses = [best.text for best, *_ in translations]
+    def bleu(params: Params) -> float | None:
+        own = local(program.replicated(params), mesh)
+        translator = Translator(program.model, own, greedy, mesh)
+        lines = LineTranslator(data.vocabulary, translator)
+        hypotheses: list[str] = []
+        for start in range(0, len(sources), BLEU_LINES):
+            if stop.signal:
+                return None
+            part = lines.shared(sources[start : start + BLEU_LINES])
+            hypotheses += [best.text for best, *_ in part]
         return score(hypotheses, references, config.data.src, config.data.tgt).bleu
 
     return bleu

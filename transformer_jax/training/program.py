@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from transformer_jax import processes
 from transformer_jax.config import Config
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.transformer import Transformer
@@ -52,9 +53,9 @@ class Program(NamedTuple):
 
         return jax.jit(start, out_shardings=shardings_of(self.state))()
 
-    def put(self, batch: Batch) -> Batch:
-        """A batch on the devices, its rows divided."""
-        return jax.device_put(batch, batch_sharding(self.mesh))
+    def replicated(self, params: Params) -> Params:
+        """Parameters whole on every device."""
+        return jax.jit(lambda x: x, out_shardings=NamedSharding(self.mesh, PartitionSpec()))(params)
 
 
 def shardings_of(tree: Any) -> Any:
@@ -106,7 +107,13 @@ def make_eval_step(program: Program) -> Callable[[Params, Batch], LossSums]:
     def eval_step(params: Params, batch: Batch) -> LossSums:
         return loss_fn(params, batch, None, None)
 
-    return jax.jit(eval_step)
+    compiled = jax.jit(eval_step)
+
+    def placed_eval_step(params: Params, batch: Batch) -> LossSums:
+        with placed(program.mesh, program.model.config):
+            return compiled(params, batch)
+
+    return placed_eval_step
 
 
 def describe(
@@ -120,6 +127,7 @@ def describe(
     tokens = shape.rows * shape.tgt_length * fill
     axes = ", ".join(f"{axis} {size}" for axis, size in program.mesh.shape.items())
     devices = program.mesh.devices
+    of_processes = f" of {processes.count()} processes" if processes.count() > 1 else ""
     buckets = len(bucket_lengths(config.decode.max_length))
     searches = f", up to {buckets} searches of validation BLEU" if config.train.valid_bleu else ""
     return [
@@ -131,6 +139,6 @@ def describe(
         f"training FLOPs a step: {flops:.3e} (matrix products, forward and backward)",
         f"training FLOPs of {config.train.steps:,} steps: {config.train.steps * flops:.3e}",
         f"memory of the step: {program.memory_bytes / 2**20:,.0f} MiB a device",
-        f"mesh: {axes} on {devices.size} x {devices.flat[0].device_kind}",
+        f"mesh: {axes} on {devices.size} x {devices.flat[0].device_kind}{of_processes}",
         f"programs to compile: 1 initial state, 1 training step, 1 validation step{searches}",
     ]

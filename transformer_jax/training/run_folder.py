@@ -1,11 +1,17 @@
 """A run's folder: what stands where, and whose run it is."""
 
+import fcntl
+import logging
 import os
 from pathlib import Path
+from typing import IO
 
 from transformer_jax.config import Config, from_json, identity_differences, to_json
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.files import is_temporary, write_atomically
+
+log = logging.getLogger(__name__)
+LOCK = ".lock"  # held, by the system's means, while a `train` is at work; it stays when none is
 
 
 class RunFolder:
@@ -19,6 +25,7 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.averages = self.path / "averages"
         self.evaluations = self.path / "evaluations"
+        self._lock: IO[bytes] | None = None
 
     def read_config(self) -> Config:
         """The config of the run that lives here.
@@ -37,11 +44,11 @@ class RunFolder:
             raise RunError(f"{self.config_file} cannot be read: {error}") from None
 
     def check(self, config: Config) -> None:
-        """Writes nothing.
+        """Writes nothing; where a run lives here, it is locked.
 
         Raises:
           RunError: another run lives here (each key that differs is named), or files that are
-            no run's, or nothing can be written here.
+            no run's, or nothing can be written here, or another `train` is at work.
         """
         folder = next(path for path in (self.path, *self.path.parents) if path.exists())
         if not folder.is_dir() or not os.access(folder, os.W_OK):
@@ -56,10 +63,14 @@ class RunFolder:
                     f"{self.path} holds another run: {'; '.join(differences)}. "
                     "Choose another --workdir, or go back to that run's settings."
                 )
-        elif self.path.is_dir() and any(not is_temporary(p) for p in self.path.iterdir()):
+        elif self.path.is_dir() and any(
+            not is_temporary(p) and p.name != LOCK for p in self.path.iterdir()
+        ):
             raise RunError(
                 f"{self.path} is not empty and holds no run. Choose another --workdir, or empty it."
             )
+        if (self.path / LOCK).exists():
+            self.lock()
 
     def check_corpus(self, fingerprint: str) -> None:
         """Raises RunError where the run was trained on other text, wherever that lay."""
@@ -74,13 +85,42 @@ class RunFolder:
         """Creates the folder for this config and training text, after the checks.
 
         Raises:
-          RunError: it cannot be written.
+          RunError: it cannot be written, or another `train` was faster.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            self.lock()
             write_atomically(self.config_file, to_json(config).encode())
             write_atomically(self.corpus_file, f"{fingerprint}\n".encode())
         except OSError as error:
             raise RunError(
                 f"Cannot write into {self.path}: {error.strerror}. Choose another --workdir."
             ) from None
+
+    def lock(self) -> None:
+        """Keeps every other `train` out until `unlock`, or the end of this process.
+
+        Raises:
+          RunError: another one is at work here.
+        """
+        if self._lock is not None:
+            return
+        file = open(self.path / LOCK, "ab")  # noqa: SIM115  open as long as it is held
+        try:
+            # Of the process: a worker that outlives it does not hold it.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            file.close()
+            raise RunError(
+                f"Another `train` is at work in {self.path}. Wait for it, or choose another "
+                "--workdir."
+            ) from None
+        except OSError as error:  # a file system without locks
+            log.warning("%s cannot be locked (%s): start no second `train` on it", file.name, error)
+        self._lock = file
+
+    def unlock(self) -> None:
+        """Lets others in."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None

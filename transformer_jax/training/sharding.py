@@ -6,17 +6,22 @@ Dimension key
 """
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import flax.linen as nn
 import jax
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from transformer_jax.config import MeshConfig, ModelConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.model import axes
+from transformer_jax.text.batches import Batch
+from transformer_jax.training.state import Params
 
 AXES = ("data", "fsdp", "tensor")
 BATCH = P(("data", "fsdp"))  # rows of a batch are divided over both
@@ -41,6 +46,8 @@ ACTIVATIONS: dict[str, str | tuple[str, ...]] = {
     axes.HEADS: "tensor",
     axes.HIDDEN: "tensor",
     axes.VOCABULARY: "tensor",
+    axes.REPLICA: "data",
+    axes.FEATURES: "fsdp",
 }
 
 
@@ -69,6 +76,25 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     return jax.make_mesh(tuple(sizes), AXES, auto, devices=devices[: math.prod(sizes)])
 
 
+def decoding_mesh(config: MeshConfig) -> Mesh:
+    """A mesh of this process's own devices, divided as the run's where that fits, else by rows.
+
+    Each process translates its own share of the lines, and a run trained on many devices is
+    translated on whatever there is.
+    """
+    devices, data = jax.local_devices(), 1 if -1 in (config.fsdp, config.tensor) else -1
+    try:
+        return make_mesh(dataclasses.replace(config, data=data), devices)
+    except ConfigError:
+        return make_mesh(MeshConfig(), devices)
+
+
+def local(replicated: Params, mesh: Mesh) -> Params:
+    """Parameters that lie whole on every device, on a mesh of this process's devices."""
+    own = jax.tree.map(lambda x: x.addressable_data(0), replicated)
+    return jax.device_put(own, tree_shardings(own, mesh))
+
+
 def spec_of(path: tuple, shape: tuple[int, ...], mesh: Mesh) -> P:
     """The PartitionSpec of one array of the state, from the names on its path.
 
@@ -94,10 +120,39 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, BATCH)
 
 
+def own_rows(mesh: Mesh, rows: int) -> np.ndarray:
+    """Numbers of a batch's rows that lie on this process's devices, ascending: int64 [own]."""
+    places = batch_sharding(mesh).addressable_devices_indices_map((rows,))
+    return np.unique(np.concatenate([np.arange(rows)[index] for index in places.values()]))
+
+
+def put_rows(mesh: Mesh, rows: int, own: np.ndarray, batch: Batch) -> Batch:
+    """A batch on the mesh, its rows divided.
+
+    Args:
+      mesh: over all processes.
+      rows: of the whole batch.
+      own: what `own_rows` says.
+      batch: those rows, on the host.
+    """
+    sharding = batch_sharding(mesh)
+    if len(own) == rows:
+        return jax.device_put(batch, sharding)
+
+    def put(part: np.ndarray) -> jax.Array:
+        def shard(index: Any) -> np.ndarray:
+            first, last, _ = index[0].indices(rows)
+            return part[np.searchsorted(own, first) : np.searchsorted(own, last)]
+
+        return jax.make_array_from_callback((rows, *part.shape[1:]), sharding, shard)
+
+    return Batch(*map(put, batch))
+
+
 @contextlib.contextmanager
 def placed(mesh: Mesh, model: ModelConfig) -> Iterator[None]:
     """What is traced within has its activations divided over the mesh, as `ACTIVATIONS` says."""
-    whole = {axes.HEADS: model.num_heads, axes.HIDDEN: model.d_ff}
+    whole = {axes.HEADS: model.num_heads, axes.HIDDEN: model.d_ff, axes.FEATURES: model.d_model}
     divided = tuple(
         (name, where)
         for name, where in ACTIVATIONS.items()

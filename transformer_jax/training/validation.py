@@ -7,19 +7,27 @@ import jax
 
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.program import Program, make_eval_step
+from transformer_jax.training.sharding import own_rows, put_rows
 from transformer_jax.training.state import Params
 
-Validate = Callable[[Params], tuple[dict[str, float], float]]
+Validate = Callable[[Params], tuple[dict[str, float], float] | None]
 
 
 def make_validate(
-    data: TrainingData, program: Program, bleu: Callable[[Params], float] | None
+    data: TrainingData, program: Program, bleu: Callable[[Params], float | None] | None
 ) -> Validate:
-    """Parameters to (metrics, score); the score is BLEU where given, else minus the loss."""
-    eval_step = make_eval_step(program)
+    """Parameters to (metrics, score); the score is BLEU where given, else minus the loss.
 
-    def validate(params: Params) -> tuple[dict[str, float], float]:
-        parts = [eval_step(params, program.put(batch)) for batch in data.valid_batches()]
+    Where `bleu` gives None, as it was told to stop, so does the result.
+    """
+    eval_step, rows = make_eval_step(program), data.valid_shape.rows
+    own = own_rows(program.mesh, rows)
+
+    def validate(params: Params) -> tuple[dict[str, float], float] | None:
+        parts = [
+            eval_step(params, put_rows(program.mesh, rows, own, batch))
+            for batch in data.valid_batches(own)
+        ]
         sums = jax.tree.map(lambda *x: float(sum(x)), *jax.device_get(parts))
         nats = sums.nats / sums.tokens
         values = {
@@ -29,7 +37,7 @@ def make_validate(
         }
         if bleu is None:
             return values, -nats
-        values["bleu"] = bleu(params)
-        return values, values["bleu"]
+        score = bleu(params)
+        return None if score is None else (values | {"bleu": score}, score)
 
     return validate

@@ -1,0 +1,448 @@
+"""What a step costs on up to 256 devices, by compiling it and running nothing.
+
+    python benchmarks/scaling_plan.py --cache=FILE.json
+
+Compiles the base and the big step of configs/wmt14.py for 1 to 256 host devices of this machine
+under several meshes. Prints Markdown tables of what a device holds, computes and sends, and from
+stated rates the time of a step on H100 nodes and on a TPU v5e pod: docs/scaling.md has them.
+
+The collectives are read from the program as XLA's partitioner leaves it (a dump of that pass): the
+CPU's later passes turn bfloat16 into float32. GPUs and TPUs make a reduce-scatter of an all-reduce
+of which each device only slices out its share, and the CPU does not; here it counts as one.
+"""
+
+import argparse
+import json
+import math
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from transformer_jax.config import MeshConfig
+from transformer_jax.config_files import load_config
+from transformer_jax.model.transformer import padded_vocabulary
+from transformer_jax.training.cost import DEVICE_PEAKS, training_flops
+from transformer_jax.training.program import BatchShape, compile_program
+from transformer_jax.training.sharding import make_mesh
+
+PRESET = Path(__file__).parents[1] / "configs" / "wmt14.py"
+VOCABULARY = 37_000
+ROW_LENGTH = 128  # source and target positions a row
+
+Axes = tuple[int, int, int]  # sizes of the mesh's axes data, fsdp and tensor
+FIXED_BATCH: list[Axes] = [
+    *((n, 1, 1) for n in (1, 2, 4, 8, 16, 32, 64, 128, 256)),
+    *((n, 8, 1) for n in (1, 2, 4, 8, 16, 32)),
+    *((1, 64, 1), (1, 256, 1)),
+    *((1, 1, 8), (8, 1, 8), (32, 1, 8), (64, 2, 2)),
+]
+GROWING_BATCH: list[Axes] = [(256, 1, 1), (32, 8, 1), (1, 256, 1), (32, 1, 8)]
+
+# Assumptions, round on purpose. Peaks are the vendors'; measure what a step attains on one device.
+COMPUTE_SHARE = 0.4  # of the matrix units' peak
+LINK_SHARE = 0.8  # of a link's bandwidth
+CALL_SECONDS = 10e-6  # to start one collective
+MIB = 2**20
+
+# The partitioned program -----------------------------------------------------------------------
+
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+ARRAY = re.compile(r"(pred|[a-z]+(\d+)\w*)\[([\d,]*)\]")
+INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*?) ([\w-]+)\((.*?)\)(.*)$")
+
+
+class Instruction(NamedTuple):
+    """A line of HLO text."""
+
+    name: str
+    type: str  # of the result, such as "bf16[8,64]{1,0}" or a tuple of such
+    opcode: str
+    operands: tuple[str, ...]  # names
+    attributes: str
+    in_entry: bool  # not in a loop's body, a reduction or such
+
+
+class Collective(NamedTuple):
+    """A collective operation of the program."""
+
+    kind: str  # one of KINDS
+    size: int  # bytes: of the whole array, which is what all-gather makes, reduce-scatter takes
+    group: tuple[int, ...]  # the devices that take part together: the first of the groups
+    calls: int = 1  # a step
+
+    @property
+    def sent(self) -> float:
+        """Bytes that a device sends in one call, by ring algorithms."""
+        n = len(self.group)
+        if self.kind == "collective-permute":
+            return self.size
+        return self.size * (n - 1) / n * (2 if self.kind == "all-reduce" else 1)
+
+
+def parse(text: str) -> dict[str, Instruction]:
+    """The instructions of an HLO module's text, by name; names are unique in a module."""
+    instructions, in_entry = {}, False
+    for line in text.splitlines():
+        if line.endswith("{"):
+            in_entry = line.startswith("ENTRY")
+        elif found := INSTRUCTION.match(line):
+            name, kind, opcode, inside, attributes = found.groups()
+            operands = tuple(re.findall(r"%([\w.-]+)", inside))
+            instructions[name] = Instruction(name, kind, opcode, operands, attributes, in_entry)
+    return instructions
+
+
+def type_bytes(text: str) -> int:
+    """Bytes of an HLO type: "bf16[8,64]{1,0}" is 1,024; a tuple is the sum of its parts."""
+    bits = 0
+    for kind, digits, dimensions in ARRAY.findall(text):
+        size = math.prod(int(d) for d in dimensions.split(",") if d)
+        bits += size * (8 if kind == "pred" else int(digits))
+    return bits // 8
+
+
+def first_group(attributes: str, devices: int) -> tuple[int, ...]:
+    """The devices of the first of a collective's groups, from any way of writing them.
+
+    Ways: {{0,1},{2,3}} as it is; [2,4]<=[8] and [2,4]<=[4,2]T(1,0), rows of a transposed iota; and
+    mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}, axes of a mesh of such an iota.
+    """
+    if listed := re.search(r"source_target_pairs=\{(.*?)\}\}", attributes):
+        pairs = (tuple(map(int, pair)) for pair in re.findall(r"(\d+),(\d+)", listed[1]))
+        return next((pair for pair in pairs if pair[0] != pair[1]), (0,))
+    if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", attributes):
+        return tuple(map(int, listed[1].split(",")))
+    if rows := re.search(r"replica_groups=\[(\d+),(\d+)\]<=(\[[^ ]+)", attributes):
+        return tuple(_iota(rows[3]).reshape(int(rows[1]), int(rows[2]))[0].tolist())
+    mesh = re.search(
+        r"replica_groups=mesh\[([^\]]+)\](?:, device_ids=\(([^ ]+)\))? \{([^}]*)\}", attributes
+    )
+    if not mesh:
+        return tuple(range(devices))
+    sizes = {name: int(size) for name, size in re.findall(r"('\w+')=(\d+)", mesh[1])}
+    chosen = mesh[3].split(",")
+    if unknown := set(chosen) - sizes.keys():
+        raise ValueError(f"axes {unknown} of a collective's groups are no axes of {mesh[1]}.")
+    ids = _iota(mesh[2] or f"[{devices}]").reshape(list(sizes.values()))
+    return tuple(ids[tuple(slice(None) if a in chosen else 0 for a in sizes)].ravel().tolist())
+
+
+def _iota(text: str) -> np.ndarray:
+    """The flat array that [4,2]T(1,0) stands for: 0 to 7 as 4 rows of 2, transposed."""
+    shape, _, order = text.strip(",").partition("T")
+    sizes = [int(n) for n in re.findall(r"\d+", shape)]
+    ids = np.arange(math.prod(sizes)).reshape(sizes)
+    return ids.transpose([int(n) for n in re.findall(r"\d+", order)] or None).ravel()
+
+
+def collectives(text: str, devices: int) -> list[Collective]:
+    """The collectives of a partitioned program's text.
+
+    An all-reduce of which only a device's own share is used counts as a reduce-scatter. Equal
+    collectives are joined.
+
+    Raises:
+      ValueError: one stands in a loop, such as that of accumulation: how often is not read.
+    """
+    instructions = parse(text)
+    users: dict[str, list[Instruction]] = {}
+    for instruction in instructions.values():
+        for operand in instruction.operands:
+            users.setdefault(operand, []).append(instruction)
+    found: Counter[tuple[str, int, tuple[int, ...]]] = Counter()
+    for instruction in instructions.values():
+        kind = instruction.opcode.removesuffix("-start")
+        if kind not in KINDS:
+            continue
+        group = first_group(instruction.attributes, devices)
+        size = sum(type_bytes(instructions[name].type) for name in instruction.operands)
+        if kind == "all-gather":
+            size *= len(group)
+        if kind == "all-reduce" and _only_shares(instruction, users, size // len(group)):
+            kind = "reduce-scatter"
+        if not instruction.in_entry:
+            raise ValueError(
+                f"{instruction.name} stands in a loop: how often it is called is not known."
+            )
+        found[kind, size, group] += len(group) > 1
+    return [Collective(*key, calls=count) for key, count in found.items() if count]
+
+
+def _only_shares(made: Instruction, users: dict[str, list[Instruction]], share: int) -> bool:
+    """Whether all that is used of an array is slices of `share` bytes, of itself or of copies."""
+    use = users.get(made.name, [])
+    return bool(use) and all(
+        type_bytes(user.type) == share
+        if user.opcode == "dynamic-slice"
+        else user.opcode == "copy" and _only_shares(user, users, share)
+        for user in use
+    )
+
+
+# Machines --------------------------------------------------------------------------------------
+
+NODE = 8  # GPUs of a node
+NVLINK = 450e9  # bytes/s a GPU in each direction
+INFINIBAND = 50e9  # bytes/s a GPU: 400 Gb/s
+ICI = 50e9  # bytes/s of one of a chip's four links in each direction
+TORUS = 16  # chips a side of a v5e pod; smaller slices have links, but no wrap-around
+
+
+def h100_rate(group: Sequence[int], devices: int) -> float:
+    """Bytes/s of a ring over GPUs: of NVLink, or of its members' adapters in a node of 8.
+
+    A ring that leaves a node does so once, in as many parts as the node has members of it: each
+    part takes its own GPU's adapter.
+    """
+    nodes = {device // NODE for device in group}
+    return NVLINK if len(nodes) == 1 else min(NVLINK, INFINIBAND * len(group) / len(nodes))
+
+
+def torus_rate(group: Sequence[int], devices: int) -> float:
+    """Bytes/s of rings over a slice of a v5e pod, devices in rows of `slice_shape`'s width.
+
+    Along each side on which it extends, a group has one link, two where 16 chips close a ring;
+    groups that are interleaved share them.
+    """
+    rate = 0.0
+    _, width = slice_shape(devices)
+    for places in ({d % width for d in group}, {d // width for d in group}):
+        if len(places) > 1:
+            stride = (max(places) - min(places)) / (len(places) - 1)
+            closed = len(places) * stride == TORUS
+            rate += ICI * (2 if closed else 1) / stride
+    return rate
+
+
+def slice_shape(devices: int) -> tuple[int, int]:
+    """Rows and columns of chips: 2x4 of 8, 16x16 of 256."""
+    rows = 2 ** (int(math.log2(devices)) // 2)
+    return rows, devices // rows
+
+
+class Machine(NamedTuple):
+    """What a device has; rates as the vendors print them."""
+
+    name: str
+    flops: float  # FLOP/s, dense bfloat16
+    memory_rate: float  # bytes/s to the device's own memory
+    link_rate: Callable[[Sequence[int], int], float]  # (group, devices) to bytes/s
+
+
+H100 = Machine("H100", DEVICE_PEAKS["NVIDIA H100"][0], 3.35e12, h100_rate)
+V5E = Machine("v5e", DEVICE_PEAKS["TPU v5 lite"][0], 819e9, torus_rate)
+
+# Measuring -------------------------------------------------------------------------------------
+
+
+class Plan(NamedTuple):
+    """What a compiled step says; bytes and FLOPs of one device."""
+
+    size: str  # base or big
+    mesh: Axes
+    rows: int  # of ROW_LENGTH source and target positions
+    parameters: int  # bytes
+    optimizer: int  # bytes
+    temporary: int  # bytes at the peak, as the CPU's compiler plans them
+    flops: float  # by XLA's count
+    closed_form: float  # FLOPs by training/cost.py, over the devices
+    collectives: list[Collective]
+
+    @property
+    def devices(self) -> int:
+        """Of the mesh."""
+        return math.prod(self.mesh)
+
+    def compute_seconds(self, machine: Machine) -> float:
+        """Matrix products at COMPUTE_SHARE of the peak, and Adam at the memory's rate."""
+        # Read: gradient, parameters, moments. Written: parameters, moments.
+        update = 3 * self.parameters + 2 * self.optimizer
+        return self.flops / (COMPUTE_SHARE * machine.flops) + update / machine.memory_rate
+
+    def link_seconds(self, machine: Machine) -> float:
+        """All collectives, one after the other, without the time to start them."""
+        return sum(
+            c.calls * c.sent / (LINK_SHARE * machine.link_rate(c.group, self.devices))
+            for c in self.collectives
+        )
+
+    def step_seconds(self, machine: Machine) -> tuple[float, float]:
+        """(links and compute overlap, they alternate and no two collectives are joined)."""
+        compute, links = self.compute_seconds(machine), self.link_seconds(machine)
+        starts = CALL_SECONDS * sum(c.calls for c in self.collectives)
+        return max(compute, links), compute + links + starts
+
+
+def measure(size: str, mesh_axes: Axes, rows: int, dumps: Path) -> Plan:
+    """Compiles one step; `dumps` is where XLA writes the passes that XLA_FLAGS names."""
+    shutil.rmtree(dumps)
+    dumps.mkdir()
+    config = load_config(f"{PRESET}:{size}", {"model.dtype": "bfloat16"})
+    mesh = make_mesh(MeshConfig(*mesh_axes), jax.devices()[: math.prod(mesh_axes)])
+    shape = BatchShape(rows, ROW_LENGTH, ROW_LENGTH)
+    program = compile_program(config, mesh, VOCABULARY, shape)
+    compiled: Any = program.train_step  # a jax.stages.Compiled
+    every_row = training_flops(config.model, padded_vocabulary(VOCABULARY), *shape[1:])
+    return Plan(
+        size,
+        mesh_axes,
+        rows,
+        bytes_held(program.state.params),
+        bytes_held(program.state.opt_state),
+        compiled.memory_analysis().temp_size_in_bytes,
+        compiled.cost_analysis()["flops"],
+        rows * every_row / mesh.size,
+        collectives(partitioned(dumps), mesh.size) if mesh.size > 1 else [],
+    )
+
+
+def bytes_held(tree: Any) -> int:
+    """Bytes of one device's share of arrays, or of abstract arrays, with shardings."""
+    return sum(
+        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
+    )
+
+
+def partitioned(dumps: Path) -> str:
+    """The text of the step as the partitioner left it. Raises FileNotFoundError: no dump of it."""
+    found = sorted(dumps.glob("*jit_train_step*after_spmd-partitioning*"))
+    if not found:
+        raise FileNotFoundError("XLA dumped no spmd-partitioning pass: did its name change?")
+    return found[-1].read_text()
+
+
+# Tables ----------------------------------------------------------------------------------------
+
+
+def held_and_sent(plans: list[Plan]) -> Iterator[str]:
+    """Lines of the table of what a device holds, computes and sends in a step."""
+    kinds = [k for k in KINDS if any(c.kind == k for plan in plans for c in plan.collectives)]
+    yield (
+        "| devices | data, fsdp, tensor | rows | parameters, MiB | optimizer, MiB | temporary, MiB "
+        "| GFLOPs | of closed form |" + "".join(f" {kind}, MiB (calls) |" for kind in kinds)
+    )
+    yield "|" + "---|" * (8 + len(kinds))
+    for plan in plans:
+        cells = [
+            *_which(plan),
+            *(f"{b / MIB:,.0f}" for b in (plan.parameters, plan.optimizer, plan.temporary)),
+            f"{plan.flops / 1e9:,.0f}",
+            f"{plan.flops / plan.closed_form:.2f}",
+            *(_sent(plan.collectives, kind) for kind in kinds),
+        ]
+        yield f"| {' | '.join(cells)} |"
+
+
+def _which(plan: Plan) -> list[str]:
+    return [str(plan.devices), ", ".join(map(str, plan.mesh)), f"{plan.rows:,}"]
+
+
+def _sent(found: list[Collective], kind: str) -> str:
+    calls = sum(c.calls for c in found if c.kind == kind)
+    sent = sum(c.calls * c.sent for c in found if c.kind == kind)
+    return f"{sent / MIB:,.0f} ({calls})" if calls else "-"
+
+
+def times(plans: list[Plan], one: Plan | None, machines: Sequence[Machine]) -> Iterator[str]:
+    """Lines of the table of predicted times; efficiency is rows a second a device over `one`'s."""
+    yield "| devices | data, fsdp, tensor | rows |" + "".join(
+        f" {m.name}: compute, ms | links, ms | step, ms | efficiency |" for m in machines
+    )
+    yield "|" + "---|" * (3 + 4 * len(machines))
+    for plan in plans:
+        cells = _which(plan)
+        for machine in machines:
+            steps = plan.step_seconds(machine)
+            cells += [
+                _milliseconds(plan.compute_seconds(machine)),
+                _milliseconds(plan.link_seconds(machine)),
+                " to ".join(_milliseconds(t) for t in steps),
+                " to ".join(f"{efficiency(plan, one, machine, t):.0%}" for t in steps if one),
+            ]
+        yield f"| {' | '.join(cells)} |"
+
+
+def efficiency(plan: Plan, one: Plan, machine: Machine, seconds: float) -> float:
+    """Rows a second a device, over those of `one` device."""
+    alone = one.rows / one.compute_seconds(machine)
+    return plan.rows / seconds / plan.devices / alone
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:,.3g}" if seconds < 1 else f"{seconds * 1e3:,.0f}"
+
+
+# The command -----------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Compiles what is not in the cache, and prints the tables."""
+    options = _options()
+    counts = [int(n) for n in options.devices.split(",")]
+    fixed = [(mesh, options.rows) for mesh in FIXED_BATCH]
+    growing = [(mesh, options.rows_a_device * math.prod(mesh)) for mesh in GROWING_BATCH]
+    wanted = [
+        (mesh, rows)
+        for mesh, rows in fixed + growing
+        if math.prod(mesh) in counts and rows and rows % (mesh[0] * mesh[1]) == 0
+    ]
+    wanted.sort(key=lambda pair: (pair[1] > options.rows, math.prod(pair[0])))
+    print(f"JAX {jax.__version__}, bfloat16, rows of {ROW_LENGTH} and {ROW_LENGTH} positions.\n")
+    with tempfile.TemporaryDirectory() as folder:
+        dumps = Path(folder)
+        prepare_xla(max(counts), dumps)
+        for size in options.sizes.split(","):
+            plans = [cached(options.cache, size, mesh, rows, dumps) for mesh, rows in wanted]
+            one = next((plan for plan in plans if plan.devices == 1), None)
+            print(f"### {size}: what a device holds, computes and sends in a step\n")
+            print(*held_and_sent(plans), "", sep="\n")
+            print(f"### {size}: predicted times of a step\n")
+            print(*times(plans, one, (H100, V5E)), "", sep="\n")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", default="base,big", help="of the preset configs/wmt14.py")
+    parser.add_argument("--devices", default="1,2,4,8,16,32,64,128,256", help="numbers of devices")
+    parser.add_argument("--rows", type=int, default=256, help="of the fixed batch")
+    parser.add_argument("--rows-a-device", type=int, default=32, help="growing batch; 0: none")
+    parser.add_argument("--cache", type=Path, help="JSON: what stands there is not compiled again")
+    return parser.parse_args()
+
+
+def prepare_xla(devices: int, dumps: Path) -> None:
+    """Before JAX first looks for devices, which is when XLA reads its flags."""
+    flags = (
+        f"--xla_force_host_platform_device_count={devices} --xla_dump_to={dumps} "
+        "--xla_dump_hlo_module_re=jit_train_step --xla_dump_hlo_pass_re=spmd-partitioning"
+    )
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_compilation_cache", False)  # nothing is dumped from there
+
+
+def cached(cache: Path | None, size: str, mesh: Axes, rows: int, dumps: Path) -> Plan:
+    """The plan from the cache's file, or measured now and written there."""
+    known = json.loads(cache.read_text()) if cache and cache.exists() else {}
+    name = f"{size} {mesh} {rows}"
+    if name not in known:
+        print(f"compiling {name}", file=sys.stderr)
+        known[name] = measure(size, mesh, rows, dumps)
+        if cache:
+            cache.write_text(json.dumps(known))
+        jax.clear_caches()
+    plan = Plan(*known[name])
+    return plan._replace(collectives=[Collective(*c) for c in plan.collectives])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""Several processes as one run, by JAX's own runtime.
+
+Each runs the same command; what one alone may do (write files, read standard input) process 0 does.
+JAX is imported when needed: a command's help does without.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from transformer_jax.errors import ConfigError, UserError
+
+HEARTBEAT_SECONDS = 20  # after which a silent process counts as gone; JAX's default is 100
+JOINING_SECONDS = 300
+
+T = TypeVar("T")
+
+# What schedulers say of a job's processes: how many, or their names.
+CLUSTERS = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "TPU_WORKER_HOSTNAMES", "MEGASCALE_NUM_SLICES")
+
+
+def join(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
+    """Makes this process one of several, before JAX's first use; alone, it does nothing.
+
+    Args:
+      coordinator: HOST:PORT on which process 0 listens. None: what SLURM, Open MPI or a TPU
+        pod say in the environment; where they say nothing, this process is alone.
+      num_processes: how many there are.
+      process_id: which this one is, from 0.
+
+    Raises:
+      ConfigError: some of the three are missing, or cannot be.
+    """
+    given = (coordinator, num_processes, process_id)
+    if all(value is None for value in given):
+        if not any(_several(os.environ.get(name, "")) for name in CLUSTERS):
+            return
+    elif coordinator is None or num_processes is None or process_id is None:
+        raise ConfigError(
+            "--coordinator, --num_processes and --process_id belong together: where "
+            "process 0 listens, how many processes there are, and which this one is."
+        )
+    elif not 0 <= process_id < num_processes or ":" not in coordinator:
+        raise ConfigError(
+            f"--coordinator={coordinator} --num_processes={num_processes} "
+            f"--process_id={process_id}: the address is HOST:PORT, process ids are 0 to "
+            "--num_processes - 1."
+        )
+    _tell_of_lost_processes_in_one_line()
+    import jax
+
+    jax.distributed.initialize(
+        coordinator,
+        num_processes,
+        process_id,
+        initialization_timeout=JOINING_SECONDS,
+        heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        shutdown_timeout_seconds=HEARTBEAT_SECONDS,
+    )
+
+
+def _several(value: str) -> bool:
+    """Whether a scheduler's variable means more than one process."""
+    return int(value) > 1 if value.isdecimal() else "," in value
+
+
+LOST = (
+    "transformer-jax: another process of this run is gone, and this one stops. Start them all "
+    "again: a run goes on from its last checkpoint."
+)
+# Where a process misses another, JAX's client aborts it from C++, with a stack trace.
+FILTER = """
+import sys
+for line in iter(sys.stdin.buffer.readline, b""):
+    lost = b"Terminating process because the JAX distributed service" in line
+    sys.stderr.buffer.write((sys.argv[1] + "\\n").encode() if lost else line)
+    sys.stderr.flush()
+    if lost:
+        sys.stdin.buffer.read()
+"""
+
+
+def _tell_of_lost_processes_in_one_line() -> None:
+    """From now on standard error passes a small process that shortens JAX's last words."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    command = [sys.executable, "-S", "-c", FILTER, LOST]
+    passing = subprocess.Popen(command, stdin=subprocess.PIPE)
+    assert passing.stdin is not None
+    os.dup2(passing.stdin.fileno(), sys.stderr.fileno())
+    passing.stdin.close()
+
+
+def count() -> int:
+    """How many processes make up this run."""
+    jax = sys.modules.get("jax")
+    return 1 if jax is None or not jax.distributed.is_initialized() else jax.process_count()
+
+
+def index() -> int:
+    """Which process this is, from 0."""
+    return 0 if count() == 1 else sys.modules["jax"].process_index()
+
+
+def is_first() -> bool:
+    """Whether this process writes files and reports."""
+    return index() == 0
+
+
+def gather(value: Any) -> list[Any]:
+    """The value of each process, in their order, on all of them; every process must call it.
+
+    Args:
+      value: what JSON can hold.
+    """
+    if count() == 1:
+        return [value]
+    import numpy as np
+    from jax.experimental import multihost_utils
+
+    mine = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    lengths = multihost_utils.process_allgather(np.array(mine.size))
+    padded = np.zeros(1 << int(lengths.max() - 1).bit_length(), np.uint8)  # few shapes to compile
+    padded[: mine.size] = mine
+    rows = multihost_utils.process_allgather(padded)
+    texts = (bytes(row[:length]) for row, length in zip(rows, lengths, strict=True))
+    return [json.loads(text) for text in texts]
+
+
+def first_does(action: Callable[[], T]) -> T:
+    """What `action` gives on process 0, where alone it is called; every process must call this.
+
+    Raises:
+      UserError: process 0 raised one.
+    """
+    if count() == 1:
+        return action()
+    value, wrong = None, None
+    if is_first():
+        try:
+            value = action()
+        except UserError as error:
+            wrong = error
+    value, message = gather([value, str(wrong) if wrong else None])[0]
+    if message is not None:
+        raise wrong or UserError(message)
+    return value
+
+
+def first_goes_ahead(action: Callable[[], T]) -> T:
+    """Calls `action` on process 0, then on the others: what it keeps in the cache, they find."""
+    if count() == 1 or is_first():
+        try:
+            return action()
+        finally:
+            gather(None)
+    gather(None)
+    return action()
+
+
+def leave(status: int, error: BaseException | None = None) -> None:
+    """Ends this process at once where there are others; alone, it does nothing.
+
+    After a failure nobody may wait: JAX's shutdown has a barrier that the others never reach.
+
+    Args:
+      status: of the exit.
+      error: what went wrong, where it was not yet said.
+    """
+    if count() == 1:
+        return
+    if error is not None:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        print(
+            f"transformer-jax: process {index()} of {count()} stops, as the run cannot go on "
+            f"without all of them: {type(error).__name__}: {reason} Start them again: a run goes "
+            "on from its last checkpoint.",
+            file=sys.stderr,
+        )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
