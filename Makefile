@@ -9,11 +9,12 @@ READY := $(VENV)/.ready
 # Its presence says that an installation began and did not end.
 BEGUN := $(VENV)/.begun
 
-.PHONY: help demo test lint format clean
+.PHONY: help demo test survive lint format clean
 
 help:
 	@echo "make demo    train on the built-in corpus, translate, score, plot (a few minutes)"
 	@echo "make test    the test suite (PYTHON=python3.12 for another Python, ARGS=... for pytest)"
+	@echo "make survive kill runs again and again, and see that nothing is lost (20 minutes)"
 	@echo "make lint    ruff and mypy, as CI and pre-commit run them"
 	@echo "make format  let ruff rewrite what it can"
 	@echo "make clean   remove caches and build leftovers (not runs, not environments)"
@@ -25,6 +26,9 @@ demo: $(READY)
 
 test: $(READY)
 	@$(RUN) -m pytest -q -n $(WORKERS) $(ARGS)
+
+survive: $(READY)
+	@$(RUN) benchmarks/survive.py $(ARGS)
 
 lint: $(READY)
 	@$(RUN) -m ruff check .

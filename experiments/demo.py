@@ -11,15 +11,15 @@ import sys
 import time
 from pathlib import Path
 
-from transformer_jax.command_line import Flag, exit_status, parse_flags, set_up_logs
-from transformer_jax.config_files import load_config, split_overrides
+from transformer_jax.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.config_files import load_config
 from transformer_jax.reporting.metrics import read_metrics
 from transformer_jax.reporting.plots import plot_curves
 
 log = logging.getLogger("experiments.demo")
 CONFIG = Path(__file__).parent.parent / "configs" / "demo.py"
 WORKDIR = Flag("workdir", str, "FOLDER", "the run's folder", default="runs/demo")
-SENTENCE = "Yesterday the old teacher bought a big house because his daughter likes the garden."
+SENTENCE = "Yesterday the old teacher bought a big house because his daughter is working."
 
 
 def main() -> None:
@@ -28,10 +28,10 @@ def main() -> None:
     from transformer_jax.evaluation.evaluate import evaluate
     from transformer_jax.training.loop import train
 
-    arguments, overrides = split_overrides(sys.argv[1:])
-    workdir = parse_flags("demo", [WORKDIR], arguments)["workdir"]
+    values = parse_experiment("demo", __doc__, [WORKDIR])
+    workdir = values["workdir"]
     start = time.monotonic()
-    train(load_config(str(CONFIG), overrides), workdir)
+    train(load_config(str(CONFIG), values["overrides"]), workdir)
     log.info("trained in %.0f s", time.monotonic() - start)
     evaluate(workdir, examples=6)
     print(f"\nsource      {SENTENCE}")

@@ -15,8 +15,8 @@ import sys
 import time
 from pathlib import Path
 
-from transformer_jax.command_line import Flag, exit_status, parse_flags, set_up_logs
-from transformer_jax.config_files import load_config, split_overrides
+from transformer_jax.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.config_files import load_config
 
 log = logging.getLogger("experiments.multi30k")
 CONFIG = Path(__file__).parent.parent / "configs" / "multi30k.py"
@@ -32,11 +32,10 @@ def main() -> None:
     from transformer_jax.training.checkpoints import average
     from transformer_jax.training.loop import train
 
-    arguments, overrides = split_overrides(sys.argv[1:])
-    values = parse_flags("multi30k", FLAGS, arguments)
+    values = parse_experiment("multi30k", __doc__, FLAGS)
     workdir = values["workdir"]
     start = time.monotonic()
-    train(load_config(str(CONFIG), overrides), workdir)
+    train(load_config(str(CONFIG), values["overrides"]), workdir)
     minutes = (time.monotonic() - start) / 60
     average(workdir, values["last"])
     rows = []

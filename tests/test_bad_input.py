@@ -1,6 +1,9 @@
 """A user's mistakes, through the real command line: exit status 2, one line, nothing touched."""
 
+import gzip
 import io
+import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -288,7 +291,7 @@ def there_is_no_run(box: Sandbox) -> Sequence[str]:
     return box.uses("translate")
 
 
-@case("--checkpoint=41 is not there. Valid: latest, best, average, 30, 35, 40.")
+@case("--checkpoint=41 is not there. Valid: latest, best, 30, 35, 40.")
 def checkpoint_is_unknown(box: Sandbox) -> Sequence[str]:
     box.trained()
     return box.uses("evaluate", "--checkpoint=41")
@@ -358,3 +361,490 @@ def split_is_unknown(box: Sandbox) -> Sequence[str]:
 @case("data.source='files' needs no preparation")
 def nothing_is_to_be_prepared(box: Sandbox) -> Sequence[str]:
     return ["prepare", f"--config={box.preset}", f"--config.data.path={box.corpus}"]
+
+
+# More of the corpus ------------------------------------------------------------------------------
+
+
+def with_training_file(box: Sandbox, content: bytes, name: str = "train.en") -> Sequence[str]:
+    (box.corpus / "train.en").unlink()
+    (box.corpus / name).write_bytes(content)
+    return box.train()
+
+
+@case("data.path='{tmp}/preset.py' is not a folder")
+def corpus_folder_is_a_file(box: Sandbox) -> Sequence[str]:
+    return [*box.train(), f"--config.data.path={box.preset}"]
+
+
+@case("{tmp}/corpus/train.en, line 2: not UTF-8")
+def file_is_binary(box: Sandbox) -> Sequence[str]:
+    return with_training_file(box, bytes(range(256)) * 9)
+
+
+@case("{tmp}/corpus/train.en, line 1: not UTF-8", "iconv -t UTF-8")
+def file_is_utf16(box: Sandbox) -> Sequence[str]:
+    text = (box.corpus / "train.en").read_text()
+    return with_training_file(box, text.encode("utf-16"))
+
+
+@case("{tmp}/corpus/train.en is empty")
+def file_is_a_byte_order_mark(box: Sandbox) -> Sequence[str]:
+    return with_training_file(box, b"\xef\xbb\xbf")
+
+
+@case("{tmp}/corpus/train.en, line 1: not UTF-8")
+def gzip_has_no_suffix(box: Sandbox) -> Sequence[str]:
+    return with_training_file(box, gzip.compress((box.corpus / "train.en").read_bytes()))
+
+
+@case("{tmp}/corpus/train.en.gz is not a whole gzip file")
+def gzip_is_cut_off(box: Sandbox) -> Sequence[str]:
+    whole = gzip.compress((box.corpus / "train.en").read_bytes())
+    return with_training_file(box, whole[: len(whole) // 2], "train.en.gz")
+
+
+@case("{tmp}/corpus/train.en.gz is not a whole gzip file: CRC check failed")
+def gzip_is_damaged(box: Sandbox) -> Sequence[str]:
+    whole = bytearray(gzip.compress((box.corpus / "train.en").read_bytes()))
+    whole[-6] ^= 1
+    return with_training_file(box, bytes(whole), "train.en.gz")
+
+
+@case("{tmp}/corpus/train.en.gz is empty")
+def gzip_holds_nothing(box: Sandbox) -> Sequence[str]:
+    return with_training_file(box, gzip.compress(b""), "train.en.gz")
+
+
+@case("{tmp}/corpus/train.en: no such file, nor train.en.gz")
+def file_is_a_folder(box: Sandbox) -> Sequence[str]:
+    (box.corpus / "train.en").unlink()
+    (box.corpus / "train.en").mkdir()
+    return box.train()
+
+
+@case("{tmp}/corpus/train.en: no such file, nor train.en.gz")
+def file_is_a_link_to_itself(box: Sandbox) -> Sequence[str]:
+    (box.corpus / "train.en").unlink()
+    (box.corpus / "train.en").symlink_to("train.en")
+    return box.train()
+
+
+@case("{tmp}/corpus/train.en: no such file, nor train.en.gz")
+def file_is_a_pipe_that_nobody_writes(box: Sandbox) -> Sequence[str]:
+    (box.corpus / "train.en").unlink()
+    os.mkfifo(box.corpus / "train.en")
+    return box.train()
+
+
+@case("{tmp}/corpus/train.en/old.en: no such file")
+def stem_is_below_a_file(box: Sandbox) -> Sequence[str]:
+    return box.train("data.train=train.en/old")
+
+
+@case("The training split has no text to make a vocabulary of: check data.path")
+def training_text_is_blank(box: Sandbox) -> Sequence[str]:
+    for suffix in ("en", "de"):
+        (box.corpus / f"train.{suffix}").write_text("\n \n")
+    return box.train()
+
+
+@case("No pair can be trained on", "300 have an empty side")
+def one_side_is_blank(box: Sandbox) -> Sequence[str]:
+    return with_training_file(box, b"\n" * 300)
+
+
+@case("vocabulary.size=400 is more than the training text supports")
+def training_text_is_one_pair(box: Sandbox) -> Sequence[str]:
+    for suffix in ("en", "de"):
+        (box.corpus / f"train.{suffix}").write_text("A dog.\n")
+    return box.train()
+
+
+@case("{tmp}/corpus: Is a directory; name a SentencePiece .model file")
+def vocabulary_file_is_a_folder(box: Sandbox) -> Sequence[str]:
+    return box.train(f"vocabulary.path={box.corpus}")
+
+
+# More of the config ------------------------------------------------------------------------------
+
+
+def with_preset(box: Sandbox, content: str) -> Sequence[str]:
+    box.preset.write_text(content)
+    return box.train()
+
+
+@case("--config={tmp}/corpus: there is no such file")
+def config_file_is_a_folder(box: Sandbox) -> Sequence[str]:
+    return ["train", f"--config={box.corpus}", f"--workdir={box.run}"]
+
+
+@case("preset.py", "SyntaxError: source code string cannot contain null bytes")
+def config_file_is_binary(box: Sandbox) -> Sequence[str]:
+    return with_preset(box, "\0\1\2")
+
+
+@case("preset.py has no function get_config")
+def config_file_is_empty(box: Sandbox) -> Sequence[str]:
+    return with_preset(box, "")
+
+
+@case("preset.py, line 1: ValueError: several lines")
+def config_file_fails_at_length(box: Sandbox) -> Sequence[str]:
+    return with_preset(box, "raise ValueError('several\\n\\nlines')")
+
+
+@case("preset.py, line 2: RecursionError")
+def config_file_calls_itself(box: Sandbox) -> Sequence[str]:
+    return with_preset(box, "def get_config():\n    return get_config()\n")
+
+
+@case("3 is not a key of the config")
+def config_file_has_a_number_for_a_key(box: Sandbox) -> Sequence[str]:
+    return with_preset(box, "def get_config():\n    return {3: 4}\n")
+
+
+@case("train needs --workdir=FOLDER")
+def folder_is_not_named(box: Sandbox) -> Sequence[str]:
+    return ["train", f"--config={box.preset}", "--workdir="]
+
+
+WRONG_VALUES = {
+    "model.dropout=nan": "model.dropout=nan is not in [0, 1)",
+    "model.dropout=1": "model.dropout=1.0 is not in [0, 1)",
+    "model.dropout=10%": "--config.model.dropout=10%: expected float",
+    "model.num_heads=0": "model.num_heads=0 is below 1",
+    "model.norm=": "model.norm='' is not known; valid choices: 'post', 'pre'",
+    "model=3": "model is a section of the config: name a key in it",
+    "train.steps=-5": "train.steps=-5 is below 1",
+    "train.steps=1e3": "--config.train.steps=1e3: expected int",
+    "train.steps=": "--config.train.steps=: expected int",
+    "train.steps=none": "--config.train.steps=none: expected int",
+    "train.peak_learning_rate=inf": "train.peak_learning_rate=inf is not in (0, 3.4e+38)",
+    "train.clip_norm=nan": "train.clip_norm=nan is not in (0, 3.4e+38)",
+    "train.remat=perhaps": "--config.train.remat=perhaps: expected true or false",
+    "train.accumulate_steps=1000000": "does not divide",
+    "data.train=('a',": "--config.data.train=('a',: expected a list, such as ('a','b')",
+    "data.train=()": "data.train is empty",
+    "data.tgt=en": "data.src='en', data.tgt='en' must be two different suffixes",
+    "data.path=": "data.path is not set",
+    "mesh.data=0": "mesh.data=0 must be at least 1, or -1",
+    "mesh.data=1000000": "devices; this machine has ",
+    "seed=-1": "seed=-1 is below 0",
+    "seed=1" + "0" * 30: "is above 4294967295",
+}
+
+
+def of_value(override: str) -> Case:
+    return lambda box: box.train(override)
+
+
+CASES |= {
+    f"value {override[:40]}": (of_value(override), [said])
+    for override, said in WRONG_VALUES.items()
+}
+
+
+# More of the run's folder ------------------------------------------------------------------------
+
+
+def with_file_of_the_run(box: Sandbox, name: str, content: str | bytes | None) -> Path:
+    """A run of which one file holds something else; None: nothing, as it is a folder."""
+    path = box.trained() / name
+    path.unlink()
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def with_config_of_the_run(box: Sandbox, section: str, **values: object) -> Sequence[str]:
+    path = box.trained() / "config.json"
+    tree = json.loads(path.read_text())
+    tree.setdefault(section, {}).update(values)
+    path.write_text(json.dumps(tree))
+    return box.uses("translate")
+
+
+@case("{tmp}/run/config.json cannot be read: model.window is not a key of the config")
+def run_is_of_a_newer_version(box: Sandbox) -> Sequence[str]:
+    return with_config_of_the_run(box, "model", window=3)
+
+
+@case("{tmp}/run/config.json cannot be read: serving is not a key of the config")
+def run_is_of_a_newer_version_with_another_section(box: Sandbox) -> Sequence[str]:
+    return with_config_of_the_run(box, "serving", port=80)
+
+
+@case("{tmp}/run/config.json cannot be read: model.d_model='16' is of type str; expected int")
+def config_of_the_run_has_a_wrong_type(box: Sandbox) -> Sequence[str]:
+    return with_config_of_the_run(box, "model", d_model="16")
+
+
+@case("model.norm='mid' is not known")
+def config_of_the_run_has_a_value_that_cannot_be(box: Sandbox) -> Sequence[str]:
+    return with_config_of_the_run(box, "model", norm="mid")
+
+
+@case("{tmp}/run/config.json cannot be read: the config is a JSON list")
+def config_of_the_run_is_a_list(box: Sandbox) -> Sequence[str]:
+    with_file_of_the_run(box, "config.json", "[]")
+    return box.train()
+
+
+@case("{tmp}/run/config.json cannot be read")
+def config_of_the_run_is_binary(box: Sandbox) -> Sequence[str]:
+    with_file_of_the_run(box, "config.json", b"\x80\x04\xff")
+    return box.train()
+
+
+@case("{tmp}/run/config.json cannot be read: the config is not JSON")
+def config_of_the_run_is_empty(box: Sandbox) -> Sequence[str]:
+    with_file_of_the_run(box, "config.json", "")
+    return box.uses("evaluate")
+
+
+@case("{tmp}/run holds no run")
+def config_of_the_run_is_a_folder(box: Sandbox) -> Sequence[str]:
+    with_file_of_the_run(box, "config.json", None)
+    return box.uses("translate")
+
+
+@case("{tmp}/run holds a run that was trained on other text")
+def fingerprint_of_the_run_is_empty(box: Sandbox) -> Sequence[str]:
+    with_file_of_the_run(box, "corpus.sha256", "")
+    return box.train("train.steps=1000")
+
+
+@case("{tmp}/run/vocabulary.model: Is a directory")
+def vocabulary_of_the_run_is_a_folder(box: Sandbox) -> Sequence[str]:
+    with_file_of_the_run(box, "vocabulary.model", None)
+    return box.uses("translate")
+
+
+@case("{tmp}/run/vocabulary.model: No such file or directory")
+def vocabulary_of_the_run_is_missing(box: Sandbox) -> Sequence[str]:
+    (box.trained() / "vocabulary.model").unlink()
+    return box.uses("average", "--last=2")
+
+
+@case("{tmp}/run has no checkpoint yet")
+def checkpoints_of_the_run_are_a_file(box: Sandbox) -> Sequence[str]:
+    shutil.rmtree(box.trained() / "checkpoints")
+    (box.run / "checkpoints").write_text("")
+    return box.uses("translate")
+
+
+@case("40 is damaged: 40.sha256.json is no manifest")
+def manifest_is_binary(box: Sandbox) -> Sequence[str]:
+    with_file_of_the_run(box, "checkpoints/40.sha256.json", b"\x80\xff")
+    return box.uses("translate")
+
+
+@case("40 is damaged: metrics/metrics does not have the SHA-256 sum that was written")
+def score_of_a_checkpoint_is_damaged(box: Sandbox) -> Sequence[str]:
+    with_file_of_the_run(box, "checkpoints/40/metrics/metrics", b"\xff")
+    return box.uses("evaluate")
+
+
+# More of using a run -----------------------------------------------------------------------------
+
+
+@case("name a command first")
+def nothing_is_asked_for(box: Sandbox) -> Sequence[str]:
+    return []
+
+
+@case("name a command first")
+def flag_stands_before_the_command(box: Sandbox) -> Sequence[str]:
+    return [f"--workdir={box.run}", "translate"]
+
+
+@case("translate needs --workdir=FOLDER")
+def run_is_not_named(box: Sandbox) -> Sequence[str]:
+    return ["translate"]
+
+
+@case("{tmp}/corpus cannot be read: Is a directory")
+def source_is_a_folder(box: Sandbox) -> Sequence[str]:
+    box.trained()
+    return box.uses("evaluate", f"--src={box.corpus}", f"--ref={box.corpus}/test.de")
+
+
+@case("{tmp}/nothing.en is empty")
+def source_is_empty(box: Sandbox) -> Sequence[str]:
+    box.trained()
+    (box.folder / "nothing.en").write_text("")
+    return box.uses("evaluate", f"--src={box.folder}/nothing.en", f"--ref={box.corpus}/test.de")
+
+
+@case("{tmp}/run/vocabulary.model, line ", "not UTF-8")
+def source_is_binary(box: Sandbox) -> Sequence[str]:
+    box.trained()
+    return box.uses("evaluate", f"--src={box.run}/vocabulary.model", f"--ref={box.preset}")
+
+
+@case("{tmp}/loop cannot be read: Too many levels of symbolic links")
+def source_is_a_link_to_itself(box: Sandbox) -> Sequence[str]:
+    box.trained()
+    (box.folder / "loop").symlink_to("loop")
+    return box.uses("evaluate", f"--src={box.folder}/loop", f"--ref={box.corpus}/test.de")
+
+
+@case("data.path='{tmp}/moved' is not a folder")
+def corpus_of_the_run_has_moved(box: Sandbox) -> Sequence[str]:
+    with_config_of_the_run(box, "data", path=f"{box.folder}/moved")
+    return box.uses("evaluate")
+
+
+@case("--sentence is blank")
+def sentence_is_blank(box: Sandbox) -> Sequence[str]:
+    box.trained()
+    return box.uses("attention", "--sentence= \t", f"--output={box.folder}/heat.png")
+
+
+WRONG_FLAGS = {
+    "translate --checkpoint=": "--checkpoint= is not there. Valid: latest, best, 30",
+    "translate --checkpoint=-1": "--checkpoint=-1 is not there",
+    "translate --checkpoint=../checkpoints/40": "--checkpoint=../checkpoints/40 is not there",
+    "translate --n_best=0": "--n_best=0 is below 1",
+    "translate --n_best=many": "--n_best=many: invalid literal for int()",
+    "translate --beam_size=4.5": "--beam_size=4.5: invalid literal for int()",
+    "translate --length_penalty=nan": "decode.length_penalty=nan is not in [0, 3.4e+38)",
+    "translate --length_penalty=-1": "decode.length_penalty=-1.0 is not in [0, 3.4e+38)",
+    "translate --length_penalty=high": "could not convert string to float: 'high'",
+    "translate --scores=maybe": "--scores=maybe",
+    "translate --beamsize=4": "Unknown command line flag 'beamsize'. Did you mean: beam_size ?",
+    "translate --src=input.en": "Unknown command line flag 'src'",
+    "translate input.en": "translate does not take 'input.en'; its flags: translate --help",
+    "evaluate --beam_size=-3": "decode.beam_size=-3 is below 1",
+    "evaluate --examples=all": "--examples=all: invalid literal for int()",
+    "evaluate --split=": "/.en: no such file",
+    "average --last=0": "--last=0: {tmp}/run has its last 3 checkpoints (30, 35, 40)",
+    "average --last=-1": "--last=-1: {tmp}/run has its last 3 checkpoints (30, 35, 40)",
+    "average --last=two": "--last=two: invalid literal for int()",
+}
+
+
+def of_flag(name: str) -> Case:
+    def make(box: Sandbox) -> Sequence[str]:
+        box.trained()
+        return box.uses(*name.split())
+
+    return make
+
+
+CASES |= {name: (of_flag(name), [said]) for name, said in WRONG_FLAGS.items()}
+
+
+# A run that somebody has edited ---------------------------------------------------------------
+
+
+@case("{tmp}/run/config.json cannot be read: the config is no JSON of a config")
+def config_of_the_run_is_too_deep(box: Sandbox) -> Sequence[str]:
+    with_file_of_the_run(box, "config.json", "[" * 100_000)
+    return box.uses("evaluate")
+
+
+@case("params cannot be restored (ValueError): it is damaged, or not of the model that")
+def config_of_the_run_is_of_another_model(box: Sandbox) -> Sequence[str]:
+    return with_config_of_the_run(box, "model", d_model=32)
+
+
+@case("{tmp}/run/corpus.sha256 cannot be read")
+def fingerprint_of_the_run_is_binary(box: Sandbox) -> Sequence[str]:
+    with_file_of_the_run(box, "corpus.sha256", b"\xff\xfe")
+    return box.train("train.steps=1000")
+
+
+@case("{tmp}/run/metrics.jsonl:1 is not metrics")
+def metrics_of_the_run_are_broken(box: Sandbox) -> Sequence[str]:
+    with_file_of_the_run(box, "metrics.jsonl", "hello\n")
+    return box.train("train.steps=1000")
+
+
+@case("{tmp}/run/metrics.jsonl cannot be read: Is a directory")
+def metrics_of_the_run_are_a_folder(box: Sandbox) -> Sequence[str]:
+    with_file_of_the_run(box, "metrics.jsonl", None)
+    return box.train("train.steps=1000")
+
+
+@case("{tmp}/run has checkpoints and no vocabulary.model")
+def vocabulary_of_the_run_is_missing_on_resume(box: Sandbox) -> Sequence[str]:
+    (box.trained() / "vocabulary.model").unlink()
+    return box.train("train.steps=1000")
+
+
+@case("Cannot write into {tmp}/run/checkpoints: it is a file")
+def checkpoints_are_a_file_on_resume(box: Sandbox) -> Sequence[str]:
+    shutil.rmtree(box.trained() / "checkpoints")
+    (box.run / "checkpoints").write_text("")
+    return box.train("train.steps=1000")
+
+
+@case("40 is damaged: 40.sha256.json is no manifest")
+def manifest_is_a_folder(box: Sandbox) -> Sequence[str]:
+    with_file_of_the_run(box, "checkpoints/40.sha256.json", None)
+    return box.uses("translate")
+
+
+@case("40/params cannot be restored (FileNotFoundError)")
+def checkpoint_without_manifest_is_damaged(box: Sandbox) -> Sequence[str]:
+    (box.trained() / "checkpoints" / "40.sha256.json").unlink()
+    shutil.rmtree(box.run / "checkpoints" / "40" / "params")
+    return box.uses("translate")
+
+
+@case("Cannot write into {tmp}/run/averages/40-last2: Not a directory")
+def averages_are_a_file(box: Sandbox) -> Sequence[str]:
+    (box.trained() / "averages").write_text("")
+    return box.uses("average", "--last=2")
+
+
+@case("No validation pair has text on both sides")
+def validation_text_is_blank(box: Sandbox) -> Sequence[str]:
+    for suffix in ("en", "de"):
+        (box.corpus / f"valid.{suffix}").write_text("\n")
+    return box.train()
+
+
+@case("train.init_from='' names no run")
+def origin_is_empty(box: Sandbox) -> Sequence[str]:
+    return [*box.train(), "--init_from="]
+
+
+@case("data.path='~nobody-has-this-name/x' is not a folder")
+def corpus_folder_is_in_the_home_of_nobody(box: Sandbox) -> Sequence[str]:
+    return [*box.train(), "--config.data.path=~nobody-has-this-name/x"]
+
+
+@case("File name too long: {tmp}/xxx")
+def folder_has_too_long_a_name(box: Sandbox) -> Sequence[str]:
+    return box.train(workdir=box.folder / ("x" * 300))
+
+
+@case("--output={tmp}/corpus: a PNG is written; name a file that ends in .png")
+def heat_map_is_a_folder(box: Sandbox) -> Sequence[str]:
+    box.trained()
+    return box.uses("attention", "--sentence=A dog.", f"--output={box.corpus}")
+
+
+@case("--output={tmp}/run/config.json: a PNG is written")
+def heat_map_would_replace_the_config(box: Sandbox) -> Sequence[str]:
+    box.trained()
+    return box.uses("attention", "--sentence=A dog.", f"--output={box.run}/config.json")
+
+
+MORE = {
+    "evaluate --examples=-3": "--examples=-3 is below 0",
+    "translate --checkpoint=" + "9" * 5000: "is not there. Valid: latest",
+    "translate --checkpoint=٤٠": "--checkpoint=٤٠ is not there",
+    "translate --beam_size=1" + "0" * 30: " is above 2147483647",
+}
+CASES |= {name[:30]: (of_flag(name), [said]) for name, said in MORE.items()}
+MORE = {
+    key + "=1" + "0" * 30: " is above 2147483647"
+    for key in ("model.d_model", "train.steps", "train.row_length", "vocabulary.size")
+}
+CASES |= {f"value {name[:40]}": (of_value(name), [said]) for name, said in MORE.items()}

@@ -2,12 +2,14 @@
 
 import difflib
 import importlib
+import io
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from transformer_jax import processes
+from transformer_jax import __version__, processes
 from transformer_jax.command_line import (
+    OVERRIDES,
     Flag,
     describe_flags,
     exit_status,
@@ -95,7 +97,7 @@ COMMANDS = {
             WORKDIR,
             Flag("sentence", str, "TEXT", "a sentence to translate", required=True),
             Flag("output", str, "FILE", "the PNG to write", default="attention.png"),
-            Flag("layer", int, "N", "of the decoder, from 0; -1 is the last", default=-1),
+            Flag("layer", int, "N", "of the decoder, from 1 (the last)"),
             CHECKPOINT,
         ),
     ),
@@ -116,6 +118,8 @@ USAGE = "python -m transformer_jax COMMAND --FLAG=VALUE ..."
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; returns the exit status: 0, 2 on a user's mistake."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # the arrow in "en→de", in any locale
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = exit_status(lambda: run(list(sys.argv[1:] if arguments is None else arguments)))
     except Exception as error:
@@ -131,6 +135,9 @@ def run(arguments: list[str]) -> None:
     name, *rest = arguments or [""]
     if name in ("-h", "--help", "help"):
         print(program_help())
+        return
+    if name == "--version":
+        print(f"transformer-jax {__version__}")
         return
     command = find_command(name)
     if "-h" in rest or "--help" in rest:
@@ -170,7 +177,7 @@ def read_values(name: str, command: Command, arguments: list[str]) -> dict[str, 
 
     others, overrides = split_overrides(arguments)
     values = parse_flags(name, command.flags, others)
-    if init_from := values.pop("init_from", None):
+    if (init_from := values.pop("init_from", None)) is not None:
         overrides["train.init_from"] = init_from
     config = load_config(values["config"], overrides)
     return {"data": config.data} if name == "prepare" else values | {"config": config}
@@ -192,9 +199,7 @@ def command_help(name: str, command: Command) -> str:
         describe_flags(command.flags),
     ]
     if CONFIG in command.flags:
-        lines.append(
-            f"  {'--config.KEY=VALUE':<26}overrides a key, such as --config.model.num_heads=4"
-        )
+        lines.append(f"  {OVERRIDES}")
     return "\n".join(lines)
 
 

@@ -16,7 +16,13 @@ from absl import flags
 from transformer_jax.errors import Interrupted, UserError
 
 INTERRUPTED = 128 + 2  # SIGINT, as shells report it
+OVERRIDES = f"{'--config.KEY=VALUE':<26}overrides a key, such as --config.model.num_heads=4"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+OUT_OF_MEMORY = (
+    "The device has too little memory. Raise train.accumulate_steps, set train.remat=true or "
+    "divide the model by mesh.fsdp (none of which changes a run's results); for translation, lower "
+    "decode.tokens_per_batch."
+)
 BROKEN_PIPE = 128 + 13  # SIGPIPE
 
 DEFINE: dict[type, Callable[..., object]] = {
@@ -41,8 +47,8 @@ class Flag(NamedTuple):
 def exit_status(action: Callable[[], object]) -> int:
     """Calls `action`: 0 on success, 2 with one line on a user's mistake; anything else is raised.
 
-    A full disk is one line and 2 as well. An interrupt and a reader that closed standard output
-    end quietly, with the shell's status.
+    A full disk and a full device are one line and 2 as well. An interrupt and a reader that closed
+    standard output end quietly, with the shell's status.
     """
     try:
         action()
@@ -61,18 +67,45 @@ def exit_status(action: Callable[[], object]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return BROKEN_PIPE
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            print(f"transformer-jax: {error.strerror}: {error.filename}", file=sys.stderr)
+            return 2
         if error.errno not in DISK_FULL:
             raise
         where = f" ({error.filename})" if error.filename else ""
         print(f"transformer-jax: {error.strerror}{where}. Make room, then again.", file=sys.stderr)
         return 2
+    except Exception as error:
+        if type(error).__name__ != "JaxRuntimeError" or not _is_out_of_memory(str(error)):
+            raise
+        print(f"transformer-jax: {OUT_OF_MEMORY}", file=sys.stderr)
+        return 2
     return 0
+
+
+def _is_out_of_memory(message: str) -> bool:
+    return "RESOURCE_EXHAUSTED" in message or "Out of memory" in message
 
 
 def _reader_is_gone() -> bool:
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
+
+
+def parse_experiment(name: str, about: str, known: Iterable[Flag]) -> dict[str, Any]:
+    """The flags of `python -m experiments.NAME`, the config's overrides among them by that name.
+
+    With --help, prints what it is and ends.
+    """
+    from transformer_jax.config_files import split_overrides
+
+    arguments = sys.argv[1:]
+    if "-h" in arguments or "--help" in arguments:
+        print(f"{about.strip()}\n\n{describe_flags(known)}\n  {OVERRIDES}")
+        sys.exit(0)
+    others, overrides = split_overrides(arguments)
+    return parse_flags(name, known, others) | {"overrides": overrides}
 
 
 def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ folder that contradicts it is refused) unless it is declared with `free(...)`.
 import dataclasses
 import difflib
 import json
+import os
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -53,7 +54,8 @@ class DataConfig:
     valid: tuple[str, ...] = free(("valid",))
     test: tuple[str, ...] = free(("test",))
     pairs: int = 20_000  # the built-in corpus only: training pairs to write
-    max_length: int = 128  # subwords a side, end sign included; training skips (and counts) longer
+    max_length: int = 128  # subwords a side, end sign included; training skips, and counts, pairs
+    # that are longer, or whose source is longer than a packed source row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,6 +270,8 @@ def from_json(text: str) -> Config:
         tree = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"the config is not JSON (line {error.lineno}: {error.msg}).") from None
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, brackets 10,000 deep
+        raise ConfigError(f"the config is no JSON of a config ({error}).") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"the config is a JSON {type(tree).__name__}; expected an object.")
     return from_config_dict(tree)
@@ -291,10 +295,30 @@ def default_config_dict() -> ConfigDict:
     return to_config_dict(Config())
 
 
+def with_absolute_paths(config: Config) -> Config:
+    """The config as it can be read from any working directory."""
+    paths = {
+        name: os.path.expanduser(value_at(config, name) or "")
+        for name in ("data.path", "vocabulary.path", "train.init_from")
+    }
+    known = {name: path for name, path in paths.items() if path and path[0] != "~"}
+    local = {name: os.path.abspath(path) for name, path in known.items() if "://" not in path}
+    return with_values(config, local)
+
+
 def identity_differences(old: Config, new: Config) -> list[str]:
     """One line for each identity key on which the two configs differ."""
     return [
         f"{name}: the run has {value_at(old, name)!r}, the config now says {value_at(new, name)!r}"
         for name, key in KEYS.items()
         if not key.free and value_at(old, name) != value_at(new, name)
+    ]
+
+
+def free_differences(old: Config, new: Config) -> list[str]:
+    """`KEY is VALUE (was VALUE)` for each free key on which the two configs differ."""
+    return [
+        f"{name} is {value_at(new, name)!r} (was {value_at(old, name)!r})"
+        for name, key in KEYS.items()
+        if key.free and value_at(old, name) != value_at(new, name)
     ]

@@ -1,7 +1,6 @@
 """Values that a config cannot have. An error names key, value, what is allowed and the mend."""
 
 import difflib
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,16 +51,17 @@ AT_LEAST: dict[str, int] = {
     "seed": 0,
 }
 
+LARGEST_REAL = 3.4e38  # of float32
 # Intervals of the real numbers: (low, low itself is allowed, high), high never allowed.
 INTERVALS: dict[str, tuple[float, bool, float]] = {
     "model.dropout": (0.0, True, 1.0),
     "train.label_smoothing": (0.0, True, 1.0),
-    "train.peak_learning_rate": (0.0, False, math.inf),
+    "train.peak_learning_rate": (0.0, False, LARGEST_REAL),
     "train.adam_b1": (0.0, True, 1.0),
     "train.adam_b2": (0.0, True, 1.0),
-    "train.adam_epsilon": (0.0, False, math.inf),
-    "train.clip_norm": (0.0, False, math.inf),
-    "decode.length_penalty": (0.0, True, math.inf),
+    "train.adam_epsilon": (0.0, False, LARGEST_REAL),
+    "train.clip_norm": (0.0, False, LARGEST_REAL),
+    "decode.length_penalty": (0.0, True, LARGEST_REAL),
 }
 
 HINTS: dict[str, str] = {
@@ -75,6 +75,7 @@ HINTS: dict[str, str] = {
     "train.steps": "The paper uses 100000 (base) and 300000 (big).",
 }
 
+LARGEST = 2**31 - 1  # what int32 holds: steps, lengths and sizes on a device
 LARGEST_SEED = 2**32 - 1  # SentencePiece's
 
 
@@ -115,7 +116,9 @@ def _choice(name: str, value: Any) -> str:
 
 
 def _range(name: str, value: Any) -> str:
-    if name in AT_LEAST and value < AT_LEAST[name]:
+    if type(value) is int and value > LARGEST and name != "seed":
+        problem = f"{name}={value} is above {LARGEST}."
+    elif name in AT_LEAST and value < AT_LEAST[name]:
         problem = f"{name}={value} is below {AT_LEAST[name]}."
     elif name in INTERVALS and not _inside(value, *INTERVALS[name]):
         low, closed, high = INTERVALS[name]

@@ -125,9 +125,9 @@ def _call_get_config(spec: str) -> ConfigDict | Mapping[str, Any]:
 def _import_file(path: Path) -> dict[str, Any]:
     """The names that a Python file defines."""
     if not path.is_file():
-        siblings = [str(file) for file in sorted(path.parent.glob("*.py"))]
-        near = difflib.get_close_matches(str(path), siblings, n=1)
-        mend = f"Did you mean {near[0]}?" if near else "Presets stand in configs/."
+        siblings = [file.name for file in sorted(path.parent.glob("*.py"))]
+        near = difflib.get_close_matches(path.name, siblings, n=1, cutoff=0.7)
+        mend = f"Did you mean {path.with_name(near[0])}?" if near else "Presets stand in configs/."
         raise ConfigError(f"--config={path}: there is no such file. {mend}")
     spec = importlib.util.spec_from_file_location("transformer_jax_config", path)
     if spec is None or spec.loader is None:

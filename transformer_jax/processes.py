@@ -74,18 +74,25 @@ LOST = (
 # Where a process misses another, JAX's client aborts it from C++, with a stack trace.
 FILTER = """
 import sys
+held = []  # what may be the beginning of the end
 for line in iter(sys.stdin.buffer.readline, b""):
-    lost = b"Terminating process because the JAX distributed service" in line
-    sys.stderr.buffer.write((sys.argv[1] + "\\n").encode() if lost else line)
-    sys.stderr.flush()
-    if lost:
-        sys.stdin.buffer.read()
+    if b"Terminating process because the JAX distributed service" in line:
+        held = [(sys.argv[1] + "\\n").encode()]
+        break
+    if held or b"coordination_service" in line or b"preemption_sync" in line:
+        held.append(line)
+    if not held or len(held) > 20:
+        sys.stderr.buffer.writelines([*held, *([] if held else [line])])
+        sys.stderr.flush()
+        held = []
+sys.stderr.buffer.writelines(held)
+sys.stderr.flush()
+sys.stdin.buffer.read()
 """
 
 
 def _tell_of_lost_processes_in_one_line() -> None:
     """From now on standard error passes a small process that shortens JAX's last words."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     command = [sys.executable, "-S", "-c", FILTER, LOST]
     passing = subprocess.Popen(command, stdin=subprocess.PIPE)
     assert passing.stdin is not None

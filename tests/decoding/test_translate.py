@@ -132,9 +132,9 @@ def test_what_is_not_utf8_is_refused_once_the_lines_before_it_are_answered():
     assert out.getvalue().count(b"\n") == 2
 
 
-@pytest.mark.parametrize("n_best", [0, -1, 3])
-def test_more_answers_than_beams_are_refused(n_best):
-    with pytest.raises(ConfigError, match=rf"--n_best={n_best} is not in 1..2"):
+@pytest.mark.parametrize(("n_best", "wrong"), [(0, "below 1"), (-1, "below 1"), (3, "not in 1..2")])
+def test_more_answers_than_beams_are_refused(n_best, wrong):
+    with pytest.raises(ConfigError, match=rf"--n_best={n_best} is {wrong}"):
         answer(b"x\n", n_best=n_best)
 
 

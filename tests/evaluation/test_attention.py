@@ -51,7 +51,8 @@ def test_weights_are_a_distribution_over_the_source_and_causal_in_the_target():
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--layer=1", "--sentence=x"], "--layer=1: layers are 0 to 0"),
+        (["--layer=2", "--sentence=x"], "--layer=2: this model's decoder has layers 1 to 1"),
+        (["--layer=0", "--sentence=x"], "--layer=0: this model's decoder has layers 1 to 1"),
         (["--sentence= "], "--sentence is blank"),
         (["--sentence=x", "--output=no/such/folder/x.png"], "its folder is not there"),
     ],

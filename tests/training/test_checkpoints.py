@@ -285,7 +285,7 @@ def test_loading_leaves_the_folder_as_it_is_even_while_a_run_writes_there(which,
 
 @pytest.mark.parametrize("which", ["31", "first", "", "-40", "²"])
 def test_an_unknown_checkpoint_is_refused_with_the_known_ones(which, run):
-    with pytest.raises(RunError, match="is not there. Valid: latest, best, average, 30, 35, 40."):
+    with pytest.raises(RunError, match="is not there. Valid: latest, best, 30, 35, 40."):
         load_params(run, which, shapes())
 
 

@@ -69,7 +69,9 @@ def load_model(
     given = {"decode.beam_size": beam_size, "decode.length_penalty": length_penalty}
     config = with_values(config, {name: v for name, v in given.items() if v is not None})
     check(config)
-    if not 1 <= n_best <= config.decode.beam_size:
+    if n_best < 1:
+        raise ConfigError(f"--n_best={n_best} is below 1: at least one translation a line.")
+    if n_best > config.decode.beam_size:
         raise ConfigError(
             f"--n_best={n_best} is not in 1..{config.decode.beam_size}: a beam of "
             f"{config.decode.beam_size} finds no more. Raise --beam_size."

@@ -61,7 +61,7 @@ def attention(
     *,
     sentence: str,
     output: str,
-    layer: int = -1,
+    layer: int | None = None,
     checkpoint: str = "latest",
 ) -> Path:
     """Prints a sentence's translation and the path of a PNG with a heat map for each head.
@@ -70,18 +70,21 @@ def attention(
       workdir: the run's folder.
       sentence: a source line.
       output: the PNG to write.
-      layer: of the decoder, from 0; -1 is the last.
+      layer: of the decoder, from 1; None: the last.
       checkpoint: "latest", "best", "average" or a step.
 
     Raises:
       UserError: no run, no checkpoint, no such layer, a blank sentence, or no folder to draw into.
     """
+    if Path(output).suffix != ".png" or Path(output).is_dir():
+        raise ConfigError(f"--output={output}: a PNG is written; name a file that ends in .png.")
     if not Path(output).absolute().parent.is_dir():
         raise ConfigError(f"--output={output}: its folder is not there. Make it first.")
     loaded = load_model(workdir, checkpoint)
     layers = loaded.config.model.num_layers
-    if not -layers <= layer < layers:
-        raise ConfigError(f"--layer={layer}: layers are 0 to {layers - 1}; -1 is the last.")
+    layer = layers if layer is None else layer
+    if not 1 <= layer <= layers:
+        raise ConfigError(f"--layer={layer}: this model's decoder has layers 1 to {layers}.")
     translator = LineTranslator(loaded.vocabulary, loaded.translator)
     [src_ids] = translator.encode([sentence])
     translator.warn_of_cut()
@@ -92,9 +95,9 @@ def attention(
         raise RunError(f"{workdir}: the model finds no translation; did its training diverge?")
     best = hypotheses[0].ids
     found = cross_attention(loaded, src_ids, best)
-    title = f"Encoder-decoder attention, layer {layer % layers} of {layers}"
+    title = f"Encoder-decoder attention, layer {layer} of {layers}"
     path = plot_attention(
-        found.weights_NHLM[layer], found.src_pieces, found.tgt_pieces, output, title
+        found.weights_NHLM[layer - 1], found.src_pieces, found.tgt_pieces, output, title
     )
     print(f"translation {translator.text(best)}\nattention   {path}")
     return path

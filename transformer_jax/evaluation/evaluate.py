@@ -16,6 +16,7 @@ from transformer_jax.decoding.translate import LineTranslator, load_model
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.evaluation.bleu import Scores, format_scores, score
 from transformer_jax.files import write_atomically
+from transformer_jax.reporting.plots import printable
 from transformer_jax.text.corpora import Pair, TextLines, TextPairs, open_corpus
 from transformer_jax.training.run_folder import RunFolder
 
@@ -55,6 +56,8 @@ def evaluate(
     """
     if (src is None) != (ref is None):
         raise ConfigError("--src and --ref belong together: sources and their references.")
+    if examples < 0:
+        raise ConfigError(f"--examples={examples} is below 0: how many to print.")
     loaded, run = load_model(workdir, checkpoint, beam_size), RunFolder(workdir)
     if src is not None and ref is not None:
         name = Path(src).name
@@ -74,11 +77,11 @@ def evaluate(
     settings |= {"max_extra_length": decode.max_extra_length}
     path = _path(run, name, settings)
     if processes.is_first():
+        _keep(path, {"name": name, **settings}, hypotheses, scores)
         print(format_scores(scores))
         for i in range(0, len(sources), -(-len(sources) // examples)) if examples else ():
-            print(f"\nsource      {sources[i]}\nreference   {references[i]}")
-            print(f"translation {hypotheses[i]}")
-        _keep(path, {"name": name, **settings}, hypotheses, scores)
+            print(f"\nsource      {printable(sources[i])}\nreference   {printable(references[i])}")
+            print(f"translation {printable(hypotheses[i])}")
     return Evaluation(scores, path)
 
 

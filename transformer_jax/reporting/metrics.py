@@ -123,6 +123,13 @@ class _Events:
             self._writer.close()
 
 
+def check_metrics(workdir: str | os.PathLike[str]) -> None:
+    """Before the work. Raises RunError where `MetricsWriter` could not go on there."""
+    path = Path(workdir) / FILE
+    if path.exists():
+        _whole_lines(path)
+
+
 def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The lines of `workdir/metrics.jsonl`, in order; a last one still without newline is left out.
 
@@ -286,7 +293,10 @@ def _cut_back(path: Path, last_step: int | None) -> None:
 
 def _whole_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
     """Each line that ends in a newline, as it stands and parsed."""
-    lines = path.read_bytes().split(b"\n")[:-1]
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}.") from None
     return [(line + b"\n", _parse(line, path, at)) for at, line in enumerate(lines, start=1)]
 
 
@@ -295,7 +305,7 @@ def _parse(line: bytes, path: Path, at: int) -> dict[str, Any]:
         record = json.loads(line)
         if not isinstance(record["step"], int) or not isinstance(record["kind"], str):
             raise TypeError
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise RunError(
             f'{path}:{at} is not metrics (an object with "step" and "kind"): remove that line.'
         ) from None

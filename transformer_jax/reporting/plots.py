@@ -137,7 +137,7 @@ def attention_figure(
     # Beside the maps stand the labels (about an inch) and the colour bar.
     size = (columns * (width + 0.15) + 2.2, rows * (height + 0.35) + 1.8)
     figure = Figure(figsize=size, layout="constrained")
-    figure.suptitle(_printable(title), parse_math=False)
+    figure.suptitle(printable(title), parse_math=False)
     for head in range(heads):
         axes = figure.add_subplot(rows, columns, head + 1)
         image = axes.imshow(
@@ -192,7 +192,7 @@ def _label_pieces(axis: Any, pieces: Sequence[str], inches: float, shown: bool) 
     every = math.ceil(len(pieces) * 0.12 / inches)
     at = range(0, len(pieces), every)
     axis.set_ticks(at)
-    labels = [_printable(pieces[i])[:LONGEST_LABEL] if shown else "" for i in at]
+    labels = [printable(pieces[i])[:LONGEST_LABEL] if shown else "" for i in at]
     rotation = 90 if axis.axis_name == "x" else 0
     # parse_math: two dollar signs in a piece would be read as TeX.
     axis.set_ticklabels(labels, fontsize=7, rotation=rotation, parse_math=False)
@@ -207,8 +207,8 @@ def _mark(axes: Axes, alignment: Collection[tuple[int, int]]) -> None:
         axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=VERMILION, linewidth=1.2))
 
 
-def _printable(text: str) -> str:
-    """Control characters and lone surrogates, which a font cannot set, as escapes."""
+def printable(text: str) -> str:
+    """Control characters and lone surrogates, which no font or terminal should get, as escapes."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )

@@ -16,6 +16,7 @@ import grain
 import numpy as np
 from absl import flags
 
+from transformer_jax.errors import DataError
 from transformer_jax.text.encoded import EncodedPairs
 from transformer_jax.text.packing import RowPlan, random_order
 
@@ -104,6 +105,14 @@ def _stream(batches: grain.DatasetIterator) -> Generator[Batch, None, None]:
             own = Batch(*(np.array(side) for side in batch))
             del batch
             yield own
+    except RuntimeError as error:
+        if "Worker process" not in str(error):
+            raise
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"A process that prepares batches is gone ({reason}). Was there too little memory for "
+            "train.data_workers? The same command goes on from the last checkpoint."
+        ) from error
     finally:
         batches.close()
 

@@ -12,6 +12,7 @@ import hashlib
 import io
 import itertools
 import mmap
+import os
 import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -275,9 +276,12 @@ class TextCorpus:
                 "files (--config.data.path=FOLDER)."
             )
         self.data = data
-        self.folder = Path(data.path).expanduser()
+        self.folder = Path(os.path.expanduser(data.path))
         if not self.folder.is_dir():
-            raise DataError(f"data.path={data.path!r} is not a folder.")
+            raise DataError(
+                f"data.path={data.path!r} is not a folder: name that of the text files with "
+                "--config.data.path=FOLDER (`evaluate`: --src=FILE --ref=FILE)."
+            )
 
     def split(self, name: str) -> Sequence[Pair]:
         """The pairs of the split's files, in the order of their stems."""

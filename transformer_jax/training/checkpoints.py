@@ -11,6 +11,7 @@ import logging
 import math
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,18 @@ def _worth_a_line(record: logging.LogRecord) -> bool:
     return record.exc_info is None and "tracked_metric" not in record.getMessage()
 
 
-logging.getLogger("absl").addFilter(_worth_a_line)
+for _name in ("absl", "asyncio"):
+    logging.getLogger(_name).addFilter(_worth_a_line)
+
+
+def _ignore_closed_loops(unraisable: Any) -> None:
+    """After a save that failed, TensorStore still calls an event loop that Orbax has closed."""
+    if str(unraisable.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(unraisable)
+
+
+if sys.unraisablehook is sys.__unraisablehook__:
+    sys.unraisablehook = _ignore_closed_loops
 
 
 def write_manifest(checkpoint: Path) -> None:
@@ -61,7 +73,7 @@ def damaged_file(checkpoint: Path) -> str | None:
         return None
     try:
         sums = dict(json.loads(manifest.read_text()))
-    except (ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         sums = {}
     if not sums:
         return f"{manifest.name} is no manifest"
@@ -315,14 +327,21 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or device), like
     )
-    with ocp.StandardCheckpointer() as checkpointer:
-        return checkpointer.restore(epath.Path(folder / "params"), like), folder.name
+    try:
+        with ocp.StandardCheckpointer() as checkpointer:
+            return checkpointer.restore(epath.Path(folder / "params"), like), folder.name
+    except jax.errors.JaxRuntimeError:  # of the device, not of the files
+        raise
+    except Exception as error:  # whatever Orbax and its libraries raise on what is not whole
+        raise RunError(
+            f"{folder / 'params'} cannot be restored ({type(error).__name__}): it is damaged, or "
+            "not of the model that config.json and vocabulary.model describe."
+        ) from error
 
 
 def _find(run: RunFolder, which: str) -> Path:
     if which == "average":
-        # Its manifest is written last: without one, `average` was killed.
-        averages = [p for p in run.averages.glob("*-last*") if p.is_dir() and _manifest(p).exists()]
+        averages = _averages(run)
         if not averages:
             raise RunError(
                 f"{run.path} has no averaged checkpoint: run `average --workdir={run.path}` first."
@@ -333,10 +352,16 @@ def _find(run: RunFolder, which: str) -> Path:
         return run.checkpoints / str(steps[-1])
     if which == "best":
         return _best(run, steps)
-    if which.isdecimal() and int(which) in steps:
+    if re.fullmatch("[0-9]{1,18}", which) and int(which) in steps:
         return run.checkpoints / str(int(which))
-    known = ", ".join(map(str, steps))
-    raise RunError(f"--checkpoint={which} is not there. Valid: latest, best, average, {known}.")
+    average = ["average"] if _averages(run) else []
+    known = ", ".join(["latest", "best", *average, *map(str, steps)])
+    raise RunError(f"--checkpoint={which} is not there. Valid: {known}.")
+
+
+def _averages(run: RunFolder) -> list[Path]:
+    """Folders of the averages; a manifest is written last: without one, `average` was killed."""
+    return [p for p in run.averages.glob("*-last*") if p.is_dir() and _manifest(p).exists()]
 
 
 def _some_steps(run: RunFolder) -> list[int]:
@@ -353,8 +378,9 @@ def _some_steps(run: RunFolder) -> list[int]:
 def _best(run: RunFolder, steps: list[int]) -> Path:
     """The checkpoint of the highest validation score, the newest of equals."""
     folders = [run.checkpoints / str(step) for step in steps]
-    scores = [-math.inf if _unreadable_score(f) else _score_of(f) for f in folders]
-    ranked = [(-math.inf if s is None else s, at) for at, s in enumerate(scores)]
+    scores = [None if _unreadable_score(f) else _score_of(f) for f in folders]
+    # A score that is not a number is above none: `max` would keep the first of them.
+    ranked = [(-math.inf if s is None or math.isnan(s) else s, at) for at, s in enumerate(scores)]
     return folders[max(ranked)[1]]
 
 
@@ -389,7 +415,10 @@ def average(workdir: str, last: int = 5) -> Path:
         total = params if total is None else jax.tree.map(lambda a, b: a + b, total, params)
     mean = jax.tree.map(lambda x: (x / last).astype("float32"), total)
     folder = run.averages / f"{steps[-1]}-last{last}"
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"Cannot write into {folder}: {error.strerror}.") from None
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(epath.Path(folder / "params"), mean, force=True)
     write_manifest(folder)

@@ -11,11 +11,11 @@ import numpy as np
 
 from transformer_jax import processes
 from transformer_jax.config import Config, ModelConfig, identity_differences
-from transformer_jax.errors import ConfigError, RunError
+from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.text.batches import Batch, packed_batch, rows_per_batch
 from transformer_jax.text.corpora import Corpus, Pair, open_corpus
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus
-from transformer_jax.text.packing import RowPlan, plan_rows, source_row_length
+from transformer_jax.text.packing import RowPlan, plan_rows, select_pairs, source_row_length
 from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary, train_vocabulary
 from transformer_jax.training.checkpoints import committed_steps
 from transformer_jax.training.program import BatchShape
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 NOMINAL_FILL = 0.97  # of target places, for a dry run that has no corpus to measure
 LENGTH_MULTIPLE = 8  # of the validation rows
+VALID_STRETCH = 8  # a validation row is at most so many times as long as a training row
 NOT_IN_WEIGHTS = ("model.dropout:", "model.dtype:")  # what train.init_from leaves free
 
 
@@ -68,6 +69,11 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     corpus = open_corpus(config.data)
     pairs, valid_pairs = corpus.split("train"), corpus.split("valid")
     counts = len(pairs), len(valid_pairs)
+    if config.data.test:
+        try:
+            corpus.split("test")
+        except DataError as error:
+            log.warning("there is no test split for a later `evaluate`: %s", error)
     log.info("%s: %d training and %d validation pairs", corpus.describe(), *counts)
     fingerprint = corpus.fingerprint("train")
     run.check_corpus(fingerprint)
@@ -101,11 +107,25 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
         config.train.tokens_per_batch, row_length, plan.tgt_fill, config.train.rows_multiple
     )
     shape = BatchShape(rows, src_row_length, row_length)
-    valid_shape = _valid_shape(shape, valid)
+    longest_valid = VALID_STRETCH * max(row_length, src_row_length)
+    valid_shape = _valid_shape(shape, valid, longest_valid)
     _check_positions(config.model, shape, valid_shape)
     valid_plan = plan_rows(
-        valid.src_lengths(), valid.tgt_lengths(), valid_shape.src_length, valid_shape.tgt_length, 0
+        valid.src_lengths(),
+        valid.tgt_lengths(),
+        valid_shape.src_length,
+        valid_shape.tgt_length,
+        0,
+        longest_valid,
     )
+    if valid_plan.too_long:
+        log.warning(
+            "the validation loss leaves out %d pairs with more than %d subwords (%d times a "
+            "training row)",
+            valid_plan.too_long,
+            longest_valid,
+            VALID_STRETCH,
+        )
     return TrainingData(
         vocabulary, corpus, fingerprint, train, plan, valid, valid_plan, shape, valid_shape
     )
@@ -116,16 +136,25 @@ def _encode(pairs: Sequence[Pair], vocabulary: Vocabulary, fingerprint: str) -> 
     return processes.first_goes_ahead(lambda: encode_corpus(pairs, vocabulary, None, fingerprint))
 
 
-def _valid_shape(shape: BatchShape, valid: EncodedPairs) -> BatchShape:
-    """The training batch's shape, its rows lengthened to the longest pair: none is left out."""
+def _valid_shape(shape: BatchShape, valid: EncodedPairs, limit: int) -> BatchShape:
+    """The training batch's shape, its rows lengthened to the longest pair up to a limit.
 
-    def at_least(length: int, longest: int) -> int:
-        return max(length, -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
+    Without one, a line of 50,000 characters would ask for terabytes.
+    """
+    kept = select_pairs(valid.src_lengths(), valid.tgt_lengths(), limit, limit).pairs
+    if not len(kept):
+        raise DataError(
+            f"No validation pair has text on both sides and at most {limit} subwords: "
+            "see data.valid and train.row_length."
+        )
+
+    def at_least(length: int, lengths: np.ndarray) -> int:
+        return max(length, -(-int(lengths[kept].max()) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
 
     return BatchShape(
         shape.rows,
-        at_least(shape.src_length, int(valid.src_lengths().max())),
-        at_least(shape.tgt_length, int(valid.tgt_lengths().max())),
+        at_least(shape.src_length, valid.src_lengths()),
+        at_least(shape.tgt_length, valid.tgt_lengths()),
     )
 
 
@@ -168,6 +197,11 @@ def _vocabulary(config: Config, run: RunFolder, corpus: Corpus) -> Vocabulary:
                 "Choose another --workdir, or leave that key out."
             )
         return own
+    if committed_steps(run.checkpoints):
+        raise RunError(
+            f"{run.path} has checkpoints and no vocabulary.model: put that run's file "
+            "back, or choose another --workdir."
+        )
     if config.train.init_from is not None:
         return _vocabulary_of_origin(config, RunFolder(config.train.init_from))
     if given is not None:

@@ -14,13 +14,13 @@ from jax.sharding import Mesh
 
 from transformer_jax import processes
 from transformer_jax.compilation import keep_compiled_programs
-from transformer_jax.config import Config
+from transformer_jax.config import Config, free_differences, with_absolute_paths
 from transformer_jax.config_checks import check
 from transformer_jax.decoding.translate import LineTranslator
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import Interrupted, RunError
 from transformer_jax.evaluation.bleu import score
-from transformer_jax.reporting.metrics import Reports, open_reports, read_metrics
+from transformer_jax.reporting.metrics import Reports, check_metrics, open_reports, read_metrics
 from transformer_jax.text.batches import Batch, train_batches
 from transformer_jax.training import cost
 from transformer_jax.training.checkpoints import Checkpoints, committed_steps, load_params
@@ -57,6 +57,10 @@ def train(config: Config, workdir: str, dry_run: bool = False) -> None:
     keep_compiled_programs()
     mesh = make_mesh(config.mesh)
     if dry_run:
+        run = RunFolder(workdir)
+        if run.config_file.exists():
+            run.check(config)
+            run.unlock()
         shape = nominal_shape(config)
         check_rows(config, mesh, shape.rows)
         size = config.vocabulary.size
@@ -65,7 +69,9 @@ def train(config: Config, workdir: str, dry_run: bool = False) -> None:
         return
     run = RunFolder(workdir)
     try:
+        config = with_absolute_paths(config)
         processes.first_does(lambda: run.check(config))
+        processes.first_does(lambda: check_metrics(run.path))
         _train_in(run, config, mesh)
     finally:
         run.unlock()
@@ -96,6 +102,9 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh) -> None:
 
 
 def _claim(run: RunFolder, config: Config, data: TrainingData) -> None:
+    if run.config_file.exists():
+        for difference in free_differences(run.read_config(), config):
+            log.info("from here on, %s", difference)
     run.claim(config, data.fingerprint)
     if not run.vocabulary_file.exists():
         data.vocabulary.save(run.vocabulary_file)
@@ -155,8 +164,10 @@ def _train_from(
         if _owes_validation(run, first, train.valid_every):
             validation(first)
         for step, batch in _counted(batches, first + 1, train.steps):
+            if step == first + 2:  # once, so that whoever waits knows that it runs, and how fast
+                jax.block_until_ready(state.step)
+                log.info("step %d taken; metrics follow every %d", first + 1, train.log_every)
             state = program.train_step(state, put_rows(program.mesh, rows, own, batch))
-            stopping = stop.at_step(step)
             last = step == train.steps
             score = None
             if step % train.log_every == 0 or last:
@@ -166,6 +177,7 @@ def _train_from(
                 checkpoints.check()
             if step % train.valid_every == 0 or last:
                 score = validation(step)
+            stopping = stop.at_step(step)
             if step % train.checkpoint_every == 0 or last or stopping:
                 checkpoints.save(state, step, score)
             if stopping and not last:

@@ -69,12 +69,18 @@ class RunFolder:
             raise RunError(
                 f"{self.path} is not empty and holds no run. Choose another --workdir, or empty it."
             )
+        if self.checkpoints.exists() and not self.checkpoints.is_dir():
+            raise RunError(f"Cannot write into {self.checkpoints}: it is a file.")
         if (self.path / LOCK).exists():
             self.lock()
 
     def check_corpus(self, fingerprint: str) -> None:
         """Raises RunError where the run was trained on other text, wherever that lay."""
-        if self.corpus_file.exists() and self.corpus_file.read_text().strip() != fingerprint:
+        try:
+            known = self.corpus_file.read_text() if self.corpus_file.exists() else None
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(f"{self.corpus_file} cannot be read: {error}") from None
+        if known is not None and known.strip() != fingerprint:
             raise RunError(
                 f"{self.path} holds a run that was trained on other text: the content of its "
                 "training split has changed. Choose another --workdir, or give data.path the text "

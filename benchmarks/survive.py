@@ -1,0 +1,153 @@
+"""Kills a run again and again, and compares what it leaves with a run that was never stopped.
+
+    python benchmarks/survive.py            # `make survive`: 25 kills of a small run, then the soak
+    python benchmarks/survive.py --soak=0 --kills=100 --seed=7
+
+Small run: SIGKILL at random moments, every fifth while a checkpoint is being written. Soak: the
+demo's model and corpus, 2,000 steps, SIGKILL every 100 to 300 steps. In both every resume must
+succeed, and the metrics of the patched-together run must equal those of the other bit for bit
+(timings aside) on the CPU: no step lost, none twice.
+"""
+
+import argparse
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+TIMINGS = ("source_tokens_per_second", "target_tokens_per_second", "mfu")
+SMALL = {
+    "data.pairs": 2_000,
+    "model.num_layers": 1,
+    "model.d_model": 32,
+    "model.d_ff": 64,
+    "train.steps": 400,
+    "train.log_every": 3,
+    "train.valid_every": 40,
+    "train.checkpoint_every": 10,
+    "train.decay_steps": 400,
+}
+SOAK = {"train.checkpoint_every": 25}
+
+
+def start(workdir: Path, overrides: dict[str, Any], log: Path) -> subprocess.Popen:
+    """The command `train` in a process of its own; what it says is added to the log."""
+    flags = [f"--config.{name}={value}" for name, value in overrides.items()]
+    command = [sys.executable, "-m", "transformer_jax", "train", "--config=configs/demo.py"]
+    with log.open("ab") as file:
+        return subprocess.Popen([*command, f"--workdir={workdir}", *flags], cwd=ROOT, stderr=file)
+
+
+def lines(workdir: Path) -> list[dict[str, Any]]:
+    """Whole lines of the metrics, timings aside."""
+    path = workdir / "metrics.jsonl"
+    text = path.read_text() if path.exists() else ""
+    records = map(json.loads, text.split("\n")[:-1])
+    return [{k: v for k, v in record.items() if k not in TIMINGS} for record in records]
+
+
+def step_of(workdir: Path) -> int:
+    """The newest step that the metrics tell of."""
+    return max((record["step"] for record in lines(workdir)), default=0)
+
+
+def is_writing(workdir: Path) -> bool:
+    """Whether a checkpoint is half written."""
+    return any((workdir / "checkpoints").glob("*.orbax-checkpoint-tmp*"))
+
+
+def kill_when(process: subprocess.Popen, happened: Callable[[], bool]) -> bool:
+    """SIGKILL as soon as `happened()`; False: the run ended before."""
+    while process.poll() is None:
+        if happened():
+            process.kill()
+            return process.wait() == -signal.SIGKILL
+        time.sleep(0.002)
+    assert process.returncode == 0, "a run failed by itself: see its log"
+    return False
+
+
+def kill_small(folder: Path, kills: int, draw: random.Random) -> dict[str, Any]:
+    """Kills the small run at random moments until it has had them all, then lets it end."""
+    workdir, log = folder / "killed", folder / "killed.log"
+    killed = writing = 0
+    while killed < kills:
+        process = start(workdir, SMALL, log)
+        begun, first = time.monotonic(), step_of(workdir)
+        in_write = killed % 5 == 4
+        at_step, delay = first + draw.randint(0, 24), draw.uniform(0, 0.2)
+
+        def happened(in_write: bool = in_write, at: int = at_step, pause: float = delay) -> bool:
+            if in_write:
+                return is_writing(workdir)
+            if step_of(workdir) < at or time.monotonic() - begun < 1.0:  # noqa: B023
+                return False
+            time.sleep(pause)
+            return True
+
+        if kill_when(process, happened):
+            killed += 1
+            writing += is_writing(workdir)
+        elif step_of(workdir) >= SMALL["train.steps"]:
+            break
+    return {"kills": killed, "during_a_checkpoint": writing} | compare(folder, workdir, SMALL, log)
+
+
+def kill_soak(folder: Path, draw: random.Random) -> dict[str, Any]:
+    """Kills the demo's run every 100 to 300 steps."""
+    workdir, log = folder / "soak", folder / "soak.log"
+    killed, at = 0, draw.randint(100, 300)
+    while kill_when(start(workdir, SOAK, log), lambda: step_of(workdir) >= at):  # noqa: B023
+        killed += 1
+        at = step_of(workdir) + draw.randint(100, 300)
+    return {"kills": killed} | compare(folder, workdir, SOAK, log)
+
+
+def compare(folder: Path, killed: Path, overrides: dict[str, Any], log: Path) -> dict[str, Any]:
+    """Ends the killed run, runs another that is never stopped, and compares their metrics."""
+    assert start(killed, overrides, log).wait() == 0, f"the last resume failed: {log}"
+    never = folder / f"{killed.name}_never"
+    assert start(never, overrides, folder / "never.log").wait() == 0
+    got, want = lines(killed), lines(never)
+    said = log.read_text(errors="replace")
+    return {
+        "lines": len(want),
+        "steps": step_of(never),
+        "equal_bit_for_bit": got == want,
+        "resumes": said.count("going on from step"),
+        "damaged_checkpoints": said.count("is damaged"),
+        "tracebacks": said.count("Traceback"),
+    }
+
+
+def main() -> int:
+    """Prints one JSON object a part; 0 where all is equal."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kills", type=int, default=25, help="of the small run; 0: none")
+    parser.add_argument("--soak", type=int, default=1, help="0: no soak")
+    parser.add_argument("--seed", type=int, default=0, help="of the random moments")
+    options = parser.parse_args()
+    draw, good = random.Random(options.seed), True
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        parts = {"small": lambda: kill_small(folder, options.kills, draw)} if options.kills else {}
+        if options.soak:
+            parts["soak"] = lambda: kill_soak(folder, draw)
+        for name, part in parts.items():
+            begun = time.monotonic()
+            result = part()
+            minutes = round((time.monotonic() - begun) / 60, 1)
+            print(json.dumps({"part": name, **result, "minutes": minutes}), flush=True)
+            good &= result["equal_bit_for_bit"] and not result["tracebacks"]
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,417 @@
+"""Hostile text: every plane, controls, invisible marks, markup, long lines. None does harm."""
+
+import gzip
+import io
+import json
+import logging
+import math
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests import runs
+from transformer_jax.config import Config, DataConfig, VocabularyConfig
+from transformer_jax.decoding import translate as command
+from transformer_jax.decoding.translate import LineTranslator, LoadedModel, load_model, windows
+from transformer_jax.decoding.translator import Hypothesis
+from transformer_jax.evaluation.bleu import score, to_json
+from transformer_jax.reporting.metrics import read_metrics
+from transformer_jax.reporting.plots import LONGEST_LABEL, plot_attention
+from transformer_jax.text.corpora import Pair, open_corpus
+from transformer_jax.text.encoded import encode_corpus, encode_pairs
+from transformer_jax.text.vocabulary import EOS, UNK, Vocabulary, load_vocabulary, train_vocabulary
+
+LONG = 50_000  # characters
+CONTROLS = "".join(chr(c) for c in (*range(0x20), *range(0x7F, 0xA0)) if chr(c) != "\n")
+# Line ends to str.splitlines, and to no file of text: vertical tab, form feed, separators.
+NOT_LINE_ENDS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+# Soft hyphen, zero widths, joiners, fillers, tags; and the marks and overrides of direction.
+INVISIBLE = "\u00ad\u034f\u115f\u180e\u200b\u200c\u200d\u2060\u2800\u3164\ufeff\ufff9\U000e0001"
+DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+COMBINING = "\u0301\u0489\u0e49\u05b0\u20dd\u1abe\U0001d165"
+PLANES = range(17)
+MARKUP = [
+    "<script>alert(1)</script>&lt;&#0;&#x1F;<!-- <s></s><unk><pad><0x0A>",
+    "'; DROP TABLE runs; -- \" ` $(reboot) ${HOME} %s%n%1000000d {0} {self.__class__}",
+    "||| 0 ||| -1.0 ||| \t-1.0\t \\n\\r\\t\\u2028 \\x00",
+    r"$x^2$ $\frac{1}{$ $$ \begin{x} _{^ $\foo$ \$",
+    "[](javascript:0) =1+1 @import \u2581\u2581\u2581 \u2581a",
+    "שלום עולם \u202egnp.exe مرحبا ‏‎ ١٢٣ ก็็็็ ﷽ ﬁ ǅ ß İ ı K",
+    "👩‍👩‍👧‍👦🏳️‍🌈🇩🇪 日本語　テキスト ½①Å",
+]
+EVERYTHING = [
+    "",
+    " \t\u3000\u2581 ",
+    f"a{NOT_LINE_ENDS}b",
+    f"The {CONTROLS} dog.",
+    *(f"x{char}" for char in CONTROLS if char != "\r"),
+    f"The {INVISIBLE} dog {DIRECTIONS} sleeps.",
+    *(f"e{mark * 200}" for mark in COMBINING),
+    *("".join(chr(p << 16 | place) for place in (0x42, 0x2603, 0xFFFE, 0xFFFF)) for p in PLANES),
+    "\ufdd0\ufdef\ue000\U000f0000\U0010fffd\ufffd\ufffc",
+    *MARKUP,
+    *(piece * (LONG // len(piece)) for piece in ("x", "dog ", "\U00020000", "\u0301", "\x00", "$")),
+    "The dog sleeps.\r",
+    "\ufeff",
+]
+
+
+def character(plane: int, place: int) -> str:
+    """A character that UTF-8 has and that ends no line."""
+    code = plane << 16 | place
+    return "\ufffd" if 0xD800 <= code < 0xE000 or code == ord("\n") else chr(code)
+
+
+pieces = st.one_of(
+    st.builds(character, st.sampled_from(PLANES), st.integers(0, 0xFFFF)),
+    st.text(st.sampled_from(CONTROLS + NOT_LINE_ENDS), min_size=1, max_size=5),
+    st.text(st.sampled_from(INVISIBLE + DIRECTIONS + "aש "), min_size=1, max_size=5),
+    st.builds(
+        lambda char, mark, n: char + mark * n,
+        *map(st.sampled_from, ("aשก", COMBINING)),
+        st.integers(1, 99),
+    ),
+    st.sampled_from([*MARKUP, "The dog sleeps.", " ", "\t"]),
+)
+lines_of_text = st.lists(pieces, max_size=6).map("".join)
+texts = st.lists(lines_of_text, min_size=1, max_size=8)
+
+
+def checked(examples: int) -> settings:
+    """The same examples every time, however long each takes."""
+    return settings(max_examples=examples, derandomize=True, deadline=None)
+
+
+def as_file(lines: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def read_back(lines: Sequence[str]) -> list[str]:
+    """What a file of the lines holds: a mark of byte order at its start is none of the text."""
+    whole = [line.removesuffix("\r") for line in lines]
+    return [whole[0].removeprefix("\ufeff"), *whole[1:]]
+
+
+def strict(text: str) -> Any:
+    """JSON as its standard has it: NaN and Infinity are no numbers."""
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=runs.scratch().name) as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    """Of the tiny run: NFKC, and nearly every character here is spelled in bytes."""
+    return load_vocabulary(runs.trained_run() / "vocabulary.model")
+
+
+@pytest.fixture(scope="module")
+def as_it_is() -> Vocabulary:
+    """Trained on hostile text and with no normalization: what goes in comes out."""
+    config = VocabularyConfig(size=600, normalization="identity")
+    return train_vocabulary(EVERYTHING, config, seed=0)
+
+
+# Corpus, vocabulary, encoded corpus --------------------------------------------------------------
+
+
+@checked(60)
+@given(texts)
+@example(EVERYTHING)
+def test_a_file_has_as_many_lines_as_were_written_and_the_same_ones(folder, lines):
+    (folder / "train.en").write_bytes(as_file(lines))
+    (folder / "train.de").unlink(missing_ok=True)
+    (folder / "train.de.gz").write_bytes(gzip.compress(as_file(lines[::-1])))
+    pairs = open_corpus(DataConfig(path=str(folder))).split("train")
+    want = list(map(Pair, read_back(lines), read_back(lines[::-1])))
+    assert len(pairs) == len(lines)
+    assert list(pairs) == want
+    assert [line for group in windows(io.BytesIO(as_file(lines))) for line in group] == [
+        pair.src for pair in want
+    ]
+
+
+@checked(100)
+@given(texts)
+@example(EVERYTHING)
+def test_a_vocabulary_gives_back_each_line_normalised(vocabulary, as_it_is, lines):
+    for known in (vocabulary, as_it_is):
+        encoded = known.encode_lines(lines)
+        assert [known.decode(ids) for ids in encoded] == [known.normalize(line) for line in lines]
+        assert all(UNK < i < known.size for ids in encoded for i in ids)
+        assert all(known.pieces(ids) for ids in encoded if len(ids))
+    squeezed = [" ".join(filter(None, re.split("[ \u2581]+", line))) for line in lines]
+    assert [as_it_is.normalize(line) for line in lines] == squeezed
+
+
+@checked(30)
+@given(texts)
+@example(EVERYTHING)
+def test_an_encoded_corpus_holds_every_pair(folder, vocabulary, lines):
+    pairs = list(map(Pair, lines, lines[::-1]))
+    key = str(hash(tuple(lines)))
+    for encoded in (
+        encode_pairs(pairs, vocabulary),
+        encode_corpus(pairs, vocabulary, folder / "cache", key),
+        encode_corpus(pairs, vocabulary, folder / "cache", key),
+    ):
+        assert len(encoded) == len(pairs)
+        for i, pair in enumerate(pairs):
+            assert encoded.src(i).tolist() == [*vocabulary.encode(pair.src), EOS]
+            assert encoded.tgt(i).tolist() == [*vocabulary.encode(pair.tgt), EOS]
+
+
+# Translation -------------------------------------------------------------------------------------
+
+
+class Echo:
+    """In place of the search: answers each sentence with its own subwords, and with fewer."""
+
+    def __init__(self, answers: int = 1):
+        self.model = SimpleNamespace(config=SimpleNamespace(positions="sinusoidal"))
+        self.decode = SimpleNamespace(max_length=2 * LONG)
+        self.answers = answers
+
+    def translate(self, sentences: list[np.ndarray]) -> list[list[Hypothesis]]:
+        every = range(self.answers)
+        return [
+            [Hypothesis(ids[: len(ids) - n], -1.0 - n, -9.0) for n in every] for ids in sentences
+        ]
+
+
+def translated(
+    given: bytes, monkeypatch: pytest.MonkeyPatch, vocabulary: Vocabulary, *flags: str, answers: int
+) -> list[str]:
+    """Lines of the command `translate`, the search an echo."""
+    loaded = LoadedModel(Config(), vocabulary, Echo(answers), "1")  # type: ignore[arg-type]
+    out = io.TextIOWrapper(io.BytesIO(), "ascii")
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "load_model", lambda *_: loaded)
+        patch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(given)))
+        patch.setattr(sys, "stdout", out)
+        assert runs.command("translate", "--workdir=x", *flags) == 0
+    written = out.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    assert written.endswith("\n")
+    return written.split("\n")[:-1]
+
+
+@pytest.fixture(scope="module")
+def patch() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as context:
+        yield context
+
+
+@checked(60)
+@given(texts)
+@example(EVERYTHING)
+def test_every_line_is_answered_by_one_line_in_order(patch, as_it_is, lines):
+    want = [re.sub("[\n\r]", " ", as_it_is.normalize(line)) for line in read_back(lines)]
+    assert translated(as_file(lines), patch, as_it_is, answers=1) == want
+    scored = translated(as_file(lines), patch, as_it_is, "--scores", answers=1)
+    parsed = [line.split("\t", 1) for line in scored]
+    assert [text for _, text in parsed] == want
+    assert all(float(number) in (0.0, -1.0) for number, _ in parsed)
+
+
+@checked(60)
+@given(texts)
+@example(EVERYTHING)
+def test_a_list_of_the_best_can_be_parsed_whatever_the_text(patch, as_it_is, lines):
+    listed = translated(as_file(lines), patch, as_it_is, "--n_best=3", answers=3)
+    found: dict[int, list[str]] = {}
+    for line in listed:
+        number, rest = line.split(" ||| ", 1)
+        text, last = rest.rsplit(" ||| ", 1)
+        assert math.isfinite(float(last))
+        found.setdefault(int(number), []).append(text)
+    assert list(found) == list(range(len(lines)))
+    for i, line in enumerate(read_back(lines)):
+        assert found[i][0] == re.sub("[\n\r]", " ", as_it_is.normalize(line))
+        assert len(found[i]) == (3 if as_it_is.encode(line) else 1)
+
+
+@checked(100)
+@given(ids=st.lists(st.integers(0, 399), max_size=30))
+@example(ids=list(range(400)))
+def test_whatever_subwords_a_model_says_are_one_line_of_text(vocabulary, ids):
+    assert vocabulary.size == 400
+    text = LineTranslator(vocabulary, Echo()).text(np.array(ids))  # type: ignore[arg-type]
+    assert "\n" not in text and "\r" not in text
+    assert text.encode().decode() == text
+
+
+def test_a_model_answers_hostile_lines_alike_in_any_order():
+    loaded = load_model(str(runs.trained_run()), beam_size=2, n_best=2)
+    translate = LineTranslator(loaded.vocabulary, loaded.translator)
+    forth, back = translate(EVERYTHING), translate(EVERYTHING[::-1])[::-1]
+    assert len(forth) == len(back) == len(EVERYTHING)
+    assert all(1 <= len(found) <= 2 for found in forth)
+    np.testing.assert_allclose(
+        [found[0].score for found in forth], [found[0].score for found in back], atol=1e-5
+    )
+    assert len({found[0].score for found in forth}) > len(EVERYTHING) / 2
+
+
+def test_the_program_translates_bytes_in_any_locale():
+    program = [sys.executable, "-m", "transformer_jax", "translate", "--beam_size=2"]
+    done = subprocess.run(
+        [*program, f"--workdir={runs.trained_run()}", "--n_best=2"],
+        input=as_file(EVERYTHING),
+        capture_output=True,
+        env={**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"},
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    listed = [line.split(b" ||| ") for line in done.stdout.split(b"\n")[:-1]]
+    assert list(dict.fromkeys(int(number) for number, *_ in listed)) == list(range(len(EVERYTHING)))
+    assert done.stderr.isascii() and done.stderr.count(b"\n") <= 3, done.stderr.decode()
+
+
+# Scores and plots --------------------------------------------------------------------------------
+
+
+@checked(10)
+@given(texts, st.sampled_from(["de", "fr", "xx"]))
+@example(EVERYTHING, "de")
+def test_scores_of_hostile_text_are_numbers(lines, language):
+    for hypotheses in (lines, lines[::-1], [""] * len(lines)):
+        scores = score(hypotheses, lines, "en", language)
+        assert scores.sentences == len(lines)
+        numbers = [scores.bleu, scores.chrf, *filter(None, [scores.paper_bleu])]
+        assert all(0 <= number <= 100.001 for number in numbers)
+        assert strict(to_json(scores)) == scores._asdict()
+
+
+def test_files_of_hostile_text_are_evaluated(tmp_path, capsys):
+    run = runs.copy_of_run(tmp_path / "run")
+    src, ref = tmp_path / "src.txt", tmp_path / "ref.txt"
+    src.write_bytes(as_file(EVERYTHING))
+    ref.write_bytes(as_file(EVERYTHING[::-1]))
+    flags = [f"--workdir={run}", f"--src={src}", f"--ref={ref}", "--beam_size=2"]
+    assert runs.command("evaluate", *flags) == 0
+    assert capsys.readouterr().out.count("\n") == 3
+    [kept] = (run / "evaluations").glob("*.json")
+    record = strict(kept.read_text(encoding="utf-8"))
+    assert record["sentences"] == len(EVERYTHING)
+    assert all(math.isfinite(record[name]) for name in ("bleu", "paper_bleu", "chrf"))
+    assert len(runs.read_lines(kept.with_suffix(".txt"))) == len(EVERYTHING)
+
+
+@checked(4)
+@given(st.lists(lines_of_text, min_size=1, max_size=30))
+@example([line[: 2 * LONGEST_LABEL] for line in EVERYTHING])
+def test_any_pieces_are_drawn_in_silence(folder, names):
+    weights = np.full((1, len(names), len(names)), 1 / len(names))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        path = plot_attention(weights, names, names[::-1], folder / "map.png", MARKUP[3])
+    assert [str(warning.message) for warning in said] == []
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [f"{MARKUP[3]} {MARKUP[5]} {EVERYTHING[3]}", "\U00020000" * LONG],
+    ids=["markup and controls", "long"],
+)
+def test_the_attention_of_a_hostile_sentence_is_drawn(sentence, tmp_path, capfd):
+    drawn = tmp_path / "heat.png"
+    flags = [f"--workdir={runs.trained_run()}", f"--sentence={sentence}", f"--output={drawn}"]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert runs.command("attention", *flags) == 0
+    assert [str(warning.message) for warning in said] == []
+    out, error = capfd.readouterr()
+    assert re.fullmatch(r"translation [^\n]*\nattention   [^\n]*\n", out)
+    assert error.count("\n") <= 2
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+
+
+# Training ----------------------------------------------------------------------------------------
+
+
+def hostile_lines(count: int, seed: int) -> list[str]:
+    """Lines of several hostile pieces; the long ones and the empty one among them."""
+    draw = random.Random(seed)
+    short = [line for line in EVERYTHING if len(line) < LONG // 2]
+    mixed = [" ".join(draw.choices(["The dog sleeps.", *short], k=2)) for _ in range(count)]
+    return [*mixed, "The dog sleeps.", *short]
+
+
+def test_a_run_is_trained_on_hostile_text_resumed_and_used(tmp_path, capsys):
+    corpus, run = tmp_path / "corpus", tmp_path / "run"
+    corpus.mkdir()
+    sizes = {"train": 200, "valid": 5}
+    for split, count in sizes.items():
+        for seed, suffix in enumerate(("en", "de")):
+            lines = hostile_lines(count, seed) + (EVERYTHING if split == "train" else [])
+            (corpus / f"{split}.{suffix}").write_bytes(as_file(lines))
+    keys = {"data.path": str(corpus), "vocabulary.size": 600, "train.valid_bleu": True}
+    keys |= {"train.log_every": 1, "train.valid_every": 2, "train.checkpoint_every": 2}
+    keys |= {"data.max_length": 200, "train.row_length": 200}
+    keys |= {"decode.beam_size": 2, "decode.max_length": 16}
+    assert runs.train(run, **keys, train__steps=2) == 0
+    assert runs.train(run, **keys, train__steps=4) == 0
+    out, error = capsys.readouterr()
+    assert out == ""
+    for line in (run / "metrics.jsonl").read_text().split("\n")[:-1]:
+        strict(line)
+    losses = [r["nats_per_token"] for r in read_metrics(run) if r["kind"] == "train"]
+    assert len(losses) == 4 and all(map(math.isfinite, losses))
+    loaded = load_model(str(run), n_best=2)
+    assert len(LineTranslator(loaded.vocabulary, loaded.translator)(EVERYTHING)) == len(EVERYTHING)
+
+
+def test_a_very_long_validation_line_neither_stops_training_nor_is_left_out_silently(
+    tmp_path, caplog
+):
+    corpus = Path(shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus"))
+    for suffix in ("en", "de"):
+        with (corpus / f"valid.{suffix}").open("a", encoding="utf-8") as file:
+            file.write("\U00020000" * LONG + "\n")
+    with caplog.at_level(logging.WARNING):
+        assert runs.train(tmp_path / "run", data__path=corpus, train__steps=1) == 0
+    assert "the validation loss leaves out 1 pairs" in caplog.text
+
+
+def test_examples_write_no_control_characters(tmp_path, capsys):
+    run, text = runs.copy_of_run(tmp_path / "run"), tmp_path / "text"
+    text.write_bytes(as_file(["The \x1b[2J\x07 dog\u202e.\r"]))
+    flags = [f"--workdir={run}", f"--src={text}", f"--ref={text}", "--examples=1"]
+    assert runs.command("evaluate", *flags) == 0
+    assert all(line.isprintable() for line in capsys.readouterr().out.split("\n"))
+
+
+def test_scores_are_kept_and_printed_in_any_locale(tmp_path):
+    run = runs.copy_of_run(tmp_path / "run")
+    text = runs.write_lines(tmp_path / "text", ["A dog."])
+    flags = [f"--workdir={run}", f"--src={text}", f"--ref={text}", "--beam_size=1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "transformer_jax", "evaluate", *flags],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert len(list((run / "evaluations").iterdir())) == 2

@@ -1,0 +1,255 @@
+"""A run's folder is data: whatever its files hold, no command unpickles or executes any of it."""
+
+import _pickle
+import contextlib
+import io
+import itertools
+import json
+import marshal
+import multiprocessing.queues
+import os
+import pickle
+import subprocess
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests import runs
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # Orbax's
+
+ROOT = Path(__file__).parent.parent
+READ = {"config.json", "corpus.sha256", "vocabulary.model", "metrics.jsonl", "40.sha256.json"}
+# Of tensorboardX, whose queue to a thread of its own pickles events; and of imports of .pyc files.
+HARMLESS = {
+    "pickle.find_class": multiprocessing.queues.__file__,
+    "marshal.load": "",
+    "marshal.loads": "<frozen importlib._bootstrap_external>",
+}
+
+
+# Watched -----------------------------------------------------------------------------------------
+
+
+class Watch:
+    """What this process unpickles and executes from now on; there is no way to stop it."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.seen, self.opened = str(folder), list[str](), set[str]()
+        self._watch_unpickling()
+        sys.addaudithook(self._hook)
+
+    def _watch_unpickling(self) -> None:
+        modules: tuple[Any, ...] = (pickle, _pickle)
+        for module in modules:
+            for name in ("load", "loads"):
+                setattr(module, name, self._noted(name, getattr(module, name)))
+            load = self._noted("Unpickler.load", module.Unpickler.load)
+            module.Unpickler = type("Unpickler", (module.Unpickler,), {"load": load})
+
+    def _noted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            self.seen.append(f"{name} in {sys._getframe(1).f_code.co_filename}")
+            return function(*arguments, **keywords)
+
+        return call
+
+    def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            path = os.fsdecode(arguments[0]) if isinstance(arguments[0], str | bytes) else ""
+            if path.startswith(self.folder):
+                self.opened.add(os.path.basename(path))
+        elif event in ("pickle.find_class", "marshal.load", "marshal.loads"):
+            caller = sys._getframe(1).f_code.co_filename
+            if caller != HARMLESS[event]:
+                self.seen.append(f"{event} in {caller}")
+        elif event in ("compile", "exec", "import", "ctypes.dlopen"):
+            named = [getattr(argument, "co_filename", argument) for argument in arguments[:2]]
+            if any(isinstance(name, str) and name.startswith(self.folder) for name in named):
+                self.seen.append(f"{event} {named}")
+
+
+def use_while_watched(folder: str) -> None:
+    """Every command that reads a run's folder, then what must be seen; printed as JSON."""
+    watch = Watch(Path(folder))
+    run, corpus = f"--workdir={folder}/run", f"{folder}/corpus"
+    sys.stdin = SimpleNamespace(buffer=io.BytesIO(b"A dog.\n"))  # type: ignore[assignment]
+    out, sys.stdout = sys.stdout, io.TextIOWrapper(io.BytesIO())
+    statuses = [
+        runs.train(Path(folder) / "run", data__path=corpus, train__steps=41),
+        runs.command("average", run, "--last=2"),
+        runs.command("translate", run, "--checkpoint=average"),
+        runs.command(
+            "evaluate",
+            run,
+            "--checkpoint=best",
+            f"--src={corpus}/test.en",
+            f"--ref={corpus}/test.de",
+        ),
+        runs.command("attention", run, "--sentence=A dog.", f"--output={folder}/heat.png"),
+    ]
+    found, watch.seen = watch.seen, []
+    pickle.loads(pickle.dumps(OrderedDict()))
+    pickle.Unpickler(io.BytesIO(pickle.dumps([]))).load()
+    _pickle.loads(pickle.dumps([]))
+    marshal.loads(marshal.dumps([]))
+    exec(compile("", f"{folder}/run/code.py", "exec"))
+    sys.stdout = out
+    report = {"statuses": statuses, "found": found, "control": watch.seen}
+    print(json.dumps({**report, "opened": sorted(watch.opened)}))
+
+
+def test_no_command_unpickles_while_it_uses_a_run(tmp_path):
+    runs.copy_of_run(tmp_path / "run")
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for path in runs.tiny_corpus().iterdir():
+        (corpus / path.name).write_bytes(path.read_bytes())
+    program = f"from {__name__} import use_while_watched as use; use({str(tmp_path)!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["statuses"] == [0] * 5, done.stderr
+    assert set(report["opened"]) >= READ
+    kinds = [line.split()[0] for line in report["control"]]
+    assert kinds == [
+        *("loads", "pickle.find_class", "Unpickler.load", "loads"),
+        *("marshal.loads", "compile", "exec"),
+    ]
+    assert report["found"] == []
+
+
+# Traps -------------------------------------------------------------------------------------------
+
+
+class Trap:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, marker: Path):
+        self.marker = str(marker)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        return os.mkdir, (self.marker,)
+
+
+def traps(marker: Path) -> list[bytes]:
+    """A pickle as text, one as bytes, and an array of objects."""
+    import numpy as np
+
+    array = io.BytesIO()
+    np.save(array, np.array([Trap(marker)], dtype=object), allow_pickle=True)
+    return [pickle.dumps(Trap(marker), protocol) for protocol in (0, 5)] + [array.getvalue()]
+
+
+def use(run: Path, *commands: str) -> None:
+    """Runs commands on a run; they may fail as they like."""
+    sys.stdin = SimpleNamespace(buffer=io.BytesIO(b"A dog.\n"))  # type: ignore[assignment]
+    flags = {
+        "train": None,
+        "average": ["--last=2"],
+        "translate": ["--beam_size=1"],
+        "evaluate": ["--beam_size=1", "--checkpoint=best"],
+        "attention": ["--sentence=A dog.", f"--output={run.parent}/heat.png"],
+    }
+    for command in commands:
+        with contextlib.suppress(Exception):
+            given = flags[command]
+            if given is None:
+                runs.train(run, train__steps=41)
+            else:
+                runs.command(command, f"--workdir={run}", *given)
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    return tmp_path / "executed"
+
+
+def test_a_trap_springs_when_it_is_unpickled(marker):
+    import numpy as np
+
+    *pickles, array = traps(marker)
+    for content in pickles:
+        pickle.loads(content)
+        marker.rmdir()
+    np.load(io.BytesIO(array), allow_pickle=True)
+    marker.rmdir()
+
+
+@pytest.mark.parametrize("name", ["config.json", "corpus.sha256", "vocabulary.model"])
+def test_a_pickle_in_place_of_a_small_file_is_not_loaded(name, tmp_path, marker, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    run = runs.copy_of_run(tmp_path / "run")
+    for content in traps(marker):
+        (run / name).write_bytes(content)
+        use(run, "train", "average", "translate", "evaluate", "attention")
+        assert not marker.exists()
+
+
+def test_pickles_in_place_of_a_checkpoint_s_files_are_not_loaded(tmp_path, marker, monkeypatch):
+    from transformer_jax.training.checkpoints import write_manifest
+
+    monkeypatch.setattr(sys, "stdin", None)
+    run = runs.copy_of_run(tmp_path / "run")
+    checkpoint = run / "checkpoints" / "40"
+    files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file()]
+    assert len(files) > 10
+    contents = itertools.cycle(traps(marker))
+    for path in files:
+        whole = path.read_bytes()
+        path.write_bytes(next(contents))
+        write_manifest(checkpoint)  # as who sets a trap would
+        use(run, "translate")
+        assert not marker.exists(), path
+        path.write_bytes(whole)
+    for path in files:
+        path.write_bytes(traps(marker)[0])
+    write_manifest(checkpoint)
+    use(run, "train", "average", "translate", "evaluate", "attention")
+    assert not marker.exists()
+
+
+def test_pickles_beside_a_run_s_files_are_not_loaded(tmp_path, marker, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    run = runs.copy_of_run(tmp_path / "run")
+    content = traps(marker)[1]
+    code = f"import os; os.mkdir({str(marker)!r})\n"
+    folders = [run, *(path for path in run.rglob("*") if path.is_dir())]
+    for folder in folders:
+        for name in ("checkpoint", "params.pkl", "data.pickle", "model.pt", "arrays.npy"):
+            (folder / name).write_bytes(content)
+        for name in ("__init__.py", "numpy.py", "sitecustomize.py", "config.py", "get_config.py"):
+            (folder / name).write_text(code)
+    use(run, "average", "translate", "evaluate", "attention", "train")
+    (run / "metrics.jsonl").write_bytes(content)
+    use(run, "train")
+    assert not marker.exists()
+
+
+def test_an_encoded_corpus_of_objects_is_not_loaded(tmp_path, marker):
+    from transformer_jax.text.encoded import ARRAYS, _measure, encode_corpus
+    from transformer_jax.text.vocabulary import load_vocabulary
+
+    vocabulary = load_vocabulary(runs.trained_run() / "vocabulary.model")
+    pairs = [("A dog.", "Ein Hund.")]
+    encode_corpus(pairs, vocabulary, tmp_path / "cache", "key")
+    [entry] = (tmp_path / "cache").glob("*.json")
+    content = json.loads(entry.read_text())
+    for trap in traps(marker):
+        for name in ARRAYS:
+            path = entry.parent / content["folder"] / f"{name}.npy"
+            path.write_bytes(trap)
+            content["files"][name] = _measure(path)  # as who sets a trap would
+        entry.write_text(json.dumps(content))
+        with pytest.raises(ValueError):
+            encode_corpus(pairs, vocabulary, tmp_path / "cache", "key")
+        assert not marker.exists()

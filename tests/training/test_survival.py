@@ -1,0 +1,193 @@
+"""What befalls a run while it trains: signals, rivals, full disks, lost processes, new meshes."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import runs
+from tests.training.test_resume import assert_same_run
+from transformer_jax.decoding.translate import LineTranslator
+
+ROOT = Path(__file__).parents[2]
+LONG = 100_000  # steps of a run that is never to end by itself
+
+
+def wait_until(happened, process) -> None:
+    deadline = time.monotonic() + 300
+    while not happened():
+        assert process.is_alive() if hasattr(process, "is_alive") else process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def steps_of(workdir: Path) -> list[int]:
+    checkpoints = (workdir / "checkpoints").glob("*")
+    return sorted(int(path.name) for path in checkpoints if path.name.isdecimal())
+
+
+# One process -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_signal_leaves_a_checkpoint_and_the_run_goes_on_as_if_never_stopped(number, tmp_path):
+    workdir, log = tmp_path / "run", tmp_path / "log"
+    process = runs.train_in_process(workdir, log, train__steps=LONG, train__checkpoint_every=LONG)
+    wait_until(lambda: (workdir / "metrics.jsonl").exists() and runs.metrics(workdir), process)
+    asked = time.monotonic()
+    os.kill(process.pid, number)
+    process.join(60)
+    assert process.exitcode == 128 + number
+    assert time.monotonic() - asked < 20
+    [step] = steps_of(workdir)
+    last = log.read_text().splitlines()[-1]
+    assert last == (
+        f"transformer-jax: {number.name}: stopped, with a checkpoint at step {step}; the same "
+        "command goes on from there."
+    )
+    if step <= runs.STEPS:
+        assert runs.train(workdir) == 0
+        assert_same_run(workdir, runs.trained_run())
+
+
+def test_stopped_while_it_validates_a_run_validates_first(tmp_path, monkeypatch):
+    changes = {"train__valid_bleu": True, "train__steps": 20, "decode__max_extra_length": 2}
+    assert runs.train(tmp_path / "never", **changes) == 0
+    translate = LineTranslator.shared
+
+    def and_stop(self, lines):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return translate(self, lines)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("transformer_jax.training.loop.BLEU_LINES", 10)
+        patch.setattr(LineTranslator, "shared", and_stop)
+        assert runs.train(tmp_path / "run", **changes) == 128 + signal.SIGTERM
+    assert steps_of(tmp_path / "run")[-1] == 10
+    assert ("valid", 10) not in [(r["kind"], r["step"]) for r in runs.metrics(tmp_path / "run")]
+    assert runs.train(tmp_path / "run", **changes) == 0
+    assert runs.metrics(tmp_path / "run") == runs.metrics(tmp_path / "never")
+
+
+def test_a_second_train_is_refused_and_the_first_goes_on(tmp_path, capsys):
+    workdir, log = tmp_path / "run", tmp_path / "log"
+    process = runs.train_in_process(workdir, log, train__steps=LONG)
+    wait_until(lambda: steps_of(workdir), process)
+    assert runs.train(workdir, train__steps=LONG) == 2
+    assert capsys.readouterr().err == (
+        f"transformer-jax: Another `train` is at work in {workdir}. Wait for it, or choose "
+        "another --workdir.\n"
+    )
+    assert process.is_alive()
+    process.kill()
+    process.join()
+    assert runs.train(workdir, train__steps=steps_of(workdir)[-1] + 1) == 0, "free again"
+
+
+FULL_DISK = """
+mount -t tmpfs -o size={size} none {folder} || exit 77
+{command} 2> {folder}.log
+echo status $? >> {folder}.log
+cp -r {folder} {folder}.copy
+"""
+
+
+@pytest.mark.parametrize("mode", ["stop", "continue"])
+def test_a_full_disk_is_said_and_harms_no_older_checkpoint(mode, tmp_path):
+    folder = tmp_path / "full"
+    folder.mkdir()
+    values = runs.tiny_values(train__keep_last=20, train__on_save_error=mode)
+    preset = runs.write_preset(tmp_path / "preset.py", values)
+    command = f"{sys.executable} -m transformer_jax train --config={preset} --workdir={folder}/run"
+    script = FULL_DISK.format(size="1500k", folder=folder, command=command)
+    environment = os.environ | {"TRANSFORMER_JAX_CACHE": str(tmp_path / "cache")}
+    mounting = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script]
+    done = subprocess.run(mounting, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if not (tmp_path / "full.log").exists():
+        pytest.skip(f"no file system of our own can be mounted here: {done.stderr}")
+    said = (tmp_path / "full.log").read_text()
+    assert "No space left on device" in said and said.endswith("status 2\n")
+    assert "Traceback" not in said
+    copy = tmp_path / "full.copy" / "run"
+    kept = steps_of(copy)
+    assert kept and kept[-1] < runs.STEPS
+    trained = [r["step"] for r in runs.metrics(copy) if r["kind"] == "train"]
+    assert ("going on" in said) == (mode == "continue")
+    assert (trained[-1] == runs.STEPS) == (mode == "continue")
+    # With room again, the run goes on from what is whole, to the end that it would have had.
+    assert runs.train(copy, train__keep_last=3) == 0
+    assert_same_run(copy, runs.trained_run())
+
+
+# Several processes, other meshes -----------------------------------------------------------------
+
+
+def start_process(workdir: Path, preset: Path, port: int, index: int, log: Path):
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
+    arguments = [f"--config={preset}", f"--workdir={workdir}", f"--coordinator=localhost:{port}"]
+    arguments += ["--num_processes=2", f"--process_id={index}"]
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "transformer_jax", "train", *arguments],
+            cwd=ROOT,
+            env=os.environ | {"XLA_FLAGS": flags},
+            stderr=file,
+            stdout=subprocess.DEVNULL,
+        )
+
+
+def test_a_run_moves_between_meshes_and_a_lost_process_ends_the_others(tmp_path):
+    """One device to step 10; two processes of two devices, of which one is lost; then eight."""
+    workdir = tmp_path / "run"
+    assert runs.train(workdir, train__steps=10) == 0
+    values = runs.tiny_values(mesh__fsdp=2)
+    preset, port = runs.write_preset(tmp_path / "preset.py", values), runs.free_port()
+    logs = [tmp_path / "log0", tmp_path / "log1"]
+    first, second = (start_process(workdir, preset, port, i, logs[i]) for i in (0, 1))
+    wait_until(lambda: steps_of(workdir)[-1] >= 20, first)
+    second.kill()
+    assert first.wait(60) != 0
+    said = re.sub(r"^\[Gloo\].*\n", "", logs[0].read_text(), flags=re.MULTILINE)
+    after = [line for line in said.splitlines() if not re.match(r"\d\d:\d\d:\d\d ", line)]
+    assert len(after) == 1 and after[0].startswith("transformer-jax: "), said
+    assert after[0].endswith("Start them all again: a run goes on from its last checkpoint.")
+
+    devices = "--xla_force_host_platform_device_count=8"
+    mesh = {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}
+    process = runs.train_in_process(workdir, tmp_path / "log", devices, **mesh)
+    process.join()
+    assert process.exitcode == 0, (tmp_path / "log").read_text()
+    got, want = runs.metrics(workdir), runs.metrics(runs.trained_run())
+    # At step 10 the first part ended, with a line of its own.
+    got = [r for r in got if (r["kind"], r["step"]) not in (("train", 10), ("train", 12))]
+    want = [r for r in want if (r["kind"], r["step"]) != ("train", 12)]
+    assert [(r["kind"], r["step"]) for r in got] == [(r["kind"], r["step"]) for r in want]
+    for one, other in zip(got, want, strict=True):
+        for name in {"smoothed_nats_per_token", "nats_per_token", "grad_norm"} & other.keys():
+            assert one[name] == pytest.approx(other[name], rel=1e-5), (one, other)
+
+
+def test_a_lost_worker_of_the_input_pipeline_is_told_plainly(tmp_path):
+    if not shutil.which("pgrep"):
+        pytest.skip("no pgrep to find the worker")
+    workdir, log = tmp_path / "run", tmp_path / "log"
+    process = runs.train_in_process(workdir, log, train__steps=LONG, train__data_workers=1)
+    wait_until(lambda: steps_of(workdir), process)
+    listed = subprocess.run(
+        ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True
+    )
+    for worker in listed.stdout.split():
+        os.kill(int(worker), signal.SIGKILL)
+    process.join(60)
+    assert process.exitcode == 2, "it goes on, or hangs"
+    said = log.read_text()
+    assert "Traceback" not in said
+    assert said.splitlines()[-1].startswith(
+        "transformer-jax: A process that prepares batches is gone (Worker process"
+    )
