@@ -19,7 +19,12 @@ JOINING_SECONDS = 300
 T = TypeVar("T")
 
 # What schedulers say of a job's processes: how many, or their names.
-CLUSTERS = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "TPU_WORKER_HOSTNAMES", "MEGASCALE_NUM_SLICES")
+CLUSTERS = (
+    "SLURM_STEP_NUM_TASKS",  # of one `srun`; SLURM_NTASKS stands in a batch script's own shell too
+    "OMPI_COMM_WORLD_SIZE",
+    "TPU_WORKER_HOSTNAMES",
+    "MEGASCALE_NUM_SLICES",
+)
 
 
 def join(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
@@ -32,7 +37,7 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
       process_id: which this one is, from 0.
 
     Raises:
-      ConfigError: some of the three are missing, or cannot be.
+      ConfigError: some of the three are missing or cannot be, or nobody answers.
     """
     given = (coordinator, num_processes, process_id)
     if all(value is None for value in given):
@@ -52,14 +57,20 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
     _tell_of_lost_processes_in_one_line()
     import jax
 
-    jax.distributed.initialize(
-        coordinator,
-        num_processes,
-        process_id,
-        initialization_timeout=JOINING_SECONDS,
-        heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-        shutdown_timeout_seconds=HEARTBEAT_SECONDS,
-    )
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            num_processes,
+            process_id,
+            initialization_timeout=JOINING_SECONDS,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            shutdown_timeout_seconds=HEARTBEAT_SECONDS,
+        )
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"the processes of this run do not find each other: {error} Start all of them, with "
+            "--coordinator=HOST:PORT, --num_processes and --process_id."
+        ) from error
 
 
 def _several(value: str) -> bool:

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from transformer_jax import processes
 from transformer_jax.compilation import keep_compiled_programs
-from transformer_jax.config import Config, free_differences, with_absolute_paths
+from transformer_jax.config import Config, TrainConfig, free_differences, with_absolute_paths
 from transformer_jax.config_checks import check
 from transformer_jax.decoding.translate import LineTranslator
 from transformer_jax.decoding.translator import Translator
@@ -136,7 +136,8 @@ def _train_from(
 ) -> None:
     """The host's loop over steps, up to the last one or a request to stop."""
     train, first, rows = config.train, int(state.step), data.shape.rows
-    if first >= train.steps:
+    owes_validation = processes.first_does(lambda: _owes_validation(run, first, train))
+    if first >= train.steps and not owes_validation:
         log.info("nothing to do: trained to step %d of train.steps=%d", first, train.steps)
         return
     bleu = _make_bleu(config, data, program, stop) if train.valid_bleu else None
@@ -161,7 +162,7 @@ def _train_from(
             read_window.restart_clock()
             return result[1]
 
-        if _owes_validation(run, first, train.valid_every):
+        if owes_validation:
             validation(first)
         for step, batch in _counted(batches, first + 1, train.steps):
             if step == first + 2:  # once, so that whoever waits knows that it runs, and how fast
@@ -184,16 +185,13 @@ def _train_from(
                 return
 
 
-def _owes_validation(run: RunFolder, step: int, every: int) -> bool:
+def _owes_validation(run: RunFolder, step: int, train: TrainConfig) -> bool:
     """Whether the run was asked to stop before it could validate at this step."""
-
-    def owes() -> bool:
-        records = read_metrics(run.path) if step and step % every == 0 else []
-        return bool(records) and not any(
-            record["kind"] == "valid" and record["step"] == step for record in records
-        )
-
-    return processes.first_does(owes)
+    due = step > 0 and (step % train.valid_every == 0 or step == train.steps)
+    if not due or not (run.path / "metrics.jsonl").exists():
+        return False
+    records = read_metrics(run.path)
+    return not any(record["kind"] == "valid" and record["step"] == step for record in records)
 
 
 def _counted(batches: Iterator[Batch], first: int, last: int) -> Iterator[tuple[int, Batch]]:

@@ -1,0 +1,131 @@
+"""What checkpoints and metrics cost a run, and how late the first step of a resumed run comes.
+
+    python benchmarks/overhead.py --config=configs/demo.py
+    python benchmarks/overhead.py --config=configs/multi30k.py --config.data.path=FOLDER/multi30k
+
+Cost: blocks of steps with a save, or with lines of metrics, against blocks of as many steps
+without, in turns; the difference of medians over the time of the preset's interval. First step:
+`train` in a new folder with an empty cache, again with the programs kept, and resumed.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.command_line import Flag, exit_status, parse_flags, set_up_logs
+from transformer_jax.config import Config
+from transformer_jax.config_files import load_config, split_overrides
+from transformer_jax.reporting.metrics import MetricsWriter
+from transformer_jax.text.batches import train_batches
+from transformer_jax.training.checkpoints import Checkpoints
+from transformer_jax.training.data import load_data
+from transformer_jax.training.loop import WindowReader
+from transformer_jax.training.program import compile_program
+from transformer_jax.training.run_folder import RunFolder
+from transformer_jax.training.sharding import make_mesh, own_rows, put_rows
+
+ROOT = Path(__file__).parents[1]
+FLAGS = [
+    Flag("config", str, "FILE", "a config file", required=True),
+    Flag("block", int, "STEPS", "of a timed block", default=20),
+    Flag("repeats", int, "N", "blocks of each kind", default=7),
+]
+
+
+class Run:
+    """A run's parts, stepped by hand."""
+
+    def __init__(self, config: Config, folder: Path):
+        data = load_data(config, RunFolder(folder))
+        rows, mesh = data.shape.rows, make_mesh(config.mesh)
+        self.program = compile_program(config, mesh, data.vocabulary.size, data.shape)
+        self.state: Any = self.program.init(config)
+        self.read_window = WindowReader(config, data, self.program)
+        self.writer = MetricsWriter(folder)
+        self.checkpoints = Checkpoints(folder / "checkpoints", 1)
+        own = own_rows(mesh, rows)
+        batches = train_batches(data.train, data.plan, rows, config.seed)
+        self.batches = (put_rows(mesh, rows, own, batch) for batch in batches)
+
+    def block(self, steps: int, saves: bool = False, line: bool = False) -> float:
+        """Seconds of so many steps, with a save at their begin or a line of metrics after each."""
+        begin = time.perf_counter()
+        if saves:
+            self.checkpoints.save(self.state, int(self.state.step), None)
+        for _ in range(steps):
+            self.state = self.program.train_step(self.state, next(self.batches))
+            if line:
+                self.writer.write(int(self.state.step), "train", self.read_window(self.state))
+        self.state.step.block_until_ready()
+        self.checkpoints.check(wait=True)
+        return time.perf_counter() - begin
+
+
+def cost(config: Config, folder: Path, block: int, repeats: int) -> list[str]:
+    """Lines of a report: seconds a save and a line, and their share of the preset's intervals."""
+    run = Run(config, folder)
+    run.block(block)
+    plain, saving, writing = [], [], []
+    for _ in range(repeats):
+        plain.append(run.block(block))
+        saving.append(run.block(block, saves=True))
+        writing.append(run.block(block, line=True))
+    run.checkpoints.close()
+    step = statistics.median(plain) / block
+    save = statistics.median(saving) - statistics.median(plain)
+    line = (statistics.median(writing) - statistics.median(plain)) / block
+    train = config.train
+    share = save / (train.checkpoint_every * step) + line / (train.log_every * step)
+    return [
+        f"step {1e3 * step:.1f} ms (blocks: {', '.join(f'{s:.2f}' for s in plain)} s)",
+        f"a save costs {save:.3f} s (every {train.checkpoint_every} steps), "
+        f"a line of metrics {1e3 * line:.2f} ms (every {train.log_every})",
+        f"together {100 * share:.2f} % of the steps' time",
+    ]
+
+
+def first_step(arguments: list[str], cache: Path, workdir: Path, steps: int) -> float:
+    """Seconds from the command to its first step; ends after `steps`."""
+    command = [sys.executable, "-m", "transformer_jax", "train", *arguments]
+    command += [f"--workdir={workdir}", f"--config.train.steps={steps}"]
+    environment = os.environ | {"TRANSFORMER_JAX_CACHE": str(cache)}
+    begin, taken = time.perf_counter(), 0.0
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if " taken; " in line:
+                taken = time.perf_counter() - begin
+    assert process.returncode == 0 and taken
+    return taken
+
+
+def main() -> None:
+    """Prints the report."""
+    arguments = [a for a in sys.argv[1:] if not a.startswith(("--block", "--repeats"))]
+    others, overrides = split_overrides(sys.argv[1:])
+    values = parse_flags("overhead", FLAGS, others)
+    config = load_config(values["config"], overrides)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        lines = cost(config, folder / "run", values["block"], values["repeats"])
+        times = {}
+        for name, cache, workdir, steps in (
+            ("new, nothing kept", "cache", "a", 3),
+            ("new, programs kept", "cache", "b", 3),
+            ("resumed", "cache", "b", 6),
+        ):
+            times[name] = first_step(arguments, folder / cache, folder / workdir, steps)
+        lines.append("first step: " + ", ".join(f"{n} {t:.1f} s" for n, t in times.items()))
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    set_up_logs()
+    sys.exit(exit_status(main))
