@@ -16,6 +16,7 @@ from transformer_jax.config import (
     Config,
     Key,
     default_config_dict,
+    free_differences,
     from_config_dict,
     from_json,
     identity_differences,
@@ -24,6 +25,7 @@ from transformer_jax.config import (
     to_dict,
     to_json,
     value_at,
+    with_absolute_paths,
     with_values,
 )
 from transformer_jax.config_checks import AT_LEAST, CHOICES, INTERVALS, check
@@ -528,3 +530,30 @@ def test_a_partial_config_file_is_a_diff_against_the_defaults(tmp_path):
     config = load_config(str(path), {"model.d_k": 16, "data.train": ("a",)})
     assert (config.model.d_k, config.data.train) == (16, ("a",))
     assert isinstance(to_config_dict(config), ConfigDict)
+
+
+# Between two calls of `train` -------------------------------------------------------------------
+
+
+def test_free_keys_that_differ_are_told_with_both_values():
+    old = Config()
+    new = with_values(old, {"train.steps": 7, "mesh.fsdp": 2, "model.d_ff": 32})
+    assert free_differences(old, new) == [
+        "train.steps is 7 (was 100000)",
+        "mesh.fsdp is 2 (was 1)",
+    ]
+    assert free_differences(old, old) == []
+
+
+def test_paths_hold_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/somebody")
+
+    def absolute(path: str) -> str | None:
+        return with_absolute_paths(with_values(Config(), {"data.path": path})).data.path
+
+    assert absolute("data/text") == str(tmp_path / "data" / "text")
+    assert absolute("~/text") == "/home/somebody/text"
+    assert absolute("/data") == "/data"
+    assert absolute("gs://bucket/tfds") == "gs://bucket/tfds"
+    assert with_absolute_paths(Config()) == Config()

@@ -1,5 +1,6 @@
 """The command line: what is called with what, exit status, and one line for a user's mistake."""
 
+import errno
 import importlib
 import importlib.metadata
 import inspect
@@ -10,11 +11,13 @@ import types
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
+from transformer_jax import __version__
 from transformer_jax.__main__ import COMMANDS, main
 from transformer_jax.config import Config, with_values
-from transformer_jax.errors import DataError
+from transformer_jax.errors import DataError, Interrupted
 
 PRESET = "def get_config(): return {'data': {'source': 'grammar'}, 'model': {'d_ff': 64}}"
 
@@ -191,6 +194,50 @@ def run_fake(monkeypatch, action) -> int:
     return main(["average", "--workdir=w"])
 
 
+@pytest.mark.parametrize(
+    "message",
+    ["RESOURCE_EXHAUSTED: Failed to allocate", "INTERNAL: Error: Out of memory allocating 2 bytes"],
+)
+def test_too_little_memory_is_one_line_with_the_mend(message, monkeypatch, capsys):
+    def exhaust() -> None:
+        raise jax.errors.JaxRuntimeError(message)
+
+    assert run_fake(monkeypatch, exhaust) == 2
+    said = capsys.readouterr().err
+    assert "train.accumulate_steps" in said and said.count("\n") == 1
+
+
+def test_another_error_of_the_device_keeps_its_traceback(monkeypatch):
+    def fail() -> None:
+        raise jax.errors.JaxRuntimeError("INTERNAL: no such kernel")
+
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        run_fake(monkeypatch, fail)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_one_line(number, monkeypatch, capsys):
+    def fill() -> None:
+        raise OSError(number, os.strerror(number), "run/metrics.jsonl")
+
+    assert run_fake(monkeypatch, fill) == 2
+    want = f"transformer-jax: {os.strerror(number)} (run/metrics.jsonl). Make room, then again.\n"
+    assert capsys.readouterr().err == want
+
+
+def test_a_signal_that_was_heeded_is_the_shell_s_status(monkeypatch, capsys):
+    def stop() -> None:
+        raise Interrupted(15, "SIGTERM: stopped")
+
+    assert run_fake(monkeypatch, stop) == 143
+    assert capsys.readouterr().err == "transformer-jax: SIGTERM: stopped\n"
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"transformer-jax {__version__}\n"
+
+
 def test_what_is_no_user_s_mistake_keeps_its_traceback(monkeypatch):
     with pytest.raises(ZeroDivisionError):
         run_fake(monkeypatch, lambda: 1 / 0)
@@ -208,6 +255,7 @@ def test_an_interrupt_is_quiet(monkeypatch, capsys):
 
 FAKE = """
 import logging, sys, types
+from transformer_jax import __version__
 from transformer_jax.__main__ import COMMANDS, main
 fake = types.ModuleType("fake_commands")
 def command(**_):

@@ -145,6 +145,8 @@ def run(arguments: list[str]) -> None:
         return
     values = read_values(name, command, rest)
     processes.join(*(values.pop(flag.name, None) for flag in PROCESSES))
+    if name == "translate":  # bytes, so that the locale's encoding plays no part
+        values |= {"stdin": sys.stdin.buffer, "stdout": sys.stdout.buffer}
     set_up_logs(quiet=not processes.is_first())
     module, _, function = command.target.partition(":")
     call: Callable[..., object] = getattr(importlib.import_module(module), function)
@@ -169,10 +171,7 @@ def find_command(name: str) -> Command:
 def read_values(name: str, command: Command, arguments: list[str]) -> dict[str, Any]:
     """The keyword arguments of the command's function. Raises UserError: what cannot be."""
     if CONFIG not in command.flags:
-        values = parse_flags(name, command.flags, arguments)
-        if name == "translate":  # bytes, so that the locale's encoding plays no part
-            values |= {"stdin": sys.stdin.buffer, "stdout": sys.stdout.buffer}
-        return values
+        return parse_flags(name, command.flags, arguments)
     from transformer_jax.config_files import load_config, split_overrides
 
     others, overrides = split_overrides(arguments)

@@ -54,7 +54,7 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
             f"--process_id={process_id}: the address is HOST:PORT, process ids are 0 to "
             "--num_processes - 1."
         )
-    _tell_of_lost_processes_in_one_line()
+    _filter_what_libraries_say()
     import jax
 
     try:
@@ -82,7 +82,8 @@ LOST = (
     "transformer-jax: another process of this run is gone, and this one stops. Start them all "
     "again: a run goes on from its last checkpoint."
 )
-# Where a process misses another, JAX's client aborts it from C++, with a stack trace.
+# Where a process misses another, JAX's client aborts it from C++, with a stack trace; its CPU
+# collectives greet on standard output, which is for results.
 FILTER = """
 import sys
 held = []  # what may be the beginning of the end
@@ -90,6 +91,8 @@ for line in iter(sys.stdin.buffer.readline, b""):
     if b"Terminating process because the JAX distributed service" in line:
         held = [(sys.argv[1] + "\\n").encode()]
         break
+    if line.startswith(b"[Gloo] Rank"):
+        continue
     if held or b"coordination_service" in line or b"preemption_sync" in line:
         held.append(line)
     if not held or len(held) > 20:
@@ -102,13 +105,20 @@ sys.stdin.buffer.read()
 """
 
 
-def _tell_of_lost_processes_in_one_line() -> None:
-    """From now on standard error passes a small process that shortens JAX's last words."""
+def _filter_what_libraries_say() -> None:
+    """From now on standard error, and C++'s standard output with it, pass a small process.
+
+    It shortens JAX's last words. Python's own standard output stays what it is.
+    """
     command = [sys.executable, "-S", "-c", FILTER, LOST]
     passing = subprocess.Popen(command, stdin=subprocess.PIPE)
     assert passing.stdin is not None
     os.dup2(passing.stdin.fileno(), sys.stderr.fileno())
     passing.stdin.close()
+    sys.stdout.flush()
+    results = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    sys.stdout = os.fdopen(results, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
 
 
 def count() -> int:
