@@ -108,9 +108,10 @@ def first_step(arguments: list[str], cache: Path, workdir: Path, steps: int) -> 
 
 def main() -> None:
     """Prints the report."""
-    arguments = [a for a in sys.argv[1:] if not a.startswith(("--block", "--repeats"))]
     others, overrides = split_overrides(sys.argv[1:])
     values = parse_flags("overhead", FLAGS, others)
+    arguments = [f"--config={values['config']}"]
+    arguments += [a for a in sys.argv[1:] if a.startswith("--config.")]
     config = load_config(values["config"], overrides)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

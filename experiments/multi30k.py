@@ -29,8 +29,8 @@ FLAGS = [
 def main() -> None:
     """Trains (or goes on), then prints one Markdown table of test scores."""
     from transformer_jax.evaluation.evaluate import evaluate
-    from transformer_jax.training.checkpoints import average
     from transformer_jax.training.loop import train
+    from transformer_jax.training.weights import average
 
     values = parse_experiment("multi30k", __doc__, FLAGS)
     workdir = values["workdir"]

@@ -102,7 +102,7 @@ COMMANDS = {
         ),
     ),
     "average": Command(
-        "transformer_jax.training.checkpoints:average",
+        "transformer_jax.training.weights:average",
         "average a run's last checkpoints into one",
         (WORKDIR, Flag("last", int, "K", "how many", default=5)),
     ),
@@ -144,7 +144,9 @@ def run(arguments: list[str]) -> None:
         print(command_help(name, command))
         return
     values = read_values(name, command, rest)
-    processes.join(*(values.pop(flag.name, None) for flag in PROCESSES))
+    if PROCESSES[0] in command.flags:
+        coordinator, number, this = (values.pop(flag.name) for flag in PROCESSES)
+        processes.join(coordinator, number, this, agree_on_stops=name == "train")
     if name == "translate":  # bytes, so that the locale's encoding plays no part
         values |= {"stdin": sys.stdin.buffer, "stdout": sys.stdout.buffer}
     set_up_logs(quiet=not processes.is_first())

@@ -4,6 +4,7 @@ Each runs the same command; what one alone may do (write files, read standard in
 JAX is imported when needed: a command's help does without.
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 from transformer_jax.errors import ConfigError, UserError
 
 HEARTBEAT_SECONDS = 20  # after which a silent process counts as gone; JAX's default is 100
+ENDING_SECONDS = 300  # that one waits for the others at a good end; after a failure, none
 JOINING_SECONDS = 300
 
 T = TypeVar("T")
@@ -27,7 +29,12 @@ CLUSTERS = (
 )
 
 
-def join(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
+def join(
+    coordinator: str | None,
+    num_processes: int | None,
+    process_id: int | None,
+    agree_on_stops: bool = False,
+) -> None:
     """Makes this process one of several, before JAX's first use; alone, it does nothing.
 
     Args:
@@ -35,6 +42,7 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
         pod say in the environment; where they say nothing, this process is alone.
       num_processes: how many there are.
       process_id: which this one is, from 0.
+      agree_on_stops: SIGTERM is left to JAX's service, which training/stopping.py asks.
 
     Raises:
       ConfigError: some of the three are missing or cannot be, or nobody answers.
@@ -57,6 +65,7 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
     _filter_what_libraries_say()
     import jax
 
+    jax.config.update("jax_enable_preemption_service", agree_on_stops)
     try:
         jax.distributed.initialize(
             coordinator,
@@ -64,7 +73,7 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
             process_id,
             initialization_timeout=JOINING_SECONDS,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-            shutdown_timeout_seconds=HEARTBEAT_SECONDS,
+            shutdown_timeout_seconds=ENDING_SECONDS,
         )
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
@@ -85,13 +94,15 @@ LOST = (
 # Where a process misses another, JAX's client aborts it from C++, with a stack trace; its CPU
 # collectives greet on standard output, which is for results.
 FILTER = """
-import sys
+import signal, sys
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)  # sent to the whole group: it ends with its input
 held = []  # what may be the beginning of the end
 for line in iter(sys.stdin.buffer.readline, b""):
     if b"Terminating process because the JAX distributed service" in line:
         held = [(sys.argv[1] + "\\n").encode()]
         break
-    if line.startswith(b"[Gloo] Rank"):
+    if b"[Gloo]" in line or b"peer ranks" in line:  # threads write over each other
         continue
     if held or b"coordination_service" in line or b"preemption_sync" in line:
         held.append(line)
@@ -201,12 +212,14 @@ def leave(status: int, error: BaseException | None = None) -> None:
         return
     if error is not None:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        print(
+        line = (
             f"transformer-jax: process {index()} of {count()} stops, as the run cannot go on "
             f"without all of them: {type(error).__name__}: {reason} Start them again: a run goes "
-            "on from its last checkpoint.",
-            file=sys.stderr,
+            "on from its last checkpoint."
         )
-    sys.stdout.flush()
-    sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            print(line, file=sys.stderr)
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(status)

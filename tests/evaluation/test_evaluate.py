@@ -7,7 +7,7 @@ import pytest
 
 from tests import runs
 from transformer_jax.evaluation.bleu import score
-from transformer_jax.training.checkpoints import average
+from transformer_jax.training.weights import average
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model.transformer import Transformer
 from transformer_jax.text.vocabulary import EOS, Vocabulary, load_vocabulary
-from transformer_jax.training.checkpoints import abstract_params, load_params
 from transformer_jax.training.run_folder import RunFolder
 from transformer_jax.training.sharding import decoding_mesh, tree_shardings
+from transformer_jax.training.weights import abstract_params, load_params
 
 log = logging.getLogger(__name__)
 
@@ -133,12 +133,12 @@ class LineTranslator:
         return self.vocabulary.decode(ids).replace("\n", " ").replace("\r", " ")
 
     def warn_of_cut(self) -> None:
-        """One warning for all lines that were longer than the largest bucket."""
-        if self.cut:
+        """One warning for all lines, of all processes, that were longer than the largest bucket."""
+        if cut := sum(processes.gather(self.cut)):
             log.warning(
                 "%d lines have more than decode.max_length=%d subwords (end sign included) "
                 "and were cut there",
-                self.cut,
+                cut,
                 self.longest,
             )
 

@@ -55,7 +55,7 @@ class MetricsWriter:
             self._events.hide_from(purge_after_step + 1)
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
-        """Append one line, flushed, and its events, which a thread writes soon after.
+        """Append one line, and its events.
 
         Args:
           step: batches consumed so far.
@@ -81,7 +81,7 @@ class MetricsWriter:
     def close(self) -> None:
         """Close both files."""
         if self._unwritten:
-            log.warning("%s lacks its last lines: the disk is full", self._path)
+            log.warning("%s lacks its last lines, which could not be written", self._path)
         self._file.close()
         self._events.close()
 

@@ -182,8 +182,9 @@ def bucket_lengths(max_length: int, longest: int = 0) -> tuple[int, ...]:
 def bucket_rows(length: int, tokens_per_batch: int, rows_multiple: int = 1) -> tuple[int, ...]:
     """The few numbers of rows that a bucket's batches have, most first.
 
-    The first is tokens // length, and at least one multiple; the others, each an eighth of the one
-    before, are for a bucket with so few sentences: a line alone is not padded to a whole batch.
+    The first is tokens // length, rounded down to a multiple and at least one; the others, each an
+    eighth of the one before, are for a bucket with so few sentences: a line alone is not padded to
+    a whole batch.
     """
     most = max(1, tokens_per_batch // (length * rows_multiple))
     multiples = dict.fromkeys((most, max(1, most // 8), max(1, most // 64)))

@@ -1,4 +1,4 @@
-"""Checkpoints of a run, by Orbax, and averages of them.
+"""Checkpoints of a run, by Orbax.
 
 Each has a manifest of SHA-256 sums beside it, since Orbax restores a flipped bit silently.
 """
@@ -8,25 +8,20 @@ import functools
 import hashlib
 import json
 import logging
-import math
 import re
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
-import jax
 import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from transformer_jax import processes
-from transformer_jax.config import ModelConfig
 from transformer_jax.errors import RunError
 from transformer_jax.files import write_atomically
-from transformer_jax.model.transformer import Transformer
-from transformer_jax.training.run_folder import RunFolder
-from transformer_jax.training.state import Params, TrainState, init_params
+from transformer_jax.training.state import Params, TrainState
 
 log = logging.getLogger(__name__)
 SCORE = "score"  # higher is better
@@ -59,7 +54,7 @@ def write_manifest(checkpoint: Path) -> None:
         for path in sorted(checkpoint.rglob("*"))
         if path.is_file()
     }
-    write_atomically(_manifest(checkpoint), json.dumps(sums, indent=1).encode())
+    write_atomically(manifest_of(checkpoint), json.dumps(sums, indent=1).encode())
 
 
 def damaged_file(checkpoint: Path) -> str | None:
@@ -67,7 +62,7 @@ def damaged_file(checkpoint: Path) -> str | None:
 
     A checkpoint without a manifest (killed between commit and manifest) is taken as Orbax left it.
     """
-    manifest = _manifest(checkpoint)
+    manifest = manifest_of(checkpoint)
     if not manifest.exists():
         log.warning("checkpoint %s has no manifest; its files are not verified", checkpoint.name)
         return None
@@ -86,7 +81,8 @@ def damaged_file(checkpoint: Path) -> str | None:
     return None
 
 
-def _manifest(checkpoint: Path) -> Path:
+def manifest_of(checkpoint: Path) -> Path:
+    """Where a checkpoint's manifest stands, or would."""
     return checkpoint.with_name(f"{checkpoint.name}.sha256.json")
 
 
@@ -101,6 +97,13 @@ def committed_steps(folder: Path) -> list[int]:
         return []
     folders = (path for path in folder.iterdir() if path.is_dir())
     return sorted(int(path.name) for path in folders if re.fullmatch(r"\d+", path.name))
+
+
+class _Manager(ocp.CheckpointManager):
+    """Orbax's, which leaves it to the loop to ask JAX's service whether to stop."""
+
+    def reached_preemption(self, step: int) -> bool:
+        return False
 
 
 class Checkpoints:
@@ -133,7 +136,7 @@ class Checkpoints:
         if processes.is_first():
             for manifest in self.folder.glob(".*.tmp"):
                 manifest.unlink()
-        return ocp.CheckpointManager(self.folder, options=options)
+        return _Manager(self.folder, options=options)
 
     def save(self, state: TrainState, step: int, score: float | None) -> None:
         """Starts to write a checkpoint; `score` is the validation's, where there was one.
@@ -148,10 +151,12 @@ class Checkpoints:
             params=ocp.args.StandardSave(params), rest=ocp.args.StandardSave(rest)
         )
         metrics = None if score is None else {SCORE: score}
+        error = None
         try:
             self.manager.save(step, args=items, metrics=metrics)
-        except Exception as error:
-            self._failed(error)
+        except Exception as raised:
+            error = raised
+        if self._any_failed(error):
             return
         # In a thread: a run that is killed before its next checkpoint has the manifest of this one.
         self._sealed = self._sealer.submit(self._seal)
@@ -159,16 +164,18 @@ class Checkpoints:
     def check(self, wait: bool = False) -> None:
         """Sees how the save in flight went, once it has ended or, if asked to wait, at its end.
 
+        Several processes see it only where they wait, and decide together.
+
         Raises:
           RunError: it failed, and `on_save_error` is "stop".
         """
-        if self._sealed is None or not (wait or self._sealed.done()):
+        if self._sealed is None:
             return
-        sealed, self._sealed = self._sealed, None
-        try:
-            sealed.result()
-        except Exception as error:
-            self._failed(error)
+        if not wait and (processes.count() > 1 or not self._sealed.done()):
+            return
+        error = self._sealed.exception()
+        self._sealed = None
+        self._any_failed(error)
 
     def restore_latest(self, like: TrainState) -> TrainState | None:
         """The newest sound checkpoint, with the shardings of `like`; None where there are none.
@@ -194,8 +201,19 @@ class Checkpoints:
             )
         return None
 
+    def abandon(self) -> None:
+        """After a failure: waits for what is being written, if no other process must be waited for.
+
+        What goes wrong here is not told: the failure is.
+        """
+        if processes.count() == 1:
+            if self._sealed is not None:
+                self._sealed.exception()
+            self._sealer.shutdown()
+            self._close_manager()
+
     def close(self) -> None:
-        """Waits until everything is written.
+        """Waits until everything is written, by all processes.
 
         Raises:
           RunError: the newest could not be, and no other comes after it.
@@ -207,6 +225,7 @@ class Checkpoints:
             self._close_manager()
             if self._newest_failed:
                 self._remove_half_written()
+        processes.gather(None)
         if self._newest_failed and self.on_save_error == "continue":  # else it is raised already
             raise RunError(
                 f"the last checkpoint could not be written to {self.folder}, only those up to step "
@@ -221,7 +240,15 @@ class Checkpoints:
                 log.debug("closing the checkpoints: %s", error)
             del self.__dict__["manager"]
 
-    def _failed(self, error: Exception) -> None:
+    def _any_failed(self, error: BaseException | None) -> bool:
+        """Whether a save failed on some process; says so there and on all others."""
+        reasons = processes.gather(None if error is None else f"{type(error).__name__}: {error}")
+        found = next((reason for reason in reasons if reason), None)
+        if found is not None:
+            self._failed(error or RuntimeError(found))
+        return found is not None
+
+    def _failed(self, error: BaseException) -> None:
         """Says so, and removes what was written of it: the older ones are whole, and need room."""
         self._newest_failed = True
         self._close_manager()
@@ -245,10 +272,10 @@ class Checkpoints:
         """Removes what is newer, and so damaged, and what Orbax would stumble over."""
         for step in steps:
             folder = self.folder / str(step)
-            if step > restored or _unreadable_score(folder):
+            if step > restored or unreadable_score(folder):
                 log.warning("removing the damaged checkpoint %s", folder)
                 shutil.rmtree(folder)
-                _manifest(folder).unlink(missing_ok=True)
+                manifest_of(folder).unlink(missing_ok=True)
 
     def _seal(self) -> None:
         """After the commit: adds missing manifests, removes those of deleted checkpoints."""
@@ -257,7 +284,7 @@ class Checkpoints:
             return
         steps = committed_steps(self.folder)
         for step in steps:
-            if not _manifest(self.folder / str(step)).exists():
+            if not manifest_of(self.folder / str(step)).exists():
                 write_manifest(self.folder / str(step))
         for manifest in self.folder.glob("*.sha256.json"):
             if manifest.name.split(".")[0] not in map(str, steps):
@@ -275,22 +302,22 @@ def _restore_sound(folder: Path, like: TrainState) -> tuple[TrainState | None, s
             params = checkpointer.restore(epath.Path(folder / "params"), params)
             rest = checkpointer.restore(epath.Path(folder / "rest"), rest)
     except Exception as error:  # whatever Orbax and its libraries raise on what is not whole
-        if _manifest(folder).exists():
+        if manifest_of(folder).exists():
             raise  # the files are as they were written
         return None, f"it has no manifest and cannot be restored ({type(error).__name__})"
     return TrainState(params=params, **rest), ""
 
 
-def _score_of(checkpoint: Path) -> float | None:
+def score_of(checkpoint: Path) -> float | None:
     """The validation score that was saved with a checkpoint, where there was one."""
     file = checkpoint / "metrics" / "metrics"
     return float(json.loads(file.read_text())[SCORE]) if file.exists() else None
 
 
-def _unreadable_score(checkpoint: Path) -> bool:
+def unreadable_score(checkpoint: Path) -> bool:
     """Whether Orbax would stumble over it: it reads the scores of all checkpoints at the start."""
     try:
-        _score_of(checkpoint)
+        score_of(checkpoint)
     except (ValueError, KeyError, TypeError):
         return True
     return False
@@ -300,127 +327,3 @@ def _split(state: TrainState) -> tuple[Params, dict[str, Any]]:
     """Parameters alone, so that translation reads nothing else, and the rest by field name."""
     fields = state._asdict()
     return fields.pop("params"), fields
-
-
-def abstract_params(config: ModelConfig, vocabulary_size: int) -> Params:
-    """Shapes and types of a model's parameters."""
-    model = Transformer(config, vocabulary_size)
-    return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
-
-
-def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
-    """Parameters of a checkpoint and its name.
-
-    Args:
-      run: the run's folder.
-      which: "latest", "best", "average" (the newest) or a step's number.
-      like: shapes (and shardings, where not the default device) to restore to.
-
-    Raises:
-      RunError: there is no such checkpoint, or it is damaged.
-    """
-    folder = Path(processes.first_does(lambda: str(_find(run, which))))
-    wrong = processes.first_does(lambda: damaged_file(folder))
-    if wrong:
-        raise RunError(f"{folder} is damaged: {wrong}. Choose another with --checkpoint.")
-    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    like = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or device), like
-    )
-    try:
-        with ocp.StandardCheckpointer() as checkpointer:
-            return checkpointer.restore(epath.Path(folder / "params"), like), folder.name
-    except jax.errors.JaxRuntimeError:  # of the device, not of the files
-        raise
-    except Exception as error:  # whatever Orbax and its libraries raise on what is not whole
-        raise RunError(
-            f"{folder / 'params'} cannot be restored ({type(error).__name__}): it is damaged, or "
-            "not of the model that config.json and vocabulary.model describe."
-        ) from error
-
-
-def _find(run: RunFolder, which: str) -> Path:
-    if which == "average":
-        averages = _averages(run)
-        if not averages:
-            raise RunError(
-                f"{run.path} has no averaged checkpoint: run `average --workdir={run.path}` first."
-            )
-        return max(averages, key=lambda p: [int(n) for n in re.findall(r"\d+", p.name)])
-    steps = _some_steps(run)
-    if which == "latest":
-        return run.checkpoints / str(steps[-1])
-    if which == "best":
-        return _best(run, steps)
-    if re.fullmatch("[0-9]{1,18}", which) and int(which) in steps:
-        return run.checkpoints / str(int(which))
-    average = ["average"] if _averages(run) else []
-    known = ", ".join(["latest", "best", *average, *map(str, steps)])
-    raise RunError(f"--checkpoint={which} is not there. Valid: {known}.")
-
-
-def _averages(run: RunFolder) -> list[Path]:
-    """Folders of the averages; a manifest is written last: without one, `average` was killed."""
-    return [p for p in run.averages.glob("*-last*") if p.is_dir() and _manifest(p).exists()]
-
-
-def _some_steps(run: RunFolder) -> list[int]:
-    """Steps of the run's checkpoints, ascending. Raises RunError where there are none."""
-    steps = committed_steps(run.checkpoints)
-    if not steps:
-        raise RunError(
-            f"{run.path} has no checkpoint yet: `train` writes the first after "
-            "train.checkpoint_every steps."
-        )
-    return steps
-
-
-def _best(run: RunFolder, steps: list[int]) -> Path:
-    """The checkpoint of the highest validation score, the newest of equals."""
-    folders = [run.checkpoints / str(step) for step in steps]
-    scores = [None if _unreadable_score(f) else _score_of(f) for f in folders]
-    # A score that is not a number is above none: `max` would keep the first of them.
-    ranked = [(-math.inf if s is None or math.isnan(s) else s, at) for at, s in enumerate(scores)]
-    return folders[max(ranked)[1]]
-
-
-def average(workdir: str, last: int = 5) -> Path:
-    """Averages the last k checkpoints' parameters; the other commands take it as `average`.
-
-    Returns:
-      Its folder, WORKDIR/averages/STEP-lastK.
-
-    Raises:
-      RunError: the run has, or keeps, fewer checkpoints.
-
-    Source: Vaswani et al. 2017, section 6.1.
-    """
-    from transformer_jax.text.vocabulary import load_vocabulary
-
-    run = RunFolder(workdir)
-    config = run.read_config()
-    # Beside the last ones, the best is kept, however old.
-    steps = _some_steps(run)[-config.train.keep_last :]
-    if not 1 <= last <= len(steps):
-        raise RunError(
-            f"--last={last}: {run.path} has its last {len(steps)} checkpoints "
-            f"({', '.join(map(str, steps))}) and train.keep_last={config.train.keep_last}. "
-            f"Give 1 to {len(steps)}, or train with more."
-        )
-    like = abstract_params(config.model, load_vocabulary(run.vocabulary_file).size)
-    total = None
-    for step in steps[-last:]:
-        params = jax.device_get(load_params(run, str(step), like)[0])
-        params = jax.tree.map(lambda x: x.astype("float64"), params)
-        total = params if total is None else jax.tree.map(lambda a, b: a + b, total, params)
-    mean = jax.tree.map(lambda x: (x / last).astype("float32"), total)
-    folder = run.averages / f"{steps[-1]}-last{last}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"Cannot write into {folder}: {error.strerror}.") from None
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(epath.Path(folder / "params"), mean, force=True)
-    write_manifest(folder)
-    log.info("averaged checkpoints %s into %s", ", ".join(map(str, steps[-last:])), folder)
-    return folder

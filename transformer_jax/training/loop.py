@@ -23,7 +23,7 @@ from transformer_jax.evaluation.bleu import score
 from transformer_jax.reporting.metrics import Reports, check_metrics, open_reports, read_metrics
 from transformer_jax.text.batches import Batch, train_batches
 from transformer_jax.training import cost
-from transformer_jax.training.checkpoints import Checkpoints, committed_steps, load_params
+from transformer_jax.training.checkpoints import Checkpoints, committed_steps
 from transformer_jax.training.data import NOMINAL_FILL, TrainingData, load_data, nominal_shape
 from transformer_jax.training.optimizer import learning_rate_schedule
 from transformer_jax.training.program import (
@@ -38,10 +38,11 @@ from transformer_jax.training.sharding import decoding_mesh, local, make_mesh, o
 from transformer_jax.training.state import Params, TrainState, Window
 from transformer_jax.training.stopping import StopRequest
 from transformer_jax.training.validation import make_validate
+from transformer_jax.training.weights import load_params
 
 log = logging.getLogger(__name__)
 
-BLEU_LINES = 256  # translated between two looks at whether to stop
+BLEU_LINES = 1_024  # translated between two looks at whether to stop
 
 
 def train(config: Config, workdir: str, dry_run: bool = False) -> None:
@@ -59,8 +60,7 @@ def train(config: Config, workdir: str, dry_run: bool = False) -> None:
     if dry_run:
         run = RunFolder(workdir)
         if run.config_file.exists():
-            run.check(config)
-            run.unlock()
+            processes.first_does(lambda: run.check(config, lock=False))
         shape = nominal_shape(config)
         check_rows(config, mesh, shape.rows)
         size = config.vocabulary.size
@@ -70,8 +70,7 @@ def train(config: Config, workdir: str, dry_run: bool = False) -> None:
     run = RunFolder(workdir)
     try:
         config = with_absolute_paths(config)
-        processes.first_does(lambda: run.check(config))
-        processes.first_does(lambda: check_metrics(run.path))
+        processes.first_does(lambda: _check_folder(run, config))
         _train_in(run, config, mesh)
     finally:
         run.unlock()
@@ -90,8 +89,10 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh) -> None:
         processes.first_does(lambda: _claim(run, config, data))
         with StopRequest() as stop:
             _train_from(state, config, run, data, program, checkpoints, stop)
-    finally:
-        checkpoints.close()
+    except BaseException:
+        checkpoints.abandon()
+        raise
+    checkpoints.close()
     if stop.signal:
         raise Interrupted(
             stop.signal,
@@ -99,6 +100,11 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh) -> None:
             f"{committed_steps(run.checkpoints)[-1]}; the same command goes on from there.",
         )
     log.info("trained to step %d", train.steps)
+
+
+def _check_folder(run: RunFolder, config: Config) -> None:
+    run.check(config)
+    check_metrics(run.path)
 
 
 def _claim(run: RunFolder, config: Config, data: TrainingData) -> None:
@@ -142,7 +148,7 @@ def _train_from(
         return
     bleu = _make_bleu(config, data, program, stop) if train.valid_bleu else None
     validate = make_validate(data, program, bleu)
-    read_window = WindowReader(config, data, program)
+    read_window = WindowReader(config, data, program, state.window)
     own = own_rows(program.mesh, rows)
     batches = train_batches(
         data.train,
@@ -156,10 +162,11 @@ def _train_from(
     with contextlib.closing(batches), _reports(run, train.steps, first) as reports:
 
         def validation(step: int) -> float | None:
-            if (result := validate(state.params)) is None:
+            with read_window.paused():
+                result = validate(state.params)
+            if result is None:
                 return None
             reports.validated(step, result[0])
-            read_window.restart_clock()
             return result[1]
 
         if owes_validation:
@@ -232,9 +239,15 @@ def _make_bleu(
 
 
 class WindowReader:
-    """Turns the state's window into metrics; reading it is the loop's only synchronisation."""
+    """Turns the state's window into metrics; reading it is where the loop waits for the device.
 
-    def __init__(self, config: Config, data: TrainingData, program: Program) -> None:
+    A resumed run's first window began before this process: its tokens count, its time is unknown,
+    so that rates are of the tokens since.
+    """
+
+    def __init__(
+        self, config: Config, data: TrainingData, program: Program, window: Window
+    ) -> None:
         self.config = config
         self.schedule = learning_rate_schedule(config.train, config.model.d_model)
         pairs = len(data.plan.pair_order)
@@ -243,11 +256,19 @@ class WindowReader:
         self.flops_per_token = flops / mean_lengths[1]  # of one target token, its source included
         peak = cost.device_peak(config.model.dtype)
         self.peak = peak * program.mesh.devices.size if peak else None
-        self.restart_clock()
-
-    def restart_clock(self) -> None:
-        """What follows does not count the time before: validation is not training."""
+        self.before = self._tokens(jax.device_get(window))
         self.start = time.perf_counter()
+
+    @staticmethod
+    def _tokens(window: Window) -> tuple[float, float]:
+        return float(window.src_tokens), float(window.tgt_tokens)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """The time within does not count: validation is not training."""
+        begin = time.perf_counter()
+        yield
+        self.start += time.perf_counter() - begin
 
     def __call__(self, state: TrainState) -> dict[str, float]:
         """The metrics since the last call, by name with units.
@@ -257,8 +278,11 @@ class WindowReader:
         """
         counters = (state.window, state.step, state.skipped, state.skipped_in_a_row)
         window, step, skipped, in_a_row = jax.device_get(counters)
-        seconds = time.perf_counter() - self.start
-        self.restart_clock()
+        seconds, before = time.perf_counter() - self.start, self.before
+        self.start, self.before = time.perf_counter(), (0.0, 0.0)
+        src_tokens, tgt_tokens = (
+            now - then for now, then in zip(self._tokens(window), before, strict=True)
+        )
         if in_a_row >= self.config.train.max_skipped:
             raise RunError(
                 f"the last {in_a_row} updates up to step {step} were not finite (train.max_skipped="
@@ -280,8 +304,8 @@ class WindowReader:
             "target_tokens_per_step": float(window.tgt_tokens) / steps,
             "padding_share": 1 - float(window.tgt_tokens + window.src_tokens) / slots,
             "skipped_updates": int(skipped),
-            "source_tokens_per_second": float(window.src_tokens) / seconds,
-            "target_tokens_per_second": float(window.tgt_tokens) / seconds,
+            "source_tokens_per_second": src_tokens / seconds,
+            "target_tokens_per_second": tgt_tokens / seconds,
         }
         if self.peak:
             values["mfu"] = self.flops_per_token * values["target_tokens_per_second"] / self.peak

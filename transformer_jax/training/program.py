@@ -12,7 +12,7 @@ from transformer_jax import processes
 from transformer_jax.config import Config
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.transformer import Transformer
-from transformer_jax.text.batches import Batch, bucket_lengths
+from transformer_jax.text.batches import Batch, bucket_lengths, bucket_rows
 from transformer_jax.training import cost
 from transformer_jax.training.loss import LossSums
 from transformer_jax.training.optimizer import make_optimizer
@@ -128,8 +128,12 @@ def describe(
     axes = ", ".join(f"{axis} {size}" for axis, size in program.mesh.shape.items())
     devices = program.mesh.devices
     of_processes = f" of {processes.count()} processes" if processes.count() > 1 else ""
-    buckets = len(bucket_lengths(config.decode.max_length))
-    searches = f", up to {buckets} searches of validation BLEU" if config.train.valid_bleu else ""
+    decode = config.decode
+    shapes = sum(
+        len(bucket_rows(length, decode.tokens_per_batch))
+        for length in bucket_lengths(decode.max_length)
+    )
+    searches = f", up to {shapes} searches of validation BLEU" if config.train.valid_bleu else ""
     return [
         f"parameters: {parameters:,} (vocabulary {vocabulary_size:,}, padded to {padded:,})",
         f"batch: {shape.rows} rows of {shape.src_length} source and {shape.tgt_length} target "

@@ -43,8 +43,8 @@ class RunFolder:
         except (ConfigError, UnicodeDecodeError) as error:
             raise RunError(f"{self.config_file} cannot be read: {error}") from None
 
-    def check(self, config: Config) -> None:
-        """Writes nothing; where a run lives here, it is locked.
+    def check(self, config: Config, lock: bool = True) -> None:
+        """Writes nothing; where a run lives here, it is locked, unless asked not to.
 
         Raises:
           RunError: another run lives here (each key that differs is named), or files that are
@@ -71,7 +71,7 @@ class RunFolder:
             )
         if self.checkpoints.exists() and not self.checkpoints.is_dir():
             raise RunError(f"Cannot write into {self.checkpoints}: it is a file.")
-        if (self.path / LOCK).exists():
+        if lock and self.config_file.exists():
             self.lock()
 
     def check_corpus(self, fingerprint: str) -> None:
@@ -111,7 +111,10 @@ class RunFolder:
         """
         if self._lock is not None:
             return
-        file = open(self.path / LOCK, "ab")  # noqa: SIM115  open as long as it is held
+        try:
+            file = open(self.path / LOCK, "ab")  # noqa: SIM115  open as long as it is held
+        except OSError as error:
+            raise RunError(f"Cannot write {self.path / LOCK}: {error.strerror}.") from None
         try:
             # Of the process: a worker that outlives it does not hold it.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Where arrays live: one table of rules from parameter names to mesh axes.
+"""Where arrays live: a table of rules for parameters, by name, and one for activations, by axis.
 
 Dimension key
   D d_model   H heads   K d_k per head   V d_v per head, or vocabulary in an embedding   F d_ff
@@ -57,7 +57,7 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     Raises:
       ConfigError: the axes do not multiply to a number of devices that this machine has.
     """
-    devices = list(devices or jax.devices())
+    devices, local_count = list(devices or jax.devices()), jax.local_device_count()
     sizes = [config.data, config.fsdp, config.tensor]
     asked = ", ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
     fixed = math.prod(size for size in sizes if size != -1)
@@ -72,6 +72,11 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
             f"divide them. Choose a divisor of {len(devices)}, or give every axis a number."
         )
     sizes = [len(devices) // fixed if size == -1 else size for size in sizes]
+    if math.prod(sizes) < jax.device_count() and len(devices) == jax.device_count() > local_count:
+        raise ConfigError(
+            f"{asked} uses {math.prod(sizes)} of the {len(devices)} devices of all processes, and "
+            "every process needs its own in the mesh. Use mesh.data=-1, or start fewer processes."
+        )
     auto = (AxisType.Auto,) * len(AXES)  # the compiler places what the rules leave open
     return jax.make_mesh(tuple(sizes), AXES, auto, devices=devices[: math.prod(sizes)])
 
@@ -136,7 +141,7 @@ def put_rows(mesh: Mesh, rows: int, own: np.ndarray, batch: Batch) -> Batch:
       batch: those rows, on the host.
     """
     sharding = batch_sharding(mesh)
-    if len(own) == rows:
+    if sharding.is_fully_addressable:
         return jax.device_put(batch, sharding)
 
     def put(part: np.ndarray) -> jax.Array:

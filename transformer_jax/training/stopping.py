@@ -1,6 +1,8 @@
 """Signals that ask a run to stop in good order."""
 
+import os
 import signal
+import threading
 from types import FrameType
 
 from transformer_jax import processes
@@ -9,9 +11,10 @@ ASKING = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequest:
-    """While it is entered, SIGTERM or SIGINT is a request; a second one ends the process at once.
+    """While it is entered, SIGTERM or SIGINT is a request; a second one has its usual effect.
 
-    Of several processes any may get it: JAX's own service then names a step on which all agree.
+    Of several processes any may get it: JAX's own service, which heeds SIGTERM, then names a step
+    on which all agree. Outside the main thread, which alone may set handlers, nothing is heeded.
     """
 
     def __init__(self) -> None:
@@ -19,8 +22,9 @@ class StopRequest:
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> "StopRequest":
-        if processes.count() == 1:
-            self._before = {number: signal.signal(number, self._note) for number in ASKING}
+        asking = ASKING if processes.count() == 1 else (signal.SIGINT,)
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in asking}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -37,8 +41,11 @@ class StopRequest:
         return bool(self.signal)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.signal = number
         self._restore()
+        if processes.count() == 1:
+            self.signal = number
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _restore(self) -> None:
         for number, handler in self._before.items():
