@@ -199,6 +199,12 @@ def first_goes_ahead(action: Callable[[], T]) -> T:
     return action()
 
 
+def part() -> None:
+    """Ends what `join` began, in good order: waits for all; from here on each is alone."""
+    if count() > 1:
+        sys.modules["jax"].distributed.shutdown()
+
+
 def leave(status: int, error: BaseException | None = None) -> None:
     """Ends this process at once where there are others; alone, it does nothing.
 

@@ -173,6 +173,24 @@ def test_a_run_moves_between_meshes_and_a_lost_process_ends_the_others(tmp_path)
             assert one[name] == pytest.approx(other[name], rel=1e-5), (one, other)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_signal_to_one_of_two_processes_stops_both_at_one_step(number, tmp_path):
+    workdir = tmp_path / "run"
+    values = runs.tiny_values(train__steps=LONG, train__checkpoint_every=LONG)
+    preset, port = runs.write_preset(tmp_path / "preset.py", values), runs.free_port()
+    logs = [tmp_path / "log0", tmp_path / "log1"]
+    both = [start_process(workdir, preset, port, i, logs[i]) for i in (0, 1)]
+    wait_until(lambda: (workdir / "metrics.jsonl").exists() and runs.metrics(workdir), both[0])
+    both[1].send_signal(number)
+    assert [process.wait(60) for process in both] == [128 + signal.SIGTERM] * 2
+    [step] = steps_of(workdir)
+    for log in logs:
+        last = log.read_text().splitlines()[-1]
+        assert last.startswith(
+            f"transformer-jax: SIGTERM: stopped, with a checkpoint at step {step}"
+        )
+
+
 def test_a_lost_worker_of_the_input_pipeline_is_told_plainly(tmp_path):
     if not shutil.which("pgrep"):
         pytest.skip("no pgrep to find the worker")

@@ -94,6 +94,7 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh) -> None:
         raise
     checkpoints.close()
     if stop.signal:
+        processes.part()
         raise Interrupted(
             stop.signal,
             f"{signal.Signals(stop.signal).name}: stopped, with a checkpoint at step "
