@@ -87,10 +87,8 @@ def _several(value: str) -> bool:
     return int(value) > 1 if value.isdecimal() else "," in value
 
 
-LOST = (
-    "transformer-jax: another process of this run is gone, and this one stops. Start them all "
-    "again: a run goes on from its last checkpoint."
-)
+AGAIN = "Start them all again: a run goes on from its last checkpoint."
+LOST = f"transformer-jax: another process of this run is gone, and this one stops. {AGAIN}"
 # Where a process misses another, JAX's client aborts it from C++, with a stack trace; its CPU
 # collectives greet on standard output, which is for results.
 FILTER = """
@@ -220,8 +218,7 @@ def leave(status: int, error: BaseException | None = None) -> None:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         line = (
             f"transformer-jax: process {index()} of {count()} stops, as the run cannot go on "
-            f"without all of them: {type(error).__name__}: {reason} Start them again: a run goes "
-            "on from its last checkpoint."
+            f"without all of them: {type(error).__name__}: {reason} {AGAIN}"
         )
         with contextlib.suppress(OSError):
             print(line, file=sys.stderr)
