@@ -25,7 +25,7 @@ demo: $(READY)
 	@$(RUN) -m experiments.demo --workdir=runs/demo
 
 test: $(READY)
-	@$(RUN) -m pytest -q -n $(WORKERS) $(ARGS)
+	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadfile $(ARGS)
 
 survive: $(READY)
 	@$(RUN) benchmarks/survive.py $(ARGS)

@@ -26,8 +26,8 @@ ROOT = Path(__file__).parents[2]
 # (data, fsdp, tensor, micro-batches)
 ONE = (1, 1, 1, 1)
 RUNS = [ONE, (8, 1, 1, 1), (1, 8, 1, 1), (1, 1, 8, 1), (2, 2, 2, 1), (1, 1, 1, 4), (2, 2, 2, 4)]
-# On 2 processes of 4 devices each; the tensor axis of the second spans both.
-OF_TWO = [(8, 1, 1, 1), (1, 1, 8, 1), (2, 2, 2, 4)]
+# On 2 processes of 4 devices each; fsdp and tensor span both.
+OF_TWO = [(8, 1, 1, 1), (1, 8, 1, 1), (1, 1, 8, 1), (2, 2, 2, 4)]
 
 
 def start(folder: Path, meshes: list, devices: int, *of_two: str) -> subprocess.Popen:
