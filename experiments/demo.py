@@ -19,7 +19,7 @@ from transformer_jax.reporting.plots import plot_curves
 log = logging.getLogger("experiments.demo")
 CONFIG = Path(__file__).parent.parent / "configs" / "demo.py"
 WORKDIR = Flag("workdir", str, "FOLDER", "the run's folder", default="runs/demo")
-SENTENCE = "Yesterday the old teacher bought a big house because his daughter is working."
+SENTENCE = "Finally the old teacher bought a big house because his daughter is working."
 
 
 def main() -> None:
