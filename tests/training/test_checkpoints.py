@@ -237,17 +237,13 @@ def restore_on_two(workdir: Path, out: Path) -> None:
     from transformer_jax.config import with_values
     from transformer_jax.model.transformer import Transformer
     from transformer_jax.training.optimizer import make_optimizer
-    from transformer_jax.training.sharding import make_mesh, tree_shardings
+    from transformer_jax.training.sharding import make_mesh, with_shardings
     from transformer_jax.training.state import init_state
 
     config = with_values(RunFolder(workdir).read_config(), {"mesh.fsdp": 2})
     model = Transformer(config.model, config.vocabulary.size)
     state = jax.eval_shape(lambda: init_state(config, model, make_optimizer(config)))
-    state = jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        state,
-        tree_shardings(state, make_mesh(config.mesh)),
-    )
+    state = with_shardings(state, make_mesh(config.mesh))
     restored = Checkpoints(workdir / "checkpoints", 3).restore_latest(state)
     assert restored is not None
     if len(jax.devices()) != 2:

@@ -7,7 +7,6 @@ import select
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
-import jax
 import numpy as np
 
 from transformer_jax import processes
@@ -19,7 +18,7 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model.transformer import Transformer
 from transformer_jax.text.vocabulary import EOS, Vocabulary, load_vocabulary
 from transformer_jax.training.run_folder import RunFolder
-from transformer_jax.training.sharding import decoding_mesh, tree_shardings
+from transformer_jax.training.sharding import decoding_mesh, with_shardings
 from transformer_jax.training.weights import abstract_params, load_params
 
 log = logging.getLogger(__name__)
@@ -78,12 +77,7 @@ def load_model(
         )
     keep_compiled_programs()
     vocabulary, mesh = load_vocabulary(run.vocabulary_file), decoding_mesh(config.mesh)
-    like = abstract_params(config.model, vocabulary.size)
-    like = jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        like,
-        tree_shardings(like, mesh),
-    )
+    like = with_shardings(abstract_params(config.model, vocabulary.size), mesh)
     params, name = load_params(run, checkpoint, like)
     log.info("%s, checkpoint %s, beam %d", run.path, name, config.decode.beam_size)
     model = Transformer(config.model, vocabulary.size)

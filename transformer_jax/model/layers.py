@@ -104,9 +104,14 @@ class Residual(nn.Module):
         return norm(x_BLD + branch(x_BLD))
 
 
-def _attention(config: ModelConfig) -> MultiHeadAttention:
+def head_sizes(config: ModelConfig) -> tuple[int, int]:
+    """(d_k, d_v) per head."""
     d_k = config.d_model // config.num_heads if config.d_k is None else config.d_k
-    d_v = d_k if config.d_v is None else config.d_v
+    return d_k, d_k if config.d_v is None else config.d_v
+
+
+def _attention(config: ModelConfig) -> MultiHeadAttention:
+    d_k, d_v = head_sizes(config)
     dtype = jnp.dtype(config.dtype)
     return MultiHeadAttention(config.d_model, config.num_heads, d_k, d_v, dtype)
 

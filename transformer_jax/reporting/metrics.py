@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from transformer_jax.errors import RunError
+from transformer_jax.files import write_atomically
 
 FILE = "metrics.jsonl"
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -283,12 +284,7 @@ def _cut_back(path: Path, last_step: int | None) -> None:
         for line, record in _whole_lines(path)
         if last_step is None or record["step"] <= last_step
     ]
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(b"".join(kept))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    write_atomically(path, b"".join(kept))
 
 
 def _whole_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:

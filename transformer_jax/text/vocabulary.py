@@ -13,6 +13,7 @@ import numpy as np
 import sentencepiece
 
 from transformer_jax.config import VocabularyConfig
+from transformer_jax.config_checks import CHOICES
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import write_atomically
 
@@ -23,8 +24,7 @@ LINE_CHARACTERS = 1_000  # at most 4,000 bytes: the trainer would silently skip 
 # The rarest 0.01 % of the text is spelled in bytes: shared by all rare characters, they are better
 # trained than a piece for a character that occurs twice.
 CHARACTER_COVERAGE = 0.9999
-KINDS = ("bpe", "unigram")
-NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")
+KINDS, NORMALIZATIONS = CHOICES["vocabulary.kind"], CHOICES["vocabulary.normalization"]
 
 
 class Vocabulary:

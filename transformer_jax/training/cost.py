@@ -7,6 +7,7 @@ each of the forward's.
 import jax
 
 from transformer_jax.config import ModelConfig
+from transformer_jax.model.layers import head_sizes
 
 # Dense peak of the matrix units in FLOP/s, as the vendors print it: bfloat16, and float32 (as TF32
 # where the chip has it).
@@ -21,12 +22,6 @@ DEVICE_PEAKS = {
     "TPU v5p": (459e12, 459e12),
     "TPU v6 lite": (918e12, 918e12),
 }
-
-
-def head_sizes(model: ModelConfig) -> tuple[int, int]:
-    """(d_k, d_v) per head."""
-    d_k = model.d_model // model.num_heads if model.d_k is None else model.d_k
-    return d_k, d_k if model.d_v is None else model.d_v
 
 
 def attention_parameters(model: ModelConfig) -> int:

@@ -20,7 +20,13 @@ from transformer_jax.decoding.translate import LineTranslator
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import Interrupted, RunError
 from transformer_jax.evaluation.bleu import score
-from transformer_jax.reporting.metrics import Reports, check_metrics, open_reports, read_metrics
+from transformer_jax.reporting.metrics import (
+    FILE,
+    Reports,
+    check_metrics,
+    open_reports,
+    read_metrics,
+)
 from transformer_jax.text.batches import Batch, train_batches
 from transformer_jax.training import cost
 from transformer_jax.training.checkpoints import Checkpoints, committed_steps
@@ -196,7 +202,7 @@ def _train_from(
 def _owes_validation(run: RunFolder, step: int, train: TrainConfig) -> bool:
     """Whether the run was asked to stop before it could validate at this step."""
     due = step > 0 and (step % train.valid_every == 0 or step == train.steps)
-    if not due or not (run.path / "metrics.jsonl").exists():
+    if not due or not (run.path / FILE).exists():
         return False
     records = read_metrics(run.path)
     return not any(record["kind"] == "valid" and record["step"] == step for record in records)

@@ -16,7 +16,7 @@ from transformer_jax.text.batches import Batch, bucket_lengths, bucket_rows
 from transformer_jax.training import cost
 from transformer_jax.training.loss import LossSums
 from transformer_jax.training.optimizer import make_optimizer
-from transformer_jax.training.sharding import batch_sharding, placed, tree_shardings
+from transformer_jax.training.sharding import batch_sharding, placed, with_shardings
 from transformer_jax.training.state import Params, TrainState, init_state
 from transformer_jax.training.step import make_loss_fn, make_train_step
 
@@ -82,11 +82,7 @@ def compile_program(config: Config, mesh: Mesh, vocabulary_size: int, shape: Bat
     model = Transformer(config.model, vocabulary_size, remat=config.train.remat)
     optimizer = make_optimizer(config)
     state = jax.eval_shape(lambda: init_state(config, model, optimizer))
-    state = jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        state,
-        tree_shardings(state, mesh),
-    )
+    state = with_shardings(state, mesh)
     step = jax.jit(
         make_train_step(model, optimizer, config.train),
         in_shardings=(shardings_of(state), batch_sharding(mesh)),

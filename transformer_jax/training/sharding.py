@@ -120,6 +120,15 @@ def tree_shardings(tree: object, mesh: Mesh) -> object:
     )
 
 
+def with_shardings(shapes: Any, mesh: Mesh) -> Any:
+    """Abstract arrays of a state, or of its parameters, told where they lie."""
+    return jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        shapes,
+        tree_shardings(shapes, mesh),
+    )
+
+
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Rows divided over the data and fsdp axes."""
     return NamedSharding(mesh, BATCH)
