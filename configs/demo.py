@@ -31,6 +31,7 @@ def get_config() -> ConfigDict:
     config.train.steps = 2_000
     config.train.tokens_per_batch = 1_000
     config.train.row_length = 64
+    config.train.loss_block = 512  # fits the cache of a CPU
     config.train.schedule = "cosine"
     config.train.peak_learning_rate = 2e-3
     config.train.warmup_steps = 100

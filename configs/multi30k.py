@@ -33,6 +33,7 @@ def get_config() -> ConfigDict:
     config.train.steps = 3_000
     config.train.tokens_per_batch = 2_000
     config.train.row_length = 64
+    config.train.loss_block = 512  # fits the cache of a CPU
     config.train.schedule = "linear"
     config.train.peak_learning_rate = 1.5e-3
     config.train.warmup_steps = 300

@@ -31,6 +31,7 @@ def get_config() -> ConfigDict:
     config.train.steps = 10_000
     config.train.tokens_per_batch = 4_000
     config.train.row_length = 128
+    config.train.loss_block = 512  # fits the cache of a CPU
     config.train.peak_learning_rate = 1e-3
     config.train.warmup_steps = 1_000
     config.train.valid_every = 500

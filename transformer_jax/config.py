@@ -90,6 +90,7 @@ class TrainConfig:
     clip_norm: float | None = None  # global norm of the gradient; None: no clipping
     accumulate_steps: int = free(1)  # micro-batches an update
     remat: bool = free(False)  # recompute each layer in the backward pass
+    loss_block: int = free(2_048)  # target positions a device whose logits are held at once
     max_skipped: int = free(10)  # stop after so many non-finite updates in a row
     init_from: str | None = free(None)  # a run whose weights a new run starts from
     log_every: int = free(100)  # steps

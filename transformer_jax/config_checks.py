@@ -38,6 +38,7 @@ AT_LEAST: dict[str, int] = {
     "train.warmup_steps": 0,
     "train.decay_steps": 1,
     "train.accumulate_steps": 1,
+    "train.loss_block": 1,
     "train.max_skipped": 1,
     "train.log_every": 1,
     "train.valid_every": 1,

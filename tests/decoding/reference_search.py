@@ -76,12 +76,12 @@ def beam_search(
                 if length < limit or i == EOS:
                     candidates.append((ids + [i], log_prob + gain))
         candidates.sort(key=lambda candidate: -candidate[1])  # stable
-        live = []
         for ids, log_prob in candidates[:beam_size]:
             if ids[-1] == EOS:
                 finished.append(Hypothesis(ids, log_prob, log_prob / penalty(length, alpha)))
-            else:
-                live.append((ids, log_prob))
+        if beam_size == 1:  # greedy: only the best continuation counts
+            candidates = candidates[:1]
+        live = [(ids, log_prob) for ids, log_prob in candidates if ids[-1] != EOS][:beam_size]
         finished.sort(key=lambda hypothesis: -hypothesis.score)
         last = finished[n_best - 1].score if len(finished) >= n_best else -np.inf
         hopes = [

@@ -1,6 +1,7 @@
 """Beam search against obvious ones, and what must never change its result."""
 
 import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,17 @@ import pytest
 
 from tests.decoding import reference_search as reference
 from transformer_jax.decoding import search
-from transformer_jax.decoding.search import beam_search, gnmt_penalty, top_k
+from transformer_jax.decoding.search import (
+    advance,
+    beam_search,
+    empty_search,
+    enter,
+    gather_rows,
+    gnmt_penalty,
+    is_live,
+    make_rules,
+    top_k,
+)
 from transformer_jax.text.vocabulary import BOS, EOS, PAD
 
 BATCH, SIZE, VOCABULARY, PADDED = 5, 9, 11, 13
@@ -23,7 +34,11 @@ def pad_vocabulary(logits, padded):
 
 
 class HashModel:
-    """Logits looked up by two hashes of the whole history, each kept by a leaf of its own."""
+    """Logits looked up by two hashes of the whole history.
+
+    The one is kept along a hypothesis, found again by its parent; the other is made anew of a cache
+    that nothing moves, found by the ancestors.
+    """
 
     def __init__(self, seed, batch=BATCH, vocabulary=VOCABULARY, padded=PADDED, eos_logit=0.0):
         table = np.random.default_rng(seed).normal(0, 1.5, (batch, 2, BUCKETS, vocabulary))
@@ -40,17 +55,23 @@ class HashModel:
     def cache(batch, beams, size):
         return {
             "code": jnp.zeros((batch, beams), jnp.int32),
-            "history": (jnp.zeros((batch, beams, size, 2), jnp.int32),),
+            "history": (jnp.full((batch, size, beams), 10**6, jnp.int32),),
         }
 
     @staticmethod
-    def step(table, ids, position, cache):
-        code = (cache["code"] * 31 + ids + 1) % BUCKETS
-        history = cache["history"][0].at[:, :, position, 1].set(ids + 1)
-        weights = 2 * jnp.arange(history.shape[2]) + 3
-        summed = (history[..., 1] * weights).sum(-1) % BUCKETS
-        rows = jnp.arange(ids.shape[0])[:, None]
-        logits = table[rows, 0, code] + table[rows, 1, summed]
+    def cleared(cache, row):
+        return {**cache, "code": cache["code"].at[row].set(0)}
+
+    @staticmethod
+    def step(table, live, cache):
+        code = (gather_rows(cache["code"], live.parents_BK) * 31 + live.ids_BK + 1) % BUCKETS
+        rows_B = jnp.arange(live.ids_BK.shape[0])
+        history = cache["history"][0].at[rows_B, live.position_B].set(live.ids_BK + 1)
+        own_BKT = jnp.take_along_axis(history.swapaxes(1, 2), live.ancestors_BKT, axis=1)
+        places_T = jnp.arange(own_BKT.shape[2])
+        past_B1T = places_T <= live.position_B[:, None, None]
+        summed = (jnp.where(past_B1T, own_BKT, 0) * (2 * places_T + 3)).sum(-1) % BUCKETS
+        logits = table[rows_B[:, None], 0, code] + table[rows_B[:, None], 1, summed]
         return jnp.maximum(logits, -1e9), {"code": code, "history": (history,)}
 
 
@@ -82,14 +103,27 @@ class RecurrentModel:
         return jnp.zeros((batch, beams, RecurrentModel.WIDTH))
 
     @staticmethod
-    def step(table, ids, position, cache):
-        state = jnp.tanh(cache @ table["W"] + table["E"][ids] + table["sentence"][:, None])
+    def cleared(cache, row):
+        return cache.at[row].set(0)
+
+    @staticmethod
+    def step(table, live, cache):
+        state = gather_rows(cache, live.parents_BK) @ table["W"] + table["E"][live.ids_BK]
+        state = jnp.tanh(state + table["sentence"][:, None])
         logits = state @ table["U"]
         return jnp.where(jnp.arange(logits.shape[-1]) < VOCABULARY, logits, -1e9), state
 
 
+class Found(NamedTuple):
+    ids: Any
+    lengths: Any
+    log_probs: Any
+    scores: Any
+    steps: Any
+
+
 def find(model, table, limits, alpha, *, beam, n_best, size=SIZE, penalty="gnmt"):
-    return beam_search(
+    pool, steps = beam_search(
         functools.partial(model.step, table),
         model.cache(len(limits), beam, size),
         limits,
@@ -99,6 +133,7 @@ def find(model, table, limits, alpha, *, beam, n_best, size=SIZE, penalty="gnmt"
         alpha=alpha,
         penalty=penalty,
     )
+    return Found(*pool, steps)
 
 
 def compiled(function):
@@ -237,7 +272,7 @@ def test_a_sentence_does_not_depend_on_its_batch():
     together = search_rows(model.table, limits, 0.6)
 
     def take(result, order):
-        return search.SearchResult(*(x[np.array(order)] for x in result[:4]), steps=result.steps)
+        return Found(*(x[np.array(order)] for x in result[:4]), result.steps)
 
     def batch_of(order):
         return {**model.table, "sentence": model.table["sentence"][np.array(order)]}
@@ -256,6 +291,42 @@ def test_a_sentence_does_not_depend_on_its_batch():
     np.testing.assert_allclose(padded.scores[real], want.scores[real], rtol=1e-6)
     assert padded.steps == together.steps
     assert rows(padded, 1) == []
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("model_class", [HashModel, RecurrentModel])
+def test_a_sentence_may_enter_any_row_while_others_go_on(model_class, beam):
+    """Five sentences through two rows; the cache is left as the one before left it."""
+    model, limits, n_best = model_class(3), np.array([9, 6, 2, 8, 5]), min(beam, 3)
+    together = run(model_class, model.table, limits, 0.6, beam=beam, n_best=n_best)
+    rules, rows_of = make_rules(SIZE, 0.6), np.array([0, 1])
+
+    def sentences(rows):  # the table, for the sentences that are in the rows now
+        if isinstance(model.table, dict):
+            return {**model.table, "sentence": model.table["sentence"][rows]}
+        return model.table[rows]
+
+    step = jax.jit(
+        lambda table, state: advance(functools.partial(model_class.step, table), rules, state)
+    )
+    settings = {"beam_size": beam, "size": SIZE, "n_best": n_best}
+    state = empty_search(model_class.cache(2, beam, SIZE), 2, **settings)
+    state = enter(state, jnp.array([0, 1, 2, -1]), jnp.array([*limits[:2], 7, 7]))
+    waiting, found = [2, 3, 4], {}
+    while (live := np.asarray(is_live(state))).any():
+        for row in np.flatnonzero(~live):
+            found[rows_of[row]] = jax.tree.map(lambda x, row=row: np.asarray(x[row]), state.pool)
+            if waiting:
+                rows_of[row] = waiting.pop(0)
+                state = state._replace(cache=model_class.cleared(state.cache, row))
+                state = enter(state, jnp.array([row]), limits[rows_of[[row]]])
+        state = step(sentences(rows_of), state)
+    for row in range(2):
+        found[rows_of[row]] = jax.tree.map(lambda x, row=row: np.asarray(x[row]), state.pool)
+    assert sorted(found) == [0, 1, 2, 3, 4]
+    for sentence, pool in found.items():
+        want = jax.tree.map(lambda x, sentence=sentence: x[sentence], together[:4])
+        assert_same_result(Found(*pool, 0), Found(*want, 0))
 
 
 @pytest.mark.parametrize("beam", [1, 4])
@@ -327,7 +398,13 @@ def search_by_hand(steps, *, beam_size, n_best, limit):
     @jax.jit
     def find(limits):
         settings = {"beam_size": beam_size, "n_best": n_best, "size": limit, "alpha": 0.0}
-        return beam_search(lambda ids, n, cache: (table[n][ids], cache), (), limits, **settings)
+        pool, steps = beam_search(
+            lambda live, cache: (table[live.position_B[0]][live.ids_BK], cache),
+            (),
+            limits,
+            **settings,
+        )
+        return Found(*pool, steps)
 
     return find(jnp.array([limit]))
 
@@ -405,9 +482,9 @@ def test_top_k_is_exact_and_gives_equals_in_order(width, k):
 def test_other_limits_and_alphas_compile_nothing_new():
     table, traced = jnp.asarray(HashModel(0).table), []
 
-    def step(ids, position, cache):
-        traced.append(ids.shape)
-        return HashModel.step(table, ids, position, cache)
+    def step(live, cache):
+        traced.append(live.ids_BK.shape)
+        return HashModel.step(table, live, cache)
 
     @jax.jit
     def find(limits, alpha):
@@ -420,7 +497,7 @@ def test_other_limits_and_alphas_compile_nothing_new():
     ]
     assert find._cache_size() == 1
     assert set(traced) == {(BATCH, 4)}
-    assert results[0].steps > 1 and results[2].steps == 1
+    assert results[0][1] > 1 and results[2][1] == 1
 
 
 @pytest.mark.parametrize(
@@ -430,11 +507,11 @@ def test_other_limits_and_alphas_compile_nothing_new():
         ({"n_best": 0}, r"n_best=0 is not in 1"),
         ({"size": 0}, r"size=0 leaves no place"),
         ({"penalty": "gmnt"}, r"penalty='gmnt' is unknown; there are gnmt"),
-        ({"beam_size": 3}, r"cache\['code'\] has shape \[5, 4\]; expected \[batch=5, beam_size=3"),
+        ({"rows": 3}, r"cache\['code'\] has shape \[5, 4\]; expected \[batch=3, \.\.\.\]"),
     ],
 )
 def test_errors_name_the_argument_and_what_is_allowed(change, message):
     arguments = {"beam_size": 4, "size": SIZE, "alpha": 0.6} | change
-    cache = HashModel.cache(BATCH, 4, SIZE)
+    limits = np.full(arguments.pop("rows", BATCH), SIZE)
     with pytest.raises(ValueError, match=message):
-        beam_search(lambda *_: None, cache, np.full(BATCH, SIZE), **arguments)
+        beam_search(lambda *_: None, HashModel.cache(BATCH, 4, SIZE), limits, **arguments)

@@ -14,7 +14,7 @@ from tests.fixtures.tiny import lay_out, model_inputs, of_each_pair, relative_er
 from transformer_jax.config import ModelConfig
 from transformer_jax.model.transformer import Transformer
 from transformer_jax.text.batches import Batch
-from transformer_jax.training.loss import loss_sums
+from transformer_jax.training.loss import LossSettings, projected_loss
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "torch_parity.npz"
 TOLERANCE = 1e-5  # relative error of each tensor, float32
@@ -127,13 +127,15 @@ def value_and_gradients(case: str):
 
     def both(model: Transformer, *inputs):
         encoded = model.encode(*inputs[:3])
-        return encoded, model.logits(model.decode(encoded, inputs[1], *inputs[3:]))
+        x, table = model.before_vocabulary(*inputs)
+        return encoded, model.logits(x), x, table
 
     def loss(params, *arrays):
         batch = Batch(*arrays)
         inputs = model_inputs(batch)
-        encoded, logits = model.apply({"params": params}, *inputs, method=both)
-        sums = loss_sums(logits, batch.tgt_ids, batch.tgt_segments != 0, 0.1, VOCABULARY)
+        encoded, logits, *factors = model.apply({"params": params}, *inputs, method=both)
+        settings = LossSettings(0.1, VOCABULARY, "float32", block=16, replicas=1)
+        sums = projected_loss(*factors, batch.tgt_ids, batch.tgt_segments != 0, settings)
         return sums.smoothed_nats, (sums, logits, encoded)
 
     return jax.jit(jax.value_and_grad(loss, has_aux=True))

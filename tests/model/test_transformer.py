@@ -19,7 +19,13 @@ from tests.fixtures.tiny import (
     relative_error,
     tiny_model,
 )
-from transformer_jax.model.transformer import Embedding, padded_vocabulary, shift_right
+from transformer_jax.model.transformer import (
+    Embedding,
+    empty_cache,
+    empty_memory,
+    padded_vocabulary,
+    shift_right,
+)
 from transformer_jax.text.vocabulary import BOS
 
 SRC_LENGTH, TGT_LENGTH = 18, 16
@@ -145,35 +151,48 @@ def test_logits_of_the_vocabulary_s_padding_are_out_of_reach():
     ],
 )
 def test_decoding_step_by_step_equals_decoding_all_at_once(norm, positions, tied):
-    model, params = model_and_params(norm=norm, positions=positions, tie_embeddings=tied)
+    """Rows of different positions, whose hypotheses change places in the beam at every step."""
+    settings = {"norm": norm, "positions": positions, "tie_embeddings": tied, "max_positions": 24}
+    model, params = model_and_params(**settings)
     variables = {"params": params}
-    beams, length = 3, 7
+    beams, length, max_length, late = 3, 20, 24, 2  # the cache has blocks of 16 and 8 positions
     pairs = random_pairs(4, [(9, length), (5, length)] * beams)  # 6 hypotheses of 2 sources
     pairs = [(pairs[n % 2][0], tgt) for n, (_, tgt) in enumerate(pairs)]
     batch = lay_out(pairs, [[n] for n in range(6)], 9, length)
     inputs = model_inputs(batch)
     want = np.asarray(jax.jit(model.apply)(variables, *inputs)).reshape(beams, 2, length, -1)
+    ids_JBL = np.asarray(inputs[3]).reshape(beams, 2, length)
 
     source = [x[:2] for x in batch[:3]]
 
     @jax.jit
     def start(*source):
         encoded = model.apply(variables, *source, method="encode")
-        return model.apply(
-            variables, encoded, source[1], beams, length + 2, method="start_decoding"
-        )
+        return model.apply(variables, encoded, source[1], method="start_decoding")
 
     step = jax.jit(functools.partial(model.apply, variables, method="decode_step"))
-    memory, cache = start(*source)
+    memory, cache = start(*source), empty_cache(model.config, 2, beams, max_length)
+    assert jax.tree.map(jnp.shape, memory) == jax.tree.map(
+        jnp.shape, empty_memory(model.config, 2, source[0].shape[1])
+    )
     assert not any(np.asarray(x).any() for x in jax.tree.leaves(cache))
     # What stands at or after the position is not read, so search may leave anything there.
     cache = jax.tree.map(lambda x: x + 1e3, cache)
-    for position in range(length):
-        ids_BK = inputs[3][:, position].reshape(beams, 2).T
-        logits, cache = step(ids_BK, jnp.int32(position), memory, cache)
-        for b, k in np.ndindex(2, beams):
-            assert relative_error(logits[b, k, :41], want[k, b, position, :41]) < 1e-5
-            assert (logits[b, k, 41:] <= -1e8).all()
+    draw = np.random.default_rng(0)
+    place_BLJ = draw.permuted(np.tile(np.arange(beams), (2, length, 1)), axis=2)  # of hypothesis J
+    for steps in range(length + late):
+        position_B = np.clip([steps, steps - late], 0, length - 1)
+        ids_BK = np.zeros((2, beams), np.int32)
+        ancestors_BKT = np.full((2, beams, max_length), beams - 1)
+        for b, j in np.ndindex(2, beams):
+            place_L = place_BLJ[b, : position_B[b] + 1, j]
+            ids_BK[b, place_L[-1]] = ids_JBL[j, b, position_B[b]]
+            ancestors_BKT[b, place_L[-1], : len(place_L)] = place_L
+        logits, cache = step(ids_BK, position_B, ancestors_BKT, memory, cache)
+        for b, j in np.ndindex(2, beams):
+            got = logits[b, place_BLJ[b, position_B[b], j]]
+            assert relative_error(got[:41], want[j, b, position_B[b], :41]) < 1e-5
+            assert (got[41:] <= -1e8).all()
 
 
 def equations(jaxpr):

@@ -20,9 +20,10 @@ from transformer_jax.text.batches import (
     bucket_lengths,
     bucket_rows,
     packed_batch,
+    padded_sentences,
     rows_per_batch,
     train_batches,
-    translation_batches,
+    translation_buckets,
 )
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus
 from transformer_jax.text.packing import plan_rows
@@ -256,38 +257,34 @@ def test_rows_of_a_bucket_with_few_sentences():
 
 
 @pytest.mark.parametrize(
-    ("sentences", "rows"), [(1, [1]), (2, [8]), (8, [8]), (9, [64]), (64, [64]), (65, [64, 64])]
+    ("sentences", "rows"), [(1, 1), (2, 8), (8, 8), (9, 64), (64, 64), (65, 64), (1_000, 64)]
 )
-def test_a_bucket_takes_the_fewest_rows_that_hold_it_in_one_batch(sentences, rows):
-    batches = translation_batches([[5] * 40] * sentences, 4_096, 512)
-    assert [len(batch.ids) for batch in batches] == rows
+def test_a_bucket_takes_the_fewest_rows_that_hold_it_at_once(sentences, rows):
+    (bucket,) = translation_buckets(np.full(sentences, 40), 4_096, 512)
+    assert (bucket.rows, bucket.length, len(bucket.indices)) == (rows, 64, sentences)
 
 
-@given(st.lists(st.lists(st.integers(4, 99), max_size=50), max_size=60), st.sampled_from([1, 4]))
-def test_translation_answers_every_sentence_once(sentences, multiple):
-    answered: Counter = Counter()
-    shapes = {}
-    for ids, real, indices in translation_batches(sentences, 64, 20, multiple):
-        rows, bucket = ids.shape
-        assert shapes.setdefault(bucket, rows) == rows and rows in bucket_rows(bucket, 64, multiple)
-        assert rows % multiple == 0
-        assert indices.min() >= -1
-        assert {side.dtype for side in (ids, real, indices)} == {np.dtype(np.int32)}
-        for row, index in enumerate(indices):
-            want = sentences[index] if index >= 0 else []
-            assert ids[row].tolist() == want + [0] * (bucket - len(want))
-            assert real[row] == len(want)
-            answered.update([int(index)] if index >= 0 else [])
-    assert answered == Counter(range(len(sentences)))
-    assert set(shapes) <= {16, 20, 40, 80}
+@given(st.lists(st.integers(0, 50), max_size=60), st.sampled_from([1, 4]))
+def test_every_sentence_is_in_one_bucket_that_holds_it(lengths, multiple):
+    found: Counter = Counter()
+    buckets = list(translation_buckets(np.array(lengths, np.int64), 64, 20, multiple))
+    for length, rows, indices in buckets:
+        assert rows in bucket_rows(length, 64, multiple) and rows % multiple == 0
+        assert len(indices) and max(lengths[i] for i in indices) <= length
+        found.update(indices.tolist())
+    assert found == Counter(range(len(lengths)))
+    used = [length for length, _, _ in buckets]
+    assert set(used) <= {16, 20, 40, 80} and used == sorted(set(used), reverse=True)
+
+
+def test_sentences_are_padded_on_the_right_and_rows_below():
+    ids, real = padded_sentences([[5, 6, 1], np.array([7, 1])], 4, 3)
+    assert ids.tolist() == [[5, 6, 1], [7, 1, 0], [0, 0, 0], [0, 0, 0]]
+    assert real.tolist() == [3, 2, 0, 0]
+    assert ids.dtype == real.dtype == np.int32
 
 
 def test_the_longest_come_first():
-    sentences = [[5] * n for n in (3, 60, 17, 1, 33, 18)]
-    order = [
-        int(index)
-        for batch in translation_batches(sentences, 64, 64)
-        for index in batch.indices
-        if index >= 0
-    ]
+    buckets = translation_buckets(np.array([3, 60, 17, 1, 33, 18]), 64, 64)
+    order = [int(index) for bucket in buckets for index in bucket.indices]
     assert order == [1, 4, 5, 2, 0, 3]

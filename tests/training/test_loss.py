@@ -1,7 +1,11 @@
-"""Label-smoothed cross entropy: hand-worked values, a float64 reference, closed-form gradients."""
+"""Label-smoothed cross entropy: hand-worked values, a float64 reference, closed-form gradients.
+
+The same from the decoder's output and the embedding, a block of rows at a time.
+"""
 
 import functools
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +13,8 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import relative_error
-from transformer_jax.training.loss import loss_sums
+from transformer_jax.model.transformer import output_logits
+from transformer_jax.training.loss import LossSettings, loss_and_gradient, projected_loss
 
 B, L, V, PADDED = 2, 3, 5, 8
 DRAW = np.random.default_rng(3)
@@ -20,7 +25,7 @@ REAL = np.array([[True, True, True], [True, False, False]])
 
 def sums(logits=LOGITS, targets=TARGETS, real=REAL, smoothing=0.1, size=V):
     arrays = jnp.asarray(logits, jnp.float32), jnp.asarray(targets), jnp.asarray(real)
-    return loss_sums(*arrays, smoothing, size)
+    return loss_and_gradient(*arrays, smoothing, size)[0]
 
 
 def smoothed_targets(target, smoothing):
@@ -64,15 +69,18 @@ def test_sums_add_over_micro_batches():
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_gradient_is_softmax_minus_smoothed_targets(smoothing):
     def loss(logits):
-        return loss_sums(logits, jnp.asarray(TARGETS), jnp.asarray(REAL), smoothing, V)[0]
+        sums, closed_form = loss_and_gradient(
+            logits, jnp.asarray(TARGETS), jnp.asarray(REAL), smoothing, V
+        )
+        return sums.smoothed_nats, closed_form
 
     want = np.zeros((B, L, PADDED))
     for b, i in zip(*np.nonzero(REAL), strict=True):
         p = np.exp(LOGITS[b, i, :V]) / np.exp(LOGITS[b, i, :V]).sum()
         want[b, i, :V] = p - smoothed_targets(TARGETS[b, i], smoothing)
-    got = np.asarray(jax.grad(loss)(jnp.asarray(LOGITS, jnp.float32)))
-    assert relative_error(got, want) < 1e-6
-    assert not got[~REAL].any() and not got[..., V:].any()
+    for got in jax.grad(loss, has_aux=True)(jnp.asarray(LOGITS, jnp.float32)):
+        assert relative_error(np.asarray(got), want) < 1e-6
+        assert not got[~REAL].any() and not got[..., V:].any()
 
 
 def test_padding_positions_contribute_nothing():
@@ -92,3 +100,85 @@ def test_smoothing_punishes_certainty():
     certain = functools.partial(sums, [[[30.0, 0, 0, 0, 0]]], [[0]], [[True]])
     assert float(certain(smoothing=0.0).smoothed_nats) < 1e-9
     assert float(certain(smoothing=0.1).smoothed_nats) == pytest.approx(0.1 * 30 * 4 / 5, rel=1e-5)
+
+
+# From the decoder's output and the embedding -----------------------------------------------------
+
+ROWS, LENGTH, FEATURES = 12, 4, 6
+X = DRAW.normal(size=(ROWS, LENGTH, FEATURES)).astype(np.float32)
+TABLE = DRAW.normal(size=(PADDED, FEATURES)).astype(np.float32)
+ROW_TARGETS = DRAW.integers(0, V, (ROWS, LENGTH))
+ROW_REAL = DRAW.random((ROWS, LENGTH)) < 0.7
+
+
+def projected(dtype="float32", block=LENGTH, replicas=1, scale=1.0):
+    settings = LossSettings(0.1, V, dtype, block, replicas)
+
+    def loss(x, table):
+        sums = projected_loss(x, table, jnp.asarray(ROW_TARGETS), jnp.asarray(ROW_REAL), settings)
+        return scale * sums.smoothed_nats, sums
+
+    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(X, TABLE)
+
+
+def directly(dtype="float32"):
+    def loss(x, table):
+        logits = output_logits(x, table, dtype)
+        sums, _ = loss_and_gradient(logits, jnp.asarray(ROW_TARGETS), jnp.asarray(ROW_REAL), 0.1, V)
+        return sums.smoothed_nats, sums
+
+    return jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(
+        jnp.asarray(X), jnp.asarray(TABLE)
+    )
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("block", [1, LENGTH, 2 * LENGTH, 1_000])
+def test_a_loss_in_blocks_is_that_of_all_logits_and_so_are_its_gradients(block, replicas):
+    (_, want_sums), want = directly()
+    (_, sums), got = projected(block=block, replicas=replicas)
+    np.testing.assert_allclose(sums, want_sums, rtol=1e-6)
+    for mine, theirs in zip(got, want, strict=True):
+        assert relative_error(np.asarray(mine), np.asarray(theirs)) < 1e-6
+
+
+def test_the_gradient_of_a_multiple_is_that_multiple():
+    for once, twice in zip(projected()[1], projected(scale=2.0)[1], strict=True):
+        np.testing.assert_array_equal(2 * once, twice)
+
+
+def test_without_a_gradient_the_sums_are_the_same():
+    settings = LossSettings(0.1, V, "float32", 2 * LENGTH, 3)
+    arrays = map(jnp.asarray, (X, TABLE, ROW_TARGETS, ROW_REAL))
+    np.testing.assert_allclose(projected_loss(*arrays, settings), projected()[0][1], rtol=1e-6)
+
+
+def test_in_bfloat16_the_gradients_are_float32_and_near():
+    (_, want_sums), want = directly()
+    (_, sums), got = projected(dtype="bfloat16")
+    np.testing.assert_allclose(sums[:2], want_sums[:2], rtol=0.01)
+    for mine, theirs in zip(got, want, strict=True):
+        assert mine.dtype == np.float32
+        assert 1e-6 < relative_error(np.asarray(mine), np.asarray(theirs)) < 0.02
+
+
+def logits_at_once(block, batch=8, length=16, replicas=1):
+    """The largest number of logits in one array of the compiled loss."""
+    settings = LossSettings(0.1, V, "float32", block, replicas)
+    shapes = (batch, length, FEATURES), (PADDED, FEATURES)
+    ids = jnp.zeros((batch, length), jnp.int32)
+
+    def loss(x, table):
+        return projected_loss(x, table, ids, ids == 0, settings).smoothed_nats
+
+    jaxpr = jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(*map(jnp.zeros, shapes))
+    found = re.findall(rf"f32\[([\d,]+),{PADDED}\]", str(jaxpr))
+    return max(math.prod(map(int, shape.split(","))) for shape in found)
+
+
+def test_no_more_logits_than_a_block_a_replica_are_held():
+    assert logits_at_once(block=1_000) == 8 * 16
+    assert logits_at_once(block=32) == 32
+    assert logits_at_once(block=33) == 32, "whole rows"
+    assert logits_at_once(block=1) == 16, "at least a row"
+    assert logits_at_once(block=32, replicas=2) == 2 * 32

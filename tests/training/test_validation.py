@@ -18,6 +18,7 @@ from transformer_jax.config import MeshConfig
 from transformer_jax.text.batches import Batch
 from transformer_jax.training.program import BatchShape
 from transformer_jax.training.sharding import make_mesh
+from transformer_jax.training.step import make_loss_fn
 from transformer_jax.training.validation import make_validate
 
 PAIRS = random_pairs(1, [(3, 4), (5, 2), (6, 7), (2, 5), (7, 3)])
@@ -33,7 +34,8 @@ def test_loss_accuracy_and_score_are_of_every_pair_once():
         valid_shape=shape,
         valid_batches=lambda own: (Batch(*(x[own] for x in batch)) for batch in batches),
     )
-    program = SimpleNamespace(model=model, mesh=make_mesh(MeshConfig()))
+    mesh, loss = make_mesh(MeshConfig()), make_loss_fn(model, 0.0)
+    program = SimpleNamespace(model=model, mesh=mesh, eval_loss=loss)
 
     nats, right, count = 0.0, 0, 0
     for number, (_, target) in enumerate(PAIRS):

@@ -1,22 +1,22 @@
 """Beam search (Sutskever et al. 2014, section 3.2; Wu et al. 2016, section 7) over any decoder.
 
-The decoder is one function, `step(ids_BK, position, cache) -> (logits_BKV, cache)`:
-- `ids_BK` int32: the newest subword of each hypothesis; BOS at position 0. An empty place of the
-  beam is stepped too, and what comes out is ignored.
-- `position`: int32 scalar, how many subwords each hypothesis has. Position 0 predicts the first.
-- `cache`: any pytree whose leaves are `[B, K, ...]`, what a *hypothesis* remembers (keys and values
-  of its subwords, a recurrent state). Search reorders it along K when the beam does. What belongs
-  to the *sentence* (encoder output, its keys and values, masks) never moves: let `step` close over
-  it, as `[B, ...]`.
+The decoder is one function, `step(live, cache) -> (logits_BKV, cache)`:
+- `live`: what the newest subword of each hypothesis is, at which position, and where in the beam
+  its past stands (see `Live`). An empty place of the beam is stepped too, and what comes out is
+  ignored.
+- `cache`: any pytree whose leaves are `[B, ...]`, what is remembered of the hypotheses (keys and
+  values of their subwords, a recurrent state) and of the sentence (what the encoder gave). Search
+  never moves it when the beam is reordered: a hypothesis finds its own past by `live`.
 - `logits_BKV` float32: of the next subword. Padding of the vocabulary is masked to -1e9 or less.
 
 What is found
 - A hypothesis is a sequence of subwords that ends in EOS. Its score is the sum of its log
   probabilities (log-softmax over the vocabulary, EOS included) over a length penalty; length counts
   subwords, EOS included.
-- Each step takes the K best continuations, by summed log probability, of what is live. Those that
-  end in EOS leave the beam for the finished pool, which keeps the n_best best by score; the others
-  are live next. So beam 1 is greedy search, and a beam of V^(length - 1) tries everything.
+- Each step ranks the continuations of what is live by summed log probability. Those that end in EOS
+  and are among the K best go to the finished pool, which keeps the n_best best by score; the K best
+  that do not end are live next, so that an ended hypothesis leaves no place of the beam empty. With
+  K = 1 only the best continuation counts: greedy search. A beam of V^(length - 1) tries everything.
 - A sentence's limit is its own. At the last position only EOS may follow, with the probability the
   model gives it, so a reported score is always what forcing the same subwords gives.
 - Search of a sentence ends when nothing live can still enter its pool: log probabilities only
@@ -26,9 +26,14 @@ What is found
 - A sentence's result does not depend on the rest of its batch. A limit of 0 marks an empty row: it
   costs no step and finds nothing.
 
+Rows are independent and each has its own position, so that a finished sentence can give its row to
+a new one while others go on: `empty_search`, then `enter` and `advance` as often as one likes.
+`beam_search` does that for one batch.
+
 Dimension key
   B batch   K beams   V vocabulary, padded   N n_best   T size, the longest hypothesis there is
-  C continuations of one hypothesis, min(K, V)   P pool and newcomers, N + K   L lengths 0 .. T + 1
+  C continuations of one hypothesis, min(K + 1, V)   P pool and newcomers, N + K
+  L lengths 0 .. T + 1   F rows that new sentences enter
 """
 
 from collections.abc import Callable
@@ -41,8 +46,19 @@ from jax import Array, lax
 
 from transformer_jax.text.vocabulary import BOS, EOS, PAD
 
-Cache = Any  # a pytree of arrays [B, K, ...]
-StepFn = Callable[[Array, Array, Cache], tuple[Array, Cache]]
+Cache = Any  # a pytree of arrays [B, ...]
+
+
+class Live(NamedTuple):
+    """What a decoder is told of the live hypotheses."""
+
+    position_B: Array  # int32, 0-based, of the newest subword; BOS stands at 0
+    ids_BK: Array  # int32, newest subwords
+    parents_BK: Array  # int32, places one position earlier of the hypotheses that these continue
+    ancestors_BKT: Array  # int32, places at each position from 0 to the newest; beyond it anything
+
+
+StepFn = Callable[[Live, Cache], tuple[Array, Cache]]
 
 IMPOSSIBLE = -1e8  # no real log probability comes down here; the vocabulary's padding does
 # Penalties are clipped, so that no alpha makes a score 0 / 0 or -inf, which stands for none.
@@ -67,34 +83,25 @@ class SearchResult(NamedTuple):
     lengths: Array  # int32 [B, N], subwords, EOS included; 0: nothing was found for this place
     log_probs: Array  # float32 [B, N], nats, summed over the subwords; -inf where length is 0
     scores: Array  # float32 [B, N], log_probs over the length penalty; -inf where length is 0
+
+
+class SearchState(NamedTuple):
+    """Searches under way, a row each."""
+
+    live: Live
+    log_probs_BK: Array  # float32, nats; -inf = nothing lives here
+    sequences_BKT: Array  # int32, subwords of the live hypotheses, BOS not among them
+    cache: Cache
+    limits_B: Array  # int32, subwords, EOS included
+    pool: SearchResult
     steps: Array  # int32 scalar, calls of the step function
 
 
-class _Limits(NamedTuple):
-    """How long hypotheses may be, and what a length costs."""
+class Rules(NamedTuple):
+    """How hypotheses are scored."""
 
-    lengths_B: Array
-    penalties_L: Array
-    largest_BL: Array  # of this length and all longer ones within the limit; 0 beyond it
-
-
-class _Pool(NamedTuple):
-    """Finished hypotheses, best first."""
-
-    scores_BN: Array  # -inf = free
-    log_probs_BN: Array
-    lengths_BN: Array
-    places_BN: Array  # which of its step's K candidates the EOS was
-
-
-class _State(NamedTuple):
-    position: Array
-    ids_BK: Array  # newest subwords
-    log_probs_BK: Array  # of live hypotheses; -inf = nothing lives here
-    cache: Cache
-    ids_TBK: Array  # the candidates taken at each step, EOS and all,
-    parents_TBK: Array  # and the place of the hypothesis each one continues
-    pool: _Pool
+    penalties_L: Array  # positive divisors of the summed log probability, by length
+    largest_LL: Array  # [limit, length]: the largest of this length and those up to the limit
 
 
 def beam_search(
@@ -107,12 +114,12 @@ def beam_search(
     alpha: float | Array,
     n_best: int = 1,
     penalty: str = "gnmt",
-) -> SearchResult:
+) -> tuple[SearchResult, Array]:
     """The `n_best` best hypotheses of each sentence; call it under `jax.jit`.
 
     Args:
       step: the decoder; see the head of this file.
-      cache: its state before the first subword, leaves `[batch, beam_size, ...]`.
+      cache: its state before the first subword, leaves `[batch, ...]`.
       max_lengths: each sentence's limit in subwords, EOS included, int32 `[batch]`. 0 = an empty
         row; a limit above `size` counts as `size`.
       beam_size: K >= 1.
@@ -121,21 +128,219 @@ def beam_search(
       n_best: hypotheses a sentence, at most `beam_size`.
       penalty: a name in `PENALTIES`.
 
+    Returns:
+      The hypotheses, and how many times `step` was called (int32 scalar).
+
     Raises:
-      ValueError: an argument cannot be, or a leaf of the cache is not `[batch, beam_size, ...]`.
+      ValueError: an argument cannot be, or a leaf of the cache is not `[batch, ...]`.
     """
-    _check_arguments(cache, max_lengths.shape[0], beam_size, size, n_best, penalty)
-    limits = _make_limits(max_lengths, size, PENALTIES[penalty], alpha)
-    # Nothing lives on beyond its limit; the count only makes that plain, and a mistake end.
+    batch = max_lengths.shape[0]
+    rules = make_rules(size, alpha, penalty)
+    state = empty_search(cache, batch, beam_size=beam_size, size=size, n_best=n_best)
+    state = enter(state, jnp.arange(batch), max_lengths)
     state = lax.while_loop(
-        lambda state: (state.position < size) & (state.log_probs_BK > -jnp.inf).any(),
-        lambda state: _advance(step, limits, state),
-        _start(cache, limits, beam_size, size, n_best),
+        lambda state: is_live(state).any(), lambda state: advance(step, rules, state), state
     )
-    pool = state.pool
-    return SearchResult(
-        _read_back(state), pool.lengths_BN, pool.log_probs_BN, pool.scores_BN, steps=state.position
+    return state.pool, state.steps
+
+
+def make_rules(size: int, alpha: float | Array, penalty: str = "gnmt") -> Rules:
+    """The penalties of all lengths up to `size`.
+
+    Raises:
+      ValueError: there is no such penalty.
+    """
+    if penalty not in PENALTIES:
+        raise ValueError(f"penalty={penalty!r} is unknown; there are {', '.join(PENALTIES)}.")
+    lengths_L = jnp.arange(size + 2)
+    penalties_L = jnp.clip(PENALTIES[penalty](lengths_L, alpha), SMALLEST, LARGEST)
+    within_LL = jnp.where(lengths_L <= lengths_L[:, None], penalties_L, 0.0)
+    return Rules(penalties_L, lax.cummax(within_LL, axis=1, reverse=True))
+
+
+def empty_search(
+    cache: Cache, batch: int, *, beam_size: int, size: int, n_best: int = 1
+) -> SearchState:
+    """Rows in which nothing is searched yet.
+
+    Raises:
+      ValueError: an argument cannot be, or a leaf of the cache is not `[batch, ...]`.
+    """
+    _check_arguments(cache, batch, beam_size, size, n_best)
+    places = (batch, beam_size)
+    live = Live(
+        position_B=jnp.zeros(batch, jnp.int32),
+        ids_BK=jnp.full(places, BOS, jnp.int32),
+        parents_BK=jnp.zeros(places, jnp.int32),
+        ancestors_BKT=jnp.zeros((*places, size), jnp.int32),
     )
+    nothing_BN = jnp.full((batch, n_best), -jnp.inf, jnp.float32)
+    pool = SearchResult(
+        ids=jnp.full((batch, n_best, size), PAD, jnp.int32),
+        lengths=jnp.zeros((batch, n_best), jnp.int32),
+        log_probs=nothing_BN,
+        scores=nothing_BN,
+    )
+    return SearchState(
+        live=live,
+        log_probs_BK=jnp.full(places, -jnp.inf, jnp.float32),
+        sequences_BKT=jnp.zeros((*places, size), jnp.int32),
+        cache=cache,
+        limits_B=jnp.zeros(batch, jnp.int32),
+        pool=pool,
+        steps=jnp.int32(0),
+    )
+
+
+def enter(state: SearchState, rows_F: Array, limits_F: Array) -> SearchState:
+    """New sentences in these rows, one live hypothesis each, without subwords.
+
+    Args:
+      state: rows under way; what stood in the rows is gone.
+      rows_F: int32; a number that is no row enters nothing.
+      limits_F: subwords, EOS included, int32; one above the size of the arrays counts as that, and
+        one of 0 leaves the row empty.
+    """
+    batch, beams, size = state.sequences_BKT.shape
+    rows_F = jnp.where(rows_F < 0, batch, rows_F)  # negative ones would count from the end
+    limits_F = jnp.clip(limits_F, 0, size)
+    alive_FK = (jnp.arange(beams) == 0) & (limits_F > 0)[:, None]
+    # Pasts need no cleaning: a position is read only after it was written.
+    live = state.live._replace(
+        position_B=state.live.position_B.at[rows_F].set(0),
+        ids_BK=state.live.ids_BK.at[rows_F].set(BOS),
+        parents_BK=state.live.parents_BK.at[rows_F].set(jnp.arange(beams)),
+    )
+    empty = (PAD, 0, -jnp.inf, -jnp.inf)
+    return state._replace(
+        live=live,
+        log_probs_BK=state.log_probs_BK.at[rows_F].set(jnp.where(alive_FK, 0.0, -jnp.inf)),
+        limits_B=state.limits_B.at[rows_F].set(limits_F),
+        pool=SearchResult(
+            *(x.at[rows_F].set(none) for x, none in zip(state.pool, empty, strict=True))
+        ),
+    )
+
+
+def is_live(state: SearchState) -> Array:
+    """Rows whose search goes on: booleans `[batch]`."""
+    return (state.log_probs_BK > -jnp.inf).any(axis=1)
+
+
+def advance(step: StepFn, rules: Rules, state: SearchState) -> SearchState:
+    """One more subword for every live hypothesis."""
+    batch, beams, _ = state.sequences_BKT.shape
+    live, goes_on_B = _stand_at_own_place(state.live), is_live(state)
+    length_B = live.position_B + 1
+    logits_BKV, cache = step(live, state.cache)
+    ids_BC, sums_BC, parents_C = _candidates(
+        logits_BKV, state.log_probs_BK, last_B=length_B == state.limits_B
+    )
+    best_BK, index_BK = top_k(sums_BC, beams)
+    ended_BK = jnp.take_along_axis(ids_BC, index_BK, axis=1) == EOS
+    ended_parents_BK = parents_C[index_BK]
+    ended_BKT = _extended(state, ended_parents_BK, jnp.full((batch, beams), EOS))
+    pool = _merge(
+        state.pool,
+        jnp.where(ended_BK, best_BK, -jnp.inf),
+        length_B,
+        rules.penalties_L[length_B],
+        ended_BKT,
+    )
+    log_probs_BK, index_BK = top_k(jnp.where(ids_BC == EOS, -jnp.inf, sums_BC), beams)
+    ids_BK, parents_BK = jnp.take_along_axis(ids_BC, index_BK, axis=1), parents_C[index_BK]
+    bound_B = rules.largest_LL[state.limits_B, length_B + 1]
+    open_B = _may_still_enter(log_probs_BK, bound_B, pool)
+    return SearchState(
+        live=Live(
+            position_B=jnp.where(goes_on_B, length_B, live.position_B),
+            ids_BK=ids_BK,
+            parents_BK=parents_BK,
+            ancestors_BKT=gather_rows(live.ancestors_BKT, parents_BK),
+        ),
+        log_probs_BK=jnp.where(open_B[:, None], log_probs_BK, -jnp.inf),
+        sequences_BKT=_extended(state, parents_BK, ids_BK),
+        cache=cache,
+        limits_B=state.limits_B,
+        pool=pool,
+        steps=state.steps + 1,
+    )
+
+
+def gather_rows(x_BK: Array, places_BK: Array) -> Array:
+    """Of each row, its entries at these places: `[batch, places, ...]`."""
+    return jax.vmap(lambda x_K, places_K: x_K.at[places_K].get(mode="promise_in_bounds"))(
+        x_BK, places_BK
+    )
+
+
+def _stand_at_own_place(live: Live) -> Live:
+    """The newest position's place in the beam is each hypothesis's own."""
+    rows_B = jnp.arange(live.ids_BK.shape[0])
+    places_K = jnp.arange(live.ids_BK.shape[1])
+    ancestors_BKT = live.ancestors_BKT.at[rows_B, :, live.position_B].set(places_K)
+    return live._replace(ancestors_BKT=ancestors_BKT)
+
+
+def _candidates(
+    logits_BKV: Array, log_probs_BK: Array, last_B: Array
+) -> tuple[Array, Array, Array]:
+    """Every hypothesis's best continuations, the hypotheses one after the other.
+
+    Returns:
+      Subwords and summed log probabilities (-inf: none) `[batch, beams * continuations]`, and the
+      places of the hypotheses `[beams * continuations]`.
+    """
+    batch, beams, vocabulary = logits_BKV.shape
+    logits_BKV = logits_BKV.astype(jnp.float32)
+    # One of a hypothesis's continuations ends it, and at most K others are among the K best. The
+    # order of logits is that of log probabilities: log-softmax is never written out.
+    logits_BKC, ids_BKC = top_k(logits_BKV, min(beams + (beams > 1), vocabulary))
+    highest_BK1 = logits_BKC[..., :1]
+    total_BK1 = highest_BK1 + jnp.log(jnp.exp(logits_BKV - highest_BK1).sum(-1, keepdims=True))
+    end_BKC = jnp.where(jnp.arange(ids_BKC.shape[-1]) == 0, logits_BKV[..., EOS, None], -jnp.inf)
+    last_B11 = last_B[:, None, None]
+    logits_BKC = jnp.where(last_B11, end_BKC, logits_BKC)
+    ids_BKC = jnp.where(last_B11, EOS, ids_BKC)
+    # The gain is at most 0 after rounding too: logsumexp >= the largest.
+    sums_BKC = log_probs_BK[..., None] + (logits_BKC - total_BK1)
+    sums_BKC = jnp.where(sums_BKC > IMPOSSIBLE, sums_BKC, -jnp.inf)  # NaN too
+    parents_C = jnp.repeat(jnp.arange(beams, dtype=jnp.int32), ids_BKC.shape[-1])
+    return ids_BKC.reshape(batch, -1), sums_BKC.reshape(batch, -1), parents_C
+
+
+def _extended(state: SearchState, parents_BK: Array, ids_BK: Array) -> Array:
+    """The parents' subwords and one more: `[batch, beams, size]`."""
+    position_BK1 = state.live.position_B[:, None, None]
+    here_BKT = jnp.arange(state.sequences_BKT.shape[2]) == position_BK1
+    return jnp.where(here_BKT, ids_BK[..., None], gather_rows(state.sequences_BKT, parents_BK))
+
+
+def _penalised(log_probs: Array, penalties: Array) -> Array:
+    return jnp.maximum(log_probs / penalties, -LARGEST)
+
+
+def _merge(
+    pool: SearchResult, log_probs_BK: Array, length_B: Array, penalty_B: Array, ids_BKT: Array
+) -> SearchResult:
+    """The best of the pool and of those that ended at these lengths (-inf: none)."""
+    beyond_BKT = jnp.arange(ids_BKT.shape[2]) >= length_B[:, None, None]
+    exists_BK = log_probs_BK > -jnp.inf
+    ended = SearchResult(
+        ids=jnp.where(beyond_BKT, PAD, ids_BKT),
+        lengths=jnp.where(exists_BK, length_B[:, None], 0),
+        log_probs=log_probs_BK,
+        scores=jnp.where(exists_BK, _penalised(log_probs_BK, penalty_B[:, None]), -jnp.inf),
+    )
+    both = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), pool, ended)
+    # Of equals the first stays: free places before what has not ended, older before newer.
+    _, order_BN = top_k(both.scores, pool.scores.shape[1])
+    return jax.tree.map(lambda x_BP: gather_rows(x_BP, order_BN), both)
+
+
+def _may_still_enter(live_BK: Array, largest_penalty_B: Array, pool: SearchResult) -> Array:
+    """Whether a live hypothesis could, at best, come before the pool's last `[B]`."""
+    return _penalised(live_BK.max(axis=1), largest_penalty_B) > pool.scores[:, -1]
 
 
 def top_k(x: Array, k: int) -> tuple[Array, Array]:
@@ -174,145 +379,14 @@ def _top_k_plain(x: Array, k: int) -> tuple[Array, Array]:
     return lax.top_k(jnp.where(x == 0, 0.0, x), k)
 
 
-def _check_arguments(
-    cache: Cache, batch: int, beam_size: int, size: int, n_best: int, penalty: str
-) -> None:
+def _check_arguments(cache: Cache, batch: int, beam_size: int, size: int, n_best: int) -> None:
     if not 1 <= n_best <= beam_size:
         raise ValueError(f"n_best={n_best} is not in 1 .. beam_size={beam_size}.")
     if size < 1:
         raise ValueError(f"size={size} leaves no place for a subword; at least 1.")
-    if penalty not in PENALTIES:
-        raise ValueError(f"penalty={penalty!r} is unknown; there are {', '.join(PENALTIES)}.")
     for path, leaf in jax.tree_util.tree_leaves_with_path(cache):
-        if leaf.shape[:2] != (batch, beam_size):
+        if leaf.shape[:1] != (batch,):
             raise ValueError(
                 f"cache{jax.tree_util.keystr(path)} has shape {list(leaf.shape)}; expected [batch="
-                f"{batch}, beam_size={beam_size}, ...]. What belongs to a sentence is no cache: "
-                "let the step function close over it."
+                f"{batch}, ...]."
             )
-
-
-def _make_limits(max_lengths: Array, size: int, penalty: Penalty, alpha: float | Array) -> _Limits:
-    limits_B = jnp.clip(max_lengths, 0, size)
-    lengths_L = jnp.arange(size + 2)
-    penalties_L = jnp.clip(penalty(lengths_L, alpha), SMALLEST, LARGEST)
-    penalties_BL = jnp.where(lengths_L <= limits_B[:, None], penalties_L, 0.0)
-    return _Limits(limits_B, penalties_L, lax.cummax(penalties_BL, axis=1, reverse=True))
-
-
-def _start(cache: Cache, limits: _Limits, beams: int, size: int, n_best: int) -> _State:
-    """One live hypothesis a sentence, without subwords; an empty row has none."""
-    batch = limits.lengths_B.shape[0]
-    alive_BK = (jnp.arange(beams) == 0) & (limits.lengths_B > 0)[:, None]
-    nothing_BN = jnp.full((batch, n_best), -jnp.inf, jnp.float32)
-    none_BN = jnp.zeros((batch, n_best), jnp.int32)
-    return _State(
-        position=jnp.int32(0),
-        ids_BK=jnp.full((batch, beams), BOS, jnp.int32),
-        log_probs_BK=jnp.where(alive_BK, 0.0, -jnp.inf).astype(jnp.float32),
-        cache=cache,
-        ids_TBK=jnp.zeros((size, batch, beams), jnp.int32),
-        parents_TBK=jnp.zeros((size, batch, beams), jnp.int32),
-        pool=_Pool(nothing_BN, nothing_BN, lengths_BN=none_BN, places_BN=none_BN),
-    )
-
-
-def _advance(step: StepFn, limits: _Limits, state: _State) -> _State:
-    """One more subword for every live hypothesis."""
-    length = state.position + 1
-    logits_BKV, cache = step(state.ids_BK, state.position, state.cache)
-    ids_BKC, gains_BKC = _continuations(logits_BKV, limits.lengths_B == length)
-    log_probs_BK, ids_BK, parents_BK = _best_candidates(state.log_probs_BK, ids_BKC, gains_BKC)
-    ended_BK = ids_BK == EOS
-    pool = _merge(state.pool, ended_BK, log_probs_BK, length, limits.penalties_L[length])
-    live_BK = jnp.where(ended_BK, -jnp.inf, log_probs_BK)
-    open_B = _may_still_enter(live_BK, limits.largest_BL[:, length + 1], pool)
-    return _State(
-        position=length,
-        ids_BK=ids_BK,
-        log_probs_BK=jnp.where(open_B[:, None], live_BK, -jnp.inf),
-        cache=_reorder(cache, parents_BK),
-        ids_TBK=state.ids_TBK.at[state.position].set(ids_BK),
-        parents_TBK=state.parents_TBK.at[state.position].set(parents_BK),
-        pool=pool,
-    )
-
-
-def _continuations(logits_BKV: Array, last_B: Array) -> tuple[Array, Array]:
-    """Each hypothesis's best next subwords `[B, K, C]` and their log probabilities."""
-    logits_BKV = logits_BKV.astype(jnp.float32)
-    total_BK1 = jax.nn.logsumexp(logits_BKV, axis=-1, keepdims=True)
-    # Of a beam's K best candidates at most K continue the same hypothesis. The order of logits is
-    # that of log probabilities, so log-softmax over the vocabulary is never written out.
-    logits_BKC, ids_BKC = top_k(logits_BKV, min(logits_BKV.shape[1:]))
-    end_BKC = jnp.where(jnp.arange(ids_BKC.shape[-1]) == 0, logits_BKV[..., EOS, None], -jnp.inf)
-    last_B11 = last_B[:, None, None]
-    logits_BKC = jnp.where(last_B11, end_BKC, logits_BKC)
-    ids_BKC = jnp.where(last_B11, EOS, ids_BKC)
-    return ids_BKC, logits_BKC - total_BK1  # at most 0 after rounding too: logsumexp >= the largest
-
-
-def _best_candidates(
-    log_probs_BK: Array, ids_BKC: Array, gains_BKC: Array
-) -> tuple[Array, Array, Array]:
-    """The K best of a sentence's candidates: log probabilities (-inf: none), subwords, parents."""
-    batch, beams, continuations = ids_BKC.shape
-    sums_BKC = log_probs_BK[..., None] + gains_BKC
-    sums_BKC = jnp.where(sums_BKC > IMPOSSIBLE, sums_BKC, -jnp.inf)  # NaN too
-    best_BK, index_BK = top_k(sums_BKC.reshape(batch, -1), beams)
-    ids_BK = jnp.take_along_axis(ids_BKC.reshape(batch, -1), index_BK, axis=1)
-    return best_BK, ids_BK, index_BK // continuations
-
-
-def _penalised(log_probs: Array, penalties: Array) -> Array:
-    return jnp.maximum(log_probs / penalties, -LARGEST)
-
-
-def _merge(
-    pool: _Pool, ended_BK: Array, log_probs_BK: Array, length: Array, penalty: Array
-) -> _Pool:
-    """The best of the pool and of those that ended at `length`."""
-    ended_BK &= log_probs_BK > -jnp.inf
-    ended = _Pool(
-        jnp.where(ended_BK, _penalised(log_probs_BK, penalty), -jnp.inf),
-        log_probs_BK,
-        jnp.full_like(ended_BK, length, jnp.int32),
-        lax.broadcasted_iota(jnp.int32, ended_BK.shape, 1),
-    )
-    both = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), pool, ended)
-    # Of equals the first stays: free places before what has not ended, older before newer.
-    _, order_BN = top_k(both.scores_BN, pool.scores_BN.shape[1])
-    return jax.tree.map(lambda x_BP: jnp.take_along_axis(x_BP, order_BN, axis=1), both)
-
-
-def _may_still_enter(live_BK: Array, largest_penalty_B: Array, pool: _Pool) -> Array:
-    """Whether a live hypothesis could, at best, come before the pool's last `[B]`."""
-    return _penalised(live_BK.max(axis=1), largest_penalty_B) > pool.scores_BN[:, -1]
-
-
-def _reorder(cache: Cache, parents_BK: Array) -> Cache:
-    """Every hypothesis takes over what its parent remembers."""
-    if parents_BK.shape[1] == 1:
-        return cache
-    take = jax.vmap(lambda leaf_K, parents_K: leaf_K.at[parents_K].get(mode="promise_in_bounds"))
-    return jax.tree.map(lambda leaf_BK: take(leaf_BK, parents_BK), cache)
-
-
-def _read_back(state: _State) -> Array:
-    """The pool's subwords `[B, N, T]`, followed from their ends through the parents."""
-    lengths_BN = state.pool.lengths_BN
-
-    def earlier(back: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        position = state.position - 1 - back
-        places_BN, ids_TBN = carry
-        inside_BN = position < lengths_BN
-        ids_BN = jnp.take_along_axis(state.ids_TBK[position], places_BN, axis=1)
-        parents_BN = jnp.take_along_axis(state.parents_TBK[position], places_BN, axis=1)
-        return (
-            jnp.where(inside_BN, parents_BN, places_BN),
-            ids_TBN.at[position].set(jnp.where(inside_BN, ids_BN, PAD)),
-        )
-
-    ids_TBN = jnp.full((state.ids_TBK.shape[0], *lengths_BN.shape), PAD, jnp.int32)
-    _, ids_TBN = lax.fori_loop(0, state.position, earlier, (state.pool.places_BN, ids_TBN))
-    return ids_TBN.transpose(1, 2, 0)

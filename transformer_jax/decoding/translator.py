@@ -1,12 +1,14 @@
-"""Translation of encoded sentences: batches of like length, one compiled search a shape.
+"""Translation of encoded sentences: a compiled search a bucket, whose rows never stand idle.
+
+A sentence whose search has ended leaves its row to the next one, while the other rows go on.
 
 Dimension key
-  R rows, one sentence each   M source length
+  B rows under way, one sentence each   F rows that sentences enter   K beams   M source length
 """
 
-import functools
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +17,22 @@ from jax import Array
 from jax.sharding import Mesh
 
 from transformer_jax.config import DecodeConfig
-from transformer_jax.decoding.search import SearchResult, beam_search
-from transformer_jax.model.transformer import Transformer
-from transformer_jax.text.batches import TranslationBatch, translation_batches
-from transformer_jax.training.sharding import batch_sharding, placed
+from transformer_jax.decoding.search import (
+    Live,
+    SearchResult,
+    SearchState,
+    advance,
+    empty_search,
+    enter,
+    is_live,
+    make_rules,
+)
+from transformer_jax.model.transformer import Cache, Memory, Transformer, empty_cache, empty_memory
+from transformer_jax.text.batches import Bucket, padded_sentences, translation_buckets
+from transformer_jax.training.sharding import batch_sharding, batch_ways, placed, row_shardings
 from transformer_jax.training.state import Params
+
+ENTER_TOGETHER = 8  # a part of the rows: with fewer the host interrupts, with more rows stand idle
 
 
 class Hypothesis(NamedTuple):
@@ -30,54 +43,110 @@ class Hypothesis(NamedTuple):
     log_prob: float  # nats, summed over the subwords
 
 
-SETTINGS = ("beam_size", "n_best", "max_extra_length")
+class SearchShape(NamedTuple):
+    """All that the compilation of a search depends on, beside the model."""
+
+    rows: int
+    src_length: int
+    beam_size: int
+    n_best: int
+    size: int  # subwords of the longest translation there can be
+    max_extra_length: int
 
 
-@functools.partial(jax.jit, static_argnames=("model", "mesh", *SETTINGS))
-def search_batch(
+class Remembered(NamedTuple):
+    """What a search remembers of each row."""
+
+    memory: Memory  # of the sentence
+    decoder: Cache  # of its hypotheses
+
+
+class Entering(NamedTuple):
+    """Sentences and the rows that they enter."""
+
+    ids_FM: Array  # int32, each ending in EOS
+    lengths_F: Array  # int32, subwords, EOS included; 0: none
+    rows_F: Array  # int32; a number that is no row: none
+
+
+def empty_rows(model: Transformer, shape: SearchShape) -> SearchState:
+    """Rows in which nothing is searched yet."""
+    return empty_search(
+        Remembered(
+            empty_memory(model.config, shape.rows, shape.src_length),
+            empty_cache(model.config, shape.rows, shape.beam_size, shape.size),
+        ),
+        shape.rows,
+        beam_size=shape.beam_size,
+        size=shape.size,
+        n_best=shape.n_best,
+    )
+
+
+@partial(jax.jit, static_argnames=("model", "mesh", "shape"), donate_argnames="state")
+def search_rows(
     model: Transformer,
     mesh: Mesh,
+    shape: SearchShape,
     params: Params,
-    ids_RM: Array,
-    lengths_R: Array,
+    state: SearchState,
+    entering: Entering,
     alpha: Array,
-    *,
-    beam_size: int,
-    n_best: int,
-    max_extra_length: int,
-) -> SearchResult:
-    """Beam search over a batch of sources; a row's limit is its own length + max_extra_length.
+    until: Array,
+) -> tuple[SearchState, Array, SearchResult]:
+    """Lets sentences in, then steps until so few rows are live; one program a shape.
 
     Args:
       model: gives `encode`, `start_decoding` and `decode_step`.
       mesh: where all of it lies; call within `placed(mesh, model.config)`.
-      params: its parameters.
-      ids_RM: sources `[rows, src_len]`, each ending in EOS.
-      lengths_R: subwords of each, EOS included `[rows]`; 0 = an empty row.
+      shape: of the search.
+      params: the model's parameters.
+      state: rows under way; donated.
+      entering: a row's limit is its sentence's own length + max_extra_length.
       alpha: strength of the length penalty, float32 scalar.
-      beam_size: hypotheses a sentence.
-      n_best: hypotheses to return.
-      max_extra_length: subwords.
+      until: int32 scalar; with all rows or more, no step is taken.
+
+    Returns:
+      The rows, which of them are live `[rows]`, and what each has found.
     """
-    size = ids_RM.shape[1] + max_extra_length
-    if model.config.positions == "learned":
-        size = min(size, model.config.max_positions)
-    place_M = jnp.arange(ids_RM.shape[1])
-    segments_RM = (place_M < lengths_R[:, None]).astype(jnp.int32)
-    positions_RM = jnp.broadcast_to(place_M, ids_RM.shape)
+    lengths_F, rows_F = entering.lengths_F, entering.rows_F
+    memory = _remember(model, params, entering.ids_FM, lengths_F)
+    old = state.cache
+
+    def write(kept_B: Array, new_F: Array) -> Array:
+        return kept_B.at[rows_F].set(new_F, mode="drop")
+
+    # Emptied, so that nothing of the row's last sentence is left, not even a NaN.
+    decoder = jax.tree.map(lambda c: c.at[rows_F].set(0, mode="drop"), old.decoder)
+    cache = Remembered(jax.tree.map(write, old.memory, memory), decoder)
+    limits_F = jnp.where(lengths_F > 0, lengths_F + shape.max_extra_length, 0)
+    state = enter(state._replace(cache=cache), rows_F, limits_F)
+    rules = make_rules(shape.size, alpha)
+
+    def step(live: Live, cache: Remembered) -> tuple[Array, Remembered]:
+        past = (live.position_B, live.ancestors_BKT)
+        inputs = (live.ids_BK, *past, *cache)
+        stepped: Any = model.apply({"params": params}, *inputs, method="decode_step")
+        logits_BKV, decoder = stepped
+        return logits_BKV, Remembered(cache.memory, decoder)
+
+    state = jax.lax.while_loop(
+        lambda state: is_live(state).sum() > until,
+        lambda state: advance(step, rules, state),
+        state,
+    )
+    state = jax.lax.with_sharding_constraint(state, row_shardings(mesh, state))
+    return state, is_live(state), state.pool
+
+
+def _remember(model: Transformer, params: Params, ids_FM: Array, lengths_F: Array) -> Memory:
+    place_M = jnp.arange(ids_FM.shape[1])
+    segments_FM = (place_M < lengths_F[:, None]).astype(jnp.int32)
+    positions_FM = jnp.broadcast_to(place_M, ids_FM.shape)
     variables = {"params": params}
-    encoded = model.apply(variables, ids_RM, segments_RM, positions_RM, method="encode")
-    memory, cache = model.apply(
-        variables, encoded, segments_RM, beam_size, size, method="start_decoding"
-    )
-    limits_R = jnp.where(lengths_R > 0, jnp.minimum(lengths_R + max_extra_length, size), 0)
-
-    def step(ids_RK: Array, position: Array, cache: object) -> tuple[Array, object]:
-        return model.apply(variables, ids_RK, position, memory, cache, method="decode_step")
-
-    return beam_search(
-        step, cache, limits_R, beam_size=beam_size, size=size, alpha=alpha, n_best=n_best
-    )
+    encoded_FMD = model.apply(variables, ids_FM, segments_FM, positions_FM, method="encode")
+    memory: Any = model.apply(variables, encoded_FMD, segments_FM, method="start_decoding")
+    return memory
 
 
 class Translator:
@@ -101,40 +170,88 @@ class Translator:
           sentences: subwords of each, EOS included, at most decode.max_length of them.
         """
         results: list[list[Hypothesis]] = [[] for _ in sentences]
-        pending: list[tuple[TranslationBatch, SearchResult]] = []
-        ways = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
-        for batch in translation_batches(
-            sentences, self.decode.tokens_per_batch, self.decode.max_length, ways
+        lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
+        decode, ways = self.decode, batch_ways(self.mesh)
+        for bucket in translation_buckets(
+            lengths, decode.tokens_per_batch, decode.max_length, ways
         ):
-            pending.append((batch, self._search(batch)))
-            if len(pending) > 1:  # the device works on one batch while the host reads the other
-                self._read(*pending.pop(0), results)
-        for batch, result in pending:
-            self._read(batch, result, results)
+            for index, hypotheses in self._search(bucket, sentences):
+                results[index] = hypotheses
         return results
 
-    def _search(self, batch: TranslationBatch) -> SearchResult:
-        sources = jax.device_put((batch.ids, batch.lengths), batch_sharding(self.mesh))
-        with placed(self.mesh, self.model.config):
-            return search_batch(
-                self.model,
-                self.mesh,
-                self.params,
-                *sources,
-                jnp.float32(self.decode.length_penalty),
-                beam_size=self.decode.beam_size,
-                n_best=self.n_best,
-                max_extra_length=self.decode.max_extra_length,
+    def _search(
+        self, bucket: Bucket, sentences: Sequence[np.ndarray]
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Yields (sentence, its hypotheses) as searches end."""
+        shape, waiting = self._shape(bucket), list(bucket.indices[::-1])
+        together = max(batch_ways(self.mesh), bucket.rows // ENTER_TOGETHER)
+        state = self._empty_rows(shape)
+        sentence_of = np.full(bucket.rows, -1)
+        while waiting or (sentence_of >= 0).any():
+            rows = np.flatnonzero(sentence_of < 0)[:together][: len(waiting)]
+            sentence_of[rows] = [waiting.pop() for _ in rows]
+            entering = self._entering(
+                [sentences[index] for index in sentence_of[rows]], rows, together, shape
             )
+            state, live, pool = self._step(
+                shape, state, entering, self._until(sentence_of, together, len(waiting))
+            )
+            done = np.flatnonzero(~live & (sentence_of >= 0))
+            for row in done:
+                yield int(sentence_of[row]), _hypotheses(pool, int(row))
+            sentence_of[done] = -1
 
     @staticmethod
-    def _read(
-        batch: TranslationBatch, result: SearchResult, results: list[list[Hypothesis]]
-    ) -> None:
-        ids, lengths, log_probs, scores, _ = jax.device_get(result)
-        for row, index in enumerate(batch.indices[batch.indices >= 0]):
-            results[index] = [
-                Hypothesis(ids[row, n, :length], float(scores[row, n]), float(log_probs[row, n]))
-                for n, length in enumerate(lengths[row])
-                if length
-            ]
+    def _until(sentence_of: np.ndarray, together: int, waiting: int) -> int:
+        """Live rows at which stepping stops, for others to enter or as all is done."""
+        if waiting and (sentence_of < 0).any():
+            return len(sentence_of)  # all rows first
+        return max(0, len(sentence_of) - together) if waiting else 0
+
+    def _shape(self, bucket: Bucket) -> SearchShape:
+        size = bucket.length + self.decode.max_extra_length
+        if self.model.config.positions == "learned":
+            size = min(size, self.model.config.max_positions)
+        return SearchShape(
+            rows=bucket.rows,
+            src_length=bucket.length,
+            beam_size=self.decode.beam_size,
+            n_best=self.n_best,
+            size=size,
+            max_extra_length=self.decode.max_extra_length,
+        )
+
+    def _empty_rows(self, shape: SearchShape) -> SearchState:
+        """Made on the host: that compiles nothing."""
+        like = jax.eval_shape(partial(empty_rows, self.model, shape))
+        state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like)
+        nothing = np.full(like.log_probs_BK.shape, -np.inf, np.float32)
+        return jax.device_put(state._replace(log_probs_BK=nothing), row_shardings(self.mesh, like))
+
+    def _entering(
+        self, sentences: Sequence[np.ndarray], rows: np.ndarray, together: int, shape: SearchShape
+    ) -> Entering:
+        rows_F = np.full(together, shape.rows, np.int32)
+        rows_F[: len(rows)] = rows
+        ids_FM, lengths_F = padded_sentences(sentences, together, shape.src_length)
+        return Entering(*jax.device_put((ids_FM, lengths_F, rows_F), batch_sharding(self.mesh)))
+
+    def _step(
+        self, shape: SearchShape, state: SearchState, entering: Entering, until: int
+    ) -> tuple[SearchState, np.ndarray, Any]:
+        alpha = jnp.float32(self.decode.length_penalty)
+        with placed(self.mesh, self.model.config):
+            state, live, pool = search_rows(
+                self.model, self.mesh, shape, self.params, state, entering, alpha, jnp.int32(until)
+            )
+        return state, *jax.device_get((live, pool))
+
+
+def _hypotheses(pool: Any, row: int) -> list[Hypothesis]:
+    return [
+        Hypothesis(pool.ids[row, n, :length].copy(), float(score), float(log_prob))
+        for n, (length, score, log_prob) in enumerate(
+            zip(pool.lengths[row], pool.scores[row], pool.log_probs[row], strict=True)
+        )
+        if length
+    ]

@@ -4,7 +4,7 @@ Dimension key
   B batch   L target length   M source length   D d_model   F d_ff   K beams
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import flax.linen as nn
 import jax
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config import ModelConfig
-from transformer_jax.model.attention import MultiHeadAttention
+from transformer_jax.model.attention import KeysValues, MultiHeadAttention
 from transformer_jax.model.axes import BATCH, HIDDEN, constrain
 from transformer_jax.model.dropout import Dropout
 
@@ -172,32 +172,30 @@ class DecoderLayer(nn.Module):
             keys_values = self.self_attention.keys_values(y_BLD)
             return self.self_attention(y_BLD, *keys_values, self_mask_B1LL)
 
-        x_BLD = self.self_attention_residual(x_BLD, attend, rows_B)
         memory = self.cross_attention.keys_values(encoded_BMD)
-        return self._after_self_attention(x_BLD, memory, cross_mask_B1LM, rows_B)
 
-    def _after_self_attention(
-        self, x_BLD: Array, memory: tuple[Array, Array], cross_mask: Array, rows_B: Array | None
-    ) -> Array:
-        def attend(y_BLD: Array) -> Array:
-            return self.cross_attention(y_BLD, *memory, cross_mask)
+        def attend_to_source(y_BLD: Array) -> Array:
+            return self.cross_attention(y_BLD, *memory, cross_mask_B1LM)
 
-        x_BLD = self.cross_attention_residual(x_BLD, attend, rows_B)
+        x_BLD = self.self_attention_residual(x_BLD, attend, rows_B)
+        x_BLD = self.cross_attention_residual(x_BLD, attend_to_source, rows_B)
         return self.feed_forward_residual(x_BLD, self.feed_forward, rows_B)
 
-    def memory(self, encoded_BMD: Array) -> tuple[Array, Array]:
-        """Cross-attention keys and values `[batch, src_len, heads, d_k or d_v]`."""
-        return self.cross_attention.keys_values(encoded_BMD)
+    def memory(self, encoded_BMD: Array) -> KeysValues:
+        """Cross-attention keys and values, head by head: `[batch, heads, src_len, d_k or d_v]`."""
+        key_BMHK, value_BMHV = self.cross_attention.keys_values(encoded_BMD)
+        return key_BMHK.swapaxes(1, 2), value_BMHV.swapaxes(1, 2)
 
     def step(
         self,
         x_BKD: Array,
-        memory: tuple[Array, Array],
-        cache: tuple[Array, Array],
-        cross_mask_B11M: Array,
-        position: Array,
-    ) -> tuple[Array, tuple[Array, Array]]:
-        """One new position of every hypothesis; the beams stand where training has the length.
+        memory: KeysValues,
+        cache: Sequence[KeysValues],
+        cross_mask_B1M1: Array,
+        position_B: Array,
+        self_mask_B1MK: Array,
+    ) -> tuple[Array, tuple[KeysValues, ...]]:
+        """One new position of every hypothesis; see `MultiHeadAttention.step`.
 
         Returns:
           `[batch, beams, d_model]`, and the layer's cache with the position written.
@@ -205,8 +203,13 @@ class DecoderLayer(nn.Module):
         written = {}
 
         def attend(y_BKD: Array) -> Array:
-            out_BKD, written["cache"] = self.self_attention.step(y_BKD, cache, position)
+            past = (cache, position_B, self_mask_B1MK)
+            out_BKD, written["cache"] = self.self_attention.step(y_BKD, *past)
             return out_BKD
 
+        def attend_to_source(y_BKD: Array) -> Array:
+            return self.cross_attention.attend_to_cache(y_BKD, [memory], cross_mask_B1M1)
+
         x_BKD = self.self_attention_residual(x_BKD, attend, None)
-        return self._after_self_attention(x_BKD, memory, cross_mask_B11M, None), written["cache"]
+        x_BKD = self.cross_attention_residual(x_BKD, attend_to_source, None)
+        return self.feed_forward_residual(x_BKD, self.feed_forward, None), written["cache"]

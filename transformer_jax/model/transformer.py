@@ -4,6 +4,7 @@ Dimension key
   B batch   L target length   M source length   D d_model   K beams   V vocabulary, padded
 """
 
+import itertools
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -11,10 +12,15 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config import ModelConfig
-from transformer_jax.model.attention import causal_mask, segment_mask
-from transformer_jax.model.axes import BATCH, FEATURES, HEADS, REPLICA, VOCABULARY, constrain
+from transformer_jax.model.attention import KeysValues, causal_mask, segment_mask
+from transformer_jax.model.axes import BATCH, FEATURES, REPLICA, VOCABULARY, constrain
 from transformer_jax.model.dropout import Dropout
-from transformer_jax.model.layers import DecoderLayer, EncoderLayer, LayerNorm
+from transformer_jax.model.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    LayerNorm,
+    head_sizes,
+)
 from transformer_jax.model.positions import sinusoids
 
 VOCABULARY_MULTIPLE = 128  # whatever the mesh, so that shapes and initial values never depend on it
@@ -24,6 +30,26 @@ PAD_LOGIT = -1e9  # of the vocabulary's padding: finite, and exp of it is 0
 def padded_vocabulary(size: int) -> int:
     """The vocabulary's size rounded up to a multiple of 128."""
     return -(-size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+
+
+def output_logits(x_BLD: Array, table_VD: Array, dtype: str) -> Array:
+    """x E^T, float32 `[batch, length, padded vocabulary]`; the padding's entries mean nothing.
+
+    Args:
+      x_BLD: the decoder's output; any number of axes may stand before the features.
+      table_VD: the output embedding `[padded vocabulary, d_model]`.
+      dtype: of the product's operands.
+
+    Source: Vaswani et al. 2017, section 3.4.
+    """
+    logits_BLV = jnp.einsum(
+        "...D,VD->...V",
+        x_BLD.astype(dtype),
+        table_VD.astype(dtype),
+        preferred_element_type=jnp.float32,
+    )
+    lengths = (None,) * (logits_BLV.ndim - 2)
+    return constrain(logits_BLV, BATCH, *lengths, VOCABULARY)
 
 
 def shift_right(ids_BL: Array, positions_BL: Array, bos: int) -> Array:
@@ -38,11 +64,50 @@ def shift_right(ids_BL: Array, positions_BL: Array, bos: int) -> Array:
 class Memory(NamedTuple):
     """What a source sentence gives to every step of search; it never moves between beams."""
 
-    keys_values: tuple[tuple[Array, Array], ...]  # a layer: [B, M, heads, d_k], [B, M, heads, d_v]
-    mask_B11M: Array  # True = a real source position
+    keys_values: tuple[KeysValues, ...]  # a layer: [B, heads, M, d_k], [B, heads, M, d_v]
+    mask_B1M1: Array  # True = a real source position
 
 
-Cache = tuple[tuple[Array, Array], ...]  # a layer: [B, K, max_len, heads, d_k], [..., d_v]
+# A layer: blocks of positions, [B, heads, length, K, d_k] and [..., d_v].
+Cache = tuple[tuple[KeysValues, ...], ...]
+SHORTEST_READ = 16  # positions of a cache; reads are of so many, or twice, four times, ... as many
+
+
+def empty_memory(config: ModelConfig, batch: int, src_length: int) -> Memory:
+    """What rows without a sentence give to search."""
+    one = _empty_keys_values(config, batch, src_length)
+    return Memory((one,) * config.num_layers, jnp.zeros((batch, 1, src_length, 1), bool))
+
+
+def empty_cache(config: ModelConfig, batch: int, beams: int, max_length: int) -> Cache:
+    """Keys and values of no position yet, for `beams` hypotheses a sentence."""
+    ends = [0]
+    while ends[-1] < max_length:
+        ends.append(min(max_length, max(2 * ends[-1], SHORTEST_READ)))
+    blocks = tuple(
+        _empty_keys_values(config, batch, end - begin, beams)
+        for begin, end in itertools.pairwise(ends)
+    )
+    return (blocks,) * config.num_layers
+
+
+def _empty_keys_values(config: ModelConfig, batch: int, *places: int) -> KeysValues:
+    d_k, d_v = head_sizes(config)
+    shape = (batch, config.num_heads, *places)
+    return jnp.zeros((*shape, d_k), config.dtype), jnp.zeros((*shape, d_v), config.dtype)
+
+
+def own_past(position_B: Array, ancestors_BKT: Array) -> Array:
+    """True where a key of the cache is of a hypothesis's own past `[batch, 1, T * beams, beams]`.
+
+    Args:
+      position_B: int32, the newest subwords' 0-based positions.
+      ancestors_BKT: see `Transformer.decode_step`.
+    """
+    batch, beams, length = ancestors_BKT.shape
+    own_BTJK = ancestors_BKT.transpose(0, 2, 1)[:, :, None] == jnp.arange(beams)[:, None]
+    past_BT = jnp.arange(length) <= position_B[:, None]
+    return (own_BTJK & past_BT[:, :, None, None]).reshape(batch, 1, length * beams, beams)
 
 
 class Embedding(nn.Module):
@@ -174,17 +239,12 @@ class Transformer(nn.Module):
 
     def logits(self, x_BLD: Array) -> Array:
         """float32 `[batch, length, padded vocabulary]`; the padding's entries are -1e9."""
-        output = self.embedding if self.config.tie_embeddings else self.output
-        dtype = jnp.dtype(self.config.dtype)
-        logits_BLV = jnp.einsum(
-            "BLD,VD->BLV",
-            x_BLD.astype(dtype),
-            output.table.astype(dtype),
-            preferred_element_type=jnp.float32,
-        )
-        logits_BLV = constrain(logits_BLV, BATCH, None, VOCABULARY)
-        real_V = jnp.arange(logits_BLV.shape[-1]) < self.vocabulary_size
-        return jnp.where(real_V, logits_BLV, PAD_LOGIT)
+        logits_BLV = output_logits(x_BLD, self._output_table(), self.config.dtype)
+        # Written over the last few, where they stand; a choice of all would copy them.
+        return logits_BLV.at[..., self.vocabulary_size :].set(PAD_LOGIT)
+
+    def _output_table(self) -> Array:
+        return (self.embedding if self.config.tie_embeddings else self.output).table
 
     def __call__(
         self,
@@ -200,41 +260,59 @@ class Transformer(nn.Module):
 
         The arguments are those of `encode` and `decode`.
         """
+        source = (src_ids_BM, src_segments_BM, src_positions_BM)
+        target = (input_ids_BL, tgt_segments_BL, tgt_positions_BL)
+        return self.logits(self.before_vocabulary(*source, *target, rows_B)[0])
+
+    def before_vocabulary(
+        self,
+        src_ids_BM: Array,
+        src_segments_BM: Array,
+        src_positions_BM: Array,
+        input_ids_BL: Array,
+        tgt_segments_BL: Array,
+        tgt_positions_BL: Array,
+        rows_B: Array | None = None,
+    ) -> tuple[Array, Array]:
+        """The two factors of the logits, for a loss that never holds all of those.
+
+        The arguments are those of `encode` and `decode`. Returns the decoder's output, float32
+        `[batch, tgt_len, d_model]`, and the output embedding `[padded vocabulary, d_model]`.
+        """
         encoded_BMD = self.encode(src_ids_BM, src_segments_BM, src_positions_BM, rows_B)
         target = (input_ids_BL, tgt_segments_BL, tgt_positions_BL)
-        return self.logits(self.decode(encoded_BMD, src_segments_BM, *target, rows_B))
+        return self.decode(encoded_BMD, src_segments_BM, *target, rows_B), self._output_table()
 
-    def start_decoding(
-        self, encoded_BMD: Array, src_segments_BM: Array, beams: int, max_length: int
-    ) -> tuple[Memory, Cache]:
-        """The fixed memory of each source sentence, an empty cache for `beams` hypotheses of it."""
+    def start_decoding(self, encoded_BMD: Array, src_segments_BM: Array) -> Memory:
+        """What each source sentence gives to every step of search."""
         keys_values = tuple(layer.memory(encoded_BMD) for layer in self.decoder)
-        hypotheses = (encoded_BMD.shape[0], beams, max_length)
-
-        def empty(part: Array) -> Array:
-            zeros = jnp.zeros(hypotheses + part.shape[2:], part.dtype)
-            return constrain(zeros, BATCH, None, None, HEADS, None)
-
-        cache = tuple((empty(key), empty(value)) for key, value in keys_values)
-        return Memory(keys_values, (src_segments_BM != 0)[:, None, None, :]), cache
+        return Memory(keys_values, (src_segments_BM != 0)[:, None, :, None])
 
     def decode_step(
-        self, ids_BK: Array, position: Array, memory: Memory, cache: Cache
+        self,
+        ids_BK: Array,
+        position_B: Array,
+        ancestors_BKT: Array,
+        memory: Memory,
+        cache: Cache,
     ) -> tuple[Array, Cache]:
         """Logits of the next subword, float32 `[batch, beams, padded vocabulary]`; the new cache.
 
         Args:
           ids_BK: the newest subword of each hypothesis `[batch, beams]`; BOS at position 0.
-          position: int32 scalar, the newest subword's 0-based position.
+          position_B: int32 `[batch]`, the newest subwords' 0-based positions.
+          ancestors_BKT: int32 `[batch, beams, max_len]`: where in the beam each hypothesis's own
+            subword of a position stands, the newest included; beyond that anything.
           memory: of the source sentences.
           cache: keys and values of the positions before.
         """
-        max_length = cache[0][0].shape[2]
-        vectors_D = self.tgt_positions(position, max_length)
-        x_BKD = self._embed_target(ids_BK, vectors_D, None)
+        vectors_BD = self.tgt_positions(position_B, ancestors_BKT.shape[2])
+        vectors = vectors_BD if isinstance(vectors_BD, float) else vectors_BD[:, None]
+        x_BKD = self._embed_target(ids_BK, vectors, None)
+        past = (position_B, own_past(position_B, ancestors_BKT))
         written = []
         for layer, keys_values, old in zip(self.decoder, memory.keys_values, cache, strict=True):
-            x_BKD, new = layer.step(x_BKD, keys_values, old, memory.mask_B11M, position)
+            x_BKD, new = layer.step(x_BKD, keys_values, old, memory.mask_B1M1, *past)
             written.append(new)
         x_BKD = self.decoder_norm(x_BKD) if self.config.norm == "pre" else x_BKD
         return self.logits(x_BKD), tuple(written)

@@ -41,12 +41,12 @@ class Batch(NamedTuple):
     tgt_positions: Ints  # [R, L]
 
 
-class TranslationBatch(NamedTuple):
-    """One source sentence a row."""
+class Bucket(NamedTuple):
+    """Source sentences of like length, to be searched in rows of one length."""
 
-    ids: np.ndarray  # int32 [R, M]
-    lengths: np.ndarray  # int32 [R], real tokens; 0: an empty row
-    indices: np.ndarray  # int32 [R], which sentence; -1: an empty row
+    length: int  # M, positions a row
+    rows: int  # R, searched together
+    indices: np.ndarray  # int64, which sentences, longest first
 
 
 def rows_per_batch(tokens_per_batch: int, row_length: int, fill: float, rows_multiple: int) -> int:
@@ -191,34 +191,17 @@ def bucket_rows(length: int, tokens_per_batch: int, rows_multiple: int = 1) -> t
     return tuple(multiple * rows_multiple for multiple in multiples)
 
 
-def translation_batches(
-    sentences: Sequence[Sequence[int] | np.ndarray],
-    tokens_per_batch: int,
-    max_length: int,
-    rows_multiple: int = 1,
-) -> Iterator[TranslationBatch]:
-    """Every source sentence once, one a row, padded to its bucket.
+def translation_buckets(
+    lengths: np.ndarray, tokens_per_batch: int, max_length: int, rows_multiple: int = 1
+) -> Iterator[Bucket]:
+    """Every source sentence once; longest first, so that memory runs out at once or never.
 
     Args:
-      sentences: ids of each, EOS included.
-      tokens_per_batch: places of a batch, padding included.
+      lengths: subwords of each sentence, EOS included.
+      tokens_per_batch: places of a bucket's rows, padding included.
       max_length: of the buckets; longer sentences get longer ones.
-      rows_multiple: what divides the rows of every batch.
+      rows_multiple: what divides the rows of every bucket.
     """
-    lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
-    for length, indices in _buckets(lengths, tokens_per_batch, max_length, rows_multiple):
-        ids = np.zeros((len(indices), length), np.int32)
-        real = np.zeros(len(indices), np.int32)
-        for row, index in enumerate(indices[indices != EMPTY]):
-            real[row] = lengths[index]
-            ids[row, : real[row]] = sentences[index]
-        yield TranslationBatch(ids, real, indices)
-
-
-def _buckets(
-    lengths: np.ndarray, tokens_per_batch: int, max_length: int, rows_multiple: int
-) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields (length, indices int32 [R]), longest first: memory runs out at once or never."""
     if not len(lengths):
         return
     bounds = np.array(bucket_lengths(max_length, int(lengths.max())))
@@ -226,14 +209,21 @@ def _buckets(
     longest_first = np.argsort(-lengths, kind="stable")
     for bucket in reversed(range(len(bounds))):
         members = longest_first[bucket_of[longest_first] == bucket]
-        choices = bucket_rows(int(bounds[bucket]), tokens_per_batch, rows_multiple)
-        # One number of rows a bucket, so that a call compiles one program for it.
-        rows = min((rows for rows in choices if rows >= len(members)), default=choices[0])
-        for start in range(0, len(members), rows):
-            indices = np.full(rows, EMPTY, np.int32)
-            part = members[start : start + rows]
-            indices[: len(part)] = part
-            yield int(bounds[bucket]), indices
+        if len(members):
+            choices = bucket_rows(int(bounds[bucket]), tokens_per_batch, rows_multiple)
+            rows = min((rows for rows in choices if rows >= len(members)), default=choices[0])
+            yield Bucket(int(bounds[bucket]), rows, members)
+
+
+def padded_sentences(
+    sentences: Sequence[Sequence[int] | np.ndarray], rows: int, length: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ids, one sentence a row: int32 [rows, length], and real lengths [rows]; 0: an empty row."""
+    ids, real = np.zeros((rows, length), np.int32), np.zeros(rows, np.int32)
+    for row, sentence in enumerate(sentences):
+        real[row] = len(sentence)
+        ids[row, : real[row]] = sentence
+    return ids, real
 
 
 def _lay_out_pairs(

@@ -1,14 +1,19 @@
 """Label-smoothed cross entropy, as sums that add over micro-batches and devices.
 
 Dimension key
-  B batch   L target length   V vocabulary, padded
+  B batch   L target length   V vocabulary, padded   D d_model
+  N blocks   R replicas, which hold different rows   b rows of one replica in one block
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+from transformer_jax.model.axes import BATCH, VOCABULARY, constrain
+from transformer_jax.model.transformer import PAD_LOGIT, output_logits
 
 
 class LossSums(NamedTuple):
@@ -20,40 +25,160 @@ class LossSums(NamedTuple):
     tokens: Array  # real target subwords
 
 
-def loss_sums(
+class LossSettings(NamedTuple):
+    """What the loss depends on beside arrays."""
+
+    smoothing: float  # epsilon, 0 <= epsilon < 1
+    vocabulary_size: int  # V without its padding
+    dtype: str  # of the operands of products with the embedding
+    # Positions of a replica whose logits are held at once, about. They are written and read several
+    # times, so they should be few; but each block adds to the embedding's gradient, which is large.
+    block: int
+    replicas: int  # parts of a batch that lie on different devices
+
+
+def loss_and_gradient(
     logits_BLV: Array, targets_BL: Array, real_BL: Array, smoothing: float, vocabulary_size: int
-) -> LossSums:
+) -> tuple[LossSums, Array]:
     """Cross entropy against (1 - epsilon) one_hot + epsilon / V, summed over real target subwords.
 
     The uniform part is over the whole real vocabulary, the target included (Szegedy et al. 2015),
     not over the V - 1 others as in tensor2tensor.
 
     Args:
-      logits_BLV: float32 `[batch, tgt_len, padded vocabulary]`.
-      targets_BL: subwords to predict, `[batch, tgt_len]`.
-      real_BL: booleans `[batch, tgt_len]`, False = padding.
+      logits_BLV: float32 `[..., padded vocabulary]`; the padding's entries are not looked at.
+      targets_BL: subwords to predict, `[...]`.
+      real_BL: booleans `[...]`, False = padding.
       smoothing: epsilon, 0 <= epsilon < 1.
       vocabulary_size: V without its padding.
+
+    Returns:
+      The sums, and the gradient of the smoothed one by the logits: softmax minus smoothed targets.
 
     Source: Vaswani et al. 2017, section 5.4; Szegedy et al. 2015, section 7.
     """
     column_V = jnp.arange(logits_BLV.shape[-1])
-    # Compared, not gathered: a gather's gradient is a scatter into another array of this size.
-    is_target_BLV = column_V == targets_BL[..., None]
-    log_normalizer_BL = jax.nn.logsumexp(logits_BLV, axis=-1)
-    target_logit_BL = jnp.where(is_target_BLV, logits_BLV, 0.0).sum(-1)
+    in_vocabulary_V = column_V < vocabulary_size
+    logits_BLV = jnp.where(in_vocabulary_V, logits_BLV, PAD_LOGIT)
+    highest_BL1 = logits_BLV.max(-1, keepdims=True)
+    exp_BLV = jnp.exp(logits_BLV - highest_BL1)
+    total_BL1 = exp_BLV.sum(-1, keepdims=True)
+    log_normalizer_BL = (highest_BL1 + jnp.log(total_BL1))[..., 0]
+    target_logit_BL = jnp.take_along_axis(logits_BLV, targets_BL[..., None], axis=-1)[..., 0]
+    mean_logit_BL = jnp.where(in_vocabulary_V, logits_BLV, 0.0).sum(-1) / vocabulary_size
     nats_BL = log_normalizer_BL - target_logit_BL
-    smoothed_BL = nats_BL
-    if smoothing > 0:
-        real_BLV = jnp.where(column_V < vocabulary_size, logits_BLV, 0.0)
-        mean_logit_BL = real_BLV.sum(-1) / vocabulary_size
-        uniform_BL = log_normalizer_BL - mean_logit_BL
-        smoothed_BL = (1.0 - smoothing) * nats_BL + smoothing * uniform_BL
+    uniform_BL = log_normalizer_BL - mean_logit_BL
+    smoothed_BL = (1.0 - smoothing) * nats_BL + smoothing * uniform_BL
     weights_BL = real_BL.astype(jnp.float32)
-    highest_BL = jax.lax.stop_gradient(logits_BLV.max(-1))
-    return LossSums(
+    sums = LossSums(
         smoothed_nats=(smoothed_BL * weights_BL).sum(),
         nats=(nats_BL * weights_BL).sum(),
-        correct=((target_logit_BL >= highest_BL) * weights_BL).sum(),
+        correct=((target_logit_BL >= highest_BL1[..., 0]) * weights_BL).sum(),
         tokens=weights_BL.sum(),
     )
+    is_target_BLV = column_V == targets_BL[..., None]
+    smoothed_targets_BLV = jnp.where(is_target_BLV, 1.0 - smoothing, 0.0) + jnp.where(
+        in_vocabulary_V, smoothing / vocabulary_size, 0.0
+    )
+    return sums, (exp_BLV / total_BL1 - smoothed_targets_BLV) * weights_BL[..., None]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def projected_loss(
+    x_BLD: Array, table_VD: Array, targets_BL: Array, real_BL: Array, settings: LossSettings
+) -> LossSums:
+    """The loss of logits x E^T, which are made and used a block of rows at a time.
+
+    Differentiable, in x and the table, by reverse mode; of the sums only `smoothed_nats` has a
+    gradient. It is taken block by block as the loss is, so that no logits are kept or made twice.
+
+    Args:
+      x_BLD: the decoder's output, float32 `[batch, tgt_len, d_model]`.
+      table_VD: the output embedding, float32 `[padded vocabulary, d_model]`.
+      targets_BL: subwords to predict, `[batch, tgt_len]`.
+      real_BL: booleans `[batch, tgt_len]`, False = padding.
+      settings: their replicas must divide the batch.
+    """
+
+    def add(total: LossSums, block: tuple[Array, Array, Array]) -> tuple[LossSums, None]:
+        return jax.tree.map(jnp.add, total, _block_loss(block, table_VD, settings)[0]), None
+
+    blocks = _split((x_BLD, targets_BL, real_BL), settings)
+    return jax.lax.scan(add, _nothing(), blocks)[0]
+
+
+def _forward(
+    x_BLD: Array, table_VD: Array, targets_BL: Array, real_BL: Array, settings: LossSettings
+) -> tuple[LossSums, tuple[Array, Array]]:
+    """The sums, and the gradients of the smoothed one by x and the table."""
+    dtype, replicas = settings.dtype, settings.replicas
+
+    def add(
+        total: tuple[LossSums, Array], block: tuple[Array, Array, Array]
+    ) -> tuple[tuple[LossSums, Array], Array]:
+        sums, gradient_RbLV = _block_loss(block, table_VD, settings)
+        gradient_RbLV = gradient_RbLV.astype(dtype)
+        table_gradient_RVD = jnp.einsum(
+            "RbLV,RbLD->RVD",
+            gradient_RbLV,
+            block[0].astype(dtype),
+            preferred_element_type=jnp.float32,
+        )
+        x_gradient_RbLD = jnp.einsum(
+            "RbLV,VD->RbLD",
+            gradient_RbLV,
+            table_VD.astype(dtype),
+            preferred_element_type=jnp.float32,
+        )
+        return jax.tree.map(jnp.add, total, (sums, table_gradient_RVD)), x_gradient_RbLD
+
+    blocks = _split((x_BLD, targets_BL, real_BL), settings)
+    # Summed over the replicas once, after the last block.
+    zeros_RVD = constrain(
+        jnp.zeros((replicas, *table_VD.shape), jnp.float32), BATCH, VOCABULARY, None
+    )
+    (sums, table_gradient_RVD), x_gradient_NRbLD = jax.lax.scan(
+        add, (_nothing(), zeros_RVD), blocks
+    )
+    x_gradient_BLD = x_gradient_NRbLD.swapaxes(0, 1).reshape(x_BLD.shape)
+    return sums, (x_gradient_BLD, table_gradient_RVD.sum(0))
+
+
+def _backward(
+    settings: LossSettings, gradients: tuple[Array, Array], cotangents: LossSums
+) -> tuple[Array, Array, None, None]:
+    x_gradient_BLD, table_gradient_VD = gradients
+    scale = cotangents.smoothed_nats
+    return x_gradient_BLD * scale, table_gradient_VD * scale, None, None
+
+
+projected_loss.defvjp(_forward, _backward)
+
+
+def _block_loss(
+    block: tuple[Array, Array, Array], table_VD: Array, settings: LossSettings
+) -> tuple[LossSums, Array]:
+    x_RbLD, targets_RbL, real_RbL = block
+    size = settings.vocabulary_size
+    logits_RbLV = output_logits(x_RbLD, table_VD, settings.dtype)
+    return loss_and_gradient(logits_RbLV, targets_RbL, real_RbL, settings.smoothing, size)
+
+
+def _split(rows: tuple[Array, Array, Array], settings: LossSettings) -> tuple[Array, Array, Array]:
+    """[B, ...] as [N, R, b, ...], each replica keeping its own rows."""
+    batch, length = rows[1].shape
+    replicas, own = settings.replicas, batch // settings.replicas
+    # The fewest blocks that are not too large; a row is not divided.
+    small = [n for n in range(1, own + 1) if own % n == 0 and own // n * length <= settings.block]
+    blocks = min(small, default=own)
+
+    def split(x_B: Array) -> Array:
+        x_RNb = x_B.reshape(replicas, blocks, own // blocks, *x_B.shape[1:])
+        x_RNb = constrain(x_RNb, BATCH, *(None,) * (x_RNb.ndim - 1))
+        return x_RNb.swapaxes(0, 1)
+
+    return split(rows[0]), split(rows[1]), split(rows[2])
+
+
+def _nothing() -> LossSums:
+    return LossSums(*(jnp.float32(0.0),) * len(LossSums._fields))

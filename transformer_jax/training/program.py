@@ -16,9 +16,9 @@ from transformer_jax.text.batches import Batch, bucket_lengths, bucket_rows
 from transformer_jax.training import cost
 from transformer_jax.training.loss import LossSums
 from transformer_jax.training.optimizer import make_optimizer
-from transformer_jax.training.sharding import batch_sharding, placed, with_shardings
+from transformer_jax.training.sharding import batch_sharding, batch_ways, placed, with_shardings
 from transformer_jax.training.state import Params, TrainState, init_state
-from transformer_jax.training.step import make_loss_fn, make_train_step
+from transformer_jax.training.step import LossFn, make_loss_fn, make_train_step
 
 
 class BatchShape(NamedTuple):
@@ -43,6 +43,7 @@ class Program(NamedTuple):
     mesh: Mesh
     state: TrainState  # shapes, types and shardings
     train_step: Callable[[TrainState, Batch], TrainState]  # donates the state
+    eval_loss: LossFn  # without smoothing; not compiled
     memory_bytes: int  # a device: arguments and temporaries of the training step
 
     def init(self, config: Config) -> TrainState:
@@ -65,7 +66,7 @@ def shardings_of(tree: Any) -> Any:
 
 def check_rows(config: Config, mesh: Mesh, rows: int) -> None:
     """Raises ConfigError where a batch's rows do not divide over devices and micro-batches."""
-    ways = mesh.shape["data"] * mesh.shape["fsdp"] * config.train.accumulate_steps
+    ways = batch_ways(mesh) * config.train.accumulate_steps
     if rows % ways:
         raise ConfigError(
             f"a batch of {rows} rows (train.tokens_per_batch={config.train.tokens_per_batch}, "
@@ -82,9 +83,9 @@ def compile_program(config: Config, mesh: Mesh, vocabulary_size: int, shape: Bat
     model = Transformer(config.model, vocabulary_size, remat=config.train.remat)
     optimizer = make_optimizer(config)
     state = jax.eval_shape(lambda: init_state(config, model, optimizer))
-    state = with_shardings(state, mesh)
+    state, ways = with_shardings(state, mesh), batch_ways(mesh)
     step = jax.jit(
-        make_train_step(model, optimizer, config.train),
+        make_train_step(model, optimizer, config.train, ways),
         in_shardings=(shardings_of(state), batch_sharding(mesh)),
         out_shardings=shardings_of(state),
         donate_argnums=0,
@@ -93,15 +94,15 @@ def compile_program(config: Config, mesh: Mesh, vocabulary_size: int, shape: Bat
         compiled = step.lower(state, shape.abstract()).compile()
     memory = compiled.memory_analysis()
     held = memory.temp_size_in_bytes + memory.argument_size_in_bytes if memory else 0
-    return Program(model, optimizer, mesh, state, compiled, held)
+    eval_loss = make_loss_fn(model, 0.0, config.train.loss_block, ways)
+    return Program(model, optimizer, mesh, state, compiled, eval_loss, held)
 
 
 def make_eval_step(program: Program) -> Callable[[Params, Batch], LossSums]:
     """Sums of the loss without dropout and smoothing, compiled at its first call."""
-    loss_fn = make_loss_fn(program.model, smoothing=0.0)
 
     def eval_step(params: Params, batch: Batch) -> LossSums:
-        return loss_fn(params, batch, None, None)
+        return program.eval_loss(params, batch, None, None)
 
     compiled = jax.jit(eval_step)
 

@@ -134,6 +134,27 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, BATCH)
 
 
+def batch_ways(mesh: Mesh) -> int:
+    """Parts that a batch's rows are divided into."""
+    return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
+def row_shardings(mesh: Mesh, rows: Any) -> Any:
+    """Where what is kept of each row lies: its first axis divided as a batch's is.
+
+    Keys and values, `[batch, ..., heads, d_k or d_v]`, are divided by heads too.
+    """
+
+    def sharding(path: tuple, x: Any) -> NamedSharding:
+        names = [getattr(entry, "name", None) for entry in path]
+        own = set(names) & {"keys_values", "decoder"}
+        heads = own and x.shape[-2] % mesh.shape["tensor"] == 0
+        spec = P(*BATCH, *(None,) * (x.ndim - 3), "tensor", None) if heads else BATCH
+        return NamedSharding(mesh, spec if x.ndim else P())
+
+    return jax.tree_util.tree_map_with_path(sharding, rows)
+
+
 def own_rows(mesh: Mesh, rows: int) -> np.ndarray:
     """Numbers of a batch's rows that lie on this process's devices, ascending: int64 [own]."""
     places = batch_sharding(mesh).addressable_devices_indices_map((rows,))

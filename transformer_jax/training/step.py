@@ -16,14 +16,25 @@ from transformer_jax.config import TrainConfig
 from transformer_jax.model.transformer import Transformer, shift_right
 from transformer_jax.text.batches import Batch
 from transformer_jax.text.vocabulary import BOS
-from transformer_jax.training.loss import LossSums, loss_sums
+from transformer_jax.training.loss import LossSettings, LossSums, projected_loss
 from transformer_jax.training.state import Params, TrainState, Window
 
 LossFn = Callable[[Params, Batch, Array | None, Array | None], LossSums]
 
 
-def make_loss_fn(model: Transformer, smoothing: float) -> LossFn:
-    """(params, batch, rows_B, dropout_key) -> LossSums; without rows and key, no dropout."""
+def make_loss_fn(
+    model: Transformer, smoothing: float, block: int = TrainConfig.loss_block, replicas: int = 1
+) -> LossFn:
+    """(params, batch, rows_B, dropout_key) -> LossSums; without rows and key, no dropout.
+
+    Args:
+      model: gives the decoder's output.
+      smoothing: epsilon of label smoothing.
+      block: target positions of a replica whose logits are held at once.
+      replicas: devices that the batch's rows are divided over.
+    """
+    size, dtype = model.vocabulary_size, model.config.dtype
+    settings = LossSettings(smoothing, size, dtype, block, replicas)
 
     def loss_fn(
         params: Params, batch: Batch, rows_B: Array | None = None, dropout_key: Array | None = None
@@ -33,9 +44,9 @@ def make_loss_fn(model: Transformer, smoothing: float) -> LossFn:
         target = (batch.tgt_segments, batch.tgt_positions)
         input_ids_BL = shift_right(batch.tgt_ids, batch.tgt_positions, BOS)
         variables = {"params": params}
-        logits: Any = model.apply(variables, *source, input_ids_BL, *target, rows_B, rngs=rngs)
-        real_BL = batch.tgt_segments != 0
-        return loss_sums(logits, batch.tgt_ids, real_BL, smoothing, model.vocabulary_size)
+        inputs = (*source, input_ids_BL, *target, rows_B)
+        factors: Any = model.apply(variables, *inputs, rngs=rngs, method="before_vocabulary")
+        return projected_loss(*factors, batch.tgt_ids, batch.tgt_segments != 0, settings)
 
     return loss_fn
 
@@ -71,10 +82,13 @@ def accumulated_gradients(
 
 
 def make_train_step(
-    model: Transformer, optimizer: optax.GradientTransformation, train: TrainConfig
+    model: Transformer,
+    optimizer: optax.GradientTransformation,
+    train: TrainConfig,
+    replicas: int = 1,
 ) -> Callable[[TrainState, Batch], TrainState]:
     """The pure function (state, batch) -> state of one update; metrics add up in `state.window`."""
-    loss_fn = make_loss_fn(model, train.label_smoothing)
+    loss_fn = make_loss_fn(model, train.label_smoothing, train.loss_block, replicas)
 
     def train_step(state: TrainState, batch: Batch) -> TrainState:
         dropout_key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
