@@ -1,0 +1,392 @@
+"""How fast search is, beside transformers' MarianMTModel and CTranslate2 with the same weights.
+
+    python benchmarks/decode_speed.py --workdir=RUN --src=FILE --ref=FILE [--turns=5]
+
+RUN has the paper's block (model.norm=post, the rest by default). Its weights are copied into both
+peers; before anything is timed, logits and log probabilities of the same forced translations must
+agree to 1e-4. All search the same subwords for the hypothesis with the largest sum of log
+probabilities, without a length penalty, to an exact end. Under that score the engines' rules find
+the same hypothesis, rounding and equal sums aside:
+
+- candidates: ours takes the K best continuations, and those that end leave the beam; both peers
+  refill it with the next best. What they add ranks below a finished hypothesis, and sums only fall;
+- the end: ours stops when nothing live exceeds the best finished one; CTranslate2 when the step's
+  best candidate ends; transformers when nothing live exceeds the K-th finished one.
+
+Limits do differ: ours is a sentence's own (source + decode.max_extra_length) and forces EOS there;
+the peers' is the largest of these for all, and what reaches it is cut. The table counts what
+reaches ours, and where outputs differ our model scores both by forced decoding. Peers run at the
+fastest of a few settings, found on a part of the sentences.
+
+Dimension key
+  B sentences   L target length   M source length   V vocabulary
+"""
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from peers.marian_weights import (
+    Sizes,
+    Weights,
+    marian_model,
+    marian_weights,
+    refuse_other_blocks,
+    save_ctranslate2,
+)
+from peers.searching import MODES, Ids, Job
+from turns import CALIBRATION, by_turns, markdown, median, ratio_text, ratios, run_once
+
+from transformer_jax.command_line import Flag, exit_status, parse_flags, set_up_logs
+from transformer_jax.decoding.translate import LineTranslator, LoadedModel, load_model
+from transformer_jax.errors import UserError
+from transformer_jax.evaluation.bleu import score
+from transformer_jax.model.transformer import Transformer, shift_right
+from transformer_jax.text.corpora import TextLines, TextPairs
+from transformer_jax.text.vocabulary import BOS, EOS, PAD
+from transformer_jax.training.run_folder import RunFolder
+from transformer_jax.training.state import Params
+
+FLAGS = [
+    Flag("workdir", str, "FOLDER", "a run with the paper's block", required=True),
+    Flag("src", str, "FILE", "source lines", required=True),
+    Flag("ref", str, "FILE", "their references", required=True),
+    Flag("checkpoint", str, "NAME", "latest, best, average or a step", default="latest"),
+    Flag("turns", int, "N", "runs of each engine", default=5),
+    Flag("beam_size", int, "K", "of beam search", default=4),
+    Flag("lines", int, "N", "take the first lines only; 0: all", default=0),
+    Flag("tune_lines", int, "N", "on which the peers' settings are chosen", default=256),
+    Flag("threads", int, "N", "and cores of each engine", default=2),
+    Flag("huge_pages", bool, "", "glibc.malloc.hugetlb=1 for all engines", default=True),
+]
+SEARCHING = Path(__file__).parent / "peers" / "searching.py"
+OURS = "transformer_jax"
+ENGINES = {  # name in the table -> engine of searching.py
+    OURS: "ours",
+    "MarianMT": "marian",
+    "CTranslate2 float32": "ctranslate2",
+    "CTranslate2 int8": "ctranslate2",
+}
+TOLERANCE = 1e-4  # of logits and log probabilities of the same model, in nats
+CHECKED, CHECKED_LENGTH = 8, 48  # sentences of the check, and subwords of each
+FORCED_ROWS, FORCED_LENGTH_MULTIPLE = 64, 16  # of a batch of forced decoding
+Options = dict[str, Any]
+
+
+class Text(NamedTuple):
+    """The lines of both sides, and the sources encoded."""
+
+    sources: list[np.ndarray]  # int32 [length], EOS included
+    references: list[str]
+
+
+def settings_of(name: str, threads: int) -> list[Options]:
+    """What an engine is tried with; ours runs as its config says."""
+    if name == OURS:
+        return [{}]
+    if name == "MarianMT":
+        tried = [("sdpa", 32), ("sdpa", 64), ("sdpa", 128), ("eager", 64)]
+        return [{"attention": attention, "batch_size": size} for attention, size in tried]
+    ways = [{"inter": 1, "intra": threads}, {"inter": threads, "intra": 1}]
+    compute = {"compute": name.split()[-1]}
+    return [compute | way | {"batch_size": size} for way in ways for size in (32, 64)]
+
+
+def read_text(loaded: LoadedModel, src: str, ref: str, lines: int) -> Text:
+    """The first lines of both files. Raises UserError where a source line is blank."""
+    pairs = list(TextPairs(TextLines(Path(src)), TextLines(Path(ref))))[: lines or None]
+    encoded = LineTranslator(loaded.vocabulary, loaded.translator).encode([p.src for p in pairs])
+    blank = [number for number, ids in enumerate(encoded, 1) if not len(ids)]
+    if blank:
+        raise UserError(f"{src}, line {blank[0]}, is blank: no engine searches that. Remove it.")
+    return Text(encoded, [pair.tgt for pair in pairs])
+
+
+def pad_ids(sentences: Sequence[Sequence[int] | np.ndarray], length: int) -> np.ndarray:
+    """int32 `[sentences, length]`, PAD after each."""
+    ids_BL = np.full((len(sentences), length), PAD, np.int32)
+    for row, ids in enumerate(sentences):
+        ids_BL[row, : len(ids)] = ids
+    return ids_BL
+
+
+def forced_logits(
+    model: Transformer, params: Params, src_BM: Array, src_B: Array, tgt_BL: Array
+) -> Array:
+    """Logits of a target's subwords, each after those before it: `[batch, tgt_len, vocabulary]`.
+
+    Args:
+      model: ours.
+      params: its parameters.
+      src_BM: sources `[batch, src_len]`.
+      src_B: subwords of each `[batch]`; those after are padding.
+      tgt_BL: targets `[batch, tgt_len]`; what stands after their ends changes nothing before it.
+    """
+    positions_BM = jnp.broadcast_to(jnp.arange(src_BM.shape[1]), src_BM.shape)
+    positions_BL = jnp.broadcast_to(jnp.arange(tgt_BL.shape[1]), tgt_BL.shape)
+    segments_BM = (positions_BM < src_B[:, None]).astype(jnp.int32)
+    source = (src_BM, segments_BM, positions_BM)
+    target = (shift_right(tgt_BL, positions_BL, BOS), jnp.ones_like(tgt_BL), positions_BL)
+    return model.apply({"params": params}, *source, *target)[..., : model.vocabulary_size]
+
+
+@jax.jit(static_argnums=0)
+def forced_gains(
+    model: Transformer, params: Params, src_BM: Array, src_B: Array, tgt_BL: Array
+) -> Array:
+    """Log probability of each subword, `[batch, tgt_len]`; arguments as above."""
+    log_probs_BLV = jax.nn.log_softmax(forced_logits(model, params, src_BM, src_B, tgt_BL))
+    return jnp.take_along_axis(log_probs_BLV, tgt_BL[..., None], axis=-1)[..., 0]
+
+
+def forced_scores(loaded: LoadedModel, sources: Sequence[np.ndarray], targets: Ids) -> np.ndarray:
+    """The sum of log probabilities that our model gives each target, float64 `[sentences]`."""
+    translator, scores = loaded.translator, np.zeros(len(sources))
+    order = sorted(range(len(targets)), key=lambda i: len(targets[i]))
+    for start in range(0, len(order), FORCED_ROWS):
+        places = np.resize(order[start : start + FORCED_ROWS], FORCED_ROWS).tolist()  # repeated
+        src, tgt = [sources[i] for i in places], [targets[i] for i in places]
+        longest = (max(map(len, side)) for side in (src, tgt))
+        src_length, tgt_length = (-(-n // FORCED_LENGTH_MULTIPLE) for n in longest)
+        gains_BL = forced_gains(
+            translator.model,
+            translator.params,
+            pad_ids(src, src_length * FORCED_LENGTH_MULTIPLE),
+            np.array([len(ids) for ids in src]),
+            pad_ids(tgt, tgt_length * FORCED_LENGTH_MULTIPLE),
+        )
+        for place, gains_L in zip(places, np.asarray(gains_BL, np.float64), strict=True):
+            scores[place] = gains_L[: len(targets[place])].sum()
+    return scores
+
+
+def check_peers(
+    loaded: LoadedModel, job: Job, weights: Weights, references: Ids
+) -> tuple[float, float]:
+    """Largest differences: of MarianMT's logits from ours, of CTranslate2's log probabilities.
+
+    Both under the same forced translations, of a few sentences in one padded batch.
+    """
+    import torch
+    from ctranslate2 import Translator
+
+    sources = [ids[-CHECKED_LENGTH:] for ids in job.sources[:CHECKED]]
+    targets = [[*ids[: CHECKED_LENGTH - 1], EOS] for ids in references[:CHECKED]]
+    src_BM = pad_ids(sources, CHECKED_LENGTH)
+    tgt_BL = pad_ids(targets, CHECKED_LENGTH)
+    src_B = np.array([len(ids) for ids in sources])
+    arguments: Any = (loaded.translator.model, loaded.translator.params, src_BM, src_B, tgt_BL)
+    logits_BLV, gains_BL = (
+        np.asarray(forced_logits(*arguments)),
+        np.asarray(forced_gains(*arguments)),
+    )
+
+    model = marian_model(weights, Sizes(*job.sizes))
+    with torch.inference_mode():
+        theirs = model(
+            input_ids=torch.from_numpy(src_BM).long(),
+            attention_mask=(torch.arange(CHECKED_LENGTH) < torch.from_numpy(src_B)[:, None]).long(),
+            decoder_input_ids=torch.from_numpy(
+                np.pad(tgt_BL, ((0, 0), (1, 0)), constant_values=BOS)
+            )[:, :-1].long(),
+        ).logits.numpy()
+    real_BL = np.arange(CHECKED_LENGTH) < np.array([[len(ids)] for ids in targets])
+    of_marian = np.abs(theirs - logits_BLV)[real_BL].max()
+
+    translator = Translator(str(Path(job.folder) / "ctranslate2"), compute_type="float32")
+    texts = [
+        [[str(i) for i in ids] for ids in side] for side in (sources, [t[:-1] for t in targets])
+    ]
+    scored = translator.score_batch(*texts)
+    pairs = zip(scored, gains_BL, targets, strict=True)
+    of_ctranslate2 = max(
+        np.abs(np.array(one.log_probs) - gains_L[: len(ids)]).max() for one, gains_L, ids in pairs
+    )
+    return float(of_marian), float(of_ctranslate2)
+
+
+def make_job(folder: Path, values: dict[str, Any], loaded: LoadedModel, text: Text) -> Job:
+    """What all engines are asked, without a file yet."""
+    config, sources = loaded.config, [ids.tolist() for ids in text.sources]
+    longest = max(map(len, sources)) + config.decode.max_extra_length
+    model, vocabulary = config.model, loaded.vocabulary.size
+    sizes = (model.num_layers, model.d_model, model.num_heads, model.d_ff, vocabulary, longest + 1)
+    workdir, checkpoint = values["workdir"], values["checkpoint"]
+    limits = (values["beam_size"], longest, values["threads"])
+    return Job(str(folder), workdir, checkpoint, sources, sizes, EOS, PAD, *limits)
+
+
+def write_models(job: Job, params: Params) -> Weights:
+    """Both peers' weights, written into the job's folder; returns Marian's."""
+    sizes, folder = Sizes(*job.sizes), Path(job.folder)
+    weights = marian_weights(params, sizes)
+    np.savez(folder / "weights.npz", **weights)  # type: ignore[arg-type]
+    save_ctranslate2(weights, sizes, folder / "ctranslate2")
+    return weights
+
+
+def command(job: Job, name: str, kind: str, options: dict[str, Options]) -> list[str]:
+    """The process of an engine; what it finds goes to `found_file`."""
+    job_file = Path(job.folder) / f"{kind}.json"
+    job_file.write_text(json.dumps(job._asdict()))
+    out_file = str(found_file(job, name))
+    return [sys.executable, str(SEARCHING), ENGINES[name], str(job_file), out_file, _text(options)]
+
+
+def found_file(job: Job, name: str) -> Path:
+    """Where an engine's process leaves its outputs."""
+    return Path(job.folder) / f"{name.replace(' ', '_')}.found.json"
+
+
+def _text(options: Options) -> str:
+    return json.dumps(options)
+
+
+def fastest_settings(
+    job: Job, threads: int, lines: int, environment: dict[str, str]
+) -> dict[str, dict[str, Options]]:
+    """For each engine and mode the fastest of its settings, on the first lines."""
+    part, chosen = job._replace(sources=job.sources[:lines]), dict[str, dict[str, Options]]()
+    for name in ENGINES:
+        tried = settings_of(name, threads)
+        if len(tried) == 1:
+            chosen[name] = dict.fromkeys(MODES, tried[0])
+            continue
+        figures = []
+        for options in tried:
+            contender = command(part, name, "tune", dict.fromkeys(MODES, options))
+            figures.append(run_once(contender, environment))
+            print(f"{name} {_text(options)}: {figures[-1]}", file=sys.stderr, flush=True)
+        best = {mode: max(range(len(tried)), key=lambda i: figures[i][mode]) for mode in MODES}
+        chosen[name] = {mode: tried[place] for mode, place in best.items()}
+    return chosen
+
+
+def speed_table(results: dict[str, list[dict[str, float]]], beam_size: int) -> str:
+    """Medians over the turns, and ratios of ours to each peer, turn by turn."""
+    titles = {"greedy": "greedy", "beam": f"beam {beam_size}"}
+    head = ["engine"]
+    for mode in MODES:
+        head += [f"{titles[mode]}: sentences/s", "target subwords/s", "ours / peer"]
+    rows = []
+    for name in ENGINES:
+        row = [name]
+        for mode in MODES:
+            row.append(f"{median(results, name, mode):.1f}")
+            row.append(f"{median(results, name, f'{mode}_tokens'):,.0f}")
+            row.append("" if name == OURS else ratio_text(ratios(results, OURS, name, mode)))
+        rows.append(row)
+    return markdown(head, rows)
+
+
+def output_table(loaded: LoadedModel, job: Job, text: Text) -> str:
+    """What was found: how much is ours to the subword, whose score is higher where not, BLEU."""
+    found = {name: json.loads(found_file(job, name).read_text()) for name in ENGINES}
+    config, rows = loaded.config.data, []
+    lines = LineTranslator(loaded.vocabulary, loaded.translator)
+    for mode in MODES:
+        for name in ENGINES:
+            outputs: Ids = found[name][mode]
+            texts = [lines.text(np.array(ids, np.int32)) for ids in outputs]
+            bleu = score(texts, text.references, config.src, config.tgt).bleu
+            compared = _compare(loaded, text, found[OURS][mode], outputs)
+            rows.append([f"{name}, {mode}", *compared, f"{bleu:.2f}"])
+    head = [
+        "engine, mode",
+        "same as ours",
+        "not: ours higher / equal / lower",
+        "at our limit",
+        "BLEU",
+    ]
+    return markdown(head, rows)
+
+
+def _compare(loaded: LoadedModel, text: Text, ours: Ids, theirs: Ids) -> list[str]:
+    """Cells: share of equal ids; of the others that end, whose score is higher; how many reach
+    our limit of their sentence."""
+    whole = [ids[-1:] == [EOS] for ids in theirs]
+    others = [i for i in range(len(ours)) if ours[i] != theirs[i] and whole[i] and ours[i]]
+    same = sum(mine == its for mine, its in zip(ours, theirs, strict=True)) / len(ours)
+    counts = ""
+    if others:
+        sources = [text.sources[i] for i in others]
+        mine, its = (
+            forced_scores(loaded, sources, [side[i] for i in others]) for side in (ours, theirs)
+        )
+        above, below = mine > its + TOLERANCE, mine < its - TOLERANCE
+        counts = f"{above.sum()} / {(~above & ~below).sum()} / {below.sum()}"
+    extra = loaded.config.decode.max_extra_length
+    long = sum(len(i) >= len(s) + extra for i, s in zip(theirs, text.sources, strict=True))
+    return [f"{100 * same:.1f} %", counts, str(long)]
+
+
+def describe(
+    job: Job, settings: dict[str, dict[str, Options]], environment: dict[str, str]
+) -> list[str]:
+    """Date, device, versions and settings."""
+    names = ("jax", "torch", "transformers", "ctranslate2")
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in names]
+    cpu = platform.processor() or platform.machine()
+    if (info := Path("/proc/cpuinfo")).exists():
+        models = [
+            line.split(":")[1] for line in info.read_text().splitlines() if "model name" in line
+        ]
+        cpu = models[0].strip() if models else cpu
+    subwords = sum(map(len, job.sources))
+    chosen = [f"{name}: {_text(settings[name])}" for name in ENGINES if name != OURS]
+    return [
+        f"{datetime.date.today()}, {cpu}, {job.threads} threads an engine; {', '.join(versions)}",
+        f"{len(job.sources)} sentences, {subwords} source subwords; model (layers, d_model, heads, "
+        f"d_ff, vocabulary, positions) {job.sizes}; peers' limit {job.max_tokens} subwords",
+        f"environment: {environment or 'as it is'}",
+        "in the time: from encoded subwords to subwords; not in it: tokenisation, loading, "
+        "compilation and a first pass over the same sentences",
+        *chosen,
+    ]
+
+
+def main() -> None:
+    """Prints the report."""
+    values = parse_flags("decode_speed", FLAGS, sys.argv[1:])
+    threads = values["threads"]
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])  # the engines inherit it
+    refuse_other_blocks(RunFolder(values["workdir"]).read_config().model)
+    loaded = load_model(values["workdir"], values["checkpoint"], values["beam_size"], 0.0)
+    values["checkpoint"] = loaded.checkpoint  # of all turns, should the run go on meanwhile
+    text = read_text(loaded, values["src"], values["ref"], values["lines"])
+    environment = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if values["huge_pages"] else {}
+    with tempfile.TemporaryDirectory() as folder:
+        job = make_job(Path(folder), values, loaded, text)
+        weights = write_models(job, loaded.translator.params)
+        references = [ids.tolist() for ids in loaded.vocabulary.encode_lines(text.references)]
+        differences = check_peers(loaded, job, weights, references)
+        checked = (
+            "forced, largest difference from ours: MarianMT's logits {:.1e}, CTranslate2's log "
+        )
+        checked = (checked + "probabilities {:.1e}").format(*differences)
+        print(checked, file=sys.stderr, flush=True)
+        if max(differences) > TOLERANCE:
+            raise RuntimeError(f"The models are not the same: {checked}.")
+        settings = fastest_settings(job, threads, values["tune_lines"], environment)
+        contenders = {name: command(job, name, "job", settings[name]) for name in ENGINES}
+        results = by_turns(contenders, values["turns"], dict.fromkeys(ENGINES, environment))
+        outputs = output_table(loaded, job, text)
+    calibration = f"{CALIBRATION}: {median(results, CALIBRATION, 'gflops'):.0f}"
+    lines = [*describe(job, settings, environment), checked, calibration]
+    print("\n".join(lines), speed_table(results, job.beam_size), outputs, sep="\n\n")
+
+
+if __name__ == "__main__":
+    set_up_logs()
+    sys.exit(exit_status(main))

@@ -1,0 +1,261 @@
+"""The points of growth.py: a compiled training step or search, what is counted of it, its run.
+
+Batches and weights are random: they are for time alone.
+"""
+
+import functools
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.scaling_plan import parse, type_bytes
+from benchmarks.search_cost import FLOAT32, dtype_bytes, search_bytes, search_flops
+from benchmarks.turns import markdown
+from transformer_jax.config import Config, MeshConfig, ModelConfig
+from transformer_jax.config_files import load_config
+from transformer_jax.decoding.translator import Entering, SearchShape, empty_rows, search_rows
+from transformer_jax.model.transformer import Transformer, padded_vocabulary
+from transformer_jax.text.batches import Batch, packed_batch
+from transformer_jax.text.encoded import EncodedPairs
+from transformer_jax.text.packing import plan_rows
+from transformer_jax.text.vocabulary import EOS
+from transformer_jax.training.cost import attention_parameters, parameter_count, training_flops
+from transformer_jax.training.program import BatchShape, compile_program, shardings_of
+from transformer_jax.training.sharding import (
+    batch_sharding,
+    make_mesh,
+    own_rows,
+    placed,
+    put_rows,
+    row_shardings,
+)
+from transformer_jax.training.state import Params, init_params
+
+logger = logging.getLogger("transformer_jax.benchmarks")
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+D_K = 64  # of a head, as in the paper: wider models have more heads
+SENTENCE = 14  # subwords of Multi30k's mean sentence, EOS included
+BASE_VOCABULARY, BASE_SHAPE = 37_000, BatchShape(32, 128, 128)  # 4,096 target places
+MIB = 2**20
+NO_WRITES = ("bitcast", "get-tuple-element", "parameter", "tuple")  # of HLO
+
+
+class Setting(NamedTuple):
+    """A point: a training step over packed rows, or a search over sentences."""
+
+    rows: int  # sentences, of a search
+    length: int  # source and target places of a row; of a search, subwords of source and target
+    d_model: int
+    layers: int
+    vocabulary: int
+    beam: int = 0  # 0: a training step
+
+    def __str__(self) -> str:
+        sizes = f"d_model {self.d_model:,}, {self.layers} layers, vocabulary {self.vocabulary:,}"
+        if self.beam:
+            return f"{self.rows} sentences of {self.length} subwords, beam {self.beam}, {sizes}"
+        return f"{self.rows} rows of {self.length} places a side, {sizes}"
+
+    @property
+    def config(self) -> Config:
+        """The paper's recipe in float32, with the sizes of the point."""
+        sizes = {
+            "model.d_model": self.d_model,
+            "model.num_heads": self.d_model // D_K,
+            "model.d_ff": 4 * self.d_model,
+            "model.num_layers": self.layers,
+        }
+        recipe = {"model.norm": "post", "model.dropout": 0.1}
+        return load_config(str(CONFIGS / "multi30k.py"), {**sizes, **recipe})
+
+
+class Point(NamedTuple):
+    """A compiled step or search, what is counted of it, and how to run it."""
+
+    flops: float
+    moved: float  # bytes, at least
+    xla_moved: float | None  # bytes, by XLA's count; of a search it counts one step alone
+    memory: float  # bytes: arguments and temporaries
+    run: Callable[[], Any]  # once, to its end
+
+
+def step_bytes(model: ModelConfig, vocabulary_size: int, shape: BatchShape) -> int:
+    """What a training step must move at least; dropout's masks are a hash, and are computed again.
+
+    Parameters, gradients and Adam's two moments, float32, are each read and written once: 32 bytes
+    a parameter. Activations are written once by the forward pass and read once by the backward.
+    """
+    parameters = parameter_count(model, padded_vocabulary(vocabulary_size))
+    return 8 * FLOAT32 * parameters + 2 * activation_bytes(model, vocabulary_size, shape)
+
+
+def activation_bytes(model: ModelConfig, vocabulary_size: int, shape: BatchShape) -> int:
+    """What the forward pass leaves to the backward.
+
+    - a place, in float32: 1 D of embedding; a residual's sum and its norm's output, 4 D in an
+      encoder layer, 6 D in a decoder layer; padded vocabulary V of logits at each target place
+    - a place, in the products' type: queries, keys, values and heads' outputs of each attention,
+      H (2 d_k + 2 d_v), and d_ff hidden features, a layer
+    - float32 weights of attention: H a layer and pair of places, M^2 + L^2 + L M pairs a row.
+    """
+    rows, src_length, tgt_length = shape
+    layers, d, places = model.num_layers, model.d_model, src_length + tgt_length
+    heads = attention_parameters(model) // d  # H (2 d_k + 2 d_v)
+    pairs = src_length**2 + tgt_length**2 + src_length * tgt_length
+    floats = places * d + layers * d * (4 * src_length + 6 * tgt_length)
+    floats += layers * model.num_heads * pairs + tgt_length * padded_vocabulary(vocabulary_size)
+    # Cross-attention's keys and values stand at the source, its queries and outputs at the target.
+    products = layers * places * (3 * heads // 2 + model.d_ff)
+    return rows * (FLOAT32 * floats + dtype_bytes(model) * products)
+
+
+def random_batch(shape: BatchShape, vocabulary_size: int) -> Batch:
+    """Packed rows of random pairs, as long as those of Multi30k."""
+    draw = np.random.default_rng(0)
+    pairs = 2 * shape.rows * (shape.tgt_length // SENTENCE + 1)
+    lengths = np.clip(draw.poisson(SENTENCE, (2, pairs)), 2, min(shape[1:]))
+    sides = []
+    for counts in lengths:
+        ids = draw.integers(EOS + 1, vocabulary_size, counts.sum(), np.int32)
+        ids[np.cumsum(counts) - 1] = EOS
+        sides += [ids, np.concatenate([[0], np.cumsum(counts)])]
+    plan = plan_rows(lengths[0], lengths[1], shape.src_length, shape.tgt_length, seed=0)
+    return packed_batch(EncodedPairs(*sides), plan, np.arange(shape.rows))
+
+
+def step_point(setting: Setting) -> Point:
+    """A training step on one device."""
+    config, mesh = setting.config, make_mesh(MeshConfig(), jax.devices()[:1])
+    shape = BatchShape(setting.rows, setting.length, setting.length)
+    program = compile_program(config, mesh, setting.vocabulary, shape)
+    host_batch = random_batch(shape, setting.vocabulary)
+    batch = put_rows(mesh, shape.rows, own_rows(mesh, shape.rows), host_batch)
+    # What `init` would give costs a compilation as long as the step's.
+    state: Any = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), program.state)
+    state = state._replace(params=random_params(program.state.params))
+    state = jax.device_put(state, shardings_of(program.state))
+
+    def run() -> None:
+        nonlocal state
+        state = jax.block_until_ready(program.train_step(state, batch))
+
+    compiled: Any = program.train_step
+    padded = padded_vocabulary(setting.vocabulary)
+    return Point(
+        flops=shape.rows * training_flops(config.model, padded, *shape[1:]),
+        moved=step_bytes(config.model, setting.vocabulary, shape),
+        xla_moved=(compiled.cost_analysis() or {}).get("bytes accessed"),
+        memory=program.memory_bytes,
+        run=run,
+    )
+
+
+def random_params(shapes: Params) -> Params:
+    """Arrays of these shapes, float32: normal matrices; gains and biases about 1."""
+    draw = np.random.default_rng(0)
+
+    def random(x: Any) -> np.ndarray:
+        values = draw.standard_normal(x.shape, np.float32)
+        return values / 20 if x.ndim > 1 else 1 + values / 10
+
+    return jax.tree.map(random, shapes)
+
+
+def without_end(params: Params, layers: int) -> Params:
+    """Changes weights so that EOS is 1,000 nats from being chosen: search runs to its limit.
+
+    The last norm makes feature 0 a constant 1, which is a bias for the tied embedding's rows.
+    """
+    norm = params[f"decoder_{layers - 1}"]["feed_forward_residual"]["norm"]
+    norm["scale"][0], norm["bias"][0] = 0.0, 1.0
+    table_VD = params["embedding"]["table"]
+    table_VD[:, 0], table_VD[EOS, 0] = 0.0, -1_000.0
+    return params
+
+
+def search_point(setting: Setting) -> Point:
+    """A search whose hypotheses have as many subwords as their sources, `length`."""
+    model_config, mesh = setting.config.model, make_mesh(MeshConfig(), jax.devices()[:1])
+    model = Transformer(model_config, setting.vocabulary)
+    shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+    params = jax.device_put(without_end(random_params(shapes), setting.layers))
+    rows, length = setting.rows, setting.length
+    shape = SearchShape(rows, length, setting.beam, n_best=1, size=length, max_extra_length=0)
+    empty = functools.partial(empty_rows, model, shape)
+    state = jax.jit(empty, out_shardings=row_shardings(mesh, jax.eval_shape(empty)))()
+    draw = np.random.default_rng(0)
+    ids = draw.integers(EOS + 1, setting.vocabulary, (rows, length), np.int32)
+    sources = (ids, np.full(rows, length, np.int32), np.arange(rows, dtype=np.int32))
+    entering = Entering(*jax.device_put(sources, batch_sharding(mesh)))
+    rest = (entering, jnp.float32(0.6), jnp.int32(0))  # alpha; until none is live
+    with placed(mesh, model_config):
+        compiled = search_rows.lower(model, mesh, shape, params, state, *rest).compile()
+
+    def run() -> None:
+        nonlocal state
+        state, *_ = jax.block_until_ready(compiled(params, state, *rest))
+
+    run()
+    if int(state.steps) != length:
+        raise RuntimeError(f"{setting}: search took {int(state.steps)} steps, not {length}")
+    memory: Any = compiled.memory_analysis()
+    counts = (model_config, setting.vocabulary, rows, setting.beam, length, length)
+    return Point(
+        flops=search_flops(*counts),
+        moved=search_bytes(*counts),
+        xla_moved=None,
+        memory=memory.temp_size_in_bytes + memory.argument_size_in_bytes,
+        run=run,
+    )
+
+
+def make_point(setting: Setting) -> Point:
+    """Compiles the point."""
+    logger.info("compiling %s", setting)
+    return search_point(setting) if setting.beam else step_point(setting)
+
+
+# The base model's memory -----------------------------------------------------------------------
+
+
+def base_memory() -> str:
+    """Table of what the step of configs/wmt14.py's base model holds; compiled, not run."""
+    mesh, rows = make_mesh(MeshConfig(), jax.devices()[:1]), []
+    places = BASE_SHAPE.rows * BASE_SHAPE.tgt_length * padded_vocabulary(BASE_VOCABULARY)
+    for dtype in ("float32", "bfloat16"):
+        config = load_config(f"{CONFIGS / 'wmt14.py'}:base", {"model.dtype": dtype})
+        compiled: Any = compile_program(config, mesh, BASE_VOCABULARY, BASE_SHAPE).train_step
+        memory = compiled.memory_analysis()
+        kept = activation_bytes(config.model, BASE_VOCABULARY, BASE_SHAPE) - FLOAT32 * places
+        held = [memory.temp_size_in_bytes, memory.argument_size_in_bytes, kept, FLOAT32 * places]
+        written = " ".join(logits_sized(compiled.as_text(), places)) or "none"
+        rows.append(
+            [dtype, *(f"{b / MIB:,.0f}" for b in held), f"{held[0] / held[-1]:.2f}", written]
+        )
+    head = [
+        "type",
+        "temporary, MiB",
+        "arguments, MiB",
+        "activations counted, MiB",
+        "logits in float32, MiB",
+    ]
+    return markdown([*head, "temporary over logits", "arrays of the logits' size"], rows)
+
+
+def logits_sized(text: str, places: int) -> list[str]:
+    """Instructions that write arrays as long as the logits or longer, such as fusion:f32."""
+    found = []
+    for instruction in parse(text).values():
+        kind = instruction.type.split("[")[0]
+        if kind.startswith("(") or not instruction.in_entry or instruction.opcode in NO_WRITES:
+            continue
+        width = type_bytes(f"{kind}[1]")
+        if width and type_bytes(instruction.type) // width >= places:
+            found.append(f"{instruction.opcode}:{kind}")
+    return found

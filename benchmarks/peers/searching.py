@@ -1,0 +1,152 @@
+"""One engine's searches, timed, as a process of its own: `searching.py ENGINE JOB.json OUT.json`.
+
+Timed is all from encoded subwords to subwords: batches are sorted, padded, encoded, searched and
+read back. Loading, compilation and a first pass over the same sentences come before. An encoded
+sentence is what the engine takes: arrays for ours, lists of ids for transformers, of strings for
+CTranslate2. Plain sums of log probabilities rank hypotheses everywhere.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Ids = list[list[int]]
+MODES = ("greedy", "beam")
+
+
+class Job(NamedTuple):
+    """What all engines are asked; a JSON file holds it."""
+
+    folder: str  # of weights.npz and ctranslate2/
+    workdir: str  # ours
+    checkpoint: str
+    sources: Ids  # EOS included
+    sizes: tuple[int, ...]  # of marian_weights.Sizes
+    eos: int
+    pad: int
+    beam_size: int
+    max_tokens: int  # of an output, EOS included; ours has its own limit a sentence
+    threads: int
+
+
+# Makes an engine ready: (job, beam size, its options) -> a function that searches all sentences
+# and returns the seconds it took beside ids that end in EOS, or do not where a limit cut them.
+Engine = Callable[[Job, int, dict[str, Any]], Callable[[], tuple[float, Ids]]]
+
+
+def ours(job: Job, beam_size: int, options: dict[str, Any]) -> Callable[[], tuple[float, Ids]]:
+    """Translator.translate, as the run's config says; no options."""
+    from transformer_jax.decoding.translate import load_model
+
+    translator = load_model(job.workdir, job.checkpoint, beam_size, 0.0).translator
+    sentences = [np.array(ids, np.int32) for ids in job.sources]
+
+    def search() -> tuple[float, Ids]:
+        begin = time.perf_counter()
+        found = translator.translate(sentences)
+        seconds = time.perf_counter() - begin
+        return seconds, [best[0].ids.tolist() if best else [] for best in found]
+
+    return search
+
+
+def marian(job: Job, beam_size: int, options: dict[str, Any]) -> Callable[[], tuple[float, Ids]]:
+    """transformers' generate; options: batch_size, attention ("sdpa" or "eager")."""
+    import torch
+    from marian_weights import Sizes, marian_model
+
+    torch.set_num_threads(job.threads)
+    weights = dict(np.load(Path(job.folder) / "weights.npz"))
+    model = marian_model(weights, Sizes(*job.sizes), options["attention"])
+    order = sorted(range(len(job.sources)), key=lambda i: -len(job.sources[i]))
+    size = options["batch_size"]
+    settings: dict[str, Any] = {"max_new_tokens": job.max_tokens, "num_beams": beam_size}
+    settings["do_sample"] = False
+    if beam_size > 1:  # exact with a plain sum; "never" is the same there
+        settings |= {"length_penalty": 0.0, "early_stopping": False}
+
+    def search() -> tuple[float, Ids]:
+        begin = time.perf_counter()
+        found: Ids = [[] for _ in order]
+        for start in range(0, len(order), size):
+            places = order[start : start + size]
+            rows = [torch.tensor(job.sources[i]) for i in places]
+            ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=job.pad)
+            lengths = torch.tensor([len(row) for row in rows])
+            mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+            with torch.inference_mode():
+                out = model.generate(input_ids=ids, attention_mask=mask, **settings)
+            for i, row in zip(places, out[:, 1:].tolist(), strict=True):
+                found[i] = row[: row.index(job.eos) + 1] if job.eos in row else row
+        return time.perf_counter() - begin, found
+
+    return search
+
+
+def ctranslate2(
+    job: Job, beam_size: int, options: dict[str, Any]
+) -> Callable[[], tuple[float, Ids]]:
+    """translate_batch; options: compute ("float32", "int8"), batch_size, inter, intra threads."""
+    from ctranslate2 import Translator
+
+    translator = Translator(
+        str(Path(job.folder) / "ctranslate2"),
+        device="cpu",
+        compute_type=options["compute"],
+        inter_threads=options["inter"],
+        intra_threads=options["intra"],
+    )
+    sentences = [[str(i) for i in ids] for ids in job.sources]
+
+    def search() -> tuple[float, Ids]:
+        begin = time.perf_counter()
+        found = translator.translate_batch(
+            sentences,
+            max_batch_size=options["batch_size"],
+            beam_size=beam_size,
+            length_penalty=0.0,
+            max_input_length=0,
+            max_decoding_length=job.max_tokens,
+            min_decoding_length=0,  # the default, 1, would forbid EOS at the first place
+            return_end_token=True,
+        )
+        seconds = time.perf_counter() - begin
+        return seconds, [[int(token) for token in one.hypotheses[0]] for one in found]
+
+    return search
+
+
+ENGINES: dict[str, Engine] = {"ours": ours, "marian": marian, "ctranslate2": ctranslate2}
+
+
+def read_job(path: str) -> Job:
+    """The job of a file."""
+    fields = json.loads(Path(path).read_text())
+    return Job(**fields)
+
+
+def main() -> None:
+    """ENGINE JOB.json OUT.json OPTIONS: options of each mode to run, as JSON.
+
+    Prints sentences and target subwords a second, of each mode; writes what was found to OUT.json.
+    """
+    engine, job_file, out_file, options = sys.argv[1:]
+    job, figures, found = read_job(job_file), dict[str, float](), dict[str, Ids]()
+    for mode, its_options in json.loads(options).items():
+        beam_size = 1 if mode == "greedy" else job.beam_size
+        search = ENGINES[engine](job, beam_size, its_options)
+        search()
+        seconds, found[mode] = search()
+        figures[mode] = len(job.sources) / seconds
+        figures[f"{mode}_tokens"] = sum(map(len, found[mode])) / seconds
+    Path(out_file).write_text(json.dumps(found))
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

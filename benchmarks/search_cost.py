@@ -1,0 +1,66 @@
+"""What a beam search costs: matrix products and bytes, by closed form, as training/cost.py does.
+
+A product of [m, k] and [k, n] counts 2 m k n FLOPs. Counted is what is needed, however it is done:
+a hypothesis attends to its own past, and no place of a cache that is masked counts. Encoder and
+cross-attention's keys and values come once a sentence, all else once a step and hypothesis.
+"""
+
+from transformer_jax.config import ModelConfig
+from transformer_jax.model.layers import head_sizes
+from transformer_jax.model.transformer import padded_vocabulary
+from transformer_jax.training.cost import attention_parameters, parameter_count
+
+FLOAT32 = 4  # bytes
+
+
+def memory_flops(model: ModelConfig, src_length: int) -> int:
+    """Of one sentence: the encoder, and cross-attention's keys and values in every layer."""
+    attention, feed_forward = attention_parameters(model), 2 * model.d_model * model.d_ff
+    scores = model.num_heads * sum(head_sizes(model))
+    a_position = attention + feed_forward + src_length * scores + attention // 2
+    return 2 * model.num_layers * src_length * a_position
+
+
+def decode_step_flops(model: ModelConfig, vocabulary_size: int, src_length: int, past: int) -> int:
+    """Of one new subword of one hypothesis, which is number `past` of it, from 1."""
+    attention, feed_forward = attention_parameters(model), 2 * model.d_model * model.d_ff
+    scores = model.num_heads * sum(head_sizes(model))
+    # Of cross-attention, queries and output alone: its keys and values are there already.
+    a_layer = attention + attention // 2 + feed_forward + (src_length + past) * scores
+    logits = model.d_model * padded_vocabulary(vocabulary_size)
+    return 2 * (model.num_layers * a_layer + logits)
+
+
+def search_flops(
+    model: ModelConfig, vocabulary_size: int, batch: int, beam_size: int, src_length: int, size: int
+) -> int:
+    """Of a search over `batch` sentences whose hypotheses all run to `size` subwords."""
+    steps = (decode_step_flops(model, vocabulary_size, src_length, n + 1) for n in range(size))
+    return batch * (memory_flops(model, src_length) + beam_size * sum(steps))
+
+
+def search_bytes(
+    model: ModelConfig, vocabulary_size: int, batch: int, beam_size: int, src_length: int, size: int
+) -> int:
+    """What such a search must move at least.
+
+    Once: parameters of the encoder read, keys and values of the sources written. Each of the `size`
+    steps: parameters of the decoder and the embedding read; keys and values of the sources read,
+    once a sentence; for each hypothesis those of its newest subword written, those of its past read
+    (its own alone, the newest among them), and its logits written and read.
+    """
+    d, f = model.d_model, model.d_ff
+    encoder = model.num_layers * (attention_parameters(model) + 2 * d * f + f + 5 * d)
+    decoder = parameter_count(model, padded_vocabulary(vocabulary_size)) - encoder
+    place = model.num_layers * model.num_heads * sum(head_sizes(model)) * dtype_bytes(model)
+    pasts = size * (size + 1) // 2
+    logits = 2 * padded_vocabulary(vocabulary_size) * FLOAT32
+    a_hypothesis = place * (pasts + size) + size * logits
+    a_step = FLOAT32 * decoder + batch * src_length * place
+    source = FLOAT32 * encoder + batch * src_length * place
+    return source + size * a_step + batch * beam_size * a_hypothesis
+
+
+def dtype_bytes(model: ModelConfig) -> int:
+    """Of one number of the matrix products."""
+    return {"float32": 4, "bfloat16": 2}[model.dtype]

@@ -1,0 +1,255 @@
+"""Training speed beside MarianMT and torch.nn.Transformer: real tokens a second of a whole loop.
+
+    python benchmarks/train_speed.py --data=FOLDER/multi30k
+    python benchmarks/train_speed.py --data=FOLDER/multi30k --peers=marian --config.train.remat=true
+
+Same text, vocabulary, model and tokens a step; ours packs sentences, the peers sort them by length.
+Tokens are source and target subwords, EOS counted, BOS and padding not. Contenders run by turns, in
+fresh processes that compile and warm up before the clock starts. Overrides change ours, and of the
+peers what they know too: the model's sizes, dropout, tokens, Adam. The peers need torch and
+transformers: see benchmarks/peers/torch_training.py. Prints Markdown.
+"""
+
+import datetime
+import importlib.metadata
+import importlib.util
+import json
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+from turns import CALIBRATION, Figures, by_turns, markdown, median, ratio_text, ratios
+
+from transformer_jax.command_line import Flag, exit_status, parse_flags, set_up_logs
+from transformer_jax.config import Config, from_config_dict, to_dict
+from transformer_jax.config_files import load_config, split_overrides
+from transformer_jax.errors import UserError
+from transformer_jax.text.batches import train_batches
+from transformer_jax.training import cost
+from transformer_jax.training.data import TrainingData, load_data
+from transformer_jax.training.program import compile_program, shardings_of
+from transformer_jax.training.run_folder import RunFolder
+from transformer_jax.training.sharding import make_mesh, own_rows, put_rows
+from transformer_jax.training.state import Window
+
+ROOT = Path(__file__).parents[1]
+PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "torch_training.py"
+OURS = "transformer_jax"
+PEERS = {"marian": "MarianMT", "torch": "torch.nn.Transformer"}
+OVERRIDES = {
+    "vocabulary.size": 8_000,
+    "model.dropout": 0.1,
+    "model.norm": "post",
+    "train.tokens_per_batch": 2_000,
+    "train.row_length": 128,
+    "train.schedule": "rsqrt",
+    "train.decay_steps": None,
+}
+ONLY = {"model.norm": "post", "model.positions": "sinusoidal", "model.tie_embeddings": True}
+FLAGS = [
+    Flag("data", str, "FOLDER", "train.en, train.de, valid.en, valid.de, .gz or plain"),
+    Flag("turns", int, "N", "processes of each contender", default=5),
+    Flag("steps", int, "N", "timed, of a process", default=30),
+    Flag("warm_up", int, "N", "steps before them, not timed", default=6),
+    Flag("peers", str, "NAMES", "of marian,torch; or none", default="marian,torch"),
+    Flag("hugetlb", int, "0|1", "glibc.malloc.hugetlb of every contender", default=1),
+    Flag("task", str, "FILE", "measure ours alone, in this process (used by the benchmark)"),
+]
+
+
+def measure_ours(config: Config, folder: Path, warm_up: int, steps: int) -> Figures:
+    """The figures of one process: whole steps, from encoded pairs to new parameters and metrics.
+
+    Args:
+      config: names the vocabulary's file.
+      folder: of a run; nothing is written.
+      warm_up: steps before the clock starts, at least 1.
+      steps: timed ones.
+    """
+    data = load_data(config, RunFolder(folder))
+    rows, mesh = data.shape.rows, make_mesh(config.mesh)
+    program = compile_program(config, mesh, data.vocabulary.size, data.shape)
+    own = own_rows(mesh, rows)
+    batches = train_batches(data.train, data.plan, rows, config.seed, own_rows=own)
+    state = program.init(config)
+    for step in range(warm_up):
+        state = program.train_step(state, put_rows(mesh, rows, own, next(batches)))
+        if step == 0:
+            state.step.block_until_ready()
+            first_step = seconds_since_start()
+    zero = jax.device_put(Window.zero(), shardings_of(state.window))
+    state = jax.block_until_ready(state._replace(window=zero))
+    started = time.perf_counter()
+    for _ in range(steps):
+        state = program.train_step(state, put_rows(mesh, rows, own, next(batches)))
+    window = jax.device_get(state.window)
+    seconds = time.perf_counter() - started
+    batches.close()
+    parameters = sum(x.size for x in jax.tree.leaves(state.params))
+    own_figures = {"parameters": parameters, "first_step_s": first_step, "peak_mib": peak_mib()}
+    return speeds(window, seconds) | own_figures
+
+
+def speeds(window: Window, seconds: float) -> Figures:
+    """What the metrics of the timed steps say."""
+    src_tokens, tgt_tokens, steps = map(float, (window.src_tokens, window.tgt_tokens, window.steps))
+    return {
+        "tokens_per_s": (src_tokens + tgt_tokens) / seconds,
+        "target_tokens_per_s": tgt_tokens / seconds,
+        "target_tokens_per_step": tgt_tokens / steps,
+        "seconds_per_step": seconds / steps,
+        "padding": 1 - (src_tokens + tgt_tokens) / float(window.slots),
+        "nats_per_token": float(window.nats) / tgt_tokens,
+    }
+
+
+def seconds_since_start() -> float:
+    """Since this process began, imports included."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def peak_mib() -> float:
+    """Of the whole process. Linux's ru_maxrss begins at the parent's memory; VmHWM does not."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def flops_per_token(config: Config, data: TrainingData) -> float:
+    """Training FLOPs of the corpus' pairs, without padding, over their tokens of both sides."""
+    kept = data.plan.pair_order
+    src, tgt = data.train.src_lengths()[kept], data.train.tgt_lengths()[kept]
+    flops: Any = cost.training_flops(config.model, data.vocabulary.size, src, tgt)  # arrays, too
+    return float(flops.sum() / (src.sum() + tgt.sum()))
+
+
+def write_task(config: Config, data: TrainingData, folder: Path, warm_up: int, steps: int) -> Path:
+    """The file that every contender reads; its config names the vocabulary's file beside it."""
+    vocabulary = folder / "vocabulary.model"
+    data.vocabulary.save(vocabulary)
+    tree = to_dict(config)
+    tree["vocabulary"]["path"] = str(vocabulary)
+    task = {
+        "config": tree,
+        "pairs": str(data.train.folder),
+        "vocabulary_size": data.vocabulary.size,
+        "warm_up": warm_up,
+        "steps": steps,
+    }
+    path = folder / "task.json"
+    path.write_text(json.dumps(task))
+    return path
+
+
+def report(results: dict[str, list[Figures]], flops: float) -> str:
+    """The table; `flops` are those of one token."""
+    bounds = [1e9 * turn["gflops"] / flops for turn in results[CALIBRATION]]
+    head = ["contender", "tokens/s", "ours / it", "of the bound", "padding", "peak MiB"]
+    head += ["first step", "target tokens a step", "nats per token", "parameters"]
+    rate = median(results, CALIBRATION, "gflops")
+    bound = f"bound: matrix products alone, at {rate:.0f} GFLOP/s"
+    rows = [[bound, f"{statistics.median(bounds):,.0f}", *[""] * (len(head) - 2)]]
+    for name, turns in results.items():
+        if name == CALIBRATION:
+            continue
+        pairs = zip(turns, bounds, strict=True)
+        share = statistics.median(turn["tokens_per_s"] / bound for turn, bound in pairs)
+        ratio = ratio_text(ratios(results, OURS, name, "tokens_per_s")) if name != OURS else ""
+        rows.append(
+            [
+                name,
+                f"{median(results, name, 'tokens_per_s'):,.0f}",
+                ratio,
+                f"{share:.1%}",
+                f"{median(results, name, 'padding'):.2%}",
+                f"{median(results, name, 'peak_mib'):,.0f}",
+                f"{median(results, name, 'first_step_s'):.1f} s",
+                f"{median(results, name, 'target_tokens_per_step'):,.0f}",
+                f"{median(results, name, 'nats_per_token'):.2f}",
+                f"{median(results, name, 'parameters'):,.0f}",
+            ]
+        )
+    return markdown(head, rows)
+
+
+def heading(values: dict[str, Any], peers: list[str], flops: float) -> str:
+    """Device, versions, date and what was run."""
+    packages = ["jax", *(["torch", "transformers"] if peers else [])]
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+    allocator = f"GLIBC_TUNABLES=glibc.malloc.hugetlb={values['hugetlb']} for all"
+    return (
+        f"{processor()}, {os.cpu_count()} cores; {versions}; {datetime.date.today()}; {allocator}. "
+        f"Medians of {values['turns']} turns of {values['steps']} steps after {values['warm_up']}; "
+        f"tokens are source and target; {flops / 1e6:.1f} MFLOP a token, counted."
+    )
+
+
+def processor() -> str:
+    """The processor's name, or what JAX calls the device."""
+    device = jax.devices()[0]
+    if device.platform != "cpu" or not Path("/proc/cpuinfo").exists():
+        return device.device_kind
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else device.device_kind
+
+
+def chosen_peers(names: str, config: Config) -> list[str]:
+    """Raises UserError: an unknown peer, one that is not installed, or a model it cannot be."""
+    peers = [name for name in names.split(",") if name and name != "none"]
+    unknown = [name for name in peers if name not in PEERS]
+    if unknown:
+        raise UserError(f"--peers={names}: {unknown[0]} is not one of {', '.join(PEERS)}.")
+    if peers and not all(map(importlib.util.find_spec, ("torch", "transformers"))):
+        raise UserError("the peers need torch and transformers: install them, or --peers=none.")
+    tree = to_dict(config)
+    for key, value in ONLY.items() if peers else ():
+        section, name = key.split(".")
+        if tree[section][name] != value:
+            raise UserError(f"{key}={tree[section][name]}: the peers have {value}; --peers=none.")
+    return peers
+
+
+def compare(config: Config, values: dict[str, Any]) -> None:
+    """Prints the heading and the table."""
+    peers = chosen_peers(values["peers"], config)
+    with tempfile.TemporaryDirectory() as scratch:
+        data = load_data(config, RunFolder(Path(scratch) / "run"))
+        task = write_task(config, data, Path(scratch), values["warm_up"], values["steps"])
+        contenders = {OURS: [sys.executable, __file__, f"--task={task}"]}
+        for peer in peers:
+            command = [sys.executable, str(PEER_SCRIPT), f"--model={peer}", f"--task={task}"]
+            contenders[PEERS[peer]] = command
+        tunables = {"GLIBC_TUNABLES": f"glibc.malloc.hugetlb={values['hugetlb']}"}
+        results = by_turns(contenders, values["turns"], dict.fromkeys(contenders, tunables))
+    flops = flops_per_token(config, data)
+    print(heading(values, peers, flops) + "\n\n" + report(results, flops))
+
+
+def main() -> None:
+    """The comparison, or one process of it."""
+    others, overrides = split_overrides(sys.argv[1:])
+    values = parse_flags("train_speed", FLAGS, others)
+    if values["task"]:
+        path = Path(values["task"])
+        task = json.loads(path.read_text())
+        config = from_config_dict(task["config"])
+        print(json.dumps(measure_ours(config, path.parent / "run", task["warm_up"], task["steps"])))
+        return
+    if not values["data"]:
+        raise UserError("train_speed needs --data=FOLDER: that of train.en and train.de.")
+    known = OVERRIDES | {"data.path": values["data"]} | overrides
+    compare(load_config(str(ROOT / "configs" / "multi30k.py"), known), values)
+
+
+if __name__ == "__main__":
+    set_up_logs()
+    sys.exit(exit_status(main))

@@ -1,0 +1,94 @@
+"""Contenders by turns, A B C A B C ..., each in a fresh process; ratios are taken turn by turn.
+
+A contender is a command whose last line of standard output is one JSON object of figures. Machines
+drift by a factor of two within minutes: what a turn's contenders share, its ratios do not show. A
+matrix product stands beside them in every turn, as the measure of what the machine gave just then.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+Figures = dict[str, float]
+CALIBRATION = "matrix product, GFLOP/s"
+SIZE, PRODUCTS = 2048, 12
+
+
+def run_once(command: Sequence[str], environment: Mapping[str, str]) -> Figures:
+    """The figures that one process prints.
+
+    Raises:
+      RuntimeError: it failed, or printed none; with the end of what it said.
+    """
+    environment = {**os.environ, **environment}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        raise RuntimeError(f"{' '.join(command)}: status {done.returncode}\n{done.stderr[-2000:]}")
+    figures: Figures = json.loads(lines[-1])
+    return figures
+
+
+def by_turns(
+    contenders: Mapping[str, Sequence[str]],
+    turns: int,
+    environments: Mapping[str, Mapping[str, str]] | None = None,
+) -> dict[str, list[Figures]]:
+    """Figures of each contender, one entry a turn; `CALIBRATION` is among them.
+
+    Args:
+      contenders: name -> command.
+      turns: how many times each one runs.
+      environments: name -> variables of its process, beside those of this one.
+    """
+    results: dict[str, list[Figures]] = {CALIBRATION: [], **{name: [] for name in contenders}}
+    for turn in range(turns):
+        results[CALIBRATION].append(run_once([sys.executable, __file__], {}))
+        for name, command in contenders.items():
+            figures = run_once(command, (environments or {}).get(name, {}))
+            results[name].append(figures)
+            print(f"turn {turn + 1} of {turns}: {name}: {figures}", file=sys.stderr, flush=True)
+    return results
+
+
+def median(results: Mapping[str, list[Figures]], name: str, key: str) -> float:
+    """Of one contender's figure over the turns."""
+    return statistics.median(figures[key] for figures in results[name])
+
+
+def ratios(results: Mapping[str, list[Figures]], ours: str, peer: str, key: str) -> list[float]:
+    """Ours over the peer's, turn by turn."""
+    pairs = zip(results[ours], results[peer], strict=True)
+    return [mine[key] / theirs[key] for mine, theirs in pairs]
+
+
+def ratio_text(values: Sequence[float]) -> str:
+    """Median and, in brackets, the range: `1.23 (1.19-1.27)`."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; its first column is left-aligned, the others right."""
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _matrix_product() -> Figures:
+    draw = np.random.default_rng(0)
+    left, right = draw.random((2, SIZE, SIZE), dtype=np.float32)
+    rates = []
+    for _ in range(PRODUCTS):
+        started = time.perf_counter()
+        left @ right
+        rates.append(2 * SIZE**3 / (time.perf_counter() - started) / 1e9)
+    return {"gflops": statistics.median(rates)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(_matrix_product()))

@@ -1,0 +1,118 @@
+"""benchmarks/turns.py: contenders by turns; and that train_speed.py's own contender still runs."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import turns
+from tests import runs
+from transformer_jax.config import from_config_dict, with_values
+from transformer_jax.training.cost import training_flops
+from transformer_jax.training.data import load_data
+from transformer_jax.training.run_folder import RunFolder
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def contender(expression: str) -> list[str]:
+    """A command that says something, and then its figures."""
+    code = f"import json, os, time; print('some words'); print(json.dumps({expression}))"
+    return [sys.executable, "-c", code]
+
+
+def test_contenders_run_by_turns_in_processes_and_environments_of_their_own(capsys):
+    figures = "{'at': time.time(), 'process': os.getpid(), 'tunables': os.getenv('TUNABLES')}"
+    contenders = {"ours": contender(figures), "peer": contender(figures)}
+    results = turns.by_turns(contenders, 2, {"ours": {"TUNABLES": "some"}})
+    assert [len(results[name]) for name in ("ours", "peer", turns.CALIBRATION)] == [2, 2, 2]
+    in_time = sorted((turn["at"], name) for name in contenders for turn in results[name])
+    assert [name for _, name in in_time] == ["ours", "peer", "ours", "peer"]
+    assert len({turn["process"] for name in contenders for turn in results[name]}) == 4
+    assert [turn["tunables"] for turn in results["ours"] + results["peer"]] == [
+        *("some", "some"),
+        *(None, None),
+    ]
+    assert all(turn["gflops"] > 0 for turn in results[turns.CALIBRATION])
+    assert capsys.readouterr().out == ""  # results only, and these are the caller's to print
+
+
+def test_ratios_are_taken_turn_by_turn():
+    # A machine that is 10 times as fast in the second turn: medians would say 11 / 22 = 0.5.
+    results = {"ours": [{"rate": 2.0}, {"rate": 20.0}], "peer": [{"rate": 4.0}, {"rate": 10.0}]}
+    values = turns.ratios(results, "ours", "peer", "rate")
+    assert values == [0.5, 2.0]
+    assert turns.ratio_text(values) == "1.25 (0.50-2.00)"
+    assert turns.median(results, "peer", "rate") == 7.0
+
+
+def test_one_contender_with_fewer_turns_has_no_ratios():
+    with pytest.raises(ValueError):
+        turns.ratios({"ours": [{"rate": 1.0}], "peer": []}, "ours", "peer", "rate")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import sys; sys.exit('no such peer here')", "no such peer here"),
+        ("import sys; print('{}'); sys.exit(3)", "status 3"),
+        ("pass", "status 0"),  # no figures
+    ],
+)
+def test_a_contender_that_fails_is_named_with_what_it_said(code, said):
+    with pytest.raises(RuntimeError) as caught:
+        turns.run_once([sys.executable, "-c", code], {})
+    assert said in str(caught.value)
+    assert code in str(caught.value)
+
+
+def test_a_table_has_a_line_a_row():
+    assert turns.markdown(["name", "rate"], [["ours", "2"]]).split("\n") == [
+        "| name | rate |",
+        "| --- | ---: |",
+        "| ours | 2 |",
+    ]
+
+
+@pytest.fixture
+def train_speed(monkeypatch):
+    """The script as a module: as it is run, its folder is on the path."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("train_speed")
+
+
+def test_training_speed_of_our_own_is_measured_on_a_tiny_corpus(train_speed, tmp_path):
+    config = with_values(from_config_dict({}), runs.tiny_values())
+    data = load_data(config, RunFolder(tmp_path / "run"))
+    task = json.loads(train_speed.write_task(config, data, tmp_path, 1, 2).read_text())
+    given = from_config_dict(task["config"])
+    assert given.vocabulary.path == str(tmp_path / "vocabulary.model")
+    assert len(data.train.src_ids) == len(np.load(Path(task["pairs"]) / "src_ids.npy"))
+    figures = train_speed.measure_ours(given, tmp_path / "run", warm_up=1, steps=2)
+    assert figures["target_tokens_per_step"] / figures["seconds_per_step"] == pytest.approx(
+        figures["target_tokens_per_s"]
+    )
+    assert figures["tokens_per_s"] > figures["target_tokens_per_s"] > 0
+    assert 0 < figures["padding"] < 0.5  # long pairs beside rows of 48
+    assert 4 < figures["nats_per_token"] < 8  # near log 400, untrained
+    assert figures["peak_mib"] > 50 and figures["first_step_s"] > 0
+
+    results = {turns.CALIBRATION: [{"gflops": 100.0}], train_speed.OURS: [figures]}
+    flops = train_speed.flops_per_token(given, data)
+    kept = [int(i) for i in data.plan.pair_order]
+    lengths = [(len(data.train.src(i)), len(data.train.tgt(i))) for i in kept]
+    one_by_one = [training_flops(given.model, data.vocabulary.size, *pair) for pair in lengths]
+    assert flops == pytest.approx(sum(one_by_one) / sum(map(sum, lengths)))
+    assert f"{100e9 / flops:,.0f}" in train_speed.report(results, flops)
+
+
+def test_peers_are_refused_where_they_would_be_another_model(train_speed):
+    config = from_config_dict({"model": {"norm": "pre"}})
+    assert train_speed.chosen_peers("none", config) == []
+    with pytest.raises(train_speed.UserError, match="is not one of marian, torch"):
+        train_speed.chosen_peers("fairseq", config)
+    with pytest.raises(train_speed.UserError, match="model.norm=pre|need torch"):
+        train_speed.chosen_peers("marian", config)

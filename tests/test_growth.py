@@ -1,0 +1,194 @@
+"""benchmarks/growth.py: exponents, counts, tables and plots; one small axis of each kind, run."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from benchmarks.growth import (
+    FULL,
+    QUICK,
+    Plan,
+    Result,
+    exponent,
+    measure_axes,
+    over_counted,
+    report,
+)
+from benchmarks.growth_points import (
+    SENTENCE,
+    Point,
+    Setting,
+    logits_sized,
+    random_batch,
+    search_point,
+    step_bytes,
+)
+from benchmarks.search_cost import decode_step_flops, memory_flops, search_bytes, search_flops
+from transformer_jax.config import ModelConfig
+from transformer_jax.errors import UserError
+from transformer_jax.model.transformer import Transformer, empty_cache
+from transformer_jax.training.program import BatchShape
+from transformer_jax.training.state import init_params
+
+SMALL = ModelConfig(num_layers=2, d_model=48, num_heads=3, d_k=8, d_v=16, d_ff=80)
+
+
+def fake_point(setting):
+    """Costs that are known, and no computation."""
+    return Point(setting.rows, setting.length**2, None, setting.d_model, run=lambda: None)
+
+
+def result(sizes, rounds, counted):
+    points = [Point(count, 1.0, None, 1.0, run=lambda: None) for count in counted]
+    return Result("step.rows", sizes, points, rounds, [1e9])
+
+
+def test_the_fit_of_a_power_law_is_its_exponent():
+    sizes = (4, 8, 32, 128)
+    assert exponent(sizes, [3.0 * s**1.7 for s in sizes]) == pytest.approx(1.7)
+    assert exponent(sizes, [5.0 for _ in sizes]) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_machine_that_drifts_between_rounds_leaves_the_exponent():
+    sizes = (1, 2, 4)
+    rounds = [[speed * s**1.5 for s in sizes] for speed in (1.0, 2.0, 0.7)]
+    measured = result(sizes, rounds, [7.0 * s for s in sizes])
+    assert measured.time_exponents() == pytest.approx([1.5, 1.5, 1.5])
+    assert over_counted(measured) == pytest.approx(0.5)
+
+
+def test_a_knee_shows_in_the_last_two():
+    measured = result((1, 2, 4), [[1.0, 2.0, 8.0]], [1.0, 2.0, 4.0])
+    assert over_counted(measured, last=2) == pytest.approx(1.0)
+
+
+def test_the_report_holds_every_axis_and_point_and_the_plots(tmp_path):
+    plans = FULL
+    text = report(plans, rounds=2, out=tmp_path, make=fake_point)
+    for kind, plan in plans.items():
+        assert (tmp_path / f"{kind}.png").read_bytes().startswith(b"\x89PNG")
+        for key, sizes in plan.axes.items():
+            section = text.split(f"### {kind}.{key} around")[1].split("###")[0]
+            assert all(f"\n| {size:,} |" in section for size in sizes)
+            assert f"\n| {kind}.{key} |" in text.split("### Exponents")[1]
+    rows = text.split("### step.rows")[1].split("###")[0]
+    assert (
+        next(line for line in rows.splitlines() if "**exponent**" in line).split("|")[3] == " 1.00 "
+    )
+
+
+def test_an_unknown_axis_is_refused_by_name():
+    with pytest.raises(UserError, match="step.depth.*step.layers"):
+        report(QUICK, 1, None, ["step.depth"], fake_point)
+
+
+def test_a_step_and_a_search_are_compiled_and_timed():
+    plans = {
+        "step": QUICK["step"]._replace(axes={"rows": (2, 4)}),
+        "search": QUICK["search"]._replace(axes={"beam": (2, 3)}),
+    }
+    text = report(plans, rounds=1, out=None)
+    assert "XLA's bytes" in text.split("### search")[0]
+
+
+def test_points_along_an_axis_share_the_base():
+    made = []
+    plan = Plan(Setting(2, 16, 64, 1, 256), {"rows": (2, 4), "layers": (1, 2)})
+
+    def make(setting):
+        made.append(setting)
+        return fake_point(setting)
+
+    measure_axes(plan, ["step.rows", "step.layers"], 1, make)
+    assert len(made) == len(set(made)) == 3
+
+
+def test_batches_are_packed_with_short_sentences():
+    batch = random_batch(BatchShape(8, 128, 128), 1_000)
+    assert batch.tgt_ids.shape == (8, 128) and batch.tgt_ids.max() < 1_000
+    assert (batch.tgt_segments != 0).mean() > 0.9
+    assert batch.tgt_segments.max(axis=1).mean() == pytest.approx(128 / SENTENCE, rel=0.2)
+
+
+# Counts ----------------------------------------------------------------------------------------
+
+
+def xla_flops(model, method, *arguments):
+    """Of one call, as XLA counts them; nothing is computed."""
+    params = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+
+    def call(params, *arguments):
+        return model.apply({"params": params}, *arguments, method=method)
+
+    return jax.jit(call).lower(params, *arguments).compile().cost_analysis()["flops"]
+
+
+def shapes(*sizes, dtype=jnp.int32):
+    return jax.ShapeDtypeStruct(sizes, dtype)
+
+
+def test_flops_of_a_decode_step_are_those_of_xla():
+    batch, source, past, vocabulary = 3, 5, 7, 200
+    model = Transformer(SMALL, vocabulary)
+    encoded = shapes(batch, source, SMALL.d_model, dtype=jnp.float32)
+    params = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+    memory = jax.eval_shape(
+        lambda p, e, s: model.apply({"params": p}, e, s, method="start_decoding"),
+        params,
+        encoded,
+        shapes(batch, source),
+    )
+    # One hypothesis a sentence, and a cache as long as its past: nothing masked is computed.
+    cache = jax.eval_shape(lambda: empty_cache(SMALL, batch, 1, past))
+    arguments = (shapes(batch, 1), shapes(batch), shapes(batch, 1, past), memory, cache)
+    counted = batch * decode_step_flops(SMALL, vocabulary, source, past)
+    # Norms and softmax are the rest.
+    assert counted <= xla_flops(model, "decode_step", *arguments) < 1.1 * counted
+
+
+def test_flops_of_a_sentence_s_memory_by_hand():
+    # A layer and place: four projections of 48 x 24 or 48 x 48, 2 x 48 x 80 of feed-forward, scores
+    # with 5 places, and one more projection each for keys and values.
+    projections, inner, scores = 2 * 48 * 24 + 2 * 48 * 48, 2 * 48 * 80, 5 * 3 * (8 + 16)
+    a_place = projections + inner + scores + 48 * 24 + 48 * 48
+    assert memory_flops(SMALL, 5) == 2 * 2 * 5 * a_place
+
+
+def test_search_counts_its_parts():
+    steps = sum(decode_step_flops(SMALL, 200, 5, past) for past in (1, 2, 3))
+    assert search_flops(SMALL, 200, 3, 2, 5, 3) == 3 * (memory_flops(SMALL, 5) + 2 * steps)
+    # A hypothesis more reads pasts of 1, 2 and 3 places, writes 3, and has logits three times.
+    place = 2 * 3 * (8 + 16) * 4
+    more = search_bytes(SMALL, 200, 1, 3, 5, 3) - search_bytes(SMALL, 200, 1, 2, 5, 3)
+    assert more == (6 + 3) * place + 3 * 2 * 256 * 4
+
+
+def test_bytes_of_a_step_by_hand():
+    one, two = (step_bytes(SMALL, 200, BatchShape(rows, 5, 7)) for rows in (1, 2))
+    weights = 2 * 3 * (25 + 49 + 35)
+    features = 48 * (12 + 2 * (4 * 5 + 6 * 7)) + 7 * 256
+    heads = 2 * (5 * 144 + 7 * 144 + (5 + 7) * 72)
+    hidden = 2 * 12 * 80
+    assert two - one == 2 * 4 * (weights + features + heads + hidden)
+
+
+def test_search_runs_to_its_limit_whatever_the_beam():
+    search_point(Setting(2, 8, 64, 1, 256, beam=4))  # raises where a hypothesis ends before
+
+
+def test_arrays_of_the_logits_size_are_those_written_in_the_entry():
+    text = """
+%inner (a: f32[4,8]) -> f32[4,8] {
+  %a = f32[4,8]{1,0} parameter(0)
+  ROOT %e = f32[4,8]{1,0} exponential(%a)
+}
+
+ENTRY %main (w: f32[4,8]) -> f32[4,8] {
+  %w = f32[4,8]{1,0} parameter(0)
+  %product = bf16[4,8]{1,0} dot(%w, %w)
+  %small = f32[4]{0} reduce(%product)
+  %fused = f32[4,8]{1,0} fusion(%product), calls=%inner
+  ROOT %flat = f32[32]{0} bitcast(%fused)
+}
+"""
+    assert logits_sized(text, 32) == ["dot:bf16", "fusion:f32"]
