@@ -45,7 +45,7 @@ class Run:
         rows, mesh = data.shape.rows, make_mesh(config.mesh)
         self.program = compile_program(config, mesh, data.vocabulary.size, data.shape)
         self.state: Any = self.program.init(config)
-        self.read_window = WindowReader(config, data, self.program)
+        self.read_window = WindowReader(config, data, self.program, self.state.window)
         self.writer = MetricsWriter(folder)
         self.checkpoints = Checkpoints(folder / "checkpoints", 1)
         own = own_rows(mesh, rows)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from transformer_jax import __version__, processes
+from transformer_jax.allocator import use_huge_pages
 from transformer_jax.command_line import (
     OVERRIDES,
     Flag,
@@ -118,6 +119,8 @@ USAGE = "python -m transformer_jax COMMAND --FLAG=VALUE ..."
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; returns the exit status: 0, 2 on a user's mistake."""
+    if arguments is None:
+        use_huge_pages()
     if isinstance(sys.stdout, io.TextIOWrapper):  # the arrow in "en→de", in any locale
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

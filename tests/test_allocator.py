@@ -1,0 +1,42 @@
+"""A process begins anew with large pages, once, and only where that means something."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from transformer_jax import allocator
+
+PROGRAM = """
+import os, sys
+from transformer_jax.allocator import use_huge_pages
+use_huge_pages()
+print(os.environ["GLIBC_TUNABLES"], os.getpid(), sys.argv[1:], sys.stdin.read())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing happens")
+@pytest.mark.parametrize("given", [None, "", "glibc.malloc.check=0"])
+def test_arguments_input_and_process_stay_and_a_user_s_setting_stands(given):
+    environment = {k: v for k, v in os.environ.items() if k != allocator.TUNABLES}
+    environment |= {} if given is None else {allocator.TUNABLES: given}
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "a b", "--c"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+    ) as process:
+        said, _ = process.communicate("line")
+    tunables = allocator.HUGE_PAGES if given is None else given
+    assert said == f"{tunables} {process.pid} ['a b', '--c'] line\n"
+    assert process.returncode == 0
+
+
+def test_elsewhere_nothing_happens(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.delenv(allocator.TUNABLES, raising=False)
+    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("begun anew"))
+    allocator.use_huge_pages()
+    assert allocator.TUNABLES not in os.environ
