@@ -8,8 +8,8 @@ agree to 1e-4. All search the same subwords for the hypothesis with the largest 
 probabilities, without a length penalty, to an exact end. Under that score the engines' rules find
 the same hypothesis, rounding and equal sums aside:
 
-- candidates: ours takes the K best continuations, and those that end leave the beam; both peers
-  refill it with the next best. What they add ranks below a finished hypothesis, and sums only fall;
+- candidates: all take what ends among the K best continuations as finished, and keep the K best of
+  those that go on;
 - the end: ours stops when nothing live exceeds the best finished one; CTranslate2 when the step's
   best candidate ends; transformers when nothing live exceeds the K-th finished one.
 

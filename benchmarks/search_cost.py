@@ -27,7 +27,7 @@ def decode_step_flops(model: ModelConfig, vocabulary_size: int, src_length: int,
     scores = model.num_heads * sum(head_sizes(model))
     # Of cross-attention, queries and output alone: its keys and values are there already.
     a_layer = attention + attention // 2 + feed_forward + (src_length + past) * scores
-    logits = model.d_model * padded_vocabulary(vocabulary_size)
+    logits = model.d_model * vocabulary_size
     return 2 * (model.num_layers * a_layer + logits)
 
 
@@ -54,7 +54,7 @@ def search_bytes(
     decoder = parameter_count(model, padded_vocabulary(vocabulary_size)) - encoder
     place = model.num_layers * model.num_heads * sum(head_sizes(model)) * dtype_bytes(model)
     pasts = size * (size + 1) // 2
-    logits = 2 * padded_vocabulary(vocabulary_size) * FLOAT32
+    logits = 2 * vocabulary_size * FLOAT32
     a_hypothesis = place * (pasts + size) + size * logits
     a_step = FLOAT32 * decoder + batch * src_length * place
     source = FLOAT32 * encoder + batch * src_length * place

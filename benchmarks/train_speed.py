@@ -47,7 +47,6 @@ OVERRIDES = {
     "model.dropout": 0.1,
     "model.norm": "post",
     "train.tokens_per_batch": 2_000,
-    "train.row_length": 128,
     "train.schedule": "rsqrt",
     "train.decay_steps": None,
 }

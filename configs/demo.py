@@ -42,4 +42,5 @@ def get_config() -> ConfigDict:
     config.train.keep_last = 3
 
     config.decode.max_length = 64
+    config.decode.tokens_per_batch = 2_048  # fits the cache of a CPU
     return config

@@ -42,4 +42,5 @@ def get_config() -> ConfigDict:
     config.train.valid_every = 250
     config.train.checkpoint_every = 250
     config.train.keep_last = 5
+    config.decode.tokens_per_batch = 2_048  # fits the cache of a CPU
     return config

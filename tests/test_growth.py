@@ -140,7 +140,8 @@ def test_flops_of_a_decode_step_are_those_of_xla():
     )
     # One hypothesis a sentence, and a cache as long as its past: nothing masked is computed.
     cache = jax.eval_shape(lambda: empty_cache(SMALL, batch, 1, past))
-    arguments = (shapes(batch, 1), shapes(batch), shapes(batch, 1, past), memory, cache)
+    output = shapes(vocabulary, SMALL.d_model, dtype=jnp.float32)
+    arguments = (shapes(batch, 1), shapes(batch), shapes(batch, 1, past), memory, cache, output)
     counted = batch * decode_step_flops(SMALL, vocabulary, source, past)
     # Norms and softmax are the rest.
     assert counted <= xla_flops(model, "decode_step", *arguments) < 1.1 * counted
@@ -160,7 +161,7 @@ def test_search_counts_its_parts():
     # A hypothesis more reads pasts of 1, 2 and 3 places, writes 3, and has logits three times.
     place = 2 * 3 * (8 + 16) * 4
     more = search_bytes(SMALL, 200, 1, 3, 5, 3) - search_bytes(SMALL, 200, 1, 2, 5, 3)
-    assert more == (6 + 3) * place + 3 * 2 * 256 * 4
+    assert more == (6 + 3) * place + 3 * 2 * 200 * 4
 
 
 def test_bytes_of_a_step_by_hand():

@@ -31,7 +31,16 @@ MAY_IMPORT = {
 }
 PUTS_PARTS_TOGETHER = {"training/loop.py"}
 # Of the package's own top level.
-SHARED = {"compilation", "config", "config_checks", "config_files", "errors", "files", "processes"}
+SHARED = {
+    "allocator",
+    "compilation",
+    "config",
+    "config_checks",
+    "config_files",
+    "errors",
+    "files",
+    "processes",
+}
 
 # Beside the commands' own functions.
 EXPERIMENTS_MAY_IMPORT = {"config", "config_files", "command_line", "errors", "reporting"}

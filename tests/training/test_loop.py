@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests import runs
+from transformer_jax.evaluation import bleu
 from transformer_jax.evaluation.evaluate import evaluate
-from transformer_jax.training import loop
 from transformer_jax.training.checkpoints import committed_steps
 from transformer_jax.training.run_folder import RunFolder
 
@@ -127,7 +127,7 @@ def test_validation_bleu_is_that_of_greedy_search_and_picks_the_best(tmp_path, m
         assert (src, tgt) == ("en", "de")
         return SimpleNamespace(bleu=scores[len(seen) - 1])
 
-    monkeypatch.setattr(loop, "score", score)
+    monkeypatch.setattr(bleu, "score", score)
     changes = {"train__valid_every": 2, "train__checkpoint_every": 2, "train__keep_last": 1}
     assert runs.train(tmp_path, train__steps=6, train__valid_bleu=True, **changes) == 0
     assert [record["bleu"] for record in lines(tmp_path, "valid")] == scores

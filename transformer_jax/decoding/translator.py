@@ -6,6 +6,8 @@ Dimension key
   B rows under way, one sentence each   F rows that sentences enter   K beams   M source length
 """
 
+import concurrent.futures
+import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -33,6 +35,10 @@ from transformer_jax.training.sharding import batch_sharding, batch_ways, placed
 from transformer_jax.training.state import Params
 
 ENTER_TOGETHER = 8  # a part of the rows: with fewer the host interrupts, with more rows stand idle
+LANES = (
+    2  # groups of rows: while the host sees to one, and between its operations, the other goes on
+)
+NOBODY = -1  # in a row
 
 
 class Hypothesis(NamedTuple):
@@ -121,12 +127,13 @@ def search_rows(
     cache = Remembered(jax.tree.map(write, old.memory, memory), decoder)
     limits_F = jnp.where(lengths_F > 0, lengths_F + shape.max_extra_length, 0)
     state = enter(state._replace(cache=cache), rows_F, limits_F)
-    rules = make_rules(shape.size, alpha)
+    rules, variables = make_rules(shape.size, alpha), {"params": params}
+    output_VD: Any = model.apply(variables, method="output_embedding")
 
     def step(live: Live, cache: Remembered) -> tuple[Array, Remembered]:
         past = (live.position_B, live.ancestors_BKT)
-        inputs = (live.ids_BK, *past, *cache)
-        stepped: Any = model.apply({"params": params}, *inputs, method="decode_step")
+        inputs = (live.ids_BK, *past, *cache, output_VD)
+        stepped: Any = model.apply(variables, *inputs, method="decode_step")
         logits_BKV, decoder = stepped
         return logits_BKV, Remembered(cache.memory, decoder)
 
@@ -149,6 +156,42 @@ def _remember(model: Transformer, params: Params, ids_FM: Array, lengths_F: Arra
     return memory
 
 
+class Lane:
+    """Rows under way, and the sentences in them."""
+
+    def __init__(self, state: SearchState, rows: int):
+        self.state = state
+        self.sentence_of = np.full(rows, NOBODY)
+        self.found: tuple[Array, SearchResult] | None = None  # on the device: live rows, results
+
+    def is_busy(self) -> bool:
+        """Whether a sentence is in it."""
+        return bool((self.sentence_of != NOBODY).any())
+
+    def enter(self, waiting: list[int], most: int) -> np.ndarray:
+        """Free rows, at most so many, that the next sentences take: int64 [rows]."""
+        rows = np.flatnonzero(self.sentence_of == NOBODY)[:most][: len(waiting)]
+        self.sentence_of[rows] = [waiting.pop() for _ in rows]
+        return rows
+
+    def until(self, waiting: bool, together: int) -> int:
+        """Live rows at which to stop stepping, for others to enter or as all is done."""
+        rows = len(self.sentence_of)
+        if not waiting:
+            return 0
+        return rows if (self.sentence_of == NOBODY).any() else rows - together  # first fill it
+
+    def read(self) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Waits for the device; (sentence, its hypotheses) of each whose search has ended."""
+        if self.found is None:
+            return
+        live, pool = jax.device_get(self.found)
+        self.found = None
+        for row in np.flatnonzero(~live & (self.sentence_of != NOBODY)):
+            yield int(self.sentence_of[row]), _hypotheses(pool, int(row))
+            self.sentence_of[row] = NOBODY
+
+
 class Translator:
     """A model, its parameters, settings of search and the mesh that it runs on."""
 
@@ -162,6 +205,7 @@ class Translator:
     ):
         self.model, self.params, self.decode = model, params, decode
         self.mesh, self.n_best = mesh, n_best
+        self._idle: dict[SearchShape, list[SearchState]] = {}  # rows for the next sentences
 
     def translate(self, sentences: Sequence[np.ndarray]) -> list[list[Hypothesis]]:
         """The n_best translations of each sentence, best first.
@@ -171,42 +215,68 @@ class Translator:
         """
         results: list[list[Hypothesis]] = [[] for _ in sentences]
         lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
-        decode, ways = self.decode, batch_ways(self.mesh)
-        for bucket in translation_buckets(
-            lengths, decode.tokens_per_batch, decode.max_length, ways
-        ):
+        tokens = max(1, self.decode.tokens_per_batch // LANES)
+        buckets = translation_buckets(
+            lengths, tokens, self.decode.max_length, batch_ways(self.mesh)
+        )
+        for bucket in buckets:
             for index, hypotheses in self._search(bucket, sentences):
                 results[index] = hypotheses
         return results
 
     def _search(
         self, bucket: Bucket, sentences: Sequence[np.ndarray]
-    ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Yields (sentence, its hypotheses) as searches end."""
+    ) -> list[tuple[int, list[Hypothesis]]]:
+        """(sentence, its hypotheses), in the order in which searches ended."""
         shape, waiting = self._shape(bucket), list(bucket.indices[::-1])
-        together = max(batch_ways(self.mesh), bucket.rows // ENTER_TOGETHER)
-        state = self._empty_rows(shape)
-        sentence_of = np.full(bucket.rows, -1)
-        while waiting or (sentence_of >= 0).any():
-            rows = np.flatnonzero(sentence_of < 0)[:together][: len(waiting)]
-            sentence_of[rows] = [waiting.pop() for _ in rows]
-            entering = self._entering(
-                [sentences[index] for index in sentence_of[rows]], rows, together, shape
-            )
-            state, live, pool = self._step(
-                shape, state, entering, self._until(sentence_of, together, len(waiting))
-            )
-            done = np.flatnonzero(~live & (sentence_of >= 0))
-            for row in done:
-                yield int(sentence_of[row]), _hypotheses(pool, int(row))
-            sentence_of[done] = -1
+        idle = self._idle.pop(shape, [])
+        wanted = min(LANES, -(-len(waiting) // bucket.rows))
+        states = [idle.pop() if idle else self._empty_rows(shape) for _ in range(wanted)]
+        lanes, lock = [Lane(state, bucket.rows) for state in states], threading.Lock()
+        for lane in lanes:  # here, so that one of them compiles
+            self._advance(lane, shape, waiting, sentences, lock)
 
-    @staticmethod
-    def _until(sentence_of: np.ndarray, together: int, waiting: int) -> int:
-        """Live rows at which stepping stops, for others to enter or as all is done."""
-        if waiting and (sentence_of < 0).any():
-            return len(sentence_of)  # all rows first
-        return max(0, len(sentence_of) - together) if waiting else 0
+        def finish(lane: Lane) -> list[tuple[int, list[Hypothesis]]]:
+            found = list(lane.read())
+            while waiting or lane.is_busy():
+                self._advance(lane, shape, waiting, sentences, lock)
+                found += lane.read()
+            return found
+
+        # Threads, as a CPU runs what one thread asks for in order.
+        with concurrent.futures.ThreadPoolExecutor(len(lanes)) as pool:
+            try:
+                found = [one for part in pool.map(finish, lanes) for one in part]
+            except BaseException:
+                waiting.clear()
+                raise
+        self._idle[shape] = [lane.state for lane in lanes] + idle
+        return found
+
+    def _advance(
+        self,
+        lane: Lane,
+        shape: SearchShape,
+        waiting: list[int],
+        sentences: Sequence[np.ndarray],
+        lock: threading.Lock,
+    ) -> None:
+        """Lets sentences in and sets the lane going; the device works while the host goes on."""
+        together = max(batch_ways(self.mesh), shape.rows // ENTER_TOGETHER)
+        with lock:
+            rows = lane.enter(waiting, together)
+        rows_F = np.full(together, shape.rows, np.int32)
+        rows_F[: len(rows)] = rows
+        inside = [sentences[index] for index in lane.sentence_of[rows]]
+        ids_FM, lengths_F = padded_sentences(inside, together, shape.src_length)
+        entering = Entering(*jax.device_put((ids_FM, lengths_F, rows_F), batch_sharding(self.mesh)))
+        alpha, until = self.decode.length_penalty, lane.until(bool(waiting), together)
+        numbers = jnp.float32(alpha), jnp.int32(until)
+        with placed(self.mesh, self.model.config):
+            lane.state, *found = search_rows(
+                self.model, self.mesh, shape, self.params, lane.state, entering, *numbers
+            )
+        lane.found = found[0], found[1]
 
     def _shape(self, bucket: Bucket) -> SearchShape:
         size = bucket.length + self.decode.max_extra_length
@@ -227,24 +297,6 @@ class Translator:
         state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like)
         nothing = np.full(like.log_probs_BK.shape, -np.inf, np.float32)
         return jax.device_put(state._replace(log_probs_BK=nothing), row_shardings(self.mesh, like))
-
-    def _entering(
-        self, sentences: Sequence[np.ndarray], rows: np.ndarray, together: int, shape: SearchShape
-    ) -> Entering:
-        rows_F = np.full(together, shape.rows, np.int32)
-        rows_F[: len(rows)] = rows
-        ids_FM, lengths_F = padded_sentences(sentences, together, shape.src_length)
-        return Entering(*jax.device_put((ids_FM, lengths_F, rows_F), batch_sharding(self.mesh)))
-
-    def _step(
-        self, shape: SearchShape, state: SearchState, entering: Entering, until: int
-    ) -> tuple[SearchState, np.ndarray, Any]:
-        alpha = jnp.float32(self.decode.length_penalty)
-        with placed(self.mesh, self.model.config):
-            state, live, pool = search_rows(
-                self.model, self.mesh, shape, self.params, state, entering, alpha, jnp.int32(until)
-            )
-        return state, *jax.device_get((live, pool))
 
 
 def _hypotheses(pool: Any, row: int) -> list[Hypothesis]:

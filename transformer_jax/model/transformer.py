@@ -33,11 +33,11 @@ def padded_vocabulary(size: int) -> int:
 
 
 def output_logits(x_BLD: Array, table_VD: Array, dtype: str) -> Array:
-    """x E^T, float32 `[batch, length, padded vocabulary]`; the padding's entries mean nothing.
+    """x E^T, float32 `[batch, length, vocabulary]`; entries of its padding mean nothing.
 
     Args:
       x_BLD: the decoder's output; any number of axes may stand before the features.
-      table_VD: the output embedding `[padded vocabulary, d_model]`.
+      table_VD: the output embedding `[vocabulary, d_model]`.
       dtype: of the product's operands.
 
     Source: Vaswani et al. 2017, section 3.4.
@@ -240,8 +240,8 @@ class Transformer(nn.Module):
     def logits(self, x_BLD: Array) -> Array:
         """float32 `[batch, length, padded vocabulary]`; the padding's entries are -1e9."""
         logits_BLV = output_logits(x_BLD, self._output_table(), self.config.dtype)
-        # Written over the last few, where they stand; a choice of all would copy them.
-        return logits_BLV.at[..., self.vocabulary_size :].set(PAD_LOGIT)
+        real_V = jnp.arange(logits_BLV.shape[-1]) < self.vocabulary_size
+        return jnp.where(real_V, logits_BLV, PAD_LOGIT)
 
     def _output_table(self) -> Array:
         return (self.embedding if self.config.tie_embeddings else self.output).table
@@ -288,6 +288,10 @@ class Transformer(nn.Module):
         keys_values = tuple(layer.memory(encoded_BMD) for layer in self.decoder)
         return Memory(keys_values, (src_segments_BM != 0)[:, None, :, None])
 
+    def output_embedding(self) -> Array:
+        """What `decode_step` makes logits with, the same at every step: `[vocabulary, d_model]`."""
+        return self._output_table()[: self.vocabulary_size].astype(self.config.dtype)
+
     def decode_step(
         self,
         ids_BK: Array,
@@ -295,8 +299,9 @@ class Transformer(nn.Module):
         ancestors_BKT: Array,
         memory: Memory,
         cache: Cache,
+        output_VD: Array,
     ) -> tuple[Array, Cache]:
-        """Logits of the next subword, float32 `[batch, beams, padded vocabulary]`; the new cache.
+        """Logits of the next subword, float32 `[batch, beams, vocabulary]`, and the new cache.
 
         Args:
           ids_BK: the newest subword of each hypothesis `[batch, beams]`; BOS at position 0.
@@ -305,6 +310,7 @@ class Transformer(nn.Module):
             subword of a position stands, the newest included; beyond that anything.
           memory: of the source sentences.
           cache: keys and values of the positions before.
+          output_VD: what `output_embedding` gives.
         """
         vectors_BD = self.tgt_positions(position_B, ancestors_BKT.shape[2])
         vectors = vectors_BD if isinstance(vectors_BD, float) else vectors_BD[:, None]
@@ -315,4 +321,4 @@ class Transformer(nn.Module):
             x_BKD, new = layer.step(x_BKD, keys_values, old, memory.mask_B1M1, *past)
             written.append(new)
         x_BKD = self.decoder_norm(x_BKD) if self.config.norm == "pre" else x_BKD
-        return self.logits(x_BKD), tuple(written)
+        return output_logits(x_BKD, output_VD, self.config.dtype), tuple(written)

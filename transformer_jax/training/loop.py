@@ -19,7 +19,6 @@ from transformer_jax.config_checks import check
 from transformer_jax.decoding.translate import LineTranslator
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import Interrupted, RunError
-from transformer_jax.evaluation.bleu import score
 from transformer_jax.reporting.metrics import (
     FILE,
     Reports,
@@ -226,6 +225,8 @@ def _make_bleu(
     config: Config, data: TrainingData, program: Program, stop: StopRequest
 ) -> Callable[[Params], float | None]:
     """Parameters to the validation split's sacreBLEU, by greedy search; None when told to stop."""
+    from transformer_jax.evaluation.bleu import score  # takes 0.3 s, and few runs ask for it
+
     pairs, mesh = data.corpus.split("valid"), decoding_mesh(config.mesh)
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
     greedy = dataclasses.replace(config.decode, beam_size=1)

@@ -1,5 +1,6 @@
 """What training carries from one step to the next."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +9,7 @@ import optax
 from jax import Array
 
 from transformer_jax.config import Config
+from transformer_jax.model.layers import DecoderLayer, EncoderLayer
 from transformer_jax.model.transformer import Transformer
 
 Params = Any  # a pytree of float32 arrays
@@ -44,9 +46,28 @@ class TrainState(NamedTuple):
 
 
 def init_params(model: Transformer, key: Array) -> Params:
-    """The model's initial parameters, a pure function of the key."""
-    ids = jnp.ones((1, 2), jnp.int32)  # shapes of parameters do not depend on the batch's
-    return model.init(key, ids, ids, ids, ids, ids, ids)["params"]
+    """The model's initial parameters, a pure function of the key.
+
+    All layers of a stack are drawn together: to compile a draw for each takes seconds.
+    """
+    config, (other_key, *stack_keys) = model.config, jax.random.split(key, 3)
+    # Shapes of parameters do not depend on the batch's.
+    ids, x, mask = jnp.ones((1, 2), jnp.int32), jnp.ones((1, 2, config.d_model)), jnp.ones((2, 2))
+    without_layers = model.clone(config=dataclasses.replace(config, num_layers=0))
+    params: Params = without_layers.init(other_key, *(ids,) * 6)["params"]
+
+    def encoder_layer(key: Array) -> Params:
+        return EncoderLayer(config).init(key, x, mask, None)["params"]
+
+    def decoder_layer(key: Array) -> Params:
+        return DecoderLayer(config).init(key, x, x, mask, mask, None)["params"]
+
+    layers = {"encoder": encoder_layer, "decoder": decoder_layer}
+    for (name, init_layer), stack_key in zip(layers.items(), stack_keys, strict=True):
+        stack = jax.vmap(init_layer)(jax.random.split(stack_key, config.num_layers))
+        for n in range(config.num_layers):
+            params[f"{name}_{n}"] = jax.tree.map(lambda x, n=n: x[n], stack)
+    return params
 
 
 def init_state(

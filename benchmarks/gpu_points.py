@@ -1,0 +1,244 @@
+"""The processes of gpu_speed.py that run this package: `gpu_points.py TASK JOB.json SECONDS`.
+
+Each prints its figures as one line of JSON, and dies after so many seconds.
+"""
+
+import dataclasses
+import functools
+import json
+import re
+import signal
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.growth_points import random_params, without_end
+from transformer_jax.config import Config, MeshConfig, from_config_dict
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.model.transformer import Transformer
+from transformer_jax.text.batches import Batch, packed_batch, rows_per_batch, translation_buckets
+from transformer_jax.text.encoded import ARRAYS, EncodedPairs
+from transformer_jax.text.packing import plan_rows
+from transformer_jax.training.cost import device_peak, training_flops
+from transformer_jax.training.program import BatchShape, Program, compile_program
+from transformer_jax.training.sharding import make_mesh, own_rows, put_rows
+from transformer_jax.training.state import init_params
+
+Job = dict[str, Any]  # gpu_speed.py's `write_job` says what is in it
+Figures = dict[str, Any]
+PRODUCTS = 20  # between two looks at the clock
+SEARCHES = 3
+PROFILED_STEPS = 5
+
+
+def measure(task: str, job: Job) -> Figures:
+    """The figures of one task."""
+    kind, *rest = task.split()
+    figures = {"matrix": matrix_rate, "train": train, "search": search, "profile": profile}
+    device = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
+    return figures[kind](job, *rest) | device
+
+
+def blocks(run: Callable[[], Any], count: int) -> list[float]:
+    """Seconds of each call, to the end of what it returns."""
+    seconds = []
+    for _ in range(count):
+        started = time.perf_counter()
+        jax.block_until_ready(run())
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+def peak_gib() -> float | None:
+    """Of the device's memory, if the device keeps count."""
+    stats = jax.devices()[0].memory_stats() or {}
+    return stats["peak_bytes_in_use"] / 2**30 if "peak_bytes_in_use" in stats else None
+
+
+def matrix_rate(job: Job) -> Figures:
+    """Of products of random matrices, bfloat16: zeros would draw less power and run faster."""
+    size = job["matrix"]
+    left, right = jax.random.normal(jax.random.key(0), (2, size, size), jnp.bfloat16)
+    multiply = jax.jit(jnp.matmul)
+
+    def run() -> Any:
+        return [multiply(left, right) for _ in range(PRODUCTS)][-1]
+
+    blocks(run, 2)
+    seconds = statistics.median(blocks(run, 2 * job["blocks"]))
+    rate = 2 * size**3 * PRODUCTS / seconds
+    return {"size": size, "flops_per_s": rate, "peak_flops_per_s": device_peak("bfloat16")}
+
+
+def packed(job: Job, config: Config) -> tuple[list[Batch], float]:
+    """All whole batches of the made-up pairs, on the host, and the FLOPs of their real pairs."""
+    pairs = EncodedPairs(*(np.load(Path(job["folder"]) / f"{name}.npy") for name in ARRAYS))
+    src, tgt, length = pairs.src_lengths(), pairs.tgt_lengths(), config.train.row_length
+    plan = plan_rows(src, tgt, length, length, config.seed)
+    shape = (length, plan.tgt_fill, config.train.rows_multiple)
+    rows = rows_per_batch(config.train.tokens_per_batch, *shape)
+    numbers = np.arange(len(plan) // rows * rows).reshape(-1, rows)
+    used = plan.pair_order[: plan.row_starts[numbers.size]]
+    flops: Any = training_flops(config.model, job["vocabulary_size"], src[used], tgt[used])
+    return [packed_batch(pairs, plan, those) for those in numbers], float(flops.sum())
+
+
+def compiled(job: Job, config: Config, host: Batch) -> tuple[Program, Callable[[Batch], Batch]]:
+    """The program of these batches, and what puts one on the device."""
+    mesh, rows = make_mesh(MeshConfig(), jax.devices()[:1]), len(host.src_ids)
+    shape = BatchShape(rows, host.src_ids.shape[1], host.tgt_ids.shape[1])
+    program = compile_program(config, mesh, job["vocabulary_size"], shape)
+    return program, functools.partial(put_rows, mesh, rows, own_rows(mesh, rows))
+
+
+def train(job: Job, size: str) -> Figures:
+    """Whole steps over batches that lie on the device."""
+    config = from_config_dict(job["configs"][size])
+    host, flops = packed(job, config)
+    started = time.perf_counter()
+    program, put = compiled(job, config, host[0])
+    compile_s, state = time.perf_counter() - started, program.init(config)
+    batches = [put(batch) for batch in host]
+
+    def run() -> Any:
+        nonlocal state
+        for batch in batches:
+            state = program.train_step(state, batch)
+        return state.step
+
+    blocks(run, 1)
+    seconds = blocks(run, job["blocks"])
+    window, second = jax.device_get(state.window), statistics.median(seconds)
+    tgt = sum(np.count_nonzero(batch.tgt_segments) for batch in host)
+    real = tgt + sum(np.count_nonzero(batch.src_segments) for batch in host)
+    return {
+        "target_tokens_per_s": tgt / second,
+        "target_tokens_per_step": tgt / len(host),
+        "flops_per_target_token": flops / tgt,
+        "ms_per_step": 1e3 * second / len(host),
+        "ms_of_each_pass": [1e3 * s / len(host) for s in seconds],
+        "padding": 1 - real / sum(b.src_ids.size + b.tgt_ids.size for b in host),
+        "peak_gib": peak_gib(),
+        "compile_s": compile_s,
+        "nats_per_token": float(window.nats / window.tgt_tokens),
+        "skipped": int(state.skipped),
+        "parameters": sum(x.size for x in jax.tree.leaves(state.params)),
+        "rows": list(host[0].tgt_ids.shape),
+    }
+
+
+def search(job: Job, tokens: str) -> Figures:
+    """Of the base model: "beam" and "greedy", each through Translator.translate."""
+    config, size = from_config_dict(job["configs"]["base"]), job["search_vocabulary_size"]
+    model, mesh = Transformer(config.model, size), make_mesh(MeshConfig(), jax.devices()[:1])
+    shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+    params = jax.device_put(without_end(random_params(shapes), config.model.num_layers))
+    kept = np.load(Path(job["folder"]) / "sentences.npz")
+    longest = config.decode.max_length
+    sentences = [ids[-longest:] for ids in np.split(kept["ids"], kept["offsets"][1:-1])]
+    lengths, given = np.array([len(ids) for ids in sentences]), int(tokens)
+    figures: Figures = {"sentences": len(sentences), "source_subwords": int(lengths.sum())}
+    for mode, beam in (("beam", config.decode.beam_size), ("greedy", 1)):
+        options = {"beam_size": beam, "tokens_per_batch": given, "max_extra_length": 0}
+        decode = dataclasses.replace(config.decode, **options)
+        translate = Translator(model, params, decode, mesh).translate
+        groups = [
+            [sentences[i] for i in bucket.indices]
+            for bucket in translation_buckets(lengths, given, decode.max_length)
+        ]
+        figures[mode] = {"beam": beam} | timed_search(translate, groups, sentences)
+    return figures | {"peak_gib": peak_gib()}
+
+
+def timed_search(translate: Any, groups: list[list], sentences: list[np.ndarray]) -> Figures:
+    """Of whole passes, after one that compiles what each group needs, all at once."""
+    started, found = time.perf_counter(), []
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(translate, groups))
+    compile_s = time.perf_counter() - started
+
+    def run() -> None:
+        nonlocal found
+        found = translate(sentences)
+
+    second = statistics.median(blocks(run, SEARCHES))
+    output = sum(len(best[0].ids) for best in found if best)
+    speeds = {"tokens_per_s": output / second, "sentences_per_s": len(sentences) / second}
+    return speeds | {"output_tokens": output, "compile_s": compile_s}
+
+
+# A step's kernels -----------------------------------------------------------------------------
+
+
+def profile(job: Job, size: str) -> Figures:
+    """Traces steps; milliseconds a step of each kernel, and of what operation it is."""
+    config = from_config_dict(job["configs"][size])
+    host, _ = packed(job, config)
+    program, put = compiled(job, config, host[0])
+    step: Any = program.train_step
+    state, batch = program.init(config), put(host[0])
+    for _ in range(3):
+        state = step(state, batch)
+    jax.block_until_ready(state.step)
+    with jax.profiler.trace(job["profile"]):
+        started = time.perf_counter()
+        for _ in range(PROFILED_STEPS):
+            state = step(state, batch)
+        jax.block_until_ready(state.step)
+        wall = time.perf_counter() - started
+    names = operation_names(step.as_text())
+    times, calls = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for name, operation, nanoseconds in kernels(Path(job["profile"])):
+        # Layers and instructions of a kind count together.
+        where = re.sub(r"coder_\d+", "coder_*", names.get(operation, ""))
+        kernel = (re.sub(r"([._]\d+)+$", "", name), where)
+        times[kernel] += nanoseconds
+        calls[kernel] += 1
+    rows = [
+        [*kernel, ns / 1e6 / PROFILED_STEPS, calls[kernel] / PROFILED_STEPS]
+        for kernel, ns in times.most_common()
+    ]
+    total = sum(times.values()) / 1e6 / PROFILED_STEPS
+    return {"kernels": rows, "kernel_ms": total, "wall_ms": wall * 1e3 / PROFILED_STEPS}
+
+
+def operation_names(text: str) -> dict[str, str]:
+    """Of a compiled program's instructions: where in the model they come from."""
+    found = re.findall(r'^\s*(?:ROOT )?%?([\w.-]+) = .*op_name="([^"]*)"', text, re.MULTILINE)
+    return {name: re.sub(r"^jit\(\w+\)/", "", operation) for name, operation in found}
+
+
+def kernels(folder: Path) -> Iterator[tuple[str, str, float]]:
+    """(kernel, HLO instruction, nanoseconds) of the folder's newest trace; on a CPU, of XLA's."""
+    traces = sorted(folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
+    planes = list(jax.profiler.ProfileData.from_file(str(traces[-1])).planes)
+    devices = [plane for plane in planes if plane.name.startswith("/device:GPU")]
+    for plane in devices or planes:
+        for line in plane.lines:
+            # A GPU's other lines hold the same times again, by module and by step.
+            if devices and not line.name.startswith("Stream"):
+                continue
+            for event in line.events:
+                operation = dict(event.stats).get("hlo_op")
+                if devices or operation:
+                    yield event.name, str(operation or ""), event.duration_ns
+
+
+def main() -> None:
+    """Prints the figures of one task."""
+    task, job, seconds = sys.argv[1:]
+    signal.alarm(int(seconds))  # ends the process even while it compiles
+    print(json.dumps(measure(task, json.loads(Path(job).read_text()))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,367 @@
+"""Speed on one GPU: matrix products, training, PyTorch's peers, search, and a step's kernels.
+
+    python -m benchmarks.gpu_speed --out=gpu.json --profile=FOLDER
+    python -m benchmarks.gpu_speed --parts=train,torch --sizes=base --turns=3
+    python -m benchmarks.gpu_speed --src=newstest2014.en --vocabulary=vocabulary.model
+
+Everything runs in a process of its own (gpu_points.py, peers/torch_gpu.py) that has the GPU to
+itself, in the order of `tasks`, turn by turn. What fails or runs out of its time is a line in its
+table, and the others go on; after --minutes nothing more is started or left running. Figures go to
+standard error as they come, Markdown to standard output at the end.
+
+- Training: configs/wmt14.py in bfloat16 on packed rows of 256 + 256 places. Sentences are as long
+  as those of WMT (log-normal, mean 28), ids are Zipf's, batches are made beforehand and lie on the
+  device: input_speed.py measures how fast they are made. FLOPs are counted of real pairs, without
+  padding. A time is the median of `BLOCKS` passes over --steps batches, after one to warm up.
+- PyTorch: peers/torch_gpu.py, the same sentences in batches of like lengths.
+- Search: random weights that never end before the limit, which is the source's length. Without
+  --src, sentences are as many and as long as those of newstest2014.
+- A profile's kernels name their HLO only without CUDA graphs, so that process has none of them.
+
+Needs of this package's requirements: absl-py, flax, jax (CUDA), numpy, optax, orbax-checkpoint,
+ml-collections, sentencepiece and grain with array-record; no tensorflow-datasets. The peers need
+torch and transformers.
+"""
+
+import datetime
+import importlib.util
+import json
+import os
+import re
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.turns import markdown, ratio_text, run_once
+from transformer_jax.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.config import to_dict
+from transformer_jax.config_files import load_config
+from transformer_jax.errors import UserError
+from transformer_jax.text.vocabulary import EOS, UNK, load_vocabulary
+
+Figures = dict[str, Any]  # what one prints; "error" alone, where it failed
+Results = dict[str, list[Figures]]  # task -> a turn each
+
+ROOT = Path(__file__).parents[1]
+PEERS = ROOT / "benchmarks" / "peers" / "torch_gpu.py"
+PARTS = ("matrix", "train", "torch", "search", "profile")
+SIZES = ("base", "big")
+BLOCKS = 5  # timed passes; their median is the time
+MATRIX = 8_192
+SENTENCES, MEAN_SUBWORDS = 3_003, 32  # of newstest2014; EOS counted
+TASK_SECONDS = 170  # at most: a compilation that hangs must not cost the others their turn
+NO_CUDA_GRAPHS = "--xla_gpu_enable_command_buffer="
+KERNELS_SHOWN = 25
+TINY = {
+    "model.num_layers": 1,
+    "model.d_model": 32,
+    "model.num_heads": 2,
+    "model.d_ff": 64,
+    "data.max_length": 64,
+    "train.row_length": 64,
+    "train.rows_multiple": 2,
+    "decode.max_length": 32,
+}
+ENGINES = {"train": "transformer_jax", "torch": "torch.nn.Transformer"}
+TRAINING = {  # column -> figure, form
+    "ms a step": ("ms_per_step", "{:.1f}"),
+    "padding": ("padding", "{:.1%}"),
+    "peak GiB": ("peak_gib", "{:.1f}"),
+    "compile s": ("compile_s", "{:.0f}"),
+    "target tokens a step": ("target_tokens_per_step", "{:,.0f}"),
+    "nats a token": ("nats_per_token", "{:.2f}"),
+}
+SEARCH = {
+    "output tokens/s": ("tokens_per_s", "{:,.0f}"),
+    "sentences/s": ("sentences_per_s", "{:,.1f}"),
+    "output tokens": ("output_tokens", "{:,.0f}"),
+    "first pass, s": ("compile_s", "{:.1f}"),
+}
+FLAGS = [
+    Flag("parts", str, "NAMES", "of " + ",".join(PARTS), default="matrix,train,torch,search"),
+    Flag("sizes", str, "NAMES", "of base,big", default="base,big"),
+    Flag("tokens", int, "N", "target tokens a step", default=25_000),
+    Flag("steps", int, "N", "batches of a pass, each another one", default=30),
+    Flag("turns", int, "N", "processes of each contender", default=1),
+    Flag("src", str, "FILE", "sentences to translate; none: made-up ones"),
+    Flag("vocabulary", str, "FILE", "of --src, a .model file"),
+    Flag("decode_tokens", str, "NUMBERS", "decode.tokens_per_batch", default="65536,16384,4096"),
+    Flag("torch", str, "NAMES", "of compiled,layers,eager", default="compiled,layers,eager"),
+    Flag("marian_rows", int, "N", "sentences that transformers searches together", default=512),
+    Flag("profile", str, "FOLDER", "writes a trace of base there; adds the part `profile`"),
+    Flag("minutes", float, "N", "after which nothing more is started", default=9.0),
+    Flag("out", str, "FILE", "all figures as JSON"),
+    Flag("tiny", bool, "", "a tiny model and few tokens: whether it works, no figures"),
+]
+
+# What is measured, and on what ----------------------------------------------------------------
+
+
+def tasks(values: dict[str, Any]) -> list[str]:
+    """Names of the processes of a turn, what matters most first."""
+    sizes = values["sizes"].split(",")
+    parts = {*values["parts"].split(","), *(["profile"] if values["profile"] else [])}
+    first, *rest = [f"search {tokens}" for tokens in values["decode_tokens"].split(",")]
+    order = ["matrix", *(f"train {size}" for size in sizes)]
+    how, *others = values["torch"].split(",")
+    order += [f"torch {size} {how}" for size in sizes]
+    order += [first, "search marian", f"profile {sizes[0]}", *rest]
+    order += [f"torch {size} {other}" for other in others for size in sizes]
+    if unknown := [*(parts - {*PARTS}), *({*sizes} - {*SIZES})]:
+        raise UserError(f"{unknown[0]}: --parts are of {','.join(PARTS)}, --sizes of base,big.")
+    if "profile" in parts and not values["profile"]:
+        raise UserError("--parts=profile needs --profile=FOLDER.")
+    if values["src"] and not values["vocabulary"]:
+        raise UserError("--src needs --vocabulary=FILE.model.")
+    return [task for task in order if task.split()[0] in parts]
+
+
+def write_job(folder: Path, values: dict[str, Any]) -> Path:
+    """Made-up pairs, the sentences to translate and the configs, for every process the same."""
+    tokens = min(values["tokens"], 400) if values["tiny"] else values["tokens"]
+    fixed = {"model.dtype": "bfloat16", "train.tokens_per_batch": tokens}
+    overrides = fixed | (TINY if values["tiny"] else {}) | values["overrides"]
+    specs = {size: f"{ROOT / 'configs' / 'wmt14.py'}:{size}" for size in SIZES}
+    configs = {size: load_config(spec, overrides) for size, spec in specs.items()}
+    vocabulary_size = 256 if values["tiny"] else 37_000
+    steps = min(values["steps"], 2) if values["tiny"] else values["steps"]
+    longest = configs["base"].data.max_length
+    write_pairs(folder, (steps + 1) * tokens, longest, vocabulary_size)
+    sentences = write_sentences(folder, values, 12 if values["tiny"] else SENTENCES)
+    job = {
+        "folder": str(folder),
+        "configs": {size: to_dict(config) for size, config in configs.items()},
+        "vocabulary_size": vocabulary_size,
+        "search_vocabulary_size": sentences or vocabulary_size,
+        "matrix": 256 if values["tiny"] else MATRIX,
+        "blocks": 2 if values["tiny"] else BLOCKS,
+        "marian_rows": values["marian_rows"],
+        "profile": values["profile"],
+    }
+    path = folder / "job.json"
+    path.write_text(json.dumps(job))
+    return path
+
+
+def write_pairs(folder: Path, tgt_tokens: int, longest: int, vocabulary_size: int) -> None:
+    """As many pairs as have so many target tokens, as `encode_corpus` would write them."""
+    draw = np.random.default_rng(0)
+    src = draw.lognormal(np.log(28) - 0.18, 0.6, tgt_tokens // 4)
+    both = src, src * draw.lognormal(0, 0.25, len(src))
+    src, tgt = (np.clip(side.round(), 2, longest).astype(np.int64) for side in both)
+    pairs = int(np.searchsorted(np.cumsum(tgt), tgt_tokens))
+    for side, lengths in (("src", src[:pairs]), ("tgt", tgt[:pairs])):
+        ids, offsets = random_sentences(draw, lengths, vocabulary_size)
+        np.save(folder / f"{side}_ids.npy", ids)
+        np.save(folder / f"{side}_offsets.npy", offsets)
+
+
+def random_sentences(
+    draw: np.random.Generator, lengths: np.ndarray, vocabulary_size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(ids, offsets) of sentences of these lengths, each ending in EOS.
+
+    As in text, the k-th most frequent id has a share of about 1/k: a frequent one is where many
+    threads add to one row of the embedding's gradient.
+    """
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    ranks = np.exp(draw.random(offsets[-1]) * np.log(vocabulary_size - UNK)).astype(np.int32)
+    ids = np.minimum(UNK + ranks, vocabulary_size - 1)
+    ids[offsets[1:] - 1] = EOS
+    return ids.astype(np.int32), offsets
+
+
+def write_sentences(folder: Path, values: dict[str, Any], count: int) -> int | None:
+    """What is translated, sentences.npz. Returns the size of --vocabulary."""
+    draw, size = np.random.default_rng(1), None
+    if values["src"]:
+        vocabulary = load_vocabulary(values["vocabulary"])
+        lines = Path(values["src"]).read_text(encoding="utf-8").splitlines()
+        found = [ids for ids in vocabulary.encode_lines(lines) if len(ids)]
+        ids, size = np.concatenate([np.append(line, EOS) for line in found]), vocabulary.size
+        offsets = np.concatenate([[0], np.cumsum([len(line) + 1 for line in found])])
+    else:
+        lengths = draw.lognormal(np.log(MEAN_SUBWORDS) - 0.125, 0.5, count).round()
+        limits = (2, 24, 256) if values["tiny"] else (2, 200, 37_000)
+        ids, offsets = random_sentences(draw, np.clip(lengths, *limits[:2]).astype(int), limits[2])
+    np.savez(folder / "sentences.npz", ids=ids.astype(np.int32), offsets=offsets)
+    return size
+
+
+# All of them ----------------------------------------------------------------------------------
+
+
+def command(task: str, job: Path, seconds: int) -> list[str]:
+    """Of the task's process."""
+    if task.startswith("torch") or task == "search marian":
+        return [sys.executable, str(PEERS), task, str(job), str(seconds)]
+    return [sys.executable, "-m", "benchmarks.gpu_points", task, str(job), str(seconds)]
+
+
+def environment(task: str, folder: Path) -> dict[str, str]:
+    """Variables of the task's process; XLA_FLAGS of this one stand."""
+    flags = [os.environ.get("XLA_FLAGS", ""), *([NO_CUDA_GRAPHS] if "profile" in task else [])]
+    return {
+        "XLA_FLAGS": " ".join(flags).strip(),
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),  # of turns after the first
+        "JAX_TRACEBACK_FILTERING": "off",  # so that an error's last line is what went wrong
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(":"),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def attempt(task: str, job: Path, seconds: float) -> Figures:
+    """The task's figures, or why there are none."""
+    needs = ["torch"] * task.startswith("torch") + ["torch", "transformers"] * ("marian" in task)
+    if missing := [name for name in needs if not importlib.util.find_spec(name)]:
+        return {"error": f"not installed: {missing[0]}"}
+    if seconds < 15:
+        return {"error": "not started: --minutes were over"}
+    limit = int(min(seconds, TASK_SECONDS))
+    try:
+        return run_once(command(task, job, limit), environment(task, job.parent))
+    except (RuntimeError, ValueError) as error:
+        print(error, file=sys.stderr, flush=True)
+        return {"error": reason(str(error), limit)}
+
+
+def reason(text: str, limit: int) -> str:
+    """Of a failure, in a line: the last that names an error."""
+    if f"status -{int(signal.SIGALRM)}\n" in text:
+        return f"took over {limit} s"
+    lines = [line for line in text.splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exhausted)\b", line)]
+    return (named or lines)[-1].replace("|", "/")[:160]
+
+
+def good(turns: list[Figures]) -> list[Figures]:
+    """Those that did not fail."""
+    return [turn for turn in turns if "error" not in turn]
+
+
+def middle(turns: list[Figures], key: str) -> float | None:
+    """Median over the turns that have the figure."""
+    values = [turn[key] for turn in turns if turn.get(key) is not None]
+    return statistics.median(values) if values else None
+
+
+def shown(value: float | None, form: str) -> str:
+    """The value in this form; nothing for none."""
+    return "" if value is None else form.format(value)
+
+
+def training_table(results: Results) -> str:
+    """Ours and PyTorch's, by size."""
+    matrix, rows = results.get("matrix", []), []
+    bounds = [middle(matrix, key) for key in ("flops_per_s", "peak_flops_per_s")]
+    found = [task for task in results if task.split()[0] in ("train", "torch")]
+    for task in sorted(found, key=lambda task: task.split()[1]):
+        kind, size, *how = task.split()
+        name = f"{size}: " + " ".join([ENGINES[kind], *how])
+        turns, ours = results[task], results.get(f"train {size}", [])
+        if not good(turns):
+            rows.append([name, turns[0]["error"], *[""] * (len(TRAINING) + 3)])
+            continue
+        pairs = [pair for pair in zip(ours, turns, strict=False) if len(good([*pair])) == 2]
+        rates = [a["target_tokens_per_s"] / b["target_tokens_per_s"] for a, b in pairs]
+        flops = middle(ours, "flops_per_target_token")
+        done = flops and flops * (middle(turns, "target_tokens_per_s") or 0)
+        rows.append(
+            [
+                name,
+                shown(middle(turns, "target_tokens_per_s"), "{:,.0f}"),
+                ratio_text(rates) if rates and kind == "torch" else "",
+                *(shown(done / bound if done and bound else None, "{:.1%}") for bound in bounds),
+                *(shown(middle(turns, key), form) for key, form in TRAINING.values()),
+            ]
+        )
+    head = ["contender", "target tokens/s", "ours / it", "MFU, measured", "MFU, vendor's"]
+    return markdown([*head, *TRAINING], rows)
+
+
+def search_table(results: Results) -> str:
+    """Beam and greedy, by batch."""
+    rows = []
+    for task in (task for task in results if task.startswith("search")):
+        name = task.replace("search marian", "MarianMT").replace("search", "transformer_jax,")
+        if not good(results[task]):
+            rows.append([name, "", results[task][0]["error"], "", "", "", ""])
+        for mode in ("beam", "greedy") if good(results[task]) else ():
+            turns = [turn[mode] for turn in good(results[task])]
+            figures = [shown(middle(turns, key), form) for key, form in SEARCH.values()]
+            memory = shown(middle(good(results[task]), "peak_gib"), "{:.1f}")
+            rows.append([name, mode, *figures, memory])
+    head = ["engine, subwords or rows a batch", "search", *SEARCH, "peak GiB"]
+    return markdown(head, rows)
+
+
+def profile_table(turns: list[Figures]) -> str:
+    """The kernels that take the most time."""
+    if not good(turns):
+        return f"profile: {turns[0]['error']}"
+    figures = good(turns)[0]
+    total = figures["kernel_ms"]
+    rows = [
+        [name[:60], f"{ms:.3f}", f"{ms / total:.1%}", f"{calls:.0f}", operation[-90:]]
+        for name, operation, ms, calls in figures["kernels"][:KERNELS_SHOWN]
+    ]
+    said = f"Kernels {total:.2f} ms a step, {figures['wall_ms']:.2f} ms of wall without CUDA graphs"
+    return f"{said}\n\n" + markdown(["kernel", "ms a step", "share", "calls", "of"], rows)
+
+
+def report(results: Results) -> str:
+    """Heading and tables of what there is."""
+    done = [turn for turns in results.values() for turn in good(turns)]
+    versions = {
+        f"{name} {turn[name]}" for turn in done for name in ("jax", "torch") if name in turn
+    }
+    devices = sorted({turn["device"] for turn in done if "device" in turn})
+    lines = [", ".join([*devices, *sorted(versions), str(datetime.date.today()), "bfloat16"])]
+    for turn in results.get("matrix", []):
+        rate, peak = turn.get("flops_per_s"), turn.get("peak_flops_per_s")
+        text = f"{shown(rate and rate / 1e12, '{:,.1f}')} TFLOP/s, vendor's peak "
+        text += shown(peak and peak / 1e12, "{:,.0f}") or "not known"
+        lines.append(f"matrix products of {turn.get('size')}: {turn.get('error', text)}")
+    names = {task.split()[0] for task in results}
+    if names & {"train", "torch"}:
+        lines.append(training_table(results))
+    if "search" in names:
+        lines.append(search_table(results))
+    lines += [profile_table(turns) for task, turns in results.items() if "profile" in task]
+    return "\n\n".join(lines)
+
+
+def main() -> None:
+    """All tasks by turns, or one of them."""
+    values = parse_experiment("gpu_speed", __doc__ or "", FLAGS)
+    end, results = time.monotonic() + 60 * values["minutes"], Results()
+    order = tasks(values)
+    with tempfile.TemporaryDirectory() as folder:
+        job = write_job(Path(folder), values)
+        queue = order * values["turns"]
+        while queue:
+            task, started = queue.pop(0), time.monotonic()
+            figures = attempt(task, job, end - started)
+            results.setdefault(task, []).append(figures)
+            same = [other for other in queue if other.split()[:2] == task.split()[:2]]
+            if "error" in figures and task.startswith("torch") and same:
+                queue.remove(same[0])  # what does not compile is measured another way at once
+                queue.insert(0, same[0])
+            brief = {key: value for key, value in figures.items() if key != "kernels"}
+            took = time.monotonic() - started
+            print(f"{task}, {took:.0f} s: {brief}", file=sys.stderr, flush=True)
+            if values["out"]:
+                tree = {"arguments": sys.argv[1:], "results": results, "report": report(results)}
+                Path(values["out"]).write_text(json.dumps(tree, indent=1))
+    print(report(results))
+
+
+if __name__ == "__main__":
+    set_up_logs()
+    sys.exit(exit_status(main))

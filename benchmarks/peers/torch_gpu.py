@@ -1,0 +1,252 @@
+"""PyTorch's peers on a GPU, as a process of gpu_speed.py: `torch_gpu.py TASK JOB.json SECONDS`.
+
+    "torch base compiled", "torch big eager": torch.nn.Transformer trains, under autocast; compiled
+        whole, or layer by layer ("layers": a fraction of the time to compile), or not at all
+    "search marian": MarianMT of transformers searches, in bfloat16
+
+torch.nn.Transformer is that of torch_training.py: scaled_dot_product_attention, fused Adam, float32
+parameters and bfloat16 products, logits of real positions alone. Batches hold sentences of like
+lengths and lie on the device beforehand, as ours do. They have many shapes, so what is compiled is
+compiled for any (dynamic=True), and all of them have a mask of the source: one program, not two.
+Needs torch, transformers for the search, and nothing of this package.
+"""
+
+import functools
+import json
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_training import (
+    PAD,
+    Batch,
+    TorchTransformer,
+    bucketed,
+    collate,
+    learning_rate,
+    load_pairs,
+    losses,
+)
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+EOS, BOS = 1, 2
+SEARCHES = 3
+
+Figures = dict[str, Any]
+
+
+def blocks(run: Callable[[], Any], count: int) -> list[float]:
+    """Seconds of each call, to the end of what it started."""
+    seconds = []
+    for _ in range(count):
+        started = time.perf_counter()
+        run()
+        if DEVICE.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+def peak_gib() -> float | None:
+    """Of the device's memory, what tensors held."""
+    return torch.cuda.max_memory_allocated() / 2**30 if DEVICE.type == "cuda" else None
+
+
+def device_batches(job: dict[str, Any], config: dict[str, Any]) -> list[Batch]:
+    """All batches of the made-up pairs, on the device."""
+    pairs, train = load_pairs(Path(job["folder"])), config["train"]
+    found = []
+    for rows in bucketed(pairs, train["tokens_per_batch"], config["data"]["max_length"], 0):
+        batch = collate(pairs, rows)
+        padding = torch.zeros(batch.src.shape, dtype=torch.bool)
+        padding = padding if batch.src_padding is None else batch.src_padding
+        # Places, not booleans: their number is known, so nothing waits for the device.
+        real: Any = tuple(part.to(DEVICE) for part in batch.real.nonzero(as_tuple=True))
+        tensors = (part.to(DEVICE) for part in (batch.src, padding, batch.tgt_input))
+        found.append(Batch(*tensors, real, batch.labels.to(DEVICE), batch.src_tokens))
+    # A first batch with equal lengths would be compiled for equal lengths.
+    return sorted(found, key=lambda batch: batch.src.shape[1] == batch.tgt_input.shape[1])
+
+
+def forward_of(layer: torch.nn.Module, *arguments: Any, **options: Any) -> Tensor:
+    """One program for all layers of a kind; `layer.compile()` does nothing for PyTorch's own."""
+    return type(layer).forward(layer, *arguments, **options)
+
+
+def make_step(
+    config: dict[str, Any], vocabulary_size: int, how: str
+) -> tuple[torch.nn.Module, Callable[[Batch], Tensor]]:
+    """The model, and one update of it, which returns nats per token."""
+    torch.manual_seed(0)
+    # One more than there is: a whole causal mask would be another program than a part of it.
+    train, longest = config["train"], config["data"]["max_length"] + 1
+    model = TorchTransformer(config["model"], vocabulary_size, longest).to(DEVICE).train()
+    model.causal = model.causal.to(DEVICE)
+    peak = (
+        train["peak_learning_rate"] or (config["model"]["d_model"] * train["warmup_steps"]) ** -0.5
+    )
+    betas = (train["adam_b1"], train["adam_b2"])
+    optimizer = torch.optim.Adam(model.parameters(), peak, betas, train["adam_epsilon"], fused=True)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, learning_rate(train))
+
+    loss_of_logits: Any = torch.compile(losses, dynamic=True) if how == "layers" else losses
+
+    def loss_of(batch: Batch) -> tuple[Tensor, Tensor]:
+        return loss_of_logits(model(batch), batch.labels, train["label_smoothing"])
+
+    if how == "compiled":
+        loss_of = torch.compile(loss_of, dynamic=True)
+    elif how == "layers":
+        forward = torch.compile(forward_of, dynamic=True)
+        for layer in (*model.transformer.encoder.layers, *model.transformer.decoder.layers):
+            layer.forward = functools.partial(forward, layer)
+
+    def step(batch: Batch) -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            loss, nats = loss_of(batch)
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        return nats
+
+    return model, step
+
+
+def train(job: dict[str, Any], size: str, how: str) -> Figures:
+    """Whole steps over all batches; the first pass compiles."""
+    config = job["configs"][size]
+    batches = device_batches(job, config)
+    model, step = make_step(config, job["vocabulary_size"], how)
+    nats: list[Tensor] = []
+
+    def run() -> None:
+        nats[:] = [step(batch) for batch in batches]
+
+    first = blocks(run, 1)[0]
+    seconds = blocks(run, job["blocks"])
+    second, steps = statistics.median(seconds), len(batches)
+    tgt = sum(len(batch.labels) for batch in batches)
+    real = tgt + sum(batch.src_tokens for batch in batches)
+    return {
+        "target_tokens_per_s": tgt / second,
+        "target_tokens_per_step": tgt / steps,
+        "ms_per_step": 1e3 * second / steps,
+        "ms_of_each_pass": [1e3 * s / steps for s in seconds],
+        "padding": 1 - real / sum(b.src.numel() + b.tgt_input.numel() for b in batches),
+        "peak_gib": peak_gib(),
+        "compile_s": None if how == "eager" else first - second,
+        "nats_per_token": float(torch.stack(nats).mean()),
+        "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+    }
+
+
+# Search ---------------------------------------------------------------------------------------
+
+
+def marian_model(model: dict[str, Any], vocabulary_size: int) -> Any:
+    """MarianMT with random weights."""
+    from transformers import MarianConfig, MarianMTModel
+
+    sides = {"layers": "num_layers", "attention_heads": "num_heads", "ffn_dim": "d_ff"}
+    sizes = {
+        f"{side}_{theirs}": model[ours]
+        for side in ("encoder", "decoder")
+        for theirs, ours in sides.items()
+    }
+    config = MarianConfig(
+        **sizes,
+        vocab_size=vocabulary_size,
+        d_model=model["d_model"],
+        max_position_embeddings=512,
+        activation_function="relu",
+        scale_embedding=True,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        bos_token_id=BOS,
+        decoder_start_token_id=BOS,
+        forced_eos_token_id=None,
+        attn_implementation="sdpa",
+    )
+    return MarianMTModel(config).to(DEVICE, torch.bfloat16).eval()
+
+
+class EndsAt:
+    """Translations have as many subwords as their sources, as ours have: EOS there, not before."""
+
+    def __init__(self, lengths: Tensor, beams: int):
+        self.limits = lengths.repeat_interleave(beams)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        # input_ids has BOS too: the next subword is number input_ids.shape[1].
+        ends = (self.limits == input_ids.shape[1])[:, None]
+        eos = (torch.arange(scores.shape[1], device=scores.device) == EOS)[None]
+        return scores.masked_fill(ends != eos, -torch.inf)
+
+
+def translate(model: Any, sentences: list[np.ndarray], rows: int, beams: int) -> int:
+    """Searches sentences of like lengths together; returns the subwords found, EOS included."""
+    order, found = sorted(sentences, key=len, reverse=True), 0
+    for start in range(0, len(order), rows):
+        parts = [torch.from_numpy(ids).long() for ids in order[start : start + rows]]
+        ids = torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=PAD)
+        lengths = torch.tensor([len(part) for part in parts], device=DEVICE)
+        mask = (torch.arange(ids.shape[1], device=DEVICE) < lengths[:, None]).long()
+        with torch.inference_mode():
+            out = model.generate(
+                input_ids=ids.to(DEVICE),
+                attention_mask=mask,
+                max_new_tokens=ids.shape[1],
+                num_beams=beams,
+                do_sample=False,
+                logits_processor=[EndsAt(lengths, beams)],
+            )
+        ended = out[:, 1:].cpu() == EOS
+        found += int((ended.int().argmax(1) + 1)[ended.any(1)].sum())
+    return found
+
+
+def search(job: dict[str, Any]) -> Figures:
+    """Of the base model: "beam" and "greedy"."""
+    config = job["configs"]["base"]
+    model = marian_model(config["model"], job["search_vocabulary_size"])
+    kept = np.load(Path(job["folder"]) / "sentences.npz")
+    longest = config["decode"]["max_length"]
+    sentences = [ids[-longest:] for ids in np.split(kept["ids"], kept["offsets"][1:-1])]
+    beams = {"beam": config["decode"]["beam_size"], "greedy": 1}
+    figures = {mode: timed(model, sentences, job["marian_rows"], n) for mode, n in beams.items()}
+    return figures | {"peak_gib": peak_gib()}
+
+
+def timed(model: Any, sentences: list[np.ndarray], rows: int, beams: int) -> Figures:
+    """Of whole passes, after the batch of the longest sentences."""
+    longest, output = sorted(sentences, key=len)[-rows:], 0
+
+    def run() -> None:
+        nonlocal output
+        output = translate(model, sentences, rows, beams)
+
+    warm_up = blocks(lambda: translate(model, longest, rows, beams), 1)[0]
+    second = statistics.median(blocks(run, SEARCHES))
+    speeds = {"tokens_per_s": output / second, "sentences_per_s": len(sentences) / second}
+    return speeds | {"output_tokens": output, "compile_s": warm_up, "beam": beams}
+
+
+def main() -> None:
+    """Prints the figures of one task as one line of JSON."""
+    task, path, seconds = sys.argv[1:]
+    signal.alarm(int(seconds))  # ends the process even while it compiles
+    job, (kind, *rest) = json.loads(Path(path).read_text()), task.split()
+    figures = search(job) if kind == "search" else train(job, *rest)
+    print(json.dumps(figures | {"torch": torch.__version__}))
+
+
+if __name__ == "__main__":
+    main()
