@@ -8,6 +8,7 @@ import pytest
 from tests.fixtures.tiny import relative_error
 from transformer_jax.model.attention import (
     MultiHeadAttention,
+    attend_to_cache,
     attention_weights,
     causal_mask,
     dot_product_attention,
@@ -42,6 +43,15 @@ def attention_by_hand(query, key, value, mask):
             weights[b, h, i, j] * value[b, j, h].astype(np.float64) for j in range(M)
         )
     return want
+
+
+@pytest.mark.parametrize("ends", [[M], [1, M], [2, 3, M]])
+def test_attention_to_a_cache_in_blocks_equals_equation_1(ends):
+    head_by_head = [np.swapaxes(x, 1, 2) for x in (KEY, VALUE)]
+    blocks = list(zip(*(np.split(x, ends[:-1], axis=2) for x in head_by_head), strict=True))
+    mask_B1ML = np.pad(np.swapaxes(MASK, 2, 3), ((0, 0), (0, 0), (0, 2), (0, 0)))  # of a longer one
+    got = jax.jit(attend_to_cache)(QUERY, blocks, mask_B1ML)
+    assert relative_error(got, attention_by_hand(QUERY, KEY, VALUE, MASK)) < 1e-6
 
 
 @pytest.mark.parametrize(
