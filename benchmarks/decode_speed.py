@@ -53,6 +53,7 @@ from transformer_jax.decoding.translate import LineTranslator, LoadedModel, load
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation.bleu import score
 from transformer_jax.model.transformer import Transformer, shift_right
+from transformer_jax.text.batches import padded_sentences
 from transformer_jax.text.corpora import TextLines, TextPairs
 from transformer_jax.text.vocabulary import BOS, EOS, PAD
 from transformer_jax.training.run_folder import RunFolder
@@ -113,14 +114,6 @@ def read_text(loaded: LoadedModel, src: str, ref: str, lines: int) -> Text:
     return Text(encoded, [pair.tgt for pair in pairs])
 
 
-def pad_ids(sentences: Sequence[Sequence[int] | np.ndarray], length: int) -> np.ndarray:
-    """int32 `[sentences, length]`, PAD after each."""
-    ids_BL = np.full((len(sentences), length), PAD, np.int32)
-    for row, ids in enumerate(sentences):
-        ids_BL[row, : len(ids)] = ids
-    return ids_BL
-
-
 def forced_logits(
     model: Transformer, params: Params, src_BM: Array, src_B: Array, tgt_BL: Array
 ) -> Array:
@@ -162,9 +155,9 @@ def forced_scores(loaded: LoadedModel, sources: Sequence[np.ndarray], targets: I
         gains_BL = forced_gains(
             translator.model,
             translator.params,
-            pad_ids(src, src_length * FORCED_LENGTH_MULTIPLE),
+            padded_sentences(src, FORCED_ROWS, src_length * FORCED_LENGTH_MULTIPLE)[0],
             np.array([len(ids) for ids in src]),
-            pad_ids(tgt, tgt_length * FORCED_LENGTH_MULTIPLE),
+            padded_sentences(tgt, FORCED_ROWS, tgt_length * FORCED_LENGTH_MULTIPLE)[0],
         )
         for place, gains_L in zip(places, np.asarray(gains_BL, np.float64), strict=True):
             scores[place] = gains_L[: len(targets[place])].sum()
@@ -183,8 +176,8 @@ def check_peers(
 
     sources = [ids[-CHECKED_LENGTH:] for ids in job.sources[:CHECKED]]
     targets = [[*ids[: CHECKED_LENGTH - 1], EOS] for ids in references[:CHECKED]]
-    src_BM = pad_ids(sources, CHECKED_LENGTH)
-    tgt_BL = pad_ids(targets, CHECKED_LENGTH)
+    src_BM = padded_sentences(sources, len(sources), CHECKED_LENGTH)[0]
+    tgt_BL = padded_sentences(targets, len(targets), CHECKED_LENGTH)[0]
     src_B = np.array([len(ids) for ids in sources])
     arguments: Any = (loaded.translator.model, loaded.translator.params, src_BM, src_B, tgt_BL)
     logits_BLV, gains_BL = (

@@ -15,7 +15,6 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import resource
 import statistics
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from peers.process import peak_mib, seconds_since_start
 from turns import CALIBRATION, Figures, by_turns, markdown, median, ratio_text, ratios
 
 from transformer_jax.command_line import Flag, exit_status, parse_flags, set_up_logs
@@ -106,20 +106,6 @@ def speeds(window: Window, seconds: float) -> Figures:
         "padding": 1 - (src_tokens + tgt_tokens) / float(window.slots),
         "nats_per_token": float(window.nats) / tgt_tokens,
     }
-
-
-def seconds_since_start() -> float:
-    """Since this process began, imports included."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-
-
-def peak_mib() -> float:
-    """Of the whole process. Linux's ru_maxrss begins at the parent's memory; VmHWM does not."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def flops_per_token(config: Config, data: TrainingData) -> float:

@@ -33,6 +33,7 @@ from torch_training import (
     learning_rate,
     load_pairs,
     losses,
+    marian_config,
 )
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -153,28 +154,10 @@ def train(job: dict[str, Any], size: str, how: str) -> Figures:
 
 def marian_model(model: dict[str, Any], vocabulary_size: int) -> Any:
     """MarianMT with random weights."""
-    from transformers import MarianConfig, MarianMTModel
+    from transformers import MarianMTModel
 
-    sides = {"layers": "num_layers", "attention_heads": "num_heads", "ffn_dim": "d_ff"}
-    sizes = {
-        f"{side}_{theirs}": model[ours]
-        for side in ("encoder", "decoder")
-        for theirs, ours in sides.items()
-    }
-    config = MarianConfig(
-        **sizes,
-        vocab_size=vocabulary_size,
-        d_model=model["d_model"],
-        max_position_embeddings=512,
-        activation_function="relu",
-        scale_embedding=True,
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-        bos_token_id=BOS,
-        decoder_start_token_id=BOS,
-        forced_eos_token_id=None,
-        attn_implementation="sdpa",
-    )
+    ends = {"eos_token_id": EOS, "bos_token_id": BOS, "forced_eos_token_id": None}
+    config = marian_config(model, vocabulary_size, max_length=512, **ends)
     return MarianMTModel(config).to(DEVICE, torch.bfloat16).eval()
 
 

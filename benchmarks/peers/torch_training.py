@@ -15,7 +15,6 @@ padded, its plain one 1.45 (1.39 and 1.36 where not). Adam fused 0.006, foreach 
 import argparse
 import json
 import os
-import resource
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from process import peak_mib, seconds_since_start
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -160,33 +160,41 @@ def sinusoids(length: int, d_model: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
 
 
+def marian_config(
+    model: dict[str, Any], vocabulary_size: int, max_length: int, **others: Any
+) -> Any:
+    """The configuration of a MarianMTModel of these sizes."""
+    from transformers import MarianConfig
+
+    sides = {"layers": "num_layers", "attention_heads": "num_heads", "ffn_dim": "d_ff"}
+    return MarianConfig(
+        **{
+            f"{side}_{theirs}": model[ours]
+            for side in ("encoder", "decoder")
+            for theirs, ours in sides.items()
+        },
+        vocab_size=vocabulary_size,
+        d_model=model["d_model"],
+        max_position_embeddings=max_length,
+        activation_function="relu",
+        scale_embedding=True,
+        pad_token_id=PAD,
+        decoder_start_token_id=BOS,
+        attn_implementation="sdpa",
+        **others,
+    )
+
+
 class Marian(nn.Module):
     """MarianMTModel of transformers, from scratch."""
 
     def __init__(self, model: dict[str, Any], vocabulary_size: int, max_length: int):
         super().__init__()
-        from transformers import MarianConfig, MarianMTModel
+        from transformers import MarianMTModel
 
-        sides = {"layers": "num_layers", "attention_heads": "num_heads", "ffn_dim": "d_ff"}
-        config = MarianConfig(
-            **{
-                f"{side}_{theirs}": model[ours]
-                for side in ("encoder", "decoder")
-                for theirs, ours in sides.items()
-            },
-            vocab_size=vocabulary_size,
-            d_model=model["d_model"],
-            max_position_embeddings=max_length,
-            dropout=model["dropout"],
-            attention_dropout=0.0,
-            activation_dropout=0.0,
-            activation_function="relu",
-            scale_embedding=True,
-            pad_token_id=PAD,
-            decoder_start_token_id=BOS,
-            use_cache=False,
-            attn_implementation="sdpa",
-        )
+        dropouts = {"attention_dropout": 0.0, "activation_dropout": 0.0}
+        dropouts["dropout"] = model["dropout"]
+        config = marian_config(model, vocabulary_size, max_length, use_cache=False, **dropouts)
         self.marian = MarianMTModel(config)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -272,20 +280,6 @@ def measure(task: dict[str, Any], name: str) -> dict[str, float]:
         "first_step_s": first_step,
         "nats_per_token": float(nats) / tgt_tokens,
     }
-
-
-def seconds_since_start() -> float:
-    """Since this process began, imports included."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-
-
-def peak_mib() -> float:
-    """Of the whole process. Linux's ru_maxrss begins at the parent's memory; VmHWM does not."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def main() -> None:

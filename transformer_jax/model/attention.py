@@ -178,10 +178,8 @@ class MultiHeadAttention(nn.Module):
         Returns:
           Output `[batch, beams, d_model]`, and the cache with the new position written.
         """
-        cache, query_BKHK = (
-            _written(cache, self.keys_values(x_BKD), position_B),
-            self._queries(x_BKD),
-        )
+        query_BKHK = self._queries(x_BKD)
+        cache = _written(cache, self.keys_values(x_BKD), position_B)
 
         def read(blocks: int, query_BKHK: Array, cache: Sequence[KeysValues]) -> Array:
             flat = [(_keys_in_a_row(k), _keys_in_a_row(v)) for k, v in cache[:blocks]]
