@@ -73,10 +73,13 @@ FLAGS = [
 ]
 SEARCHING = Path(__file__).parent / "peers" / "searching.py"
 OURS = "transformer_jax"
+OUR_DEFAULT = "transformer_jax, with its length penalty"  # what users get; of another score
 ENGINES = {  # name in the table -> engine of searching.py
     OURS: "ours",
+    OUR_DEFAULT: "ours",
     "MarianMT": "marian",
     "CTranslate2 float32": "ctranslate2",
+    "CTranslate2 float32, one batch": "ctranslate2",  # over all cores, in place of one a core
     "CTranslate2 int8": "ctranslate2",
 }
 TOLERANCE = 1e-4  # of logits and log probabilities of the same model, in nats
@@ -92,15 +95,16 @@ class Text(NamedTuple):
     references: list[str]
 
 
-def settings_of(name: str, threads: int) -> list[Options]:
-    """What an engine is tried with; ours runs as its config says."""
-    if name == OURS:
-        return [{}]
+def settings_of(name: str, threads: int, length_penalty: float) -> list[Options]:
+    """What an engine is tried with; ours runs as its config says, the penalty of scores aside."""
+    if ENGINES[name] == "ours":
+        return [{"length_penalty": length_penalty if name == OUR_DEFAULT else 0.0}]
     if name == "MarianMT":
         tried = [("sdpa", 32), ("sdpa", 64), ("sdpa", 128), ("eager", 64)]
         return [{"attention": attention, "batch_size": size} for attention, size in tried]
     ways = [{"inter": 1, "intra": threads}, {"inter": threads, "intra": 1}]
-    compute = {"compute": name.split()[-1]}
+    ways = ways[:1] if "one batch" in name else ways
+    compute = {"compute": "int8" if "int8" in name else "float32"}
     return [compute | way | {"batch_size": size} for way in ways for size in (32, 64)]
 
 
@@ -247,12 +251,12 @@ def _text(options: Options) -> str:
 
 
 def fastest_settings(
-    job: Job, threads: int, lines: int, environment: dict[str, str]
+    job: Job, length_penalty: float, lines: int, environment: dict[str, str]
 ) -> dict[str, dict[str, Options]]:
     """For each engine and mode the fastest of its settings, on the first lines."""
     part, chosen = job._replace(sources=job.sources[:lines]), dict[str, dict[str, Options]]()
     for name in ENGINES:
-        tried = settings_of(name, threads)
+        tried = settings_of(name, job.threads, length_penalty)
         if len(tried) == 1:
             chosen[name] = dict.fromkeys(MODES, tried[0])
             continue
@@ -337,7 +341,7 @@ def describe(
         ]
         cpu = models[0].strip() if models else cpu
     subwords = sum(map(len, job.sources))
-    chosen = [f"{name}: {_text(settings[name])}" for name in ENGINES if name != OURS]
+    chosen = [f"{name}: {_text(settings[name])}" for name in ENGINES]
     return [
         f"{datetime.date.today()}, {cpu}, {job.threads} threads an engine; {', '.join(versions)}",
         f"{len(job.sources)} sentences, {subwords} source subwords; model (layers, d_model, heads, "
@@ -354,7 +358,8 @@ def main() -> None:
     values = parse_flags("decode_speed", FLAGS, sys.argv[1:])
     threads = values["threads"]
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])  # the engines inherit it
-    refuse_other_blocks(RunFolder(values["workdir"]).read_config().model)
+    run = RunFolder(values["workdir"]).read_config()
+    refuse_other_blocks(run.model)
     loaded = load_model(values["workdir"], values["checkpoint"], values["beam_size"], 0.0)
     values["checkpoint"] = loaded.checkpoint  # of all turns, should the run go on meanwhile
     text = read_text(loaded, values["src"], values["ref"], values["lines"])
@@ -371,7 +376,8 @@ def main() -> None:
         print(checked, file=sys.stderr, flush=True)
         if max(differences) > TOLERANCE:
             raise RuntimeError(f"The models are not the same: {checked}.")
-        settings = fastest_settings(job, threads, values["tune_lines"], environment)
+        alpha, tune_lines = run.decode.length_penalty, values["tune_lines"]
+        settings = fastest_settings(job, alpha, tune_lines, environment)
         contenders = {name: command(job, name, "job", settings[name]) for name in ENGINES}
         results = by_turns(contenders, values["turns"], dict.fromkeys(ENGINES, environment))
         outputs = output_table(loaded, job, text)

@@ -18,7 +18,7 @@ from benchmarks.search_cost import FLOAT32, dtype_bytes, search_bytes, search_fl
 from benchmarks.turns import markdown
 from transformer_jax.config import Config, MeshConfig, ModelConfig
 from transformer_jax.config_files import load_config
-from transformer_jax.decoding.translator import Entering, SearchShape, empty_rows, search_rows
+from transformer_jax.decoding.translator import SearchShape, empty_rows, make_queue, search_rows
 from transformer_jax.model.transformer import Transformer, padded_vocabulary
 from transformer_jax.text.batches import Batch, packed_batch
 from transformer_jax.text.encoded import EncodedPairs
@@ -27,7 +27,6 @@ from transformer_jax.text.vocabulary import EOS
 from transformer_jax.training.cost import attention_parameters, parameter_count, training_flops
 from transformer_jax.training.program import BatchShape, compile_program, shardings_of
 from transformer_jax.training.sharding import (
-    batch_sharding,
     make_mesh,
     own_rows,
     placed,
@@ -186,14 +185,13 @@ def search_point(setting: Setting) -> Point:
     shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
     params = jax.device_put(without_end(random_params(shapes), setting.layers))
     rows, length = setting.rows, setting.length
-    shape = SearchShape(rows, length, setting.beam, n_best=1, size=length, max_extra_length=0)
+    shape = SearchShape(rows, rows, length, setting.beam, 1, size=length, max_extra_length=0)
     empty = functools.partial(empty_rows, model, shape)
     state = jax.jit(empty, out_shardings=row_shardings(mesh, jax.eval_shape(empty)))()
     draw = np.random.default_rng(0)
     ids = draw.integers(EOS + 1, setting.vocabulary, (rows, length), np.int32)
-    sources = (ids, np.full(rows, length, np.int32), np.arange(rows, dtype=np.int32))
-    entering = Entering(*jax.device_put(sources, batch_sharding(mesh)))
-    rest = (entering, jnp.float32(0.6), jnp.int32(0))  # alpha; until none is live
+    queue = jax.device_put(make_queue(shape, range(rows), ids))
+    rest = (queue, jnp.float32(0.6), jnp.bool_(False))  # alpha; there is no more
     with placed(mesh, model_config):
         compiled = search_rows.lower(model, mesh, shape, params, state, *rest).compile()
 
@@ -202,8 +200,9 @@ def search_point(setting: Setting) -> Point:
         state, *_ = jax.block_until_ready(compiled(params, state, *rest))
 
     run()
-    if int(state.steps) != length:
-        raise RuntimeError(f"{setting}: search took {int(state.steps)} steps, not {length}")
+    steps = int(state.search.steps)
+    if steps != length:
+        raise RuntimeError(f"{setting}: search took {steps} steps, not {length}")
     memory: Any = compiled.memory_analysis()
     counts = (model_config, setting.vocabulary, rows, setting.beam, length, length)
     return Point(

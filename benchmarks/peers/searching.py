@@ -3,7 +3,7 @@
 Timed is all from encoded subwords to subwords: batches are sorted, padded, encoded, searched and
 read back. Loading, compilation and a first pass over the same sentences come before. An encoded
 sentence is what the engine takes: arrays for ours, lists of ids for transformers, of strings for
-CTranslate2. Plain sums of log probabilities rank hypotheses everywhere.
+CTranslate2. Plain sums of log probabilities rank hypotheses everywhere but in ours with a penalty.
 """
 
 import json
@@ -40,10 +40,11 @@ Engine = Callable[[Job, int, dict[str, Any]], Callable[[], tuple[float, Ids]]]
 
 
 def ours(job: Job, beam_size: int, options: dict[str, Any]) -> Callable[[], tuple[float, Ids]]:
-    """Translator.translate, as the run's config says; no options."""
+    """Translator.translate, as the run's config says; options: length_penalty, GNMT's alpha."""
     from transformer_jax.decoding.translate import load_model
 
-    translator = load_model(job.workdir, job.checkpoint, beam_size, 0.0).translator
+    alpha = options["length_penalty"]
+    translator = load_model(job.workdir, job.checkpoint, beam_size, alpha).translator
     sentences = [np.array(ids, np.int32) for ids in job.sources]
 
     def search() -> tuple[float, Ids]:

@@ -1,14 +1,16 @@
 """Translation of encoded sentences: a compiled search a bucket, whose rows never stand idle.
 
-A sentence whose search has ended leaves its row to the next one, while the other rows go on.
+A sentence whose search has ended leaves its row to the next one, while the other rows go on. The
+device does that by itself: a call is given a queue of sentences and returns what has ended.
 
 Dimension key
-  B rows under way, one sentence each   F rows that sentences enter   K beams   M source length
+  B rows under way, one sentence each   F rows that sentences enter   Q sentences of a queue
+  E sentences that may end in a call, B + Q   K beams   M source length
 """
 
 import concurrent.futures
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,8 +23,10 @@ from jax.sharding import Mesh
 from transformer_jax.config import DecodeConfig
 from transformer_jax.decoding.search import (
     Live,
+    Rules,
     SearchResult,
     SearchState,
+    StepFn,
     advance,
     empty_search,
     enter,
@@ -31,10 +35,12 @@ from transformer_jax.decoding.search import (
 )
 from transformer_jax.model.transformer import Cache, Memory, Transformer, empty_cache, empty_memory
 from transformer_jax.text.batches import Bucket, padded_sentences, translation_buckets
-from transformer_jax.training.sharding import batch_sharding, batch_ways, placed, row_shardings
+from transformer_jax.training.sharding import batch_ways, placed, row_shardings
 from transformer_jax.training.state import Params
 
-ENTER_TOGETHER = 8  # a part of the rows: with fewer the host interrupts, with more rows stand idle
+ENTER_TOGETHER = (
+    8  # a part of the rows: with fewer the encoder's batch is small, with more rows idle
+)
 LANES = (
     2  # groups of rows: while the host sees to one, and between its operations, the other goes on
 )
@@ -53,11 +59,17 @@ class SearchShape(NamedTuple):
     """All that the compilation of a search depends on, beside the model."""
 
     rows: int
+    together: int  # rows that sentences enter at once
     src_length: int
     beam_size: int
     n_best: int
     size: int  # subwords of the longest translation there can be
     max_extra_length: int
+
+    @property
+    def queue(self) -> int:
+        """Sentences that a call is given: about as many as there are rows."""
+        return self.together * ENTER_TOGETHER
 
 
 class Remembered(NamedTuple):
@@ -67,17 +79,41 @@ class Remembered(NamedTuple):
     decoder: Cache  # of its hypotheses
 
 
-class Entering(NamedTuple):
-    """Sentences and the rows that they enter."""
+class Rows(NamedTuple):
+    """Searches under way, and whose they are."""
 
-    ids_FM: Array  # int32, each ending in EOS
-    lengths_F: Array  # int32, subwords, EOS included; 0: none
-    rows_F: Array  # int32; a number that is no row: none
+    search: SearchState
+    sentence_B: Array  # int32, the host's number of each row's sentence, or NOBODY
 
 
-def empty_rows(model: Transformer, shape: SearchShape) -> SearchState:
+class Queue(NamedTuple):
+    """Sentences that wait for a row; what is beyond the last one is not looked at."""
+
+    ids_QM: Array  # int32, each ending in EOS
+    lengths_Q: Array  # int32, subwords, EOS included
+    sentence_Q: Array  # int32, the host's numbers; NOBODY: none
+    waiting: Array  # int32 scalar, how many there are
+
+
+class Ended(NamedTuple):
+    """Sentences whose search has ended, in that order."""
+
+    sentence_E: Array  # int32
+    results: SearchResult  # of each
+    total: Array  # int32 scalar, how many
+
+
+class _Loop(NamedTuple):
+    """What one call of `search_rows` carries from step to step."""
+
+    rows: Rows
+    ended: Ended
+    taken: Array  # int32 scalar, sentences that have left the queue
+
+
+def empty_rows(model: Transformer, shape: SearchShape) -> Rows:
     """Rows in which nothing is searched yet."""
-    return empty_search(
+    search = empty_search(
         Remembered(
             empty_memory(model.config, shape.rows, shape.src_length),
             empty_cache(model.config, shape.rows, shape.beam_size, shape.size),
@@ -87,46 +123,49 @@ def empty_rows(model: Transformer, shape: SearchShape) -> SearchState:
         size=shape.size,
         n_best=shape.n_best,
     )
+    return Rows(search, jnp.full(shape.rows, NOBODY, jnp.int32))
 
 
-@partial(jax.jit, static_argnames=("model", "mesh", "shape"), donate_argnames="state")
+def make_queue(shape: SearchShape, numbers: Sequence[int], sentences: Sequence[Any]) -> Queue:
+    """A queue on the host.
+
+    Args:
+      shape: of the search; at most `shape.queue` sentences wait.
+      numbers: of those that wait.
+      sentences: all there are, by number.
+    """
+    waiting = [sentences[number] for number in numbers]
+    ids_QM, lengths_Q = padded_sentences(waiting, shape.queue, shape.src_length)
+    sentence_Q = np.full(shape.queue, NOBODY, np.int32)
+    sentence_Q[: len(numbers)] = numbers
+    arrays: Any = (ids_QM, lengths_Q, sentence_Q, np.int32(len(numbers)))
+    return Queue(*arrays)
+
+
+@partial(jax.jit, static_argnames=("model", "mesh", "shape"), donate_argnames="rows")
 def search_rows(
     model: Transformer,
     mesh: Mesh,
     shape: SearchShape,
     params: Params,
-    state: SearchState,
-    entering: Entering,
+    rows: Rows,
+    queue: Queue,
     alpha: Array,
-    until: Array,
-) -> tuple[SearchState, Array, SearchResult]:
-    """Lets sentences in, then steps until so few rows are live; one program a shape.
+    more: Array,
+) -> tuple[Rows, Ended]:
+    """Searches for all of a queue; one program a shape.
 
     Args:
       model: gives `encode`, `start_decoding` and `decode_step`.
       mesh: where all of it lies; call within `placed(mesh, model.config)`.
       shape: of the search.
       params: the model's parameters.
-      state: rows under way; donated.
-      entering: a row's limit is its sentence's own length + max_extra_length.
+      rows: under way; donated.
+      queue: sentences, each with a limit of its own length + max_extra_length.
       alpha: strength of the length penalty, float32 scalar.
-      until: int32 scalar; with all rows or more, no step is taken.
-
-    Returns:
-      The rows, which of them are live `[rows]`, and what each has found.
+      more: whether there will be another queue: then the call ends as soon as its sentences could
+        enter, and rows stay under way; if not, when every search has ended.
     """
-    lengths_F, rows_F = entering.lengths_F, entering.rows_F
-    memory = _remember(model, params, entering.ids_FM, lengths_F)
-    old = state.cache
-
-    def write(kept_B: Array, new_F: Array) -> Array:
-        return kept_B.at[rows_F].set(new_F, mode="drop")
-
-    # Emptied, so that nothing of the row's last sentence is left, not even a NaN.
-    decoder = jax.tree.map(lambda c: c.at[rows_F].set(0, mode="drop"), old.decoder)
-    cache = Remembered(jax.tree.map(write, old.memory, memory), decoder)
-    limits_F = jnp.where(lengths_F > 0, lengths_F + shape.max_extra_length, 0)
-    state = enter(state._replace(cache=cache), rows_F, limits_F)
     rules, variables = make_rules(shape.size, alpha), {"params": params}
     output_VD: Any = model.apply(variables, method="output_embedding")
 
@@ -137,13 +176,56 @@ def search_rows(
         logits_BKV, decoder = stepped
         return logits_BKV, Remembered(cache.memory, decoder)
 
-    state = jax.lax.while_loop(
-        lambda state: is_live(state).sum() > until,
-        lambda state: advance(step, rules, state),
-        state,
+    def has_room(loop: _Loop) -> Array:
+        return (~is_live(loop.rows.search)).sum() >= shape.together
+
+    def lets_in(loop: _Loop) -> Array:
+        return (loop.taken < queue.waiting) & has_room(loop)
+
+    def goes_on(loop: _Loop) -> Array:
+        until_end = jnp.where(more, ~has_room(loop), is_live(loop.rows.search).any())
+        return (loop.taken < queue.waiting) | until_end
+
+    def go_on(loop: _Loop) -> _Loop:
+        let_in = partial(_let_in, model, shape, params, queue)
+        return _advanced(step, rules, jax.lax.while_loop(lets_in, let_in, loop))
+
+    loop = _Loop(rows, _none_ended(shape, rows.search.pool), jnp.int32(0))
+    loop = jax.lax.while_loop(goes_on, go_on, loop)
+    loop = _put_aside(loop, jnp.arange(shape.rows))
+    return jax.lax.with_sharding_constraint(loop.rows, row_shardings(mesh, rows)), loop.ended
+
+
+def _advanced(step: StepFn, rules: Rules, loop: _Loop) -> _Loop:
+    search = advance(step, rules, loop.rows.search)
+    return loop._replace(rows=loop.rows._replace(search=search))
+
+
+def _let_in(
+    model: Transformer, shape: SearchShape, params: Params, queue: Queue, loop: _Loop
+) -> _Loop:
+    """The queue's next sentences into as many rows whose search has ended."""
+    (rows_F,) = jnp.nonzero(~is_live(loop.rows.search), size=shape.together, fill_value=shape.rows)
+    loop = _put_aside(loop, rows_F)
+
+    def next_ones(x: Array) -> Array:  # whole: a queue is a multiple of those that enter
+        return jax.lax.dynamic_slice_in_dim(x, loop.taken, shape.together)
+
+    search, lengths_F = loop.rows.search, next_ones(queue.lengths_Q)
+    memory = _remember(model, params, next_ones(queue.ids_QM), lengths_F)
+
+    def write(kept_B: Array, new_F: Array) -> Array:
+        return kept_B.at[rows_F].set(new_F, mode="drop")
+
+    # Emptied, so that nothing of the row's last sentence is left, not even a NaN.
+    decoder = jax.tree.map(lambda c: c.at[rows_F].set(0, mode="drop"), search.cache.decoder)
+    cache = Remembered(jax.tree.map(write, search.cache.memory, memory), decoder)
+    limits_F = jnp.where(lengths_F > 0, lengths_F + shape.max_extra_length, 0)
+    rows = Rows(
+        enter(search._replace(cache=cache), rows_F, limits_F),
+        write(loop.rows.sentence_B, next_ones(queue.sentence_Q)),
     )
-    state = jax.lax.with_sharding_constraint(state, row_shardings(mesh, state))
-    return state, is_live(state), state.pool
+    return loop._replace(rows=rows, taken=loop.taken + shape.together)
 
 
 def _remember(model: Transformer, params: Params, ids_FM: Array, lengths_F: Array) -> Memory:
@@ -156,40 +238,32 @@ def _remember(model: Transformer, params: Params, ids_FM: Array, lengths_F: Arra
     return memory
 
 
-class Lane:
-    """Rows under way, and the sentences in them."""
+def _none_ended(shape: SearchShape, pool: SearchResult) -> Ended:
+    most = shape.rows + shape.queue
+    results = SearchResult(*(jnp.zeros((most, *x.shape[1:]), x.dtype) for x in pool))
+    return Ended(jnp.full(most, NOBODY, jnp.int32), results, jnp.int32(0))
 
-    def __init__(self, state: SearchState, rows: int):
-        self.state = state
-        self.sentence_of = np.full(rows, NOBODY)
-        self.found: tuple[Array, SearchResult] | None = None  # on the device: live rows, results
 
-    def is_busy(self) -> bool:
-        """Whether a sentence is in it."""
-        return bool((self.sentence_of != NOBODY).any())
+def _put_aside(loop: _Loop, rows_F: Array) -> _Loop:
+    """Those of these rows whose search has ended are nobody's, and what they found is kept."""
+    (search, sentence_B), ended = loop.rows, loop.ended
+    has_ended_B = ~is_live(search) & (sentence_B != NOBODY)
+    has_ended_F = has_ended_B.at[rows_F].get(mode="fill", fill_value=False)
+    place_F = ended.total + jnp.cumsum(has_ended_F) - 1
+    place_F = jnp.where(has_ended_F, place_F, len(ended.sentence_E))  # beyond: it falls away
 
-    def enter(self, waiting: list[int], most: int) -> np.ndarray:
-        """Free rows, at most so many, that the next sentences take: int64 [rows]."""
-        rows = np.flatnonzero(self.sentence_of == NOBODY)[:most][: len(waiting)]
-        self.sentence_of[rows] = [waiting.pop() for _ in rows]
-        return rows
+    def write(kept_E: Array, x_B: Array) -> Array:
+        return kept_E.at[place_F].set(x_B.at[rows_F].get(mode="clip"), mode="drop")
 
-    def until(self, waiting: bool, together: int) -> int:
-        """Live rows at which to stop stepping, for others to enter or as all is done."""
-        rows = len(self.sentence_of)
-        if not waiting:
-            return 0
-        return rows if (self.sentence_of == NOBODY).any() else rows - together  # first fill it
-
-    def read(self) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Waits for the device; (sentence, its hypotheses) of each whose search has ended."""
-        if self.found is None:
-            return
-        live, pool = jax.device_get(self.found)
-        self.found = None
-        for row in np.flatnonzero(~live & (self.sentence_of != NOBODY)):
-            yield int(self.sentence_of[row]), _hypotheses(pool, int(row))
-            self.sentence_of[row] = NOBODY
+    ended = Ended(
+        write(ended.sentence_E, sentence_B),
+        jax.tree.map(write, ended.results, search.pool),
+        ended.total + has_ended_F.sum(dtype=jnp.int32),
+    )
+    left_B = sentence_B.at[rows_F].set(
+        jnp.where(has_ended_F, NOBODY, sentence_B.at[rows_F].get(mode="clip")), mode="drop"
+    )
+    return loop._replace(rows=Rows(search, left_B), ended=ended)
 
 
 class Translator:
@@ -205,7 +279,7 @@ class Translator:
     ):
         self.model, self.params, self.decode = model, params, decode
         self.mesh, self.n_best = mesh, n_best
-        self._idle: dict[SearchShape, list[SearchState]] = {}  # rows for the next sentences
+        self._idle: dict[SearchShape, list[Rows]] = {}  # for the next sentences
 
     def translate(self, sentences: Sequence[np.ndarray]) -> list[list[Hypothesis]]:
         """The n_best translations of each sentence, best first.
@@ -220,70 +294,59 @@ class Translator:
             lengths, tokens, self.decode.max_length, batch_ways(self.mesh)
         )
         for bucket in buckets:
-            for index, hypotheses in self._search(bucket, sentences):
-                results[index] = hypotheses
+            for number, hypotheses in self._search(bucket, sentences):
+                results[number] = hypotheses
         return results
 
     def _search(
         self, bucket: Bucket, sentences: Sequence[np.ndarray]
     ) -> list[tuple[int, list[Hypothesis]]]:
         """(sentence, its hypotheses), in the order in which searches ended."""
-        shape, waiting = self._shape(bucket), list(bucket.indices[::-1])
-        idle = self._idle.pop(shape, [])
+        shape, waiting = self._shape(bucket), bucket.indices[::-1].tolist()
+        idle, lock = self._idle.pop(shape, []), threading.Lock()
         wanted = min(LANES, -(-len(waiting) // bucket.rows))
-        states = [idle.pop() if idle else self._empty_rows(shape) for _ in range(wanted)]
-        lanes, lock = [Lane(state, bucket.rows) for state in states], threading.Lock()
-        for lane in lanes:  # here, so that one of them compiles
-            self._advance(lane, shape, waiting, sentences, lock)
+        lanes = [idle.pop() if idle else self._empty_rows(shape) for _ in range(wanted)]
+        if wanted > 1:  # a queue of nobody: here, so that one of them compiles
+            lanes[0], _ = self._call(shape, lanes[0], make_queue(shape, [], sentences), False)
 
-        def finish(lane: Lane) -> list[tuple[int, list[Hypothesis]]]:
-            found = list(lane.read())
-            while waiting or lane.is_busy():
-                self._advance(lane, shape, waiting, sentences, lock)
-                found += lane.read()
-            return found
+        def finish(rows: Rows) -> tuple[Rows, list[tuple[int, list[Hypothesis]]]]:
+            found, inside, more = list[tuple[int, list[Hypothesis]]](), 0, True
+            while more or inside:
+                with lock:
+                    numbers = [waiting.pop() for _ in range(min(shape.queue, len(waiting)))]
+                    more = bool(waiting)
+                rows, ended = self._call(shape, rows, make_queue(shape, numbers, sentences), more)
+                sentence_E, pool, total = jax.device_get(ended)
+                for place, number in enumerate(sentence_E[:total].tolist()):
+                    found.append((number, _hypotheses(pool, place)))
+                inside += len(numbers) - int(total)
+            return rows, found
 
         # Threads, as a CPU runs what one thread asks for in order.
         with concurrent.futures.ThreadPoolExecutor(len(lanes)) as pool:
             try:
-                found = [one for part in pool.map(finish, lanes) for one in part]
+                finished = list(pool.map(finish, lanes))
             except BaseException:
                 waiting.clear()
                 raise
-        self._idle[shape] = [lane.state for lane in lanes] + idle
-        return found
+        self._idle[shape] = [rows for rows, _ in finished] + idle
+        return [one for _, found in finished for one in found]
 
-    def _advance(
-        self,
-        lane: Lane,
-        shape: SearchShape,
-        waiting: list[int],
-        sentences: Sequence[np.ndarray],
-        lock: threading.Lock,
-    ) -> None:
-        """Lets sentences in and sets the lane going; the device works while the host goes on."""
-        together = max(batch_ways(self.mesh), shape.rows // ENTER_TOGETHER)
-        with lock:
-            rows = lane.enter(waiting, together)
-        rows_F = np.full(together, shape.rows, np.int32)
-        rows_F[: len(rows)] = rows
-        inside = [sentences[index] for index in lane.sentence_of[rows]]
-        ids_FM, lengths_F = padded_sentences(inside, together, shape.src_length)
-        entering = Entering(*jax.device_put((ids_FM, lengths_F, rows_F), batch_sharding(self.mesh)))
-        alpha, until = self.decode.length_penalty, lane.until(bool(waiting), together)
-        numbers = jnp.float32(alpha), jnp.int32(until)
+    def _call(self, shape: SearchShape, rows: Rows, queue: Queue, more: bool) -> tuple[Rows, Ended]:
+        """The device works while the host goes on."""
+        alpha = np.float32(self.decode.length_penalty)
         with placed(self.mesh, self.model.config):
-            lane.state, *found = search_rows(
-                self.model, self.mesh, shape, self.params, lane.state, entering, *numbers
-            )
-        lane.found = found[0], found[1]
+            arguments: Any = (self.params, rows, queue, alpha, np.bool_(more))
+            return search_rows(self.model, self.mesh, shape, *arguments)
 
     def _shape(self, bucket: Bucket) -> SearchShape:
         size = bucket.length + self.decode.max_extra_length
         if self.model.config.positions == "learned":
             size = min(size, self.model.config.max_positions)
+        ways = batch_ways(self.mesh)
         return SearchShape(
             rows=bucket.rows,
+            together=ways * max(1, bucket.rows // (ENTER_TOGETHER * ways)),
             src_length=bucket.length,
             beam_size=self.decode.beam_size,
             n_best=self.n_best,
@@ -291,12 +354,14 @@ class Translator:
             max_extra_length=self.decode.max_extra_length,
         )
 
-    def _empty_rows(self, shape: SearchShape) -> SearchState:
+    def _empty_rows(self, shape: SearchShape) -> Rows:
         """Made on the host: that compiles nothing."""
         like = jax.eval_shape(partial(empty_rows, self.model, shape))
-        state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like)
-        nothing = np.full(like.log_probs_BK.shape, -np.inf, np.float32)
-        return jax.device_put(state._replace(log_probs_BK=nothing), row_shardings(self.mesh, like))
+        zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like)
+        nothing = np.full(like.search.log_probs_BK.shape, -np.inf, np.float32)
+        nobody: Any = np.full(shape.rows, NOBODY, np.int32)
+        rows = Rows(zeros.search._replace(log_probs_BK=nothing), nobody)
+        return jax.device_put(rows, row_shardings(self.mesh, like))
 
 
 def _hypotheses(pool: Any, row: int) -> list[Hypothesis]:
