@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from transformer_jax.files import is_temporary, write_atomically
+from transformer_jax.files import is_temporary, kept, write_atomically
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -31,3 +31,26 @@ def test_what_a_kill_leaves_is_told_from_what_is_whole(tmp_path, monkeypatch):
     write_atomically(tmp_path / "folder" / "file", b"new")
     assert [is_temporary(path) for path in left] == [True]
     assert not is_temporary(tmp_path / "folder" / "file")
+
+
+def test_what_is_kept_is_made_once_and_again_where_it_is_damaged(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path))
+    made = []
+
+    def make() -> bytes:
+        made.append(None)
+        return b"content"
+
+    assert [kept("kind", "a", make) for _ in range(3)] == [b"content"] * 3
+    assert len(made) == 1
+    assert kept("kind", "b", make) == b"content" and len(made) == 2, "another name"
+    for path in (tmp_path / "kind").iterdir():
+        path.write_bytes(path.read_bytes()[:-1])
+    assert kept("kind", "a", make) == b"content" and len(made) == 3, "truncated"
+    assert kept("kind", "a", make) == b"content" and len(made) == 3
+
+
+def test_what_cannot_be_kept_is_made(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path / "file"))
+    assert kept("kind", "a", lambda: b"content") == b"content"

@@ -1,6 +1,8 @@
 """Files that are there whole or not at all, and where what can be made again is kept."""
 
+import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -29,3 +31,28 @@ def cache_folder() -> Path:
         return Path(own).expanduser()
     shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(shared).expanduser() / "transformer_jax"
+
+
+def kept(kind: str, name: str, make: Callable[[], bytes]) -> bytes:
+    """What `make` gave for this name before, from the user's cache folder, or what it gives now.
+
+    Args:
+      kind: a folder of the cache.
+      name: all that the content depends on.
+      make: called where nothing whole is kept; what it gives is kept, where that can be written.
+    """
+    path = cache_folder() / kind / hashlib.sha256(name.encode()).hexdigest()[:32]
+    try:
+        stored = path.read_bytes()
+    except OSError:
+        stored = b""
+    size = hashlib.sha256().digest_size
+    digest, content = stored[:size], stored[size:]
+    if digest == hashlib.sha256(content).digest():
+        return content
+    content = make()
+    try:
+        write_atomically(path, hashlib.sha256(content).digest() + content)
+    except OSError:
+        pass  # it is made again next time
+    return content

@@ -113,6 +113,17 @@ def test_a_sentence_alone_or_in_any_batch_and_order_is_translated_the_same(posit
         assert_same(got, want)
 
 
+def test_sentences_that_enter_rows_under_way_are_translated_the_same():
+    """Two lanes of 4 rows and of queues of 8: each is called again and again, rows under way."""
+    draw = np.random.default_rng(7)
+    many = [np.append(draw.integers(4, 41, n), EOS) for n in draw.integers(1, 15, 40)]
+    t = translator(tokens_per_batch=2 * 4 * 16)
+    translations = t.translate(many)
+    assert len({len(best.ids) for (best,) in translations}) > 5, "the test is worth nothing"
+    for sentence, want in zip(many[::7], translations[::7], strict=True):
+        assert_same(t.translate([sentence])[0], want)
+
+
 @POSITIONS
 def test_beam_1_is_greedy_search_with_the_whole_model(positions):
     t = translator(positions, beam_size=1)

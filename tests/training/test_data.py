@@ -8,7 +8,8 @@ import pytest
 
 from tests import runs
 from transformer_jax.errors import RunError
-from transformer_jax.text.vocabulary import load_vocabulary
+from transformer_jax.text.vocabulary import load_vocabulary, train_vocabulary
+from transformer_jax.training import data
 from transformer_jax.training.data import TrainingData, load_data, nominal_shape
 from transformer_jax.training.run_folder import RunFolder
 
@@ -40,6 +41,22 @@ def pairs_of(encoded) -> list[tuple[list[int], list[int]]]:
 def test_loading_writes_nothing_into_the_run_s_folder(tmp_path):
     load(tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_second_run_finds_the_vocabulary_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path / "cache"))
+    trained = []
+
+    def spy(lines, config, seed):
+        trained.append((config.size, seed))
+        return train_vocabulary(lines, config, seed)
+
+    monkeypatch.setattr(data, "train_vocabulary", spy)
+    first, second = (load(tmp_path / name).vocabulary for name in "ab")
+    assert first.digest == second.digest and len(trained) == 1
+    load(tmp_path / "c", data__train=("train", "valid"))  # other text
+    load(tmp_path / "d", vocabulary__size=410)
+    assert len(trained) == 3
 
 
 def test_validation_is_every_pair_once_in_batches_of_one_shape(tmp_path):

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import sentencepiece
 
 from transformer_jax import processes
 from transformer_jax.config import Config, ModelConfig, identity_differences
 from transformer_jax.errors import ConfigError, DataError, RunError
+from transformer_jax.files import kept
 from transformer_jax.text.batches import Batch, packed_batch, rows_per_batch
 from transformer_jax.text.corpora import Corpus, Pair, open_corpus
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus
@@ -77,7 +79,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     log.info("%s: %d training and %d validation pairs", corpus.describe(), *counts)
     fingerprint = corpus.fingerprint("train")
     run.check_corpus(fingerprint)
-    vocabulary = _vocabulary(config, run, corpus)
+    vocabulary = _vocabulary(config, run, corpus, fingerprint)
     train = _encode(pairs, vocabulary, fingerprint)
     valid = _encode(valid_pairs, vocabulary, corpus.fingerprint("valid"))
     src_lengths, tgt_lengths = train.src_lengths(), train.tgt_lengths()
@@ -185,7 +187,7 @@ def _vocabulary_of_origin(config: Config, origin: RunFolder) -> Vocabulary:
     return load_vocabulary(origin.vocabulary_file)
 
 
-def _vocabulary(config: Config, run: RunFolder, corpus: Corpus) -> Vocabulary:
+def _vocabulary(config: Config, run: RunFolder, corpus: Corpus, fingerprint: str) -> Vocabulary:
     """The run's own, that of the run it starts from, a given one, or one of the training split."""
     given = config.vocabulary.path
     if run.vocabulary_file.exists():
@@ -207,10 +209,14 @@ def _vocabulary(config: Config, run: RunFolder, corpus: Corpus) -> Vocabulary:
     if given is not None:
         return load_vocabulary(given)
 
-    def train_one() -> str:
+    def train_one() -> bytes:
         log.info("training a vocabulary of %d pieces", config.vocabulary.size)
         lines = itertools.chain.from_iterable(corpus.split("train"))
-        model = train_vocabulary(lines, config.vocabulary, config.seed).model
-        return base64.b64encode(model).decode()
+        return train_vocabulary(lines, config.vocabulary, config.seed).model
 
-    return Vocabulary(base64.b64decode(processes.first_does(train_one)))
+    # Many runs share one: rows of an ablation, and a run that begins anew.
+    name = f"{sentencepiece.__version__} {fingerprint} {config.vocabulary} {config.seed}"
+    model = processes.first_does(
+        lambda: base64.b64encode(kept("vocabularies", name, train_one)).decode()
+    )
+    return Vocabulary(base64.b64decode(model))
