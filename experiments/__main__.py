@@ -1,0 +1,20 @@
+"""Lists the experiments: `python -m experiments`."""
+
+import ast
+from pathlib import Path
+
+
+def listing() -> str:
+    """A line an experiment: its command and the first line of its docstring."""
+    lines = []
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        runs = any(isinstance(node, ast.If) for node in tree.body)  # if __name__ == "__main__"
+        about = (ast.get_docstring(tree) or "").split("\n")[0]
+        if runs and not path.name.startswith("_"):
+            lines.append(f"python -m experiments.{path.stem:<18} {about}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(listing())

@@ -1,0 +1,118 @@
+"""Table 3: variations of the Transformer, row by row as the paper prints them.
+
+    python -m experiments.table3_ablations --scale=paper --dry_run
+    python -m experiments.table3_ablations --scale=small --seeds=0,1,2
+
+How to read it: perplexity is per subword of the validation split, BLEU of the same split, without
+averaging of checkpoints. A row lists what differs from the base model. The paper finds that one
+head is 0.9 BLEU worse than the best setting and that too many hurt too (A), that small keys hurt
+(B), that bigger models are better (C), that dropout helps (D), and that learned positions do as
+well as sinusoids (E).
+
+At the small scale d_model, d_ff, d_k and d_v are a quarter and the number of layers half of the
+paper's, in every row, on Multi30k; heads, dropout and smoothing are the paper's. Of its schedule
+each row has the same short one, the big row too.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from transformer_jax.bench.command import main
+from transformer_jax.bench.experiment import Experiment, Scale
+
+# In (A) d_k = d_v = d_model / h, which is the default; in (B) d_v stays 64: the paper's counts of
+# parameters, 58 and 60 million, say so.
+ROWS: dict[str, dict[str, Any]] = {
+    "base": {},
+    "(A) 1 head, d_k 512": {"model.num_heads": 1},
+    "(A) 4 heads, d_k 128": {"model.num_heads": 4},
+    "(A) 16 heads, d_k 32": {"model.num_heads": 16},
+    "(A) 32 heads, d_k 16": {"model.num_heads": 32},
+    "(B) d_k 16": {"model.d_k": 16, "model.d_v": 64},
+    "(B) d_k 32": {"model.d_k": 32, "model.d_v": 64},
+    "(C) 2 layers": {"model.num_layers": 2},
+    "(C) 4 layers": {"model.num_layers": 4},
+    "(C) 8 layers": {"model.num_layers": 8},
+    "(C) d_model 256, d_k 32": {"model.d_model": 256},
+    "(C) d_model 1024, d_k 128": {"model.d_model": 1_024},
+    "(C) d_ff 1024": {"model.d_ff": 1_024},
+    "(C) d_ff 4096": {"model.d_ff": 4_096},
+    "(D) dropout 0.0": {"model.dropout": 0.0},
+    "(D) dropout 0.2": {"model.dropout": 0.2},
+    "(D) smoothing 0.0": {"train.label_smoothing": 0.0},
+    "(D) smoothing 0.2": {"train.label_smoothing": 0.2},
+    "(E) learned positions": {"model.positions": "learned"},
+    "big": {
+        **{"model.d_model": 1_024, "model.d_ff": 4_096, "model.num_heads": 16},
+        **{"model.dropout": 0.3, "train.steps": 300_000},
+    },
+}
+
+# Perplexity, BLEU and, where it is printed, parameters in millions.
+PRINTED: dict[str, tuple[float, ...]] = {
+    "base": (4.92, 25.8, 65),
+    "(A) 1 head, d_k 512": (5.29, 24.9),
+    "(A) 4 heads, d_k 128": (5.00, 25.5),
+    "(A) 16 heads, d_k 32": (4.91, 25.8),
+    "(A) 32 heads, d_k 16": (5.01, 25.4),
+    "(B) d_k 16": (5.16, 25.1, 58),
+    "(B) d_k 32": (5.01, 25.4, 60),
+    "(C) 2 layers": (6.11, 23.7, 36),
+    "(C) 4 layers": (5.19, 25.3, 50),
+    "(C) 8 layers": (4.88, 25.5, 80),
+    "(C) d_model 256, d_k 32": (5.75, 24.5, 28),
+    "(C) d_model 1024, d_k 128": (4.66, 26.0, 168),
+    "(C) d_ff 1024": (5.12, 25.4, 53),
+    "(C) d_ff 4096": (4.75, 26.2, 90),
+    "(D) dropout 0.0": (5.77, 24.6),
+    "(D) dropout 0.2": (4.95, 25.5),
+    "(D) smoothing 0.0": (4.67, 25.3),
+    "(D) smoothing 0.2": (5.47, 25.7),
+    "(E) learned positions": (4.92, 25.7),
+    "big": (4.33, 26.4, 213),
+}
+
+WIDTHS = {"model.d_model", "model.d_ff", "model.d_k", "model.d_v"}
+SMALL_WIDTH, SMALL_DEPTH = 4, 2  # divisors
+
+
+def shrink(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row at the small scale: widths a quarter, depth a half, the same number of steps."""
+    small = {}
+    for key, value in row.items():
+        if key in WIDTHS:
+            small[key] = value // SMALL_WIDTH
+        elif key == "model.num_layers":
+            small[key] = value // SMALL_DEPTH
+        elif key != "train.steps":
+            small[key] = value
+    return small
+
+
+BASE = {"model.num_layers": 6, "model.d_model": 512, "model.num_heads": 8, "model.d_ff": 2_048}
+RECIPE = {"model.norm": "post", "model.dropout": 0.1}
+SHORT = {
+    **{"train.steps": 1_200, "train.warmup_steps": 240, "train.schedule": "rsqrt"},
+    **{"train.peak_learning_rate": None, "train.decay_steps": None},
+    **{"train.valid_every": 200, "train.checkpoint_every": 400, "train.keep_last": 1},
+}
+
+EXPERIMENT = Experiment(
+    name="table3_ablations",
+    rows=ROWS,
+    scales={
+        "paper": Scale("configs/wmt14.py:base", split="valid"),
+        "small": Scale("configs/multi30k.py", {**shrink(BASE), **RECIPE, **SHORT}, row=shrink),
+    },
+    about=__doc__,
+    paper={
+        row: dict(zip(("perplexity", "bleu", "parameters"), printed, strict=False))
+        for row, printed in PRINTED.items()
+    },
+    source="Vaswani et al. 2017, table 3 (newstest2013, paper BLEU).",
+    metrics=("perplexity", "bleu", "parameters"),
+)
+
+if __name__ == "__main__":
+    sys.exit(main(EXPERIMENT))

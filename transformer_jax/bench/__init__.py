@@ -1,0 +1,1 @@
+"""The experiment bench: rows and seeds of a table as ordinary runs, and the table out of them."""

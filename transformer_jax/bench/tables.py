@@ -1,0 +1,153 @@
+"""From lines of results to a table: means, deviations, differences, significance."""
+
+import csv
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from transformer_jax.bench.experiment import Experiment
+from transformer_jax.bench.results import Line
+
+RESAMPLES = 1_000  # of the paired bootstrap
+
+
+class Metric(NamedTuple):
+    """A column."""
+
+    label: str
+    text: str  # format of a value
+    of: Callable[[Line], float]
+
+
+METRICS = {
+    "perplexity": Metric("perplexity (per subword)", ".2f", lambda line: line.perplexity),
+    "bleu": Metric("BLEU", ".2f", lambda line: line.bleu),
+    "paper_bleu": Metric("paper BLEU", ".2f", lambda line: line.paper_bleu),
+    "chrf": Metric("chrF2", ".2f", lambda line: line.chrf),
+    "parameters": Metric("parameters, millions", ".2f", lambda line: line.parameters / 1e6),
+    "training_flops": Metric("training FLOPs", ".2e", lambda line: line.training_flops),
+    "minutes": Metric("minutes of training", ".1f", lambda line: line.train_seconds / 60),
+}
+
+
+class Summary(NamedTuple):
+    """A metric of a row over its seeds."""
+
+    mean: float
+    deviation: float | None  # sample standard deviation; None of one seed
+    seeds: int
+
+
+def summarise(values: Sequence[float]) -> Summary:
+    """Mean and sample standard deviation of at least one value."""
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return Summary(statistics.fmean(values), deviation, len(values))
+
+
+def of_row(lines: Sequence[Line], row: str, metric: str) -> Summary | None:
+    """None where no seed of the row has it."""
+    values = [METRICS[metric].of(line) for line in lines if line.row == row]
+    known = [value for value in values if not math.isnan(value)]
+    return summarise(known) if known else None
+
+
+def difference(lines: Sequence[Line], row: str, base: str, metric: str) -> Summary | None:
+    """Of the row from the base row, seed by seed: seeds share batches and so noise."""
+    of = METRICS[metric].of
+    values = {(line.row, line.seed): of(line) for line in lines}
+    pairs = [
+        value - values[base, seed]
+        for (name, seed), value in values.items()
+        if name == row and (base, seed) in values
+    ]
+    known = [gap for gap in pairs if not math.isnan(gap)]
+    return summarise(known) if known else None
+
+
+def paired_p_value(
+    base: Sequence[str], other: Sequence[str], references: Sequence[str]
+) -> tuple[float, float]:
+    """(difference in BLEU, p) of the paired bootstrap test (Koehn 2004), by sacreBLEU.
+
+    p is how often a difference as large arises by chance where there is none.
+    """
+    from sacrebleu.metrics.bleu import BLEU  # `--list` is faster without
+    from sacrebleu.significance import PairedTest
+
+    systems: Any = [("base", list(base)), ("other", list(other))]
+    test = PairedTest(
+        systems, {"BLEU": BLEU()}, [list(references)], test_type="bs", n_samples=RESAMPLES
+    )
+    first, second = (cast(Any, result) for result in test()[1]["BLEU"])
+    gap = second.score - first.score
+    return gap, float(second.p_value) if gap else 1.0
+
+
+PValues = dict[tuple[str, int], float]  # (row, seed) -> p of its BLEU against the base row's
+
+
+def read_p_values(path: Path) -> PValues:
+    """Of significance.csv; none where there is none."""
+    if not path.exists():
+        return {}
+    with open(path, encoding="utf-8", newline="") as file:
+        return {(one["row"], int(one["seed"])): float(one["p"]) for one in csv.DictReader(file)}
+
+
+def write_p_values(path: Path, values: PValues) -> None:
+    """A line a row and seed."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["row", "seed", "p"])
+        writer.writerows([row, seed, f"{p:.4f}"] for (row, seed), p in values.items())
+
+
+def text_of(summary: Summary | None, form: str) -> str:
+    """`27.31 ± 0.12`; nothing where there is nothing."""
+    if summary is None:
+        return ""
+    deviation = "" if summary.deviation is None else f" ± {summary.deviation:{form.lstrip('+')}}"
+    return f"{summary.mean:{form}}{deviation}"
+
+
+def make_table(
+    experiment: Experiment, lines: Sequence[Line], p_values: PValues
+) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of text: every row of the experiment, those not run too."""
+    base, *_ = experiment.rows
+    head = ["row", "seeds"]
+    for name in experiment.metrics:
+        head.append(METRICS[name].label)
+        if name in ("perplexity", "bleu"):
+            head.append("− base")
+        if any(name in figures for figures in experiment.paper.values()):
+            head.append(f"the paper's {METRICS[name].label}")
+    with_p = "bleu" in experiment.metrics
+    head += ["p (median of seeds)"] if with_p else []
+    rows = []
+    for row in experiment.rows:
+        seeds = sum(line.row == row for line in lines)
+        cells = [row, str(seeds) if seeds else "not run"]
+        for name in experiment.metrics:
+            cells += _cells(experiment, lines, row, base, name)
+        if with_p:
+            found = [p for (name, _), p in p_values.items() if name == row]
+            cells.append(f"{statistics.median(found):.3f}" if found else "")
+        rows.append(cells)
+    return head, rows
+
+
+def _cells(
+    experiment: Experiment, lines: Sequence[Line], row: str, base: str, name: str
+) -> list[str]:
+    form = METRICS[name].text
+    cells = [text_of(of_row(lines, row, name), form)]
+    if name in ("perplexity", "bleu"):
+        gap = difference(lines, row, base, name) if row != base else None
+        cells.append(text_of(gap, f"+{form}"))
+    if any(name in figures for figures in experiment.paper.values()):
+        figures: Mapping[str, float] = experiment.paper.get(row, {})
+        cells.append(f"{figures[name]:g}" if name in figures else "")
+    return cells

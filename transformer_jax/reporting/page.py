@@ -1,0 +1,153 @@
+"""A report as one HTML file that needs nothing else: text, tables that sort, pictures.
+
+No network, no fonts, no scripts but the one below; opened from a disk or a mail it looks the same.
+"""
+
+import base64
+import html
+import math
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from transformer_jax.files import write_atomically
+
+NUMBER = re.compile(r"[-−+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+STYLE = """
+:root { color-scheme: light dark; --line: #8884; --head: #8881; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { line-height: 1.2; } h2 { margin-top: 2.5rem; }
+figure { margin: 1rem 0; overflow-x: auto; } figcaption { margin-bottom: .4rem; opacity: .8; }
+img { max-width: 100%; background: white; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { border-bottom: 1px solid var(--line); padding: .3rem .7rem; text-align: left; }
+th { background: var(--head); vertical-align: bottom; } td.number { text-align: right; }
+th button { all: unset; cursor: pointer; } th button:focus-visible { outline: 2px solid; }
+th[aria-sort=ascending] button::after { content: " ▲"; }
+th[aria-sort=descending] button::after { content: " ▼"; }
+pre { background: var(--head); padding: .7rem; overflow-x: auto; }
+"""
+# A click sorts by the column, a second one the other way; rows that have no number come last.
+SCRIPT = """
+for (const table of document.querySelectorAll("table")) {
+  const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
+  heads.forEach((head, column) => head.firstChild.addEventListener("click", () => {
+    const down = head.getAttribute("aria-sort") === "ascending";
+    heads.forEach(other => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const rows = [...body.rows], value = row => row.cells[column].dataset.value ?? "";
+    const numeric = rows.some(row => value(row) !== "");
+    const compare = (a, b) => numeric
+      ? (value(a) === "") - (value(b) === "") || (down ? -1 : 1) * (value(a) - value(b))
+      : (down ? -1 : 1) * a.cells[column].textContent.localeCompare(b.cells[column].textContent);
+    body.append(...rows.sort(compare));
+  }));
+}
+"""
+
+
+class Heading(NamedTuple):
+    """Begins a section."""
+
+    text: str
+
+
+class Text(NamedTuple):
+    """Paragraphs, an empty line between two."""
+
+    text: str
+
+
+class Code(NamedTuple):
+    """Text as it stands: commands, translations."""
+
+    text: str
+
+
+class Table(NamedTuple):
+    """Rows of cells; a reader sorts them by a click on a column's head."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+
+
+class Picture(NamedTuple):
+    """A PNG file, which goes into the page."""
+
+    file: Path
+    caption: str
+
+
+Part = Heading | Text | Code | Table | Picture
+
+
+def write_page(path: str | os.PathLike[str], title: str, parts: Sequence[Part]) -> Path:
+    """Writes a page and returns its path. Raises OSError: a picture is missing."""
+    body = "\n".join(_html(part) for part in parts)
+    name = html.escape(title)
+    page = (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width">\n'
+        '<link rel="icon" href="data:,">\n'  # or the browser asks for one
+        f"<title>{name}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{name}</h1>\n"
+        f"{body}\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
+    )
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, page.encode("utf-8", "backslashreplace"))
+    return path
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table, each row a line; columns of numbers stand to the right."""
+    right = [all(_is_number(row[n]) for row in rows) for n in range(len(head))]
+    rule = ["---:" if numbers else "---" for numbers in right]
+    cells = [[_markdown_cell(cell) for cell in row] for row in (head, *rows)]
+    lines = [cells[0], rule, *cells[1:]]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def _markdown_cell(cell: str) -> str:
+    # Backslashes first: one before a bar would undo the bar's own.
+    return " ".join(cell.replace("\\", "\\\\").replace("|", "\\|").splitlines())
+
+
+def _is_number(cell: str) -> bool:
+    return not cell or NUMBER.match(cell) is not None
+
+
+def _html(part: Part) -> str:
+    match part:
+        case Heading(text):
+            return f"<h2>{html.escape(text)}</h2>"
+        case Text(text):
+            return "\n".join(f"<p>{html.escape(one)}</p>" for one in text.strip().split("\n\n"))
+        case Code(text):
+            return f"<pre>\n{html.escape(text)}</pre>"  # HTML drops the first line end
+        case Picture(file, caption):
+            data, words = base64.b64encode(file.read_bytes()).decode(), html.escape(caption)
+            image = f'<img alt="{words}" src="data:image/png;base64,{data}">'
+            return f"<figure><figcaption>{words}</figcaption>{image}</figure>"
+        case Table(head, rows, caption):
+            return _table(head, rows, caption)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:
+    heads = "".join(
+        f'<th scope="col"><button type="button">{html.escape(name)}</button></th>' for name in head
+    )
+    body = "\n".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    table = f"<table><thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
+    words = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
+    return f"<figure>{words}{table}</figure>"
+
+
+def _cell(text: str) -> str:
+    number = NUMBER.match(text)
+    value = float(number[0].replace(",", "").replace("−", "-")) if number else math.nan
+    if not math.isfinite(value):  # JavaScript reads neither "inf" nor "nan"
+        return f"<td>{html.escape(text)}</td>"
+    return f'<td class="number" data-value="{value!r}">{html.escape(text)}</td>'
