@@ -698,10 +698,10 @@ def corpus_of_the_run_has_moved(box: Sandbox) -> Sequence[str]:
     return box.uses("evaluate")
 
 
-@case("--sentence is blank")
+@case("The sentence is blank")
 def sentence_is_blank(box: Sandbox) -> Sequence[str]:
     box.trained()
-    return box.uses("attention", "--sentence= \t", f"--output={box.folder}/heat.png")
+    return box.uses("attention", " \t", f"--output={box.folder}/heat.png")
 
 
 WRONG_FLAGS = {
@@ -718,6 +718,10 @@ WRONG_FLAGS = {
     "translate --beamsize=4": "Unknown command line flag 'beamsize'. Did you mean: beam_size ?",
     "translate --src=input.en": "Unknown command line flag 'src'",
     "translate input.en": "translate does not take 'input.en'; its flags: translate --help",
+    "attention A dog": "attention takes one SENTENCE, not 2 arguments: put it in quotation marks",
+    "attention --output=x.png": "attention needs SENTENCE: what to translate, in quotation marks",
+    "attention --kind=self x": "--kind=self is not one of encoder, decoder, cross, all",
+    "attention --kind=all x": "--kind=all fills a page: name one that ends in .html, or one kind",
     "evaluate --beam_size=-3": "decode.beam_size=-3 is below 1",
     "evaluate --examples=all": "--examples=all: invalid literal for int()",
     "evaluate --split=": "/.en: no such file",
@@ -824,16 +828,16 @@ def folder_has_too_long_a_name(box: Sandbox) -> Sequence[str]:
     return box.train(workdir=box.folder / ("x" * 300))
 
 
-@case("--output={tmp}/corpus: a PNG is written; name a file that ends in .png")
+@case("--output={tmp}/corpus: a PNG or a page is written; name a file that ends in .png or .html")
 def heat_map_is_a_folder(box: Sandbox) -> Sequence[str]:
     box.trained()
-    return box.uses("attention", "--sentence=A dog.", f"--output={box.corpus}")
+    return box.uses("attention", "A dog.", f"--output={box.corpus}")
 
 
-@case("--output={tmp}/run/config.json: a PNG is written")
+@case("--output={tmp}/run/config.json: a PNG or a page is written")
 def heat_map_would_replace_the_config(box: Sandbox) -> Sequence[str]:
     box.trained()
-    return box.uses("attention", "--sentence=A dog.", f"--output={box.run}/config.json")
+    return box.uses("attention", "A dog.", f"--output={box.run}/config.json")
 
 
 MORE = {

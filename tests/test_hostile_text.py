@@ -338,7 +338,7 @@ def test_any_pieces_are_drawn_in_silence(folder, names):
 )
 def test_the_attention_of_a_hostile_sentence_is_drawn(sentence, tmp_path, capfd):
     drawn = tmp_path / "heat.png"
-    flags = [f"--workdir={runs.trained_run()}", f"--sentence={sentence}", f"--output={drawn}"]
+    flags = [f"--workdir={runs.trained_run()}", f"--output={drawn}", "--", sentence]
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         assert runs.command("attention", *flags) == 0

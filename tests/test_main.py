@@ -106,6 +106,24 @@ def test_flags_become_arguments(called, arguments, expected):
     assert called == [expected]
 
 
+SENTENCE = {"workdir": "w", "sentence": "A dog.", "kind": "cross", "layer": None}
+SENTENCE |= {"output": "attention.png", "checkpoint": "latest"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["A dog.", "--workdir=w"], SENTENCE),
+        (["--workdir=w", "A dog."], SENTENCE),
+        (["--workdir", "w", "A dog.", "--layer", "2"], SENTENCE | {"layer": 2}),
+        (["--workdir=w", "--", "--kind=all"], SENTENCE | {"sentence": "--kind=all"}),
+    ],
+)
+def test_an_argument_without_a_name_stands_before_or_behind_the_flags(called, arguments, expected):
+    assert main(["attention", *arguments]) == 0
+    assert called == [expected]
+
+
 def test_translate_reads_and_writes_bytes(called, monkeypatch):
     streams = types.SimpleNamespace(buffer=object())
     monkeypatch.setattr(sys, "stdin", streams)
@@ -127,8 +145,11 @@ def test_every_command_is_a_function_that_takes_these_arguments(name, preset, mo
     monkeypatch.setitem(sys.modules, "fake_commands", fake)
     command = COMMANDS[name]._replace(target="fake_commands:command")
     monkeypatch.setitem(COMMANDS, name, command)
-    required = [flag.name for flag in command.flags if flag.required]
-    arguments = [f"--{flag}={preset if flag == 'config' else 'w'}" for flag in required]
+    required = [flag for flag in command.flags if flag.required]
+    arguments = [
+        "w" if flag.positional else f"--{flag.name}={preset if flag.name == 'config' else 'w'}"
+        for flag in required
+    ]
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=None))
     assert main([name, *arguments]) == 0
     assert len(bound) == 1
@@ -148,6 +169,10 @@ def test_every_command_is_a_function_that_takes_these_arguments(name, preset, mo
         (["train", "--config=PRESET"], "train needs --workdir=FOLDER"),
         (["train", "--config=PRESET", "--workdir="], "train needs --workdir=FOLDER"),
         (["evaluate"], "evaluate needs --workdir=FOLDER"),
+        (["attention", "x"], "attention needs --workdir=FOLDER"),
+        (["attention", "--workdir=w"], "attention needs SENTENCE: what to translate"),
+        (["attention", "--workdir=w", ""], "attention needs SENTENCE"),
+        (["attention", "--workdir=w", "A", "dog."], "takes one SENTENCE, not 2 arguments"),
         (["train", "--wrokdir=w"], "'wrokdir'. Did you mean: workdir"),
         (["train", "PRESET", "--workdir=w", "--config=PRESET"], "train does not take '"),
         (["average", "--workdir=w", "--last=many"], "--last=many"),
@@ -281,7 +306,7 @@ def test_help_is_fast_and_complete(arguments):
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: python -m transformer_jax ")
     command = COMMANDS.get(arguments[0])
-    words = [f"--{flag.name}" for flag in command.flags] if command else list(COMMANDS)
+    words = [flag.shown for flag in command.flags] if command else list(COMMANDS)
     for word in words:
         assert sum(line.startswith(f"  {word}") for line in done.stdout.splitlines()) >= 1, word
     assert max(map(len, done.stdout.splitlines())) <= 100

@@ -95,10 +95,24 @@ COMMANDS = {
         "transformer_jax.evaluation.attention:attention",
         "translate a sentence and draw what its words attended to",
         (
+            Flag(
+                "sentence",
+                str,
+                "SENTENCE",
+                "what to translate, in quotation marks",
+                required=True,
+                positional=True,
+            ),
             WORKDIR,
-            Flag("sentence", str, "TEXT", "a sentence to translate", required=True),
-            Flag("output", str, "FILE", "the PNG to write", default="attention.png"),
-            Flag("layer", int, "N", "of the decoder, from 1 (the last)"),
+            Flag("kind", str, "KIND", "cross, encoder, decoder; all, for a page", default="cross"),
+            Flag("layer", int, "N", "from 1 (.png: the last, .html: all)"),
+            Flag(
+                "output",
+                str,
+                "FILE",
+                "a heat map a head, .png, or a page, .html",
+                default="attention.png",
+            ),
             CHECKPOINT,
         ),
     ),
@@ -195,8 +209,9 @@ def program_help() -> str:
 
 def command_help(name: str, command: Command) -> str:
     """What a command does, and its flags."""
+    places = [flag.value for flag in command.flags if flag.positional]
     lines = [
-        f"usage: {USAGE.replace('COMMAND', name)}",
+        " ".join(["usage:", USAGE.replace("COMMAND", name), *places]),
         "",
         command.help,
         "",

@@ -34,14 +34,22 @@ DEFINE: dict[type, Callable[..., object]] = {
 
 
 class Flag(NamedTuple):
-    """A flag of a command."""
+    """A flag of a command, or its one argument that stands without a name."""
 
     name: str
-    kind: type  # str, int, float or bool
+    kind: type  # str, int, float or bool; a positional one is a str
     value: str  # what help calls its value
     help: str
     default: Any = None
     required: bool = False
+    positional: bool = False
+
+    @property
+    def shown(self) -> str:
+        """As help writes it."""
+        if self.positional:
+            return self.value
+        return f"--{self.name}" + (f"={self.value}" if self.value else "")
 
 
 def exit_status(action: Callable[[], object]) -> int:
@@ -109,31 +117,43 @@ def parse_experiment(name: str, about: str, known: Iterable[Flag]) -> dict[str, 
 
 
 def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -> dict[str, Any]:
-    """The value of each flag of a command.
+    """The value of each flag of a command, and of the one argument that it may take without a name.
+
+    Flags may stand before and behind that argument; after "--" it may begin with a dash.
 
     Raises:
       absl.flags.Error: an unknown flag (the nearest is offered), or a value of the wrong type.
-      UserError: a required flag is missing, or an argument stands beside the flags.
+      UserError: a required flag is missing, or an argument too many stands beside the flags.
     """
-    values = flags.FlagValues()
+    known, parser = list(known), flags.FlagValues()
+    parser.set_gnu_getopt(True)
     for flag in known:
-        DEFINE[flag.kind](flag.name, flag.default, flag.help, flag_values=values)
-    _, *extra = values([command, *arguments])
-    if extra:
+        if not flag.positional:
+            DEFINE[flag.kind](flag.name, flag.default, flag.help, flag_values=parser)
+    _, *extra = parser([command, *arguments])
+    place = next((flag for flag in known if flag.positional), None)
+    if place and len(extra) > 1:
+        raise UserError(
+            f"{command} takes one {place.value}, not {len(extra)} arguments: "
+            "put it in quotation marks."
+        )
+    if extra and not place:
         raise UserError(f"{command} does not take {extra[0]!r}; its flags: {command} --help.")
+    values = {flag.name: parser[flag.name].value for flag in known if not flag.positional}
+    if place:
+        values[place.name] = extra[0] if extra else place.default
     for flag in known:
-        if flag.required and not values[flag.name].value:
-            raise UserError(f"{command} needs --{flag.name}={flag.value}: {flag.help}.")
-    return {flag.name: values[flag.name].value for flag in known}
+        if flag.required and not values[flag.name]:
+            raise UserError(f"{command} needs {flag.shown}: {flag.help}.")
+    return values
 
 
 def describe_flags(known: Iterable[Flag]) -> str:
     """One line a flag, for a command's help."""
     rows = []
     for flag in known:
-        shown = f"--{flag.name}" + (f"={flag.value}" if flag.value else "")
         default = "" if flag.default in (None, False) else f" (default: {flag.default})"
-        rows.append(f"  {shown:<26}{flag.help}{default}")
+        rows.append(f"  {flag.shown:<26}{flag.help}{default}")
     return "\n".join(rows)
 
 

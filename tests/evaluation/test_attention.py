@@ -1,64 +1,271 @@
 """The attention that is drawn is that of the model while it says the translation."""
 
+import html
+import re
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from tests import runs
+from tests.fixtures.tiny import SIZES, random_pairs, random_params, tiny_model
 from transformer_jax.decoding.translate import LineTranslator, load_model
-from transformer_jax.evaluation.attention import CrossAttention, cross_attention
+from transformer_jax.evaluation import attention as attention_module
+from transformer_jax.evaluation.attention import (
+    KINDS,
+    AttendedSentence,
+    Attention,
+    pair_attention,
+)
+from transformer_jax.reporting.plots import plot_attention, printable
 
 SOURCE = "The old man bought a car."
 
 
-def test_the_command_says_the_translation_and_draws_it(tmp_path, capsys):
-    drawn = tmp_path / "heat.png"
-    flags = [f"--workdir={runs.trained_run()}", f"--sentence={SOURCE}", f"--output={drawn}"]
-    assert runs.command("attention", *flags) == 0
-    out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("translation ") and out[1] == f"attention   {drawn}"
-    assert drawn.read_bytes().startswith(b"\x89PNG")
+# The weights -------------------------------------------------------------------------------------
 
 
-def test_weights_are_a_distribution_over_the_source_and_causal_in_the_target():
+class Reference:
+    """The whole model in float64, a head at a time (figure 1); keeps the weights of each kind."""
+
+    def __init__(self, params: Any, norm: str, d_model: int):
+        self.params, self.norm_first, self.d_model = params, norm == "pre", d_model
+        self.weights: dict[str, list] = {kind: [] for kind in KINDS}
+
+    def normalised(self, x, params):
+        centred = x - x.mean(-1, keepdims=True)
+        variance = (centred**2).mean(-1, keepdims=True)
+        return centred / np.sqrt(variance + 1e-6) * params["scale"] + params["bias"]
+
+    def residual(self, x, sublayer, params):
+        if self.norm_first:
+            return x + sublayer(self.normalised(x, params["norm"]))
+        return self.normalised(x + sublayer(x), params["norm"])
+
+    def embedded(self, ids):
+        i = np.arange(self.d_model)
+        angles = np.arange(len(ids))[:, None] / 10_000 ** (2 * (i // 2) / self.d_model)
+        positions = np.where(i % 2 == 0, np.sin(angles), np.cos(angles))
+        return self.params["embedding"]["table"][ids] * np.sqrt(self.d_model) + positions
+
+    def attend(self, kind, params, x, memory):
+        out, heads = 0.0, []
+        for h in range(params["query"].shape[1]):
+            query, key = x @ params["query"][:, h], memory @ params["key"][:, h]
+            scores = query @ key.T / np.sqrt(query.shape[1])
+            if kind == "decoder":  # none looks ahead
+                scores[np.triu_indices_from(scores, 1)] = -np.inf
+            weights = np.exp(scores - scores.max(1, keepdims=True))
+            weights /= weights.sum(1, keepdims=True)
+            heads.append(weights)
+            out = out + weights @ (memory @ params["value"][:, h]) @ params["out"][h]
+        self.weights[kind].append(heads)
+        return out
+
+    def feed_forward(self, x, params):
+        hidden = np.maximum(x @ params["inner"] + params["inner_bias"], 0)
+        return hidden @ params["outer"] + params["outer_bias"]
+
+    def layer(self, side, n, x, encoded=None):
+        params = self.params[f"{side}_{n}"]
+
+        def to_itself(y):
+            return self.attend(side, params["self_attention"], y, y)
+
+        def to_source(y):
+            return self.attend("cross", params["cross_attention"], y, encoded)
+
+        x = self.residual(x, to_itself, params["self_attention_residual"])
+        if encoded is not None:
+            x = self.residual(x, to_source, params["cross_attention_residual"])
+        feed_forward = params["feed_forward"]
+        return self.residual(
+            x, lambda y: self.feed_forward(y, feed_forward), params["feed_forward_residual"]
+        )
+
+    def run(self, src_ids, input_ids, layers):
+        encoded, x = self.embedded(src_ids), self.embedded(input_ids)
+        for n in range(layers):
+            encoded = self.layer("encoder", n, encoded)
+        if self.norm_first:
+            encoded = self.normalised(encoded, self.params["encoder_norm"])
+        for n in range(layers):
+            x = self.layer("decoder", n, x, encoded)
+        return {kind: np.array(weights) for kind, weights in self.weights.items()}
+
+
+def in_float64(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {name: in_float64(branch) for name, branch in tree.items()}
+    return np.asarray(tree, np.float64)
+
+
+def random_model(norm: str) -> Any:
+    """What `load_model` gives, with random parameters; a piece is its id."""
+    model = tiny_model(norm=norm)
+    translator = SimpleNamespace(model=model, params=random_params(model))
+    names = SimpleNamespace(pieces=lambda ids: [str(i) for i in ids])
+    return SimpleNamespace(translator=translator, vocabulary=names)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_weights_of_every_layer_and_head_equal_a_plain_computation(norm):
+    loaded = random_model(norm)
+    src, tgt = (np.array(ids, np.int32) for ids in random_pairs(5, [(7, 4)])[0])
+    found = pair_attention(loaded, src, tgt)
+    reference = Reference(in_float64(loaded.translator.params), norm, SIZES["d_model"])
+    inputs = [2, *tgt[:-1]]  # BOS first
+    want = reference.run(src, inputs, SIZES["num_layers"])
+    assert {kind: weights.shape for kind, (weights, _, _) in found.items()} == {
+        "encoder": (2, 3, 7, 7),
+        "decoder": (2, 3, 4, 4),
+        "cross": (2, 3, 4, 7),
+    }
+    for kind, weights in want.items():
+        np.testing.assert_allclose(found[kind].weights_NHLM, weights, atol=2e-6, err_msg=kind)
+        assert weights.std() > 0.02  # or equal weights would pass
+    source, said, before = ([str(i) for i in ids] for ids in (src, tgt, inputs))
+    assert found["encoder"][1:] == (source, source)
+    assert found["decoder"][1:] == (said, before)
+    assert found["cross"][1:] == (said, source)
+
+
+def test_weights_are_distributions_and_the_decoder_never_looks_ahead():
     loaded = load_model(str(runs.trained_run()))
 
-    def said(translation: str) -> CrossAttention:
+    def said(translation: str) -> dict[str, Attention]:
         [source, target] = LineTranslator(loaded.vocabulary, loaded.translator).encode(
             [SOURCE, translation]
         )
-        return cross_attention(loaded, source, target)
+        return pair_attention(loaded, source, target)
 
-    found = said("Der alte Mann .")
-    shape = (1, 2, len(found.tgt_pieces), len(found.src_pieces))
-    assert found.weights_NHLM.shape == shape
-    np.testing.assert_allclose(found.weights_NHLM.sum(-1), 1, atol=1e-5)
-    assert found.src_pieces[-1] == found.tgt_pieces[-1] == "</s>"
-    assert loaded.vocabulary.decode(loaded.vocabulary.encode(SOURCE)) == SOURCE
+    found, other = said("Der alte Mann ."), said("Der alte Mann !")
+    for weights_NHLM, attending, attended in found.values():
+        assert weights_NHLM.shape == (1, 2, len(attending), len(attended))
+        np.testing.assert_allclose(weights_NHLM.sum(-1), 1, atol=1e-5)
+    source, target = found["cross"].attended, found["cross"].attending
+    assert source[-1] == target[-1] == "</s>"
+    assert found["decoder"].attended == ["<s>", *target[:-1]]
+    ahead = np.triu(np.ones((len(target), len(target)), bool), 1)
+    assert not found["decoder"].weights_NHLM[:, :, ahead].any()
+    assert (found["encoder"].weights_NHLM > 0).all()
     # The row of a subword does not depend on what is said from it on: it sees what is before it.
-    other = said("Der alte Mann !")
-    same = next(
-        i
-        for i, (a, b) in enumerate(zip(found.tgt_pieces, other.tgt_pieces, strict=False))
-        if a != b
-    )
+    pairs = zip(target, other["cross"].attending, strict=False)
+    same = next(i for i, (a, b) in enumerate(pairs) if a != b)
     assert same > 2
-    np.testing.assert_allclose(
-        found.weights_NHLM[:, :, : same + 1], other.weights_NHLM[:, :, : same + 1], atol=1e-6
-    )
-    assert np.abs(found.weights_NHLM[:, :, 0] - found.weights_NHLM[:, :, 1]).max() > 1e-4
+    rows = np.s_[:, :, : same + 1]
+    for kind in ("cross", "decoder"):
+        before, after = (one[kind].weights_NHLM[rows] for one in (found, other))
+        shared = min(before.shape[-1], after.shape[-1])
+        np.testing.assert_allclose(before[..., :shared], after[..., :shared], atol=1e-6)
+        assert np.abs(before[:, :, 0] - before[:, :, 1]).max() > 1e-4
+
+
+# What is drawn -----------------------------------------------------------------------------------
+
+
+def two_layers(rows: list[str], columns: list[str]) -> Attention:
+    """Of two heads; every row of layer n attends to column n alone."""
+    weights_NHLM = np.zeros((2, 2, len(rows), len(columns)), np.float32)
+    weights_NHLM[0, ..., 0] = weights_NHLM[1, ..., 1] = 1
+    return Attention(weights_NHLM, rows, columns)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The command on a sentence of a model that is not there; the titles that it draws."""
+    source, said, before = ["a", "b", "c"], ["x", "y"], ["<s>", "x"]
+    pieces = {"encoder": (source, source), "decoder": (said, before), "cross": (said, source)}
+    kinds = {kind: two_layers(*rows_columns) for kind, rows_columns in pieces.items()}
+    found = AttendedSentence("<b> c", "x & y", "40", kinds)
+    titles: list[str] = []
+
+    def plot(weights, columns, rows, path, title):
+        most = columns[weights[0, 0].argmax()]
+        titles.append(f"{title}: {' '.join(rows)} to {most} of {' '.join(columns)}")
+        return plot_attention(weights, columns, rows, path, title)
+
+    monkeypatch.setattr(attention_module, "attend", lambda *_: found)
+    monkeypatch.setattr(attention_module, "plot_attention", plot)
+    return titles
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "title"),
     [
-        (["--layer=2", "--sentence=x"], "--layer=2: this model's decoder has layers 1 to 1"),
-        (["--layer=0", "--sentence=x"], "--layer=0: this model's decoder has layers 1 to 1"),
-        (["--sentence= "], "--sentence is blank"),
-        (["--sentence=x", "--output=no/such/folder/x.png"], "its folder is not there"),
+        ([], "Encoder-decoder attention, layer 2 of 2: x y to b of a b c"),
+        (["--layer=1"], "Encoder-decoder attention, layer 1 of 2: x y to a of a b c"),
+        (["--kind=encoder"], "Encoder self-attention, layer 2 of 2: a b c to b of a b c"),
+        (
+            ["--kind=decoder", "--layer=1"],
+            "Decoder self-attention, layer 1 of 2: x y to <s> of <s> x",
+        ),
     ],
 )
-def test_what_cannot_be_drawn_is_one_line(flags, said, tmp_path, capsys):
-    common = [f"--workdir={runs.trained_run()}", f"--output={tmp_path}/x.png"]
-    assert runs.command("attention", *common, *flags) == 2
-    assert said in capsys.readouterr().err
+def test_a_picture_is_of_one_layer_of_one_kind(flags, title, drawn, tmp_path):
+    file = tmp_path / "heat.png"
+    assert runs.command("attention", "--workdir=w", f"--output={file}", *flags, "a b") == 0
+    assert drawn == [title]
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("flags", "kinds", "layers"),
+    [
+        (["--kind=all"], list(KINDS), [1, 2]),
+        (["--kind=all", "--layer=2"], list(KINDS), [2]),
+        (["--kind=decoder"], ["decoder"], [1, 2]),
+        ([], ["cross"], [1, 2]),
+    ],
+)
+def test_a_page_is_of_every_layer_of_its_kinds(flags, kinds, layers, drawn, tmp_path):
+    file = tmp_path / "heat.html"
+    assert runs.command("attention", "--workdir=w", f"--output={file}", *flags, "a b") == 0
+    titles = [KINDS[kind].title for kind in kinds]
+    want = [f"{title}, layer {layer} of 2" for title in titles for layer in layers]
+    assert [title.partition(":")[0] for title in drawn] == want
+    page = file.read_text()
+    assert re.findall("<h2>(.*)</h2>", page) == titles
+    assert page.count('src="data:image/png;base64,') == len(want)
+    assert "source       &lt;b&gt; c\ntranslation  x &amp; y" in page and "<b>" not in page
+    assert list(tmp_path.iterdir()) == [file]
+
+
+# The command on a run ----------------------------------------------------------------------------
+
+
+def draw(*arguments: str) -> int:
+    return runs.command("attention", f"--workdir={runs.trained_run()}", *arguments)
+
+
+def test_the_command_says_the_translation_and_draws_it(tmp_path, capsys):
+    file = tmp_path / "heat.html"
+    # Behind "--" a sentence may begin with a dash.
+    assert draw("--kind=all", f"--output={file}", "--", "-5 degrees") == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("translation ") and out[1] == f"attention   {file}"
+    page = file.read_text()
+    assert "source       -5 degrees\n" in page
+    assert html.escape(f"translation  {printable(out[0].removeprefix('translation '))}") in page
+    assert page.count("data:image/png") == 3 and "checkpoint 40." in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--layer=2", "x"], "--layer=2: this model has layers 1 to 1"),
+        (["--layer=0", "x", "--output={tmp}/x.html"], "--layer=0: this model has layers 1 to 1"),
+        ([" "], "The sentence is blank"),
+        (["x", "--output=no/such/folder/x.png"], "its folder is not there"),
+        (["x", "--output={tmp}/x.pdf"], "name a file that ends in .png or .html"),
+        (["x", "--kind=crossed"], "--kind=crossed is not one of encoder, decoder, cross, all"),
+        (["x", "--kind=all"], "--kind=all fills a page: name one that ends in .html"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line(arguments, said, tmp_path, capsys):
+    given = [argument.format(tmp=tmp_path) for argument in arguments]
+    assert draw(f"--output={tmp_path}/x.png", *given) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") <= 2  # which checkpoint, and what is wrong
     assert list(tmp_path.iterdir()) == []

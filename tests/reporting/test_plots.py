@@ -171,6 +171,15 @@ def test_labels_of_a_long_sentence_do_not_overlap():
     assert figure.get_size_inches().max() < 25
 
 
+@pytest.mark.parametrize(("length", "side_by_side"), [(18, 4), (19, 2), (38, 2)])
+def test_a_sentence_keeps_every_label_and_its_figure_fits_a_page(length, side_by_side):
+    pieces = [f"▁{i}" for i in range(length)]
+    figure = attention_figure(attention(8, length, length), pieces, pieces, "")
+    assert figure.axes[0].get_subplotspec().get_gridspec().ncols == side_by_side
+    assert tick_labels(figure.axes[0].yaxis) == tick_labels(figure.axes[7].xaxis) == pieces
+    assert figure.get_size_inches()[0] < 12
+
+
 def test_labels_stand_by_their_own_pieces_when_thinned():
     pieces = [f"{i}" for i in range(128)]
     figure = attention_figure(attention(4, 128, 128), pieces, pieces, "long")

@@ -24,10 +24,11 @@ log = logging.getLogger(__name__)
 
 
 class Evaluation(NamedTuple):
-    """What `evaluate` found, and the file that keeps the hypotheses, one a line."""
+    """What `evaluate` found, the file that keeps the hypotheses, one a line, and of which pairs."""
 
     scores: Scores
     hypotheses: Path
+    pairs: Sequence[Pair]  # sources and references, in the file's order
 
 
 def evaluate(
@@ -82,7 +83,7 @@ def evaluate(
         for i in range(0, len(sources), -(-len(sources) // examples)) if examples else ():
             print(f"\nsource      {printable(sources[i])}\nreference   {printable(references[i])}")
             print(f"translation {printable(hypotheses[i])}")
-    return Evaluation(scores, path)
+    return Evaluation(scores, path, pairs)
 
 
 def _make_folder(path: Path) -> None:

@@ -30,6 +30,8 @@ KIND_STYLES: dict[str, dict[str, Any]] = {
 OTHER_STYLE: dict[str, Any] = {"color": PURPLE, "linewidth": 1.5, "marker": "^", "markersize": 3.5}
 DOTS_PER_INCH = 150
 LONGEST_LABEL = 20  # characters of a piece shown
+LABEL_INCHES = 0.12  # of a label of 7 points, and a gap
+MAPS_WIDTH = 9.5  # inches of heat maps side by side: with their labels as wide as a report's page
 
 
 class Panel(NamedTuple):
@@ -130,9 +132,10 @@ def attention_figure(
             f"attention weights {weights_HLM.shape}: expected [heads, {len(tgt_pieces)} target "
             f"pieces, {len(src_pieces)} source pieces]"
         )
-    columns = min(heads, 4)
+    # Four side by side, or two where four have no room for their labels.
+    columns = min(heads, 4 if 4 * (LABEL_INCHES * len(src_pieces) + 0.15) <= MAPS_WIDTH else 2)
     rows = math.ceil(heads / columns)
-    widest = min(8.0, 20.0 / columns)  # inches
+    widest = min(8.0, MAPS_WIDTH / columns - 0.15)
     width, height = (min(max(0.2 * len(p), 1.2), widest) for p in (src_pieces, tgt_pieces))
     # Beside the maps stand the labels (about an inch) and the colour bar.
     size = (columns * (width + 0.15) + 2.2, rows * (height + 0.35) + 1.8)
@@ -188,8 +191,8 @@ def _draw_panel(
 
 
 def _label_pieces(axis: Any, pieces: Sequence[str], inches: float, shown: bool) -> None:
-    # Labels of 7 points need 0.12 inches each; denser ones are thinned out.
-    every = math.ceil(len(pieces) * 0.12 / inches)
+    # Where they would touch, they are thinned out.
+    every = math.ceil(len(pieces) * LABEL_INCHES / inches)
     at = range(0, len(pieces), every)
     axis.set_ticks(at)
     labels = [printable(pieces[i])[:LONGEST_LABEL] if shown else "" for i in at]

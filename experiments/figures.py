@@ -1,0 +1,460 @@
+"""The paper's figures: positions and learning rate; attention and BLEU by length of a run.
+
+    python -m experiments.figures                                # what needs no run
+    python -m experiments.figures --workdir=RUN                  # and what a run's model does
+    python -m experiments.figures --scale=small --out=FOLDER     # whether it works, on a toy run
+
+The paper: sinusoids, so that relative positions can be attended to (section 3.5); the learning rate
+of equation 3 (section 5.3); heads that follow syntax and anaphora (figures 3 to 5). It does not
+say how translations fare by the length of their sources.
+
+How to read it: index.html says so beside each picture. table.md holds the numbers, and how and when
+all of it was made; bleu_by_length.json those of the last picture, unrounded. On the toy run nothing
+is to be read from the last two. `--config.KEY=VALUE` changes that run.
+"""
+
+import datetime
+import json
+import logging
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from transformer_jax.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.config import TrainConfig
+from transformer_jax.config_files import load_config
+from transformer_jax.errors import UserError
+from transformer_jax.files import write_atomically
+from transformer_jax.reporting.page import (
+    Code,
+    Heading,
+    Part,
+    Picture,
+    Table,
+    Text,
+    markdown_table,
+    write_page,
+)
+from transformer_jax.reporting.plots import BLUE, DOTS_PER_INCH, GREEN, VERMILION
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+log = logging.getLogger("experiments.figures")
+ROOT = Path(__file__).parent.parent
+CONFIG = ROOT / "configs" / "demo.py"
+RECORDED = "docs/results/figures"
+# One that the built-in corpus has in its test split: its clause and its verb part in German.
+SENTENCE = "The engineer whose grandfather they are greeting is bringing back his knife."
+FLAGS = [
+    Flag("workdir", str, "RUN", "a run's folder, for the figures that need a model"),
+    Flag("sentence", str, "TEXT", "whose attention is drawn (one of the built-in corpus)"),
+    Flag("split", str, "NAME", "of the run's corpus, to translate", default="test"),
+    Flag("checkpoint", str, "WHICH", "latest, best, average or a step", default="latest"),
+    Flag("out", str, "FOLDER", "where pictures, table.md and page go", default=RECORDED),
+    Flag("scale", str, "NAME", "paper, or small: a toy run is trained, no result", default="paper"),
+    Flag("list", bool, "", "prints the figures, and stops", default=False),
+    Flag("dry_run", bool, "", "prints what would be written, and stops", default=False),
+]
+# Of the toy run, against configs/demo.py.
+SMALL: dict[str, Any] = {
+    **{"data.pairs": 300, "vocabulary.size": 400, "model.num_layers": 1, "model.d_model": 16},
+    **{"model.num_heads": 2, "model.d_ff": 32, "train.steps": 6, "train.decay_steps": 6},
+    **{"train.warmup_steps": 2, "train.tokens_per_batch": 400, "decode.tokens_per_batch": 256},
+    **{"train.log_every": 2, "train.valid_every": 6, "train.checkpoint_every": 6},
+    "decode.max_extra_length": 10,
+}
+
+
+class Asked(NamedTuple):
+    """What the command line asks for."""
+
+    out: Path
+    workdir: str | None
+    sentence: str
+    split: str
+    checkpoint: str
+
+
+# Positions ---------------------------------------------------------------------------------------
+
+POSITIONS, D_MODEL = 50, 128
+PLACES, REACH = (50, 100, 200), 50
+
+
+def position_products(d_model: int, places: Sequence[int], offsets: Sequence[int]) -> np.ndarray:
+    """PE(pos) · PE(pos + k) of the sinusoids: float64 `[places, offsets]`.
+
+    Args:
+      d_model: even.
+      places: positions pos, each with pos + k >= 0 for every k.
+      offsets: k.
+
+    Source: Vaswani et al. 2017, section 3.5.
+    """
+    from transformer_jax.model.positions import sinusoids
+
+    table_LD = sinusoids(max(places) + max(offsets) + 1, d_model).astype(np.float64)
+    others = np.add.outer(np.array(places), np.array(offsets))
+    return np.einsum("PD,PKD->PK", table_LD[list(places)], table_LD[others])
+
+
+def draw_positions(asked: Asked) -> list[Part]:
+    """The table of sinusoids as a heat map, and its rows' dot products."""
+    from transformer_jax.model.positions import sinusoids
+
+    figure = new_figure(7.5, 3.6)
+    axes = figure.add_subplot()
+    table_LD = sinusoids(POSITIONS, D_MODEL)
+    image = axes.imshow(table_LD, cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto")
+    axes.set_xlabel("dimension")
+    axes.set_ylabel("position")
+    figure.colorbar(image, ax=axes, label="PE(position, dimension)", pad=0.02)
+    first = f"Sinusoids, d_model = {D_MODEL}: even dimensions are sines, odd ones cosines."
+    heat_map = save(figure, asked.out / "positions.png", first)
+
+    figure = new_figure(7.5, 3.6)
+    axes = figure.add_subplot()
+    offsets = range(-REACH, REACH + 1)
+    curves = position_products(D_MODEL, PLACES, offsets)
+    # The curves are one: widths, not only colours, keep each in sight.
+    looks = zip(PLACES, curves, (BLUE, VERMILION, "black"), (7.0, 3.5, 1.0), strict=True)
+    for place, curve, colour, width in looks:
+        axes.plot(offsets, curve, color=colour, linewidth=width, label=f"pos = {place}")
+    finish(axes, "k", "PE(pos) · PE(pos + k)")
+    axes.legend(frameon=False)
+    second = f"Dot products, d_model = {D_MODEL}: the distance k decides, the position does not."
+    return [heat_map, save(figure, asked.out / "position_products.png", second)]
+
+
+# Learning rate -----------------------------------------------------------------------------------
+
+WIDTHS = {256: BLUE, 512: VERMILION, 1024: GREEN}
+WARMUPS = {4_000: "-", 8_000: "--"}
+LAST_STEP = 40_000
+
+
+def learning_rates(d_model: int, warmup_steps: int, steps: int) -> np.ndarray:
+    """The learning rate of updates 1 to `steps`, as training uses it: float64 `[steps]`.
+
+    Source: Vaswani et al. 2017, section 5.3, equation 3.
+    """
+    from transformer_jax.training.optimizer import learning_rate_schedule
+
+    train = TrainConfig(schedule="rsqrt", warmup_steps=warmup_steps)
+    schedule = learning_rate_schedule(train, d_model)
+    return np.asarray(schedule(np.arange(steps)), np.float64)  # the schedule counts from 0
+
+
+def draw_learning_rate(asked: Asked) -> list[Part]:
+    """Curves over d_model and warm-up, and their peaks."""
+    figure = new_figure(7.5, 4.0)
+    axes = figure.add_subplot()
+    rows = []
+    for width, colour in WIDTHS.items():
+        for warmup, style in WARMUPS.items():
+            rates = learning_rates(width, warmup, LAST_STEP)
+            name = f"d_model {width:,}, warm-up {warmup:,}"
+            steps = np.arange(1, LAST_STEP + 1)
+            axes.plot(steps, 1e3 * rates, color=colour, linestyle=style, label=name)
+            peak = int(rates.argmax())
+            rows.append([f"{width:,}", f"{warmup:,}", f"{peak + 1:,}", f"{rates[peak]:.3e}"])
+    axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
+    finish(axes, "step", "learning rate × 1,000")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)
+    words = "Equation 3: a wider model and a longer warm-up have a lower peak."
+    table = Table(["d_model", "warm-up steps", "peak at step", "learning rate there"], rows)
+    return [save(figure, asked.out / "learning_rate.png", words), table]
+
+
+# Of a run ----------------------------------------------------------------------------------------
+
+
+def draw_attention(asked: Asked) -> list[Part]:
+    """Every kind, layer and head while the run's model translates a sentence."""
+    from transformer_jax.evaluation.attention import KINDS, attend, draw_kinds
+
+    found = attend(str(asked.workdir), asked.sentence, asked.checkpoint)
+    return [Text(f"Checkpoint {found.checkpoint}."), *draw_kinds(found, list(KINDS), asked.out)]
+
+
+LAST_WORDS = (0, 5, 10, 15, 20, 30)  # of each bucket of sources; beyond stands another
+RESAMPLES, SEED = 1_000, 0
+
+
+class Bucket(NamedTuple):
+    """Sentences whose sources have about as many words, and their BLEU."""
+
+    words: str  # of the source, between white space
+    sentences: int
+    bleu: float  # 0 to 100
+    low: float  # of the 95 % bootstrap interval
+    high: float
+
+
+def bleu_by_length(
+    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
+) -> list[Bucket]:
+    """sacreBLEU (13a, cased) of each bucket that has sentences; every sentence is in one.
+
+    The interval holds the middle 95 % of the BLEU of 1,000 resamples of the bucket's sentences.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+
+    metric = BLEU(tokenize="13a", effective_order=True)  # which is asked for a sentence's counts
+    rows = [
+        [*found.counts, *found.totals, found.sys_len, found.ref_len]
+        for found in map(metric.sentence_score, hypotheses, [[line] for line in references])
+    ]
+    counts_S, draw = np.array(rows), np.random.default_rng(SEED)
+    bucket_of = np.searchsorted(LAST_WORDS, [len(line.split()) for line in sources])
+    buckets = []
+    for number in np.unique(bucket_of):
+        own_S = counts_S[bucket_of == number]
+        size = len(own_S)
+        # How often each sentence is drawn, of as many draws as there are sentences.
+        times_RS = draw.multinomial(size, np.full(size, 1 / size), RESAMPLES)
+        resampled = [_bleu(total) for total in times_RS @ own_S]
+        interval = np.percentile(resampled, [2.5, 97.5]).tolist()
+        buckets.append(Bucket(_words(number), size, _bleu(own_S.sum(0)), *interval))
+    return buckets
+
+
+def _bleu(counts: np.ndarray) -> float:
+    """Corpus BLEU of summed counts: n-grams right, n-grams, length, the references' length."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    *ngrams, length, of_references = counts.tolist()
+    sizes = {"sys_len": length, "ref_len": of_references}
+    return BLEU.compute_bleu(ngrams[:4], ngrams[4:], **sizes, smooth_method="exp").score
+
+
+def _words(bucket: int) -> str:
+    if bucket == len(LAST_WORDS):
+        return f"{LAST_WORDS[-1] + 1}+"
+    return f"{LAST_WORDS[bucket - 1] + 1}–{LAST_WORDS[bucket]}" if bucket else "0"
+
+
+def draw_bleu_by_length(asked: Asked) -> list[Part]:
+    """Translates a split, scores it by the length of its sources, and keeps the numbers."""
+    from transformer_jax.evaluation.evaluate import evaluate
+
+    found = evaluate(str(asked.workdir), split=asked.split, checkpoint=asked.checkpoint)
+    hypotheses = found.hypotheses.read_text(encoding="utf-8").split("\n")[:-1]
+    sources, references = zip(*found.pairs, strict=True)
+    buckets, scores = bleu_by_length(sources, hypotheses, references), found.scores
+    record = {"evaluation": found.hypotheses.stem, "direction": scores.direction}
+    record |= {"bleu": scores.bleu, "signature": scores.bleu_signature}
+    record |= {"resamples": RESAMPLES, "seed": SEED}
+    record |= {"buckets": [bucket._asdict() for bucket in buckets]}
+    content = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+    write_atomically(asked.out / "bleu_by_length.json", content.encode())
+    words = f"BLEU of {found.hypotheses.stem} by the length of the source, {scores.direction}."
+    figure = bleu_figure(buckets, scores.bleu)
+    rows = [[b.words, f"{b.sentences:,}", *(f"{x:.2f}" for x in b[2:])] for b in buckets]
+    rows.append(["all", f"{scores.sentences:,}", f"{scores.bleu:.2f}", "", ""])
+    return [
+        save(figure, asked.out / "bleu_by_length.png", words),
+        Table(["source words", "sentences", "BLEU", "from", "to"], rows),
+        Text(
+            f"From and to: the middle 95 % of {RESAMPLES:,} resamples of a bucket's sentences "
+            f"(bootstrap, seed {SEED}); of a few sentences it says little. {scores.bleu_signature}"
+        ),
+    ]
+
+
+def bleu_figure(buckets: Sequence[Bucket], of_all: float) -> "Figure":
+    """A point a bucket with its interval, and the whole split's BLEU as a line."""
+    figure = new_figure(7.5, 3.8)
+    axes = figure.add_subplot()
+    bleu, low, high = (np.array(values) for values in list(zip(*buckets, strict=True))[2:])
+    at = np.arange(len(buckets))
+    # A bootstrap's middle can lie beside the point itself.
+    errors = np.maximum([bleu - low, high - bleu], 0)
+    axes.errorbar(at, bleu, errors, fmt="o", color=BLUE, capsize=4, label="95 % interval")
+    axes.axhline(of_all, color=VERMILION, linestyle="--", linewidth=1.2, label="all sentences")
+    axes.set_xticks(at, [f"{b.words}\n{b.sentences:,} sentences" for b in buckets], fontsize=8)
+    axes.set_xlim(-0.5, len(buckets) - 0.5)
+    finish(axes, "words of the source", "BLEU")
+    axes.set_ylim(bottom=0)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
+# Pictures ----------------------------------------------------------------------------------------
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure, in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def finish(axes: "Axes", x: str, y: str) -> None:
+    """Labels and a light grid."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def save(figure: "Figure", path: Path, caption: str) -> Picture:
+    """Writes a PNG."""
+    figure.savefig(path, dpi=DOTS_PER_INCH)
+    return Picture(path, caption)
+
+
+# The command -------------------------------------------------------------------------------------
+
+
+class Section(NamedTuple):
+    """Figures that are made together."""
+
+    title: str
+    files: str
+    needs_run: bool
+    make: Callable[[Asked], list[Part]]
+
+
+SECTIONS = {
+    "positions": Section(
+        "Positional encoding (section 3.5)",
+        "positions.png, position_products.png",
+        False,
+        draw_positions,
+    ),
+    "learning_rate": Section(
+        "Learning rate (section 5.3, equation 3)", "learning_rate.png", False, draw_learning_rate
+    ),
+    "attention": Section(
+        "Attention of every layer and head (figures 3 to 5)",
+        "attention_KIND_LAYER.png",
+        True,
+        draw_attention,
+    ),
+    "bleu_by_length": Section(
+        "BLEU by the length of the source",
+        "bleu_by_length.png, bleu_by_length.json",
+        True,
+        draw_bleu_by_length,
+    ),
+}
+
+
+def main() -> None:
+    """Makes the figures, or prints what the flags ask for instead."""
+    values = parse_experiment("figures", __doc__, FLAGS)
+    overrides, scale = values["overrides"], values["scale"]
+    asked = Asked(
+        Path(values["out"]),
+        values["workdir"],
+        SENTENCE if values["sentence"] is None else values["sentence"],
+        values["split"],
+        values["checkpoint"],
+    )
+    check(scale, asked, overrides)
+    has_run = asked.workdir is not None or scale == "small"
+    if values["list"]:
+        rows = [[n, s.title, "--workdir" if s.needs_run else ""] for n, s in SECTIONS.items()]
+        print(markdown_table(["figures", "what", "needs"], rows), end="")
+    elif values["dry_run"]:
+        rows = [[n, s.files if has_run or not s.needs_run else ""] for n, s in SECTIONS.items()]
+        rows.append(["all", "table.md, index.html"])
+        print(markdown_table(["figures", f"written to {asked.out}"], rows), end="")
+    elif scale == "small":
+        with tempfile.TemporaryDirectory() as folder:
+            train_small(folder, overrides)
+            make(asked._replace(workdir=folder), "a toy run of a few steps, no result")
+    else:
+        make(asked, asked.workdir or "none")
+
+
+def check(scale: str, asked: Asked, overrides: Mapping[str, Any]) -> None:
+    """Raises UserError: flags that do not go together."""
+    if scale not in ("paper", "small"):
+        raise UserError(f"--scale={scale} is not one of paper, small.")
+    if scale == "small" and asked.workdir is not None:
+        raise UserError("--scale=small trains a run of its own: leave --workdir out, or --scale.")
+    if scale == "small" and str(asked.out) == RECORDED:
+        raise UserError("--scale=small is no result and would stand for one: give --out=FOLDER.")
+    if scale == "paper" and overrides:
+        raise UserError("--config.KEY=VALUE changes the toy run: add --scale=small.")
+
+
+def train_small(workdir: str, overrides: Mapping[str, Any]) -> None:
+    """A run of a few steps on the built-in corpus."""
+    from transformer_jax.training.loop import train
+
+    train(load_config(str(CONFIG), SMALL | dict(overrides)), workdir)
+
+
+def make(asked: Asked, run: str) -> None:
+    """Draws what can be drawn, of the run called `run`; writes table.md and index.html.
+
+    Raises:
+      UserError: nothing can be written into the folder, or the run cannot be used.
+    """
+    try:
+        asked.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out={asked.out}: {error.strerror}. Name another folder.") from None
+    parts: list[Part] = [Code(command()), Text(f"{made_by()} Run: {run}.")]
+    for name, section in SECTIONS.items():
+        if section.needs_run and asked.workdir is None:
+            log.info("%s: left out, needs --workdir", name)
+            continue
+        parts += [Heading(section.title), *section.make(asked)]
+    title = "Figures"
+    write_atomically(asked.out / "table.md", markdown(title, parts).encode())
+    print(f"page        {write_page(asked.out / 'index.html', title, parts)}")
+
+
+def command() -> str:
+    """As it was given."""
+    return shlex.join(["python", "-m", "experiments.figures", *sys.argv[1:]])
+
+
+def made_by() -> str:
+    """Device, date, and revision of the code."""
+    import jax
+
+    git = ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
+    try:
+        done = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True)
+        revision = done.stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        revision = "unknown"
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return f"{jax.devices()[0].device_kind}, JAX {jax.__version__}; {today}, revision {revision}."
+
+
+def markdown(title: str, parts: Sequence[Part]) -> str:
+    """The parts of a page as Markdown; pictures are the files beside it."""
+    lines = [f"# {title}"]
+    for part in parts:
+        match part:
+            case Heading(text):
+                lines.append(f"## {text}")
+            case Text(text):
+                lines.append(text.replace("<", "\\<"))  # or "<s>" would be an element
+            case Code(text):
+                lines.append("\n".join(f"    {line}" for line in text.splitlines()))
+            case Table(head, rows, _):
+                lines.append(markdown_table(head, rows).strip())
+            case Picture(file, caption):
+                lines.append(f"![{caption}]({file.name})")
+    return "\n\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    set_up_logs()
+    sys.exit(exit_status(main))

@@ -1,0 +1,198 @@
+"""The figures hold what their formulas say; the command makes all of them, small."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+import sacrebleu
+
+from experiments import figures
+from experiments.figures import Bucket, bleu_by_length, learning_rates, position_products
+from transformer_jax.command_line import exit_status
+from transformer_jax.text import corpora
+from transformer_jax.text.grammar import generate
+
+# Positions and learning rate ---------------------------------------------------------------------
+
+
+def test_products_of_positions_are_the_sum_of_cosines_of_their_distance():
+    d_model, places, offsets = 12, [30, 41, 77], range(-30, 31)
+    found = position_products(d_model, places, offsets)
+    assert found.shape == (3, 61)
+    # sin a sin b + cos a cos b = cos(a - b), for each of the d_model / 2 wavelengths.
+    want = [sum(np.cos(k / 10_000 ** (2 * i / d_model)) for i in range(6)) for k in offsets]
+    for profile in found:
+        np.testing.assert_allclose(profile, want, atol=1e-5)
+        np.testing.assert_allclose(profile, profile[::-1], atol=1e-5)  # k and -k
+    assert found[0, 30] == pytest.approx(6)  # k = 0: d_model / 2
+
+
+@pytest.mark.parametrize("d_model", [256, 1024])
+@pytest.mark.parametrize("warmup", [4_000, 8_000])
+def test_learning_rates_are_equation_3_and_peak_at_the_end_of_the_warm_up(d_model, warmup):
+    rates = learning_rates(d_model, warmup, 20_000)
+    want = [d_model**-0.5 * min(n**-0.5, n * warmup**-1.5) for n in range(1, 20_001)]
+    np.testing.assert_allclose(rates, want, rtol=1e-6)
+    assert rates.argmax() + 1 == warmup
+    assert rates.max() == pytest.approx((d_model * warmup) ** -0.5)
+
+
+# BLEU by length ----------------------------------------------------------------------------------
+
+GOOD, GOOD_SAID = "Der alte Mann kaufte ein Auto.", "Der alte Mann kaufte ein Auto."
+POOR, POOR_SAID = "Die Katze schläft auf dem Sofa.", "Die Katze schläft jetzt unter dem Tisch."
+
+
+def of_words(count: int) -> str:
+    return " ".join(["word"] * count)
+
+
+def test_every_sentence_is_in_the_bucket_of_its_source():
+    lengths = [31, 0, 1, 5, 6, 10, 11, 15, 16, 20, 21, 30, 5_000]
+    sources = [of_words(length) for length in lengths]
+    buckets = bleu_by_length(sources, [GOOD] * len(lengths), [GOOD] * len(lengths))
+    assert [(bucket.words, bucket.sentences) for bucket in buckets] == [
+        ("0", 1),
+        *((words, 2) for words in ("1–5", "6–10", "11–15", "16–20", "21–30", "31+")),
+    ]
+
+
+def test_a_bucket_s_bleu_is_that_of_its_sentences_alone():
+    sources = [of_words(3), of_words(9), of_words(3), of_words(9), of_words(9)]
+    references = [GOOD, POOR, POOR, GOOD, "Ja."]
+    hypotheses = [GOOD_SAID, POOR_SAID, POOR_SAID, "Der alte Mann.", ""]
+    short, long = bleu_by_length(sources, hypotheses, references)
+    for bucket, places in ((short, [0, 2]), (long, [1, 3, 4])):
+        own = [[lines[i] for i in places] for lines in (hypotheses, references)]
+        assert bucket.bleu == pytest.approx(sacrebleu.corpus_bleu(own[0], [own[1]]).score)
+        assert bucket.low <= bucket.bleu <= bucket.high
+
+
+def test_the_interval_of_two_sentences_by_hand():
+    # A resample is the one twice, both, or the other twice, with probabilities 1/4, 1/2 and 1/4.
+    twice = [
+        sacrebleu.corpus_bleu([said] * 2, [[meant] * 2]).score
+        for said, meant in ((POOR_SAID, POOR), (GOOD_SAID, GOOD))
+    ]
+    [bucket] = bleu_by_length(["a b"] * 2, [GOOD_SAID, POOR_SAID], [GOOD, POOR])
+    assert [bucket.low, bucket.high] == pytest.approx(twice)
+    assert bucket.low + 10 < bucket.bleu < bucket.high - 10
+
+
+def test_the_interval_is_95_percent_wide():
+    # 900 of 1,000 one-word sentences are right, in every order of n-grams alike: BLEU is their
+    # share, binomial, so the interval is that of 1.96 standard deviations.
+    right, wrong = "a b c d", "e f g h"
+    hypotheses = [right] * 900 + [wrong] * 100
+    [bucket] = bleu_by_length(["x"] * 1_000, hypotheses, [right] * 1_000)
+    half_width = 1.96 * 100 * np.sqrt(0.9 * 0.1 / 1_000)
+    assert bucket.bleu == pytest.approx(90)
+    assert bucket.high - bucket.bleu == pytest.approx(half_width, rel=0.15)
+    assert bucket.bleu - bucket.low == pytest.approx(half_width, rel=0.15)
+    again = bleu_by_length(["x"] * 1_000, hypotheses, [right] * 1_000)
+    assert again == [bucket]
+
+
+def test_the_picture_shows_each_bucket_its_interval_and_its_sentences():
+    buckets = [Bucket("1–5", 1_200, 30.0, 25.0, 40.0), Bucket("31+", 7, 10.0, 10.5, 20.0)]
+    [axes] = figures.bleu_figure(buckets, 28.0).axes
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert labels == ["1–5\n1,200 sentences", "31+\n7 sentences"]
+    [bars] = axes.collections
+    ends = [[bottom, top] for (_, bottom), (_, top) in bars.get_segments()]
+    assert ends == [[25.0, 40.0], [10.0, 20.0]]  # a point outside its interval ends it
+
+
+# The command -------------------------------------------------------------------------------------
+
+
+def run(monkeypatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["figures", *arguments])
+    return exit_status(figures.main)
+
+
+def files(folder) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_all_figures_of_a_toy_run(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(corpora, "GRAMMAR_PAIRS", {"valid": 4, "test": 5})
+    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path / "cache"))
+    out = tmp_path / "out"
+    assert run(monkeypatch, "--scale=small", f"--out={out}", "--config.decode.beam_size=2") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"page        {out}/index.html"
+    kinds = {f"attention_{kind}_1.png" for kind in ("encoder", "decoder", "cross")}
+    drawn = {"positions.png", "position_products.png", "learning_rate.png", "bleu_by_length.png"}
+    assert files(out) == kinds | drawn | {"bleu_by_length.json", "table.md", "index.html"}
+
+    record = json.loads((out / "bleu_by_length.json").read_text())
+    assert sum(bucket["sentences"] for bucket in record["buckets"]) == 5
+    assert record["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
+    assert record["evaluation"] == "test.6.beam2" and record["direction"] == "en→de"
+
+    table, page = (out / "table.md").read_text(), (out / "index.html").read_text()
+    command = f"python -m experiments.figures --scale=small --out={out} --config.decode.beam_size=2"
+    assert command in table and command in page
+    for text in (table, page):
+        assert re.search(r"JAX \d.*; \d{4}-\d\d-\d\d, revision \w+", text)
+        assert "a toy run of a few steps, no result" in text and figures.SENTENCE in text
+    assert set(re.findall(r"!\[.*\]\((.*)\)", table)) == kinds | drawn
+    assert page.count("data:image/png;base64,") == len(kinds | drawn)
+    assert "| 512 | 4,000 | 4,000 | 6.988e-04 |" in table  # the paper's base model
+    assert "; \\<s> is the beginning" in table  # in Markdown too it is no element
+    assert f"| all | 5 | {record['bleu']:.2f} |" in table
+
+
+def test_without_a_run_what_needs_none_is_made(monkeypatch, tmp_path):
+    assert run(monkeypatch, f"--out={tmp_path}") == 0
+    drawn = {"positions.png", "position_products.png", "learning_rate.png"}
+    assert files(tmp_path) == drawn | {"table.md", "index.html"}
+    assert "Run: none." in (tmp_path / "table.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said", "not_said"),
+    [
+        (["--list"], "attention | Attention of every layer and head", ".png"),
+        (["--dry_run"], "learning_rate.png", "attention_KIND_LAYER.png"),
+        (["--dry_run", "--workdir=w"], "attention_KIND_LAYER.png", "no-such"),
+        (["--dry_run", "--scale=small"], "bleu_by_length.json", "no-such"),
+    ],
+)
+def test_what_would_be_made_is_said_and_nothing_written(
+    flags, said, not_said, monkeypatch, tmp_path, capsys
+):
+    assert run(monkeypatch, f"--out={tmp_path}/out", *flags) == 0
+    out = capsys.readouterr().out
+    assert said in out and not_said not in out
+    assert files(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--scale=large"], "--scale=large is not one of paper, small"),
+        (["--scale=small", "--workdir=w"], "trains a run of its own: leave --workdir out"),
+        (["--config.train.steps=3"], "changes the toy run: add --scale=small"),
+        (["--out=FILE"], "FILE: File exists. Name another folder."),
+        (["figures"], "figures does not take 'figures'"),
+    ],
+)
+def test_a_mistake_is_one_line(flags, said, monkeypatch, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    given = [flag.replace("FILE", str(tmp_path / "file")) for flag in flags]
+    assert run(monkeypatch, f"--out={tmp_path}/out", *given) == 2
+    error = capsys.readouterr().err
+    assert said.replace("FILE", str(tmp_path / "file")) in error and error.count("\n") == 1
+    assert files(tmp_path) == {"file"}
+
+
+def test_a_toy_run_does_not_go_where_results_are(monkeypatch, capsys):
+    assert run(monkeypatch, "--scale=small") == 2
+    assert "is no result and would stand for one" in capsys.readouterr().err
+
+
+def test_the_sentence_is_one_of_the_built_in_corpus():
+    assert figures.SENTENCE in {pair.src for pair in generate("test", 200)}

@@ -1,0 +1,216 @@
+"""A page is one file: text stays text, tables sort by their numbers, nothing is fetched."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+
+from transformer_jax.reporting.page import (
+    Code,
+    Heading,
+    Picture,
+    Table,
+    Text,
+    markdown_table,
+    write_page,
+)
+
+PNG = b"\x89PNG\r\n\x1a\nnot a real one"
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    "<img src=http://example.org/x onerror=alert(1)>",
+    "\"><a href='javascript:alert(1)'>x</a>",
+    "--> <!-- & &lt; &amp;lt;",
+    "</td></tr></table></style></title></pre>",
+    "lone \ud800 surrogate, U+202E \u202e, é ▁你好",
+]
+ADDRESSES = {"src", "href", "action", "data", "srcset", "poster", "background", "formaction"}
+
+
+class Reader(HTMLParser):
+    """The texts of a page by their element, its attributes and its elements' names."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.texts: dict[str, list[str]] = {}
+        self.attributes: list[tuple[str, str | None]] = []
+        self.elements: list[str] = []
+        self.open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append(tag)
+        self.attributes += attrs
+        if tag not in ("meta", "link", "img"):
+            self.open.append(tag)
+            self.texts.setdefault(tag, []).append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open:
+            self.texts[self.open[-1]][-1] += data
+
+
+@pytest.fixture
+def picture(tmp_path):
+    file = tmp_path / "picture.png"
+    file.write_bytes(PNG)
+    return file
+
+
+def written(tmp_path, parts, title="A title"):
+    return write_page(tmp_path / "pages" / "page.html", title, parts).read_text(encoding="utf-8")
+
+
+def shown(text: str) -> str:
+    return text.replace("\ud800", "\\ud800")
+
+
+# Text --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_text_is_text_wherever_it_stands(text, tmp_path, picture):
+    parts = [Heading(text), Text(text), Code(text), Picture(picture, text)]
+    parts.append(Table([text], [[text]], text))
+    page = Reader(written(tmp_path, parts, title=text))
+    plain = Reader(written(tmp_path, parts_of_words(picture)))
+    assert page.elements == plain.elements
+    want = shown(text)
+    for element in ("title", "h1", "h2", "p", "button", "td"):
+        assert page.texts[element] == [want], element
+    assert page.texts["pre"] == ["\n" + want]  # of which HTML drops the line end
+    assert page.texts["figcaption"] == [want, want]
+    assert ("alt", want) in page.attributes
+    assert not {name for name, _ in page.attributes} & {"onerror", "onclick"}
+
+
+def parts_of_words(picture):
+    head = [Heading("x"), Text("x"), Code("x"), Picture(picture, "x")]
+    return [*head, Table(["x"], [["x"]], "x")]
+
+
+def test_paragraphs_stand_apart(tmp_path):
+    page = Reader(written(tmp_path, [Text("\none\ntwo\n\nthree\n")]))
+    assert page.texts["p"] == ["one\ntwo", "three"]
+
+
+def test_a_table_without_a_caption_has_none(tmp_path):
+    assert "figcaption" not in Reader(written(tmp_path, [Table(["a"], [])])).elements
+
+
+# Numbers -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [
+        ("38.55", 38.55),
+        ("29,000", 29_000),
+        ("−1.5", -1.5),
+        ("-1.5", -1.5),
+        ("+0.25", 0.25),
+        ("1e-3", 0.001),
+        ("38.55 ± 0.40", 38.55),
+        ("96 %", 96),
+        ("6–10", 6),
+        ("31+", 31),
+        ("0", 0),
+    ],
+)
+def test_what_begins_with_a_number_is_sorted_by_it(cell, value, tmp_path):
+    page = written(tmp_path, [Table(["a"], [[cell]])])
+    [found] = re.findall(r'<td class="number" data-value="([^"]*)">(.*)</td>', page)
+    assert (float(found[0]), found[1]) == (value, cell)
+
+
+@pytest.mark.parametrize("cell", ["", "–", "base", "nan", "1e999", "(3)"])
+def test_what_does_not_has_no_value(cell, tmp_path):
+    page = written(tmp_path, [Table(["a"], [[cell]])])
+    assert f"<td>{html.escape(cell)}</td>" in page and "data-value=" not in page
+
+
+# Nothing is fetched ------------------------------------------------------------------------------
+
+
+def test_a_page_asks_for_nothing_over_the_network(tmp_path, picture):
+    page = written(tmp_path, parts_of_words(picture))
+    assert not re.search(r"https?:|//\w|@import|url\(|fetch|XMLHttp|WebSocket", page)
+    read = Reader(page)
+    addresses = [value for name, value in read.attributes if name in ADDRESSES]
+    assert len(addresses) == 2  # the icon, which is empty, and the picture
+    assert all(value is not None and value.startswith("data:") for value in addresses)
+    assert not {"iframe", "object", "embed", "video", "audio", "base"} & set(read.elements)
+
+
+def test_a_picture_that_is_missing_leaves_no_page(tmp_path):
+    with pytest.raises(OSError):
+        written(tmp_path, [Picture(tmp_path / "nowhere.png", "x")])
+    assert list(tmp_path.iterdir()) == []
+
+
+# Markdown ----------------------------------------------------------------------------------------
+
+
+def test_a_markdown_table_worked_by_hand():
+    table = markdown_table(["row", "BLEU"], [["base", "27.3"], ["big", ""]])
+    assert table == "| row | BLEU |\n| --- | ---: |\n| base | 27.3 |\n| big |  |\n"
+
+
+def test_bars_backslashes_and_line_ends_stay_in_their_cell():
+    nasty = ["a|b", "a\\", "a\\|b", "a\r\nb\rc\u2028d", "|", "\\"]
+    lines = markdown_table(nasty, [nasty]).split("\n")
+    assert len(lines) == 4 and lines[-1] == ""
+    for line in (lines[0], lines[2]):
+        # GitHub reads a backslash and what follows as one character, then splits at the bars.
+        cells = re.findall(r"(?:\\.|[^|\\])+", line.removeprefix("|").removesuffix("|"))
+        read = [re.sub(r"\\(.)", r"\1", cell.strip()) for cell in cells]
+        assert read == ["a|b", "a\\", "a\\|b", "a b c d", "|", "\\"]
+
+
+# In a browser ------------------------------------------------------------------------------------
+
+# Of each click: what the head says then, and the first column.
+CLICKS = """
+<script>
+const heads = [...document.querySelectorAll("th button")];
+const column = () => [...document.querySelectorAll("tbody tr")].map(r => r.cells[0].textContent);
+const said = [column()];
+for (const n of [1, 1, 0, 0]) {
+  heads[n].click();
+  said.push([heads[n].parentElement.getAttribute("aria-sort"), ...column()]);
+}
+document.body.append(JSON.stringify(said));
+console.log("the console is heard");
+</script>
+"""
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not on the PATH")
+def test_a_click_on_a_head_sorts_by_number_and_a_second_one_the_other_way(tmp_path, picture):
+    rows = [["d", "9"], ["none", ""], ["b", "−2.5"], ["c", "1,000"], ["bad", "diverged"]]
+    rows.append(["a", "10"])
+    page = written(tmp_path, [Table(["row", "BLEU"], rows), Text(HOSTILE[0])])
+    copy = tmp_path / "copy.html"
+    copy.write_text(page.replace("</body>", f"{CLICKS}</body>"), encoding="utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    options += ["--enable-logging=stderr", "--v=0", f"--user-data-dir={tmp_path}/profile"]
+    done = subprocess.run(
+        ["chromium", *options, f"file://{copy}"], capture_output=True, text=True, timeout=120
+    )
+    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert len(console) == 1 and "the console is heard" in console[0]
+    assert "<h1>A title</h1>" in done.stdout
+    assert json.loads(done.stdout[done.stdout.rindex("[[") : done.stdout.rindex("]]") + 2]) == [
+        ["d", "none", "b", "c", "bad", "a"],
+        ["ascending", "b", "d", "a", "c", "none", "bad"],
+        ["descending", "c", "a", "d", "b", "none", "bad"],
+        ["ascending", "a", "b", "bad", "c", "d", "none"],
+        ["descending", "none", "d", "c", "bad", "b", "a"],
+    ]
