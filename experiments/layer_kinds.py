@@ -1,0 +1,392 @@
+"""The layers of Table 1 as pure functions, and what is counted of them (section 4).
+
+Each takes and gives `[batch, n, d]`. Letters of the table: n length, d width, k kernel,
+r neighbourhood. Windows are odd and lie around their position: the paper says nothing of causality.
+
+Dimension key
+  B batch   L length   D d_model   E d_model, of a product's result   H heads   K d_k per head
+  V d_v per head   G the four gates of an LSTM, 4 d_model   W places of a window
+  N blocks   C queries of a block   X any further axes
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
+
+from transformer_jax.model.attention import MultiHeadAttention, dot_product_attention
+
+
+class Sizes(NamedTuple):
+    """Of a layer, in Table 1's letters."""
+
+    n: int  # length
+    d: int  # width
+    heads: int = 1  # of self-attention; d_k = d / heads
+    k: int = 3  # kernel of a convolution, odd
+    r: int = 33  # neighbourhood of restricted self-attention, odd
+    dilation: int = 1  # of a convolution: places from one tap to the next
+
+
+# Self-attention --------------------------------------------------------------------------------
+
+
+def attention_core(x_BLD: Array, heads: int) -> Array:
+    """Attention of x to itself, without projections: the O(n^2 d) of Table 1 and nothing else."""
+    x_BLHK = _split(x_BLD, heads)
+    return dot_product_attention(x_BLHK, x_BLHK, x_BLHK, _everywhere()).reshape(x_BLD.shape)
+
+
+def restricted_core(x_BLD: Array, heads: int, r: int) -> Array:
+    """`restricted_attention` of x to itself, without projections."""
+    x_BLHK = _split(x_BLD, heads)
+    return restricted_attention(x_BLHK, x_BLHK, x_BLHK, r).reshape(x_BLD.shape)
+
+
+def restricted_attention(query_BLHK: Array, key_BLHK: Array, value_BLHV: Array, r: int) -> Array:
+    """Each position attends to the r positions around it: `[batch, length, heads, d_v]`.
+
+    Work and memory are O(r n d). A block of r queries sees the 2r - 1 keys around it, so that both
+    products stay large ones; that is twice the work of r keys a query. Where a neighbourhood
+    leaves the sequence, what lies outside is masked.
+
+    Args:
+      query_BLHK: queries `[batch, length, heads, d_k]`.
+      key_BLHK: keys `[batch, length, heads, d_k]`.
+      value_BLHV: values `[batch, length, heads, d_v]`.
+      r: odd; (r - 1) / 2 positions lie on each side.
+
+    Raises:
+      ValueError: r is even.
+
+    Source: Vaswani et al. 2017, section 4.
+    """
+    batch, length = query_BLHK.shape[:2]
+    key, value = _windows(key_BLHK, r), _windows(value_BLHV, r)
+    mask = _window_mask(batch, length, r)
+    return _joined(dot_product_attention(_blocks(query_BLHK, r), key, value, mask), batch, length)
+
+
+def _everywhere() -> Array:
+    return jnp.ones((1, 1, 1, 1), bool)
+
+
+def _split(x_BLD: Array, heads: int) -> Array:
+    return x_BLD.reshape(*x_BLD.shape[:2], heads, -1)
+
+
+def _attend(module: MultiHeadAttention, x_BLD: Array) -> Array:
+    return module(x_BLD, *module.keys_values(x_BLD), _everywhere())
+
+
+def _attend_nearby(module: MultiHeadAttention, x_BLD: Array, r: int) -> Array:
+    """As `restricted_attention`, by the module: keys are projected once, then cut."""
+    batch, length = x_BLD.shape[:2]
+    key, value = (_windows(x_BLX, r) for x_BLX in module.keys_values(x_BLD))
+    mask = _window_mask(batch, length, r)
+    return _joined(module(_blocks(x_BLD, r), key, value, mask), batch, length)
+
+
+def _blocks(x_BLX: Array, r: int) -> Array:
+    """Blocks of r positions, the last one padded: `[batch * blocks, r, ...]`."""
+    length = x_BLX.shape[1]
+    padded = _padded(x_BLX, 0, -length % r)
+    return padded.reshape(-1, r, *x_BLX.shape[2:])
+
+
+def _windows(x_BLX: Array, r: int) -> Array:
+    """What the blocks' neighbourhoods hold: `[batch * blocks, 2r - 1, ...]`.
+
+    Position p stands at place p + (r - 1) / 2; so a block's window is its own r places and the
+    next block's first r - 1. Slices, no gather: a gather's gradient is a scatter, which is slow.
+    """
+    batch, length = x_BLX.shape[:2]
+    side = _side(r)
+    padded = _padded(x_BLX, side, -length % r + r - side)
+    blocks_BNCX = padded.reshape(batch, -1, r, *x_BLX.shape[2:])
+    windows_BNWX = jnp.concatenate([blocks_BNCX[:, :-1], blocks_BNCX[:, 1:, : r - 1]], axis=2)
+    return windows_BNWX.reshape(-1, 2 * r - 1, *x_BLX.shape[2:])
+
+
+def _window_mask(batch: int, length: int, r: int) -> Array:
+    """Where query c of a block may attend in its window: `[batch * blocks, 1, r, 2r - 1]`."""
+    query_C1, key_1W = jnp.arange(r)[:, None], jnp.arange(2 * r - 1)[None]
+    nearby_CW = (query_C1 <= key_1W) & (key_1W < query_C1 + r)
+    position_NW = jnp.arange(0, length, r)[:, None] + key_1W - _side(r)
+    real_NW = (0 <= position_NW) & (position_NW < length)
+    return jnp.tile((nearby_CW & real_NW[:, None])[:, None], (batch, 1, 1, 1))
+
+
+def _joined(blocks: Array, batch: int, length: int) -> Array:
+    """Blocks `[batch * blocks, r, ...]` as rows again: `[batch, length, ...]`."""
+    return blocks.reshape(batch, -1, *blocks.shape[2:])[:, :length]
+
+
+def _padded(x_BLX: Array, before: int, after: int) -> Array:
+    return jnp.pad(x_BLX, [(0, 0), (before, after), *[(0, 0)] * (x_BLX.ndim - 2)])
+
+
+def _side(window: int) -> int:
+    """Positions on each side of a window's middle."""
+    if window % 2 == 0:
+        raise ValueError(f"a window of {window} has no middle; it must be odd.")
+    return window // 2
+
+
+# Recurrence and convolution --------------------------------------------------------------------
+
+
+class LSTMParams(NamedTuple):
+    """Columns of the gates: input, forget, candidate, output."""
+
+    input_DG: Array
+    recurrent_DG: Array
+    bias_G: Array
+
+
+def lstm(params: LSTMParams, x_BLD: Array) -> Array:
+    """A layer of long short-term memory, from zeros, left to right: `[batch, n, d]`.
+
+    Source: Hochreiter and Schmidhuber 1997, with the forget gates of Gers et al. 2000.
+    """
+    # The inputs' products wait for nothing, so one large product takes them all at once.
+    gates_LBG = jnp.einsum("BLD,DG->LBG", x_BLD, params.input_DG) + params.bias_G
+
+    def step(carry: tuple[Array, Array], gates_BG: Array) -> tuple[tuple[Array, Array], Array]:
+        hidden_BD, cell_BD = carry
+        gates_BG = gates_BG + hidden_BD @ params.recurrent_DG
+        enter, forget, candidate, leave = jnp.split(gates_BG, 4, axis=-1)
+        cell_BD = jax.nn.sigmoid(forget) * cell_BD + jax.nn.sigmoid(enter) * jnp.tanh(candidate)
+        hidden_BD = jax.nn.sigmoid(leave) * jnp.tanh(cell_BD)
+        return (hidden_BD, cell_BD), hidden_BD
+
+    zeros_BD = jnp.zeros_like(x_BLD[:, 0])
+    _, hidden_LBD = jax.lax.scan(step, (zeros_BD, zeros_BD), gates_LBG)
+    return hidden_LBD.swapaxes(0, 1)
+
+
+def convolution(kernel_WDE: Array, x_BLD: Array, dilation: int = 1) -> Array:
+    """y_i = sum_w x_{i + (w - (k-1)/2) dilation} kernel_w, zeros beyond the ends: `[batch, n, d]`.
+
+    Args:
+      kernel_WDE: `[k, d, d]`, k odd.
+      x_BLD: `[batch, n, d]`.
+      dilation: places from one tap to the next; 1: a contiguous kernel.
+    """
+    side = _side(kernel_WDE.shape[0]) * dilation
+    return jax.lax.conv_general_dilated(
+        x_BLD,
+        kernel_WDE,
+        window_strides=(1,),
+        padding=[(side, side)],
+        rhs_dilation=(dilation,),
+        dimension_numbers=("NWC", "WIO", "NWC"),
+    )
+
+
+# The kinds -------------------------------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """A layer of Table 1."""
+
+    shapes: Callable[[Sizes], Any]  # of its parameters
+    apply: Callable[[Any, Array, Sizes], Any]  # parameters, [batch, n, d] -> [batch, n, d]
+    flops: Callable[[Sizes], int]  # of the forward pass's products on one row; backward: twice them
+
+
+def init(kind: Kind, sizes: Sizes, seed: int = 0) -> Any:
+    """Random parameters of variance 1 / d, drawn on the host: nothing is compiled for it."""
+    draw = np.random.default_rng(seed)
+
+    def value(leaf: jax.ShapeDtypeStruct) -> Array:
+        return jnp.asarray(draw.normal(scale=sizes.d**-0.5, size=leaf.shape), leaf.dtype)
+
+    return jax.tree.map(value, kind.shapes(sizes))
+
+
+def _module(sizes: Sizes) -> MultiHeadAttention:
+    d_k = sizes.d // sizes.heads
+    return MultiHeadAttention(sizes.d, sizes.heads, d_k, d_k, jnp.dtype("float32"))
+
+
+def _attention_shapes(sizes: Sizes) -> Any:
+    init = functools.partial(_module(sizes).init, method=_attend)
+    return jax.eval_shape(init, jax.random.key(0), _float32(1, 1, sizes.d))
+
+
+def _lstm_shapes(sizes: Sizes) -> Any:
+    d, gates = sizes.d, 4 * sizes.d
+    return LSTMParams(_float32(d, gates), _float32(d, gates), _float32(gates))
+
+
+def _nothing(sizes: Sizes) -> Any:
+    return ()
+
+
+def _float32(*shape: int) -> Any:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def _core_flops(sizes: Sizes) -> int:
+    return 4 * sizes.n**2 * sizes.d
+
+
+def _restricted_core_flops(sizes: Sizes) -> int:
+    return 4 * _in_blocks(sizes) * (2 * sizes.r - 1) * sizes.d
+
+
+def _restricted_flops(sizes: Sizes) -> int:
+    # Keys and values are projected before blocks are cut, queries and outputs after it.
+    projections = 4 * (sizes.n + _in_blocks(sizes)) * sizes.d**2
+    return projections + _restricted_core_flops(sizes)
+
+
+def _in_blocks(sizes: Sizes) -> int:
+    """Positions, those that fill up the last block among them."""
+    return sizes.n + -sizes.n % sizes.r
+
+
+KINDS = {
+    "self-attention alone": Kind(
+        _nothing, lambda _, x_BLD, sizes: attention_core(x_BLD, sizes.heads), _core_flops
+    ),
+    "self-attention": Kind(
+        _attention_shapes,
+        lambda params, x_BLD, sizes: _module(sizes).apply(params, x_BLD, method=_attend),
+        lambda sizes: 8 * sizes.n * sizes.d**2 + _core_flops(sizes),
+    ),
+    "recurrent": Kind(
+        _lstm_shapes,
+        lambda params, x_BLD, sizes: lstm(params, x_BLD),
+        lambda sizes: 16 * sizes.n * sizes.d**2,
+    ),
+    "convolution": Kind(
+        lambda sizes: _float32(sizes.k, sizes.d, sizes.d),
+        lambda params, x_BLD, sizes: convolution(params, x_BLD, sizes.dilation),
+        lambda sizes: 2 * sizes.k * sizes.n * sizes.d**2,
+    ),
+    "restricted alone": Kind(
+        _nothing,
+        lambda _, x_BLD, sizes: restricted_core(x_BLD, sizes.heads, sizes.r),
+        _restricted_core_flops,
+    ),
+    "restricted": Kind(
+        _attention_shapes,
+        lambda params, x_BLD, sizes: _module(sizes).apply(
+            params, x_BLD, sizes.r, method=_attend_nearby
+        ),
+        _restricted_flops,
+    ),
+}
+
+
+# Sequential operations -------------------------------------------------------------------------
+
+PRODUCTS = ("dot_general", "conv_general_dilated")
+
+
+def products_in_sequence(kind: Kind, sizes: Sizes) -> int:
+    """The longest chain of products that wait for one another, in a layer's forward pass."""
+    arguments = kind.shapes(sizes), _float32(1, sizes.n, sizes.d)
+    return longest_chain(lambda params, x_BLD: kind.apply(params, x_BLD, sizes), *arguments)
+
+
+def longest_chain(function: Callable[..., Any], *arguments: Any) -> int:
+    """As `products_in_sequence`, of any function; every step of a scan is followed.
+
+    Args:
+      function: of arrays; without `cond` and `while`, whose length no jaxpr says.
+      arguments: arrays, or their shapes; nothing is computed.
+    """
+    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
+    return max(_depths(jaxpr, [0] * len(jaxpr.invars)))
+
+
+def _depths(jaxpr: Jaxpr, depths: Sequence[int]) -> list[int]:
+    """The longest chain up to each output, given those up to the inputs."""
+    known: dict[Var, int] = dict(zip(jaxpr.invars, depths, strict=True))
+
+    def depth(atom: Var | Literal) -> int:
+        return 0 if isinstance(atom, Literal) else known.get(atom, 0)  # 0: a constant
+
+    for equation in jaxpr.eqns:
+        results = _equation_depths(equation, [depth(atom) for atom in equation.invars])
+        known.update(zip(equation.outvars, results, strict=True))
+    return [depth(atom) for atom in jaxpr.outvars]
+
+
+def _equation_depths(equation: JaxprEqn, depths: list[int]) -> list[int]:
+    inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
+    if inner is None:
+        own = equation.primitive.name in PRODUCTS
+        return [max(depths, default=0) + own] * len(equation.outvars)
+    body = getattr(inner, "jaxpr", inner)  # closed, or not
+    if equation.primitive.name != "scan":
+        return _depths(body, depths)
+    first = equation.params["num_consts"]
+    last = first + equation.params["num_carry"]
+    carry, slices = depths[first:last], depths[last:]
+    stacked = [0] * (len(equation.outvars) - len(carry))
+    for _ in range(equation.params["length"]):
+        results = _depths(body, [*depths[:first], *carry, *slices])
+        carry = results[: len(carry)]
+        stacked = list(map(max, stacked, results[len(carry) :]))
+    return [*carry, *stacked]
+
+
+# Paths -----------------------------------------------------------------------------------------
+
+
+class Reach(NamedTuple):
+    """How far gradients go, by which entries of Jacobians are not 0."""
+
+    positions: int  # that depend on the middle one's input after one layer
+    distance: int  # the furthest that any input reaches in one layer
+    layers: int | None  # until every output depends on every input; None: never
+
+
+def reach(kind: Kind, sizes: Sizes, dilated: bool = False) -> Reach:
+    """Of a layer, and of a stack of them with weights of their own.
+
+    Jacobians are multiplied as the chain rule says, and scaled, or small ones would vanish.
+
+    Args:
+      kind: of the layers.
+      sizes: n up to about 100 and a small d: a Jacobian holds n^2 d^2 numbers.
+      dilated: layer number i, from 0, has dilation ((k + 1) / 2)^i. Larger ones, such as k^i,
+        leave gaps: some paths would pass through places beyond the sequence's ends.
+    """
+
+    @functools.partial(jax.jit, static_argnums=2)
+    @functools.partial(jax.jacrev, has_aux=True)
+    def jacobian(x_LD: Array, params: Any, sizes: Sizes) -> tuple[Array, Array]:
+        y_LD = kind.apply(params, x_LD[None], sizes)[0]
+        return y_LD, y_LD
+
+    size = sizes.n * sizes.d
+    x_LD = np.random.default_rng(0).normal(size=(sizes.n, sizes.d)).astype(np.float32)
+    whole, reached_LL = np.eye(size), np.eye(sizes.n, dtype=bool)
+    for layer in range(sizes.n):
+        at = sizes._replace(dilation=((sizes.k + 1) // 2) ** layer) if dilated else sizes
+        step, y_LD = map(np.asarray, jacobian(x_LD, init(kind, at, seed=layer), at))
+        x_LD = y_LD / y_LD.std()
+        whole = step.astype(np.float64).reshape(size, size) @ whole
+        whole /= np.abs(whole).max()
+        before_LL = reached_LL
+        reached_LL = (whole.reshape(sizes.n, sizes.d, sizes.n, sizes.d) != 0).any((1, 3))
+        if layer == 0:
+            one_LL = reached_LL
+        if reached_LL.all() or (reached_LL == before_LL).all():
+            break
+    outputs, inputs = np.nonzero(one_LL)
+    return Reach(
+        int(one_LL[:, sizes.n // 2].sum()),
+        int(np.abs(outputs - inputs).max()),
+        layer + 1 if reached_LL.all() else None,
+    )
