@@ -124,13 +124,13 @@ def test_a_table_without_a_caption_has_none(tmp_path):
         ("0", 0),
     ],
 )
-def test_what_begins_with_a_number_is_sorted_by_it(cell, value, tmp_path):
+def test_a_number_and_what_stands_beside_it_is_sorted_by_it(cell, value, tmp_path):
     page = written(tmp_path, [Table(["a"], [[cell]])])
     [found] = re.findall(r'<td class="number" data-value="([^"]*)">(.*)</td>', page)
     assert (float(found[0]), found[1]) == (value, cell)
 
 
-@pytest.mark.parametrize("cell", ["", "–", "base", "nan", "1e999", "(3)"])
+@pytest.mark.parametrize("cell", ["", "–", "base", "nan", "1e999", "(3)", "4 heads", "1,024 x", "2026-01-01", "45a"])
 def test_what_does_not_has_no_value(cell, tmp_path):
     page = written(tmp_path, [Table(["a"], [[cell]])])
     assert f"<td>{html.escape(cell)}</td>" in page and "data-value=" not in page

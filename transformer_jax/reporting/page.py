@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from transformer_jax.files import write_atomically
 
-NUMBER = re.compile(r"[-−+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+# "27.3 ± 0.1" is a number, "4 heads" and "2026-01-01" are none.
+NUMBER = re.compile(r"[-−+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w.,-]| ?[A-Za-z])")
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --head: #8881; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
@@ -23,7 +24,7 @@ figure { margin: 1rem 0; overflow-x: auto; } figcaption { margin-bottom: .4rem; 
 img { max-width: 100%; background: white; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { border-bottom: 1px solid var(--line); padding: .3rem .7rem; text-align: left; }
-th { background: var(--head); vertical-align: bottom; } td.number { text-align: right; }
+th { background: var(--head); vertical-align: bottom; } td.number { text-align: right; white-space: nowrap; }
 th button { all: unset; cursor: pointer; } th button:focus-visible { outline: 2px solid; }
 th[aria-sort=ascending] button::after { content: " ▲"; }
 th[aria-sort=descending] button::after { content: " ▼"; }
