@@ -1,8 +1,10 @@
 """`python -m experiments.NAME`: runs what is missing of an experiment and writes its table."""
 
+import json
 import logging
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -73,7 +75,8 @@ def run(experiment: Experiment) -> None:
     output = Output(Path(values["out"] or Path("docs") / "results" / name / scale))
     runs = Path(values["runs"]) / name / scale
     rows = tuple(row.strip() for row in (values["rows"] or "").split(";") if row.strip())
-    jobs = make_jobs(experiment, scale, runs, rows, _numbers(values["seeds"]), values["overrides"])
+    others = _numbers(values["seeds"]), values["overrides"]
+    jobs = make_jobs(experiment, scale, runs, rows, *others)
     lines = read_results(output.results)
     done = finished(lines, jobs)
     missing = [job for job in jobs if (job.row, job.seed) not in done]
@@ -87,7 +90,9 @@ def run(experiment: Experiment) -> None:
     else:
         failed = [] if values["report"] else _run_missing(missing, output, values)
         lines = read_results(output.results)
-        update_significance(output, jobs, lines)
+        table = make_jobs(experiment, scale, runs, (), *others)
+        update_significance(output, table, lines)
+        _draw_attention(table, output)
         command = shlex.join(["python", "-m", f"experiments.{name}", *_plain(sys.argv[1:])])
         page = write_report(experiment, scale, output, lines, command)
         print((output.folder / "table.md").read_text(encoding="utf-8"), end="")
@@ -150,6 +155,22 @@ def _keep(job: Job, output: Output) -> None:
     write_record(output, record)
     lines = read_results(output.results)  # another process may have added its own
     write_results(output.results, [*lines, line])
+
+
+def _draw_attention(jobs: Sequence[Job], output: Output) -> None:
+    """Of the first row's first finished run that is at hand, once: the page shows it."""
+    for job in jobs:
+        record = output.record(job.row, job.seed)
+        if job.row != jobs[0].row or output.attention.exists() or not record.exists():
+            continue
+        [source, *_], *_ = json.loads(record.read_text(encoding="utf-8"))["samples"]
+        command = ["attention", f"--workdir={job.folder}", f"--output={output.attention}"]
+        if job.scale.average:
+            command.append("--checkpoint=average")
+        whole = [sys.executable, "-m", "transformer_jax", *command, "--", source]
+        done = subprocess.run(whole, capture_output=True, text=True)
+        if done.returncode and job.folder.exists():
+            log.warning("no attention is drawn: %s", done.stderr.strip().splitlines()[-1])
 
 
 def _list(experiment: Experiment, jobs: Sequence[Job], missing: Sequence[Job]) -> str:

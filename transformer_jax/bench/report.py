@@ -52,6 +52,11 @@ class Output(NamedTuple):
         """A p a row and seed."""
         return self.folder / "significance.csv"
 
+    @property
+    def attention(self) -> Path:
+        """Heat maps of one sentence."""
+        return self.folder / "attention.png"
+
     def record(self, row: str, seed: int) -> Path:
         """Curves and samples of a run."""
         return self.folder / "records" / f"{slug(row)}.seed-{seed}.json"
@@ -70,7 +75,10 @@ def read_records(output: Output, lines: Sequence[Line]) -> list[dict[str, Any]]:
 
 
 def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Line]) -> PValues:
-    """Tests each finished row and seed against the base's, where both translations are at hand."""
+    """Tests each finished row and seed against the base's, where both translations are at hand.
+
+    The jobs are those of all rows, the base's first.
+    """
     known, base = read_p_values(output.significance), jobs[0].row if jobs else ""
     done = {(line.row, line.seed) for line in lines}
     bases = {job.seed: job for job in jobs if job.row == base}
@@ -101,10 +109,9 @@ def write_report(
     if any(record["curve"] for record in records):
         picture = _curves_plot(output, records)
         parts += [Heading("Curves"), Picture(picture, "Perplexity of the validation split")]
-    attention = output.folder / "attention.png"
-    if attention.exists():
-        caption = "Encoder-decoder attention of the base row's last layer"
-        parts += [Heading("Attention"), Picture(attention, caption)]
+    if output.attention.exists():
+        caption = "Encoder-decoder attention of the first row's last layer"
+        parts += [Heading("Attention"), Picture(output.attention, caption)]
     if records:
         parts.append(Heading("Translations"))
     for record in records:
