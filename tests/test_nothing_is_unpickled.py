@@ -93,7 +93,7 @@ def use_while_watched(folder: str) -> None:
             f"--src={corpus}/test.en",
             f"--ref={corpus}/test.de",
         ),
-        runs.command("attention", run, "--sentence=A dog.", f"--output={folder}/heat.png"),
+        runs.command("attention", run, "A dog.", f"--output={folder}/heat.png"),
     ]
     found, watch.seen = watch.seen, []
     pickle.loads(pickle.dumps(OrderedDict()))
@@ -158,7 +158,7 @@ def use(run: Path, *commands: str) -> None:
         "average": ["--last=2"],
         "translate": ["--beam_size=1"],
         "evaluate": ["--beam_size=1", "--checkpoint=best"],
-        "attention": ["--sentence=A dog.", f"--output={run.parent}/heat.png"],
+        "attention": ["A dog.", f"--output={run.parent}/heat.png"],
     }
     for command in commands:
         with contextlib.suppress(Exception):

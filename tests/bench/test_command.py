@@ -41,6 +41,7 @@ def call(monkeypatch, tmp_path, capsys):
     def run(*flags: str) -> str:
         folders = [f"--out={tmp_path / 'out'}", f"--runs={tmp_path / 'runs'}"]
         monkeypatch.setattr(sys, "argv", ["tiny", *folders, *flags])
+        capsys.readouterr()  # of a call before, which failed
         command.run(EXPERIMENT)
         return capsys.readouterr().out
 
