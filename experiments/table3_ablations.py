@@ -3,15 +3,17 @@
     python -m experiments.table3_ablations --scale=paper --dry_run
     python -m experiments.table3_ablations --scale=small --seeds=0,1,2
 
-How to read it: perplexity is per subword of the validation split, BLEU of the same split, without
-averaging of checkpoints. A row lists what differs from the base model. The paper finds that one
+How to read it: perplexity is per subword of the validation split; BLEU is of the same split in the
+paper, of test2016 at the small scale; no checkpoints are averaged. A row lists what differs from the base model. The paper finds that one
 head is 0.9 BLEU worse than the best setting and that too many hurt too (A), that small keys hurt
 (B), that bigger models are better (C), that dropout helps (D), and that learned positions do as
 well as sinusoids (E).
 
 At the small scale d_model, d_ff, d_k and d_v are a quarter and the number of layers half of the
-paper's, in every row, on Multi30k; heads, dropout and smoothing are the paper's. Of its schedule
-each row has the same short one, the big row too.
+paper's, in every row, on Multi30k; heads, dropout and smoothing are the paper's. Every row gets the
+same 800 updates of the same batches, the big row too: the base row takes five minutes on two cores
+and reaches 22 BLEU on test2016. So short a training favours what learns fast: read rows against the
+base row, not against the paper's figures.
 """
 
 import sys
@@ -93,7 +95,7 @@ def shrink(row: Mapping[str, Any]) -> dict[str, Any]:
 BASE = {"model.num_layers": 6, "model.d_model": 512, "model.num_heads": 8, "model.d_ff": 2_048}
 RECIPE = {"model.norm": "post", "model.dropout": 0.1}
 SHORT = {
-    **{"train.steps": 1_200, "train.warmup_steps": 240, "train.schedule": "rsqrt"},
+    **{"train.steps": 800, "train.warmup_steps": 200, "train.schedule": "rsqrt"},
     **{"train.peak_learning_rate": None, "train.decay_steps": None},
     **{"train.valid_every": 200, "train.checkpoint_every": 400, "train.keep_last": 1},
 }
