@@ -4,10 +4,10 @@
     python -m experiments.table3_ablations --scale=small --seeds=0,1,2
 
 How to read it: perplexity is per subword of the validation split; BLEU is of the same split in the
-paper, of test2016 at the small scale; no checkpoints are averaged. A row lists what differs from the base model. The paper finds that one
-head is 0.9 BLEU worse than the best setting and that too many hurt too (A), that small keys hurt
-(B), that bigger models are better (C), that dropout helps (D), and that learned positions do as
-well as sinusoids (E).
+paper, of test2016 at the small scale; no checkpoints are averaged. A row lists what differs from
+the base model. The paper finds that one head is 0.9 BLEU worse than the best setting and that too
+many hurt too (A), that small keys hurt (B), that bigger models are better (C), that dropout helps
+(D), and that learned positions do as well as sinusoids (E).
 
 At the small scale d_model, d_ff, d_k and d_v are a quarter and the number of layers half of the
 paper's, in every row, on Multi30k; heads, dropout and smoothing are the paper's. Every row gets the

@@ -130,7 +130,10 @@ def test_a_number_and_what_stands_beside_it_is_sorted_by_it(cell, value, tmp_pat
     assert (float(found[0]), found[1]) == (value, cell)
 
 
-@pytest.mark.parametrize("cell", ["", "–", "base", "nan", "1e999", "(3)", "4 heads", "1,024 x", "2026-01-01", "45a"])
+@pytest.mark.parametrize(
+    "cell",
+    ["", "–", "base", "nan", "1e999", "(3)", "4 heads", "1,024 x", "2026-01-01", "45a"],
+)
 def test_what_does_not_has_no_value(cell, tmp_path):
     page = written(tmp_path, [Table(["a"], [[cell]])])
     assert f"<td>{html.escape(cell)}</td>" in page and "data-value=" not in page

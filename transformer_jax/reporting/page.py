@@ -24,7 +24,8 @@ figure { margin: 1rem 0; overflow-x: auto; } figcaption { margin-bottom: .4rem; 
 img { max-width: 100%; background: white; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { border-bottom: 1px solid var(--line); padding: .3rem .7rem; text-align: left; }
-th { background: var(--head); vertical-align: bottom; } td.number { text-align: right; white-space: nowrap; }
+th { background: var(--head); vertical-align: bottom; }
+td.number { text-align: right; white-space: nowrap; }
 th button { all: unset; cursor: pointer; } th button:focus-visible { outline: 2px solid; }
 th[aria-sort=ascending] button::after { content: " ▲"; }
 th[aria-sort=descending] button::after { content: " ▼"; }
