@@ -329,15 +329,22 @@ def _equation_depths(equation: JaxprEqn, depths: list[int]) -> list[int]:
     body = getattr(inner, "jaxpr", inner)  # closed, or not
     if equation.primitive.name != "scan":
         return _depths(body, depths)
-    first = equation.params["num_consts"]
-    last = first + equation.params["num_carry"]
+    # Constants, carry, what is sliced: the last has an axis more outside than inside. A scan's own
+    # parameters say it too, under names that change with JAX.
+    sliced = _with_one_axis_more(equation.invars, body.invars)
+    stacked = [0] * _with_one_axis_more(equation.outvars, body.outvars)
+    last = len(depths) - sliced
+    first = last - (len(equation.outvars) - len(stacked))
     carry, slices = depths[first:last], depths[last:]
-    stacked = [0] * (len(equation.outvars) - len(carry))
     for _ in range(equation.params["length"]):
         results = _depths(body, [*depths[:first], *carry, *slices])
         carry = results[: len(carry)]
         stacked = list(map(max, stacked, results[len(carry) :]))
     return [*carry, *stacked]
+
+
+def _with_one_axis_more(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+    return sum(o.aval.ndim > i.aval.ndim for o, i in zip(outside, inside, strict=True))
 
 
 # Paths -----------------------------------------------------------------------------------------
