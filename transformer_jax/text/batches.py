@@ -10,15 +10,17 @@ import functools
 import weakref
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import grain
 import numpy as np
 from absl import flags
 
 from transformer_jax.errors import DataError
 from transformer_jax.text.encoded import EncodedPairs
 from transformer_jax.text.packing import RowPlan, random_order
+
+if TYPE_CHECKING:
+    import grain
 
 EPOCH_STREAM = 2  # keeps the epochs' random numbers apart from the plan's
 ENDLESS = 1 << 60  # batches
@@ -83,6 +85,8 @@ def train_batches(
       num_workers: processes that make batches; 0: a thread of this one.
       own_rows: numbers of the batch's rows that this process needs, int [own]; None: all.
     """
+    import grain  # takes 0.1 s, and translation needs none
+
     source = TrainSource(encoded, plan, rows, seed, own_rows)
     dataset = grain.MapDataset.source(source)[start_batch:]
     thread = grain.ReadOptions(num_threads=1, prefetch_buffer_size=PREFETCHED)
@@ -98,7 +102,7 @@ def train_batches(
     return stream
 
 
-def _stream(batches: grain.DatasetIterator) -> Generator[Batch, None, None]:
+def _stream(batches: "grain.DatasetIterator") -> Generator[Batch, None, None]:
     try:
         for batch in batches:
             # Workers hand over shared memory, which is to be gone before a run may end: copy it.

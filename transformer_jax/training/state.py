@@ -1,16 +1,18 @@
 """What training carries from one step to the next."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 
 from transformer_jax.config import Config
 from transformer_jax.model.layers import DecoderLayer, EncoderLayer
 from transformer_jax.model.transformer import Transformer
+
+if TYPE_CHECKING:
+    import optax  # takes 0.1 s, and translation needs none
 
 Params = Any  # a pytree of float32 arrays
 
@@ -38,7 +40,7 @@ class TrainState(NamedTuple):
 
     step: Array  # int32 scalar, batches consumed; selects batch and key
     params: Params
-    opt_state: optax.OptState  # counts updates, which drives the schedule
+    opt_state: "optax.OptState"  # counts updates, which drives the schedule
     key: Array  # base key data; never split, only folded with `step`
     skipped: Array  # int32 scalar, updates skipped as not finite
     skipped_in_a_row: Array  # int32 scalar
@@ -71,7 +73,7 @@ def init_params(model: Transformer, key: Array) -> Params:
 
 
 def init_state(
-    config: Config, model: Transformer, optimizer: optax.GradientTransformation
+    config: Config, model: Transformer, optimizer: "optax.GradientTransformation"
 ) -> TrainState:
     """The state before the first step, from `config.seed`."""
     init_key, key = jax.random.split(jax.random.key(config.seed))
