@@ -58,6 +58,7 @@ FLAGS = [
 
 def main(experiment: Experiment) -> int:
     """The command of an experiment; returns the exit status."""
+    logging.root.handlers.clear()  # a library that is imported above has set up its own
     set_up_logs()
     return exit_status(lambda: run(experiment))
 
@@ -102,8 +103,9 @@ def run(experiment: Experiment) -> None:
 
 
 def _plain(arguments: Sequence[str]) -> list[str]:
-    """Without what says where a run was made: a table holds no machine's paths."""
-    return [a for a in arguments if not a.startswith(("--runs", "--out", "--report", "--jobs"))]
+    """Without where a run was made and which part of the table was asked for."""
+    left_out = ("--runs", "--out", "--report", "--jobs", "--rows", "--seeds")
+    return [argument for argument in arguments if not argument.startswith(left_out)]
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:

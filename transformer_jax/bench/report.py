@@ -6,6 +6,7 @@ All of it comes from results.csv, significance.csv and records/, so it can be ma
 import json
 import logging
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,7 +104,11 @@ def write_report(
     notes = _notes(experiment, scale, lines, command)
     table = f"# {title}\n\n{notes}\n\n{markdown_table(head, rows)}"
     write_atomically(output.folder / "table.md", table.encode())
-    records, parts = read_records(output, lines), list[Part]([Text(notes), Table(head, rows)])
+    records, parts = read_records(output, lines), list[Part]()
+    for paragraph in notes.split("\n\n"):
+        indented = paragraph.startswith("    ")
+        parts.append(Code(textwrap.dedent(paragraph)) if indented else Text(paragraph))
+    parts.append(Table(head, rows))
     if lines:
         parts += [Heading("Rows"), *_row_plots(experiment, output, lines)]
     if any(record["curve"] for record in records):

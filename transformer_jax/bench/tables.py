@@ -19,15 +19,16 @@ class Metric(NamedTuple):
     label: str
     text: str  # format of a value
     of: Callable[[Line], float]
+    printed: str = ".1f"  # format of the paper's figures
 
 
 METRICS = {
-    "perplexity": Metric("perplexity (per subword)", ".2f", lambda line: line.perplexity),
+    "perplexity": Metric("perplexity (per subword)", ".2f", lambda line: line.perplexity, ".2f"),
     "bleu": Metric("BLEU", ".2f", lambda line: line.bleu),
     "paper_bleu": Metric("paper BLEU", ".2f", lambda line: line.paper_bleu),
     "chrf": Metric("chrF2", ".2f", lambda line: line.chrf),
-    "parameters": Metric("parameters, millions", ".2f", lambda line: line.parameters / 1e6),
-    "training_flops": Metric("training FLOPs", ".2e", lambda line: line.training_flops),
+    "parameters": Metric("parameters, millions", ".2f", lambda line: line.parameters / 1e6, ".0f"),
+    "training_flops": Metric("training FLOPs", ".2e", lambda line: line.training_flops, ".1e"),
     "minutes": Metric("minutes of training", ".1f", lambda line: line.train_seconds / 60),
 }
 
@@ -149,5 +150,5 @@ def _cells(
         cells.append(text_of(gap, f"+{form}"))
     if any(name in figures for figures in experiment.paper.values()):
         figures: Mapping[str, float] = experiment.paper.get(row, {})
-        cells.append(f"{figures[name]:g}" if name in figures else "")
+        cells.append(f"{figures[name]:{METRICS[name].printed}}" if name in figures else "")
     return cells
