@@ -17,7 +17,6 @@ import datetime
 import json
 import logging
 import shlex
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -38,13 +37,20 @@ from transformer_jax.reporting.page import (
     Picture,
     Table,
     Text,
+    markdown_page,
     markdown_table,
     write_page,
 )
-from transformer_jax.reporting.plots import BLUE, DOTS_PER_INCH, GREEN, VERMILION
+from transformer_jax.reporting.plots import (
+    BLUE,
+    DOTS_PER_INCH,
+    GREEN,
+    VERMILION,
+    finish_axes,
+)
+from transformer_jax.reporting.revision import revision
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 log = logging.getLogger("experiments.figures")
@@ -128,7 +134,7 @@ def draw_positions(asked: Asked) -> list[Part]:
     looks = zip(PLACES, curves, (BLUE, VERMILION, "black"), (7.0, 3.5, 1.0), strict=True)
     for place, curve, colour, width in looks:
         axes.plot(offsets, curve, color=colour, linewidth=width, label=f"pos = {place}")
-    finish(axes, "k", "PE(pos) · PE(pos + k)")
+    finish_axes(axes, "k", "PE(pos) · PE(pos + k)")
     axes.legend(frameon=False)
     second = f"Dot products, d_model = {D_MODEL}: the distance k decides, the position does not."
     return [heat_map, save(figure, asked.out / "position_products.png", second)]
@@ -167,7 +173,7 @@ def draw_learning_rate(asked: Asked) -> list[Part]:
             peak = int(rates.argmax())
             rows.append([f"{width:,}", f"{warmup:,}", f"{peak + 1:,}", f"{rates[peak]:.3e}"])
     axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
-    finish(axes, "step", "learning rate × 1,000")
+    finish_axes(axes, "step", "learning rate × 1,000")
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False)
     words = "Equation 3: a wider model and a longer warm-up have a lower peak."
@@ -283,7 +289,7 @@ def bleu_figure(buckets: Sequence[Bucket], of_all: float) -> "Figure":
     axes.axhline(of_all, color=VERMILION, linestyle="--", linewidth=1.2, label="all sentences")
     axes.set_xticks(at, [f"{b.words}\n{b.sentences:,} sentences" for b in buckets], fontsize=8)
     axes.set_xlim(-0.5, len(buckets) - 0.5)
-    finish(axes, "words of the source", "BLEU")
+    finish_axes(axes, "words of the source", "BLEU")
     axes.set_ylim(bottom=0)
     figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return figure
@@ -297,14 +303,6 @@ def new_figure(width: float, height: float) -> "Figure":
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
-
-
-def finish(axes: "Axes", x: str, y: str) -> None:
-    """Labels and a light grid."""
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def save(figure: "Figure", path: Path, caption: str) -> Picture:
@@ -414,7 +412,7 @@ def make(asked: Asked, run: str) -> None:
             continue
         parts += [Heading(section.title), *section.make(asked)]
     title = "Figures"
-    write_atomically(asked.out / "table.md", markdown(title, parts).encode())
+    write_atomically(asked.out / "table.md", markdown_page(title, parts).encode())
     print(f"page        {write_page(asked.out / 'index.html', title, parts)}")
 
 
@@ -427,32 +425,8 @@ def made_by() -> str:
     """Device, date, and revision of the code."""
     import jax
 
-    git = ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
-    try:
-        done = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True)
-        revision = done.stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        revision = "unknown"
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return f"{jax.devices()[0].device_kind}, JAX {jax.__version__}; {today}, revision {revision}."
-
-
-def markdown(title: str, parts: Sequence[Part]) -> str:
-    """The parts of a page as Markdown; pictures are the files beside it."""
-    lines = [f"# {title}"]
-    for part in parts:
-        match part:
-            case Heading(text):
-                lines.append(f"## {text}")
-            case Text(text):
-                lines.append(text.replace("<", "\\<"))  # or "<s>" would be an element
-            case Code(text):
-                lines.append("\n".join(f"    {line}" for line in text.splitlines()))
-            case Table(head, rows, _):
-                lines.append(markdown_table(head, rows).strip())
-            case Picture(file, caption):
-                lines.append(f"![{caption}]({file.name})")
-    return "\n\n".join(lines) + "\n"
+    return f"{jax.devices()[0].device_kind}, JAX {jax.__version__}; {today}, revision {revision()}."
 
 
 if __name__ == "__main__":

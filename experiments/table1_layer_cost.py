@@ -21,7 +21,6 @@ import datetime
 import logging
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -30,27 +29,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from experiments.table1_report import report
+from experiments.table1_results import CLAIMS, DILATED, PATHS, WINDOWS, Row, write_rows
 from transformer_jax.command_line import Flag, describe_flags, exit_status, parse_flags, set_up_logs
 from transformer_jax.errors import UserError
-from transformer_jax.reporting.page import (
-    markdown_table,
-)
+from transformer_jax.reporting.page import markdown_table
+from transformer_jax.reporting.revision import revision
 
 if TYPE_CHECKING:
     from experiments.layer_kinds import Sizes
 
-from experiments.table1_report import report
-from experiments.table1_results import (
-    CLAIMS,
-    DILATED,
-    PATHS,
-    WINDOWS,
-    Row,
-    write_rows,
-)
-
 log = logging.getLogger("experiments.table1_layer_cost")
-ROOT = Path(__file__).parent.parent
 RECORDED = "docs/results/table1_layer_cost"
 FLAGS = [
     Flag("scale", str, "NAME", "paper, or small: tiny sizes, no result", default="paper"),
@@ -224,13 +213,7 @@ def provenance(command: str) -> tuple[str, str, str, str]:
     import jax
 
     device = f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores, JAX {jax.__version__}"
-    git = ["git", "rev-parse", "--short", "HEAD"]
-    try:
-        done = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True)
-        revision = done.stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        revision = "unknown"
-    return device, datetime.date.today().isoformat(), revision, command
+    return device, datetime.date.today().isoformat(), revision(), command
 
 
 def dry_run(plan: Plan, rounds: int) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from experiments.table1_results import CLAIMS, Results, Row, crossing, read_rows, upper_half
 from transformer_jax.files import write_atomically
 from transformer_jax.reporting.page import (
     Code,
@@ -14,24 +15,21 @@ from transformer_jax.reporting.page import (
     Picture,
     Table,
     Text,
-    markdown_table,
+    markdown_page,
     write_page,
 )
-from transformer_jax.reporting.plots import BLUE, DOTS_PER_INCH, GREEN, PURPLE, VERMILION
+from transformer_jax.reporting.plots import (
+    BLUE,
+    DOTS_PER_INCH,
+    GREEN,
+    PURPLE,
+    VERMILION,
+    finish_axes,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-
-from experiments.table1_results import (
-    CLAIMS,
-    Results,
-    Row,
-    crossing,
-    read_rows,
-    upper_half,
-)
 
 # Report ----------------------------------------------------------------------------------------
 
@@ -68,7 +66,7 @@ def report(folder: Path) -> None:
     for name, figure in pictures.items():
         figure.savefig(folder / name, dpi=DOTS_PER_INCH)
     title, parts = "Table 1: what a layer costs", report_parts(results, folder)
-    write_atomically(folder / "table.md", _markdown(title, parts).encode())
+    write_atomically(folder / "table.md", markdown_page(title, parts).encode())
     write_page(folder / "index.html", title, parts)
 
 
@@ -166,23 +164,6 @@ def _crossing_of(results: Results, kind: str, column: str, d: int) -> str:
     return crossing(lengths, first, second)
 
 
-def _markdown(title: str, parts: Sequence[Part]) -> str:
-    lines = [f"# {title}"]
-    for part in parts:
-        match part:
-            case Heading(text):
-                lines.append(f"## {text}")
-            case Text(text):
-                lines.append(text.strip())
-            case Code(text):
-                lines.append(f"    {text}")
-            case Table(head, rows, _):
-                lines.append(markdown_table(head, rows).strip())
-            case Picture(file, caption):
-                lines.append(f"![{caption}]({file.name})")
-    return "\n\n".join(lines) + "\n"
-
-
 # Plots -----------------------------------------------------------------------------------------
 
 STYLES: dict[str, dict[str, Any]] = {
@@ -277,10 +258,7 @@ def _finish(axes: "Axes", sizes: Sequence[int], name: str, label: str) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > 1e3 else (1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel(name)
-    axes.set_ylabel(label)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    finish_axes(axes, name, label)
 
 
 def _legend(figure: "Figure") -> None:

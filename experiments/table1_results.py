@@ -5,15 +5,12 @@ import io
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from transformer_jax.errors import UserError
 from transformer_jax.files import write_atomically
-
-if TYPE_CHECKING:
-    pass
 
 
 class Claim(NamedTuple):

@@ -30,10 +30,17 @@ from transformer_jax.reporting.page import (
     Picture,
     Table,
     Text,
-    markdown_table,
+    markdown_page,
     write_page,
 )
-from transformer_jax.reporting.plots import BLUE, DOTS_PER_INCH, GREEN, VERMILION
+from transformer_jax.reporting.plots import (
+    BLUE,
+    DOTS_PER_INCH,
+    GREEN,
+    PURPLE,
+    VERMILION,
+    finish_axes,
+)
 
 log = logging.getLogger(__name__)
 
@@ -101,14 +108,12 @@ def write_report(
     lines = [line for line in lines if line.row in experiment.rows]
     head, rows = make_table(experiment, lines, read_p_values(output.significance))
     title = f"{experiment.name}, {scale} scale"
-    notes = _notes(experiment, scale, lines, command)
-    table = f"# {title}\n\n{notes}\n\n{markdown_table(head, rows)}"
-    write_atomically(output.folder / "table.md", table.encode())
     records, parts = read_records(output, lines), list[Part]()
-    for paragraph in notes.split("\n\n"):
+    for paragraph in _notes(experiment, scale, lines, command).split("\n\n"):
         indented = paragraph.startswith("    ")
         parts.append(Code(textwrap.dedent(paragraph)) if indented else Text(paragraph))
     parts.append(Table(head, rows))
+    write_atomically(output.folder / "table.md", markdown_page(title, parts).encode())
     if lines:
         parts += [Heading("Rows"), *_row_plots(experiment, output, lines)]
     if any(record["curve"] for record in records):
@@ -166,10 +171,10 @@ def _lines_table(lines: Sequence[Line]) -> Table:
 
 
 def _row_plots(experiment: Experiment, output: Output, lines: Sequence[Line]) -> list[Part]:
-    """A plot a metric that varies: a dot a row with its deviation, and the paper's figure."""
+    """A plot a metric: a dot a row with its deviation, and the paper's figure."""
     pictures: list[Part] = []
     for name in experiment.metrics:
-        if METRICS[name].label and any(of_row(lines, row, name) for row in experiment.rows):
+        if any(of_row(lines, row, name) for row in experiment.rows):
             path = _row_plot(experiment, output, lines, name)
             pictures.append(Picture(path, f"{METRICS[name].label} of each row"))
     return pictures
@@ -219,7 +224,7 @@ def _curves_plot(output: Output, records: Sequence[dict[str, Any]]) -> Path:
     figure = Figure(figsize=(8.0, 4.5), layout="constrained")
     axes = figure.add_subplot()
     rows = list(dict.fromkeys(record["row"] for record in records))
-    colours = [BLUE, VERMILION, GREEN, "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+    colours = [BLUE, VERMILION, GREEN, PURPLE, "#E69F00", "#56B4E9", "#000000"]
     for record in records:
         points = [(m["step"], m["perplexity"]) for m in record["curve"] if m["kind"] == "valid"]
         if points:
@@ -230,10 +235,7 @@ def _curves_plot(output: Output, records: Sequence[dict[str, Any]]) -> Path:
             label = record["row"] if first else None
             axes.plot(*zip(*points, strict=True), linewidth=1.2, label=label, **style)
     axes.set_yscale("log")
-    axes.set_xlabel("step")
-    axes.set_ylabel("perplexity (per subword)")
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    finish_axes(axes, "step", METRICS["perplexity"].label)
     figure.legend(loc="outside right upper", frameon=False, fontsize=7)
     path = output.folder / "curves.png"
     figure.savefig(path, dpi=DOTS_PER_INCH)

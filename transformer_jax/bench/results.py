@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import math
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from transformer_jax.config import KEYS, Config, value_at
 from transformer_jax.errors import DataError, RunError
 from transformer_jax.files import write_atomically
 from transformer_jax.reporting.metrics import read_metrics
+from transformer_jax.reporting.revision import revision
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.training import cost
 from transformer_jax.training.data import nominal_shape
@@ -80,7 +80,7 @@ def read_results(path: Path) -> list[Line]:
 
 
 def write_results(path: Path, lines: Sequence[Line]) -> None:
-    """All lines, ordered by row and seed only where they were written so."""
+    """All lines, in the order given."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(Line._fields)
@@ -157,9 +157,9 @@ def training_seconds(metrics: Sequence[Mapping[str, Any]], log_every: int) -> fl
 
 def evaluation_file(job: Job) -> Path | None:
     """The scores that the job's `evaluate` kept, the newest if there are several."""
-    beam = job.config().decode.beam_size
-    which = "average*" if job.scale.average else str(job.config().train.steps)
-    name = f"{slug(job.scale.split)}.{which}.beam{beam}.json"
+    config = job.config()
+    which = "average*" if job.scale.average else str(config.train.steps)
+    name = f"{slug(job.scale.split)}.{which}.beam{config.decode.beam_size}.json"
     files = sorted((job.folder / "evaluations").glob(name), key=lambda path: path.stat().st_mtime)
     return files[-1] if files else None
 
@@ -193,20 +193,3 @@ def samples(job: Job) -> list[list[str]]:
     found, (sources, wanted) = hypotheses(job) or [], references(job)
     step = max(1, len(found) // SAMPLES)
     return [[sources[i], wanted[i], found[i]] for i in range(0, len(found), step)][:SAMPLES]
-
-
-def revision() -> str:
-    """The code's, with a + where it was changed since; "unknown" outside a checkout."""
-
-    def git(*arguments: str) -> str:
-        here = Path(__file__).parent
-        done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True)
-        if done.returncode:
-            raise OSError(done.stderr)
-        return done.stdout.strip()
-
-    try:
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".")
-        return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
-    except OSError:
-        return "unknown"

@@ -11,6 +11,7 @@ from transformer_jax.bench.experiment import Experiment
 from transformer_jax.bench.results import Line
 
 RESAMPLES = 1_000  # of the paired bootstrap
+COMPARED = ("perplexity", "bleu")  # metrics whose difference from the base row is shown
 
 
 class Metric(NamedTuple):
@@ -121,9 +122,9 @@ def make_table(
     head = ["row", "seeds"]
     for name in experiment.metrics:
         head.append(METRICS[name].label)
-        if name in ("perplexity", "bleu"):
+        if name in COMPARED:
             head.append("− base")
-        if any(name in figures for figures in experiment.paper.values()):
+        if _is_printed(experiment, name):
             head.append(f"the paper's {METRICS[name].label}")
     with_p = "bleu" in experiment.metrics
     head += ["p (median of seeds)"] if with_p else []
@@ -140,15 +141,19 @@ def make_table(
     return head, rows
 
 
+def _is_printed(experiment: Experiment, name: str) -> bool:
+    return any(name in figures for figures in experiment.paper.values())
+
+
 def _cells(
     experiment: Experiment, lines: Sequence[Line], row: str, base: str, name: str
 ) -> list[str]:
     form = METRICS[name].text
     cells = [text_of(of_row(lines, row, name), form)]
-    if name in ("perplexity", "bleu"):
+    if name in COMPARED:
         gap = difference(lines, row, base, name) if row != base else None
         cells.append(text_of(gap, f"+{form}"))
-    if any(name in figures for figures in experiment.paper.values()):
+    if _is_printed(experiment, name):
         figures: Mapping[str, float] = experiment.paper.get(row, {})
         cells.append(f"{figures[name]:{METRICS[name].printed}}" if name in figures else "")
     return cells

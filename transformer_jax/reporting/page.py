@@ -104,6 +104,25 @@ def write_page(path: str | os.PathLike[str], title: str, parts: Sequence[Part]) 
     return path
 
 
+def markdown_page(title: str, parts: Sequence[Part]) -> str:
+    """The same parts as Markdown; pictures are the files beside it."""
+    return "\n\n".join([f"# {title}", *map(_markdown, parts)]) + "\n"
+
+
+def _markdown(part: Part) -> str:
+    match part:
+        case Heading(text):
+            return f"## {text}"
+        case Text(text):
+            return text.strip().replace("<", "\\<")  # or "<s>" would be an element
+        case Code(text):
+            return "\n".join(f"    {line}" for line in text.splitlines())
+        case Picture(file, caption):
+            return f"![{caption}]({file.name})"
+        case Table(head, rows, _):
+            return markdown_table(head, rows).strip()
+
+
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table, each row a line; columns of numbers stand to the right."""
     right = [all(_is_number(row[n]) for row in rows) for n in range(len(head))]

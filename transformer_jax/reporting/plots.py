@@ -183,11 +183,16 @@ def _draw_panel(
     if panel.metric == "learning_rate":
         axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2), useMathText=True)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.set_xlabel("step")
-    axes.set_ylabel(panel.label)
+    finish_axes(axes, "step", panel.label)
+    return lines
+
+
+def finish_axes(axes: Axes, x: str, y: str) -> None:
+    """Labels and a light grid, as all plots here have them."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    return lines
 
 
 def _label_pieces(axis: Any, pieces: Sequence[str], inches: float, shown: bool) -> None:
