@@ -52,7 +52,8 @@ from transformer_jax.command_line import Flag, exit_status, parse_flags, set_up_
 from transformer_jax.decoding.translate import LineTranslator, LoadedModel, load_model
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation.bleu import score
-from transformer_jax.model.transformer import Transformer, shift_right
+from transformer_jax.model.encoder_decoder import shift_right
+from transformer_jax.model.transformer import Transformer
 from transformer_jax.text.batches import padded_sentences
 from transformer_jax.text.corpora import TextLines, TextPairs
 from transformer_jax.text.vocabulary import BOS, EOS, PAD

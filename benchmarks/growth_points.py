@@ -19,7 +19,8 @@ from benchmarks.turns import markdown
 from transformer_jax.config import Config, MeshConfig, ModelConfig
 from transformer_jax.config_files import load_config
 from transformer_jax.decoding.translator import SearchShape, empty_rows, make_queue, search_rows
-from transformer_jax.model.transformer import Transformer, padded_vocabulary
+from transformer_jax.model.encoder_decoder import padded_vocabulary
+from transformer_jax.model.transformer import Transformer
 from transformer_jax.text.batches import Batch, packed_batch
 from transformer_jax.text.encoded import EncodedPairs
 from transformer_jax.text.packing import plan_rows

@@ -29,7 +29,7 @@ import numpy as np
 
 from transformer_jax.config import MeshConfig
 from transformer_jax.config_files import load_config
-from transformer_jax.model.transformer import padded_vocabulary
+from transformer_jax.model.encoder_decoder import padded_vocabulary
 from transformer_jax.training.cost import DEVICE_PEAKS, training_flops
 from transformer_jax.training.program import BatchShape, compile_program
 from transformer_jax.training.sharding import make_mesh

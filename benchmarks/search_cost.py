@@ -6,8 +6,8 @@ cross-attention's keys and values come once a sentence, all else once a step and
 """
 
 from transformer_jax.config import ModelConfig
+from transformer_jax.model.encoder_decoder import padded_vocabulary
 from transformer_jax.model.layers import head_sizes
-from transformer_jax.model.transformer import padded_vocabulary
 from transformer_jax.training.cost import attention_parameters, parameter_count
 
 FLOAT32 = 4  # bytes

@@ -205,7 +205,7 @@ def test_every_number_has_limits_and_every_rule_has_a_key():
         ),
         ({"data": {"train": [1]}}, "data.train=[1] is of type list; expected a list of str."),
         ({"seed": 0.5}, "seed=0.5 is of type float; expected int."),
-        ({"model": 3}, "model=3 is not a section; expected a mapping with model.num_layers"),
+        ({"model": 3}, "model=3 is not a section; expected a mapping with model.kind"),
     ],
 )
 def test_a_wrong_type_is_named_with_what_was_expected(tree, said):

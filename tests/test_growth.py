@@ -26,7 +26,7 @@ from benchmarks.growth_points import (
 from benchmarks.search_cost import decode_step_flops, memory_flops, search_bytes, search_flops
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import UserError
-from transformer_jax.model.transformer import Transformer, empty_cache
+from transformer_jax.model.transformer import Transformer
 from transformer_jax.training.program import BatchShape
 from transformer_jax.training.state import init_params
 
@@ -139,9 +139,10 @@ def test_flops_of_a_decode_step_are_those_of_xla():
         shapes(batch, source),
     )
     # One hypothesis a sentence, and a cache as long as its past: nothing masked is computed.
-    cache = jax.eval_shape(lambda: empty_cache(SMALL, batch, 1, past))
+    cache = jax.eval_shape(lambda: model.empty_cache(batch, 1, past))
     output = shapes(vocabulary, SMALL.d_model, dtype=jnp.float32)
-    arguments = (shapes(batch, 1), shapes(batch), shapes(batch, 1, past), memory, cache, output)
+    hypotheses = (shapes(batch, 1), shapes(batch), shapes(batch, 1), shapes(batch, 1, past))
+    arguments = (*hypotheses, memory, cache, output)
     counted = batch * decode_step_flops(SMALL, vocabulary, source, past)
     # Norms and softmax are the rest.
     assert counted <= xla_flops(model, "decode_step", *arguments) < 1.1 * counted

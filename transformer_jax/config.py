@@ -25,16 +25,23 @@ def free(default: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """The Transformer (Vaswani et al. 2017, sections 3, 5.4); the defaults are its base model."""
+    """The Transformer (Vaswani et al. 2017, sections 3, 5.4); the defaults are its base model.
 
+    Of these keys the recurrent model (Bahdanau et al. 2015) has d_model, d_hidden, dropout,
+    tie_embeddings and dtype.
+    """
+
+    kind: str = "transformer"  # or "recurrent"
     num_layers: int = 6  # N, of the encoder and of the decoder
     d_model: int = 512
     num_heads: int = 8  # h
     d_k: int | None = None  # per head; None: d_model / num_heads
     d_v: int | None = None  # per head; None: d_k
     d_ff: int = 2048
+    d_hidden: int | None = None  # recurrent only: units a layer and direction; None: d_model
     dropout: float = 0.1  # P_drop, 0 <= p < 1
     norm: str = "post"  # "post" (the paper: LayerNorm(x + sublayer(x))) or "pre"
+    scale_attention: bool = True  # by 1 / sqrt(d_k); False is for showing what it is good for
     positions: str = "sinusoidal"  # "sinusoidal", "learned" or "none"
     max_positions: int = 512  # learned positions only: subwords of a sentence, end sign included
     tie_embeddings: bool = True  # one matrix for source, target and output (section 3.4)

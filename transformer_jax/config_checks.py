@@ -8,6 +8,7 @@ from transformer_jax.config import KEYS, Config, DataConfig, ModelConfig, TrainC
 from transformer_jax.errors import ConfigError
 
 CHOICES: dict[str, tuple[str, ...]] = {
+    "model.kind": ("transformer", "recurrent"),
     "model.norm": ("post", "pre"),
     "model.positions": ("sinusoidal", "learned", "none"),
     "model.dtype": ("float32", "bfloat16"),
@@ -26,6 +27,7 @@ AT_LEAST: dict[str, int] = {
     "model.d_k": 1,
     "model.d_v": 1,
     "model.d_ff": 1,
+    "model.d_hidden": 1,
     "model.max_positions": 1,
     "data.pairs": 1,
     "data.max_length": 2,  # a subword and the end sign
@@ -134,6 +136,8 @@ def _inside(value: float, low: float, closed: bool, high: float) -> bool:
 
 
 def _model(model: ModelConfig) -> Iterator[str]:
+    if model.kind != "transformer":
+        return
     if model.d_k is None and model.d_model % model.num_heads:
         yield (
             f"model.d_model={model.d_model} is not divisible by model.num_heads={model.num_heads}, "

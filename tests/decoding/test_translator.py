@@ -11,7 +11,8 @@ import pytest
 from tests.fixtures.tiny import random_params, tiny_model
 from transformer_jax.config import DecodeConfig, MeshConfig
 from transformer_jax.decoding.translator import Hypothesis, Translator
-from transformer_jax.model.transformer import Transformer, shift_right
+from transformer_jax.model.encoder_decoder import shift_right
+from transformer_jax.model.transformer import Transformer
 from transformer_jax.text.vocabulary import BOS, EOS
 from transformer_jax.training.sharding import make_mesh
 

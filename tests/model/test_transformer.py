@@ -19,13 +19,7 @@ from tests.fixtures.tiny import (
     relative_error,
     tiny_model,
 )
-from transformer_jax.model.transformer import (
-    Embedding,
-    empty_cache,
-    empty_memory,
-    padded_vocabulary,
-    shift_right,
-)
+from transformer_jax.model.encoder_decoder import Embedding, padded_vocabulary, shift_right
 from transformer_jax.text.vocabulary import BOS
 
 SRC_LENGTH, TGT_LENGTH = 18, 16
@@ -171,15 +165,16 @@ def test_decoding_step_by_step_equals_decoding_all_at_once(norm, positions, tied
         return model.apply(variables, encoded, source[1], method="start_decoding")
 
     step = jax.jit(functools.partial(model.apply, variables, method="decode_step"))
-    memory, cache = start(*source), empty_cache(model.config, 2, beams, max_length)
+    memory, cache = start(*source), model.empty_cache(2, beams, max_length)
     output = model.apply(variables, method="output_embedding")
     assert jax.tree.map(jnp.shape, memory) == jax.tree.map(
-        jnp.shape, empty_memory(model.config, 2, source[0].shape[1])
+        jnp.shape, model.empty_memory(2, source[0].shape[1])
     )
     assert not any(np.asarray(x).any() for x in jax.tree.leaves(cache))
     # What stands at or after the position is not read, so search may leave anything there.
     cache = jax.tree.map(lambda x: x + 1e3, cache)
     draw = np.random.default_rng(0)
+    parents = np.zeros((2, beams), np.int32)  # a Transformer looks its ancestors up
     place_BLJ = draw.permuted(np.tile(np.arange(beams), (2, length, 1)), axis=2)  # of hypothesis J
     for steps in range(length + late):
         position_B = np.clip([steps, steps - late], 0, length - 1)
@@ -189,7 +184,7 @@ def test_decoding_step_by_step_equals_decoding_all_at_once(norm, positions, tied
             place_L = place_BLJ[b, : position_B[b] + 1, j]
             ids_BK[b, place_L[-1]] = ids_JBL[j, b, position_B[b]]
             ancestors_BKT[b, place_L[-1], : len(place_L)] = place_L
-        logits, cache = step(ids_BK, position_B, ancestors_BKT, memory, cache, output)
+        logits, cache = step(ids_BK, position_B, parents, ancestors_BKT, memory, cache, output)
         for b, j in np.ndindex(2, beams):
             got = logits[b, place_BLJ[b, position_B[b], j]]
             assert relative_error(got, want[j, b, position_B[b], :VOCABULARY]) < 1e-5

@@ -10,7 +10,8 @@ import pytest
 
 from tests.fixtures.tiny import SIZES, VOCABULARY
 from transformer_jax.config import ModelConfig
-from transformer_jax.model.transformer import Transformer, padded_vocabulary
+from transformer_jax.model.encoder_decoder import padded_vocabulary
+from transformer_jax.model.kinds import make_model
 from transformer_jax.training import cost
 from transformer_jax.training.state import init_params
 
@@ -39,7 +40,7 @@ TABLE_3 = {
 
 @functools.cache
 def allocated(model: ModelConfig, vocabulary_size: int) -> int:
-    init = functools.partial(init_params, Transformer(model, vocabulary_size))
+    init = functools.partial(init_params, make_model(model, vocabulary_size))
     shapes = jax.eval_shape(init, jax.random.key(0))
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 
@@ -63,6 +64,8 @@ def test_parameters_of_table_3(row):
         {"tie_embeddings": False},
         {"positions": "learned", "tie_embeddings": False},
         {"d_k": None, "d_v": None},
+        {"kind": "recurrent", "d_hidden": 17},
+        {"kind": "recurrent", "tie_embeddings": False},
     ],
     ids=str,
 )
@@ -80,7 +83,7 @@ def _dot_flops(jaxpr) -> int:
     total = 0
     for equation in jaxpr.eqns:
         inner = [p.jaxpr for p in equation.params.values() if hasattr(p, "jaxpr")]
-        total += sum(map(_dot_flops, inner))
+        total += sum(map(_dot_flops, inner)) * equation.params.get("length", 1)  # of a scan
         if equation.primitive.name == "dot_general":
             contracted, _ = equation.params["dimension_numbers"][0]
             sizes = equation.invars[0].aval.shape
@@ -90,7 +93,7 @@ def _dot_flops(jaxpr) -> int:
 
 
 def traced(model: ModelConfig, vocabulary_size: int, rows: int, src: int, tgt: int):
-    transformer = Transformer(model, vocabulary_size)
+    transformer = make_model(model, vocabulary_size)
     params = jax.eval_shape(lambda: init_params(transformer, jax.random.key(0)))
     params = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), params)
     inputs = [jnp.ones((rows, length), jnp.int32) for length in [src] * 3 + [tgt] * 3]
@@ -104,6 +107,7 @@ def traced(model: ModelConfig, vocabulary_size: int, rows: int, src: int, tgt: i
 SHAPES = {
     "all sizes differ": (ModelConfig(**SIZES), 9, 7),
     "d_k of d_model": (ModelConfig(d_model=24, num_heads=4, d_ff=40, num_layers=1), 5, 11),
+    "recurrent": (ModelConfig(**SIZES, kind="recurrent", d_hidden=17), 9, 7),
     "pre, untied": (ModelConfig(**{**SIZES, "norm": "pre", "tie_embeddings": False}), 6, 6),
 }
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import relative_error
-from transformer_jax.model.transformer import output_logits
+from transformer_jax.model.encoder_decoder import output_logits
 from transformer_jax.training.loss import LossSettings, loss_and_gradient, projected_loss
 
 B, L, V, PADDED = 2, 3, 5, 8

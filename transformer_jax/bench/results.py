@@ -25,6 +25,8 @@ SAMPLES = 5  # translations kept of a run
 DIGITS = 12  # of a config's digest
 # Free keys that change what comes out; the other free ones do not.
 COUNTED = {"train.steps", "decode.beam_size", "decode.length_penalty", "decode.max_extra_length"}
+# Keys younger than the first recorded results, and the value that stands for how it was before.
+YOUNGER = {"model.kind": "transformer", "model.d_hidden": None, "model.scale_attention": True}
 
 
 class Line(NamedTuple):
@@ -50,7 +52,9 @@ class Line(NamedTuple):
 def digest_of(config: Config) -> str:
     """Of the keys that a run's results depend on."""
     keys = [name for name, key in KEYS.items() if not key.free or name in COUNTED]
-    text = json.dumps({name: value_at(config, name) for name in keys})
+    values = {name: value_at(config, name) for name in keys}
+    told = {n: value for n, value in values.items() if n not in YOUNGER or value != YOUNGER[n]}
+    text = json.dumps(told)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 

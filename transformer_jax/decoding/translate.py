@@ -15,7 +15,7 @@ from transformer_jax.config import Config, with_values
 from transformer_jax.config_checks import check
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.model.transformer import Transformer
+from transformer_jax.model.kinds import make_model
 from transformer_jax.text.vocabulary import EOS, Vocabulary, load_vocabulary
 from transformer_jax.training.run_folder import RunFolder
 from transformer_jax.training.sharding import decoding_mesh, with_shardings
@@ -80,7 +80,7 @@ def load_model(
     like = with_shardings(abstract_params(config.model, vocabulary.size), mesh)
     params, name = load_params(run, checkpoint, like)
     log.info("%s, checkpoint %s, beam %d", run.path, name, config.decode.beam_size)
-    model = Transformer(config.model, vocabulary.size)
+    model = make_model(config.model, vocabulary.size)
     translator = Translator(model, params, config.decode, mesh, n_best)
     return LoadedModel(config, vocabulary, translator, name)
 

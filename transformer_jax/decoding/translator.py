@@ -33,7 +33,7 @@ from transformer_jax.decoding.search import (
     is_live,
     make_rules,
 )
-from transformer_jax.model.transformer import Cache, Memory, Transformer, empty_cache, empty_memory
+from transformer_jax.model.encoder_decoder import Cache, EncoderDecoder, Memory
 from transformer_jax.text.batches import Bucket, padded_sentences, translation_buckets
 from transformer_jax.training.sharding import batch_ways, placed, row_shardings
 from transformer_jax.training.state import Params
@@ -111,12 +111,12 @@ class _Loop(NamedTuple):
     taken: Array  # int32 scalar, sentences that have left the queue
 
 
-def empty_rows(model: Transformer, shape: SearchShape) -> Rows:
+def empty_rows(model: EncoderDecoder, shape: SearchShape) -> Rows:
     """Rows in which nothing is searched yet."""
     search = empty_search(
         Remembered(
-            empty_memory(model.config, shape.rows, shape.src_length),
-            empty_cache(model.config, shape.rows, shape.beam_size, shape.size),
+            model.empty_memory(shape.rows, shape.src_length),
+            model.empty_cache(shape.rows, shape.beam_size, shape.size),
         ),
         shape.rows,
         beam_size=shape.beam_size,
@@ -144,7 +144,7 @@ def make_queue(shape: SearchShape, numbers: Sequence[int], sentences: Sequence[A
 
 @partial(jax.jit, static_argnames=("model", "mesh", "shape"), donate_argnames="rows")
 def search_rows(
-    model: Transformer,
+    model: EncoderDecoder,
     mesh: Mesh,
     shape: SearchShape,
     params: Params,
@@ -170,7 +170,7 @@ def search_rows(
     output_VD: Any = model.apply(variables, method="output_embedding")
 
     def step(live: Live, cache: Remembered) -> tuple[Array, Remembered]:
-        past = (live.position_B, live.ancestors_BKT)
+        past = (live.position_B, live.parents_BK, live.ancestors_BKT)
         inputs = (live.ids_BK, *past, *cache, output_VD)
         stepped: Any = model.apply(variables, *inputs, method="decode_step")
         logits_BKV, decoder = stepped
@@ -202,7 +202,7 @@ def _advanced(step: StepFn, rules: Rules, loop: _Loop) -> _Loop:
 
 
 def _let_in(
-    model: Transformer, shape: SearchShape, params: Params, queue: Queue, loop: _Loop
+    model: EncoderDecoder, shape: SearchShape, params: Params, queue: Queue, loop: _Loop
 ) -> _Loop:
     """The queue's next sentences into as many rows whose search has ended."""
     (rows_F,) = jnp.nonzero(~is_live(loop.rows.search), size=shape.together, fill_value=shape.rows)
@@ -228,7 +228,7 @@ def _let_in(
     return loop._replace(rows=rows, taken=loop.taken + shape.together)
 
 
-def _remember(model: Transformer, params: Params, ids_FM: Array, lengths_F: Array) -> Memory:
+def _remember(model: EncoderDecoder, params: Params, ids_FM: Array, lengths_F: Array) -> Memory:
     place_M = jnp.arange(ids_FM.shape[1])
     segments_FM = (place_M < lengths_F[:, None]).astype(jnp.int32)
     positions_FM = jnp.broadcast_to(place_M, ids_FM.shape)
@@ -271,7 +271,7 @@ class Translator:
 
     def __init__(
         self,
-        model: Transformer,
+        model: EncoderDecoder,
         params: Params,
         decode: DecodeConfig,
         mesh: Mesh,

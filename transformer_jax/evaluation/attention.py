@@ -16,7 +16,7 @@ import numpy as np
 
 from transformer_jax.decoding.translate import LineTranslator, LoadedModel, load_model
 from transformer_jax.errors import ConfigError, RunError
-from transformer_jax.model.transformer import shift_right
+from transformer_jax.model.encoder_decoder import shift_right
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Text, write_page
 from transformer_jax.reporting.plots import plot_attention, printable
 from transformer_jax.text.vocabulary import BOS
@@ -122,9 +122,15 @@ def attend(
       layer: from 1, one that is going to be drawn; None: any.
 
     Raises:
-      UserError: no run, no checkpoint, no such layer, a blank sentence, or no translation is found.
+      UserError: no run, no checkpoint, no such layer, a blank sentence, no translation is found, or
+        the model is no Transformer.
     """
     loaded = load_model(workdir, checkpoint)
+    if loaded.config.model.kind != "transformer":
+        raise ConfigError(
+            f"{workdir} holds a model.kind={loaded.config.model.kind!r}: layers and heads are drawn "
+            "of a Transformer alone."
+        )
     layers = loaded.config.model.num_layers
     if layer is not None and not 1 <= layer <= layers:
         raise ConfigError(f"--layer={layer}: this model has layers 1 to {layers}.")

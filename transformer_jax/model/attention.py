@@ -121,6 +121,7 @@ class MultiHeadAttention(nn.Module):
     d_k: int
     d_v: int
     dtype: jnp.dtype
+    scaled: bool = True
 
     def setup(self) -> None:
         heads, d_model = self.num_heads, self.d_model
@@ -150,6 +151,8 @@ class MultiHeadAttention(nn.Module):
     def _queries(self, x_BLD: Array) -> Array:
         x_BLD = x_BLD.astype(self.dtype)
         query_BLHK = jnp.einsum("BLD,DHK->BLHK", x_BLD, self.query.astype(self.dtype))
+        if not self.scaled:  # what attention divides scores by is taken back
+            query_BLHK *= self.d_k**0.5
         return constrain(query_BLHK, BATCH, None, HEADS, None)
 
     def _joined(self, heads_BLHV: Array) -> Array:

@@ -113,7 +113,8 @@ def head_sizes(config: ModelConfig) -> tuple[int, int]:
 def _attention(config: ModelConfig) -> MultiHeadAttention:
     d_k, d_v = head_sizes(config)
     dtype = jnp.dtype(config.dtype)
-    return MultiHeadAttention(config.d_model, config.num_heads, d_k, d_v, dtype)
+    sizes = (config.d_model, config.num_heads, d_k, d_v)
+    return MultiHeadAttention(*sizes, dtype, config.scale_attention)
 
 
 def _residual(config: ModelConfig) -> Residual:

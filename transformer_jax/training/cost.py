@@ -8,6 +8,7 @@ import jax
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.model.layers import head_sizes
+from transformer_jax.model.recurrent import hidden_size
 
 # Dense peak of the matrix units in FLOP/s, as the vendors print it: bfloat16, and float32 (as TF32
 # where the chip has it).
@@ -33,20 +34,44 @@ def attention_parameters(model: ModelConfig) -> int:
 def parameter_count(model: ModelConfig, vocabulary_size: int) -> int:
     """Trained parameters by closed form; what is allocated has the padded vocabulary."""
     d, f = model.d_model, model.d_ff
+    embeddings = vocabulary_size * d * (1 if model.tie_embeddings else 3)
+    if model.kind == "recurrent":
+        return embeddings + sum(_recurrent_parameters(d, hidden_size(model)))
     attention, feed_forward, norm = attention_parameters(model), 2 * d * f + f + d, 2 * d
     encoder_layer = attention + feed_forward + 2 * norm
     decoder_layer = 2 * attention + feed_forward + 3 * norm
-    embeddings = vocabulary_size * d * (1 if model.tie_embeddings else 3)
     positions = 2 * model.max_positions * d if model.positions == "learned" else 0
     final_norms = 2 * norm if model.norm == "pre" else 0
     layers = model.num_layers * (encoder_layer + decoder_layer)
     return layers + embeddings + positions + final_norms
 
 
+def _recurrent_parameters(d: int, h: int) -> tuple[int, int]:
+    """(of the encoder, of the decoder) of the recurrent model: d_model d, d_hidden h."""
+    unit = 3 * (d * h + h * h + h)
+    attention, context, start = h * h + 2 * h * h + h, 2 * h * 3 * h, h * h
+    readout = (3 * h + d) * 2 * d + 2 * d
+    return 2 * unit, unit + attention + context + start + readout
+
+
+def _recurrent_products(model: ModelConfig, src_length: int, tgt_length: int) -> int:
+    """Multiply-adds of one row before the vocabulary."""
+    d, h = model.d_model, hidden_size(model)
+    unit = 3 * (d * h + h * h)
+    # Keys, and the first state that the decoder would have if a sentence began there.
+    source = 2 * unit + 2 * h * h + h * h
+    target = unit + h * h + 2 * h * 3 * h + (3 * h + d) * 2 * d
+    pairs = h + 2 * h  # scores and contexts
+    return src_length * source + tgt_length * target + tgt_length * src_length * pairs
+
+
 def forward_flops(
     model: ModelConfig, vocabulary_size: int, src_length: int, tgt_length: int
 ) -> int:
     """Of the matrix products of one row with so many source and target positions."""
+    logits = tgt_length * model.d_model * vocabulary_size
+    if model.kind == "recurrent":
+        return 2 * (_recurrent_products(model, src_length, tgt_length) + logits)
     d_k, d_v = head_sizes(model)
     attention, feed_forward = attention_parameters(model), 2 * model.d_model * model.d_ff
     scores = model.num_heads * (d_k + d_v)  # QK^T and weights V, multiply-adds a query-key pair
@@ -55,7 +80,6 @@ def forward_flops(
     encoder = src_length * (attention + feed_forward) + src_length**2 * scores
     decoder = tgt_length * (attention + half + feed_forward) + src_length * half
     decoder += (tgt_length**2 + tgt_length * src_length) * scores
-    logits = tgt_length * model.d_model * vocabulary_size
     return 2 * (model.num_layers * (encoder + decoder) + logits)
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.model.axes import BATCH, VOCABULARY, constrain
-from transformer_jax.model.transformer import PAD_LOGIT, output_logits
+from transformer_jax.model.encoder_decoder import PAD_LOGIT, output_logits
 
 
 class LossSums(NamedTuple):

@@ -11,7 +11,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformer_jax import allocator, processes
 from transformer_jax.config import Config
 from transformer_jax.errors import ConfigError
-from transformer_jax.model.transformer import Transformer
+from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.model.kinds import make_model
 from transformer_jax.text.batches import Batch, bucket_lengths, bucket_rows
 from transformer_jax.training import cost
 from transformer_jax.training.loss import LossSums
@@ -38,7 +39,7 @@ class BatchShape(NamedTuple):
 class Program(NamedTuple):
     """The compiled training step and what belongs to it."""
 
-    model: Transformer
+    model: EncoderDecoder
     optimizer: optax.GradientTransformation
     mesh: Mesh
     state: TrainState  # shapes, types and shardings
@@ -89,7 +90,7 @@ def check_rows(config: Config, mesh: Mesh, rows: int) -> None:
 
 def compile_program(config: Config, mesh: Mesh, vocabulary_size: int, shape: BatchShape) -> Program:
     """Compiles the training step ahead of time; nothing is computed."""
-    model = Transformer(config.model, vocabulary_size, remat=config.train.remat)
+    model = make_model(config.model, vocabulary_size, config.train.remat)
     optimizer = make_optimizer(config)
     state = jax.eval_shape(lambda: init_state(config, model, optimizer))
     state, ways = with_shardings(state, mesh), batch_ways(mesh)

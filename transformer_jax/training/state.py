@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config import Config
+from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.layers import DecoderLayer, EncoderLayer
 from transformer_jax.model.transformer import Transformer
 
@@ -47,14 +48,18 @@ class TrainState(NamedTuple):
     window: Window
 
 
-def init_params(model: Transformer, key: Array) -> Params:
+def init_params(model: EncoderDecoder, key: Array) -> Params:
     """The model's initial parameters, a pure function of the key.
 
-    All layers of a stack are drawn together: to compile a draw for each takes seconds.
+    A Transformer's layers are drawn together, stack by stack: to compile each draw takes seconds.
     """
-    config, (other_key, *stack_keys) = model.config, jax.random.split(key, 3)
     # Shapes of parameters do not depend on the batch's.
-    ids, x, mask = jnp.ones((1, 2), jnp.int32), jnp.ones((1, 2, config.d_model)), jnp.ones((2, 2))
+    ids = jnp.ones((1, 2), jnp.int32)
+    if not isinstance(model, Transformer):
+        drawn: Params = model.init(key, *(ids,) * 6)["params"]
+        return drawn
+    config, (other_key, *stack_keys) = model.config, jax.random.split(key, 3)
+    x, mask = jnp.ones((1, 2, config.d_model)), jnp.ones((2, 2))
     without_layers = model.clone(config=dataclasses.replace(config, num_layers=0))
     params: Params = without_layers.init(other_key, *(ids,) * 6)["params"]
 
@@ -73,7 +78,7 @@ def init_params(model: Transformer, key: Array) -> Params:
 
 
 def init_state(
-    config: Config, model: Transformer, optimizer: "optax.GradientTransformation"
+    config: Config, model: EncoderDecoder, optimizer: "optax.GradientTransformation"
 ) -> TrainState:
     """The state before the first step, from `config.seed`."""
     init_key, key = jax.random.split(jax.random.key(config.seed))

@@ -13,7 +13,7 @@ import optax
 from jax import Array
 
 from transformer_jax.config import TrainConfig
-from transformer_jax.model.transformer import Transformer, shift_right
+from transformer_jax.model.encoder_decoder import EncoderDecoder, shift_right
 from transformer_jax.text.batches import Batch
 from transformer_jax.text.vocabulary import BOS
 from transformer_jax.training.loss import LossSettings, LossSums, projected_loss
@@ -23,7 +23,7 @@ LossFn = Callable[[Params, Batch, Array | None, Array | None], LossSums]
 
 
 def make_loss_fn(
-    model: Transformer, smoothing: float, block: int = TrainConfig.loss_block, replicas: int = 1
+    model: EncoderDecoder, smoothing: float, block: int = TrainConfig.loss_block, replicas: int = 1
 ) -> LossFn:
     """(params, batch, rows_B, dropout_key) -> LossSums; without rows and key, no dropout.
 
@@ -82,7 +82,7 @@ def accumulated_gradients(
 
 
 def make_train_step(
-    model: Transformer,
+    model: EncoderDecoder,
     optimizer: optax.GradientTransformation,
     train: TrainConfig,
     replicas: int = 1,

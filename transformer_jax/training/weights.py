@@ -12,7 +12,7 @@ from etils import epath
 from transformer_jax import processes
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import RunError
-from transformer_jax.model.transformer import Transformer
+from transformer_jax.model.kinds import make_model
 from transformer_jax.training.checkpoints import (
     committed_steps,
     damaged_file,
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 def abstract_params(config: ModelConfig, vocabulary_size: int) -> Params:
     """Shapes and types of a model's parameters."""
-    model = Transformer(config, vocabulary_size)
+    model = make_model(config, vocabulary_size)
     return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
 
 
