@@ -1,5 +1,6 @@
 """results.csv, and what makes a line of a run."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -8,14 +9,16 @@ from experiments import table3_ablations
 from tests.bench.test_tables import LINES, line
 from transformer_jax.bench.experiment import Experiment, Scale, make_jobs
 from transformer_jax.bench.results import (
+    YOUNGER,
     counts,
+    device_rate,
     digest_of,
     finished,
     read_results,
     training_seconds,
     write_results,
 )
-from transformer_jax.config import with_values
+from transformer_jax.config import KEYS, with_values
 from transformer_jax.config_files import load_config, split_overrides
 from transformer_jax.errors import ConfigError, DataError, RunError
 
@@ -73,6 +76,38 @@ def test_a_digest_is_of_what_results_depend_on():
         assert digest_of(with_values(config, {name: value})) == digest_of(config), name
     for name, value in other.items():
         assert digest_of(with_values(config, {name: value})) != digest_of(config), name
+
+
+def test_keys_that_came_later_leave_older_digests_as_they_were():
+    config = load_config(DEMO)
+    # Else recorded results would count as those of other configs.
+    assert digest_of(config) == "cee3a135060c"
+    for name, value in YOUNGER.items():
+        assert KEYS[name].default == value
+    recurrent = with_values(config, {"model.kind": "recurrent"})
+    assert digest_of(recurrent) != digest_of(config)
+    hidden = with_values(recurrent, {"model.d_hidden": 99})
+    assert digest_of(hidden) != digest_of(recurrent)
+
+
+def test_a_row_has_its_own_config_file_and_average():
+    scale = Scale({"a": DEMO, "b": f"{ROOT}/configs/wmt14.py:big"}, average={"a": 0, "b": 20})
+    rows = {"a": {}, "b": {}, "c": {}}
+    experiment = Experiment("own", rows, {"s": scale._replace(rows=("b", "a"))})
+    jobs = make_jobs(experiment, "s", Path("runs"))
+    assert [job.row for job in jobs] == ["b", "a"]
+    assert [job.config().model.d_model for job in jobs] == [1_024, 128]
+    names = [[command[0] for command in job.commands()] for job in jobs]
+    assert names == [["train", "average", "evaluate"], ["train", "evaluate"]]
+    assert jobs[0].commands()[0][1] == f"--config={ROOT}/configs/wmt14.py:big"
+    with pytest.raises(ConfigError, match="no row 'c'"):
+        make_jobs(experiment, "s", Path("runs"), ("c",))
+
+
+def test_a_rate_is_that_of_all_devices(monkeypatch):
+    assert device_rate("NVIDIA H100 80GB HBM3", 8, "bfloat16") == 8 * 989e12
+    assert math.isnan(device_rate("an abacus", 8, "float32"))
+    assert 1e8 < device_rate("cpu", 1, "float32") < 1e14
 
 
 def test_commands_say_the_config_whole():

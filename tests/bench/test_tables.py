@@ -21,7 +21,8 @@ def line(row: str, seed: int, bleu: float, perplexity: float = 5.0, **values) ->
     made = {
         **{"row": row, "seed": seed, "perplexity": perplexity, "bleu": bleu, "chrf": 50.0},
         **{"paper_bleu": math.nan, "parameters": 2_150_000, "training_flops": 3e13},
-        **{"train_seconds": 90.0, "steps": 10, "config_digest": "d", "revision": "r"},
+        **{"train_seconds": 90.0, "device_rate": 1e9, "steps": 10},
+        **{"config_digest": "d", "revision": "r"},
         **{"device": "cpu", "date": "2026-01-01", "signature": "s"},
     }
     return Line(**{**made, **values})
@@ -55,7 +56,7 @@ def test_a_difference_is_taken_seed_by_seed():
 
 
 def test_the_table_shows_every_row_and_the_paper_s_figures():
-    head, rows = make_table(EXPERIMENT, LINES, {("wide", 0): 0.04, ("wide", 2): 0.2})
+    head, rows = make_table(EXPERIMENT, "small", LINES, {("wide", 0): 0.04, ("wide", 2): 0.2})
     assert head == [
         *("row", "seeds", "BLEU", "− base", "the paper's BLEU", "perplexity (per subword)"),
         *("− base", "parameters, millions", "minutes of training", "p (median of seeds)"),
@@ -69,9 +70,26 @@ def test_the_table_shows_every_row_and_the_paper_s_figures():
     ]
 
 
+def test_a_scale_chooses_its_rows_and_shows_those_that_the_paper_alone_has():
+    paper = {**EXPERIMENT.paper, "ByteNet": {"bleu": 23.75, "training_flops": 2.3e19}}
+    scale = Scale("configs/demo.py", rows=("ByteNet", "wide"), compared=False)
+    metrics = ("bleu", "training_flops", "estimated_flops")
+    experiment = EXPERIMENT._replace(scales={"one": scale}, paper=paper, metrics=metrics)
+    head, rows = make_table(experiment, "one", LINES, {("wide", 0): 0.04})
+    assert head == [
+        *("row", "seeds", "BLEU", "the paper's BLEU", "training FLOPs"),
+        *("the paper's training FLOPs", "training FLOPs by time"),
+    ]
+    assert rows == [
+        ["ByteNet", "the paper's", "", "23.75", "", "2.3e+19", ""],
+        # 90 seconds at 1e9 FLOP/s.
+        ["wide", "2", "23.50 ± 3.54", "", "3.00e+13 ± 0.00e+00", "", "9.00e+10 ± 0.00e+00"],
+    ]
+
+
 def test_what_is_not_a_number_shows_as_nothing():
     experiment = EXPERIMENT._replace(metrics=("paper_bleu",))
-    assert make_table(experiment, LINES, {})[1][0][2] == ""
+    assert make_table(experiment, "small", LINES, {})[1][0][2] == ""
 
 
 def test_the_paired_bootstrap_tells_a_real_difference_from_none():

@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from transformer_jax.bench.results import (
     collect,
     counts,
     finished,
+    product_rate,
     read_results,
     write_results,
 )
@@ -37,7 +37,6 @@ from transformer_jax.training import cost
 
 log = logging.getLogger(__name__)
 CPU_SHARE, GPU_SHARE = 0.5, 0.4  # of the matrix rate that a step reaches, where nothing was run
-PRODUCT_SIZE = 1_024
 FLAGS = [
     Flag("scale", str, "NAME", "how large: paper or small", default="small"),
     Flag("rows", str, "A;B", "only these rows, separated by ;"),
@@ -92,10 +91,12 @@ def run(experiment: Experiment) -> None:
         failed = [] if values["report"] else _run_missing(missing, output, values)
         lines = read_results(output.results)
         table = make_jobs(experiment, scale, runs, (), *others)
-        update_significance(output, table, lines)
+        if experiment.scales[scale].compared:
+            update_significance(output, table, lines)
         _draw_attention(table, output)
         command = shlex.join(["python", "-m", f"experiments.{name}", *_plain(sys.argv[1:])])
-        page = write_report(experiment, scale, output, lines, command)
+        found = experiment.findings(output.folder, table) if experiment.findings else []
+        page = write_report(experiment, scale, output, lines, command, found)
         print((output.folder / "table.md").read_text(encoding="utf-8"), end="")
         log.info("%s", page)
         if failed:
@@ -167,7 +168,7 @@ def _draw_attention(jobs: Sequence[Job], output: Output) -> None:
             continue
         [source, *_], *_ = json.loads(record.read_text(encoding="utf-8"))["samples"]
         command = ["attention", f"--workdir={job.folder}", f"--output={output.attention}"]
-        if job.scale.average:
+        if job.average:
             command.append("--checkpoint=average")
         whole = [sys.executable, "-m", "transformer_jax", *command, "--", source]
         done = subprocess.run(whole, capture_output=True, text=True)
@@ -214,14 +215,4 @@ def _rate(lines: Sequence[Line], dtype: str) -> tuple[float, str]:
     if peak := cost.device_peak(dtype):
         count = jax.device_count()
         return GPU_SHARE * peak * count, f"{GPU_SHARE:.0%} of the peak of {count} x {device}"
-    return CPU_SHARE * _product_rate(), f"{CPU_SHARE:.0%} of what a matrix product reached here"
-
-
-def _product_rate() -> float:
-    left, right = np.random.default_rng(0).random((2, PRODUCT_SIZE, PRODUCT_SIZE), np.float32)
-    seconds = []
-    for _ in range(8):
-        begin = time.perf_counter()
-        left @ right
-        seconds.append(time.perf_counter() - begin)
-    return 2 * PRODUCT_SIZE**3 / min(seconds)
+    return CPU_SHARE * product_rate(), f"{CPU_SHARE:.0%} of what a matrix product reached here"

@@ -1,7 +1,7 @@
 """What an experiment is: rows that differ in config keys, seeds, scales, what the paper says."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from transformer_jax.config import Config
 from transformer_jax.config_files import load_config
 from transformer_jax.errors import ConfigError
+from transformer_jax.reporting.page import Part
 
 Overrides = Mapping[str, Any]  # dotted config keys and their values
 NONE: Overrides = MappingProxyType({})
@@ -17,12 +18,15 @@ NONE: Overrides = MappingProxyType({})
 class Scale(NamedTuple):
     """How large an experiment is run."""
 
-    config: str  # a config file, "FILE.py" or "FILE.py:ARGUMENT"
+    config: str | Mapping[str, str]  # "FILE.py" or "FILE.py:ARGUMENT"; or one for each row
     overrides: Overrides = NONE  # of every row, before the row's own
     seeds: tuple[int, ...] = (0,)
     split: str = "test"  # what is translated and scored
-    average: int = 0  # last checkpoints averaged before that; 0: the last one as it is
+    # Last checkpoints averaged before that, or as many for each row; 0: the last one as it is.
+    average: int | Mapping[str, int] = 0
     row: Callable[[Overrides], Overrides] = dict  # a row's overrides at this scale
+    rows: tuple[str, ...] = ()  # those shown, of the paper's alone too; none: the experiment's
+    compared: bool = True  # whether rows are compared with the first
 
 
 class Experiment(NamedTuple):
@@ -37,6 +41,12 @@ class Experiment(NamedTuple):
     )  # row -> metric -> the figure printed
     source: str = ""  # where those stand
     metrics: tuple[str, ...] = ("perplexity", "bleu")  # columns of the table
+    # What stands above the table, from the folder of the results and the runs, which may be gone.
+    findings: Callable[[Path, Sequence["Job"]], Sequence[Part]] | None = None
+
+    def shown(self, scale: str) -> tuple[str, ...]:
+        """Rows of the table at a scale, in order."""
+        return self.scales[scale].rows or tuple(self.rows)
 
 
 class Job(NamedTuple):
@@ -50,23 +60,35 @@ class Job(NamedTuple):
     folder: Path  # the run's
 
     @property
+    def config_file(self) -> str:
+        """With its argument, if it has one."""
+        config = self.scale.config
+        return config if isinstance(config, str) else config[self.row]
+
+    @property
+    def average(self) -> int:
+        """Checkpoints; 0: none are averaged."""
+        average = self.scale.average
+        return average if isinstance(average, int) else average[self.row]
+
+    @property
     def label(self) -> str:
         """Row and seed, for people."""
         return f"{self.row}, seed {self.seed}"
 
     def config(self) -> Config:
         """The run's config."""
-        return load_config(self.scale.config, self.overrides)
+        return load_config(self.config_file, self.overrides)
 
     def commands(self) -> list[list[str]]:
         """Arguments of `python -m transformer_jax`, one command after the other."""
         workdir = f"--workdir={self.folder}"
         keys = [f"--config.{name}={_text(value)}" for name, value in self.overrides.items()]
-        commands = [["train", f"--config={self.scale.config}", workdir, *keys]]
-        if self.scale.average:
-            commands.append(["average", workdir, f"--last={self.scale.average}"])
+        commands = [["train", f"--config={self.config_file}", workdir, *keys]]
+        if self.average:
+            commands.append(["average", workdir, f"--last={self.average}"])
         commands.append(["evaluate", workdir, f"--split={self.scale.split}"])
-        if self.scale.average:
+        if self.average:
             commands[-1].append("--checkpoint=average")
         return commands
 
@@ -107,18 +129,19 @@ def make_jobs(
     if scale not in experiment.scales:
         known = ", ".join(experiment.scales)
         raise ConfigError(f"--scale={scale}: {experiment.name} has {known}.")
-    unknown = [row for row in rows if row not in experiment.rows]
+    every = [row for row in experiment.shown(scale) if row in experiment.rows]
+    unknown = [row for row in rows if row not in every]
     if unknown:
-        known = "; ".join(experiment.rows)
+        known = "; ".join(every)
         raise ConfigError(f"--rows: {experiment.name} has no row {unknown[0]!r}; it has {known}.")
     if len({slug(row) for row in experiment.rows}) < len(experiment.rows):
         raise ConfigError(f"{experiment.name}: two rows have the same name for files.")
     chosen = experiment.scales[scale]
     jobs = []
     for seed in seeds or chosen.seeds:
-        for row in rows or tuple(experiment.rows):
+        for row in rows or every:
             own = chosen.row(experiment.rows[row])
-            every = {**chosen.overrides, **own, **overrides, "seed": seed}
+            whole = {**chosen.overrides, **own, **overrides, "seed": seed}
             folder = runs / slug(row) / f"seed-{seed}"
-            jobs.append(Job(experiment.name, row, seed, chosen, every, folder))
+            jobs.append(Job(experiment.name, row, seed, chosen, whole, folder))
     return jobs

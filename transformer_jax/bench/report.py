@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,17 +102,22 @@ def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Lin
 
 
 def write_report(
-    experiment: Experiment, scale: str, output: Output, lines: Sequence[Line], command: str
+    experiment: Experiment,
+    scale: str,
+    output: Output,
+    lines: Sequence[Line],
+    command: str,
+    findings: Sequence[Part] = (),
 ) -> Path:
-    """Writes everything and returns the page's path."""
+    """Writes everything, the findings above the table, and returns the page's path."""
     lines = [line for line in lines if line.row in experiment.rows]
-    head, rows = make_table(experiment, lines, read_p_values(output.significance))
+    head, rows = make_table(experiment, scale, lines, read_p_values(output.significance))
     title = f"{experiment.name}, {scale} scale"
     records, parts = read_records(output, lines), list[Part]()
     for paragraph in _notes(experiment, scale, lines, command).split("\n\n"):
         indented = paragraph.startswith("    ")
         parts.append(Code(textwrap.dedent(paragraph)) if indented else Text(paragraph))
-    parts.append(Table(head, rows))
+    parts += [*findings, *([Heading("Runs by row")] if findings else []), Table(head, rows)]
     write_atomically(output.folder / "table.md", markdown_page(title, parts).encode())
     if lines:
         parts += [Heading("Rows"), *_row_plots(experiment, output, lines)]
@@ -142,14 +147,22 @@ def _notes(experiment: Experiment, scale: str, lines: Sequence[Line], command: s
     when = f"{dates[0]} to {dates[-1]}" if dates else "not run"
     hours = sum(line.train_seconds for line in lines if not math.isnan(line.train_seconds)) / 3600
     signatures = sorted({line.signature for line in lines})
+    averages = chosen.average if isinstance(chosen.average, Mapping) else {"": chosen.average}
+    averaged = " or ".join(map(str, sorted(set(averages.values()) - {0})))
+    configs = [chosen.config] if isinstance(chosen.config, str) else chosen.config.values()
     notes = [
         experiment.about.strip(),
         f"Command: `{command}`. Device: {', '.join(devices)}. Dates: {when}. Training of all runs: "
-        f"{hours:.2f} hours. Base config: {chosen.config}; scored: the {chosen.split} split"
-        + (f", the last {chosen.average} checkpoints averaged." if chosen.average else "."),
-        "Figures are mean ± sample standard deviation over seeds; differences are taken seed by "
-        "seed; p is that of the paired bootstrap of BLEU against the base row (sacreBLEU).",
+        f"{hours:.2f} hours. Base config: {', '.join(dict.fromkeys(configs))}; scored: the "
+        f"{chosen.split} split"
+        + (f", the last {averaged} checkpoints averaged." if averaged else ".")
+        + " Figures are mean ± sample standard deviation over seeds.",
     ]
+    if chosen.compared:
+        notes.append(
+            "Differences are taken seed by seed; p is that of the paired bootstrap of BLEU against "
+            "the base row (sacreBLEU)."
+        )
     if signatures:
         notes.append(f"BLEU: {', '.join(signatures)}.")
     if experiment.source:

@@ -6,9 +6,12 @@ import hashlib
 import io
 import json
 import math
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from transformer_jax.bench.experiment import Job, slug
 from transformer_jax.config import KEYS, Config, value_at
@@ -21,6 +24,7 @@ from transformer_jax.training import cost
 from transformer_jax.training.data import nominal_shape
 from transformer_jax.training.run_folder import RunFolder
 
+PRODUCT_SIZE = 1_024
 SAMPLES = 5  # translations kept of a run
 DIGITS = 12  # of a config's digest
 # Free keys that change what comes out; the other free ones do not.
@@ -41,6 +45,7 @@ class Line(NamedTuple):
     parameters: int
     training_flops: float  # counted: matrix products of all steps, nominal batches
     train_seconds: float  # of training steps, without start-up, validation and checkpoints
+    device_rate: float  # FLOP/s of all devices: as vendors print it; of a CPU, what it reached
     steps: int
     config_digest: str
     revision: str
@@ -132,6 +137,7 @@ def collect(job: Job) -> tuple[Line, dict[str, Any]]:
         parameters=parameters,
         training_flops=flops,
         train_seconds=training_seconds(metrics, config.train.log_every),
+        device_rate=device_rate(scores["device"], scores["devices"], config.model.dtype),
         steps=config.train.steps,
         config_digest=digest_of(config),
         revision=revision(),
@@ -144,6 +150,25 @@ def collect(job: Job) -> tuple[Line, dict[str, Any]]:
         for m in metrics
     ]
     return line, {"row": job.row, "seed": job.seed, "curve": curve, "samples": samples(job)}
+
+
+def device_rate(kind: str, count: int, dtype: str) -> float:
+    """FLOP/s of so many devices: their peak, of a CPU what a matrix product reaches; or NaN."""
+    if kind == "cpu":
+        return product_rate()
+    peak = cost.peak_of(kind, dtype)
+    return math.nan if peak is None else count * peak
+
+
+def product_rate() -> float:
+    """FLOP/s of a float32 matrix product on this machine's CPU."""
+    left, right = np.random.default_rng(0).random((2, PRODUCT_SIZE, PRODUCT_SIZE), np.float32)
+    seconds = []
+    for _ in range(8):
+        begin = time.perf_counter()
+        left @ right
+        seconds.append(time.perf_counter() - begin)
+    return 2 * PRODUCT_SIZE**3 / min(seconds)
 
 
 def training_seconds(metrics: Sequence[Mapping[str, Any]], log_every: int) -> float:
@@ -162,7 +187,7 @@ def training_seconds(metrics: Sequence[Mapping[str, Any]], log_every: int) -> fl
 def evaluation_file(job: Job) -> Path | None:
     """The scores that the job's `evaluate` kept, the newest if there are several."""
     config = job.config()
-    which = "average*" if job.scale.average else str(config.train.steps)
+    which = "average*" if job.average else str(config.train.steps)
     name = f"{slug(job.scale.split)}.{which}.beam{config.decode.beam_size}.json"
     files = sorted((job.folder / "evaluations").glob(name), key=lambda path: path.stat().st_mtime)
     return files[-1] if files else None

@@ -25,11 +25,15 @@ class Metric(NamedTuple):
 
 METRICS = {
     "perplexity": Metric("perplexity (per subword)", ".2f", lambda line: line.perplexity, ".2f"),
-    "bleu": Metric("BLEU", ".2f", lambda line: line.bleu),
-    "paper_bleu": Metric("paper BLEU", ".2f", lambda line: line.paper_bleu),
+    "bleu": Metric("BLEU", ".2f", lambda line: line.bleu, ""),
+    "paper_bleu": Metric("paper BLEU", ".2f", lambda line: line.paper_bleu, ""),
     "chrf": Metric("chrF2", ".2f", lambda line: line.chrf),
     "parameters": Metric("parameters, millions", ".2f", lambda line: line.parameters / 1e6, ".0f"),
     "training_flops": Metric("training FLOPs", ".2e", lambda line: line.training_flops, ".1e"),
+    # As the paper estimates it: time x devices x the rate of one.
+    "estimated_flops": Metric(
+        "training FLOPs by time", ".2e", lambda line: line.train_seconds * line.device_rate, ".1e"
+    ),
     "minutes": Metric("minutes of training", ".1f", lambda line: line.train_seconds / 60),
 }
 
@@ -115,25 +119,26 @@ def text_of(summary: Summary | None, form: str) -> str:
 
 
 def make_table(
-    experiment: Experiment, lines: Sequence[Line], p_values: PValues
+    experiment: Experiment, scale: str, lines: Sequence[Line], p_values: PValues
 ) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of text: every row of the experiment, those not run too."""
-    base, *_ = experiment.rows
+    """Head and rows of text: every row shown at this scale, those not run too."""
+    shown, compared = experiment.shown(scale), experiment.scales[scale].compared
+    base = shown[0]
     head = ["row", "seeds"]
     for name in experiment.metrics:
         head.append(METRICS[name].label)
-        if name in COMPARED:
+        if name in COMPARED and compared:
             head.append("− base")
-        if _is_printed(experiment, name):
+        if _is_printed(experiment, shown, name):
             head.append(f"the paper's {METRICS[name].label}")
-    with_p = "bleu" in experiment.metrics
+    with_p = "bleu" in experiment.metrics and compared
     head += ["p (median of seeds)"] if with_p else []
     rows = []
-    for row in experiment.rows:
+    for row in shown:
         seeds = sum(line.row == row for line in lines)
-        cells = [row, str(seeds) if seeds else "not run"]
+        cells = [row, str(seeds or ("not run" if row in experiment.rows else "the paper's"))]
         for name in experiment.metrics:
-            cells += _cells(experiment, lines, row, base, name)
+            cells += _cells(experiment, shown, lines, row, base if compared else None, name)
         if with_p:
             found = [p for (name, _), p in p_values.items() if name == row]
             cells.append(f"{statistics.median(found):.3f}" if found else "")
@@ -141,19 +146,24 @@ def make_table(
     return head, rows
 
 
-def _is_printed(experiment: Experiment, name: str) -> bool:
-    return any(name in figures for figures in experiment.paper.values())
+def _is_printed(experiment: Experiment, shown: Sequence[str], name: str) -> bool:
+    return any(name in experiment.paper.get(row, {}) for row in shown)
 
 
 def _cells(
-    experiment: Experiment, lines: Sequence[Line], row: str, base: str, name: str
+    experiment: Experiment,
+    shown: Sequence[str],
+    lines: Sequence[Line],
+    row: str,
+    base: str | None,
+    name: str,
 ) -> list[str]:
     form = METRICS[name].text
     cells = [text_of(of_row(lines, row, name), form)]
-    if name in COMPARED:
+    if name in COMPARED and base is not None:
         gap = difference(lines, row, base, name) if row != base else None
         cells.append(text_of(gap, f"+{form}"))
-    if _is_printed(experiment, name):
+    if _is_printed(experiment, shown, name):
         figures: Mapping[str, float] = experiment.paper.get(row, {})
         cells.append(f"{figures[name]:{METRICS[name].printed}}" if name in figures else "")
     return cells

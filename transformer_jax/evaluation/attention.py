@@ -128,7 +128,7 @@ def attend(
     loaded = load_model(workdir, checkpoint)
     if loaded.config.model.kind != "transformer":
         raise ConfigError(
-            f"{workdir} holds a model.kind={loaded.config.model.kind!r}: layers and heads are drawn "
+            f"{workdir} is of model.kind={loaded.config.model.kind!r}: layers and heads are drawn "
             "of a Transformer alone."
         )
     layers = loaded.config.model.num_layers

@@ -109,6 +109,7 @@ def _keep(path: Path, about: dict[str, object], hypotheses: list[str], scores: S
         **about,
         **scores._asdict(),
         "device": jax.devices()[0].device_kind,
+        "devices": jax.device_count(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "version": __version__,
     }

@@ -92,7 +92,11 @@ def training_flops(
 
 def device_peak(dtype: str) -> float | None:
     """Peak FLOP/s of one device of this kind, or None where it is not known (a CPU)."""
-    kind = jax.devices()[0].device_kind
+    return peak_of(jax.devices()[0].device_kind, dtype)
+
+
+def peak_of(kind: str, dtype: str) -> float | None:
+    """Peak FLOP/s of a device of this kind, or None where it is not known."""
     for name, (bfloat16, float32) in DEVICE_PEAKS.items():
         if kind.startswith(name):
             return bfloat16 if dtype == "bfloat16" else float32

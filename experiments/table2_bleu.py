@@ -1,0 +1,100 @@
+"""Table 2: translation quality and training cost, beside the models that the paper compares with.
+
+    python -m experiments.table2_bleu --scale=paper --dry_run
+    python -m experiments.table2_bleu --scale=small --seeds=0,1,2
+
+How to read it: paper BLEU is what the paper prints (Moses tokens, compound splitting for German);
+BLEU is sacreBLEU on detokenised text, which is lower. Training FLOPs are counted from matrix
+products, forward and backward; "by time" is the paper's own way: training time x devices x the rate
+of one. The paper's scale needs wmt14_translate and GPUs; checkpoints are averaged, 5 of base, 20 of
+big.
+
+At the small scale the Transformer (table 3's base row at that scale) stands beside the kind of
+model that it replaced: a bidirectional encoder and a decoder of gated recurrent units with additive
+attention (Bahdanau et al. 2015). Both have the same vocabulary, batches, loss, search, averaging of
+the last 5 checkpoints and, within 1 %, as many parameters (2.15 million). The recurrent model's
+learning rate is its own. It gets two chances: as many training FLOPs as the Transformer, and as
+much time. The number of steps for equal time was measured on two CPU cores; "minutes of training"
+says how equal it came out; on another device set it anew with --config.train.steps.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.table3_ablations import BASE, RECIPE, SHORT, shrink
+from transformer_jax.bench.command import main
+from transformer_jax.bench.experiment import Experiment, Scale
+
+# Paper BLEU and training FLOPs, as printed: of en-de, of en-fr.
+PRINTED: dict[str, tuple[tuple[float | None, float | None], tuple[float | None, float | None]]] = {
+    "Transformer (base)": ((27.3, 3.3e18), (38.1, 3.3e18)),
+    "Transformer (big)": ((28.4, 2.3e19), (41.8, 2.3e19)),
+    "ByteNet": ((23.75, None), (None, None)),
+    "Deep-Att + PosUnk": ((None, None), (39.2, 1.0e20)),
+    "GNMT + RL": ((24.6, 2.3e19), (39.92, 1.4e20)),
+    "ConvS2S": ((25.16, 9.6e18), (40.46, 1.5e20)),
+    "MoE": ((26.03, 2.0e19), (40.56, 1.2e20)),
+    "Deep-Att + PosUnk, ensemble": ((None, None), (40.4, 8.0e20)),
+    "GNMT + RL, ensemble": ((26.30, 1.8e20), (41.16, 1.1e21)),
+    "ConvS2S, ensemble": ((26.36, 7.7e19), (41.29, 1.2e21)),
+}
+SIZES = {"Transformer (base)": ("base", 5), "Transformer (big)": ("big", 20)}  # averaged
+DIRECTIONS = ("en-de", "en-fr")
+
+
+def printed() -> dict[str, dict[str, float]]:
+    """Each row's figures in the paper, those of en-de first."""
+    rows = {}
+    for n, direction in enumerate(DIRECTIONS):
+        for name, figures in PRINTED.items():
+            pairs = zip(("paper_bleu", "training_flops"), figures[n], strict=True)
+            known = {metric: figure for metric, figure in pairs if figure is not None}
+            if known:
+                rows[f"{direction}: {name}"] = known
+    return rows
+
+
+PAPER = printed()
+OURS = {f"{d}: {name}": (f"{size},{d}", k) for d in DIRECTIONS for name, (size, k) in SIZES.items()}
+
+# Of the recurrent model: parameters within 1 % of the Transformer's, a learning rate of its own.
+RECURRENT: dict[str, Any] = {
+    **{"model.kind": "recurrent", "model.d_hidden": 220, "train.remat": True},
+    **{"train.peak_learning_rate": 2e-3, "train.clip_norm": 1.0},
+}
+SMALL: dict[str, Mapping[str, Any]] = {
+    "Transformer": {},
+    "recurrent, equal FLOPs": {**RECURRENT, "train.steps": 839},
+    "recurrent, equal time": {**RECURRENT, "train.steps": 570},
+}
+AVERAGED = {"train.checkpoint_every": 20, "train.keep_last": 5}
+
+EXPERIMENT = Experiment(
+    name="table2_bleu",
+    rows={**{row: {} for row in OURS}, **SMALL},
+    scales={
+        "paper": Scale(
+            {row: f"configs/wmt14.py:{argument}" for row, (argument, _) in OURS.items()},
+            average={row: last for row, (_, last) in OURS.items()},
+            rows=tuple(PAPER),
+            compared=False,
+        ),
+        "small": Scale(
+            "configs/multi30k.py",
+            {**shrink(BASE), **RECIPE, **SHORT, **AVERAGED},
+            average=5,
+            rows=tuple(SMALL),
+        ),
+    },
+    about=__doc__,
+    paper=PAPER,
+    source="Vaswani et al. 2017, table 2 (newstest2014, paper BLEU).",
+    metrics=(
+        *("paper_bleu", "bleu", "perplexity", "training_flops", "estimated_flops", "minutes"),
+        "parameters",
+    ),
+)
+
+if __name__ == "__main__":
+    sys.exit(main(EXPERIMENT))

@@ -1,0 +1,280 @@
+"""Links between words are those of the attention, and their error rate is Och and Ney's."""
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fixtures.tiny import SIZES, random_params
+from transformer_jax.config import ModelConfig, VocabularyConfig
+from transformer_jax.errors import RunError
+from transformer_jax.evaluation import alignment
+from transformer_jax.evaluation.alignment import (
+    alignment_error_rates,
+    cross_weights,
+    diagonal,
+    error_rate,
+    links,
+    subword_words,
+)
+from transformer_jax.evaluation.attention import pair_attention
+from transformer_jax.model.transformer import Transformer
+from transformer_jax.text.grammar import AlignedPair, generate
+from transformer_jax.text.vocabulary import EOS, SPACE, Vocabulary, train_vocabulary
+
+
+@functools.cache
+def grammar_pairs() -> list[AlignedPair]:
+    return generate("train", 200)
+
+
+@functools.cache
+def vocabulary() -> Vocabulary:
+    """Knows no ü, which two bytes spell; so small that many words have several subwords."""
+    lines = [line for pair in grammar_pairs() for line in (pair.src, pair.tgt)]
+    known = [line for line in lines if "ü" not in line]
+    return train_vocabulary(known, VocabularyConfig(size=500), seed=0)
+
+
+@functools.cache
+def random_model() -> Any:
+    """What `load_model` gives, of two layers and three heads, with random parameters."""
+    model = Transformer(ModelConfig(**{**SIZES, "dropout": 0.0}), vocabulary().size)
+    translator = SimpleNamespace(model=model, params=random_params(model))
+    return SimpleNamespace(translator=translator, vocabulary=vocabulary())
+
+
+def encoded(line: str) -> np.ndarray:
+    return np.array([*vocabulary().encode(line), EOS], np.int32)
+
+
+# The word of each subword ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pieces", "words", "want"),
+    [
+        ("_Yes ter day , _he _came . </s>", "Yesterday , he came .", [0, 0, 0, 1, 2, 3, 4, -1]),
+        ("_ ro o f . </s>", "roof .", [-1, 0, 0, 0, 1, -1]),
+        ("_M <0xC3> <0xA4> d chen </s>", "Mädchen", [0, 0, 0, 0, 0, -1]),
+        # Characters of two bytes before a word move it by none.
+        ("_Tür en _öff ne ! </s>", "Türen öffne !", [0, 0, 1, 1, 2, -1]),
+        # A piece over a border is of the word of its first character; one may be left without.
+        ("_a _c ar. </s>", "a car .", [0, 1, 1, -1]),
+        ("_to_the _e nd </s>", "to the end", [0, 2, 2, -1]),
+    ],
+)
+def test_a_subword_is_of_the_word_it_begins_in(pieces, words, want):
+    found = subword_words(pieces.replace("_", SPACE).split(" "), words.split(" "))
+    assert found.tolist() == want
+
+
+@pytest.mark.parametrize(
+    ("pieces", "words"),
+    [
+        ("_yes . </s>", "Yes ."),
+        ("_Yes </s>", "Yes ."),
+        ("_Yes . ! </s>", "Yes ."),
+        ("_Yes .", "Yes ."),  # EOS is missing
+    ],
+)
+def test_subwords_that_do_not_spell_the_words_are_refused(pieces, words):
+    with pytest.raises(RunError, match="do not spell Yes .: "):
+        subword_words(pieces.replace("_", SPACE).split(" "), words.split(" "))
+
+
+def test_the_subwords_of_a_word_of_the_corpus_spell_it():
+    several = in_bytes = 0
+    for pair in grammar_pairs():
+        for line, words in ((pair.src, pair.src_words), (pair.tgt, pair.tgt_words)):
+            ids = encoded(line)
+            found = subword_words(vocabulary().pieces(ids), words)
+            assert len(found) == len(ids) and found[-1] == -1
+            spelled = [vocabulary().decode(ids[found == n]).strip() for n in range(len(words))]
+            assert spelled == list(words)
+            several += len(ids) > len(words) + 3
+            in_bytes += any(piece.startswith("<0x") for piece in vocabulary().pieces(ids))
+    assert several > 100 and in_bytes > 20
+
+
+# Links -------------------------------------------------------------------------------------------
+
+# Two source words of 1 and 2 subwords, three target words of 1, 2 and 1; then EOS.
+SRC_WORDS, TGT_WORDS = np.array([0, 1, 1, -1]), np.array([0, 1, 1, 2, -1])
+
+
+def weights(*rows: list[float]) -> np.ndarray:
+    """Of one layer and head, `[1, 1, target subwords, source subwords]`."""
+    return np.array(rows, np.float32)[None, None] / 100
+
+
+def test_weights_are_summed_over_source_and_averaged_over_target_subwords():
+    found = links(
+        weights(
+            [40, 30, 25, 5],  # 40 to 55: the largest weight alone is the other word's
+            [45, 20, 15, 20],  # 45 to 35: the first subword alone says word 0,
+            [25, 30, 25, 20],  # 25 to 55: together 70 to 90
+            [60, 10, 15, 15],
+            [5, 45, 45, 5],  # EOS
+        ),
+        SRC_WORDS,
+        TGT_WORDS,
+    )
+    assert found.tolist() == [[[1, 1, 0]]]
+
+
+def test_neither_the_last_nor_the_strongest_subword_decides_for_a_target_word():
+    # 90 and 20 to 10 and 80.
+    rows = ([50, 25, 25, 0], [90, 5, 5, 0], [20, 40, 40, 0], [50, 25, 25, 0], [0, 50, 50, 0])
+    assert links(weights(*rows), SRC_WORDS, TGT_WORDS)[0, 0, 1] == 0
+    # 60 and 5 to 20 and 55: the largest of all weights is the other word's.
+    rows = ([50, 25, 25, 0], [60, 10, 10, 20], [5, 30, 25, 40], [50, 25, 25, 0], [0, 50, 50, 0])
+    assert links(weights(*rows), SRC_WORDS, TGT_WORDS)[0, 0, 1] == 1
+
+
+def test_what_goes_to_the_source_s_end_and_from_the_target_s_does_not_count():
+    rows = ([2, 1, 0, 97], [0, 1, 2, 97], [0, 1, 2, 97], [0, 1, 2, 97], [0, 0, 0, 100])
+    assert links(weights(*rows), SRC_WORDS, TGT_WORDS).tolist() == [[[0, 1, 1]]]
+    to_one = weights(*([2, 1, 0, 97],) * 4, [0, 100, 0, 0])
+    assert links(to_one, SRC_WORDS, TGT_WORDS).tolist() == [[[0, 0, 0]]]
+
+
+def test_a_target_word_in_which_no_subword_begins_has_no_link():
+    found = links(weights([60, 40, 0], [40, 60, 0]), np.array([0, 1, -1]), np.array([0, 2]))
+    assert found.tolist() == [[[0, -1, 1]]]
+
+
+def test_every_layer_and_head_has_its_own_links():
+    draw = np.random.default_rng(0).random((2, 3, len(TGT_WORDS), len(SRC_WORDS)))
+    found = links(draw, SRC_WORDS, TGT_WORDS)
+    assert found.shape == (2, 3, 3) and len(np.unique(found.reshape(6, 3), axis=0)) > 1
+    for n, h, j in np.ndindex(found.shape):
+        of_word = draw[n, h, TGT_WORDS == j].mean(0)
+        assert found[n, h, j] == np.argmax([of_word[SRC_WORDS == i].sum() for i in (0, 1)])
+
+
+def test_weights_on_the_gold_links_have_no_error():
+    one_to_one = [
+        pair
+        for pair in grammar_pairs()
+        if len(pair.alignment) == len(pair.src_words) == len(pair.tgt_words)
+        and len({i for i, _ in pair.alignment}) == len({j for _, j in pair.alignment})
+    ]
+    found, gold = [], []
+    for pair in one_to_one:
+        src = subword_words(vocabulary().pieces(encoded(pair.src)), pair.src_words)
+        tgt = subword_words(vocabulary().pieces(encoded(pair.tgt)), pair.tgt_words)
+        source_of = {j: i for i, j in pair.alignment}
+        hot = np.array([src == source_of.get(j, -1) for j in tgt], np.float32)
+        found.append(links(hot[None, None], src, tgt))
+        gold.append(pair.alignment)
+    crossed = [links_J != np.arange(links_J.shape[-1]) for links_J in found]
+    assert len(found) > 20 and sum(map(np.any, crossed)) > 10
+    assert error_rate(found, gold).tolist() == [[0.0]]
+
+
+@pytest.mark.parametrize(
+    ("src_words", "tgt_words", "want"),
+    [
+        (3, 3, [0, 1, 2]),
+        (2, 4, [0, 0, 1, 1]),
+        (4, 2, [0, 3]),
+        (5, 4, [0, 1, 3, 4]),
+        (4, 1, [0]),
+        (1, 3, [0, 0, 0]),
+    ],
+)
+def test_the_diagonal_goes_from_the_first_words_to_the_last(src_words, tgt_words, want):
+    assert diagonal(src_words, tgt_words).tolist() == want
+
+
+# The error rate ----------------------------------------------------------------------------------
+
+
+def test_error_rates_worked_by_hand():
+    gold = ((0, 0), (1, 1), (2, 1), (2, 2))
+    # Three links found, two of them gold, of which there are four: 1 - (2 + 2) / (3 + 4).
+    assert error_rate([np.array([0, 2, 0])], [gold]) == pytest.approx(3 / 7)
+    assert error_rate([np.array([1, 0, 0])], [gold]) == 1
+    assert error_rate([np.array([0, 1])], [((0, 0), (1, 1))]) == 0
+    # A link that is not found counts as none found: 1 - (2 + 2) / (2 + 4).
+    assert error_rate([np.array([0, 2, -1])], [gold]) == pytest.approx(2 / 6)
+    assert error_rate([np.array([0, 2])], [gold]) == pytest.approx(2 / 6)
+    # A target word without gold links: 1 - (1 + 1) / (2 + 1).
+    assert error_rate([np.array([0, 0])], [((0, 0),)]) == pytest.approx(1 / 3)
+
+
+def test_counts_are_added_over_the_corpus_before_they_are_divided():
+    found = [np.array([0]), np.array([1, 2, 0, 0])]
+    gold = [((0, 0),), ((1, 0), (2, 2), (3, 3))]
+    # 1 - 2 (1 + 1) / (5 + 4), and not the mean of 0 and 5 / 7.
+    assert error_rate(found, gold) == pytest.approx(5 / 9)
+    assert error_rate([found[1], np.array([0])], [gold[1], ()]) == pytest.approx(6 / 8)
+
+
+def test_every_layer_and_head_has_its_own_error_rate():
+    draw = np.random.default_rng(1)
+    found = [draw.integers(0, 4, (2, 3, words)) for words in (4, 5)]
+    gold = [((0, 0), (1, 1), (1, 2), (3, 3)), ((0, 2), (2, 1), (3, 4))]
+    rates = error_rate(found, gold)
+    for n, h in np.ndindex(2, 3):
+        right = total = 0
+        for links_NHJ, pair_links in zip(found, gold, strict=True):
+            said = {(int(i), j) for j, i in enumerate(links_NHJ[n, h])}
+            right += 2 * len(said & set(pair_links))
+            total += len(said) + len(pair_links)
+        assert rates[n, h] == pytest.approx(1 - right / total)
+    assert len(np.unique(rates)) > 2
+
+
+# The model's -------------------------------------------------------------------------------------
+
+
+def test_in_padded_batches_weights_are_those_of_each_pair_alone(monkeypatch):
+    monkeypatch.setattr(alignment, "BATCH", 3)  # the last of three batches has an empty row
+    src = [encoded(pair.src) for pair in grammar_pairs()[:8]]
+    tgt = [encoded(pair.tgt) for pair in grammar_pairs()[:8]]
+    found = list(cross_weights(random_model(), src, tgt))
+    assert len(found) == 8 and len({weights.shape for weights in found}) > 4
+    alone = pair_attention(random_model(), src[4], tgt[4])["cross"].weights_NHLM
+    assert alone.std() > 0.01  # or equal weights would pass
+    assert len(src[4]) < max(map(len, src)) and len(tgt[4]) < max(map(len, tgt))
+    np.testing.assert_allclose(found[4], alone, atol=1e-5)
+
+
+def test_the_rates_of_a_model_are_those_of_its_weights_added_up(monkeypatch):
+    monkeypatch.setattr(alignment, "BATCH", 16)
+    pairs, loaded = grammar_pairs()[:40], random_model()
+    src, tgt = [encoded(pair.src) for pair in pairs], [encoded(pair.tgt) for pair in pairs]
+    heads, means = [], []
+    for pair, src_ids, tgt_ids, weights_NHLM in zip(
+        pairs, src, tgt, cross_weights(loaded, src, tgt), strict=True
+    ):
+        src_words = subword_words(vocabulary().pieces(src_ids), pair.src_words)
+        tgt_words = subword_words(vocabulary().pieces(tgt_ids), pair.tgt_words)
+        heads.append(links(weights_NHLM, src_words, tgt_words))
+        mean = sum(weights_NHLM[:, h] for h in range(3)) / 3
+        means.append(links(mean[:, None], src_words, tgt_words)[:, 0])
+    gold = [pair.alignment for pair in pairs]
+    found = alignment_error_rates(loaded, pairs)
+    assert found.heads_NH.shape == (2, 3) and found.mean_N.shape == (2,)
+    np.testing.assert_array_equal(found.heads_NH, error_rate(heads, gold))
+    np.testing.assert_array_equal(found.mean_N, error_rate(means, gold))
+    straight = [diagonal(len(pair.src_words), len(pair.tgt_words)) for pair in pairs]
+    assert found.diagonal == error_rate(straight, gold)
+    assert 0.1 < found.diagonal < 0.6 < found.heads_NH.min()  # random heads know nothing
+    assert found.pairs == 40 and found.links == sum(map(len, gold))
+
+
+def test_a_pair_alone_has_the_rate_of_its_own_attention():
+    pair = max(grammar_pairs(), key=lambda pair: len(pair.alignment))
+    src, tgt = encoded(pair.src), encoded(pair.tgt)
+    attention = pair_attention(random_model(), src, tgt)["cross"]
+    src_words = subword_words(attention.attended, pair.src_words)
+    tgt_words = subword_words(attention.attending, pair.tgt_words)
+    want = error_rate([links(attention.weights_NHLM, src_words, tgt_words)], [pair.alignment])
+    found = alignment_error_rates(random_model(), [pair])
+    np.testing.assert_array_equal(found.heads_NH, want)
+    assert found.pairs == 1 and found.links == len(pair.alignment)

@@ -1,0 +1,192 @@
+"""Word alignments read off encoder-decoder attention, and how far they are from the gold ones.
+
+Dimension key
+  B batch   N layers   H heads   L target subwords   M source subwords   J target words
+  I source words   G gold links
+"""
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from transformer_jax.decoding.translate import LoadedModel
+from transformer_jax.errors import RunError
+from transformer_jax.evaluation.attention import KINDS
+from transformer_jax.text.batches import padded_sentences
+from transformer_jax.text.grammar.pairs import AlignedPair
+from transformer_jax.text.vocabulary import BOS, EOS, SPACE
+
+BATCH = 64  # sentence pairs that go through the model together
+NONE = -1  # the word of a subword that belongs to none, and the link of a word without a subword
+BYTE = re.compile("<0x([0-9A-F]{2})>")
+
+Links = Sequence[tuple[int, int]]  # (source word, target word), 0-based, each once
+
+
+class AlignmentErrors(NamedTuple):
+    """Alignment error rates over a corpus, each from 0 (the gold alignment) to 1."""
+
+    heads_NH: np.ndarray  # float64, of each layer and head
+    mean_N: np.ndarray  # float64, of the weights averaged over a layer's heads
+    diagonal: float  # of the baseline, which sees the numbers of words alone
+    pairs: int
+    links: int  # gold ones
+
+
+def subword_words(pieces: Sequence[str], words: Sequence[str]) -> np.ndarray:
+    """The 0-based word that each subword begins in, int `[subwords]`; EOS and a lone space: -1.
+
+    Args:
+      pieces: a sentence's subwords as SentencePiece writes them, EOS last.
+      words: of the sentence, punctuation apart, wherever the text has spaces.
+
+    Raises:
+      RunError: the subwords do not spell the words.
+    """
+    spelled = [_spelled(piece) for piece in pieces[:-1]]
+    if b"".join(spelled) != "".join(words).encode():
+        raise RunError(
+            f"The subwords {' '.join(pieces)} do not spell {' '.join(words)}: links between words "
+            "need a vocabulary that keeps the text, such as vocabulary.normalization=identity."
+        )
+    lengths = np.array([*map(len, spelled), 0])  # in bytes; EOS has none
+    word_of_byte = np.repeat(np.arange(len(words) + 1), [*(len(w.encode()) for w in words), 1])
+    return np.where(lengths > 0, word_of_byte[np.cumsum(lengths) - lengths], NONE)
+
+
+def _spelled(piece: str) -> bytes:
+    """UTF-8 of a subword without its spaces: a byte piece can be a part of a character."""
+    if found := BYTE.fullmatch(piece):
+        return bytes.fromhex(found[1])
+    return piece.replace(SPACE, "").encode()
+
+
+def links(weights_NHLM: np.ndarray, src_words_M: np.ndarray, tgt_words_L: np.ndarray) -> np.ndarray:
+    """The source word with the largest weight for each target word, int `[layers, heads, J]`.
+
+    A target word's weights are the mean of its subwords', a source word's weight is the sum of its
+    subwords'. Subwords of no word, EOS above all, count on neither side.
+
+    Args:
+      weights_NHLM: `[layers, heads, tgt_len, src_len]`; row L is of the subword that is said next.
+      src_words_M: the word of each source subword, or -1 `[src_len]`.
+      tgt_words_L: the word of each target subword, or -1 `[tgt_len]`.
+
+    Returns:
+      Words, 0-based, the first of equals; -1 for a target word in which no subword begins. J is
+      the number of target words up to the last in which one does.
+    """
+    src_MI = src_words_M[:, None] == np.arange(src_words_M.max() + 1)
+    tgt_LJ = tgt_words_L[:, None] == np.arange(tgt_words_L.max() + 1)
+    # The sum over a target word's subwords: their mean is largest where it is.
+    sums_NHJI = np.einsum("NHLM,LJ,MI->NHJI", weights_NHLM, tgt_LJ, src_MI, optimize=True)
+    return np.where(tgt_LJ.any(0), sums_NHJI.argmax(-1), NONE)
+
+
+def diagonal(src_words: int, tgt_words: int) -> np.ndarray:
+    """The source word nearest to the straight line from first to last words, int `[tgt_words]`."""
+    steps = max(1, tgt_words - 1)
+    return (2 * np.arange(tgt_words) * (src_words - 1) + steps) // (2 * steps)
+
+
+def error_rate(found: Sequence[np.ndarray], gold: Sequence[Links]) -> np.ndarray:
+    """Alignment error rate over a corpus, float64 `[...]`: 0 all links right, 1 none.
+
+    1 - (|A & S| + |A & P|) / (|A| + |S|), A found, the gold links sure and possible: S = P.
+
+    Args:
+      found: a sentence pair's source words, int `[..., J]`, one a target word; -1: no link.
+      gold: its links.
+
+    Source: Och and Ney 2003.
+    """
+    right: Any = 0
+    counted: Any = 0
+    for found_J, pair_links in zip(found, gold, strict=True):
+        # Beyond J are words in which no subword begins: not found.
+        inside = [(i, j) for i, j in pair_links if j < found_J.shape[-1]]
+        src_G, tgt_G = np.array(inside, int).reshape(-1, 2).T
+        right = right + (found_J[..., tgt_G] == src_G).sum(-1)
+        counted = counted + (found_J != NONE).sum(-1) + len(pair_links)
+    return 1 - 2 * right / counted
+
+
+def alignment_error_rates(loaded: LoadedModel, pairs: Sequence[AlignedPair]) -> AlignmentErrors:
+    """How well each head of the encoder-decoder attention aligns words, translations being forced.
+
+    Args:
+      loaded: the model.
+      pairs: at least one; all are padded to the longest, so that one program serves them.
+
+    Raises:
+      RunError: the vocabulary changes the text.
+    """
+    src = _encoded(loaded, [pair.src for pair in pairs])
+    tgt = _encoded(loaded, [pair.tgt for pair in pairs])
+    pieces, weights = loaded.vocabulary.pieces, cross_weights(loaded, src, tgt)
+    heads, means = [], []
+    for pair, src_ids, tgt_ids, weights_NHLM in zip(pairs, src, tgt, weights, strict=True):
+        src_words_M = subword_words(pieces(src_ids), pair.src_words)
+        words = (src_words_M, subword_words(pieces(tgt_ids), pair.tgt_words))
+        heads.append(links(weights_NHLM, *words))
+        means.append(links(weights_NHLM.mean(1, keepdims=True), *words)[:, 0])
+    gold = [pair.alignment for pair in pairs]
+    straight = [diagonal(len(pair.src_words), len(pair.tgt_words)) for pair in pairs]
+    return AlignmentErrors(
+        error_rate(heads, gold),
+        error_rate(means, gold),
+        float(error_rate(straight, gold)),
+        len(pairs),
+        sum(map(len, gold)),
+    )
+
+
+def _encoded(loaded: LoadedModel, lines: Sequence[str]) -> list[np.ndarray]:
+    """Subwords of each line, EOS included."""
+    return [np.append(ids, EOS) for ids in loaded.vocabulary.encode_lines(lines)]
+
+
+def cross_weights(
+    loaded: LoadedModel, src: Sequence[np.ndarray], tgt: Sequence[np.ndarray]
+) -> Iterator[np.ndarray]:
+    """As `pair_attention`'s of each pair, in batches: float32 `[layers, heads, tgt_len, src_len]`.
+
+    Args:
+      loaded: the model.
+      src: subwords of each source, EOS included, int `[src_len]`; at least one.
+      tgt: of each translation, int `[tgt_len]`.
+    """
+    rows = min(BATCH, len(src))
+    src_length, tgt_length = (max(map(len, side)) for side in (src, tgt))
+    model, params = loaded.translator.model, loaded.translator.params
+    for first in range(0, len(src), rows):
+        src_part, tgt_part = src[first : first + rows], tgt[first : first + rows]
+        before = [[BOS, *ids[:-1]] for ids in tgt_part]
+        inputs = (_padded(src_part, rows, src_length), _padded(before, rows, tgt_length))
+        weights_BNHLM = np.asarray(_cross_attention(model, params, *inputs))
+        for row, (src_ids, tgt_ids) in enumerate(zip(src_part, tgt_part, strict=True)):
+            yield weights_BNHLM[row, :, :, : len(tgt_ids), : len(src_ids)]
+
+
+def _padded(sentences: Sequence[Any], rows: int, length: int) -> tuple[np.ndarray, ...]:
+    """Ids, segments (0: padding) and positions of a sentence a row, int32 `[rows, length]`."""
+    ids_BL, lengths_B = padded_sentences(sentences, rows, length)
+    positions_BL = np.broadcast_to(np.arange(length, dtype=np.int32), ids_BL.shape)
+    return ids_BL, (positions_BL < lengths_B[:, None]).astype(np.int32), positions_BL
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _cross_attention(
+    model: Any, params: Any, src: tuple[np.ndarray, ...], tgt: tuple[np.ndarray, ...]
+) -> Array:
+    """Weights `[batch, layers, heads, tgt_len, src_len]`; tgt has what is said before each row."""
+    _, state = model.apply({"params": params}, *src, *tgt, mutable=["intermediates"])
+    kind, sown = KINDS["cross"], state["intermediates"]
+    layers = [sown[f"{kind.stack}_{n}"][kind.module] for n in range(model.config.num_layers)]
+    return jnp.stack([weights for layer in layers for weights in layer["attention_weights"]], 1)
