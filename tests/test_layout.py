@@ -46,7 +46,8 @@ SHARED = {
 # Beside the commands' own functions: parts, or modules of one.
 EXPERIMENTS_MAY_IMPORT = {
     *("config", "config_files", "command_line", "errors", "files", "model", "reporting", "bench"),
-    *("training.optimizer", "evaluation.attention"),
+    *("training.optimizer", "evaluation.attention", "evaluation.alignment"),
+    *("decoding.translate", "text.grammar"),
 }
 
 NEVER_IMPORTED = {

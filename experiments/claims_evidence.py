@@ -1,0 +1,263 @@
+"""What the claims rest on beside scores: measurements, and probes of trained runs.
+
+Dimension key
+  B batch   L length   M keys   H heads   K d_k   D d_model   N layers
+"""
+
+import functools
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from transformer_jax.bench.experiment import Job
+from transformer_jax.bench.results import hypotheses, references
+from transformer_jax.files import write_atomically
+
+log = logging.getLogger(__name__)
+Evidence = dict[str, Any]  # what JSON can hold
+
+# Rows of the experiment.
+REFERENCE, NO_POSITIONS = "reference", "no positions"
+SHORT_SINUSOIDAL, SHORT_LEARNED = "short sentences, sinusoidal", "short sentences, learned"
+
+KEYS_SIZES = (8, 16, 32, 64, 128, 256, 512, 1_024)  # d_k
+KEYS, QUERIES = 64, 512  # of a measurement
+OFFSETS, PLACES = (1, 2, 10, 100), 1_000  # of positional encodings
+LAST_LENGTHS = (12, 16, 20, 512)  # subwords of a source, end sign included, of the longest in a bin
+SHUFFLED = 200  # sentences
+ALIGNED = 500  # sentence pairs
+
+
+class Probe(NamedTuple):
+    """A question, and whose runs answer it."""
+
+    rows: tuple[str, ...]
+    ask: Callable[..., Evidence]  # of the rows' jobs
+
+
+def gather(path: Path, jobs: Sequence[Job]) -> Evidence:
+    """What is known, and what can be found out now: with the runs of the first seed at hand."""
+    found: Evidence = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    first = {job.row: job for job in jobs if job.seed == jobs[0].seed}
+    for name, probe in PROBES.items():
+        own = [first[row] for row in probe.rows if row in first]
+        if name not in found and all(map(_is_done, own)):
+            log.info("claims: %s", name)
+            found[name] = probe.ask(*own)
+            write_atomically(path, (json.dumps(found, indent=1) + "\n").encode())
+    return found
+
+
+def _is_done(job: Job) -> bool:
+    return job.folder.exists() and hypotheses(job) is not None
+
+
+# Scaling by 1 / sqrt(d_k) -----------------------------------------------------------------------
+
+
+def scaling_at_the_start() -> Evidence:
+    """Entropy of attention's weights and norms of gradients over d_k, with and without scaling.
+
+    Once for queries and keys of independent entries with variance 1, as the paper argues (section
+    3.2.1, footnote 4), once for the attention block as it is initialised.
+    """
+    return {
+        str(d_k): {
+            name: {"ideal": _ideal(d_k, scaled), "block": _block(d_k, scaled)}
+            for name, scaled in (("scaled", True), ("not scaled", False))
+        }
+        for d_k in KEYS_SIZES
+    }
+
+
+def _ideal(d_k: int, scaled: bool) -> Evidence:
+    import jax.numpy as jnp
+
+    from transformer_jax.model.attention import attention_weights
+
+    draw = np.random.default_rng(d_k)
+    query_1L1K = jnp.asarray(draw.normal(size=(1, QUERIES, 1, d_k)), jnp.float32)
+    key_1M1K = jnp.asarray(draw.normal(size=(1, KEYS, 1, d_k)), jnp.float32)
+    stretch = 1.0 if scaled else d_k**0.5
+    weights = attention_weights(query_1L1K * stretch, key_1M1K, jnp.ones((1, 1, 1, 1), bool))
+    p_LM = np.asarray(weights[0, 0], np.float64)
+    # d weights / d scores of a query is diag(p) - p p^T; its norm is what passes backwards.
+    jacobian_LMM = np.einsum("LM,MN->LMN", p_LM, np.eye(KEYS)) - p_LM[:, :, None] * p_LM[:, None]
+    return {
+        "entropy": _entropy(p_LM),
+        "gradient": float(np.linalg.norm(jacobian_LMM, axis=(1, 2)).mean()),
+    }
+
+
+def _block(d_k: int, scaled: bool, d_model: int = 512) -> Evidence:
+    """Of one head over inputs of variance 1, as LayerNorm gives them."""
+    import jax
+    import jax.numpy as jnp
+
+    from transformer_jax.model.attention import MultiHeadAttention
+
+    draw = np.random.default_rng(d_k)
+    x_BLD, direction_BLD = (
+        jnp.asarray(draw.normal(size=(QUERIES // KEYS, KEYS, d_model)), jnp.float32)
+        for _ in range(2)
+    )
+    block = MultiHeadAttention(d_model, 1, d_k, d_k, jnp.dtype("float32"), scaled)
+
+    def attend(module: Any, x_BLD: Any) -> Any:
+        return module(x_BLD, *module.keys_values(x_BLD), jnp.ones((1, 1, 1, 1), bool))
+
+    params = block.init(jax.random.key(d_k), x_BLD, method=attend)["params"]
+    run = functools.partial(block.apply, method=attend, mutable=["intermediates"])
+
+    def along(params: Any) -> Any:
+        return (run({"params": params}, x_BLD)[0] * direction_BLD).sum()
+
+    gradient = jax.grad(along)(params)
+    _, state = run({"params": params}, x_BLD)
+    [weights_BHLM] = state["intermediates"]["attention_weights"]
+    norms = {name: float(jnp.linalg.norm(leaf)) for name, leaf in gradient.items()}
+    # Values are reached without the softmax: what it passes on is measured by theirs.
+    return {
+        "entropy": _entropy(np.asarray(weights_BHLM, np.float64)),
+        "gradient": float(np.hypot(norms["query"], norms["key"]) / norms["value"]),
+    }
+
+
+def _entropy(p: np.ndarray) -> float:
+    """Mean entropy in nats of distributions `[..., outcomes]`."""
+    return float(-(p * np.log(np.maximum(p, 1e-300))).sum(-1).mean())
+
+
+# Sinusoids --------------------------------------------------------------------------------------
+
+
+def shift_matrix(offset: int, d_model: int) -> np.ndarray:
+    """M with M PE(pos) = PE(pos + offset) for every pos: float64 `[d_model, d_model]`.
+
+    A block [[cos, sin], [-sin, cos]] of the angle offset / 10000^(2i / d_model) for each pair of a
+    sine and a cosine: the sum formulas of sine and cosine.
+
+    Source: Vaswani et al. 2017, section 3.5.
+    """
+    matrix = np.zeros((d_model, d_model))
+    for i in range(0, d_model, 2):
+        angle = offset / 10_000.0 ** (i / d_model)
+        sine, cosine = np.sin(angle), np.cos(angle)
+        matrix[i : i + 2, i : i + 2] = [[cosine, sine], [-sine, cosine]]
+    return matrix
+
+
+def shifts_of_positions(d_model: int = 512) -> Evidence:
+    """How far M PE(pos) is from PE(pos + k); of vectors at random, with the best M there is.
+
+    Errors are relative: norm of the difference over norm of the shifted vectors.
+    """
+    from transformer_jax.model.positions import sinusoids
+
+    found: Evidence = {}
+    random_LD = np.random.default_rng(0).normal(size=(PLACES + max(OFFSETS), d_model))
+    table_LD = sinusoids(PLACES + max(OFFSETS), d_model).astype(np.float64)
+    for k in OFFSETS:
+        before, after = table_LD[:PLACES], table_LD[k : PLACES + k]
+        best, *_ = np.linalg.lstsq(random_LD[:PLACES], random_LD[k : PLACES + k])
+        found[str(k)] = {
+            "sinusoids": _relative(before @ shift_matrix(k, d_model).T, after),
+            "random": _relative(random_LD[:PLACES] @ best, random_LD[k : PLACES + k]),
+        }
+    return found
+
+
+def _relative(got: np.ndarray, want: np.ndarray) -> float:
+    return float(np.linalg.norm(got - want) / np.linalg.norm(want))
+
+
+# Probes of trained runs -------------------------------------------------------------------------
+
+
+def bleu_by_length(*jobs: Job) -> Evidence:
+    """BLEU of the test split in bins of the source's length in subwords, by row."""
+    from transformer_jax.decoding.translate import load_model
+
+    sources, wanted = references(jobs[0])
+    vocabulary = load_model(str(jobs[0].folder)).vocabulary
+    lengths = [len(ids) + 1 for ids in vocabulary.encode_lines(sources)]
+    bins = np.searchsorted(LAST_LENGTHS, lengths)
+    found: Evidence = {"sentences": np.bincount(bins, minlength=len(LAST_LENGTHS)).tolist()}
+    for job in jobs:
+        said = hypotheses(job) or []
+        found[job.row] = [
+            _bleu([(said[i], wanted[i]) for i in np.flatnonzero(bins == n)])
+            for n in range(len(LAST_LENGTHS))
+        ]
+        found[job.row].append(_bleu([(said[i], wanted[i]) for i in np.flatnonzero(bins > 0)]))
+    return found
+
+
+def _bleu(pairs: Sequence[tuple[str, str]]) -> float:
+    import sacrebleu
+
+    said, wanted = zip(*pairs, strict=True)
+    return float(sacrebleu.corpus_bleu(list(said), [list(wanted)]).score)
+
+
+def word_order(*jobs: Job) -> Evidence:
+    """What a model does with sources whose subwords are shuffled, and how translations go wrong.
+
+    By row: "same", the share of shuffled sources that give the translation of the source as it was;
+    "exact", of the test split, translations that are the reference; "order", those that have its
+    words, as often, in another order.
+    """
+    return {job.row: _word_order(job) for job in jobs}
+
+
+def _word_order(job: Job) -> Evidence:
+    from transformer_jax.decoding.translate import LineTranslator, load_model
+
+    sources, wanted = references(job)
+    loaded = load_model(str(job.folder))
+    ids = LineTranslator(loaded.vocabulary, loaded.translator).encode(sources[:SHUFFLED])
+    draw = np.random.default_rng(0)
+    shuffled = [np.append(draw.permutation(one[:-1]), one[-1]) for one in ids]
+    both = loaded.translator.translate([*ids, *shuffled])
+    said = [tuple(found[0].ids) if found else () for found in both]
+    pairs = list(zip(hypotheses(job) or [], wanted, strict=True))
+    bags = [(sorted(one.lower().split()), sorted(other.lower().split())) for one, other in pairs]
+    exact = [one == other for one, other in pairs]
+    return {
+        "same": float(np.mean([said[n] == said[n + len(ids)] for n in range(len(ids))])),
+        "exact": float(np.mean(exact)),
+        "order": float(np.mean([a == b and not e for (a, b), e in zip(bags, exact, strict=True)])),
+    }
+
+
+def alignment(job: Job) -> Evidence:
+    """Alignment error rates of encoder-decoder attention, forced to say the reference."""
+    from transformer_jax.decoding.translate import load_model
+    from transformer_jax.evaluation.alignment import alignment_error_rates
+    from transformer_jax.text.grammar import generate
+
+    pairs = generate("test", ALIGNED, job.seed)
+    errors = alignment_error_rates(load_model(str(job.folder)), pairs)
+    words = sum(len(pair.tgt_words) for pair in pairs)
+    linked = sum(len({target for _, target in pair.alignment}) for pair in pairs)
+    return {
+        "heads": np.asarray(errors.heads_NH).tolist(),
+        "mean": np.asarray(errors.mean_N).tolist(),
+        "diagonal": errors.diagonal,
+        # One link for each target word cannot do better: some have none, some several.
+        "least": 1 - 2 * linked / (words + errors.links),
+        "pairs": errors.pairs,
+    }
+
+
+PROBES: Mapping[str, Probe] = {
+    "scaling at the start": Probe((), scaling_at_the_start),
+    "shifts of positions": Probe((), shifts_of_positions),
+    "lengths": Probe((REFERENCE, SHORT_SINUSOIDAL, SHORT_LEARNED), bleu_by_length),
+    "word order": Probe((REFERENCE, NO_POSITIONS), word_order),
+    "alignment": Probe((REFERENCE,), alignment),
+}
