@@ -7,6 +7,7 @@ Dimension key
 import functools
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -198,8 +199,11 @@ def bleu_by_length(*jobs: Job) -> Evidence:
 
 
 def _bleu(pairs: Sequence[tuple[str, str]]) -> float:
+    """NaN of none."""
     import sacrebleu
 
+    if not pairs:
+        return math.nan
     said, wanted = zip(*pairs, strict=True)
     return float(sacrebleu.corpus_bleu(list(said), [list(wanted)]).score)
 

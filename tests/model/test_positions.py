@@ -77,3 +77,18 @@ def test_without_positions_the_order_of_the_source_is_not_seen():
         )
         differences[kind] = np.abs(one - other).max()
     assert differences["none"] < 1e-4 < 0.01 < differences["sinusoidal"]
+
+
+@pytest.mark.parametrize(("positions", "is_a_bag"), [("none", True), ("sinusoidal", False)])
+def test_without_positions_the_encoder_sees_a_bag_of_subwords(positions, is_a_bag):
+    model = tiny_model(positions=positions)
+    ids = np.arange(5, 14)[None]
+    order = np.random.default_rng(0).permutation(9)
+    places = np.arange(9)[None]
+
+    def encoded(ids):
+        variables = {"params": random_params(model)}
+        return model.apply(variables, ids, np.ones_like(ids), places, method="encode")[0]
+
+    close = np.allclose(encoded(ids[:, order]), encoded(ids)[order], atol=1e-5)
+    assert close == is_a_bag
