@@ -21,6 +21,7 @@ def small(in_checkout):
 def test_both_kinds_have_as_many_parameters_and_one_row_as_many_flops(small):
     transformer, recurrent = small["Transformer"], small["recurrent, equal FLOPs"]
     (parameters, flops), (others, its) = counts(transformer), counts(recurrent)
+    assert counts(small["Transformer, pre-norm"])[0] == pytest.approx(parameters, rel=0.01)
     assert others == pytest.approx(parameters, rel=0.01)
     assert its == pytest.approx(flops, rel=0.002)
 

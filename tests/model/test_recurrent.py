@@ -147,6 +147,19 @@ def test_initial_parameters_are_those_of_the_seed_and_hold_gradients_in_range():
     assert np.allclose(recurrent @ recurrent.T, np.eye(H), atol=1e-5)
 
 
+def test_dropout_falls_on_annotations_and_on_what_is_before_the_vocabulary():
+    model, params = model_and_params(dropout=0.5)
+    arguments = ({"params": params}, *model_inputs(BATCH))
+    rows, rngs = np.arange(2), {"dropout": jax.random.key(0)}
+
+    def dropped(method, inputs):
+        out = model.apply(*inputs, rows, rngs=rngs, method=method)
+        return np.mean(np.asarray(out[0] if isinstance(out, tuple) else out) == 0)
+
+    assert 0.4 < dropped("encode", arguments[:4]) < 0.6
+    assert 0.4 < dropped("before_vocabulary", arguments) < 0.6
+
+
 def test_dropout_depends_on_the_row():
     model, params = model_and_params(dropout=0.5)
     keys = {"dropout": jax.random.key(0)}
