@@ -15,6 +15,7 @@ from transformer_jax.reporting.page import (
     Picture,
     Table,
     Text,
+    markdown_page,
     markdown_table,
     write_page,
 )
@@ -164,6 +165,11 @@ def test_a_picture_that_is_missing_leaves_no_page(tmp_path):
 def test_a_markdown_table_worked_by_hand():
     table = markdown_table(["row", "BLEU"], [["base", "27.3"], ["big", ""]])
     assert table == "| row | BLEU |\n| --- | ---: |\n| base | 27.3 |\n| big |  |\n"
+
+
+def test_a_caption_stands_above_its_table_in_markdown_too():
+    page = markdown_page("T", [Table(["a"], [["1"]], "what <s> is")])
+    assert page == "# T\n\nwhat \\<s> is\n\n| a |\n| ---: |\n| 1 |\n"
 
 
 def test_bars_backslashes_and_line_ends_stay_in_their_cell():

@@ -119,8 +119,9 @@ def _markdown(part: Part) -> str:
             return "\n".join(f"    {line}" for line in text.splitlines())
         case Picture(file, caption):
             return f"![{caption}]({file.name})"
-        case Table(head, rows, _):
-            return markdown_table(head, rows).strip()
+        case Table(head, rows, caption):
+            words = caption.replace("<", "\\<")
+            return f"{words}\n\n{markdown_table(head, rows)}".strip()
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
