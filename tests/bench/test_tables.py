@@ -72,10 +72,12 @@ def test_the_table_shows_every_row_and_the_paper_s_figures():
 
 def test_a_scale_chooses_its_rows_and_shows_those_that_the_paper_alone_has():
     paper = {**EXPERIMENT.paper, "ByteNet": {"bleu": 23.75, "training_flops": 2.3e19}}
-    scale = Scale("configs/demo.py", rows=("ByteNet", "wide"), compared=False)
+    scale = Scale("configs/demo.py", rows=("ByteNet", "wide", "deep"), compared=False)
     metrics = ("bleu", "training_flops", "estimated_flops")
     experiment = EXPERIMENT._replace(scales={"one": scale}, paper=paper, metrics=metrics)
-    head, rows = make_table(experiment, "one", LINES, {("wide", 0): 0.04})
+    deep = {"deep": {"training_flops": 7e18, "parameters": 1.5}}
+    known = {("wide", 0): 0.04}, {"wide": {"training_flops": 0.0}, **deep}
+    head, rows = make_table(experiment, "one", LINES, *known)
     assert head == [
         *("row", "seeds", "BLEU", "the paper's BLEU", "training FLOPs"),
         *("the paper's training FLOPs", "training FLOPs by time"),
@@ -84,6 +86,7 @@ def test_a_scale_chooses_its_rows_and_shows_those_that_the_paper_alone_has():
         ["ByteNet", "the paper's", "", "23.75", "", "2.3e+19", ""],
         # 90 seconds at 1e9 FLOP/s.
         ["wide", "2", "23.50 ± 3.54", "", "3.00e+13 ± 0.00e+00", "", "9.00e+10 ± 0.00e+00"],
+        ["deep", "not run", "", "26.2", "7.00e+18", "", ""],
     ]
 
 

@@ -30,6 +30,7 @@ from transformer_jax.bench.results import (
     read_results,
     write_results,
 )
+from transformer_jax.bench.tables import Counted
 from transformer_jax.command_line import Flag, exit_status, parse_experiment, set_up_logs
 from transformer_jax.errors import ConfigError, RunError, UserError
 from transformer_jax.reporting.page import markdown_table
@@ -96,11 +97,20 @@ def run(experiment: Experiment) -> None:
         _draw_attention(table, output)
         command = shlex.join(["python", "-m", f"experiments.{name}", *_plain(sys.argv[1:])])
         found = experiment.findings(output.folder, table) if experiment.findings else []
-        page = write_report(experiment, scale, output, lines, command, found)
+        page = write_report(experiment, scale, output, lines, command, found, _counted(table))
         print((output.folder / "table.md").read_text(encoding="utf-8"), end="")
         log.info("%s", page)
         if failed:
             raise RunError(f"{len(failed)} of {len(missing)} runs failed; first: {failed[0]}")
+
+
+def _counted(jobs: Sequence[Job]) -> Counted:
+    """What is known of a row without running it."""
+    each = {job.row: counts(job.config()) for job in jobs}
+    return {
+        row: {"parameters": parameters / 1e6, "training_flops": flops}
+        for row, (parameters, flops) in each.items()
+    }
 
 
 def _plain(arguments: Sequence[str]) -> list[str]:

@@ -9,12 +9,14 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from transformer_jax.bench.experiment import Experiment, Job, slug
 from transformer_jax.bench.results import Line, hypotheses, references
 from transformer_jax.bench.tables import (
     METRICS,
+    Counted,
     PValues,
     make_table,
     of_row,
@@ -108,10 +110,11 @@ def write_report(
     lines: Sequence[Line],
     command: str,
     findings: Sequence[Part] = (),
+    counted: Counted = MappingProxyType({}),
 ) -> Path:
     """Writes everything, the findings above the table, and returns the page's path."""
     lines = [line for line in lines if line.row in experiment.rows]
-    head, rows = make_table(experiment, scale, lines, read_p_values(output.significance))
+    head, rows = make_table(experiment, scale, lines, read_p_values(output.significance), counted)
     title = f"{experiment.name}, {scale} scale"
     records, parts = read_records(output, lines), list[Part]()
     for paragraph in _notes(experiment, scale, lines, command).split("\n\n"):

@@ -5,6 +5,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from transformer_jax.bench.experiment import Experiment
@@ -91,6 +92,7 @@ def paired_p_value(
     return gap, float(second.p_value) if gap else 1.0
 
 
+Counted = Mapping[str, Mapping[str, float]]  # row -> metric -> its value, as the table shows it
 PValues = dict[tuple[str, int], float]  # (row, seed) -> p of its BLEU against the base row's
 
 
@@ -119,9 +121,21 @@ def text_of(summary: Summary | None, form: str) -> str:
 
 
 def make_table(
-    experiment: Experiment, scale: str, lines: Sequence[Line], p_values: PValues
+    experiment: Experiment,
+    scale: str,
+    lines: Sequence[Line],
+    p_values: PValues,
+    counted: Counted = MappingProxyType({}),
 ) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of text: every row shown at this scale, those not run too."""
+    """Head and rows of text: every row shown at this scale, those not run too.
+
+    Args:
+      experiment: the table.
+      scale: a name in its scales.
+      lines: of finished runs.
+      p_values: of rows and seeds against the first row.
+      counted: metrics that are known of rows before they are run.
+    """
     shown, compared = experiment.shown(scale), experiment.scales[scale].compared
     base = shown[0]
     head = ["row", "seeds"]
@@ -130,7 +144,7 @@ def make_table(
         if name in COMPARED and compared:
             head.append("− base")
         if _is_printed(experiment, shown, name):
-            head.append(f"the paper's {METRICS[name].label}")
+            head.append(f"the paper's {METRICS[name].label.removeprefix('paper ')}")
     with_p = "bleu" in experiment.metrics and compared
     head += ["p (median of seeds)"] if with_p else []
     rows = []
@@ -138,7 +152,10 @@ def make_table(
         seeds = sum(line.row == row for line in lines)
         cells = [row, str(seeds or ("not run" if row in experiment.rows else "the paper's"))]
         for name in experiment.metrics:
-            cells += _cells(experiment, shown, lines, row, base if compared else None, name)
+            own = _cells(experiment, shown, lines, row, base if compared else None, name)
+            if not own[0] and name in counted.get(row, {}):
+                own[0] = f"{counted[row][name]:{METRICS[name].text}}"
+            cells += own
         if with_p:
             found = [p for (name, _), p in p_values.items() if name == row]
             cells.append(f"{statistics.median(found):.3f}" if found else "")
