@@ -1,6 +1,8 @@
 """A run of the other kind of model, through every command."""
 
-from tests.runs import command, metrics, tiny_corpus, train, train_in_process
+from tests.runs import command, metrics, read_lines, tiny_corpus, train, train_in_process
+from transformer_jax.bench.experiment import Job, Scale
+from transformer_jax.bench.results import hypotheses as hypotheses_of
 
 SETTINGS = {
     **{"model__kind": "recurrent", "model__d_hidden": 24, "train__steps": 12},
@@ -19,8 +21,12 @@ def test_a_recurrent_run_goes_through_every_command(tmp_path, capsys):
         assert command("evaluate", f"--workdir={folder}", *search) == 0
         assert "BLEU" in capsys.readouterr().out
     hypotheses = sorted((folder / "evaluations").glob("*.txt"))
+    assert [path.name for path in hypotheses] == ["test.16-last2.beam3.txt", "test.16.beam1.txt"]
     sources = (tiny_corpus() / "test.en").read_text().splitlines()
     assert [len(path.read_text().splitlines()) for path in hypotheses] == [len(sources)] * 2
+    job = Job("any", "any", 0, Scale("configs/demo.py", average=2), {"train.steps": 16}, folder)
+    beam_of_3 = job._replace(overrides={"train.steps": 16, "decode.beam_size": 3})
+    assert hypotheses_of(beam_of_3) == read_lines(hypotheses[0])
     capsys.readouterr()
     picture = tmp_path / "attention.png"
     assert command("attention", f"--workdir={folder}", f"--output={picture}", sources[0]) == 2

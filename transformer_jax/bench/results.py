@@ -187,7 +187,7 @@ def training_seconds(metrics: Sequence[Mapping[str, Any]], log_every: int) -> fl
 def evaluation_file(job: Job) -> Path | None:
     """The scores that the job's `evaluate` kept, the newest if there are several."""
     config = job.config()
-    which = "average*" if job.average else str(config.train.steps)
+    which = f"{config.train.steps}" + (f"-last{job.average}" if job.average else "")
     name = f"{slug(job.scale.split)}.{which}.beam{config.decode.beam_size}.json"
     files = sorted((job.folder / "evaluations").glob(name), key=lambda path: path.stat().st_mtime)
     return files[-1] if files else None
