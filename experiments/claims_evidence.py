@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer_jax.bench.experiment import Job
-from transformer_jax.bench.results import hypotheses, references
+from transformer_jax.bench.results import digest_of, hypotheses, references
 from transformer_jax.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ REFERENCE, NO_POSITIONS = "reference", "no positions"
 SHORT_SINUSOIDAL, SHORT_LEARNED = "short sentences, sinusoidal", "short sentences, learned"
 
 KEYS_SIZES = (8, 16, 32, 64, 128, 256, 512, 1_024)  # d_k
-KEYS, QUERIES = 64, 512  # of a measurement
+KEYS, QUERIES, D_V = 64, 512, 64  # of a measurement
 OFFSETS, PLACES = (1, 2, 10, 100), 1_000  # of positional encodings
 LAST_LENGTHS = (12, 16, 20, 512)  # subwords of a source, end sign included, of the longest in a bin
 SHUFFLED = 200  # sentences
@@ -42,15 +42,19 @@ class Probe(NamedTuple):
 
 def gather(path: Path, jobs: Sequence[Job]) -> Evidence:
     """What is known, and what can be found out now: with the runs of the first seed at hand."""
-    found: Evidence = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    kept: Evidence = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     first = {job.row: job for job in jobs if job.seed == jobs[0].seed}
     for name, probe in PROBES.items():
-        own = [first[row] for row in probe.rows if row in first]
-        if name not in found and all(map(_is_done, own)):
+        own = [first[row] for row in probe.rows]
+        configs = [digest_of(job.config()) for job in own]
+        if kept.get(name, {}).get("configs") == configs:
+            continue
+        kept.pop(name, None)  # it was of other runs
+        if all(map(_is_done, own)):
             log.info("claims: %s", name)
-            found[name] = probe.ask(*own)
-            write_atomically(path, (json.dumps(found, indent=1) + "\n").encode())
-    return found
+            kept[name] = {"configs": configs, "found": probe.ask(*own)}
+        write_atomically(path, (json.dumps(kept, indent=1) + "\n").encode())
+    return {name: entry["found"] for name, entry in kept.items()}
 
 
 def _is_done(job: Job) -> bool:
@@ -106,7 +110,7 @@ def _block(d_k: int, scaled: bool, d_model: int = 512) -> Evidence:
         jnp.asarray(draw.normal(size=(QUERIES // KEYS, KEYS, d_model)), jnp.float32)
         for _ in range(2)
     )
-    block = MultiHeadAttention(d_model, 1, d_k, d_k, jnp.dtype("float32"), scaled)
+    block = MultiHeadAttention(d_model, 1, d_k, D_V, jnp.dtype("float32"), scaled)
 
     def attend(module: Any, x_BLD: Any) -> Any:
         return module(x_BLD, *module.keys_values(x_BLD), jnp.ones((1, 1, 1, 1), bool))
@@ -120,11 +124,10 @@ def _block(d_k: int, scaled: bool, d_model: int = 512) -> Evidence:
     gradient = jax.grad(along)(params)
     _, state = run({"params": params}, x_BLD)
     [weights_BHLM] = state["intermediates"]["attention_weights"]
-    norms = {name: float(jnp.linalg.norm(leaf)) for name, leaf in gradient.items()}
-    # Values are reached without the softmax: what it passes on is measured by theirs.
+    norms = [float(jnp.linalg.norm(gradient[name])) for name in ("query", "key")]
     return {
         "entropy": _entropy(np.asarray(weights_BHLM, np.float64)),
-        "gradient": float(np.hypot(norms["query"], norms["key"]) / norms["value"]),
+        "gradient": float(np.hypot(*norms)),
     }
 
 
@@ -244,7 +247,7 @@ def alignment(job: Job) -> Evidence:
     from transformer_jax.evaluation.alignment import alignment_error_rates
     from transformer_jax.text.grammar import generate
 
-    pairs = generate("test", ALIGNED, job.seed)
+    pairs = generate("test", ALIGNED)
     errors = alignment_error_rates(load_model(str(job.folder)), pairs)
     words = sum(len(pair.tgt_words) for pair in pairs)
     linked = sum(len({target for _, target in pair.alignment}) for pair in pairs)

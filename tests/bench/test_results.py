@@ -107,7 +107,7 @@ def test_a_row_has_its_own_config_file_and_average():
 def test_a_rate_is_that_of_all_devices(monkeypatch):
     assert device_rate("NVIDIA H100 80GB HBM3", 8, "bfloat16") == 8 * 989e12
     assert math.isnan(device_rate("an abacus", 8, "float32"))
-    assert 1e8 < device_rate("cpu", 1, "float32") < 1e14
+    assert math.isnan(device_rate("cpu", 1, "float32"))
 
 
 def test_commands_say_the_config_whole():

@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import claims, claims_verdicts, table3_ablations
+from experiments import claims, claims_measured, claims_tables, table3_ablations
 from experiments.claims_evidence import (
     NO_POSITIONS,
     PROBES,
     REFERENCE,
     SHORT_LEARNED,
     SHORT_SINUSOIDAL,
+    Probe,
     _entropy,
     _ideal,
     bleu_by_length,
@@ -22,10 +23,20 @@ from experiments.claims_evidence import (
     shifts_of_positions,
     word_order,
 )
-from experiments.claims_verdicts import FAILS, HOLDS, NOT_RUN, OPEN, Known
+from experiments.claims_judging import (
+    FAILS,
+    HOLDS,
+    NOT_RUN,
+    OPEN,
+    Known,
+    Recorded,
+    exceeds_seeds,
+)
+from experiments.claims_tables import ONE_HEAD
 from tests.bench.test_tables import line
 from tests.runs import command, train
 from transformer_jax.bench.experiment import Job, Scale, make_jobs
+from transformer_jax.bench.results import digest_of
 from transformer_jax.config import KEYS, value_at
 
 
@@ -72,7 +83,7 @@ def test_rows_are_what_they_are_compared_with_but_for_one_key(in_checkout):
 
     for plain, scaled in (
         ("8 heads, not scaled", "base"),
-        ("1 head, not scaled", claims_verdicts.ONE_HEAD),
+        ("1 head, not scaled", ONE_HEAD),
     ):
         assert differing(jobs[plain], known[scaled]) == {"model.scale_attention"}
     assert differing(jobs[REFERENCE], jobs[NO_POSITIONS]) == {"model.positions"}
@@ -83,73 +94,127 @@ def test_rows_are_what_they_are_compared_with_but_for_one_key(in_checkout):
         assert differing(with_it, without) == {"train.warmup_steps"}
 
 
-def known_with(folder, table_3=(), p_values=None, lines=(), evidence=None, table_2=()):
-    return Known(folder, lines, evidence or {}, table_3, p_values or {}, table_2)
+def known_with(folder, table_3=(), p_values=None, lines=(), evidence=None, table_2=(), p_2=None):
+    return Known(
+        folder,
+        lines,
+        evidence or {},
+        Recorded(table_2, p_2 or {}, "Transformer"),
+        Recorded(table_3, p_values or {}, "base"),
+    )
 
 
 BASES = [line("base", seed, bleu) for seed, bleu in enumerate((20.0, 20.4, 20.2))]
-OTHERS = [line(f"(A) {n} heads", 0, 21.0 + n / 10) for n in (4, 16, 32)]
+OTHERS = [line(f"(A) {n} heads", 0, 19.0 + n / 10) for n in (4, 8, 16)]
+
+
+def test_a_mean_over_seeds_counts_by_student_s_t():
+    # Of three values with mean 1 and deviation s, t = 3 ** 0.5 / s, and 4.303 is needed.
+    just, not_quite = 3**0.5 / 4.31, 3**0.5 / 4.30
+    assert exceeds_seeds([1 - just, 1, 1 + just])
+    assert not exceeds_seeds([1 - not_quite, 1, 1 + not_quite])
+    # Of one value, with the noise of another row: 4.303 x 2 ** 0.5 x 0.2 = 1.217.
+    noise = [20.0, 20.4, 20.2]
+    assert exceeds_seeds([-1.22], noise) and not exceeds_seeds([1.21], noise)
+    assert not exceeds_seeds([100.0]) and not exceeds_seeds([100.0], [20.0])
 
 
 @pytest.mark.parametrize(
     ("bleu", "p", "wanted"),
-    [(17.0, 0.001, HOLDS), (25.0, 0.001, FAILS), (17.0, 0.2, OPEN), (19.9, 0.001, OPEN)],
-    ids=["far below", "far above", "by chance", "within the seeds"],
+    [
+        (17.0, 0.001, HOLDS),
+        (25.0, 0.001, FAILS),
+        (17.0, 0.2, OPEN),
+        (19.4, 0.001, OPEN),
+        (20.5, 0.001, OPEN),
+    ],
+    ids=["far below", "far above", "by chance", "within the seeds", "above within the seeds"],
 )
 def test_one_head_is_judged_by_chance_and_by_seeds(bleu, p, wanted, tmp_path):
-    row = claims_verdicts.ONE_HEAD
-    known = known_with(tmp_path, [*BASES, *OTHERS, line(row, 0, bleu)], {(row, 0): p})
-    [finding] = claims_verdicts.one_head(known)
+    table_3 = [*BASES, *OTHERS, line(ONE_HEAD, 0, bleu)]
+    [finding] = claims_tables.one_head(known_with(tmp_path, table_3, {(ONE_HEAD, 0): p}))
     assert finding.verdict == wanted
-    [finding] = claims_verdicts.one_head(known_with(tmp_path, BASES))
+    [finding] = claims_tables.one_head(known_with(tmp_path, BASES))
     assert finding.verdict == NOT_RUN
 
 
+def test_one_head_above_the_base_row_but_not_the_best_decides_nothing(tmp_path):
+    table_3 = [*BASES, *OTHERS, line("(A) 32 heads", 0, 30.0), line(ONE_HEAD, 0, 25.0)]
+    [finding] = claims_tables.one_head(known_with(tmp_path, table_3, {(ONE_HEAD, 0): 0.001}))
+    assert finding.verdict == OPEN
+
+
 def test_smoothing_is_judged_in_two_ways(tmp_path):
-    row = "(D) smoothing 0.0"
+    row = claims_tables.NO_SMOOTHING
     lines = [line("base", seed, 20.0 + seed / 10, 5.0 + seed / 10) for seed in range(3)]
     lines += [line(row, seed, 19.0, 4.0) for seed in range(3)]
     p_values = {(row, seed): 0.01 for seed in range(3)}
-    perplexity, bleu = claims_verdicts.smoothing(known_with(tmp_path, lines, p_values))
+    perplexity, bleu = claims_tables.smoothing(known_with(tmp_path, lines, p_values))
     assert (perplexity.verdict, bleu.verdict) == (HOLDS, HOLDS)
     lines = [one._replace(bleu=40 - one.bleu, perplexity=9 - one.perplexity) for one in lines]
-    perplexity, bleu = claims_verdicts.smoothing(known_with(tmp_path, lines, p_values))
+    perplexity, bleu = claims_tables.smoothing(known_with(tmp_path, lines, p_values))
     assert (perplexity.verdict, bleu.verdict) == (FAILS, FAILS)
 
 
 def test_averaging_is_judged_seed_by_seed(tmp_path):
     means = [line("Transformer", seed, bleu) for seed, bleu in enumerate((21.0, 21.5, 21.3))]
-    [finding] = claims_verdicts.averaging(known_with(tmp_path, BASES, table_2=means))
-    assert finding.verdict == HOLDS and "+1.07 BLEU ± 0.06" in finding.because
-    [finding] = claims_verdicts.averaging(known_with(tmp_path, BASES, table_2=means[:1]))
+    [finding] = claims_tables.averaging(known_with(tmp_path, BASES, table_2=means))
+    assert finding.verdict == HOLDS and "+1.00, +1.10, +1.10 BLEU" in finding.because
+    [finding] = claims_tables.averaging(known_with(tmp_path, BASES, table_2=means[:1]))
     assert finding.verdict == OPEN
 
 
 def test_warm_up_is_judged_by_perplexity(tmp_path):
     values = {"post-norm, warm-up": 5.0, "post-norm, no warm-up": 90.0}
     values |= {"pre-norm, warm-up": 4.0, "pre-norm, no warm-up": 4.1}
-    lines = [line(row, 0, 1.0, perplexity) for row, perplexity in values.items()]
-    post, pre = claims_verdicts.warm_up(known_with(tmp_path, lines=lines))
-    assert (post.verdict, pre.verdict) == (HOLDS, HOLDS)
-    lines = [one._replace(perplexity=100 - one.perplexity) for one in lines]
-    post, pre = claims_verdicts.warm_up(known_with(tmp_path, lines=lines))
-    assert post.verdict == FAILS
-    assert [one.verdict for one in claims_verdicts.warm_up(known_with(tmp_path))] == [NOT_RUN] * 2
+
+    def judged(**changes):
+        lines = [line(row, 0, 1.0, value) for row, value in {**values, **changes}.items()]
+        return [one.verdict for one in claims_tables.warm_up(known_with(tmp_path, lines=lines))]
+
+    assert judged() == [HOLDS, HOLDS]
+    assert judged(**{"post-norm, no warm-up": 5.1, "pre-norm, no warm-up": 90.0}) == [FAILS, FAILS]
+    # Where warm-up does not help either, nothing is learnt of it.
+    assert judged(**{"post-norm, warm-up": 80.0}) == [OPEN, HOLDS]
+    assert [one.verdict for one in claims_tables.warm_up(known_with(tmp_path))] == [NOT_RUN] * 2
 
 
 def test_scaling_in_training_compares_both_sizes_of_heads(tmp_path):
-    one_head = claims_verdicts.SCALED_1
-    table_3 = [*BASES, line(one_head, 0, 17.0)]
-    for plain, wanted in ((10.0, HOLDS), (17.1, OPEN), (24.0, FAILS)):
-        lines = [line("8 heads, not scaled", 0, 19.0), line("1 head, not scaled", 0, plain)]
-        findings = claims_verdicts._scaling_in_training(known_with(tmp_path, table_3, lines=lines))
-        assert findings.verdict == wanted
+    table_3 = [*BASES, line(ONE_HEAD, 0, 17.0)]
+    for few, many, wanted in (
+        (15.0, 5.0, [HOLDS, HOLDS]),
+        (15.0, 12.0, [HOLDS, OPEN]),  # -5.0 and -5.0
+        (15.0, 16.9, [OPEN, FAILS]),  # -5.0 and -0.1
+        (26.0, 23.0, [FAILS, OPEN]),
+    ):
+        lines = [line("8 heads, not scaled", 0, few), line("1 head, not scaled", 0, many)]
+        found = claims_tables.scaling_in_training(known_with(tmp_path, table_3, lines=lines))
+        assert [finding.verdict for finding in found] == wanted
+
+
+@pytest.mark.parametrize(
+    ("bleu", "p", "seconds", "wanted"),
+    [
+        (17.0, 0.001, 90.0, [HOLDS, HOLDS]),
+        (25.0, 0.001, 90.0, [FAILS, FAILS]),
+        (25.0, 0.2, 90.0, [OPEN, OPEN]),
+        (25.0, 0.001, 120.0, [FAILS, OPEN]),
+    ],
+    ids=["below", "above", "by chance", "times that are not equal"],
+)
+def test_the_headline_is_judged_at_equal_cost(bleu, p, seconds, wanted, tmp_path):
+    rows = "recurrent, equal FLOPs", "recurrent, equal time"
+    table_2 = [line("Transformer", 0, 20.0)]
+    table_2 += [line(row, 0, bleu, train_seconds=seconds) for row in rows]
+    p_2 = {(row, 0): p for row in rows}
+    found = claims_tables.headline(known_with(tmp_path, BASES, table_2=table_2, p_2=p_2))
+    assert [finding.verdict for finding in found] == wanted
 
 
 PROBED = {
     "lengths": {
         "sentences": [5, 3, 2, 1],
-        **{REFERENCE: [97.0, 96, 95, 94, 95], SHORT_SINUSOIDAL: [97.0, 60, 50, 40, 55]},
+        **{REFERENCE: [97.0, 96, 95, 94, 95], SHORT_SINUSOIDAL: [97.0, 90, 90, 80, 85]},
         SHORT_LEARNED: [97.0, 30, 20, 10, 25],
     },
     "word order": {
@@ -165,38 +230,52 @@ PROBED = {
 
 def test_probes_are_judged_by_their_numbers(tmp_path):
     judged = [
-        *claims_verdicts.lengths(known_with(tmp_path, evidence=PROBED)),
-        *claims_verdicts.word_order(known_with(tmp_path, evidence=PROBED)),
-        *claims_verdicts.alignments(known_with(tmp_path, evidence=PROBED)),
+        *claims_measured.lengths(known_with(tmp_path, evidence=PROBED)),
+        *claims_measured.word_order(known_with(tmp_path, evidence=PROBED)),
+        *claims_measured.alignments(known_with(tmp_path, evidence=PROBED)),
     ]
     assert [finding.verdict for finding in judged] == [HOLDS] * 4
     other = json.loads(json.dumps(PROBED))
-    other["lengths"][SHORT_SINUSOIDAL][-1], other["lengths"][SHORT_LEARNED][-1] = 30, 60
+    other["lengths"][SHORT_SINUSOIDAL][-1], other["lengths"][SHORT_LEARNED][-1] = 30, 90
     other["word order"][NO_POSITIONS]["same"] = 0.5
     other["alignment"]["diagonal"] = 0.15
     judged = [
-        *claims_verdicts.lengths(known_with(tmp_path, evidence=other)),
-        *claims_verdicts.word_order(known_with(tmp_path, evidence=other)),
-        *claims_verdicts.alignments(known_with(tmp_path, evidence=other)),
+        *claims_measured.lengths(known_with(tmp_path, evidence=other)),
+        *claims_measured.word_order(known_with(tmp_path, evidence=other)),
+        *claims_measured.alignments(known_with(tmp_path, evidence=other)),
     ]
     assert [finding.verdict for finding in judged] == [FAILS] * 4
+    other["lengths"][SHORT_SINUSOIDAL][-1], other["lengths"][SHORT_LEARNED][-1] = 60, 60
+    judged = claims_measured.lengths(known_with(tmp_path, evidence=other))
+    assert [finding.verdict for finding in judged] == [OPEN] * 2
 
 
 def test_the_page_says_what_was_not_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(claims_verdicts, "RECORDED", tmp_path)
+    monkeypatch.setattr(claims, "RECORDED", tmp_path)
     few = {name: PROBES[name] for name in ("scaling at the start", "shifts of positions")}
     monkeypatch.setattr("experiments.claims_evidence.PROBES", few)
-    monkeypatch.setattr("experiments.claims_evidence.KEYS_SIZES", (8, 512))
+    monkeypatch.setattr("experiments.claims_evidence.KEYS_SIZES", (64, 512))
     jobs = make_jobs(claims.EXPERIMENT, "small", tmp_path / "runs")
     parts = claims.findings(tmp_path, jobs)
     verdicts = parts[1].rows
-    assert len(verdicts) == 14
-    assert [row[2] for row in verdicts].count(NOT_RUN) == 11
+    assert len(verdicts) == 17
+    assert [row[2] for row in verdicts].count(NOT_RUN) == 14
     assert (tmp_path / "scaling.png").exists()
     before = (tmp_path / "evidence.json").read_text()
     monkeypatch.setattr("experiments.claims_evidence._ideal", None)  # what is known is not asked
     gather(tmp_path / "evidence.json", jobs)
     assert (tmp_path / "evidence.json").read_text() == before
+
+
+def test_evidence_of_other_runs_is_forgotten(tmp_path, monkeypatch):
+    monkeypatch.setattr("experiments.claims_evidence.PROBES", {"order": Probe(("a",), word_order)})
+    scale = Scale(write_empty(tmp_path))
+    job = Job("claims", "a", 0, scale, {"data.source": "grammar", "seed": 0}, tmp_path / "gone")
+    kept = {"order": {"configs": [digest_of(job.config())], "found": {"same": 1.0}}}
+    (tmp_path / "evidence.json").write_text(json.dumps(kept))
+    assert gather(tmp_path / "evidence.json", [job]) == {"order": {"same": 1.0}}
+    other = job._replace(overrides={**job.overrides, "model.num_layers": 5})
+    assert gather(tmp_path / "evidence.json", [other]) == {}
 
 
 def test_without_positions_a_shuffled_source_is_the_same_source(tmp_path):

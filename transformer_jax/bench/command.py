@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ from transformer_jax.bench.results import (
     collect,
     counts,
     finished,
-    product_rate,
     read_results,
     write_results,
 )
@@ -37,6 +37,7 @@ from transformer_jax.reporting.page import markdown_table
 from transformer_jax.training import cost
 
 log = logging.getLogger(__name__)
+PRODUCT_SIZE = 1_024
 CPU_SHARE, GPU_SHARE = 0.5, 0.4  # of the matrix rate that a step reaches, where nothing was run
 FLAGS = [
     Flag("scale", str, "NAME", "how large: paper or small", default="small"),
@@ -225,4 +226,15 @@ def _rate(lines: Sequence[Line], dtype: str) -> tuple[float, str]:
     if peak := cost.device_peak(dtype):
         count = jax.device_count()
         return GPU_SHARE * peak * count, f"{GPU_SHARE:.0%} of the peak of {count} x {device}"
-    return CPU_SHARE * product_rate(), f"{CPU_SHARE:.0%} of what a matrix product reached here"
+    return CPU_SHARE * _product_rate(), f"{CPU_SHARE:.0%} of what a matrix product reached here"
+
+
+def _product_rate() -> float:
+    """FLOP/s of a float32 matrix product on this machine's CPU."""
+    left, right = np.random.default_rng(0).random((2, PRODUCT_SIZE, PRODUCT_SIZE), np.float32)
+    seconds = []
+    for _ in range(8):
+        begin = time.perf_counter()
+        left @ right
+        seconds.append(time.perf_counter() - begin)
+    return 2 * PRODUCT_SIZE**3 / min(seconds)

@@ -6,12 +6,9 @@ import hashlib
 import io
 import json
 import math
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from transformer_jax.bench.experiment import Job, slug
 from transformer_jax.config import KEYS, Config, value_at
@@ -24,7 +21,6 @@ from transformer_jax.training import cost
 from transformer_jax.training.data import nominal_shape
 from transformer_jax.training.run_folder import RunFolder
 
-PRODUCT_SIZE = 1_024
 SAMPLES = 5  # translations kept of a run
 DIGITS = 12  # of a config's digest
 # Free keys that change what comes out; the other free ones do not.
@@ -45,7 +41,7 @@ class Line(NamedTuple):
     parameters: int
     training_flops: float  # counted: matrix products of all steps, nominal batches
     train_seconds: float  # of training steps, without start-up, validation and checkpoints
-    device_rate: float  # FLOP/s of all devices: as vendors print it; of a CPU, what it reached
+    device_rate: float  # peak FLOP/s of all devices, as vendors print it; NaN of a CPU
     steps: int
     config_digest: str
     revision: str
@@ -137,7 +133,7 @@ def collect(job: Job) -> tuple[Line, dict[str, Any]]:
         parameters=parameters,
         training_flops=flops,
         train_seconds=training_seconds(metrics, config.train.log_every),
-        device_rate=device_rate(scores["device"], scores["devices"], config.model.dtype),
+        device_rate=device_rate(scores["device"], scores.get("devices", 1), config.model.dtype),
         steps=config.train.steps,
         config_digest=digest_of(config),
         revision=revision(),
@@ -153,22 +149,9 @@ def collect(job: Job) -> tuple[Line, dict[str, Any]]:
 
 
 def device_rate(kind: str, count: int, dtype: str) -> float:
-    """FLOP/s of so many devices: their peak, of a CPU what a matrix product reaches; or NaN."""
-    if kind == "cpu":
-        return product_rate()
+    """Peak FLOP/s of so many devices; NaN where it is not known."""
     peak = cost.peak_of(kind, dtype)
     return math.nan if peak is None else count * peak
-
-
-def product_rate() -> float:
-    """FLOP/s of a float32 matrix product on this machine's CPU."""
-    left, right = np.random.default_rng(0).random((2, PRODUCT_SIZE, PRODUCT_SIZE), np.float32)
-    seconds = []
-    for _ in range(8):
-        begin = time.perf_counter()
-        left @ right
-        seconds.append(time.perf_counter() - begin)
-    return 2 * PRODUCT_SIZE**3 / min(seconds)
 
 
 def training_seconds(metrics: Sequence[Mapping[str, Any]], log_every: int) -> float:

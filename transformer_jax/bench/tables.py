@@ -31,7 +31,7 @@ METRICS = {
     "chrf": Metric("chrF2", ".2f", lambda line: line.chrf),
     "parameters": Metric("parameters, millions", ".2f", lambda line: line.parameters / 1e6, ".0f"),
     "training_flops": Metric("training FLOPs", ".2e", lambda line: line.training_flops, ".1e"),
-    # As the paper estimates it: time x devices x the rate of one.
+    # As the paper estimates it, with the peak for the rate that a device sustains.
     "estimated_flops": Metric(
         "training FLOPs by time", ".2e", lambda line: line.train_seconds * line.device_rate, ".1e"
     ),

@@ -1,0 +1,101 @@
+"""How a claim is judged: what is known, and when a difference counts."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.bench.results import Line
+from transformer_jax.bench.tables import PValues, difference, of_row
+from transformer_jax.reporting.page import Part
+
+HOLDS, FAILS, OPEN, NOT_RUN = "holds", "does not hold", "not decided", "not run"
+P_LARGEST = 0.05  # of a difference that counts
+
+
+class Recorded(NamedTuple):
+    """A table's finished runs; its base row is what others are compared with."""
+
+    lines: Sequence[Line]
+    p_values: PValues  # of BLEU against the base row's, seed by seed
+    base: str
+
+
+class Known(NamedTuple):
+    """All that verdicts are taken from."""
+
+    folder: Path  # of the claims' results
+    lines: Sequence[Line]  # of the claims' own runs
+    evidence: dict[str, Any]
+    table_2: Recorded
+    table_3: Recorded
+
+
+class Finding(NamedTuple):
+    """A claim and what became of it."""
+
+    claim: str
+    place: str  # in the paper
+    verdict: str
+    because: str
+    parts: Sequence[Part] = ()  # the numbers, where a sentence does not hold them
+
+
+def verdict(gap: float, wanted: int, certain: bool) -> str:
+    """Of a difference that the claim says is above (wanted 1) or below 0 (-1)."""
+    return OPEN if not certain else HOLDS if gap * wanted > 0 else FAILS
+
+
+def exceeds_seeds(values: Sequence[float], noise: Sequence[float] = ()) -> bool:
+    """Whether differences over seeds have a mean other than 0: Student's t, two-sided, p < 0.05.
+
+    Args:
+      values: a difference for each seed.
+      noise: of one seed alone nothing follows; these are then values of one row over its seeds,
+        whose deviation stands for that of both rows that the difference is of.
+    """
+    from scipy.stats import t
+
+    if len(values) > 1:
+        deviation, seeds = statistics.stdev(values), len(values)
+        error = deviation / seeds**0.5
+    elif len(noise) > 1:
+        deviation, seeds = statistics.stdev(noise), len(noise)
+        error = deviation * 2**0.5
+    else:
+        return False
+    return abs(statistics.fmean(values)) > t.ppf(1 - P_LARGEST / 2, seeds - 1) * error
+
+
+def is_certain(recorded: Recorded, noise_of: Recorded, row: str, metric: str) -> bool:
+    """Whether a row differs from its table's base row by more than chance.
+
+    Over seeds, and for BLEU by the paired bootstrap too.
+
+    Args:
+      recorded: the row's table.
+      noise_of: the table whose base row's seeds stand for what one seed leaves open.
+      row: its name.
+      metric: "bleu" or "perplexity".
+    """
+    gaps = differences(recorded, row, metric)
+    base = [line for line in noise_of.lines if line.row == noise_of.base]
+    noise = [line.bleu if metric == "bleu" else line.perplexity for line in base]
+    if not gaps or not exceeds_seeds(gaps, noise):
+        return False
+    p = [p for (name, _), p in recorded.p_values.items() if name == row]
+    return metric != "bleu" or (bool(p) and statistics.median(p) < P_LARGEST)
+
+
+def differences(recorded: Recorded, row: str, metric: str) -> list[float]:
+    """Of a row from its table's base row, a value for each seed that both have."""
+    seeds = sorted({line.seed for line in recorded.lines if line.row == row})
+    of_seed = {seed: [line for line in recorded.lines if line.seed == seed] for seed in seeds}
+    each = [difference(lines, row, recorded.base, metric) for lines in of_seed.values()]
+    return [gap.mean for gap in each if gap]
+
+
+def mean_of(lines: Sequence[Line], row: str, metric: str) -> float | None:
+    """Over the row's seeds; None where none is recorded."""
+    summary = of_row(lines, row, metric)
+    return summary.mean if summary else None

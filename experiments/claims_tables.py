@@ -1,0 +1,177 @@
+"""Claims that trained rows decide: those of tables 2 and 3, and the claims' own."""
+
+import statistics
+from collections.abc import Sequence
+
+from experiments.claims_judging import (
+    FAILS,
+    HOLDS,
+    NOT_RUN,
+    OPEN,
+    Finding,
+    Known,
+    differences,
+    exceeds_seeds,
+    is_certain,
+    mean_of,
+    verdict,
+)
+from transformer_jax.reporting.page import Table
+
+ONE_HEAD, NO_SMOOTHING = "(A) 1 head, d_k 512", "(D) smoothing 0.0"
+NOT_SCALED = {"base": "8 heads, not scaled", ONE_HEAD: "1 head, not scaled"}
+HEADS = {"base": "8 heads of d_k 16", ONE_HEAD: "1 head of d_k 128"}
+AS_EQUAL = 0.1  # minutes of training that differ by less count as equal
+FAILED = 1.5  # times the perplexity: training went wrong
+
+
+def headline(known: Known) -> list[Finding]:
+    """The Transformer translates better at less cost; here: at equal cost."""
+    claim = "At equal training {}, the Transformer translates better than a recurrent model"
+    lines, findings = known.table_2.lines, []
+    for cost, row in (("FLOPs", "recurrent, equal FLOPs"), ("time", "recurrent, equal time")):
+        gaps, place = differences(known.table_2, row, "bleu"), "table 2"
+        if not gaps:
+            findings.append(Finding(claim.format(cost), place, NOT_RUN, "its rows are missing"))
+            continue
+        which = verdict(
+            statistics.fmean(gaps), -1, is_certain(known.table_2, known.table_3, row, "bleu")
+        )
+        ours, theirs = (mean_of(lines, name, "minutes") or 0 for name in ("Transformer", row))
+        if cost == "time" and abs(theirs / ours - 1) > AS_EQUAL:
+            which = OPEN
+        scores = {name: mean_of(lines, name, "bleu") for name in ("Transformer", row)}
+        because = ", ".join(f"{name} {score:.1f} BLEU" for name, score in scores.items())
+        because += f" ({ours:.1f} and {theirs:.1f} minutes)"
+        if (pre := mean_of(lines, "Transformer, pre-norm", "bleu")) is not None:
+            because += f"; with pre-norm the Transformer has {pre:.1f}"
+        findings.append(Finding(claim.format(cost), place, which, because))
+    return findings
+
+
+def scaling_in_training(known: Known) -> list[Finding]:
+    """The same rows with and without division by sqrt(d_k)."""
+    claims = "Scaling helps training", "Scaling helps training more for large d_k"
+    place = "section 3.2.1"
+    lines = [*known.table_3.lines, *known.lines]
+    gaps: dict[str, list[float]] = {}
+    rows = []
+    for scaled, plain in NOT_SCALED.items():
+        pair = known.table_3._replace(lines=lines, base=scaled)
+        gaps[scaled] = differences(pair, plain, "bleu")
+        cells = [(metric, row) for metric in ("bleu", "perplexity") for row in (scaled, plain)]
+        values = [mean_of(lines, row, metric) for metric, row in cells]
+        rows.append([HEADS[scaled], *("" if value is None else f"{value:.2f}" for value in values)])
+    if not all(gaps.values()):
+        return [Finding(claim, place, NOT_RUN, "rows are missing") for claim in claims]
+    noise = [line.bleu for line in known.table_3.lines if line.row == "base"]
+    few, many = gaps["base"], gaps[ONE_HEAD]
+    means = statistics.fmean(few), statistics.fmean(many)
+    because = (
+        f"without it BLEU changes by {means[0]:+.1f} with {HEADS['base']}, by {means[1]:+.1f} with "
+        f"{HEADS[ONE_HEAD]}"
+    )
+    more = [b - a for a, b in zip(few, many, strict=False)]
+    helps = [
+        verdict(mean, -1, exceeds_seeds(each, noise))
+        for mean, each in zip(means, (few, many), strict=True)
+    ]
+    # A difference of two differences has twice the variance, so 2 ** 0.5 times the deviation.
+    wide = [value * 2**0.5 for value in noise]
+    which = verdict(statistics.fmean(more), -1, exceeds_seeds(more, wide))
+    head = ["heads", "BLEU, scaled", "not scaled", "perplexity, scaled", "not scaled"]
+    table = Table(head, rows, "Multi30k, table 3's small scale")
+    both = helps[0] if helps[0] == helps[1] else OPEN
+    return [
+        Finding(claims[0], place, both, because, [table]),
+        Finding(claims[1], place, which, because),
+    ]
+
+
+def one_head(known: Known) -> list[Finding]:
+    """Table 3, (A)."""
+    claim, place = "One head is worse than the best setting", "table 3 (A)"
+    lines = known.table_3.lines
+    rows = dict.fromkeys(x.row for x in lines if x.row == "base" or x.row.startswith("(A)"))
+    scores = {row: mean_of(lines, row, "bleu") or 0.0 for row in rows}
+    gaps = differences(known.table_3, ONE_HEAD, "bleu")
+    if not gaps or len(scores) < 5:
+        return [Finding(claim, place, NOT_RUN, "rows (A) of table 3 are missing")]
+    best, gap = max(scores, key=lambda row: scores[row]), statistics.fmean(gaps)
+    certain = is_certain(known.table_3, known.table_3, ONE_HEAD, "bleu")
+    # Below the base row is below the best; above it is the best only if none is higher.
+    which = OPEN if not certain or (gap > 0 and best != ONE_HEAD) else verdict(gap, -1, certain)
+    others = ", ".join(f"{row} {score:.1f}" for row, score in scores.items())
+    because = f"{gap:+.1f} BLEU against the base row ({others}; the paper: -0.9)"
+    return [Finding(claim, place, which, because)]
+
+
+def smoothing(known: Known) -> list[Finding]:
+    """Table 3, (D): compared with none, smoothing hurts perplexity and helps BLEU."""
+    place, findings = "section 5.4, table 3 (D)", []
+    for claim, metric, printed in (
+        ("Label smoothing hurts perplexity", "perplexity", "4.67 and 4.92"),
+        ("Label smoothing helps BLEU", "bleu", "25.3 and 25.8"),
+    ):
+        gaps = differences(known.table_3, NO_SMOOTHING, metric)
+        if not gaps:
+            findings.append(Finding(claim, place, NOT_RUN, f"{NO_SMOOTHING} of table 3 is missing"))
+            continue
+        certain = is_certain(known.table_3, known.table_3, NO_SMOOTHING, metric)
+        without, with_it = (
+            mean_of(known.table_3.lines, row, metric) for row in (NO_SMOOTHING, known.table_3.base)
+        )
+        because = f"{without:.2f} without it, {with_it:.2f} with 0.1 (the paper: {printed})"
+        which = verdict(statistics.fmean(gaps), -1, certain)
+        findings.append(Finding(claim, place, which, because))
+    return findings
+
+
+def averaging(known: Known) -> list[Finding]:
+    """The same runs with and without averaging: table 2's first row and table 3's base row."""
+    claim, place = "Averaging the last checkpoints helps", "section 6.1"
+    lines = [line for line in known.table_3.lines if line.row == "base"]
+    noise = [line.bleu for line in lines]
+    lines += [one._replace(row="mean") for one in known.table_2.lines if one.row == "Transformer"]
+    gaps = differences(known.table_3._replace(lines=lines), "mean", "bleu")
+    if not gaps:
+        return [Finding(claim, place, NOT_RUN, "table 2 at the small scale is missing")]
+    which = verdict(statistics.fmean(gaps), 1, exceeds_seeds(gaps, noise))
+    because = (
+        f"of table 3's base row the mean of the last 5 checkpoints has {_listed(gaps)} BLEU "
+        "against the last one"
+    )
+    return [Finding(claim, place, which, because)]
+
+
+def _listed(gaps: Sequence[float]) -> str:
+    return ", ".join(f"{gap:+.2f}" for gap in gaps)
+
+
+def warm_up(known: Known) -> list[Finding]:
+    """A constant learning rate, with and without 200 steps of warm-up."""
+    found = {
+        (norm, how): mean_of(known.lines, f"{norm}-norm, {how}", "perplexity")
+        for norm in ("post", "pre")
+        for how in ("warm-up", "no warm-up")
+    }
+    findings = []
+    for norm, claim, should_fail in (
+        ("post", "Without warm-up, training of a post-norm model fails", True),
+        ("pre", "Without warm-up, training of a pre-norm model goes well", False),
+    ):
+        with_it, without = found[norm, "warm-up"], found[norm, "no warm-up"]
+        trained = [found[other, "warm-up"] for other in ("post", "pre")]
+        known_ones = [perplexity for perplexity in trained if perplexity is not None]
+        if with_it is None or without is None:
+            findings.append(Finding(claim, "section 5.3", NOT_RUN, "its runs are missing"))
+            continue
+        failed = without > FAILED * with_it
+        went_well = with_it < FAILED * min(known_ones)  # else there is nothing to compare with
+        which = OPEN if not went_well else HOLDS if failed == should_fail else FAILS
+        because = (
+            f"perplexity {without:.2f} without, {with_it:.2f} with 200 steps of warm-up (6 layers, "
+            f"a constant rate of 1e-3, one seed); failing is more than {FAILED} times as much"
+        )
+        findings.append(Finding(claim, "section 5.3", which, because))
+    return findings
