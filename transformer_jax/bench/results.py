@@ -121,7 +121,7 @@ def collect(job: Job) -> tuple[Line, dict[str, Any]]:
     config, metrics, scores = job.config(), read_metrics(job.folder), read_scores(job)
     valid = [m for m in metrics if m["kind"] == "valid" and m["step"] == config.train.steps]
     if not valid:
-        raise RunError(f"{job.label}: no validation at step {config.train.steps}.")
+        raise RunError(f"{job.folder} has no validation at step {config.train.steps}.")
     parameters, flops = counts(config)
     line = Line(
         row=job.row,
@@ -180,7 +180,7 @@ def read_scores(job: Job) -> dict[str, Any]:
     """What `evaluate` found. Raises RunError: it has not run."""
     path = evaluation_file(job)
     if path is None:
-        raise RunError(f"{job.label}: {job.folder} holds no evaluation of {job.scale.split}.")
+        raise RunError(f"{job.folder} holds no evaluation of {job.scale.split}.")
     scores: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return scores
 
