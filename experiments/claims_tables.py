@@ -21,7 +21,7 @@ from transformer_jax.reporting.page import Table
 ONE_HEAD, NO_SMOOTHING = "(A) 1 head, d_k 512", "(D) smoothing 0.0"
 NOT_SCALED = {"base": "8 heads, not scaled", ONE_HEAD: "1 head, not scaled"}
 HEADS = {"base": "8 heads of d_k 16", ONE_HEAD: "1 head of d_k 128"}
-AS_EQUAL = 0.1  # minutes of training that differ by less count as equal
+AS_EQUAL = 0.1  # times whose ratio is within so much of 1
 FAILED = 1.5  # times the perplexity: training went wrong
 
 

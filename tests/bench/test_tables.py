@@ -92,7 +92,11 @@ def test_a_scale_chooses_its_rows_and_shows_those_that_the_paper_alone_has():
 
 def test_what_is_not_a_number_shows_as_nothing():
     experiment = EXPERIMENT._replace(metrics=("paper_bleu",))
-    assert make_table(experiment, "small", LINES, {})[1][0][2] == ""
+    assert make_table(experiment, "small", LINES, {})[0] == ["row", "seeds"]
+    lines = [LINES[0]._replace(paper_bleu=23.0), *LINES[3:]]
+    head, rows = make_table(experiment, "small", lines, {})
+    assert head == ["row", "seeds", "paper BLEU"]
+    assert rows == [["base", "1", "23.00"], ["wide", "2", ""], ["deep", "not run", ""]]
 
 
 def test_the_paired_bootstrap_tells_a_real_difference_from_none():

@@ -18,6 +18,7 @@ from transformer_jax.bench.tables import (
     METRICS,
     Counted,
     PValues,
+    is_printed,
     make_table,
     of_row,
     paired_p_value,
@@ -168,7 +169,8 @@ def _notes(experiment: Experiment, scale: str, lines: Sequence[Line], command: s
         )
     if signatures:
         notes.append(f"BLEU: {', '.join(signatures)}.")
-    if experiment.source:
+    shown = experiment.shown(scale)
+    if any(is_printed(experiment, shown, name) for name in experiment.metrics):
         notes.append(f"The paper's figures: {experiment.source}")
     return "\n\n".join(note for note in notes if note)
 

@@ -127,7 +127,7 @@ def make_table(
     p_values: PValues,
     counted: Counted = MappingProxyType({}),
 ) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of text: every row shown at this scale, those not run too.
+    """Head and rows of text: every row shown at this scale, and every metric known of one.
 
     Args:
       experiment: the table.
@@ -138,20 +138,26 @@ def make_table(
     """
     shown, compared = experiment.shown(scale), experiment.scales[scale].compared
     base = shown[0]
+
+    def is_known(name: str) -> bool:
+        planned = any(name in counted.get(row, {}) for row in shown)
+        return planned or is_printed(experiment, shown, name) or _is_found(lines, shown, name)
+
+    metrics = [name for name in experiment.metrics if is_known(name)]
     head = ["row", "seeds"]
-    for name in experiment.metrics:
+    for name in metrics:
         head.append(METRICS[name].label)
         if name in COMPARED and compared:
             head.append("− base")
-        if _is_printed(experiment, shown, name):
+        if is_printed(experiment, shown, name):
             head.append(f"the paper's {METRICS[name].label.removeprefix('paper ')}")
-    with_p = "bleu" in experiment.metrics and compared
+    with_p = "bleu" in metrics and compared
     head += ["p (median of seeds)"] if with_p else []
     rows = []
     for row in shown:
         seeds = sum(line.row == row for line in lines)
         cells = [row, str(seeds or ("not run" if row in experiment.rows else "the paper's"))]
-        for name in experiment.metrics:
+        for name in metrics:
             own = _cells(experiment, shown, lines, row, base if compared else None, name)
             if not own[0] and name in counted.get(row, {}):
                 own[0] = f"{counted[row][name]:{METRICS[name].text}}"
@@ -163,7 +169,12 @@ def make_table(
     return head, rows
 
 
-def _is_printed(experiment: Experiment, shown: Sequence[str], name: str) -> bool:
+def _is_found(lines: Sequence[Line], shown: Sequence[str], name: str) -> bool:
+    return any(of_row(lines, row, name) for row in shown)
+
+
+def is_printed(experiment: Experiment, shown: Sequence[str], name: str) -> bool:
+    """Whether the paper has this metric of any of these rows."""
     return any(name in experiment.paper.get(row, {}) for row in shown)
 
 
@@ -180,7 +191,7 @@ def _cells(
     if name in COMPARED and base is not None:
         gap = difference(lines, row, base, name) if row != base else None
         cells.append(text_of(gap, f"+{form}"))
-    if _is_printed(experiment, shown, name):
+    if is_printed(experiment, shown, name):
         figures: Mapping[str, float] = experiment.paper.get(row, {})
         cells.append(f"{figures[name]:{METRICS[name].printed}}" if name in figures else "")
     return cells
