@@ -31,6 +31,7 @@ OFFSETS, PLACES = (1, 2, 10, 100), 1_000  # of positional encodings
 LAST_LENGTHS = (12, 16, 20, 512)  # subwords of a source, end sign included, of the longest in a bin
 SHUFFLED = 200  # sentences
 ALIGNED = 500  # sentence pairs
+COUNTED, VALIDATED = 20_000, 500  # sentence pairs
 
 
 class Probe(NamedTuple):
@@ -261,10 +262,27 @@ def alignment(job: Job) -> Evidence:
     }
 
 
+def frequencies(job: Job) -> Evidence:
+    """Perplexity of the validation split for who knows how frequent subwords are, and no more."""
+    from transformer_jax.decoding.translate import load_model
+    from transformer_jax.text.grammar import generate
+
+    vocabulary = load_model(str(job.folder)).vocabulary
+    counts_of = {}
+    for split, pairs in (("train", COUNTED), ("valid", VALIDATED)):
+        sentences = vocabulary.encode_lines([pair.tgt for pair in generate(split, pairs)])
+        counts = np.bincount(np.concatenate(sentences), minlength=vocabulary.size)
+        counts_of[split] = np.append(counts, len(sentences))  # the end signs
+    p = (counts_of["train"] + 1) / (counts_of["train"] + 1).sum()
+    seen = counts_of["valid"] / counts_of["valid"].sum()
+    return {"perplexity": float(np.exp(-(seen * np.log(p)).sum()))}
+
+
 PROBES: Mapping[str, Probe] = {
     "scaling at the start": Probe((), scaling_at_the_start),
     "shifts of positions": Probe((), shifts_of_positions),
     "lengths": Probe((REFERENCE, SHORT_SINUSOIDAL, SHORT_LEARNED), bleu_by_length),
     "word order": Probe((REFERENCE, NO_POSITIONS), word_order),
     "alignment": Probe((REFERENCE,), alignment),
+    "frequencies": Probe((REFERENCE,), frequencies),
 }

@@ -18,6 +18,7 @@ from experiments.claims_evidence import (
     _entropy,
     _ideal,
     bleu_by_length,
+    frequencies,
     gather,
     shift_matrix,
     shifts_of_positions,
@@ -165,17 +166,18 @@ def test_averaging_is_judged_seed_by_seed(tmp_path):
 
 
 def test_warm_up_is_judged_by_perplexity(tmp_path):
-    values = {"post-norm, warm-up": 5.0, "post-norm, no warm-up": 90.0}
+    values = {"post-norm, warm-up": 50.0, "post-norm, no warm-up": 440.0}
     values |= {"pre-norm, warm-up": 4.0, "pre-norm, no warm-up": 4.1}
+    evidence = {"frequencies": {"perplexity": 450.0}}
 
     def judged(**changes):
         lines = [line(row, 0, 1.0, value) for row, value in {**values, **changes}.items()]
-        return [one.verdict for one in claims_tables.warm_up(known_with(tmp_path, lines=lines))]
+        known = known_with(tmp_path, lines=lines, evidence=evidence)
+        return [one.verdict for one in claims_tables.warm_up(known)]
 
     assert judged() == [HOLDS, HOLDS]
-    assert judged(**{"post-norm, no warm-up": 5.1, "pre-norm, no warm-up": 90.0}) == [FAILS, FAILS]
-    # Where warm-up does not help either, nothing is learnt of it.
-    assert judged(**{"post-norm, warm-up": 80.0}) == [OPEN, HOLDS]
+    assert judged(**{"post-norm, no warm-up": 51.0, "pre-norm, no warm-up": 430.0}) == [FAILS] * 2
+    assert judged(**{"post-norm, warm-up": 430.0}) == [OPEN, HOLDS]
     assert [one.verdict for one in claims_tables.warm_up(known_with(tmp_path))] == [NOT_RUN] * 2
 
 
@@ -287,6 +289,7 @@ def test_without_positions_a_shuffled_source_is_the_same_source(tmp_path):
     flat = {f"{a}.{b}": value for a, inner in sections.items() for b, value in inner.items()}
     job = Job("claims", "none", 0, Scale(write_empty(tmp_path)), flat, folder)
     assert word_order(job)["none"]["same"] == 1.0
+    assert 50 < frequencies(job)["perplexity"] < 400
     lengths = bleu_by_length(job)
     assert sum(lengths["sentences"]) == 12 and len(lengths["none"]) == 5
 
