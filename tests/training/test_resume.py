@@ -89,14 +89,17 @@ def test_a_stopped_run_goes_on_to_more_steps_whatever_free_keys_say(tmp_path):
 
 # Every identity key, with a value that the tiny run does not have.
 OTHER = {
+    "model.kind": "recurrent",
     "model.num_layers": 2,
     "model.d_model": 18,
     "model.num_heads": 4,
     "model.d_k": 4,
     "model.d_v": 4,
     "model.d_ff": 33,
+    "model.d_hidden": 9,
     "model.dropout": 0.2,
     "model.norm": "post",
+    "model.scale_attention": False,
     "model.positions": "none",
     "model.max_positions": 100,
     "model.tie_embeddings": False,
