@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.bench.results import Line
-from transformer_jax.bench.tables import PValues, difference, of_row
+from transformer_jax.bench.tables import METRICS, PValues, differences, of_row
 from transformer_jax.reporting.page import Part
 
 HOLDS, FAILS, OPEN, NOT_RUN = "holds", "does not hold", "not decided", "not run"
@@ -19,6 +19,14 @@ class Recorded(NamedTuple):
     lines: Sequence[Line]
     p_values: PValues  # of BLEU against the base row's, seed by seed
     base: str
+
+    def differences(self, row: str, metric: str) -> list[float]:
+        """Of a row from the base row, a value for each seed that both have."""
+        return differences(self.lines, row, self.base, metric)
+
+    def of_base(self, metric: str) -> list[float]:
+        """Of the base row, a value for each seed."""
+        return [METRICS[metric].of(line) for line in self.lines if line.row == self.base]
 
 
 class Known(NamedTuple):
@@ -78,21 +86,11 @@ def is_certain(recorded: Recorded, noise_of: Recorded, row: str, metric: str) ->
       row: its name.
       metric: "bleu" or "perplexity".
     """
-    gaps = differences(recorded, row, metric)
-    base = [line for line in noise_of.lines if line.row == noise_of.base]
-    noise = [line.bleu if metric == "bleu" else line.perplexity for line in base]
-    if not gaps or not exceeds_seeds(gaps, noise):
+    gaps = recorded.differences(row, metric)
+    if not gaps or not exceeds_seeds(gaps, noise_of.of_base(metric)):
         return False
     p = [p for (name, _), p in recorded.p_values.items() if name == row]
     return metric != "bleu" or (bool(p) and statistics.median(p) < P_LARGEST)
-
-
-def differences(recorded: Recorded, row: str, metric: str) -> list[float]:
-    """Of a row from its table's base row, a value for each seed that both have."""
-    seeds = sorted({line.seed for line in recorded.lines if line.row == row})
-    of_seed = {seed: [line for line in recorded.lines if line.seed == seed] for seed in seeds}
-    each = [difference(lines, row, recorded.base, metric) for lines in of_seed.values()]
-    return [gap.mean for gap in each if gap]
 
 
 def mean_of(lines: Sequence[Line], row: str, metric: str) -> float | None:

@@ -10,7 +10,6 @@ from experiments.claims_judging import (
     OPEN,
     Finding,
     Known,
-    differences,
     exceeds_seeds,
     is_certain,
     mean_of,
@@ -30,7 +29,7 @@ def headline(known: Known) -> list[Finding]:
     claim = "At equal training {}, the Transformer translates better than a recurrent model"
     lines, findings = known.table_2.lines, []
     for cost, row in (("FLOPs", "recurrent, equal FLOPs"), ("time", "recurrent, equal time")):
-        gaps, place = differences(known.table_2, row, "bleu"), "table 2"
+        gaps, place = known.table_2.differences(row, "bleu"), "table 2"
         if not gaps:
             findings.append(Finding(claim.format(cost), place, NOT_RUN, "its rows are missing"))
             continue
@@ -58,13 +57,13 @@ def scaling_in_training(known: Known) -> list[Finding]:
     rows = []
     for scaled, plain in NOT_SCALED.items():
         pair = known.table_3._replace(lines=lines, base=scaled)
-        gaps[scaled] = differences(pair, plain, "bleu")
+        gaps[scaled] = pair.differences(plain, "bleu")
         cells = [(metric, row) for metric in ("bleu", "perplexity") for row in (scaled, plain)]
         values = [mean_of(lines, row, metric) for metric, row in cells]
         rows.append([HEADS[scaled], *("" if value is None else f"{value:.2f}" for value in values)])
     if not all(gaps.values()):
         return [Finding(claim, place, NOT_RUN, "rows are missing") for claim in claims]
-    noise = [line.bleu for line in known.table_3.lines if line.row == "base"]
+    noise = known.table_3.of_base("bleu")
     few, many = gaps["base"], gaps[ONE_HEAD]
     means = statistics.fmean(few), statistics.fmean(many)
     because = (
@@ -94,7 +93,7 @@ def one_head(known: Known) -> list[Finding]:
     lines = known.table_3.lines
     rows = dict.fromkeys(x.row for x in lines if x.row == "base" or x.row.startswith("(A)"))
     scores = {row: mean_of(lines, row, "bleu") or 0.0 for row in rows}
-    gaps = differences(known.table_3, ONE_HEAD, "bleu")
+    gaps = known.table_3.differences(ONE_HEAD, "bleu")
     if not gaps or len(scores) < 5:
         return [Finding(claim, place, NOT_RUN, "rows (A) of table 3 are missing")]
     best, gap = max(scores, key=lambda row: scores[row]), statistics.fmean(gaps)
@@ -113,7 +112,7 @@ def smoothing(known: Known) -> list[Finding]:
         ("Label smoothing hurts perplexity", "perplexity", "4.67 and 4.92"),
         ("Label smoothing helps BLEU", "bleu", "25.3 and 25.8"),
     ):
-        gaps = differences(known.table_3, NO_SMOOTHING, metric)
+        gaps = known.table_3.differences(NO_SMOOTHING, metric)
         if not gaps:
             findings.append(Finding(claim, place, NOT_RUN, f"{NO_SMOOTHING} of table 3 is missing"))
             continue
@@ -131,9 +130,9 @@ def averaging(known: Known) -> list[Finding]:
     """The same runs with and without averaging: table 2's first row and table 3's base row."""
     claim, place = "Averaging the last checkpoints helps", "section 6.1"
     lines = [line for line in known.table_3.lines if line.row == "base"]
-    noise = [line.bleu for line in lines]
+    noise = known.table_3.of_base("bleu")
     lines += [one._replace(row="mean") for one in known.table_2.lines if one.row == "Transformer"]
-    gaps = differences(known.table_3._replace(lines=lines), "mean", "bleu")
+    gaps = known.table_3._replace(lines=lines).differences("mean", "bleu")
     if not gaps:
         return [Finding(claim, place, NOT_RUN, "table 2 at the small scale is missing")]
     which = verdict(statistics.fmean(gaps), 1, exceeds_seeds(gaps, noise))

@@ -107,7 +107,8 @@ def run(experiment: Experiment) -> None:
 
 def _counted(jobs: Sequence[Job]) -> Counted:
     """What is known of a row without running it."""
-    each = {job.row: counts(job.config()) for job in jobs}
+    one_seed = {job.row: job for job in jobs}
+    each = {row: counts(job.config()) for row, job in one_seed.items()}
     return {
         row: {"parameters": parameters / 1e6, "training_flops": flops}
         for row, (parameters, flops) in each.items()

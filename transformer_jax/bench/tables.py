@@ -60,17 +60,22 @@ def of_row(lines: Sequence[Line], row: str, metric: str) -> Summary | None:
     return summarise(known) if known else None
 
 
-def difference(lines: Sequence[Line], row: str, base: str, metric: str) -> Summary | None:
-    """Of the row from the base row, seed by seed: seeds share batches and so noise."""
+def differences(lines: Sequence[Line], row: str, base: str, metric: str) -> list[float]:
+    """Of the row from the base row, a value for each seed that both have."""
     of = METRICS[metric].of
     values = {(line.row, line.seed): of(line) for line in lines}
-    pairs = [
+    gaps = [
         value - values[base, seed]
-        for (name, seed), value in values.items()
+        for (name, seed), value in sorted(values.items())
         if name == row and (base, seed) in values
     ]
-    known = [gap for gap in pairs if not math.isnan(gap)]
-    return summarise(known) if known else None
+    return [gap for gap in gaps if not math.isnan(gap)]
+
+
+def difference(lines: Sequence[Line], row: str, base: str, metric: str) -> Summary | None:
+    """Of the row from the base row, seed by seed: seeds share batches and so noise."""
+    gaps = differences(lines, row, base, metric)
+    return summarise(gaps) if gaps else None
 
 
 def paired_p_value(

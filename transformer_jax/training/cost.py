@@ -36,7 +36,7 @@ def parameter_count(model: ModelConfig, vocabulary_size: int) -> int:
     d, f = model.d_model, model.d_ff
     embeddings = vocabulary_size * d * (1 if model.tie_embeddings else 3)
     if model.kind == "recurrent":
-        return embeddings + sum(_recurrent_parameters(d, hidden_size(model)))
+        return embeddings + _recurrent_parameters(d, hidden_size(model))
     attention, feed_forward, norm = attention_parameters(model), 2 * d * f + f + d, 2 * d
     encoder_layer = attention + feed_forward + 2 * norm
     decoder_layer = 2 * attention + feed_forward + 3 * norm
@@ -46,12 +46,12 @@ def parameter_count(model: ModelConfig, vocabulary_size: int) -> int:
     return layers + embeddings + positions + final_norms
 
 
-def _recurrent_parameters(d: int, h: int) -> tuple[int, int]:
-    """(of the encoder, of the decoder) of the recurrent model: d_model d, d_hidden h."""
+def _recurrent_parameters(d: int, h: int) -> int:
+    """Of the recurrent model without its embeddings: d_model d, d_hidden h."""
     unit = 3 * (d * h + h * h + h)
     attention, context, start = h * h + 2 * h * h + h, 2 * h * 3 * h, h * h
     readout = (3 * h + d) * 2 * d + 2 * d
-    return 2 * unit, unit + attention + context + start + readout
+    return 3 * unit + attention + context + start + readout
 
 
 def _recurrent_products(model: ModelConfig, src_length: int, tgt_length: int) -> int:
