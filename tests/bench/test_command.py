@@ -7,7 +7,7 @@ import pytest
 
 from tests import runs
 from transformer_jax.bench import command
-from transformer_jax.bench.experiment import Experiment, Scale
+from transformer_jax.bench.experiment import Experiment, Scale, make_jobs
 from transformer_jax.bench.launch import run_commands, run_with_submitit, shares
 from transformer_jax.bench.live import LiveTable, progress_of
 from transformer_jax.bench.results import read_results
@@ -95,6 +95,18 @@ def test_flags_that_cannot_be_are_one_line(call):
     ]:
         with pytest.raises(ConfigError, match=says):
             call(*flags)
+
+
+def test_each_row_may_have_seeds_of_its_own():
+    scale = EXPERIMENT.scales["small"]._replace(seeds={"base": (0,), "4 heads": (0, 1), "bad": ()})
+    one = EXPERIMENT._replace(scales={"small": scale})
+
+    def made(**which):
+        return [(job.seed, job.row) for job in make_jobs(one, "small", Path("runs"), **which)]
+
+    assert made() == [(0, "base"), (0, "4 heads"), (1, "4 heads")]
+    assert made(rows=("4 heads",)) == [(0, "4 heads"), (1, "4 heads")]
+    assert made(rows=("base", "bad"), seeds=(2,)) == [(2, "base"), (2, "bad")]
 
 
 def test_devices_are_shared_out(monkeypatch):

@@ -29,11 +29,19 @@ from experiments.claims_judging import (
     HOLDS,
     NOT_RUN,
     OPEN,
+    Finding,
     Known,
     Recorded,
     exceeds_seeds,
 )
-from experiments.claims_tables import ONE_HEAD
+from experiments.claims_tables import (
+    LARGE_KEYS,
+    NOT_SCALED,
+    ONE_HEAD,
+    SMALL_KEYS,
+    UNSMOOTHED,
+    compared_on_grammar,
+)
 from tests.bench.test_tables import line
 from tests.runs import command, train
 from transformer_jax.bench.experiment import Job, Scale, make_jobs
@@ -75,7 +83,8 @@ def test_entropy_of_the_softmax_falls_with_d_k_unless_scores_are_scaled():
 
 
 def test_rows_are_what_they_are_compared_with_but_for_one_key(in_checkout):
-    jobs = {job.row: job.config() for job in make_jobs(claims.EXPERIMENT, "small", Path("runs"))}
+    own = make_jobs(claims.EXPERIMENT, "small", Path("runs"), seeds=(0,))
+    jobs = {job.row: job.config() for job in own}
     table_3 = make_jobs(table3_ablations.EXPERIMENT, "small", Path("runs"))
     known = {job.row: job.config() for job in table_3 if job.seed == 0}
 
@@ -87,12 +96,23 @@ def test_rows_are_what_they_are_compared_with_but_for_one_key(in_checkout):
         ("1 head, not scaled", ONE_HEAD),
     ):
         assert differing(jobs[plain], known[scaled]) == {"model.scale_attention"}
+    for keys in (LARGE_KEYS, SMALL_KEYS):
+        assert differing(jobs[keys], jobs[keys + NOT_SCALED]) == {"model.scale_attention"}
+    large, small = (transformer_sizes(jobs[keys].model) for keys in (LARGE_KEYS, SMALL_KEYS))
+    assert (large, small) == ((1, 128, 128), (1, 8, 128))
+    assert differing(jobs[REFERENCE], jobs[LARGE_KEYS]) == {"model.num_heads"}
+    assert differing(jobs[REFERENCE], jobs[UNSMOOTHED]) == {"train.label_smoothing"}
+    assert jobs[REFERENCE].train.label_smoothing == 0.1
     assert differing(jobs[REFERENCE], jobs[NO_POSITIONS]) == {"model.positions"}
     assert differing(jobs[SHORT_SINUSOIDAL], jobs[SHORT_LEARNED]) == {"model.positions"}
     assert differing(jobs[REFERENCE], jobs[SHORT_SINUSOIDAL]) == {"data.max_length"}
     for norm in ("post", "pre"):
         with_it, without = (jobs[f"{norm}-norm, {how}"] for how in ("warm-up", "no warm-up"))
         assert differing(with_it, without) == {"train.warmup_steps"}
+
+
+def transformer_sizes(model):
+    return model.num_heads, model.d_k or model.d_model // model.num_heads, model.d_v or 128
 
 
 def known_with(folder, table_3=(), p_values=None, lines=(), evidence=None, table_2=(), p_2=None):
@@ -192,6 +212,45 @@ def test_scaling_in_training_compares_both_sizes_of_heads(tmp_path):
         lines = [line("8 heads, not scaled", 0, few), line("1 head, not scaled", 0, many)]
         found = claims_tables.scaling_in_training(known_with(tmp_path, table_3, lines=lines))
         assert [finding.verdict for finding in found] == wanted
+
+
+@pytest.mark.parametrize("before", [HOLDS, FAILS, OPEN])
+@pytest.mark.parametrize(
+    ("values", "decided"),
+    [
+        ((82.0, 83.1, 84.0), HOLDS),
+        ((86.0, 87.1, 88.0), FAILS),
+        ((80.0, 85.0, 89.0), OPEN),
+    ],
+    ids=["lower", "higher", "by chance"],
+)
+def test_the_built_in_corpus_decides_what_multi30k_leaves_open(values, decided, before):
+    lines = [line(REFERENCE, seed, 84.0 + seed) for seed in range(3)]
+    lines += [line(LARGE_KEYS, seed, bleu) for seed, bleu in enumerate(values)]
+    finding = compared_on_grammar(Finding("a", "b", before, "this"), lines, LARGE_KEYS, "bleu")
+    assert finding.verdict == (decided if before == OPEN else before)
+    assert finding.because.startswith("this; on the built-in corpus BLEU ")
+    assert ("which decides" in finding.because) == (before == OPEN and decided != OPEN)
+    one_seed = [one for one in lines if one.seed == 0]
+    found = compared_on_grammar(Finding("a", "b", OPEN, "this"), one_seed, LARGE_KEYS, "bleu")
+    assert found.verdict == OPEN
+    missing = compared_on_grammar(Finding("a", "b", OPEN, "this"), lines[:3], LARGE_KEYS, "bleu")
+    assert (missing.verdict, missing.because) == (OPEN, "this")
+
+
+def test_scaling_may_help_more_for_large_keys_on_the_built_in_corpus(tmp_path):
+    table_3 = [*BASES, line(ONE_HEAD, 0, 17.0)]
+    lines = [line("8 heads, not scaled", 0, 15.0), line("1 head, not scaled", 0, 12.0)]
+    rows = (SMALL_KEYS, 80.0), (SMALL_KEYS + NOT_SCALED, 79.0), (LARGE_KEYS, 82.0)
+    for plain, wanted in ((70.0, HOLDS), (81.5, FAILS), (81.0, OPEN)):
+        here = [*rows, (LARGE_KEYS + NOT_SCALED, plain)]
+        many = [
+            line(row, seed, bleu + seed % 2 / 10 * i)
+            for i, (row, bleu) in enumerate(here)
+            for seed in range(3)
+        ]
+        known = known_with(tmp_path, table_3, lines=[*lines, *many])
+        assert claims_tables.scaling_in_training(known)[1].verdict == wanted
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.reporting.page import Part
 
 Overrides = Mapping[str, Any]  # dotted config keys and their values
+Seeds = tuple[int, ...]
 NONE: Overrides = MappingProxyType({})
 
 
@@ -20,13 +21,17 @@ class Scale(NamedTuple):
 
     config: str | Mapping[str, str]  # "FILE.py" or "FILE.py:ARGUMENT"; or one for each row
     overrides: Overrides = NONE  # of every row, before the row's own
-    seeds: tuple[int, ...] = (0,)
+    seeds: Seeds | Mapping[str, Seeds] = (0,)  # of every row, or those of each
     split: str = "test"  # what is translated and scored
     # Last checkpoints averaged before that, or as many for each row; 0: the last one as it is.
     average: int | Mapping[str, int] = 0
     row: Callable[[Overrides], Overrides] = dict  # a row's overrides at this scale
     rows: tuple[str, ...] = ()  # those shown, of the paper's alone too; none: the experiment's
     compared: bool = True  # whether rows are compared with the first
+
+    def seeds_of(self, row: str) -> Seeds:
+        """Those that a row is run with."""
+        return self.seeds if isinstance(self.seeds, tuple) else self.seeds[row]
 
 
 class Experiment(NamedTuple):
@@ -110,7 +115,7 @@ def make_jobs(
     scale: str,
     runs: Path,
     rows: tuple[str, ...] = (),
-    seeds: tuple[int, ...] = (),
+    seeds: Seeds = (),
     overrides: Overrides = NONE,
 ) -> list[Job]:
     """The runs asked for, seeds one after the other, so that a whole table is there soonest.
@@ -137,11 +142,12 @@ def make_jobs(
     if len({slug(row) for row in experiment.rows}) < len(experiment.rows):
         raise ConfigError(f"{experiment.name}: two rows have the same name for files.")
     chosen = experiment.scales[scale]
+    seeds_of = {row: seeds or chosen.seeds_of(row) for row in rows or every}
     jobs = []
-    for seed in seeds or chosen.seeds:
-        for row in rows or every:
-            own = chosen.row(experiment.rows[row])
-            whole = {**chosen.overrides, **own, **overrides, "seed": seed}
+    for seed in dict.fromkeys(seed for own in seeds_of.values() for seed in own):
+        for row in [row for row, own in seeds_of.items() if seed in own]:
+            changes = {**chosen.overrides, **chosen.row(experiment.rows[row]), **overrides}
             folder = runs / slug(row) / f"seed-{seed}"
+            whole = {**changes, "seed": seed}
             jobs.append(Job(experiment.name, row, seed, chosen, whole, folder))
     return jobs
