@@ -21,7 +21,13 @@ from transformer_jax.bench.launch import (
     run_with_submitit,
 )
 from transformer_jax.bench.live import LiveTable
-from transformer_jax.bench.report import Output, update_significance, write_record, write_report
+from transformer_jax.bench.report import (
+    Output,
+    forget_significance,
+    update_significance,
+    write_record,
+    write_report,
+)
 from transformer_jax.bench.results import (
     Line,
     collect,
@@ -90,7 +96,8 @@ def run(experiment: Experiment) -> None:
         for job in missing:
             print(f"# {job.label}", *command_lines(job), sep="\n")
     else:
-        failed = [] if values["report"] else _run_missing(missing, output, values)
+        base = experiment.shown(scale)[0]
+        failed = [] if values["report"] else _run_missing(missing, base, output, values)
         lines = read_results(output.results)
         table = make_jobs(experiment, scale, runs, (), *others)
         if experiment.scales[scale].compared:
@@ -128,7 +135,9 @@ def _numbers(text: str | None) -> tuple[int, ...]:
         raise ConfigError(f"--seeds={text}: expected numbers, such as 0,1,2.") from None
 
 
-def _run_missing(missing: Sequence[Job], output: Output, values: dict[str, Any]) -> list[str]:
+def _run_missing(
+    missing: Sequence[Job], base: str, output: Output, values: dict[str, Any]
+) -> list[str]:
     """Runs jobs, a line of results each as it ends; returns why those failed that did."""
     failed: list[str] = []
     with LiveTable(missing) as table:
@@ -136,7 +145,7 @@ def _run_missing(missing: Sequence[Job], output: Output, values: dict[str, Any])
         def done(job: Job, reason: str) -> None:
             try:
                 if not reason:
-                    _keep(job, output)
+                    _keep(job, base, output)
             except UserError as error:
                 reason = str(error)
             table.ended(job, reason)
@@ -165,8 +174,9 @@ def _settings(text: str | None) -> dict[str, str | int]:
     return {key: int(value) if value.isdigit() else value for key, _, value in pairs}
 
 
-def _keep(job: Job, output: Output) -> None:
+def _keep(job: Job, base: str, output: Output) -> None:
     line, record = collect(job)
+    forget_significance(output, base, job.row, job.seed)
     write_record(output, record)
     lines = read_results(output.results)  # another process may have added its own
     write_results(output.results, [*lines, line])

@@ -72,6 +72,10 @@ class Output(NamedTuple):
         """Curves and samples of a run."""
         return self.folder / "records" / f"{slug(row)}.seed-{seed}.json"
 
+    def translations(self, base: str, seed: int) -> Path:
+        """The base row's: those of other rows are tested against them, on any machine."""
+        return self.folder / "records" / f"{slug(base)}.seed-{seed}.txt"
+
 
 def write_record(output: Output, record: dict[str, Any]) -> None:
     """Keeps a run's curves and samples."""
@@ -92,16 +96,37 @@ def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Lin
     """
     known, base = read_p_values(output.significance), jobs[0].row if jobs else ""
     done = {(line.row, line.seed) for line in lines}
-    bases = {job.seed: job for job in jobs if job.row == base}
-    for job in jobs:
-        key, other = (job.row, job.seed), bases.get(job.seed)
-        if key in known or other is None or job.row == base or not {key, (base, job.seed)} <= done:
+    finished = [job for job in jobs if (job.row, job.seed) in done]
+    bases = {job.seed: _kept_translations(job, output) for job in finished if job.row == base}
+    for job in finished:
+        key, its = (job.row, job.seed), bases.get(job.seed)
+        if key in known or job.row == base or its is None:
             continue
-        its, ours = hypotheses(other), hypotheses(job)
-        if its is not None and ours is not None:
+        if (ours := hypotheses(job)) is not None:
             known[key] = paired_p_value(its, ours, references(job)[1])[1]
             write_p_values(output.significance, known)
     return known
+
+
+def _kept_translations(job: Job, output: Output) -> list[str] | None:
+    """A finished run's, kept with the results from when its folder was at hand."""
+    path = output.translations(job.row, job.seed)
+    if path.exists():
+        return path.read_text(encoding="utf-8").split("\n")[:-1]
+    if (found := hypotheses(job)) is not None:
+        write_atomically(path, "".join(f"{line}\n" for line in found).encode())
+    return found
+
+
+def forget_significance(output: Output, base: str, row: str, seed: int) -> None:
+    """Drops what was found of an earlier run; of the base row's, all that was tested against it."""
+    known = read_p_values(output.significance)
+    stale = {key for key in known if key[1] == seed and row in (base, key[0])}
+    if stale:
+        left = {key: p for key, p in known.items() if key not in stale}
+        write_p_values(output.significance, left)
+    if row == base:
+        output.translations(base, seed).unlink(missing_ok=True)
 
 
 def write_report(

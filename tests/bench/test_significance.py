@@ -1,0 +1,66 @@
+"""Rows are tested against the base row, wherever and whenever either was run."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.bench.test_tables import line
+from transformer_jax.bench import report
+from transformer_jax.bench.experiment import Experiment, Scale, make_jobs
+from transformer_jax.bench.report import Output, forget_significance, update_significance
+from transformer_jax.bench.tables import read_p_values, write_p_values
+
+EXPERIMENT = Experiment("three", {"base": {}, "a": {}, "b": {}}, {"small": Scale("none.py")})
+WANTED = [f"sentence number {n} of the test" for n in range(30)]
+SAID = {
+    "base": WANTED,
+    "a": [*WANTED[:10], *("another thing altogether" for _ in range(20))],
+    "b": [*WANTED[:29], "sentence number 0 of the test"],
+}
+
+
+@pytest.fixture
+def at_hand(monkeypatch):
+    """Rows whose runs' folders are there."""
+    rows = set(SAID)
+    monkeypatch.setattr(
+        report, "hypotheses", lambda job: SAID[job.row] if job.row in rows else None
+    )
+    monkeypatch.setattr(report, "references", lambda job: ([], WANTED))
+    return rows
+
+
+def test_the_base_row_s_translations_are_kept_for_rows_that_are_run_elsewhere(at_hand, tmp_path):
+    output, jobs = Output(tmp_path), make_jobs(EXPERIMENT, "small", Path("runs"))
+    lines = [line(row, 0, 1.0) for row in SAID]
+    assert update_significance(output, jobs, lines[:1]) == {}
+    at_hand -= {"base", "b"}
+    found = update_significance(output, jobs, lines)
+    assert found.keys() == {("a", 0)} and found["a", 0] < 0.01
+    at_hand |= {"b"}
+    found = update_significance(output, jobs, lines)
+    assert found["b", 0] > 0.1 and read_p_values(output.significance).keys() == found.keys()
+
+
+def test_a_row_whose_line_is_missing_is_not_tested(at_hand, tmp_path):
+    output, jobs = Output(tmp_path), make_jobs(EXPERIMENT, "small", Path("runs"))
+    assert update_significance(output, jobs, [line("a", 0, 1.0)]) == {}
+    assert update_significance(output, jobs, [line("base", 1, 1.0), line("a", 0, 1.0)]) == {}
+
+
+def test_a_run_made_anew_is_tested_anew(tmp_path):
+    output = Output(tmp_path)
+    kept = [output.translations("base", seed) for seed in (0, 1)]
+    known = {("a", 0): 0.5, ("b", 0): 0.5, ("a", 1): 0.5}
+
+    def left(row: str) -> set[tuple[str, int]]:
+        kept[0].parent.mkdir(exist_ok=True)
+        for path in kept:
+            path.touch()
+        write_p_values(output.significance, known)
+        forget_significance(output, "base", row, 0)
+        return set(read_p_values(output.significance))
+
+    assert left("a") == {("b", 0), ("a", 1)} and all(path.exists() for path in kept)
+    assert left("base") == {("a", 1)}
+    assert [path.exists() for path in kept] == [False, True]
