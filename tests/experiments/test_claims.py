@@ -35,9 +35,11 @@ from experiments.claims_judging import (
     exceeds_seeds,
 )
 from experiments.claims_tables import (
+    AVERAGED,
     LARGE_KEYS,
     NOT_SCALED,
     ONE_HEAD,
+    RSQRT,
     SMALL_KEYS,
     UNSMOOTHED,
     compared_on_grammar,
@@ -101,6 +103,11 @@ def test_rows_are_what_they_are_compared_with_but_for_one_key(in_checkout):
     large, small = (transformer_sizes(jobs[keys].model) for keys in (LARGE_KEYS, SMALL_KEYS))
     assert (large, small) == ((1, 128, 128), (1, 8, 128))
     assert differing(jobs[REFERENCE], jobs[LARGE_KEYS]) == {"model.num_heads"}
+    assert differing(jobs[RSQRT], jobs[REFERENCE]) == {"train.schedule", "train.decay_steps"}
+    free = {"train.checkpoint_every", "train.keep_last"}
+    assert differing(jobs[RSQRT], jobs[RSQRT + AVERAGED]) == free
+    averages = {job.row: job.average for job in own if job.average}
+    assert averages == {RSQRT + AVERAGED: 5}
     assert differing(jobs[REFERENCE], jobs[UNSMOOTHED]) == {"train.label_smoothing"}
     assert jobs[REFERENCE].train.label_smoothing == 0.1
     assert differing(jobs[REFERENCE], jobs[NO_POSITIONS]) == {"model.positions"}
@@ -183,6 +190,11 @@ def test_averaging_is_judged_seed_by_seed(tmp_path):
     assert finding.verdict == HOLDS and "+1.00, +1.10, +1.10 BLEU" in finding.because
     [finding] = claims_tables.averaging(known_with(tmp_path, BASES, table_2=means[:1]))
     assert finding.verdict == OPEN
+    for bleu, wanted in ((83.0, HOLDS), (79.0, FAILS), (80.1, OPEN)):
+        here = [line(RSQRT, seed, 80 + seed / 5) for seed in range(3)]
+        here += [line(RSQRT + AVERAGED, seed, bleu) for seed in range(3)]
+        known = known_with(tmp_path, BASES, table_2=means[:1], lines=here)
+        assert claims_tables.averaging(known)[0].verdict == wanted
 
 
 def test_warm_up_is_judged_by_perplexity(tmp_path):

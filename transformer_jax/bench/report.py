@@ -176,16 +176,13 @@ def _notes(experiment: Experiment, scale: str, lines: Sequence[Line], command: s
     when = f"{dates[0]} to {dates[-1]}" if dates else "not run"
     hours = sum(line.train_seconds for line in lines if not math.isnan(line.train_seconds)) / 3600
     signatures = sorted({line.signature for line in lines})
-    averages = chosen.average if isinstance(chosen.average, Mapping) else {"": chosen.average}
-    averaged = " or ".join(map(str, sorted(set(averages.values()) - {0})))
     configs = [chosen.config] if isinstance(chosen.config, str) else chosen.config.values()
     notes = [
         experiment.about.strip(),
         f"Command: `{command}`. Device: {', '.join(devices)}. Dates: {when}. Training of all runs: "
         f"{hours:.2f} hours. Base config: {', '.join(dict.fromkeys(configs))}; scored: the "
-        f"{chosen.split} split"
-        + (f", the last {averaged} checkpoints averaged." if averaged else ".")
-        + " Figures are mean ± sample standard deviation over seeds.",
+        f"{chosen.split} split{_averaged(chosen.average)}. Figures are mean ± sample standard "
+        "deviation over seeds.",
     ]
     if chosen.compared:
         notes.append(
@@ -198,6 +195,13 @@ def _notes(experiment: Experiment, scale: str, lines: Sequence[Line], command: s
     if any(is_printed(experiment, shown, name) for name in experiment.metrics):
         notes.append(f"The paper's figures: {experiment.source}")
     return "\n\n".join(note for note in notes if note)
+
+
+def _averaged(average: int | Mapping[str, int]) -> str:
+    numbers = average.values() if isinstance(average, Mapping) else [average]
+    counts = " or ".join(map(str, sorted(set(numbers) - {0})))
+    where = "" if all(numbers) else " where a row says so"
+    return f", the last {counts} checkpoints averaged{where}" if counts else ""
 
 
 def _lines_table(lines: Sequence[Line]) -> Table:
