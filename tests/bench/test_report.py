@@ -1,4 +1,4 @@
-"""Rows are tested against the base row, wherever and whenever either was run."""
+"""Rows are tested against the base row, wherever either was run; and what a report says."""
 
 from pathlib import Path
 
@@ -7,7 +7,12 @@ import pytest
 from tests.bench.test_tables import line
 from transformer_jax.bench import report
 from transformer_jax.bench.experiment import Experiment, Scale, make_jobs
-from transformer_jax.bench.report import Output, forget_significance, update_significance
+from transformer_jax.bench.report import (
+    Output,
+    _averaged,
+    forget_significance,
+    update_significance,
+)
 from transformer_jax.bench.tables import read_p_values, write_p_values
 
 EXPERIMENT = Experiment("three", {"base": {}, "a": {}, "b": {}}, {"small": Scale("none.py")})
@@ -64,3 +69,17 @@ def test_a_run_made_anew_is_tested_anew(tmp_path):
     assert left("a") == {("b", 0), ("a", 1)} and all(path.exists() for path in kept)
     assert left("base") == {("a", 1)}
     assert [path.exists() for path in kept] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("average", "says"),
+    [
+        (0, ""),
+        (5, ", the last 5 checkpoints averaged"),
+        ({"base": 5, "big": 20}, ", the last 5 or 20 checkpoints averaged"),
+        ({"plain": 0, "mean": 5}, ", the last 5 checkpoints averaged where a row says so"),
+        ({"plain": 0}, ""),
+    ],
+)
+def test_a_report_says_what_was_averaged(average, says):
+    assert _averaged(average) == says
