@@ -106,7 +106,11 @@ CLAIMS: list[Callable[[Known], list[Finding]]] = [
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts as one table, and what lies behind each."""
     evidence = gather(folder / "evidence.json", jobs)
-    tables = recorded("table2_bleu", "Transformer"), recorded("table3_ablations", "base")
+    tables = (
+        recorded("table2_bleu", "Transformer"),
+        recorded("table2_bleu", "Transformer", "longer"),
+        recorded("table3_ablations", "base"),
+    )
     known = Known(folder, read_results(folder / "results.csv"), evidence, *tables)
     found = [finding for claim in CLAIMS for finding in claim(known)]
     rows = [[one.claim, one.place, one.verdict, one.because] for one in found]
@@ -120,9 +124,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     return parts
 
 
-def recorded(name: str, base: str) -> Recorded:
-    """A table's finished runs at the small scale."""
-    output = Output(RECORDED / name / "small")
+def recorded(name: str, base: str, scale: str = "small") -> Recorded:
+    """A table's finished runs."""
+    output = Output(RECORDED / name / scale)
     return Recorded(read_results(output.results), read_p_values(output.significance), base)
 
 

@@ -36,6 +36,7 @@ class Known(NamedTuple):
     lines: Sequence[Line]  # of the claims' own runs
     evidence: dict[str, Any]
     table_2: Recorded
+    longer: Recorded  # table 2 with three times the steps
     table_3: Recorded
 
 

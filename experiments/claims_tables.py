@@ -63,15 +63,17 @@ def compared_on_grammar(finding: Finding, lines: Sequence[Line], row: str, metri
 def headline(known: Known) -> list[Finding]:
     """The Transformer translates better at less cost; here: at equal cost."""
     claim = "At equal training {}, the Transformer translates better than a recurrent model"
-    lines, findings = known.table_2.lines, []
-    for cost, row in (("FLOPs", "recurrent, equal FLOPs"), ("time", "recurrent, equal time")):
-        gaps, place = known.table_2.differences(row, "bleu"), "table 2"
+    findings, thrice = [], "FLOPs, three times as many"
+    for cost, row, table in (
+        ("FLOPs", "recurrent, equal FLOPs", known.table_2),
+        (thrice, "recurrent, equal FLOPs", known.longer),
+        ("time", "recurrent, equal time", known.table_2),
+    ):
+        gaps, place, lines = table.differences(row, "bleu"), "table 2", table.lines
         if not gaps:
             findings.append(Finding(claim.format(cost), place, NOT_RUN, "its rows are missing"))
             continue
-        which = verdict(
-            statistics.fmean(gaps), -1, is_certain(known.table_2, known.table_3, row, "bleu")
-        )
+        which = verdict(statistics.fmean(gaps), -1, is_certain(table, known.table_3, row, "bleu"))
         ours, theirs = (mean_of(lines, name, "minutes") or 0 for name in ("Transformer", row))
         if cost == "time" and abs(theirs / ours - 1) > AS_EQUAL:
             which = OPEN

@@ -122,12 +122,15 @@ def transformer_sizes(model):
     return model.num_heads, model.d_k or model.d_model // model.num_heads, model.d_v or 128
 
 
-def known_with(folder, table_3=(), p_values=None, lines=(), evidence=None, table_2=(), p_2=None):
+def known_with(
+    folder, table_3=(), p_values=None, lines=(), evidence=None, table_2=(), p_2=None, longer=()
+):
     return Known(
         folder,
         lines,
         evidence or {},
         Recorded(table_2, p_2 or {}, "Transformer"),
+        Recorded(longer, p_2 or {}, "Transformer"),
         Recorded(table_3, p_values or {}, "base"),
     )
 
@@ -280,8 +283,13 @@ def test_the_headline_is_judged_at_equal_cost(bleu, p, seconds, wanted, tmp_path
     table_2 = [line("Transformer", 0, 20.0)]
     table_2 += [line(row, 0, bleu, train_seconds=seconds) for row in rows]
     p_2 = {(row, 0): p for row in rows}
-    found = claims_tables.headline(known_with(tmp_path, BASES, table_2=table_2, p_2=p_2))
-    assert [finding.verdict for finding in found] == wanted
+    longer = [one._replace(bleu=40 - one.bleu) for one in table_2]
+    known = known_with(tmp_path, BASES, table_2=table_2, p_2=p_2, longer=longer)
+    found = claims_tables.headline(known)
+    other = {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}[wanted[0]]
+    assert [finding.verdict for finding in found] == [wanted[0], other, wanted[1]]
+    found = claims_tables.headline(known._replace(longer=Recorded((), {}, "Transformer")))
+    assert [finding.verdict for finding in found] == [wanted[0], NOT_RUN, wanted[1]]
 
 
 PROBED = {
@@ -331,8 +339,8 @@ def test_the_page_says_what_was_not_run(tmp_path, monkeypatch):
     jobs = make_jobs(claims.EXPERIMENT, "small", tmp_path / "runs")
     parts = claims.findings(tmp_path, jobs)
     verdicts = parts[1].rows
-    assert len(verdicts) == 17
-    assert [row[2] for row in verdicts].count(NOT_RUN) == 14
+    assert len(verdicts) == 18
+    assert [row[2] for row in verdicts].count(NOT_RUN) == 15
     assert (tmp_path / "scaling.png").exists()
     before = (tmp_path / "evidence.json").read_text()
     monkeypatch.setattr("experiments.claims_evidence._ideal", None)  # what is known is not asked

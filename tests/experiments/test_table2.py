@@ -33,6 +33,14 @@ def test_rows_differ_in_the_model_its_learning_rate_and_the_number_of_steps_alon
         assert {name for name in differ if not name.startswith("model.")} <= OWN
 
 
+def test_the_longer_scale_has_three_times_the_steps_and_nothing_else(small, in_checkout):
+    longer = {job.row: job.config() for job in make_jobs(EXPERIMENT, "longer", Path("runs"))}
+    assert list(longer) == [*EXPERIMENT.shown("longer")] and len(longer) == 3
+    for row, config in longer.items():
+        differ = {name for name in KEYS if value_at(config, name) != value_at(small[row], name)}
+        assert differ == {"train.steps"} and config.train.steps == 3 * small[row].train.steps
+
+
 def test_the_paper_s_scale_is_the_paper_s(in_checkout):
     jobs = {job.row: job for job in make_jobs(EXPERIMENT, "paper", Path("runs"))}
     assert list(jobs) == [
