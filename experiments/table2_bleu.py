@@ -79,7 +79,8 @@ SMALL: dict[str, Mapping[str, Any]] = {
     "recurrent, equal FLOPs": {**RECURRENT, "train.steps": 839},
     "recurrent, equal time": {**RECURRENT, "train.steps": 680},
 }
-AVERAGED = {"train.checkpoint_every": 20, "train.keep_last": 5}
+LAST = 5  # checkpoints averaged
+AVERAGED = {"train.checkpoint_every": 20, "train.keep_last": LAST}
 CONFIG, AT_SMALL = "configs/multi30k.py", {**shrink(BASE), **RECIPE, **SHORT, **AVERAGED}
 TIMES = 3  # as many steps at the longer scale
 
@@ -99,11 +100,11 @@ EXPERIMENT = Experiment(
             rows=tuple(PAPER),
             compared=False,
         ),
-        "small": Scale(CONFIG, AT_SMALL, average=5, rows=tuple(SMALL)),
+        "small": Scale(CONFIG, AT_SMALL, average=LAST, rows=tuple(SMALL)),
         "longer": Scale(
             CONFIG,
             prolong(AT_SMALL),
-            average=5,
+            average=LAST,
             row=prolong,
             rows=("Transformer", "Transformer, pre-norm", "recurrent, equal FLOPs"),
         ),

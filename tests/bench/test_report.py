@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.bench.test_tables import line
-from transformer_jax.bench import report
+from transformer_jax.bench import command, report
 from transformer_jax.bench.experiment import Experiment, Scale, make_jobs
 from transformer_jax.bench.report import (
     Output,
     _averaged,
-    forget_significance,
     update_significance,
 )
 from transformer_jax.bench.tables import read_p_values, write_p_values
@@ -53,22 +52,30 @@ def test_a_row_whose_line_is_missing_is_not_tested(at_hand, tmp_path):
     assert update_significance(output, jobs, [line("base", 1, 1.0), line("a", 0, 1.0)]) == {}
 
 
-def test_a_run_made_anew_is_tested_anew(tmp_path):
-    output = Output(tmp_path)
-    kept = [output.translations("base", seed) for seed in (0, 1)]
+def test_a_run_made_anew_is_tested_anew(at_hand, tmp_path, monkeypatch):
+    output, jobs = Output(tmp_path), make_jobs(EXPERIMENT, "small", Path("runs"))
+    texts = [output.translations("base", seed) for seed in (0, 1)]
     known = {("a", 0): 0.5, ("b", 0): 0.5, ("a", 1): 0.5}
 
-    def left(row: str) -> set[tuple[str, int]]:
-        kept[0].parent.mkdir(exist_ok=True)
-        for path in kept:
-            path.touch()
+    def left(row: str) -> tuple[set[tuple[str, int]], list[str]]:
+        """What is kept once that row was run again with seed 0."""
+        record = {"row": row, "seed": 0}
+        monkeypatch.setattr(command, "collect", lambda _: (line(row, 0, 1.0), record))
+        for path in texts:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("before\n")
         write_p_values(output.significance, known)
-        forget_significance(output, "base", row, 0)
-        return set(read_p_values(output.significance))
+        [job] = [job for job in jobs if job.row == row]
+        command._keep(job, "base", output)
+        return set(read_p_values(output.significance)), [path.read_text() for path in texts]
 
-    assert left("a") == {("b", 0), ("a", 1)} and all(path.exists() for path in kept)
-    assert left("base") == {("a", 1)}
-    assert [path.exists() for path in kept] == [False, True]
+    assert left("a") == ({("b", 0), ("a", 1)}, ["before\n"] * 2)
+    anew = "".join(f"{text}\n" for text in WANTED)
+    assert left("base") == ({("a", 1)}, [anew, "before\n"])
+    # Where rows are not compared, nothing is kept for it.
+    jobs = [job._replace(scale=job.scale._replace(compared=False)) for job in jobs]
+    command._keep(jobs[0], "base", Output(tmp_path / "other"))
+    assert not Output(tmp_path / "other").translations("base", 0).exists()
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ from experiments.claims_judging import (
     Known,
     Recorded,
     exceeds_seeds,
+    of_shared_seeds,
+    on_grammar,
 )
 from experiments.claims_tables import (
     AVERAGED,
@@ -42,13 +44,14 @@ from experiments.claims_tables import (
     RSQRT,
     SMALL_KEYS,
     UNSMOOTHED,
-    compared_on_grammar,
+    helps_more,
 )
 from tests.bench.test_tables import line
 from tests.runs import command, train
 from transformer_jax.bench.experiment import Job, Scale, make_jobs
 from transformer_jax.bench.results import digest_of
 from transformer_jax.config import KEYS, value_at
+from transformer_jax.model.layers import head_sizes
 
 
 def angles(position, d_model):
@@ -84,6 +87,14 @@ def test_entropy_of_the_softmax_falls_with_d_k_unless_scores_are_scaled():
     assert many["entropy"] == pytest.approx(few["entropy"], rel=0.05)
 
 
+def test_rows_of_the_built_in_corpus_that_are_compared_have_three_seeds():
+    seeds_of = claims.EXPERIMENT.scales["small"].seeds_of
+    compared = {REFERENCE, UNSMOOTHED, LARGE_KEYS, SMALL_KEYS, RSQRT, RSQRT + AVERAGED}
+    compared |= {keys + NOT_SCALED for keys in (LARGE_KEYS, SMALL_KEYS)}
+    assert {row for row in claims.ROWS if seeds_of(row) == (0, 1, 2)} == compared
+    assert {seeds_of(row) for row in claims.ROWS if row not in compared} == {(0,)}
+
+
 def test_rows_are_what_they_are_compared_with_but_for_one_key(in_checkout):
     own = make_jobs(claims.EXPERIMENT, "small", Path("runs"), seeds=(0,))
     jobs = {job.row: job.config() for job in own}
@@ -94,14 +105,15 @@ def test_rows_are_what_they_are_compared_with_but_for_one_key(in_checkout):
         return {name for name in KEYS if value_at(one, name) != value_at(other, name)}
 
     for plain, scaled in (
-        ("8 heads, not scaled", "base"),
-        ("1 head, not scaled", ONE_HEAD),
+        (MANY, "base"),
+        (SINGLE, ONE_HEAD),
     ):
         assert differing(jobs[plain], known[scaled]) == {"model.scale_attention"}
     for keys in (LARGE_KEYS, SMALL_KEYS):
         assert differing(jobs[keys], jobs[keys + NOT_SCALED]) == {"model.scale_attention"}
-    large, small = (transformer_sizes(jobs[keys].model) for keys in (LARGE_KEYS, SMALL_KEYS))
-    assert (large, small) == ((1, 128, 128), (1, 8, 128))
+    assert head_sizes(jobs[LARGE_KEYS].model) == (128, 128)
+    assert head_sizes(jobs[SMALL_KEYS].model) == (8, 128)
+    assert differing(jobs[LARGE_KEYS], jobs[SMALL_KEYS]) == {"model.d_k", "model.d_v"}
     assert differing(jobs[REFERENCE], jobs[LARGE_KEYS]) == {"model.num_heads"}
     assert differing(jobs[RSQRT], jobs[REFERENCE]) == {"train.schedule", "train.decay_steps"}
     free = {"train.checkpoint_every", "train.keep_last"}
@@ -118,10 +130,6 @@ def test_rows_are_what_they_are_compared_with_but_for_one_key(in_checkout):
         assert differing(with_it, without) == {"train.warmup_steps"}
 
 
-def transformer_sizes(model):
-    return model.num_heads, model.d_k or model.d_model // model.num_heads, model.d_v or 128
-
-
 def known_with(
     folder, table_3=(), p_values=None, lines=(), evidence=None, table_2=(), p_2=None, longer=()
 ):
@@ -135,6 +143,7 @@ def known_with(
     )
 
 
+MANY, SINGLE = "Multi30k, 8 heads, not scaled", "Multi30k, 1 head, not scaled"
 BASES = [line("base", seed, bleu) for seed, bleu in enumerate((20.0, 20.4, 20.2))]
 OTHERS = [line(f"(A) {n} heads", 0, 19.0 + n / 10) for n in (4, 8, 16)]
 
@@ -224,48 +233,88 @@ def test_scaling_in_training_compares_both_sizes_of_heads(tmp_path):
         (15.0, 16.9, [OPEN, FAILS]),  # -5.0 and -0.1
         (26.0, 23.0, [FAILS, OPEN]),
     ):
-        lines = [line("8 heads, not scaled", 0, few), line("1 head, not scaled", 0, many)]
+        lines = [line(MANY, 0, few), line(SINGLE, 0, many)]
         found = claims_tables.scaling_in_training(known_with(tmp_path, table_3, lines=lines))
         assert [finding.verdict for finding in found] == wanted
+
+
+SURELY_LOWER, SURELY_HIGHER = (82.0, 83.1, 84.0), (86.0, 87.1, 88.0)  # than 84, 85, 86
+
+
+def here(row, values):
+    """Lines of the built-in corpus, a value a seed, beside the reference's."""
+    lines = [line(REFERENCE, seed, 84.0 + seed, 84.0 + seed) for seed in range(len(values))]
+    return [*lines, *(line(row, seed, value, value) for seed, value in enumerate(values))]
 
 
 @pytest.mark.parametrize("before", [HOLDS, FAILS, OPEN])
 @pytest.mark.parametrize(
     ("values", "decided"),
-    [
-        ((82.0, 83.1, 84.0), HOLDS),
-        ((86.0, 87.1, 88.0), FAILS),
-        ((80.0, 85.0, 89.0), OPEN),
-    ],
-    ids=["lower", "higher", "by chance"],
+    [(SURELY_LOWER, HOLDS), (SURELY_HIGHER, FAILS), ((80.0, 85.0, 89.0), OPEN), ((1.0,), OPEN)],
+    ids=["lower", "higher", "by chance", "one seed"],
 )
 def test_the_built_in_corpus_decides_what_multi30k_leaves_open(values, decided, before):
-    lines = [line(REFERENCE, seed, 84.0 + seed) for seed in range(3)]
-    lines += [line(LARGE_KEYS, seed, bleu) for seed, bleu in enumerate(values)]
-    finding = compared_on_grammar(Finding("a", "b", before, "this"), lines, LARGE_KEYS, "bleu")
+    asked = "a row", "bleu", -1
+    finding = on_grammar(Finding("a", "b", before, "this"), here("a row", values), *asked)
     assert finding.verdict == (decided if before == OPEN else before)
     assert finding.because.startswith("this; on the built-in corpus BLEU ")
     assert ("which decides" in finding.because) == (before == OPEN and decided != OPEN)
-    one_seed = [one for one in lines if one.seed == 0]
-    found = compared_on_grammar(Finding("a", "b", OPEN, "this"), one_seed, LARGE_KEYS, "bleu")
-    assert found.verdict == OPEN
-    missing = compared_on_grammar(Finding("a", "b", OPEN, "this"), lines[:3], LARGE_KEYS, "bleu")
-    assert (missing.verdict, missing.because) == (OPEN, "this")
+    assert f"({len(values)} seeds; " in finding.because
+    unknown = Finding("a", "b", OPEN, "this")
+    assert on_grammar(unknown, here("another row", values), *asked) == unknown
 
 
-def test_scaling_may_help_more_for_large_keys_on_the_built_in_corpus(tmp_path):
+def test_rows_are_compared_over_the_seeds_that_all_of_them_have():
+    lines = [line("a", 0, 1.0), line("a", 1, 2.0), line("b", 1, 3.0), line("c", 1, 4.0)]
+    assert of_shared_seeds(lines, ["a", "b"]) == lines[1:3]
+    assert of_shared_seeds(lines, ["a", "gone"]) == []
+    most = [*here("a row", SURELY_LOWER), line(REFERENCE, 9, 0.0)]
+    finding = on_grammar(Finding("a", "b", OPEN, "this"), most, "a row", "bleu", -1)
+    assert "BLEU 83.03 with a row, 85.00 otherwise (3 seeds" in finding.because
+
+
+def test_one_head_better_than_four_on_the_built_in_corpus_decides_nothing(tmp_path):
+    table_3 = [*BASES, *OTHERS, line(ONE_HEAD, 0, 20.0)]
+    for values, wanted in ((SURELY_LOWER, HOLDS), (SURELY_HIGHER, OPEN)):
+        known = known_with(tmp_path, table_3, lines=here(LARGE_KEYS, values))
+        assert claims_tables.one_head(known)[0].verdict == wanted
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"), [(SURELY_LOWER, HOLDS), (SURELY_HIGHER, FAILS)], ids=["lower", "higher"]
+)
+def test_smoothing_is_asked_of_the_built_in_corpus_too(values, wanted, tmp_path):
+    table_3 = [*BASES, line(claims_tables.NO_SMOOTHING, 0, 20.3)]
+    known = known_with(tmp_path, table_3, lines=here(UNSMOOTHED, values))
+    perplexity, bleu = claims_tables.smoothing(known)
+    assert (perplexity.verdict, bleu.verdict) == (wanted, wanted)
+    assert "perplexity (per subword) " in perplexity.because and " BLEU " in bleu.because
+
+
+@pytest.mark.parametrize(
+    ("few", "many", "wanted"),
+    [
+        ((-1.0, -1.1, -0.9), (-9.0, -9.3, -9.2), HOLDS),
+        ((-9.0, -9.3, -9.2), (-1.0, -1.1, -0.9), FAILS),
+        ((-9.0, -1.0, -4.0), (-5.0, -6.0, -5.5), OPEN),
+        ((2.0, 2.1, 2.2), (0.5, 0.6, 0.4), OPEN),
+        ((), (), OPEN),
+    ],
+    ids=["more", "less", "by chance", "helps neither", "no seed"],
+)
+def test_scaling_helps_more_for_large_keys_only_where_it_helps(few, many, wanted):
+    assert helps_more(few, many) == wanted
+
+
+def test_scaling_is_asked_of_the_built_in_corpus_too(tmp_path):
     table_3 = [*BASES, line(ONE_HEAD, 0, 17.0)]
-    lines = [line("8 heads, not scaled", 0, 15.0), line("1 head, not scaled", 0, 12.0)]
-    rows = (SMALL_KEYS, 80.0), (SMALL_KEYS + NOT_SCALED, 79.0), (LARGE_KEYS, 82.0)
-    for plain, wanted in ((70.0, HOLDS), (81.5, FAILS), (81.0, OPEN)):
-        here = [*rows, (LARGE_KEYS + NOT_SCALED, plain)]
-        many = [
-            line(row, seed, bleu + seed % 2 / 10 * i)
-            for i, (row, bleu) in enumerate(here)
-            for seed in range(3)
-        ]
-        known = known_with(tmp_path, table_3, lines=[*lines, *many])
-        assert claims_tables.scaling_in_training(known)[1].verdict == wanted
+    lines = [line(MANY, 0, 15.0), line(SINGLE, 0, 12.0)]
+    for keys, drops in ((SMALL_KEYS, (1.0, 1.5, 1.2)), (LARGE_KEYS, (9.0, 8.0, 9.5))):
+        lines += [line(keys, seed, 80.0) for seed in range(3)]
+        lines += [line(keys + NOT_SCALED, seed, 80 - drop) for seed, drop in enumerate(drops)]
+    _, finding = claims_tables.scaling_in_training(known_with(tmp_path, table_3, lines=lines))
+    assert finding.verdict == HOLDS
+    assert "-1.2 with one head of d_k 8, -8.8 with one of d_k 128 (3 seeds" in finding.because
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from transformer_jax.bench.live import LiveTable
 from transformer_jax.bench.report import (
     Output,
     forget_significance,
+    kept_translations,
     update_significance,
     write_record,
     write_report,
@@ -46,7 +47,7 @@ log = logging.getLogger(__name__)
 PRODUCT_SIZE = 1_024
 CPU_SHARE, GPU_SHARE = 0.5, 0.4  # of the matrix rate that a step reaches, where nothing was run
 FLAGS = [
-    Flag("scale", str, "NAME", "how large: paper or small", default="small"),
+    Flag("scale", str, "NAME", "how large: small, paper or what else it has", default="small"),
     Flag("rows", str, "A;B", "only these rows, separated by ;"),
     Flag("seeds", str, "0,1", "only these seeds (the scale's)"),
     Flag("jobs", int, "N", "runs at once on this machine, its devices shared out", default=1),
@@ -83,8 +84,8 @@ def run(experiment: Experiment) -> None:
     output = Output(Path(values["out"] or Path("docs") / "results" / name / scale))
     runs = Path(values["runs"]) / name / scale
     rows = tuple(row.strip() for row in (values["rows"] or "").split(";") if row.strip())
-    others = _numbers(values["seeds"]), values["overrides"]
-    jobs = make_jobs(experiment, scale, runs, rows, *others)
+    asked = _numbers(values["seeds"])
+    jobs = make_jobs(experiment, scale, runs, rows, asked, values["overrides"])
     lines = read_results(output.results)
     done = finished(lines, jobs)
     missing = [job for job in jobs if (job.row, job.seed) not in done]
@@ -99,7 +100,8 @@ def run(experiment: Experiment) -> None:
         base = experiment.shown(scale)[0]
         failed = [] if values["report"] else _run_missing(missing, base, output, values)
         lines = read_results(output.results)
-        table = make_jobs(experiment, scale, runs, (), *others)
+        seeds = tuple(sorted({line.seed for line in lines}))  # recorded, whichever were asked for
+        table = make_jobs(experiment, scale, runs, (), seeds, values["overrides"])
         if experiment.scales[scale].compared:
             update_significance(output, table, lines)
         _draw_attention(table, output)
@@ -177,6 +179,8 @@ def _settings(text: str | None) -> dict[str, str | int]:
 def _keep(job: Job, base: str, output: Output) -> None:
     line, record = collect(job)
     forget_significance(output, base, job.row, job.seed)
+    if job.row == base and job.scale.compared:
+        kept_translations(job, output)
     write_record(output, record)
     lines = read_results(output.results)  # another process may have added its own
     write_results(output.results, [*lines, line])

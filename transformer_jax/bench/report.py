@@ -97,19 +97,20 @@ def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Lin
     known, base = read_p_values(output.significance), jobs[0].row if jobs else ""
     done = {(line.row, line.seed) for line in lines}
     finished = [job for job in jobs if (job.row, job.seed) in done]
-    bases = {job.seed: _kept_translations(job, output) for job in finished if job.row == base}
+    bases = {job.seed: kept_translations(job, output) for job in finished if job.row == base}
     for job in finished:
         key, its = (job.row, job.seed), bases.get(job.seed)
         if key in known or job.row == base or its is None:
             continue
         if (ours := hypotheses(job)) is not None:
-            known[key] = paired_p_value(its, ours, references(job)[1])[1]
+            p = paired_p_value(its, ours, references(job)[1])[1]
+            known = {**read_p_values(output.significance), key: p}  # another may have added its own
             write_p_values(output.significance, known)
     return known
 
 
-def _kept_translations(job: Job, output: Output) -> list[str] | None:
-    """A finished run's, kept with the results from when its folder was at hand."""
+def kept_translations(job: Job, output: Output) -> list[str] | None:
+    """Of a finished run of the base row: kept with the results, now if they are not yet."""
     path = output.translations(job.row, job.seed)
     if path.exists():
         return path.read_text(encoding="utf-8").split("\n")[:-1]
