@@ -121,10 +121,10 @@ def write_p_values(path: Path, values: PValues) -> None:
 
 
 def text_of(summary: Summary | None, form: str) -> str:
-    """`27.31 ± 0.12`; nothing where there is nothing."""
+    """`27.31 ± 0.12`, or what all seeds have in common; nothing where there is nothing."""
     if summary is None:
         return ""
-    deviation = "" if summary.deviation is None else f" ± {summary.deviation:{form.lstrip('+')}}"
+    deviation = f" ± {summary.deviation:{form.lstrip('+')}}" if summary.deviation else ""
     return f"{summary.mean:{form}}{deviation}"
 
 
