@@ -140,7 +140,9 @@ def write_report(
     counted: Counted = MappingProxyType({}),
 ) -> Path:
     """Writes everything, the findings above the table, and returns the page's path."""
-    lines = [line for line in lines if line.row in experiment.rows]
+    places = {row: n for n, row in enumerate(experiment.rows)}
+    known = [line for line in lines if line.row in places]
+    lines = sorted(known, key=lambda line: (places[line.row], line.seed))
     head, rows = make_table(experiment, scale, lines, read_p_values(output.significance), counted)
     title = f"{experiment.name}, {scale} scale"
     records, parts = read_records(output, lines), list[Part]()
@@ -268,6 +270,7 @@ def _far(here: Sequence[float], paper: Sequence[float]) -> bool:
 
 def _curves_plot(output: Output, records: Sequence[dict[str, Any]]) -> Path:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter
 
     figure = Figure(figsize=(8.0, 4.5), layout="constrained")
     axes = figure.add_subplot()
@@ -283,6 +286,8 @@ def _curves_plot(output: Output, records: Sequence[dict[str, Any]]) -> Path:
             label = record["row"] if first else None
             axes.plot(*zip(*points, strict=True), linewidth=1.2, label=label, **style)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(LogFormatter())  # 60, where 6 x 10^1 is matplotlib's own
+    axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
     finish_axes(axes, "step", METRICS["perplexity"].label)
     figure.legend(loc="outside right upper", frameon=False, fontsize=7)
     path = output.folder / "curves.png"
