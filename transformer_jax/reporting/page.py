@@ -25,7 +25,7 @@ img { max-width: 100%; background: white; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { border-bottom: 1px solid var(--line); padding: .3rem .7rem; text-align: left; }
 th { background: var(--head); vertical-align: bottom; }
-td:first-child { white-space: nowrap; }
+td:first-child:not(.number) { min-width: 14rem; }
 td.number { text-align: right; white-space: nowrap; }
 th button { all: unset; cursor: pointer; } th button:focus-visible { outline: 2px solid; }
 th[aria-sort=ascending] button::after { content: " ▲"; }
