@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests import runs
+from tests.bench.test_tables import line
 from transformer_jax.bench import command
 from transformer_jax.bench.experiment import Experiment, Scale, make_jobs
 from transformer_jax.bench.launch import run_commands, run_with_submitit, shares
 from transformer_jax.bench.live import LiveTable, progress_of
-from transformer_jax.bench.results import read_results
+from transformer_jax.bench.results import read_results, write_results
 from transformer_jax.errors import ConfigError, RunError
 
 ROOT = Path(__file__).parent.parent.parent
@@ -83,6 +84,19 @@ def test_rows_run_once_failures_do_not_stop_others_and_the_report_is_made_again(
     assert "finished runs on" in plan and f"{base.parameters / 1e6:.2f}" in plan
     commands = call("--print").splitlines()
     assert [text.split()[3] for text in commands if text[0] != "#"] == ["train", "evaluate"]
+
+
+def test_a_report_is_of_every_recorded_seed_and_in_the_rows_order(call, tmp_path, monkeypatch):
+    seen = []
+    found = EXPERIMENT._replace(findings=lambda _, jobs: seen.extend(jobs) or [])
+    monkeypatch.setitem(globals(), "EXPERIMENT", found)
+    lines = [line("4 heads", 1, 2.0), line("4 heads", 0, 2.0), line("base", 0, 1.0)]
+    write_results(tmp_path / "out" / "results.csv", lines)
+    call("--report", "--seeds=7")
+    assert {job.seed for job in seen} == {0, 1}
+    runs_table = (tmp_path / "out" / "index.html").read_text().rpartition("<h2>")[2]
+    cells = [cell.partition("<")[0] for cell in runs_table.split("<tr><td>")[1:]]
+    assert cells == ["base", "4 heads", "4 heads"]
 
 
 def test_flags_that_cannot_be_are_one_line(call):

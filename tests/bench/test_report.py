@@ -70,6 +70,7 @@ def test_a_run_made_anew_is_tested_anew(at_hand, tmp_path, monkeypatch):
         return set(read_p_values(output.significance)), [path.read_text() for path in texts]
 
     assert left("a") == ({("b", 0), ("a", 1)}, ["before\n"] * 2)
+    assert not output.translations("a", 0).exists()
     anew = "".join(f"{text}\n" for text in WANTED)
     assert left("base") == ({("a", 1)}, [anew, "before\n"])
     # Where rows are not compared, nothing is kept for it.
