@@ -16,6 +16,7 @@ from transformer_jax.bench.results import (
     finished,
     read_results,
     training_seconds,
+    translations_of,
     write_results,
 )
 from transformer_jax.config import KEYS, with_values
@@ -66,6 +67,17 @@ def test_a_finished_row_is_not_missing_and_another_config_is_refused():
     assert finished(lines, jobs).keys() == {("16 heads", 0)}
     with pytest.raises(RunError, match="16 heads, seed 0 was recorded with another config"):
         finished([line("16 heads", 0, 1.0, config_digest=own["base"])], jobs)
+
+
+def test_translations_are_those_of_the_recorded_run_alone(tmp_path):
+    job = make_jobs(EXPERIMENT, "small", tmp_path)[0]
+    assert translations_of(line("base", 0, 12.5), job) is None
+    folder = job.folder / "evaluations"
+    folder.mkdir(parents=True)
+    (folder / "test.5-last2.beam4.json").write_text('{"bleu": 12.5}')
+    (folder / "test.5-last2.beam4.txt").write_text("eins\n\nzwei\n")
+    assert translations_of(line("base", 0, 12.5), job) == ["eins", "", "zwei"]
+    assert translations_of(line("base", 0, 12.6), job) is None
 
 
 def test_a_digest_is_of_what_results_depend_on():

@@ -180,7 +180,7 @@ def _keep(job: Job, base: str, output: Output) -> None:
     line, record = collect(job)
     forget_significance(output, base, job.row, job.seed)
     if job.row == base and job.scale.compared:
-        kept_translations(job, output)
+        kept_translations(line, job, output)
     write_record(output, record)
     lines = read_results(output.results)  # another process may have added its own
     write_results(output.results, [*lines, line])

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from transformer_jax.bench.experiment import Experiment, Job, slug
-from transformer_jax.bench.results import Line, hypotheses, references
+from transformer_jax.bench.results import Line, references, translations_of
 from transformer_jax.bench.tables import (
     METRICS,
     Counted,
@@ -95,27 +95,29 @@ def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Lin
     The jobs are those of all rows, the base's first.
     """
     known, base = read_p_values(output.significance), jobs[0].row if jobs else ""
-    done = {(line.row, line.seed) for line in lines}
-    finished = [job for job in jobs if (job.row, job.seed) in done]
-    bases = {job.seed: kept_translations(job, output) for job in finished if job.row == base}
-    for job in finished:
+    line_of = {(line.row, line.seed): line for line in lines}
+    finished = [(line_of[key], job) for job in jobs if (key := (job.row, job.seed)) in line_of]
+    bases = {
+        job.seed: kept_translations(line, job, output) for line, job in finished if job.row == base
+    }
+    for line, job in finished:
         key, its = (job.row, job.seed), bases.get(job.seed)
         if key in known or job.row == base or its is None:
             continue
-        if (ours := hypotheses(job)) is not None:
+        if (ours := translations_of(line, job)) is not None:
             p = paired_p_value(its, ours, references(job)[1])[1]
             known = {**read_p_values(output.significance), key: p}  # another may have added its own
             write_p_values(output.significance, known)
     return known
 
 
-def kept_translations(job: Job, output: Output) -> list[str] | None:
+def kept_translations(line: Line, job: Job, output: Output) -> list[str] | None:
     """Of a finished run of the base row: kept with the results, now if they are not yet."""
     path = output.translations(job.row, job.seed)
     if path.exists():
         return path.read_text(encoding="utf-8").split("\n")[:-1]
-    if (found := hypotheses(job)) is not None:
-        write_atomically(path, "".join(f"{line}\n" for line in found).encode())
+    if (found := translations_of(line, job)) is not None:
+        write_atomically(path, "".join(f"{text}\n" for text in found).encode())
     return found
 
 

@@ -193,6 +193,13 @@ def hypotheses(job: Job) -> list[str] | None:
     return path.with_suffix(".txt").read_text(encoding="utf-8").split("\n")[:-1]
 
 
+def translations_of(line: Line, job: Job) -> list[str] | None:
+    """The recorded run's; None where its folder is gone, or another run's stands in its place."""
+    if evaluation_file(job) is None or read_scores(job)["bleu"] != line.bleu:
+        return None
+    return hypotheses(job)
+
+
 def references(job: Job) -> tuple[list[str], list[str]]:
     """Sources and references of what was translated."""
     config = RunFolder(job.folder).read_config()
