@@ -4,8 +4,9 @@
 
 What decides: measurements that need no training; runs of this experiment, most of them on the
 built-in corpus, whose word order and alignments are known exactly; and recorded rows of table 3 and
-table 2 at their small scale (run those first, or their claims stand as not run). Measurements and
-probes of trained runs are kept in evidence.json: remove an entry to have it made anew.
+table 2 at their small scale, of table 2 at its longer one too (run those first, or their claims
+stand as not run). Measurements and probes of trained runs are kept in evidence.json: remove an
+entry to have it made anew.
 
 How to read it: a difference of BLEU counts where the paired bootstrap gives p < 0.05 (averaging and
 scaling: no bootstrap) and Student's t over seeds does too; where a row has one seed, the deviation
