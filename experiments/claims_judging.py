@@ -95,6 +95,11 @@ def is_certain(recorded: Recorded, noise_of: Recorded, row: str, metric: str) ->
     return metric != "bleu" or (bool(p) and statistics.median(p) < P_LARGEST)
 
 
+def judge(gaps: Sequence[float], wanted: int, noise: Sequence[float] = ()) -> str:
+    """The verdict on differences over seeds alone; `noise` as in `exceeds_seeds`."""
+    return verdict(statistics.fmean(gaps), wanted, exceeds_seeds(gaps, noise))
+
+
 def of_shared_seeds(lines: Sequence[Line], rows: Sequence[str]) -> list[Line]:
     """Lines of these rows, of the seeds that all of them have."""
     seeds = set.intersection(*({line.seed for line in lines if line.row == row} for row in rows))
@@ -141,7 +146,7 @@ def on_grammar(
     gaps = differences(shared, row, base, metric)
     if not gaps:
         return finding
-    which = verdict(statistics.fmean(gaps), wanted, exceeds_seeds(gaps))
+    which = judge(gaps, wanted)
     theirs, ours = (mean_of(shared, name, metric) for name in (row, base))
     told = f"{METRICS[metric].label} {theirs:.2f} with {row}, {ours:.2f} otherwise"
     return or_by_grammar(

@@ -10,8 +10,8 @@ from experiments.claims_judging import (
     OPEN,
     Finding,
     Known,
-    exceeds_seeds,
     is_certain,
+    judge,
     mean_of,
     of_shared_seeds,
     on_grammar,
@@ -71,8 +71,7 @@ def scaling_in_training(known: Known) -> list[Finding]:
     gaps: dict[str, list[float]] = {}
     rows = []
     for scaled, plain in WITHOUT.items():
-        pair = known.table_3._replace(lines=lines, base=scaled)
-        gaps[scaled] = pair.differences(plain, "bleu")
+        gaps[scaled] = differences(lines, plain, scaled, "bleu")
         cells = [(metric, row) for metric in ("bleu", "perplexity") for row in (scaled, plain)]
         values = [mean_of(lines, row, metric) for metric, row in cells]
         rows.append([HEADS[scaled], *("" if value is None else f"{value:.2f}" for value in values)])
@@ -85,10 +84,7 @@ def scaling_in_training(known: Known) -> list[Finding]:
         f"without it BLEU changes by {means[0]:+.1f} with {HEADS['base']}, by {means[1]:+.1f} with "
         f"{HEADS[ONE_HEAD]}"
     )
-    helps = [
-        verdict(mean, -1, exceeds_seeds(each, noise))
-        for mean, each in zip(means, (few, many), strict=True)
-    ]
+    helps = [judge(each, -1, noise) for each in (few, many)]
     both = helps[0] if helps[0] == helps[1] else OPEN
     head = ["heads", "BLEU, scaled", "not scaled", "perplexity, scaled", "not scaled"]
     table = Table(head, rows, "Multi30k, table 3's small scale")
@@ -126,9 +122,8 @@ def helps_more(few: Sequence[float], many: Sequence[float], noise: Sequence[floa
     more = [b - a for a, b in zip(few, many, strict=True)]
     # A difference of two differences has twice the variance, so 2 ** 0.5 times the deviation.
     wide = [value * 2**0.5 for value in noise]
-    which = verdict(statistics.fmean(more), -1, exceeds_seeds(more, wide))
-    helps = verdict(statistics.fmean(many), -1, exceeds_seeds(many, noise)) == HOLDS
-    return OPEN if which == HOLDS and not helps else which
+    which = judge(more, -1, wide)
+    return OPEN if which == HOLDS != judge(many, -1, noise) else which
 
 
 def one_head(known: Known) -> list[Finding]:
@@ -179,10 +174,10 @@ def averaging(known: Known) -> list[Finding]:
     lines = [line for line in known.table_3.lines if line.row == "base"]
     noise = known.table_3.of_base("bleu")
     lines += [one._replace(row="mean") for one in known.table_2.lines if one.row == "Transformer"]
-    gaps = known.table_3._replace(lines=lines).differences("mean", "bleu")
+    gaps = differences(lines, "mean", "base", "bleu")
     if not gaps:
         return [Finding(claim, place, NOT_RUN, "table 2 at the small scale is missing")]
-    which = verdict(statistics.fmean(gaps), 1, exceeds_seeds(gaps, noise))
+    which = judge(gaps, 1, noise)
     because = (
         f"of table 3's base row the mean of the last {LAST} checkpoints has {_listed(gaps)} BLEU "
         "against the last one"

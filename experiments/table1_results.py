@@ -1,7 +1,6 @@
 """Table 1's results: the paper's claims, the lines of results.csv, fits over them."""
 
 import csv
-import io
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.files import write_atomically
+from transformer_jax.files import write_csv
 
 
 class Claim(NamedTuple):
@@ -72,10 +71,7 @@ FLOATS = {"forward_ms", "forward_backward_ms"}
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Writes results.csv; what a line does not have stays empty."""
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerows([Row._fields, *rows])
-    write_atomically(path, text.getvalue().encode())
+    write_csv(path, Row._fields, rows)
 
 
 def read_rows(path: Path) -> list[Row]:

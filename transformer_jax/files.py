@@ -1,8 +1,10 @@
 """Files that are there whole or not at all, and where what can be made again is kept."""
 
+import csv
 import hashlib
+import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 
@@ -18,6 +20,15 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_csv(path: Path, head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Writes a table as comma-separated values, whole or not at all."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue().encode())
 
 
 def is_temporary(path: Path) -> bool:

@@ -3,7 +3,6 @@
 import csv
 import datetime
 import hashlib
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 from transformer_jax.bench.experiment import Job, slug
 from transformer_jax.config import KEYS, Config, value_at
 from transformer_jax.errors import DataError, RunError
-from transformer_jax.files import write_atomically
+from transformer_jax.files import write_csv
 from transformer_jax.reporting.metrics import read_metrics
 from transformer_jax.reporting.revision import revision
 from transformer_jax.text.corpora import open_corpus
@@ -86,11 +85,7 @@ def read_results(path: Path) -> list[Line]:
 
 def write_results(path: Path, lines: Sequence[Line]) -> None:
     """All lines, in the order given."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Line._fields)
-    writer.writerows(lines)
-    write_atomically(path, text.getvalue().encode())
+    write_csv(path, Line._fields, lines)
 
 
 def finished(lines: Sequence[Line], jobs: Sequence[Job]) -> dict[tuple[str, int], Line]:

@@ -1,7 +1,6 @@
 """From lines of results to a table: means, deviations, differences, significance."""
 
 import csv
-import io
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 from transformer_jax.bench.experiment import Experiment
 from transformer_jax.bench.results import Line
-from transformer_jax.files import write_atomically
+from transformer_jax.files import write_csv
 
 RESAMPLES = 1_000  # of the paired bootstrap
 COMPARED = ("perplexity", "bleu")  # metrics whose difference from the base row is shown
@@ -113,11 +112,8 @@ def read_p_values(path: Path) -> PValues:
 
 def write_p_values(path: Path, values: PValues) -> None:
     """A line a row and seed."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "seed", "p"])
-    writer.writerows([row, seed, f"{p:.4f}"] for (row, seed), p in values.items())
-    write_atomically(path, text.getvalue().encode())
+    rows = ([row, seed, f"{p:.4f}"] for (row, seed), p in values.items())
+    write_csv(path, ["row", "seed", "p"], rows)
 
 
 def text_of(summary: Summary | None, form: str) -> str:
