@@ -48,16 +48,16 @@ from peers.marian_weights import (
 from peers.searching import MODES, Ids, Job
 from turns import CALIBRATION, by_turns, markdown, median, ratio_text, ratios, run_once
 
-from transformer_jax.command_line import Flag, exit_status, parse_flags, set_up_logs
+from transformer_jax.commands.command_line import Flag, exit_status, parse_flags, set_up_logs
 from transformer_jax.decoding.translate import LineTranslator, LoadedModel, load_model
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation.bleu import score
 from transformer_jax.model.encoder_decoder import shift_right
 from transformer_jax.model.transformer import Transformer
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.batches import padded_sentences
 from transformer_jax.text.corpora import TextLines, TextPairs
 from transformer_jax.text.vocabulary import BOS, EOS, PAD
-from transformer_jax.training.run_folder import RunFolder
 from transformer_jax.training.state import Params
 
 FLAGS = [

@@ -22,15 +22,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.growth_points import random_params, without_end
-from transformer_jax.config import Config, MeshConfig, from_config_dict
+from transformer_jax.config.schema import Config, MeshConfig, from_config_dict
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.model.transformer import Transformer
+from transformer_jax.parallel.mesh import make_mesh, own_rows, put_rows
 from transformer_jax.text.batches import Batch, packed_batch, rows_per_batch, translation_buckets
 from transformer_jax.text.encoded import ARRAYS, EncodedPairs
 from transformer_jax.text.packing import plan_rows
 from transformer_jax.training.cost import device_peak, training_flops
 from transformer_jax.training.program import BatchShape, Program, compile_program
-from transformer_jax.training.sharding import make_mesh, own_rows, put_rows
 from transformer_jax.training.state import init_params
 
 Job = dict[str, Any]  # gpu_speed.py's `write_job` says what is in it

@@ -16,24 +16,24 @@ import numpy as np
 from benchmarks.scaling_plan import parse, type_bytes
 from benchmarks.search_cost import FLOAT32, dtype_bytes, search_bytes, search_flops
 from benchmarks.turns import markdown
-from transformer_jax.config import Config, MeshConfig, ModelConfig
-from transformer_jax.config_files import load_config
+from transformer_jax.config.files import load_config
+from transformer_jax.config.schema import Config, MeshConfig, ModelConfig
 from transformer_jax.decoding.translator import SearchShape, empty_rows, make_queue, search_rows
 from transformer_jax.model.encoder_decoder import padded_vocabulary
 from transformer_jax.model.transformer import Transformer
-from transformer_jax.text.batches import Batch, packed_batch
-from transformer_jax.text.encoded import EncodedPairs
-from transformer_jax.text.packing import plan_rows
-from transformer_jax.text.vocabulary import EOS
-from transformer_jax.training.cost import attention_parameters, parameter_count, training_flops
-from transformer_jax.training.program import BatchShape, compile_program, shardings_of
-from transformer_jax.training.sharding import (
+from transformer_jax.parallel.mesh import (
     make_mesh,
     own_rows,
     placed,
     put_rows,
     row_shardings,
 )
+from transformer_jax.text.batches import Batch, packed_batch
+from transformer_jax.text.encoded import EncodedPairs
+from transformer_jax.text.packing import plan_rows
+from transformer_jax.text.vocabulary import EOS
+from transformer_jax.training.cost import attention_parameters, parameter_count, training_flops
+from transformer_jax.training.program import BatchShape, compile_program, shardings_of
 from transformer_jax.training.state import Params, init_params
 
 logger = logging.getLogger("transformer_jax.benchmarks")

@@ -17,17 +17,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.command_line import Flag, exit_status, parse_flags, set_up_logs
-from transformer_jax.config import Config
-from transformer_jax.config_files import load_config, split_overrides
-from transformer_jax.reporting.metrics import MetricsWriter
+from transformer_jax.commands.command_line import Flag, exit_status, parse_flags, set_up_logs
+from transformer_jax.config.files import load_config, split_overrides
+from transformer_jax.config.schema import Config
+from transformer_jax.parallel.mesh import make_mesh, own_rows, put_rows
+from transformer_jax.runs.checkpoints import Checkpoints
+from transformer_jax.runs.metrics import MetricsWriter
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.batches import train_batches
-from transformer_jax.training.checkpoints import Checkpoints
 from transformer_jax.training.data import load_data
 from transformer_jax.training.loop import WindowReader
 from transformer_jax.training.program import compile_program
-from transformer_jax.training.run_folder import RunFolder
-from transformer_jax.training.sharding import make_mesh, own_rows, put_rows
 
 ROOT = Path(__file__).parents[1]
 FLAGS = [

@@ -27,12 +27,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from transformer_jax.config import MeshConfig
-from transformer_jax.config_files import load_config
+from transformer_jax.config.files import load_config
+from transformer_jax.config.schema import MeshConfig
 from transformer_jax.model.encoder_decoder import padded_vocabulary
+from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.training.cost import DEVICE_PEAKS, training_flops
 from transformer_jax.training.program import BatchShape, compile_program
-from transformer_jax.training.sharding import make_mesh
 
 PRESET = Path(__file__).parents[1] / "configs" / "wmt14.py"
 VOCABULARY = 37_000

@@ -5,7 +5,7 @@ a hypothesis attends to its own past, and no place of a cache that is masked cou
 cross-attention's keys and values come once a sentence, all else once a step and hypothesis.
 """
 
-from transformer_jax.config import ModelConfig
+from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.encoder_decoder import padded_vocabulary
 from transformer_jax.model.layers import head_sizes
 from transformer_jax.training.cost import attention_parameters, parameter_count

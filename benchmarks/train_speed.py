@@ -26,16 +26,16 @@ import jax
 from peers.process import peak_mib, seconds_since_start
 from turns import CALIBRATION, Figures, by_turns, markdown, median, ratio_text, ratios
 
-from transformer_jax.command_line import Flag, exit_status, parse_flags, set_up_logs
-from transformer_jax.config import Config, from_config_dict, to_dict
-from transformer_jax.config_files import load_config, split_overrides
+from transformer_jax.commands.command_line import Flag, exit_status, parse_flags, set_up_logs
+from transformer_jax.config.files import load_config, split_overrides
+from transformer_jax.config.schema import Config, from_config_dict, to_dict
 from transformer_jax.errors import UserError
+from transformer_jax.parallel.mesh import make_mesh, own_rows, put_rows
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.batches import train_batches
 from transformer_jax.training import cost
 from transformer_jax.training.data import TrainingData, load_data
 from transformer_jax.training.program import compile_program, shardings_of
-from transformer_jax.training.run_folder import RunFolder
-from transformer_jax.training.sharding import make_mesh, own_rows, put_rows
 from transformer_jax.training.state import Window
 
 ROOT = Path(__file__).parents[1]

@@ -47,12 +47,12 @@ from experiments.claims_tables import (
 )
 from experiments.table2_bleu import LAST
 from experiments.table3_ablations import BASE, RECIPE, SHORT, shrink
-from transformer_jax.bench.command import main
-from transformer_jax.bench.experiment import Experiment, Job, Scale
-from transformer_jax.bench.report import Output
-from transformer_jax.bench.results import read_results
-from transformer_jax.bench.tables import read_p_values
 from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.tables.command import main
+from transformer_jax.tables.experiment import Experiment, Job, Scale
+from transformer_jax.tables.report import Output
+from transformer_jax.tables.results import read_results
+from transformer_jax.tables.statistics import read_p_values
 
 SHORT_SENTENCES = 12  # subwords a side, end sign included: 57 % of the corpus
 GRAMMAR: dict[str, Any] = {

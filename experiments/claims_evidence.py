@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.bench.experiment import Job
-from transformer_jax.bench.results import digest_of, hypotheses, references
 from transformer_jax.files import write_atomically
+from transformer_jax.tables.experiment import Job
+from transformer_jax.tables.results import digest_of, hypotheses, references
 
 log = logging.getLogger(__name__)
 Evidence = dict[str, Any]  # what JSON can hold
@@ -246,7 +246,7 @@ def alignment(job: Job) -> Evidence:
     """Alignment error rates of encoder-decoder attention, forced to say the reference."""
     from transformer_jax.decoding.translate import load_model
     from transformer_jax.evaluation.alignment import alignment_error_rates
-    from transformer_jax.text.grammar import generate
+    from transformer_jax.grammar import generate
 
     pairs = generate("test", ALIGNED)
     errors = alignment_error_rates(load_model(str(job.folder)), pairs)
@@ -265,7 +265,7 @@ def alignment(job: Job) -> Evidence:
 def frequencies(job: Job) -> Evidence:
     """Perplexity of the validation split for who knows how frequent subwords are, and no more."""
     from transformer_jax.decoding.translate import load_model
-    from transformer_jax.text.grammar import generate
+    from transformer_jax.grammar import generate
 
     vocabulary = load_model(str(job.folder)).vocabulary
     counts_of = {}

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.claims_evidence import REFERENCE
-from transformer_jax.bench.results import Line
-from transformer_jax.bench.tables import METRICS, PValues, differences, of_row
 from transformer_jax.reporting.page import Part
+from transformer_jax.tables.results import Line
+from transformer_jax.tables.statistics import METRICS, PValues, differences, of_row
 
 HOLDS, FAILS, OPEN, NOT_RUN = "holds", "does not hold", "not decided", "not run"
 P_LARGEST = 0.05  # of a difference that counts

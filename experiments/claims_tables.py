@@ -19,8 +19,8 @@ from experiments.claims_judging import (
     verdict,
 )
 from experiments.table2_bleu import LAST
-from transformer_jax.bench.tables import differences
 from transformer_jax.reporting.page import Table
+from transformer_jax.tables.statistics import differences
 
 # Of table 3, and the claims' own at its scale.
 ONE_HEAD, NO_SMOOTHING = "(A) 1 head, d_k 512", "(D) smoothing 0.0"

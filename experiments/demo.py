@@ -11,10 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-from transformer_jax.command_line import Flag, exit_status, parse_experiment, set_up_logs
-from transformer_jax.config_files import load_config
-from transformer_jax.reporting.metrics import read_metrics
+from transformer_jax.commands.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.config.files import load_config
 from transformer_jax.reporting.plots import plot_curves
+from transformer_jax.runs.metrics import read_metrics
 
 log = logging.getLogger("experiments.demo")
 CONFIG = Path(__file__).parent.parent / "configs" / "demo.py"

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.command_line import Flag, exit_status, parse_experiment, set_up_logs
-from transformer_jax.config import TrainConfig
-from transformer_jax.config_files import load_config
+from transformer_jax.commands.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.config.files import load_config
+from transformer_jax.config.schema import TrainConfig
 from transformer_jax.errors import UserError
 from transformer_jax.files import write_atomically
 from transformer_jax.reporting.page import (

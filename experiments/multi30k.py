@@ -15,8 +15,8 @@ import sys
 import time
 from pathlib import Path
 
-from transformer_jax.command_line import Flag, exit_status, parse_experiment, set_up_logs
-from transformer_jax.config_files import load_config
+from transformer_jax.commands.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.config.files import load_config
 
 log = logging.getLogger("experiments.multi30k")
 CONFIG = Path(__file__).parent.parent / "configs" / "multi30k.py"
@@ -29,8 +29,8 @@ FLAGS = [
 def main() -> None:
     """Trains (or goes on), then prints one Markdown table of test scores."""
     from transformer_jax.evaluation.evaluate import evaluate
+    from transformer_jax.runs.weights import average
     from transformer_jax.training.loop import train
-    from transformer_jax.training.weights import average
 
     values = parse_experiment("multi30k", __doc__, FLAGS)
     workdir = values["workdir"]

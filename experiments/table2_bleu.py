@@ -33,8 +33,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.table3_ablations import BASE, RECIPE, SHORT, shrink
-from transformer_jax.bench.command import main
-from transformer_jax.bench.experiment import Experiment, Scale
+from transformer_jax.tables.command import main
+from transformer_jax.tables.experiment import Experiment, Scale
 
 # Paper BLEU and training FLOPs, as printed: of en-de, of en-fr.
 PRINTED: dict[str, tuple[tuple[float | None, float | None], tuple[float | None, float | None]]] = {

@@ -20,8 +20,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from transformer_jax.bench.command import main
-from transformer_jax.bench.experiment import Experiment, Scale
+from transformer_jax.tables.command import main
+from transformer_jax.tables.experiment import Experiment, Scale
 
 # In (A) d_k = d_v = d_model / h, which is the default; in (B) d_v stays 64: the paper's counts of
 # parameters, 58 and 60 million, say so.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import runs
+from tests import tiny_runs as runs
 
 ROOT = Path(__file__).parent.parent
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests import runs
+from tests import tiny_runs as runs
 
 
 class Sandbox:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from benchmarks import turns
-from tests import runs
-from transformer_jax.config import from_config_dict, with_values
+from tests import tiny_runs as runs
+from transformer_jax.config.schema import from_config_dict, with_values
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.training.cost import training_flops
 from transformer_jax.training.data import load_data
-from transformer_jax.training.run_folder import RunFolder
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

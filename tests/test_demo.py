@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from experiments import demo
-from tests import runs
+from tests import tiny_runs as runs
 from transformer_jax.text import corpora
 
 SMALL = {

@@ -23,14 +23,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests import runs
-from transformer_jax.config import Config, DataConfig, VocabularyConfig
+from tests import tiny_runs as runs
+from transformer_jax.config.schema import Config, DataConfig, VocabularyConfig
 from transformer_jax.decoding import translate as command
 from transformer_jax.decoding.translate import LineTranslator, LoadedModel, load_model, windows
 from transformer_jax.decoding.translator import Hypothesis
 from transformer_jax.evaluation.bleu import score, to_json
-from transformer_jax.reporting.metrics import read_metrics
 from transformer_jax.reporting.plots import LONGEST_LABEL, plot_attention
+from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.text.corpora import Pair, open_corpus
 from transformer_jax.text.encoded import encode_corpus, encode_pairs
 from transformer_jax.text.vocabulary import EOS, UNK, Vocabulary, load_vocabulary, train_vocabulary

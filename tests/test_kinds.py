@@ -1,8 +1,8 @@
 """A run of the other kind of model, through every command."""
 
-from tests.runs import command, metrics, read_lines, tiny_corpus, train, train_in_process
-from transformer_jax.bench.experiment import Job, Scale
-from transformer_jax.bench.results import hypotheses as hypotheses_of
+from tests.tiny_runs import command, metrics, read_lines, tiny_corpus, train, train_in_process
+from transformer_jax.tables.experiment import Job, Scale
+from transformer_jax.tables.results import hypotheses as hypotheses_of
 
 SETTINGS = {
     **{"model__kind": "recurrent", "model__d_hidden": 24, "train__steps": 12},

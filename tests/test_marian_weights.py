@@ -9,7 +9,7 @@ from benchmarks.peers.marian_weights import (
     marian_weights,
     refuse_other_blocks,
 )
-from transformer_jax.config import ModelConfig
+from transformer_jax.config.schema import ModelConfig
 from transformer_jax.errors import UserError
 from transformer_jax.model.positions import sinusoids
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests import runs
+from tests import tiny_runs as runs
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
@@ -196,7 +196,7 @@ def test_a_pickle_in_place_of_a_small_file_is_not_loaded(name, tmp_path, marker,
 
 
 def test_pickles_in_place_of_a_checkpoint_s_files_are_not_loaded(tmp_path, marker, monkeypatch):
-    from transformer_jax.training.checkpoints import write_manifest
+    from transformer_jax.runs.checkpoints import write_manifest
 
     monkeypatch.setattr(sys, "stdin", None)
     run = runs.copy_of_run(tmp_path / "run")

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests import runs
+from tests import tiny_runs as runs
 from tests.text.tfds_fixture import write_wmt14_like
-from transformer_jax.config import value_at
-from transformer_jax.config_files import load_config
+from transformer_jax.config.files import load_config
+from transformer_jax.config.schema import value_at
 from transformer_jax.training.optimizer import learning_rate_schedule
 
 PRESET = str(Path(__file__).parent.parent / "configs" / "wmt14.py")

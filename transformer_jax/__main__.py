@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from transformer_jax import __version__, processes
+from transformer_jax import __version__
 from transformer_jax.allocator import use_huge_pages
-from transformer_jax.command_line import (
+from transformer_jax.commands.command_line import (
     OVERRIDES,
     Flag,
     describe_flags,
@@ -18,6 +18,7 @@ from transformer_jax.command_line import (
     set_up_logs,
 )
 from transformer_jax.errors import UserError
+from transformer_jax.parallel import processes
 
 
 class Command(NamedTuple):
@@ -117,7 +118,7 @@ COMMANDS = {
         ),
     ),
     "average": Command(
-        "transformer_jax.training.weights:average",
+        "transformer_jax.runs.weights:average",
         "average a run's last checkpoints into one",
         (WORKDIR, Flag("last", int, "K", "how many", default=5)),
     ),
@@ -191,7 +192,7 @@ def read_values(name: str, command: Command, arguments: list[str]) -> dict[str, 
     """The keyword arguments of the command's function. Raises UserError: what cannot be."""
     if CONFIG not in command.flags:
         return parse_flags(name, command.flags, arguments)
-    from transformer_jax.config_files import load_config, split_overrides
+    from transformer_jax.config.files import load_config, split_overrides
 
     others, overrides = split_overrides(arguments)
     values = parse_flags(name, command.flags, others)

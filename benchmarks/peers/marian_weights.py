@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.config import ModelConfig
+from transformer_jax.config.schema import ModelConfig
 from transformer_jax.errors import UserError
 from transformer_jax.model.layers import LAYER_NORM_EPSILON, head_sizes
 from transformer_jax.model.positions import sinusoids

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests import runs
+from tests import tiny_runs as runs
 from transformer_jax.decoding.translate import LineTranslator, load_model, translate, windows
 from transformer_jax.decoding.translator import Hypothesis
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.vocabulary import EOS, load_vocabulary
-from transformer_jax.training.run_folder import RunFolder
 
 OPTIONS: dict[str, Any] = {"checkpoint": "latest", "beam_size": 2, "length_penalty": None}
 OPTIONS |= {"n_best": 1, "scores": False}

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import random_params, tiny_model
-from transformer_jax.config import DecodeConfig, MeshConfig
+from transformer_jax.config.schema import DecodeConfig, MeshConfig
 from transformer_jax.decoding.translator import Hypothesis, Translator
 from transformer_jax.model.encoder_decoder import shift_right
 from transformer_jax.model.transformer import Transformer
+from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.text.vocabulary import BOS, EOS
-from transformer_jax.training.sharding import make_mesh
 
 EXTRA = 5
 ALPHA = 0.6

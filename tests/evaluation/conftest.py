@@ -1,3 +1,3 @@
 """Cheap compilation, as in tests/training/conftest.py."""
 
-import tests.runs  # noqa: F401  (sets the flags)
+import tests.tiny_runs  # noqa: F401  (sets the flags)

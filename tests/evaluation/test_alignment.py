@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import SIZES, random_params
-from transformer_jax.config import ModelConfig, VocabularyConfig
+from transformer_jax.config.schema import ModelConfig, VocabularyConfig
 from transformer_jax.errors import RunError
 from transformer_jax.evaluation import alignment
 from transformer_jax.evaluation.alignment import (
@@ -20,8 +20,8 @@ from transformer_jax.evaluation.alignment import (
     subword_words,
 )
 from transformer_jax.evaluation.attention import pair_attention
+from transformer_jax.grammar import AlignedPair, generate
 from transformer_jax.model.transformer import Transformer
-from transformer_jax.text.grammar import AlignedPair, generate
 from transformer_jax.text.vocabulary import EOS, SPACE, Vocabulary, train_vocabulary
 
 

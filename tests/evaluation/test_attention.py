@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests import runs
+from tests import tiny_runs as runs
 from tests.fixtures.tiny import SIZES, random_pairs, random_params, tiny_model
 from transformer_jax.decoding.translate import LineTranslator, load_model
 from transformer_jax.evaluation import attention as attention_module

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import runs
+from tests import tiny_runs as runs
 from transformer_jax.evaluation.bleu import score
-from transformer_jax.training.weights import average
+from transformer_jax.runs.weights import average
 
 
 @pytest.fixture(scope="module")

@@ -46,12 +46,12 @@ from experiments.claims_tables import (
     UNSMOOTHED,
     helps_more,
 )
-from tests.bench.test_tables import line
-from tests.runs import command, train
-from transformer_jax.bench.experiment import Job, Scale, make_jobs
-from transformer_jax.bench.results import digest_of
-from transformer_jax.config import KEYS, value_at
+from tests.tables.test_statistics import line
+from tests.tiny_runs import command, train
+from transformer_jax.config.schema import KEYS, value_at
 from transformer_jax.model.layers import head_sizes
+from transformer_jax.tables.experiment import Job, Scale, make_jobs
+from transformer_jax.tables.results import digest_of
 
 
 def angles(position, d_model):

@@ -10,9 +10,9 @@ import sacrebleu
 
 from experiments import figures
 from experiments.figures import Bucket, bleu_by_length, learning_rates, position_products
-from transformer_jax.command_line import exit_status
+from transformer_jax.commands.command_line import exit_status
+from transformer_jax.grammar import generate
 from transformer_jax.text import corpora
-from transformer_jax.text.grammar import generate
 
 # Positions and learning rate ---------------------------------------------------------------------
 

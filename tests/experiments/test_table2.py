@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from experiments.table2_bleu import EXPERIMENT
-from transformer_jax.bench.experiment import make_jobs
-from transformer_jax.bench.results import counts
-from transformer_jax.config import KEYS, value_at
+from transformer_jax.config.schema import KEYS, value_at
+from transformer_jax.tables.experiment import make_jobs
+from transformer_jax.tables.results import counts
 
 OWN = {"train.steps", "train.peak_learning_rate", "train.clip_norm", "train.remat"}
 

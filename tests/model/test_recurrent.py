@@ -16,7 +16,7 @@ from tests.fixtures.tiny import (
     random_params,
     relative_error,
 )
-from transformer_jax.config import ModelConfig
+from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.kinds import make_model
 from transformer_jax.text.vocabulary import BOS
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import lay_out, model_inputs, of_each_pair, relative_error
-from transformer_jax.config import ModelConfig
+from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.transformer import Transformer
 from transformer_jax.text.batches import Batch
 from transformer_jax.training.loss import LossSettings, projected_loss

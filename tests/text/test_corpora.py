@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_jax.config import DataConfig
+from transformer_jax.config.schema import DataConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text import corpora
 from transformer_jax.text.corpora import Pair, open_corpus, read_lines, read_lines_from
@@ -289,7 +289,7 @@ def test_the_shared_files_have_their_sizes(name, stem, count, first):
 
 
 def test_the_built_in_corpus_has_its_sizes_and_is_the_generated_one():
-    from transformer_jax.text import grammar
+    from transformer_jax import grammar
 
     corpus = open_corpus(DataConfig(source="grammar", pairs=40))
     assert [len(corpus.split(name)) for name in ("train", "valid", "test")] == [40, 500, 1_000]

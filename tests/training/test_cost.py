@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests.fixtures.tiny import SIZES, VOCABULARY
-from transformer_jax.config import ModelConfig
+from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.encoder_decoder import padded_vocabulary
 from transformer_jax.model.kinds import make_model
 from transformer_jax.training import cost

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import runs
+from tests import tiny_runs as runs
 from transformer_jax.errors import RunError
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.vocabulary import load_vocabulary, train_vocabulary
 from transformer_jax.training import data
 from transformer_jax.training.data import TrainingData, load_data, nominal_shape
-from transformer_jax.training.run_folder import RunFolder
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,11 @@ import jax
 import numpy as np
 import pytest
 
-from tests import runs
+from tests import tiny_runs as runs
 from transformer_jax.evaluation import bleu
 from transformer_jax.evaluation.evaluate import evaluate
-from transformer_jax.training.checkpoints import committed_steps
-from transformer_jax.training.run_folder import RunFolder
+from transformer_jax.runs.checkpoints import committed_steps
+from transformer_jax.runs.run_folder import RunFolder
 
 MEASURED = {
     *("smoothed_nats_per_token", "nats_per_token", "perplexity", "token_accuracy"),
@@ -111,7 +111,10 @@ def test_a_run_starts_from_another_s_weights_and_vocabulary(tmp_path, caplog):
     assert f"starting from the weights of {origin}, checkpoint {runs.STEPS}" in caplog.text
     vocabularies = [(folder / "vocabulary.model").read_bytes() for folder in (tmp_path, origin)]
     assert vocabularies[0] == vocabularies[1]
-    got, want = runs.arrays(tmp_path / "checkpoints/1"), runs.arrays(origin / "checkpoints/40")
+    got, want = (
+        runs.arrays(tmp_path / "checkpoints/1"),
+        runs.arrays(origin / "checkpoints/40"),
+    )
     assert got["rest.step"] == 1, "steps and optimizer start anew"
     for name in want:
         if name.startswith("params."):

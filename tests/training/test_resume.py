@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import runs
-from transformer_jax.config import KEYS
-from transformer_jax.training.run_folder import RunFolder
+from tests import tiny_runs as runs
+from transformer_jax.config.schema import KEYS
+from transformer_jax.runs.run_folder import RunFolder
 
 LAST = str(runs.STEPS)
 

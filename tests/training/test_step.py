@@ -17,7 +17,7 @@ from tests.fixtures.tiny import (
     relative_error,
     tiny_model,
 )
-from transformer_jax.config import Config, ModelConfig, TrainConfig
+from transformer_jax.config.schema import Config, ModelConfig, TrainConfig
 from transformer_jax.model.transformer import Transformer
 from transformer_jax.text.vocabulary import BOS
 from transformer_jax.training.optimizer import make_optimizer

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import runs
+from tests import tiny_runs as runs
 from tests.training.test_resume import assert_same_run
 from transformer_jax.decoding.translate import LineTranslator
 

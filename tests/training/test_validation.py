@@ -14,10 +14,10 @@ from tests.fixtures.tiny import (
     random_params,
     tiny_model,
 )
-from transformer_jax.config import MeshConfig
+from transformer_jax.config.schema import MeshConfig
+from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.text.batches import Batch
 from transformer_jax.training.program import BatchShape
-from transformer_jax.training.sharding import make_mesh
 from transformer_jax.training.step import make_loss_fn
 from transformer_jax.training.validation import make_validate
 

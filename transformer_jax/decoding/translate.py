@@ -9,17 +9,17 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from transformer_jax import processes
 from transformer_jax.compilation import keep_compiled_programs
-from transformer_jax.config import Config, with_values
-from transformer_jax.config_checks import check
+from transformer_jax.config.checks import check
+from transformer_jax.config.schema import Config, with_values
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model.kinds import make_model
+from transformer_jax.parallel import processes
+from transformer_jax.parallel.mesh import decoding_mesh, with_shardings
+from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.runs.weights import abstract_params, load_params
 from transformer_jax.text.vocabulary import EOS, Vocabulary, load_vocabulary
-from transformer_jax.training.run_folder import RunFolder
-from transformer_jax.training.sharding import decoding_mesh, with_shardings
-from transformer_jax.training.weights import abstract_params, load_params
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
-from transformer_jax.config import DecodeConfig
+from transformer_jax.config.schema import DecodeConfig
 from transformer_jax.decoding.search import (
     Live,
     Rules,
@@ -34,8 +34,8 @@ from transformer_jax.decoding.search import (
     make_rules,
 )
 from transformer_jax.model.encoder_decoder import Cache, EncoderDecoder, Memory
+from transformer_jax.parallel.mesh import batch_ways, placed, row_shardings
 from transformer_jax.text.batches import Bucket, padded_sentences, translation_buckets
-from transformer_jax.training.sharding import batch_ways, placed, row_shardings
 from transformer_jax.training.state import Params
 
 ENTER_TOGETHER = (

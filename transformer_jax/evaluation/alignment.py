@@ -18,8 +18,8 @@ from jax import Array
 from transformer_jax.decoding.translate import LoadedModel
 from transformer_jax.errors import RunError
 from transformer_jax.evaluation.attention import KINDS
+from transformer_jax.grammar.pairs import AlignedPair
 from transformer_jax.text.batches import padded_sentences
-from transformer_jax.text.grammar.pairs import AlignedPair
 from transformer_jax.text.vocabulary import BOS, EOS, SPACE
 
 BATCH = 64  # sentence pairs that go through the model together

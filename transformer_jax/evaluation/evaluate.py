@@ -11,14 +11,15 @@ from typing import NamedTuple
 
 import jax
 
-from transformer_jax import __version__, processes
+from transformer_jax import __version__
 from transformer_jax.decoding.translate import LineTranslator, load_model
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.evaluation.bleu import Scores, format_scores, score
 from transformer_jax.files import write_atomically
+from transformer_jax.parallel import processes
 from transformer_jax.reporting.plots import printable
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.corpora import Pair, TextLines, TextPairs, open_corpus
-from transformer_jax.training.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
 

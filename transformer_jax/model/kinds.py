@@ -1,6 +1,6 @@
 """The kinds of model that a config can name."""
 
-from transformer_jax.config import ModelConfig
+from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.recurrent import Recurrent
 from transformer_jax.model.transformer import Transformer

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.config import ModelConfig
+from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.attention import KeysValues, MultiHeadAttention
 from transformer_jax.model.axes import BATCH, HIDDEN, constrain
 from transformer_jax.model.dropout import Dropout

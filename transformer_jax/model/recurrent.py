@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.config import ModelConfig
+from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.attention import segment_mask
 from transformer_jax.model.axes import BATCH, constrain
 from transformer_jax.model.dropout import Dropout

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.config import ModelConfig
+from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.attention import KeysValues, causal_mask, segment_mask
 from transformer_jax.model.encoder_decoder import EncoderDecoder, output_logits
 from transformer_jax.model.layers import DecoderLayer, EncoderLayer, LayerNorm, head_sizes

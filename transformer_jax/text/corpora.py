@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, overload
 
 import numpy as np
 
-from transformer_jax.config import DataConfig
+from transformer_jax.config.schema import DataConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text import tfds_corpus
 
@@ -364,7 +364,7 @@ class BuiltInCorpus:
             raise DataError(
                 f"the built-in corpus has no split {name!r}, only {', '.join(self.sizes)}."
             )
-        from transformer_jax.text import grammar
+        from transformer_jax import grammar
 
         if name not in self._generated:  # a run asks for it three times
             drawn = grammar.generate(name, self.sizes[name])

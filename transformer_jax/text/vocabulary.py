@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from transformer_jax.config import VocabularyConfig
-from transformer_jax.config_checks import CHOICES
+from transformer_jax.config.checks import CHOICES
+from transformer_jax.config.schema import VocabularyConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import write_atomically
 

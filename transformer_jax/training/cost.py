@@ -6,7 +6,7 @@ each of the forward's.
 
 import jax
 
-from transformer_jax.config import ModelConfig
+from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.layers import head_sizes
 from transformer_jax.model.recurrent import hidden_size
 

@@ -10,18 +10,18 @@ from typing import NamedTuple
 import numpy as np
 import sentencepiece
 
-from transformer_jax import processes
-from transformer_jax.config import Config, ModelConfig, identity_differences
+from transformer_jax.config.schema import Config, ModelConfig, identity_differences
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import kept
+from transformer_jax.parallel import processes
+from transformer_jax.runs.checkpoints import committed_steps
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.batches import Batch, packed_batch, rows_per_batch
 from transformer_jax.text.corpora import Corpus, Pair, open_corpus
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus
 from transformer_jax.text.packing import RowPlan, plan_rows, select_pairs, source_row_length
 from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary, train_vocabulary
-from transformer_jax.training.checkpoints import committed_steps
 from transformer_jax.training.program import BatchShape
-from transformer_jax.training.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
 

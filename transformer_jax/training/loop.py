@@ -12,23 +12,26 @@ from contextlib import AbstractContextManager
 import jax
 from jax.sharding import Mesh
 
-from transformer_jax import processes
 from transformer_jax.compilation import keep_compiled_programs
-from transformer_jax.config import Config, TrainConfig, free_differences, with_absolute_paths
-from transformer_jax.config_checks import check
+from transformer_jax.config.checks import check
+from transformer_jax.config.schema import Config, TrainConfig, free_differences, with_absolute_paths
 from transformer_jax.decoding.translate import LineTranslator
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import Interrupted, RunError
-from transformer_jax.reporting.metrics import (
+from transformer_jax.parallel import processes
+from transformer_jax.parallel.mesh import decoding_mesh, local, make_mesh, own_rows, put_rows
+from transformer_jax.runs.checkpoints import Checkpoints, committed_steps
+from transformer_jax.runs.metrics import (
     FILE,
     Reports,
     check_metrics,
     open_reports,
     read_metrics,
 )
+from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.runs.weights import load_params
 from transformer_jax.text.batches import Batch, train_batches
 from transformer_jax.training import cost
-from transformer_jax.training.checkpoints import Checkpoints, committed_steps
 from transformer_jax.training.data import NOMINAL_FILL, TrainingData, load_data, nominal_shape
 from transformer_jax.training.optimizer import learning_rate_schedule
 from transformer_jax.training.program import (
@@ -38,12 +41,9 @@ from transformer_jax.training.program import (
     describe,
     shardings_of,
 )
-from transformer_jax.training.run_folder import RunFolder
-from transformer_jax.training.sharding import decoding_mesh, local, make_mesh, own_rows, put_rows
 from transformer_jax.training.state import Params, TrainState, Window
 from transformer_jax.training.stopping import StopRequest
 from transformer_jax.training.validation import make_validate
-from transformer_jax.training.weights import load_params
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from transformer_jax.config import Config, TrainConfig
+from transformer_jax.config.schema import Config, TrainConfig
 
 
 def learning_rate_schedule(train: TrainConfig, d_model: int) -> Callable[[Array | int], Array]:

@@ -8,16 +8,17 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from transformer_jax import allocator, processes
-from transformer_jax.config import Config
+from transformer_jax import allocator
+from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.kinds import make_model
+from transformer_jax.parallel import processes
+from transformer_jax.parallel.mesh import batch_sharding, batch_ways, placed, with_shardings
 from transformer_jax.text.batches import Batch, bucket_lengths, bucket_rows
 from transformer_jax.training import cost
 from transformer_jax.training.loss import LossSums
 from transformer_jax.training.optimizer import make_optimizer
-from transformer_jax.training.sharding import batch_sharding, batch_ways, placed, with_shardings
 from transformer_jax.training.state import Params, TrainState, init_state
 from transformer_jax.training.step import LossFn, make_loss_fn, make_train_step
 

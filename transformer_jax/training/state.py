@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.config import Config
+from transformer_jax.config.schema import Config
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.layers import DecoderLayer, EncoderLayer
 from transformer_jax.model.transformer import Transformer

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from transformer_jax.config import TrainConfig
+from transformer_jax.config.schema import TrainConfig
 from transformer_jax.model.encoder_decoder import EncoderDecoder, shift_right
 from transformer_jax.text.batches import Batch
 from transformer_jax.text.vocabulary import BOS

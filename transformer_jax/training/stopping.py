@@ -5,7 +5,7 @@ import signal
 import threading
 from types import FrameType
 
-from transformer_jax import processes
+from transformer_jax.parallel import processes
 
 ASKING = (signal.SIGTERM, signal.SIGINT)
 

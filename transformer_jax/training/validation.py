@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import jax
 
+from transformer_jax.parallel.mesh import own_rows, put_rows
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.program import Program, make_eval_step
-from transformer_jax.training.sharding import own_rows, put_rows
 from transformer_jax.training.state import Params
 
 Validate = Callable[[Params], tuple[dict[str, float], float] | None]

@@ -1,0 +1,204 @@
+"""Several processes as one: how they find each other, and what they share."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import tiny_runs as runs
+from transformer_jax.errors import ConfigError, UserError
+from transformer_jax.parallel import processes
+
+ROOT = Path(__file__).parents[2]
+LINES = ["The dog sleeps.", "", "A man buys the house.", "Anna laughed.", "We see them."] * 3
+
+
+@pytest.fixture
+def joined(monkeypatch):
+    """What jax.distributed.initialize is called with."""
+    calls = []
+    monkeypatch.setattr("jax.distributed.initialize", lambda *a, **k: calls.append(a))
+    monkeypatch.setattr(processes, "_filter_what_libraries_say", lambda: None)
+    for name in processes.CLUSTERS:
+        monkeypatch.delenv(name, raising=False)
+    return calls
+
+
+def test_a_process_alone_joins_nobody(joined, monkeypatch):
+    processes.join(None, None, None)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "localhost")
+    processes.join(None, None, None)
+    assert joined == []
+    assert (processes.count(), processes.index(), processes.is_first()) == (1, 0, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SLURM_STEP_NUM_TASKS", "2"),
+        ("OMPI_COMM_WORLD_SIZE", "16"),
+        ("TPU_WORKER_HOSTNAMES", "t1k-w-0,t1k-w-1"),
+        ("MEGASCALE_NUM_SLICES", "4"),
+    ],
+)
+def test_what_a_scheduler_says_is_left_to_jax(name, value, joined, monkeypatch):
+    monkeypatch.setenv(name, value)
+    processes.join(None, None, None)
+    assert joined == [(None, None, None)]
+
+
+def test_flags_say_it_where_no_scheduler_does(joined):
+    processes.join("node1:1234", 4, 3)
+    assert joined == [("node1:1234", 4, 3)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("node1:1234", None, None), "belong together"),
+        ((None, 2, 0), "belong together"),
+        (("node1:1234", 2, 2), "process ids are 0 to"),
+        (("node1:1234", 2, -1), "process ids are 0 to"),
+        (("node1", 2, 0), "the address is HOST:PORT"),
+    ],
+)
+def test_flags_that_cannot_be_are_refused(flags, said, joined):
+    with pytest.raises(ConfigError, match=said):
+        processes.join(*flags)
+    assert joined == []
+
+
+def test_processes_that_miss_each_other_are_told_in_one_line(joined, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("coordinator_address should be defined.")
+
+    monkeypatch.setattr("jax.distributed.initialize", refuse)
+    with pytest.raises(ConfigError, match="do not find each other: coordinator_address should"):
+        processes.join("node1:1234", 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (b"step 1\nstep 2\n", b"step 1\nstep 2\n"),
+        (
+            b"step 1\nE1121 coordination_service.cc:1 unhealthy\n1\n"
+            b"F1 client.h:80] Terminating process because the JAX distributed service detected\n"
+            b"    @ 0x7f83de6eb505 std::_Function_handler<>\n",
+            b"step 1\nLOST\n",
+        ),
+        (b"W preemption_sync_manager.cc\nstep 3\n", b"W preemption_sync_manager.cc\nstep 3\n"),
+        (b"W coordination_service\n" + b"a\n" * 30, b"W coordination_service\n" + b"a\n" * 30),
+        (b"[Gloo] Rank 1 is connected to 1 peer ranks.\nstep 1\n", b"step 1\n"),
+    ],
+    ids=["nothing", "lost", "harmless", "harmless and long", "greeting"],
+)
+def test_of_the_end_one_line_is_left(said, shown):
+    command = [sys.executable, "-S", "-c", processes.FILTER, "LOST"]
+    done = subprocess.run(command, input=said, capture_output=True, check=True)
+    assert done.stderr == shown
+
+
+def test_alone_what_the_first_does_is_what_is_done():
+    assert processes.gather({"a": 1}) == [{"a": 1}]
+    assert processes.first_does(lambda: 3) == processes.first_goes_ahead(lambda: 3) == 3
+
+    def fails() -> None:
+        raise UserError("no")
+
+    with pytest.raises(UserError, match="^no$"):
+        processes.first_does(fails)
+
+
+SHARED = """
+import json, sys
+from transformer_jax.parallel import processes
+from transformer_jax.errors import UserError
+
+processes.join(f"localhost:{sys.argv[1]}", 2, int(sys.argv[2]))
+first = processes.is_first()
+found = [processes.gather(["x" * 300 if first else "\u00df", processes.index()])]
+found.append(processes.first_does(lambda: {"of": processes.index()}))
+order = []
+found.append(processes.first_goes_ahead(lambda: processes.index()))
+
+
+def fails():
+    raise UserError("only here" if first else "never called")
+
+
+try:
+    processes.first_does(fails)
+except UserError as error:
+    found.append(str(error))
+print(json.dumps(found))
+"""
+
+
+def both(command: list[str], port: int, texts: tuple[bytes, bytes]) -> list[bytes]:
+    """Standard output of two processes that run this command with PORT and PROCESS filled in."""
+    started = [
+        subprocess.Popen(
+            [part.format(port=port, process=i) for part in command],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for i in (1, 0)
+    ]
+    fed = [(process, texts[1 - at]) for at, process in enumerate(started)]
+    for process, text in fed:
+        assert process.stdin is not None
+        process.stdin.write(text)
+        process.stdin.close()
+        process.stdin = None
+    outputs = []
+    for process in reversed(started):
+        out, error = process.communicate(timeout=300)
+        assert process.returncode == 0, error[-2000:]
+        outputs.append(out)
+    return outputs
+
+
+def test_two_processes_share_what_they_say(tmp_path):
+    script = tmp_path / "shared.py"
+    script.write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{SHARED}", encoding="utf-8")
+    command = [sys.executable, str(script), "{port}", "{process}"]
+    outputs = both(command, runs.free_port(), (b"", b""))
+    found = [json.loads(out.splitlines()[-1]) for out in outputs]
+    for index in (0, 1):
+        assert found[index] == [[["x" * 300, 0], ["ß", 1]], {"of": 0}, index, "only here"]
+
+
+def test_two_processes_translate_as_one_does(tmp_path, monkeypatch):
+    workdir = runs.trained_run()
+    command = [sys.executable, "-m", "transformer_jax", "translate", f"--workdir={workdir}"]
+    command += ["--scores", "--beam_size=2"]
+    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path / "cache"))
+    text = "".join(f"{line}\n" for line in LINES).encode()
+    alone = subprocess.run(command, cwd=ROOT, input=text, capture_output=True, check=True).stdout
+    several = ["--coordinator=localhost:{port}", "--num_processes=2", "--process_id={process}"]
+    of_two = both([*command, *several], runs.free_port(), (text, b"not read\n"))
+    lines = of_two[0].splitlines()
+    assert of_two[1] == b""
+    assert len(lines) == len(LINES)
+    got, want = ([line.split(b"\t") for line in out] for out in (lines, alone.splitlines()))
+    assert [text for _, text in got] == [text for _, text in want]
+    for (one, _), (other, _) in zip(got, want, strict=True):
+        assert float(one) == pytest.approx(float(other), abs=1e-5)
+
+
+def test_a_process_that_stops_with_others_waits_for_nobody(monkeypatch):
+    left = []
+    monkeypatch.setattr(os, "_exit", left.append)
+    processes.leave(2)
+    assert left == [], "alone, it ends as any other"
+    monkeypatch.setattr(processes, "count", lambda: 2)
+    monkeypatch.setattr(processes, "index", lambda: 1)
+    processes.leave(2)
+    assert left == [2]

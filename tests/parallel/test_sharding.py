@@ -1,0 +1,190 @@
+"""The same update on every mesh, and every large array divided."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh
+from jax.sharding import PartitionSpec as P
+
+from tests.fixtures.tiny import relative_error
+from tests.tiny_runs import free_port
+from transformer_jax.config.schema import Config, MeshConfig, ModelConfig
+from transformer_jax.errors import ConfigError
+from transformer_jax.model.transformer import Transformer
+from transformer_jax.parallel.mesh import AXES, make_mesh, tree_shardings
+from transformer_jax.training.optimizer import make_optimizer
+from transformer_jax.training.state import init_state
+
+ROOT = Path(__file__).parents[2]
+# (data, fsdp, tensor, micro-batches)
+ONE = (1, 1, 1, 1)
+RUNS = [ONE, (8, 1, 1, 1), (1, 8, 1, 1), (1, 1, 8, 1), (2, 2, 2, 1), (1, 1, 1, 4), (2, 2, 2, 4)]
+# On 2 processes of 4 devices each; fsdp and tensor span both.
+OF_TWO = [(8, 1, 1, 1), (1, 8, 1, 1), (1, 1, 8, 1), (2, 2, 2, 4)]
+
+
+def start(folder: Path, meshes: list, devices: int, *of_two: str) -> subprocess.Popen:
+    flags = os.environ.get("XLA_FLAGS", "")
+    flags += f" --xla_force_host_platform_device_count={devices}"
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.parallel.sharded_run", folder, json.dumps(meshes), *of_two],
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def results(folder: Path, meshes: list, started: list[subprocess.Popen]) -> dict:
+    for process in started:
+        _, error = process.communicate(timeout=600)
+        assert process.returncode == 0, error[-2000:]
+    found = {}
+    for mesh in meshes:
+        name = "-".join(map(str, mesh))
+        arrays = dict(np.load(folder / f"{name}.npz"))
+        found[mesh] = arrays | json.loads((folder / f"{name}.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    return results(folder, RUNS, [start(folder, RUNS, 8)])
+
+
+@pytest.fixture(scope="module")
+def runs_of_two(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two")
+    port = str(free_port())
+    return results(folder, OF_TWO, [start(folder, OF_TWO, 4, port, i) for i in "10"])
+
+
+def assert_the_same_training(got, want):
+    np.testing.assert_allclose(got["losses"], want["losses"], rtol=1e-5)
+    assert relative_error(got["first_gradient"], want["first_gradient"]) < 1e-5
+    assert relative_error(got["params"], want["params"]) < 1e-4
+    assert (got["skipped"], got["steps"]) == (0, 20)
+
+
+@pytest.mark.parametrize("mesh", RUNS[1:], ids=str)
+def test_twenty_updates_with_dropout_are_the_same_on_every_mesh(runs, mesh):
+    assert len(set(np.round(runs[ONE]["losses"], 3))) == 20
+    assert_the_same_training(runs[mesh], runs[ONE])
+
+
+@pytest.mark.parametrize("mesh", RUNS[1:], ids=str)
+def test_search_finds_the_same_on_every_mesh(runs, mesh):
+    want = runs[ONE]["translations"]
+    assert runs[mesh]["translations"] == want
+    assert len(set(map(tuple, want))) > 5 and len({len(ids) for ids in want}) > 3
+
+
+@pytest.mark.parametrize("mesh", OF_TWO, ids=str)
+def test_two_processes_are_one_run(runs, runs_of_two, mesh):
+    assert_the_same_training(runs_of_two[mesh], runs[ONE])
+    assert runs_of_two[mesh]["translations"] == runs[ONE]["translations"]
+
+
+@pytest.mark.parametrize("mesh", RUNS, ids=str)
+def test_rows_are_divided_over_data_and_fsdp(runs, mesh):
+    data, fsdp, tensor, _ = mesh
+    assert runs[mesh]["rows_a_device"] == [32 // (data * fsdp)] * (data * fsdp * tensor)
+
+
+def test_minus_1_takes_the_devices_that_are_left_over(runs):
+    left_over = [runs[mesh]["left_over"] for mesh in RUNS[:5]]
+    assert left_over == [[8, 1, 1], [8, 1, 1], [1, 8, 1], [1, 1, 8], [2, 2, 2]]
+
+
+def test_fsdp_and_tensor_divide_the_state_and_data_repeats_it(runs):
+    share = {mesh: run["share_of_the_state"] for mesh, run in runs.items()}
+    assert share[ONE] == share[(8, 1, 1, 1)] == 1
+    # Gains and biases, which are repeated, are a few percent of so small a model.
+    assert share[(1, 8, 1, 1)] == pytest.approx(1 / 8, abs=0.06)
+    assert share[(1, 1, 8, 1)] == pytest.approx(1 / 8, abs=0.06)
+    assert share[(2, 2, 2, 1)] == pytest.approx(1 / 4, abs=0.06)
+
+
+BIG = {"d_model": 1024, "d_ff": 4096, "num_heads": 16}
+
+
+@pytest.mark.parametrize("mesh", [(1, 8, 1), (1, 1, 8), (2, 2, 2), (1, 4, 2), (4, 16, 4)], ids=str)
+@pytest.mark.parametrize("size", [{}, BIG], ids=["base", "big"])
+def test_bytes_a_device_shrink_with_the_devices(size, mesh):
+    arrays = divided(ModelConfig(**size), AbstractMesh(mesh, AXES)).values()
+    ways = dict(zip(AXES, mesh, strict=True))
+    total = sum(math.prod(shape) for shape, _ in arrays)
+    on_one = sum(
+        math.prod(shape) / math.prod(ways[axis] for axis in spec if axis) for shape, spec in arrays
+    )
+    assert on_one * mesh[1] * mesh[2] == pytest.approx(total, rel=0.05)
+
+
+MESH = AbstractMesh((2, 2, 2), AXES)
+
+
+def divided(model: ModelConfig, mesh=MESH):
+    """{path: (shape, spec)} of the whole state."""
+    config = Config(model=model)
+    optimizer = make_optimizer(config)
+    transformer = Transformer(model, 37_000)
+    state = jax.eval_shape(lambda: init_state(config, transformer, optimizer))
+    shardings = jax.tree.leaves(tree_shardings(state, mesh))
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return {
+        jax.tree_util.keystr(path): (leaf.shape, sharding.spec)
+        for (path, leaf), sharding in zip(leaves, shardings, strict=True)
+    }
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"norm": "pre", "positions": "learned", "tie_embeddings": False}], ids=str
+)
+def test_no_large_array_of_the_state_is_repeated(changes):
+    arrays = divided(ModelConfig(num_layers=1, **changes))
+    matrices = {path: x for path, x in arrays.items() if len(x[0]) > 1}
+    # Three attentions of 4, two feed-forward networks of 2, the embeddings; and Adam's moments.
+    assert len(matrices) == 3 * (3 * 4 + 2 * 2 + (5 if changes else 1))
+    for path, (shape, spec) in matrices.items():
+        used = {axis for axis in spec if axis}
+        assert used == ({"fsdp"} if "positions" in path else {"fsdp", "tensor"}), path
+        assert all(n % 2 == 0 for n, axis in zip(shape, spec, strict=True) if axis)
+    small = {path: shape for path, (shape, spec) in arrays.items() if not any(spec)}
+    assert max(math.prod(shape) for shape in small.values()) == 512
+
+
+def test_adam_s_moments_lie_with_their_parameters():
+    arrays = divided(ModelConfig(num_layers=1))
+    for path, (_, spec) in arrays.items():
+        if ".params" in path:
+            name = path.split(".params")[1]
+            copies = [s for p, (_, s) in arrays.items() if p.endswith(name)]
+            assert copies == [spec] * 3, name
+
+
+def test_a_dimension_that_an_axis_does_not_divide_stays_whole():
+    one_head = divided(ModelConfig(num_layers=1, num_heads=1, d_model=510, d_ff=2049))
+    attention = ".params['decoder_0']['cross_attention']"
+    assert one_head[f"{attention}['query']"] == ((510, 1, 510), P("fsdp", None, None))
+    assert one_head[f"{attention}['out']"] == ((1, 510, 510), P(None, None, "fsdp"))
+    inner = one_head[".params['decoder_0']['feed_forward']['inner']"]
+    assert inner == ((510, 2049), P("fsdp", None))
+
+
+def test_a_mesh_that_this_machine_cannot_have_is_refused():
+    devices = [object()] * 6
+    with pytest.raises(ConfigError, match="mesh.tensor=7 needs 7 devices; this machine has 6"):
+        make_mesh(MeshConfig(data=-1, fsdp=1, tensor=7), devices)
+    with pytest.raises(ConfigError, match="mesh.data=2, mesh.fsdp=2, mesh.tensor=2 needs 8"):
+        make_mesh(MeshConfig(data=2, fsdp=2, tensor=2), devices)
+    with pytest.raises(ConfigError, match="leaves some of this machine's 6 devices idle: 4 does"):
+        make_mesh(MeshConfig(data=-1, fsdp=4), devices)

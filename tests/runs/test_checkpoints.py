@@ -1,0 +1,256 @@
+"""What is kept, and what a damaged file does."""
+
+import json
+import logging
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import tiny_runs as runs
+from transformer_jax.errors import RunError
+from transformer_jax.runs.checkpoints import (
+    Checkpoints,
+    committed_steps,
+    damaged_file,
+)
+from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.training.state import TrainState, Window
+
+
+def state_at(step: int) -> TrainState:
+    """A state in which every array depends on the step."""
+    number = jnp.float32(step)
+    return TrainState(
+        step=jnp.int32(step),
+        params={"layer": {"matrix": jnp.arange(6.0).reshape(2, 3) + number}},
+        opt_state=(jnp.full(4, 2 * number), {"count": jnp.int32(step)}),
+        key=jnp.array([7, step], jnp.uint32),
+        skipped=jnp.int32(1),
+        skipped_in_a_row=jnp.int32(0),
+        window=Window(*(number + i for i in range(len(Window._fields)))),
+    )
+
+
+def like() -> TrainState:
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), state_at(0)
+    )
+
+
+def save(folder: Path, scores: dict[int, float | None], keep_last: int = 2) -> Path:
+    checkpoints = Checkpoints(folder, keep_last)
+    for step, score in scores.items():
+        checkpoints.save(state_at(step), step, score)
+    checkpoints.close()
+    return folder
+
+
+def restored_step(folder: Path) -> int:
+    """The step that is gone on from, every array of it checked."""
+    checkpoints = Checkpoints(folder, keep_last=2)
+    state = checkpoints.restore_latest(like())
+    checkpoints.close()
+    assert state is not None
+    step = int(state.step)
+    jax.tree.map(np.testing.assert_array_equal, state, state_at(step))
+    return step
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory) -> Path:
+    """Checkpoints of steps 10, 20 and 30; 10 is the best."""
+    return save(tmp_path_factory.mktemp("three") / "checkpoints", {10: 0.9, 20: None, 30: 0.5})
+
+
+@pytest.fixture
+def copied(three, tmp_path) -> Path:
+    return Path(shutil.copytree(three, tmp_path / "checkpoints"))
+
+
+def manifests(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.json"))
+
+
+# What is kept ----------------------------------------------------------------------------------
+
+
+def test_the_best_and_the_last_are_kept_each_with_a_manifest(tmp_path):
+    folder = save(tmp_path, {1: 0.1, 2: 0.8, 3: None, 4: 0.7, 5: None, 6: 0.2})
+    assert committed_steps(folder) == [2, 5, 6]
+    assert manifests(folder) == ["2.sha256.json", "5.sha256.json", "6.sha256.json"]
+    assert all(damaged_file(folder / str(step)) is None for step in (2, 5, 6))
+    save(folder, {7: 0.9})
+    assert committed_steps(folder) == [6, 7], "2 is no longer the best"
+    assert manifests(folder) == ["6.sha256.json", "7.sha256.json"]
+
+
+def test_without_scores_the_last_are_kept(tmp_path):
+    assert committed_steps(save(tmp_path, dict.fromkeys(range(1, 5)))) == [3, 4]
+
+
+def test_a_manifest_does_not_wait_for_the_next_checkpoint(tmp_path):
+    """A run that is killed between two checkpoints has the manifest of the first."""
+    checkpoints = Checkpoints(tmp_path, 2)
+    checkpoints.save(state_at(1), 1, None)
+    deadline = time.monotonic() + 60
+    while not manifests(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert manifests(tmp_path) == ["1.sha256.json"]
+    checkpoints.close()
+
+
+def test_what_cannot_be_written_is_an_error_and_not_silence(tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("transformer_jax.runs.checkpoints.write_manifest", full)
+    checkpoints = Checkpoints(tmp_path, 2)
+    checkpoints.save(state_at(1), 1, None)
+    with pytest.raises(RunError, match="could not be written to .*: No space left on device"):
+        checkpoints.close()
+
+
+# Damage ----------------------------------------------------------------------------------------
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def files_of(checkpoint: Path) -> list[Path]:
+    return sorted(path for path in checkpoint.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("damage", [flip, cut, Path.unlink], ids=["flipped", "cut", "missing"])
+def test_any_damaged_file_sends_the_run_back_to_the_checkpoint_before(
+    damage, three, tmp_path, caplog
+):
+    names = [path.relative_to(three) for path in files_of(three / "30") if path.stat().st_size]
+    assert {Path("30/metrics/metrics"), Path("30/_CHECKPOINT_METADATA")} < set(names)
+    for number, name in enumerate(names):
+        folder = Path(shutil.copytree(three, tmp_path / str(number)))
+        damage(folder / name)
+        caplog.clear()
+        assert restored_step(folder) == 20
+        assert f"checkpoint {folder / '30'} is damaged: {name.relative_to('30')} " in caplog.text
+        assert committed_steps(folder) == [10, 20]
+        assert manifests(folder) == ["10.sha256.json", "20.sha256.json"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{"])
+def test_a_damaged_manifest_counts_as_damage(content, copied):
+    (copied / "30.sha256.json").write_text(content)
+    assert restored_step(copied) == 20
+
+
+def test_after_damage_the_run_goes_on_saving(copied):
+    flip(next((copied / "30" / "params").glob("d/*")))
+    checkpoints = Checkpoints(copied, 2)
+    state = checkpoints.restore_latest(like())
+    assert state is not None and int(state.step) == 20
+    checkpoints.save(state_at(30), 30, 1.0)
+    checkpoints.close()
+    assert committed_steps(copied) == [20, 30]
+    assert restored_step(copied) == 30
+
+
+def test_a_damaged_score_of_an_older_checkpoint_stops_nothing(copied, caplog):
+    (copied / "10" / "metrics" / "metrics").write_text("{")
+    checkpoints = Checkpoints(copied, 2)
+    checkpoints.restore_latest(like())
+    checkpoints.save(state_at(40), 40, None)
+    checkpoints.close()
+    assert f"removing the damaged checkpoint {copied / '10'}" in caplog.text
+    assert committed_steps(copied) == [30, 40]
+
+
+def test_all_damaged_is_an_error_that_touches_nothing(copied):
+    for step in ("10", "20", "30"):
+        flip(next((copied / step / "params").glob("d/*")))
+    before = runs.contents(copied)
+    checkpoints = Checkpoints(copied, 2)
+    with pytest.raises(RunError, match=r"Every checkpoint in .* is damaged \(3 tried\)"):
+        checkpoints.restore_latest(like())
+    checkpoints.close()
+    assert runs.contents(copied) == before
+
+
+def test_killed_between_commit_and_manifest(copied, caplog):
+    (copied / "30.sha256.json").unlink()
+    assert restored_step(copied) == 30
+    assert "checkpoint 30 has no manifest; its files are not verified" in caplog.text
+    cut(copied / "30" / "rest" / "manifest.ocdbt")
+    assert restored_step(copied) == 20
+    assert "30 is damaged: it has no manifest and cannot be restored" in caplog.text
+
+
+def test_half_written_checkpoints_are_ignored_and_removed(copied):
+    half = copied / "40.orbax-checkpoint-tmp-1234"
+    shutil.copytree(copied / "30" / "params", half / "params")
+    assert committed_steps(copied) == [10, 20, 30]
+    assert restored_step(copied) == 30
+    save(copied, {40: None})
+    assert not half.exists()
+    assert committed_steps(copied) == [10, 30, 40]
+
+
+def test_no_checkpoints_is_no_error(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "none", 2)
+    assert checkpoints.restore_latest(like()) is None
+    checkpoints.close()
+    assert not (tmp_path / "none").exists()
+
+
+# Another mesh ----------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_restores_on_another_mesh(tmp_path):
+    workdir, out = runs.trained_run(), tmp_path / "out.json"
+    process = runs.forkserver().Process(target=restore_on_two, args=(workdir, out))
+    process.start()
+    process.join(300)
+    assert process.exitcode == 0
+    sums = json.loads(out.read_text())
+    assert sums.pop("divided") > 10
+    want = runs.arrays(workdir / "checkpoints" / str(runs.STEPS))
+    assert sums == {name: leaf.astype(np.float64).sum().item() for name, leaf in want.items()}
+
+
+def restore_on_two(workdir: Path, out: Path) -> None:
+    """In a process with two devices: the sums of all arrays, and how many are divided."""
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+    logging.disable()
+    from transformer_jax.config.schema import with_values
+    from transformer_jax.model.transformer import Transformer
+    from transformer_jax.training.optimizer import make_optimizer
+    from transformer_jax.parallel.mesh import make_mesh, with_shardings
+    from transformer_jax.training.state import init_state
+
+    config = with_values(RunFolder(workdir).read_config(), {"mesh.fsdp": 2})
+    model = Transformer(config.model, config.vocabulary.size)
+    state = jax.eval_shape(lambda: init_state(config, model, make_optimizer(config)))
+    state = with_shardings(state, make_mesh(config.mesh))
+    restored = Checkpoints(workdir / "checkpoints", 3).restore_latest(state)
+    assert restored is not None
+    if len(jax.devices()) != 2:
+        sys.exit(3)
+    fields = restored._asdict()
+    items = {"params": fields.pop("params"), "rest": fields}
+    leaves = jax.tree_util.tree_leaves_with_path(items)
+    divided = sum(not leaf.is_fully_replicated for _, leaf in leaves)
+    sums = {runs.dotted(path): np.asarray(leaf, np.float64).sum().item() for path, leaf in leaves}
+    out.write_text(json.dumps(sums | {"divided": divided}))

@@ -1,0 +1,80 @@
+"""Whose folder it is, and that files in it are whole or not there."""
+
+import os
+
+import pytest
+
+from transformer_jax.config.schema import Config, with_values
+from transformer_jax.errors import RunError
+from transformer_jax.runs.run_folder import RunFolder
+
+CONFIG = with_values(Config(), {"data.path": "corpus", "seed": 3})
+
+
+def test_a_claimed_folder_gives_its_config_back(tmp_path):
+    run = RunFolder(tmp_path / "new" / "run")
+    run.check(CONFIG)
+    assert not run.path.exists(), "checking writes nothing"
+    run.claim(CONFIG, "abc")
+    assert run.read_config() == CONFIG
+    run.check(CONFIG)
+    run.check_corpus("abc")
+    with pytest.raises(RunError, match="other text"):
+        run.check_corpus("abd")
+
+
+def test_a_free_key_may_change_and_is_written_down(tmp_path):
+    run = RunFolder(tmp_path)
+    run.claim(CONFIG, "abc")
+    longer = with_values(CONFIG, {"train.steps": 7, "data.path": "elsewhere"})
+    run.check(longer)
+    run.claim(longer, "abc")
+    assert run.read_config() == longer
+
+
+def test_every_identity_key_that_differs_is_named(tmp_path):
+    run = RunFolder(tmp_path)
+    run.claim(CONFIG, "abc")
+    other = with_values(CONFIG, {"seed": 4, "model.d_ff": 8, "train.steps": 7})
+    with pytest.raises(RunError) as caught:
+        run.check(other)
+    assert "model.d_ff: the run has 2048, the config now says 8" in str(caught.value)
+    assert "seed: the run has 3, the config now says 4" in str(caught.value)
+    assert "train.steps" not in str(caught.value)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunError, match="is not empty and holds no run"):
+        RunFolder(tmp_path).check(CONFIG)
+
+
+def test_a_kill_while_the_config_was_written_leaves_a_usable_folder(tmp_path):
+    (tmp_path / ".config.json.123.tmp").write_text('{"model"')
+    RunFolder(tmp_path).check(CONFIG)
+
+
+@pytest.mark.parametrize("broken", ["", "{", "[]", '{"model": {"d_modle": 3}}', '{"seed": "x"}'])
+def test_a_broken_config_is_refused_naming_the_file(broken, tmp_path):
+    run = RunFolder(tmp_path)
+    run.config_file.write_text(broken)
+    for use in (run.read_config, lambda: run.check(CONFIG)):
+        with pytest.raises(RunError, match="config.json cannot be read"):
+            use()
+
+
+def test_a_folder_without_a_run_says_how_to_make_one(tmp_path):
+    with pytest.raises(RunError, match="holds no run: it has no config.json. Train one with"):
+        RunFolder(tmp_path).read_config()
+
+
+def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    below = RunFolder(tmp_path / "file" / "run")
+    with pytest.raises(RunError, match="Cannot write into .*/file is a file"):
+        below.check(CONFIG)
+    with pytest.raises(RunError, match="Cannot write into .*Not a directory"):
+        below.claim(CONFIG, "abc")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    with pytest.raises(RunError, match="is not writable. Choose another --workdir"):
+        RunFolder(tmp_path / "run").check(CONFIG)

@@ -1,0 +1,183 @@
+"""An experiment run for real, as its user would: shrunken, on the built-in corpus."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import tiny_runs as runs
+from tests.tables.test_statistics import line
+from transformer_jax.errors import ConfigError, RunError
+from transformer_jax.tables import command
+from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
+from transformer_jax.tables.launch import run_commands, run_with_submitit, shares
+from transformer_jax.tables.live import LiveTable, progress_of
+from transformer_jax.tables.results import read_results, write_results
+
+ROOT = Path(__file__).parent.parent.parent
+TINY = {
+    **{"data.pairs": 300, "vocabulary.size": 400, "model.num_layers": 1, "model.d_model": 16},
+    **{"model.num_heads": 2, "model.d_ff": 32, "train.steps": 4, "train.decay_steps": 4},
+    **{"train.warmup_steps": 2, "train.tokens_per_batch": 400, "decode.tokens_per_batch": 2_048},
+    **{"train.log_every": 2, "train.valid_every": 2, "train.checkpoint_every": 2},
+    **{"decode.max_extra_length": 2, "decode.beam_size": 1},
+}
+# It cannot train: SentencePiece has no such number of pieces for this text.
+BAD = {"vocabulary.size": 90_000}
+EXPERIMENT = Experiment(
+    "tiny",
+    rows={"base": {}, "4 heads": {"model.num_heads": 4}, "bad": BAD},
+    scales={"small": Scale(str(ROOT / "configs" / "demo.py"), TINY)},
+    about="What is looked at here.",
+    paper={"4 heads": {"bleu": 12.5}},
+)
+
+
+@pytest.fixture
+def call(monkeypatch, tmp_path, capsys):
+    """Runs the experiment's command; what it printed."""
+    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(Path(runs.scratch().name) / "cache"))
+    monkeypatch.chdir(ROOT)  # its processes import the package from here
+
+    def run(*flags: str) -> str:
+        folders = [f"--out={tmp_path / 'out'}", f"--runs={tmp_path / 'runs'}"]
+        monkeypatch.setattr(sys, "argv", ["tiny", *folders, *flags])
+        capsys.readouterr()  # of a call before, which failed
+        command.run(EXPERIMENT)
+        return capsys.readouterr().out
+
+    return run
+
+
+def without_command(table: str) -> list[str]:
+    """The table's lines but the one that says how it was made."""
+    return [line for line in table.splitlines() if not line.startswith("Command:")]
+
+
+def test_rows_run_once_failures_do_not_stop_others_and_the_report_is_made_again(call, tmp_path):
+    out, folder = tmp_path / "out", tmp_path / "runs" / "tiny" / "small"
+    with pytest.raises(RunError, match=r"1 of 2 runs failed; first: bad, seed 0: .*vocabulary"):
+        call("--rows=bad;base", "--jobs=2")
+    assert [(line.row, line.seed) for line in read_results(out / "results.csv")] == [("base", 0)]
+    # One that was interrupted before it was scored goes on, and what is finished is left alone.
+    log = folder / "base" / "seed-0.log.txt"
+    before = log.read_bytes()
+    printed = call("--rows=base;4 heads")
+    assert "| 4 heads | 1 |" in printed and "| bad | not run |" in printed and "12.5" in printed
+    assert log.read_bytes() == before
+    base, heads = read_results(out / "results.csv")
+    assert (base.row, heads.row, heads.steps) == ("base", "4 heads", 4)
+    assert heads.parameters == base.parameters and heads.perplexity > 1
+    assert heads.train_seconds > 0
+    page = (out / "index.html").read_text()
+    assert "What is looked at here." in page and page.count("data:image/png;base64") == 4
+    # From what is committed alone, without the runs.
+    folder.rename(tmp_path / "gone")
+    for name in ("table.md", "index.html", "bleu.png"):
+        (out / name).unlink()
+    assert without_command(call("--report")) == without_command(printed)
+    assert (out / "index.html").exists() and (out / "bleu.png").exists()
+    listed = call("--list").splitlines()
+    assert "model.num_heads=4" in listed[3] and listed[3].endswith("| 0 | 0 |")
+    assert listed[4].endswith("| 0 | none |")
+    plan = call("--dry_run", "--rows=base")
+    assert "finished runs on" in plan and f"{base.parameters / 1e6:.2f}" in plan
+    commands = call("--print").splitlines()
+    assert [text.split()[3] for text in commands if text[0] != "#"] == ["train", "evaluate"]
+
+
+def test_a_report_is_of_every_recorded_seed_and_in_the_rows_order(call, tmp_path, monkeypatch):
+    seen = []
+    found = EXPERIMENT._replace(findings=lambda _, jobs: seen.extend(jobs) or [])
+    monkeypatch.setitem(globals(), "EXPERIMENT", found)
+    lines = [line("4 heads", 1, 2.0), line("4 heads", 0, 2.0), line("base", 0, 1.0)]
+    write_results(tmp_path / "out" / "results.csv", lines)
+    call("--report", "--seeds=7")
+    assert {job.seed for job in seen} == {0, 1}
+    runs_table = (tmp_path / "out" / "index.html").read_text().rpartition("<h2>")[2]
+    cells = [cell.partition("<")[0] for cell in runs_table.split("<tr><td>")[1:]]
+    assert cells == ["base", "4 heads", "4 heads"]
+
+
+def test_flags_that_cannot_be_are_one_line(call):
+    for flags, says in [
+        (["--seeds=one"], "--seeds=one"),
+        (["--rows=other"], "no row 'other'"),
+        (["--launcher=cloud", "--rows=base"], "local or slurm"),
+        (["--launcher=slurm", "--slurm=gpus"], "expected K=V"),
+        (["--jobs=1000"], "--jobs=1000"),
+    ]:
+        with pytest.raises(ConfigError, match=says):
+            call(*flags)
+
+
+def test_each_row_may_have_seeds_of_its_own():
+    scale = EXPERIMENT.scales["small"]._replace(seeds={"base": (0,), "4 heads": (0, 1), "bad": ()})
+    one = EXPERIMENT._replace(scales={"small": scale})
+
+    def made(**which):
+        return [(job.seed, job.row) for job in make_jobs(one, "small", Path("runs"), **which)]
+
+    assert made() == [(0, "base"), (0, "4 heads"), (1, "4 heads")]
+    assert made(rows=("4 heads",)) == [(0, "4 heads"), (1, "4 heads")]
+    assert made(rows=("base", "bad"), seeds=(2,)) == [(2, "base"), (2, "bad")]
+
+
+def test_devices_are_shared_out(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6")
+    assert [s.environment["CUDA_VISIBLE_DEVICES"] for s in shares(2)] == ["3,6", "5"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
+    assert [sorted(s.cores) for s in shares(2)] == [[0, 2], [1, 3]]
+    with pytest.raises(ConfigError, match=r"--jobs=5 is not in 1\.\.4"):
+        shares(5)
+
+
+class FakeJob:
+    """Commands of a moment in place of a run."""
+
+    row, seed, label = "base", 0, "base, seed 0"
+
+    def __init__(self, folder: Path, commands: list[list[str]]):
+        self.folder, self._commands = folder, commands
+
+    def commands(self) -> list[list[str]]:
+        return self._commands
+
+    def config(self):
+        return runs.tiny_config(train__steps=100)
+
+
+def test_a_failure_says_which_command_and_why(tmp_path):
+    job = FakeJob(tmp_path / "run", [["--help"], ["train", "--confi=x"], ["--help"]])
+    reason = run_commands(job)
+    assert reason.startswith("`train` ended with 2: transformer-jax: ") and "'confi'" in reason
+
+
+def test_submitit_runs_the_same_commands(tmp_path):
+    pytest.importorskip("submitit")
+    ended = []
+    good = FakeJob(tmp_path / "a" / "run", [["--help"]])
+    bad = FakeJob(tmp_path / "b" / "run", [["nonsense"]])
+    settings = {"timeout_min": 5}
+    run_with_submitit(
+        [good, bad], lambda *one: ended.append(one), tmp_path / "s", settings, cluster="local"
+    )
+    reasons = {job.folder.parent.name: reason for job, reason in ended}
+    assert reasons["a"] == "" and "`nonsense` ended with 2" in reasons["b"]
+
+
+def test_progress_is_read_from_the_run_s_folder(tmp_path):
+    job = FakeJob(tmp_path / "run", [])
+    assert progress_of(job, 100) == ("waiting", 0, 100, None)
+    job.folder.mkdir()
+    (tmp_path / "run.log.txt").write_text("")
+    record = '{"step": 40, "kind": "train", "target_tokens_per_step": 50.0, '
+    record += '"target_tokens_per_second": 100.0}\n{"step": 41, "ki'
+    (job.folder / "metrics.jsonl").write_text('{"step": 20, "kind": "train"}\n' + record)
+    assert progress_of(job, 100) == ("running", 40, 100, 30.0)  # 60 steps of half a second
+    table = LiveTable([job])
+    assert table.progress() == [("running", 40, 100, 30.0)]
+    table.ended(job, "it broke")
+    assert table.progress()[0].state == "it broke" and table.progress()[0].is_over
+    assert "0:00:30" not in str(list(table.render().columns[4].cells))

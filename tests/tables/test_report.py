@@ -1,0 +1,93 @@
+"""Rows are tested against the base row, wherever either was run; and what a report says."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.tables.test_statistics import line
+from transformer_jax.tables import command, report
+from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
+from transformer_jax.tables.report import (
+    Output,
+    _averaged,
+    update_significance,
+)
+from transformer_jax.tables.statistics import read_p_values, write_p_values
+
+EXPERIMENT = Experiment("three", {"base": {}, "a": {}, "b": {}}, {"small": Scale("none.py")})
+WANTED = [f"sentence number {n} of the test" for n in range(30)]
+SAID = {
+    "base": WANTED,
+    "a": [*WANTED[:10], *("another thing altogether" for _ in range(20))],
+    "b": [*WANTED[:29], "sentence number 0 of the test"],
+}
+
+
+@pytest.fixture
+def at_hand(monkeypatch):
+    """Rows whose runs' folders are there."""
+    rows = set(SAID)
+    monkeypatch.setattr(
+        report, "translations_of", lambda _, job: SAID[job.row] if job.row in rows else None
+    )
+    monkeypatch.setattr(report, "references", lambda job: ([], WANTED))
+    return rows
+
+
+def test_the_base_row_s_translations_are_kept_for_rows_that_are_run_elsewhere(at_hand, tmp_path):
+    output, jobs = Output(tmp_path), make_jobs(EXPERIMENT, "small", Path("runs"))
+    lines = [line(row, 0, 1.0) for row in SAID]
+    assert update_significance(output, jobs, lines[:1]) == {}
+    at_hand -= {"base", "b"}
+    found = update_significance(output, jobs, lines)
+    assert found.keys() == {("a", 0)} and found["a", 0] < 0.01
+    at_hand |= {"b"}
+    found = update_significance(output, jobs, lines)
+    assert found["b", 0] > 0.1 and read_p_values(output.significance).keys() == found.keys()
+
+
+def test_a_row_whose_line_is_missing_is_not_tested(at_hand, tmp_path):
+    output, jobs = Output(tmp_path), make_jobs(EXPERIMENT, "small", Path("runs"))
+    assert update_significance(output, jobs, [line("a", 0, 1.0)]) == {}
+    assert update_significance(output, jobs, [line("base", 1, 1.0), line("a", 0, 1.0)]) == {}
+
+
+def test_a_run_made_anew_is_tested_anew(at_hand, tmp_path, monkeypatch):
+    output, jobs = Output(tmp_path), make_jobs(EXPERIMENT, "small", Path("runs"))
+    texts = [output.translations("base", seed) for seed in (0, 1)]
+    known = {("a", 0): 0.5, ("b", 0): 0.5, ("a", 1): 0.5}
+
+    def left(row: str) -> tuple[set[tuple[str, int]], list[str]]:
+        """What is kept once that row was run again with seed 0."""
+        record = {"row": row, "seed": 0}
+        monkeypatch.setattr(command, "collect", lambda _: (line(row, 0, 1.0), record))
+        for path in texts:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("before\n")
+        write_p_values(output.significance, known)
+        [job] = [job for job in jobs if job.row == row]
+        command._keep(job, "base", output)
+        return set(read_p_values(output.significance)), [path.read_text() for path in texts]
+
+    assert left("a") == ({("b", 0), ("a", 1)}, ["before\n"] * 2)
+    assert not output.translations("a", 0).exists()
+    anew = "".join(f"{text}\n" for text in WANTED)
+    assert left("base") == ({("a", 1)}, [anew, "before\n"])
+    # Where rows are not compared, nothing is kept for it.
+    jobs = [job._replace(scale=job.scale._replace(compared=False)) for job in jobs]
+    command._keep(jobs[0], "base", Output(tmp_path / "other"))
+    assert not Output(tmp_path / "other").translations("base", 0).exists()
+
+
+@pytest.mark.parametrize(
+    ("average", "says"),
+    [
+        (0, ""),
+        (5, ", the last 5 checkpoints averaged"),
+        ({"base": 5, "big": 20}, ", the last 5 or 20 checkpoints averaged"),
+        ({"plain": 0, "mean": 5}, ", the last 5 checkpoints averaged where a row says so"),
+        ({"plain": 0}, ""),
+    ],
+)
+def test_a_report_says_what_was_averaged(average, says):
+    assert _averaged(average) == says

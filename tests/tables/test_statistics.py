@@ -1,0 +1,117 @@
+"""The table's arithmetic, on results made by hand."""
+
+import math
+
+import pytest
+
+from transformer_jax.tables.experiment import Experiment, Scale
+from transformer_jax.tables.results import Line
+from transformer_jax.tables.statistics import (
+    difference,
+    make_table,
+    of_row,
+    paired_p_value,
+    read_p_values,
+    summarise,
+    write_p_values,
+)
+
+
+def line(row: str, seed: int, bleu: float, perplexity: float = 5.0, **values) -> Line:
+    made = {
+        **{"row": row, "seed": seed, "perplexity": perplexity, "bleu": bleu, "chrf": 50.0},
+        **{"paper_bleu": math.nan, "parameters": 2_150_000, "training_flops": 3e13},
+        **{"train_seconds": 90.0, "device_rate": 1e9, "steps": 10},
+        **{"config_digest": "d", "revision": "r"},
+        **{"device": "cpu", "date": "2026-01-01", "signature": "s"},
+    }
+    return Line(**{**made, **values})
+
+
+LINES = [
+    *(line("base", seed, bleu) for seed, bleu in enumerate((20.0, 22.0, 24.0))),
+    *(line("wide", seed, bleu, 4.0) for seed, bleu in ((0, 21.0), (2, 26.0))),
+]
+EXPERIMENT = Experiment(
+    "hand-made",
+    rows={"base": {}, "wide": {"model.d_ff": 8}, "deep": {"model.num_layers": 9}},
+    scales={"small": Scale("configs/demo.py")},
+    paper={"base": {"bleu": 25.8}, "deep": {"bleu": 26.2}},
+    metrics=("bleu", "perplexity", "parameters", "minutes"),
+)
+
+
+def test_mean_and_sample_standard_deviation():
+    assert summarise([20.0, 22.0, 24.0]) == (22.0, 2.0, 3)  # sqrt((4 + 0 + 4) / 2)
+    assert summarise([7.0]) == (7.0, None, 1)
+    assert of_row(LINES, "deep", "bleu") is None
+
+
+def test_a_difference_is_taken_seed_by_seed():
+    # +1 and +2, where the difference of the means would be 23.5 - 22.
+    gap = difference(LINES, "wide", "base", "bleu")
+    assert gap is not None
+    assert (gap.mean, gap.deviation, gap.seeds) == (1.5, pytest.approx(0.5**0.5), 2)
+    assert difference(LINES[3:], "wide", "base", "bleu") is None, "the base row was not run"
+
+
+def test_the_table_shows_every_row_and_the_paper_s_figures():
+    head, rows = make_table(EXPERIMENT, "small", LINES, {("wide", 0): 0.04, ("wide", 2): 0.2})
+    assert head == [
+        *("row", "seeds", "BLEU", "− base", "the paper's BLEU", "perplexity (per subword)"),
+        *("− base", "parameters, millions", "minutes of training", "p (median of seeds)"),
+    ]
+    assert rows == [
+        ["base", "3", "22.00 ± 2.00", "", "25.8", "5.00", "", "2.15"] + ["1.5", ""],
+        ["wide", "2", "23.50 ± 3.54", "+1.50 ± 0.71", "", "4.00", "-1.00"]
+        + ["2.15", "1.5", "0.120"],
+        ["deep", "not run", "", "", "26.2", "", "", "", "", ""],
+    ]
+
+
+def test_a_scale_chooses_its_rows_and_shows_those_that_the_paper_alone_has():
+    paper = {**EXPERIMENT.paper, "ByteNet": {"bleu": 23.75, "training_flops": 2.3e19}}
+    scale = Scale("configs/demo.py", rows=("ByteNet", "wide", "deep"), compared=False)
+    metrics = ("bleu", "training_flops", "estimated_flops")
+    experiment = EXPERIMENT._replace(scales={"one": scale}, paper=paper, metrics=metrics)
+    deep = {"deep": {"training_flops": 7e18, "parameters": 1.5}}
+    known = {("wide", 0): 0.04}, {"wide": {"training_flops": 0.0}, **deep}
+    head, rows = make_table(experiment, "one", LINES, *known)
+    assert head == [
+        *("row", "seeds", "BLEU", "the paper's BLEU", "training FLOPs"),
+        *("the paper's training FLOPs", "training FLOPs by time"),
+    ]
+    assert rows == [
+        ["ByteNet", "the paper's", "", "23.75", "", "2.3e+19", ""],
+        # 90 seconds at 1e9 FLOP/s.
+        ["wide", "2", "23.50 ± 3.54", "", "3.00e+13", "", "9.00e+10"],
+        ["deep", "not run", "", "26.2", "7.00e+18", "", ""],
+    ]
+
+
+def test_what_is_not_a_number_shows_as_nothing():
+    experiment = EXPERIMENT._replace(metrics=("paper_bleu",))
+    assert make_table(experiment, "small", LINES, {})[0] == ["row", "seeds"]
+    lines = [LINES[0]._replace(paper_bleu=23.0), *LINES[3:]]
+    head, rows = make_table(experiment, "small", lines, {})
+    assert head == ["row", "seeds", "paper BLEU"]
+    assert rows == [["base", "1", "23.00"], ["wide", "2", ""], ["deep", "not run", ""]]
+
+
+def test_the_paired_bootstrap_tells_a_real_difference_from_none():
+    references = [f"the cat number {n} sat on a mat near the old house" for n in range(80)]
+    bad = [text.replace("sat on a", "dog in the") for text in references]
+    mixed = [(bad if n % 2 else references)[n] for n in range(80)]
+    other = [(references if n % 2 else bad)[n] for n in range(80)]
+    gap, p = paired_p_value(bad, references, references)
+    assert gap > 10 and p < 0.01
+    assert paired_p_value(references, bad, references)[0] == pytest.approx(-gap)
+    assert paired_p_value(mixed, other, references)[1] > 0.2
+    assert paired_p_value(bad, bad, references) == (0.0, 1.0)
+
+
+def test_p_values_are_kept(tmp_path):
+    values = {("a, b", 0): 0.0125, ("c", 3): 1.0}
+    write_p_values(tmp_path / "significance.csv", values)
+    assert read_p_values(tmp_path / "significance.csv") == values
+    assert read_p_values(tmp_path / "none.csv") == {}

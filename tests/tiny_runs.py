@@ -1,0 +1,204 @@
+"""Tiny runs for the tests of whole commands: a corpus as text files, a config, one trained run."""
+
+import functools
+import hashlib
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+SIZES = {"train": 300, "valid": 24, "test": 12}  # pairs
+STEPS = 40
+TINY: dict[str, Any] = {
+    "data.max_length": 48,
+    "vocabulary.size": 400,
+    "model.num_layers": 1,
+    "model.d_model": 16,
+    "model.num_heads": 2,
+    "model.d_ff": 32,
+    "model.norm": "pre",
+    "train.steps": STEPS,
+    "train.tokens_per_batch": 400,
+    "train.row_length": 48,
+    "train.warmup_steps": 10,
+    "train.peak_learning_rate": 1e-2,
+    # No interval divides another: a checkpoint falls into a window of metrics.
+    "train.log_every": 3,
+    "train.valid_every": 10,
+    "train.checkpoint_every": 5,
+    "train.keep_last": 3,
+    "decode.max_length": 64,
+    "decode.tokens_per_batch": 256,
+    "decode.max_extra_length": 10,
+}
+TIMINGS = ("source_tokens_per_second", "target_tokens_per_second", "mfu")
+
+
+@functools.cache
+def scratch() -> tempfile.TemporaryDirectory:
+    """A folder that goes when the process ends; beside others, it holds the cache."""
+    return tempfile.TemporaryDirectory(prefix="transformer_jax_tests_")
+
+
+@functools.cache
+def tiny_corpus() -> Path:
+    """A folder of text files in English and German, from the built-in grammar."""
+    from transformer_jax.grammar import generate
+
+    folder = Path(scratch().name) / "corpus"
+    folder.mkdir()
+    for split, pairs in SIZES.items():
+        written = generate(split, pairs)
+        write_lines(folder / f"{split}.en", [pair.src for pair in written])
+        write_lines(folder / f"{split}.de", [pair.tgt for pair in written])
+    return folder
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> Path:
+    """Writes a text file."""
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="")
+    return path
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file that `write_lines` wrote."""
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def tiny_values(**changes: Any) -> dict[str, Any]:
+    """Dotted keys of the tiny config; `train__steps=5` changes train.steps."""
+    dotted = {name.replace("__", "."): value for name, value in changes.items()}
+    return {"data.path": str(tiny_corpus()), **TINY, **dotted}
+
+
+def tiny_config(**changes: Any) -> Any:
+    """The tiny Config."""
+    from transformer_jax.config.schema import Config, with_values
+
+    return with_values(Config(), tiny_values(**changes))
+
+
+def write_preset(path: Path, values: Mapping[str, Any]) -> Path:
+    """A config file with these dotted keys."""
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        *sections, last = name.split(".")
+        (tree.setdefault(sections[0], {}) if sections else tree)[last] = value
+    path.write_text(f"def get_config():\n    return {tree!r}\n")
+    return path
+
+
+def command(*arguments: str) -> int:
+    """Runs a command line in this process, the cache in the scratch folder; its exit status."""
+    from transformer_jax.__main__ import main
+
+    before = os.environ.get("TRANSFORMER_JAX_CACHE")
+    os.environ["TRANSFORMER_JAX_CACHE"] = str(Path(scratch().name) / "cache")
+    try:
+        return main(arguments)
+    finally:
+        if before is None:
+            del os.environ["TRANSFORMER_JAX_CACHE"]
+        else:
+            os.environ["TRANSFORMER_JAX_CACHE"] = before
+
+
+def train(workdir: Path, **changes: Any) -> int:
+    """The command `train` on the tiny corpus; `train__steps=5` changes train.steps."""
+    preset = write_preset(Path(tempfile.mkdtemp(dir=scratch().name)) / "preset.py", TINY)
+    values = {"data.path": str(tiny_corpus())}
+    values |= {name.replace("__", "."): value for name, value in changes.items()}
+    overrides = [f"--config.{name}={value}" for name, value in values.items()]
+    return command("train", f"--config={preset}", f"--workdir={workdir}", *overrides)
+
+
+@functools.cache
+def trained_run() -> Path:
+    """The folder of a trained run, never stopped; tests read it and leave it as it is."""
+    folder = Path(scratch().name) / "run"
+    assert train(folder) == 0
+    return folder
+
+
+def copy_of_run(folder: Path) -> Path:
+    """A trained run to break."""
+    return Path(shutil.copytree(trained_run(), folder))
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """SHA-256 of each file below a folder, by its path there; of a folder, nothing."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        if path.is_file()
+        else ""
+        for path in folder.rglob("*")
+    }
+
+
+def metrics(workdir: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl as they stand, timings aside."""
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    records = map(json.loads, lines)
+    return [{k: v for k, v in record.items() if k not in TIMINGS} for record in records]
+
+
+def arrays(checkpoint: Path) -> dict[str, Any]:
+    """Every array of a checkpoint as NumPy, by its path, such as params.embedding.table."""
+    import jax
+    import orbax.checkpoint as ocp
+
+    with ocp.StandardCheckpointer() as checkpointer:
+        items = {name: checkpointer.restore(checkpoint / name) for name in ("params", "rest")}
+    leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(items))
+    return {dotted(path): leaf for path, leaf in leaves}
+
+
+def dotted(path: tuple) -> str:
+    """A path in a tree, whatever its nodes are."""
+    import jax
+
+    return re.sub(r"\W+", ".", jax.tree_util.keystr(path)).strip(".")
+
+
+# Processes of their own ------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    """A port on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return int(probe.getsockname()[1])
+
+
+@functools.cache
+def forkserver() -> Any:
+    """Starts processes that have imported what `train` needs and have computed nothing."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["transformer_jax.training.loop"])
+    return context
+
+
+def train_in_process(workdir: Path, log: Path, flags: str = "", **changes: Any) -> Any:
+    """Starts `train` in a process of its own, to be killed or joined."""
+    flags = f"{os.environ['XLA_FLAGS']} {flags}"
+    arguments = (workdir, log, flags, scratch().name, str(tiny_corpus()), changes)
+    process = forkserver().Process(target=_train_and_exit, args=arguments)
+    process.start()
+    return process
+
+
+def _train_and_exit(
+    workdir: Path, log: Path, flags: str, scratch: str, corpus: str, changes: dict[str, Any]
+) -> None:
+    os.environ["XLA_FLAGS"] = flags
+    tempfile.tempdir = scratch  # a killed process leaves what it has there
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    sys.exit(train(workdir, **{"data__path": corpus, **changes}))

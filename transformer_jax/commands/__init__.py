@@ -1,0 +1,1 @@
+"""The commands: the only place that puts the parts of the package together."""

@@ -1,0 +1,170 @@
+"""From a command line to a call: flags, help, exit status, logs.
+
+Nothing heavy is imported here, so that `--help` is fast.
+"""
+
+import errno
+import logging
+import os
+import select
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from transformer_jax.errors import Interrupted, UserError
+
+INTERRUPTED = 128 + 2  # SIGINT, as shells report it
+OVERRIDES = f"{'--config.KEY=VALUE':<26}overrides a key, such as --config.model.num_heads=4"
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+OUT_OF_MEMORY = (
+    "The device has too little memory. Raise train.accumulate_steps, set train.remat=true or "
+    "divide the model by mesh.fsdp (none of which changes a run's results); for translation, lower "
+    "decode.tokens_per_batch."
+)
+BROKEN_PIPE = 128 + 13  # SIGPIPE
+
+DEFINE: dict[type, Callable[..., object]] = {
+    str: flags.DEFINE_string,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    bool: flags.DEFINE_boolean,
+}
+
+
+class Flag(NamedTuple):
+    """A flag of a command, or its one argument that stands without a name."""
+
+    name: str
+    kind: type  # str, int, float or bool; a positional one is a str
+    value: str  # what help calls its value
+    help: str
+    default: Any = None
+    required: bool = False
+    positional: bool = False
+
+    @property
+    def shown(self) -> str:
+        """As help writes it."""
+        if self.positional:
+            return self.value
+        return f"--{self.name}" + (f"={self.value}" if self.value else "")
+
+
+def exit_status(action: Callable[[], object]) -> int:
+    """Calls `action`: 0 on success, 2 with one line on a user's mistake; anything else is raised.
+
+    A full disk and a full device are one line and 2 as well. An interrupt and a reader that closed
+    standard output end quietly, with the shell's status.
+    """
+    try:
+        action()
+        sys.stdout.flush()
+    except (UserError, flags.Error) as error:
+        print("transformer-jax: " + " ".join(str(error).split()), file=sys.stderr)
+        return 2
+    except Interrupted as stopped:
+        print(f"transformer-jax: {stopped}", file=sys.stderr)
+        return stopped.status
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        if not _reader_is_gone():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return BROKEN_PIPE
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            print(f"transformer-jax: {error.strerror}: {error.filename}", file=sys.stderr)
+            return 2
+        if error.errno not in DISK_FULL:
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"transformer-jax: {error.strerror}{where}. Make room, then again.", file=sys.stderr)
+        return 2
+    except Exception as error:
+        if type(error).__name__ != "JaxRuntimeError" or not _is_out_of_memory(str(error)):
+            raise
+        print(f"transformer-jax: {OUT_OF_MEMORY}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _is_out_of_memory(message: str) -> bool:
+    return "RESOURCE_EXHAUSTED" in message or "Out of memory" in message
+
+
+def _reader_is_gone() -> bool:
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
+
+
+def parse_experiment(name: str, about: str, known: Iterable[Flag]) -> dict[str, Any]:
+    """The flags of `python -m experiments.NAME`, the config's overrides among them by that name.
+
+    With --help, prints what it is and ends.
+    """
+    from transformer_jax.config.files import split_overrides
+
+    arguments = sys.argv[1:]
+    if "-h" in arguments or "--help" in arguments:
+        print(f"{about.strip()}\n\n{describe_flags(known)}\n  {OVERRIDES}")
+        sys.exit(0)
+    others, overrides = split_overrides(arguments)
+    return parse_flags(name, known, others) | {"overrides": overrides}
+
+
+def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -> dict[str, Any]:
+    """The value of each flag of a command, and of the one argument that it may take without a name.
+
+    Flags may stand before and behind that argument; after "--" it may begin with a dash.
+
+    Raises:
+      absl.flags.Error: an unknown flag (the nearest is offered), or a value of the wrong type.
+      UserError: a required flag is missing, or an argument too many stands beside the flags.
+    """
+    known, parser = list(known), flags.FlagValues()
+    parser.set_gnu_getopt(True)
+    for flag in known:
+        if not flag.positional:
+            DEFINE[flag.kind](flag.name, flag.default, flag.help, flag_values=parser)
+    _, *extra = parser([command, *arguments])
+    place = next((flag for flag in known if flag.positional), None)
+    if place and len(extra) > 1:
+        raise UserError(
+            f"{command} takes one {place.value}, not {len(extra)} arguments: "
+            "put it in quotation marks."
+        )
+    if extra and not place:
+        raise UserError(f"{command} does not take {extra[0]!r}; its flags: {command} --help.")
+    values = {flag.name: parser[flag.name].value for flag in known if not flag.positional}
+    if place:
+        values[place.name] = extra[0] if extra else place.default
+    for flag in known:
+        if flag.required and not values[flag.name]:
+            raise UserError(f"{command} needs {flag.shown}: {flag.help}.")
+    return values
+
+
+def describe_flags(known: Iterable[Flag]) -> str:
+    """One line a flag, for a command's help."""
+    rows = []
+    for flag in known:
+        default = "" if flag.default in (None, False) else f" (default: {flag.default})"
+        rows.append(f"  {flag.shown:<26}{flag.help}{default}")
+    return "\n".join(rows)
+
+
+def set_up_logs(quiet: bool = False) -> None:
+    """Progress goes to standard error, tersely; of other packages, warnings; if quiet, errors."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.WARNING,
+        format="%(asctime)s %(message)s",
+        datefmt="%H:%M:%S",
+    )
+    for name in ("transformer_jax", "experiments"):
+        logging.getLogger(name).setLevel(logging.ERROR if quiet else logging.INFO)
+    flags.FLAGS.mark_as_parsed()  # libraries that define absl flags read their defaults

@@ -1,0 +1,149 @@
+"""Config files, and what the command line changes in them.
+
+A config file is Python with a function `get_config(argument=None)` that returns a ConfigDict: a
+diff against `default_config_dict()`. `FILE.py:ARGUMENT` passes the argument.
+"""
+
+import difflib
+import importlib.util
+import inspect
+import re
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+from ml_collections import ConfigDict
+from ml_collections.config_flags import tuple_parser
+
+from transformer_jax.config.checks import check
+from transformer_jax.config.schema import Config, Key, from_config_dict, known_key, with_values
+from transformer_jax.errors import ConfigError, UserError
+
+# Those of ml_collections.config_flags, so that values are written as in other JAX projects.
+PARSERS: dict[type[Any], Any] = {
+    int: flags.IntegerParser(),
+    float: flags.FloatParser(),
+    bool: flags.BooleanParser(),
+    str: flags.ArgumentParser(),
+    tuple: tuple_parser.TupleParser(),
+}
+OVERRIDE = re.compile(r"--?(?P<no>no)?config\.(?P<name>[^=]*)(?P<value>=.*)?", re.DOTALL)
+
+
+def load_config(spec: str, overrides: Mapping[str, Any] | None = None) -> Config:
+    """The checked config of a config file, with some dotted keys replaced.
+
+    Args:
+      spec: "FILE.py", or "FILE.py:ARGUMENT".
+      overrides: such as {"model.num_heads": 16}.
+
+    Raises:
+      ConfigError: a file that is missing or fails, an unknown key, a value that cannot be.
+    """
+    config = with_values(from_config_dict(_call_get_config(spec)), overrides or {})
+    check(config)
+    return config
+
+
+def split_overrides(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Takes --config.KEY=VALUE out of a command line.
+
+    `--config.KEY VALUE` will do too, as will `--config.KEY` and `--noconfig.KEY` for what is true
+    or false, `none` for what may be unset, and a repeated flag for a tuple.
+
+    Returns:
+      The other arguments, and the overrides for `load_config`.
+
+    Raises:
+      ConfigError: an unknown key, or a text that is no value of its type.
+    """
+    others: list[str] = []
+    texts: dict[str, list[str]] = {}
+    left = iter(arguments)
+    for argument in left:
+        match = OVERRIDE.fullmatch(argument)
+        if not match:
+            others.append(argument)
+            continue
+        key = known_key(match["name"])
+        if match["no"] and (key.kind is not bool or match["value"]):
+            raise ConfigError(f"{argument}: only --noconfig.KEY of a true-or-false key exists.")
+        text = match["value"][1:] if match["value"] else None
+        if text is None:
+            text = str(not match["no"]) if key.kind is bool else next(left, None)
+        if text is None:
+            raise ConfigError(f"{argument} needs a value: {argument}=VALUE.")
+        texts.setdefault(key.name, []).append(text)
+    return others, {name: _parse(known_key(name), given) for name, given in texts.items()}
+
+
+def _parse(key: Key, texts: Sequence[str]) -> Any:
+    """The value that the command line gives a key: the last text, or all of them for a tuple."""
+    if key.optional and texts[-1].lower() == "none":
+        return None
+    parser = PARSERS[key.kind]
+    try:
+        if key.kind is tuple:
+            return tuple(str(item) for text in texts for item in parser.parse(text))
+        return parser.parse(texts[-1])
+    except (TypeError, ValueError):
+        expected = {bool: "true or false", tuple: "a list, such as ('a','b')"}
+        kind = expected.get(key.kind, key.kind.__name__) + (" or none" if key.optional else "")
+        raise ConfigError(f"--config.{key.name}={texts[-1]}: expected {kind}.") from None
+
+
+def _call_get_config(spec: str) -> ConfigDict | Mapping[str, Any]:
+    path, colon, argument = spec.partition(":")
+    try:
+        get_config = _import_file(Path(path)).get("get_config")
+        if not callable(get_config):
+            raise ConfigError(f"{path} has no function get_config. Presets in configs/ show one.")
+        arguments = [argument] if colon else []
+        try:
+            inspect.signature(get_config).bind(*arguments)
+        except TypeError:
+            mend = (
+                f"takes no argument: --config={path}"
+                if colon
+                else f"needs one: --config={path}:ARGUMENT"
+            )
+            raise ConfigError(f"--config={spec}: its get_config {mend}.") from None
+        raw = get_config(*arguments)
+    except UserError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{path}{_line_of(error, path)}: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(raw, ConfigDict | Mapping):
+        raise ConfigError(f"{path}: get_config returned {type(raw).__name__}, not a ConfigDict.")
+    return raw
+
+
+def _import_file(path: Path) -> dict[str, Any]:
+    """The names that a Python file defines."""
+    if not path.is_file():
+        siblings = [file.name for file in sorted(path.parent.glob("*.py"))]
+        near = difflib.get_close_matches(path.name, siblings, n=1, cutoff=0.7)
+        mend = f"Did you mean {path.with_name(near[0])}?" if near else "Presets stand in configs/."
+        raise ConfigError(f"--config={path}: there is no such file. {mend}")
+    spec = importlib.util.spec_from_file_location("transformer_jax_config", path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"--config={path} is not a Python file: its name must end in .py.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return vars(module)
+
+
+def _line_of(error: Exception, path: str) -> str:
+    """Where in the config file it went wrong."""
+    if isinstance(error, SyntaxError):
+        return f", line {error.lineno}"
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == path
+    ]
+    return f", line {lines[-1]}" if lines else ""

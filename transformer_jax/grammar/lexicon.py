@@ -1,0 +1,162 @@
+"""The lexicon of the built-in corpus: what goes with what, and which combinations are held out.
+
+A *combination* is a relation between two content words, such as (object, buy, car) or (adjective,
+old, man). Each falls into one bucket by a hash of its names, so a combination belongs to training,
+validation or test for good, whatever the seed.
+"""
+
+import hashlib
+from functools import cache
+
+from transformer_jax.grammar.lexicon_entries import Adjective, Noun, Preposition, Verb
+from transformer_jax.grammar.lexicon_nouns import NOUNS
+from transformer_jax.grammar.lexicon_verbs import VERBS
+from transformer_jax.grammar.lexicon_words import (
+    ADJECTIVES,
+    ALREADY,
+    AT_HOME,
+    COMMENTS,
+    CONJUNCTIONS,
+    DEGREES,
+    DETERMINERS,
+    FREQUENCIES,
+    FUTURE_TIMES,
+    HABIT_TIMES,
+    HOME,
+    MODALS,
+    NUMBERS,
+    ORDINALS,
+    PAST_TIMES,
+    PREPOSITIONS,
+    PRESENT_TIMES,
+    STILL,
+)
+
+SPLITS = ("train", "valid", "test")
+TEST_PERCENT, VALID_PERCENT = 10, 5
+Head = Verb | Adjective | Preposition
+
+# What one says my and your of without more ado.
+OWNABLE = frozenset(
+    ("own", "thing", "clothes", "vehicle", "furniture", "pet", "proposal", "tale", "error")
+)
+NOT_OWNABLE = frozenset(("public", "plant", "present"))
+ACQUIRING = frozenset(("buy", "steal", "order", "promise"))  # what is not one's own yet
+UNCOUNTED = frozenset(("event", "hardship", "matter"))  # no "eleven parties"
+# Kinds whose nouns can be compared, or named in one breath.
+CLASSES = frozenset(
+    "person animal food drink text clothes vehicle furniture building room outside town plant "
+    "device event matter luggage dishes toy instrument tool opening".split()
+)
+
+
+def matches(noun: Noun, spec: str) -> bool:
+    """Whether the noun is one of those that "kind word -kind -word" names."""
+    wanted = False
+    for token in spec.split():
+        if token.startswith("-"):
+            if (
+                token[1:] in noun.kinds
+                or token[1:] == noun.en
+                or (token == "-neutral" and noun.neutral)
+            ):
+                return False
+        elif token in noun.kinds or token == noun.en:
+            wanted = True
+    return wanted
+
+
+@cache
+def nouns(spec: str) -> tuple[Noun, ...]:
+    """The nouns of the lexicon that "kind word -kind -word" names."""
+    return tuple(n for n in NOUNS if matches(n, spec))
+
+
+def alike(first: Noun, second: Noun) -> bool:
+    """Whether two nouns are of a kind, and so go well together."""
+    return bool(first.kinds & second.kinds & CLASSES)
+
+
+def countable(noun: Noun) -> bool:
+    """Neither a mass nor a name nor somebody's kin."""
+    return not noun.mass and not noun.proper and "kin" not in noun.kinds
+
+
+def _spec(relation: str, head: Head) -> str:
+    """The kinds that the head asks for in this relation."""
+    if isinstance(head, Verb):
+        return {"subject": head.subject, "object": head.object, "receiver": head.dative}[relation]
+    return head.kinds
+
+
+def _name(head: Head) -> str:
+    return head.name if isinstance(head, Verb) else f"{head.en}={head.de}"
+
+
+@cache
+def bucket(relation: str, head: Head, noun: Noun) -> str:
+    """The split that owns this combination; the same on every machine and for every seed."""
+    name = f"{relation}|{_name(head)}|{noun.en}"
+    percent = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) % 100
+    if percent < TEST_PERCENT:
+        return "test"
+    return "valid" if percent < TEST_PERCENT + VALID_PERCENT else "train"
+
+
+def allowed(relation: str, head: Head, noun: Noun, split: str) -> bool:
+    """Whether the split may show this combination: its own ones and those of training."""
+    return bucket(relation, head, noun) in ("train", split)
+
+
+@cache
+def partners(relation: str, head: Head, split: str) -> tuple[Noun, ...]:
+    """The nouns that may stand in this relation to the head in this split."""
+    return tuple(n for n in nouns(_spec(relation, head)) if allowed(relation, head, n, split))
+
+
+@cache
+def adjectives_for(noun: Noun, split: str) -> tuple[Adjective, ...]:
+    """The adjectives that this noun may have in this split."""
+    return tuple(
+        a for a in ADJECTIVES if matches(noun, a.kinds) and allowed("adjective", a, noun, split)
+    )
+
+
+@cache
+def verbs_for(noun: Noun, relation: str, frames: str, split: str) -> tuple[Verb, ...]:
+    """The verbs of some frames that may have this noun as their subject or object in this split."""
+    return tuple(
+        v
+        for frame in frames.split()
+        for v in verbs_of(frame.replace("_", " "))
+        if matches(noun, _spec(relation, v)) and allowed(relation, v, noun, split)
+    )
+
+
+@cache
+def verbs_of(frame: str) -> tuple[Verb, ...]:
+    """The verbs of a frame."""
+    return tuple(v for v in VERBS if v.frame == frame)
+
+
+def lexicon_size() -> int:
+    """Distinct entries: a word with one translation, counted once whatever its forms and frames."""
+    fixed = (
+        *PAST_TIMES,
+        *PRESENT_TIMES,
+        *HABIT_TIMES,
+        *FUTURE_TIMES,
+        *FREQUENCIES,
+        *COMMENTS,
+        *DEGREES,
+    )
+    fixed += (ALREADY, STILL, AT_HOME, HOME, *NUMBERS.values())
+    entries = {("noun", n.en, n.de) for n in NOUNS}
+    entries |= {("verb", v.en.whole, v.de.whole) for v in VERBS}
+    entries |= {("adjective", a.en, a.de) for a in (*ADJECTIVES, *ORDINALS)}
+    entries |= {("determiner", d.en or d.en_plural, d.de) for d in DETERMINERS}
+    entries |= {("preposition", p.en, p.de) for p in PREPOSITIONS}
+    entries |= {("modal", m.present["1s"], m.de) for m in MODALS}
+    entries |= {("adverbial", f.en, f.de) for f in fixed}
+    entries |= {("conjunction", en, de) for en, de in CONJUNCTIONS.items()}
+    return len(entries)

@@ -1,0 +1,329 @@
+"""Checkpoints of a run, by Orbax.
+
+Each has a manifest of SHA-256 sums beside it, since Orbax restores a flipped bit silently.
+"""
+
+import concurrent.futures
+import functools
+import hashlib
+import json
+import logging
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import orbax.checkpoint as ocp
+from etils import epath
+from orbax.checkpoint.checkpoint_managers import preservation_policy
+
+from transformer_jax.parallel import processes
+from transformer_jax.errors import RunError
+from transformer_jax.files import write_atomically
+from transformer_jax.training.state import Params, TrainState
+
+log = logging.getLogger(__name__)
+SCORE = "score"  # higher is better
+FULL = ("No space left on device", "Disk quota exceeded")
+
+
+def _worth_a_line(record: logging.LogRecord) -> bool:
+    """Not every checkpoint falls on a validation, and a save that fails is told of here, once."""
+    return record.exc_info is None and "tracked_metric" not in record.getMessage()
+
+
+for _name in ("absl", "asyncio"):
+    logging.getLogger(_name).addFilter(_worth_a_line)
+
+
+def _ignore_closed_loops(unraisable: Any) -> None:
+    """After a save that failed, TensorStore still calls an event loop that Orbax has closed."""
+    if str(unraisable.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(unraisable)
+
+
+if sys.unraisablehook is sys.__unraisablehook__:
+    sys.unraisablehook = _ignore_closed_loops
+
+
+def write_manifest(checkpoint: Path) -> None:
+    """Writes CHECKPOINT.sha256.json beside a committed checkpoint: the sum of each of its files."""
+    sums = {
+        str(path.relative_to(checkpoint)): _sha256(path)
+        for path in sorted(checkpoint.rglob("*"))
+        if path.is_file()
+    }
+    write_atomically(manifest_of(checkpoint), json.dumps(sums, indent=1).encode())
+
+
+def damaged_file(checkpoint: Path) -> str | None:
+    """What is wrong with the first file that the manifest does not confirm; None: sound.
+
+    A checkpoint without a manifest (killed between commit and manifest) is taken as Orbax left it.
+    """
+    manifest = manifest_of(checkpoint)
+    if not manifest.exists():
+        log.warning("checkpoint %s has no manifest; its files are not verified", checkpoint.name)
+        return None
+    try:
+        sums = dict(json.loads(manifest.read_text()))
+    except (OSError, ValueError, TypeError, RecursionError):
+        sums = {}
+    if not sums:
+        return f"{manifest.name} is no manifest"
+    for name, want in sums.items():
+        path = checkpoint / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if _sha256(path) != want:
+            return f"{name} does not have the SHA-256 sum that was written"
+    return None
+
+
+def manifest_of(checkpoint: Path) -> Path:
+    """Where a checkpoint's manifest stands, or would."""
+    return checkpoint.with_name(f"{checkpoint.name}.sha256.json")
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def committed_steps(folder: Path) -> list[int]:
+    """Steps of the finished checkpoints, ascending; half-written ones have another name."""
+    if not folder.is_dir():
+        return []
+    folders = (path for path in folder.iterdir() if path.is_dir())
+    return sorted(int(path.name) for path in folders if re.fullmatch(r"\d+", path.name))
+
+
+class _Manager(ocp.CheckpointManager):
+    """Orbax's, which leaves it to the loop to ask JAX's service whether to stop."""
+
+    def reached_preemption(self, step: int) -> bool:
+        return False
+
+
+class Checkpoints:
+    """Those of a run being trained: saved asynchronously, the best and the last k kept."""
+
+    def __init__(self, folder: Path, keep_last: int, on_save_error: str = "stop") -> None:
+        self.folder, self.keep_last, self.on_save_error = folder, keep_last, on_save_error
+        self._sealer = concurrent.futures.ThreadPoolExecutor(1, "manifests")
+        self._sealed: concurrent.futures.Future[None] | None = None
+        self._newest_failed = False
+
+    @functools.cached_property
+    def manager(self) -> ocp.CheckpointManager:
+        """Orbax's manager, made at the first save: it removes what a kill left half-written."""
+
+        def score(metrics: dict[str, float]) -> float:
+            return metrics[SCORE]
+
+        keep = [
+            preservation_policy.LatestN(self.keep_last),
+            preservation_policy.BestN(
+                get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False
+            ),
+        ]
+        options = ocp.CheckpointManagerOptions(
+            best_fn=score,
+            preservation_policy=preservation_policy.AnyPreservationPolicy(keep),
+            cleanup_tmp_directories=True,
+        )
+        if processes.is_first():
+            for manifest in self.folder.glob(".*.tmp"):
+                manifest.unlink()
+        return _Manager(self.folder, options=options)
+
+    def save(self, state: TrainState, step: int, score: float | None) -> None:
+        """Starts to write a checkpoint; `score` is the validation's, where there was one.
+
+        Raises:
+          RunError: this one, or the one before, cannot be written, and `on_save_error` is "stop".
+        """
+        self.check(wait=True)
+        self._newest_failed = False
+        params, rest = _split(state)
+        items = ocp.args.Composite(
+            params=ocp.args.StandardSave(params), rest=ocp.args.StandardSave(rest)
+        )
+        metrics = None if score is None else {SCORE: score}
+        error = None
+        try:
+            self.manager.save(step, args=items, metrics=metrics)
+        except Exception as raised:
+            error = raised
+        if self._any_failed(error):
+            return
+        # In a thread: a run that is killed before its next checkpoint has the manifest of this one.
+        self._sealed = self._sealer.submit(self._seal)
+
+    def check(self, wait: bool = False) -> None:
+        """Sees how the save in flight went, once it has ended or, if asked to wait, at its end.
+
+        Several processes see it only where they wait, and decide together.
+
+        Raises:
+          RunError: it failed, and `on_save_error` is "stop".
+        """
+        if self._sealed is None:
+            return
+        if not wait and (processes.count() > 1 or not self._sealed.done()):
+            return
+        error = self._sealed.exception()
+        self._sealed = None
+        self._any_failed(error)
+
+    def restore_latest(self, like: TrainState) -> TrainState | None:
+        """The newest sound checkpoint, with the shardings of `like`; None where there are none.
+
+        Those after it are damaged and removed: their steps will be taken, and written, again.
+
+        Raises:
+          RunError: there are checkpoints, and every one is damaged.
+        """
+        steps = processes.first_does(lambda: committed_steps(self.folder))
+        for step in reversed(steps):
+            folder = self.folder / str(step)
+            state, wrong = _restore_sound(folder, like)
+            if state is not None:
+                processes.first_does(lambda: self._drop(steps, step))  # noqa: B023  called at once
+                return state
+            if processes.is_first():
+                log.warning("checkpoint %s is damaged: %s; trying the one before", folder, wrong)
+        if steps:
+            raise RunError(
+                f"Every checkpoint in {self.folder} is damaged ({len(steps)} tried). "
+                "Train anew in another --workdir."
+            )
+        return None
+
+    def abandon(self) -> None:
+        """After a failure: waits for what is being written, if no other process must be waited for.
+
+        What goes wrong here is not told: the failure is.
+        """
+        if processes.count() == 1:
+            if self._sealed is not None:
+                self._sealed.exception()
+            self._sealer.shutdown()
+            self._close_manager()
+
+    def close(self) -> None:
+        """Waits until everything is written, by all processes.
+
+        Raises:
+          RunError: the newest could not be, and no other comes after it.
+        """
+        try:
+            self.check(wait=True)
+        finally:
+            self._sealer.shutdown()
+            self._close_manager()
+            if self._newest_failed:
+                self._remove_half_written()
+        processes.gather(None)
+        if self._newest_failed and self.on_save_error == "continue":  # else it is raised already
+            raise RunError(
+                f"the last checkpoint could not be written to {self.folder}, only those up to step "
+                f"{max(committed_steps(self.folder), default=0)}: make room and call `train` again."
+            )
+
+    def _close_manager(self) -> None:
+        if "manager" in self.__dict__:
+            try:
+                self.manager.close()
+            except Exception as error:  # a save that failed is told of once more
+                log.debug("closing the checkpoints: %s", error)
+            del self.__dict__["manager"]
+
+    def _any_failed(self, error: BaseException | None) -> bool:
+        """Whether a save failed on some process; says so there and on all others."""
+        reasons = processes.gather(None if error is None else f"{type(error).__name__}: {error}")
+        found = next((reason for reason in reasons if reason), None)
+        if found is not None:
+            self._failed(error or RuntimeError(found))
+        return found is not None
+
+    def _failed(self, error: BaseException) -> None:
+        """Says so, and removes what was written of it: the older ones are whole, and need room."""
+        self._newest_failed = True
+        self._close_manager()
+        self._remove_half_written()
+        message = " ".join(str(error).split())
+        reason = next((known for known in FULL if known in message), message[:200])
+        text = f"a checkpoint could not be written to {self.folder}: {reason}"
+        if self.on_save_error == "stop":
+            raise RunError(
+                f"{text}. The checkpoints before it are whole: make room and call `train` again, "
+                "or set train.on_save_error=continue to go on without."
+            ) from error
+        log.warning("%s; going on, as train.on_save_error=continue says", text)
+
+    def _remove_half_written(self) -> None:
+        if processes.is_first():
+            for left in self.folder.glob("*.orbax-checkpoint-tmp*"):
+                shutil.rmtree(left, ignore_errors=True)
+
+    def _drop(self, steps: list[int], restored: int) -> None:
+        """Removes what is newer, and so damaged, and what Orbax would stumble over."""
+        for step in steps:
+            folder = self.folder / str(step)
+            if step > restored or unreadable_score(folder):
+                log.warning("removing the damaged checkpoint %s", folder)
+                shutil.rmtree(folder)
+                manifest_of(folder).unlink(missing_ok=True)
+
+    def _seal(self) -> None:
+        """After the commit: adds missing manifests, removes those of deleted checkpoints."""
+        self.manager.wait_until_finished()
+        if not processes.is_first():
+            return
+        steps = committed_steps(self.folder)
+        for step in steps:
+            if not manifest_of(self.folder / str(step)).exists():
+                write_manifest(self.folder / str(step))
+        for manifest in self.folder.glob("*.sha256.json"):
+            if manifest.name.split(".")[0] not in map(str, steps):
+                manifest.unlink()
+
+
+def _restore_sound(folder: Path, like: TrainState) -> tuple[TrainState | None, str]:
+    """The state in a checkpoint, or what is wrong with it."""
+    wrong = processes.first_does(lambda: damaged_file(folder))
+    if wrong:
+        return None, wrong
+    params, rest = _split(like)
+    try:
+        with ocp.StandardCheckpointer() as checkpointer:
+            params = checkpointer.restore(epath.Path(folder / "params"), params)
+            rest = checkpointer.restore(epath.Path(folder / "rest"), rest)
+    except Exception as error:  # whatever Orbax and its libraries raise on what is not whole
+        if manifest_of(folder).exists():
+            raise  # the files are as they were written
+        return None, f"it has no manifest and cannot be restored ({type(error).__name__})"
+    return TrainState(params=params, **rest), ""
+
+
+def score_of(checkpoint: Path) -> float | None:
+    """The validation score that was saved with a checkpoint, where there was one."""
+    file = checkpoint / "metrics" / "metrics"
+    return float(json.loads(file.read_text())[SCORE]) if file.exists() else None
+
+
+def unreadable_score(checkpoint: Path) -> bool:
+    """Whether Orbax would stumble over it: it reads the scores of all checkpoints at the start."""
+    try:
+        score_of(checkpoint)
+    except (ValueError, KeyError, TypeError):
+        return True
+    return False
+
+
+def _split(state: TrainState) -> tuple[Params, dict[str, Any]]:
+    """Parameters alone, so that translation reads nothing else, and the rest by field name."""
+    fields = state._asdict()
+    return fields.pop("params"), fields

@@ -1,0 +1,135 @@
+"""A run's folder: what stands where, and whose run it is."""
+
+import fcntl
+import logging
+import os
+from pathlib import Path
+from typing import IO
+
+from transformer_jax.config.schema import Config, from_json, identity_differences, to_json
+from transformer_jax.errors import ConfigError, RunError
+from transformer_jax.files import is_temporary, write_atomically
+
+log = logging.getLogger(__name__)
+LOCK = ".lock"  # held, by the system's means, while a `train` is at work; it stays when none is
+
+
+class RunFolder:
+    """Paths in a run's folder, and its config."""
+
+    def __init__(self, workdir: str | os.PathLike) -> None:
+        self.path = Path(workdir).absolute()
+        self.config_file = self.path / "config.json"
+        self.corpus_file = self.path / "corpus.sha256"
+        self.vocabulary_file = self.path / "vocabulary.model"
+        self.checkpoints = self.path / "checkpoints"
+        self.averages = self.path / "averages"
+        self.evaluations = self.path / "evaluations"
+        self._lock: IO[bytes] | None = None
+
+    def read_config(self) -> Config:
+        """The config of the run that lives here.
+
+        Raises:
+          RunError: there is no run here.
+        """
+        if not self.config_file.is_file():
+            raise RunError(
+                f"{self.path} holds no run: it has no config.json. Train one with "
+                f"`python -m transformer_jax train --config=CONFIG --workdir={self.path}`."
+            )
+        try:
+            return from_json(self.config_file.read_text(encoding="utf-8"))
+        except (ConfigError, UnicodeDecodeError) as error:
+            raise RunError(f"{self.config_file} cannot be read: {error}") from None
+
+    def check(self, config: Config, lock: bool = True) -> None:
+        """Writes nothing; where a run lives here, it is locked, unless asked not to.
+
+        Raises:
+          RunError: another run lives here (each key that differs is named), or files that are
+            no run's, or nothing can be written here, or another `train` is at work.
+        """
+        folder = next(path for path in (self.path, *self.path.parents) if path.exists())
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            wrong = "not writable" if folder.is_dir() else "a file"
+            raise RunError(
+                f"Cannot write into {self.path}: {folder} is {wrong}. Choose another --workdir."
+            )
+        if self.config_file.exists():
+            differences = identity_differences(self.read_config(), config)
+            if differences:
+                raise RunError(
+                    f"{self.path} holds another run: {'; '.join(differences)}. "
+                    "Choose another --workdir, or go back to that run's settings."
+                )
+        elif self.path.is_dir() and any(
+            not is_temporary(p) and p.name != LOCK for p in self.path.iterdir()
+        ):
+            raise RunError(
+                f"{self.path} is not empty and holds no run. Choose another --workdir, or empty it."
+            )
+        if self.checkpoints.exists() and not self.checkpoints.is_dir():
+            raise RunError(f"Cannot write into {self.checkpoints}: it is a file.")
+        if lock and self.config_file.exists():
+            self.lock()
+
+    def check_corpus(self, fingerprint: str) -> None:
+        """Raises RunError where the run was trained on other text, wherever that lay."""
+        try:
+            known = self.corpus_file.read_text() if self.corpus_file.exists() else None
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(f"{self.corpus_file} cannot be read: {error}") from None
+        if known is not None and known.strip() != fingerprint:
+            raise RunError(
+                f"{self.path} holds a run that was trained on other text: the content of its "
+                "training split has changed. Choose another --workdir, or give data.path the text "
+                "of that run."
+            )
+
+    def claim(self, config: Config, fingerprint: str) -> None:
+        """Creates the folder for this config and training text, after the checks.
+
+        Raises:
+          RunError: it cannot be written, or another `train` was faster.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.lock()
+            write_atomically(self.config_file, to_json(config).encode())
+            write_atomically(self.corpus_file, f"{fingerprint}\n".encode())
+        except OSError as error:
+            raise RunError(
+                f"Cannot write into {self.path}: {error.strerror}. Choose another --workdir."
+            ) from None
+
+    def lock(self) -> None:
+        """Keeps every other `train` out until `unlock`, or the end of this process.
+
+        Raises:
+          RunError: another one is at work here.
+        """
+        if self._lock is not None:
+            return
+        try:
+            file = open(self.path / LOCK, "ab")  # noqa: SIM115  open as long as it is held
+        except OSError as error:
+            raise RunError(f"Cannot write {self.path / LOCK}: {error.strerror}.") from None
+        try:
+            # Of the process: a worker that outlives it does not hold it.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            file.close()
+            raise RunError(
+                f"Another `train` is at work in {self.path}. Wait for it, or choose another "
+                "--workdir."
+            ) from None
+        except OSError as error:  # a file system without locks
+            log.warning("%s cannot be locked (%s): start no second `train` on it", file.name, error)
+        self._lock = file
+
+    def unlock(self) -> None:
+        """Lets others in."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None

@@ -1,0 +1,255 @@
+"""`python -m experiments.NAME`: runs what is missing of an experiment and writes its table."""
+
+import json
+import logging
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.commands.command_line import Flag, exit_status, parse_experiment, set_up_logs
+from transformer_jax.errors import ConfigError, RunError, UserError
+from transformer_jax.reporting.page import markdown_table
+from transformer_jax.tables.experiment import Experiment, Job, make_jobs
+from transformer_jax.tables.launch import (
+    command_lines,
+    log_file,
+    run_here,
+    run_with_submitit,
+)
+from transformer_jax.tables.live import LiveTable
+from transformer_jax.tables.report import (
+    Output,
+    forget_significance,
+    kept_translations,
+    update_significance,
+    write_record,
+    write_report,
+)
+from transformer_jax.tables.results import (
+    Line,
+    collect,
+    counts,
+    finished,
+    read_results,
+    write_results,
+)
+from transformer_jax.tables.statistics import Counted
+from transformer_jax.training import cost
+
+log = logging.getLogger(__name__)
+PRODUCT_SIZE = 1_024
+CPU_SHARE, GPU_SHARE = 0.5, 0.4  # of the matrix rate that a step reaches, where nothing was run
+FLAGS = [
+    Flag("scale", str, "NAME", "how large: small, paper or what else it has", default="small"),
+    Flag("rows", str, "A;B", "only these rows, separated by ;"),
+    Flag("seeds", str, "0,1", "only these seeds (the scale's)"),
+    Flag("jobs", int, "N", "runs at once on this machine, its devices shared out", default=1),
+    Flag("launcher", str, "WHERE", "local or slurm", default="local"),
+    Flag("slurm", str, "K=V,...", "submitit's parameters, such as gpus_per_node=1,timeout_min=600"),
+    Flag("runs", str, "FOLDER", "where the runs' folders are", default="runs"),
+    Flag("out", str, "FOLDER", "where results go (docs/results/NAME/SCALE)"),
+    Flag("list", bool, "", "print the rows, and which are finished", default=False),
+    Flag(
+        "dry_run", bool, "", "print each row's parameters, FLOPs and predicted time", default=False
+    ),
+    Flag("print", bool, "", "print the plain commands of what is missing", default=False),
+    Flag("report", bool, "", "write table and page from what is there; run nothing", default=False),
+]
+
+
+def main(experiment: Experiment) -> int:
+    """The command of an experiment; returns the exit status."""
+    logging.root.handlers.clear()  # a library that is imported above has set up its own
+    set_up_logs()
+    return exit_status(lambda: run(experiment))
+
+
+def run(experiment: Experiment) -> None:
+    """Does what the flags ask for.
+
+    Raises:
+      UserError: a flag that cannot be, a line of another config, or runs that failed.
+    """
+    values = parse_experiment(experiment.name, experiment.about or experiment.name, FLAGS)
+    scale, name = values["scale"], experiment.name
+    if values["out"] is None and values["overrides"]:
+        raise ConfigError("overrides make another table: say where it goes with --out=FOLDER.")
+    output = Output(Path(values["out"] or Path("docs") / "results" / name / scale))
+    runs = Path(values["runs"]) / name / scale
+    rows = tuple(row.strip() for row in (values["rows"] or "").split(";") if row.strip())
+    asked = _numbers(values["seeds"])
+    jobs = make_jobs(experiment, scale, runs, rows, asked, values["overrides"])
+    lines = read_results(output.results)
+    done = finished(lines, jobs)
+    missing = [job for job in jobs if (job.row, job.seed) not in done]
+    if values["list"]:
+        print(_list(experiment, jobs, missing), end="")
+    elif values["dry_run"]:
+        print(_dry_run(jobs, lines), end="")
+    elif values["print"]:
+        for job in missing:
+            print(f"# {job.label}", *command_lines(job), sep="\n")
+    else:
+        base = experiment.shown(scale)[0]
+        failed = [] if values["report"] else _run_missing(missing, base, output, values)
+        lines = read_results(output.results)
+        seeds = tuple(sorted({line.seed for line in lines}))  # recorded, whichever were asked for
+        table = make_jobs(experiment, scale, runs, (), seeds, values["overrides"])
+        if experiment.scales[scale].compared:
+            update_significance(output, table, lines)
+        _draw_attention(table, output)
+        command = shlex.join(["python", "-m", f"experiments.{name}", *_plain(sys.argv[1:])])
+        found = experiment.findings(output.folder, table) if experiment.findings else []
+        page = write_report(experiment, scale, output, lines, command, found, _counted(table))
+        print((output.folder / "table.md").read_text(encoding="utf-8"), end="")
+        log.info("%s", page)
+        if failed:
+            raise RunError(f"{len(failed)} of {len(missing)} runs failed; first: {failed[0]}")
+
+
+def _counted(jobs: Sequence[Job]) -> Counted:
+    """What is known of a row without running it."""
+    one_seed = {job.row: job for job in jobs}
+    each = {row: counts(job.config()) for row, job in one_seed.items()}
+    return {
+        row: {"parameters": parameters / 1e6, "training_flops": flops}
+        for row, (parameters, flops) in each.items()
+    }
+
+
+def _plain(arguments: Sequence[str]) -> list[str]:
+    """Without where a run was made and which part of the table was asked for."""
+    left_out = ("--runs", "--out", "--report", "--jobs", "--rows", "--seeds")
+    return [argument for argument in arguments if not argument.startswith(left_out)]
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(one) for one in (text or "").split(",") if one.strip())
+    except ValueError:
+        raise ConfigError(f"--seeds={text}: expected numbers, such as 0,1,2.") from None
+
+
+def _run_missing(
+    missing: Sequence[Job], base: str, output: Output, values: dict[str, Any]
+) -> list[str]:
+    """Runs jobs, a line of results each as it ends; returns why those failed that did."""
+    failed: list[str] = []
+    with LiveTable(missing) as table:
+
+        def done(job: Job, reason: str) -> None:
+            try:
+                if not reason:
+                    _keep(job, base, output)
+            except UserError as error:
+                reason = str(error)
+            table.ended(job, reason)
+            if reason:
+                failed.append(f"{job.label}: {reason} (log: {log_file(job)})")
+
+        # What stops this process stops its runs, which leave checkpoints.
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            if values["launcher"] == "local":
+                run_here(missing, done, values["jobs"])
+            elif values["launcher"] == "slurm":
+                folder = Path(values["runs"]) / "submitit"
+                run_with_submitit(missing, done, folder, _settings(values["slurm"]))
+            else:
+                raise ConfigError(f"--launcher={values['launcher']}: it is local or slurm.")
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    return failed
+
+
+def _settings(text: str | None) -> dict[str, str | int]:
+    pairs = [one.partition("=") for one in (text or "").split(",") if one]
+    if any(not equals for _, equals, _ in pairs):
+        raise ConfigError(f"--slurm={text}: expected K=V,K=V.")
+    return {key: int(value) if value.isdigit() else value for key, _, value in pairs}
+
+
+def _keep(job: Job, base: str, output: Output) -> None:
+    line, record = collect(job)
+    forget_significance(output, base, job.row, job.seed)
+    if job.row == base and job.scale.compared:
+        kept_translations(line, job, output)
+    write_record(output, record)
+    lines = read_results(output.results)  # another process may have added its own
+    write_results(output.results, [*lines, line])
+
+
+def _draw_attention(jobs: Sequence[Job], output: Output) -> None:
+    """Of the first row's first finished run that is at hand, once: the page shows it."""
+    for job in jobs:
+        record = output.record(job.row, job.seed)
+        if job.row != jobs[0].row or output.attention.exists() or not record.exists():
+            continue
+        [source, *_], *_ = json.loads(record.read_text(encoding="utf-8"))["samples"]
+        command = ["attention", f"--workdir={job.folder}", f"--output={output.attention}"]
+        if job.average:
+            command.append("--checkpoint=average")
+        whole = [sys.executable, "-m", "transformer_jax", *command, "--", source]
+        done = subprocess.run(whole, capture_output=True, text=True)
+        if done.returncode and job.folder.exists():
+            log.warning("no attention is drawn: %s", done.stderr.strip().splitlines()[-1])
+
+
+def _list(experiment: Experiment, jobs: Sequence[Job], missing: Sequence[Job]) -> str:
+    left = {(job.row, job.seed) for job in missing}
+    rows = []
+    for row in dict.fromkeys(job.row for job in jobs):
+        seeds = [job.seed for job in jobs if job.row == row]
+        done = [str(seed) for seed in seeds if (row, seed) not in left]
+        own = next(job for job in jobs if job.row == row)
+        changes = own.scale.row(experiment.rows[row])
+        text = ", ".join(f"{key}={value}" for key, value in changes.items())
+        rows.append([row, text, ", ".join(map(str, seeds)), ", ".join(done) or "none"])
+    return markdown_table(["row", "what differs", "seeds", "finished"], rows)
+
+
+def _dry_run(jobs: Sequence[Job], lines: Sequence[Line]) -> str:
+    rate, basis = _rate(lines, jobs[0].config().model.dtype)
+    rows, total = [], 0.0
+    for job in jobs:
+        parameters, flops = counts(job.config())
+        total += flops / rate
+        seed = str(job.seed)
+        time_text = f"{flops / rate / 60:,.1f}"
+        rows.append([job.row, seed, f"{parameters / 1e6:.2f}", f"{flops:.2e}", time_text])
+    head = ["row", "seed", "parameters, millions", "training FLOPs", "predicted minutes"]
+    table = markdown_table(head, rows)
+    return f"{table}\nall: {total / 3600:,.1f} hours of training, at {rate:.2e} FLOP/s: {basis}\n"
+
+
+def _rate(lines: Sequence[Line], dtype: str) -> tuple[float, str]:
+    """FLOP/s of training on this device, and where that comes from."""
+    import jax
+
+    device = jax.devices()[0].device_kind
+    rates = [x.training_flops / x.train_seconds for x in lines if x.device == device]
+    rates = [rate for rate in rates if np.isfinite(rate)]
+    if rates:
+        return float(np.median(rates)), f"the median of {len(rates)} finished runs on {device}"
+    if peak := cost.device_peak(dtype):
+        count = jax.device_count()
+        return GPU_SHARE * peak * count, f"{GPU_SHARE:.0%} of the peak of {count} x {device}"
+    return CPU_SHARE * _product_rate(), f"{CPU_SHARE:.0%} of what a matrix product reached here"
+
+
+def _product_rate() -> float:
+    """FLOP/s of a float32 matrix product on this machine's CPU."""
+    left, right = np.random.default_rng(0).random((2, PRODUCT_SIZE, PRODUCT_SIZE), np.float32)
+    seconds = []
+    for _ in range(8):
+        begin = time.perf_counter()
+        left @ right
+        seconds.append(time.perf_counter() - begin)
+    return 2 * PRODUCT_SIZE**3 / min(seconds)

@@ -1,0 +1,179 @@
+"""Runs jobs: on this machine, devices shared out, or through SLURM; prints their commands."""
+
+import logging
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.tables.experiment import Job
+
+log = logging.getLogger(__name__)
+POLL_SECONDS = 0.5
+LOG = "log.txt"  # of a job, beside its run's folder's files
+WORDS = 300  # of a failure's reason
+
+Launcher = Callable[[Sequence[Job], Callable[[Job, str], None]], None]
+
+
+class Share(NamedTuple):
+    """The devices of one process: GPUs by number, or CPU cores."""
+
+    environment: Mapping[str, str]
+    cores: frozenset[int]
+
+
+def command_lines(job: Job) -> list[str]:
+    """The job as plain shell commands."""
+    start = ["python", "-m", "transformer_jax"]
+    return [shlex.join([*start, *command]) for command in job.commands()]
+
+
+def log_file(job: Job) -> Path:
+    """What the job's commands say."""
+    return job.folder.with_name(f"{job.folder.name}.{LOG}")
+
+
+def shares(count: int) -> list[Share]:
+    """This machine's devices, divided among so many processes.
+
+    Raises:
+      ConfigError: there are fewer devices than processes.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    gpus = _gpus()
+    devices = gpus or list(map(str, cores))
+    if not 1 <= count <= len(devices):
+        kind = "GPUs" if gpus else "CPU cores"
+        raise ConfigError(f"--jobs={count} is not in 1..{len(devices)}: this machine's {kind}.")
+    if gpus:
+        parts = [",".join(gpus[n::count]) for n in range(count)]
+        return [Share({"CUDA_VISIBLE_DEVICES": part}, frozenset(cores)) for part in parts]
+    return [Share({}, frozenset(cores[n::count])) for n in range(count)]
+
+
+def _gpus() -> list[str]:
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]
+    if not shutil.which("nvidia-smi"):
+        return []
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
+    return [str(n) for n, line in enumerate(listed.splitlines()) if line.startswith("GPU")]
+
+
+def run_commands(job: Job, share: Share | None = None, stop: threading.Event | None = None) -> str:
+    """Runs a job's commands; "" where all went well, or why not, in a line.
+
+    Args:
+      job: its run's folder is made.
+      share: None: all that this process sees.
+      stop: once set, the command at work is interrupted, which leaves a checkpoint.
+    """
+    job.folder.parent.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, **(share.environment if share else {})}
+    with open(log_file(job), "ab") as output:
+        for command in job.commands():
+            process = subprocess.Popen(
+                [sys.executable, "-m", "transformer_jax", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,  # Ctrl-C reaches it through `stop` alone
+            )
+            if share:
+                os.sched_setaffinity(process.pid, share.cores)
+            while process.poll() is None:
+                if stop and stop.is_set():
+                    process.send_signal(signal.SIGINT)
+                    process.wait()
+                    return "interrupted"
+                time.sleep(POLL_SECONDS)
+            if process.returncode:
+                return f"`{command[0]}` ended with {process.returncode}: {_last_words(job)}"
+    return ""
+
+
+def _last_words(job: Job) -> str:
+    lines = log_file(job).read_text(encoding="utf-8", errors="replace").splitlines()
+    said = [line.strip() for line in lines if line.strip()]
+    return said[-1][-WORDS:] if said else "it said nothing"
+
+
+def run_here(jobs: Sequence[Job], done: Callable[[Job, str], None], processes: int = 1) -> None:
+    """Runs jobs on this machine, so many at once; `done(job, why not)` after each, one at a time.
+
+    Raises:
+      KeyboardInterrupt: after those at work have written a checkpoint.
+    """
+    waiting, stop, lock = list(jobs), threading.Event(), threading.Lock()
+
+    def work(share: Share) -> None:
+        while waiting and not stop.is_set():
+            with lock:
+                job = waiting.pop(0) if waiting else None
+            if job is None:
+                return
+            reason = run_commands(job, share, stop)
+            with lock:
+                done(job, reason)
+
+    workers = [threading.Thread(target=work, args=(share,)) for share in shares(processes)]
+    for worker in workers:
+        worker.start()
+    try:
+        while any(worker.is_alive() for worker in workers):
+            time.sleep(POLL_SECONDS)
+    except KeyboardInterrupt:
+        log.warning("stopping: runs at work write a checkpoint")
+        stop.set()
+        raise
+    finally:
+        for worker in workers:
+            worker.join()
+
+
+def run_with_submitit(
+    jobs: Sequence[Job],
+    done: Callable[[Job, str], None],
+    folder: Path,
+    settings: Mapping[str, str | int],
+    cluster: str = "slurm",
+) -> None:
+    """Submits every job, and waits; interrupted, it leaves them to the queue.
+
+    Args:
+      jobs: their folders must be in reach of the nodes.
+      done: called as each ends.
+      folder: of submitit's own files.
+      settings: parameters of submitit's executor, such as {"gpus_per_node": 1}.
+      cluster: "slurm", or submitit's "local" for a try.
+
+    Raises:
+      ConfigError: submitit is not installed, or SLURM is not here.
+    """
+    try:
+        import submitit
+    except ImportError:
+        raise ConfigError("--launcher=slurm needs submitit: pip install -e '.[slurm]'.") from None
+    if cluster == "slurm" and not shutil.which("sbatch"):
+        raise ConfigError("--launcher=slurm: there is no sbatch here. --print shows the commands.")
+    executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
+    executor.update_parameters(**settings)
+    submitted = {executor.submit(run_commands, job): job for job in jobs}
+    for handle, job in submitted.items():
+        log.info("%s: job %s", job.label, handle.job_id)
+    while submitted:
+        for handle in [handle for handle in submitted if handle.done()]:
+            error = handle.exception()
+            reason = str(error).strip().splitlines()[-1] if error else handle.result()
+            done(submitted.pop(handle), reason)
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,297 @@
+"""What is written of an experiment: table.md, plots, and one page that holds it all.
+
+All of it comes from results.csv, significance.csv and records/, so it can be made again anywhere.
+"""
+
+import json
+import logging
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from transformer_jax.files import write_atomically
+from transformer_jax.reporting.page import (
+    Code,
+    Heading,
+    Part,
+    Picture,
+    Table,
+    Text,
+    markdown_page,
+    write_page,
+)
+from transformer_jax.reporting.plots import (
+    BLUE,
+    DOTS_PER_INCH,
+    GREEN,
+    PURPLE,
+    VERMILION,
+    finish_axes,
+)
+from transformer_jax.tables.experiment import Experiment, Job, slug
+from transformer_jax.tables.results import Line, references, translations_of
+from transformer_jax.tables.statistics import (
+    METRICS,
+    Counted,
+    PValues,
+    is_printed,
+    make_table,
+    of_row,
+    paired_p_value,
+    read_p_values,
+    write_p_values,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Output(NamedTuple):
+    """The folder of an experiment's results at one scale."""
+
+    folder: Path
+
+    @property
+    def results(self) -> Path:
+        """A line a row and seed."""
+        return self.folder / "results.csv"
+
+    @property
+    def significance(self) -> Path:
+        """A p a row and seed."""
+        return self.folder / "significance.csv"
+
+    @property
+    def attention(self) -> Path:
+        """Heat maps of one sentence."""
+        return self.folder / "attention.png"
+
+    def record(self, row: str, seed: int) -> Path:
+        """Curves and samples of a run."""
+        return self.folder / "records" / f"{slug(row)}.seed-{seed}.json"
+
+    def translations(self, base: str, seed: int) -> Path:
+        """The base row's: those of other rows are tested against them, on any machine."""
+        return self.folder / "records" / f"{slug(base)}.seed-{seed}.txt"
+
+
+def write_record(output: Output, record: dict[str, Any]) -> None:
+    """Keeps a run's curves and samples."""
+    text = json.dumps(record, ensure_ascii=False) + "\n"
+    write_atomically(output.record(record["row"], record["seed"]), text.encode())
+
+
+def read_records(output: Output, lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """Of these lines, where they are kept."""
+    paths = [output.record(line.row, line.seed) for line in lines]
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
+
+
+def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Line]) -> PValues:
+    """Tests each finished row and seed against the base's, where both translations are at hand.
+
+    The jobs are those of all rows, the base's first.
+    """
+    known, base = read_p_values(output.significance), jobs[0].row if jobs else ""
+    line_of = {(line.row, line.seed): line for line in lines}
+    finished = [(line_of[key], job) for job in jobs if (key := (job.row, job.seed)) in line_of]
+    bases = {
+        job.seed: kept_translations(line, job, output) for line, job in finished if job.row == base
+    }
+    for line, job in finished:
+        key, its = (job.row, job.seed), bases.get(job.seed)
+        if key in known or job.row == base or its is None:
+            continue
+        if (ours := translations_of(line, job)) is not None:
+            p = paired_p_value(its, ours, references(job)[1])[1]
+            known = {**read_p_values(output.significance), key: p}  # another may have added its own
+            write_p_values(output.significance, known)
+    return known
+
+
+def kept_translations(line: Line, job: Job, output: Output) -> list[str] | None:
+    """Of a finished run of the base row: kept with the results, now if they are not yet."""
+    path = output.translations(job.row, job.seed)
+    if path.exists():
+        return path.read_text(encoding="utf-8").split("\n")[:-1]
+    if (found := translations_of(line, job)) is not None:
+        write_atomically(path, "".join(f"{text}\n" for text in found).encode())
+    return found
+
+
+def forget_significance(output: Output, base: str, row: str, seed: int) -> None:
+    """Drops what was found of an earlier run; of the base row's, all that was tested against it."""
+    known = read_p_values(output.significance)
+    stale = {key for key in known if key[1] == seed and row in (base, key[0])}
+    if stale:
+        left = {key: p for key, p in known.items() if key not in stale}
+        write_p_values(output.significance, left)
+    if row == base:
+        output.translations(base, seed).unlink(missing_ok=True)
+
+
+def write_report(
+    experiment: Experiment,
+    scale: str,
+    output: Output,
+    lines: Sequence[Line],
+    command: str,
+    findings: Sequence[Part] = (),
+    counted: Counted = MappingProxyType({}),
+) -> Path:
+    """Writes everything, the findings above the table, and returns the page's path."""
+    places = {row: n for n, row in enumerate(experiment.rows)}
+    known = [line for line in lines if line.row in places]
+    lines = sorted(known, key=lambda line: (places[line.row], line.seed))
+    head, rows = make_table(experiment, scale, lines, read_p_values(output.significance), counted)
+    title = f"{experiment.name}, {scale} scale"
+    records, parts = read_records(output, lines), list[Part]()
+    for paragraph in _notes(experiment, scale, lines, command).split("\n\n"):
+        indented = paragraph.startswith("    ")
+        parts.append(Code(textwrap.dedent(paragraph)) if indented else Text(paragraph))
+    parts += [*findings, *([Heading("Runs by row")] if findings else []), Table(head, rows)]
+    write_atomically(output.folder / "table.md", markdown_page(title, parts).encode())
+    if lines:
+        parts += [Heading("Rows"), *_row_plots(experiment, output, lines)]
+    if any(record["curve"] for record in records):
+        picture = _curves_plot(output, records)
+        parts += [Heading("Curves"), Picture(picture, "Perplexity of the validation split")]
+    if output.attention.exists():
+        caption = "Encoder-decoder attention of the first row's last layer"
+        parts += [Heading("Attention"), Picture(output.attention, caption)]
+    if records:
+        parts.append(Heading("Translations"))
+    for record in records:
+        names = ("source", "reference", "translation")
+        texts = [
+            "\n".join(f"{name:<12} {text}" for name, text in zip(names, sample, strict=True))
+            for sample in record["samples"]
+        ]
+        parts += [Text(f"{record['row']}, seed {record['seed']}"), Code("\n\n".join(texts))]
+    parts += [Heading("Runs"), _lines_table(lines)]
+    return write_page(output.folder / "index.html", title, parts)
+
+
+def _notes(experiment: Experiment, scale: str, lines: Sequence[Line], command: str) -> str:
+    chosen = experiment.scales[scale]
+    devices = sorted({line.device for line in lines}) or ["none yet"]
+    dates = sorted({line.date for line in lines})
+    when = f"{dates[0]} to {dates[-1]}" if dates else "not run"
+    hours = sum(line.train_seconds for line in lines if not math.isnan(line.train_seconds)) / 3600
+    signatures = sorted({line.signature for line in lines})
+    configs = [chosen.config] if isinstance(chosen.config, str) else chosen.config.values()
+    notes = [
+        experiment.about.strip(),
+        f"Command: `{command}`. Device: {', '.join(devices)}. Dates: {when}. Training of all runs: "
+        f"{hours:.2f} hours. Base config: {', '.join(dict.fromkeys(configs))}; scored: the "
+        f"{chosen.split} split{_averaged(chosen.average)}. Figures are mean ± sample standard "
+        "deviation over seeds.",
+    ]
+    if chosen.compared:
+        notes.append(
+            "Differences are taken seed by seed; p is that of the paired bootstrap of BLEU against "
+            "the base row (sacreBLEU)."
+        )
+    if signatures:
+        notes.append(f"BLEU: {', '.join(signatures)}.")
+    shown = experiment.shown(scale)
+    if any(is_printed(experiment, shown, name) for name in experiment.metrics):
+        notes.append(f"The paper's figures: {experiment.source}")
+    return "\n\n".join(note for note in notes if note)
+
+
+def _averaged(average: int | Mapping[str, int]) -> str:
+    numbers = average.values() if isinstance(average, Mapping) else [average]
+    counts = " or ".join(map(str, sorted(set(numbers) - {0})))
+    where = "" if all(numbers) else " where a row says so"
+    return f", the last {counts} checkpoints averaged{where}" if counts else ""
+
+
+def _lines_table(lines: Sequence[Line]) -> Table:
+    head = ["row", "seed", "perplexity", "BLEU", "minutes", "config", "revision", "device", "date"]
+    rows = [
+        [
+            *(line.row, str(line.seed), f"{line.perplexity:.3f}", f"{line.bleu:.2f}"),
+            *(f"{line.train_seconds / 60:.1f}", f"#{line.config_digest}", f"#{line.revision}"),
+            *(line.device, f"on {line.date}"),
+        ]
+        for line in lines
+    ]
+    return Table(head, rows)
+
+
+def _row_plots(experiment: Experiment, output: Output, lines: Sequence[Line]) -> list[Part]:
+    """A plot a metric: a dot a row with its deviation, and the paper's figure."""
+    pictures: list[Part] = []
+    for name in experiment.metrics:
+        if any(of_row(lines, row, name) for row in experiment.rows):
+            path = _row_plot(experiment, output, lines, name)
+            pictures.append(Picture(path, f"{METRICS[name].label} of each row"))
+    return pictures
+
+
+def _row_plot(experiment: Experiment, output: Output, lines: Sequence[Line], name: str) -> Path:
+    from matplotlib.figure import Figure
+
+    found = [(row, of_row(lines, row, name)) for row in experiment.rows]
+    known = [(row, summary) for row, summary in found if summary]
+    places = range(len(known))
+    figure = Figure(figsize=(7.0, 1.2 + 0.28 * len(known)), layout="constrained")
+    axes = figure.add_subplot()
+    means = [summary.mean for _, summary in known]
+    deviations = [summary.deviation or 0.0 for _, summary in known]
+    axes.errorbar(means, places, xerr=deviations, fmt="o", color=BLUE, capsize=3, label="here")
+    axes.axvline(means[0], color=BLUE, linewidth=0.8, alpha=0.5)
+    paper = [
+        (experiment.paper[row][name], place)
+        for place, (row, _) in enumerate(known)
+        if name in experiment.paper.get(row, {})
+    ]
+    if paper and not _far(means, [figure for figure, _ in paper]):
+        axes.plot(*zip(*paper, strict=True), "D", color=VERMILION, markersize=4, label="the paper")
+        axes.legend(frameon=False, fontsize=8)
+    axes.set_yticks(places, [row for row, _ in known], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel(METRICS[name].label)
+    axes.grid(axis="x", alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    path = output.folder / f"{name}.png"
+    figure.savefig(path, dpi=DOTS_PER_INCH)
+    return path
+
+
+def _far(here: Sequence[float], paper: Sequence[float]) -> bool:
+    """Whether one axis for both would squeeze one of them into a point."""
+    both = [*here, *paper]
+    whole = max(both) - min(both)
+    spreads = [max(values) - min(values) for values in (here, paper)]
+    return whole > 4 * max(*spreads, 1e-9)
+
+
+def _curves_plot(output: Output, records: Sequence[dict[str, Any]]) -> Path:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter
+
+    figure = Figure(figsize=(8.0, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    rows = list(dict.fromkeys(record["row"] for record in records))
+    colours = [BLUE, VERMILION, GREEN, PURPLE, "#E69F00", "#56B4E9", "#000000"]
+    for record in records:
+        points = [(m["step"], m["perplexity"]) for m in record["curve"] if m["kind"] == "valid"]
+        if points:
+            n = rows.index(record["row"])
+            style: Any = {"color": colours[n % len(colours)]}
+            style["linestyle"] = ["-", "--", ":", "-."][n // len(colours) % 4]
+            first = not any(line.get_label() == record["row"] for line in axes.lines)
+            label = record["row"] if first else None
+            axes.plot(*zip(*points, strict=True), linewidth=1.2, label=label, **style)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(LogFormatter())  # 60, where 6 x 10^1 is matplotlib's own
+    axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
+    finish_axes(axes, "step", METRICS["perplexity"].label)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=7)
+    path = output.folder / "curves.png"
+    figure.savefig(path, dpi=DOTS_PER_INCH)
+    return path

@@ -1,0 +1,209 @@
+"""results.csv: a line a row and seed, written once; and what else is kept of a finished run."""
+
+import csv
+import datetime
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.config.schema import KEYS, Config, value_at
+from transformer_jax.errors import DataError, RunError
+from transformer_jax.files import write_csv
+from transformer_jax.reporting.revision import revision
+from transformer_jax.runs.metrics import read_metrics
+from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.tables.experiment import Job, slug
+from transformer_jax.text.corpora import open_corpus
+from transformer_jax.training import cost
+from transformer_jax.training.data import nominal_shape
+
+SAMPLES = 5  # translations kept of a run
+DIGITS = 12  # of a config's digest
+# Free keys that change what comes out; the other free ones do not.
+COUNTED = {"train.steps", "decode.beam_size", "decode.length_penalty", "decode.max_extra_length"}
+# Keys younger than the first recorded results, and the value that stands for how it was before.
+YOUNGER = {"model.kind": "transformer", "model.d_hidden": None, "model.scale_attention": True}
+
+
+class Line(NamedTuple):
+    """A finished row and seed."""
+
+    row: str
+    seed: int
+    perplexity: float  # per subword, of the validation split, at the last step
+    bleu: float  # sacreBLEU
+    paper_bleu: float  # NaN where the target language has none
+    chrf: float
+    parameters: int
+    training_flops: float  # counted: matrix products of all steps, nominal batches
+    train_seconds: float  # of training steps, without start-up, validation and checkpoints
+    device_rate: float  # peak FLOP/s of all devices, as vendors print it; NaN of a CPU
+    steps: int
+    config_digest: str
+    revision: str
+    device: str
+    date: str
+    signature: str  # of `bleu`
+
+
+def digest_of(config: Config) -> str:
+    """Of the keys that a run's results depend on."""
+    keys = [name for name, key in KEYS.items() if not key.free or name in COUNTED]
+    values = {name: value_at(config, name) for name in keys}
+    told = {n: value for n, value in values.items() if n not in YOUNGER or value != YOUNGER[n]}
+    text = json.dumps(told)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def counts(config: Config) -> tuple[int, float]:
+    """Parameters, and training FLOPs of all steps."""
+    vocabulary = config.vocabulary.size
+    shape = nominal_shape(config)
+    flops = shape.rows * cost.training_flops(config.model, vocabulary, *shape[1:])
+    return cost.parameter_count(config.model, vocabulary), float(flops * config.train.steps)
+
+
+def read_results(path: Path) -> list[Line]:
+    """The lines of a results.csv; none where there is none yet. Raises DataError: it is broken."""
+    if not path.exists():
+        return []
+    kinds = Line.__annotations__
+    with open(path, encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        if tuple(reader.fieldnames or ()) != Line._fields:
+            raise DataError(f"{path}: its columns are not {', '.join(Line._fields)}.")
+        try:
+            return [
+                Line(**{name: kinds[name](text) for name, text in line.items()}) for line in reader
+            ]
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{path}, line {reader.line_num}: {error}.") from None
+
+
+def write_results(path: Path, lines: Sequence[Line]) -> None:
+    """All lines, in the order given."""
+    write_csv(path, Line._fields, lines)
+
+
+def finished(lines: Sequence[Line], jobs: Sequence[Job]) -> dict[tuple[str, int], Line]:
+    """Lines of these jobs, by row and seed.
+
+    Raises:
+      RunError: a line was recorded with another config than its row has now.
+    """
+    found = {(line.row, line.seed): line for line in lines}
+    for job in jobs:
+        line = found.get((job.row, job.seed))
+        if line and line.config_digest != digest_of(job.config()):
+            raise RunError(
+                f"{job.label} was recorded with another config (digest {line.config_digest}) than "
+                "the experiment has now. Remove that line of results.csv to run it anew, or write "
+                "elsewhere with --out."
+            )
+    wanted = {(job.row, job.seed) for job in jobs}
+    return {key: line for key, line in found.items() if key in wanted}
+
+
+def collect(job: Job) -> tuple[Line, dict[str, Any]]:
+    """The line of a run that is done, and its record: curves and samples.
+
+    Raises:
+      RunError: the run's folder lacks what its commands should have left there.
+    """
+    config, metrics, scores = job.config(), read_metrics(job.folder), read_scores(job)
+    valid = [m for m in metrics if m["kind"] == "valid" and m["step"] == config.train.steps]
+    if not valid:
+        raise RunError(f"{job.folder} has no validation at step {config.train.steps}.")
+    parameters, flops = counts(config)
+    line = Line(
+        row=job.row,
+        seed=job.seed,
+        perplexity=valid[-1]["perplexity"],
+        bleu=scores["bleu"],
+        paper_bleu=math.nan if scores["paper_bleu"] is None else scores["paper_bleu"],
+        chrf=scores["chrf"],
+        parameters=parameters,
+        training_flops=flops,
+        train_seconds=training_seconds(metrics, config.train.log_every),
+        device_rate=device_rate(scores["device"], scores.get("devices", 1), config.model.dtype),
+        steps=config.train.steps,
+        config_digest=digest_of(config),
+        revision=revision(),
+        device=scores["device"],
+        date=datetime.date.today().isoformat(),
+        signature=scores["bleu_signature"],
+    )
+    curve = [
+        {key: m[key] for key in ("step", "kind", "perplexity", "nats_per_token") if key in m}
+        for m in metrics
+    ]
+    return line, {"row": job.row, "seed": job.seed, "curve": curve, "samples": samples(job)}
+
+
+def device_rate(kind: str, count: int, dtype: str) -> float:
+    """Peak FLOP/s of so many devices; NaN where it is not known."""
+    peak = cost.peak_of(kind, dtype)
+    return math.nan if peak is None else count * peak
+
+
+def training_seconds(metrics: Sequence[Mapping[str, Any]], log_every: int) -> float:
+    """Of the steps themselves, whatever interruptions there were: tokens over their rate."""
+    before, seconds = 0, 0.0
+    for m in metrics:
+        if m["kind"] != "train":
+            continue
+        steps = min(m["step"] - before, log_every)
+        rate = m["target_tokens_per_second"]
+        seconds += m["target_tokens_per_step"] * steps / rate if rate > 0 else math.nan
+        before = m["step"]
+    return seconds
+
+
+def evaluation_file(job: Job) -> Path | None:
+    """The scores that the job's `evaluate` kept, the newest if there are several."""
+    config = job.config()
+    which = f"{config.train.steps}" + (f"-last{job.average}" if job.average else "")
+    name = f"{slug(job.scale.split)}.{which}.beam{config.decode.beam_size}.json"
+    files = sorted((job.folder / "evaluations").glob(name), key=lambda path: path.stat().st_mtime)
+    return files[-1] if files else None
+
+
+def read_scores(job: Job) -> dict[str, Any]:
+    """What `evaluate` found. Raises RunError: it has not run."""
+    path = evaluation_file(job)
+    if path is None:
+        raise RunError(f"{job.folder} holds no evaluation of {job.scale.split}.")
+    scores: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return scores
+
+
+def hypotheses(job: Job) -> list[str] | None:
+    """The translations, where the run's folder is at hand."""
+    path = evaluation_file(job)
+    if path is None:
+        return None
+    return path.with_suffix(".txt").read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def translations_of(line: Line, job: Job) -> list[str] | None:
+    """The recorded run's; None where its folder is gone, or another run's stands in its place."""
+    if evaluation_file(job) is None or read_scores(job)["bleu"] != line.bleu:
+        return None
+    return hypotheses(job)
+
+
+def references(job: Job) -> tuple[list[str], list[str]]:
+    """Sources and references of what was translated."""
+    config = RunFolder(job.folder).read_config()
+    pairs = open_corpus(config.data).split(job.scale.split)
+    return [pair.src for pair in pairs], [pair.tgt for pair in pairs]
+
+
+def samples(job: Job) -> list[list[str]]:
+    """A few sources, references and translations, evenly spaced."""
+    found, (sources, wanted) = hypotheses(job) or [], references(job)
+    step = max(1, len(found) // SAMPLES)
+    return [[sources[i], wanted[i], found[i]] for i in range(0, len(found), step)][:SAMPLES]

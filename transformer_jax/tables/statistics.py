@@ -1,0 +1,201 @@
+"""From lines of results to a table: means, deviations, differences, significance."""
+
+import csv
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
+
+from transformer_jax.files import write_csv
+from transformer_jax.tables.experiment import Experiment
+from transformer_jax.tables.results import Line
+
+RESAMPLES = 1_000  # of the paired bootstrap
+COMPARED = ("perplexity", "bleu")  # metrics whose difference from the base row is shown
+
+
+class Metric(NamedTuple):
+    """A column."""
+
+    label: str
+    text: str  # format of a value
+    of: Callable[[Line], float]
+    printed: str = ".1f"  # format of the paper's figures
+
+
+METRICS = {
+    "perplexity": Metric("perplexity (per subword)", ".2f", lambda line: line.perplexity, ".2f"),
+    "bleu": Metric("BLEU", ".2f", lambda line: line.bleu, ""),
+    "paper_bleu": Metric("paper BLEU", ".2f", lambda line: line.paper_bleu, ""),
+    "chrf": Metric("chrF2", ".2f", lambda line: line.chrf),
+    "parameters": Metric("parameters, millions", ".2f", lambda line: line.parameters / 1e6, ".0f"),
+    "training_flops": Metric("training FLOPs", ".2e", lambda line: line.training_flops, ".1e"),
+    # As the paper estimates it, with the peak for the rate that a device sustains.
+    "estimated_flops": Metric(
+        "training FLOPs by time", ".2e", lambda line: line.train_seconds * line.device_rate, ".1e"
+    ),
+    "minutes": Metric("minutes of training", ".1f", lambda line: line.train_seconds / 60),
+}
+
+
+class Summary(NamedTuple):
+    """A metric of a row over its seeds."""
+
+    mean: float
+    deviation: float | None  # sample standard deviation; None of one seed
+    seeds: int
+
+
+def summarise(values: Sequence[float]) -> Summary:
+    """Mean and sample standard deviation of at least one value."""
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return Summary(statistics.fmean(values), deviation, len(values))
+
+
+def of_row(lines: Sequence[Line], row: str, metric: str) -> Summary | None:
+    """None where no seed of the row has it."""
+    values = [METRICS[metric].of(line) for line in lines if line.row == row]
+    known = [value for value in values if not math.isnan(value)]
+    return summarise(known) if known else None
+
+
+def differences(lines: Sequence[Line], row: str, base: str, metric: str) -> list[float]:
+    """Of the row from the base row, a value for each seed that both have."""
+    of = METRICS[metric].of
+    values = {(line.row, line.seed): of(line) for line in lines}
+    gaps = [
+        value - values[base, seed]
+        for (name, seed), value in sorted(values.items())
+        if name == row and (base, seed) in values
+    ]
+    return [gap for gap in gaps if not math.isnan(gap)]
+
+
+def difference(lines: Sequence[Line], row: str, base: str, metric: str) -> Summary | None:
+    """Of the row from the base row, seed by seed: seeds share batches and so noise."""
+    gaps = differences(lines, row, base, metric)
+    return summarise(gaps) if gaps else None
+
+
+def paired_p_value(
+    base: Sequence[str], other: Sequence[str], references: Sequence[str]
+) -> tuple[float, float]:
+    """(difference in BLEU, p) of the paired bootstrap test (Koehn 2004), by sacreBLEU.
+
+    p is how often a difference as large arises by chance where there is none.
+    """
+    from sacrebleu.metrics.bleu import BLEU  # `--list` is faster without
+    from sacrebleu.significance import PairedTest
+
+    systems: Any = [("base", list(base)), ("other", list(other))]
+    test = PairedTest(
+        systems, {"BLEU": BLEU()}, [list(references)], test_type="bs", n_samples=RESAMPLES
+    )
+    first, second = (cast(Any, result) for result in test()[1]["BLEU"])
+    gap = second.score - first.score
+    return gap, float(second.p_value) if gap else 1.0
+
+
+Counted = Mapping[str, Mapping[str, float]]  # row -> metric -> its value, as the table shows it
+PValues = dict[tuple[str, int], float]  # (row, seed) -> p of its BLEU against the base row's
+
+
+def read_p_values(path: Path) -> PValues:
+    """Of significance.csv; none where there is none."""
+    if not path.exists():
+        return {}
+    with open(path, encoding="utf-8", newline="") as file:
+        return {(one["row"], int(one["seed"])): float(one["p"]) for one in csv.DictReader(file)}
+
+
+def write_p_values(path: Path, values: PValues) -> None:
+    """A line a row and seed."""
+    rows = ([row, seed, f"{p:.4f}"] for (row, seed), p in values.items())
+    write_csv(path, ["row", "seed", "p"], rows)
+
+
+def text_of(summary: Summary | None, form: str) -> str:
+    """`27.31 ± 0.12`, or what all seeds have in common; nothing where there is nothing."""
+    if summary is None:
+        return ""
+    deviation = f" ± {summary.deviation:{form.lstrip('+')}}" if summary.deviation else ""
+    return f"{summary.mean:{form}}{deviation}"
+
+
+def make_table(
+    experiment: Experiment,
+    scale: str,
+    lines: Sequence[Line],
+    p_values: PValues,
+    counted: Counted = MappingProxyType({}),
+) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of text: every row shown at this scale, and every metric known of one.
+
+    Args:
+      experiment: the table.
+      scale: a name in its scales.
+      lines: of finished runs.
+      p_values: of rows and seeds against the first row.
+      counted: metrics that are known of rows before they are run.
+    """
+    shown, compared = experiment.shown(scale), experiment.scales[scale].compared
+    base = shown[0]
+
+    def is_known(name: str) -> bool:
+        planned = any(name in counted.get(row, {}) for row in shown)
+        return planned or is_printed(experiment, shown, name) or _is_found(lines, shown, name)
+
+    metrics = [name for name in experiment.metrics if is_known(name)]
+    head = ["row", "seeds"]
+    for name in metrics:
+        head.append(METRICS[name].label)
+        if name in COMPARED and compared:
+            head.append("− base")
+        if is_printed(experiment, shown, name):
+            head.append(f"the paper's {METRICS[name].label.removeprefix('paper ')}")
+    with_p = "bleu" in metrics and compared
+    head += ["p (median of seeds)"] if with_p else []
+    rows = []
+    for row in shown:
+        seeds = sum(line.row == row for line in lines)
+        cells = [row, str(seeds or ("not run" if row in experiment.rows else "the paper's"))]
+        for name in metrics:
+            own = _cells(experiment, shown, lines, row, base if compared else None, name)
+            if not own[0] and name in counted.get(row, {}):
+                own[0] = f"{counted[row][name]:{METRICS[name].text}}"
+            cells += own
+        if with_p:
+            found = [p for (name, _), p in p_values.items() if name == row]
+            cells.append(f"{statistics.median(found):.3f}" if found else "")
+        rows.append(cells)
+    return head, rows
+
+
+def _is_found(lines: Sequence[Line], shown: Sequence[str], name: str) -> bool:
+    return any(of_row(lines, row, name) for row in shown)
+
+
+def is_printed(experiment: Experiment, shown: Sequence[str], name: str) -> bool:
+    """Whether the paper has this metric of any of these rows."""
+    return any(name in experiment.paper.get(row, {}) for row in shown)
+
+
+def _cells(
+    experiment: Experiment,
+    shown: Sequence[str],
+    lines: Sequence[Line],
+    row: str,
+    base: str | None,
+    name: str,
+) -> list[str]:
+    form = METRICS[name].text
+    cells = [text_of(of_row(lines, row, name), form)]
+    if name in COMPARED and base is not None:
+        gap = difference(lines, row, base, name) if row != base else None
+        cells.append(text_of(gap, f"+{form}"))
+    if is_printed(experiment, shown, name):
+        figures: Mapping[str, float] = experiment.paper.get(row, {})
+        cells.append(f"{figures[name]:{METRICS[name].printed}}" if name in figures else "")
+    return cells
