@@ -27,12 +27,15 @@ def free(default: Any) -> Any:
 class ModelConfig:
     """The Transformer (Vaswani et al. 2017, sections 3, 5.4); the defaults are its base model.
 
-    Of these keys the recurrent model (Bahdanau et al. 2015) has d_model, d_hidden, dropout,
-    tie_embeddings and dtype.
+    A recurrent encoder or decoder (Bahdanau et al. 2015) has one layer, and of these keys it uses
+    d_model, d_hidden, dropout and dtype.
     """
 
-    kind: str = "transformer"  # or "recurrent"
+    encoder: str = "transformer"  # or "recurrent"
+    decoder: str = "transformer"  # or "recurrent"
     num_layers: int = 6  # N, of the encoder and of the decoder
+    num_encoder_layers: int | None = None  # None: num_layers
+    num_decoder_layers: int | None = None  # None: num_layers
     d_model: int = 512
     num_heads: int = 8  # h
     d_k: int | None = None  # per head; None: d_model / num_heads
@@ -41,11 +44,34 @@ class ModelConfig:
     d_hidden: int | None = None  # recurrent only: units a layer and direction; None: d_model
     dropout: float = 0.1  # P_drop, 0 <= p < 1
     norm: str = "post"  # "post" (the paper: LayerNorm(x + sublayer(x))) or "pre"
-    scale_attention: bool = True  # by 1 / sqrt(d_k); False is for showing what it is good for
-    positions: str = "sinusoidal"  # "sinusoidal", "learned" or "none"
+    score: str = "scaled_dot"  # of a query and a key: "scaled_dot", "dot" or "additive"
+    cross_score: str | None = None  # in encoder-decoder attention; None: score
+    window: int | None = None  # positions that self-attention sees, odd; None: all of the sentence
+    attention_memory: str | None = None  # "coverage": encoder-decoder weights depend on past ones
+    positions: str = "sinusoidal"  # "sinusoidal", "learned", "rotary", "alibi" or "none"
     max_positions: int = 512  # learned positions only: subwords of a sentence, end sign included
     tie_embeddings: bool = True  # one matrix for source, target and output (section 3.4)
     dtype: str = "float32"  # of matrix products: "float32", "bfloat16"; parameters stay float32
+    # The decoder's layer whose encoder-decoder weights other parts may ask for, such as search's
+    # coverage penalty; below 0: counted from the last, and at least the first.
+    watched_layer: int = -2
+    watched_heads: int | None = None  # the first heads, whose mean is taken; None: all
+
+    @property
+    def encoder_depth(self) -> int:
+        """Layers of the encoder."""
+        return self.num_layers if self.num_encoder_layers is None else self.num_encoder_layers
+
+    @property
+    def decoder_depth(self) -> int:
+        """Layers of the decoder."""
+        return self.num_layers if self.num_decoder_layers is None else self.num_decoder_layers
+
+    @property
+    def head_sizes(self) -> tuple[int, int]:
+        """(d_k, d_v) per head."""
+        d_k = self.d_model // self.num_heads if self.d_k is None else self.d_k
+        return d_k, d_k if self.d_v is None else self.d_v
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +151,7 @@ class DecodeConfig:
     beam_size: int = free(4)
     length_penalty: float = free(0.6)  # alpha of ((5 + length) / 6)^alpha (Wu et al. 2016, eq. 14)
     max_extra_length: int = free(50)  # a translation has at most source length + this many subwords
+    coverage_penalty: float = free(0.0)  # beta of Wu et al. 2016, equation 14; 0: none
     max_length: int = free(512)  # subwords of a source, end sign included; longer ones are cut
     tokens_per_batch: int = free(4_096)  # source subwords, padding included, searched together
 

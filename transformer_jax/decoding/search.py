@@ -1,18 +1,19 @@
 """Beam search (Sutskever et al. 2014, section 3.2; Wu et al. 2016, section 7) over any decoder.
 
-The decoder is one function, `step(live, cache) -> (logits_BKV, cache)`:
-- `live`: what the newest subword of each hypothesis is, at which position, and where in the beam
-  its past stands (see `Live`). An empty place of the beam is stepped too, and what comes out is
-  ignored.
-- `cache`: any pytree whose leaves are `[B, ...]`, what is remembered of the hypotheses (keys and
-  values of their subwords, a recurrent state) and of the sentence (what the encoder gave). Search
-  never moves it when the beam is reordered: a hypothesis finds its own past by `live`.
+The decoder is one function, `step(now, memory, cache) -> Stepped`:
+- `now`: the newest subword of each hypothesis, its position, and for each earlier position the beam
+  slot that held the hypothesis's subword. An empty beam slot is stepped too; its result is ignored.
+- `memory`: any pytree of arrays `[B, ...]`, what the encoder gave. It never changes.
+- `cache`: what the decoder keeps of the hypotheses. `cache.written` (keys and values by position)
+  never moves: a hypothesis finds its own past by `now`. `cache.carried` (a recurrent state, a
+  coverage), leaves `[B, K, ...]`, is reordered by search together with the hypotheses.
 - `logits_BKV` float32: of the next subword. Padding of the vocabulary is masked to -1e9 or less.
+- `watched_BKM`: attention weights over the source, which a coverage penalty sums.
 
 What is found
 - A hypothesis is a sequence of subwords that ends in EOS. Its score is the sum of its log
-  probabilities (log-softmax over the vocabulary, EOS included) over a length penalty; length counts
-  subwords, EOS included.
+  probabilities (log-softmax over the vocabulary, EOS included) over a length penalty, plus a
+  coverage penalty if there is one; length counts subwords, EOS included.
 - Each step ranks the continuations of what is live by summed log probability. Those that end in EOS
   and are among the K best go to the finished pool, which keeps the n_best best by score; the K best
   that do not end are live next, so that an ended hypothesis leaves no place of the beam empty. With
@@ -44,25 +45,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from transformer_jax.model.records import Cache, Now, Stepped
 from transformer_jax.text.vocabulary import BOS, EOS, PAD
 
-Cache = Any  # a pytree of arrays [B, ...]
-
-
-class Live(NamedTuple):
-    """What a decoder is told of the live hypotheses."""
-
-    position_B: Array  # int32, 0-based, of the newest subword; BOS stands at 0
-    ids_BK: Array  # int32, newest subwords
-    parents_BK: Array  # int32, places one position earlier of the hypotheses that these continue
-    ancestors_BKT: Array  # int32, places at each position from 0 to the newest; beyond it anything
-
-
-StepFn = Callable[[Live, Cache], tuple[Array, Cache]]
+Memory = Any  # a pytree of arrays [B, ...]
+StepFn = Callable[[Now, Memory, Cache], Stepped]
 
 IMPOSSIBLE = -1e8  # no real log probability comes down here; the vocabulary's padding does
 # Penalties are clipped, so that no alpha makes a score 0 / 0 or -inf, which stands for none.
 SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+LEAST_COVERED = 1e-6  # attention that a source position got in all, in a coverage penalty
 CHUNK = 64  # of top_k; 32 to 128 measured alike on a CPU
 
 
@@ -85,13 +77,22 @@ class SearchResult(NamedTuple):
     scores: Array  # float32 [B, N], log_probs over the length penalty; -inf where length is 0
 
 
+class Coverage(NamedTuple):
+    """How much attention each source position got."""
+
+    sums_BKM: Array  # float32, of the live hypotheses
+    counted_BM: Array  # booleans: source subwords, EOS and padding left out
+
+
 class SearchState(NamedTuple):
     """Searches under way, a row each."""
 
-    live: Live
+    now: Now
     log_probs_BK: Array  # float32, nats; -inf = nothing lives here
     sequences_BKT: Array  # int32, subwords of the live hypotheses, BOS not among them
+    memory: Memory
     cache: Cache
+    coverage: Coverage | None  # None: no coverage penalty
     limits_B: Array  # int32, subwords, EOS included
     pool: SearchResult
     steps: Array  # int32 scalar, calls of the step function
@@ -102,10 +103,12 @@ class Rules(NamedTuple):
 
     penalties_L: Array  # positive divisors of the summed log probability, by length
     largest_LL: Array  # [limit, length]: the largest of this length and those up to the limit
+    beta: float | Array  # strength of the coverage penalty
 
 
 def beam_search(
     step: StepFn,
+    memory: Memory,
     cache: Cache,
     max_lengths: Array,
     *,
@@ -114,19 +117,25 @@ def beam_search(
     alpha: float | Array,
     n_best: int = 1,
     penalty: str = "gnmt",
+    beta: float | Array = 0.0,
+    counted: Array | None = None,
 ) -> tuple[SearchResult, Array]:
     """The `n_best` best hypotheses of each sentence; call it under `jax.jit`.
 
     Args:
       step: the decoder; see the head of this file.
-      cache: its state before the first subword, leaves `[batch, ...]`.
+      memory: of the source sentences, leaves `[batch, ...]`.
+      cache: of no subword yet, leaves `[batch, ...]`.
       max_lengths: each sentence's limit in subwords, EOS included, int32 `[batch]`. 0 = an empty
         row; a limit above `size` counts as `size`.
       beam_size: K >= 1.
       size: length of the result's arrays; with K and n_best, all that a compilation depends on.
-      alpha: strength of the length penalty; 0 = the plain sum, below 0 favours short hypotheses.
+      alpha: strength of the length penalty; 0 = the plain sum, below 0 favors short hypotheses.
       n_best: hypotheses a sentence, at most `beam_size`.
       penalty: a name in `PENALTIES`.
+      beta: strength of the coverage penalty, at least 0.
+      counted: True at the source positions that the coverage penalty counts `[batch, src_len]`;
+        None: no coverage penalty.
 
     Returns:
       The hypotheses, and how many times `step` was called (int32 scalar).
@@ -135,17 +144,21 @@ def beam_search(
       ValueError: an argument cannot be, or a leaf of the cache is not `[batch, ...]`.
     """
     batch = max_lengths.shape[0]
-    rules = make_rules(size, alpha, penalty)
-    state = empty_search(cache, batch, beam_size=beam_size, size=size, n_best=n_best)
-    state = enter(state, jnp.arange(batch), max_lengths)
+    rules = make_rules(size, alpha, penalty, beta)
+    state = empty_search(memory, cache, batch, beam_size=beam_size, size=size, n_best=n_best)
+    if counted is not None:
+        state = state._replace(coverage=empty_coverage(beam_size, counted))
+    state = enter(state, jnp.arange(batch), max_lengths, counted)
     state = lax.while_loop(
         lambda state: is_live(state).any(), lambda state: advance(step, rules, state), state
     )
     return state.pool, state.steps
 
 
-def make_rules(size: int, alpha: float | Array, penalty: str = "gnmt") -> Rules:
-    """The penalties of all lengths up to `size`.
+def make_rules(
+    size: int, alpha: float | Array, penalty: str = "gnmt", beta: float | Array = 0.0
+) -> Rules:
+    """The penalties of all lengths up to `size`, and the strength of the coverage penalty.
 
     Raises:
       ValueError: there is no such penalty.
@@ -155,23 +168,28 @@ def make_rules(size: int, alpha: float | Array, penalty: str = "gnmt") -> Rules:
     lengths_L = jnp.arange(size + 2)
     penalties_L = jnp.clip(PENALTIES[penalty](lengths_L, alpha), SMALLEST, LARGEST)
     within_LL = jnp.where(lengths_L <= lengths_L[:, None], penalties_L, 0.0)
-    return Rules(penalties_L, lax.cummax(within_LL, axis=1, reverse=True))
+    return Rules(penalties_L, lax.cummax(within_LL, axis=1, reverse=True), beta)
+
+
+def empty_coverage(beam_size: int, counted_BM: Array) -> Coverage:
+    """The coverage of no subword yet."""
+    batch, src_length = counted_BM.shape
+    return Coverage(jnp.zeros((batch, beam_size, src_length)), counted_BM)
 
 
 def empty_search(
-    cache: Cache, batch: int, *, beam_size: int, size: int, n_best: int = 1
+    memory: Memory, cache: Cache, batch: int, *, beam_size: int, size: int, n_best: int = 1
 ) -> SearchState:
-    """Rows in which nothing is searched yet.
+    """Rows in which nothing is searched yet, without a coverage penalty.
 
     Raises:
       ValueError: an argument cannot be, or a leaf of the cache is not `[batch, ...]`.
     """
-    _check_arguments(cache, batch, beam_size, size, n_best)
+    _check_arguments((memory, cache), batch, beam_size, size, n_best)
     places = (batch, beam_size)
-    live = Live(
+    now = Now(
         position_B=jnp.zeros(batch, jnp.int32),
         ids_BK=jnp.full(places, BOS, jnp.int32),
-        parents_BK=jnp.zeros(places, jnp.int32),
         ancestors_BKT=jnp.zeros((*places, size), jnp.int32),
     )
     nothing_BN = jnp.full((batch, n_best), -jnp.inf, jnp.float32)
@@ -182,39 +200,53 @@ def empty_search(
         scores=nothing_BN,
     )
     return SearchState(
-        live=live,
+        now=now,
         log_probs_BK=jnp.full(places, -jnp.inf, jnp.float32),
         sequences_BKT=jnp.zeros((*places, size), jnp.int32),
+        memory=memory,
         cache=cache,
+        coverage=None,
         limits_B=jnp.zeros(batch, jnp.int32),
         pool=pool,
         steps=jnp.int32(0),
     )
 
 
-def enter(state: SearchState, rows_F: Array, limits_F: Array) -> SearchState:
+def enter(
+    state: SearchState, rows_F: Array, limits_F: Array, counted_FM: Array | None = None
+) -> SearchState:
     """New sentences in these rows, one live hypothesis each, without subwords.
 
+    The caller writes their memory and zeroes what the cache carries.
+
     Args:
-      state: rows under way; what stood in the rows is gone.
+      state: rows under way; their last sentences are gone.
       rows_F: int32; a number that is no row enters nothing.
       limits_F: subwords, EOS included, int32; one above the size of the arrays counts as that, and
         one of 0 leaves the row empty.
+      counted_FM: True at the source positions that a coverage penalty counts; None: there is none.
     """
     batch, beams, size = state.sequences_BKT.shape
     rows_F = jnp.where(rows_F < 0, batch, rows_F)  # negative ones would count from the end
     limits_F = jnp.clip(limits_F, 0, size)
     alive_FK = (jnp.arange(beams) == 0) & (limits_F > 0)[:, None]
-    # Pasts need no cleaning: a position is read only after it was written.
-    live = state.live._replace(
-        position_B=state.live.position_B.at[rows_F].set(0),
-        ids_BK=state.live.ids_BK.at[rows_F].set(BOS),
-        parents_BK=state.live.parents_BK.at[rows_F].set(jnp.arange(beams)),
+    # Ancestors need no cleaning: a position is read only after it was written.
+    now = state.now._replace(
+        position_B=state.now.position_B.at[rows_F].set(0),
+        ids_BK=state.now.ids_BK.at[rows_F].set(BOS),
     )
+    coverage = state.coverage
+    if coverage is not None:
+        assert counted_FM is not None
+        coverage = Coverage(
+            coverage.sums_BKM.at[rows_F].set(0.0),
+            coverage.counted_BM.at[rows_F].set(counted_FM, mode="drop"),
+        )
     empty = (PAD, 0, -jnp.inf, -jnp.inf)
     return state._replace(
-        live=live,
+        now=now,
         log_probs_BK=state.log_probs_BK.at[rows_F].set(jnp.where(alive_FK, 0.0, -jnp.inf)),
+        coverage=coverage,
         limits_B=state.limits_B.at[rows_F].set(limits_F),
         pool=SearchResult(
             *(x.at[rows_F].set(none) for x, none in zip(state.pool, empty, strict=True))
@@ -230,41 +262,67 @@ def is_live(state: SearchState) -> Array:
 def advance(step: StepFn, rules: Rules, state: SearchState) -> SearchState:
     """One more subword for every live hypothesis."""
     batch, beams, _ = state.sequences_BKT.shape
-    live, goes_on_B = _stand_at_own_place(state.live), is_live(state)
-    length_B = live.position_B + 1
-    logits_BKV, cache = step(live, state.cache)
+    now, goes_on_B = _at_own_slot(state.now), is_live(state)
+    length_B = now.position_B + 1
+    stepped = step(now, state.memory, state.cache)
+    coverage = _covered(state.coverage, stepped.watched_BKM)
     ids_BC, sums_BC, parents_C = _candidates(
-        logits_BKV, state.log_probs_BK, last_B=length_B == state.limits_B
+        stepped.logits_BKV, state.log_probs_BK, last_B=length_B == state.limits_B
     )
     best_BK, index_BK = top_k(sums_BC, beams)
     ended_BK = jnp.take_along_axis(ids_BC, index_BK, axis=1) == EOS
     ended_parents_BK = parents_C[index_BK]
     ended_BKT = _extended(state, ended_parents_BK, jnp.full((batch, beams), EOS))
-    pool = _merge(
-        state.pool,
-        jnp.where(ended_BK, best_BK, -jnp.inf),
-        length_B,
-        rules.penalties_L[length_B],
-        ended_BKT,
-    )
+    log_probs_BK = jnp.where(ended_BK, best_BK, -jnp.inf)
+    scores_BK = _penalized(log_probs_BK, rules.penalties_L[length_B][:, None])
+    if coverage is not None:
+        scores_BK += rules.beta * gather_rows(coverage_penalty(coverage), ended_parents_BK)
+    pool = _merge(state.pool, log_probs_BK, scores_BK, length_B, ended_BKT)
     log_probs_BK, index_BK = top_k(jnp.where(ids_BC == EOS, -jnp.inf, sums_BC), beams)
     ids_BK, parents_BK = jnp.take_along_axis(ids_BC, index_BK, axis=1), parents_C[index_BK]
     bound_B = rules.largest_LL[state.limits_B, length_B + 1]
     open_B = _may_still_enter(log_probs_BK, bound_B, pool)
+
+    def follow(x_BK: Array) -> Array:  # what a hypothesis carries comes from its parent
+        return gather_rows(x_BK, parents_BK)
+
+    if coverage is not None:
+        coverage = coverage._replace(sums_BKM=follow(coverage.sums_BKM))
     return SearchState(
-        live=Live(
-            position_B=jnp.where(goes_on_B, length_B, live.position_B),
+        now=Now(
+            position_B=jnp.where(goes_on_B, length_B, now.position_B),
             ids_BK=ids_BK,
-            parents_BK=parents_BK,
-            ancestors_BKT=gather_rows(live.ancestors_BKT, parents_BK),
+            ancestors_BKT=follow(now.ancestors_BKT),
         ),
         log_probs_BK=jnp.where(open_B[:, None], log_probs_BK, -jnp.inf),
         sequences_BKT=_extended(state, parents_BK, ids_BK),
-        cache=cache,
+        memory=state.memory,
+        cache=Cache(stepped.cache.written, jax.tree.map(follow, stepped.cache.carried)),
+        coverage=coverage,
         limits_B=state.limits_B,
         pool=pool,
         steps=state.steps + 1,
     )
+
+
+def coverage_penalty(coverage: Coverage) -> Array:
+    """sum_j log(min(sum_i p_ij, 1)) of each hypothesis, nats, at most 0: `[batch, beams]`.
+
+    p_ij is the weight of source position j when subword i was chosen. A position that got less than
+    1e-6 in all counts as 1e-6, so the penalty is finite. The source's EOS does not count.
+
+    Source: Wu et al. 2016, equation 14.
+    """
+    clipped_BKM = jnp.clip(coverage.sums_BKM, LEAST_COVERED, 1.0)
+    return jnp.where(coverage.counted_BM[:, None], jnp.log(clipped_BKM), 0.0).sum(-1)
+
+
+def _covered(coverage: Coverage | None, watched_BKM: Array | None) -> Coverage | None:
+    if coverage is None:
+        return None
+    if watched_BKM is None:
+        raise ValueError("a coverage penalty needs the decoder's watched weights.")
+    return coverage._replace(sums_BKM=coverage.sums_BKM + watched_BKM)
 
 
 def gather_rows(x_BK: Array, places_BK: Array) -> Array:
@@ -274,12 +332,12 @@ def gather_rows(x_BK: Array, places_BK: Array) -> Array:
     )
 
 
-def _stand_at_own_place(live: Live) -> Live:
-    """The newest position's place in the beam is each hypothesis's own."""
-    rows_B = jnp.arange(live.ids_BK.shape[0])
-    places_K = jnp.arange(live.ids_BK.shape[1])
-    ancestors_BKT = live.ancestors_BKT.at[rows_B, :, live.position_B].set(places_K)
-    return live._replace(ancestors_BKT=ancestors_BKT)
+def _at_own_slot(now: Now) -> Now:
+    """The newest subword of each hypothesis is in its own beam slot."""
+    rows_B = jnp.arange(now.ids_BK.shape[0])
+    places_K = jnp.arange(now.ids_BK.shape[1])
+    ancestors_BKT = now.ancestors_BKT.at[rows_B, :, now.position_B].set(places_K)
+    return now._replace(ancestors_BKT=ancestors_BKT)
 
 
 def _candidates(
@@ -311,26 +369,26 @@ def _candidates(
 
 def _extended(state: SearchState, parents_BK: Array, ids_BK: Array) -> Array:
     """The parents' subwords and one more: `[batch, beams, size]`."""
-    position_BK1 = state.live.position_B[:, None, None]
+    position_BK1 = state.now.position_B[:, None, None]
     here_BKT = jnp.arange(state.sequences_BKT.shape[2]) == position_BK1
     return jnp.where(here_BKT, ids_BK[..., None], gather_rows(state.sequences_BKT, parents_BK))
 
 
-def _penalised(log_probs: Array, penalties: Array) -> Array:
+def _penalized(log_probs: Array, penalties: Array) -> Array:
     return jnp.maximum(log_probs / penalties, -LARGEST)
 
 
 def _merge(
-    pool: SearchResult, log_probs_BK: Array, length_B: Array, penalty_B: Array, ids_BKT: Array
+    pool: SearchResult, log_probs_BK: Array, scores_BK: Array, length_B: Array, ids_BKT: Array
 ) -> SearchResult:
-    """The best of the pool and of those that ended at these lengths (-inf: none)."""
+    """The best of the pool and of those that end at these lengths (log probability -inf: none)."""
     beyond_BKT = jnp.arange(ids_BKT.shape[2]) >= length_B[:, None, None]
     exists_BK = log_probs_BK > -jnp.inf
     ended = SearchResult(
         ids=jnp.where(beyond_BKT, PAD, ids_BKT),
         lengths=jnp.where(exists_BK, length_B[:, None], 0),
         log_probs=log_probs_BK,
-        scores=jnp.where(exists_BK, _penalised(log_probs_BK, penalty_B[:, None]), -jnp.inf),
+        scores=jnp.where(exists_BK, scores_BK, -jnp.inf),
     )
     both = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), pool, ended)
     # Of equals the first stays: free places before what has not ended, older before newer.
@@ -340,7 +398,7 @@ def _merge(
 
 def _may_still_enter(live_BK: Array, largest_penalty_B: Array, pool: SearchResult) -> Array:
     """Whether a live hypothesis could, at best, come before the pool's last `[B]`."""
-    return _penalised(live_BK.max(axis=1), largest_penalty_B) > pool.scores[:, -1]
+    return _penalized(live_BK.max(axis=1), largest_penalty_B) > pool.scores[:, -1]
 
 
 def top_k(x: Array, k: int) -> tuple[Array, Array]:
@@ -379,14 +437,14 @@ def _top_k_plain(x: Array, k: int) -> tuple[Array, Array]:
     return lax.top_k(jnp.where(x == 0, 0.0, x), k)
 
 
-def _check_arguments(cache: Cache, batch: int, beam_size: int, size: int, n_best: int) -> None:
+def _check_arguments(kept: Any, batch: int, beam_size: int, size: int, n_best: int) -> None:
     if not 1 <= n_best <= beam_size:
         raise ValueError(f"n_best={n_best} is not in 1 .. beam_size={beam_size}.")
     if size < 1:
         raise ValueError(f"size={size} leaves no place for a subword; at least 1.")
-    for path, leaf in jax.tree_util.tree_leaves_with_path(cache):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(kept):
         if leaf.shape[:1] != (batch,):
             raise ValueError(
-                f"cache{jax.tree_util.keystr(path)} has shape {list(leaf.shape)}; expected [batch="
+                f"a leaf{jax.tree_util.keystr(path)} has shape {list(leaf.shape)}; expected [batch="
                 f"{batch}, ...]."
             )

@@ -22,28 +22,27 @@ from jax.sharding import Mesh
 
 from transformer_jax.config.schema import DecodeConfig
 from transformer_jax.decoding.search import (
-    Live,
     Rules,
     SearchResult,
     SearchState,
     StepFn,
     advance,
+    empty_coverage,
     empty_search,
     enter,
     is_live,
     make_rules,
 )
-from transformer_jax.model.encoder_decoder import Cache, EncoderDecoder, Memory
-from transformer_jax.parallel.mesh import batch_ways, placed, row_shardings
-from transformer_jax.text.batches import Bucket, padded_sentences, translation_buckets
-from transformer_jax.training.state import Params
+from transformer_jax.model.axes import BATCH, names_of, unboxed
+from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.model.records import Cache, Memory, Now, Params, SearchSizes, Stepped
+from transformer_jax.parallel.mesh import batch_ways, placed, shardings
+from transformer_jax.text.batches import Bucket, Packed, padded_sentences, translation_buckets
 
-ENTER_TOGETHER = (
-    8  # a part of the rows: with fewer the encoder's batch is small, with more rows idle
-)
-LANES = (
-    2  # groups of rows: while the host sees to one, and between its operations, the other goes on
-)
+# Sentences enter as soon as one row in so many is free: with a larger number the encoder's batch is
+# small, with a smaller one rows are idle.
+ENTER_TOGETHER = 8
+LANES = 2  # groups of rows: while the host handles one, the other is searched
 NOBODY = -1  # in a row
 
 
@@ -65,18 +64,12 @@ class SearchShape(NamedTuple):
     n_best: int
     size: int  # subwords of the longest translation there can be
     max_extra_length: int
+    penalizes_coverage: bool
 
     @property
     def queue(self) -> int:
         """Sentences that a call is given: about as many as there are rows."""
         return self.together * ENTER_TOGETHER
-
-
-class Remembered(NamedTuple):
-    """What a search remembers of each row."""
-
-    memory: Memory  # of the sentence
-    decoder: Cache  # of its hypotheses
 
 
 class Rows(NamedTuple):
@@ -111,19 +104,33 @@ class _Loop(NamedTuple):
     taken: Array  # int32 scalar, sentences that have left the queue
 
 
-def empty_rows(model: EncoderDecoder, shape: SearchShape) -> Rows:
-    """Rows in which nothing is searched yet."""
+def boxed_rows(model: EncoderDecoder, shape: SearchShape) -> Rows:
+    """Rows in which nothing is searched yet; memory and cache in boxes with the axes' names."""
+    sizes = SearchSizes(shape.rows, shape.beam_size, shape.size, shape.src_length)
+    memory, cache = model.boxed_memory(sizes), model.boxed_cache(sizes)
     search = empty_search(
-        Remembered(
-            model.empty_memory(shape.rows, shape.src_length),
-            model.empty_cache(shape.rows, shape.beam_size, shape.size),
-        ),
+        unboxed(memory),
+        unboxed(cache),
         shape.rows,
         beam_size=shape.beam_size,
         size=shape.size,
         n_best=shape.n_best,
-    )
+    )._replace(memory=memory, cache=cache)
+    if shape.penalizes_coverage:
+        counted_BM = jnp.zeros((shape.rows, shape.src_length), bool)
+        search = search._replace(coverage=empty_coverage(shape.beam_size, counted_BM))
     return Rows(search, jnp.full(shape.rows, NOBODY, jnp.int32))
+
+
+def empty_rows(model: EncoderDecoder, shape: SearchShape) -> Rows:
+    """Rows in which nothing is searched yet."""
+    return unboxed(boxed_rows(model, shape))
+
+
+def row_shardings(model: EncoderDecoder, shape: SearchShape, mesh: Mesh) -> Any:
+    """Where each array of the rows is: divided by rows, and by what else its axes' names say."""
+    boxed = jax.eval_shape(partial(boxed_rows, model, shape))
+    return shardings(unboxed(boxed), names_of(boxed, (BATCH,)), mesh)
 
 
 def make_queue(shape: SearchShape, numbers: Sequence[int], sentences: Sequence[Any]) -> Queue:
@@ -150,31 +157,29 @@ def search_rows(
     params: Params,
     rows: Rows,
     queue: Queue,
-    alpha: Array,
+    penalties: tuple[Array, Array],
     more: Array,
 ) -> tuple[Rows, Ended]:
     """Searches for all of a queue; one program a shape.
 
     Args:
-      model: gives `encode`, `start_decoding` and `decode_step`.
-      mesh: where all of it lies; call within `placed(mesh, model.config)`.
+      model: has `encode`, `remember` and `decode_step`.
+      mesh: of the arrays; call within `placed(mesh, model)`.
       shape: of the search.
       params: the model's parameters.
       rows: under way; donated.
       queue: sentences, each with a limit of its own length + max_extra_length.
-      alpha: strength of the length penalty, float32 scalar.
+      penalties: strengths of the length and of the coverage penalty, float32 scalars.
       more: whether there will be another queue: then the call ends as soon as its sentences could
         enter, and rows stay under way; if not, when every search has ended.
     """
-    rules, variables = make_rules(shape.size, alpha), {"params": params}
-    output_VD: Any = model.apply(variables, method="output_embedding")
+    alpha, beta = penalties
+    rules, variables = make_rules(shape.size, alpha, beta=beta), {"params": params}
+    prepared = model.apply(variables, method="prepare_output")
 
-    def step(live: Live, cache: Remembered) -> tuple[Array, Remembered]:
-        past = (live.position_B, live.parents_BK, live.ancestors_BKT)
-        inputs = (live.ids_BK, *past, *cache, output_VD)
-        stepped: Any = model.apply(variables, *inputs, method="decode_step")
-        logits_BKV, decoder = stepped
-        return logits_BKV, Remembered(cache.memory, decoder)
+    def step(now: Now, memory: Memory, cache: Cache) -> Stepped:
+        stepped: Any = model.apply(variables, now, memory, cache, prepared, method="decode_step")
+        return stepped
 
     def has_room(loop: _Loop) -> Array:
         return (~is_live(loop.rows.search)).sum() >= shape.together
@@ -193,7 +198,9 @@ def search_rows(
     loop = _Loop(rows, _none_ended(shape, rows.search.pool), jnp.int32(0))
     loop = jax.lax.while_loop(goes_on, go_on, loop)
     loop = _put_aside(loop, jnp.arange(shape.rows))
-    return jax.lax.with_sharding_constraint(loop.rows, row_shardings(mesh, rows)), loop.ended
+    return jax.lax.with_sharding_constraint(
+        loop.rows, row_shardings(model, shape, mesh)
+    ), loop.ended
 
 
 def _advanced(step: StepFn, rules: Rules, loop: _Loop) -> _Loop:
@@ -217,12 +224,13 @@ def _let_in(
     def write(kept_B: Array, new_F: Array) -> Array:
         return kept_B.at[rows_F].set(new_F, mode="drop")
 
-    # Emptied, so that nothing of the row's last sentence is left, not even a NaN.
-    decoder = jax.tree.map(lambda c: c.at[rows_F].set(0, mode="drop"), search.cache.decoder)
-    cache = Remembered(jax.tree.map(write, search.cache.memory, memory), decoder)
+    # Zeroed, so that nothing of the row's last sentence is left, not even a NaN.
+    cache = jax.tree.map(lambda c: c.at[rows_F].set(0, mode="drop"), search.cache)
+    search = search._replace(memory=jax.tree.map(write, search.memory, memory), cache=cache)
     limits_F = jnp.where(lengths_F > 0, lengths_F + shape.max_extra_length, 0)
+    counted_FM = jnp.arange(shape.src_length) < lengths_F[:, None] - 1  # without EOS
     rows = Rows(
-        enter(search._replace(cache=cache), rows_F, limits_F),
+        enter(search, rows_F, limits_F, counted_FM),
         write(loop.rows.sentence_B, next_ones(queue.sentence_Q)),
     )
     return loop._replace(rows=rows, taken=loop.taken + shape.together)
@@ -231,10 +239,10 @@ def _let_in(
 def _remember(model: EncoderDecoder, params: Params, ids_FM: Array, lengths_F: Array) -> Memory:
     place_M = jnp.arange(ids_FM.shape[1])
     segments_FM = (place_M < lengths_F[:, None]).astype(jnp.int32)
-    positions_FM = jnp.broadcast_to(place_M, ids_FM.shape)
+    source = Packed(ids_FM, segments_FM, jnp.broadcast_to(place_M, ids_FM.shape))
     variables = {"params": params}
-    encoded_FMD = model.apply(variables, ids_FM, segments_FM, positions_FM, method="encode")
-    memory: Any = model.apply(variables, encoded_FMD, segments_FM, method="start_decoding")
+    encoded_FME = model.apply(variables, source, method="encode")
+    memory: Any = model.apply(variables, encoded_FME, source, method="remember")
     return memory
 
 
@@ -277,7 +285,8 @@ class Translator:
         mesh: Mesh,
         n_best: int = 1,
     ):
-        self.model, self.params, self.decode = model, params, decode
+        self.model = model.clone(watch=decode.coverage_penalty > 0)
+        self.params, self.decode = params, decode
         self.mesh, self.n_best = mesh, n_best
         self._idle: dict[SearchShape, list[Rows]] = {}  # for the next sentences
 
@@ -334,15 +343,15 @@ class Translator:
 
     def _call(self, shape: SearchShape, rows: Rows, queue: Queue, more: bool) -> tuple[Rows, Ended]:
         """The device works while the host goes on."""
-        alpha = np.float32(self.decode.length_penalty)
-        with placed(self.mesh, self.model.config):
-            arguments: Any = (self.params, rows, queue, alpha, np.bool_(more))
+        strengths = self.decode.length_penalty, self.decode.coverage_penalty
+        penalties = tuple(map(np.float32, strengths))
+        with placed(self.mesh, self.model):
+            arguments: Any = (self.params, rows, queue, penalties, np.bool_(more))
             return search_rows(self.model, self.mesh, shape, *arguments)
 
     def _shape(self, bucket: Bucket) -> SearchShape:
         size = bucket.length + self.decode.max_extra_length
-        if self.model.config.positions == "learned":
-            size = min(size, self.model.config.max_positions)
+        size = min(size, self.model.longest() or size)
         ways = batch_ways(self.mesh)
         return SearchShape(
             rows=bucket.rows,
@@ -352,6 +361,7 @@ class Translator:
             n_best=self.n_best,
             size=size,
             max_extra_length=self.decode.max_extra_length,
+            penalizes_coverage=self.decode.coverage_penalty > 0,
         )
 
     def _empty_rows(self, shape: SearchShape) -> Rows:
@@ -361,7 +371,7 @@ class Translator:
         nothing = np.full(like.search.log_probs_BK.shape, -np.inf, np.float32)
         nobody: Any = np.full(shape.rows, NOBODY, np.int32)
         rows = Rows(zeros.search._replace(log_probs_BK=nothing), nobody)
-        return jax.device_put(rows, row_shardings(self.mesh, like))
+        return jax.device_put(rows, row_shardings(self.model, shape, self.mesh))
 
 
 def _hypotheses(pool: Any, row: int) -> list[Hypothesis]:

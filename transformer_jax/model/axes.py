@@ -1,17 +1,86 @@
-"""Names of the activations' axes, for the mesh; the rules stand in training/sharding.py."""
+"""Names of the axes of parameters, activations and caches.
 
-from flax.linen.spmd import with_logical_constraint
+Every array gets its names where it is made; parallel/mesh.py has the one table from a name to axes
+of the mesh. An axis without a name there is never divided.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.linen.spmd import LogicallyPartitioned, with_logical_constraint
 from jax import Array
+from jax.sharding import PartitionSpec
 
 BATCH, HEADS, HIDDEN, VOCABULARY = "batch", "heads", "hidden", "vocabulary"
-REPLICA, FEATURES = "replica", "features"  # of a lookup: rows, parts of the vectors
+FEATURES = "features"  # d_model, and what else a matrix multiplies
+REPLICA = "replica"  # rows of a lookup
+
+Names = tuple[str | None, ...]
+Initializer = Callable[..., Any]
+
+
+class Parameter(NamedTuple):
+    """A parameter that a part of the model (a score, a normalizer) asks its module for."""
+
+    initializer: Initializer
+    sizes: tuple[str, ...]  # of its axes: "heads", "d_k" or "encoded"
+    names: Names
 
 
 def constrain(x: Array, *names: str | None) -> Array:
-    """x itself; where a mesh has rules for these names, it lies on its devices as they say.
+    """x itself; on a mesh, the compiler is told to divide it over the axes of these names.
 
     Args:
       x: any array.
       names: one for each axis; None = not divided.
     """
     return with_logical_constraint(x, names)
+
+
+def named(initializer: Initializer, *names: str | None) -> Initializer:
+    """The initializer of a parameter whose axes have these names."""
+    return nn.with_logical_partitioning(initializer, names)
+
+
+def declared(
+    module: nn.Module, asked: Mapping[str, Parameter], sizes: Mapping[str, int]
+) -> dict[str, Array]:
+    """The module's parameters that a part asks for, by name; `sizes` has those of their axes."""
+    return {
+        name: module.param(
+            name,
+            named(parameter.initializer, *parameter.names),
+            tuple(sizes[size] for size in parameter.sizes),
+        )
+        for name, parameter in asked.items()
+    }
+
+
+def zeros(shape: Sequence[int], names: Names, dtype: Any = jnp.float32) -> Any:
+    """Zeros for a cache, in a box that names their axes; `unboxed` takes them out."""
+    return LogicallyPartitioned(jnp.zeros(shape, dtype), names)
+
+
+def is_box(x: Any) -> bool:
+    """Whether x is an array in a box with the names of its axes."""
+    return isinstance(x, LogicallyPartitioned)
+
+
+def unboxed(tree: Any) -> Any:
+    """The tree with plain arrays."""
+    return jax.tree.map(lambda x: x.value if is_box(x) else x, tree, is_leaf=is_box)
+
+
+def names_of(tree: Any, unboxed_names: Names = ()) -> Any:
+    """The tree with the names of each array's axes, as a PartitionSpec, in its place.
+
+    Args:
+      tree: arrays, some of them in boxes.
+      unboxed_names: of the first axes of an array that is in no box.
+    """
+    return jax.tree.map(
+        lambda x: PartitionSpec(*(x.names if is_box(x) else unboxed_names)), tree, is_leaf=is_box
+    )

@@ -1,175 +1,185 @@
-"""What every kind of model shares: embeddings, logits, and the calls of training and search.
+"""The encoder-decoder (Vaswani et al. 2017, figure 1): embedding, encoder, decoder, output.
 
 Dimension key
-  B batch   L target length   M source length   D d_model   V vocabulary, padded
+  B batch   L target length   M source length   D d_model   E features of the encoder's output
+  K beams   V vocabulary, padded
 """
 
 from typing import Any
 
 import flax.linen as nn
-import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model.axes import BATCH, FEATURES, REPLICA, VOCABULARY, constrain
-from transformer_jax.model.dropout import Dropout
+from transformer_jax.model.axes import BATCH, unboxed, zeros
+from transformer_jax.model.embeddings import VOCABULARY_MULTIPLE, Embedding, shift_right
+from transformer_jax.model.layers import Layer
+from transformer_jax.model.outputs import OUTPUTS, LossSettings, Softmax
+from transformer_jax.model.positions import longest
+from transformer_jax.model.records import (
+    Cache,
+    LossSums,
+    Memory,
+    Now,
+    Place,
+    SearchSizes,
+    Stepped,
+)
+from transformer_jax.model.recurrent import RecurrentDecoder, RecurrentEncoder
+from transformer_jax.model.transformer import TransformerDecoder, TransformerEncoder
+from transformer_jax.text.batches import Batch, Packed
+from transformer_jax.text.vocabulary import BOS
 
-# Pytrees of arrays [batch, ...]:
-Memory = Any  # what a source sentence gives to every step of search
-Cache = Any  # what a hypothesis's past gives to the next step
-
-VOCABULARY_MULTIPLE = 128  # whatever the mesh, so that shapes and initial values never depend on it
-PAD_LOGIT = -1e9  # of the vocabulary's padding: finite, and exp of it is 0
-
-
-def padded_vocabulary(size: int) -> int:
-    """The vocabulary's size rounded up to a multiple of 128."""
-    return -(-size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
-
-
-def output_logits(x_BLD: Array, table_VD: Array, dtype: str) -> Array:
-    """x E^T, float32 `[batch, length, vocabulary]`; entries of its padding mean nothing.
-
-    Args:
-      x_BLD: the decoder's output; any number of axes may stand before the features.
-      table_VD: the output embedding `[vocabulary, d_model]`.
-      dtype: of the product's operands.
-
-    Source: Vaswani et al. 2017, section 3.4.
-    """
-    logits_BLV = jnp.einsum(
-        "...D,VD->...V",
-        x_BLD.astype(dtype),
-        table_VD.astype(dtype),
-        preferred_element_type=jnp.float32,
-    )
-    lengths = (None,) * (logits_BLV.ndim - 2)
-    return constrain(logits_BLV, BATCH, *lengths, VOCABULARY)
+ENCODERS: dict[str, Any] = {"transformer": TransformerEncoder, "recurrent": RecurrentEncoder}
+DECODERS: dict[str, Any] = {"transformer": TransformerDecoder, "recurrent": RecurrentDecoder}
 
 
-def shift_right(ids_BL: Array, positions_BL: Array, bos: int) -> Array:
-    """The decoder's input: each sentence's subwords one later, BOS first; `[batch, tgt_len]`.
-
-    A sentence of a packed row starts where its position is 0.
-    """
-    previous_BL = jnp.pad(ids_BL, ((0, 0), (1, 0)))[:, :-1]
-    return jnp.where(positions_BL == 0, bos, previous_BL)
-
-
-class Embedding(nn.Module):
-    """Subword vectors times sqrt(d_model), plus positions, then dropout (3.4, 3.5 and 5.4)."""
-
-    config: ModelConfig
-    vocabulary_size: int
-
-    def setup(self) -> None:
-        shape = (padded_vocabulary(self.vocabulary_size), self.config.d_model)
-        self.table = self.param("table", nn.initializers.normal(shape[1] ** -0.5), shape)
-        self.dropout = Dropout(self.config.dropout)
-
-    def __call__(
-        self, ids_BL: Array, position_vectors: Array | float, rows_B: Array | None
-    ) -> Array:
-        """float32 `[batch, length, d_model]`."""
-        # Parts of the vectors are looked up where they lie, and then exchanged for whole ones: less
-        # to send than the table and its gradient.
-        table_VD = constrain(self.table, VOCABULARY, FEATURES)
-        parts_BLD = constrain(table_VD[constrain(ids_BL, REPLICA, None)], REPLICA, None, FEATURES)
-        x_BLD = constrain(parts_BLD, BATCH, None, None) * self.config.d_model**0.5
-        return self.dropout(x_BLD + position_vectors, rows_B)
+def place_of(side: Packed) -> Place:
+    """Where the subwords of one side of a batch are."""
+    return Place(side.segments, side.positions)
 
 
 class EncoderDecoder(nn.Module):
-    """A model of either kind; every method is a pure function through `apply`.
-
-    A kind adds `encode`, `decode`, `start_decoding`, `decode_step`, and the shapes of what the last
-    two keep, `empty_memory` and `empty_cache`.
-    """
+    """Any encoder with any decoder; every method is a pure function through `apply`."""
 
     config: ModelConfig
     vocabulary_size: int  # real, not padded
-    remat: bool = False  # compute again in the backward pass what would take memory to keep
+    remat: bool = False  # compute layers again in the backward pass instead of keeping them
+    watch: bool = False  # whether decoders return the weights of the watched layer
+    vocabulary_multiple: int = VOCABULARY_MULTIPLE  # 1: no padding, for counting FLOPs
 
     def setup(self) -> None:
-        """The embeddings."""
-        self.embedding = Embedding(self.config, self.vocabulary_size)
-        if not self.config.tie_embeddings:
-            self.tgt_embedding = Embedding(self.config, self.vocabulary_size)
-            self.output = Embedding(self.config, self.vocabulary_size)
+        """The embeddings, the encoder and the decoder, whose parameters are named beside theirs."""
+        config, embedding = self.config, (self.vocabulary_size, self.vocabulary_multiple)
+        self.embedding = Embedding(config, *embedding)
+        if not config.tie_embeddings:
+            self.tgt_embedding = Embedding(config, *embedding)
+            self.output = Embedding(config, *embedding)
+        self.source_side = ENCODERS[config.encoder](config, self.remat)
+        self.target_side = self._decoder()
+        nn.share_scope(self, self.source_side)
+        nn.share_scope(self, self.target_side)
 
-    def encode(
-        self,
-        src_ids_BM: Array,
-        src_segments_BM: Array,
-        src_positions_BM: Array,
-        rows_B: Array | None = None,
-    ) -> Array:
+    @nn.nowrap
+    def _decoder(self, **parent: Any) -> Any:
+        config = self.config
+        encoder = ENCODERS[config.encoder]
+        return DECODERS[config.decoder](config, encoder, self.remat, self.watch, **parent)
+
+    def encode(self, source: Packed, rows_B: Array | None = None) -> Array:
         """The encoder's output, float32 `[batch, src_len, features]`.
 
         Args:
-          src_ids_BM: subwords `[batch, src_len]`.
-          src_segments_BM: 0 = padding, 1, 2, ... = the sentence of a packed row `[batch, src_len]`.
-          src_positions_BM: 0-based position in the sentence `[batch, src_len]`.
+          source: the source side of a batch.
           rows_B: numbers of the rows in the global batch `[batch]`, for dropout; None: no dropout.
         """
-        raise NotImplementedError
+        place = place_of(source)
+        vectors = self.source_side.position_vectors(place)
+        return self.source_side(self.embedding(source.ids, vectors, rows_B), place, rows_B)
 
     def decode(
-        self,
-        encoded_BME: Array,
-        src_segments_BM: Array,
-        input_ids_BL: Array,
-        tgt_segments_BL: Array,
-        tgt_positions_BL: Array,
-        rows_B: Array | None = None,
-    ) -> Array:
-        """The decoder's output before the vocabulary, float32 `[batch, tgt_len, d_model]`.
+        self, encoded_BME: Array, source: Packed, target: Packed, rows_B: Array | None = None
+    ) -> tuple[Array, Array | None]:
+        """The decoder's output before the vocabulary, and the watched weights.
 
         Args:
           encoded_BME: the encoder's output.
-          src_segments_BM: segments of the source `[batch, src_len]`.
-          input_ids_BL: the target shifted right, `[batch, tgt_len]`.
-          tgt_segments_BL: segments of the target `[batch, tgt_len]`.
-          tgt_positions_BL: 0-based position in the sentence `[batch, tgt_len]`.
+          source: the source side of the batch.
+          target: the target side, its ids shifted right.
           rows_B: numbers of the rows in the global batch `[batch]`, for dropout; None: no dropout.
+
+        Returns:
+          float32 `[batch, tgt_len, d_model]`, and `[batch, tgt_len, src_len]` or None. The weights
+          at a position belong to the subword that is predicted there.
         """
-        raise NotImplementedError
+        place = place_of(target)
+        vectors = self.target_side.position_vectors(place.positions, place.positions.shape[1])
+        x_BLD = self._embed_target(target.ids, vectors, rows_B)
+        return self.target_side(x_BLD, place, encoded_BME, place_of(source), rows_B)
 
-    def start_decoding(self, encoded_BME: Array, src_segments_BM: Array) -> Memory:
-        """What each source sentence gives to every step of search; it never moves between beams."""
-        raise NotImplementedError
-
-    def decode_step(
-        self,
-        ids_BK: Array,
-        position_B: Array,
-        parents_BK: Array,
-        ancestors_BKT: Array,
-        memory: Memory,
-        cache: Cache,
-        output_VD: Array,
-    ) -> tuple[Array, Cache]:
-        """Logits of the next subword, float32 `[batch, beams, vocabulary]`, and the new cache.
+    def __call__(self, source: Packed, target: Packed, rows_B: Array | None = None) -> Array:
+        """Logits of each next subword, float32 `[batch, tgt_len, padded vocabulary]`.
 
         Args:
-          ids_BK: the newest subword of each hypothesis `[batch, beams]`; BOS at position 0.
-          position_B: int32 `[batch]`, the newest subwords' 0-based positions.
-          parents_BK: int32 `[batch, beams]`: the hypotheses' places in the beam one step earlier.
-          ancestors_BKT: int32 `[batch, beams, max_len]`: where in the beam each hypothesis's own
-            subword of a position stands, the newest included; beyond that anything.
-          memory: of the source sentences.
-          cache: of the positions before.
-          output_VD: what `output_embedding` gives.
+          source: the source side of a batch.
+          target: the target side, its ids shifted right.
+          rows_B: numbers of the rows in the global batch `[batch]`, for dropout; None: no dropout.
         """
-        raise NotImplementedError
+        x_BLD, _ = self.decode(self.encode(source, rows_B), source, target, rows_B)
+        return self._out().logits(x_BLD, self._output_table())
 
-    def empty_memory(self, batch: int, src_length: int) -> Memory:
-        """What rows without a sentence give to search."""
-        raise NotImplementedError
+    def loss(self, batch: Batch, rows_B: Array | None, settings: LossSettings) -> LossSums:
+        """The sums of the loss over a batch's real target positions.
 
-    def empty_cache(self, batch: int, beams: int, max_length: int) -> Cache:
+        Args:
+          batch: both sides; the decoder's input is made here.
+          rows_B: numbers of the rows in the global batch `[batch]`, for dropout; None: no dropout.
+          settings: of the loss.
+        """
+        target = batch.tgt._replace(ids=shift_right(batch.tgt.ids, batch.tgt.positions, BOS))
+        x_BLD, _ = self.decode(self.encode(batch.src, rows_B), batch.src, target, rows_B)
+        return self._out().loss(x_BLD, self._output_table(), batch.tgt, settings)
+
+    # Search ------------------------------------------------------------------------------------
+
+    def prepare_output(self) -> Array:
+        """What `decode_step` makes logits with, the same at every step of a search."""
+        return self._out().prepare(self._output_table())
+
+    def remember(self, encoded_BME: Array, source: Packed) -> Memory:
+        """What each source sentence, one a row, gives to every step of search."""
+        remembered = self.target_side.remember(encoded_BME, place_of(source))
+        return Memory(remembered, source.segments != 0)
+
+    def decode_step(self, now: Now, memory: Memory, cache: Cache, prepared: Any) -> Stepped:
+        """Logits of the next subword of every hypothesis, and the new cache.
+
+        Args:
+          now: the newest subwords.
+          memory: what `remember` gave.
+          cache: of the positions before; search has moved what hypotheses carry.
+          prepared: what `prepare_output` gave.
+        """
+        positions_B1, length = now.position_B[:, None], now.ancestors_BKT.shape[2]
+        vectors = self.target_side.position_vectors(positions_B1, length)
+        x_BKD = self._embed_target(now.ids_BK, vectors, None)
+        x_BKD, cache, watched_BKM = self.target_side.step(x_BKD, now, memory, cache)
+        return Stepped(self._out().step_logits(prepared, x_BKD), cache, watched_BKM)
+
+    @nn.nowrap
+    def boxed_memory(self, sizes: SearchSizes) -> Memory:
+        """The memory of rows without a sentence, boxed with the names of its axes."""
+        source = zeros((sizes.batch, sizes.src_length), (BATCH, None), bool)
+        return Memory(self._decoder(parent=None).empty_memory(sizes), source)
+
+    @nn.nowrap
+    def boxed_cache(self, sizes: SearchSizes) -> Cache:
+        """The cache of no position yet, boxed with the names of its axes."""
+        return self._decoder(parent=None).empty_cache(sizes)
+
+    @nn.nowrap
+    def empty_memory(self, sizes: SearchSizes) -> Memory:
+        """The memory of rows without a sentence."""
+        return unboxed(self.boxed_memory(sizes))
+
+    @nn.nowrap
+    def empty_cache(self, sizes: SearchSizes) -> Cache:
         """The cache of no position yet, for `beams` hypotheses a sentence."""
-        raise NotImplementedError
+        return unboxed(self.boxed_cache(sizes))
+
+    @nn.nowrap
+    def longest(self) -> int | None:
+        """Positions that a sentence or row may have; None: any number."""
+        return longest(self.config) if self.stacks() else None
+
+    @nn.nowrap
+    def stacks(self) -> dict[str, tuple[Layer, int]]:
+        """A layer and their number, for "encoder" and "decoder" where they have layers."""
+        encoder = ENCODERS[self.config.encoder](self.config, parent=None)
+        sides = {"encoder": encoder.stack(), "decoder": self._decoder(parent=None).stack()}
+        return {name: stack for name, stack in sides.items() if stack is not None}
+
+    # Parts -------------------------------------------------------------------------------------
 
     def _embed_target(self, ids_BL: Array, vectors: Array | float, rows_B: Array | None) -> Array:
         embedding = self.embedding if self.config.tie_embeddings else self.tgt_embedding
@@ -180,49 +190,13 @@ class EncoderDecoder(nn.Module):
     def _output_table(self) -> Array:
         return (self.embedding if self.config.tie_embeddings else self.output).table
 
-    def logits(self, x_BLD: Array) -> Array:
-        """float32 `[batch, length, padded vocabulary]`; the padding's entries are -1e9."""
-        logits_BLV = output_logits(x_BLD, self._output_table(), self.config.dtype)
-        real_V = jnp.arange(logits_BLV.shape[-1]) < self.vocabulary_size
-        return jnp.where(real_V, logits_BLV, PAD_LOGIT)
+    @nn.nowrap
+    def _out(self) -> Softmax:
+        return OUTPUTS["softmax"](self.config.dtype, self.vocabulary_size)
 
-    def __call__(
-        self,
-        src_ids_BM: Array,
-        src_segments_BM: Array,
-        src_positions_BM: Array,
-        input_ids_BL: Array,
-        tgt_segments_BL: Array,
-        tgt_positions_BL: Array,
-        rows_B: Array | None = None,
-    ) -> Array:
-        """Logits of each next subword, float32 `[batch, tgt_len, padded vocabulary]`.
 
-        The arguments are those of `encode` and `decode`.
-        """
-        source = (src_ids_BM, src_segments_BM, src_positions_BM)
-        target = (input_ids_BL, tgt_segments_BL, tgt_positions_BL)
-        return self.logits(self.before_vocabulary(*source, *target, rows_B)[0])
-
-    def before_vocabulary(
-        self,
-        src_ids_BM: Array,
-        src_segments_BM: Array,
-        src_positions_BM: Array,
-        input_ids_BL: Array,
-        tgt_segments_BL: Array,
-        tgt_positions_BL: Array,
-        rows_B: Array | None = None,
-    ) -> tuple[Array, Array]:
-        """The two factors of the logits, for a loss that never holds all of those.
-
-        The arguments are those of `encode` and `decode`. Returns the decoder's output, float32
-        `[batch, tgt_len, d_model]`, and the output embedding `[padded vocabulary, d_model]`.
-        """
-        encoded_BMD = self.encode(src_ids_BM, src_segments_BM, src_positions_BM, rows_B)
-        target = (input_ids_BL, tgt_segments_BL, tgt_positions_BL)
-        return self.decode(encoded_BMD, src_segments_BM, *target, rows_B), self._output_table()
-
-    def output_embedding(self) -> Array:
-        """What `decode_step` makes logits with, the same at every step: `[vocabulary, d_model]`."""
-        return self._output_table()[: self.vocabulary_size].astype(self.config.dtype)
+def make_model(
+    config: ModelConfig, vocabulary_size: int, remat: bool = False, watch: bool = False
+) -> EncoderDecoder:
+    """The model of a config; `vocabulary_size` is the real one, not padded."""
+    return EncoderDecoder(config, vocabulary_size, remat, watch)

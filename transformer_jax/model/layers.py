@@ -1,10 +1,11 @@
-"""Encoder and decoder layers (Vaswani et al. 2017, sections 3.1 and 3.3).
+"""Layers: a list of sub-layers, each within a residual (Vaswani et al. 2017, sections 3.1, 3.3).
 
 Dimension key
-  B batch   L target length   M source length   D d_model   F d_ff   K beams
+  B batch   L length   D d_model   F d_ff   K beams   M source length   H heads
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -12,42 +13,15 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model.attention import KeysValues, MultiHeadAttention
-from transformer_jax.model.axes import BATCH, HIDDEN, constrain
+from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, constrain, named
 from transformer_jax.model.dropout import Dropout
+from transformer_jax.model.mixers import MIXERS
+from transformer_jax.model.norms import NORMS
+from transformer_jax.model.records import Cache, Context, SearchSizes, StepContext
 
-LAYER_NORM_EPSILON = 1e-6  # as in the authors' tensor2tensor; the paper gives none
-
-
-def layer_norm(x_BLD: Array, scale_D: Array, bias_D: Array) -> Array:
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias over the features, in float32.
-
-    Args:
-      x_BLD: `[batch, length, d_model]`.
-      scale_D: gain `[d_model]`.
-      bias_D: `[d_model]`.
-
-    Returns:
-      float32 `[batch, length, d_model]`.
-
-    Source: Ba et al. 2016, equation 4.
-    """
-    x_BLD = x_BLD.astype(jnp.float32)
-    centred_BLD = x_BLD - x_BLD.mean(-1, keepdims=True)
-    variance_BL1 = jnp.square(centred_BLD).mean(-1, keepdims=True)
-    return centred_BLD * jax.lax.rsqrt(variance_BL1 + LAYER_NORM_EPSILON) * scale_D + bias_D
-
-
-class LayerNorm(nn.Module):
-    """Layer normalisation with a learned gain and bias (Ba et al. 2016)."""
-
-    @nn.compact
-    def __call__(self, x_BLD: Array) -> Array:
-        """float32 `[batch, length, d_model]`."""
-        features = (x_BLD.shape[-1],)
-        scale_D = self.param("scale", nn.initializers.ones, features)
-        bias_D = self.param("bias", nn.initializers.zeros, features)
-        return layer_norm(x_BLD, scale_D, bias_D)
+FEED_FORWARD = "feed_forward"
+ENCODER_LAYER = ("self_attention", FEED_FORWARD)
+DECODER_LAYER = ("self_attention", "cross_attention", FEED_FORWARD)
 
 
 def feed_forward(
@@ -65,152 +39,121 @@ def feed_forward(
 class FeedForward(nn.Module):
     """The position-wise feed-forward network of a layer."""
 
-    d_model: int
-    d_ff: int
-    dtype: jnp.dtype
+    config: ModelConfig
 
     @nn.compact
     def __call__(self, x_BLD: Array) -> Array:
         """`[batch, length, d_model]` in, the same out."""
+        d_model, d_ff, dtype = self.config.d_model, self.config.d_ff, self.config.dtype
         xavier, zeros = nn.initializers.xavier_uniform(), nn.initializers.zeros
         weights = (
-            self.param("inner", xavier, (self.d_model, self.d_ff)),
-            self.param("inner_bias", zeros, (self.d_ff,)),
-            self.param("outer", xavier, (self.d_ff, self.d_model)),
-            self.param("outer_bias", zeros, (self.d_model,)),
+            self.param("inner", named(xavier, FEATURES, HIDDEN), (d_model, d_ff)),
+            self.param("inner_bias", named(zeros, HIDDEN), (d_ff,)),
+            self.param("outer", named(xavier, HIDDEN, FEATURES), (d_ff, d_model)),
+            self.param("outer_bias", named(zeros, None), (d_model,)),
         )
-        return feed_forward(x_BLD.astype(self.dtype), *(w.astype(self.dtype) for w in weights))
+        return feed_forward(x_BLD.astype(dtype), *(w.astype(dtype) for w in weights))
 
 
 class Residual(nn.Module):
-    """x + dropout(sublayer(x)), normalised after (the paper) or before ("pre")."""
-
-    norm: str
-    dropout: float
-
-    @nn.compact
-    def __call__(
-        self, x_BLD: Array, sublayer: Callable[[Array], Array], rows_B: Array | None
-    ) -> Array:
-        """float32 `[batch, length, d_model]`."""
-        norm, dropout = LayerNorm(name="norm"), Dropout(self.dropout, name="dropout")
-
-        def branch(y_BLD: Array) -> Array:
-            y_BLD = constrain(sublayer(y_BLD).astype(jnp.float32), BATCH, None, None)
-            return dropout(y_BLD, rows_B)
-
-        if self.norm == "pre":
-            return x_BLD + branch(norm(x_BLD))
-        return norm(x_BLD + branch(x_BLD))
-
-
-def head_sizes(config: ModelConfig) -> tuple[int, int]:
-    """(d_k, d_v) per head."""
-    d_k = config.d_model // config.num_heads if config.d_k is None else config.d_k
-    return d_k, d_k if config.d_v is None else config.d_v
-
-
-def _attention(config: ModelConfig) -> MultiHeadAttention:
-    d_k, d_v = head_sizes(config)
-    dtype = jnp.dtype(config.dtype)
-    sizes = (config.d_model, config.num_heads, d_k, d_v)
-    return MultiHeadAttention(*sizes, dtype, config.scale_attention)
-
-
-def _residual(config: ModelConfig) -> Residual:
-    return Residual(config.norm, config.dropout)
-
-
-def _feed_forward(config: ModelConfig) -> FeedForward:
-    return FeedForward(config.d_model, config.d_ff, jnp.dtype(config.dtype))
-
-
-class EncoderLayer(nn.Module):
-    """Self-attention, then the feed-forward network."""
+    """x + dropout(sublayer(x)), normalized after (the paper) or before ("pre")."""
 
     config: ModelConfig
 
     def setup(self) -> None:
-        self.self_attention = _attention(self.config)
-        self.self_attention_residual = _residual(self.config)
-        self.feed_forward = _feed_forward(self.config)
-        self.feed_forward_residual = _residual(self.config)
-
-    def __call__(self, x_BMD: Array, mask_B1MM: Array, rows_B: Array | None) -> Array:
-        """`[batch, src_len, d_model]` in, the same out."""
-
-        def attend(y_BMD: Array) -> Array:
-            return self.self_attention(y_BMD, *self.self_attention.keys_values(y_BMD), mask_B1MM)
-
-        x_BMD = self.self_attention_residual(x_BMD, attend, rows_B)
-        return self.feed_forward_residual(x_BMD, self.feed_forward, rows_B)
-
-
-class DecoderLayer(nn.Module):
-    """Masked self-attention, attention over the encoder's output, then the feed-forward network."""
-
-    config: ModelConfig
-
-    def setup(self) -> None:
-        self.self_attention = _attention(self.config)
-        self.self_attention_residual = _residual(self.config)
-        self.cross_attention = _attention(self.config)
-        self.cross_attention_residual = _residual(self.config)
-        self.feed_forward = _feed_forward(self.config)
-        self.feed_forward_residual = _residual(self.config)
+        self.norm = NORMS["layer"]()
+        self.dropout = Dropout(self.config.dropout)
 
     def __call__(
-        self,
-        x_BLD: Array,
-        encoded_BMD: Array,
-        self_mask_B1LL: Array,
-        cross_mask_B1LM: Array,
-        rows_B: Array | None,
-    ) -> Array:
-        """`[batch, tgt_len, d_model]` in, the same out."""
+        self, x_BLD: Array, sublayer: Callable[[Array], tuple[Array, Any]], rows_B: Array | None
+    ) -> tuple[Array, Any]:
+        """float32 `[batch, length, d_model]`, and what the sub-layer gives beside its output."""
+        is_pre = self.config.norm == "pre"
+        y_BLD, beside = sublayer(self.norm(x_BLD) if is_pre else x_BLD)
+        y_BLD = constrain(y_BLD.astype(x_BLD.dtype), BATCH, None, None)
+        x_BLD = x_BLD + self.dropout(y_BLD, rows_B)
+        return x_BLD if is_pre else self.norm(x_BLD), beside
 
-        def attend(y_BLD: Array) -> Array:
-            keys_values = self.self_attention.keys_values(y_BLD)
-            return self.self_attention(y_BLD, *keys_values, self_mask_B1LL)
 
-        memory = self.cross_attention.keys_values(encoded_BMD)
+class Layer(nn.Module):
+    """Sub-layers, one after the other."""
 
-        def attend_to_source(y_BLD: Array) -> Array:
-            return self.cross_attention(y_BLD, *memory, cross_mask_B1LM)
+    config: ModelConfig
+    sublayers: tuple[str, ...]  # names in MIXERS, and "feed_forward"
+    encoded_features: int | None = None  # of the encoder's output, for a decoder's layer
+    watched: bool = False  # whether it returns the weights of its cross-attention
 
-        x_BLD = self.self_attention_residual(x_BLD, attend, rows_B)
-        x_BLD = self.cross_attention_residual(x_BLD, attend_to_source, rows_B)
-        return self.feed_forward_residual(x_BLD, self.feed_forward, rows_B)
+    def setup(self) -> None:
+        for name in self.sublayers:
+            if name == FEED_FORWARD:
+                setattr(self, name, FeedForward(self.config))
+            else:
+                setattr(self, name, MIXERS[name](self.config, self.encoded_features))
+            setattr(self, f"{name}_residual", Residual(self.config))
 
-    def memory(self, encoded_BMD: Array) -> KeysValues:
-        """Cross-attention keys and values, head by head: `[batch, heads, src_len, d_k or d_v]`."""
-        key_BMHK, value_BMHV = self.cross_attention.keys_values(encoded_BMD)
-        return key_BMHK.swapaxes(1, 2), value_BMHV.swapaxes(1, 2)
+    def _run(
+        self, x: Array, rows_B: Array | None, mix: Callable[[str, nn.Module, Array], Any]
+    ) -> tuple[Array, dict[str, Any]]:
+        """The last output, and what `mix(name, mixer, input)` gives beside each mixer's output."""
+        found = {}
+        for name in self.sublayers:
+            part = getattr(self, name)
+
+            def sublayer(y: Array, name: str = name, part: Any = part) -> tuple[Array, Any]:
+                return (part(y), None) if name == FEED_FORWARD else mix(name, part, y)
+
+            x, found[name] = getattr(self, f"{name}_residual")(x, sublayer, rows_B)
+        return x, found
+
+    def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array | None]:
+        """`[batch, length, d_model]`; if watched, the weights `[batch, heads, length, src_len]`."""
+        x_BLD, weights = self._run(
+            x_BLD, context.rows_B, lambda name, mixer, y_BLD: mixer(y_BLD, context)
+        )
+        return x_BLD, weights["cross_attention"] if self.watched else None
 
     def step(
-        self,
-        x_BKD: Array,
-        memory: KeysValues,
-        cache: Sequence[KeysValues],
-        cross_mask_B1M1: Array,
-        position_B: Array,
-        self_mask_B1MK: Array,
-    ) -> tuple[Array, tuple[KeysValues, ...]]:
-        """One new position of every hypothesis; see `MultiHeadAttention.step`.
+        self, x_BKD: Array, now: StepContext, memory: dict[str, Any], cache: Cache
+    ) -> tuple[Array, Cache, Array | None]:
+        """One new position of every hypothesis: `[batch, beams, d_model]`, cache, weights."""
 
-        Returns:
-          `[batch, beams, d_model]`, and the layer's cache with the position written.
-        """
-        written = {}
+        def mix(name: str, mixer: Any, y_BKD: Array) -> tuple[Array, Any]:
+            own = Cache(cache.written[name], cache.carried[name])
+            y_BKD, *beside = mixer.step(y_BKD, now, memory[name], own)
+            return y_BKD, beside
 
-        def attend(y_BKD: Array) -> Array:
-            past = (cache, position_B, self_mask_B1MK)
-            out_BKD, written["cache"] = self.self_attention.step(y_BKD, *past)
-            return out_BKD
+        x_BKD, found = self._run(x_BKD, None, mix)
+        caches = {name: found[name][0] for name in self._mixers()}
+        weights = found["cross_attention"][1] if self.watched else None
+        return x_BKD, _of_parts(caches), weights
 
-        def attend_to_source(y_BKD: Array) -> Array:
-            return self.cross_attention.attend_to_cache(y_BKD, [memory], cross_mask_B1M1)
+    def remember(self, encoded_BME: Array) -> dict[str, Any]:
+        """What each mixer keeps of the source sentences."""
+        return {name: getattr(self, name).remember(encoded_BME) for name in self._mixers()}
 
-        x_BKD = self.self_attention_residual(x_BKD, attend, None)
-        x_BKD = self.cross_attention_residual(x_BKD, attend_to_source, None)
-        return self.feed_forward_residual(x_BKD, self.feed_forward, None), written["cache"]
+    @nn.nowrap
+    def empty_memory(self, sizes: SearchSizes) -> dict[str, Any]:
+        """The shapes of `remember`, boxed with the names of their axes."""
+        return {name: mixer.empty_memory(sizes) for name, mixer in self._unbound().items()}
+
+    @nn.nowrap
+    def empty(self, sizes: SearchSizes) -> Cache:
+        """The cache of no position yet, boxed with the names of its axes."""
+        return _of_parts({name: mixer.empty(sizes) for name, mixer in self._unbound().items()})
+
+    @nn.nowrap
+    def _mixers(self) -> list[str]:
+        return [name for name in self.sublayers if name != FEED_FORWARD]
+
+    @nn.nowrap
+    def _unbound(self) -> dict[str, Any]:
+        return {
+            n: MIXERS[n](self.config, self.encoded_features, parent=None) for n in self._mixers()
+        }
+
+
+def _of_parts(caches: dict[str, Cache]) -> Cache:
+    return Cache(
+        {name: cache.written for name, cache in caches.items()},
+        {name: cache.carried for name, cache in caches.items()},
+    )

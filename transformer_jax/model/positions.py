@@ -1,10 +1,25 @@
-"""Positional encodings (Vaswani et al. 2017, section 3.5).
+"""Positional encodings: vectors added to the input, turned queries and keys, biases of scores.
+
+A new kind is its functions here and its line in `POSITIONS`.
 
 Dimension key
-  L length   D d_model
+  B batch   L query length   M key length   D d_model   H heads   K d_k per head
 """
 
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
+
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.axes import FEATURES, named
+from transformer_jax.model.scores import SCORES
+
+WAVELENGTH = 10_000.0  # of the slowest angle, over 2 pi
 
 
 def sinusoids(length: int, d_model: int) -> np.ndarray:
@@ -27,9 +42,128 @@ def sinusoids(length: int, d_model: int) -> np.ndarray:
     """
     if d_model % 2:
         raise ValueError(f"d_model={d_model} is odd: sinusoids are pairs of a sine and a cosine.")
-    wavelengths = 10_000.0 ** (np.arange(0, d_model, 2) / d_model)
+    wavelengths = WAVELENGTH ** (np.arange(0, d_model, 2) / d_model)
     angles = np.arange(length)[:, None] / wavelengths[None, :]
     table_LD = np.empty((length, d_model))
     table_LD[:, 0::2] = np.sin(angles)
     table_LD[:, 1::2] = np.cos(angles)
     return table_LD.astype(np.float32)
+
+
+def rotated(x_BLHK: Array, positions_BL: Array) -> Array:
+    """Each pair (2i, 2i + 1) of features, turned by position / 10000^(2i / d_k), in x's type.
+
+    The product of a turned query and a turned key depends on the distance of their positions.
+
+    Args:
+      x_BLHK: queries or keys `[batch, length, heads, d_k]`, d_k even.
+      positions_BL: 0-based position in the sentence `[batch, length]`.
+
+    Source: Su et al. 2021, section 3.2.2, equation 34.
+    """
+    rates = WAVELENGTH ** -(np.arange(0, x_BLHK.shape[-1], 2) / x_BLHK.shape[-1])
+    wide = jnp.promote_types(x_BLHK.dtype, jnp.float32)
+    angles = positions_BL[:, :, None, None] * jnp.asarray(rates, wide)
+    sin, cos = jnp.sin(angles), jnp.cos(angles)
+    even, odd = x_BLHK[..., 0::2].astype(wide), x_BLHK[..., 1::2].astype(wide)
+    pairs = jnp.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)
+    return pairs.reshape(x_BLHK.shape).astype(x_BLHK.dtype)
+
+
+def slopes(num_heads: int) -> np.ndarray:
+    """2^(-8 h / H) for head h = 1, 2, ..., H: float32 `[heads]`.
+
+    Where H is no power of 2: those of the power below, then every second one of the power above.
+
+    Source: Press et al. 2022, section 3, and the authors' code for other numbers of heads.
+    """
+    power = 2 ** math.floor(math.log2(num_heads))
+    own = 2.0 ** (-8.0 * np.arange(1, power + 1) / power)
+    above = 2.0 ** (-4.0 * np.arange(1, 2 * power + 1, 2) / power)
+    return np.concatenate([own, above])[:num_heads].astype(np.float32)
+
+
+def linear_bias(config: ModelConfig, distance: Array) -> Array:
+    """-slope |distance| of each head: float32 `[..., heads, query_len, key_len]`.
+
+    Args:
+      config: has the number of heads.
+      distance: position of the key minus that of the query, int `[..., query_len, key_len]`.
+
+    Source: Press et al. 2022, section 3; symmetric in the encoder.
+    """
+    return -jnp.asarray(slopes(config.num_heads))[:, None, None] * abs(distance)[..., None, :, :]
+
+
+class Positions(NamedTuple):
+    """An entry of the registry: what the kind does, each None where it does nothing."""
+
+    # (config, length) -> float32 [length, d_model], added to the input.
+    added: Callable[[ModelConfig, int], np.ndarray] | None = None
+    learned: bool = False  # what is added is a table of parameters, and ends with it
+    # (queries or keys, positions) -> the same, turned; in self-attention.
+    rotate: Callable[[Array, Array], Array] | None = None
+    # (config, distances) -> what is added to the scores of self-attention.
+    bias: Callable[[ModelConfig, Array], Array] | None = None
+
+
+POSITIONS: dict[str, Positions] = {
+    "sinusoidal": Positions(added=lambda config, length: sinusoids(length, config.d_model)),
+    "learned": Positions(learned=True),
+    "rotary": Positions(rotate=rotated),
+    "alibi": Positions(bias=linear_bias),
+    "none": Positions(),
+}
+
+
+def longest(config: ModelConfig) -> int | None:
+    """Positions that a sentence or row may have; None: any number."""
+    return config.max_positions if POSITIONS[config.positions].learned else None
+
+
+class PositionVectors(nn.Module):
+    """The vectors that a stack adds to its input."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, positions: Array, length: int) -> Array | float:
+        """Vectors `[*positions.shape, d_model]` of 0-based positions below `length`; 0.0: none.
+
+        Raises:
+          ValueError: `length` exceeds the number of learned positions.
+        """
+        config, kind = self.config, POSITIONS[self.config.positions]
+        if kind.added is not None:
+            return jnp.asarray(kind.added(config, length))[positions]
+        if not kind.learned:
+            return 0.0
+        # An index beyond the table would silently read its last row.
+        if length > config.max_positions:
+            raise ValueError(
+                f"{length} positions are more than the model.max_positions={config.max_positions} "
+                "learned ones. Sinusoidal positions have no limit."
+            )
+        init = named(nn.initializers.normal(config.d_model**-0.5), None, FEATURES)
+        return self.param("table", init, (config.max_positions, config.d_model))[positions]
+
+
+def problems(config: ModelConfig) -> Iterator[str]:
+    """Why this kind of positions cannot be combined with the model's other keys."""
+    d_k, _ = config.head_sizes
+    if config.positions == "sinusoidal" and config.d_model % 2:
+        yield (
+            f"model.d_model={config.d_model} is odd: sinusoidal positions pair sines with cosines. "
+            f"Use {config.d_model + 1}, or model.positions='learned'."
+        )
+    if config.positions == "rotary" and d_k % 2:
+        yield (
+            f"model.positions='rotary' turns pairs of features, and d_k={d_k} is odd. Set an even "
+            "model.d_k, or use model.positions='sinusoidal'."
+        )
+    if config.positions == "rotary" and SCORES[config.score].factor is None:
+        yield (
+            f"model.positions='rotary' with model.score={config.score!r}: turning queries and keys "
+            "makes only their product depend on the distance. Use model.score='scaled_dot', or "
+            "another score in model.cross_score alone."
+        )

@@ -1,4 +1,4 @@
-"""The encoder-decoder that the Transformer replaced: gated recurrent units and additive attention.
+"""The encoder and decoder that the Transformer replaced: gated recurrent units and attention.
 
 Bahdanau et al. 2015, appendix A; vectors of a sentence are made one after the other, left to right
 and right to left in the encoder.
@@ -8,7 +8,7 @@ Dimension key
   C annotations, 2 H   I inputs, O outputs   K beams
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -16,12 +16,16 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model.attention import segment_mask
-from transformer_jax.model.axes import BATCH, constrain
+from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, constrain, named, zeros
 from transformer_jax.model.dropout import Dropout
-from transformer_jax.model.encoder_decoder import EncoderDecoder, output_logits
+from transformer_jax.model.normalizers import softmax
+from transformer_jax.model.patterns import same_sentence
+from transformer_jax.model.records import Cache, Memory, Now, Place, SearchSizes
+from transformer_jax.model.scores import sum_score
 
-_xavier, _orthogonal = nn.initializers.xavier_uniform(), nn.initializers.orthogonal()
+_xavier = named(nn.initializers.xavier_uniform(), FEATURES, HIDDEN)
+_orthogonal = named(nn.initializers.orthogonal(), FEATURES, HIDDEN)
+_zeros = named(nn.initializers.zeros, None)
 
 
 def hidden_size(config: ModelConfig) -> int:
@@ -37,23 +41,6 @@ def product(x: Array, weights_IO: Array, dtype: str) -> Array:
         weights_IO.astype(dtype),
         preferred_element_type=jnp.float32,
     )
-
-
-def additive_weights(query_BKH: Array, key_BMH: Array, score_H: Array, mask_B1M: Array) -> Array:
-    """softmax over the source of v^T tanh(W s + U h): float32 `[batch, beams, src_len]`.
-
-    Args:
-      query_BKH: W s of each state `[batch, beams, d_hidden]`.
-      key_BMH: U h of each annotation `[batch, src_len, d_hidden]`.
-      score_H: v `[d_hidden]`.
-      mask_B1M: booleans that broadcast to `[batch, beams, src_len]`, True = may attend.
-
-    Source: Bahdanau et al. 2015, appendix A.1.2 and equation 6.
-    """
-    together_BKMH = jnp.tanh(query_BKH[:, :, None] + key_BMH[:, None])
-    scores_BKM = jnp.einsum("BKMH,H->BKM", together_BKMH, score_H)
-    # finfo.min, not -inf: softmax of a fully masked row would be NaN.
-    return jax.nn.softmax(jnp.where(mask_B1M, scores_BKM, jnp.finfo(jnp.float32).min))
 
 
 class Gates(NamedTuple):
@@ -94,7 +81,7 @@ class GatedUnit(nn.Module):
     def setup(self) -> None:
         h = self.hidden
         self.input = self.param("input", _xavier, (self.num_inputs, 3 * h))
-        self.bias = self.param("bias", nn.initializers.zeros, (3 * h,))
+        self.bias = self.param("bias", _zeros, (3 * h,))
         names = ("update", "reset", "candidate")
         self.gates = Gates(*(self.param(name, _orthogonal, (h, h)) for name in names))
 
@@ -123,63 +110,112 @@ class GatedUnit(nn.Module):
             return state_BH, state_BH
 
         along = (self.inputs(x_BMI).swapaxes(0, 1), goes_on_BM.swapaxes(0, 1))
-        start_BH = jnp.zeros((x_BMI.shape[0], self.hidden))
+        start_BH = jnp.zeros((x_BMI.shape[0], self.hidden), x_BMI.dtype)
         _, states_MBH = jax.lax.scan(step, start_BH, along, reverse=reverse)
         return constrain(states_MBH.swapaxes(0, 1), BATCH, None, None)
 
 
-class Memory(NamedTuple):
+class RecurrentEncoder(nn.Module):
+    """Gated units from left to right and from right to left; each sentence starts from zeros."""
+
+    config: ModelConfig
+    remat: bool = False
+
+    @staticmethod
+    def features(config: ModelConfig) -> int:
+        """Of the output."""
+        return 2 * hidden_size(config)
+
+    def setup(self) -> None:
+        """Both directions."""
+        config, h = self.config, hidden_size(self.config)
+        self.left_to_right = GatedUnit(config.d_model, h, config.dtype)
+        self.right_to_left = GatedUnit(config.d_model, h, config.dtype)
+        self.encoder_dropout = Dropout(config.dropout)
+
+    def position_vectors(self, place: Place) -> float:
+        """Nothing is added to the embedding."""
+        return 0.0
+
+    def __call__(self, x_BMD: Array, place: Place, rows_B: Array | None) -> Array:
+        """Annotations, float32 `[batch, src_len, 2 d_hidden]`, from the embedded source."""
+        forward_BMH = self.left_to_right.run(x_BMD, place.segments, reverse=False)
+        backward_BMH = self.right_to_left.run(x_BMD, place.segments, reverse=True)
+        annotation_BMC = jnp.concatenate([forward_BMH, backward_BMH], axis=-1)
+        return self.encoder_dropout(annotation_BMC, rows_B)
+
+    @nn.nowrap
+    def stack(self) -> None:
+        """There are no layers."""
+
+    @staticmethod
+    def summary(annotation_BMC: Array) -> Array:
+        """The states from right to left: at the first position, of the whole sentence."""
+        return jnp.split(annotation_BMC, 2, axis=-1)[1]
+
+
+class Remembered(NamedTuple):
     """What a source sentence gives to every step."""
 
     key_BMH: Array  # U h
     annotation_BMC: Array  # h
-    mask_B1M: Array  # True = a real source position
     start_BH: Array  # the decoder's first state
 
 
-class Decoder(nn.Module):
+class AttendingUnit(nn.Module):
     """A gated unit whose inputs are the subword before and a context, chosen by attention."""
 
     config: ModelConfig
+    encoder: Any  # the encoder's class
 
     def setup(self) -> None:
+        """The unit, its attention and the maxout layer."""
         d_model, h, dtype = self.config.d_model, hidden_size(self.config), self.config.dtype
+        c = self.encoder.features(self.config)
+        summary = jax.eval_shape(self.encoder.summary, jax.ShapeDtypeStruct((1, c), jnp.float32))
         self.unit = GatedUnit(d_model, h, dtype)
-        self.context = self.param("context", _xavier, (2 * h, 3 * h))
-        self.start = self.param("start", _xavier, (h, h))
+        self.context = self.param("context", _xavier, (c, 3 * h))
+        self.start = self.param("start", _xavier, (summary.shape[-1], h))
         self.query = self.param("query", _xavier, (h, h))
-        self.key = self.param("key", _xavier, (2 * h, h))
-        self.score = self.param("score", nn.initializers.normal(h**-0.5), (h,))
-        self.readout = self.param("readout", _xavier, (3 * h + d_model, 2 * d_model))
-        self.readout_bias = self.param("readout_bias", nn.initializers.zeros, (2 * d_model,))
+        self.key = self.param("key", _xavier, (c, h))
+        self.score = self.param("score", named(nn.initializers.normal(h**-0.5), None), (h,))
+        self.readout = self.param("readout", _xavier, (h + c + d_model, 2 * d_model))
+        self.readout_bias = self.param("readout_bias", _zeros, (2 * d_model,))
 
     def keys(self, annotation_BMC: Array) -> Array:
         """U h of each annotation `[batch, src_len, d_hidden]`."""
         return product(annotation_BMC, self.key, self.config.dtype)
 
     def starts(self, annotation_BMC: Array) -> Array:
-        """tanh(W_s h), h from right to left: the first state, were that the first subword."""
-        backward_BMH = jnp.split(annotation_BMC, 2, axis=-1)[1]
-        return jnp.tanh(product(backward_BMH, self.start, self.config.dtype))
+        """The first state of a sentence that begins at each source position.
+
+        tanh(W_s h), where h is the encoder's summary, `[batch, src_len, d_hidden]`.
+        """
+        summary_BMI = self.encoder.summary(annotation_BMC)
+        return jnp.tanh(product(summary_BMI, self.start, self.config.dtype))
 
     def step(
-        self, state_BKH: Array, inputs_BKG: Array, memory: Memory
+        self, state_BKH: Array, inputs_BKG: Array, memory: Remembered, mask_B1M: Array
     ) -> tuple[Array, Array, Array]:
-        """The next states, the contexts `[batch, beams, 2 d_hidden]` and the attention's weights.
+        """The next states, the contexts `[batch, beams, features]` and the attention's weights.
 
         Args:
-          state_BKH: the last ones `[batch, beams, d_hidden]`.
+          state_BKH: the last states `[batch, beams, d_hidden]`.
           inputs_BKG: what the subwords before give to the unit.
-          memory: of the source sentences; its first state is not looked at.
+          memory: of the source sentences.
+          mask_B1M: True where a state may attend `[batch, 1, src_len]`.
+
+        Source: Bahdanau et al. 2015, appendix A.1.2 and equation 6.
         """
         dtype = self.config.dtype
-        query_BKH = product(state_BKH, self.query, dtype)
-        weights_BKM = additive_weights(query_BKH, memory.key_BMH, self.score, memory.mask_B1M)
+        query_BK1H = product(state_BKH, self.query, dtype)[:, :, None]
+        scores_B1KM = sum_score(query_BK1H, memory.key_BMH[:, :, None], self.score[None])
+        weights_BKM = softmax(scores_B1KM[:, 0], mask_B1M)
         context_BKC = jnp.einsum(
             "BKM,BMC->BKC",
             weights_BKM.astype(dtype),
             memory.annotation_BMC.astype(dtype),
-            preferred_element_type=jnp.float32,
+            preferred_element_type=jnp.promote_types(dtype, jnp.float32),
         )
         inputs_BKG = inputs_BKG + product(context_BKC, self.context, dtype)
         return self.unit(state_BKH, inputs_BKG), context_BKC, weights_BKM
@@ -194,112 +230,83 @@ class Decoder(nn.Module):
         return pairs.reshape(*pairs.shape[:-1], -1, 2).max(-1)
 
 
-class Recurrent(EncoderDecoder):
-    """Bidirectional encoder and attending decoder, on the same batches as the Transformer.
+class RecurrentDecoder(nn.Module):
+    """One attending unit; each sentence of a packed row starts from its own first state."""
 
-    Each sentence of a packed row starts from its own first state and attends to its own source.
-    """
+    config: ModelConfig
+    encoder: Any  # the encoder's class
+    remat: bool = False  # compute the attention again in the backward pass
+    watch: bool = False
 
     def setup(self) -> None:
-        """The embeddings, both directions of the encoder, and the decoder."""
-        super().setup()
-        config, h = self.config, hidden_size(self.config)
-        self.left_to_right = GatedUnit(config.d_model, h, config.dtype)
-        self.right_to_left = GatedUnit(config.d_model, h, config.dtype)
-        self.decoder = Decoder(config)
-        self.encoder_dropout = Dropout(config.dropout)
-        self.decoder_dropout = Dropout(config.dropout)
+        """The unit."""
+        self.attending = AttendingUnit(self.config, self.encoder, name="decoder")
+        self.decoder_dropout = Dropout(self.config.dropout)
 
-    def encode(
-        self,
-        src_ids_BM: Array,
-        src_segments_BM: Array,
-        src_positions_BM: Array,
-        rows_B: Array | None = None,
-    ) -> Array:
-        """Annotations, float32 `[batch, src_len, 2 d_hidden]`; see `EncoderDecoder`."""
-        x_BMD = self.embedding(src_ids_BM, 0.0, rows_B)
-        forward_BMH = self.left_to_right.run(x_BMD, src_segments_BM, reverse=False)
-        backward_BMH = self.right_to_left.run(x_BMD, src_segments_BM, reverse=True)
-        annotation_BMC = jnp.concatenate([forward_BMH, backward_BMH], axis=-1)
-        return self.encoder_dropout(annotation_BMC, rows_B)
+    def position_vectors(self, positions: Array, length: int) -> float:
+        """Nothing is added to the embedding."""
+        return 0.0
 
-    def decode(
-        self,
-        encoded_BMC: Array,
-        src_segments_BM: Array,
-        input_ids_BL: Array,
-        tgt_segments_BL: Array,
-        tgt_positions_BL: Array,
-        rows_B: Array | None = None,
-    ) -> Array:
-        """The maxout layer's output, float32 `[batch, tgt_len, d_model]`; see `EncoderDecoder`."""
-        x_BLD = self._embed_target(input_ids_BL, 0.0, rows_B)
-        mask_BLM = segment_mask(tgt_segments_BL, src_segments_BM)[:, 0]
+    def __call__(
+        self, x_BLD: Array, target: Place, encoded_BME: Array, source: Place, rows_B: Array | None
+    ) -> tuple[Array, Array | None]:
+        """`[batch, tgt_len, d_model]`, and the weights `[batch, tgt_len, src_len]` if watched."""
+        unit, mask_BLM = self.attending, same_sentence(target, source)[:, 0]
         own_first_BL1 = jnp.argmax(mask_BLM, axis=-1, keepdims=True)
-        start_BLH = jnp.take_along_axis(self.decoder.starts(encoded_BMC), own_first_BL1, axis=1)
-        key_BMH = self.decoder.keys(encoded_BMC)
+        start_BLH = jnp.take_along_axis(unit.starts(encoded_BME), own_first_BL1, axis=1)
+        key_BMH = unit.keys(encoded_BME)
 
-        def step(state_BH: Array, now: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
+        def step(state_BH: Array, now: tuple[Array, ...]) -> tuple[Array, tuple[Array, ...]]:
             inputs_BG, begins_B, start_BH, mask_BM = now
             state_BH = jnp.where(begins_B[:, None], start_BH, state_BH)
-            memory = Memory(key_BMH, encoded_BMC, mask_BM[:, None], start_BH)
-            stepped = self.decoder.step(state_BH[:, None], inputs_BG[:, None], memory)
-            state_BH, context_BC, _ = (x[:, 0] for x in stepped)
-            return state_BH, (state_BH, context_BC)
+            memory = Remembered(key_BMH, encoded_BME, start_BH)
+            stepped = unit.step(state_BH[:, None], inputs_BG[:, None], memory, mask_BM[:, None])
+            state_BH, context_BC, weights_BM = (x[:, 0] for x in stepped)
+            return state_BH, (state_BH, context_BC, *((weights_BM,) if self.watch else ()))
 
-        inputs_BLG = self.decoder.unit.inputs(x_BLD)
-        along = (inputs_BLG, tgt_positions_BL == 0, start_BLH, mask_BLM)
-        _, (state_LBH, context_LBC) = jax.lax.scan(
+        along = (unit.unit.inputs(x_BLD), target.positions == 0, start_BLH, mask_BLM)
+        _, found = jax.lax.scan(
             jax.checkpoint(step) if self.remat else step,
             jnp.zeros_like(start_BLH[:, 0]),
             jax.tree.map(lambda x: x.swapaxes(0, 1), along),
         )
-        y_BLD = self.decoder.read(state_LBH.swapaxes(0, 1), context_LBC.swapaxes(0, 1), x_BLD)
-        return self.decoder_dropout(constrain(y_BLD, BATCH, None, None), rows_B)
+        state_BLH, context_BLC, *watched = (x.swapaxes(0, 1) for x in found)
+        y_BLD = constrain(unit.read(state_BLH, context_BLC, x_BLD), BATCH, None, None)
+        return self.decoder_dropout(y_BLD, rows_B), watched[0] if watched else None
 
-    def start_decoding(self, encoded_BMC: Array, src_segments_BM: Array) -> Memory:
-        """Keys, annotations and the first state; see `EncoderDecoder`."""
-        start_BH = self.decoder.starts(encoded_BMC[:, :1])[:, 0]
-        mask_B1M = (src_segments_BM != 0)[:, None]
-        return Memory(self.decoder.keys(encoded_BMC), encoded_BMC, mask_B1M, start_BH)
+    def remember(self, encoded_BME: Array, source: Place) -> Remembered:
+        """Keys, annotations and the first state."""
+        start_BH = self.attending.starts(encoded_BME[:, :1])[:, 0]
+        return Remembered(self.attending.keys(encoded_BME), encoded_BME, start_BH)
 
-    def decode_step(
-        self,
-        ids_BK: Array,
-        position_B: Array,
-        parents_BK: Array,
-        ancestors_BKT: Array,
-        memory: Memory,
-        cache: Array,
-        output_VD: Array,
-    ) -> tuple[Array, Array]:
-        """Logits `[batch, beams, vocabulary]`, and the new states; see `EncoderDecoder`.
-
-        The cache is the state of each hypothesis, which moves with it.
-        """
-        x_BKD = self._embed_target(ids_BK, 0.0, None)
-        state_BKH = jnp.take_along_axis(cache, parents_BK[..., None], axis=1)
-        begins_B11 = (position_B == 0)[:, None, None]
-        state_BKH = jnp.where(begins_B11, memory.start_BH[:, None], state_BKH)
-        inputs_BKG = self.decoder.unit.inputs(x_BKD)
-        state_BKH, context_BKC, _ = self.decoder.step(state_BKH, inputs_BKG, memory)
-        y_BKD = self.decoder.read(state_BKH, context_BKC, x_BKD)
-        return output_logits(y_BKD, output_VD, self.config.dtype), state_BKH
+    def step(
+        self, x_BKD: Array, now: Now, memory: Memory, cache: Cache
+    ) -> tuple[Array, Cache, Array | None]:
+        """One new position of every hypothesis: `[batch, beams, d_model]`, cache, weights."""
+        unit, remembered = self.attending, memory.decoder
+        begins_B11 = (now.position_B == 0)[:, None, None]
+        state_BKH = jnp.where(begins_B11, remembered.start_BH[:, None], cache.carried)
+        inputs_BKG, mask_B1M = unit.unit.inputs(x_BKD), memory.source_BM[:, None]
+        state_BKH, context_BKC, weights = unit.step(state_BKH, inputs_BKG, remembered, mask_B1M)
+        y_BKD = unit.read(state_BKH, context_BKC, x_BKD)
+        return y_BKD, Cache((), state_BKH), weights if self.watch else None
 
     @nn.nowrap
-    def empty_memory(self, batch: int, src_length: int) -> Memory:
-        """What rows without a sentence give to search."""
-        h = hidden_size(self.config)
-        places = (batch, src_length)
-        return Memory(
-            key_BMH=jnp.zeros((*places, h)),
-            annotation_BMC=jnp.zeros((*places, 2 * h)),
-            mask_B1M=jnp.zeros((batch, 1, src_length), bool),
-            start_BH=jnp.zeros((batch, h)),
+    def stack(self) -> None:
+        """There are no layers."""
+
+    @nn.nowrap
+    def empty_memory(self, sizes: SearchSizes) -> Remembered:
+        """The shapes of `remember`, boxed with the names of their axes."""
+        h, c = hidden_size(self.config), self.encoder.features(self.config)
+        return Remembered(
+            key_BMH=zeros((sizes.batch, sizes.src_length, h), (BATCH, None, None)),
+            annotation_BMC=zeros((sizes.batch, sizes.src_length, c), (BATCH, None, None)),
+            start_BH=zeros((sizes.batch, h), (BATCH, None)),
         )
 
     @nn.nowrap
-    def empty_cache(self, batch: int, beams: int, max_length: int) -> Array:
-        """States of no hypothesis yet; they are of no length."""
-        return jnp.zeros((batch, beams, hidden_size(self.config)))
+    def empty_cache(self, sizes: SearchSizes) -> Cache:
+        """The states of no hypothesis yet; they have no length."""
+        shape = (sizes.batch, sizes.beams, hidden_size(self.config))
+        return Cache((), zeros(shape, (BATCH, None, None)))

@@ -1,9 +1,4 @@
-"""Where arrays live: a table of rules for parameters, by name, and one for activations, by axis.
-
-Dimension key
-  D d_model   H heads   K d_k per head   V d_v per head, or vocabulary in an embedding   F d_ff
-  P positions
-"""
+"""The mesh of devices, and the one table that says which axes of arrays are divided over it."""
 
 import contextlib
 import dataclasses
@@ -17,31 +12,20 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from transformer_jax.config.schema import MeshConfig, ModelConfig
+from transformer_jax.config.schema import MeshConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.model import axes
+from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.model.parameters import axis_sizes
+from transformer_jax.model.records import Params
 from transformer_jax.text.batches import Batch
-from transformer_jax.training.state import Params
 
 AXES = ("data", "fsdp", "tensor")
 BATCH = P(("data", "fsdp"))  # rows of a batch are divided over both
 
-# By (module, parameter), the end of a parameter's path; all else (gains, biases) is replicated.
-RULES: dict[tuple[str, str], P] = {
-    ("attention", "query"): P("fsdp", "tensor", None),  # [D, H, K]
-    ("attention", "key"): P("fsdp", "tensor", None),  # [D, H, K]
-    ("attention", "value"): P("fsdp", "tensor", None),  # [D, H, V]
-    ("attention", "out"): P("tensor", None, "fsdp"),  # [H, V, D]
-    ("feed_forward", "inner"): P("fsdp", "tensor"),  # [D, F]
-    ("feed_forward", "inner_bias"): P("tensor"),  # [F]
-    ("feed_forward", "outer"): P("tensor", "fsdp"),  # [F, D]
-    ("embedding", "table"): P("tensor", "fsdp"),  # [V, D]
-    ("output", "table"): P("tensor", "fsdp"),  # [V, D]
-    ("positions", "table"): P(None, "fsdp"),  # [P, D]
-}
-
-# By the names that the model gives to the axes of its activations; all else is not divided.
-ACTIVATIONS: dict[str, str | tuple[str, ...]] = {
+# From the names of axes, which the model gives its arrays, to axes of the mesh. An axis whose name
+# is not here stays whole.
+TABLE: dict[str, str | tuple[str, ...]] = {
     axes.BATCH: ("data", "fsdp"),
     axes.HEADS: "tensor",
     axes.HIDDEN: "tensor",
@@ -94,38 +78,51 @@ def decoding_mesh(config: MeshConfig) -> Mesh:
         return make_mesh(MeshConfig(), devices)
 
 
-def local(replicated: Params, mesh: Mesh) -> Params:
-    """Parameters that lie whole on every device, on a mesh of this process's devices."""
+def local(replicated: Params, names: Any, mesh: Mesh) -> Params:
+    """Parameters that are whole on every device, on a mesh of this process's devices."""
     own = jax.tree.map(lambda x: x.addressable_data(0), replicated)
-    return jax.device_put(own, tree_shardings(own, mesh))
+    return jax.device_put(own, shardings(own, names, mesh))
 
 
-def spec_of(path: tuple, shape: tuple[int, ...], mesh: Mesh) -> P:
-    """The PartitionSpec of one array of the state, from the names on its path.
+def ways(name: str, mesh: Mesh) -> int:
+    """Parts that an axis of this name is divided into."""
+    where = TABLE.get(name, ())
+    return math.prod(mesh.shape[axis] for axis in ((where,) if isinstance(where, str) else where))
 
-    A dimension that an axis does not divide stays whole: one head on tensor=2 runs, replicated.
+
+def spec_of(names: P, shape: tuple[int, ...], mesh: Mesh) -> P:
+    """The PartitionSpec of one array on the mesh, from the names of its first axes.
+
+    An axis of a size that the mesh does not divide stays whole: one head on tensor=2 runs,
+    replicated.
     """
-    names = [str(getattr(entry, "name", getattr(entry, "key", ""))) for entry in path]
-    for (module, parameter), spec in RULES.items():
-        if len(names) > 1 and names[-1] == parameter and names[-2].endswith(module):
-            pairs = zip(spec, shape, strict=True)
-            return P(*(a if a and size % mesh.shape[a] == 0 else None for a, size in pairs))
-    return P()
-
-
-def tree_shardings(tree: object, mesh: Mesh) -> object:
-    """A NamedSharding for each array of a state; Adam's moments follow their parameters by name."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: NamedSharding(mesh, spec_of(path, leaf.shape, mesh)), tree
+    return P(
+        *(
+            TABLE[name] if name in TABLE and size % ways(name, mesh) == 0 else None
+            for name, size in zip(names, shape, strict=False)
+        )
     )
 
 
-def with_shardings(shapes: Any, mesh: Mesh) -> Any:
-    """Abstract arrays of a state, or of its parameters, told where they lie."""
+def shardings(tree: Any, names: Any, mesh: Mesh) -> Any:
+    """A NamedSharding for each array.
+
+    Args:
+      tree: arrays, abstract or not.
+      names: the names of their axes, a PartitionSpec in the place of each.
+      mesh: the devices.
+    """
+    return jax.tree.map(
+        lambda x, own: NamedSharding(mesh, spec_of(own, x.shape, mesh)), tree, names
+    )
+
+
+def with_shardings(shapes: Any, names: Any, mesh: Mesh) -> Any:
+    """Abstract arrays together with their places on the mesh."""
     return jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
         shapes,
-        tree_shardings(shapes, mesh),
+        shardings(shapes, names, mesh),
     )
 
 
@@ -137,22 +134,6 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 def batch_ways(mesh: Mesh) -> int:
     """Parts that a batch's rows are divided into."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
-
-
-def row_shardings(mesh: Mesh, rows: Any) -> Any:
-    """Where what is kept of each row lies: its first axis divided as a batch's is.
-
-    Keys and values, `[batch, ..., heads, d_k or d_v]`, are divided by heads too.
-    """
-
-    def sharding(path: tuple, x: Any) -> NamedSharding:
-        names = [getattr(entry, "name", None) for entry in path]
-        own = set(names) & {"keys_values", "decoder"}
-        heads = own and x.shape[-2] % mesh.shape["tensor"] == 0
-        spec = P(*BATCH, *(None,) * (x.ndim - 3), "tensor", None) if heads else BATCH
-        return NamedSharding(mesh, spec if x.ndim else P())
-
-    return jax.tree_util.tree_map_with_path(sharding, rows)
 
 
 def own_rows(mesh: Mesh, rows: int) -> np.ndarray:
@@ -181,17 +162,20 @@ def put_rows(mesh: Mesh, rows: int, own: np.ndarray, batch: Batch) -> Batch:
 
         return jax.make_array_from_callback((rows, *part.shape[1:]), sharding, shard)
 
-    return Batch(*map(put, batch))
+    return jax.tree.map(put, batch)
 
 
 @contextlib.contextmanager
-def placed(mesh: Mesh, model: ModelConfig) -> Iterator[None]:
-    """What is traced within has its activations divided over the mesh, as `ACTIVATIONS` says."""
-    whole = {axes.HEADS: model.num_heads, axes.HIDDEN: model.d_ff, axes.FEATURES: model.d_model}
+def placed(mesh: Mesh, model: EncoderDecoder) -> Iterator[None]:
+    """Within it, traced activations are divided over the mesh as `TABLE` says.
+
+    A name is left out where the mesh does not divide an axis of that name of the model.
+    """
+    sizes = axis_sizes(model)
     divided = tuple(
         (name, where)
-        for name, where in ACTIVATIONS.items()
-        if name not in whole or whole[name] % mesh.shape[where] == 0
+        for name, where in TABLE.items()
+        if all(size % ways(name, mesh) == 0 for size in sizes.get(name, ()))
     )
     with jax.set_mesh(mesh), nn.logical_axis_rules(divided):
         yield

@@ -32,15 +32,19 @@ EMPTY = -1  # index of a row without a sentence
 Ints = Any  # int32: NumPy's on the host, JAX's in a step, a shape alone before one is compiled
 
 
-class Batch(NamedTuple):
-    """R rows of whole sentence pairs; int32. Padding has id, segment and position 0."""
+class Packed(NamedTuple):
+    """One side of a batch: sentences packed into rows; int32. Padding has 0 everywhere."""
 
-    src_ids: Ints  # [R, M], each sentence ending in EOS
-    src_segments: Ints  # [R, M], 1, 2, ...: the pair in the row
-    src_positions: Ints  # [R, M], 0-based in the sentence
-    tgt_ids: Ints  # [R, L], what is to be predicted, each sentence ending in EOS
-    tgt_segments: Ints  # [R, L]
-    tgt_positions: Ints  # [R, L]
+    ids: Ints  # [R, L], each sentence ending in EOS
+    segments: Ints  # [R, L], 1, 2, ...: the sentence pair in the row
+    positions: Ints  # [R, L], 0-based in the sentence
+
+
+class Batch(NamedTuple):
+    """R rows of whole sentence pairs."""
+
+    src: Packed  # [R, M]
+    tgt: Packed  # [R, L], what is to be predicted
 
 
 class Bucket(NamedTuple):
@@ -106,7 +110,7 @@ def _stream(batches: "grain.DatasetIterator") -> Generator[Batch, None, None]:
     try:
         for batch in batches:
             # Workers hand over shared memory, which is to be gone before a run may end: copy it.
-            own = Batch(*(np.array(side) for side in batch))
+            own = Batch(*(Packed(*map(np.array, side)) for side in batch))
             del batch
             yield own
     except RuntimeError as error:
@@ -246,7 +250,7 @@ def _lay_out_pairs(
     tgt = _lay_out(
         encoded.tgt_ids, encoded.tgt_offsets, pairs, rows, slots, (row_count, tgt_row_length)
     )
-    return Batch(*src, *tgt)
+    return Batch(Packed(*src), Packed(*tgt))
 
 
 def _lay_out(

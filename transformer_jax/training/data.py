@@ -16,7 +16,7 @@ from transformer_jax.files import kept
 from transformer_jax.parallel import processes
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.text.batches import Batch, packed_batch, rows_per_batch
+from transformer_jax.text.batches import Batch, Packed, packed_batch, rows_per_batch
 from transformer_jax.text.corpora import Corpus, Pair, open_corpus
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus
 from transformer_jax.text.packing import RowPlan, plan_rows, select_pairs, source_row_length
@@ -53,8 +53,9 @@ class TrainingData(NamedTuple):
         rows, plan = self.valid_shape.rows, self.valid_plan
         for first in range(0, len(plan), rows):
             batch = packed_batch(self.valid, plan, np.arange(first, min(first + rows, len(plan))))
-            missing = rows - len(batch.src_ids)
-            yield Batch(*(np.pad(part, ((0, missing), (0, 0)))[own_rows] for part in batch))
+            missing = rows - len(batch.src.ids)
+            padding = ((0, missing), (0, 0))
+            yield Batch(*(Packed(*(np.pad(x, padding)[own_rows] for x in s)) for s in batch))
 
 
 def nominal_shape(config: Config) -> BatchShape:

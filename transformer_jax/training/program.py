@@ -11,15 +11,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformer_jax import allocator
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
-from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.kinds import make_model
+from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
+from transformer_jax.model.records import LossSums, Params
 from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import batch_sharding, batch_ways, placed, with_shardings
-from transformer_jax.text.batches import Batch, bucket_lengths, bucket_rows
+from transformer_jax.text.batches import Batch, Packed, bucket_lengths, bucket_rows
 from transformer_jax.training import cost
-from transformer_jax.training.loss import LossSums
 from transformer_jax.training.optimizer import make_optimizer
-from transformer_jax.training.state import Params, TrainState, init_state
+from transformer_jax.training.state import TrainState, init_state, state_names
 from transformer_jax.training.step import LossFn, make_loss_fn, make_train_step
 
 
@@ -34,7 +33,7 @@ class BatchShape(NamedTuple):
         """Shapes and types of the batch's arrays."""
         src = jax.ShapeDtypeStruct((self.rows, self.src_length), jnp.int32)
         tgt = jax.ShapeDtypeStruct((self.rows, self.tgt_length), jnp.int32)
-        return Batch(src, src, src, tgt, tgt, tgt)
+        return Batch(Packed(src, src, src), Packed(tgt, tgt, tgt))
 
 
 class Program(NamedTuple):
@@ -52,7 +51,7 @@ class Program(NamedTuple):
         """The state before the first step."""
 
         def start() -> TrainState:
-            return init_state(config, self.model, self.optimizer)
+            return init_state(config.seed, self.model, self.optimizer)
 
         # It runs once: half the seconds of compiling it, for as many milliseconds more of running.
         quickly = {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passes": True}
@@ -93,15 +92,16 @@ def compile_program(config: Config, mesh: Mesh, vocabulary_size: int, shape: Bat
     """Compiles the training step ahead of time; nothing is computed."""
     model = make_model(config.model, vocabulary_size, config.train.remat)
     optimizer = make_optimizer(config)
-    state = jax.eval_shape(lambda: init_state(config, model, optimizer))
-    state, ways = with_shardings(state, mesh), batch_ways(mesh)
+    state = jax.eval_shape(lambda: init_state(config.seed, model, optimizer))
+    state = with_shardings(state, state_names(model, optimizer, state), mesh)
+    ways = batch_ways(mesh)
     step = jax.jit(
         make_train_step(model, optimizer, config.train, ways),
         in_shardings=(shardings_of(state), batch_sharding(mesh)),
         out_shardings=shardings_of(state),
         donate_argnums=0,
     )
-    with placed(mesh, config.model):
+    with placed(mesh, model):
         compiled = step.lower(state, shape.abstract()).compile()
     allocator.give_back()
     memory = compiled.memory_analysis()
@@ -119,7 +119,7 @@ def make_eval_step(program: Program) -> Callable[[Params, Batch], LossSums]:
     compiled = jax.jit(eval_step)
 
     def placed_eval_step(params: Params, batch: Batch) -> LossSums:
-        with placed(program.mesh, program.model.config):
+        with placed(program.mesh, program.model):
             return compiled(params, batch)
 
     return placed_eval_step

@@ -1,21 +1,18 @@
 """What training carries from one step to the next."""
 
-import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.sharding import PartitionSpec
 
-from transformer_jax.config.schema import Config
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.layers import DecoderLayer, EncoderLayer
-from transformer_jax.model.transformer import Transformer
+from transformer_jax.model.parameters import axis_names, init_params
+from transformer_jax.model.records import Params
 
 if TYPE_CHECKING:
     import optax  # takes 0.1 s, and translation needs none
-
-Params = Any  # a pytree of float32 arrays
 
 
 class Window(NamedTuple):
@@ -48,40 +45,11 @@ class TrainState(NamedTuple):
     window: Window
 
 
-def init_params(model: EncoderDecoder, key: Array) -> Params:
-    """The model's initial parameters, a pure function of the key.
-
-    A Transformer's layers are drawn together, stack by stack: to compile each draw takes seconds.
-    """
-    # Shapes of parameters do not depend on the batch's.
-    ids = jnp.ones((1, 2), jnp.int32)
-    if not isinstance(model, Transformer):
-        drawn: Params = model.init(key, *(ids,) * 6)["params"]
-        return drawn
-    config, (other_key, *stack_keys) = model.config, jax.random.split(key, 3)
-    x, mask = jnp.ones((1, 2, config.d_model)), jnp.ones((2, 2))
-    without_layers = model.clone(config=dataclasses.replace(config, num_layers=0))
-    params: Params = without_layers.init(other_key, *(ids,) * 6)["params"]
-
-    def encoder_layer(key: Array) -> Params:
-        return EncoderLayer(config).init(key, x, mask, None)["params"]
-
-    def decoder_layer(key: Array) -> Params:
-        return DecoderLayer(config).init(key, x, x, mask, mask, None)["params"]
-
-    layers = {"encoder": encoder_layer, "decoder": decoder_layer}
-    for (name, init_layer), stack_key in zip(layers.items(), stack_keys, strict=True):
-        stack = jax.vmap(init_layer)(jax.random.split(stack_key, config.num_layers))
-        for n in range(config.num_layers):
-            params[f"{name}_{n}"] = jax.tree.map(lambda x, n=n: x[n], stack)
-    return params
-
-
 def init_state(
-    config: Config, model: EncoderDecoder, optimizer: "optax.GradientTransformation"
+    seed: int, model: EncoderDecoder, optimizer: "optax.GradientTransformation"
 ) -> TrainState:
-    """The state before the first step, from `config.seed`."""
-    init_key, key = jax.random.split(jax.random.key(config.seed))
+    """The state before the first step."""
+    init_key, key = jax.random.split(jax.random.key(seed))
     params = init_params(model, init_key)
     zero = jnp.zeros((), jnp.int32)
     return TrainState(
@@ -93,3 +61,21 @@ def init_state(
         skipped_in_a_row=zero,
         window=Window.zero(),
     )
+
+
+def state_names(
+    model: EncoderDecoder, optimizer: "optax.GradientTransformation", state: TrainState
+) -> TrainState:
+    """The names of the axes of each array of a state; Adam's moments have their parameters'."""
+    import optax
+
+    params = axis_names(model)
+    whole: TrainState = jax.tree.map(lambda _: PartitionSpec(), state)
+    opt_state = optax.tree_utils.tree_map_params(
+        optimizer,
+        lambda _, own: own,
+        state.opt_state,
+        params,
+        transform_non_params=lambda _: PartitionSpec(),
+    )
+    return whole._replace(params=params, opt_state=opt_state)

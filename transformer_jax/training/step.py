@@ -13,11 +13,11 @@ import optax
 from jax import Array
 
 from transformer_jax.config.schema import TrainConfig
-from transformer_jax.model.encoder_decoder import EncoderDecoder, shift_right
+from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.model.outputs import LossSettings
+from transformer_jax.model.records import LossSums, Params
 from transformer_jax.text.batches import Batch
-from transformer_jax.text.vocabulary import BOS
-from transformer_jax.training.loss import LossSettings, LossSums, projected_loss
-from transformer_jax.training.state import Params, TrainState, Window
+from transformer_jax.training.state import TrainState, Window
 
 LossFn = Callable[[Params, Batch, Array | None, Array | None], LossSums]
 
@@ -28,7 +28,7 @@ def make_loss_fn(
     """(params, batch, rows_B, dropout_key) -> LossSums; without rows and key, no dropout.
 
     Args:
-      model: gives the decoder's output.
+      model: has the loss of a batch.
       smoothing: epsilon of label smoothing.
       block: target positions of a replica whose logits are held at once.
       replicas: devices that the batch's rows are divided over.
@@ -40,13 +40,10 @@ def make_loss_fn(
         params: Params, batch: Batch, rows_B: Array | None = None, dropout_key: Array | None = None
     ) -> LossSums:
         rngs = None if dropout_key is None else {"dropout": dropout_key}
-        source = (batch.src_ids, batch.src_segments, batch.src_positions)
-        target = (batch.tgt_segments, batch.tgt_positions)
-        input_ids_BL = shift_right(batch.tgt_ids, batch.tgt_positions, BOS)
-        variables = {"params": params}
-        inputs = (*source, input_ids_BL, *target, rows_B)
-        factors: Any = model.apply(variables, *inputs, rngs=rngs, method="before_vocabulary")
-        return projected_loss(*factors, batch.tgt_ids, batch.tgt_segments != 0, settings)
+        sums: Any = model.apply(
+            {"params": params}, batch, rows_B, settings, rngs=rngs, method="loss"
+        )
+        return sums
 
     return loss_fn
 
@@ -64,7 +61,7 @@ def accumulated_gradients(
         (_, sums), grads = jax.value_and_grad(smoothed, has_aux=True)(params)
         return grads, sums
 
-    rows_B = jnp.arange(batch.tgt_ids.shape[0])
+    rows_B = jnp.arange(batch.tgt.ids.shape[0])
     if micro_batches == 1:
         return gradients(batch, rows_B)
 
@@ -133,8 +130,8 @@ def _add_to_window(
         nats=sums.nats,
         correct=sums.correct,
         tgt_tokens=sums.tokens,
-        src_tokens=(batch.src_segments != 0).sum(dtype=jnp.float32),
-        slots=jnp.float32(batch.src_ids.size + batch.tgt_ids.size),
+        src_tokens=(batch.src.segments != 0).sum(dtype=jnp.float32),
+        slots=jnp.float32(batch.src.ids.size + batch.tgt.ids.size),
         grad_norm=grad_norm,
         steps=jnp.float32(1.0),
     )

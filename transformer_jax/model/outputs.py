@@ -1,4 +1,7 @@
-"""Label-smoothed cross entropy, as sums that add over micro-batches and devices.
+"""Outputs: from the decoder's output to logits and to the loss.
+
+The loss is label-smoothed cross entropy, as sums that add over micro-batches and devices. A new
+output is a class here and its line in `OUTPUTS`.
 
 Dimension key
   B batch   L target length   V vocabulary, padded   D d_model
@@ -13,16 +16,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.model.axes import BATCH, VOCABULARY, constrain
-from transformer_jax.model.encoder_decoder import PAD_LOGIT, output_logits
+from transformer_jax.model.records import LossSums
+from transformer_jax.text.batches import Packed
 
-
-class LossSums(NamedTuple):
-    """Sums over target subwords, float32 scalars."""
-
-    smoothed_nats: Array  # what training minimises
-    nats: Array  # negative log likelihood, without smoothing
-    correct: Array  # subwords whose logit is the highest
-    tokens: Array  # real target subwords
+PAD_LOGIT = -1e9  # of the vocabulary's padding: finite, and exp of it is 0
 
 
 class LossSettings(NamedTuple):
@@ -35,6 +32,26 @@ class LossSettings(NamedTuple):
     # times, so they should be few; but each block adds to the embedding's gradient, which is large.
     block: int
     replicas: int  # parts of a batch that lie on different devices
+
+
+def output_logits(x_BLD: Array, table_VD: Array, dtype: str) -> Array:
+    """x E^T, float32 `[batch, length, vocabulary]`; its padding's entries have no meaning.
+
+    Args:
+      x_BLD: the decoder's output; any number of axes may be before the features.
+      table_VD: the output embedding `[vocabulary, d_model]`.
+      dtype: of the product's operands.
+
+    Source: Vaswani et al. 2017, section 3.4.
+    """
+    logits_BLV = jnp.einsum(
+        "...D,VD->...V",
+        x_BLD.astype(dtype),
+        table_VD.astype(dtype),
+        preferred_element_type=jnp.promote_types(dtype, jnp.float32),
+    )
+    lengths = (None,) * (logits_BLV.ndim - 2)
+    return constrain(logits_BLV, BATCH, *lengths, VOCABULARY)
 
 
 def loss_and_gradient(
@@ -69,7 +86,7 @@ def loss_and_gradient(
     nats_BL = log_normalizer_BL - target_logit_BL
     uniform_BL = log_normalizer_BL - mean_logit_BL
     smoothed_BL = (1.0 - smoothing) * nats_BL + smoothing * uniform_BL
-    weights_BL = real_BL.astype(jnp.float32)
+    weights_BL = real_BL.astype(logits_BLV.dtype)
     sums = LossSums(
         smoothed_nats=(smoothed_BL * weights_BL).sum(),
         nats=(nats_BL * weights_BL).sum(),
@@ -104,7 +121,7 @@ def projected_loss(
         return jax.tree.map(jnp.add, total, _block_loss(block, table_VD, settings)[0]), None
 
     blocks = _split((x_BLD, targets_BL, real_BL), settings)
-    return jax.lax.scan(add, _nothing(), blocks)[0]
+    return jax.lax.scan(add, _nothing(settings), blocks)[0]
 
 
 def _forward(
@@ -112,6 +129,7 @@ def _forward(
 ) -> tuple[LossSums, tuple[Array, Array]]:
     """The sums, and the gradients of the smoothed one by x and the table."""
     dtype, replicas = settings.dtype, settings.replicas
+    wide = jnp.promote_types(dtype, jnp.float32)
 
     def add(
         total: tuple[LossSums, Array], block: tuple[Array, Array, Array]
@@ -122,23 +140,21 @@ def _forward(
             "RbLV,RbLD->RVD",
             gradient_RbLV,
             block[0].astype(dtype),
-            preferred_element_type=jnp.float32,
+            preferred_element_type=wide,
         )
         x_gradient_RbLD = jnp.einsum(
             "RbLV,VD->RbLD",
             gradient_RbLV,
             table_VD.astype(dtype),
-            preferred_element_type=jnp.float32,
+            preferred_element_type=wide,
         )
         return jax.tree.map(jnp.add, total, (sums, table_gradient_RVD)), x_gradient_RbLD
 
     blocks = _split((x_BLD, targets_BL, real_BL), settings)
     # Summed over the replicas once, after the last block.
-    zeros_RVD = constrain(
-        jnp.zeros((replicas, *table_VD.shape), jnp.float32), BATCH, VOCABULARY, None
-    )
+    zeros_RVD = constrain(jnp.zeros((replicas, *table_VD.shape), wide), BATCH, VOCABULARY, None)
     (sums, table_gradient_RVD), x_gradient_NRbLD = jax.lax.scan(
-        add, (_nothing(), zeros_RVD), blocks
+        add, (_nothing(settings), zeros_RVD), blocks
     )
     x_gradient_BLD = x_gradient_NRbLD.swapaxes(0, 1).reshape(x_BLD.shape)
     return sums, (x_gradient_BLD, table_gradient_RVD.sum(0))
@@ -180,5 +196,36 @@ def _split(rows: tuple[Array, Array, Array], settings: LossSettings) -> tuple[Ar
     return split(rows[0]), split(rows[1]), split(rows[2])
 
 
-def _nothing() -> LossSums:
-    return LossSums(*(jnp.float32(0.0),) * len(LossSums._fields))
+def _nothing(settings: LossSettings) -> LossSums:
+    wide = jnp.promote_types(settings.dtype, jnp.float32)
+    return LossSums(*(jnp.zeros((), wide),) * len(LossSums._fields))
+
+
+class Softmax(NamedTuple):
+    """The softmax over the vocabulary of x E^T (Vaswani et al. 2017, section 3.4)."""
+
+    dtype: str
+    vocabulary_size: int  # real, not padded
+
+    def logits(self, x_BLD: Array, table_VD: Array) -> Array:
+        """float32 `[batch, length, padded vocabulary]`; the padding's entries are -1e9."""
+        logits_BLV = output_logits(x_BLD, table_VD, self.dtype)
+        real_V = jnp.arange(logits_BLV.shape[-1]) < self.vocabulary_size
+        return jnp.where(real_V, logits_BLV, PAD_LOGIT)
+
+    def loss(
+        self, x_BLD: Array, table_VD: Array, target: Packed, settings: LossSettings
+    ) -> LossSums:
+        """The sums over the target's real positions."""
+        return projected_loss(x_BLD, table_VD, target.ids, target.segments != 0, settings)
+
+    def prepare(self, table_VD: Array) -> Array:
+        """What every step of a search makes logits with: `[vocabulary, d_model]`."""
+        return table_VD[: self.vocabulary_size].astype(self.dtype)
+
+    def step_logits(self, prepared_VD: Array, x_BKD: Array) -> Array:
+        """float32 `[batch, beams, vocabulary]`, without padding."""
+        return output_logits(x_BKD, prepared_VD, self.dtype)
+
+
+OUTPUTS: dict[str, type[Softmax]] = {"softmax": Softmax}

@@ -1,0 +1,54 @@
+"""Subword embeddings and the decoder's input (Vaswani et al. 2017, section 3.4, figure 1).
+
+Dimension key
+  B batch   L length   D d_model   V vocabulary, padded
+"""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.axes import BATCH, FEATURES, REPLICA, VOCABULARY, constrain, named
+from transformer_jax.model.dropout import Dropout
+
+VOCABULARY_MULTIPLE = 128  # whatever the mesh, so that shapes and initial values never depend on it
+
+
+def padded_vocabulary(size: int, multiple: int = VOCABULARY_MULTIPLE) -> int:
+    """The vocabulary's size rounded up to a multiple of 128."""
+    return -(-size // multiple) * multiple
+
+
+def shift_right(ids_BL: Array, positions_BL: Array, bos: int) -> Array:
+    """The decoder's input: each sentence's subwords one later, BOS first; `[batch, tgt_len]`.
+
+    A sentence of a packed row starts where its position is 0.
+    """
+    previous_BL = jnp.pad(ids_BL, ((0, 0), (1, 0)))[:, :-1]
+    return jnp.where(positions_BL == 0, bos, previous_BL)
+
+
+class Embedding(nn.Module):
+    """Subword vectors times sqrt(d_model), plus positions, then dropout (3.4, 3.5 and 5.4)."""
+
+    config: ModelConfig
+    vocabulary_size: int
+    multiple: int = VOCABULARY_MULTIPLE
+
+    def setup(self) -> None:
+        shape = (padded_vocabulary(self.vocabulary_size, self.multiple), self.config.d_model)
+        init = named(nn.initializers.normal(shape[1] ** -0.5), VOCABULARY, FEATURES)
+        self.table = self.param("table", init, shape)
+        self.dropout = Dropout(self.config.dropout)
+
+    def __call__(
+        self, ids_BL: Array, position_vectors: Array | float, rows_B: Array | None
+    ) -> Array:
+        """float32 `[batch, length, d_model]`."""
+        # Each device looks up the part of the vectors that it holds, and the parts are exchanged
+        # for whole vectors: less to send than the table and its gradient.
+        table_VD = constrain(self.table, VOCABULARY, FEATURES)
+        parts_BLD = constrain(table_VD[constrain(ids_BL, REPLICA, None)], REPLICA, None, FEATURES)
+        x_BLD = constrain(parts_BLD, BATCH, None, None) * self.config.d_model**0.5
+        return self.dropout(x_BLD + position_vectors, rows_B)

@@ -1,0 +1,205 @@
+"""Mixers: the sub-layers that let positions see one another.
+
+A mixer is a module with
+    __call__(x_BLD, context) -> (y_BLD, weights | None)          all positions at once
+    remember(encoded_BME) -> memory                              once a source sentence
+    empty_memory(sizes), empty(sizes) -> boxed zeros             the shapes of both, for search
+    step(x_BKD, now, memory, cache) -> (y_BKD, Cache, weights | None)
+A new mixer is a class here and its line in `MIXERS`.
+
+Dimension key
+  B batch   L query length   M key length   D d_model   H heads   K beams, or d_k per head
+  E features of the encoder's output
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+from jax import Array
+
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.attention import MultiHeadAttention, attend
+from transformer_jax.model.axes import BATCH, HEADS, declared, zeros
+from transformer_jax.model.cached_attention import (
+    attend_to_cache,
+    attend_to_past,
+    cached_score,
+    empty_blocks,
+    empty_keys_values,
+    written,
+)
+from transformer_jax.model.normalizers import (
+    ATTENTION_MEMORIES,
+    NORMALIZERS,
+    Scored,
+    weights_of_all,
+)
+from transformer_jax.model.positions import POSITIONS
+from transformer_jax.model.records import Cache, Context, SearchSizes, StepContext
+from transformer_jax.model.scores import SCORES
+
+NOTHING = Cache((), ())
+
+
+class SelfAttention(nn.Module):
+    """Attention of a sequence to itself (Vaswani et al. 2017, section 3.2.3)."""
+
+    config: ModelConfig
+    encoded_features: int | None = None  # not used
+
+    def setup(self) -> None:
+        self.attention = MultiHeadAttention(self.config, self.config.score)
+        nn.share_scope(self, self.attention)
+
+    def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array]:
+        """`[batch, length, d_model]` and the weights `[batch, heads, length, length]`."""
+        query_BLHK, key_BLHK, value_BLHV = self._projected(x_BLD, context.place.positions)
+        heads_BLHV, weights_BHLL = attend(
+            query_BLHK,
+            key_BLHK,
+            value_BLHV,
+            context.self_mask,
+            score=self.attention.scores,
+            bias=context.self_bias,
+        )
+        _sow(self, weights_BHLL)
+        return self.attention.joined(heads_BLHV), weights_BHLL
+
+    def _projected(self, x_BLD: Array, positions_BL: Array) -> tuple[Array, Array, Array]:
+        query_BLHK = self.attention.queries(x_BLD)
+        key_BLHK, value_BLHV = self.attention.keys_values(x_BLD)
+        if rotate := POSITIONS[self.config.positions].rotate:
+            query_BLHK, key_BLHK = (rotate(x, positions_BL) for x in (query_BLHK, key_BLHK))
+        return query_BLHK, key_BLHK, value_BLHV
+
+    def remember(self, encoded_BME: Array) -> tuple:
+        """Nothing: the source plays no part."""
+        return ()
+
+    @nn.nowrap
+    def empty_memory(self, sizes: SearchSizes) -> tuple:
+        """Nothing."""
+        return ()
+
+    @nn.nowrap
+    def empty(self, sizes: SearchSizes) -> Cache:
+        """Blocks of keys and values."""
+        return Cache(empty_blocks(self.config, sizes.batch, sizes.beams, sizes.length), ())
+
+    def step(
+        self, x_BKD: Array, now: StepContext, memory: tuple, cache: Cache
+    ) -> tuple[Array, Cache, None]:
+        """One new position of every hypothesis, whose keys and values join the cache."""
+        query_BKHK, *new = self._projected(x_BKD, now.position_B[:, None])
+        blocks = written(cache.written, (new[0], new[1]), now.position_B)
+        score = cached_score(SCORES[self.config.score], self.attention.score_params)
+
+        def attended(query: Array, read: Any, mask: Array) -> Array:
+            return attend_to_cache(query, read, mask, score=score, bias=now.self_bias)[0]
+
+        heads_BKHV = attend_to_past(query_BKHK, blocks, now.self_mask, now.position_B, attended)
+        return self.attention.joined(heads_BKHV), Cache(blocks, ()), None
+
+
+class CrossAttention(nn.Module):
+    """Attention of the decoder to the encoder's output (Vaswani et al. 2017, section 3.2.3)."""
+
+    config: ModelConfig
+    encoded_features: int
+
+    def setup(self) -> None:
+        config = self.config
+        self.score = config.score if config.cross_score is None else config.cross_score
+        self.attention = MultiHeadAttention(config, self.score, self.encoded_features)
+        nn.share_scope(self, self.attention)
+        if config.attention_memory is not None:
+            sizes = {"heads": config.num_heads, "encoded": self.encoded_features}
+            self.carries = ATTENTION_MEMORIES[config.attention_memory]
+            self.carries_params = declared(self, self.carries.parameters, sizes)
+
+    def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array]:
+        """`[batch, tgt_len, d_model]` and the weights `[batch, heads, tgt_len, src_len]`."""
+        assert context.encoded_BME is not None and context.cross_mask is not None
+        query_BLHK = self.attention.queries(x_BLD)
+        normalize = NORMALIZERS["softmax"]
+        if self.config.attention_memory is not None:
+            features = self.carries.prepare(self.carries_params, context.encoded_BME)
+            begins_BL = context.place.positions == 0
+
+            def normalize(scores_BHLM: Array, mask: Array) -> Array:
+                scored = Scored(scores_BHLM, mask, query_BLHK, features)
+                return weights_of_all(self.carries, self.carries_params, scored, begins_BL)
+
+        heads_BLHV, weights_BHLM = attend(
+            query_BLHK,
+            *self.attention.keys_values(context.encoded_BME),
+            context.cross_mask,
+            score=self.attention.scores,
+            normalize=normalize,
+        )
+        _sow(self, weights_BHLM)
+        return self.attention.joined(heads_BLHV), weights_BHLM
+
+    def remember(self, encoded_BME: Array) -> Any:
+        """Keys and values head by head, and what a normalizer with a state prepares."""
+        keys_values = self.attention.keys_values(encoded_BME)
+        features = ()
+        if self.config.attention_memory is not None:
+            features = self.carries.prepare(self.carries_params, encoded_BME)
+        return tuple(x.swapaxes(1, 2) for x in keys_values), features
+
+    @nn.nowrap
+    def empty_memory(self, sizes: SearchSizes) -> Any:
+        """Keys and values, and features, of no source sentence."""
+        features: Any = ()
+        if self.config.attention_memory is not None:
+            shape = (sizes.batch, self.config.num_heads, sizes.src_length)
+            features = zeros(shape, (BATCH, HEADS, None))
+        return empty_keys_values(self.config, sizes.batch, sizes.src_length), features
+
+    @nn.nowrap
+    def empty(self, sizes: SearchSizes) -> Cache:
+        """The state of the normalizer, if it has one."""
+        if self.config.attention_memory is None:
+            return NOTHING
+        shape = (sizes.batch, sizes.beams, self.config.num_heads, sizes.src_length)
+        return Cache((), zeros(shape, (BATCH, None, HEADS, None)))
+
+    def step(
+        self, x_BKD: Array, now: StepContext, memory: Any, cache: Cache
+    ) -> tuple[Array, Cache, Array]:
+        """One new position of every hypothesis over the source; weights `[B, H, K, M]`."""
+        keys_values, features_BHM = memory
+        query_BKHK = self.attention.queries(x_BKD)
+        normalize, carried = NORMALIZERS["softmax"], [cache.carried]
+        if self.config.attention_memory is not None:
+
+            def normalize(scores_BHKM: Array, mask_B11M: Array) -> Array:
+                features = jax.tree.map(lambda x: x[:, None], features_BHM)
+                scored = Scored(scores_BHKM.swapaxes(1, 2), mask_B11M, query_BKHK, features)
+                carried[0], weights_BKHM = self.carries.step(
+                    self.carries_params, cache.carried, scored
+                )
+                return weights_BKHM.swapaxes(1, 2)
+
+        heads_BKHV, weights_BHKM = attend_to_cache(
+            query_BKHK,
+            [keys_values],
+            now.source_mask,
+            score=cached_score(SCORES[self.score], self.attention.score_params),
+            normalize=normalize,
+        )
+        return self.attention.joined(heads_BKHV), Cache((), carried[0]), weights_BHKM
+
+
+def _sow(mixer: nn.Module, weights: Array) -> None:
+    """Keeps the weights of every layer and head where plots ask for them."""
+    if mixer.is_mutable_collection("intermediates"):
+        mixer.sow("intermediates", "attention_weights", weights)
+
+
+MIXERS: dict[str, type[nn.Module]] = {
+    "self_attention": SelfAttention,
+    "cross_attention": CrossAttention,
+}

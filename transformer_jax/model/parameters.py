@@ -1,0 +1,96 @@
+"""Initial parameters, the names of their axes, and their number."""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import PartitionSpec
+
+from transformer_jax.model.axes import VOCABULARY, names_of, unboxed
+from transformer_jax.model.embeddings import padded_vocabulary
+from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.model.layers import Layer
+from transformer_jax.model.records import Context, Params, Place
+from transformer_jax.text.batches import Packed
+
+STACKS = ("encoder", "decoder")
+
+
+def init_params(model: EncoderDecoder, key: Array) -> Params:
+    """The model's initial parameters, a pure function of the key.
+
+    A stack's layers are drawn together: compiling the draws of each one takes seconds.
+    """
+    return unboxed(boxed_params(model, key))
+
+
+def axis_names(model: EncoderDecoder) -> Any:
+    """The names of the axes of each parameter, as a PartitionSpec in its place."""
+    return names_of(jax.eval_shape(lambda: boxed_params(model, jax.random.key(0))))
+
+
+def abstract_params(model: EncoderDecoder) -> Params:
+    """Shapes and types of the model's parameters."""
+    return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+
+
+def boxed_params(model: EncoderDecoder, key: Array) -> Any:
+    """As `init_params`, each array in a box with the names of its axes."""
+    stacks = model.stacks()
+    other_key, *stack_keys = jax.random.split(key, 3) if stacks else (key,)
+    side = Packed(*(jnp.ones((1, 2), jnp.int32),) * 3)  # shapes do not depend on the batch's
+    without_layers = model.clone(
+        config=dataclasses.replace(model.config, num_encoder_layers=0, num_decoder_layers=0)
+    )
+    params: Params = without_layers.init(other_key, side, side)["params"]
+    for name, stack_key in zip(STACKS, stack_keys, strict=False):
+        if name in stacks:
+            layer, depth = stacks[name]
+            params |= _drawn_together(layer, jax.random.split(stack_key, depth), name)
+    return params
+
+
+def _drawn_together(layer: Layer, keys_N: Array, name: str) -> Params:
+    """The parameters of layers `NAME_0`, `NAME_1`, ..."""
+    d_model, features = layer.config.d_model, layer.encoded_features or layer.config.d_model
+    ones, mask = jnp.ones((1, 2), jnp.int32), jnp.ones((1, 1, 2, 2), bool)
+    context = Context(Place(ones, ones), None, mask, None, jnp.ones((1, 2, features)), mask)
+
+    def draw(key: Array) -> Params:
+        return layer.init(key, jnp.ones((1, 2, d_model)), context)["params"]
+
+    names = names_of(jax.eval_shape(draw, keys_N[0]))
+    stack = jax.vmap(lambda key: unboxed(draw(key)))(keys_N)
+
+    def one(n: int) -> Params:
+        return jax.tree.map(lambda x, own: nn.LogicallyPartitioned(x[n], tuple(own)), stack, names)
+
+    return {f"{name}_{n}": one(n) for n in range(len(keys_N))}
+
+
+@functools.lru_cache(maxsize=16)
+def axis_sizes(model: EncoderDecoder) -> dict[str, set[int]]:
+    """The sizes that axes of each name have in the model's parameters."""
+    sizes: dict[str, set[int]] = {}
+    leaves = jax.tree.leaves(abstract_params(model)), jax.tree.leaves(axis_names(model))
+    for x, names in zip(*leaves, strict=True):
+        for name, size in zip(names, x.shape, strict=True):
+            sizes.setdefault(name, set()).add(size)
+    return sizes
+
+
+def parameter_count(model: EncoderDecoder) -> int:
+    """Trained parameters; the vocabulary's padding, which is allocated too, does not count."""
+    padded = padded_vocabulary(model.vocabulary_size, model.vocabulary_multiple)
+    shapes, names = abstract_params(model), axis_names(model)
+
+    def size(x: Any, own: PartitionSpec) -> int:
+        real = math.prod(x.shape)
+        return real // padded * model.vocabulary_size if VOCABULARY in own else real
+
+    return sum(jax.tree.leaves(jax.tree.map(size, shapes, names)))

@@ -1,0 +1,76 @@
+"""Patterns: which position may attend to which.
+
+A pattern is a predicate `(query place, key place) -> booleans [batch, 1, query_len, key_len]`,
+True = may attend. Training and search ask the same one: in search the query is the newest position
+and the keys are the positions of the cache. Patterns are joined with `&`.
+
+Dimension key
+  B batch   L query length   M key length
+"""
+
+from collections.abc import Callable, Iterator
+
+from jax import Array
+
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.records import Place
+
+Pattern = Callable[[Place, Place], Array]
+
+
+def same_sentence(query: Place, key: Place) -> Array:
+    """True where query and key belong to the same sentence pair of a packed row.
+
+    Segment 0 is padding, to which nothing attends.
+    """
+    same_BLM = query.segments[:, :, None] == key.segments[:, None, :]
+    return (same_BLM & (key.segments != 0)[:, None, :])[:, None]
+
+
+def causal(query: Place, key: Place) -> Array:
+    """True at the query's own position and before it.
+
+    Source: Vaswani et al. 2017, section 3.2.3.
+    """
+    return (key.positions[:, None, :] <= query.positions[:, :, None])[:, None]
+
+
+def within(reach: int) -> Pattern:
+    """True where query and key are at most `reach` positions apart."""
+
+    def near(query: Place, key: Place) -> Array:
+        apart_BLM = query.positions[:, :, None] - key.positions[:, None, :]
+        return (abs(apart_BLM) <= reach)[:, None]
+
+    return near
+
+
+def self_patterns(config: ModelConfig, is_decoder: bool) -> tuple[Pattern, ...]:
+    """The patterns of self-attention.
+
+    A window of r positions lies around the query in the encoder, and ends at it in the decoder.
+
+    Source: Vaswani et al. 2017, sections 3.2.3 and 4.
+    """
+    patterns = (same_sentence, causal) if is_decoder else (same_sentence,)
+    if config.window is None:
+        return patterns
+    return (*patterns, within(config.window - 1 if is_decoder else (config.window - 1) // 2))
+
+
+def mask_of(patterns: tuple[Pattern, ...], query: Place, key: Place) -> Array:
+    """Booleans `[batch, 1, query_len, key_len]`: where every pattern allows attention."""
+    first, *others = patterns
+    mask = first(query, key)
+    for pattern in others:
+        mask &= pattern(query, key)
+    return mask
+
+
+def problems(config: ModelConfig) -> Iterator[str]:
+    """Why a window cannot be."""
+    if config.window is not None and config.window % 2 == 0:
+        yield (
+            f"model.window={config.window} is even: the encoder's window has its query in the "
+            f"middle. Use {config.window + 1}."
+        )

@@ -1,0 +1,89 @@
+"""The records that pass between the files of the model, and from it to search and training.
+
+Dimension key
+  B batch   L target length   M source length   K beams   T positions of the cache   H heads
+  E features of the encoder's output
+"""
+
+from typing import Any, NamedTuple
+
+from jax import Array
+
+Params = Any  # a pytree of float32 arrays
+
+
+class Place(NamedTuple):
+    """Where the subwords of each row are: all that a pattern or a position bias may ask."""
+
+    segments: Array  # int32 [B, L]; 0: padding; 1, 2, ...: the sentence of a packed row
+    positions: Array  # int32 [B, L], 0-based in the sentence
+
+
+class Context(NamedTuple):
+    """What the layers of a stack see when all positions are computed at once."""
+
+    place: Place  # of the stack's own positions
+    rows_B: Array | None  # numbers of the rows in the global batch; None: no dropout
+    self_mask: Array  # booleans [B, 1, L, L], True = may attend
+    self_bias: Array | None  # float32 [H, L, L], added to the scores of self-attention
+    encoded_BME: Array | None = None  # the encoder's output, for a decoder
+    cross_mask: Array | None = None  # booleans [B, 1, L, M]
+
+
+class Now(NamedTuple):
+    """One step of search, as search describes it to a decoder."""
+
+    position_B: Array  # int32, 0-based position of the newest subword; BOS is at 0
+    ids_BK: Array  # int32, the newest subword of each hypothesis
+    # int32: for hypothesis k and position t, the beam slot that held its subword t; undefined
+    # after the current position.
+    ancestors_BKT: Array
+
+
+class StepContext(NamedTuple):
+    """What the layers of a decoder see in one step of search; made once a step."""
+
+    position_B: Array  # int32, of the newest subword
+    self_mask: Array  # booleans [B, 1, K, T * K]: the hypothesis's own past
+    self_bias: Array | None  # float32 [B, H, 1, T * K]
+    source_mask: Array  # booleans [B, 1, 1, M], True = a real source position
+
+
+class Cache(NamedTuple):
+    """What a decoder keeps of the hypotheses between two steps of search."""
+
+    written: Any  # by position: never moves, a hypothesis finds its own past by its ancestors
+    carried: Any  # leaves [B, K, ...], zero at first: search reorders it with its hypotheses
+
+
+class Memory(NamedTuple):
+    """What a source sentence gives to every step of search."""
+
+    decoder: Any  # what the decoder prepared, such as keys and values
+    source_BM: Array  # booleans, True = a real source position
+
+
+class Stepped(NamedTuple):
+    """The result of one step of search."""
+
+    logits_BKV: Array  # float32, of the next subword
+    cache: Cache
+    watched_BKM: Array | None  # the watched layer's weights; None: nothing watches
+
+
+class SearchSizes(NamedTuple):
+    """The sizes that a search's arrays depend on."""
+
+    batch: int
+    beams: int
+    length: int  # positions of the longest hypothesis
+    src_length: int
+
+
+class LossSums(NamedTuple):
+    """Sums over target subwords, float32 scalars."""
+
+    smoothed_nats: Array  # what training minimizes
+    nats: Array  # negative log likelihood, without smoothing
+    correct: Array  # subwords whose logit is the highest
+    tokens: Array  # real target subwords

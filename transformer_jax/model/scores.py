@@ -1,0 +1,101 @@
+"""Score functions: how well a query matches a key.
+
+A new score is a function here and its line in `SCORES`. `(params, query, key) -> scores`, where
+params holds the arrays that the entry's `parameters` ask for.
+
+Dimension key
+  B batch   L query length   M key length   H heads   K d_k per head
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.model.axes import HEADS, Parameter
+from transformer_jax.model.records import Params
+
+
+def dot(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
+    """q . k, float32 `[batch, heads, query_len, key_len]`; the sum is in float32 or wider.
+
+    Source: Luong et al. 2015, section 3.1.
+    """
+    wide = jnp.promote_types(query_BLHK.dtype, jnp.float32)
+    return jnp.einsum("BLHK,BMHK->BHLM", query_BLHK, key_BMHK, preferred_element_type=wide)
+
+
+def inverse_root(d_k: int) -> float:
+    """1 / sqrt(d_k): it keeps the variance of a score near 1, so the softmax does not saturate."""
+    return d_k**-0.5
+
+
+def scaled_dot(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
+    """q . k / sqrt(d_k), float32 `[batch, heads, query_len, key_len]`.
+
+    Source: Vaswani et al. 2017, section 3.2.1, equation 1.
+    """
+    return dot(params, query_BLHK, key_BMHK) * inverse_root(query_BLHK.shape[-1])
+
+
+def sum_score(query_BLHK: Array, key_BMHK: Array, vector_HK: Array) -> Array:
+    """v . tanh(q + k) of each head, float32 `[batch, heads, query_len, key_len]`.
+
+    Args:
+      query_BLHK: queries `[batch, query_len, heads, d_k]`.
+      key_BMHK: keys `[batch, key_len, heads, d_k]`.
+      vector_HK: v `[heads, d_k]`.
+
+    Source: Bahdanau et al. 2015, appendix A.1.2.
+    """
+    wide = jnp.promote_types(query_BLHK.dtype, jnp.float32)
+    sum_BLMHK = query_BLHK.astype(wide)[:, :, None] + key_BMHK.astype(wide)[:, None]
+    return jnp.einsum("BLMHK,HK->BHLM", jnp.tanh(sum_BLMHK), vector_HK)
+
+
+def additive(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
+    """v . tanh(q + k + b) of each head, float32 `[batch, heads, query_len, key_len]`.
+
+    The projections of a head are the two halves of the paper's first matrix. The tanh takes
+    memory for every pair of positions and feature, so the backward pass computes it again.
+
+    Args:
+      params: "vector" v and "bias" b, float32 `[heads, d_k]`.
+      query_BLHK: queries `[batch, query_len, heads, d_k]`.
+      key_BMHK: keys `[batch, key_len, heads, d_k]`.
+
+    Source: Bahdanau et al. 2015, appendix A.1.2.
+    """
+    query_BLHK = query_BLHK + params["bias"]  # in the type of the bias
+    return jax.checkpoint(sum_score)(query_BLHK, key_BMHK, params["vector"])
+
+
+class Score(NamedTuple):
+    """An entry of the registry."""
+
+    compute: Callable[[Params, Array, Array], Array]
+    # What q . k is multiplied by, from d_k; None: the score is no multiple of q . k. Search
+    # computes a multiple of q . k in the layout of its cache, and any other score by `compute`.
+    factor: Callable[[int], float] | None = None
+    parameters: Mapping[str, Parameter] = MappingProxyType({})
+
+
+SCORES: dict[str, Score] = {
+    "scaled_dot": Score(scaled_dot, factor=inverse_root),
+    "dot": Score(dot, factor=lambda d_k: 1.0),
+    "additive": Score(
+        additive,
+        parameters={
+            "vector": Parameter(
+                nn.initializers.variance_scaling(1.0, "fan_in", "normal", in_axis=1, out_axis=0),
+                ("heads", "d_k"),
+                (HEADS, None),
+            ),
+            "bias": Parameter(nn.initializers.zeros, ("heads", "d_k"), (HEADS, None)),
+        },
+    ),
+}
