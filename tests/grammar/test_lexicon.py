@@ -2,6 +2,8 @@
 
 import pkgutil
 import runpy
+import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -18,11 +20,11 @@ def text_of(file: str) -> str:
     return (FOLDER / file).read_text(encoding="utf-8")
 
 
-def read_with(monkeypatch, file: str, text: str) -> dict:
+def read_with(monkeypatch, file: str, text: str, encoding: str = "utf-8") -> dict:
     """What lexicon.py defines when one file has another content."""
 
     def get_data(package: str, name: str) -> bytes:
-        return (text if name == file else text_of(name)).encode()
+        return text.encode(encoding) if name == file else text_of(name).encode()
 
     monkeypatch.setattr(pkgutil, "get_data", get_data)
     return runpy.run_path(lexicon.__file__, {"__package__": lexicon.__package__})
@@ -35,7 +37,7 @@ nouns.tsv | dog→der Hund→ | dog  der Hund→ | 3 cells, but the columns are 
 nouns.tsv | dog→der Hund→ | dog→der Hund→→ | the cell of the column "plural" is blank
 nouns.tsv | dog→der Hund→ | boy→der Hund→ | line 16 has the same word
 nouns.tsv | youngster→weak | youngster→week | the mark "week" is not one of weak, name, neutral
-nouns.tsv | →kinds→marks | →kind→marks | the first line must name the columns: english, german,
+nouns.tsv | →kinds→marks | →kind→marks | the first line after the comment must name the columns
 verbs.tsv | transitive→need | transitve→need | the frame "transitve" is not one of intransitive,
 verbs.tsv | hide hid hidden | hide hid | "hide hid" is not an infinitive alone, or with its past
 verbs.tsv | findet fand ge | fand ge | is not an infinitive alone, or with its third person, past
@@ -68,6 +70,13 @@ def test_a_malformed_line_is_refused_with_its_place(monkeypatch, file, old, new,
         read_with(monkeypatch, file, text.replace(old, new))
     assert str(error.value).startswith(f"Lexicon, {file}, line {number}: ")
     assert message in str(error.value)
+
+
+def test_another_encoding_than_utf_8_is_refused(monkeypatch):
+    text = text_of("numbers.tsv")
+    number = text[: text.index("ü")].count("\n") + 1
+    with pytest.raises(DataError, match=f"numbers.tsv, line {number}: the text is not UTF-8"):
+        read_with(monkeypatch, "numbers.tsv", text, "latin-1")
 
 
 def test_an_empty_file_is_refused(monkeypatch):
@@ -111,6 +120,14 @@ def test_the_opposites_of_adjectives_are_adjectives():
 def test_a_line_with_several_uses_is_in_all_of_them():
     monday = [entry for entry in lexicon.ADVERBIALS["past"] if entry.en == "on Monday"]
     assert isinstance(monday[0], Fixed) and monday[0] in lexicon.ADVERBIALS["future"]
+
+
+def test_an_installed_package_has_the_files():
+    pyproject = tomllib.loads((FOLDER.parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = pyproject["tool"]["setuptools"]["package-data"]["transformer_jax.grammar"]
+    data = [path.name for path in FOLDER.iterdir() if path.is_file() and path.suffix != ".py"]
+    assert [name for name in data if not any(fnmatch(name, p) for p in patterns)] == []
+    assert "nouns.tsv" in data
 
 
 def test_files_have_no_spaces_that_nobody_sees():

@@ -56,7 +56,7 @@ def construction(description: str, weight: int = 1) -> Callable[[Construction], 
 
 SIMPLE_TIMES = ("past", "now", "habit")
 
-# German negates these determiners; the English clause says not.
+# For the object of a negated clause: English negates the verb, German the determiner.
 NOT_A = Determiner("a", "", "kein", "ein", False)
 NOT_ANY = Determiner("", "", "kein", "ein", False)
 

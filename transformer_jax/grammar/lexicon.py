@@ -1,8 +1,8 @@
 """The lexicon: reads the words of the grammar from the .tsv files beside this module.
 
-A file has one entry per line; its first line names the columns, and the comment above says what
-they mean. Cells are separated by tabs. "-" is an empty cell, and empty cells at the end of a line
-may be left out. Blank lines and lines that start with "#" are skipped.
+A file has one entry per line, and cells are separated by tabs. The first line names the columns;
+the comment above it says what they mean. "-" is an empty cell, and empty cells at the end of a line
+may be left out. Blank lines and comments, which start with "#", are skipped.
 """
 
 import pkgutil
@@ -49,10 +49,12 @@ def lines(file: str, text: str, columns: str, optional: str = "") -> Iterator[Li
         if not content.strip() or content.startswith("#"):
             continue
         cells = [cell.strip() for cell in content.split("\t")]
-        line = Line(file, number, ["" if cell == "-" else cell for cell in cells])
+        line = Line(file, number, cells)
         if not header:
             if cells != names:
-                raise line.error(f"the first line must name the columns: {wanted}")
+                raise line.error(
+                    f"the first line after the comment must name the columns: {wanted}"
+                )
             header = True
             continue
         if not least <= len(cells) <= len(names):
@@ -60,7 +62,9 @@ def lines(file: str, text: str, columns: str, optional: str = "") -> Iterator[Li
         if "" in cells:
             blank = names[cells.index("")]
             raise line.error(f'the cell of the column "{blank}" is blank; "-" is an empty cell')
-        line.cells.extend([""] * (len(names) - len(cells)))
+        while "-" in cells:
+            cells[cells.index("-")] = ""
+        cells += [""] * (len(names) - len(cells))
         yield line
     if not header:
         raise DataError(f"Lexicon, {file}: no line names the columns, which are {wanted}.")
@@ -70,10 +74,15 @@ def read(
     file: str, columns: str, optional: str, make: Callable[..., T]
 ) -> Iterator[tuple[Line, T]]:
     """The lines of a file of this folder, each with what `make` returns for its cells."""
-    # Not importlib.resources, whose import would take a third of the time of the package's.
+    # importlib.resources would add a quarter to the time of importing the grammar.
     content = pkgutil.get_data(__package__, file)
     assert content is not None
-    for line in lines(file, content.decode(), columns, optional):
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        number = content[: error.start].count(b"\n") + 1
+        raise DataError(f"Lexicon, {file}, line {number}: the text is not UTF-8.") from error
+    for line in lines(file, text, columns, optional):
         try:
             yield line, make(*line.cells)
         except ValueError as error:
@@ -126,13 +135,14 @@ def unique(found: Iterable[tuple[Line, T]], key: Callable[[T], Hashable]) -> tup
 def checked(found: Iterable[tuple[Line, T]], spec: Callable[[T], str]) -> Iterator[tuple[Line, T]]:
     """The entries, if there is a noun for each kind or noun that they ask for."""
     for line, entry in found:
-        for kind in spec(entry).replace("-", "").split():
-            if kind not in KINDS:
-                import difflib  # only needed here, and half of this module's import time
+        unknown = set(spec(entry).split()) - KNOWN
+        if unknown:
+            import difflib  # here, because only errors need it and imports must stay fast
 
-                near = difflib.get_close_matches(kind, KINDS, n=1)
-                hint = f'; the nearest is "{near[0]}"' if near else ""
-                raise line.error(f'nouns.tsv has neither the noun nor the kind "{kind}"{hint}')
+            kind = min(unknown).removeprefix("-")
+            near = difflib.get_close_matches(kind, KINDS, n=1)
+            hint = f'; the nearest is "{near[0]}"' if near else ""
+            raise line.error(f'nouns.tsv has neither the noun nor the kind "{kind}"{hint}')
         yield line, entry
 
 
@@ -147,6 +157,7 @@ NOUNS = unique(
     lambda noun: noun.en,
 )
 KINDS = {"neutral"}.union({noun.en for noun in NOUNS}, *(noun.kinds for noun in NOUNS))
+KNOWN = KINDS | {f"-{kind}" for kind in KINDS}  # the words of a specification of nouns
 _VERBS = read(
     "verbs.tsv",
     "frame, english, german, subject",
