@@ -10,10 +10,10 @@ import re
 import pytest
 
 from transformer_jax import grammar
-from transformer_jax.grammar import lexicon, pairs
+from transformer_jax.grammar import combinations, pairs
 from transformer_jax.grammar.constructions import REGISTRY
 from transformer_jax.grammar.drawing import Draw, Retry
-from transformer_jax.grammar.lexicon_entries import Modal, Verb
+from transformer_jax.grammar.entries import Modal, Verb
 from transformer_jax.grammar.phrases import ENGLISH_PRONOUNS, Pronoun
 
 EXAMPLES = """
@@ -296,7 +296,7 @@ class Steered(Draw):
         return super().one(liked if liked and self.rng.random() < 0.97 else items)
 
     def noun(self, relation, head, where=None):
-        nouns = lexicon.partners(relation, head, self.split)
+        nouns = combinations.partners(relation, head, self.split)
         return self.one([n for n in nouns if where is None or where(n)])
 
     def weighted(self, items):
@@ -331,7 +331,7 @@ def write(construction: str, source: str) -> grammar.AlignedPair:
 
 @pytest.fixture(autouse=True)
 def nothing_is_held_out(monkeypatch):
-    monkeypatch.setattr(lexicon, "bucket", lambda *combination: "any")
+    monkeypatch.setattr(combinations, "bucket", lambda *combination: "any")
 
 
 @pytest.mark.parametrize(("construction", "source", "target"), CASES)

@@ -3,23 +3,16 @@
 import pytest
 
 from transformer_jax.grammar import english, german
-from transformer_jax.grammar.lexicon_entries import adjective, noun
-from transformer_jax.grammar.lexicon_nouns import NOUNS
-from transformer_jax.grammar.lexicon_verbs import VERBS
-from transformer_jax.grammar.lexicon_words import (
-    ADJECTIVES,
-    BARE,
-    DETERMINERS,
-    NUMBERS,
-    NUMERALS,
-)
+from transformer_jax.grammar.entries import adjective, noun
+from transformer_jax.grammar.lexicon import ADJECTIVES, DETERMINERS, NOUNS, VERBS
 from transformer_jax.grammar.phrases import NounPhrase, Pronoun, prepositional
+from transformer_jax.grammar.words import BARE, NUMBERS, NUMERALS
 
 NOUN = {n.en: n for n in NOUNS}
 VERB = {v.de.whole: v.de for v in VERBS}
 ENGLISH = {v.en.whole: v.en for v in VERBS}
 ADJECTIVE = {a.en: a for a in ADJECTIVES}
-DETERMINER = {d.en or d.en_plural: d for d in DETERMINERS} | {"three": NUMERALS[3], "-": BARE}
+DETERMINER = {d.en or d.en_plural: d for d in DETERMINERS.all()} | {"three": NUMERALS[3], "-": BARE}
 
 # "the old man" -> nominative, accusative, dative, genitive; "-" is no determiner.
 SINGULAR = {

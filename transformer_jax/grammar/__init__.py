@@ -1,9 +1,9 @@
 """The built-in corpus: a synchronous grammar of English-German pairs with gold word alignments.
 
-    nouns, verbs, words -> phrases -> clauses -> constructions -> pairs
+    lexicon -> words -> phrases -> clauses -> constructions -> pairs
 
-`generate("train", 20_000)` writes the corpus. A word is added by a line in
-lexicon_{nouns,verbs,words}.py, a construction by a function in constructions_*.py.
+`generate("train", 20_000)` returns the corpus. To add a word, add a line to a .tsv file of this
+folder; to add a construction, add a function to a module constructions_*.py.
 """
 
 from transformer_jax.grammar.pairs import CONSTRUCTIONS, AlignedPair, generate, lexicon_size

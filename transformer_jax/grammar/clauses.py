@@ -1,14 +1,14 @@
-"""A clause that writes itself in both languages.
+"""A clause, and its words in both languages.
 
 The German side follows the model of topological fields: front field, left bracket (the finite
 verb), middle field, right bracket (separable prefix, participles, infinitives). In a verb-final
-clause the finite verb ends the right bracket.
+clause the finite verb comes last in the right bracket.
 """
 
 import dataclasses
 
 from transformer_jax.grammar import english, german
-from transformer_jax.grammar.lexicon_entries import Modal, Verb
+from transformer_jax.grammar.entries import Modal, Verb
 from transformer_jax.grammar.phrases import NOTHING, Nominal, Phrase, Word
 
 BE = Verb(
@@ -16,36 +16,38 @@ BE = Verb(
     english.verb("be"),
     german.verb("sein ist war gewesen", "sein"),
     "",
-    "",
     aspect="state",
 )
 HAVE = german.verb("haben hat hatte gehabt")
 WERDEN = german.verb("werden wird wurde worden", "sein")
+# Modals that come before the subject in questions; the others need do.
+INVERTED = frozenset("can could must should am is are was were".split())
 PROGRESSIVE = ("progressive", "past progressive")
 PASTS = ("past", "past progressive", "pluperfect")
 
 
 @dataclasses.dataclass(slots=True)
 class Clause:
-    """Subject, verb and all that belongs to it. Tenses are named by their English form."""
+    """Subject, verb, objects and adverbials.
+
+    Tenses have the names of their English forms: present, progressive, past, past progressive,
+    perfect, pluperfect and future.
+    """
 
     key: int
     subject: Nominal
     verb: Verb
-    tense: str = (
-        "past"  # present, progressive, past, past progressive, perfect, pluperfect or future
-    )
+    tense: str = "past"
     accusative: Nominal | None = None
     dative: Nominal | None = None
     to_dative: bool = False  # English: explain the task to the child
-    complement: Phrase = (
-        NOTHING  # what stands next to the right bracket: direction, predicate, prepositional object
-    )
+    # A direction, a predicate or a prepositional object: the last part of the middle field.
+    complement: Phrase = NOTHING
     time: Phrase = NOTHING
     frequency: Phrase = NOTHING
     place: Phrase = NOTHING
     modal: Modal | None = None
-    negation: str = ""  # "nicht", or "kein" where the object's determiner is negated
+    negation: str = ""  # "nicht", or "kein" if the object's determiner is negated
     passive: bool = False
 
     # English
@@ -60,17 +62,7 @@ class Clause:
         person, past = self.subject.person, self.tense in PASTS
         plain = (self.modal.past if past else self.modal.present)[person]
         negative = (self.modal.negative_past if past else self.modal.negative_present)[person]
-        inverts = plain.split()[0] in (
-            "can",
-            "could",
-            "must",
-            "should",
-            "am",
-            "is",
-            "are",
-            "was",
-            "were",
-        )
+        inverts = plain.split()[0] in INVERTED
         if self.negation:
             text = negative
         else:
@@ -96,7 +88,7 @@ class Clause:
         return [], ""
 
     def english_verbs(self, support: bool = False) -> tuple[list[Word], list[Word]]:
-        """Auxiliaries and main verb; `support` asks for a do where there is no auxiliary."""
+        """Auxiliaries and main verb; with `support`, do if there is no other auxiliary."""
         verb, own, aux = self.verb.en, (self.key,), (self.key + 1,)
         person, past = self.subject.person, self.tense in PASTS
         if self.modal:
@@ -126,14 +118,14 @@ class Clause:
         return auxiliaries, main
 
     def english_objects(self) -> list[Word]:
-        """What follows the verb and its particle, adverbials aside."""
+        """The objects."""
         words = []
         if self.dative and not self.to_dative:
             words += self.dative.english()
         if self.accusative:
             words += self.accusative.english()
         if self.dative and self.to_dative:
-            # What "to" says, German says by the case, which the first word shows.
+            # German expresses "to" by the case, which the first word shows.
             receiver = self.dative.english()
             words += [Word("to", receiver[0].links[:1]), *receiver]
         return words
@@ -167,17 +159,14 @@ class Clause:
     # German
 
     def german_verbs(self) -> tuple[Word, list[Word]]:
-        """The finite verb without its prefix, and the right bracket's infinitives, participles."""
+        """The finite verb without its prefix; infinitives and participles of the right bracket."""
         person, past = self.subject.person, self.tense in PASTS
         own, aux = (self.key,), (self.key + 1,)
         verb = self.verb.de
         nonfinite: list[Word] = []
         if self.passive:
             nonfinite = [Word(verb.participle, own)]
-            verb, own = (
-                WERDEN,
-                aux if self.tense not in ("future",) and not self.modal else (self.key + 3,),
-            )
+            verb, own = WERDEN, (self.key + 3,) if self.tense == "future" or self.modal else aux
         if self.modal:
             finite = german.IRREGULAR[self.modal.de][past][person]
             return Word(finite, aux), [*nonfinite, Word(verb.whole, own)]
@@ -194,14 +183,14 @@ class Clause:
         return Word(verb.finite(past, person), own), nonfinite
 
     def _prefix(self) -> list[Word]:
-        """The separable prefix, where the verb itself is finite."""
+        """The separable prefix, if the verb itself is finite."""
         simple = not self.modal and not self.passive
         if simple and self.verb.de.prefix and self.tense in ("present", "past", *PROGRESSIVE):
             return [Word(self.verb.de.prefix, (self.key,))]
         return []
 
     def middle_field(self, subject: bool) -> list[Word]:
-        """All between the brackets: subject (unless in front), objects, adverbials, complement."""
+        """The words between the brackets, with or without the subject."""
         cases = ((self.dative, "dat"), (self.accusative, "acc"))
         own_subject = self.subject.german("nom") if subject else []
         reflexive = []
@@ -210,7 +199,8 @@ class Clause:
         early, late = reflexive, []
         for nominal, case in reversed(cases):
             if nominal and nominal.pronominal:
-                # Gestern sah ihn die Frau; but sie, which could be a subject, behind it.
+                # Gestern sah ihn die Frau; but sie comes after the subject, or it would be read as
+                # the subject.
                 words = nominal.german(case)
                 if words[0].text in ("sie", "es"):
                     late += words
@@ -220,7 +210,8 @@ class Clause:
             start = own_subject + early + late
         else:
             start = early + own_subject + late
-        # What is known stands before nicht, oft and the place; the first news and the rest behind.
+        # Definite objects come before nicht, oft and the place; the first indefinite object and all
+        # after it come behind them.
         known: list[Word] = []
         news: list[Word] = []
         for nominal, case in cases:

@@ -1,22 +1,18 @@
 """What a construction is, and what the constructions share.
 
-A construction is a function from a `Draw` to a `Sentence`, registered by its decorator with one
-line that says how German differs. To add one is to write such a function in one of the modules
-constructions_*.py.
+A construction is a function from a `Draw` to a `Sentence`. Its decorator registers it with one line
+that says how German differs. To add one, write such a function in a module constructions_*.py.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from transformer_jax.grammar import lexicon_words as words
+from transformer_jax.grammar import words
+from transformer_jax.grammar.choices import Retry
 from transformer_jax.grammar.clauses import Clause
-from transformer_jax.grammar.drawing import (
-    GERMAN_COMMA,
-    Draw,
-    Retry,
-    same_noun,
-)
-from transformer_jax.grammar.lexicon_entries import Determiner, Fixed
+from transformer_jax.grammar.drawing import GERMAN_COMMA, Draw, same_noun
+from transformer_jax.grammar.entries import Determiner
+from transformer_jax.grammar.lexicon import CONJUNCTIONS
 from transformer_jax.grammar.phrases import (
     Nominal,
     NounPhrase,
@@ -27,7 +23,7 @@ from transformer_jax.grammar.phrases import (
 
 
 class Sentence(NamedTuple):
-    """Words of both sides and the mark that ends them."""
+    """The words of both sides, and the mark at the end."""
 
     en: list[Word]
     de: list[Word]
@@ -42,7 +38,7 @@ class Entry(NamedTuple):
 
     description: str
     function: Construction
-    weight: int  # how often it is drawn, beside the others' 1
+    weight: int  # how often it is drawn, relative to the others
 
 
 REGISTRY: dict[str, Entry] = {}
@@ -60,13 +56,11 @@ def construction(description: str, weight: int = 1) -> Callable[[Construction], 
 
 SIMPLE_TIMES = ("past", "now", "habit")
 
-
-NOT_A = Determiner("a", "", "kein", "ein", True, True, False)
-
+# For the object of a negated clause: English negates the verb, German the determiner.
+NOT_A = Determiner("a", "", "kein", "ein", False)
+NOT_ANY = Determiner("", "", "kein", "ein", False)
 
 INSIDE = tuple(p for p in words.SOMEWHERE if p.de == "in")
-
-
 AT = tuple(p for p in words.SOMEWHERE if p.de == "an")
 
 
@@ -75,7 +69,7 @@ def listed(names: str) -> frozenset[str]:
     return frozenset(name.strip() for name in names.split(","))
 
 
-# Activities that one does at a place worth naming.
+# Activities of which a sentence may say where they happen.
 AT_PLACES = listed(
     "sleep, work, dance, sing, eat, drink, read, greet, hug, kiss, wait, photograph, rest, learn,"
     "talk, observe, look for, cry, laugh"
@@ -83,12 +77,12 @@ AT_PLACES = listed(
 
 
 def plain(clause: Clause) -> Sentence:
-    """The clause as a statement with its subject in front."""
+    """The clause as a statement that begins with the subject."""
     return Sentence(clause.english(), clause.german())
 
 
-def told(draw: Draw, time: str, frames: str, pronouns: float = 0.25) -> Sentence:
-    """A plain statement; what is done as a habit is done often, always or never."""
+def statement(draw: Draw, time: str, frames: str, pronouns: float = 0.25) -> Sentence:
+    """A new clause as a statement; a habit gets a frequency: often, always, never."""
     clause = draw.clause(time, frames, pronouns)
     if time == "habit":
         add_frequency(draw, clause)
@@ -96,19 +90,19 @@ def told(draw: Draw, time: str, frames: str, pronouns: float = 0.25) -> Sentence
 
 
 def fronted(clause: Clause, front: Phrase, mark: str = ".") -> Sentence:
-    """The clause with something in front; in German the verb follows at once, then the subject."""
+    """The clause with something in front; German then puts the verb before the subject."""
     return Sentence(front.en + clause.english(), clause.german(front=front.de), mark)
 
 
 def add_frequency(draw: Draw, clause: Clause) -> None:
-    """Says how often; not of every, all or both, which would have two readings."""
+    """Adds how often; not to a clause with every, all or both, which would have two readings."""
     if any(quantified(n) for n in (clause.subject, clause.accusative, clause.dative)):
         raise Retry
     clause.frequency = draw.fixed(draw.one(words.FREQUENCIES))
 
 
 def quantified(nominal: Nominal | None) -> bool:
-    """Every, all, both, no: where a negation would have two readings."""
+    """Whether it has every, all, both or no: a negation would have two readings."""
     return isinstance(nominal, NounPhrase) and nominal.determiner in (
         words.EVERY,
         words.ALL,
@@ -118,16 +112,20 @@ def quantified(nominal: Nominal | None) -> bool:
 
 
 def negate(clause: Clause) -> None:
-    """Negates the clause by nicht, where that is what German would say."""
+    """Negates the clause with nicht.
+
+    Raises:
+      Retry: if German would use kein.
+    """
     nominals = (clause.subject, clause.accusative, clause.dative)
     if any(n and not n.definite for n in nominals[1:]) or any(quantified(n) for n in nominals):
         raise Retry
     clause.negation = "nicht"
 
 
-def conjunction(draw: Draw, en: str, de: str) -> Phrase:
-    """A conjunction of one or more English words and one German word."""
-    return draw.fixed(Fixed(en, de))
+def conjunction(draw: Draw, name: str) -> Phrase:
+    """The conjunction of that name."""
+    return draw.fixed(CONJUNCTIONS.only(name))
 
 
 def subordinate_last(main: Clause, joint: Phrase, clause: Clause) -> Sentence:
@@ -148,7 +146,7 @@ def subordinate_first(draw: Draw, joint: Phrase, clause: Clause, main: Clause) -
 
 
 def reference(draw: Draw, nominal: Nominal) -> Pronoun | None:
-    """The pronoun that takes up the nominal, where both languages agree on it."""
+    """The pronoun for the nominal, if both languages have the same one."""
     if isinstance(nominal, Pronoun):
         return Pronoun(draw.key(), nominal.form)
     if not isinstance(nominal, NounPhrase) or nominal.determiner is words.EVERY:
@@ -160,7 +158,7 @@ def reference(draw: Draw, nominal: Nominal) -> Pronoun | None:
 
 
 def two_clauses(draw: Draw, first: str, second: str) -> tuple[Clause, Clause]:
-    """Two clauses about different verbs and subjects."""
+    """Two clauses with different verbs and subjects."""
     one, two = draw.clause(first), draw.clause(second)
     pronouns = isinstance(one.subject, Pronoun) and isinstance(two.subject, Pronoun)
     if one.verb is two.verb or same_noun(one.subject, two.subject) or pronouns:

@@ -1,7 +1,7 @@
 """Constructions of more than one clause: subordination, infinitives, coordination."""
 
-from transformer_jax.grammar import lexicon
-from transformer_jax.grammar import lexicon_words as words
+from transformer_jax.grammar import combinations, words
+from transformer_jax.grammar.choices import SIMPLE_FRAMES, Retry
 from transformer_jax.grammar.clauses import Clause
 from transformer_jax.grammar.constructions import (
     Sentence,
@@ -15,17 +15,9 @@ from transformer_jax.grammar.constructions import (
     subordinate_last,
     two_clauses,
 )
-from transformer_jax.grammar.drawing import (
-    ASPECTS,
-    GERMAN_COMMA,
-    SIMPLE_FRAMES,
-    Draw,
-    Retry,
-    same_noun,
-    tense_of,
-)
-from transformer_jax.grammar.lexicon_entries import Verb
-from transformer_jax.grammar.lexicon_nouns import NOUNS
+from transformer_jax.grammar.drawing import GERMAN_COMMA, Draw, same_noun
+from transformer_jax.grammar.entries import Verb
+from transformer_jax.grammar.lexicon import ADJECTIVES, CONJUNCTIONS, NOUNS
 from transformer_jax.grammar.phrases import (
     Given,
     Nominal,
@@ -34,22 +26,21 @@ from transformer_jax.grammar.phrases import (
     Pronoun,
     Word,
 )
+from transformer_jax.grammar.times import ASPECTS_AT, tense_of
 
 MOODS = tuple(
-    a
-    for a in words.ADJECTIVES
-    if a.en in "tired ill hungry sad happy nervous lazy curious poor".split()
+    a for a in ADJECTIVES if a.en in "tired ill hungry sad happy nervous lazy curious poor".split()
 )
 
 
 def mood(draw: Draw, main: Clause, past: bool) -> Clause:
-    """How the main clause's subject feels: weil er müde ist."""
+    """A clause about how the main clause's subject feels: weil er müde ist."""
     pronoun = reference(draw, main.subject)
     adjective = draw.one(MOODS)
     if pronoun is None:
         raise Retry
     if isinstance(main.subject, NounPhrase):
-        if main.subject.adjective is adjective or not lexicon.matches(
+        if main.subject.adjective is adjective or not combinations.matches(
             main.subject.noun, adjective.kinds
         ):
             raise Retry
@@ -60,7 +51,7 @@ def mood(draw: Draw, main: Clause, past: bool) -> Clause:
 @construction("verb-final clauses of reason and concession: weil, obwohl")
 def reason(draw: Draw) -> Sentence:
     time = draw.one(("past", "now"))
-    joint = conjunction(draw, *draw.one((("because", "weil"), ("although", "obwohl"))))
+    joint = conjunction(draw, draw.one(("because", "although")))
     if draw.chance(0.65):
         main = draw.clause(time)
         return subordinate_last(main, joint, mood(draw, main, time == "past"))
@@ -68,10 +59,10 @@ def reason(draw: Draw) -> Sentence:
     return subordinate_last(main, joint, clause)
 
 
-@construction("a subordinate clause in front: its verb last, then at once the main verb")
+@construction("a subordinate clause in front ends in its verb; the main verb follows at once")
 def reason_first(draw: Draw) -> Sentence:
     time = draw.one(("past", "now"))
-    joint = conjunction(draw, *draw.one((("because", "weil"), ("although", "obwohl"))))
+    joint = conjunction(draw, draw.one(("because", "although")))
     main, clause = two_clauses(draw, time, time)
     return subordinate_first(draw, joint, clause, main)
 
@@ -83,7 +74,7 @@ def separable_subordinate(draw: Draw) -> Sentence:
     main = draw.clause(time, "intransitive reflexive transitive")
     if main.verb is clause.verb or same_noun(main.subject, clause.subject):
         raise Retry
-    joint = conjunction(draw, *draw.one((("because", "weil"), ("although", "obwohl"))))
+    joint = conjunction(draw, draw.one(("because", "although")))
     return subordinate_last(main, joint, clause)
 
 
@@ -92,19 +83,15 @@ def when(draw: Draw) -> Sentence:
     kind = draw.one(("when past", "when", "if", "as soon as"))
     if kind == "when past":
         main, clause = two_clauses(draw, "past", "past")
-        joint = conjunction(draw, "when", "als")
     else:
         main, clause = two_clauses(draw, "habit" if kind == "when" else "future", "condition")
-        joint = conjunction(draw, kind, "sobald" if kind == "as soon as" else "wenn")
-    return subordinate_first(draw, joint, clause, main)
+    return subordinate_first(draw, conjunction(draw, kind), clause, main)
 
 
 @construction("before, after and while: bevor, nachdem with the pluperfect, während")
 def sequence(draw: Draw) -> Sentence:
     kind = draw.one(("before", "after", "while"))
-    joint = conjunction(
-        draw, kind, {"before": "bevor", "after": "nachdem", "while": "während"}[kind]
-    )
+    joint = conjunction(draw, kind)
     clause = draw.clause("pluperfect" if kind == "after" else "past", pronouns=0.1)
     if kind == "while":
         if clause.verb.aspect != "activity":
@@ -118,9 +105,9 @@ def sequence(draw: Draw) -> Sentence:
     else:
         assert isinstance(clause.subject, NounPhrase)
         verb = draw.one(
-            lexicon.verbs_for(clause.subject.noun, "subject", SIMPLE_FRAMES, draw.split)
+            combinations.verbs_for(clause.subject.noun, "subject", SIMPLE_FRAMES, draw.split)
         )
-        if verb.aspect not in ASPECTS["past"]:
+        if verb.aspect not in ASPECTS_AT["past"]:
             raise Retry
         draw.combine("subject", verb, clause.subject.noun)
         main = draw.complete(verb, pronoun, "past", pronouns=0)
@@ -132,35 +119,35 @@ def sequence(draw: Draw) -> Sentence:
 @construction("dass: Die Frau weiß, dass der Mann das Auto gekauft hat.")
 def that(draw: Draw) -> Sentence:
     past = draw.chance(0.4)
-    verb = draw.one(lexicon.verbs_of("clausal"))
+    verb = draw.one(combinations.verbs_of("clausal"))
     main = Clause(draw.key(), draw.subject(verb), verb, "past" if past else "present")
     clause = draw.clause("pluperfect" if past else draw.one(("now", "perfect", "future")))
     if same_noun(main.subject, clause.subject):
         raise Retry
-    return subordinate_last(main, conjunction(draw, "that", "dass"), clause)
+    return subordinate_last(main, conjunction(draw, "that"), clause)
 
 
 @construction("indirect questions are verb-final: ob, warum, wo, wann")
 def indirect_question(draw: Draw) -> Sentence:
-    verb = draw.one(lexicon.verbs_of("interrogative"))
+    verb = draw.one(combinations.verbs_of("interrogative"))
     past = draw.chance(0.4)
     main = Clause(draw.key(), draw.subject(verb), verb, "past" if past else tense_of("now", verb))
     if verb.aspect == "state":
         negate(main)
-    asked = draw.one((("whether", "ob"), ("why", "warum"), ("when", "wann")))
+    asked = draw.one((CONJUNCTIONS.only("whether"), words.WHY, words.WHEN))
     clause = draw.clause(
-        "future" if asked[0] == "when" and not past else "pluperfect" if past else "perfect"
+        "future" if asked is words.WHEN and not past else "pluperfect" if past else "perfect"
     )
-    if same_noun(main.subject, clause.subject) or (asked[0] == "when" and past):
+    if same_noun(main.subject, clause.subject) or (asked is words.WHEN and past):
         raise Retry
-    return subordinate_last(main, conjunction(draw, *asked), clause)
+    return subordinate_last(main, draw.fixed(asked), clause)
 
 
 def second_clause(draw: Draw, first: Clause, frames: str = SIMPLE_FRAMES) -> Clause:
-    """What the first clause's subject tries, promises or wants: its own subject is not said."""
+    """What the first clause's subject tries, promises or wants; its own subject is not written."""
     subject = first.subject
     if isinstance(subject, NounPhrase):
-        verb = draw.one(lexicon.verbs_for(subject.noun, "subject", frames, draw.split))
+        verb = draw.one(combinations.verbs_for(subject.noun, "subject", frames, draw.split))
         draw.combine("subject", verb, subject.noun)
     else:
         verb = draw.verb("modal", frames)
@@ -174,12 +161,12 @@ def second_clause(draw: Draw, first: Clause, frames: str = SIMPLE_FRAMES) -> Cla
 @construction("zu before the infinitive at the end, inside a separable verb")
 def zu_infinitive(draw: Draw) -> Sentence:
     time = draw.one(("past", "now", "perfect"))
-    verb = draw.one(lexicon.verbs_of("control"))
-    if verb.aspect not in ASPECTS[time]:
+    verb = draw.one(combinations.verbs_of("control"))
+    if verb.aspect not in ASPECTS_AT[time]:
         raise Retry
     main = draw.begin(verb, draw.subject(verb), time)
     clause = second_clause(draw, main)
-    # A bare infinitive would leave the comma to taste.
+    # Before a bare infinitive the comma would be optional.
     if not clause.middle_field(subject=False):
         raise Retry
     to = draw.key()
@@ -189,7 +176,7 @@ def zu_infinitive(draw: Draw) -> Sentence:
     )
 
 
-@construction("um ... zu for a purpose; ohne ... zu and statt ... zu where English has -ing")
+@construction("um ... zu for a purpose; ohne ... zu and statt ... zu for English -ing")
 def um_zu(draw: Draw) -> Sentence:
     kind = draw.one(("in order", "in order", "without", "instead of"))
     main = draw.clause(
@@ -217,7 +204,7 @@ def joined_clauses(draw: Draw) -> Sentence:
     if kind == "and":
         time = draw.one(("past", "now"))
         first, second = two_clauses(draw, time, time)
-        joint = conjunction(draw, "and", "und")
+        joint = conjunction(draw, "and")
         return Sentence(
             first.english() + joint.en + second.english(),
             first.german() + joint.de + second.german(),
@@ -225,13 +212,13 @@ def joined_clauses(draw: Draw) -> Sentence:
     comma = draw.comma()
     second = draw.clause("past")
     first = mood(draw, second, past=True)
-    # The noun comes first, the pronoun takes it up.
+    # The noun comes first, then its pronoun.
     first.subject, second.subject = second.subject, first.subject
     if kind == "but":
-        joint = conjunction(draw, "but", "aber")
+        joint = conjunction(draw, "but")
         tail = second.german()
     else:
-        joint = conjunction(draw, "so", "deshalb")
+        joint = conjunction(draw, "so")
         tail = second.german(front=[])
     return Sentence(
         first.english() + comma.en + joint.en + second.english(),
@@ -249,7 +236,7 @@ def joined_verbs(draw: Draw) -> Sentence:
     second = draw.complete(verb, silent, "past", pronouns=0)
     if same_noun(first.accusative, second.accusative):
         raise Retry
-    joint = conjunction(draw, "and", "und")
+    joint = conjunction(draw, "and")
     return Sentence(
         first.english() + joint.en + second.english(), first.german() + joint.de + second.german()
     )
@@ -258,13 +245,13 @@ def joined_verbs(draw: Draw) -> Sentence:
 def shared_verb(draw: Draw, subject: Nominal) -> Verb:
     """Another verb for the subject, in the past."""
     if isinstance(subject, NounPhrase):
-        verb = draw.one(lexicon.verbs_for(subject.noun, "subject", SIMPLE_FRAMES, draw.split))
+        verb = draw.one(combinations.verbs_for(subject.noun, "subject", SIMPLE_FRAMES, draw.split))
         draw.combine("subject", verb, subject.noun)
     else:
         verb = draw.verb("past")
         if "person" not in verb.subject.split():
             raise Retry
-    if verb.aspect not in ASPECTS["past"]:
+    if verb.aspect not in ASPECTS_AT["past"]:
         raise Retry
     return verb
 
@@ -272,7 +259,7 @@ def shared_verb(draw: Draw, subject: Nominal) -> Verb:
 THINGS = tuple(n for n in NOUNS if "person" not in n.kinds)
 
 
-# What one does to a thing first, and what then.
+# What somebody does to a thing first, and what next.
 FIRST_STEPS = listed(
     "buy, find, see, look at, steal, order, pick up, unpack, wash, write, paint, draw, build, cook,"
     "bake, peel, bring along"
@@ -284,7 +271,7 @@ NEXT_STEPS = listed(
 )
 
 
-@construction("it is er, sie or es, ihn, sie or es, by the gender of what it stands for")
+@construction("it is er, sie or es, ihn, sie or es, by the gender of the noun")
 def pronoun_agreement(draw: Draw) -> Sentence:
     if draw.chance(0.4):
         noun = draw.one(THINGS)
@@ -292,11 +279,11 @@ def pronoun_agreement(draw: Draw) -> Sentence:
         past = draw.chance(0.4)
         one, two = draw.adjective(noun), draw.adjective(noun)
         pronoun = reference(draw, subject)
-        if pronoun is None or one is None or two is None or not words.contrast(one.en, two.en):
+        if pronoun is None or one is None or two is None or not words.contrast(one, two):
             raise Retry
         first, second = draw.copula(subject, one, past), draw.copula(pronoun, two, past)
         comma = draw.comma()
-        joint = conjunction(draw, "but", "aber")
+        joint = conjunction(draw, "but")
         return Sentence(
             first.english() + comma.en + joint.en + second.english(),
             first.german() + comma.de + joint.de + second.german(),
@@ -310,17 +297,17 @@ def pronoun_agreement(draw: Draw) -> Sentence:
     ):
         raise Retry
     pronoun = reference(draw, thing)
-    verb = draw.one(lexicon.verbs_for(thing.noun, "object", "transitive", draw.split))
+    verb = draw.one(combinations.verbs_for(thing.noun, "object", "transitive", draw.split))
     if pronoun is None or first.verb.en.whole not in FIRST_STEPS or verb.en.whole not in NEXT_STEPS:
         raise Retry
     if isinstance(first.subject, NounPhrase):
-        if not lexicon.matches(first.subject.noun, verb.subject):
+        if not combinations.matches(first.subject.noun, verb.subject):
             raise Retry
         draw.combine("subject", verb, first.subject.noun)
     draw.combine("object", verb, thing.noun)
     silent = Given(draw.key(), [], {"nom": []}, first.subject.person)
     second = Clause(draw.key(), silent, verb, "past", accusative=pronoun)
-    joint = conjunction(draw, "and", "und")
+    joint = conjunction(draw, "and")
     return Sentence(
         first.english() + joint.en + second.english(), first.german() + joint.de + second.german()
     )

@@ -1,21 +1,18 @@
-"""Constructions that turn on nouns: the genitive, coordination, es gibt."""
+"""Constructions of nouns: the genitive, coordination, es gibt."""
 
 from functools import cache
 
-from transformer_jax.grammar import english, german, lexicon, phrases
-from transformer_jax.grammar import lexicon_words as words
+from transformer_jax.grammar import combinations, english, german, phrases, words
+from transformer_jax.grammar.choices import Retry
 from transformer_jax.grammar.constructions import (
     INSIDE,
     Sentence,
     construction,
     plain,
 )
-from transformer_jax.grammar.drawing import (
-    Draw,
-    Retry,
-)
-from transformer_jax.grammar.lexicon_entries import Fixed, Noun
-from transformer_jax.grammar.lexicon_nouns import NOUNS
+from transformer_jax.grammar.drawing import Draw
+from transformer_jax.grammar.entries import Noun
+from transformer_jax.grammar.lexicon import CONJUNCTIONS, NOUNS
 from transformer_jax.grammar.phrases import (
     Given,
     NounPhrase,
@@ -24,10 +21,8 @@ from transformer_jax.grammar.phrases import (
     coordination,
 )
 
-AND = Fixed("and", "und")
-
-
-OR = Fixed("or", "oder")
+AND = CONJUNCTIONS.only("and")
+OR = CONJUNCTIONS.only("or")
 
 
 @construction("the genitive: das Dach des Hauses, das Auto des Lehrers, Peters Auto")
@@ -49,19 +44,19 @@ def genitive(draw: Draw) -> Sentence:
 
 
 def part_and_whole(draw: Draw) -> tuple[Noun, Noun]:
-    """A part, such as a roof, and what has it."""
-    part = draw.one(lexicon.nouns("part"))
+    """A part, such as a roof, and something that has it."""
+    part = draw.one(combinations.nouns("part"))
     return part, draw.one(wholes(part))
 
 
 @cache
 def wholes(part: Noun) -> tuple[Noun, ...]:
-    """All that has such a part."""
+    """All nouns for things that have such a part."""
     return tuple(n for n in NOUNS if is_part(part, n))
 
 
 def is_part(part: Noun, whole: Noun) -> bool:
-    """Whether such a thing has such a part."""
+    """Whether the one thing has the other as a part."""
     if part.en in ("door", "window", "roof"):
         rooms = part.en != "roof" and "room" in whole.kinds
         return rooms or (
@@ -82,8 +77,8 @@ OWNERS = (
 def possession(draw: Draw, kind: str) -> Sentence:
     """Somebody's thing as the object of a verb or the subject of a predication."""
     names = kind == "name"
-    owner = draw.one(lexicon.nouns("name" if names else OWNERS))
-    thing = draw.one(lexicon.nouns("own clothes vehicle luggage loan -public"))
+    owner = draw.one(combinations.nouns("name" if names else OWNERS))
+    thing = draw.one(combinations.nouns("own clothes vehicle luggage loan -public"))
     if thing is owner:
         raise Retry
     adjective = draw.adjective(thing)
@@ -138,7 +133,7 @@ def coordinated_nouns(draw: Draw) -> Sentence:
     clause = draw.begin(verb, draw.subject(verb), time)
     pair = [draw.object(verb, clause.subject, pronouns=0) for _ in range(2)]
     nouns = [n.noun for n in pair if isinstance(n, NounPhrase)]
-    if nouns[0] is nouns[1] or not lexicon.alike(*nouns):
+    if nouns[0] is nouns[1] or not combinations.alike(*nouns):
         raise Retry
     both = coordination(pair[0], conjunction, pair[1])
     if verb.frame == "dative":
@@ -161,7 +156,7 @@ def there_is(draw: Draw) -> Sentence:
     wanted = {kind for place, kind in kinds.items() if place in where.kinds}
     if where.en in ("house", "castle", "hotel"):
         wanted = {"room"}
-    noun = draw.one(lexicon.nouns(" ".join(sorted(wanted)) + f" -{where.en}"))
+    noun = draw.one(combinations.nouns(" ".join(sorted(wanted)) + f" -{where.en}"))
     key, past, plural = draw.key(), draw.chance(0.4), draw.chance(0.5)
     plurals = (words.MANY, words.SOME, words.SEVERAL, words.NO, *words.NUMERALS.values())
     determiner = draw.one(plurals) if plural else draw.weighted([(0.8, words.A), (0.2, words.NO)])
@@ -187,7 +182,7 @@ def its_part(draw: Draw) -> Sentence:
     if adjective is None:
         raise Retry
     draw.combine("adjective", adjective, whole)
-    if adjective not in lexicon.adjectives_for(whole, draw.split):
+    if adjective not in combinations.adjectives_for(whole, draw.split):
         raise Retry
     its = words.ITS_F if whole.gender == "f" else words.ITS_M
     second = NounPhrase(draw.key(), part, its, part.en in ("room", "bedroom") or draw.chance(0.3))

@@ -1,13 +1,12 @@
-"""Constructions that turn on prepositions, comparison, predicates and numbers."""
+"""Constructions of prepositions, comparison, predicates and numbers."""
 
-from transformer_jax.grammar import lexicon, phrases
-from transformer_jax.grammar import lexicon_words as words
+from transformer_jax.grammar import combinations, phrases, words
+from transformer_jax.grammar.choices import Retry
 from transformer_jax.grammar.clauses import BE, Clause
 from transformer_jax.grammar.constructions import Sentence, construction, listed, negate, plain
-from transformer_jax.grammar.drawing import Draw, Retry, same_noun
-from transformer_jax.grammar.lexicon_entries import Adjective, Preposition
-from transformer_jax.grammar.lexicon_nouns import NOUNS
-from transformer_jax.grammar.lexicon_verbs import COST
+from transformer_jax.grammar.drawing import Draw, same_noun
+from transformer_jax.grammar.entries import Adjective, Preposition
+from transformer_jax.grammar.lexicon import ADJECTIVES, NOUNS, ORDINALS
 from transformer_jax.grammar.phrases import NounPhrase, Phrase, Word
 
 
@@ -46,7 +45,7 @@ def preposition_dative(draw: Draw) -> Sentence:
 
 
 def with_preposition(draw: Draw, clause: Clause, preposition: Preposition, front: bool) -> Sentence:
-    """The clause with a prepositional phrase, its noun definite and not the subject's again."""
+    """The clause with a prepositional phrase, whose noun is definite and not the subject's."""
     subject = clause.subject
     used = subject.noun if isinstance(subject, NounPhrase) else None
     noun = draw.pick("place", preposition, lambda n: n is not used)
@@ -90,12 +89,14 @@ def preposition_genitive(draw: Draw) -> Sentence:
 
 
 def comparable_pair(draw: Draw) -> tuple[Adjective, NounPhrase, NounPhrase]:
-    """An adjective and two definite noun phrases that can be compared by it."""
+    """An adjective, and two definite noun phrases that can be compared with it."""
     first = draw.one(NOUNS)
     adjective = draw.adjective(first, comparable=True)
     if adjective is None or first.mass:
         raise Retry
-    second = draw.noun("adjective", adjective, lambda n: n is not first and lexicon.alike(n, first))
+    second = draw.noun(
+        "adjective", adjective, lambda n: n is not first and combinations.alike(n, first)
+    )
     if second.mass:
         raise Retry
     draw.combine("adjective", adjective, second)
@@ -122,11 +123,11 @@ def superlative(draw: Draw) -> Sentence:
     time = draw.one(("past", "now", "perfect"))
     verb = draw.verb(time, "transitive")
     subject = draw.subject(verb)
-    noun = draw.pick("object", verb, lexicon.countable)
+    noun = draw.pick("object", verb, combinations.countable)
     clause = draw.begin(verb, subject, time)
     degree = draw.one(("superlative", "comparative", "ordinal"))
     if degree == "ordinal":
-        nominal = NounPhrase(draw.key(), noun, words.THE, False, draw.one(words.ORDINALS))
+        nominal = NounPhrase(draw.key(), noun, words.THE, False, draw.one(ORDINALS))
     else:
         nominal = NounPhrase(
             draw.key(), noun, words.THE if degree == "superlative" else words.A, False
@@ -141,7 +142,7 @@ def superlative(draw: Draw) -> Sentence:
     return plain(clause)
 
 
-# What may be over soon.
+# What can be true for a while only.
 PASSING = listed(
     "young, small, tired, ill, hungry, sad, nervous, warm, cold, hot, fresh, dirty, broken, poor,"
     "quiet, dark"
@@ -173,12 +174,12 @@ def predicate(draw: Draw) -> Sentence:
     return plain(clause)
 
 
-@construction("professions stand without an article")
+@construction("professions have no article")
 def profession(draw: Draw) -> Sentence:
-    first = draw.one(lexicon.nouns("kin name friend neighbor"))
+    first = draw.one(combinations.nouns("kin name friend neighbor"))
     subject = draw.definite(first, plural=False) if not first.proper else draw.noun_phrase(first)
     female = first.gender == "f"
-    job = draw.one([n for n in lexicon.nouns("job") if (n.gender == "f") == female])
+    job = draw.one([n for n in combinations.nouns("job") if (n.gender == "f") == female])
     key = draw.key()
     past = draw.chance(0.3)
     complement = Phrase([Word("a"), Word(job.en, (key,))], [Word(job.de, (key,))])
@@ -189,7 +190,10 @@ def profession(draw: Draw) -> Sentence:
 ROUTINE = listed("arrive,come back,wake up,get up,fall asleep")
 
 
-# How old they may be.
+(COST,) = combinations.verbs_of("measure")
+
+
+# Plausible ages: all of them, or the first and the last.
 AGES = (
     ("grandfather grandmother", (60, 70, 80, 90)),
     ("father mother uncle aunt", (30, 49)),
@@ -215,9 +219,9 @@ def numbers(draw: Draw) -> Sentence:
         return plain(clause)
     key = draw.key()
     if kind == "age":
-        old = next(a for a in words.ADJECTIVES if a.en == "old")
+        old = next(a for a in ADJECTIVES if a.en == "old")
         kinds, bounds = draw.one(AGES)
-        noun = draw.one(lexicon.nouns(kinds))
+        noun = draw.one(combinations.nouns(kinds))
         draw.combine("adjective", old, noun)
         ages = (
             [n for n in words.NUMBERS if bounds[0] <= n <= bounds[-1]]
@@ -228,7 +232,7 @@ def numbers(draw: Draw) -> Sentence:
         subject = draw.definite(noun, adjective=0)
         tail = [("years", "Jahre"), ("old", "alt")]
     else:
-        noun = draw.one(lexicon.nouns("clothes furniture device luggage"))
+        noun = draw.one(combinations.nouns("clothes furniture device luggage"))
         number = draw.one(list(words.NUMBERS))
         subject = draw.definite(noun, adjective=1)
         tail = [("euros", "Euro")]

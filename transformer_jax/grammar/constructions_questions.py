@@ -1,29 +1,24 @@
 """Negation and questions."""
 
-from transformer_jax.grammar import lexicon
-from transformer_jax.grammar import lexicon_words as words
+from transformer_jax.grammar import combinations, words
+from transformer_jax.grammar.choices import Retry
 from transformer_jax.grammar.clauses import Clause
 from transformer_jax.grammar.constructions import (
     AT_PLACES,
     NOT_A,
+    NOT_ANY,
     Sentence,
     construction,
     negate,
     plain,
     quantified,
 )
-from transformer_jax.grammar.drawing import (
-    GERMAN_COMMA,
-    Draw,
-    Retry,
-    same_noun,
-    tense_of,
-)
-from transformer_jax.grammar.lexicon_entries import Determiner, Fixed
+from transformer_jax.grammar.drawing import GERMAN_COMMA, Draw, same_noun
 from transformer_jax.grammar.phrases import Given, NounPhrase, Phrase, Word
+from transformer_jax.grammar.times import tense_of
 
 
-@construction("nicht: behind a definite object, before the complement and the verb's second part")
+@construction("nicht: after a definite object, before the complement and the verb's second part")
 def negation_nicht(draw: Draw) -> Sentence:
     clause = draw.clause(draw.one(("past", "now", "perfect", "future")))
     negate(clause)
@@ -37,7 +32,7 @@ def negation_kein(draw: Draw) -> Sentence:
     subject = draw.subject(verb)
     noun = draw.pick("object", verb, lambda n: not n.proper and "kin" not in n.kinds)
     plural = not noun.mass and draw.chance(0.4)
-    determiner = Determiner("", "", "kein", "ein", True, True, False) if noun.mass else NOT_A
+    determiner = NOT_ANY if noun.mass else NOT_A
     if same_noun(subject, NounPhrase(0, noun)) or quantified(subject):
         raise Retry
     clause = draw.begin(verb, subject, time)
@@ -50,7 +45,7 @@ def negation_kein(draw: Draw) -> Sentence:
 def no_subject(draw: Draw) -> Sentence:
     time = draw.one(("past", "perfect", "habit"))
     verb = draw.verb(time)
-    noun = draw.pick("subject", verb, lexicon.countable)
+    noun = draw.pick("subject", verb, combinations.countable)
     subject = draw.noun_phrase(noun, words.NO, plural=False)
     clause = draw.complete(verb, subject, time)
     return plain(clause)
@@ -61,8 +56,8 @@ def sondern(draw: Draw) -> Sentence:
     time = draw.one(("past", "now", "perfect"))
     verb = draw.verb(time, "transitive")
     subject = draw.subject(verb)
-    nouns = [draw.noun("object", verb, lexicon.countable) for _ in range(2)]
-    if nouns[0] is nouns[1] or not lexicon.alike(*nouns):
+    nouns = [draw.noun("object", verb, combinations.countable) for _ in range(2)]
+    if nouns[0] is nouns[1] or not combinations.alike(*nouns):
         raise Retry
     for noun in nouns:
         draw.combine("object", verb, noun)
@@ -83,11 +78,11 @@ def sondern(draw: Draw) -> Sentence:
     return Sentence(en, de)
 
 
-# The verbs that begin a question, few enough that training shows their capitalised forms.
+# The verbs that begin a German question: few, so that training shows their capitalized forms.
 ASKED = frozenset("know love need understand visit buy drink eat sleep work help call".split())
 
 
-@construction("yes-no questions put the verb first and know no do")
+@construction("yes-no questions put the verb first and have no do")
 def question(draw: Draw) -> Sentence:
     kind = draw.one(("perfect", "modal", "habit", "now", "future"))
     clause = draw.clause(kind)
@@ -100,7 +95,7 @@ def question(draw: Draw) -> Sentence:
     return Sentence(clause.english(question=True), clause.german("first"), "?")
 
 
-@construction("wer, wen, wem and was ask for a case")
+@construction("wer, wen, wem and was have a case")
 def who(draw: Draw) -> Sentence:
     time = draw.one(("past", "now", "perfect"))
     key = draw.key()
@@ -114,7 +109,7 @@ def who(draw: Draw) -> Sentence:
         return Sentence(clause.english(), clause.german(), "?")
     verb = draw.verb(time, "transitive dative")
     people = "person" in verb.object.split()
-    if not people and any("person" in n.kinds for n in lexicon.nouns(verb.object)):
+    if not people and any("person" in n.kinds for n in combinations.nouns(verb.object)):
         raise Retry
     clause = draw.begin(verb, draw.subject(verb), time)
     if verb.frame == "dative":
@@ -125,16 +120,16 @@ def who(draw: Draw) -> Sentence:
 
 
 def wh_question(clause: Clause, front: Phrase) -> Sentence:
-    """A question with the asked phrase in front."""
+    """A question that begins with the phrase that it asks about."""
     return Sentence(front.en + clause.english(question=True), clause.german(front=front.de), "?")
 
 
-@construction("welcher and wie viele agree with their noun and stand in front")
+@construction("welcher and wie viele agree with their noun and come first")
 def which(draw: Draw) -> Sentence:
     time = draw.one(("past", "now", "perfect"))
     verb = draw.verb(time, "transitive")
     clause = draw.begin(verb, draw.subject(verb), time)
-    noun = draw.noun("object", verb, lexicon.countable)
+    noun = draw.noun("object", verb, combinations.countable)
     if same_noun(clause.subject, NounPhrase(0, noun)):
         raise Retry
     draw.combine("object", verb, noun)
@@ -152,21 +147,13 @@ def which(draw: Draw) -> Sentence:
     return wh_question(clause, front)
 
 
-WH_ADVERBS = (
-    Fixed("why", "warum"),
-    Fixed("when", "wann"),
-    Fixed("where", "wo"),
-    Fixed("how", "wie"),
-)
-
-
-@construction("wo, wann and warum stand in front, the verb second")
+@construction("wo, wann and warum come first, the verb second")
 def where(draw: Draw) -> Sentence:
     time = draw.one(("past", "perfect", "now", "future"))
-    entry = draw.one(WH_ADVERBS[:3])
-    if time in {"when": ("perfect", "now"), "why": ("future",)}.get(entry.en, ()):
+    asked = draw.one((words.WHY, words.WHEN, words.WHERE))
+    if time in {words.WHEN: ("perfect", "now"), words.WHY: ("future",)}.get(asked, ()):
         raise Retry
     clause = draw.clause(time)
-    if entry.en == "where" and (clause.verb.en.whole not in AT_PLACES):
+    if asked is words.WHERE and clause.verb.en.whole not in AT_PLACES:
         raise Retry
-    return wh_question(clause, draw.fixed(entry))
+    return wh_question(clause, draw.fixed(asked))

@@ -1,19 +1,13 @@
 """Relative clauses: the relative pronoun in every case."""
 
-from transformer_jax.grammar import german, lexicon
-from transformer_jax.grammar import lexicon_words as words
+from transformer_jax.grammar import combinations, german, words
+from transformer_jax.grammar.choices import SIMPLE_FRAMES, Retry
 from transformer_jax.grammar.clauses import Clause
 from transformer_jax.grammar.constructions import Sentence, construction, plain
-from transformer_jax.grammar.drawing import (
-    ASPECTS,
-    GERMAN_COMMA,
-    SIMPLE_FRAMES,
-    Draw,
-    Retry,
-    same_noun,
-)
-from transformer_jax.grammar.lexicon_entries import Noun, Verb
+from transformer_jax.grammar.drawing import GERMAN_COMMA, Draw, same_noun
+from transformer_jax.grammar.entries import Noun, Verb
 from transformer_jax.grammar.phrases import Given, NounPhrase, Phrase, Word
+from transformer_jax.grammar.times import ASPECTS_AT
 
 
 def relativizer(draw: Draw, head: NounPhrase, case: str) -> Phrase:
@@ -25,7 +19,7 @@ def relativizer(draw: Draw, head: NounPhrase, case: str) -> Phrase:
 
 
 def relate(head: NounPhrase, start: Phrase, clause: Clause) -> None:
-    """Hangs a relative clause on its head; a comma at the sentence's end is dropped on writing."""
+    """Adds a relative clause to its head; `pairs` drops a comma at the sentence's end."""
     comma = GERMAN_COMMA.de
     head.tail = Phrase(
         start.en + clause.english(), comma + start.de + clause.german("final") + comma
@@ -44,7 +38,7 @@ def head_phrase(draw: Draw, noun: Noun) -> NounPhrase:
 def embed(draw: Draw, head: NounPhrase, time: str, used: Verb | None = None) -> Sentence:
     """A main clause around the head: a subject that is or does something, or an object.
 
-    `used` is the relative clause's verb, which does not come again.
+    `used` is the relative clause's verb, which the main clause must not have too.
     """
     kind = draw.one(("predicate", "subject", "object"))
     noun = head.noun
@@ -54,14 +48,14 @@ def embed(draw: Draw, head: NounPhrase, time: str, used: Verb | None = None) -> 
         clause = draw.predication(head, time == "past")
         return plain(clause)
     if kind == "subject":
-        verb = draw.one(lexicon.verbs_for(noun, "subject", SIMPLE_FRAMES, draw.split))
-        if verb is used or verb.aspect not in ASPECTS[time]:
+        verb = draw.one(combinations.verbs_for(noun, "subject", SIMPLE_FRAMES, draw.split))
+        if verb is used or verb.aspect not in ASPECTS_AT[time]:
             raise Retry
         draw.combine("subject", verb, noun)
         clause = draw.complete(verb, head, time)
         return plain(clause)
-    verb = draw.one(lexicon.verbs_for(noun, "object", "transitive dative", draw.split))
-    if verb is used or verb.aspect not in ASPECTS[time] or verb.de.prefix:
+    verb = draw.one(combinations.verbs_for(noun, "object", "transitive dative", draw.split))
+    if verb is used or verb.aspect not in ASPECTS_AT[time] or verb.de.prefix:
         raise Retry
     draw.combine("object", verb, noun)
     clause = draw.begin(verb, draw.subject(verb, pronouns=0.5), time)
@@ -115,9 +109,9 @@ def relative_object(draw: Draw, frame: str, case: str) -> Sentence:
 @construction("relative pronoun in the genitive: der Mann, dessen Auto kaputt ist")
 def relative_genitive(draw: Draw) -> Sentence:
     time = draw.one(("past", "now"))
-    noun = draw.one(lexicon.nouns("person -kin -name"))
+    noun = draw.one(combinations.nouns("person -kin -name"))
     head = head_phrase(draw, noun)
-    thing = draw.one(lexicon.nouns("own kin vehicle luggage -public"))
+    thing = draw.one(combinations.nouns("own kin vehicle luggage -public"))
     if thing is noun:
         raise Retry
     key = draw.key()
@@ -128,8 +122,8 @@ def relative_genitive(draw: Draw) -> Sentence:
         clause = draw.predication(owned, time == "past")
         relate(head, whose, clause)
     else:
-        verb = draw.one(lexicon.verbs_for(thing, "object", "transitive dative", draw.split))
-        if verb.aspect not in ASPECTS[time]:
+        verb = draw.one(combinations.verbs_for(thing, "object", "transitive dative", draw.split))
+        if verb.aspect not in ASPECTS_AT[time]:
             raise Retry
         draw.combine("object", verb, thing)
         clause = draw.begin(verb, draw.subject(verb, pronouns=0.4), time)
@@ -140,7 +134,7 @@ def relative_genitive(draw: Draw) -> Sentence:
     return embed(draw, head, time, clause.verb)
 
 
-@construction("relative pronoun behind a preposition: der Stuhl, auf dem die Katze sitzt")
+@construction("relative pronoun after a preposition: der Stuhl, auf dem die Katze sitzt")
 def relative_prepositional(draw: Draw) -> Sentence:
     time = draw.one(("past", "now"))
     verb = draw.verb(time, "prepositional reflexive_prepositional location")

@@ -1,7 +1,7 @@
-"""Constructions that turn on the verb: tenses, modals, prefixes, objects, passive, imperative."""
+"""Constructions of the verb: tenses, modals, prefixes, objects, passive, imperative."""
 
-from transformer_jax.grammar import lexicon_words as words
-from transformer_jax.grammar import phrases
+from transformer_jax.grammar import phrases, words
+from transformer_jax.grammar.choices import SIMPLE_FRAMES, Retry
 from transformer_jax.grammar.clauses import Clause
 from transformer_jax.grammar.constructions import (
     AT,
@@ -12,23 +12,25 @@ from transformer_jax.grammar.constructions import (
     add_frequency,
     construction,
     fronted,
+    listed,
     negate,
     plain,
     separable_clause,
-    told,
+    statement,
 )
-from transformer_jax.grammar.drawing import SIMPLE_FRAMES, Draw, Retry, tense_of
+from transformer_jax.grammar.drawing import Draw
 from transformer_jax.grammar.phrases import (
     Given,
     NounPhrase,
     Phrase,
     Word,
 )
+from transformer_jax.grammar.times import tense_of
 
 
 @construction("articles, adjectives and nouns agree in gender, number and case")
 def agreement(draw: Draw) -> Sentence:
-    return told(draw, draw.one(SIMPLE_TIMES), SIMPLE_FRAMES, pronouns=0.1)
+    return statement(draw, draw.one(SIMPLE_TIMES), SIMPLE_FRAMES, pronouns=0.1)
 
 
 @construction("verb second: a fronted adverbial of time moves the subject behind the verb")
@@ -40,7 +42,7 @@ def fronted_time(draw: Draw) -> Sentence:
     return fronted(clause, draw.when(time))
 
 
-@construction("an adverbial of time stands before the object, not at the end")
+@construction("an adverbial of time comes before the object, not at the end")
 def time_inside(draw: Draw) -> Sentence:
     time = draw.one(("past", "future", "habit"))
     clause = draw.clause(time)
@@ -48,7 +50,6 @@ def time_inside(draw: Draw) -> Sentence:
     return plain(clause)
 
 
-# Activities that one does at a place worth naming.
 @construction("verb second after a fronted place; in, an and auf with the dative")
 def fronted_place(draw: Draw) -> Sentence:
     time = draw.one(("past", "now"))
@@ -109,14 +110,14 @@ def separable(draw: Draw) -> Sentence:
     return plain(clause)
 
 
-@construction("some verbs want the dative where English has a plain object: helfen, danken, folgen")
+@construction("some verbs take the dative for an English object: helfen, danken, folgen")
 def dative_verb(draw: Draw) -> Sentence:
-    return told(draw, draw.one((*SIMPLE_TIMES, "perfect")), "dative")
+    return statement(draw, draw.one((*SIMPLE_TIMES, "perfect")), "dative")
 
 
-@construction("the receiver stands in the dative, before the object")
+@construction("the receiver is in the dative, before the object")
 def receiver(draw: Draw) -> Sentence:
-    return told(draw, draw.one((*SIMPLE_TIMES, "perfect", "future")), "ditransitive transfer")
+    return statement(draw, draw.one((*SIMPLE_TIMES, "perfect", "future")), "ditransitive transfer")
 
 
 @construction("where something is: two-way prepositions with the dative")
@@ -145,7 +146,7 @@ def motion(draw: Draw) -> Sentence:
 def prepositional_object(draw: Draw) -> Sentence:
     time = draw.one(("past", "now", "perfect", "habit"))
     if time == "habit":
-        return told(draw, time, "prepositional reflexive_prepositional")
+        return statement(draw, time, "prepositional reflexive_prepositional")
     clause = draw.clause(time, "prepositional reflexive_prepositional")
     if draw.chance(0.2):
         negate(clause)
@@ -156,24 +157,14 @@ def prepositional_object(draw: Draw) -> Sentence:
 def reflexive(draw: Draw) -> Sentence:
     time = draw.one(("past", "now", "perfect", "habit"))
     if time == "habit":
-        return told(draw, time, "reflexive reflexive_prepositional", pronouns=0.4)
+        return statement(draw, time, "reflexive reflexive_prepositional", pronouns=0.4)
     clause = draw.clause(time, "reflexive reflexive_prepositional", pronouns=0.4)
     if time == "past" and clause.verb.aspect != "state" and draw.chance(0.5):
         return fronted(clause, draw.when("past"))
     return plain(clause)
 
 
-NO_PASSIVE = (
-    "have",
-    "need",
-    "meet",
-    "try on",
-    "know",
-    "look at",
-    "take along",
-    "bring along",
-    "learn",
-)
+NO_PASSIVE = listed("have, need, meet, try on, know, look at, take along, bring along, learn")
 
 
 @construction("passive: werden and the participle; the agent with von")
@@ -205,7 +196,7 @@ def imperative(draw: Draw) -> Sentence:
     verb = draw.verb("modal")
     if verb.en.whole in NO_REQUEST or "person" not in verb.subject.split():
         raise Retry
-    # Nothing in the English sentence says Sie.
+    # No English word is aligned with Sie.
     subject = Given(draw.key(), [], {"nom": [Word("Sie")]}, "3p", pronominal=True)
     clause = draw.complete(verb, subject, "modal", pronouns=0.3)
     please = Phrase([Word("please", (1,))], [Word("bitte", (1,))])

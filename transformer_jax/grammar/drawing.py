@@ -1,15 +1,11 @@
-"""Draws words, phrases and clauses at random, but only combinations that the split may show."""
+"""Draws phrases and clauses at random from words that the split may combine."""
 
-import random
-from collections.abc import Callable, Sequence
-from functools import cache
-from typing import TypeVar
+from collections.abc import Sequence
 
-from transformer_jax.grammar import lexicon, phrases
-from transformer_jax.grammar import lexicon_words as words
+from transformer_jax.grammar import combinations, phrases, words
+from transformer_jax.grammar.choices import SIMPLE_FRAMES, Choices, Retry
 from transformer_jax.grammar.clauses import BE, Clause
-from transformer_jax.grammar.lexicon import Head
-from transformer_jax.grammar.lexicon_entries import (
+from transformer_jax.grammar.entries import (
     Adjective,
     Determiner,
     Fixed,
@@ -18,158 +14,33 @@ from transformer_jax.grammar.lexicon_entries import (
     Verb,
 )
 from transformer_jax.grammar.phrases import Nominal, NounPhrase, Phrase, Pronoun, Word
-
-T = TypeVar("T")
-
-SIMPLE_FRAMES = (
-    "intransitive transitive dative ditransitive transfer prepositional reflexive "
-    "reflexive_prepositional"
-)
-# The aspects of verb that go with a time: no "is finding", no "knew yesterday".
-ASPECTS = {
-    "now": ("activity", "state"),
-    "habit": ("activity", "routine"),
-    "condition": ("activity", "routine", "event"),
-    "past": ("activity", "routine", "event"),
-    "perfect": ("activity", "routine", "event"),
-    "pluperfect": ("activity", "routine", "event"),
-    "future": ("activity", "routine", "event"),
-    "modal": ("activity",),
-}
-TIMES = {
-    "now": words.PRESENT_TIMES,
-    "habit": words.HABIT_TIMES,
-    "past": words.PAST_TIMES,
-    "future": words.FUTURE_TIMES,
-}
-UNITS = (
-    ("days", "Tagen"),
-    ("weeks", "Wochen"),
-    ("months", "Monaten"),
-    ("years", "Jahren"),
-    ("hours", "Stunden"),
-)
-AGO = {
-    number: tuple(
-        Fixed(
-            f"{words.NUMBERS[number].en} {en} ago",
-            f"vor {words.NUMBERS[number].de} {de}",
-            "0-1 1-2 2-0",
-        )
-        for en, de in UNITS
-    )
-    for number in range(2, 11)
-}
+from transformer_jax.grammar.times import AGO, tense_of
 
 
-class Retry(Exception):
-    """The words drawn so far lead nowhere; the sentence is drawn anew."""
+class Draw(Choices):
+    """The random choices of one sentence, and the phrases and clauses that they make."""
 
-
-@cache
-def _pool(
-    frames: str, time: str, separable: bool, among: frozenset[str] | None
-) -> tuple[Verb, ...]:
-    """The verbs of some frames that go with a time; every verb is as likely as any other."""
-    return tuple(
-        v
-        for frame in frames.split()
-        for v in lexicon.verbs_of(frame.replace("_", " "))
-        if v.aspect in ASPECTS[time]
-        and not (time in ("habit", "condition") and v.en.ambiguous)
-        and (v.de.prefix or not separable)
-        and (among is None or v.en.whole in among)
-    )
-
-
-class Draw:
-    """The random choices of one sentence."""
-
-    def __init__(self, rng: random.Random, split: str) -> None:
-        self.rng = rng
-        self.split = split
-        self.combinations: list[tuple[str, Head, Noun]] = []  # all that the sentence shows
-        self._key = 0
-
-    @property
-    def held_out(self) -> bool:
-        """The sentence shows a combination that no other split does."""
-        return any(lexicon.bucket(*combination) != "train" for combination in self.combinations)
-
-    # Choices
-
-    def key(self) -> int:
-        """Fresh links."""
-        self._key += 16
-        return self._key
-
-    def one(self, items: Sequence[T]) -> T:
-        """One of the items, or another try where there is none."""
-        if not items:
-            raise Retry
-        return items[int(self.rng.random() * len(items))]
-
-    def chance(self, probability: float) -> bool:
-        """True that often."""
-        return self.rng.random() < probability
-
-    def weighted(self, items: Sequence[tuple[float, T]]) -> T:
-        """One of the items, by weights that add up to 1."""
-        point = self.rng.random()
-        for weight, item in items:
-            point -= weight
-            if point < 0:
-                return item
-        return items[-1][1]
-
-    def combine(self, relation: str, head: Head, noun: Noun) -> None:
-        """Takes down that the sentence shows this combination."""
-        if not lexicon.allowed(relation, head, noun, self.split):
-            raise Retry
-        self.combinations.append((relation, head, noun))
-
-    def noun(self, relation: str, head: Head, where: Callable[[Noun], bool] | None = None) -> Noun:
-        """A noun for this relation, not taken down yet, as a pronoun may take its place."""
-        nouns = lexicon.partners(relation, head, self.split)
-        for _ in range(20):
-            noun = self.one(nouns)
-            if where is None or where(noun):
-                return noun
-        raise Retry
-
-    def pick(self, relation: str, head: Head, where: Callable[[Noun], bool] | None = None) -> Noun:
-        """A noun for this relation to the head, taken down."""
-        noun = self.noun(relation, head, where)
-        self.combine(relation, head, noun)
-        return noun
-
-    # Words and phrases
+    # Phrases
 
     def fixed(self, entry: Fixed) -> Phrase:
-        """An adverbial or number that never changes."""
+        """An adverbial, number or conjunction, which never changes."""
         return phrases.fixed(entry, self.key())
 
     def when(self, time: str) -> Phrase:
         """An adverbial of time."""
         if time == "past" and self.chance(0.2):
             return self.fixed(self.one(AGO[2 + int(self.rng.random() * 9)]))
-        return self.fixed(self.one(TIMES[time]))
-
-    def adjective(self, noun: Noun, comparable: bool = False) -> Adjective | None:
-        """An adjective that goes with the noun, if there is one."""
-        adjectives = lexicon.adjectives_for(noun, self.split)
-        if comparable:
-            adjectives = tuple(a for a in adjectives if a.en in words.COMPARED)
-        if not adjectives:
-            return None
-        adjective = self.one(adjectives)
-        self.combine("adjective", adjective, noun)
-        return adjective
+        return self.fixed(self.one(words.TIMES[time]))
 
     def determiner(
         self, noun: Noun, plural: bool, owner: Determiner | None, subject: bool
     ) -> Determiner:
-        """A determiner by the habits of the language: my brother, some cheese, three cars."""
+        """A determiner that sounds natural: my brother, some cheese, three cars.
+
+        Args:
+          owner: the possessive of somebody who may own it.
+          subject: whether the noun is the subject, which is never bare.
+        """
         kin = "kin" in noun.kinds
         own = kin or "own" in noun.kinds
         if owner is None and own and self.chance(0.3 if not kin else 1.0):
@@ -179,8 +50,8 @@ class Draw:
             return owner
         if (
             owner
-            and noun.kinds & lexicon.OWNABLE
-            and not noun.kinds & lexicon.NOT_OWNABLE
+            and noun.kinds & combinations.OWNABLE
+            and not noun.kinds & combinations.NOT_OWNABLE
             and self.chance(0.35)
         ):
             return owner
@@ -194,7 +65,7 @@ class Draw:
             number = words.NUMERALS[2 + int(self.rng.random() * 11)]
             some = self.one((words.MANY, words.SOME, words.SEVERAL, words.ALL, words.BOTH))
             bare = some if subject else words.BARE
-            if noun.kinds & lexicon.UNCOUNTED:
+            if noun.kinds & combinations.UNCOUNTED:
                 number = words.THE
             choices = [(0.4, words.THE), (0.1, words.THIS), (0.2, number), (0.2, some), (0.1, bare)]
         else:
@@ -211,7 +82,10 @@ class Draw:
         subject: bool = False,
         adjective: float = 0.3,
     ) -> NounPhrase:
-        """A noun phrase about the noun; what is not given is drawn."""
+        """A noun phrase with this noun; `adjective` is the probability of an adjective.
+
+        The determiner and the number are drawn unless they are given.
+        """
         if noun.proper:
             return NounPhrase(self.key(), noun, words.BARE)
         if plural is None:
@@ -233,14 +107,16 @@ class Draw:
         """A definite noun phrase: the, this, or a possessive."""
         kin = "kin" in noun.kinds
         owners = (owner,) if owner else (words.MY, words.OUR, words.HIS, words.HER)
-        own = kin or (bool(noun.kinds & lexicon.OWNABLE) and owner is not None and self.chance(0.3))
+        own = kin or (
+            bool(noun.kinds & combinations.OWNABLE) and owner is not None and self.chance(0.3)
+        )
         determiner = self.one(owners) if own else words.THE
         if determiner is words.THE and self.chance(0.15):
             determiner = words.THIS
         return self.noun_phrase(noun, determiner, plural=plural, adjective=adjective)
 
     def pronoun(self, noun: Noun, first: bool = True) -> Pronoun | None:
-        """A personal pronoun that could stand for such a person."""
+        """A personal pronoun for such a person; `first` allows I and we."""
         if first and self.chance(0.45):
             return Pronoun(self.key(), self.one(("1s", "1s", "1p")))
         if self.chance(0.3) or noun.neutral:
@@ -258,7 +134,7 @@ class Draw:
         return self.noun_phrase(noun, subject=True)
 
     def owner(self, nominal: Nominal) -> Determiner | None:
-        """The possessive of the nominal: his, their; None where the languages part (das Kind)."""
+        """The possessive of the nominal: his, their; None if German has another one (das Kind)."""
         if isinstance(nominal, Pronoun):
             return words.OWNERS[nominal.form]
         if nominal.person != "3s":
@@ -274,7 +150,7 @@ class Draw:
     def object(
         self, verb: Verb, subject: Nominal, relation: str = "object", pronouns: float = 0.15
     ) -> Nominal:
-        """An object for the verb, not the subject again."""
+        """An object for the verb; not the noun of the subject."""
         taken = subject.noun if isinstance(subject, NounPhrase) else None
         noun = self.noun(relation, verb, lambda n: n is not taken)
         if "person" in noun.kinds and self.chance(pronouns):
@@ -282,9 +158,9 @@ class Draw:
             if pronoun and not (isinstance(subject, Pronoun) and subject.form == pronoun.form):
                 return pronoun
         self.combine(relation, verb, noun)
-        if relation == "object" and verb.en.base in lexicon.ACQUIRING:
+        if relation == "object" and verb.en.base in combinations.ACQUIRING:
             return self.noun_phrase(noun, owner=words.THE)
-        # A bare plural would not show its dative.
+        # A bare plural would not show its dative, so it is drawn like a subject.
         plain = verb.frame == "dative" or relation == "receiver"
         return self.noun_phrase(noun, owner=self.owner(subject), subject=plain)
 
@@ -301,29 +177,18 @@ class Draw:
         )
 
     def whereabouts(self, nominal: Nominal) -> tuple[Preposition, ...]:
-        """The prepositions that say where somebody or something is."""
+        """The prepositions for where somebody or something is."""
         thing = isinstance(nominal, NounPhrase) and not nominal.noun.kinds & {"person", "animal"}
         return words.SOMEWHERE if thing else words.WHEREABOUTS
 
     # Clauses
 
-    def verb(
-        self,
-        time: str,
-        frames: str = SIMPLE_FRAMES,
-        *,
-        separable: bool = False,
-        among: frozenset[str] | None = None,
-    ) -> Verb:
-        """A verb of one of the frames that goes with the time, or `among` some."""
-        return self.one(_pool(frames, time, separable, among))
-
     def begin(self, verb: Verb, subject: Nominal, time: str) -> Clause:
-        """The clause of verb and subject alone."""
+        """A clause of verb and subject only."""
         return Clause(self.key(), subject, verb, tense_of(time, verb))
 
     def complete(self, verb: Verb, subject: Nominal, time: str, pronouns: float = 0.15) -> Clause:
-        """The clause of verb and subject with the objects that its frame asks for."""
+        """A clause of verb and subject with the objects that its frame needs."""
         clause = self.begin(verb, subject, time)
         match verb.frame:
             case "transitive":
@@ -359,12 +224,12 @@ class Draw:
         return phrases.prepositional(self.key(), en, de, case, nominal)
 
     def clause(self, time: str, frames: str = SIMPLE_FRAMES, pronouns: float = 0.25) -> Clause:
-        """A whole clause about a time, which is a key of ASPECTS."""
+        """A clause at a time, which is a key of ASPECTS_AT."""
         verb = self.verb(time, frames)
         return self.complete(verb, self.subject(verb, pronouns), time)
 
     def predication(self, subject: NounPhrase, past: bool) -> Clause:
-        """The clause that the subject is such-and-such: Der Mann ist alt."""
+        """The subject, to be, and an adjective: Der Mann ist alt."""
         adjective = self.adjective(subject.noun)
         if adjective is None:
             raise Retry
@@ -377,7 +242,7 @@ class Draw:
         return Clause(self.key(), subject, BE, "past" if past else "present", complement=complement)
 
     def comma(self) -> Phrase:
-        """A comma of both sides."""
+        """A comma on both sides."""
         key = self.key()
         return Phrase([Word(",", (key,))], [Word(",", (key,))])
 
@@ -386,18 +251,9 @@ GERMAN_COMMA = Phrase([], [Word(",")])
 
 
 def same_noun(first: Nominal | None, second: Nominal | None) -> bool:
-    """Whether both are about the same noun."""
+    """Whether both are noun phrases with the same noun."""
     return (
         isinstance(first, NounPhrase)
         and isinstance(second, NounPhrase)
         and first.noun is second.noun
     )
-
-
-def tense_of(time: str, verb: Verb) -> str:
-    """The English tense that says the time with this verb."""
-    if time == "now":
-        return "progressive" if verb.aspect == "activity" else "present"
-    if time == "past" and verb.frame == "location":
-        return "past progressive"
-    return {"habit": "present", "condition": "present", "modal": "present"}.get(time, time)

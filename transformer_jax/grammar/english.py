@@ -1,22 +1,9 @@
-"""English inflection: verb forms, plurals and comparison by rule, or from the forms given."""
+"""English inflection by rule: verb forms, plurals, comparison; irregular forms are given."""
 
 import dataclasses
 
-# Stressed on the last syllable and so doubled: stopping, planned.
-DOUBLING = {
-    "stop",
-    "plan",
-    "hug",
-    "swim",
-    "run",
-    "sit",
-    "get",
-    "rub",
-    "nod",
-    "begin",
-    "forget",
-    "beg",
-}
+# Verbs that double their last consonant: stopping, planned.
+DOUBLING = frozenset("beg begin forget get hug nod plan rub run sit stop swim".split())
 VOWELS = "aeiou"
 
 
@@ -55,11 +42,11 @@ class Verb:
     participle: str
     gerund: str
     particle: str = ""
-    movable: bool = False  # the particle stands behind a pronoun: turn it on, but look for it
+    movable: bool = False  # the particle follows a pronoun: turn it on, but look for it
 
     @property
     def ambiguous(self) -> bool:
-        """Present and past look the same, as in "they read"."""
+        """Whether present and past look the same, as in "they read"."""
         return self.base == self.past
 
     @property
@@ -71,6 +58,8 @@ class Verb:
 def verb(spec: str) -> Verb:
     """Reads "buy bought bought", "walk", "wake|up woke woken" (movable particle) or "look+for"."""
     base, *parts = spec.split()
+    if len(parts) not in (0, 2):
+        raise ValueError(f'"{spec}" is not an infinitive alone, or with its past and participle')
     movable = "|" in base
     base, _, particle = base.replace("+", "|").partition("|")
     if parts:
@@ -101,7 +90,18 @@ BE = {
     (True, "1p"): "were",
     (True, "3p"): "were",
 }
-HAVE = {person: "has" if person == "3s" else "have" for person in ("1s", "3s", "1p", "3p")}
+PERSONS = ("1s", "3s", "1p", "3p")
+HAVE = {person: "has" if person == "3s" else "have" for person in PERSONS}
+
+
+def by_person(spec: str, past: bool) -> dict[str, str]:
+    """The forms of "can", of "want to / wants to", or of "be allowed to", whose be is inflected."""
+    others, _, third = spec.partition(" / ")
+    forms = {person: third if third and person == "3s" else others for person in PERSONS}
+    first, _, rest = others.partition(" ")
+    if first == "be":
+        forms = {person: f"{BE[past, person]} {rest}" for person in PERSONS}
+    return forms
 
 
 def comparison(adjective: str) -> tuple[str, str]:

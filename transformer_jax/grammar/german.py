@@ -12,7 +12,7 @@ COLUMNS = ("m", "f", "n", "p")
 
 
 def _table(rows: str) -> dict[tuple[str, str], str]:
-    """One row a case, one entry a column; "-" is the empty ending."""
+    """A table with a row for each case and a column for each of COLUMNS; "-" is no ending."""
     return {
         (case, column): "" if ending == "-" else ending
         for case, row in zip(CASES, rows.strip().splitlines(), strict=True)
@@ -40,7 +40,7 @@ EIN_ENDINGS = _table("""
     em  er  em  en
     es  er  es  er
 """)
-# The adjective's ending, by what the determiner before it shows already.
+# The adjective's ending depends on what the determiner before it shows.
 ADJECTIVE_ENDINGS = {
     "weak": _table("""
     e   e   e   en
@@ -61,7 +61,7 @@ ADJECTIVE_ENDINGS = {
     en  er  en  er
 """),
 }
-# As the definite article, but for the genitive and the dative plural.
+# Like the definite article, except for the genitive and the dative plural.
 RELATIVE = DEFINITE | {
     ("dat", "p"): "denen",
     ("gen", "m"): "dessen",
@@ -84,7 +84,7 @@ REFLEXIVES = {
     "3s": {"acc": "sich", "dat": "sich"},
     "3p": {"acc": "sich", "dat": "sich"},
 }
-# Contracted whenever the article is unstressed, which a plain "the" always is.
+# Contracted if the article is unstressed, and a plain "the" always is.
 CONTRACTIONS = {
     ("in", "dem"): "im",
     ("in", "das"): "ins",
@@ -116,7 +116,7 @@ def attributive(stem: str, declension: str, case: str, column: str) -> str:
 
 
 def syllables(word: str) -> int:
-    """Groups of vowels, which is near enough for the rules of endings."""
+    """The number of vowel groups, which is close enough for the rules of endings."""
     word = word.lower()
     return sum(c in VOWELS and (i == 0 or word[i - 1] not in VOWELS) for i, c in enumerate(word))
 
@@ -141,7 +141,7 @@ def dative_plural(plural: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Verb:
-    """A verb's principal parts, such as "an|rufen ruft rief angerufen" says them."""
+    """A verb's principal parts, as in "an|rufen ruft rief angerufen"."""
 
     infinitive: str  # without the separable prefix
     third: str  # he, present
@@ -157,7 +157,7 @@ class Verb:
 
     @property
     def zu_infinitive(self) -> str:
-        """anzurufen; "" where zu stands apart."""
+        """anzurufen; "" if zu is a word of its own."""
         return f"{self.prefix}zu{self.infinitive}" if self.prefix else ""
 
     def finite(self, past: bool, person: str) -> str:
@@ -189,7 +189,7 @@ IRREGULAR = {
     "müssen": (_persons("muss", "muss", "müssen"), _persons("musste", "musste", "mussten")),
     "dürfen": (_persons("darf", "darf", "dürfen"), _persons("durfte", "durfte", "durften")),
     "wollen": (_persons("will", "will", "wollen"), _persons("wollte", "wollte", "wollten")),
-    # English should is advice, and so the subjunctive: sollte.
+    # English should is advice, which German expresses by the subjunctive: sollte.
     "sollen": (_persons("sollte", "sollte", "sollten"), _persons("sollte", "sollte", "sollten")),
     "mögen": (_persons("mag", "mag", "mögen"), _persons("mochte", "mochte", "mochten")),
     "wissen": (_persons("weiß", "weiß", "wissen"), _persons("wusste", "wusste", "wussten")),
@@ -200,6 +200,10 @@ INSEPARABLE = ("be", "emp", "ent", "er", "ge", "miss", "ver", "zer")
 def verb(spec: str, auxiliary: str = "haben") -> Verb:
     """Reads "an|rufen ruft rief angerufen", or for a regular verb "ein|kaufen"."""
     infinitive, *parts = spec.split()
+    if len(parts) not in (0, 3) or not infinitive.endswith("n"):
+        raise ValueError(
+            f'"{spec}" is not an infinitive alone, or with its third person, past and participle'
+        )
     prefix, _, infinitive = infinitive.rpartition("|")
     if parts:
         third, past, participle = parts

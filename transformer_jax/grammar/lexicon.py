@@ -1,162 +1,209 @@
-"""The lexicon of the built-in corpus: what goes with what, and which combinations are held out.
+"""The lexicon: reads the words of the grammar from the .tsv files beside this module.
 
-A *combination* is a relation between two content words, such as (object, buy, car) or (adjective,
-old, man). Each falls into one bucket by a hash of its names, so a combination belongs to training,
-validation or test for good, whatever the seed.
+A file has one entry per line, and cells are separated by tabs. The first line names the columns;
+the comment above it says what they mean. "-" is an empty cell, and empty cells at the end of a line
+may be left out. Blank lines and comments, which start with "#", are skipped.
 """
 
-import hashlib
-from functools import cache
+import pkgutil
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from operator import itemgetter
+from typing import NamedTuple, TypeVar
 
-from transformer_jax.grammar.lexicon_entries import Adjective, Noun, Preposition, Verb
-from transformer_jax.grammar.lexicon_nouns import NOUNS
-from transformer_jax.grammar.lexicon_verbs import VERBS
-from transformer_jax.grammar.lexicon_words import (
-    ADJECTIVES,
-    ALREADY,
-    AT_HOME,
-    COMMENTS,
-    CONJUNCTIONS,
-    DEGREES,
-    DETERMINERS,
-    FREQUENCIES,
-    FUTURE_TIMES,
-    HABIT_TIMES,
-    HOME,
-    MODALS,
-    NUMBERS,
-    ORDINALS,
-    PAST_TIMES,
-    PREPOSITIONS,
-    PRESENT_TIMES,
-    STILL,
+from transformer_jax.errors import DataError
+from transformer_jax.grammar import entries
+from transformer_jax.grammar.entries import Fixed
+
+T = TypeVar("T")
+
+
+class Line(NamedTuple):
+    """A line of a file, with a cell for each column; an empty cell is ""."""
+
+    file: str
+    number: int
+    cells: list[str]
+
+    def error(self, message: object) -> DataError:
+        """An error with the place of the line."""
+        return DataError(f"Lexicon, {self.file}, line {self.number}: {message}.")
+
+
+def lines(file: str, text: str, columns: str, optional: str = "") -> Iterator[Line]:
+    """The entries of a file.
+
+    Args:
+      file: its name, for errors.
+      text: its content.
+      columns: the names of the first columns, separated by commas; lines must have these.
+      optional: the names of the columns after them.
+
+    Raises:
+      DataError: for a wrong header, and for a line with too few or too many cells, or a blank one.
+    """
+    least = len(columns.split(","))
+    names = [name.strip() for name in f"{columns},{optional}".split(",") if name.strip()]
+    wanted = f"{', '.join(names)}, separated by single tabs"
+    header = False
+    for number, content in enumerate(text.splitlines(), 1):
+        if not content.strip() or content.startswith("#"):
+            continue
+        cells = [cell.strip() for cell in content.split("\t")]
+        line = Line(file, number, cells)
+        if not header:
+            if cells != names:
+                raise line.error(
+                    f"the first line after the comment must name the columns: {wanted}"
+                )
+            header = True
+            continue
+        if not least <= len(cells) <= len(names):
+            raise line.error(f"{len(cells)} cells, but the columns are {wanted}")
+        if "" in cells:
+            blank = names[cells.index("")]
+            raise line.error(f'the cell of the column "{blank}" is blank; "-" is an empty cell')
+        while "-" in cells:
+            cells[cells.index("-")] = ""
+        cells += [""] * (len(names) - len(cells))
+        yield line
+    if not header:
+        raise DataError(f"Lexicon, {file}: no line names the columns, which are {wanted}.")
+
+
+def read(
+    file: str, columns: str, optional: str, make: Callable[..., T]
+) -> Iterator[tuple[Line, T]]:
+    """The lines of a file of this folder, each with what `make` returns for its cells."""
+    # importlib.resources would add a quarter to the time of importing the grammar.
+    content = pkgutil.get_data(__package__, file)
+    assert content is not None
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        number = content[: error.start].count(b"\n") + 1
+        raise DataError(f"Lexicon, {file}, line {number}: the text is not UTF-8.") from error
+    for line in lines(file, text, columns, optional):
+        try:
+            yield line, make(*line.cells)
+        except ValueError as error:
+            raise line.error(error) from error
+
+
+class Named(dict[str, tuple[T, ...]]):
+    """The entries of a file by the names in its first column, which is "name" or "name, name"."""
+
+    def __init__(self, file: str, columns: str, optional: str, make: Callable[..., T]) -> None:
+        super().__init__()
+        self.file = file
+
+        def named(names: str, *cells: str) -> tuple[str, T]:
+            return names, make(*cells)
+
+        for _, (names, entry) in read(file, columns, optional, named):
+            for name in names.split(","):
+                self[name.strip()] = (*self.get(name.strip(), ()), entry)
+
+    def __missing__(self, name: str) -> tuple[T, ...]:
+        raise DataError(
+            f'Lexicon, {self.file}: no line is named "{name}", but the grammar uses it.'
+        )
+
+    def all(self) -> tuple[T, ...]:
+        """The entries of every name, in the order of the file."""
+        return tuple(dict.fromkeys(entry for group in self.values() for entry in group))
+
+    def only(self, name: str) -> T:
+        """The one entry of that name."""
+        first, *others = self[name]
+        if others:
+            raise DataError(f'Lexicon, {self.file}: several lines are named "{name}".')
+        return first
+
+
+def unique(found: Iterable[tuple[Line, T]], key: Callable[[T], Hashable]) -> tuple[T, ...]:
+    """The entries, if no two have the same key."""
+    seen: dict[Hashable, int] = {}
+    kept = []
+    for line, entry in found:
+        if first := seen.get(key(entry)):
+            raise line.error(f"line {first} has the same word")
+        seen[key(entry)] = line.number
+        kept.append(entry)
+    return tuple(kept)
+
+
+def checked(found: Iterable[tuple[Line, T]], spec: Callable[[T], str]) -> Iterator[tuple[Line, T]]:
+    """The entries, if there is a noun for each kind or noun that they ask for."""
+    for line, entry in found:
+        unknown = set(spec(entry).split()) - KNOWN
+        if unknown:
+            import difflib  # here, because only errors need it and imports must stay fast
+
+            kind = min(unknown).removeprefix("-")
+            near = difflib.get_close_matches(kind, KINDS, n=1)
+            hint = f'; the nearest is "{near[0]}"' if near else ""
+            raise line.error(f'nouns.tsv has neither the noun nor the kind "{kind}"{hint}')
+        yield line, entry
+
+
+def _number(number: str, en: str, de: str) -> tuple[int, Fixed]:
+    if not number.isdigit():
+        raise ValueError(f'"{number}" is not a number in digits')
+    return int(number), entries.fixed(en, de)
+
+
+NOUNS = unique(
+    read("nouns.tsv", "english, german, plural, kinds", "marks, genitive", entries.noun),
+    lambda noun: noun.en,
 )
-
-SPLITS = ("train", "valid", "test")
-TEST_PERCENT, VALID_PERCENT = 10, 5
-Head = Verb | Adjective | Preposition
-
-# What one says my and your of without more ado.
-OWNABLE = frozenset(
-    ("own", "thing", "clothes", "vehicle", "furniture", "pet", "proposal", "tale", "error")
+KINDS = {"neutral"}.union({noun.en for noun in NOUNS}, *(noun.kinds for noun in NOUNS))
+KNOWN = KINDS | {f"-{kind}" for kind in KINDS}  # the words of a specification of nouns
+_VERBS = read(
+    "verbs.tsv",
+    "frame, english, german, subject",
+    "object, preposition, auxiliary, aspect",
+    entries.verb,
 )
-NOT_OWNABLE = frozenset(("public", "plant", "present"))
-ACQUIRING = frozenset(("buy", "steal", "order", "promise"))  # what is not one's own yet
-UNCOUNTED = frozenset(("event", "hardship", "matter"))  # no "eleven parties"
-# Kinds whose nouns can be compared, or named in one breath.
-CLASSES = frozenset(
-    "person animal food drink text clothes vehicle furniture building room outside town plant "
-    "device event matter luggage dishes toy instrument tool opening".split()
+VERBS = unique(
+    checked(_VERBS, lambda verb: f"{verb.subject} {verb.object}"),
+    lambda verb: (verb.frame, verb.en.whole),
 )
-
-
-def matches(noun: Noun, spec: str) -> bool:
-    """Whether the noun is one of those that "kind word -kind -word" names."""
-    wanted = False
-    for token in spec.split():
-        if token.startswith("-"):
-            if (
-                token[1:] in noun.kinds
-                or token[1:] == noun.en
-                or (token == "-neutral" and noun.neutral)
-            ):
-                return False
-        elif token in noun.kinds or token == noun.en:
-            wanted = True
-    return wanted
-
-
-@cache
-def nouns(spec: str) -> tuple[Noun, ...]:
-    """The nouns of the lexicon that "kind word -kind -word" names."""
-    return tuple(n for n in NOUNS if matches(n, spec))
-
-
-def alike(first: Noun, second: Noun) -> bool:
-    """Whether two nouns are of a kind, and so go well together."""
-    return bool(first.kinds & second.kinds & CLASSES)
-
-
-def countable(noun: Noun) -> bool:
-    """Neither a mass nor a name nor somebody's kin."""
-    return not noun.mass and not noun.proper and "kin" not in noun.kinds
-
-
-def _spec(relation: str, head: Head) -> str:
-    """The kinds that the head asks for in this relation."""
-    if isinstance(head, Verb):
-        return {"subject": head.subject, "object": head.object, "receiver": head.dative}[relation]
-    return head.kinds
-
-
-def _name(head: Head) -> str:
-    return head.name if isinstance(head, Verb) else f"{head.en}={head.de}"
-
-
-@cache
-def bucket(relation: str, head: Head, noun: Noun) -> str:
-    """The split that owns this combination; the same on every machine and for every seed."""
-    name = f"{relation}|{_name(head)}|{noun.en}"
-    percent = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) % 100
-    if percent < TEST_PERCENT:
-        return "test"
-    return "valid" if percent < TEST_PERCENT + VALID_PERCENT else "train"
-
-
-def allowed(relation: str, head: Head, noun: Noun, split: str) -> bool:
-    """Whether the split may show this combination: its own ones and those of training."""
-    return bucket(relation, head, noun) in ("train", split)
-
-
-@cache
-def partners(relation: str, head: Head, split: str) -> tuple[Noun, ...]:
-    """The nouns that may stand in this relation to the head in this split."""
-    return tuple(n for n in nouns(_spec(relation, head)) if allowed(relation, head, n, split))
-
-
-@cache
-def adjectives_for(noun: Noun, split: str) -> tuple[Adjective, ...]:
-    """The adjectives that this noun may have in this split."""
-    return tuple(
-        a for a in ADJECTIVES if matches(noun, a.kinds) and allowed("adjective", a, noun, split)
-    )
-
-
-@cache
-def verbs_for(noun: Noun, relation: str, frames: str, split: str) -> tuple[Verb, ...]:
-    """The verbs of some frames that may have this noun as their subject or object in this split."""
-    return tuple(
-        v
-        for frame in frames.split()
-        for v in verbs_of(frame.replace("_", " "))
-        if matches(noun, _spec(relation, v)) and allowed(relation, v, noun, split)
-    )
-
-
-@cache
-def verbs_of(frame: str) -> tuple[Verb, ...]:
-    """The verbs of a frame."""
-    return tuple(v for v in VERBS if v.frame == frame)
+_ADJECTIVES = unique(
+    checked(
+        read("adjectives.tsv", "english, german", "kinds, marks, opposites", entries.adjective),
+        lambda adjective: adjective.kinds,
+    ),
+    lambda adjective: adjective.en,
+)
+ADJECTIVES = tuple(adjective for adjective in _ADJECTIVES if not adjective.ordinal)
+ORDINALS = tuple(adjective for adjective in _ADJECTIVES if adjective.ordinal)
+NUMBERS = dict(unique(read("numbers.tsv", "number, english, german", "", _number), itemgetter(0)))
+ADVERBIALS = Named("adverbials.tsv", "uses, english, german", "alignment", entries.fixed)
+CONJUNCTIONS = Named("conjunctions.tsv", "name, english, german", "", entries.fixed)
+PREPOSITIONS = Named(
+    "prepositions.tsv", "uses, english, german, case, kinds", "", entries.preposition
+)
+DETERMINERS = Named(
+    "determiners.tsv", "name, singular, plural, german, endings, definite", "", entries.determiner
+)
+MODALS = Named(
+    "modals.tsv",
+    "name, german, present, past, negative present, negative past",
+    "",
+    entries.modal,
+)
 
 
 def lexicon_size() -> int:
-    """Distinct entries: a word with one translation, counted once whatever its forms and frames."""
-    fixed = (
-        *PAST_TIMES,
-        *PRESENT_TIMES,
-        *HABIT_TIMES,
-        *FUTURE_TIMES,
-        *FREQUENCIES,
-        *COMMENTS,
-        *DEGREES,
-    )
-    fixed += (ALREADY, STILL, AT_HOME, HOME, *NUMBERS.values())
-    entries = {("noun", n.en, n.de) for n in NOUNS}
-    entries |= {("verb", v.en.whole, v.de.whole) for v in VERBS}
-    entries |= {("adjective", a.en, a.de) for a in (*ADJECTIVES, *ORDINALS)}
-    entries |= {("determiner", d.en or d.en_plural, d.de) for d in DETERMINERS}
-    entries |= {("preposition", p.en, p.de) for p in PREPOSITIONS}
-    entries |= {("modal", m.present["1s"], m.de) for m in MODALS}
-    entries |= {("adverbial", f.en, f.de) for f in fixed}
-    entries |= {("conjunction", en, de) for en, de in CONJUNCTIONS.items()}
-    return len(entries)
+    """How many words there are: each translation counts once, whatever its forms and frames."""
+    words = {("noun", noun.en, noun.de) for noun in NOUNS}
+    words |= {("verb", verb.en.whole, verb.de.whole) for verb in VERBS}
+    words |= {("adjective", entry.en, entry.de) for entry in _ADJECTIVES}
+    words |= {("number", entry.en, entry.de) for entry in NUMBERS.values()}
+    words |= {("adverbial", entry.en, entry.de) for entry in ADVERBIALS.all()}
+    words |= {("conjunction", entry.en, entry.de) for entry in CONJUNCTIONS.all()}
+    words |= {("preposition", entry.en, entry.de) for entry in PREPOSITIONS.all()}
+    words |= {("determiner", entry.en or entry.en_plural, entry.de) for entry in DETERMINERS.all()}
+    words |= {("modal", entry.present["1s"], entry.de) for entry in MODALS.all()}
+    words.discard(("determiner", "", ""))  # no determiner is no word
+    return len(words)

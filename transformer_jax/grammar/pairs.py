@@ -2,15 +2,15 @@
 
     Yesterday the old man bought a car. -> Gestern kaufte der alte Mann ein Auto.
 
-Every English sentence has exactly one German translation. Tenses go across by one rule: simple past
-to Präteritum, perfect to Perfekt, future to werden, present and progressive to Präsens.
+Every English sentence has exactly one German translation. One rule translates the tenses: simple
+past to Präteritum, perfect to Perfekt, future to werden, present and progressive to Präsens.
 
-The splits: a sentence is made of combinations such as (object, buy, car) or (adjective, old, man).
-A hash gives each combination to training (85 %), validation (5 %) or test (10 %). Training shows
-its own alone; each test sentence shows at least one of the test's own and otherwise training's, so
-no two splits share a sentence, whatever the seed. Words are not held out, nor forms: every word of
-a validation or test sentence, as it stands there, occurs at least three times in the first 20,000
-training pairs of the same seed.
+The splits: a sentence consists of combinations such as (object, buy, car) or (adjective, old, man).
+A hash assigns each combination to training (85 %), validation (5 %) or test (10 %). Training shows
+only its own combinations. Each test sentence shows at least one that belongs to test, and all its
+others belong to training, so no two splits share a sentence, whatever the seed. Neither words nor
+their forms are held out: every word form of a validation or test sentence occurs at least three
+times in the first 20,000 training pairs of the same seed.
 """
 
 import operator
@@ -30,15 +30,16 @@ from transformer_jax.grammar import (
     constructions_verbs,
     english,
 )
+from transformer_jax.grammar.choices import Retry
+from transformer_jax.grammar.combinations import SPLITS
 from transformer_jax.grammar.constructions import REGISTRY, Sentence
-from transformer_jax.grammar.drawing import Draw, Retry
-from transformer_jax.grammar.lexicon import SPLITS, lexicon_size
-from transformer_jax.grammar.lexicon_nouns import NOUNS
+from transformer_jax.grammar.drawing import Draw
+from transformer_jax.grammar.lexicon import NOUNS, lexicon_size
 from transformer_jax.grammar.phrases import Word
 
 __all__ = ["CONSTRUCTIONS", "AlignedPair", "generate", "lexicon_size"]
 
-# Importing the modules has filled the registry.
+# Importing these modules fills the registry.
 _MODULES = (
     constructions_verbs,
     constructions_questions,
@@ -50,15 +51,14 @@ _MODULES = (
 CONSTRUCTIONS = {name: entry.description for name, entry in REGISTRY.items()}
 NAMES = frozenset(noun.en for noun in NOUNS if noun.proper)
 NOUN_OF = {form: noun for noun in NOUNS for form in (noun.en, noun.en_plural)}
-TRIES = 40  # before another construction is tried
-KNOWN_FROM, KNOWN_TIMES = (
-    20_000,
-    3,
-)  # held-out sentences use words that the first training pairs show so often
+TRIES = 40  # draws of one construction before another one is chosen
+# Held-out sentences use only words that the first training pairs show at least this often.
+KNOWN_FROM = 20_000
+KNOWN_TIMES = 3
 
 
 class AlignedPair(NamedTuple):
-    """A sentence pair with its words, punctuation apart, and their alignment."""
+    """A sentence pair with its words and their alignment; a punctuation mark is a word."""
 
     src: str
     tgt: str
@@ -69,7 +69,7 @@ class AlignedPair(NamedTuple):
 
 
 def generate(split: str, pairs: int, seed: int = 0) -> list[AlignedPair]:
-    """The first `pairs` pairs of a split, all different; the same for split and seed everywhere.
+    """The first `pairs` pairs of a split, all different; they depend on split and seed only.
 
     Raises:
         DataError: for a split that is not "train", "valid" or "test".
@@ -81,9 +81,9 @@ def generate(split: str, pairs: int, seed: int = 0) -> list[AlignedPair]:
 
 
 def drafts(split: str, seed: int) -> Iterator[tuple[AlignedPair, Draw]]:
-    """Endless different pairs, each with the draw that tells its combinations."""
+    """An endless stream of different pairs, each with the draw that made it."""
     rng = random.Random(f"transformer_jax grammar {split} {seed}")
-    # Sorted, as the order of imports must not change the corpus.
+    # Sorted, because the order of imports must not change the corpus.
     items = tuple(
         (name, entry.function)
         for name, entry in sorted(REGISTRY.items())
@@ -112,7 +112,7 @@ def drafts(split: str, seed: int) -> Iterator[tuple[AlignedPair, Draw]]:
 
 @cache
 def known(seed: int) -> frozenset[str]:
-    """The words, in the very form, that training shows often enough for the other splits."""
+    """The word forms that training shows often enough for the other splits."""
     counts: Counter[str] = Counter()
     for pair in generate("train", KNOWN_FROM, seed):
         counts.update(pair.src_words)
@@ -135,7 +135,7 @@ def _pair(sentence: Sentence, construction: str) -> AlignedPair:
 
 
 def _stutters(pair: AlignedPair) -> bool:
-    """A word twice in a row (lent her her violin), a noun twice, or two names in a row."""
+    """Whether a word is repeated at once (lent her her violin), or a noun at all, or names meet."""
     nouns = [NOUN_OF[word] for word in pair.src_words if word in NOUN_OF]
     names = [word in NAMES for word in pair.tgt_words]
     return (
@@ -146,7 +146,7 @@ def _stutters(pair: AlignedPair) -> bool:
 
 
 def _with_articles(words: list[Word]) -> list[Word]:
-    """a becomes an where the next word asks for it."""
+    """The words with an for a, if the next word needs it."""
     return [
         Word(english.article(words[i + 1].text), word.links) if word.text == "a" else word
         for i, word in enumerate(words)
@@ -154,7 +154,7 @@ def _with_articles(words: list[Word]) -> list[Word]:
 
 
 def _with_commas(words: list[Word]) -> list[Word]:
-    """No comma before another mark: a clause's closing comma gives way to the sentence's end."""
+    """The words without a comma before another punctuation mark, such as the sentence's end."""
     return [
         word
         for i, word in enumerate(words)
@@ -169,7 +169,7 @@ def _capitalized(words: Sequence[Word]) -> tuple[str, ...]:
 
 
 def detokenize(words: Sequence[str]) -> str:
-    """One line, punctuation attached to the word before it."""
+    """The sentence as a line, each punctuation mark attached to the word before it."""
     return " ".join(words).replace(" ,", ",").replace(" .", ".").replace(" ?", "?")
 
 

@@ -1,7 +1,7 @@
-"""Noun phrases, pronouns and prepositional phrases that write themselves in both languages.
+"""Noun phrases, pronouns and prepositional phrases, each with its words in both languages.
 
-A word carries *links*; words of the two sides that share a link are aligned. A nominal's links run
-from its `key` on: the determiner's, the adjective's and the noun's.
+A word has *links*: words of the two sides that share a link are aligned. A nominal's links start
+at its `key`: the determiner has `key`, the adjective `key + 1` and the noun `key + 2`.
 """
 
 import dataclasses
@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from transformer_jax.grammar import german
-from transformer_jax.grammar.lexicon_entries import Adjective, Determiner, Fixed, Noun
-from transformer_jax.grammar.lexicon_words import THE
+from transformer_jax.grammar.entries import Adjective, Determiner, Fixed, Noun
+from transformer_jax.grammar.words import THE
 
 
 class Word(NamedTuple):
-    """A word of one side."""
+    """A word of one side, and its links."""
 
     text: str
     links: tuple[int, ...] = ()
@@ -34,7 +34,7 @@ NOTHING = Phrase([], [])
 
 
 class Nominal(Protocol):
-    """What can be a subject or an object."""
+    """A subject or an object."""
 
     @property
     def key(self) -> int:
@@ -46,11 +46,11 @@ class Nominal(Protocol):
 
     @property
     def pronominal(self) -> bool:
-        """A personal pronoun, which German puts before adverbials."""
+        """Whether it is a personal pronoun, which German puts before adverbials."""
 
     @property
     def definite(self) -> bool:
-        """Known, and so before nicht in German."""
+        """Whether it is definite; German puts nicht after it."""
 
     def english(self, subject: bool = False) -> list[Word]:
         """The English words; `subject` chooses between he and him."""
@@ -60,7 +60,7 @@ class Nominal(Protocol):
 
 
 def fixed(entry: Fixed, key: int) -> Phrase:
-    """An unchanging entry's words, linked as its alignment says."""
+    """The words of an entry that never changes, linked by its alignment."""
     en_links: dict[int, tuple[int, ...]] = {}
     de_links: dict[int, tuple[int, ...]] = {}
     for number, (i, j) in enumerate(entry.links()):
@@ -74,7 +74,7 @@ def fixed(entry: Fixed, key: int) -> Phrase:
 
 @dataclasses.dataclass(slots=True)
 class NounPhrase:
-    """Determiner, adjective, noun, and what follows: das alte Haus, drei alte Häuser."""
+    """Determiner, adjective, noun, and a tail: das alte Haus, drei alte Häuser."""
 
     key: int
     noun: Noun
@@ -140,7 +140,7 @@ ENGLISH_PRONOUNS = {
 
 @dataclasses.dataclass(slots=True)
 class Pronoun:
-    """A personal pronoun; `form` is a key of german.PRONOUNS. A `thing` is "it"."""
+    """A personal pronoun; `form` is a key of german.PRONOUNS. English calls a `thing` "it"."""
 
     key: int
     form: str
@@ -164,7 +164,7 @@ class Pronoun:
 
 @dataclasses.dataclass(slots=True)
 class Given:
-    """Any words that stand as a nominal: who/wer, a coordination, a relative pronoun."""
+    """Given words as a nominal: who/wer, a coordination, a relative pronoun."""
 
     key: int
     en: Sequence[Word]
@@ -181,7 +181,7 @@ class Given:
 
 
 def coordination(first: Nominal, conjunction: Phrase, second: Nominal, person: str = "3p") -> Given:
-    """Two nominals: der Mann und die Frau."""
+    """Two nominals and a conjunction: der Mann und die Frau."""
     return Given(
         first.key,
         first.english() + conjunction.en + second.english(),
@@ -192,7 +192,7 @@ def coordination(first: Nominal, conjunction: Phrase, second: Nominal, person: s
 
 
 def prepositional(key: int, en: str, de: str, case: str, nominal: Nominal) -> Phrase:
-    """Preposition and nominal, contracted where German contracts: im Garten, zur Schule."""
+    """Preposition and nominal, contracted if German contracts them: im Garten, zur Schule."""
     preposition = Word(de, (key,))
     words = nominal.german(case)
     if isinstance(nominal, NounPhrase) and nominal.determiner is THE:
