@@ -2,9 +2,11 @@
 
 import pytest
 
+from transformer_jax.config import lookup
 from transformer_jax.config.changes import with_values
+from transformer_jax.config.files import split_overrides
 from transformer_jax.config.lookup import nearest_key
-from transformer_jax.config.schema import Config
+from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.config.serialization import from_config_dict
 from transformer_jax.errors import ConfigError
 
@@ -43,3 +45,24 @@ def test_an_unknown_key_of_a_config_file_is_refused(tree):
 def test_a_section_is_not_a_key():
     with pytest.raises(ConfigError, match="model is a section of the config.*model.d_model"):
         with_values(Config(), {"model": 1})
+
+
+@pytest.mark.parametrize(
+    ("section", "last", "value", "replacement"),
+    [
+        ("model", "kind", "recurrent", "model.encoder and model.decoder"),
+        ("model", "scale_attention", False, "model.score"),
+    ],
+)
+def test_an_old_key_names_its_replacement(section, last, value, replacement, monkeypatch):
+    name = f"{section}.{last}"
+    present = {known: key for known, key in KEYS.items() if known != name}
+    monkeypatch.setattr(lookup, "KEYS", present)
+    for use in (
+        lambda: split_overrides([f"--config.{name}={value}"]),
+        lambda: from_config_dict({section: {last: value}}),
+        lambda: with_values(Config(), {name: value}),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            use()
+        assert str(caught.value) == f"{name} is now {replacement}."

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transformer_jax.config import serialization
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.keys import Key
+from transformer_jax.config.old_keys import OldKey
 from transformer_jax.config.schema import KEYS, Config, value_at
 from transformer_jax.config.serialization import (
     default_config_dict,
@@ -92,3 +94,16 @@ def test_the_default_config_dict_holds_every_key_with_its_type():
         assert issubclass(holder.get_type(last), key.kind), name
     with pytest.raises(TypeError):
         tree.model.d_k = "wide"
+
+
+def test_an_old_key_of_a_config_json_is_converted(monkeypatch):
+    old_keys = {
+        "model.heads": OldKey(("model.num_heads",), lambda heads: (heads,)),
+        "model.shape": OldKey(("model.of_a_later_version",), lambda shape: (shape,)),
+    }
+    monkeypatch.setattr(serialization, "OLD_KEYS", old_keys)
+    assert from_json('{"model": {"heads": 4}}') == with_values(Config(), {"model.num_heads": 4})
+    with pytest.raises(ConfigError, match="model.heads is not a key of the config"):
+        from_config_dict({"model": {"heads": 4}})
+    with pytest.raises(ConfigError, match="model.shape is not a key of the config"):
+        from_json('{"model": {"shape": 4}}')

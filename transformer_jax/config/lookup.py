@@ -3,6 +3,7 @@
 import difflib
 
 from transformer_jax.config.keys import Key
+from transformer_jax.config.old_keys import OLD_KEYS
 from transformer_jax.config.schema import KEYS, SECTIONS
 from transformer_jax.errors import ConfigError
 
@@ -11,12 +12,15 @@ def known_key(name: str) -> Key:
     """The key of that dotted name.
 
     Raises:
-      ConfigError: there is no such key. The message names the nearest one.
+      ConfigError: there is no such key. The message names the nearest one, or those that replace an
+        old key.
     """
     if name in KEYS:
         return KEYS[name]
     if name in SECTIONS:
         raise ConfigError(f"{name} is a section of the config. Name a key in it: {keys_in(name)}.")
+    if name in OLD_KEYS:
+        raise ConfigError(f"{name} is now {' and '.join(OLD_KEYS[name].replaced_by)}.")
     near = nearest_key(name)
     section = name.split(".")[0] if name.split(".")[0] in SECTIONS else ""
     suggestion = f"Did you mean {near}?" if near else f"Known keys: {keys_in(section)}."

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict, config_dict
 
 from transformer_jax.config.keys import Key
 from transformer_jax.config.lookup import keys_in, known_key
+from transformer_jax.config.old_keys import OLD_KEYS, upgraded
 from transformer_jax.config.schema import KEYS, SECTIONS, Config
 from transformer_jax.errors import ConfigError
 
@@ -84,7 +85,7 @@ def to_json(config: Config) -> str:
 
 
 def from_json(text: str) -> Config:
-    """The config that `to_json` wrote.
+    """The config that `to_json` wrote, in this version or in an earlier one.
 
     Raises:
       ConfigError: the text is not JSON, or not a config.
@@ -97,4 +98,5 @@ def from_json(text: str) -> Config:
         raise ConfigError(f"the config is no JSON of a config ({error}).") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"the config is a JSON {type(tree).__name__}; expected an object.")
-    return from_config_dict(tree)
+    ready = {name: old for name, old in OLD_KEYS.items() if KEYS.keys() >= set(old.replaced_by)}
+    return from_config_dict(upgraded(tree, ready))
