@@ -22,7 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.growth_points import random_params, without_end
-from transformer_jax.config.schema import Config, MeshConfig, from_config_dict
+from transformer_jax.config.schema import Config, MeshConfig
+from transformer_jax.config.serialization import from_config_dict
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.model.transformer import Transformer
 from transformer_jax.parallel.mesh import make_mesh, own_rows, put_rows

@@ -28,7 +28,8 @@ from turns import CALIBRATION, Figures, by_turns, markdown, median, ratio_text, 
 
 from transformer_jax.commands.command_line import Flag, exit_status, parse_flags, set_up_logs
 from transformer_jax.config.files import load_config, split_overrides
-from transformer_jax.config.schema import Config, from_config_dict, to_dict
+from transformer_jax.config.schema import Config
+from transformer_jax.config.serialization import from_config_dict, to_dict
 from transformer_jax.errors import UserError
 from transformer_jax.parallel.mesh import make_mesh, own_rows, put_rows
 from transformer_jax.runs.run_folder import RunFolder

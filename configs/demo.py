@@ -9,7 +9,7 @@ Command: make demo, or
 
 from ml_collections import ConfigDict
 
-from transformer_jax.config.schema import default_config_dict
+from transformer_jax.config.serialization import default_config_dict
 
 
 def get_config() -> ConfigDict:

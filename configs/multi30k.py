@@ -11,7 +11,7 @@ import os
 
 from ml_collections import ConfigDict
 
-from transformer_jax.config.schema import default_config_dict
+from transformer_jax.config.serialization import default_config_dict
 
 
 def get_config() -> ConfigDict:

@@ -12,7 +12,7 @@ Command: python -m transformer_jax train --config=configs/text.py --workdir=runs
 
 from ml_collections import ConfigDict
 
-from transformer_jax.config.schema import default_config_dict
+from transformer_jax.config.serialization import default_config_dict
 
 
 def get_config() -> ConfigDict:

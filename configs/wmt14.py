@@ -26,7 +26,7 @@ Rows of table 3 are not averaged: leave `average` out.
 
 from ml_collections import ConfigDict
 
-from transformer_jax.config.schema import default_config_dict
+from transformer_jax.config.serialization import default_config_dict
 from transformer_jax.errors import ConfigError
 
 SIZES = ("base", "big")

@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks import turns
 from tests import tiny_runs as runs
-from transformer_jax.config.schema import from_config_dict, with_values
+from transformer_jax.config.changes import with_values
+from transformer_jax.config.serialization import from_config_dict
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.training.cost import training_flops
 from transformer_jax.training.data import load_data

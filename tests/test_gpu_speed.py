@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import gpu_points, gpu_speed
 from transformer_jax.commands.command_line import parse_flags
-from transformer_jax.config.schema import from_config_dict
+from transformer_jax.config.serialization import from_config_dict
 from transformer_jax.errors import UserError
 from transformer_jax.text.encoded import ARRAYS, EncodedPairs
 from transformer_jax.text.vocabulary import EOS, UNK

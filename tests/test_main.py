@@ -16,7 +16,8 @@ import pytest
 
 from transformer_jax import __version__
 from transformer_jax.__main__ import COMMANDS, main
-from transformer_jax.config.schema import Config, with_values
+from transformer_jax.config.changes import with_values
+from transformer_jax.config.schema import Config
 from transformer_jax.errors import DataError, Interrupted
 
 PRESET = "def get_config(): return {'data': {'source': 'grammar'}, 'model': {'d_ff': 64}}"

@@ -80,7 +80,8 @@ def tiny_values(**changes: Any) -> dict[str, Any]:
 
 def tiny_config(**changes: Any) -> Any:
     """The tiny Config."""
-    from transformer_jax.config.schema import Config, with_values
+    from transformer_jax.config.changes import with_values
+    from transformer_jax.config.schema import Config
 
     return with_values(Config(), tiny_values(**changes))
 

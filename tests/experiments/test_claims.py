@@ -116,8 +116,8 @@ def test_rows_are_what_they_are_compared_with_but_for_one_key(in_checkout):
     assert differing(jobs[LARGE_KEYS], jobs[SMALL_KEYS]) == {"model.d_k", "model.d_v"}
     assert differing(jobs[REFERENCE], jobs[LARGE_KEYS]) == {"model.num_heads"}
     assert differing(jobs[RSQRT], jobs[REFERENCE]) == {"train.schedule", "train.decay_steps"}
-    free = {"train.checkpoint_every", "train.keep_last"}
-    assert differing(jobs[RSQRT], jobs[RSQRT + AVERAGED]) == free
+    mutable = {"train.checkpoint_every", "train.keep_last"}
+    assert differing(jobs[RSQRT], jobs[RSQRT + AVERAGED]) == mutable
     averages = {job.row: job.average for job in own if job.average}
     assert averages == {RSQRT + AVERAGED: 5}
     assert differing(jobs[REFERENCE], jobs[UNSMOOTHED]) == {"train.label_smoothing"}

@@ -234,7 +234,7 @@ def restore_on_two(workdir: Path, out: Path) -> None:
     """In a process with two devices: the sums of all arrays, and how many are divided."""
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
     logging.disable()
-    from transformer_jax.config.schema import with_values
+    from transformer_jax.config.changes import with_values
     from transformer_jax.model.transformer import Transformer
     from transformer_jax.training.optimizer import make_optimizer
     from transformer_jax.parallel.mesh import make_mesh, with_shardings

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from transformer_jax.config.schema import Config, with_values
+from transformer_jax.config.changes import with_values
+from transformer_jax.config.schema import Config
 from transformer_jax.errors import RunError
 from transformer_jax.runs.run_folder import RunFolder
 
@@ -23,7 +24,7 @@ def test_a_claimed_folder_gives_its_config_back(tmp_path):
         run.check_corpus("abd")
 
 
-def test_a_free_key_may_change_and_is_written_down(tmp_path):
+def test_a_mutable_key_may_change_and_is_recorded(tmp_path):
     run = RunFolder(tmp_path)
     run.claim(CONFIG, "abc")
     longer = with_values(CONFIG, {"train.steps": 7, "data.path": "elsewhere"})
@@ -32,7 +33,7 @@ def test_a_free_key_may_change_and_is_written_down(tmp_path):
     assert run.read_config() == longer
 
 
-def test_every_identity_key_that_differs_is_named(tmp_path):
+def test_every_immutable_key_that_differs_is_named(tmp_path):
     run = RunFolder(tmp_path)
     run.claim(CONFIG, "abc")
     other = with_values(CONFIG, {"seed": 4, "model.d_ff": 8, "train.steps": 7})

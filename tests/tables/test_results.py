@@ -7,8 +7,9 @@ import pytest
 
 from experiments import table3_ablations
 from tests.tables.test_statistics import LINES, line
+from transformer_jax.config.changes import with_values
 from transformer_jax.config.files import load_config, split_overrides
-from transformer_jax.config.schema import KEYS, with_values
+from transformer_jax.config.schema import KEYS
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
 from transformer_jax.tables.results import (

@@ -58,14 +58,14 @@ def test_killed_and_resumed_equals_never_stopped(tmp_path):
     assert not list(checkpoints.glob("*tmp*")), "half-written checkpoints stay"
 
 
-def test_a_stopped_run_goes_on_to_more_steps_whatever_free_keys_say(tmp_path):
+def test_a_stopped_run_goes_on_to_more_steps_whatever_mutable_keys_say(tmp_path):
     """Steps, intervals and the corpus's place change nothing but what is written down."""
     elsewhere = shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus")
-    free = {"train__log_every": 7, "train__valid_every": 9, "train__checkpoint_every": 8}
-    free |= {"train__keep_last": 1, "train__data_workers": 1, "decode__beam_size": 2}
+    mutable = {"train__log_every": 7, "train__valid_every": 9, "train__checkpoint_every": 8}
+    mutable |= {"train__keep_last": 1, "train__data_workers": 1, "decode__beam_size": 2}
     workdir = tmp_path / "run"
     assert runs.train(workdir, train__steps=12) == 0
-    assert runs.train(workdir, data__path=elsewhere, **free) == 0
+    assert runs.train(workdir, data__path=elsewhere, **mutable) == 0
     got, want = (
         runs.arrays(folder / "checkpoints" / LAST) for folder in (workdir, runs.trained_run())
     )
@@ -87,7 +87,7 @@ def test_a_stopped_run_goes_on_to_more_steps_whatever_free_keys_say(tmp_path):
     assert steps == [*first, *then, ("valid", 36), ("train", 40), ("valid", 40)]
 
 
-# Every identity key, with a value that the tiny run does not have.
+# Every immutable key, with a value that the tiny run does not have.
 OTHER = {
     "model.kind": "recurrent",
     "model.num_layers": 2,
@@ -132,12 +132,12 @@ OTHER = {
 }
 
 
-def test_every_identity_key_is_tried():
-    assert OTHER.keys() == {name for name, key in KEYS.items() if not key.free}
+def test_every_immutable_key_is_tried():
+    assert OTHER.keys() == {name for name, key in KEYS.items() if not key.mutable}
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_a_changed_identity_key_is_refused_and_nothing_is_touched(name, tmp_path, capsys):
+def test_a_changed_immutable_key_is_refused_and_nothing_is_touched(name, tmp_path, capsys):
     workdir = runs.trained_run()
     before = runs.contents(workdir)
     assert runs.train(workdir, **{name.replace(".", "__"): OTHER[name]}) == 2

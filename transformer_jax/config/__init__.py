@@ -1,1 +1,1 @@
-"""A run's settings: the schema, what values are allowed, config files and overrides."""
+"""A run's settings: the schema, its checks, config files and overrides."""

@@ -1,7 +1,7 @@
-"""Config files, and what the command line changes in them.
+"""Config files, and the overrides on the command line.
 
-A config file is Python with a function `get_config(argument=None)` that returns a ConfigDict: a
-diff against `default_config_dict()`. `FILE.py:ARGUMENT` passes the argument.
+A config file is a Python file. Its function `get_config(argument=None)` returns a ConfigDict, which
+it makes by changing `default_config_dict()`. `FILE.py:ARGUMENT` passes the argument.
 """
 
 import difflib
@@ -17,11 +17,15 @@ from absl import flags
 from ml_collections import ConfigDict
 from ml_collections.config_flags import tuple_parser
 
+from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
-from transformer_jax.config.schema import Config, Key, from_config_dict, known_key, with_values
+from transformer_jax.config.keys import Key
+from transformer_jax.config.lookup import known_key
+from transformer_jax.config.schema import Config
+from transformer_jax.config.serialization import from_config_dict
 from transformer_jax.errors import ConfigError, UserError
 
-# Those of ml_collections.config_flags, so that values are written as in other JAX projects.
+# The parsers of ml_collections.config_flags, so that values look as in other JAX projects.
 PARSERS: dict[type[Any], Any] = {
     int: flags.IntegerParser(),
     float: flags.FloatParser(),
@@ -33,14 +37,14 @@ OVERRIDE = re.compile(r"--?(?P<no>no)?config\.(?P<name>[^=]*)(?P<value>=.*)?", r
 
 
 def load_config(spec: str, overrides: Mapping[str, Any] | None = None) -> Config:
-    """The checked config of a config file, with some dotted keys replaced.
+    """The config of a config file with some dotted keys replaced, after the checks.
 
     Args:
       spec: "FILE.py", or "FILE.py:ARGUMENT".
       overrides: such as {"model.num_heads": 16}.
 
     Raises:
-      ConfigError: a file that is missing or fails, an unknown key, a value that cannot be.
+      ConfigError: the file is missing or fails, a key is unknown, or a value is not allowed.
     """
     config = with_values(from_config_dict(_call_get_config(spec)), overrides or {})
     check(config)
@@ -50,14 +54,14 @@ def load_config(spec: str, overrides: Mapping[str, Any] | None = None) -> Config
 def split_overrides(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """Takes --config.KEY=VALUE out of a command line.
 
-    `--config.KEY VALUE` will do too, as will `--config.KEY` and `--noconfig.KEY` for what is true
-    or false, `none` for what may be unset, and a repeated flag for a tuple.
+    Other forms: `--config.KEY VALUE`; `--config.KEY` and `--noconfig.KEY` for a boolean; `none` for
+    an optional key; a repeated flag for a tuple.
 
     Returns:
       The other arguments, and the overrides for `load_config`.
 
     Raises:
-      ConfigError: an unknown key, or a text that is no value of its type.
+      ConfigError: an unknown key, or a text that is not a value of the key's type.
     """
     others: list[str] = []
     texts: dict[str, list[str]] = {}
@@ -69,7 +73,7 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]
             continue
         key = known_key(match["name"])
         if match["no"] and (key.kind is not bool or match["value"]):
-            raise ConfigError(f"{argument}: only --noconfig.KEY of a true-or-false key exists.")
+            raise ConfigError(f"{argument}: --noconfig.KEY works for true-or-false keys only.")
         text = match["value"][1:] if match["value"] else None
         if text is None:
             text = str(not match["no"]) if key.kind is bool else next(left, None)
@@ -104,12 +108,12 @@ def _call_get_config(spec: str) -> ConfigDict | Mapping[str, Any]:
         try:
             inspect.signature(get_config).bind(*arguments)
         except TypeError:
-            mend = (
+            needs = (
                 f"takes no argument: --config={path}"
                 if colon
-                else f"needs one: --config={path}:ARGUMENT"
+                else f"needs one argument: --config={path}:ARGUMENT"
             )
-            raise ConfigError(f"--config={spec}: its get_config {mend}.") from None
+            raise ConfigError(f"--config={spec}: its get_config {needs}.") from None
         raw = get_config(*arguments)
     except UserError:
         raise
@@ -127,8 +131,8 @@ def _import_file(path: Path) -> dict[str, Any]:
     if not path.is_file():
         siblings = [file.name for file in sorted(path.parent.glob("*.py"))]
         near = difflib.get_close_matches(path.name, siblings, n=1, cutoff=0.7)
-        mend = f"Did you mean {path.with_name(near[0])}?" if near else "Presets stand in configs/."
-        raise ConfigError(f"--config={path}: there is no such file. {mend}")
+        fix = f"Did you mean {path.with_name(near[0])}?" if near else "Presets are in configs/."
+        raise ConfigError(f"--config={path}: there is no such file. {fix}")
     spec = importlib.util.spec_from_file_location("transformer_jax_config", path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"--config={path} is not a Python file: its name must end in .py.")
@@ -138,7 +142,7 @@ def _import_file(path: Path) -> dict[str, Any]:
 
 
 def _line_of(error: Exception, path: str) -> str:
-    """Where in the config file it went wrong."""
+    """`, line N`: the line of the config file that raised the error; empty if it is not there."""
     if isinstance(error, SyntaxError):
         return f", line {error.lineno}"
     lines = [

@@ -10,8 +10,9 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from transformer_jax.compilation import keep_compiled_programs
+from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
-from transformer_jax.config.schema import Config, with_values
+from transformer_jax.config.schema import Config
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model.kinds import make_model

@@ -117,16 +117,18 @@ def attend_to_past(
     """
 
     def read(count: int, query_BKHK: Array, blocks: Sequence[KeysValues]) -> Array:
-        in_a_row = [
-            tuple(x.reshape(*x.shape[:2], -1, x.shape[-1]) for x in block)
-            for block in blocks[:count]
-        ]
-        return attend(query_BKHK, in_a_row, mask)
+        flat = [(_flattened(key), _flattened(value)) for key, value in blocks[:count]]
+        return attend(query_BKHK, flat, mask)
 
     ends = np.cumsum([key.shape[2] for key, _ in blocks])
     last = jnp.searchsorted(jnp.array(ends), position_B.max(), side="right")
     branches = [functools.partial(read, n + 1) for n in range(len(blocks))]
     return jax.lax.switch(last, branches, query_BKHK, blocks)
+
+
+def _flattened(block: Array) -> Array:
+    """Positions and beams as one axis of keys: `[batch, heads, length * beams, ...]`."""
+    return block.reshape(*block.shape[:2], -1, block.shape[-1])
 
 
 def own_past(allowed_B11T: Array, ancestors_BKT: Array) -> Array:

@@ -5,6 +5,7 @@ Dimension key
   K beams   V vocabulary, padded
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
@@ -15,7 +16,6 @@ from transformer_jax.model.axes import BATCH, unboxed, zeros
 from transformer_jax.model.embeddings import VOCABULARY_MULTIPLE, Embedding, shift_right
 from transformer_jax.model.layers import Layer
 from transformer_jax.model.outputs import OUTPUTS, LossSettings, Softmax
-from transformer_jax.model.positions import longest
 from transformer_jax.model.records import (
     Cache,
     LossSums,
@@ -32,6 +32,18 @@ from transformer_jax.text.vocabulary import BOS
 
 ENCODERS: dict[str, Any] = {"transformer": TransformerEncoder, "recurrent": RecurrentEncoder}
 DECODERS: dict[str, Any] = {"transformer": TransformerDecoder, "recurrent": RecurrentDecoder}
+
+
+def longest(config: ModelConfig) -> int | None:
+    """Positions that a sentence or row may have; None: any number."""
+    sides = ENCODERS[config.encoder].longest(config), DECODERS[config.decoder].longest(config)
+    return min((limit for limit in sides if limit is not None), default=None)
+
+
+def problems(config: ModelConfig) -> Iterator[str]:
+    """Why the parts that a config names cannot be combined, with the fix; empty if they can."""
+    sides = ENCODERS[config.encoder], DECODERS[config.decoder]
+    yield from dict.fromkeys(problem for side in sides for problem in side.problems(config))
 
 
 def place_of(side: Packed) -> Place:
@@ -170,7 +182,7 @@ class EncoderDecoder(nn.Module):
     @nn.nowrap
     def longest(self) -> int | None:
         """Positions that a sentence or row may have; None: any number."""
-        return longest(self.config) if self.stacks() else None
+        return longest(self.config)
 
     @nn.nowrap
     def stacks(self) -> dict[str, tuple[Layer, int]]:

@@ -8,6 +8,7 @@ Dimension key
   C annotations, 2 H   I inputs, O outputs   K beams
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -115,11 +116,22 @@ class GatedUnit(nn.Module):
         return constrain(states_MBH.swapaxes(0, 1), BATCH, None, None)
 
 
+def no_limit(config: ModelConfig) -> None:
+    """A recurrent encoder or decoder reads sentences of any length."""
+
+
 class RecurrentEncoder(nn.Module):
     """Gated units from left to right and from right to left; each sentence starts from zeros."""
 
     config: ModelConfig
     remat: bool = False
+
+    longest = staticmethod(no_limit)
+
+    @staticmethod
+    def problems(config: ModelConfig) -> Iterator[str]:
+        """Nothing is refused."""
+        yield from ()
 
     @staticmethod
     def features(config: ModelConfig) -> int:
@@ -237,6 +249,17 @@ class RecurrentDecoder(nn.Module):
     encoder: Any  # the encoder's class
     remat: bool = False  # compute the attention again in the backward pass
     watch: bool = False
+
+    longest = staticmethod(no_limit)
+
+    @staticmethod
+    def problems(config: ModelConfig) -> Iterator[str]:
+        """Why the decoder cannot be combined with another key."""
+        if config.attention_memory is not None:
+            yield (
+                f"model.attention_memory={config.attention_memory!r} with model.decoder='recurrent'"
+                ": its attention has no such memory. Use model.decoder='transformer'."
+            )
 
     def setup(self) -> None:
         """The unit."""

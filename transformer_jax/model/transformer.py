@@ -5,6 +5,7 @@ Dimension key
   K beams   T positions of the cache   V vocabulary, padded
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model import patterns, positions
 from transformer_jax.model.cached_attention import cached_places, own_past
 from transformer_jax.model.layers import DECODER_LAYER, ENCODER_LAYER, Layer
 from transformer_jax.model.norms import NORMS
@@ -43,6 +45,17 @@ def self_bias(config: ModelConfig, query: Array, key: Array) -> Array | None:
     return None if bias is None else bias(config, key[..., None, :] - query[..., :, None])
 
 
+def problems(config: ModelConfig) -> Iterator[str]:
+    """Why the parts of a stack cannot be combined."""
+    if config.d_k is None and config.d_model % config.num_heads:
+        yield (
+            f"model.d_model={config.d_model} is not divisible by model.num_heads="
+            f"{config.num_heads}, and model.d_k is not set. Change one of them, or set model.d_k."
+        )
+    yield from positions.problems(config)
+    yield from patterns.problems(config)
+
+
 class TransformerEncoder(nn.Module):
     """N layers of self-attention and feed-forward network (section 3.1)."""
 
@@ -53,6 +66,9 @@ class TransformerEncoder(nn.Module):
     def features(config: ModelConfig) -> int:
         """Of the output."""
         return config.d_model
+
+    longest = staticmethod(positions.longest)
+    problems = staticmethod(problems)
 
     def setup(self) -> None:
         """The positions and the layers."""
@@ -98,6 +114,9 @@ class TransformerDecoder(nn.Module):
     remat: bool = False
     watch: bool = False
 
+    longest = staticmethod(positions.longest)
+    problems = staticmethod(problems)
+
     def setup(self) -> None:
         """The positions and the layers."""
         layer = nn.remat(Layer) if self.remat else Layer
@@ -111,9 +130,9 @@ class TransformerDecoder(nn.Module):
         if self.config.norm == "pre":
             self.decoder_norm = NORMS["layer"]()
 
-    def position_vectors(self, positions: Array, length: int) -> Array | float:
+    def position_vectors(self, positions_BL: Array, length: int) -> Array | float:
         """What is added to the embedding."""
-        return self.tgt_positions(positions, length)
+        return self.tgt_positions(positions_BL, length)
 
     def __call__(
         self, x_BLD: Array, target: Place, encoded_BME: Array, source: Place, rows_B: Array | None
@@ -131,7 +150,8 @@ class TransformerDecoder(nn.Module):
         watched_BLM = None
         for layer in self.layers:
             x_BLD, weights = layer(x_BLD, context)
-            watched_BLM = self._watched(weights) if layer.watched else watched_BLM
+            if weights is not None:
+                watched_BLM = self._watched(weights)
         return (self.decoder_norm(x_BLD) if self.config.norm == "pre" else x_BLD), watched_BLM
 
     def _watched(self, weights_BHLM: Array) -> Array:
@@ -152,7 +172,8 @@ class TransformerDecoder(nn.Module):
             x_BKD, own, weights = layer.step(x_BKD, context, memory.decoder[n], own)
             written.append(own.written)
             carried.append(own.carried)
-            watched_BKM = self._watched(weights) if layer.watched else watched_BKM
+            if weights is not None:
+                watched_BKM = self._watched(weights)
         x_BKD = self.decoder_norm(x_BKD) if self.config.norm == "pre" else x_BKD
         return x_BKD, Cache(tuple(written), tuple(carried)), watched_BKM
 

@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 from typing import IO
 
-from transformer_jax.config.schema import Config, from_json, identity_differences, to_json
+from transformer_jax.config.changes import immutable_differences
+from transformer_jax.config.schema import Config
+from transformer_jax.config.serialization import from_json, to_json
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.files import is_temporary, write_atomically
 
@@ -57,7 +59,7 @@ class RunFolder:
                 f"Cannot write into {self.path}: {folder} is {wrong}. Choose another --workdir."
             )
         if self.config_file.exists():
-            differences = identity_differences(self.read_config(), config)
+            differences = immutable_differences(self.read_config(), config)
             if differences:
                 raise RunError(
                     f"{self.path} holds another run: {'; '.join(differences)}. "

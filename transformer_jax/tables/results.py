@@ -22,7 +22,7 @@ from transformer_jax.training.data import nominal_shape
 
 SAMPLES = 5  # translations kept of a run
 DIGITS = 12  # of a config's digest
-# Free keys that change what comes out; the other free ones do not.
+# Mutable keys on which the results depend; they do not depend on the other mutable keys.
 COUNTED = {"train.steps", "decode.beam_size", "decode.length_penalty", "decode.max_extra_length"}
 # Keys younger than the first recorded results, and the value that stands for how it was before.
 YOUNGER = {"model.kind": "transformer", "model.d_hidden": None, "model.scale_attention": True}
@@ -51,7 +51,7 @@ class Line(NamedTuple):
 
 def digest_of(config: Config) -> str:
     """Of the keys that a run's results depend on."""
-    keys = [name for name, key in KEYS.items() if not key.free or name in COUNTED]
+    keys = [name for name, key in KEYS.items() if not key.mutable or name in COUNTED]
     values = {name: value_at(config, name) for name in keys}
     told = {n: value for n, value in values.items() if n not in YOUNGER or value != YOUNGER[n]}
     text = json.dumps(told)

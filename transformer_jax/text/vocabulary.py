@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from transformer_jax.config.checks import CHOICES
-from transformer_jax.config.schema import VocabularyConfig
+from transformer_jax.config.schema import KEYS, VocabularyConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import write_atomically
 
@@ -24,7 +23,8 @@ LINE_CHARACTERS = 1_000  # at most 4,000 bytes: the trainer would silently skip 
 # The rarest 0.01 % of the text is spelled in bytes: shared by all rare characters, they are better
 # trained than a piece for a character that occurs twice.
 CHARACTER_COVERAGE = 0.9999
-KINDS, NORMALIZATIONS = CHOICES["vocabulary.kind"], CHOICES["vocabulary.normalization"]
+KINDS = KEYS["vocabulary.kind"].choices
+NORMALIZATIONS = KEYS["vocabulary.normalization"].choices
 
 
 class Vocabulary:

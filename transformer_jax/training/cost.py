@@ -1,14 +1,24 @@
-"""What a model costs: parameters and FLOPs, by closed form.
+"""What a model costs: parameters, and the FLOPs of matrix products, counted in the traced program.
 
-A product of [m, k] and [k, n] counts 2 m k n FLOPs; the backward pass computes two products for
-each of the forward's.
+A product of [m, k] and [k, n] counts 2 m k n FLOPs. The program is traced without remat and without
+the vocabulary's padding, so the count is that of the mathematics; any new part of a model is
+counted without a formula of its own.
 """
 
-import jax
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model.layers import head_sizes
-from transformer_jax.model.recurrent import hidden_size
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+
+from transformer_jax.config.schema import ModelConfig, TrainConfig
+from transformer_jax.model import parameters
+from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.text.batches import Batch, Packed
+from transformer_jax.training.step import make_loss_fn
 
 # Dense peak of the matrix units in FLOP/s, as the vendors print it: bfloat16, and float32 (as TF32
 # where the chip has it).
@@ -25,69 +35,111 @@ DEVICE_PEAKS = {
 }
 
 
-def attention_parameters(model: ModelConfig) -> int:
-    """Of one attention block: four projections without bias."""
-    d_k, d_v = head_sizes(model)
-    return model.d_model * model.num_heads * (2 * d_k + 2 * d_v)
-
-
+@functools.lru_cache(maxsize=256)
 def parameter_count(model: ModelConfig, vocabulary_size: int) -> int:
-    """Trained parameters by closed form; what is allocated has the padded vocabulary."""
-    d, f = model.d_model, model.d_ff
-    embeddings = vocabulary_size * d * (1 if model.tie_embeddings else 3)
-    if model.kind == "recurrent":
-        return embeddings + _recurrent_parameters(d, hidden_size(model))
-    attention, feed_forward, norm = attention_parameters(model), 2 * d * f + f + d, 2 * d
-    encoder_layer = attention + feed_forward + 2 * norm
-    decoder_layer = 2 * attention + feed_forward + 3 * norm
-    positions = 2 * model.max_positions * d if model.positions == "learned" else 0
-    final_norms = 2 * norm if model.norm == "pre" else 0
-    layers = model.num_layers * (encoder_layer + decoder_layer)
-    return layers + embeddings + positions + final_norms
+    """Trained parameters; the vocabulary's padding, which is allocated too, does not count."""
+    return parameters.parameter_count(_unpadded(model, vocabulary_size))
 
 
-def _recurrent_parameters(d: int, h: int) -> int:
-    """Of the recurrent model without its embeddings: d_model d, d_hidden h."""
-    unit = 3 * (d * h + h * h + h)
-    attention, context, start = h * h + 2 * h * h + h, 2 * h * 3 * h, h * h
-    readout = (3 * h + d) * 2 * d + 2 * d
-    return 3 * unit + attention + context + start + readout
-
-
-def _recurrent_products(model: ModelConfig, src_length: int, tgt_length: int) -> int:
-    """Multiply-adds of one row before the vocabulary."""
-    d, h = model.d_model, hidden_size(model)
-    unit = 3 * (d * h + h * h)
-    # Keys, and the first state that the decoder would have if a sentence began there.
-    source = 2 * unit + 2 * h * h + h * h
-    target = unit + h * h + 2 * h * 3 * h + (3 * h + d) * 2 * d
-    pairs = h + 2 * h  # scores and contexts
-    return src_length * source + tgt_length * target + tgt_length * src_length * pairs
-
-
-def forward_flops(
-    model: ModelConfig, vocabulary_size: int, src_length: int, tgt_length: int
-) -> int:
-    """Of the matrix products of one row with so many source and target positions."""
-    logits = tgt_length * model.d_model * vocabulary_size
-    if model.kind == "recurrent":
-        return 2 * (_recurrent_products(model, src_length, tgt_length) + logits)
-    d_k, d_v = head_sizes(model)
-    attention, feed_forward = attention_parameters(model), 2 * model.d_model * model.d_ff
-    scores = model.num_heads * (d_k + d_v)  # QK^T and weights V, multiply-adds a query-key pair
-    # Cross-attention's queries and outputs run over the target, keys and values over the source.
-    half = attention // 2
-    encoder = src_length * (attention + feed_forward) + src_length**2 * scores
-    decoder = tgt_length * (attention + half + feed_forward) + src_length * half
-    decoder += (tgt_length**2 + tgt_length * src_length) * scores
-    return 2 * (model.num_layers * (encoder + decoder) + logits)
-
-
+@functools.lru_cache(maxsize=256)
 def training_flops(
     model: ModelConfig, vocabulary_size: int, src_length: int, tgt_length: int
 ) -> int:
-    """Forward and backward of one row."""
-    return 3 * forward_flops(model, vocabulary_size, src_length, tgt_length)
+    """Forward and backward pass of one row with so many source and target positions."""
+    loss_fn = make_loss_fn(_unpadded(model, vocabulary_size), TrainConfig.label_smoothing)
+
+    def smoothed(params: Any, batch: Batch) -> Any:
+        return loss_fn(params, batch).smoothed_nats
+
+    return product_flops(
+        jax.grad(smoothed), *_inputs(model, vocabulary_size, src_length, tgt_length)
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def forward_flops(
+    model: ModelConfig, vocabulary_size: int, src_length: int, tgt_length: int
+) -> int:
+    """Forward pass of one row, up to the logits."""
+    apply: Any = _unpadded(model, vocabulary_size).apply
+
+    def logits(params: Any, batch: Batch) -> Any:
+        return apply({"params": params}, *batch)
+
+    return product_flops(logits, *_inputs(model, vocabulary_size, src_length, tgt_length))
+
+
+def _unpadded(model: ModelConfig, vocabulary_size: int) -> EncoderDecoder:
+    return EncoderDecoder(model, vocabulary_size, vocabulary_multiple=1)
+
+
+def _inputs(
+    model: ModelConfig, vocabulary_size: int, src_length: int, tgt_length: int
+) -> tuple[Any, Batch]:
+    params = parameters.abstract_params(_unpadded(model, vocabulary_size))
+    src, tgt = (jax.ShapeDtypeStruct((1, n), jnp.int32) for n in (src_length, tgt_length))
+    return params, Batch(Packed(src, src, src), Packed(tgt, tgt, tgt))
+
+
+def product_flops(function: Callable[..., Any], *arguments: Any) -> int:
+    """FLOPs of a function's matrix products, from its trace.
+
+    A scan's body counts as often as it runs, of a branch the dearest counts.
+
+    Args:
+      function: is traced, not run.
+      arguments: arrays, or their shapes and types.
+
+    Raises:
+      NotImplementedError: the trace has a loop of unknown length or a call of a foreign kernel.
+    """
+    return _flops(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def _flops(jaxpr: Jaxpr) -> int:
+    return sum(map(_flops_of, jaxpr.eqns))
+
+
+def _flops_of(equation: JaxprEqn) -> int:
+    name = equation.primitive.name
+    if name == "dot_general":
+        return _product(equation)
+    if name in UNKNOWN:
+        raise NotImplementedError(f"FLOPs of {name!r} cannot be read off a trace.")
+    inner = [_flops(jaxpr) for jaxpr in _inner(equation)]
+    if name == "cond":
+        return max(inner)
+    return sum(inner) * (equation.params["length"] if name == "scan" else 1)
+
+
+# Loops whose number of steps is data, products that are no dot_general, and foreign kernels.
+UNKNOWN = {
+    "while",
+    "conv_general_dilated",
+    "ragged_dot_general",
+    "custom_call",
+    "pallas_call",
+    "ffi_call",
+    "custom_vjp_call_jaxpr_p",
+    "pure_callback",
+    "io_callback",
+}
+
+
+def _product(equation: JaxprEqn) -> int:
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    left = equation.invars[0].aval.shape
+    return 2 * math.prod(equation.outvars[0].aval.shape) * math.prod(left[n] for n in contracted)
+
+
+def _inner(equation: JaxprEqn) -> Iterator[Jaxpr]:
+    """The programs inside an operation: of a call, a loop, a branch, a rematerialized part."""
+    for value in equation.params.values():
+        for one in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(one, ClosedJaxpr):
+                yield one.jaxpr
+            elif isinstance(one, Jaxpr):
+                yield one
 
 
 def device_peak(dtype: str) -> float | None:

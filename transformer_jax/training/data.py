@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import sentencepiece
 
-from transformer_jax.config.schema import Config, ModelConfig, identity_differences
+from transformer_jax.config.changes import immutable_differences
+from transformer_jax.config.schema import Config, ModelConfig
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import kept
 from transformer_jax.parallel import processes
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 NOMINAL_FILL = 0.97  # of target places, for a dry run that has no corpus to measure
 LENGTH_MULTIPLE = 8  # of the validation rows
 VALID_STRETCH = 8  # a validation row is at most so many times as long as a training row
-NOT_IN_WEIGHTS = ("model.dropout:", "model.dtype:")  # what train.init_from leaves free
+NOT_IN_WEIGHTS = ("model.dropout:", "model.dtype:")  # may differ from those of train.init_from
 
 
 class TrainingData(NamedTuple):
@@ -176,7 +177,7 @@ def _vocabulary_of_origin(config: Config, origin: RunFolder) -> Vocabulary:
     """The vocabulary of `origin`'s weights. Raises RunError: it has none, or another model's."""
     differences = [
         difference
-        for difference in identity_differences(origin.read_config(), config)
+        for difference in immutable_differences(origin.read_config(), config)
         if difference.startswith("model.") and not difference.startswith(NOT_IN_WEIGHTS)
     ]
     if differences:

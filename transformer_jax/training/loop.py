@@ -13,8 +13,9 @@ import jax
 from jax.sharding import Mesh
 
 from transformer_jax.compilation import keep_compiled_programs
+from transformer_jax.config.changes import mutable_differences, with_absolute_paths
 from transformer_jax.config.checks import check
-from transformer_jax.config.schema import Config, TrainConfig, free_differences, with_absolute_paths
+from transformer_jax.config.schema import Config, TrainConfig
 from transformer_jax.decoding.translate import LineTranslator
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import Interrupted, RunError
@@ -115,7 +116,7 @@ def _check_folder(run: RunFolder, config: Config) -> None:
 
 def _claim(run: RunFolder, config: Config, data: TrainingData) -> None:
     if run.config_file.exists():
-        for difference in free_differences(run.read_config(), config):
+        for difference in mutable_differences(run.read_config(), config):
             log.info("from here on, %s", difference)
     run.claim(config, data.fingerprint)
     if not run.vocabulary_file.exists():

@@ -1,0 +1,65 @@
+"""What may change between two calls of `train`, and paths that are valid everywhere."""
+
+from transformer_jax.config.changes import (
+    immutable_differences,
+    mutable_differences,
+    with_absolute_paths,
+    with_values,
+)
+from transformer_jax.config.schema import KEYS, Config
+
+
+def test_immutable_differences_name_contradicting_keys_and_no_mutable_one():
+    old = Config()
+    mutable = {
+        "mesh.data": 2,
+        "data.path": "elsewhere",
+        "train.steps": 5,
+        "train.accumulate_steps": 2,
+        "train.remat": True,
+        "decode.beam_size": 9,
+        "train.checkpoint_every": 7,
+    }
+    assert immutable_differences(old, with_values(old, mutable)) == []
+    new = with_values(old, mutable | {"model.num_heads": 4, "seed": 1, "data.train": ("other",)})
+    assert immutable_differences(old, new) == [
+        "model.num_heads: the run has 8, the config now says 4",
+        "data.train: the run has ('train',), the config now says ('other',)",
+        "seed: the run has 0, the config now says 1",
+    ]
+
+
+def test_what_shapes_the_weights_or_the_batches_is_immutable():
+    for name, key in KEYS.items():
+        if name == "vocabulary.path":
+            assert key.mutable, "the run has its own vocabulary, and compares contents"
+        elif name.startswith(("model.", "vocabulary.")) or name == "seed":
+            assert not key.mutable, name
+        if name.startswith(("mesh.", "decode.")) or name.endswith("_every"):
+            assert key.mutable, name
+    for name in ("tokens_per_batch", "row_length", "rows_multiple", "label_smoothing", "adam_b2"):
+        assert not KEYS[f"train.{name}"].mutable, name
+
+
+def test_mutable_differences_name_both_values():
+    old = Config()
+    new = with_values(old, {"train.steps": 7, "mesh.fsdp": 2, "model.d_ff": 32})
+    assert mutable_differences(old, new) == [
+        "train.steps is 7 (was 100000)",
+        "mesh.fsdp is 2 (was 1)",
+    ]
+    assert mutable_differences(old, old) == []
+
+
+def test_absolute_paths_are_valid_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/somebody")
+
+    def absolute(path: str) -> str | None:
+        return with_absolute_paths(with_values(Config(), {"data.path": path})).data.path
+
+    assert absolute("data/text") == str(tmp_path / "data" / "text")
+    assert absolute("~/text") == "/home/somebody/text"
+    assert absolute("/data") == "/data"
+    assert absolute("gs://bucket/tfds") == "gs://bucket/tfds"
+    assert with_absolute_paths(Config()) == Config()

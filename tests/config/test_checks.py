@@ -1,0 +1,153 @@
+"""`check` refuses a bad value and names the key, its value, what is allowed and the fix."""
+
+import math
+from typing import Any
+
+import pytest
+
+from transformer_jax.config.changes import with_values
+from transformer_jax.config.checks import check
+from transformer_jax.config.schema import Config
+from transformer_jax.errors import ConfigError
+
+GOOD = {"data.source": "grammar"}  # the smallest change that makes the defaults valid
+
+# Each change, and what its error must contain: key, value, what is allowed or the fix.
+BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    ({"model.num_layers": 0}, ("model.num_layers=0 is below 1", "default is 6")),
+    ({"model.d_model": -8}, ("model.d_model=-8 is below 1", "default is 512")),
+    ({"model.num_heads": 0}, ("model.num_heads=0 is below 1",)),
+    ({"model.d_k": 0}, ("model.d_k=0 is below 1", "default is None")),
+    ({"model.d_v": -1}, ("model.d_v=-1 is below 1",)),
+    ({"model.d_ff": 0}, ("model.d_ff=0 is below 1",)),
+    ({"model.dropout": 1.0}, ("model.dropout=1.0 is not in [0, 1)", "paper uses 0.1")),
+    ({"model.dropout": -0.1}, ("model.dropout=-0.1 is not in [0, 1)",)),
+    ({"model.dropout": math.nan}, ("model.dropout=nan is not in [0, 1)",)),
+    ({"model.norm": "pots"}, ("model.norm='pots'", "valid choices: 'post', 'pre'", "mean 'post'")),
+    ({"model.positions": "rotary"}, ("model.positions='rotary'", "'sinusoidal', 'learned'")),
+    ({"model.dtype": "float16"}, ("model.dtype='float16'", "'float32', 'bfloat16'")),
+    ({"model.max_positions": 0}, ("model.max_positions=0 is below 1",)),
+    ({"model.num_heads": 7}, ("model.d_model=512", "model.num_heads=7", "set model.d_k")),
+    ({"model.d_model": 511, "model.d_k": 64}, ("model.d_model=511 is odd", "'learned'")),
+    (
+        {"model.positions": "learned", "model.max_positions": 100},
+        ("model.max_positions=100 is too small for data.max_length=128", "lower the second"),
+    ),
+    (
+        {"model.positions": "learned", "model.max_positions": 200},
+        (
+            "model.max_positions=200 is too small for train.row_length=256",
+            "model.max_positions=200 is too small for decode.max_length=512",
+        ),
+    ),
+    ({"data.source": "file"}, ("data.source='file'", "valid choices", "mean 'files'")),
+    ({"data.source": "files"}, ("data.path is not set", "--config.data.path=FOLDER")),
+    ({"data.source": "tfds"}, ("data.name is not set", "--config.data.name=wmt14_translate")),
+    ({"data.tgt": "fr"}, ("data.tgt='fr'", "'en' and 'de'", "data.source='files'")),
+    ({"data.src": "de"}, ("data.src='de', data.tgt='de'",)),
+    (
+        {"data.source": "files", "data.path": "x", "data.src": "de"},
+        ("data.src='de', data.tgt='de' must be two different suffixes",),
+    ),
+    (
+        {"data.source": "files", "data.path": "x", "data.src": ""},
+        ("data.src=''", "such as 'en' and 'de'"),
+    ),
+    ({"data.train": ()}, ("data.train is empty", "('train',)")),
+    ({"data.valid": ()}, ("data.valid is empty", "('valid',)")),
+    ({"data.train": ("a,b",)}, ("data.train holds 'a,b'", "repeat the flag")),
+    ({"data.valid": ("",)}, ("data.valid holds ''",)),
+    ({"data.pairs": 0}, ("data.pairs=0 is below 1",)),
+    ({"data.max_length": 1}, ("data.max_length=1 is below 2",)),
+    ({"data.max_length": 257}, ("data.max_length=257 is above train.row_length=256", "Lower")),
+    ({"vocabulary.size": 260}, ("vocabulary.size=260 is below 261", "256 bytes")),
+    ({"vocabulary.kind": "word"}, ("vocabulary.kind='word'", "'bpe', 'unigram'")),
+    ({"vocabulary.normalization": "nfc"}, ("vocabulary.normalization='nfc'", "'identity'")),
+    ({"vocabulary.max_lines": 0}, ("vocabulary.max_lines=0 is below 1",)),
+    ({"train.steps": 0}, ("train.steps=0 is below 1", "100000 (base)")),
+    ({"train.tokens_per_batch": 0}, ("train.tokens_per_batch=0 is below 1",)),
+    ({"train.row_length": 1}, ("train.row_length=1 is below 2",)),
+    ({"train.rows_multiple": 0}, ("train.rows_multiple=0 is below 1",)),
+    ({"train.label_smoothing": 1.0}, ("train.label_smoothing=1.0 is not in [0, 1)", "0.1")),
+    ({"train.schedule": "cosin"}, ("train.schedule='cosin'", "mean 'cosine'")),
+    ({"train.peak_learning_rate": 0.0}, ("train.peak_learning_rate=0.0 is not in (0, 3.4e+38)",)),
+    ({"train.peak_learning_rate": math.inf}, ("train.peak_learning_rate=inf",)),
+    ({"train.warmup_steps": 0}, ("train.warmup_steps=0", "at least 1")),
+    ({"train.warmup_steps": 0, "train.peak_learning_rate": 1e-3}, ("train.warmup_steps=0",)),
+    (
+        {"train.warmup_steps": 0, "train.schedule": "linear", "train.decay_steps": 9},
+        ("train.warmup_steps=0", "or set train.peak_learning_rate"),
+    ),
+    ({"train.warmup_steps": -1}, ("train.warmup_steps=-1 is below 0",)),
+    ({"train.schedule": "linear"}, ("train.decay_steps=None", "often at train.steps=100000")),
+    (
+        {"train.schedule": "cosine", "train.decay_steps": 4_000},
+        ("train.decay_steps=4000 must be above train.warmup_steps=4000", "'cosine'"),
+    ),
+    ({"train.adam_b1": 1.0}, ("train.adam_b1=1.0 is not in [0, 1)", "0.9")),
+    ({"train.adam_b2": 1.5}, ("train.adam_b2=1.5 is not in [0, 1)", "0.98")),
+    ({"train.adam_epsilon": 0.0}, ("train.adam_epsilon=0.0 is not in (0, 3.4e+38)",)),
+    ({"train.clip_norm": 0.0}, ("train.clip_norm=0.0 is not in (0, 3.4e+38)", "None turns")),
+    ({"train.accumulate_steps": 0}, ("train.accumulate_steps=0 is below 1",)),
+    ({"train.max_skipped": 0}, ("train.max_skipped=0 is below 1",)),
+    ({"train.init_from": ""}, ("train.init_from=''", "a run's folder")),
+    ({"train.log_every": 0}, ("train.log_every=0 is below 1",)),
+    ({"train.valid_every": 0}, ("train.valid_every=0 is below 1",)),
+    ({"train.checkpoint_every": 0}, ("train.checkpoint_every=0 is below 1",)),
+    ({"train.keep_last": 0}, ("train.keep_last=0 is below 1",)),
+    ({"train.data_workers": -1}, ("train.data_workers=-1 is below 0",)),
+    ({"mesh.data": 0}, ("mesh.data=0", "at least 1, or -1")),
+    ({"mesh.tensor": -2}, ("mesh.tensor=-2", "at least 1, or -1")),
+    ({"mesh.fsdp": -1}, ("mesh.data and mesh.fsdp are both -1", "only one")),
+    ({"decode.beam_size": 0}, ("decode.beam_size=0 is below 1", "greedy")),
+    ({"decode.length_penalty": -0.5}, ("decode.length_penalty=-0.5 is not in [0, 3.4e+38)",)),
+    ({"decode.max_extra_length": -1}, ("decode.max_extra_length=-1 is below 0",)),
+    ({"decode.max_length": 1}, ("decode.max_length=1 is below 2",)),
+    ({"decode.tokens_per_batch": 511}, ("decode.tokens_per_batch=511 is below decode.max_length",)),
+    ({"seed": -1}, ("seed=-1 is below 0",)),
+    ({"seed": 2**32}, ("seed=4294967296 is above 4294967295",)),
+]
+
+# Changes that are just inside the limits above.
+FINE: list[dict[str, Any]] = [
+    {},
+    {"model.num_heads": 7, "model.d_k": 64},
+    {"model.d_model": 511, "model.d_k": 64, "model.positions": "learned"},
+    {"model.dropout": 0.0, "train.label_smoothing": 0.0, "decode.length_penalty": 0.0},
+    {
+        "model.positions": "learned",
+        "model.max_positions": 128,
+        "train.row_length": 128,
+        "decode.max_length": 128,
+    },
+    {"data.src": "de", "data.tgt": "en", "data.test": ()},
+    {"data.max_length": 256},
+    {"vocabulary.size": 261, "seed": 2**32 - 1},
+    {"train.schedule": "linear", "train.decay_steps": 4_001},
+    {"train.schedule": "constant", "train.warmup_steps": 0, "train.peak_learning_rate": 1e-3},
+    {"mesh.data": 1, "mesh.tensor": -1},
+    {"decode.tokens_per_batch": 512, "decode.max_extra_length": 0, "decode.beam_size": 1},
+]
+
+
+def name_of(case: object) -> str:
+    return ",".join(f"{k}={v}" for k, v in case.items()) if isinstance(case, dict) else ""
+
+
+@pytest.mark.parametrize(("diff", "words"), BAD, ids=name_of)
+def test_check_names_key_value_and_fix(diff, words):
+    with pytest.raises(ConfigError) as caught:
+        check(with_values(Config(), GOOD | diff))
+    message = str(caught.value)
+    assert all(word in message for word in words), message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("diff", FINE, ids=name_of)
+def test_check_allows_values_just_inside_the_limits(diff):
+    check(with_values(Config(), GOOD | diff))
+
+
+def test_check_names_everything_that_is_wrong():
+    with pytest.raises(ConfigError, match=r"model.dropout=2.0.*train.steps=0"):
+        check(with_values(Config(), {"model.dropout": 2.0, "train.steps": 0}))

@@ -1,0 +1,211 @@
+"""Config files, overrides on the command line, and the presets of configs/."""
+
+from pathlib import Path
+
+import pytest
+from ml_collections import ConfigDict, config_flags
+
+from transformer_jax.config.changes import with_values
+from transformer_jax.config.files import load_config, split_overrides
+from transformer_jax.config.schema import KEYS, Config, value_at
+from transformer_jax.config.serialization import from_config_dict, to_config_dict
+from transformer_jax.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+PRESETS = sorted(f"configs/{path.name}" for path in (ROOT / "configs").glob("*.py"))
+
+# Overrides --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_every_key_can_be_overridden(name):
+    key = KEYS[name]
+    text, value = {
+        int: ("16", 16),
+        float: ("0.25", 0.25),
+        bool: ("false", False),
+        str: ("word", "word"),
+        tuple: ("('a', 'b')", ("a", "b")),
+    }[key.kind]
+    _, overrides = split_overrides([f"--config.{name}={text}"])
+    assert overrides == {name: value}
+    assert value_at(with_values(Config(), overrides), name) == value
+    if key.optional:
+        _, overrides = split_overrides([f"--config.{name}={text}", f"--config.{name}=none"])
+        assert overrides == {name: None}
+
+
+def test_every_key_can_be_overridden_through_ml_collections_too(in_checkout):
+    from absl import flags
+
+    arguments = ["", "--config=configs/wmt14.py:big", "--config.model.d_k=16", "--config.seed=3"]
+    values = flags.FlagValues()
+    holder = config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=arguments)
+    values(arguments)
+    config = from_config_dict(holder.value)
+    assert (config.model.d_k, config.seed, config.model.d_model) == (16, 3, 1024)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "overrides"),
+    [
+        (["--config.train.remat"], {"train.remat": True}),
+        (["--noconfig.model.tie_embeddings"], {"model.tie_embeddings": False}),
+        (["-config.seed", "3"], {"seed": 3}),
+        (["--config.data.path=a=b:c"], {"data.path": "a=b:c"}),
+        (["--config.data.path="], {"data.path": ""}),
+        (["--config.model.positions=none"], {"model.positions": "none"}),  # a choice, not "unset"
+        (["--config.data.train=a", "--config.data.train=b"], {"data.train": ("a", "b")}),
+        (["--config.data.train=2013"], {"data.train": ("2013",)}),
+        (["--config.data.valid=()"], {"data.valid": ()}),
+        (["--config.seed=1", "--config.seed=2"], {"seed": 2}),
+        (["--config.model.d_k=none", "--config.model.d_k=8"], {"model.d_k": 8}),
+    ],
+)
+def test_forms_of_an_override(arguments, overrides):
+    assert split_overrides(["--x=1", *arguments, "y"]) == (["--x=1", "y"], overrides)
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("--config.model.d_k=abc", "--config.model.d_k=abc: expected int or none."),
+        ("--config.model.d_model=none", "--config.model.d_model=none: expected int."),
+        ("--config.model.d_model=1e3", "--config.model.d_model=1e3: expected int."),
+        ("--config.model.dropout=much", "--config.model.dropout=much: expected float."),
+        ("--config.train.remat=maybe", "--config.train.remat=maybe: expected true or false."),
+        ("--config.data.train=a b,", "expected a list, such as ('a','b')."),
+        ("--config.seed", "--config.seed needs a value: --config.seed=VALUE."),
+        ("--noconfig.seed", "--noconfig.seed: --noconfig.KEY works for true-or-false keys only."),
+        ("--config.model.d_modle=3", "Did you mean model.d_model?"),
+        ("--config.model=3", "model is a section"),
+    ],
+)
+def test_an_invalid_override_is_one_clear_line(argument, words):
+    with pytest.raises(ConfigError) as caught:
+        split_overrides([argument])
+    assert words in str(caught.value)
+
+
+# Config files ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_loads_and_differs_from_the_defaults(preset, in_checkout):
+    config = load_config(preset, {"data.path": "somewhere"})
+    assert config != with_values(Config(), {"data.path": "somewhere"})
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_says_paper_device_and_command(preset):
+    docstring = (ROOT / preset).read_text().split('"""')[1]
+    for word in (
+        "Paper: ",
+        "Expected",
+        "Device: ",
+        "python -m transformer_jax train --config=" + preset,
+    ):
+        assert word in docstring, word
+
+
+def test_multi30k_takes_its_folder_from_the_environment(in_checkout, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_JAX_DATA", "somewhere")
+    assert load_config("configs/multi30k.py").data.path == "somewhere/multi30k"
+    monkeypatch.delenv("TRANSFORMER_JAX_DATA")
+    assert load_config("configs/multi30k.py").data.path == "data/multi30k"
+
+
+def test_the_paper_s_recipe_is_whole(in_checkout):
+    """Sections 5 and 6.1, table 3's rows base and big; the numbers are the paper's."""
+    base = load_config("configs/wmt14.py")
+    model, train, decode = base.model, base.train, base.decode
+    assert (model.num_layers, model.d_model, model.d_ff, model.num_heads) == (6, 512, 2048, 8)
+    assert (model.d_k, model.d_v, model.dropout, model.norm) == (None, None, 0.1, "post")
+    assert (model.positions, model.tie_embeddings) == ("sinusoidal", True)
+    assert (train.steps, train.tokens_per_batch, train.warmup_steps) == (100_000, 25_000, 4_000)
+    assert (train.schedule, train.peak_learning_rate) == ("rsqrt", None)
+    assert (train.adam_b1, train.adam_b2, train.adam_epsilon) == (0.9, 0.98, 1e-9)
+    assert (train.label_smoothing, train.clip_norm) == (0.1, None)
+    assert (train.keep_last, train.checkpoint_every) == (20, 1_400)
+    assert (decode.beam_size, decode.length_penalty, decode.max_extra_length) == (4, 0.6, 50)
+    assert (base.vocabulary.size, base.vocabulary.kind) == (37_000, "bpe")
+    assert (base.data.source, base.data.name) == ("tfds", "wmt14_translate/de-en")
+    assert (base.data.src, base.data.tgt, base.data.valid) == ("en", "de", ("validation",))
+
+    big = load_config("configs/wmt14.py:big")
+    model, train = big.model, big.train
+    assert (model.num_layers, model.d_model, model.d_ff, model.num_heads) == (6, 1024, 4096, 16)
+    assert (model.dropout, train.steps, train.checkpoint_every) == (0.3, 300_000, 600)
+
+    french = load_config("configs/wmt14.py:en-fr,big")
+    assert (french.model.dropout, french.vocabulary.size, french.data.tgt) == (0.1, 32_000, "fr")
+    assert french.data.name == "wmt14_translate/fr-en"
+    assert french == load_config("configs/wmt14.py:big,en-fr")
+    assert load_config("configs/wmt14.py:base,en-fr").model.dropout == 0.1
+
+
+@pytest.mark.parametrize(
+    "argument", ["huge", "big,base", "en-de,en-fr", "big,,en-de", "big;en-de", ""]
+)
+def test_an_invalid_argument_of_wmt14_lists_the_choices(argument, in_checkout):
+    message = (
+        f"configs/wmt14.py:{argument}: valid choices are one of base, big and one of en-de, en-fr"
+    )
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        load_config(f"configs/wmt14.py:{argument}")
+
+
+@pytest.mark.parametrize(
+    ("content", "argument", "words"),
+    [
+        ("def get_config(): return 1 +", "", r"preset.py, line 1: SyntaxError: invalid syntax"),
+        ("x = 1\ny = x / 0", "", r"preset.py, line 2: ZeroDivisionError: division by zero"),
+        ("def f(): return 1 / 0\ndef get_config(): return f()", "", r"preset.py, line 1: Zero"),
+        ("import nowhere_at_all", "", r"preset.py, line 1: ModuleNotFoundError: .*nowhere_at_all"),
+        ("x = 1", "", r"preset.py has no function get_config"),
+        ("def get_config(): return None", "", r"get_config returned NoneType, not a ConfigDict"),
+        ("def get_config(): return {}", ":big", r"takes no argument: --config=.*preset.py\.$"),
+        (
+            "def get_config(size): return {}",
+            "",
+            r"needs one argument: .*preset.py:ARGUMENT",
+        ),
+        ("def get_config(): return {'modle': 1}", "", r"modle is not a key.*mean model|Known keys"),
+        ("def get_config(): return {'model': {'d_model': 7}}", "", r"model.d_model=7 is not div"),
+    ],
+)
+def test_a_config_file_that_fails_is_one_clear_line(content, argument, words, tmp_path):
+    path = tmp_path / "preset.py"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=words) as caught:
+        load_config(f"{path}{argument}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_misspelt_key_in_a_config_file_is_refused(tmp_path):
+    path = tmp_path / "preset.py"
+    path.write_text(
+        "from transformer_jax.config.serialization import default_config_dict\n"
+        "def get_config():\n"
+        "    config = default_config_dict()\n"
+        "    config.model.d_modle = 3\n"
+        "    return config\n"
+    )
+    with pytest.raises(ConfigError, match="model.d_modle is not a key.*Did you mean model.d_model"):
+        load_config(str(path))
+
+
+def test_a_missing_config_file_names_the_nearest(in_checkout):
+    with pytest.raises(
+        ConfigError, match="configs/dmeo.py: there is no such file.*configs/demo.py"
+    ):
+        load_config("configs/dmeo.py")
+
+
+def test_a_partial_config_file_is_a_diff_against_the_defaults(tmp_path):
+    path = tmp_path / "preset.py"
+    path.write_text("def get_config(): return {'data': {'source': 'grammar'}}")
+    assert load_config(str(path)) == with_values(Config(), {"data.source": "grammar"})
+    config = load_config(str(path), {"model.d_k": 16, "data.train": ("a",)})
+    assert (config.model.d_k, config.data.train) == (16, ("a",))
+    assert isinstance(to_config_dict(config), ConfigDict)

@@ -1,0 +1,68 @@
+"""The key that a name means: unknown names suggest the nearest key, old names the new ones."""
+
+import pytest
+
+from transformer_jax.config import lookup
+from transformer_jax.config.changes import with_values
+from transformer_jax.config.files import split_overrides
+from transformer_jax.config.lookup import nearest_key
+from transformer_jax.config.schema import KEYS, Config
+from transformer_jax.config.serialization import from_config_dict
+from transformer_jax.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("given_name", "nearest"),
+    [
+        ("model.d_modle", "model.d_model"),
+        ("model.steps", "train.steps"),  # the right word in the wrong section
+        ("train.num_heads", "model.num_heads"),
+        ("modle.d_k", "model.d_k"),
+        ("d_model", "model.d_model"),
+        ("beam_sise", "decode.beam_size"),
+        ("sed", "seed"),
+        ("train.max_lenght", "decode.max_length"),
+        ("data.max_lenght", "data.max_length"),
+        ("train.warmup", "train.warmup_steps"),
+        ("data.nothing_like_it", None),
+        ("zebra", None),
+    ],
+)
+def test_the_nearest_key_is_suggested(given_name, nearest):
+    assert nearest_key(given_name) == nearest
+    with pytest.raises(ConfigError) as caught:
+        with_values(Config(), {given_name: 1})
+    suggestion = f"Did you mean {nearest}?" if nearest else "Known keys: "
+    assert str(caught.value).startswith(f"{given_name} is not a key of the config. {suggestion}")
+
+
+@pytest.mark.parametrize("tree", [{"model": {"d_modle": 1}}, {"d_modle": 1}, {"modle": {}}])
+def test_an_unknown_key_of_a_config_file_is_refused(tree):
+    with pytest.raises(ConfigError, match=r"d?_?modle is not a key of the config"):
+        from_config_dict(tree)
+
+
+def test_a_section_is_not_a_key():
+    with pytest.raises(ConfigError, match="model is a section of the config.*model.d_model"):
+        with_values(Config(), {"model": 1})
+
+
+@pytest.mark.parametrize(
+    ("section", "last", "value", "replacement"),
+    [
+        ("model", "kind", "recurrent", "model.encoder and model.decoder"),
+        ("model", "scale_attention", False, "model.score"),
+    ],
+)
+def test_an_old_key_names_its_replacement(section, last, value, replacement, monkeypatch):
+    name = f"{section}.{last}"
+    present = {known: key for known, key in KEYS.items() if known != name}
+    monkeypatch.setattr(lookup, "KEYS", present)
+    for use in (
+        lambda: split_overrides([f"--config.{name}={value}"]),
+        lambda: from_config_dict({section: {last: value}}),
+        lambda: with_values(Config(), {name: value}),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            use()
+        assert str(caught.value) == f"{name} is now {replacement}."

@@ -1,0 +1,109 @@
+"""A config survives its way through dicts, ConfigDicts and JSON; wrong types are errors."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_jax.config import serialization
+from transformer_jax.config.changes import with_values
+from transformer_jax.config.keys import Key
+from transformer_jax.config.old_keys import OldKey
+from transformer_jax.config.schema import KEYS, Config, value_at
+from transformer_jax.config.serialization import (
+    default_config_dict,
+    from_config_dict,
+    from_json,
+    to_config_dict,
+    to_dict,
+    to_json,
+)
+from transformer_jax.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        ({"model": {"d_model": "512"}}, "model.d_model='512' is of type str; expected int."),
+        ({"model": {"d_model": 512.0}}, "model.d_model=512.0 is of type float; expected int."),
+        ({"model": {"d_model": True}}, "model.d_model=True is of type bool; expected int."),
+        ({"model": {"d_model": None}}, "model.d_model=None is of type NoneType; expected int."),
+        ({"model": {"d_k": "x"}}, "model.d_k='x' is of type str; expected int or None."),
+        ({"model": {"dropout": "0.1"}}, "model.dropout='0.1' is of type str; expected float."),
+        ({"model": {"tie_embeddings": 1}}, "model.tie_embeddings=1 is of type int; expected bool."),
+        (
+            {"data": {"train": "train"}},
+            "data.train='train' is of type str; expected a list of str.",
+        ),
+        ({"data": {"train": [1]}}, "data.train=[1] is of type list; expected a list of str."),
+        ({"seed": 0.5}, "seed=0.5 is of type float; expected int."),
+        ({"model": 3}, "model=3 is not a section; expected a mapping with model."),
+    ],
+)
+def test_a_wrong_type_is_named_with_what_was_expected(tree, said):
+    with pytest.raises(ConfigError) as caught:
+        from_config_dict(tree)
+    assert str(caught.value).startswith(said)
+
+
+def test_an_int_serves_as_a_float_and_a_list_as_a_tuple():
+    config = from_config_dict({"decode": {"length_penalty": 1}, "data": {"train": ["a", "b"]}})
+    assert type(config.decode.length_penalty) is float
+    assert config.data.train == ("a", "b")
+
+
+def values_of(key: Key) -> st.SearchStrategy:
+    values = {
+        int: st.integers(-(2**70), 2**70),
+        float: st.floats(allow_nan=False, allow_infinity=False),
+        bool: st.booleans(),
+        str: st.text(),
+        tuple: st.lists(st.text(), max_size=3).map(tuple),
+    }[key.kind]
+    return st.none() | values if key.optional else values
+
+
+@given(st.fixed_dictionaries({}, optional={name: values_of(key) for name, key in KEYS.items()}))
+def test_any_config_comes_back_from_json_dict_and_config_dict(values):
+    config = with_values(Config(), values)
+    assert all(value_at(config, name) == value for name, value in values.items())
+    assert from_json(to_json(config)) == config
+    assert from_config_dict(to_dict(config)) == config
+    assert from_config_dict(to_config_dict(config)) == config
+
+
+def test_a_config_without_a_key_takes_its_default():
+    tree = json.loads(to_json(Config()))
+    del tree["model"]["norm"], tree["mesh"]
+    assert from_config_dict(tree) == Config()
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "3"])
+def test_json_that_is_not_a_config_is_refused(text):
+    with pytest.raises(ConfigError, match="config is"):
+        from_json(text)
+
+
+def test_the_default_config_dict_holds_every_key_with_its_type():
+    tree = default_config_dict()
+    for name, key in KEYS.items():
+        *sections, last = name.split(".")
+        holder = tree[sections[0]] if sections else tree
+        assert holder[last] == key.default
+        assert issubclass(holder.get_type(last), key.kind), name
+    with pytest.raises(TypeError):
+        tree.model.d_k = "wide"
+
+
+def test_an_old_key_of_a_config_json_is_converted(monkeypatch):
+    old_keys = {
+        "model.heads": OldKey(("model.num_heads",), lambda heads: (heads,)),
+        "model.shape": OldKey(("model.of_a_later_version",), lambda shape: (shape,)),
+    }
+    monkeypatch.setattr(serialization, "OLD_KEYS", old_keys)
+    assert from_json('{"model": {"heads": 4}}') == with_values(Config(), {"model.num_heads": 4})
+    with pytest.raises(ConfigError, match="model.heads is not a key of the config"):
+        from_config_dict({"model": {"heads": 4}})
+    with pytest.raises(ConfigError, match="model.shape is not a key of the config"):
+        from_json('{"model": {"shape": 4}}')

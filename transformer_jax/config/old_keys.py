@@ -1,0 +1,50 @@
+"""Keys that earlier versions had, and what replaces them.
+
+The `config.json` of an old run may hold them. Config files and the command line may not: there an
+old key is an error that names its replacement (`config/lookup.py`).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from transformer_jax.errors import ConfigError
+
+
+class OldKey(NamedTuple):
+    """How to express an old key in the present ones."""
+
+    replaced_by: tuple[str, ...]  # dotted names
+    convert: Callable[[Any], tuple[Any, ...]]  # its value -> one value for each replacement
+
+
+def _score_of(scale_attention: Any) -> tuple[str]:
+    if not isinstance(scale_attention, bool):
+        raise ConfigError(f"model.scale_attention={scale_attention!r} is neither true nor false.")
+    return ("scaled_dot" if scale_attention else "dot",)
+
+
+# A key that a config.json lacks gets its default, so the default of a new key must do what runs did
+# before the key existed. Only a key that is renamed, split or removed needs a line here.
+OLD_KEYS: dict[str, OldKey] = {
+    "model.kind": OldKey(("model.encoder", "model.decoder"), lambda kind: (kind, kind)),
+    "model.scale_attention": OldKey(("model.score",), _score_of),
+}
+
+
+def upgraded(tree: Mapping[str, Any], old_keys: Mapping[str, OldKey] = OLD_KEYS) -> dict[str, Any]:
+    """A config as nested dicts, with every old key replaced; `tree` itself is not changed.
+
+    An old key remains if the tree has one of its replacements too, since the two could disagree.
+
+    Raises:
+      ConfigError: an old key has a value that it never could have.
+    """
+    new = {name: dict(part) if isinstance(part, Mapping) else part for name, part in tree.items()}
+    for name, old in old_keys.items():
+        section, _, last = name.partition(".")
+        keys = new.get(section)
+        lasts = [replacement.partition(".")[2] for replacement in old.replaced_by]
+        if not isinstance(keys, dict) or last not in keys or not keys.keys().isdisjoint(lasts):
+            continue
+        keys |= dict(zip(lasts, old.convert(keys.pop(last)), strict=True))
+    return new

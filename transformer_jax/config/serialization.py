@@ -1,0 +1,101 @@
+"""Between the schema's dataclasses and nested dicts, ConfigDicts and JSON."""
+
+import dataclasses
+import json
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict, config_dict
+
+from transformer_jax.config.keys import Key
+from transformer_jax.config.lookup import keys_in, known_key
+from transformer_jax.config.old_keys import upgraded
+from transformer_jax.config.schema import KEYS, SECTIONS, Config
+from transformer_jax.errors import ConfigError
+
+
+def from_config_dict(raw: ConfigDict | Mapping[str, Any]) -> Config:
+    """The config of a nested mapping. A key that the mapping lacks keeps its default.
+
+    Raises:
+      ConfigError: an unknown key (the message suggests the nearest), or a value of the wrong type.
+    """
+    tree = raw.to_dict() if isinstance(raw, ConfigDict) else raw
+    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    top: dict[str, Any] = {}
+    for name, value in tree.items():
+        if name not in SECTIONS:
+            top[name] = _typed(known_key(str(name)), value)
+        elif isinstance(value, Mapping):
+            for inner, inner_value in value.items():
+                values[name][inner] = _typed(known_key(f"{name}.{inner}"), inner_value)
+        else:
+            raise ConfigError(
+                f"{name}={value!r} is not a section; expected a mapping with {keys_in(name)}."
+            )
+    kinds = typing.get_type_hints(Config)
+    return Config(**{section: kinds[section](**inner) for section, inner in values.items()}, **top)
+
+
+def _typed(key: Key, value: Any) -> Any:
+    """The value as the schema holds it: an int becomes a float, a list becomes a tuple."""
+    if value is None and key.optional:
+        return None
+    if key.kind is tuple:
+        if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+            return tuple(value)
+    elif key.kind is float and type(value) is int:
+        return float(value)
+    elif type(value) is key.kind:  # not isinstance: a bool is an int
+        return value
+    expected = "a list of str" if key.kind is tuple else key.kind.__name__
+    expected += " or None" if key.optional else ""
+    raise ConfigError(
+        f"{key.name}={value!r} is of type {type(value).__name__}; expected {expected}."
+    )
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """The config as nested dicts, which `from_config_dict` turns back into the same config."""
+    return dataclasses.asdict(config)
+
+
+def to_config_dict(config: Config) -> ConfigDict:
+    """The config as a ConfigDict of every key; optional keys are typed placeholders."""
+    tree = ConfigDict(to_dict(config))
+    for key in KEYS.values():
+        *sections, last = key.name.split(".")
+        holder = tree[sections[0]] if sections else tree
+        if key.optional:
+            field = config_dict.placeholder(key.kind)
+            field.set(holder[last])
+            holder[last] = field
+    return tree
+
+
+def default_config_dict() -> ConfigDict:
+    """All defaults of the schema. The `get_config` of a config file starts from them."""
+    return to_config_dict(Config())
+
+
+def to_json(config: Config) -> str:
+    """The config as JSON text, which `from_json` turns back into the same config."""
+    return json.dumps(to_dict(config), indent=2) + "\n"
+
+
+def from_json(text: str) -> Config:
+    """The config that `to_json` wrote, in this version or in an earlier one.
+
+    Raises:
+      ConfigError: the text is not JSON, or not a config.
+    """
+    try:
+        tree = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"the config is not JSON (line {error.lineno}: {error.msg}).") from None
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, brackets 10,000 deep
+        raise ConfigError(f"the config is no JSON of a config ({error}).") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"the config is a JSON {type(tree).__name__}; expected an object.")
+    return from_config_dict(upgraded(tree))
