@@ -346,34 +346,6 @@ def test_logs_go_to_standard_error_and_other_packages_only_warn():
     assert re.fullmatch(r"\d\d:\d\d:\d\d progress\ntrouble\n", done.stderr)
 
 
-def test_importing_every_module_sets_up_no_logs_hooks_or_filters():
-    done = python(
-        """
-import atexit, importlib, logging, os, pkgutil, signal, sys, warnings
-import absl.logging, asyncio, flax, grain, jax, optax, orbax.checkpoint, sacrebleu, sentencepiece
-
-def state():
-    names = [None, "absl", "asyncio", "transformer_jax", "experiments"]
-    loggers = [logging.getLogger(name) for name in names]
-    signals = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    hooks = [sys.excepthook, sys.unraisablehook, sys.stdout, sys.stderr, atexit._ncallbacks()]
-    seen = [[logger.level, *logger.handlers, *logger.filters] for logger in loggers]
-    return seen, signals, hooks, list(warnings.filters), dict(os.environ)
-
-import transformer_jax
-packages = [transformer_jax]
-before = state()
-for package in packages:
-    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        importlib.import_module(found.name)
-assert len([name for name in sys.modules if name.startswith("transformer_jax.")]) > 60
-for was, now in zip(before, state()):
-    assert was == now, (was, now)
-"""
-    )
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-
-
 @pytest.mark.parametrize("how", ["print(i, flush=True)", "sys.stdout.buffer.write(b'x' * 4096)"])
 def test_a_reader_that_goes_away_ends_the_command_quietly(how):
     code = FAKE.format(body=f"for i in range(100_000): {how}")
