@@ -17,9 +17,9 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from transformer_jax.parallel import processes
 from transformer_jax.errors import RunError
 from transformer_jax.files import write_atomically
+from transformer_jax.parallel import processes
 from transformer_jax.training.state import Params, TrainState
 
 log = logging.getLogger(__name__)
