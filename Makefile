@@ -19,7 +19,7 @@ help:
 	@echo "make format  let ruff rewrite what it can"
 	@echo "make clean   remove caches and build leftovers (not runs, not environments)"
 
-# Large pages for what the CPU backend allocates: faster training on Linux, nothing elsewhere.
+# Large pages for the CPU backend: faster training on Linux, no effect elsewhere.
 demo: export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 demo: $(READY)
 	@$(RUN) -m experiments.demo --workdir=runs/demo

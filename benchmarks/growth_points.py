@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.scaling_plan import parse, type_bytes
+from benchmarks.hlo import parse, type_bytes
 from benchmarks.search_cost import FLOAT32, dtype_bytes, search_bytes, search_flops
 from benchmarks.turns import markdown
 from transformer_jax.config.files import load_config

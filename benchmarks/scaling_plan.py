@@ -1,32 +1,29 @@
 """What a step costs on up to 256 devices, by compiling it and running nothing.
 
-    python benchmarks/scaling_plan.py --cache=FILE.json
+    python -m benchmarks.scaling_plan --cache=FILE.json
 
 Compiles the base and the big step of configs/wmt14.py for 1 to 256 host devices of this machine
 under several meshes. Prints Markdown tables of what a device holds, computes and sends, and from
 stated rates the time of a step on H100 nodes and on a TPU v5e pod: docs/scaling.md has them.
 
-The collectives are read from the program as XLA's partitioner leaves it (a dump of that pass): the
-CPU's later passes turn bfloat16 into float32. GPUs and TPUs make a reduce-scatter of an all-reduce
-of which each device only slices out its share, and the CPU does not; here it counts as one.
+The collectives are read (hlo.py) from the program as XLA's partitioner leaves it, from a dump of
+that pass: the CPU's later passes turn bfloat16 into float32.
 """
 
 import argparse
 import json
 import math
 import os
-import re
 import shutil
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
+from benchmarks.hlo import KINDS, Collective, collectives
 from transformer_jax.config.files import load_config
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.model.encoder_decoder import padded_vocabulary
@@ -52,141 +49,6 @@ COMPUTE_SHARE = 0.4  # of the matrix units' peak
 LINK_SHARE = 0.8  # of a link's bandwidth
 CALL_SECONDS = 10e-6  # to start one collective
 MIB = 2**20
-
-# The partitioned program -----------------------------------------------------------------------
-
-KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-ARRAY = re.compile(r"(pred|[a-z]+(\d+)\w*)\[([\d,]*)\]")
-INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*?) ([\w-]+)\((.*?)\)(.*)$")
-
-
-class Instruction(NamedTuple):
-    """A line of HLO text."""
-
-    name: str
-    type: str  # of the result, such as "bf16[8,64]{1,0}" or a tuple of such
-    opcode: str
-    operands: tuple[str, ...]  # names
-    attributes: str
-    in_entry: bool  # not in a loop's body, a reduction or such
-
-
-class Collective(NamedTuple):
-    """A collective operation of the program."""
-
-    kind: str  # one of KINDS
-    size: int  # bytes: of the whole array, which is what all-gather makes, reduce-scatter takes
-    group: tuple[int, ...]  # the devices that take part together: the first of the groups
-    calls: int = 1  # a step
-
-    @property
-    def sent(self) -> float:
-        """Bytes that a device sends in one call, by ring algorithms."""
-        n = len(self.group)
-        if self.kind == "collective-permute":
-            return self.size
-        return self.size * (n - 1) / n * (2 if self.kind == "all-reduce" else 1)
-
-
-def parse(text: str) -> dict[str, Instruction]:
-    """The instructions of an HLO module's text, by name; names are unique in a module."""
-    instructions, in_entry = {}, False
-    for line in text.splitlines():
-        if line.endswith("{"):
-            in_entry = line.startswith("ENTRY")
-        elif found := INSTRUCTION.match(line):
-            name, kind, opcode, inside, attributes = found.groups()
-            operands = tuple(re.findall(r"%([\w.-]+)", inside))
-            instructions[name] = Instruction(name, kind, opcode, operands, attributes, in_entry)
-    return instructions
-
-
-def type_bytes(text: str) -> int:
-    """Bytes of an HLO type: "bf16[8,64]{1,0}" is 1,024; a tuple is the sum of its parts."""
-    bits = 0
-    for kind, digits, dimensions in ARRAY.findall(text):
-        size = math.prod(int(d) for d in dimensions.split(",") if d)
-        bits += size * (8 if kind == "pred" else int(digits))
-    return bits // 8
-
-
-def first_group(attributes: str, devices: int) -> tuple[int, ...]:
-    """The devices of the first of a collective's groups, from any way of writing them.
-
-    Ways: {{0,1},{2,3}} as it is; [2,4]<=[8] and [2,4]<=[4,2]T(1,0), rows of a transposed iota; and
-    mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}, axes of a mesh of such an iota.
-    """
-    if listed := re.search(r"source_target_pairs=\{(.*?)\}\}", attributes):
-        pairs = (tuple(map(int, pair)) for pair in re.findall(r"(\d+),(\d+)", listed[1]))
-        return next((pair for pair in pairs if pair[0] != pair[1]), (0,))
-    if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", attributes):
-        return tuple(map(int, listed[1].split(",")))
-    if rows := re.search(r"replica_groups=\[(\d+),(\d+)\]<=(\[[^ ]+)", attributes):
-        return tuple(_iota(rows[3]).reshape(int(rows[1]), int(rows[2]))[0].tolist())
-    mesh = re.search(
-        r"replica_groups=mesh\[([^\]]+)\](?:, device_ids=\(([^ ]+)\))? \{([^}]*)\}", attributes
-    )
-    if not mesh:
-        return tuple(range(devices))
-    sizes = {name: int(size) for name, size in re.findall(r"('\w+')=(\d+)", mesh[1])}
-    chosen = mesh[3].split(",")
-    if unknown := set(chosen) - sizes.keys():
-        raise ValueError(f"axes {unknown} of a collective's groups are no axes of {mesh[1]}.")
-    ids = _iota(mesh[2] or f"[{devices}]").reshape(list(sizes.values()))
-    return tuple(ids[tuple(slice(None) if a in chosen else 0 for a in sizes)].ravel().tolist())
-
-
-def _iota(text: str) -> np.ndarray:
-    """The flat array that [4,2]T(1,0) stands for: 0 to 7 as 4 rows of 2, transposed."""
-    shape, _, order = text.strip(",").partition("T")
-    sizes = [int(n) for n in re.findall(r"\d+", shape)]
-    ids = np.arange(math.prod(sizes)).reshape(sizes)
-    return ids.transpose([int(n) for n in re.findall(r"\d+", order)] or None).ravel()
-
-
-def collectives(text: str, devices: int) -> list[Collective]:
-    """The collectives of a partitioned program's text.
-
-    An all-reduce of which only a device's own share is used counts as a reduce-scatter. Equal
-    collectives are joined.
-
-    Raises:
-      ValueError: one stands in a loop, such as that of accumulation: how often is not read.
-    """
-    instructions = parse(text)
-    users: dict[str, list[Instruction]] = {}
-    for instruction in instructions.values():
-        for operand in instruction.operands:
-            users.setdefault(operand, []).append(instruction)
-    found: Counter[tuple[str, int, tuple[int, ...]]] = Counter()
-    for instruction in instructions.values():
-        kind = instruction.opcode.removesuffix("-start")
-        if kind not in KINDS:
-            continue
-        group = first_group(instruction.attributes, devices)
-        size = sum(type_bytes(instructions[name].type) for name in instruction.operands)
-        if kind == "all-gather":
-            size *= len(group)
-        if kind == "all-reduce" and _only_shares(instruction, users, size // len(group)):
-            kind = "reduce-scatter"
-        if not instruction.in_entry:
-            raise ValueError(
-                f"{instruction.name} stands in a loop: how often it is called is not known."
-            )
-        found[kind, size, group] += len(group) > 1
-    return [Collective(*key, calls=count) for key, count in found.items() if count]
-
-
-def _only_shares(made: Instruction, users: dict[str, list[Instruction]], share: int) -> bool:
-    """Whether all that is used of an array is slices of `share` bytes, of itself or of copies."""
-    use = users.get(made.name, [])
-    return bool(use) and all(
-        type_bytes(user.type) == share
-        if user.opcode == "dynamic-slice"
-        else user.opcode == "copy" and _only_shares(user, users, share)
-        for user in use
-    )
-
 
 # Machines --------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Cheap compilation for every test, and fixtures that several test files share."""
 
 import importlib.metadata
+import logging
 import os
 from pathlib import Path
 
@@ -16,6 +17,11 @@ CHEAP = ["--xla_backend_optimization_level=0"]
 if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11):
     CHEAP.append("--xla_cpu_use_fusion_emitters=false")
 os.environ["XLA_FLAGS"] = " ".join([*CHEAP, os.environ.get("XLA_FLAGS", "")]).strip()
+
+# Loggers that have a handler are left alone by `set_up_logs`: pytest goes on seeing the records of
+# commands that run in its own process.
+for name in ("transformer_jax", "experiments"):
+    logging.getLogger(name).addHandler(logging.NullHandler())
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A process begins anew with large pages, once, and only where that means something."""
+"""A process restarts with large pages: once, on Linux, unless the user has turned it off."""
 
 import os
 import subprocess
@@ -16,9 +16,9 @@ print(os.environ["GLIBC_TUNABLES"], os.getpid(), sys.argv[1:], sys.stdin.read())
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing happens")
+@pytest.mark.skipif(sys.platform != "linux", reason="it restarts on Linux only")
 @pytest.mark.parametrize("given", [None, "", "glibc.malloc.check=0"])
-def test_arguments_input_and_process_stay_and_a_user_s_setting_stands(given):
+def test_arguments_input_and_process_id_stay_and_a_user_s_setting_is_kept(given):
     environment = {k: v for k, v in os.environ.items() if k != allocator.TUNABLES}
     environment |= {} if given is None else {allocator.TUNABLES: given}
     with subprocess.Popen(
@@ -37,6 +37,6 @@ def test_arguments_input_and_process_stay_and_a_user_s_setting_stands(given):
 def test_elsewhere_nothing_happens(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.delenv(allocator.TUNABLES, raising=False)
-    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("begun anew"))
+    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("restarted"))
     allocator.use_huge_pages()
     assert allocator.TUNABLES not in os.environ

@@ -1,4 +1,4 @@
-"""benchmarks/scaling_plan.py: what is read from HLO text, and the times that follow."""
+"""benchmarks/hlo.py and scaling_plan.py: what is read from HLO text, and the times that follow."""
 
 import json
 import subprocess
@@ -7,22 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.hlo import Collective, collectives, first_group, type_bytes
 from benchmarks.scaling_plan import (
     CALL_SECONDS,
     H100,
     MIB,
     V5E,
-    Collective,
     Plan,
-    collectives,
     efficiency,
-    first_group,
     h100_rate,
     held_and_sent,
     slice_shape,
     times,
     torus_rate,
-    type_bytes,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -77,7 +74,7 @@ def test_a_share_of_another_size_leaves_an_all_reduce():
 
 
 def test_a_collective_in_a_loop_is_refused():
-    with pytest.raises(ValueError, match="iota stands in a loop"):
+    with pytest.raises(ValueError, match="iota is in a loop"):
         found(HLO.replace("ENTRY %main", "%body"))
 
 
@@ -204,6 +201,7 @@ def test_tables_have_a_cell_under_each_heading():
 REAL = """
 import json, pathlib, sys
 import benchmarks.scaling_plan as plan
+from benchmarks.hlo import collectives
 plan.prepare_xla(4, pathlib.Path(sys.argv[1]))
 import jax, jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec as P
@@ -224,7 +222,7 @@ step = jax.jit(
 )
 shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in [(8, 16), (32, 8), (8, 10)]]
 step.lower(*shapes).compile()
-print(json.dumps(plan.collectives(plan.partitioned(pathlib.Path(sys.argv[1])), 4)))
+print(json.dumps(collectives(plan.partitioned(pathlib.Path(sys.argv[1])), 4)))
 """
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from transformer_jax import __version__
-from transformer_jax.allocator import use_huge_pages
+from transformer_jax.allocator import SWITCH, use_huge_pages
 from transformer_jax.commands.command_line import (
     OVERRIDES,
     Flag,
@@ -205,7 +205,9 @@ def read_values(name: str, command: Command, arguments: list[str]) -> dict[str, 
 def program_help() -> str:
     """The commands, one line each."""
     rows = [f"  {name:<11}{command.help}" for name, command in COMMANDS.items()]
-    return "\n".join([f"usage: {USAGE}", "", *rows, "", "Flags of a command: COMMAND --help"])
+    return "\n".join(
+        [f"usage: {USAGE}", "", *rows, "", "Flags of a command: COMMAND --help", SWITCH]
+    )
 
 
 def command_help(name: str, command: Command) -> str:

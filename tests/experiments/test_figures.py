@@ -9,7 +9,8 @@ import pytest
 import sacrebleu
 
 from experiments import figures
-from experiments.figures import Bucket, bleu_by_length, learning_rates, position_products
+from experiments.figures import learning_rates, position_products
+from experiments.figures_bleu import Bucket, bleu_by_length, bleu_figure
 from transformer_jax.commands.command_line import exit_status
 from transformer_jax.grammar import generate
 from transformer_jax.text import corpora
@@ -97,7 +98,7 @@ def test_the_interval_is_95_percent_wide():
 
 def test_the_picture_shows_each_bucket_its_interval_and_its_sentences():
     buckets = [Bucket("1–5", 1_200, 30.0, 25.0, 40.0), Bucket("31+", 7, 10.0, 10.5, 20.0)]
-    [axes] = figures.bleu_figure(buckets, 28.0).axes
+    [axes] = bleu_figure(buckets, 28.0).axes
     labels = [label.get_text() for label in axes.get_xticklabels()]
     assert labels == ["1–5\n1,200 sentences", "31+\n7 sentences"]
     [bars] = axes.collections

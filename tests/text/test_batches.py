@@ -149,6 +149,7 @@ def test_processes_share_the_rows_of_every_batch():
 
 
 WORKERS_SCRIPT = """
+import contextlib
 import sys
 import numpy as np
 from transformer_jax.text.batches import train_batches
@@ -160,9 +161,10 @@ if __name__ == "__main__":
     encoded = EncodedPairs(*(arrays[name] for name in arrays.files))
     plan = plan_rows(encoded.src_lengths(), encoded.tgt_lengths(), 24, 32, seed=0)
     batches = train_batches(encoded, plan, 8, seed=0, start_batch=4, num_workers=2)
-    made = [next(batches) for _ in range(5)]  # still held when the process ends
-    np.savez(sys.argv[2], *(side for batch in made for side in batch))
-    # No close(): a run may end by an error.
+    with contextlib.closing(batches):
+        made = [next(batches) for _ in range(5)]  # still held when the process ends
+        np.savez(sys.argv[2], *(side for batch in made for side in batch))
+        sys.exit(3)  # as a run that ends by an error
 """
 
 
@@ -173,7 +175,7 @@ def test_worker_processes_make_the_same_batches_and_end_with_the_run(tmp_path):
     command = [sys.executable, script, given_file, made_file]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+    assert (run.returncode, run.stdout, run.stderr) == (3, "", "")
     made = list(np.load(made_file).values())
     source = TrainSource(ENCODED, PLAN, 8, seed=0)
     for i, number in enumerate(range(4, 9)):

@@ -1,7 +1,6 @@
 """What befalls a run while it trains: signals, rivals, full disks, lost processes, new meshes."""
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -153,10 +152,10 @@ def test_a_run_moves_between_meshes_and_a_lost_process_ends_the_others(tmp_path)
     wait_until(lambda: steps_of(workdir)[-1] >= 20, first)
     second.kill()
     assert first.wait(60) != 0
-    said = logs[0].read_text()
-    after = [line for line in said.splitlines() if not re.match(r"\d\d:\d\d:\d\d ", line)]
-    assert len(after) == 1 and after[0].startswith("transformer-jax: "), said
-    assert after[0].endswith("Start them all again: a run goes on from its last checkpoint.")
+    log = logs[0].read_text()
+    # Whichever notices first: our own command, or JAX's client, which aborts the process.
+    ours = "Start all processes again: the run continues from its last checkpoint."
+    assert ours in log or "the JAX distributed service detected fatal errors" in log, log
 
     devices = "--xla_force_host_platform_device_count=8"
     mesh = {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}

@@ -158,13 +158,28 @@ def describe_flags(known: Iterable[Flag]) -> str:
 
 
 def set_up_logs(quiet: bool = False) -> None:
-    """Progress goes to standard error, tersely; of other packages, warnings; if quiet, errors."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.WARNING,
-        format="%(asctime)s %(message)s",
-        datefmt="%H:%M:%S",
-    )
+    """Sets up logging, for a command's main; importing the package sets up nothing.
+
+    - The loggers "transformer_jax" and "experiments" write to standard error, a time and a message
+      a line. If a program has given them handlers before, these are used instead.
+    - absl and asyncio, through which Orbax logs, show fatal errors only: Orbax warns of each
+      checkpoint without a score, and prints a traceback of each failed save, which it also raises
+      and runs/checkpoints.py reports in one line.
+    - The root logger and those of other packages stay as they are: Python prints their warnings.
+
+    Args:
+      quiet: of our own loggers, errors only: for all processes of a run but the first.
+    """
     for name in ("transformer_jax", "experiments"):
-        logging.getLogger(name).setLevel(logging.ERROR if quiet else logging.INFO)
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.ERROR if quiet else logging.INFO)
+        if not logger.handlers:
+            handler = logging.StreamHandler(sys.stderr)
+            handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+            logger.addHandler(handler)
+            logger.propagate = False
+    from absl import logging as absl_logging  # replaces the class of its logger when imported
+
+    absl_logging.set_verbosity(absl_logging.FATAL)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     flags.FLAGS.mark_as_parsed()  # libraries that define absl flags read their defaults

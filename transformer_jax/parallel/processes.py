@@ -1,28 +1,36 @@
 """Several processes as one run, by JAX's own runtime.
 
-Each runs the same command; what one alone may do (write files, read standard input) process 0 does.
-JAX is imported when needed: a command's help does without.
+Each process runs the same command. Only process 0 writes files and reads standard input. JAX is
+imported when it is needed, so that a command's help does not wait for it.
+
+What JAX's libraries print themselves is left as it is:
+- On CPUs the library of the collectives, Gloo, greets on standard output, before any result: one
+  line that begins with "[Gloo]" for each group of devices. It has no setting to switch that off.
+- When another process is lost, JAX's client aborts this one from C++ (SIGABRT), with a message and
+  a stack trace on standard error: see docs/survival.md.
 """
 
 import contextlib
 import json
 import os
-import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from transformer_jax.errors import ConfigError, UserError
 
-HEARTBEAT_SECONDS = 20  # after which a silent process counts as gone; JAX's default is 100
-ENDING_SECONDS = 300  # that one waits for the others at a good end; after a failure, none
-JOINING_SECONDS = 300
+HEARTBEAT_SECONDS = 20  # a process that is silent for so long counts as lost; JAX's default is 100
+ENDING_SECONDS = 300  # how long a process waits for the others at a good end; after a failure, 0
+JOINING_SECONDS = 300  # how long a process waits for the others at the start
+
+AGAIN = "Start all processes again: the run continues from its last checkpoint."
 
 T = TypeVar("T")
 
-# What schedulers say of a job's processes: how many, or their names.
+# Variables that schedulers set: the number of a job's processes, or their names.
 CLUSTERS = (
-    "SLURM_STEP_NUM_TASKS",  # of one `srun`; SLURM_NTASKS stands in a batch script's own shell too
+    "SLURM_STEP_NUM_TASKS",  # of one `srun`; SLURM_NTASKS is set in a batch script's own shell too
     "OMPI_COMM_WORLD_SIZE",
     "TPU_WORKER_HOSTNAMES",
     "MEGASCALE_NUM_SLICES",
@@ -35,17 +43,17 @@ def join(
     process_id: int | None,
     agree_on_stops: bool = False,
 ) -> None:
-    """Makes this process one of several, before JAX's first use; alone, it does nothing.
+    """Makes this process one of several; call it before JAX's first use. A process alone returns.
 
     Args:
-      coordinator: HOST:PORT on which process 0 listens. None: what SLURM, Open MPI or a TPU
-        pod say in the environment; where they say nothing, this process is alone.
+      coordinator: HOST:PORT on which process 0 listens. None: JAX reads it from the variables of
+        SLURM, Open MPI or a TPU pod; without these, this process is alone.
       num_processes: how many there are.
       process_id: which this one is, from 0.
-      agree_on_stops: SIGTERM is left to JAX's service, which training/stopping.py asks.
+      agree_on_stops: JAX's service handles SIGTERM, and training/stopping.py asks the service.
 
     Raises:
-      ConfigError: some of the three are missing or cannot be, or nobody answers.
+      ConfigError: some of the three are missing or invalid, or the other processes do not answer.
     """
     given = (coordinator, num_processes, process_id)
     if all(value is None for value in given):
@@ -62,7 +70,6 @@ def join(
             f"--process_id={process_id}: the address is HOST:PORT, process ids are 0 to "
             "--num_processes - 1."
         )
-    _filter_what_libraries_say()
     import jax
 
     jax.config.update("jax_enable_preemption_service", agree_on_stops)
@@ -77,7 +84,7 @@ def join(
         )
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"the processes of this run do not find each other: {error} Start all of them, with "
+            f"the processes of this run cannot find each other: {error} Start all of them, with "
             "--coordinator=HOST:PORT, --num_processes and --process_id."
         ) from error
 
@@ -85,49 +92,6 @@ def join(
 def _several(value: str) -> bool:
     """Whether a scheduler's variable means more than one process."""
     return int(value) > 1 if value.isdecimal() else "," in value
-
-
-AGAIN = "Start them all again: a run goes on from its last checkpoint."
-LOST = f"transformer-jax: another process of this run is gone, and this one stops. {AGAIN}"
-# Where a process misses another, JAX's client aborts it from C++, with a stack trace; its CPU
-# collectives greet on standard output, which is for results.
-FILTER = """
-import signal, sys
-for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, signal.SIG_IGN)  # sent to the whole group: it ends with its input
-held = []  # what may be the beginning of the end
-for line in iter(sys.stdin.buffer.readline, b""):
-    if b"Terminating process because the JAX distributed service" in line:
-        held = [(sys.argv[1] + "\\n").encode()]
-        break
-    if b"[Gloo]" in line or b"peer ranks" in line:  # threads write over each other
-        continue
-    if held or b"coordination_service" in line or b"preemption_sync" in line:
-        held.append(line)
-    if not held or len(held) > 20:
-        sys.stderr.buffer.writelines([*held, *([] if held else [line])])
-        sys.stderr.flush()
-        held = []
-sys.stderr.buffer.writelines(held)
-sys.stderr.flush()
-sys.stdin.buffer.read()
-"""
-
-
-def _filter_what_libraries_say() -> None:
-    """From now on standard error, and C++'s standard output with it, pass a small process.
-
-    It shortens JAX's last words. Python's own standard output stays what it is.
-    """
-    command = [sys.executable, "-S", "-c", FILTER, LOST]
-    passing = subprocess.Popen(command, stdin=subprocess.PIPE)
-    assert passing.stdin is not None
-    os.dup2(passing.stdin.fileno(), sys.stderr.fileno())
-    passing.stdin.close()
-    sys.stdout.flush()
-    results = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    sys.stdout = os.fdopen(results, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
 
 
 def count() -> int:
@@ -147,10 +111,10 @@ def is_first() -> bool:
 
 
 def gather(value: Any) -> list[Any]:
-    """The value of each process, in their order, on all of them; every process must call it.
+    """Every process gets the list of all processes' values, in their order; all must call it.
 
     Args:
-      value: what JSON can hold.
+      value: anything that JSON can hold.
     """
     if count() == 1:
         return [value]
@@ -167,10 +131,10 @@ def gather(value: Any) -> list[Any]:
 
 
 def first_does(action: Callable[[], T]) -> T:
-    """What `action` gives on process 0, where alone it is called; every process must call this.
+    """Calls `action` on process 0 only and returns its result on all; all must call this.
 
     Raises:
-      UserError: process 0 raised one.
+      UserError: `action` raised one.
     """
     if count() == 1:
         return action()
@@ -187,7 +151,7 @@ def first_does(action: Callable[[], T]) -> T:
 
 
 def first_goes_ahead(action: Callable[[], T]) -> T:
-    """Calls `action` on process 0, then on the others: what it keeps in the cache, they find."""
+    """Calls `action` on process 0, then on the others, which find its results in the cache."""
     if count() == 1 or is_first():
         try:
             return action()
@@ -198,30 +162,33 @@ def first_goes_ahead(action: Callable[[], T]) -> T:
 
 
 def part() -> None:
-    """Ends what `join` began, in good order: waits for all; from here on each is alone."""
+    """Undoes `join`: waits for all processes; afterwards each is alone."""
     if count() > 1:
         sys.modules["jax"].distributed.shutdown()
 
 
 def leave(status: int, error: BaseException | None = None) -> None:
-    """Ends this process at once where there are others; alone, it does nothing.
+    """Ends this process at once if it is one of several; a process alone returns.
 
     After a failure nobody may wait: JAX's shutdown has a barrier that the others never reach.
 
     Args:
-      status: of the exit.
-      error: what went wrong, where it was not yet said.
+      status: the exit status.
+      error: what went wrong, if nobody has reported it yet. An error of JAX is usually that of a
+        lost process and gets one line; any other error keeps its traceback.
     """
     if count() == 1:
         return
     if error is not None:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        line = (
-            f"transformer-jax: process {index()} of {count()} stops, as the run cannot go on "
-            f"without all of them: {type(error).__name__}: {reason} {AGAIN}"
-        )
         with contextlib.suppress(OSError):
-            print(line, file=sys.stderr)
+            if type(error).__name__ != "JaxRuntimeError":
+                traceback.print_exception(error)
+            print(
+                f"transformer-jax: process {index()} of {count()} stops, as the run cannot "
+                f"continue without all of them: {type(error).__name__}: {reason} {AGAIN}",
+                file=sys.stderr,
+            )
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()

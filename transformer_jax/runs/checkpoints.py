@@ -10,7 +10,6 @@ import json
 import logging
 import re
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,33 +17,14 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from transformer_jax.parallel import processes
 from transformer_jax.errors import RunError
 from transformer_jax.files import write_atomically
+from transformer_jax.parallel import processes
 from transformer_jax.training.state import Params, TrainState
 
 log = logging.getLogger(__name__)
 SCORE = "score"  # higher is better
 FULL = ("No space left on device", "Disk quota exceeded")
-
-
-def _worth_a_line(record: logging.LogRecord) -> bool:
-    """Not every checkpoint falls on a validation, and a save that fails is told of here, once."""
-    return record.exc_info is None and "tracked_metric" not in record.getMessage()
-
-
-for _name in ("absl", "asyncio"):
-    logging.getLogger(_name).addFilter(_worth_a_line)
-
-
-def _ignore_closed_loops(unraisable: Any) -> None:
-    """After a save that failed, TensorStore still calls an event loop that Orbax has closed."""
-    if str(unraisable.exc_value) != "Event loop is closed":
-        sys.__unraisablehook__(unraisable)
-
-
-if sys.unraisablehook is sys.__unraisablehook__:
-    sys.unraisablehook = _ignore_closed_loops
 
 
 def write_manifest(checkpoint: Path) -> None:

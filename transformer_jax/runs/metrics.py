@@ -203,7 +203,7 @@ class _FilesAndProgress(NamedTuple):
 class Progress:
     """Where training stands, on standard error: a bar on a terminal, else one log line an update.
 
-    While the bar stands, log records that go to the terminal are written above it.
+    While the bar is shown, log records that go to the terminal are written above it.
     """
 
     # Metrics shown, with name and format; an update may lack any of them.
@@ -224,7 +224,9 @@ class Progress:
             from tqdm.contrib.logging import logging_redirect_tqdm
 
             self._bar = tqdm(total=total, initial=initial, unit="step", file=sys.stderr)
-            self._open.enter_context(logging_redirect_tqdm())
+            own = logging.getLogger("transformer_jax")
+            loggers = [logging.root] if own.propagate else [logging.root, own]
+            self._open.enter_context(logging_redirect_tqdm(loggers))
 
     def update(self, step: int, values: Mapping[str, float]) -> None:
         """Show step and metrics; for once a log interval, as reading metrics waits for a device."""

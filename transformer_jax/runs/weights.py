@@ -9,10 +9,10 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from transformer_jax.parallel import processes
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.errors import RunError
 from transformer_jax.model.kinds import make_model
+from transformer_jax.parallel import processes
 from transformer_jax.runs.checkpoints import (
     committed_steps,
     damaged_file,

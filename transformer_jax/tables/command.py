@@ -66,7 +66,6 @@ FLAGS = [
 
 def main(experiment: Experiment) -> int:
     """The command of an experiment; returns the exit status."""
-    logging.root.handlers.clear()  # a library that is imported above has set up its own
     set_up_logs()
     return exit_status(lambda: run(experiment))
 

@@ -5,9 +5,7 @@ where R is the number of planned rows and perm_e follows from (seed, e). Batch n
 [n B, (n + 1) B), so it is a pure function of (encoded, plan, B, seed, n).
 """
 
-import atexit
 import functools
-import weakref
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -78,7 +76,8 @@ def train_batches(
 ) -> Generator[Batch, None, None]:
     """Batches start_batch, start_batch + 1, ... without end, made ahead of their use.
 
-    `close()` of the result stops the thread or the worker processes at once.
+    Close the result, as contextlib.closing does: `close()` stops the thread or the worker processes
+    at once. Worker processes that are left open at Python's exit print tracebacks.
 
     Args:
       encoded: the training split.
@@ -100,10 +99,7 @@ def train_batches(
         batches = batches.mp_prefetch(
             grain.MultiprocessingOptions(num_workers, per_worker_buffer_size=PREFETCHED)
         )
-    stream = _stream(iter(batches))
-    # Workers that are still there when Python takes its modules apart fill the terminal.
-    atexit.register(_close, weakref.ref(stream))
-    return stream
+    return _stream(iter(batches))
 
 
 def _stream(batches: "grain.DatasetIterator") -> Generator[Batch, None, None]:
@@ -123,11 +119,6 @@ def _stream(batches: "grain.DatasetIterator") -> Generator[Batch, None, None]:
         ) from error
     finally:
         batches.close()
-
-
-def _close(stream: weakref.ref[Generator[Batch, None, None]]) -> None:
-    if alive := stream():
-        alive.close()
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,145 @@
+"""What an XLA program sends between devices, read from its text (HLO).
+
+Where each device only slices its share out of an all-reduce's result, GPUs and TPUs run a
+reduce-scatter instead. The CPU does not, but here such an all-reduce counts as a reduce-scatter.
+"""
+
+import math
+import re
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+ARRAY = re.compile(r"(pred|[a-z]+(\d+)\w*)\[([\d,]*)\]")
+INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*?) ([\w-]+)\((.*?)\)(.*)$")
+
+
+class Instruction(NamedTuple):
+    """A line of HLO text."""
+
+    name: str
+    type: str  # of the result, such as "bf16[8,64]{1,0}" or a tuple of such
+    opcode: str
+    operands: tuple[str, ...]  # names
+    attributes: str
+    in_entry: bool  # not in a loop's body, a reduction or such
+
+
+class Collective(NamedTuple):
+    """A collective operation of the program."""
+
+    kind: str  # one of KINDS
+    size: int  # bytes of the whole array: all-gather's output, reduce-scatter's input
+    group: tuple[int, ...]  # the devices that take part together: the first of the groups
+    calls: int = 1  # a step
+
+    @property
+    def sent(self) -> float:
+        """Bytes that a device sends in one call, by ring algorithms."""
+        n = len(self.group)
+        if self.kind == "collective-permute":
+            return self.size
+        return self.size * (n - 1) / n * (2 if self.kind == "all-reduce" else 1)
+
+
+def parse(text: str) -> dict[str, Instruction]:
+    """The instructions of an HLO module's text, by name; names are unique in a module."""
+    instructions, in_entry = {}, False
+    for line in text.splitlines():
+        if line.endswith("{"):
+            in_entry = line.startswith("ENTRY")
+        elif found := INSTRUCTION.match(line):
+            name, kind, opcode, inside, attributes = found.groups()
+            operands = tuple(re.findall(r"%([\w.-]+)", inside))
+            instructions[name] = Instruction(name, kind, opcode, operands, attributes, in_entry)
+    return instructions
+
+
+def type_bytes(text: str) -> int:
+    """Bytes of an HLO type: "bf16[8,64]{1,0}" is 1,024; a tuple is the sum of its parts."""
+    bits = 0
+    for kind, digits, dimensions in ARRAY.findall(text):
+        size = math.prod(int(d) for d in dimensions.split(",") if d)
+        bits += size * (8 if kind == "pred" else int(digits))
+    return bits // 8
+
+
+def first_group(attributes: str, devices: int) -> tuple[int, ...]:
+    """The devices of a collective's first group.
+
+    XLA writes groups in three ways: {{0,1},{2,3}}, a list; [2,4]<=[8] and [2,4]<=[4,2]T(1,0), rows
+    of an iota that may be transposed; mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}, axes of a
+    mesh of such an iota.
+    """
+    if listed := re.search(r"source_target_pairs=\{(.*?)\}\}", attributes):
+        pairs = (tuple(map(int, pair)) for pair in re.findall(r"(\d+),(\d+)", listed[1]))
+        return next((pair for pair in pairs if pair[0] != pair[1]), (0,))
+    if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", attributes):
+        return tuple(map(int, listed[1].split(",")))
+    if rows := re.search(r"replica_groups=\[(\d+),(\d+)\]<=(\[[^ ]+)", attributes):
+        return tuple(_iota(rows[3]).reshape(int(rows[1]), int(rows[2]))[0].tolist())
+    mesh = re.search(
+        r"replica_groups=mesh\[([^\]]+)\](?:, device_ids=\(([^ ]+)\))? \{([^}]*)\}", attributes
+    )
+    if not mesh:
+        return tuple(range(devices))
+    sizes = {name: int(size) for name, size in re.findall(r"('\w+')=(\d+)", mesh[1])}
+    chosen = mesh[3].split(",")
+    if unknown := set(chosen) - sizes.keys():
+        raise ValueError(f"axes {unknown} of a collective's groups are no axes of {mesh[1]}.")
+    ids = _iota(mesh[2] or f"[{devices}]").reshape(list(sizes.values()))
+    return tuple(ids[tuple(slice(None) if a in chosen else 0 for a in sizes)].ravel().tolist())
+
+
+def _iota(text: str) -> np.ndarray:
+    """The flat array that [4,2]T(1,0) describes: 0 to 7 as 4 rows of 2, transposed."""
+    shape, _, order = text.strip(",").partition("T")
+    sizes = [int(n) for n in re.findall(r"\d+", shape)]
+    ids = np.arange(math.prod(sizes)).reshape(sizes)
+    return ids.transpose([int(n) for n in re.findall(r"\d+", order)] or None).ravel()
+
+
+def collectives(text: str, devices: int) -> list[Collective]:
+    """The collectives of a partitioned program's text.
+
+    An all-reduce counts as a reduce-scatter if each device uses only its own share of the result.
+    Equal collectives are joined.
+
+    Raises:
+      ValueError: one is in a loop, such as that of accumulation, whose length is not read.
+    """
+    instructions = parse(text)
+    users: dict[str, list[Instruction]] = {}
+    for instruction in instructions.values():
+        for operand in instruction.operands:
+            users.setdefault(operand, []).append(instruction)
+    found: Counter[tuple[str, int, tuple[int, ...]]] = Counter()
+    for instruction in instructions.values():
+        kind = instruction.opcode.removesuffix("-start")
+        if kind not in KINDS:
+            continue
+        group = first_group(instruction.attributes, devices)
+        size = sum(type_bytes(instructions[name].type) for name in instruction.operands)
+        if kind == "all-gather":
+            size *= len(group)
+        if kind == "all-reduce" and _only_shares(instruction, users, size // len(group)):
+            kind = "reduce-scatter"
+        if not instruction.in_entry:
+            raise ValueError(
+                f"{instruction.name} is in a loop: how often it is called is not known."
+            )
+        found[kind, size, group] += len(group) > 1
+    return [Collective(*key, calls=count) for key, count in found.items() if count]
+
+
+def _only_shares(made: Instruction, users: dict[str, list[Instruction]], share: int) -> bool:
+    """Whether every use of an array, or of a copy of it, is a slice of `share` bytes."""
+    use = users.get(made.name, [])
+    return bool(use) and all(
+        type_bytes(user.type) == share
+        if user.opcode == "dynamic-slice"
+        else user.opcode == "copy" and _only_shares(user, users, share)
+        for user in use
+    )

@@ -1,0 +1,87 @@
+"""BLEU by the length of the source, with bootstrap intervals: a part of figures.py."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from transformer_jax.reporting.plots import BLUE, VERMILION, finish_axes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LAST_WORDS = (0, 5, 10, 15, 20, 30)  # of each bucket of sources; one more bucket holds longer ones
+RESAMPLES, SEED = 1_000, 0
+
+
+class Bucket(NamedTuple):
+    """Sentences whose sources have about as many words, and their BLEU."""
+
+    words: str  # of the source, between white space
+    sentences: int
+    bleu: float  # 0 to 100
+    low: float  # of the 95 % bootstrap interval
+    high: float
+
+
+def bleu_by_length(
+    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
+) -> list[Bucket]:
+    """sacreBLEU (13a, cased) of each bucket that has sentences; every sentence is in one.
+
+    The interval holds the middle 95 % of the BLEU of 1,000 resamples of the bucket's sentences.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+
+    metric = BLEU(tokenize="13a", effective_order=True)  # gives a sentence's counts
+    rows = [
+        [*found.counts, *found.totals, found.sys_len, found.ref_len]
+        for found in map(metric.sentence_score, hypotheses, [[line] for line in references])
+    ]
+    counts_S, draw = np.array(rows), np.random.default_rng(SEED)
+    bucket_of = np.searchsorted(LAST_WORDS, [len(line.split()) for line in sources])
+    buckets = []
+    for number in np.unique(bucket_of):
+        own_S = counts_S[bucket_of == number]
+        size = len(own_S)
+        # How often each sentence is drawn, of as many draws as there are sentences.
+        times_RS = draw.multinomial(size, np.full(size, 1 / size), RESAMPLES)
+        resampled = [_bleu(total) for total in times_RS @ own_S]
+        interval = np.percentile(resampled, [2.5, 97.5]).tolist()
+        buckets.append(Bucket(_words(number), size, _bleu(own_S.sum(0)), *interval))
+    return buckets
+
+
+def _bleu(counts: np.ndarray) -> float:
+    """Corpus BLEU of summed counts: matching n-grams, n-grams, length, the references' length."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    *ngrams, length, of_references = counts.tolist()
+    sizes = {"sys_len": length, "ref_len": of_references}
+    return BLEU.compute_bleu(ngrams[:4], ngrams[4:], **sizes, smooth_method="exp").score
+
+
+def _words(bucket: int) -> str:
+    if bucket == len(LAST_WORDS):
+        return f"{LAST_WORDS[-1] + 1}+"
+    return f"{LAST_WORDS[bucket - 1] + 1}–{LAST_WORDS[bucket]}" if bucket else "0"
+
+
+def bleu_figure(buckets: Sequence[Bucket], of_all: float) -> "Figure":
+    """One point with its interval for each bucket, and the whole split's BLEU as a line."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 3.8), layout="constrained")
+    axes = figure.add_subplot()
+    bleu, low, high = (np.array(values) for values in list(zip(*buckets, strict=True))[2:])
+    at = np.arange(len(buckets))
+    # The middle of a bootstrap need not contain the point itself.
+    errors = np.maximum([bleu - low, high - bleu], 0)
+    axes.errorbar(at, bleu, errors, fmt="o", color=BLUE, capsize=4, label="95 % interval")
+    axes.axhline(of_all, color=VERMILION, linestyle="--", linewidth=1.2, label="all sentences")
+    axes.set_xticks(at, [f"{b.words}\n{b.sentences:,} sentences" for b in buckets], fontsize=8)
+    axes.set_xlim(-0.5, len(buckets) - 0.5)
+    finish_axes(axes, "words of the source", "BLEU")
+    axes.set_ylim(bottom=0)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    return figure
