@@ -66,7 +66,7 @@ COMMANDS = {
         ),
     ),
     "translate": Command(
-        "transformer_jax.decoding.translate:translate",
+        "transformer_jax.commands.translate:translate",
         "translate standard input, line by line, to standard output",
         (
             WORKDIR,
@@ -118,7 +118,7 @@ COMMANDS = {
         ),
     ),
     "average": Command(
-        "transformer_jax.runs.weights:average",
+        "transformer_jax.commands.average:average",
         "average a run's last checkpoints into one",
         (WORKDIR, Flag("last", int, "K", "how many", default=5)),
     ),

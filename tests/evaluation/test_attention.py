@@ -10,7 +10,7 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.fixtures.tiny import SIZES, random_pairs, random_params, tiny_model
-from transformer_jax.decoding.translate import LineTranslator, load_model
+from transformer_jax.commands.loading import load_model
 from transformer_jax.evaluation import attention as attention_module
 from transformer_jax.evaluation.attention import (
     KINDS,
@@ -135,9 +135,7 @@ def test_weights_are_distributions_and_the_decoder_never_looks_ahead():
     loaded = load_model(str(runs.trained_run()))
 
     def said(translation: str) -> dict[str, Attention]:
-        [source, target] = LineTranslator(loaded.vocabulary, loaded.translator).encode(
-            [SOURCE, translation]
-        )
+        [source, target] = loaded.line_translator().encode([SOURCE, translation])
         return pair_attention(loaded, source, target)
 
     found, other = said("Der alte Mann ."), said("Der alte Mann !")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.errors import RunError
-from transformer_jax.reporting import metrics
+from transformer_jax.runs import metrics
 from transformer_jax.runs.metrics import MetricsWriter, Progress, read_metrics
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.training.test_resume import assert_same_run
-from transformer_jax.decoding.translate import LineTranslator
+from transformer_jax.decoding.lines import LineTranslator
 
 ROOT = Path(__file__).parents[2]
 LONG = 100_000  # steps of a run that is never to end by itself

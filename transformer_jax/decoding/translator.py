@@ -34,9 +34,8 @@ from transformer_jax.decoding.search import (
     make_rules,
 )
 from transformer_jax.model.encoder_decoder import Cache, EncoderDecoder, Memory
-from transformer_jax.parallel.mesh import batch_ways, placed, row_shardings
+from transformer_jax.parallel.mesh import Params, batch_ways, placed, row_shardings
 from transformer_jax.text.batches import Bucket, padded_sentences, translation_buckets
-from transformer_jax.training.state import Params
 
 ENTER_TOGETHER = (
     8  # a part of the rows: with fewer the encoder's batch is small, with more rows idle

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from transformer_jax.decoding.translate import LoadedModel
+from transformer_jax.commands.loading import LoadedModel
 from transformer_jax.errors import RunError
 from transformer_jax.evaluation.attention import KINDS
 from transformer_jax.grammar.pairs import AlignedPair

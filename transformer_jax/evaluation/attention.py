@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.decoding.translate import LineTranslator, LoadedModel, load_model
+from transformer_jax.commands.loading import LoadedModel, load_model
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.model.encoder_decoder import shift_right
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Text, write_page
@@ -134,7 +134,7 @@ def attend(
     layers = loaded.config.model.num_layers
     if layer is not None and not 1 <= layer <= layers:
         raise ConfigError(f"--layer={layer}: this model has layers 1 to {layers}.")
-    translator = LineTranslator(loaded.vocabulary, loaded.translator)
+    translator = loaded.line_translator()
     [src_ids] = translator.encode([sentence])
     translator.warn_of_cut()
     if not len(src_ids):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 
 from transformer_jax import __version__
-from transformer_jax.decoding.translate import LineTranslator, load_model
+from transformer_jax.commands.loading import load_model
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.evaluation.bleu import Scores, format_scores, score
 from transformer_jax.files import write_atomically
@@ -68,7 +68,7 @@ def evaluate(
         name, pairs = split, open_corpus(loaded.config.data).split(split)
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
     processes.first_does(lambda: _make_folder(run.evaluations))
-    translator = LineTranslator(loaded.vocabulary, loaded.translator)
+    translator = loaded.line_translator()
     log.info("translating %d lines of %s", len(sources), name)
     hypotheses = [best.text for best, *_ in translator.shared(sources)]
     translator.warn_of_cut()

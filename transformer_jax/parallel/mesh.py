@@ -21,7 +21,8 @@ from transformer_jax.config.schema import MeshConfig, ModelConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.model import axes
 from transformer_jax.text.batches import Batch
-from transformer_jax.training.state import Params
+
+Params = Any  # a pytree of float32 arrays
 
 AXES = ("data", "fsdp", "tensor")
 BATCH = P(("data", "fsdp"))  # rows of a batch are divided over both

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config.checks import check
 from transformer_jax.config.schema import Config, TrainConfig, free_differences, with_absolute_paths
-from transformer_jax.decoding.translate import LineTranslator
+from transformer_jax.decoding.lines import LineTranslator, longest_source
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import Interrupted, RunError
 from transformer_jax.parallel import processes
@@ -230,11 +230,12 @@ def _make_bleu(
     pairs, mesh = data.corpus.split("valid"), decoding_mesh(config.mesh)
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
     greedy = dataclasses.replace(config.decode, beam_size=1)
+    longest = longest_source(config.model, greedy)
 
     def bleu(params: Params) -> float | None:
         own = local(program.replicated(params), mesh)
         translator = Translator(program.model, own, greedy, mesh)
-        lines = LineTranslator(data.vocabulary, translator)
+        lines = LineTranslator(data.vocabulary, translator, longest)
         hypotheses: list[str] = []
         for start in range(0, len(sources), BLEU_LINES):
             if stop.signal:
