@@ -249,7 +249,9 @@ def alignment(job: Job) -> Evidence:
     from transformer_jax.grammar import generate
 
     pairs = generate("test", ALIGNED)
-    errors = alignment_error_rates(load_model(str(job.folder)), pairs)
+    loaded = load_model(str(job.folder))
+    model, params = loaded.translator.model, loaded.translator.params
+    errors = alignment_error_rates(model, params, loaded.vocabulary, pairs)
     words = sum(len(pair.tgt_words) for pair in pairs)
     linked = sum(len({target for _, target in pair.alignment}) for pair in pairs)
     return {

@@ -24,8 +24,8 @@ SENTENCE = "Finally the old teacher bought a big house because his daughter is w
 
 def main() -> None:
     """Trains (or goes on), then prints scores, examples and the plots' paths."""
-    from transformer_jax.evaluation.attention import attention
-    from transformer_jax.evaluation.evaluate import evaluate
+    from transformer_jax.commands.attention import attention
+    from transformer_jax.commands.evaluate import evaluate
     from transformer_jax.training.loop import train
 
     values = parse_experiment("demo", __doc__, [WORKDIR])

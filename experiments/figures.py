@@ -186,7 +186,8 @@ def draw_learning_rate(asked: Asked) -> list[Part]:
 
 def draw_attention(asked: Asked) -> list[Part]:
     """Every kind, layer and head while the run's model translates a sentence."""
-    from transformer_jax.evaluation.attention import KINDS, attend, draw_kinds
+    from transformer_jax.commands.attention import attend, draw_kinds
+    from transformer_jax.evaluation.attention import KINDS
 
     found = attend(str(asked.workdir), asked.sentence, asked.checkpoint)
     return [Text(f"Checkpoint {found.checkpoint}."), *draw_kinds(found, list(KINDS), asked.out)]
@@ -251,7 +252,7 @@ def _words(bucket: int) -> str:
 
 def draw_bleu_by_length(asked: Asked) -> list[Part]:
     """Translates a split, scores it by the length of its sources, and keeps the numbers."""
-    from transformer_jax.evaluation.evaluate import evaluate
+    from transformer_jax.commands.evaluate import evaluate
 
     found = evaluate(str(asked.workdir), split=asked.split, checkpoint=asked.checkpoint)
     hypotheses = found.hypotheses.read_text(encoding="utf-8").split("\n")[:-1]

@@ -79,7 +79,7 @@ COMMANDS = {
         ),
     ),
     "evaluate": Command(
-        "transformer_jax.evaluation.evaluate:evaluate",
+        "transformer_jax.commands.evaluate:evaluate",
         "translate a split and score it: BLEU, paper BLEU, chrF",
         (
             WORKDIR,
@@ -93,7 +93,7 @@ COMMANDS = {
         ),
     ),
     "attention": Command(
-        "transformer_jax.evaluation.attention:attention",
+        "transformer_jax.commands.attention:attention",
         "translate a sentence and draw what its words attended to",
         (
             Flag(

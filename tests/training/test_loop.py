@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
+from transformer_jax.commands.evaluate import evaluate
 from transformer_jax.evaluation import bleu
-from transformer_jax.evaluation.evaluate import evaluate
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
 

@@ -1,4 +1,4 @@
-"""The `evaluate` command: translates a split or a file, scores it, keeps what came out."""
+"""The `evaluate` command: translates a split or a file, scores it and keeps both."""
 
 import datetime
 import json
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 
 class Evaluation(NamedTuple):
-    """What `evaluate` found, the file that keeps the hypotheses, one a line, and of which pairs."""
+    """The scores of some translations, and the files and texts that they belong to."""
 
     scores: Scores
-    hypotheses: Path
-    pairs: Sequence[Pair]  # sources and references, in the file's order
+    hypotheses: Path  # a file with one translation a line
+    pairs: Sequence[Pair]  # sources and references, in that file's order
 
 
 def evaluate(
@@ -54,7 +54,7 @@ def evaluate(
       examples: translations to print beside their sources and references, evenly spaced.
 
     Raises:
-      UserError: no run, no checkpoint, no such split or file, or nothing can be written there.
+      UserError: there is no such run, checkpoint, split or file, or the folder cannot be written.
     """
     if (src is None) != (ref is None):
         raise ConfigError("--src and --ref belong together: sources and their references.")
