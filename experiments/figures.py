@@ -391,7 +391,7 @@ def check(scale: str, asked: Asked, overrides: Mapping[str, Any]) -> None:
 
 def train_small(workdir: str, overrides: Mapping[str, Any]) -> None:
     """A run of a few steps on the built-in corpus."""
-    from transformer_jax.training.loop import train
+    from transformer_jax.commands.train import train
 
     train(load_config(str(CONFIG), SMALL | dict(overrides)), workdir)
 

@@ -66,7 +66,7 @@ def test_stopped_while_it_validates_a_run_validates_first(tmp_path, monkeypatch)
         return translate(self, lines)
 
     with monkeypatch.context() as patch:
-        patch.setattr("transformer_jax.training.loop.BLEU_LINES", 10)
+        patch.setattr("transformer_jax.commands.train.BLEU_LINES", 10)
         patch.setattr(LineTranslator, "shared", and_stop)
         assert runs.train(tmp_path / "run", **changes) == 128 + signal.SIGTERM
     assert steps_of(tmp_path / "run")[-1] == 10
