@@ -236,8 +236,8 @@ def restore_on_two(workdir: Path, out: Path) -> None:
     logging.disable()
     from transformer_jax.config.schema import with_values
     from transformer_jax.model.transformer import Transformer
-    from transformer_jax.training.optimizer import make_optimizer
     from transformer_jax.parallel.mesh import make_mesh, with_shardings
+    from transformer_jax.training.optimizer import make_optimizer
     from transformer_jax.training.state import init_state
 
     config = with_values(RunFolder(workdir).read_config(), {"mesh.fsdp": 2})

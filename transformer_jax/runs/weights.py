@@ -23,6 +23,7 @@ from transformer_jax.runs.checkpoints import (
 )
 from transformer_jax.runs.run_folder import RunFolder
 
+
 def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
     """Restores the parameters of a checkpoint.
 
