@@ -27,7 +27,7 @@ from tests import tiny_runs as runs
 from transformer_jax.commands import translate as command
 from transformer_jax.commands.loading import LoadedModel, load_model
 from transformer_jax.config.schema import Config, DataConfig, VocabularyConfig, with_values
-from transformer_jax.decoding.lines import LineTranslator, windows
+from transformer_jax.decoding.lines import LineTranslator, line_groups
 from transformer_jax.decoding.translator import Hypothesis
 from transformer_jax.evaluation.bleu import score, to_json
 from transformer_jax.reporting.plots import LONGEST_LABEL, plot_attention
@@ -149,7 +149,7 @@ def test_a_file_has_as_many_lines_as_were_written_and_the_same_ones(folder, line
     want = list(map(Pair, read_back(lines), read_back(lines[::-1])))
     assert len(pairs) == len(lines)
     assert list(pairs) == want
-    assert [line for group in windows(io.BytesIO(as_file(lines))) for line in group] == [
+    assert [line for group in line_groups(io.BytesIO(as_file(lines))) for line in group] == [
         pair.src for pair in want
     ]
 

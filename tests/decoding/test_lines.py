@@ -7,7 +7,7 @@ import pytest
 
 from tests import tiny_runs as runs
 from transformer_jax.config.schema import DecodeConfig, ModelConfig
-from transformer_jax.decoding.lines import LineTranslator, longest_source, windows
+from transformer_jax.decoding.lines import LineTranslator, line_groups, longest_source
 from transformer_jax.decoding.translator import Hypothesis
 from transformer_jax.errors import DataError
 from transformer_jax.runs.run_folder import RunFolder
@@ -115,13 +115,13 @@ def quiet(monkeypatch):
 
 def test_a_group_is_what_has_arrived(quiet):
     pipe = Pipe(b"a\nb\nc", b"d\n", b"e\n", b"f")
-    assert list(windows(pipe)) == [["a", "b"], ["cd"], ["e"], ["f"]]
+    assert list(line_groups(pipe)) == [["a", "b"], ["cd"], ["e"], ["f"]]
 
 
 def test_a_group_has_at_most_so_many_lines():
     lines = [str(n) for n in range(10)]
     stream = io.BytesIO("\n".join(lines).encode())
-    groups = list(windows(stream, size=4))
+    groups = list(line_groups(stream, size=4))
     assert [len(group) for group in groups] == [4, 4, 2]
     assert sum(groups, []) == lines
 
@@ -129,11 +129,11 @@ def test_a_group_has_at_most_so_many_lines():
 def test_characters_and_line_ends_may_be_split_anywhere(quiet):
     given = "\ufeffä\r\n\U0001f600\r\n\r\n\u2028x\ry\n".encode()
     blocks = [given[i : i + 1] for i in range(len(given))]
-    assert sum(windows(Pipe(*blocks)), []) == ["ä", "\U0001f600", "", "\u2028x\ry"]
+    assert sum(line_groups(Pipe(*blocks)), []) == ["ä", "\U0001f600", "", "\u2028x\ry"]
 
 
 def test_a_byte_order_mark_is_one_at_the_start_only():
-    assert sum(windows(io.BytesIO("\ufeffa\n\ufeffb".encode())), []) == ["a", "\ufeffb"]
+    assert sum(line_groups(io.BytesIO("\ufeffa\n\ufeffb".encode())), []) == ["a", "\ufeffb"]
 
 
 @pytest.mark.parametrize("number", [1, 2, 5, 9])
@@ -142,6 +142,6 @@ def test_a_line_that_is_not_utf8_is_named_after_those_before_it(number):
     lines[number - 1] = b"\xc3\x28"
     got: list[str] = []
     with pytest.raises(DataError, match=rf"standard input, line {number}: not UTF-8"):
-        for group in windows(io.BytesIO(b"\n".join(lines)), size=4):
+        for group in line_groups(io.BytesIO(b"\n".join(lines)), size=4):
             got += group
     assert got == ["x"] * (number - 1)

@@ -88,7 +88,7 @@ def evaluate(
 
 
 def _make_folder(path: Path) -> None:
-    """Before the work. Raises RunError where it cannot be written."""
+    """Makes the folder before the work begins. Raises RunError: it cannot be written."""
     try:
         path.mkdir(exist_ok=True)
         writable = os.access(path, os.W_OK)
@@ -99,13 +99,13 @@ def _make_folder(path: Path) -> None:
 
 
 def _path(run: RunFolder, name: str, settings: dict[str, object]) -> Path:
-    """NAME.CHECKPOINT.beamK.txt of an evaluation."""
+    """WORKDIR/evaluations/NAME.CHECKPOINT.beamK.txt."""
     stem = f"{name}.{settings['checkpoint']}.beam{settings['beam_size']}"
     return run.evaluations / (re.sub(r"[^\w.-]", "_", stem) + ".txt")
 
 
 def _keep(path: Path, about: dict[str, object], hypotheses: list[str], scores: Scores) -> None:
-    """Writes a line a hypothesis, and a .json beside it."""
+    """Writes one hypothesis a line, and scores and settings as a .json file beside it."""
     record = {
         **about,
         **scores._asdict(),

@@ -4,7 +4,7 @@ import io
 from typing import BinaryIO
 
 from transformer_jax.commands.loading import load_model
-from transformer_jax.decoding.lines import windows
+from transformer_jax.decoding.lines import line_groups
 from transformer_jax.parallel import processes
 
 
@@ -42,7 +42,7 @@ def translate(
         workdir, checkpoint, beam_size, length_penalty, n_best
     ).line_translator()
     number = 0
-    groups = windows(stdin)
+    groups = line_groups(stdin)
     while group := processes.first_does(lambda: next(groups, None)):
         for translations in translator.shared(group):
             if not processes.is_first():

@@ -17,7 +17,7 @@ from transformer_jax.text.vocabulary import EOS, Vocabulary
 
 log = logging.getLogger(__name__)
 
-WINDOW = 1_024  # lines sorted by length and searched together
+GROUP_LINES = 1_024  # sorted by length and searched together
 GATHER_SECONDS = 0.02  # for the lines of a pipe to arrive together
 BLOCK_BYTES = 1 << 20  # read at a time
 
@@ -40,18 +40,18 @@ class LineTranslator:
     """Translates text lines and counts those that were cut."""
 
     def __init__(self, vocabulary: Vocabulary, translator: Translator, longest: int) -> None:
-        """Args: subwords and text, the search, and the subwords that a source may have."""
+        """Makes a translator that cuts lines after `longest` subwords, EOS included."""
         self.vocabulary, self.translator, self.longest = vocabulary, translator, longest
         self.cut = 0
 
     def __call__(self, lines: Sequence[str]) -> list[list[Translation]]:
-        """The translations of each line, best first; a blank line has an empty one of score 0."""
+        """The translations of each line, best first; a blank line has one, empty, of score 0."""
         sentences = self.encode(lines)
         filled = [i for i, ids in enumerate(sentences) if len(ids)]
         results = [[Translation("", 0.0)] for _ in lines]
         found = self.translator.translate([sentences[i] for i in filled])
         for i, hypotheses in zip(filled, found, strict=True):
-            # Search drops hypotheses whose logits are NaN; a line is answered all the same.
+            # Search drops hypotheses whose logits are NaN; such a line still gets an answer.
             translations = [Translation(self.text(h.ids), h.score) for h in hypotheses]
             results[i] = translations or [Translation("", -math.inf)]
         return results
@@ -86,7 +86,7 @@ class LineTranslator:
             )
 
 
-def windows(stream: io.BufferedIOBase, size: int = WINDOW) -> Iterator[list[str]]:
+def line_groups(stream: io.BufferedIOBase, size: int = GROUP_LINES) -> Iterator[list[str]]:
     """The lines of a stream in groups: those that have arrived, at least one, at most `size`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Word alignments read off encoder-decoder attention, and how far they are from the gold ones.
+"""Word alignments from encoder-decoder attention, and their error rates against gold alignments.
 
 Dimension key
   B batch   N layers   H heads   L target subwords   M source subwords   J target words
@@ -75,7 +75,7 @@ def links(weights_NHLM: np.ndarray, src_words_M: np.ndarray, tgt_words_L: np.nda
     subwords'. Subwords of no word, EOS above all, count on neither side.
 
     Args:
-      weights_NHLM: `[layers, heads, tgt_len, src_len]`; row L is of the subword that is said next.
+      weights_NHLM: `[layers, heads, tgt_len, src_len]`; row L belongs to the next target subword.
       src_words_M: the word of each source subword, or -1 `[src_len]`.
       tgt_words_L: the word of each target subword, or -1 `[tgt_len]`.
 
@@ -193,7 +193,7 @@ def _padded(sentences: Sequence[Any], rows: int, length: int) -> tuple[np.ndarra
 def _cross_attention(
     model: Any, params: Any, src: tuple[np.ndarray, ...], tgt: tuple[np.ndarray, ...]
 ) -> Array:
-    """Weights `[batch, layers, heads, tgt_len, src_len]`; tgt has what is said before each row."""
+    """Weights `[batch, layers, heads, tgt_len, src_len]`; `tgt` begins with BOS."""
     _, state = model.apply({"params": params}, *src, *tgt, mutable=["intermediates"])
     kind, sown = KINDS["cross"], state["intermediates"]
     layers = [sown[f"{kind.stack}_{n}"][kind.module] for n in range(model.config.num_layers)]

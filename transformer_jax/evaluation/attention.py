@@ -36,23 +36,23 @@ KINDS = {
         "decoder",
         "self_attention",
         "Decoder self-attention",
-        "A row is the subword that is said next, a column one that was said before it; <s> is the "
-        "beginning. What is not yet said cannot be attended to: the upper triangle is 0.",
+        "A row is the next subword of the translation, a column is a subword before it; <s> is the "
+        "beginning. The upper triangle is 0, because no position may look at a later one.",
     ),
     "cross": Kind(
         "decoder",
         "cross_attention",
         "Encoder-decoder attention",
-        "A row is the subword that is said next, a column one of the source.",
+        "A row is the next subword of the translation, a column is a subword of the source.",
     ),
 }
 
 
 class Attention(NamedTuple):
-    """The weights of one kind within one sentence pair, and whose they are."""
+    """The weights of one kind in one sentence pair, and the subwords of their rows and columns."""
 
     weights_NHLM: np.ndarray  # float32 [layers, heads, attending, attended to]; rows sum to 1
-    attending: list[str]  # subwords, one a row; in the decoder those said next
+    attending: list[str]  # subwords, one a row; in the decoder the next ones
     attended: list[str]  # subwords, one a column
 
 

@@ -28,7 +28,7 @@ def learning_rate_schedule(train: TrainConfig, d_model: int) -> Callable[[Array 
             return (warmup / jnp.maximum(step, 1)) ** 0.5
         if train.schedule == "constant":
             return jnp.ones_like(step)
-        assert train.decay_steps is not None  # config_checks.py
+        assert train.decay_steps is not None  # see config/checks.py
         left = jnp.clip((train.decay_steps - step) / (train.decay_steps - warmup), 0.0, 1.0)
         return left if train.schedule == "linear" else 0.5 - 0.5 * jnp.cos(jnp.pi * left)
 
