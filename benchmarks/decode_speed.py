@@ -49,7 +49,7 @@ from peers.searching import MODES, Ids, Job
 from turns import CALIBRATION, by_turns, markdown, median, ratio_text, ratios, run_once
 
 from transformer_jax.commands.command_line import Flag, exit_status, parse_flags, set_up_logs
-from transformer_jax.decoding.translate import LineTranslator, LoadedModel, load_model
+from transformer_jax.commands.loading import LoadedModel, load_model
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation.bleu import score
 from transformer_jax.model.encoder_decoder import shift_right
@@ -112,7 +112,7 @@ def settings_of(name: str, threads: int, length_penalty: float) -> list[Options]
 def read_text(loaded: LoadedModel, src: str, ref: str, lines: int) -> Text:
     """The first lines of both files. Raises UserError where a source line is blank."""
     pairs = list(TextPairs(TextLines(Path(src)), TextLines(Path(ref))))[: lines or None]
-    encoded = LineTranslator(loaded.vocabulary, loaded.translator).encode([p.src for p in pairs])
+    encoded = loaded.line_translator().encode([p.src for p in pairs])
     blank = [number for number, ids in enumerate(encoded, 1) if not len(ids)]
     if blank:
         raise UserError(f"{src}, line {blank[0]}, is blank: no engine searches that. Remove it.")
@@ -292,7 +292,7 @@ def output_table(loaded: LoadedModel, job: Job, text: Text) -> str:
     """What was found: how much is ours to the subword, whose score is higher where not, BLEU."""
     found = {name: json.loads(found_file(job, name).read_text()) for name in ENGINES}
     config, rows = loaded.config.data, []
-    lines = LineTranslator(loaded.vocabulary, loaded.translator)
+    lines = loaded.line_translator()
     for mode in MODES:
         for name in ENGINES:
             outputs: Ids = found[name][mode]

@@ -26,8 +26,8 @@ from transformer_jax.runs.metrics import MetricsWriter
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.batches import train_batches
 from transformer_jax.training.data import load_data
-from transformer_jax.training.loop import WindowReader
 from transformer_jax.training.program import compile_program
+from transformer_jax.training.window import WindowReader
 
 ROOT = Path(__file__).parents[1]
 FLAGS = [
@@ -45,7 +45,7 @@ class Run:
         rows, mesh = data.shape.rows, make_mesh(config.mesh)
         self.program = compile_program(config, mesh, data.vocabulary.size, data.shape)
         self.state: Any = self.program.init(config)
-        self.read_window = WindowReader(config, data, self.program, self.state.window)
+        self.read_window = WindowReader(config.train, data, self.program, self.state.window)
         self.writer = MetricsWriter(folder)
         self.checkpoints = Checkpoints(folder / "checkpoints", 1)
         own = own_rows(mesh, rows)

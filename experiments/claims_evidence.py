@@ -185,7 +185,7 @@ def _relative(got: np.ndarray, want: np.ndarray) -> float:
 
 def bleu_by_length(*jobs: Job) -> Evidence:
     """BLEU of the test split in bins of the source's length in subwords, by row."""
-    from transformer_jax.decoding.translate import load_model
+    from transformer_jax.commands.loading import load_model
 
     sources, wanted = references(jobs[0])
     vocabulary = load_model(str(jobs[0].folder)).vocabulary
@@ -223,11 +223,11 @@ def word_order(*jobs: Job) -> Evidence:
 
 
 def _word_order(job: Job) -> Evidence:
-    from transformer_jax.decoding.translate import LineTranslator, load_model
+    from transformer_jax.commands.loading import load_model
 
     sources, wanted = references(job)
     loaded = load_model(str(job.folder))
-    ids = LineTranslator(loaded.vocabulary, loaded.translator).encode(sources[:SHUFFLED])
+    ids = loaded.line_translator().encode(sources[:SHUFFLED])
     draw = np.random.default_rng(0)
     shuffled = [np.append(draw.permutation(one[:-1]), one[-1]) for one in ids]
     both = loaded.translator.translate([*ids, *shuffled])
@@ -244,12 +244,14 @@ def _word_order(job: Job) -> Evidence:
 
 def alignment(job: Job) -> Evidence:
     """Alignment error rates of encoder-decoder attention, forced to say the reference."""
-    from transformer_jax.decoding.translate import load_model
+    from transformer_jax.commands.loading import load_model
     from transformer_jax.evaluation.alignment import alignment_error_rates
     from transformer_jax.grammar import generate
 
     pairs = generate("test", ALIGNED)
-    errors = alignment_error_rates(load_model(str(job.folder)), pairs)
+    loaded = load_model(str(job.folder))
+    model, params = loaded.translator.model, loaded.translator.params
+    errors = alignment_error_rates(model, params, loaded.vocabulary, pairs)
     words = sum(len(pair.tgt_words) for pair in pairs)
     linked = sum(len({target for _, target in pair.alignment}) for pair in pairs)
     return {
@@ -264,7 +266,7 @@ def alignment(job: Job) -> Evidence:
 
 def frequencies(job: Job) -> Evidence:
     """Perplexity of the validation split for who knows how frequent subwords are, and no more."""
-    from transformer_jax.decoding.translate import load_model
+    from transformer_jax.commands.loading import load_model
     from transformer_jax.grammar import generate
 
     vocabulary = load_model(str(job.folder)).vocabulary

@@ -24,9 +24,9 @@ SENTENCE = "Finally the old teacher bought a big house because his daughter is w
 
 def main() -> None:
     """Trains (or goes on), then prints scores, examples and the plots' paths."""
-    from transformer_jax.evaluation.attention import attention
-    from transformer_jax.evaluation.evaluate import evaluate
-    from transformer_jax.training.loop import train
+    from transformer_jax.commands.attention import attention
+    from transformer_jax.commands.evaluate import evaluate
+    from transformer_jax.commands.train import train
 
     values = parse_experiment("demo", __doc__, [WORKDIR])
     workdir = values["workdir"]

@@ -187,7 +187,8 @@ def draw_learning_rate(asked: Asked) -> list[Part]:
 
 def draw_attention(asked: Asked) -> list[Part]:
     """Every kind, layer and head while the run's model translates a sentence."""
-    from transformer_jax.evaluation.attention import KINDS, attend, draw_kinds
+    from transformer_jax.commands.attention import attend, draw_kinds
+    from transformer_jax.evaluation.attention import KINDS
 
     found = attend(str(asked.workdir), asked.sentence, asked.checkpoint)
     return [Text(f"Checkpoint {found.checkpoint}."), *draw_kinds(found, list(KINDS), asked.out)]
@@ -195,7 +196,7 @@ def draw_attention(asked: Asked) -> list[Part]:
 
 def draw_bleu_by_length(asked: Asked) -> list[Part]:
     """Translates a split, scores it by the length of its sources, and keeps the numbers."""
-    from transformer_jax.evaluation.evaluate import evaluate
+    from transformer_jax.commands.evaluate import evaluate
 
     found = evaluate(str(asked.workdir), split=asked.split, checkpoint=asked.checkpoint)
     hypotheses = found.hypotheses.read_text(encoding="utf-8").split("\n")[:-1]
@@ -316,7 +317,7 @@ def check(scale: str, asked: Asked, overrides: Mapping[str, Any]) -> None:
 
 def train_small(workdir: str, overrides: Mapping[str, Any]) -> None:
     """A run of a few steps on the built-in corpus."""
-    from transformer_jax.training.loop import train
+    from transformer_jax.commands.train import train
 
     train(load_config(str(CONFIG), SMALL | dict(overrides)), workdir)
 

@@ -28,9 +28,9 @@ FLAGS = [
 
 def main() -> None:
     """Trains (or goes on), then prints one Markdown table of test scores."""
-    from transformer_jax.evaluation.evaluate import evaluate
-    from transformer_jax.runs.weights import average
-    from transformer_jax.training.loop import train
+    from transformer_jax.commands.average import average
+    from transformer_jax.commands.evaluate import evaluate
+    from transformer_jax.commands.train import train
 
     values = parse_experiment("multi30k", __doc__, FLAGS)
     workdir = values["workdir"]

@@ -24,9 +24,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests import tiny_runs as runs
+from transformer_jax.commands import translate as command
+from transformer_jax.commands.loading import LoadedModel, load_model
+from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import Config, DataConfig, VocabularyConfig
-from transformer_jax.decoding import translate as command
-from transformer_jax.decoding.translate import LineTranslator, LoadedModel, load_model, windows
+from transformer_jax.decoding.lines import LineTranslator, line_groups
 from transformer_jax.decoding.translator import Hypothesis
 from transformer_jax.evaluation.bleu import score, to_json
 from transformer_jax.reporting.plots import LONGEST_LABEL, plot_attention
@@ -148,7 +150,7 @@ def test_a_file_has_as_many_lines_as_were_written_and_the_same_ones(folder, line
     want = list(map(Pair, read_back(lines), read_back(lines[::-1])))
     assert len(pairs) == len(lines)
     assert list(pairs) == want
-    assert [line for group in windows(io.BytesIO(as_file(lines))) for line in group] == [
+    assert [line for group in line_groups(io.BytesIO(as_file(lines))) for line in group] == [
         pair.src for pair in want
     ]
 
@@ -190,8 +192,6 @@ class Echo:
     """In place of the search: answers each sentence with its own subwords, and with fewer."""
 
     def __init__(self, answers: int = 1):
-        self.model = SimpleNamespace(config=SimpleNamespace(positions="sinusoidal"))
-        self.decode = SimpleNamespace(max_length=2 * LONG)
         self.answers = answers
 
     def translate(self, sentences: list[np.ndarray]) -> list[list[Hypothesis]]:
@@ -205,7 +205,8 @@ def translated(
     given: bytes, monkeypatch: pytest.MonkeyPatch, vocabulary: Vocabulary, *flags: str, answers: int
 ) -> list[str]:
     """Lines of the command `translate`, the search an echo."""
-    loaded = LoadedModel(Config(), vocabulary, Echo(answers), "1")  # type: ignore[arg-type]
+    config = with_values(Config(), {"decode.max_length": 2 * LONG})
+    loaded = LoadedModel(config, vocabulary, Echo(answers), "1")  # type: ignore[arg-type]
     out = io.TextIOWrapper(io.BytesIO(), "ascii")
     with monkeypatch.context() as patch:
         patch.setattr(command, "load_model", lambda *_: loaded)
@@ -257,14 +258,14 @@ def test_a_list_of_the_best_can_be_parsed_whatever_the_text(patch, as_it_is, lin
 @example(ids=list(range(400)))
 def test_whatever_subwords_a_model_says_are_one_line_of_text(vocabulary, ids):
     assert vocabulary.size == 400
-    text = LineTranslator(vocabulary, Echo()).text(np.array(ids))  # type: ignore[arg-type]
+    text = LineTranslator(vocabulary, Echo(), LONG).text(np.array(ids))  # type: ignore[arg-type]
     assert "\n" not in text and "\r" not in text
     assert text.encode().decode() == text
 
 
 def test_a_model_answers_hostile_lines_alike_in_any_order():
     loaded = load_model(str(runs.trained_run()), beam_size=2, n_best=2)
-    translate = LineTranslator(loaded.vocabulary, loaded.translator)
+    translate = loaded.line_translator()
     forth, back = translate(EVERYTHING), translate(EVERYTHING[::-1])[::-1]
     assert len(forth) == len(back) == len(EVERYTHING)
     assert all(1 <= len(found) <= 2 for found in forth)
@@ -381,7 +382,7 @@ def test_a_run_is_trained_on_hostile_text_resumed_and_used(tmp_path, capsys):
     losses = [r["nats_per_token"] for r in read_metrics(run) if r["kind"] == "train"]
     assert len(losses) == 4 and all(map(math.isfinite, losses))
     loaded = load_model(str(run), n_best=2)
-    assert len(LineTranslator(loaded.vocabulary, loaded.translator)(EVERYTHING)) == len(EVERYTHING)
+    assert len(loaded.line_translator()(EVERYTHING)) == len(EVERYTHING)
 
 
 def test_a_very_long_validation_line_neither_stops_training_nor_is_left_out_silently(

@@ -72,10 +72,10 @@ def test_dry_run_and_overrides_before_the_config(called, preset):
     assert called[0]["config"].seed == 3
 
 
-def test_prepare_is_called_with_the_data(called, preset):
+def test_prepare_is_called_with_the_config(called, preset):
     assert main(["prepare", f"--config={preset}"]) == 0
-    assert [list(call) for call in called] == [["data"]]
-    assert called[0]["data"].source == "grammar"
+    assert [list(call) for call in called] == [["config"]]
+    assert called[0]["config"].data.source == "grammar"
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def free_port() -> int:
 def forkserver() -> Any:
     """Starts processes that have imported what `train` needs and have computed nothing."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["transformer_jax.training.loop"])
+    context.set_forkserver_preload(["transformer_jax.commands.train"])
     return context
 
 

@@ -1,4 +1,4 @@
-"""The commands, one line each; every command is a function in the module that does the work."""
+"""The program: one line a command, each a function of a module of `commands`."""
 
 import difflib
 import importlib
@@ -47,7 +47,7 @@ PROCESSES = (
 
 COMMANDS = {
     "train": Command(
-        "transformer_jax.training.loop:train",
+        "transformer_jax.commands.train:train",
         "train a model, or go on with a run",
         (
             CONFIG,
@@ -66,7 +66,7 @@ COMMANDS = {
         ),
     ),
     "translate": Command(
-        "transformer_jax.decoding.translate:translate",
+        "transformer_jax.commands.translate:translate",
         "translate standard input, line by line, to standard output",
         (
             WORKDIR,
@@ -79,7 +79,7 @@ COMMANDS = {
         ),
     ),
     "evaluate": Command(
-        "transformer_jax.evaluation.evaluate:evaluate",
+        "transformer_jax.commands.evaluate:evaluate",
         "translate a split and score it: BLEU, paper BLEU, chrF",
         (
             WORKDIR,
@@ -93,7 +93,7 @@ COMMANDS = {
         ),
     ),
     "attention": Command(
-        "transformer_jax.evaluation.attention:attention",
+        "transformer_jax.commands.attention:attention",
         "translate a sentence and draw what its words attended to",
         (
             Flag(
@@ -118,12 +118,12 @@ COMMANDS = {
         ),
     ),
     "average": Command(
-        "transformer_jax.runs.weights:average",
+        "transformer_jax.commands.average:average",
         "average a run's last checkpoints into one",
         (WORKDIR, Flag("last", int, "K", "how many", default=5)),
     ),
     "prepare": Command(
-        "transformer_jax.text.tfds_corpus:prepare",
+        "transformer_jax.commands.prepare:prepare",
         "download and prepare a config's data set",
         (CONFIG,),
     ),
@@ -199,7 +199,7 @@ def read_values(name: str, command: Command, arguments: list[str]) -> dict[str, 
     if (init_from := values.pop("init_from", None)) is not None:
         overrides["train.init_from"] = init_from
     config = load_config(values["config"], overrides)
-    return {"data": config.data} if name == "prepare" else values | {"config": config}
+    return values | {"config": config}
 
 
 def program_help() -> str:

@@ -41,7 +41,7 @@ Engine = Callable[[Job, int, dict[str, Any]], Callable[[], tuple[float, Ids]]]
 
 def ours(job: Job, beam_size: int, options: dict[str, Any]) -> Callable[[], tuple[float, Ids]]:
     """Translator.translate, as the run's config says; options: length_penalty, GNMT's alpha."""
-    from transformer_jax.decoding.translate import load_model
+    from transformer_jax.commands.loading import load_model
 
     alpha = options["length_penalty"]
     translator = load_model(job.workdir, job.checkpoint, beam_size, alpha).translator

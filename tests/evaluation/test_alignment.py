@@ -1,7 +1,6 @@
 """Links between words are those of the attention, and their error rate is Och and Ney's."""
 
 import functools
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,11 +38,10 @@ def vocabulary() -> Vocabulary:
 
 
 @functools.cache
-def random_model() -> Any:
-    """What `load_model` gives, of two layers and three heads, with random parameters."""
+def random_model() -> tuple[Transformer, Any]:
+    """A model of two layers and three heads, and random parameters."""
     model = Transformer(ModelConfig(**{**SIZES, "dropout": 0.0}), vocabulary().size)
-    translator = SimpleNamespace(model=model, params=random_params(model))
-    return SimpleNamespace(translator=translator, vocabulary=vocabulary())
+    return model, random_params(model)
 
 
 def encoded(line: str) -> np.ndarray:
@@ -236,9 +234,9 @@ def test_in_padded_batches_weights_are_those_of_each_pair_alone(monkeypatch):
     monkeypatch.setattr(alignment, "BATCH", 3)  # the last of three batches has an empty row
     src = [encoded(pair.src) for pair in grammar_pairs()[:8]]
     tgt = [encoded(pair.tgt) for pair in grammar_pairs()[:8]]
-    found = list(cross_weights(random_model(), src, tgt))
+    found = list(cross_weights(*random_model(), src, tgt))
     assert len(found) == 8 and len({weights.shape for weights in found}) > 4
-    alone = pair_attention(random_model(), src[4], tgt[4])["cross"].weights_NHLM
+    alone = pair_attention(*random_model(), vocabulary(), src[4], tgt[4])["cross"].weights_NHLM
     assert alone.std() > 0.01  # or equal weights would pass
     assert len(src[4]) < max(map(len, src)) and len(tgt[4]) < max(map(len, tgt))
     np.testing.assert_allclose(found[4], alone, atol=1e-5)
@@ -246,11 +244,11 @@ def test_in_padded_batches_weights_are_those_of_each_pair_alone(monkeypatch):
 
 def test_the_rates_of_a_model_are_those_of_its_weights_added_up(monkeypatch):
     monkeypatch.setattr(alignment, "BATCH", 16)
-    pairs, loaded = grammar_pairs()[:40], random_model()
+    pairs = grammar_pairs()[:40]
     src, tgt = [encoded(pair.src) for pair in pairs], [encoded(pair.tgt) for pair in pairs]
     heads, means = [], []
     for pair, src_ids, tgt_ids, weights_NHLM in zip(
-        pairs, src, tgt, cross_weights(loaded, src, tgt), strict=True
+        pairs, src, tgt, cross_weights(*random_model(), src, tgt), strict=True
     ):
         src_words = subword_words(vocabulary().pieces(src_ids), pair.src_words)
         tgt_words = subword_words(vocabulary().pieces(tgt_ids), pair.tgt_words)
@@ -258,7 +256,7 @@ def test_the_rates_of_a_model_are_those_of_its_weights_added_up(monkeypatch):
         mean = sum(weights_NHLM[:, h] for h in range(3)) / 3
         means.append(links(mean[:, None], src_words, tgt_words)[:, 0])
     gold = [pair.alignment for pair in pairs]
-    found = alignment_error_rates(loaded, pairs)
+    found = alignment_error_rates(*random_model(), vocabulary(), pairs)
     assert found.heads_NH.shape == (2, 3) and found.mean_N.shape == (2,)
     np.testing.assert_array_equal(found.heads_NH, error_rate(heads, gold))
     np.testing.assert_array_equal(found.mean_N, error_rate(means, gold))
@@ -271,10 +269,10 @@ def test_the_rates_of_a_model_are_those_of_its_weights_added_up(monkeypatch):
 def test_a_pair_alone_has_the_rate_of_its_own_attention():
     pair = max(grammar_pairs(), key=lambda pair: len(pair.alignment))
     src, tgt = encoded(pair.src), encoded(pair.tgt)
-    attention = pair_attention(random_model(), src, tgt)["cross"]
+    attention = pair_attention(*random_model(), vocabulary(), src, tgt)["cross"]
     src_words = subword_words(attention.attended, pair.src_words)
     tgt_words = subword_words(attention.attending, pair.tgt_words)
     want = error_rate([links(attention.weights_NHLM, src_words, tgt_words)], [pair.alignment])
-    found = alignment_error_rates(random_model(), [pair])
+    found = alignment_error_rates(*random_model(), vocabulary(), [pair])
     np.testing.assert_array_equal(found.heads_NH, want)
     assert found.pairs == 1 and found.links == len(pair.alignment)

@@ -1,7 +1,5 @@
-"""The attention that is drawn is that of the model while it says the translation."""
+"""The weights are those that the model has while it is given the translation."""
 
-import html
-import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,20 +8,10 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.fixtures.tiny import SIZES, random_pairs, random_params, tiny_model
-from transformer_jax.decoding.translate import LineTranslator, load_model
-from transformer_jax.evaluation import attention as attention_module
-from transformer_jax.evaluation.attention import (
-    KINDS,
-    AttendedSentence,
-    Attention,
-    pair_attention,
-)
-from transformer_jax.reporting.plots import plot_attention, printable
+from transformer_jax.commands.loading import load_model
+from transformer_jax.evaluation.attention import KINDS, Attention, pair_attention
 
 SOURCE = "The old man bought a car."
-
-
-# The weights -------------------------------------------------------------------------------------
 
 
 class Reference:
@@ -101,20 +89,14 @@ def in_float64(tree: Any) -> Any:
     return np.asarray(tree, np.float64)
 
 
-def random_model(norm: str) -> Any:
-    """What `load_model` gives, with random parameters; a piece is its id."""
-    model = tiny_model(norm=norm)
-    translator = SimpleNamespace(model=model, params=random_params(model))
-    names = SimpleNamespace(pieces=lambda ids: [str(i) for i in ids])
-    return SimpleNamespace(translator=translator, vocabulary=names)
-
-
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_weights_of_every_layer_and_head_equal_a_plain_computation(norm):
-    loaded = random_model(norm)
+    model = tiny_model(norm=norm)
+    params = random_params(model)
+    names: Any = SimpleNamespace(pieces=lambda ids: [str(i) for i in ids])
     src, tgt = (np.array(ids, np.int32) for ids in random_pairs(5, [(7, 4)])[0])
-    found = pair_attention(loaded, src, tgt)
-    reference = Reference(in_float64(loaded.translator.params), norm, SIZES["d_model"])
+    found = pair_attention(model, params, names, src, tgt)
+    reference = Reference(in_float64(params), norm, SIZES["d_model"])
     inputs = [2, *tgt[:-1]]  # BOS first
     want = reference.run(src, inputs, SIZES["num_layers"])
     assert {kind: weights.shape for kind, (weights, _, _) in found.items()} == {
@@ -133,12 +115,11 @@ def test_weights_of_every_layer_and_head_equal_a_plain_computation(norm):
 
 def test_weights_are_distributions_and_the_decoder_never_looks_ahead():
     loaded = load_model(str(runs.trained_run()))
+    model, params = loaded.translator.model, loaded.translator.params
 
     def said(translation: str) -> dict[str, Attention]:
-        [source, target] = LineTranslator(loaded.vocabulary, loaded.translator).encode(
-            [SOURCE, translation]
-        )
-        return pair_attention(loaded, source, target)
+        [source, target] = loaded.line_translator().encode([SOURCE, translation])
+        return pair_attention(model, params, loaded.vocabulary, source, target)
 
     found, other = said("Der alte Mann ."), said("Der alte Mann !")
     for weights_NHLM, attending, attended in found.values():
@@ -160,112 +141,3 @@ def test_weights_are_distributions_and_the_decoder_never_looks_ahead():
         shared = min(before.shape[-1], after.shape[-1])
         np.testing.assert_allclose(before[..., :shared], after[..., :shared], atol=1e-6)
         assert np.abs(before[:, :, 0] - before[:, :, 1]).max() > 1e-4
-
-
-# What is drawn -----------------------------------------------------------------------------------
-
-
-def two_layers(rows: list[str], columns: list[str]) -> Attention:
-    """Of two heads; every row of layer n attends to column n alone."""
-    weights_NHLM = np.zeros((2, 2, len(rows), len(columns)), np.float32)
-    weights_NHLM[0, ..., 0] = weights_NHLM[1, ..., 1] = 1
-    return Attention(weights_NHLM, rows, columns)
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """The command on a sentence of a model that is not there; the titles that it draws."""
-    source, said, before = ["a", "b", "c"], ["x", "y"], ["<s>", "x"]
-    pieces = {"encoder": (source, source), "decoder": (said, before), "cross": (said, source)}
-    kinds = {kind: two_layers(*rows_columns) for kind, rows_columns in pieces.items()}
-    found = AttendedSentence("<b> c", "x & y", "40", kinds)
-    titles: list[str] = []
-
-    def plot(weights, columns, rows, path, title):
-        most = columns[weights[0, 0].argmax()]
-        titles.append(f"{title}: {' '.join(rows)} to {most} of {' '.join(columns)}")
-        return plot_attention(weights, columns, rows, path, title)
-
-    monkeypatch.setattr(attention_module, "attend", lambda *_: found)
-    monkeypatch.setattr(attention_module, "plot_attention", plot)
-    return titles
-
-
-@pytest.mark.parametrize(
-    ("flags", "title"),
-    [
-        ([], "Encoder-decoder attention, layer 2 of 2: x y to b of a b c"),
-        (["--layer=1"], "Encoder-decoder attention, layer 1 of 2: x y to a of a b c"),
-        (["--kind=encoder"], "Encoder self-attention, layer 2 of 2: a b c to b of a b c"),
-        (
-            ["--kind=decoder", "--layer=1"],
-            "Decoder self-attention, layer 1 of 2: x y to <s> of <s> x",
-        ),
-    ],
-)
-def test_a_picture_is_of_one_layer_of_one_kind(flags, title, drawn, tmp_path):
-    file = tmp_path / "heat.png"
-    assert runs.command("attention", "--workdir=w", f"--output={file}", *flags, "a b") == 0
-    assert drawn == [title]
-    assert file.read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("flags", "kinds", "layers"),
-    [
-        (["--kind=all"], list(KINDS), [1, 2]),
-        (["--kind=all", "--layer=2"], list(KINDS), [2]),
-        (["--kind=decoder"], ["decoder"], [1, 2]),
-        ([], ["cross"], [1, 2]),
-    ],
-)
-def test_a_page_is_of_every_layer_of_its_kinds(flags, kinds, layers, drawn, tmp_path):
-    file = tmp_path / "heat.html"
-    assert runs.command("attention", "--workdir=w", f"--output={file}", *flags, "a b") == 0
-    titles = [KINDS[kind].title for kind in kinds]
-    want = [f"{title}, layer {layer} of 2" for title in titles for layer in layers]
-    assert [title.partition(":")[0] for title in drawn] == want
-    page = file.read_text()
-    assert re.findall("<h2>(.*)</h2>", page) == titles
-    assert page.count('src="data:image/png;base64,') == len(want)
-    assert "source       &lt;b&gt; c\ntranslation  x &amp; y" in page and "<b>" not in page
-    assert list(tmp_path.iterdir()) == [file]
-
-
-# The command on a run ----------------------------------------------------------------------------
-
-
-def draw(*arguments: str) -> int:
-    return runs.command("attention", f"--workdir={runs.trained_run()}", *arguments)
-
-
-def test_the_command_says_the_translation_and_draws_it(tmp_path, capsys):
-    file = tmp_path / "heat.html"
-    # Behind "--" a sentence may begin with a dash.
-    assert draw("--kind=all", f"--output={file}", "--", "-5 degrees") == 0
-    out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("translation ") and out[1] == f"attention   {file}"
-    page = file.read_text()
-    assert "source       -5 degrees\n" in page
-    assert html.escape(f"translation  {printable(out[0].removeprefix('translation '))}") in page
-    assert page.count("data:image/png") == 3 and "checkpoint 40." in page
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--layer=2", "x"], "--layer=2: this model has layers 1 to 1"),
-        (["--layer=0", "x", "--output={tmp}/x.html"], "--layer=0: this model has layers 1 to 1"),
-        ([" "], "The sentence is blank"),
-        (["x", "--output=no/such/folder/x.png"], "its folder is not there"),
-        (["x", "--output={tmp}/x.pdf"], "name a file that ends in .png or .html"),
-        (["x", "--kind=crossed"], "--kind=crossed is not one of encoder, decoder, cross, all"),
-        (["x", "--kind=all"], "--kind=all fills a page: name one that ends in .html"),
-    ],
-)
-def test_what_cannot_be_drawn_is_one_line(arguments, said, tmp_path, capsys):
-    given = [argument.format(tmp=tmp_path) for argument in arguments]
-    assert draw(f"--output={tmp_path}/x.png", *given) == 2
-    error = capsys.readouterr().err
-    assert said in error and error.count("\n") <= 2  # which checkpoint, and what is wrong
-    assert list(tmp_path.iterdir()) == []

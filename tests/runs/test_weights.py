@@ -1,4 +1,4 @@
-"""Parameters by the name of a checkpoint, and averages."""
+"""Parameters by the name of a checkpoint, and their mean."""
 
 import shutil
 from typing import Any
@@ -9,12 +9,11 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.runs.test_checkpoints import flip
+from transformer_jax.commands.loading import abstract_params
 from transformer_jax.errors import RunError
-from transformer_jax.runs.checkpoints import committed_steps, damaged_file
+from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.runs.weights import abstract_params, average, load_params
-
-# By name ---------------------------------------------------------------------------------------
+from transformer_jax.runs.weights import load_params, mean_params, save_average
 
 
 @pytest.fixture
@@ -90,58 +89,28 @@ def test_a_damaged_checkpoint_is_refused_by_name(run):
         load_params(run, "latest", shapes())
 
 
-# Averages --------------------------------------------------------------------------------------
+# Means -----------------------------------------------------------------------------------------
 
 
-def test_an_average_is_the_mean_in_double_precision(run):
-    folder = average(str(run.path), last=3)
-    want = [params_of(run, step) for step in (30, 35, 40)]
-    mean = {
-        name: (sum(one[name].astype(np.float64) for one in want) / 3).astype(np.float32)
-        for name in want[0]
-    }
-    params, name = load_params(run, "average", shapes())
-    assert name == folder.name == "40-last3"
-    assert_params(params, mean)
-    assert damaged_file(folder) is None
+def test_a_mean_is_added_in_double_precision():
+    """In float32, 2^24 + 1 is 2^24, and three times a third is not one."""
+    values = [2.0**24, 1.0, 1.0, -(2.0**24)]
+    trees = ({"a": {"b": np.full((2, 3), x, np.float32)}} for x in values)
+    mean = mean_params(trees)
+    assert mean["a"]["b"].dtype == np.float32
+    np.testing.assert_array_equal(mean["a"]["b"], np.full((2, 3), 0.5))
 
 
-def test_an_average_of_one_is_that_checkpoint(run):
-    average(str(run.path), last=1)
-    params, name = load_params(run, "average", shapes())
-    assert name == "40-last1"
-    assert_params(params, params_of(run, 40))
+def test_the_newest_average_is_found_and_one_without_a_manifest_is_not(run):
+    params, _ = load_params(run, "35", shapes())
+    for name in ("40-last2", "5-last2", "40-last10", "9-last1"):
+        save_average(run, name, params)
+    (run.averages / "50-last2").mkdir()  # its writer was killed
+    found, name = load_params(run, "average", shapes())
+    assert name == "40-last10"
+    assert_params(found, params_of(run, 35))
 
 
-def test_the_newest_average_is_taken_and_may_be_made_again(run):
-    for last in (3, 2, 3):
-        average(str(run.path), last)
-    assert load_params(run, "average", shapes())[1] == "40-last3"
-
-
-def test_an_average_that_was_killed_does_not_count(run):
-    average(str(run.path), 2)
-    (run.averages / "50-last2").mkdir()
-    assert load_params(run, "average", shapes())[1] == "40-last2"
-
-
-@pytest.mark.parametrize("last", [0, -1, 4])
-def test_more_than_there_are_cannot_be_averaged(last, run):
-    with pytest.raises(RunError, match=rf"--last={last}: .* last 3 checkpoints \(30, 35, 40\)"):
-        average(str(run.path), last)
-    assert not run.averages.exists()
-
-
-def test_an_old_best_is_none_of_the_last(run):
-    """The best is kept however old: it and the last three are not the last four."""
-    for name in ("30", "30.sha256.json"):
-        (run.checkpoints / name).rename(run.checkpoints / name.replace("30", "5"))
-    shutil.copytree(run.checkpoints / "35", run.checkpoints / "30")
-    assert committed_steps(run.checkpoints) == [5, 30, 35, 40]
-    with pytest.raises(RunError, match=r"last 3 checkpoints \(30, 35, 40\)"):
-        average(str(run.path), 4)
-
-
-def test_no_average_yet_says_how_to_make_one(run):
+def test_without_an_average_the_error_names_the_command(run):
     with pytest.raises(RunError, match="no averaged checkpoint: run `average --workdir="):
         load_params(run, "average", shapes())

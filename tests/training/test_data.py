@@ -101,7 +101,7 @@ def test_the_batch_holds_about_the_tokens_that_are_asked_for(tmp_path):
     tokens = data.shape.rows * data.shape.tgt_length * data.plan.tgt_fill
     assert data.shape.rows % 8 == 0
     assert abs(tokens - 1200) <= 4 * data.shape.tgt_length
-    nominal = nominal_shape(runs.tiny_config(train__tokens_per_batch=1200))
+    nominal = nominal_shape(runs.tiny_config(train__tokens_per_batch=1200).train)
     assert nominal == (24, 48, 48), "1,200 tokens at 97 % are 25.8 rows; the multiple of 8 is 24"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.training.test_resume import assert_same_run
-from transformer_jax.decoding.translate import LineTranslator
+from transformer_jax.decoding.lines import LineTranslator
 
 ROOT = Path(__file__).parents[2]
 LONG = 100_000  # steps of a run that is never to end by itself
@@ -65,7 +65,7 @@ def test_stopped_while_it_validates_a_run_validates_first(tmp_path, monkeypatch)
         return translate(self, lines)
 
     with monkeypatch.context() as patch:
-        patch.setattr("transformer_jax.training.loop.BLEU_LINES", 10)
+        patch.setattr("transformer_jax.commands.train.BLEU_LINES", 10)
         patch.setattr(LineTranslator, "shared", and_stop)
         assert runs.train(tmp_path / "run", **changes) == 128 + signal.SIGTERM
     assert steps_of(tmp_path / "run")[-1] == 10

@@ -1,1 +1,1 @@
-"""Scores of translations."""
+"""BLEU, attention weights and word alignments."""

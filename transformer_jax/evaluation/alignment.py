@@ -1,4 +1,4 @@
-"""Word alignments read off encoder-decoder attention, and how far they are from the gold ones.
+"""Word alignments from encoder-decoder attention, and their error rates against gold alignments.
 
 Dimension key
   B batch   N layers   H heads   L target subwords   M source subwords   J target words
@@ -15,12 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from transformer_jax.decoding.translate import LoadedModel
 from transformer_jax.errors import RunError
 from transformer_jax.evaluation.attention import KINDS
 from transformer_jax.grammar.pairs import AlignedPair
+from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.parallel.mesh import Params
 from transformer_jax.text.batches import padded_sentences
-from transformer_jax.text.vocabulary import BOS, EOS, SPACE
+from transformer_jax.text.vocabulary import BOS, EOS, SPACE, Vocabulary
 
 BATCH = 64  # sentence pairs that go through the model together
 NONE = -1  # the word of a subword that belongs to none, and the link of a word without a subword
@@ -74,7 +75,7 @@ def links(weights_NHLM: np.ndarray, src_words_M: np.ndarray, tgt_words_L: np.nda
     subwords'. Subwords of no word, EOS above all, count on neither side.
 
     Args:
-      weights_NHLM: `[layers, heads, tgt_len, src_len]`; row L is of the subword that is said next.
+      weights_NHLM: `[layers, heads, tgt_len, src_len]`; row L belongs to the next target subword.
       src_words_M: the word of each source subword, or -1 `[src_len]`.
       tgt_words_L: the word of each target subword, or -1 `[tgt_len]`.
 
@@ -117,19 +118,23 @@ def error_rate(found: Sequence[np.ndarray], gold: Sequence[Links]) -> np.ndarray
     return 1 - 2 * right / counted
 
 
-def alignment_error_rates(loaded: LoadedModel, pairs: Sequence[AlignedPair]) -> AlignmentErrors:
-    """How well each head of the encoder-decoder attention aligns words, translations being forced.
+def alignment_error_rates(
+    model: EncoderDecoder, params: Params, vocabulary: Vocabulary, pairs: Sequence[AlignedPair]
+) -> AlignmentErrors:
+    """How well each head of the encoder-decoder attention aligns the words of given translations.
 
     Args:
-      loaded: the model.
+      model: a Transformer.
+      params: its parameters.
+      vocabulary: its subwords.
       pairs: at least one; all are padded to the longest, so that one program serves them.
 
     Raises:
       RunError: the vocabulary changes the text.
     """
-    src = _encoded(loaded, [pair.src for pair in pairs])
-    tgt = _encoded(loaded, [pair.tgt for pair in pairs])
-    pieces, weights = loaded.vocabulary.pieces, cross_weights(loaded, src, tgt)
+    src = _encoded(vocabulary, [pair.src for pair in pairs])
+    tgt = _encoded(vocabulary, [pair.tgt for pair in pairs])
+    pieces, weights = vocabulary.pieces, cross_weights(model, params, src, tgt)
     heads, means = [], []
     for pair, src_ids, tgt_ids, weights_NHLM in zip(pairs, src, tgt, weights, strict=True):
         src_words_M = subword_words(pieces(src_ids), pair.src_words)
@@ -147,24 +152,27 @@ def alignment_error_rates(loaded: LoadedModel, pairs: Sequence[AlignedPair]) -> 
     )
 
 
-def _encoded(loaded: LoadedModel, lines: Sequence[str]) -> list[np.ndarray]:
+def _encoded(vocabulary: Vocabulary, lines: Sequence[str]) -> list[np.ndarray]:
     """Subwords of each line, EOS included."""
-    return [np.append(ids, EOS) for ids in loaded.vocabulary.encode_lines(lines)]
+    return [np.append(ids, EOS) for ids in vocabulary.encode_lines(lines)]
 
 
 def cross_weights(
-    loaded: LoadedModel, src: Sequence[np.ndarray], tgt: Sequence[np.ndarray]
+    model: EncoderDecoder, params: Params, src: Sequence[np.ndarray], tgt: Sequence[np.ndarray]
 ) -> Iterator[np.ndarray]:
-    """As `pair_attention`'s of each pair, in batches: float32 `[layers, heads, tgt_len, src_len]`.
+    """Yields what `pair_attention` gives as "cross" for each pair, computed in batches.
 
     Args:
-      loaded: the model.
+      model: a Transformer.
+      params: its parameters.
       src: subwords of each source, EOS included, int `[src_len]`; at least one.
       tgt: of each translation, int `[tgt_len]`.
+
+    Yields:
+      Of each pair, float32 `[layers, heads, tgt_len, src_len]`.
     """
     rows = min(BATCH, len(src))
     src_length, tgt_length = (max(map(len, side)) for side in (src, tgt))
-    model, params = loaded.translator.model, loaded.translator.params
     for first in range(0, len(src), rows):
         src_part, tgt_part = src[first : first + rows], tgt[first : first + rows]
         before = [[BOS, *ids[:-1]] for ids in tgt_part]
@@ -185,7 +193,7 @@ def _padded(sentences: Sequence[Any], rows: int, length: int) -> tuple[np.ndarra
 def _cross_attention(
     model: Any, params: Any, src: tuple[np.ndarray, ...], tgt: tuple[np.ndarray, ...]
 ) -> Array:
-    """Weights `[batch, layers, heads, tgt_len, src_len]`; tgt has what is said before each row."""
+    """Weights `[batch, layers, heads, tgt_len, src_len]`; `tgt` begins with BOS."""
     _, state = model.apply({"params": params}, *src, *tgt, mutable=["intermediates"])
     kind, sown = KINDS["cross"], state["intermediates"]
     layers = [sown[f"{kind.stack}_{n}"][kind.module] for n in range(model.config.num_layers)]

@@ -1,1 +1,1 @@
-"""Metric writers and plots."""
+"""Plots and pages."""

@@ -11,7 +11,7 @@ import logging
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import orbax.checkpoint as ocp
 from etils import epath
@@ -20,7 +20,10 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 from transformer_jax.errors import RunError
 from transformer_jax.files import write_atomically
 from transformer_jax.parallel import processes
-from transformer_jax.training.state import Params, TrainState
+
+Params = Any  # a pytree of arrays
+# What training carries from one step to the next: pytrees by name, one of them `params`.
+State = TypeVar("State", bound=NamedTuple)
 
 log = logging.getLogger(__name__)
 SCORE = "score"  # higher is better
@@ -118,7 +121,7 @@ class Checkpoints:
                 manifest.unlink()
         return _Manager(self.folder, options=options)
 
-    def save(self, state: TrainState, step: int, score: float | None) -> None:
+    def save(self, state: NamedTuple, step: int, score: float | None) -> None:
         """Starts to write a checkpoint; `score` is the validation's, where there was one.
 
         Raises:
@@ -157,7 +160,7 @@ class Checkpoints:
         self._sealed = None
         self._any_failed(error)
 
-    def restore_latest(self, like: TrainState) -> TrainState | None:
+    def restore_latest(self, like: State) -> State | None:
         """The newest sound checkpoint, with the shardings of `like`; None where there are none.
 
         Those after it are damaged and removed: their steps will be taken, and written, again.
@@ -271,7 +274,7 @@ class Checkpoints:
                 manifest.unlink()
 
 
-def _restore_sound(folder: Path, like: TrainState) -> tuple[TrainState | None, str]:
+def _restore_sound(folder: Path, like: State) -> tuple[State | None, str]:
     """The state in a checkpoint, or what is wrong with it."""
     wrong = processes.first_does(lambda: damaged_file(folder))
     if wrong:
@@ -285,7 +288,7 @@ def _restore_sound(folder: Path, like: TrainState) -> tuple[TrainState | None, s
         if manifest_of(folder).exists():
             raise  # the files are as they were written
         return None, f"it has no manifest and cannot be restored ({type(error).__name__})"
-    return TrainState(params=params, **rest), ""
+    return like._replace(params=params, **rest), ""
 
 
 def score_of(checkpoint: Path) -> float | None:
@@ -303,7 +306,7 @@ def unreadable_score(checkpoint: Path) -> bool:
     return False
 
 
-def _split(state: TrainState) -> tuple[Params, dict[str, Any]]:
+def _split(state: NamedTuple) -> tuple[Params, dict[str, Any]]:
     """Parameters alone, so that translation reads nothing else, and the rest by field name."""
     fields = state._asdict()
     return fields.pop("params"), fields

@@ -1,19 +1,19 @@
-"""Parameters out of a run's folder: of a checkpoint by its name, or averaged over several."""
+"""Parameters from a run's folder: those of a named checkpoint, and the mean of several."""
 
-import logging
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from transformer_jax.config.schema import ModelConfig
 from transformer_jax.errors import RunError
-from transformer_jax.model.kinds import make_model
 from transformer_jax.parallel import processes
 from transformer_jax.runs.checkpoints import (
+    Params,
     committed_steps,
     damaged_file,
     manifest_of,
@@ -22,24 +22,18 @@ from transformer_jax.runs.checkpoints import (
     write_manifest,
 )
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.training.state import Params, init_params
-
-log = logging.getLogger(__name__)
-
-
-def abstract_params(config: ModelConfig, vocabulary_size: int) -> Params:
-    """Shapes and types of a model's parameters."""
-    model = make_model(config, vocabulary_size)
-    return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
 
 
 def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
-    """Parameters of a checkpoint and its name.
+    """Restores the parameters of a checkpoint.
 
     Args:
       run: the run's folder.
       which: "latest", "best", "average" (the newest) or a step's number.
-      like: shapes (and shardings, where not the default device) to restore to.
+      like: shapes and types to restore to, and shardings; without one: the first device.
+
+    Returns:
+      The parameters, and the checkpoint's name, such as "40" or "40-last5".
 
     Raises:
       RunError: there is no such checkpoint, or it is damaged.
@@ -72,7 +66,7 @@ def _find(run: RunFolder, which: str) -> Path:
                 f"{run.path} has no averaged checkpoint: run `average --workdir={run.path}` first."
             )
         return max(averages, key=lambda p: [int(n) for n in re.findall(r"\d+", p.name)])
-    steps = _some_steps(run)
+    steps = saved_steps(run)
     if which == "latest":
         return run.checkpoints / str(steps[-1])
     if which == "best":
@@ -89,7 +83,7 @@ def _averages(run: RunFolder) -> list[Path]:
     return [p for p in run.averages.glob("*-last*") if p.is_dir() and manifest_of(p).exists()]
 
 
-def _some_steps(run: RunFolder) -> list[int]:
+def saved_steps(run: RunFolder) -> list[int]:
     """Steps of the run's checkpoints, ascending. Raises RunError where there are none."""
     steps = committed_steps(run.checkpoints)
     if not steps:
@@ -109,43 +103,34 @@ def _best(run: RunFolder, steps: list[int]) -> Path:
     return folders[max(ranked)[1]]
 
 
-def average(workdir: str, last: int = 5) -> Path:
-    """Averages the last k checkpoints' parameters; the other commands take it as `average`.
+def mean_params(trees: Iterable[Params]) -> Params:
+    """The mean of several parameter trees, one held at a time: float32 NumPy, added in float64.
 
-    Returns:
-      Its folder, WORKDIR/averages/STEP-lastK.
-
-    Raises:
-      RunError: the run has, or keeps, fewer checkpoints.
+    Args:
+      trees: at least one; all have the same structure and shapes.
 
     Source: Vaswani et al. 2017, section 6.1.
     """
-    from transformer_jax.text.vocabulary import load_vocabulary
+    total, count = None, 0
+    for tree in trees:
+        tree = jax.tree.map(lambda x: np.asarray(x, np.float64), tree)
+        total = tree if total is None else jax.tree.map(np.add, total, tree)
+        count += 1
+    return jax.tree.map(lambda x: (x / count).astype(np.float32), total)
 
-    run = RunFolder(workdir)
-    config = run.read_config()
-    # Beside the last ones, the best is kept, however old.
-    steps = _some_steps(run)[-config.train.keep_last :]
-    if not 1 <= last <= len(steps):
-        raise RunError(
-            f"--last={last}: {run.path} has its last {len(steps)} checkpoints "
-            f"({', '.join(map(str, steps))}) and train.keep_last={config.train.keep_last}. "
-            f"Give 1 to {len(steps)}, or train with more."
-        )
-    like = abstract_params(config.model, load_vocabulary(run.vocabulary_file).size)
-    total = None
-    for step in steps[-last:]:
-        params = jax.device_get(load_params(run, str(step), like)[0])
-        params = jax.tree.map(lambda x: x.astype("float64"), params)
-        total = params if total is None else jax.tree.map(lambda a, b: a + b, total, params)
-    mean = jax.tree.map(lambda x: (x / last).astype("float32"), total)
-    folder = run.averages / f"{steps[-1]}-last{last}"
+
+def save_average(run: RunFolder, name: str, params: Params) -> Path:
+    """Writes WORKDIR/averages/NAME, which `load_params` finds as "average"; returns that folder.
+
+    Raises:
+      RunError: nothing can be written there.
+    """
+    folder = run.averages / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"Cannot write into {folder}: {error.strerror}.") from None
     with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(epath.Path(folder / "params"), mean, force=True)
+        checkpointer.save(epath.Path(folder / "params"), params, force=True)
     write_manifest(folder)
-    log.info("averaged checkpoints %s into %s", ", ".join(map(str, steps[-last:])), folder)
     return folder

@@ -61,7 +61,7 @@ def digest_of(config: Config) -> str:
 def counts(config: Config) -> tuple[int, float]:
     """Parameters, and training FLOPs of all steps."""
     vocabulary = config.vocabulary.size
-    shape = nominal_shape(config)
+    shape = nominal_shape(config.train)
     flops = shape.rows * cost.training_flops(config.model, vocabulary, *shape[1:])
     return cost.parameter_count(config.model, vocabulary), float(flops * config.train.steps)
 

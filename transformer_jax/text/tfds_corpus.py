@@ -99,12 +99,13 @@ def fingerprint(builder: Any, splits: Sequence[str]) -> str:
 
 
 def prepare(data: DataConfig) -> str:
-    """Downloads the config's TFDS data set and writes it as array_record: the command `prepare`.
+    """Downloads the config's TFDS data set and writes it as array_record.
 
-    Archives that already lie in TFDS's folder for manual downloads are taken from there.
+    Archives that are already in TFDS's folder for manual downloads are not downloaded. If the data
+    set was prepared before, nothing is done.
 
     Returns:
-      The folder of the data set. Where it was prepared before, nothing is done.
+      The folder of the data set.
 
     Raises:
       ConfigError: the config's corpus does not come from TFDS.

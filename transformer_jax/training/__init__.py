@@ -1,1 +1,1 @@
-"""Loss, optimizer, sharded step, host loop and checkpoints."""
+"""Loss, optimizer, state, step, compiled program and the loop over steps."""

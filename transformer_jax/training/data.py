@@ -1,9 +1,9 @@
-"""From a config to what training reads: vocabulary, encoded splits, the plan of packed rows."""
+"""From a config to what training reads: vocabulary, encoded splits and the plan of packed rows."""
 
 import base64
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,13 +11,19 @@ import numpy as np
 import sentencepiece
 
 from transformer_jax.config.changes import immutable_differences
-from transformer_jax.config.schema import Config, ModelConfig
+from transformer_jax.config.schema import Config, DataConfig, ModelConfig, TrainConfig
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import kept
 from transformer_jax.parallel import processes
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.text.batches import Batch, Packed, packed_batch, rows_per_batch
+from transformer_jax.text.batches import (
+    Batch,
+    Packed,
+    packed_batch,
+    rows_per_batch,
+    train_batches,
+)
 from transformer_jax.text.corpora import Corpus, Pair, open_corpus
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus
 from transformer_jax.text.packing import RowPlan, plan_rows, select_pairs, source_row_length
@@ -44,6 +50,27 @@ class TrainingData(NamedTuple):
     valid_plan: RowPlan
     shape: BatchShape  # of a training batch
     valid_shape: BatchShape  # of a validation batch: rows long enough for every pair
+    seed: int  # of the order of each epoch's rows
+
+    def train_batches(
+        self, own_rows: np.ndarray, start_batch: int, num_workers: int
+    ) -> Generator[Batch, None, None]:
+        """Batches start_batch, start_batch + 1, ... without end; see `text.batches.train_batches`.
+
+        Args:
+          own_rows: numbers of a batch's rows that this process needs, int [own].
+          start_batch: the number of the first one, from 0.
+          num_workers: processes that make batches; 0: a thread of this one.
+        """
+        return train_batches(
+            self.train,
+            self.plan,
+            self.shape.rows,
+            self.seed,
+            start_batch=start_batch,
+            num_workers=num_workers,
+            own_rows=own_rows,
+        )
 
     def valid_batches(self, own_rows: np.ndarray) -> Iterator[Batch]:
         """Every validation pair once, packed; the last batch is filled up with empty rows.
@@ -59,9 +86,8 @@ class TrainingData(NamedTuple):
             yield Batch(*(Packed(*(np.pad(x, padding)[own_rows] for x in s)) for s in batch))
 
 
-def nominal_shape(config: Config) -> BatchShape:
-    """The batch's shape where no corpus has been measured: source rows as long as target rows."""
-    train = config.train
+def nominal_shape(train: TrainConfig) -> BatchShape:
+    """The batch's shape if no corpus was measured: source rows are as long as target rows."""
     rows = rows_per_batch(
         train.tokens_per_batch, train.row_length, NOMINAL_FILL, train.rows_multiple
     )
@@ -69,21 +95,48 @@ def nominal_shape(config: Config) -> BatchShape:
 
 
 def load_data(config: Config, run: RunFolder) -> TrainingData:
-    """Opens, encodes and plans; writes nothing into the run's folder."""
+    """Opens the corpus, encodes its splits and plans their rows; does not write into the folder.
+
+    Raises:
+      UserError: the corpus cannot be read, or does not fit the config or the run in the folder.
+    """
     corpus = open_corpus(config.data)
     pairs, valid_pairs = corpus.split("train"), corpus.split("valid")
     counts = len(pairs), len(valid_pairs)
-    if config.data.test:
-        try:
-            corpus.split("test")
-        except DataError as error:
-            log.warning("there is no test split for a later `evaluate`: %s", error)
+    _warn_without_test_split(corpus, config.data)
     log.info("%s: %d training and %d validation pairs", corpus.describe(), *counts)
     fingerprint = corpus.fingerprint("train")
     run.check_corpus(fingerprint)
     vocabulary = _vocabulary(config, run, corpus, fingerprint)
     train = _encode(pairs, vocabulary, fingerprint)
     valid = _encode(valid_pairs, vocabulary, corpus.fingerprint("valid"))
+    plan, shape = _plan_training(train, config)
+    valid_plan, valid_shape = _plan_validation(valid, shape)
+    _check_positions(config.model, shape, valid_shape)
+    return TrainingData(
+        vocabulary=vocabulary,
+        corpus=corpus,
+        fingerprint=fingerprint,
+        train=train,
+        plan=plan,
+        valid=valid,
+        valid_plan=valid_plan,
+        shape=shape,
+        valid_shape=valid_shape,
+        seed=config.seed,
+    )
+
+
+def _warn_without_test_split(corpus: Corpus, data: DataConfig) -> None:
+    if data.test:
+        try:
+            corpus.split("test")
+        except DataError as error:
+            log.warning("there is no test split for a later `evaluate`: %s", error)
+
+
+def _plan_training(train: EncodedPairs, config: Config) -> tuple[RowPlan, BatchShape]:
+    """The plan of the training rows, and the batch's shape that follows from their fill."""
     src_lengths, tgt_lengths = train.src_lengths(), train.tgt_lengths()
     row_length, max_length = config.train.row_length, config.data.max_length
     src_row_length = source_row_length(src_lengths, tgt_lengths, row_length, max_length)
@@ -110,40 +163,35 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     rows = rows_per_batch(
         config.train.tokens_per_batch, row_length, plan.tgt_fill, config.train.rows_multiple
     )
-    shape = BatchShape(rows, src_row_length, row_length)
-    longest_valid = VALID_STRETCH * max(row_length, src_row_length)
-    valid_shape = _valid_shape(shape, valid, longest_valid)
-    _check_positions(config.model, shape, valid_shape)
-    valid_plan = plan_rows(
-        valid.src_lengths(),
-        valid.tgt_lengths(),
-        valid_shape.src_length,
-        valid_shape.tgt_length,
-        0,
-        longest_valid,
-    )
-    if valid_plan.too_long:
+    return plan, BatchShape(rows, src_row_length, row_length)
+
+
+def _plan_validation(valid: EncodedPairs, shape: BatchShape) -> tuple[RowPlan, BatchShape]:
+    """The plan of the validation rows, and their batch's shape; `shape` is that of training."""
+    longest = VALID_STRETCH * max(shape.src_length, shape.tgt_length)
+    valid_shape = _valid_shape(shape, valid, longest)
+    lengths = valid.src_lengths(), valid.tgt_lengths()
+    plan = plan_rows(*lengths, valid_shape.src_length, valid_shape.tgt_length, 0, longest)
+    if plan.too_long:
         log.warning(
             "the validation loss leaves out %d pairs with more than %d subwords (%d times a "
             "training row)",
-            valid_plan.too_long,
-            longest_valid,
+            plan.too_long,
+            longest,
             VALID_STRETCH,
         )
-    return TrainingData(
-        vocabulary, corpus, fingerprint, train, plan, valid, valid_plan, shape, valid_shape
-    )
+    return plan, valid_shape
 
 
 def _encode(pairs: Sequence[Pair], vocabulary: Vocabulary, fingerprint: str) -> EncodedPairs:
-    """Of several processes the first encodes; the others find it in the cache."""
+    """The first process encodes; the others read the result from the cache."""
     return processes.first_goes_ahead(lambda: encode_corpus(pairs, vocabulary, None, fingerprint))
 
 
 def _valid_shape(shape: BatchShape, valid: EncodedPairs, limit: int) -> BatchShape:
-    """The training batch's shape, its rows lengthened to the longest pair up to a limit.
+    """The training batch's shape with rows as long as the longest pair, up to a limit.
 
-    Without one, a line of 50,000 characters would ask for terabytes.
+    Without a limit, a line of 50,000 characters would need terabytes.
     """
     kept = select_pairs(valid.src_lengths(), valid.tgt_lengths(), limit, limit).pairs
     if not len(kept):
@@ -163,7 +211,7 @@ def _valid_shape(shape: BatchShape, valid: EncodedPairs, limit: int) -> BatchSha
 
 
 def _check_positions(model: ModelConfig, *shapes: BatchShape) -> None:
-    """Raises ConfigError where rows of this corpus are longer than the learned positions."""
+    """Raises ConfigError if rows of this corpus are longer than the learned positions."""
     longest = max(max(shape.src_length, shape.tgt_length) for shape in shapes)
     if model.positions == "learned" and longest > model.max_positions:
         raise ConfigError(
@@ -174,7 +222,7 @@ def _check_positions(model: ModelConfig, *shapes: BatchShape) -> None:
 
 
 def _vocabulary_of_origin(config: Config, origin: RunFolder) -> Vocabulary:
-    """The vocabulary of `origin`'s weights. Raises RunError: it has none, or another model's."""
+    """The vocabulary of `origin`'s weights. Raises RunError: no weights, or another model's."""
     differences = [
         difference
         for difference in immutable_differences(origin.read_config(), config)
@@ -190,11 +238,11 @@ def _vocabulary_of_origin(config: Config, origin: RunFolder) -> Vocabulary:
 
 
 def _vocabulary(config: Config, run: RunFolder, corpus: Corpus, fingerprint: str) -> Vocabulary:
-    """The run's own, that of the run it starts from, a given one, or one of the training split."""
+    """The run's own; else that of train.init_from, a given one, or a new one, in that order."""
     given = config.vocabulary.path
     if run.vocabulary_file.exists():
         own = load_vocabulary(run.vocabulary_file)
-        # Where the file is not there, the run has moved: it stands on its own.
+        # If the file does not exist, the run was copied to another machine: its own one is enough.
         if given and Path(given).exists() and load_vocabulary(given).digest != own.digest:
             raise RunError(
                 f"{run.path} holds a run with another vocabulary than vocabulary.path={given}. "
@@ -216,7 +264,7 @@ def _vocabulary(config: Config, run: RunFolder, corpus: Corpus, fingerprint: str
         lines = itertools.chain.from_iterable(corpus.split("train"))
         return train_vocabulary(lines, config.vocabulary, config.seed).model
 
-    # Many runs share one: rows of an ablation, and a run that begins anew.
+    # Kept in the cache, since rows of an ablation and a repeated run share it.
     name = f"{sentencepiece.__version__} {fingerprint} {config.vocabulary} {config.seed}"
     model = processes.first_does(
         lambda: base64.b64encode(kept("vocabularies", name, train_one)).decode()

@@ -1,4 +1,4 @@
-"""Lines in, lines out: every line answered, in order, and as soon as it can be."""
+"""The `translate` command: every line is answered, in order, and as soon as it can be."""
 
 import io
 import json
@@ -7,18 +7,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
-from transformer_jax.decoding.translate import LineTranslator, load_model, translate, windows
-from transformer_jax.decoding.translator import Hypothesis
+from transformer_jax.commands.loading import load_model
+from transformer_jax.commands.translate import translate
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.text.vocabulary import EOS, load_vocabulary
 
 OPTIONS: dict[str, Any] = {"checkpoint": "latest", "beam_size": 2, "length_penalty": None}
 OPTIONS |= {"n_best": 1, "scores": False}
@@ -35,30 +32,6 @@ def answers(lines: list[str], **options: Any) -> list[str]:
     out = answer("".join(f"{line}\n" for line in lines).encode(), **options)
     assert out.endswith(b"\n")
     return out.decode().split("\n")[:-1]
-
-
-class Echo:
-    """In place of the search: answers each sentence with its own subwords."""
-
-    def __init__(self, longest: int = 64, answers: int = 1):
-        self.model = SimpleNamespace(config=SimpleNamespace(positions="sinusoidal"))
-        self.decode = SimpleNamespace(max_length=longest)
-        self.answers = answers
-        self.seen: list[np.ndarray] = []
-
-    def translate(self, sentences: list[np.ndarray]) -> list[list[Hypothesis]]:
-        self.seen += sentences
-        return [
-            [Hypothesis(ids, -float(n + 1), -9.0) for n in range(self.answers)] for ids in sentences
-        ]
-
-
-@pytest.fixture
-def vocabulary():
-    return load_vocabulary(RunFolder(runs.trained_run()).vocabulary_file)
-
-
-# Through the whole command ---------------------------------------------------------------------
 
 
 def test_every_line_is_answered_in_order():
@@ -183,114 +156,3 @@ def test_answers_come_before_the_input_ends():
     finally:
         process.kill()
         process.communicate()
-
-
-# Its parts -------------------------------------------------------------------------------------
-
-
-def test_long_lines_are_cut_and_one_warning_counts_them(vocabulary, caplog):
-    echo = Echo(longest=8)
-    translator = LineTranslator(vocabulary, echo)
-    line = "x" * 7
-    assert len(vocabulary.encode(line)) == 7 or len(vocabulary.encode(line)) == 8
-    fits = vocabulary.decode(vocabulary.encode("abcdefghijklmnop")[:7])
-    lines = [fits, "abcdefghijklmnop" * 9, "", "A dog bit the old man in the garden.", "A"]
-    results = translator(lines)
-    assert [len(sentence) for sentence in echo.seen] == [8, 8, 8, len(vocabulary.encode("A")) + 1]
-    assert all(sentence[-1] == EOS and EOS not in sentence[:-1] for sentence in echo.seen)
-    assert results[0][0].text == fits
-    translator(["abcdefghijklmnop"])
-    assert not caplog.records
-    translator.warn_of_cut()
-    (record,) = caplog.records
-    assert record.levelname == "WARNING"
-    assert record.getMessage().startswith("3 lines have more than decode.max_length=8 subwords")
-
-
-def test_nothing_cut_nothing_said(vocabulary, caplog):
-    translator = LineTranslator(vocabulary, Echo())
-    translator(["A dog."])
-    translator.warn_of_cut()
-    assert not caplog.records
-
-
-def test_learned_positions_cut_where_they_end(vocabulary):
-    echo = Echo(longest=64)
-    echo.model.config = SimpleNamespace(positions="learned", max_positions=5)
-    LineTranslator(vocabulary, echo)(["abcdefghijklmnop"])
-    assert [len(sentence) for sentence in echo.seen] == [5]
-
-
-def test_line_ends_that_bytes_spell_do_not_break_the_line(vocabulary):
-    spelled = np.array([vocabulary.encode("a")[-1], *line_end_ids(vocabulary), EOS])
-
-    class Spells(Echo):
-        def translate(self, sentences: list[np.ndarray]) -> list[list[Hypothesis]]:
-            return [[Hypothesis(spelled, -1.0, -1.0)] for _ in sentences]
-
-    (((text, _),),) = LineTranslator(vocabulary, Spells())(["A dog."])
-    assert "\n" not in text and "\r" not in text and "a" in text
-
-
-def line_end_ids(vocabulary) -> list[int]:
-    pieces = vocabulary.pieces(range(vocabulary.size))
-    return [pieces.index("<0x0A>"), pieces.index("<0x0D>")]
-
-
-def test_a_line_for_which_search_finds_nothing_is_still_answered(vocabulary):
-    """Of a model whose logits are NaN; the lines after it keep their places."""
-    assert LineTranslator(vocabulary, Echo(answers=0))(["A dog."]) == [[("", float("-inf"))]]
-
-
-# A stream in groups ----------------------------------------------------------------------------
-
-
-class Pipe(io.BytesIO):
-    """A pipe that has one of these blocks at a time, and then nothing for a while."""
-
-    def __init__(self, *blocks: bytes):
-        super().__init__()
-        self.blocks = list(blocks)
-
-    def read1(self, size: int | None = -1) -> bytes:
-        assert size is not None and size > 0
-        return self.blocks.pop(0) if self.blocks else b""
-
-
-@pytest.fixture
-def quiet(monkeypatch):
-    monkeypatch.setattr("transformer_jax.decoding.translate._is_quiet", lambda stream: True)
-
-
-def test_a_group_is_what_has_arrived(quiet):
-    pipe = Pipe(b"a\nb\nc", b"d\n", b"e\n", b"f")
-    assert list(windows(pipe)) == [["a", "b"], ["cd"], ["e"], ["f"]]
-
-
-def test_a_group_has_at_most_so_many_lines():
-    lines = [str(n) for n in range(10)]
-    stream = io.BytesIO("\n".join(lines).encode())
-    groups = list(windows(stream, size=4))
-    assert [len(group) for group in groups] == [4, 4, 2]
-    assert sum(groups, []) == lines
-
-
-def test_characters_and_line_ends_may_be_split_anywhere(quiet):
-    given = "\ufeffä\r\n\U0001f600\r\n\r\n\u2028x\ry\n".encode()
-    blocks = [given[i : i + 1] for i in range(len(given))]
-    assert sum(windows(Pipe(*blocks)), []) == ["ä", "\U0001f600", "", "\u2028x\ry"]
-
-
-def test_a_byte_order_mark_is_one_at_the_start_only():
-    assert sum(windows(io.BytesIO("\ufeffa\n\ufeffb".encode())), []) == ["a", "\ufeffb"]
-
-
-@pytest.mark.parametrize("number", [1, 2, 5, 9])
-def test_a_line_that_is_not_utf8_is_named_after_those_before_it(number):
-    lines = [b"x"] * 10
-    lines[number - 1] = b"\xc3\x28"
-    got: list[str] = []
-    with pytest.raises(DataError, match=rf"standard input, line {number}: not UTF-8"):
-        for group in windows(io.BytesIO(b"\n".join(lines)), size=4):
-            got += group
-    assert got == ["x"] * (number - 1)

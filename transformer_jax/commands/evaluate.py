@@ -1,4 +1,4 @@
-"""The `evaluate` command: translates a split or a file, scores it, keeps what came out."""
+"""The `evaluate` command: translates a split or a file, scores it and keeps both."""
 
 import datetime
 import json
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 
 from transformer_jax import __version__
-from transformer_jax.decoding.translate import LineTranslator, load_model
+from transformer_jax.commands.loading import load_model
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.evaluation.bleu import Scores, format_scores, score
 from transformer_jax.files import write_atomically
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 
 class Evaluation(NamedTuple):
-    """What `evaluate` found, the file that keeps the hypotheses, one a line, and of which pairs."""
+    """The scores of some translations, and the files and texts that they belong to."""
 
     scores: Scores
-    hypotheses: Path
-    pairs: Sequence[Pair]  # sources and references, in the file's order
+    hypotheses: Path  # a file with one translation a line
+    pairs: Sequence[Pair]  # sources and references, in that file's order
 
 
 def evaluate(
@@ -54,7 +54,7 @@ def evaluate(
       examples: translations to print beside their sources and references, evenly spaced.
 
     Raises:
-      UserError: no run, no checkpoint, no such split or file, or nothing can be written there.
+      UserError: there is no such run, checkpoint, split or file, or the folder cannot be written.
     """
     if (src is None) != (ref is None):
         raise ConfigError("--src and --ref belong together: sources and their references.")
@@ -68,7 +68,7 @@ def evaluate(
         name, pairs = split, open_corpus(loaded.config.data).split(split)
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
     processes.first_does(lambda: _make_folder(run.evaluations))
-    translator = LineTranslator(loaded.vocabulary, loaded.translator)
+    translator = loaded.line_translator()
     log.info("translating %d lines of %s", len(sources), name)
     hypotheses = [best.text for best, *_ in translator.shared(sources)]
     translator.warn_of_cut()
@@ -88,7 +88,7 @@ def evaluate(
 
 
 def _make_folder(path: Path) -> None:
-    """Before the work. Raises RunError where it cannot be written."""
+    """Makes the folder before the work begins. Raises RunError: it cannot be written."""
     try:
         path.mkdir(exist_ok=True)
         writable = os.access(path, os.W_OK)
@@ -99,13 +99,13 @@ def _make_folder(path: Path) -> None:
 
 
 def _path(run: RunFolder, name: str, settings: dict[str, object]) -> Path:
-    """NAME.CHECKPOINT.beamK.txt of an evaluation."""
+    """WORKDIR/evaluations/NAME.CHECKPOINT.beamK.txt."""
     stem = f"{name}.{settings['checkpoint']}.beam{settings['beam_size']}"
     return run.evaluations / (re.sub(r"[^\w.-]", "_", stem) + ".txt")
 
 
 def _keep(path: Path, about: dict[str, object], hypotheses: list[str], scores: Scores) -> None:
-    """Writes a line a hypothesis, and a .json beside it."""
+    """Writes one hypothesis a line, and scores and settings as a .json file beside it."""
     record = {
         **about,
         **scores._asdict(),

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests import tiny_runs as runs
+from transformer_jax.commands.average import average
 from transformer_jax.evaluation.bleu import score
-from transformer_jax.runs.weights import average
 
 
 @pytest.fixture(scope="module")

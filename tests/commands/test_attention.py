@@ -1,0 +1,121 @@
+"""The `attention` command draws the layers and kinds that are asked for."""
+
+import html
+import re
+
+import numpy as np
+import pytest
+
+from tests import tiny_runs as runs
+from transformer_jax.commands import attention as command
+from transformer_jax.commands.attention import AttendedSentence
+from transformer_jax.evaluation.attention import KINDS, Attention
+from transformer_jax.reporting.plots import plot_attention, printable
+
+# What is drawn -----------------------------------------------------------------------------------
+
+
+def two_layers(rows: list[str], columns: list[str]) -> Attention:
+    """Of two heads; every row of layer n attends to column n alone."""
+    weights_NHLM = np.zeros((2, 2, len(rows), len(columns)), np.float32)
+    weights_NHLM[0, ..., 0] = weights_NHLM[1, ..., 1] = 1
+    return Attention(weights_NHLM, rows, columns)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The command on a sentence of a model that is not there; the titles that it draws."""
+    source, said, before = ["a", "b", "c"], ["x", "y"], ["<s>", "x"]
+    pieces = {"encoder": (source, source), "decoder": (said, before), "cross": (said, source)}
+    kinds = {kind: two_layers(*rows_columns) for kind, rows_columns in pieces.items()}
+    found = AttendedSentence("<b> c", "x & y", "40", kinds)
+    titles: list[str] = []
+
+    def plot(weights, columns, rows, path, title):
+        most = columns[weights[0, 0].argmax()]
+        titles.append(f"{title}: {' '.join(rows)} to {most} of {' '.join(columns)}")
+        return plot_attention(weights, columns, rows, path, title)
+
+    monkeypatch.setattr(command, "attend", lambda *_: found)
+    monkeypatch.setattr(command, "plot_attention", plot)
+    return titles
+
+
+@pytest.mark.parametrize(
+    ("flags", "title"),
+    [
+        ([], "Encoder-decoder attention, layer 2 of 2: x y to b of a b c"),
+        (["--layer=1"], "Encoder-decoder attention, layer 1 of 2: x y to a of a b c"),
+        (["--kind=encoder"], "Encoder self-attention, layer 2 of 2: a b c to b of a b c"),
+        (
+            ["--kind=decoder", "--layer=1"],
+            "Decoder self-attention, layer 1 of 2: x y to <s> of <s> x",
+        ),
+    ],
+)
+def test_a_picture_is_of_one_layer_of_one_kind(flags, title, drawn, tmp_path):
+    file = tmp_path / "heat.png"
+    assert runs.command("attention", "--workdir=w", f"--output={file}", *flags, "a b") == 0
+    assert drawn == [title]
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("flags", "kinds", "layers"),
+    [
+        (["--kind=all"], list(KINDS), [1, 2]),
+        (["--kind=all", "--layer=2"], list(KINDS), [2]),
+        (["--kind=decoder"], ["decoder"], [1, 2]),
+        ([], ["cross"], [1, 2]),
+    ],
+)
+def test_a_page_is_of_every_layer_of_its_kinds(flags, kinds, layers, drawn, tmp_path):
+    file = tmp_path / "heat.html"
+    assert runs.command("attention", "--workdir=w", f"--output={file}", *flags, "a b") == 0
+    titles = [KINDS[kind].title for kind in kinds]
+    want = [f"{title}, layer {layer} of 2" for title in titles for layer in layers]
+    assert [title.partition(":")[0] for title in drawn] == want
+    page = file.read_text()
+    assert re.findall("<h2>(.*)</h2>", page) == titles
+    assert page.count('src="data:image/png;base64,') == len(want)
+    assert "source       &lt;b&gt; c\ntranslation  x &amp; y" in page and "<b>" not in page
+    assert list(tmp_path.iterdir()) == [file]
+
+
+# The command on a run ----------------------------------------------------------------------------
+
+
+def draw(*arguments: str) -> int:
+    return runs.command("attention", f"--workdir={runs.trained_run()}", *arguments)
+
+
+def test_the_command_says_the_translation_and_draws_it(tmp_path, capsys):
+    file = tmp_path / "heat.html"
+    # Behind "--" a sentence may begin with a dash.
+    assert draw("--kind=all", f"--output={file}", "--", "-5 degrees") == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("translation ") and out[1] == f"attention   {file}"
+    page = file.read_text()
+    assert "source       -5 degrees\n" in page
+    assert html.escape(f"translation  {printable(out[0].removeprefix('translation '))}") in page
+    assert page.count("data:image/png") == 3 and "checkpoint 40." in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--layer=2", "x"], "--layer=2: this model has layers 1 to 1"),
+        (["--layer=0", "x", "--output={tmp}/x.html"], "--layer=0: this model has layers 1 to 1"),
+        ([" "], "The sentence is blank"),
+        (["x", "--output=no/such/folder/x.png"], "its folder is not there"),
+        (["x", "--output={tmp}/x.pdf"], "name a file that ends in .png or .html"),
+        (["x", "--kind=crossed"], "--kind=crossed is not one of encoder, decoder, cross, all"),
+        (["x", "--kind=all"], "--kind=all fills a page: name one that ends in .html"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line(arguments, said, tmp_path, capsys):
+    given = [argument.format(tmp=tmp_path) for argument in arguments]
+    assert draw(f"--output={tmp_path}/x.png", *given) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") <= 2  # which checkpoint, and what is wrong
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,63 @@
+"""The `average` command: which checkpoints it takes, and what it writes."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from tests import tiny_runs as runs
+from tests.runs.test_weights import assert_params, params_of, shapes
+from transformer_jax.commands.average import average
+from transformer_jax.errors import RunError
+from transformer_jax.runs.checkpoints import committed_steps, damaged_file
+from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.runs.weights import load_params
+
+
+@pytest.fixture
+def run(tmp_path) -> RunFolder:
+    """A copy of the trained run, which keeps its last three checkpoints."""
+    return RunFolder(runs.copy_of_run(tmp_path / "run"))
+
+
+def test_an_average_is_the_mean_in_double_precision(run):
+    folder = average(str(run.path), last=3)
+    want = [params_of(run, step) for step in (30, 35, 40)]
+    mean = {
+        name: (sum(one[name].astype(np.float64) for one in want) / 3).astype(np.float32)
+        for name in want[0]
+    }
+    params, name = load_params(run, "average", shapes())
+    assert name == folder.name == "40-last3"
+    assert_params(params, mean)
+    assert damaged_file(folder) is None
+
+
+def test_an_average_of_one_is_that_checkpoint(run):
+    average(str(run.path), last=1)
+    params, name = load_params(run, "average", shapes())
+    assert name == "40-last1"
+    assert_params(params, params_of(run, 40))
+
+
+def test_the_newest_average_is_taken_and_may_be_made_again(run):
+    for last in (3, 2, 3):
+        average(str(run.path), last)
+    assert load_params(run, "average", shapes())[1] == "40-last3"
+
+
+@pytest.mark.parametrize("last", [0, -1, 4])
+def test_more_than_there_are_cannot_be_averaged(last, run):
+    with pytest.raises(RunError, match=rf"--last={last}: .* last 3 checkpoints \(30, 35, 40\)"):
+        average(str(run.path), last)
+    assert not run.averages.exists()
+
+
+def test_an_old_best_is_none_of_the_last(run):
+    """The best is kept however old: it and the last three are not the last four."""
+    for name in ("30", "30.sha256.json"):
+        (run.checkpoints / name).rename(run.checkpoints / name.replace("30", "5"))
+    shutil.copytree(run.checkpoints / "35", run.checkpoints / "30")
+    assert committed_steps(run.checkpoints) == [5, 30, 35, 40]
+    with pytest.raises(RunError, match=r"last 3 checkpoints \(30, 35, 40\)"):
+        average(str(run.path), 4)

@@ -1,0 +1,140 @@
+"""The `train` command: what it writes, what it starts from, what it prints first."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests import tiny_runs as runs
+from tests.training.test_loop import lines
+from transformer_jax.commands.evaluate import evaluate
+from transformer_jax.evaluation import bleu
+from transformer_jax.runs.checkpoints import committed_steps
+from transformer_jax.runs.run_folder import RunFolder
+
+MEASURED = {
+    *("smoothed_nats_per_token", "nats_per_token", "perplexity", "token_accuracy"),
+    *("learning_rate", "grad_norm", "target_tokens_per_step", "padding_share"),
+    *("skipped_updates", "source_tokens_per_second", "target_tokens_per_second"),
+}
+
+
+def test_a_run_leaves_what_the_design_says():
+    workdir = runs.trained_run()
+    assert {path.name for path in workdir.iterdir()} == {
+        *(".lock", "config.json", "corpus.sha256", "vocabulary.model"),
+        *("checkpoints", "metrics.jsonl", "tensorboard"),
+    }
+    train, valid = lines(workdir, "train"), lines(workdir, "valid")
+    assert [record["step"] for record in train] == [*range(3, 40, 3), 40]
+    assert [record["step"] for record in valid] == [10, 20, 30, 40]
+    raw = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    assert all(
+        record.keys() == MEASURED | {"step", "kind"}
+        for record in raw
+        if "loss" not in record and record["kind"] == "train"
+    )
+    assert train[-1]["nats_per_token"] < train[0]["nats_per_token"] - 1
+    assert valid[-1]["nats_per_token"] < valid[0]["nats_per_token"] - 0.5
+
+
+def test_a_run_starts_from_another_s_weights_and_vocabulary(tmp_path, caplog):
+    """With a learning rate too small to change them; its own corpus and text count for nothing."""
+    origin = runs.trained_run()
+    changes = {"train__init_from": origin, "train__peak_learning_rate": 1e-30}
+    changes |= {"data__train": "valid", "vocabulary__size": 300, "model__dropout": 0.3}
+    with caplog.at_level("INFO"):
+        assert runs.train(tmp_path, train__steps=1, **changes) == 0
+    assert f"starting from the weights of {origin}, checkpoint {runs.STEPS}" in caplog.text
+    vocabularies = [(folder / "vocabulary.model").read_bytes() for folder in (tmp_path, origin)]
+    assert vocabularies[0] == vocabularies[1]
+    got, want = (
+        runs.arrays(tmp_path / "checkpoints/1"),
+        runs.arrays(origin / "checkpoints/40"),
+    )
+    assert got["rest.step"] == 1, "steps and optimizer start anew"
+    for name in want:
+        if name.startswith("params."):
+            np.testing.assert_allclose(got[name], want[name], rtol=0, atol=1e-20, err_msg=name)
+
+
+def test_validation_bleu_is_that_of_greedy_search_and_picks_the_best(tmp_path, monkeypatch):
+    scores, seen = [5.0, 9.0, 1.0], []
+
+    def score(hypotheses, references, src, tgt):
+        seen.append(hypotheses)
+        assert references == runs.read_lines(runs.tiny_corpus() / "valid.de")
+        assert (src, tgt) == ("en", "de")
+        return SimpleNamespace(bleu=scores[len(seen) - 1])
+
+    monkeypatch.setattr(bleu, "score", score)
+    changes = {"train__valid_every": 2, "train__checkpoint_every": 2, "train__keep_last": 1}
+    assert runs.train(tmp_path, train__steps=6, train__valid_bleu=True, **changes) == 0
+    assert [record["bleu"] for record in lines(tmp_path, "valid")] == scores
+    assert committed_steps(tmp_path / "checkpoints") == [4, 6], "4 has the best BLEU"
+    result = evaluate(str(tmp_path), split="valid", beam_size=1)
+    assert runs.read_lines(result.hypotheses) == seen[-1]
+
+
+# Before the first step -------------------------------------------------------------------------
+
+
+def dry_run(capsys, *arguments: str) -> dict[str, str]:
+    """What a dry run prints, by the words before each colon."""
+    assert runs.command("train", "--dry_run", *arguments) == 0
+    out, _ = capsys.readouterr()
+    return dict(line.split(": ", 1) for line in out.splitlines())
+
+
+def test_a_dry_run_says_what_a_run_would_be_and_touches_nothing(tmp_path, capsys, in_checkout):
+    """One layer of the paper's base model, whose data set is not there."""
+    said = dry_run(
+        capsys,
+        "--config=configs/wmt14.py:base,en-de",
+        f"--workdir={tmp_path}/run",
+        f"--config.data.path={tmp_path}/nowhere",
+        "--config.model.num_layers=1",
+    )
+    assert list(tmp_path.iterdir()) == []
+    d, f, attention, norm = 512, 2048, 4 * 512 * 512, 2 * 512
+    feed_forward = 2 * d * f + f + d
+    layers = (attention + feed_forward + 2 * norm) + (2 * attention + feed_forward + 3 * norm)
+    parameters = layers + 37_120 * d
+    assert said["parameters"] == f"{parameters:,} (vocabulary 37,000, padded to 37,120)"
+    rows = 104  # the multiple of 8 nearest to 25,000 / (256 * 0.97)
+    tokens = round(rows * 256 * 0.97)
+    assert said["batch"].startswith(f"{rows} rows of 256 source and 256 target positions, ")
+    assert f"about {tokens:,} real target tokens (nominal 25,000)" in said["batch"]
+    # 6 FLOPs a weight and position, embeddings apart, and 12 d for each pair of positions.
+    by_weights = 6 * 256 * (3 * attention + 2 * 2 * d * f + 37_120 * d)
+    by_pairs = 12 * d * 3 * 256 * 256
+    flops = rows * (by_weights + by_pairs)
+    assert said["training FLOPs a step"].startswith(f"{flops:.3e} ")
+    assert said["training FLOPs of 100,000 steps"] == f"{flops * 100_000:.3e}"
+    memory = int(re.match(r"([\d,]+) MiB a device", said["memory of the step"])[1].replace(",", ""))
+    assert memory > 3 * 4 * parameters / 2**20, "parameters and two moments at least"
+    assert said["mesh"].startswith("data 1, fsdp 1, tensor 1 on 1 x ")
+    assert "1 training step" in said["programs to compile"]
+
+
+def test_a_finished_run_is_left_as_it_is_and_was_what_is_said_first(caplog, tmp_path):
+    """The same lines go into the log; the tiny run's parameters by closed form."""
+    workdir = runs.copy_of_run(tmp_path / "run")
+    before = runs.contents(workdir)
+    with caplog.at_level("INFO"):
+        assert runs.train(workdir) == 0
+    assert runs.contents(workdir) == before
+    assert "nothing to do: trained to step 40 of train.steps=40" in caplog.text
+    d, f = 16, 32
+    attention, feed_forward, norm = 4 * d * d, 2 * d * f + f + d, 2 * d
+    parameters = 512 * d + 3 * attention + 2 * feed_forward + 5 * norm + 2 * norm
+    assert f"parameters: {parameters:,} (vocabulary 400, padded to 512)" in caplog.text
+    leaves = runs.arrays(workdir / "checkpoints" / "40")
+    sizes = [leaf.size for name, leaf in leaves.items() if name.startswith("params.")]
+    assert sum(sizes) == parameters
+    said = re.search(r"about ([\d,]+) real target tokens \(nominal 400\)", caplog.text)
+    tokens = [record["target_tokens_per_step"] for record in lines(workdir, "train")]
+    assert float(said[1]) == pytest.approx(np.mean(tokens), rel=0.05)
+    assert RunFolder(workdir).read_config() == runs.tiny_config()

@@ -1,0 +1,147 @@
+"""Lines to translations, whatever the search finds; a stream of bytes to groups of lines."""
+
+import io
+
+import numpy as np
+import pytest
+
+from tests import tiny_runs as runs
+from transformer_jax.config.schema import DecodeConfig, ModelConfig
+from transformer_jax.decoding.lines import LineTranslator, line_groups, longest_source
+from transformer_jax.decoding.translator import Hypothesis
+from transformer_jax.errors import DataError
+from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.text.vocabulary import EOS, load_vocabulary
+
+
+class Echo:
+    """In place of the search: answers each sentence with its own subwords."""
+
+    def __init__(self, answers: int = 1):
+        self.answers = answers
+        self.seen: list[np.ndarray] = []
+
+    def translate(self, sentences: list[np.ndarray]) -> list[list[Hypothesis]]:
+        self.seen += sentences
+        return [
+            [Hypothesis(ids, -float(n + 1), -9.0) for n in range(self.answers)] for ids in sentences
+        ]
+
+
+@pytest.fixture
+def vocabulary():
+    return load_vocabulary(RunFolder(runs.trained_run()).vocabulary_file)
+
+
+# Lines -----------------------------------------------------------------------------------------
+
+
+def test_long_lines_are_cut_and_one_warning_counts_them(vocabulary, caplog):
+    echo = Echo()
+    translator = LineTranslator(vocabulary, echo, 8)
+    line = "x" * 7
+    assert len(vocabulary.encode(line)) == 7 or len(vocabulary.encode(line)) == 8
+    fits = vocabulary.decode(vocabulary.encode("abcdefghijklmnop")[:7])
+    lines = [fits, "abcdefghijklmnop" * 9, "", "A dog bit the old man in the garden.", "A"]
+    results = translator(lines)
+    assert [len(sentence) for sentence in echo.seen] == [8, 8, 8, len(vocabulary.encode("A")) + 1]
+    assert all(sentence[-1] == EOS and EOS not in sentence[:-1] for sentence in echo.seen)
+    assert results[0][0].text == fits
+    translator(["abcdefghijklmnop"])
+    assert not caplog.records
+    translator.warn_of_cut()
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage().startswith("3 lines have more than decode.max_length=8 subwords")
+
+
+def test_nothing_cut_nothing_said(vocabulary, caplog):
+    translator = LineTranslator(vocabulary, Echo(), 64)
+    translator(["A dog."])
+    translator.warn_of_cut()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("positions", "max_length", "longest"),
+    [("sinusoidal", 64, 64), ("learned", 64, 5), ("learned", 4, 4)],
+)
+def test_only_learned_positions_have_a_last_one(positions, max_length, longest):
+    model = ModelConfig(positions=positions, max_positions=5)
+    assert longest_source(model, DecodeConfig(max_length=max_length)) == longest
+
+
+def test_line_ends_that_bytes_spell_do_not_break_the_line(vocabulary):
+    spelled = np.array([vocabulary.encode("a")[-1], *line_end_ids(vocabulary), EOS])
+
+    class Spells(Echo):
+        def translate(self, sentences: list[np.ndarray]) -> list[list[Hypothesis]]:
+            return [[Hypothesis(spelled, -1.0, -1.0)] for _ in sentences]
+
+    (((text, _),),) = LineTranslator(vocabulary, Spells(), 64)(["A dog."])
+    assert "\n" not in text and "\r" not in text and "a" in text
+
+
+def line_end_ids(vocabulary) -> list[int]:
+    pieces = vocabulary.pieces(range(vocabulary.size))
+    return [pieces.index("<0x0A>"), pieces.index("<0x0D>")]
+
+
+def test_a_line_for_which_search_finds_nothing_is_still_answered(vocabulary):
+    """Of a model whose logits are NaN; the lines after it keep their places."""
+    translator = LineTranslator(vocabulary, Echo(answers=0), 64)
+    assert translator(["A dog."]) == [[("", float("-inf"))]]
+
+
+# A stream in groups ----------------------------------------------------------------------------
+
+
+class Pipe(io.BytesIO):
+    """A pipe that has one of these blocks at a time, and then nothing for a while."""
+
+    def __init__(self, *blocks: bytes):
+        super().__init__()
+        self.blocks = list(blocks)
+
+    def read1(self, size: int | None = -1) -> bytes:
+        assert size is not None and size > 0
+        return self.blocks.pop(0) if self.blocks else b""
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    monkeypatch.setattr("transformer_jax.decoding.lines._is_quiet", lambda stream: True)
+
+
+def test_a_group_is_what_has_arrived(quiet):
+    pipe = Pipe(b"a\nb\nc", b"d\n", b"e\n", b"f")
+    assert list(line_groups(pipe)) == [["a", "b"], ["cd"], ["e"], ["f"]]
+
+
+def test_a_group_has_at_most_so_many_lines():
+    lines = [str(n) for n in range(10)]
+    stream = io.BytesIO("\n".join(lines).encode())
+    groups = list(line_groups(stream, size=4))
+    assert [len(group) for group in groups] == [4, 4, 2]
+    assert sum(groups, []) == lines
+
+
+def test_characters_and_line_ends_may_be_split_anywhere(quiet):
+    given = "\ufeffä\r\n\U0001f600\r\n\r\n\u2028x\ry\n".encode()
+    blocks = [given[i : i + 1] for i in range(len(given))]
+    assert sum(line_groups(Pipe(*blocks)), []) == ["ä", "\U0001f600", "", "\u2028x\ry"]
+
+
+def test_a_byte_order_mark_is_one_at_the_start_only():
+    assert sum(line_groups(io.BytesIO("\ufeffa\n\ufeffb".encode())), []) == ["a", "\ufeffb"]
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 9])
+def test_a_line_that_is_not_utf8_is_named_after_those_before_it(number):
+    lines = [b"x"] * 10
+    lines[number - 1] = b"\xc3\x28"
+    got: list[str] = []
+    with pytest.raises(DataError, match=rf"standard input, line {number}: not UTF-8"):
+        for group in line_groups(io.BytesIO(b"\n".join(lines)), size=4):
+            got += group
+    assert got == ["x"] * (number - 1)

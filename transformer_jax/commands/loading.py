@@ -1,0 +1,83 @@
+"""A run's model, loaded for translation and analysis."""
+
+import logging
+from typing import NamedTuple
+
+import jax
+
+from transformer_jax.compilation import keep_compiled_programs
+from transformer_jax.config.changes import with_values
+from transformer_jax.config.checks import check
+from transformer_jax.config.schema import Config, ModelConfig
+from transformer_jax.decoding.lines import LineTranslator, longest_source
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.errors import ConfigError
+from transformer_jax.model.kinds import make_model
+from transformer_jax.parallel.mesh import decoding_mesh, with_shardings
+from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.runs.weights import load_params
+from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary
+from transformer_jax.training.state import Params, init_params
+
+log = logging.getLogger(__name__)
+
+
+class LoadedModel(NamedTuple):
+    """A run's model, ready to translate."""
+
+    config: Config  # with the given beam size and length penalty
+    vocabulary: Vocabulary
+    translator: Translator  # holds the model and its parameters
+    checkpoint: str  # its name, such as "40" or "40-last5"
+
+    def line_translator(self) -> LineTranslator:
+        """A new translator of text lines, which has cut no line yet."""
+        longest = longest_source(self.config.model, self.config.decode)
+        return LineTranslator(self.vocabulary, self.translator, longest)
+
+
+def load_model(
+    workdir: str,
+    checkpoint: str = "latest",
+    beam_size: int | None = None,
+    length_penalty: float | None = None,
+    n_best: int = 1,
+) -> LoadedModel:
+    """Loads the model of a run's folder.
+
+    Args:
+      workdir: the run's folder.
+      checkpoint: "latest", "best", "average" or a step.
+      beam_size: None: the run's.
+      length_penalty: None: the run's.
+      n_best: hypotheses a sentence, at most the beam size.
+
+    Raises:
+      UserError: the folder has no run or no such checkpoint, or a setting is out of range.
+    """
+    run = RunFolder(workdir)
+    config = run.read_config()
+    given = {"decode.beam_size": beam_size, "decode.length_penalty": length_penalty}
+    config = with_values(config, {name: v for name, v in given.items() if v is not None})
+    check(config)
+    if n_best < 1:
+        raise ConfigError(f"--n_best={n_best} is below 1: at least one translation a line.")
+    if n_best > config.decode.beam_size:
+        raise ConfigError(
+            f"--n_best={n_best} is not in 1..{config.decode.beam_size}: a beam of "
+            f"{config.decode.beam_size} finds no more. Raise --beam_size."
+        )
+    keep_compiled_programs()
+    vocabulary, mesh = load_vocabulary(run.vocabulary_file), decoding_mesh(config.mesh)
+    like = with_shardings(abstract_params(config.model, vocabulary.size), mesh)
+    params, name = load_params(run, checkpoint, like)
+    log.info("%s, checkpoint %s, beam %d", run.path, name, config.decode.beam_size)
+    model = make_model(config.model, vocabulary.size)
+    translator = Translator(model, params, config.decode, mesh, n_best)
+    return LoadedModel(config, vocabulary, translator, name)
+
+
+def abstract_params(config: ModelConfig, vocabulary_size: int) -> Params:
+    """Shapes and types of a model's parameters."""
+    model = make_model(config, vocabulary_size)
+    return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))

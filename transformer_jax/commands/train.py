@@ -1,0 +1,160 @@
+"""The `train` command: trains a run, or continues it."""
+
+import dataclasses
+import logging
+import signal
+from collections.abc import Callable
+
+from jax.sharding import Mesh
+
+from transformer_jax.compilation import keep_compiled_programs
+from transformer_jax.config.changes import mutable_differences, with_absolute_paths
+from transformer_jax.config.checks import check
+from transformer_jax.config.schema import Config
+from transformer_jax.decoding.lines import LineTranslator, longest_source
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.errors import Interrupted
+from transformer_jax.parallel import processes
+from transformer_jax.parallel.mesh import decoding_mesh, local, make_mesh
+from transformer_jax.runs.checkpoints import Checkpoints, committed_steps
+from transformer_jax.runs.metrics import check_metrics
+from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.runs.weights import load_params
+from transformer_jax.training.data import NOMINAL_FILL, TrainingData, load_data, nominal_shape
+from transformer_jax.training.loop import train_steps
+from transformer_jax.training.program import Program, check_rows, compile_program, describe
+from transformer_jax.training.state import Params, TrainState
+from transformer_jax.training.stopping import StopRequest
+
+log = logging.getLogger(__name__)
+
+BLEU_LINES = 1_024  # translated between two looks at whether to stop
+
+
+def train(config: Config, workdir: str, dry_run: bool = False) -> None:
+    """Trains a run, or continues it; a dry run prints what would be trained and stops.
+
+    Every process of a run calls it (parallel/processes.py); the first one writes and reports.
+
+    Args:
+      config: the run's config.
+      workdir: the run's folder, which is created if it does not exist.
+      dry_run: whether to compile the step, print sizes and memory, and stop.
+
+    Raises:
+      UserError: the config, corpus or folder cannot be used; the message says why.
+      Interrupted: SIGTERM or SIGINT came; a checkpoint has been written.
+    """
+    check(config)
+    keep_compiled_programs()
+    mesh, run = make_mesh(config.mesh), RunFolder(workdir)
+    if dry_run:
+        _dry_run(run, config, mesh)
+        return
+    try:
+        config = with_absolute_paths(config)
+        processes.first_does(lambda: _check_folder(run, config))
+        _train_in(run, config, mesh)
+    finally:
+        run.unlock()
+
+
+def _dry_run(run: RunFolder, config: Config, mesh: Mesh) -> None:
+    """Prints what would be trained; reads no corpus and writes nothing."""
+    if run.config_file.exists():
+        processes.first_does(lambda: run.check(config, lock=False))
+    shape, size = nominal_shape(config.train), config.vocabulary.size
+    check_rows(config, mesh, shape.rows)
+    program = compile_program(config, mesh, size, shape)
+    print("\n".join(describe(config, program, size, shape, NOMINAL_FILL)))
+
+
+def _check_folder(run: RunFolder, config: Config) -> None:
+    run.check(config)
+    check_metrics(run.path)
+
+
+def _train_in(run: RunFolder, config: Config, mesh: Mesh) -> None:
+    """Trains to the last step, or until a signal asks to stop.
+
+    Raises:
+      Interrupted: a signal came.
+    """
+    data, train = load_data(config, run), config.train
+    check_rows(config, mesh, data.shape.rows)
+    program = compile_program(config, mesh, data.vocabulary.size, data.shape)
+    for line in describe(config, program, data.vocabulary.size, data.shape, data.plan.tgt_fill):
+        log.info(line)
+    checkpoints = Checkpoints(run.checkpoints, train.keep_last, train.on_save_error)
+    try:
+        state = _first_state(config, program, checkpoints)
+        processes.first_does(lambda: _claim(run, config, data))
+        with StopRequest() as stop:
+            bleu = _make_bleu(config, data, program, stop) if train.valid_bleu else None
+            train_steps(state, train, data, program, checkpoints, run.path, stop, bleu)
+    except BaseException:
+        checkpoints.abandon()
+        raise
+    checkpoints.close()
+    if stop.signal:
+        processes.part()
+        raise Interrupted(
+            stop.signal,
+            f"{signal.Signals(stop.signal).name}: stopped, with a checkpoint at step "
+            f"{committed_steps(run.checkpoints)[-1]}; the same command goes on from there.",
+        )
+    log.info("trained to step %d", train.steps)
+
+
+def _first_state(config: Config, program: Program, checkpoints: Checkpoints) -> TrainState:
+    """The state of the newest checkpoint; in a new run, the initial one."""
+    state = checkpoints.restore_latest(program.state)
+    if state is not None:
+        log.info("going on from step %d", int(state.step))
+        return state
+    state = program.init(config)
+    if config.train.init_from is not None:
+        origin = RunFolder(config.train.init_from)
+        params, name = load_params(origin, "latest", program.state.params)
+        log.info("starting from the weights of %s, checkpoint %s", origin.path, name)
+        state = state._replace(params=params)
+    return state
+
+
+def _claim(run: RunFolder, config: Config, data: TrainingData) -> None:
+    """Writes config, fingerprint and vocabulary into the folder; logs the keys that change."""
+    if run.config_file.exists():
+        for difference in mutable_differences(run.read_config(), config):
+            log.info("from here on, %s", difference)
+    run.claim(config, data.fingerprint)
+    if not run.vocabulary_file.exists():
+        data.vocabulary.save(run.vocabulary_file)
+
+
+def _make_bleu(
+    config: Config, data: TrainingData, program: Program, stop: StopRequest
+) -> Callable[[Params], float | None]:
+    """A function from parameters to sacreBLEU of the validation split, by greedy search.
+
+    It returns None if a signal comes while it translates.
+    """
+    from transformer_jax.evaluation.bleu import score  # takes 0.3 s, and few runs ask for it
+
+    pairs, mesh = data.corpus.split("valid"), decoding_mesh(config.mesh)
+    sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
+    greedy = dataclasses.replace(config.decode, beam_size=1)
+    longest = longest_source(config.model, greedy)
+
+    def bleu(params: Params) -> float | None:
+        own = local(program.replicated(params), mesh)
+        translator = Translator(program.model, own, greedy, mesh)
+        lines = LineTranslator(data.vocabulary, translator, longest)
+        hypotheses: list[str] = []
+        for start in range(0, len(sources), BLEU_LINES):
+            if stop.signal:
+                return None
+            part = lines.shared(sources[start : start + BLEU_LINES])
+            hypotheses += [best.text for best, *_ in part]
+        return score(hypotheses, references, config.data.src, config.data.tgt).bleu
+
+    return bleu

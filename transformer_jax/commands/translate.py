@@ -1,0 +1,56 @@
+"""The `translate` command: lines in, lines out, in order and as they arrive."""
+
+import io
+from typing import BinaryIO
+
+from transformer_jax.commands.loading import load_model
+from transformer_jax.decoding.lines import line_groups
+from transformer_jax.parallel import processes
+
+
+def translate(
+    workdir: str,
+    *,
+    checkpoint: str,
+    beam_size: int | None,
+    length_penalty: float | None,
+    n_best: int,
+    scores: bool,
+    stdin: io.BufferedIOBase,
+    stdout: BinaryIO,
+) -> None:
+    """Translates each line of `stdin`; writes a group of lines as soon as it is translated.
+
+    With `scores`, a line is "SCORE<tab>TEXT"; with n_best above 1, a line is Moses'
+    "LINE ||| TEXT ||| SCORE", where LINE counts the lines of `stdin` from 0.
+
+    Args:
+      workdir: the run's folder.
+      checkpoint: "latest", "best", "average" or a step.
+      beam_size: None: the run's.
+      length_penalty: None: the run's.
+      n_best: translations of each line.
+      scores: whether to write scores.
+      stdin: UTF-8, one sentence a line.
+      stdout: where translations are written as UTF-8.
+
+    Raises:
+      UserError: there is no run or no such checkpoint, a setting is out of range, or a line is not
+        UTF-8.
+    """
+    translator = load_model(
+        workdir, checkpoint, beam_size, length_penalty, n_best
+    ).line_translator()
+    number = 0
+    groups = line_groups(stdin)
+    while group := processes.first_does(lambda: next(groups, None)):
+        for translations in translator.shared(group):
+            if not processes.is_first():
+                continue
+            for text, score in translations:
+                line = f"{score:.6f}\t{text}" if scores else text
+                line = f"{number} ||| {text} ||| {score:.6f}" if n_best > 1 else line
+                stdout.write(f"{line}\n".encode())
+            number += 1
+        stdout.flush()
+    translator.warn_of_cut()

@@ -1,0 +1,135 @@
+"""Text lines to translations, and a stream of bytes to groups of lines."""
+
+import io
+import logging
+import math
+import select
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from transformer_jax.config.schema import DecodeConfig, ModelConfig
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.errors import DataError
+from transformer_jax.parallel import processes
+from transformer_jax.text.vocabulary import EOS, Vocabulary
+
+log = logging.getLogger(__name__)
+
+GROUP_LINES = 1_024  # sorted by length and searched together
+GATHER_SECONDS = 0.02  # for the lines of a pipe to arrive together
+BLOCK_BYTES = 1 << 20  # read at a time
+
+
+class Translation(NamedTuple):
+    """One hypothesis as text."""
+
+    text: str
+    score: float  # log probability over the length penalty
+
+
+def longest_source(model: ModelConfig, decode: DecodeConfig) -> int:
+    """Subwords that a source may have, EOS included, before it is cut."""
+    if model.positions == "learned":
+        return min(decode.max_length, model.max_positions)
+    return decode.max_length
+
+
+class LineTranslator:
+    """Translates text lines and counts those that were cut."""
+
+    def __init__(self, vocabulary: Vocabulary, translator: Translator, longest: int) -> None:
+        """Makes a translator that cuts lines after `longest` subwords, EOS included."""
+        self.vocabulary, self.translator, self.longest = vocabulary, translator, longest
+        self.cut = 0
+
+    def __call__(self, lines: Sequence[str]) -> list[list[Translation]]:
+        """The translations of each line, best first; a blank line has one, empty, of score 0."""
+        sentences = self.encode(lines)
+        filled = [i for i, ids in enumerate(sentences) if len(ids)]
+        results = [[Translation("", 0.0)] for _ in lines]
+        found = self.translator.translate([sentences[i] for i in filled])
+        for i, hypotheses in zip(filled, found, strict=True):
+            # Search drops hypotheses whose logits are NaN; such a line still gets an answer.
+            translations = [Translation(self.text(h.ids), h.score) for h in hypotheses]
+            results[i] = translations or [Translation("", -math.inf)]
+        return results
+
+    def shared(self, lines: Sequence[str]) -> list[list[Translation]]:
+        """The same, but each process translates its share; every process must call it."""
+        others = processes.count()
+        results: list[list[Translation]] = [[] for _ in lines]
+        parts = processes.gather(self(lines[processes.index() :: others]))
+        for first, part in enumerate(parts):
+            results[first::others] = [[Translation(*found) for found in line] for line in part]
+        return results
+
+    def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
+        """Subwords of each line, EOS included, cut to the longest; none for a blank line."""
+        encoded = self.vocabulary.encode_lines(lines)
+        self.cut += sum(len(ids) >= self.longest for ids in encoded)
+        return [np.append(ids[: self.longest - 1], EOS) if len(ids) else ids for ids in encoded]
+
+    def text(self, ids: np.ndarray) -> str:
+        """A hypothesis as one line: byte pieces can spell any character, line ends too."""
+        return self.vocabulary.decode(ids).replace("\n", " ").replace("\r", " ")
+
+    def warn_of_cut(self) -> None:
+        """Logs one warning with the number of cut lines, summed over all processes."""
+        if cut := sum(processes.gather(self.cut)):
+            log.warning(
+                "%d lines have more than decode.max_length=%d subwords (end sign included) "
+                "and were cut there",
+                cut,
+                self.longest,
+            )
+
+
+def line_groups(stream: io.BufferedIOBase, size: int = GROUP_LINES) -> Iterator[list[str]]:
+    """The lines of a stream in groups: those that have arrived, at least one, at most `size`.
+
+    Raises:
+      DataError: a line is not UTF-8; raised after the lines before it were yielded.
+    """
+    number, waiting, begun, more = 0, list[bytes](), b"", True
+    while more or waiting:
+        while more and len(waiting) < size and not (waiting and _is_quiet(stream)):
+            block = stream.read1(BLOCK_BYTES)
+            more = bool(block)
+            *whole, begun = (begun + block).split(b"\n")
+            waiting += whole if more or not begun else [*whole, begun]
+        group, waiting = waiting[:size], waiting[size:]
+        lines, wrong = _decode(group, number)
+        if lines:
+            yield lines
+        if wrong is not None:
+            raise wrong
+        number += len(group)
+
+
+def _is_quiet(stream: io.BufferedIOBase) -> bool:
+    """Whether nothing more arrives within GATHER_SECONDS."""
+    try:
+        return not select.select([stream.fileno()], [], [], GATHER_SECONDS)[0]
+    except io.UnsupportedOperation:  # bytes in memory are all there
+        return False
+
+
+def _decode(lines: Sequence[bytes], number: int) -> tuple[list[str], DataError | None]:
+    """The lines as text, up to the first that is not UTF-8, and the error that names it.
+
+    `number` lines came before these.
+    """
+    texts: list[str] = []
+    for line in lines:
+        number += 1
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            return texts, DataError(
+                f"standard input, line {number}: not UTF-8 ({error.reason}). "
+                "Convert it, for example with iconv -t UTF-8."
+            )
+        texts.append(text.removesuffix("\r"))
+    return texts, None

@@ -1,0 +1,92 @@
+"""From the state's sums over the last steps to the metrics of a run."""
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+
+import jax
+
+from transformer_jax.config.schema import TrainConfig
+from transformer_jax.errors import RunError
+from transformer_jax.training import cost
+from transformer_jax.training.data import TrainingData
+from transformer_jax.training.optimizer import learning_rate_schedule
+from transformer_jax.training.program import Program
+from transformer_jax.training.state import TrainState, Window
+
+
+class WindowReader:
+    """Turns the state's window into metrics; reading it is where the loop waits for the device.
+
+    The first window of a resumed run began before this process did. How long its first steps took
+    is unknown, so rates count only the tokens since.
+    """
+
+    def __init__(
+        self, train: TrainConfig, data: TrainingData, program: Program, window: Window
+    ) -> None:
+        model = program.model.config
+        self.max_skipped = train.max_skipped
+        self.schedule = learning_rate_schedule(train, model.d_model)
+        pairs = len(data.plan.pair_order)
+        mean_lengths = round(data.plan.src_tokens / pairs), round(data.plan.tgt_tokens / pairs)
+        flops = cost.training_flops(model, data.vocabulary.size, *mean_lengths)
+        self.flops_per_token = flops / mean_lengths[1]  # of a target token, its source included
+        peak = cost.device_peak(model.dtype)
+        self.peak = peak * program.mesh.devices.size if peak else None  # FLOP/s of all devices
+        self.before = _tokens(jax.device_get(window))
+        self.start = time.perf_counter()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leaves the time within out of the rates: validation is not training."""
+        begin = time.perf_counter()
+        yield
+        self.start += time.perf_counter() - begin
+
+    def __call__(self, state: TrainState) -> dict[str, float]:
+        """The metrics since the last call, by name with units.
+
+        Raises:
+          RunError: too many updates in a row were not finite.
+        """
+        counters = (state.window, state.step, state.skipped, state.skipped_in_a_row)
+        window, step, skipped, in_a_row = jax.device_get(counters)
+        seconds, before = time.perf_counter() - self.start, self.before
+        self.start, self.before = time.perf_counter(), (0.0, 0.0)
+        src_tokens, tgt_tokens = (
+            now - then for now, then in zip(_tokens(window), before, strict=True)
+        )
+        if in_a_row >= self.max_skipped:
+            raise RunError(
+                f"the last {in_a_row} updates up to step {step} were not finite (train.max_skipped="
+                f"{self.max_skipped}): training diverged. Start anew, with a lower "
+                "train.peak_learning_rate, more train.warmup_steps or train.clip_norm."
+            )
+        # If every step was skipped there is nothing to average: the metrics are NaN, not 0.
+        tokens, steps, slots = (
+            float(x) or math.nan for x in (window.tgt_tokens, window.steps, window.slots)
+        )
+        nats = float(window.nats) / tokens
+        values = {
+            "smoothed_nats_per_token": float(window.smoothed_nats) / tokens,
+            "nats_per_token": nats,
+            "perplexity": math.exp(min(nats, 700.0)),
+            "token_accuracy": float(window.correct) / tokens,
+            "learning_rate": float(self.schedule(max(int(step - skipped) - 1, 0))),
+            "grad_norm": float(window.grad_norm) / steps,
+            "target_tokens_per_step": float(window.tgt_tokens) / steps,
+            "padding_share": 1 - float(window.tgt_tokens + window.src_tokens) / slots,
+            "skipped_updates": int(skipped),
+            "source_tokens_per_second": src_tokens / seconds,
+            "target_tokens_per_second": tgt_tokens / seconds,
+        }
+        if self.peak:
+            values["mfu"] = self.flops_per_token * values["target_tokens_per_second"] / self.peak
+        return values
+
+
+def _tokens(window: Window) -> tuple[float, float]:
+    """Source and target tokens."""
+    return float(window.src_tokens), float(window.tgt_tokens)
