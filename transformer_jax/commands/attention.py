@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_jax.commands.loading import load_model
+from transformer_jax.commands.loading import LoadedModel, load_model
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.evaluation.attention import KINDS, Attention, pair_attention
+from transformer_jax.model.attention_maps import uses_of
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Text, write_page
 from transformer_jax.reporting.plots import plot_attention, printable
 
@@ -28,7 +29,11 @@ class AttendedSentence(NamedTuple):
 
 
 def attend(
-    workdir: str, sentence: str, checkpoint: str = "latest", layer: int | None = None
+    workdir: str,
+    sentence: str,
+    checkpoint: str = "latest",
+    layer: int | None = None,
+    kinds: Sequence[str] = tuple(KINDS),
 ) -> AttendedSentence:
     """Translates a sentence with a run's model, and returns its attention weights.
 
@@ -37,20 +42,14 @@ def attend(
       sentence: a source line.
       checkpoint: "latest", "best", "average" or a step.
       layer: from 1, the one that will be drawn; None: any.
+      kinds: names of KINDS that the model must have.
 
     Raises:
       UserError: there is no such run, checkpoint or layer, the sentence is blank, the model finds
-        no translation, or it is not a Transformer.
+        no translation, or it has no attention of a kind.
     """
     loaded = load_model(workdir, checkpoint)
-    if loaded.config.model.kind != "transformer":
-        raise ConfigError(
-            f"{workdir} is of model.kind={loaded.config.model.kind!r}: layers and heads are drawn "
-            "of a Transformer alone."
-        )
-    layers = loaded.config.model.num_layers
-    if layer is not None and not 1 <= layer <= layers:
-        raise ConfigError(f"--layer={layer}: this model has layers 1 to {layers}.")
+    _check_kinds(loaded, kinds, layer)
     translator, lines = loaded.translator, loaded.line_translator()
     [src_ids] = lines.encode([sentence])
     lines.warn_of_cut()
@@ -63,6 +62,20 @@ def attend(
     model, params = translator.model, translator.params
     found = pair_attention(model, params, loaded.vocabulary, src_ids, best)
     return AttendedSentence(sentence, lines.text(best), loaded.checkpoint, found)
+
+
+def _check_kinds(loaded: LoadedModel, kinds: Sequence[str], layer: int | None) -> None:
+    model = loaded.translator.model
+    missing = [kind for kind in kinds if kind not in uses_of(model)]
+    if missing:
+        of = loaded.config.model
+        raise ConfigError(
+            f"--kind={missing[0]}: this model has no such layers and heads (model.encoder="
+            f"{of.encoder!r}, model.decoder={of.decoder!r}); only a Transformer's are drawn."
+        )
+    layers = max(depth for _, depth in model.stacks().values())
+    if layer is not None and not 1 <= layer <= layers:
+        raise ConfigError(f"--layer={layer}: this model has layers 1 to {layers}.")
 
 
 def draw_layer(found: AttendedSentence, kind: str, layer: int, path: Path) -> Picture:

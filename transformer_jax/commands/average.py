@@ -3,8 +3,9 @@
 import logging
 from pathlib import Path
 
-from transformer_jax.commands.loading import abstract_params
 from transformer_jax.errors import RunError
+from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.parameters import abstract_params
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params, mean_params, save_average, saved_steps
 from transformer_jax.text.vocabulary import load_vocabulary
@@ -36,7 +37,8 @@ def average(workdir: str, last: int = 5) -> Path:
             f"Give 1 to {len(steps)}, or train with more."
         )
     averaged = steps[-last:]
-    like = abstract_params(config.model, load_vocabulary(run.vocabulary_file).size)
+    vocabulary = load_vocabulary(run.vocabulary_file)
+    like = abstract_params(make_model(config.model, vocabulary.size))
     mean = mean_params(load_params(run, str(step), like)[0] for step in averaged)
     folder = save_average(run, f"{averaged[-1]}-last{last}", mean)
     log.info("averaged checkpoints %s into %s", ", ".join(map(str, averaged)), folder)

@@ -3,21 +3,19 @@
 import logging
 from typing import NamedTuple
 
-import jax
-
 from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
-from transformer_jax.config.schema import Config, ModelConfig
-from transformer_jax.decoding.lines import LineTranslator, longest_source
+from transformer_jax.config.schema import Config
+from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
-from transformer_jax.model.kinds import make_model
+from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.parameters import abstract_params, axis_names
 from transformer_jax.parallel.mesh import decoding_mesh, with_shardings
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params
 from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary
-from transformer_jax.training.state import Params, init_params
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +30,7 @@ class LoadedModel(NamedTuple):
 
     def line_translator(self) -> LineTranslator:
         """A new translator of text lines, which has cut no line yet."""
-        longest = longest_source(self.config.model, self.config.decode)
-        return LineTranslator(self.vocabulary, self.translator, longest)
+        return LineTranslator(self.vocabulary, self.translator)
 
 
 def load_model(
@@ -69,15 +66,9 @@ def load_model(
         )
     keep_compiled_programs()
     vocabulary, mesh = load_vocabulary(run.vocabulary_file), decoding_mesh(config.mesh)
-    like = with_shardings(abstract_params(config.model, vocabulary.size), mesh)
+    model = make_model(config.model, vocabulary.size)
+    like = with_shardings(abstract_params(model), axis_names(model), mesh)
     params, name = load_params(run, checkpoint, like)
     log.info("%s, checkpoint %s, beam %d", run.path, name, config.decode.beam_size)
-    model = make_model(config.model, vocabulary.size)
     translator = Translator(model, params, config.decode, mesh, n_best)
     return LoadedModel(config, vocabulary, translator, name)
-
-
-def abstract_params(config: ModelConfig, vocabulary_size: int) -> Params:
-    """Shapes and types of a model's parameters."""
-    model = make_model(config, vocabulary_size)
-    return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))

@@ -11,9 +11,11 @@ from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config.changes import mutable_differences, with_absolute_paths
 from transformer_jax.config.checks import check
 from transformer_jax.config.schema import Config
-from transformer_jax.decoding.lines import LineTranslator, longest_source
+from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import Interrupted
+from transformer_jax.model.parameters import axis_names
+from transformer_jax.model.records import Params
 from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import decoding_mesh, local, make_mesh
 from transformer_jax.runs.checkpoints import Checkpoints, committed_steps
@@ -23,7 +25,7 @@ from transformer_jax.runs.weights import load_params
 from transformer_jax.training.data import NOMINAL_FILL, TrainingData, load_data, nominal_shape
 from transformer_jax.training.loop import train_steps
 from transformer_jax.training.program import Program, check_rows, compile_program, describe
-from transformer_jax.training.state import Params, TrainState
+from transformer_jax.training.state import TrainState
 from transformer_jax.training.stopping import StopRequest
 
 log = logging.getLogger(__name__)
@@ -143,12 +145,11 @@ def _make_bleu(
     pairs, mesh = data.corpus.split("valid"), decoding_mesh(config.mesh)
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
     greedy = dataclasses.replace(config.decode, beam_size=1)
-    longest = longest_source(config.model, greedy)
 
     def bleu(params: Params) -> float | None:
-        own = local(program.replicated(params), mesh)
+        own = local(program.replicated(params), axis_names(program.model), mesh)
         translator = Translator(program.model, own, greedy, mesh)
-        lines = LineTranslator(data.vocabulary, translator, longest)
+        lines = LineTranslator(data.vocabulary, translator)
         hypotheses: list[str] = []
         for start in range(0, len(sources), BLEU_LINES):
             if stop.signal:

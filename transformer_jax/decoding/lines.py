@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer_jax.config.schema import DecodeConfig, ModelConfig
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import DataError
 from transformer_jax.parallel import processes
@@ -29,20 +28,14 @@ class Translation(NamedTuple):
     score: float  # log probability over the length penalty
 
 
-def longest_source(model: ModelConfig, decode: DecodeConfig) -> int:
-    """Subwords that a source may have, EOS included, before it is cut."""
-    if model.positions == "learned":
-        return min(decode.max_length, model.max_positions)
-    return decode.max_length
-
-
 class LineTranslator:
     """Translates text lines and counts those that were cut."""
 
-    def __init__(self, vocabulary: Vocabulary, translator: Translator, longest: int) -> None:
-        """Makes a translator that cuts lines after `longest` subwords, EOS included."""
-        self.vocabulary, self.translator, self.longest = vocabulary, translator, longest
-        self.cut = 0
+    def __init__(self, vocabulary: Vocabulary, translator: Translator) -> None:
+        """Makes a translator that cuts lines that search or the model cannot take."""
+        self.vocabulary, self.translator, self.cut = vocabulary, translator, 0
+        longest = translator.decode.max_length  # subwords, EOS included
+        self.longest = min(longest, translator.model.longest() or longest)
 
     def __call__(self, lines: Sequence[str]) -> list[list[Translation]]:
         """The translations of each line, best first; a blank line has one, empty, of score 0."""

@@ -11,16 +11,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from transformer_jax.errors import RunError
-from transformer_jax.evaluation.attention import KINDS
 from transformer_jax.grammar.pairs import AlignedPair
+from transformer_jax.model.attention_maps import attention_maps
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.parallel.mesh import Params
-from transformer_jax.text.batches import padded_sentences
+from transformer_jax.model.records import Params
+from transformer_jax.text.batches import Packed, padded_sentences
 from transformer_jax.text.vocabulary import BOS, EOS, SPACE, Vocabulary
 
 BATCH = 64  # sentence pairs that go through the model together
@@ -124,7 +123,7 @@ def alignment_error_rates(
     """How well each head of the encoder-decoder attention aligns the words of given translations.
 
     Args:
-      model: a Transformer.
+      model: one with a Transformer decoder.
       params: its parameters.
       vocabulary: its subwords.
       pairs: at least one; all are padded to the longest, so that one program serves them.
@@ -163,7 +162,7 @@ def cross_weights(
     """Yields what `pair_attention` gives as "cross" for each pair, computed in batches.
 
     Args:
-      model: a Transformer.
+      model: one with a Transformer decoder.
       params: its parameters.
       src: subwords of each source, EOS included, int `[src_len]`; at least one.
       tgt: of each translation, int `[tgt_len]`.
@@ -182,19 +181,15 @@ def cross_weights(
             yield weights_BNHLM[row, :, :, : len(tgt_ids), : len(src_ids)]
 
 
-def _padded(sentences: Sequence[Any], rows: int, length: int) -> tuple[np.ndarray, ...]:
-    """Ids, segments (0: padding) and positions of a sentence a row, int32 `[rows, length]`."""
+def _padded(sentences: Sequence[Any], rows: int, length: int) -> Packed:
+    """A sentence a row, int32 `[rows, length]`."""
     ids_BL, lengths_B = padded_sentences(sentences, rows, length)
     positions_BL = np.broadcast_to(np.arange(length, dtype=np.int32), ids_BL.shape)
-    return ids_BL, (positions_BL < lengths_B[:, None]).astype(np.int32), positions_BL
+    segments_BL = (positions_BL < lengths_B[:, None]).astype(np.int32)
+    return Packed(ids_BL, segments_BL, positions_BL)
 
 
 @functools.partial(jax.jit, static_argnames="model")
-def _cross_attention(
-    model: Any, params: Any, src: tuple[np.ndarray, ...], tgt: tuple[np.ndarray, ...]
-) -> Array:
-    """Weights `[batch, layers, heads, tgt_len, src_len]`; `tgt` begins with BOS."""
-    _, state = model.apply({"params": params}, *src, *tgt, mutable=["intermediates"])
-    kind, sown = KINDS["cross"], state["intermediates"]
-    layers = [sown[f"{kind.stack}_{n}"][kind.module] for n in range(model.config.num_layers)]
-    return jnp.stack([weights for layer in layers for weights in layer["attention_weights"]], 1)
+def _cross_attention(model: Any, params: Any, source: Packed, target: Packed) -> Array:
+    """Weights `[batch, layers, heads, tgt_len, src_len]`; the target's ids are shifted right."""
+    return attention_maps(model, params, source, target)["cross"]

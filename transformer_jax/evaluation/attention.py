@@ -11,37 +11,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.model.encoder_decoder import EncoderDecoder, shift_right
-from transformer_jax.parallel.mesh import Params
+from transformer_jax.model.attention_maps import attention_maps
+from transformer_jax.model.embeddings import shift_right
+from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.model.records import Params
+from transformer_jax.text.batches import Packed
 from transformer_jax.text.vocabulary import BOS, Vocabulary
 
 
 class Kind(NamedTuple):
     """One of the model's three uses of attention (Vaswani et al. 2017, section 3.2.3)."""
 
-    stack: str  # whose layers hold it: "encoder" or "decoder"
-    module: str  # its name in a layer
     title: str
     about: str
 
 
 KINDS = {
     "encoder": Kind(
-        "encoder",
-        "self_attention",
         "Encoder self-attention",
         "Rows and columns are the subwords of the source; each row may look at all of them.",
     ),
     "decoder": Kind(
-        "decoder",
-        "self_attention",
         "Decoder self-attention",
         "A row is the next subword of the translation, a column is a subword before it; <s> is the "
         "beginning. The upper triangle is 0, because no position may look at a later one.",
     ),
     "cross": Kind(
-        "decoder",
-        "cross_attention",
         "Encoder-decoder attention",
         "A row is the next subword of the translation, a column is a subword of the source.",
     ),
@@ -66,34 +61,27 @@ def pair_attention(
     """Weights of every kind, layer and head while the model is given a translation.
 
     Args:
-      model: a Transformer.
+      model: any model.
       params: its parameters.
       vocabulary: names the subwords.
       src_ids: subwords of the source, EOS included, int32 `[src_len]`.
       tgt_ids: subwords of the translation, EOS included, int32 `[tgt_len]`.
 
     Returns:
-      By the names of KINDS: encoder `[layers, heads, src_len, src_len]`, cross `[layers, heads,
-      tgt_len, src_len]` and decoder `[layers, heads, tgt_len, tgt_len]`, whose row n belongs to
-      `tgt_ids[n]` and whose column n belongs to the subword before it (BOS at 0).
+      By those names of KINDS that the model has: encoder `[layers, heads, src_len, src_len]`, cross
+      `[layers, heads, tgt_len, src_len]` and decoder `[layers, heads, tgt_len, tgt_len]`, whose
+      row n belongs to `tgt_ids[n]` and whose column n belongs to the subword before it (BOS at 0).
     """
-    src, tgt = (jnp.asarray(ids, jnp.int32)[None] for ids in (src_ids, tgt_ids))
-    src_positions, tgt_positions = (jnp.arange(ids.shape[1])[None] for ids in (src, tgt))
-    inputs = shift_right(tgt, tgt_positions, BOS)
+    src, tgt = (_one_row(ids) for ids in (src_ids, tgt_ids))
+    inputs = tgt._replace(ids=shift_right(tgt.ids, tgt.positions, BOS))
     # Compiled as a whole: one operation after the other takes three times as long.
-    run = jax.jit(functools.partial(model.apply, mutable=["intermediates"]))
-    _, state = run(
-        {"params": params},
-        *(src, jnp.ones_like(src), src_positions),
-        *(inputs, jnp.ones_like(tgt), tgt_positions),
-    )
+    found = jax.jit(functools.partial(attention_maps, model))(params, src, inputs)
     source, said = (vocabulary.pieces(ids) for ids in (src_ids, tgt_ids))
-    before = vocabulary.pieces(np.asarray(inputs[0]))
+    before = vocabulary.pieces(np.asarray(inputs.ids[0]))
     pieces = {"encoder": (source, source), "decoder": (said, before), "cross": (said, source)}
-    sown, layers = state["intermediates"], range(model.config.num_layers)
+    return {name: Attention(np.asarray(w[0]), *pieces[name]) for name, w in found.items()}
 
-    def weights(kind: Kind) -> np.ndarray:
-        every = [sown[f"{kind.stack}_{n}"][kind.module]["attention_weights"] for n in layers]
-        return np.stack([weights_1HLM[0] for [weights_1HLM] in every])
 
-    return {name: Attention(weights(kind), *pieces[name]) for name, kind in KINDS.items()}
+def _one_row(ids: np.ndarray) -> Packed:
+    ids_1L = jnp.asarray(ids, jnp.int32)[None]
+    return Packed(ids_1L, jnp.ones_like(ids_1L), jnp.arange(len(ids))[None])

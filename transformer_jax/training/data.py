@@ -14,6 +14,7 @@ from transformer_jax.config.changes import immutable_differences
 from transformer_jax.config.schema import Config, DataConfig, ModelConfig, TrainConfig
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import kept
+from transformer_jax.model.encoder_decoder import longest as longest_of
 from transformer_jax.parallel import processes
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
@@ -213,9 +214,10 @@ def _valid_shape(shape: BatchShape, valid: EncodedPairs, limit: int) -> BatchSha
 def _check_positions(model: ModelConfig, *shapes: BatchShape) -> None:
     """Raises ConfigError if rows of this corpus are longer than the learned positions."""
     longest = max(max(shape.src_length, shape.tgt_length) for shape in shapes)
-    if model.positions == "learned" and longest > model.max_positions:
+    limit = longest_of(model)
+    if limit is not None and longest > limit:
         raise ConfigError(
-            f"model.max_positions={model.max_positions} is too small for this corpus, whose rows "
+            f"model.max_positions={limit} is too small for this corpus, whose rows "
             f"of training and validation have up to {longest} positions. Raise it to {longest}, "
             "or lower train.row_length and leave out longer validation pairs."
         )

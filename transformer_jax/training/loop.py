@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 
 from transformer_jax.config.schema import TrainConfig
+from transformer_jax.model.records import Params
 from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import own_rows, put_rows
 from transformer_jax.runs.checkpoints import Checkpoints
@@ -15,7 +16,7 @@ from transformer_jax.runs.metrics import FILE, open_reports, read_metrics
 from transformer_jax.text.batches import Batch
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.program import Program, shardings_of
-from transformer_jax.training.state import Params, TrainState, Window
+from transformer_jax.training.state import TrainState, Window
 from transformer_jax.training.stopping import StopRequest
 from transformer_jax.training.validation import make_validate
 from transformer_jax.training.window import WindowReader

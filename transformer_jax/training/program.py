@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformer_jax import allocator
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
+from transformer_jax.model.embeddings import padded_vocabulary
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.model.records import LossSums, Params
 from transformer_jax.parallel import processes
@@ -129,9 +130,9 @@ def describe(
     config: Config, program: Program, vocabulary_size: int, shape: BatchShape, fill: float
 ) -> list[str]:
     """What a run is, before its first step: a line each, for the log and for `--dry_run`."""
-    padded = program.state.params["embedding"]["table"].shape[0]
+    padded = padded_vocabulary(vocabulary_size)
     parameters = sum(x.size for x in jax.tree.leaves(program.state.params))
-    flops = shape.rows * cost.training_flops(config.model, padded, *shape[1:])
+    flops = shape.rows * cost.training_flops(config.model, vocabulary_size, *shape[1:])
     micro = shape.rows // config.train.accumulate_steps
     tokens = shape.rows * shape.tgt_length * fill
     axes = ", ".join(f"{axis} {size}" for axis, size in program.mesh.shape.items())

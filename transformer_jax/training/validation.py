@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import jax
 
+from transformer_jax.model.records import Params
 from transformer_jax.parallel.mesh import own_rows, put_rows
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.program import Program, make_eval_step
-from transformer_jax.training.state import Params
 
 Validate = Callable[[Params], tuple[dict[str, float], float] | None]
 

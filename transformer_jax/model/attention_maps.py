@@ -1,0 +1,52 @@
+"""The attention weights of every layer and head, for plots, tables and word alignments.
+
+Dimension key
+  B batch   N layers   H heads   L length of the queries   M length of the keys
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.model.records import Params
+from transformer_jax.text.batches import Packed
+
+# The three uses of attention (Vaswani et al. 2017, section 3.2.3): stack and mixer.
+USES = {
+    "encoder": ("encoder", "self_attention"),
+    "decoder": ("decoder", "self_attention"),
+    "cross": ("decoder", "cross_attention"),
+}
+
+
+def uses_of(model: EncoderDecoder) -> tuple[str, ...]:
+    """The names of USES that the model has weights of, layer by layer and head by head."""
+    stacks = model.stacks()
+    return tuple(name for name, (stack, _) in USES.items() if stack in stacks)
+
+
+def attention_maps(
+    model: EncoderDecoder, params: Params, source: Packed, target: Packed
+) -> dict[str, Array]:
+    """Weights while the model is given a translation; call it under `jax.jit`.
+
+    Args:
+      model: any model.
+      params: its parameters.
+      source: the source side of a batch.
+      target: the target side, its ids shifted right.
+
+    Returns:
+      By the names of `uses_of`: float32 `[batch, layers, heads, query_len, key_len]`.
+    """
+    _, state = model.apply({"params": params}, source, target, mutable=["intermediates"])
+    sown: Any = state["intermediates"]
+    depths = {name: depth for name, (_, depth) in model.stacks().items()}
+
+    def weights(stack: str, mixer: str) -> Array:
+        layers = (sown[f"{stack}_{n}"][mixer]["attention_weights"] for n in range(depths[stack]))
+        return jnp.stack([weights_BHLM for [weights_BHLM] in layers], axis=1)
+
+    return {name: weights(*USES[name]) for name in uses_of(model)}
