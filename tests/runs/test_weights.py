@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
-from tests.training.test_checkpoints import flip
+from tests.runs.test_checkpoints import flip
 from transformer_jax.errors import RunError
 from transformer_jax.runs.checkpoints import committed_steps, damaged_file
 from transformer_jax.runs.run_folder import RunFolder
