@@ -465,6 +465,36 @@ def test_only_the_hypothesis_with_nan_is_dropped():
     assert left and all(ids[0] != found[0] for found, _, _ in left)
 
 
+@pytest.mark.parametrize("beam", [1, 3])
+def test_log_probs_of_bfloat16_logits_are_summed_in_float32(beam):
+    """Against the softmax, in float64, of the very logits that the decoder gave."""
+    wide, limit = 1_000, 4
+    table = np.random.default_rng(2).normal(0, 2.0, (wide, wide))
+    table_VV = jnp.asarray(table, jnp.bfloat16)  # logits by the newest subword
+
+    def search_all(limits):
+        return beam_search(
+            lambda live, cache: (table_VV[live.ids_BK], cache),
+            {},
+            limits,
+            beam_size=beam,
+            size=limit,
+            alpha=0.0,
+            n_best=beam,
+        )[0]
+
+    found = jax.device_get(jax.jit(search_all)(jnp.array([limit, 1])))
+    assert found.log_probs.dtype == found.scores.dtype == np.float32
+    exact = np.asarray(table_VV, np.float64)
+    log_probs = exact - np.log(np.exp(exact).sum(-1, keepdims=True))
+    for sentence in (0, 1):
+        hypotheses = rows(found, sentence)
+        assert len(hypotheses) == (1 if sentence else beam)
+        for ids, log_prob, score in hypotheses:
+            forced = log_probs[[BOS, *ids[:-1]], ids].sum()
+            assert log_prob == score == pytest.approx(forced, abs=1e-5)
+
+
 @pytest.mark.parametrize("k", [1, 2, 4, 8])
 @pytest.mark.parametrize("width", [8, 127, 256, 1000, 1024, 2113])
 def test_top_k_is_exact_and_gives_equals_in_order(width, k):

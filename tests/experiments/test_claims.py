@@ -33,6 +33,7 @@ from experiments.claims_judging import (
     Known,
     Recorded,
     exceeds_seeds,
+    is_certain,
     of_shared_seeds,
     on_grammar,
 )
@@ -157,6 +158,25 @@ def test_a_mean_over_seeds_counts_by_student_s_t():
     noise = [20.0, 20.4, 20.2]
     assert exceeds_seeds([-1.22], noise) and not exceeds_seeds([1.21], noise)
     assert not exceeds_seeds([100.0]) and not exceeds_seeds([100.0], [20.0])
+
+
+@pytest.mark.parametrize(
+    ("p_values", "certain"),
+    [
+        ({}, False),
+        ({("other", 0): 0.001}, False),
+        ({("a", 0): 0.04}, True),
+        ({("a", 0): 0.001, ("a", 1): 0.04, ("a", 2): 0.9}, True),  # their mean is 0.31
+        ({("a", 0): 0.001, ("a", 1): 0.06, ("a", 2): 0.07}, False),  # their mean is 0.044
+    ],
+    ids=["missing", "of another row", "one", "median below", "median above"],
+)
+def test_a_difference_in_bleu_counts_by_the_median_of_its_p_values(p_values, certain):
+    lines = [*BASES, *(line("a", one.seed, one.bleu + 5, 1.0) for one in BASES)]
+    lines += [line("other", one.seed, one.bleu + 5) for one in BASES]
+    recorded = Recorded(lines, p_values, "base")
+    assert is_certain(recorded, recorded, "a", "bleu") == certain
+    assert is_certain(recorded, recorded, "a", "perplexity"), "the bootstrap is of BLEU alone"
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,18 @@ def test_neighbours_are_independent(axis, distance):
     assert_averages_to_0(ahead * np.moveaxis(s, axis, 0)[:-distance])
 
 
+@pytest.mark.parametrize("distance", [256, 65_536, 2**24])
+def test_rows_that_share_their_low_bits_are_independent(distance):
+    ahead = [row + distance for row in range(ROWS)]
+    assert_averages_to_0(signs() * signs(rows=ahead))
+
+
+@pytest.mark.parametrize("sizes", [{"length": 296}, {"features": 312}], ids=str)
+def test_positions_and_features_256_apart_are_independent(sizes):
+    s = np.moveaxis(signs(**sizes), 1 if "length" in sizes else 2, 0)
+    assert_averages_to_0(s[256:] * s[:-256])
+
+
 @pytest.mark.parametrize("axes", [(0, 1), (0, 2), (1, 2)])
 def test_corners_of_a_rectangle_are_independent(axes):
     # A hash that adds or xors its coordinates without mixing passes every test of pairs.

@@ -1,5 +1,7 @@
 """Parameters by the name of a checkpoint, and their mean."""
 
+import json
+import math
 import shutil
 from typing import Any
 
@@ -9,7 +11,6 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.runs.test_checkpoints import flip
-from transformer_jax.commands.loading import abstract_params
 from transformer_jax.errors import RunError
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
@@ -66,6 +67,34 @@ def test_the_best_without_scores_is_the_latest(run):
         shutil.rmtree(run.checkpoints / str(step) / "metrics")
         (run.checkpoints / f"{step}.sha256.json").unlink()
     assert load_params(run, "best", shapes())[1] == "40"
+
+
+@pytest.mark.parametrize(
+    ("scores", "step"),
+    [
+        ((math.nan, 1.0, 0.5), 35),
+        ((1.0, 0.5, math.nan), 30),
+        ((math.nan, 0.5, 1.0), 40),
+        ((math.nan, -2.0, math.nan), 35),
+        ((math.nan, math.nan, math.nan), 40),
+    ],
+)
+def test_a_score_of_nan_is_below_every_other_wherever_it_comes(scores, step, run):
+    for at, score in zip((30, 35, 40), scores, strict=True):
+        file = run.checkpoints / str(at) / "metrics" / "metrics"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps({"score": score}))
+        (run.checkpoints / f"{at}.sha256.json").unlink()
+    assert load_params(run, "best", shapes())[1] == str(step)
+
+
+def test_the_newest_average_has_the_largest_step_however_many_digits_it_has(run):
+    for name in ("900-last5", "1000-last5", "1000-last20"):
+        shutil.copytree(run.checkpoints / "35", run.averages / name)
+        shutil.copy(run.checkpoints / "35.sha256.json", run.averages / f"{name}.sha256.json")
+    assert load_params(run, "average", shapes())[1] == "1000-last20"
+    shutil.rmtree(run.averages / "1000-last20")
+    assert load_params(run, "average", shapes())[1] == "1000-last5"
 
 
 @pytest.mark.parametrize("which", ["latest", "best", "35"])

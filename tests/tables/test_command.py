@@ -1,5 +1,6 @@
 """An experiment run for real, as its user would: shrunken, on the built-in corpus."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -8,9 +9,9 @@ import pytest
 from tests import tiny_runs as runs
 from tests.tables.test_statistics import line
 from transformer_jax.errors import ConfigError, RunError
-from transformer_jax.tables import command
+from transformer_jax.tables import command, launch
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
-from transformer_jax.tables.launch import run_commands, run_with_submitit, shares
+from transformer_jax.tables.launch import Share, run_commands, run_with_submitit, shares
 from transformer_jax.tables.live import LiveTable, progress_of
 from transformer_jax.tables.results import read_results, write_results
 
@@ -54,8 +55,13 @@ def without_command(table: str) -> list[str]:
     return [line for line in table.splitlines() if not line.startswith("Command:")]
 
 
-def test_rows_run_once_failures_do_not_stop_others_and_the_report_is_made_again(call, tmp_path):
+def test_rows_run_once_failures_do_not_stop_others_and_the_report_is_made_again(
+    call, tmp_path, monkeypatch
+):
     out, folder = tmp_path / "out", tmp_path / "runs" / "tiny" / "small"
+    # Two processes at once share all cores, so that one core is enough for this test.
+    everything = Share({}, frozenset(os.sched_getaffinity(0)))
+    monkeypatch.setattr(launch, "shares", lambda count: [everything] * count)
     with pytest.raises(RunError, match=r"1 of 2 runs failed; first: bad, seed 0: .*vocabulary"):
         call("--rows=bad;base", "--jobs=2")
     assert [(line.row, line.seed) for line in read_results(out / "results.csv")] == [("base", 0)]

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from transformer_jax.evaluation.bleu import score
 from transformer_jax.tables.experiment import Experiment, Scale
 from transformer_jax.tables.results import Line
 from transformer_jax.tables.statistics import (
@@ -69,6 +70,23 @@ def test_the_table_shows_every_row_and_the_paper_s_figures():
     ]
 
 
+@pytest.mark.parametrize(
+    ("p_values", "shown"),
+    [
+        ({0: 0.01, 1: 0.02, 2: 0.6}, "0.020"),  # their mean is 0.21
+        ({0: 0.001, 1: 0.3, 2: 0.9}, "0.300"),
+        ({0: 0.04}, "0.040"),
+        ({}, ""),
+    ],
+)
+def test_the_table_shows_the_median_of_the_p_values_and_nothing_without_one(p_values, shown):
+    others = {("base", 0): 0.5, ("deep", 0): 0.5}  # of other rows
+    of_wide = {("wide", seed): p for seed, p in p_values.items()}
+    _, rows = make_table(EXPERIMENT, "small", LINES, {**of_wide, **others})
+    [wide] = [row for row in rows if row[0] == "wide"]
+    assert wide[-1] == shown
+
+
 def test_a_scale_chooses_its_rows_and_shows_those_that_the_paper_alone_has():
     paper = {**EXPERIMENT.paper, "ByteNet": {"bleu": 23.75, "training_flops": 2.3e19}}
     scale = Scale("configs/demo.py", rows=("ByteNet", "wide", "deep"), compared=False)
@@ -108,6 +126,15 @@ def test_the_paired_bootstrap_tells_a_real_difference_from_none():
     assert paired_p_value(references, bad, references)[0] == pytest.approx(-gap)
     assert paired_p_value(mixed, other, references)[1] > 0.2
     assert paired_p_value(bad, bad, references) == (0.0, 1.0)
+
+
+def test_the_paired_bootstrap_compares_the_cased_bleu_of_the_table():
+    references = [f"The Cat number {n}, on a Mat, sees the old House." for n in range(40)]
+    lower = [text.lower() for text in references]
+    gap, p = paired_p_value(lower, references, references)
+    first, second = (score(texts, references, "en", "de").bleu for texts in (lower, references))
+    assert gap == pytest.approx(second - first)
+    assert gap > 10 and p < 0.01
 
 
 def test_p_values_are_kept(tmp_path):

@@ -90,6 +90,21 @@ def test_pairs_count_from_the_end_too_and_end(tmp_path):
             got.src(i)
 
 
+def test_offsets_of_more_than_2_31_subwords_do_not_wrap(tmp_path):
+    huge = 2**31 - 1
+    offsets = module._offsets([np.array([huge, 5]), np.array([7, huge])])
+    assert offsets.tolist() == [0, huge, huge + 5, huge + 12, 2 * huge + 12]
+    ids = np.broadcast_to(np.uint16(9), offsets[-1])  # takes no memory
+    got = EncodedPairs(ids, offsets, ids, offsets)
+    assert got.src_lengths().tolist() == got.tgt_lengths().tolist() == [huge, 5, 7, huge]
+    assert got.src(1).tolist() == [9] * 5 and got.tgt(2).tolist() == [9] * 7
+    for small in (
+        encode_pairs(PAIRS, Characters()),
+        encode_corpus(PAIRS, Characters(), tmp_path, "key"),
+    ):
+        assert (small.src_offsets.dtype, small.tgt_offsets.dtype) == (np.int64, np.int64)
+
+
 # The cache ------------------------------------------------------------------------------------
 
 

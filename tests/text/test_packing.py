@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from transformer_jax.config.schema import VocabularyConfig
@@ -13,6 +13,7 @@ from transformer_jax.errors import DataError
 from transformer_jax.text.encoded import encode_pairs
 from transformer_jax.text.packing import (
     RowPlan,
+    _Waiting,
     plan_rows,
     random_order,
     select_pairs,
@@ -119,6 +120,23 @@ def test_what_fits_exactly_is_put_in():
     eights = np.full(100, 8)
     plan = plan_rows(eights, eights, 16, 16, seed=0)
     assert (len(plan), plan.src_fill, plan.tgt_fill) == (50, 1.0, 1.0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=1, max_size=12),
+    st.integers(1, 16),
+    st.integers(1, 12),
+)
+@example([(10, 5), (8, 6)], 10, 8)  # 0 + 3 places are wasted, or 2 + 2
+@example([(6, 12), (5, 10), (9, 1)], 9, 12)  # 3 + 0, 4 + 2 or 0 + 11
+def test_the_pair_taken_leaves_the_fewest_places_empty_on_both_sides(pairs, src_left, tgt_left):
+    src, tgt = np.array(pairs).T
+    taken = _Waiting(src, tgt, tgt_room=12).take(src_left, tgt_left)
+    wastes = [src_left - s + tgt_left - t for s, t in pairs if s <= src_left and t <= tgt_left]
+    if not wastes:
+        assert taken is None
+        return
+    assert src_left - src[taken] + tgt_left - tgt[taken] == min(wastes)
 
 
 def test_rows_mix_lengths():

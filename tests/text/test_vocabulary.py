@@ -159,6 +159,17 @@ def test_no_part_of_a_long_line_is_skipped():
     assert [len(got.encode(word)) for word in ("Hund", "Katze")] == [1, 1]
 
 
+def test_a_long_line_is_cut_between_characters_into_parts_the_trainer_takes():
+    line = "日😀é a" * 1_500  # of 3, 4, 2, 1 and 1 bytes
+    for text in (line, "😀" * 2_500):
+        parts = list(module._trainer_lines([text, "b"]))
+        assert max(map(len, parts)) <= 4_192, "the trainer skips longer ones"
+        assert "".join(part.decode("utf-8", "strict") for part in parts) == text + "b"
+    pair = "\U00010400\U00010401"  # two letters of four bytes each
+    got = train_vocabulary([f"{pair} " * 1_400], dataclasses.replace(CONFIG, size=265), seed=0)
+    assert len(got.encode(pair)) == 1
+
+
 def test_more_than_max_lines_are_sampled_by_the_seed():
     config = dataclasses.replace(CONFIG, max_lines=100, size=290)
     models = {seed: train_vocabulary(iter(LINES), config, seed).model for seed in (0, 1)}

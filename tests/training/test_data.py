@@ -1,6 +1,8 @@
 """From a config to what training reads."""
 
 import logging
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +85,43 @@ def test_long_validation_pairs_lengthen_the_rows_and_none_is_left_out(tmp_path):
     assert data.valid_shape.rows == data.shape.rows
     assert longest <= max(data.valid_shape[1:]) < longest + 8
     assert pairs_in(data.valid_batches(np.arange(data.valid_shape.rows))) == pairs_of(data.valid)
+
+
+def test_a_validation_pair_exactly_at_the_length_limit_is_kept(tmp_path, caplog):
+    first = load(tmp_path / "first")
+    limit = data.VALID_STRETCH * max(first.shape.src_length, first.shape.tgt_length)
+    words = sorted(set(" ".join(runs.read_lines(runs.tiny_corpus() / "train.en")).split()))
+    word = next(word for word in words if len(first.vocabulary.encode(f"{word} {word}")) == 2)
+    lengths = [(limit, 5), (5, limit), (limit, limit), (limit + 1, 5), (5, limit + 1)]
+    corpus = Path(shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus"))
+    for side, language in enumerate(("en", "de")):  # EOS is the last subword of each
+        lines = [" ".join([word] * (pair[side] - 1)) for pair in lengths]
+        runs.write_lines(corpus / f"valid.{language}", lines)
+    with caplog.at_level(logging.WARNING):
+        found = load(tmp_path / "run", data__path=str(corpus))
+    assert found.valid_shape == (found.shape.rows, limit, limit)
+    batches = found.valid_batches(np.arange(found.valid_shape.rows))
+    kept = [(len(src), len(tgt)) for src, tgt in pairs_in(batches)]
+    assert sorted(kept) == sorted(lengths[:3])
+    assert f"leaves out 2 pairs with more than {limit} subwords" in caplog.text
+
+
+def test_the_log_says_how_full_each_side_s_rows_are(tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        found = load(tmp_path)
+    plan, train = found.plan, found.train
+    fills = [
+        100 * lengths[plan.pair_order].sum() / (len(plan) * row_length)
+        for lengths, row_length in (
+            (train.src_lengths(), found.shape.src_length),
+            (train.tgt_lengths(), found.shape.tgt_length),
+        )
+    ]
+    assert f"{fills[0]:.1f}" != f"{fills[1]:.1f}"
+    said = re.search(
+        r"source \(([\d.]+) % real\) and 48 target positions \(([\d.]+) % real", caplog.text
+    )
+    assert said and list(said.groups()) == [f"{fill:.1f}" for fill in fills]
 
 
 def test_training_skips_what_is_too_long_and_says_how_much(tmp_path, caplog):

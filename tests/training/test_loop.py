@@ -2,6 +2,7 @@
 
 import logging
 import re
+import time
 from collections import Counter
 
 import jax
@@ -10,6 +11,14 @@ import pytest
 
 from tests import tiny_runs as runs
 from transformer_jax.runs.checkpoints import committed_steps
+from transformer_jax.runs.metrics import read_metrics
+from transformer_jax.training.data import TrainingData
+
+MEASURED = {
+    *("smoothed_nats_per_token", "nats_per_token", "perplexity", "token_accuracy"),
+    *("learning_rate", "grad_norm", "target_tokens_per_step", "padding_share"),
+    *("skipped_updates", "source_tokens_per_second", "target_tokens_per_second"),
+}
 
 
 def lines(workdir, kind: str) -> list[dict]:
@@ -49,6 +58,24 @@ def test_accumulated_batches_are_the_same_batches_and_programs_compile_once(tmp_
     others = {name: count for name, count in compiled.items() if name not in announced}
     # Single operations outside a program: reading the learning rate, making a key.
     assert sum(others.values()) <= 20, others
+
+
+def test_validation_takes_no_time_in_the_rates_of_training(tmp_path, monkeypatch):
+    """By a clock that each validation puts 1,000 seconds forward."""
+    seconds, make_batches, passed = time.perf_counter, TrainingData.valid_batches, []
+
+    def slow(data, own_rows):
+        passed.append(1_000)
+        return make_batches(data, own_rows)
+
+    monkeypatch.setattr(TrainingData, "valid_batches", slow)
+    monkeypatch.setattr(time, "perf_counter", lambda: seconds() + sum(passed))
+    assert runs.train(tmp_path, train__steps=6, train__valid_every=2) == 0
+    assert len(passed) == 3
+    records = [record for record in read_metrics(tmp_path) if record["kind"] == "train"]
+    assert [record["step"] for record in records] == [3, 6]
+    # Some 1,000 tokens a line: about 1 a second if the validation before it counted.
+    assert min(record["target_tokens_per_second"] for record in records) > 10
 
 
 def test_a_run_that_diverges_stops_and_says_so(tmp_path, capsys):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from transformer_jax.model.kinds import make_model
 
 from tests.fixtures.tiny import (
     SIZES,
@@ -19,8 +20,10 @@ from tests.fixtures.tiny import (
 )
 from transformer_jax.config.schema import Config, ModelConfig, TrainConfig
 from transformer_jax.model.transformer import Transformer
+from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.text.vocabulary import BOS
 from transformer_jax.training.optimizer import make_optimizer
+from transformer_jax.training.program import BatchShape, compile_program
 from transformer_jax.training.state import TrainState, Window, init_params, init_state
 from transformer_jax.training.step import (
     accumulated_gradients,
@@ -224,6 +227,48 @@ def test_four_micro_batches_of_unequal_token_counts_give_the_gradients_of_one():
 
 def test_recomputing_activations_gives_the_same_gradients_and_masks():
     assert_equal_gradients(gradients(remat=True), gradients())
+
+
+def products(jaxpr) -> int:
+    """Matrix products in a program and in the programs inside it; a loop's body counts once."""
+    count = 0
+    for equation in jaxpr.eqns:
+        count += equation.primitive.name == "dot_general"
+        for value in jax.tree.leaves(list(equation.params.values())):
+            inner = getattr(value, "jaxpr", value)
+            count += products(inner) if hasattr(inner, "eqns") else 0
+    return count
+
+
+def products_of(differentiate, remat=False, **changes) -> int:
+    """Matrix products of the loss of a tiny model, or of its gradient."""
+    model = make_model(tiny_model(dropout=0.3, **changes).config, VOCABULARY, remat)
+    loss_fn, rows = make_loss_fn(model, 0.1), jnp.arange(ROWS)
+    params = jax.eval_shape(functools.partial(init_params, model), jax.random.key(1))
+    batch = lay_out(random_pairs(0, LENGTHS), PACKED, 18, 16)
+
+    def nats(params):
+        return loss_fn(params, batch, rows, jax.random.key(0)).smoothed_nats
+
+    return products(jax.make_jaxpr(jax.grad(nats) if differentiate else nats)(params).jaxpr)
+
+
+def test_recomputing_activations_computes_every_product_of_every_layer_again():
+    layers = products_of(False, num_layers=1) - products_of(False, num_layers=0)
+    more = products_of(True, num_layers=1, remat=True) - products_of(True, num_layers=1)
+    assert more == layers > 0
+
+
+def test_recomputing_activations_computes_a_recurrent_decoder_s_products_again():
+    plain, again = (products_of(True, kind="recurrent", remat=on) for on in (False, True))
+    assert again > plain
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_the_run_s_program_recomputes_where_the_config_says_so(remat):
+    config = Config(model=tiny_model(num_layers=0).config, train=TrainConfig(remat=remat))
+    program = compile_program(config, make_mesh(config.mesh), VOCABULARY, BatchShape(1, 8, 8))
+    assert program.model.remat == remat
 
 
 def test_the_loss_has_dropout_with_a_key_and_none_without():

@@ -29,12 +29,13 @@ class WindowReader:
         model = program.model.config
         self.max_skipped = train.max_skipped
         self.schedule = learning_rate_schedule(train, model.d_model)
-        pairs = len(data.plan.pair_order)
-        mean_lengths = round(data.plan.src_tokens / pairs), round(data.plan.tgt_tokens / pairs)
-        flops = cost.training_flops(model, data.vocabulary.size, *mean_lengths)
-        self.flops_per_token = flops / mean_lengths[1]  # of a target token, its source included
         peak = cost.device_peak(model.dtype)
         self.peak = peak * program.mesh.devices.size if peak else None  # FLOP/s of all devices
+        if self.peak:  # the count traces the model, which takes a second
+            pairs = len(data.plan.pair_order)
+            mean_lengths = round(data.plan.src_tokens / pairs), round(data.plan.tgt_tokens / pairs)
+            flops = cost.training_flops(model, data.vocabulary.size, *mean_lengths)
+            self.flops_per_token = flops / mean_lengths[1]  # of a target token and its source
         self.before = _tokens(jax.device_get(window))
         self.start = time.perf_counter()
 

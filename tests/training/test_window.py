@@ -1,0 +1,122 @@
+"""Metrics of a window of steps, by a clock that the test sets by hand."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from transformer_jax.config.schema import ModelConfig, TrainConfig
+from transformer_jax.training import cost
+from transformer_jax.training.state import Window
+from transformer_jax.training.window import WindowReader
+
+MODEL = ModelConfig(num_layers=2, d_model=24, num_heads=3, d_ff=40)
+VOCABULARY = 256  # a multiple of 128, so that padding adds nothing
+SRC_MEAN, TGT_MEAN, PAIRS = 7, 5, 10  # subwords a sentence, and sentences
+
+
+class Clock:
+    """Stands in for time.perf_counter: it shows what the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("time.perf_counter", made)
+    return made
+
+
+def window(**sums: float) -> Window:
+    return Window(*(np.float32(sums.get(name, 0.0)) for name in Window._fields))
+
+
+def state(step: int = 5, **sums: float) -> Any:
+    """What the reader looks at in a state: five steps, unless `sums` says otherwise."""
+    of_window = window(**{"steps": 5, "slots": 1_000, **sums})
+    counters = {"step": step, "skipped": 0, "skipped_in_a_row": 0}
+    return SimpleNamespace(window=of_window, **{n: np.int32(x) for n, x in counters.items()})
+
+
+def make_reader(before: Window | None = None, devices: int = 1) -> WindowReader:
+    plan = SimpleNamespace(
+        pair_order=np.arange(PAIRS), src_tokens=SRC_MEAN * PAIRS, tgt_tokens=TGT_MEAN * PAIRS
+    )
+    data: Any = SimpleNamespace(plan=plan, vocabulary=SimpleNamespace(size=VOCABULARY))
+    mesh = SimpleNamespace(devices=np.empty((devices, 1), object))
+    program: Any = SimpleNamespace(mesh=mesh, model=SimpleNamespace(config=MODEL))
+    return WindowReader(TrainConfig(), data, program, window() if before is None else before)
+
+
+def rates(values: dict[str, float]) -> tuple[float, float]:
+    return values["source_tokens_per_second"], values["target_tokens_per_second"]
+
+
+def test_rates_are_of_the_tokens_and_the_seconds_since_the_last_call(clock):
+    read = make_reader()
+    clock.now += 4
+    assert rates(read(state(src_tokens=600, tgt_tokens=400))) == (150, 100)
+    clock.now += 2
+    assert rates(read(state(src_tokens=80, tgt_tokens=60))) == (40, 30)
+
+
+def test_a_resumed_run_s_rates_leave_out_the_tokens_before_it(clock):
+    read = make_reader(before=window(src_tokens=500, tgt_tokens=300, steps=3))
+    clock.now += 2
+    values = read(state(src_tokens=600, tgt_tokens=400, nats=800))
+    assert rates(values) == (50, 50)
+    assert values["nats_per_token"] == 2, "the loss is of the whole window"
+    assert values["target_tokens_per_step"] == 80
+    clock.now += 2
+    assert rates(read(state(src_tokens=600, tgt_tokens=400))) == (300, 200)
+
+
+def test_time_in_validation_does_not_count(clock):
+    read = make_reader()
+    clock.now += 3
+    with read.paused():
+        clock.now += 50
+    clock.now += 1
+    assert rates(read(state(src_tokens=600, tgt_tokens=400))) == (150, 100)
+    clock.now += 4
+    assert rates(read(state(src_tokens=600, tgt_tokens=400))) == (150, 100)
+
+
+def test_the_share_of_padding_is_of_both_sides(clock):
+    read = make_reader()
+    clock.now += 1
+    values = read(state(src_tokens=600, tgt_tokens=400, slots=1_250))
+    assert values["padding_share"] == pytest.approx(0.2)
+
+
+def flops_of_a_pair() -> int:
+    """Forward and backward of one pair of mean length: 6 FLOPs a weight and position.
+
+    QK^T and weights V are 2 d_model multiply-adds for each pair of positions.
+    """
+    d, f, src, tgt = MODEL.d_model, MODEL.d_ff, SRC_MEAN, TGT_MEAN
+    encoder = src * (4 * d * d + 2 * d * f) + 2 * d * src * src
+    decoder = tgt * (6 * d * d + 2 * d * f) + src * 2 * d * d + 2 * d * (tgt * tgt + tgt * src)
+    return 6 * (MODEL.num_layers * (encoder + decoder) + tgt * d * VOCABULARY)
+
+
+def test_mfu_is_of_target_tokens_with_their_source_over_all_devices(clock, monkeypatch):
+    monkeypatch.setattr(cost, "device_peak", lambda dtype: 1e9)
+    read = make_reader(devices=4)
+    clock.now += 2
+    values = read(state(src_tokens=700, tgt_tokens=500))
+    flops_per_second = 100 * flops_of_a_pair() / 2  # 500 target tokens are 100 pairs
+    assert values["mfu"] == pytest.approx(flops_per_second / 4e9)
+
+
+def test_without_a_known_peak_there_is_no_mfu(clock, monkeypatch):
+    monkeypatch.setattr(cost, "device_peak", lambda dtype: None)
+    read = make_reader()
+    clock.now += 1
+    assert "mfu" not in read(state(src_tokens=7, tgt_tokens=5))
