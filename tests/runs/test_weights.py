@@ -12,6 +12,8 @@ import pytest
 from tests import tiny_runs as runs
 from tests.runs.test_checkpoints import flip
 from transformer_jax.errors import RunError
+from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.parameters import abstract_params
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params, mean_params, save_average
@@ -27,7 +29,7 @@ def run(tmp_path) -> RunFolder:
 
 def shapes() -> Any:
     config = runs.tiny_config()
-    return abstract_params(config.model, config.vocabulary.size)
+    return abstract_params(make_model(config.model, config.vocabulary.size))
 
 
 def params_of(run: RunFolder, step: int) -> dict[str, np.ndarray]:
