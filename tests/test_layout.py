@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.model.configs import CONFIGS
 from transformer_jax.__main__ import COMMANDS
+from transformer_jax.config.schema import KEYS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "transformer_jax"
@@ -18,6 +20,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 SCRIPTS = sorted(
     path for name in ("configs", "experiments") for path in (ROOT / name).rglob("*.py")
 )
+CONFIGS_FILE = "tests/model/configs.py"
 BENCHMARKS = sorted((ROOT / "benchmarks").rglob("*.py"))
 
 # Modules at the package's top level that every part may import; they import only one another.
@@ -115,7 +118,58 @@ def test_what_tables_share_with_commands_imports_no_part():
 
 
 def test_search_knows_nothing_of_the_transformer():
-    assert not forbidden_imports(PACKAGE / "decoding" / "search.py", {"text"})
+    allowed = {"text", "model.records", "decoding.penalties", "decoding.top_k"}
+    assert not forbidden_imports(PACKAGE / "decoding" / "search.py", allowed)
+
+
+# The model ---------------------------------------------------------------------------------------
+
+
+def test_equation_1_is_one_page_that_opens_with_the_formula():
+    text = (PACKAGE / "model" / "attention.py").read_text(encoding="utf-8")
+    assert text.count("\n") <= 110
+    assert text.startswith('"""Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V')
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "model").glob("*.py")), ids=name_of)
+def test_functions_of_the_model_take_at_most_five_arguments(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef):
+            names = [a.arg for a in node.args.posonlyargs + node.args.args]
+            given = [name for name in names if name not in ("self", "cls")]
+            assert len(given) <= 5, f"{node.name} takes {len(given)} arguments"
+
+
+QUESTION = re.compile(
+    r"isinstance\([^)]*[mM]odel|\.(encoder|decoder|norm|positions|score|cross_score|window"
+    r"|attention_memory) *(==|!=|in |not )|max_positions *[<>]"
+)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in MODULES if p.relative_to(PACKAGE).parts[0] not in ("model", "config", "grammar")],
+    ids=name_of,
+)
+def test_only_the_model_asks_what_the_model_is(path):
+    """What other parts need to know, the model answers, such as `model.longest()`."""
+    found = [line for line in path.read_text(encoding="utf-8").split("\n") if QUESTION.search(line)]
+    assert not found
+
+
+def test_every_entry_of_a_registry_is_in_the_harness():
+    """tests/model/test_harness.py runs over the list, so a new entry is tested as a model."""
+    used: dict[str, set[str]] = {}
+    keys = [key for name, key in KEYS.items() if name.startswith("model.") and key.choices_of]
+    for key in keys:
+        values = {
+            changes.get(key.name.partition(".")[2], key.default) for changes in CONFIGS.values()
+        }
+        used.setdefault(key.choices_of, set()).update(values)
+    assert len(used) >= 5
+    for key in keys:
+        missing = set(key.valid_choices()) - used[key.choices_of]
+        assert not missing, f"add a line with {key.name} to {CONFIGS_FILE}"
 
 
 def test_there_are_no_import_cycles():

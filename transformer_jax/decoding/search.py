@@ -45,6 +45,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from transformer_jax.decoding.penalties import PENALTIES, Coverage, coverage_penalty, empty_coverage
+from transformer_jax.decoding.top_k import top_k
 from transformer_jax.model.records import Cache, Now, Stepped
 from transformer_jax.text.vocabulary import BOS, EOS, PAD
 
@@ -54,18 +56,6 @@ StepFn = Callable[[Now, Memory, Cache], Stepped]
 IMPOSSIBLE = -1e8  # no real log probability comes down here; the vocabulary's padding does
 # Penalties are clipped, so that no alpha makes a score 0 / 0 or -inf, which stands for none.
 SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
-LEAST_COVERED = 1e-6  # attention that a source position got in all, in a coverage penalty
-CHUNK = 64  # of top_k; 32 to 128 measured alike on a CPU
-
-
-def gnmt_penalty(lengths: Array, alpha: float | Array) -> Array:
-    """((5 + length) / 6)^alpha (Wu et al. 2016, equation 14); 1 for alpha 0."""
-    return ((5.0 + lengths) / 6.0) ** alpha
-
-
-# (lengths in subwords, alpha) -> positive divisors of the summed log probability
-Penalty = Callable[[Array, float | Array], Array]
-PENALTIES: dict[str, Penalty] = {"gnmt": gnmt_penalty}
 
 
 class SearchResult(NamedTuple):
@@ -75,13 +65,6 @@ class SearchResult(NamedTuple):
     lengths: Array  # int32 [B, N], subwords, EOS included; 0: nothing was found for this place
     log_probs: Array  # float32 [B, N], nats, summed over the subwords; -inf where length is 0
     scores: Array  # float32 [B, N], log_probs over the length penalty; -inf where length is 0
-
-
-class Coverage(NamedTuple):
-    """How much attention each source position got."""
-
-    sums_BKM: Array  # float32, of the live hypotheses
-    counted_BM: Array  # booleans: source subwords, EOS and padding left out
 
 
 class SearchState(NamedTuple):
@@ -169,12 +152,6 @@ def make_rules(
     penalties_L = jnp.clip(PENALTIES[penalty](lengths_L, alpha), SMALLEST, LARGEST)
     within_LL = jnp.where(lengths_L <= lengths_L[:, None], penalties_L, 0.0)
     return Rules(penalties_L, lax.cummax(within_LL, axis=1, reverse=True), beta)
-
-
-def empty_coverage(beam_size: int, counted_BM: Array) -> Coverage:
-    """The coverage of no subword yet."""
-    batch, src_length = counted_BM.shape
-    return Coverage(jnp.zeros((batch, beam_size, src_length)), counted_BM)
 
 
 def empty_search(
@@ -305,18 +282,6 @@ def advance(step: StepFn, rules: Rules, state: SearchState) -> SearchState:
     )
 
 
-def coverage_penalty(coverage: Coverage) -> Array:
-    """sum_j log(min(sum_i p_ij, 1)) of each hypothesis, nats, at most 0: `[batch, beams]`.
-
-    p_ij is the weight of source position j when subword i was chosen. A position that got less than
-    1e-6 in all counts as 1e-6, so the penalty is finite. The source's EOS does not count.
-
-    Source: Wu et al. 2016, equation 14.
-    """
-    clipped_BKM = jnp.clip(coverage.sums_BKM, LEAST_COVERED, 1.0)
-    return jnp.where(coverage.counted_BM[:, None], jnp.log(clipped_BKM), 0.0).sum(-1)
-
-
 def _covered(coverage: Coverage | None, watched_BKM: Array | None) -> Coverage | None:
     if coverage is None:
         return None
@@ -399,42 +364,6 @@ def _merge(
 def _may_still_enter(live_BK: Array, largest_penalty_B: Array, pool: SearchResult) -> Array:
     """Whether a live hypothesis could, at best, come before the pool's last `[B]`."""
     return _penalized(live_BK.max(axis=1), largest_penalty_B) > pool.scores[:, -1]
-
-
-def top_k(x: Array, k: int) -> tuple[Array, Array]:
-    """The `k` largest along the last axis, largest first, of equals the lowest index first; exact.
-
-    `lax.top_k` alone is slow on a CPU. A row's best k lie in the k chunks with the largest maxima,
-    and finding those is a plain reduction: 3 to 6 times faster at 8,000 to 37,000 entries. For
-    k = 1 two reductions do.
-
-    Args:
-      x: float32 `[..., width]` without NaN; where a row has NaN its result is arbitrary.
-      k: 1 <= k <= width.
-
-    Returns:
-      Values and int32 indices `[..., k]`.
-    """
-    width = x.shape[-1]
-    if k == 1:
-        largest = x.max(-1, keepdims=True)
-        index = lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
-        first = jnp.where(x == largest, index, width - 1).min(-1, keepdims=True)
-        return largest, first
-    if width < 2 * k * CHUNK:
-        return _top_k_plain(x, k)
-    x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -width % CHUNK)], constant_values=-jnp.inf)
-    chunks = x.reshape(*x.shape[:-1], -1, CHUNK)
-    _, best = _top_k_plain(chunks.max(-1), k)
-    best = jnp.sort(best)  # so that equals keep the order of their indices
-    within = jnp.take_along_axis(chunks, best[..., None], axis=-2).reshape(*x.shape[:-1], k * CHUNK)
-    values, index = _top_k_plain(within, k)
-    return values, jnp.take_along_axis(best, index // CHUNK, axis=-1) * CHUNK + index % CHUNK
-
-
-def _top_k_plain(x: Array, k: int) -> tuple[Array, Array]:
-    # To lax.top_k 0.0 is more than -0.0; everywhere else they are equal.
-    return lax.top_k(jnp.where(x == 0, 0.0, x), k)
 
 
 def _check_arguments(kept: Any, batch: int, beam_size: int, size: int, n_best: int) -> None:

@@ -21,13 +21,13 @@ from jax import Array
 from jax.sharding import Mesh
 
 from transformer_jax.config.schema import DecodeConfig
+from transformer_jax.decoding.penalties import empty_coverage
 from transformer_jax.decoding.search import (
     Rules,
     SearchResult,
     SearchState,
     StepFn,
     advance,
-    empty_coverage,
     empty_search,
     enter,
     is_live,

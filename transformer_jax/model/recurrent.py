@@ -40,7 +40,7 @@ def product(x: Array, weights_IO: Array, dtype: str) -> Array:
         "...I,IO->...O",
         x.astype(dtype),
         weights_IO.astype(dtype),
-        preferred_element_type=jnp.float32,
+        preferred_element_type=jnp.promote_types(dtype, jnp.float32),
     )
 
 

@@ -1,0 +1,31 @@
+"""The list of models that the harness runs over: every entry of every registry is in it.
+
+A new score, kind of positions, memory, encoder or decoder needs a line here (tests/test_layout.py).
+All dimensions differ; keys that a line leaves out are those of tests/fixtures/tiny.py.
+"""
+
+from typing import Any
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "base": {},
+    "pre-norm": {"norm": "pre", "num_decoder_layers": 3},
+    "learned": {"positions": "learned", "tie_embeddings": False, "max_positions": 32},
+    "none": {"positions": "none", "d_k": None, "d_v": None},
+    "rotary": {"positions": "rotary", "d_k": 6},
+    "alibi": {"positions": "alibi"},
+    "dot": {"score": "dot"},
+    "additive": {"score": "additive"},
+    "cross-additive": {"cross_score": "additive", "positions": "rotary", "d_k": 6},
+    "window": {"window": 3},
+    "coverage": {"attention_memory": "coverage", "norm": "pre"},
+    "together": {
+        **{"window": 5, "positions": "alibi", "attention_memory": "coverage"},
+        **{"cross_score": "additive", "num_encoder_layers": 1, "num_heads": 4},
+    },
+    "recurrent": {"encoder": "recurrent", "decoder": "recurrent", "d_hidden": 17},
+    "recurrent-encoder": {"encoder": "recurrent", "d_hidden": 17, "attention_memory": "coverage"},
+    "recurrent-decoder": {"decoder": "recurrent", "d_hidden": 17, "norm": "pre"},
+}
+
+# For what is slow: together these have every part that a mesh or a run treats in its own way.
+COVERING = ("learned", "together", "recurrent", "recurrent-encoder", "recurrent-decoder")

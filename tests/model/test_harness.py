@@ -1,0 +1,281 @@
+"""What must hold for every model: one test a property, run over tests/model/configs.py.
+
+Each function of the model has a test against slow NumPy beside it; here the parts are put together.
+Meshes are in tests/parallel, the counts of cost in tests/training/test_cost.py.
+"""
+
+import dataclasses
+import functools
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.fixtures.tiny import (
+    SIZES,
+    VOCABULARY,
+    lay_out,
+    model_inputs,
+    of_each_pair,
+    random_pairs,
+    random_params,
+    relative_error,
+    tiny_model,
+)
+from tests.model.configs import CONFIGS, COVERING
+from transformer_jax.config.checks import check
+from transformer_jax.config.schema import Config, DataConfig, ModelConfig
+from transformer_jax.config.serialization import from_json, to_json
+from transformer_jax.model.encoder_decoder import EncoderDecoder, place_of
+from transformer_jax.model.outputs import LossSettings
+from transformer_jax.model.parameters import abstract_params, axis_names, init_params
+from transformer_jax.model.records import Cache, Now, SearchSizes
+
+SRC_LENGTH, TGT_LENGTH = 18, 16
+PAIRS = random_pairs(3, [(9, 7), (4, 5), (2, 3), (6, 8)])
+EVERY = pytest.mark.parametrize("name", CONFIGS)
+
+
+@functools.cache
+def model_and_params(name: str) -> tuple[EncoderDecoder, Any]:
+    model = tiny_model(**CONFIGS[name])
+    return model, random_params(model)
+
+
+@functools.cache
+def compiled(name: str) -> Any:
+    """(batch) -> logits."""
+    model, params = model_and_params(name)
+    apply = jax.jit(model.apply)
+    return lambda batch: np.asarray(apply({"params": params}, *model_inputs(batch)))
+
+
+def logits_of_pairs(name: str, rows: list[list[int]], length: tuple[int, int]) -> dict[int, Any]:
+    batch = lay_out(PAIRS, rows, *length)
+    found = of_each_pair(compiled(name)(batch), batch, rows)
+    return {number: logits[:, :VOCABULARY] for number, logits in found.items()}
+
+
+@EVERY
+def test_a_packed_row_gives_what_its_sentences_give_alone(name):
+    lengths = (SRC_LENGTH, TGT_LENGTH)
+    alone = logits_of_pairs(name, [[0], [1], [2], [3]], lengths)
+    packed = logits_of_pairs(name, [[2, 0], [], [1, 3], []], lengths)
+    for number in alone:
+        assert relative_error(packed[number], alone[number]) < 1e-5
+
+
+@EVERY
+def test_padding_and_the_length_of_the_row_change_nothing(name):
+    rows = [[0], [1], [2], [3]]
+    long = logits_of_pairs(name, rows, (SRC_LENGTH, TGT_LENGTH))
+    short = logits_of_pairs(name, rows, (9, 8))
+    for number in long:
+        assert relative_error(short[number], long[number]) < 1e-5
+    batch = lay_out(PAIRS, rows, SRC_LENGTH, TGT_LENGTH)
+    for side in batch:
+        side.ids[side.segments == 0] = 7
+    filled = of_each_pair(compiled(name)(batch), batch, rows)
+    for number in long:
+        np.testing.assert_array_equal(filled[number][:, :VOCABULARY], long[number])
+
+
+@EVERY
+def test_a_position_depends_on_no_later_target_input(name):
+    """The gradient by a later input is exactly 0, and by the position's own input it is not."""
+    model, params = model_and_params(name)
+    batch = lay_out(PAIRS[:1], [[0]], 9, 8)
+    width = model.config.d_model
+    x_BLD = jnp.asarray(np.random.default_rng(0).normal(size=(1, 8, width)), jnp.float32)
+
+    def outputs(model: EncoderDecoder, x_BLD: Any) -> Any:
+        encoded = model.encode(batch.src)
+        place = place_of(batch.tgt), encoded, place_of(batch.src), None
+        return model.target_side(x_BLD, *place)[0]
+
+    def total(x_BLD: Any, position: Any) -> Any:
+        return model.apply({"params": params}, x_BLD, method=outputs)[0, position].sum()
+
+    gradients = jax.jit(jax.vmap(jax.grad(total), (None, 0)))(x_BLD, jnp.arange(7))
+    moves = np.abs(gradients[:, 0]).max(-1)  # [output, input]
+    np.testing.assert_array_equal(np.triu(moves, 1), 0)
+    assert (np.diagonal(moves) > 0).all()
+    assert moves[6, 5] > 0, "the position before matters"
+
+
+@EVERY
+def test_search_s_steps_give_what_all_positions_at_once_give(name):
+    """Rows at different positions, whose hypotheses change places in the beam at every step."""
+    model, params = model_and_params(name)
+    variables, beams, length, late = {"params": params}, 3, 20, 2  # blocks of 16 and 8 positions
+    pairs = random_pairs(4, [(9, length), (5, length)] * beams)
+    pairs = [(pairs[n % 2][0], tgt) for n, (_, tgt) in enumerate(pairs)]  # 6 of 2 sources
+    batch = lay_out(pairs, [[n] for n in range(6)], 9, length)
+    inputs = model_inputs(batch)
+    want = np.asarray(jax.jit(model.apply)(variables, *inputs)).reshape(beams, 2, length, -1)
+    ids_JBL = np.asarray(inputs[1].ids).reshape(beams, 2, length)
+    source = jax.tree.map(lambda x: x[:2], batch.src)
+
+    @jax.jit
+    def start() -> Any:
+        encoded = model.apply(variables, source, method="encode")
+        return model.apply(variables, encoded, source, method="remember")
+
+    sizes = SearchSizes(2, beams, 24, 9)
+    memory, empty = start(), model.empty_cache(sizes)
+    assert jax.tree.map(jnp.shape, memory) == jax.tree.map(jnp.shape, model.empty_memory(sizes))
+    assert not any(np.asarray(x).any() for x in jax.tree.leaves(empty))
+    # Search may leave anything at and after the current position, and in an empty beam slot.
+    written = jax.tree.map(lambda x: x + 1e3, empty.written)
+    cache = Cache(written, empty.carried)
+    prepared = model.apply(variables, method="prepare_output")
+    step = jax.jit(functools.partial(model.apply, variables, method="decode_step"))
+    slots = np.random.default_rng(0).permuted(np.tile(np.arange(beams), (2, length, 1)), axis=2)
+    for steps in range(length + late):
+        position_B = np.clip([steps, steps - late], 0, length - 1)
+        ids_BK, parents_BK = np.zeros((2, 2, beams), np.int32)
+        ancestors_BKT = np.full((2, beams, 24), beams - 1)
+        for b, j in np.ndindex(2, beams):
+            own_L = slots[b, : position_B[b] + 1, j]
+            ids_BK[b, own_L[-1]] = ids_JBL[j, b, position_B[b]]
+            parents_BK[b, own_L[-1]] = own_L[-2] if len(own_L) > 1 else 0
+            ancestors_BKT[b, own_L[-1], : len(own_L)] = own_L
+        cache = Cache(cache.written, follow(cache.carried, parents_BK, position_B))
+        stepped = step(Now(position_B, ids_BK, ancestors_BKT), memory, cache, prepared)
+        cache = stepped.cache
+        for b, j in np.ndindex(2, beams):
+            if steps - late * b in range(length):
+                got = stepped.logits_BKV[b, slots[b, position_B[b], j]]
+                assert relative_error(got, want[j, b, position_B[b], :VOCABULARY]) < 1e-5
+
+
+def follow(carried: Any, parents_BK: np.ndarray, position_B: np.ndarray) -> Any:
+    """What search does: hypotheses take their parent's state; a new sentence starts from zero."""
+
+    def one(x: Any) -> Any:
+        x = np.array([row[parents] for row, parents in zip(np.asarray(x), parents_BK, strict=True)])
+        x[position_B == 0] = 0
+        return x
+
+    return jax.tree.map(one, carried)
+
+
+@pytest.mark.parametrize("name", COVERING)
+def test_rematerialization_changes_no_gradient(name):
+    model, params = model_and_params(name)
+    batch = lay_out(PAIRS, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
+    settings = LossSettings(0.1, VOCABULARY, "float32", 2048, 1)
+
+    def loss(params: Any, model: EncoderDecoder) -> Any:
+        sums = model.apply({"params": params}, batch, None, settings, method="loss")
+        return sums.smoothed_nats
+
+    kept, again = (
+        jax.jit(jax.grad(functools.partial(loss, model=m)))(params)
+        for m in (model, model.clone(remat=True))
+    )
+    paths = jax.tree_util.tree_leaves_with_path(kept)
+    for (path, one), other in zip(paths, jax.tree.leaves(again), strict=True):
+        assert relative_error(other, one) < 1e-5, path
+        assert np.abs(one).max() > 0, f"{path} is of no use"
+
+
+@EVERY
+def test_gradients_equal_finite_differences_in_double_precision(name):
+    with jax.enable_x64(True):
+        # One layer a stack: what a second one adds is compilation.
+        one_layer = {"num_layers": 1, "num_encoder_layers": None, "num_decoder_layers": None}
+        model = tiny_model(**{**CONFIGS[name], **one_layer, "dtype": "float64"})
+        params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), random_params(model))
+        batch = lay_out(PAIRS, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
+        settings = LossSettings(0.1, VOCABULARY, "float64", 2048, 1)
+
+        @jax.jit
+        def loss(params: Any) -> Any:
+            sums = model.apply({"params": params}, batch, None, settings, method="loss")
+            return sums.smoothed_nats
+
+        draw, gradient = np.random.default_rng(1), jax.jit(jax.grad(loss))(params)
+        direction = jax.tree.map(lambda x: draw.normal(size=x.shape), params)
+        ahead, behind = (
+            loss(jax.tree.map(lambda x, d, h=h: x + h * d, params, direction))
+            for h in (1e-6, -1e-6)
+        )
+        slope = sum(jax.tree.leaves(jax.tree.map(lambda g, d: (g * d).sum(), gradient, direction)))
+        assert float(slope) == pytest.approx(float(ahead - behind) / 2e-6, rel=1e-5)
+
+
+@EVERY
+def test_every_parameter_names_its_axes(name):
+    model = tiny_model(**CONFIGS[name])
+    shapes, names = abstract_params(model), axis_names(model)
+    pairs = zip(jax.tree.leaves(shapes), jax.tree.leaves(names), strict=True)
+    for x, own in pairs:
+        assert len(own) == x.ndim, own
+        if x.ndim > 1:
+            assert any(own), "no axis of a matrix has a name"
+
+
+@EVERY
+def test_a_model_s_parameters_are_those_of_its_seed(name):
+    model = tiny_model(**CONFIGS[name])
+    one, same, other = (jax.tree.leaves(init_params(model, jax.random.key(s))) for s in (1, 1, 2))
+    assert all(map(np.array_equal, one, same))
+    assert any(not np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@EVERY
+def test_the_config_survives_json(name):
+    model = ModelConfig(**{**SIZES, **CONFIGS[name]})
+    config = dataclasses.replace(
+        Config(), model=model, data=DataConfig(source="grammar", max_length=16)
+    )
+    lengths = {"row_length": 16}
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, **lengths))
+    config = dataclasses.replace(config, decode=dataclasses.replace(config.decode, max_length=16))
+    check(config)
+    assert from_json(to_json(config)) == config
+    assert json.loads(to_json(config))["model"]["score"] == model.score
+
+
+def test_neutral_parts_give_the_base_model():
+    """A window over everything, coverage of weight 0, a dot product whose queries are scaled."""
+    batch = lay_out(PAIRS, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
+    model, params = model_and_params("base")
+    want = np.asarray(model.apply({"params": params}, *model_inputs(batch)))
+
+    def logits(params: Any, **changes: Any) -> Any:
+        return tiny_model(**changes).apply({"params": params}, *model_inputs(batch))
+
+    assert relative_error(logits(params, window=2 * SRC_LENGTH + 1), want) < 1e-6
+    covering = init_params(tiny_model(attention_memory="coverage"), jax.random.key(0))
+    with_zeros = jax.tree_util.tree_map_with_path(
+        lambda path, x: (
+            functools.reduce(lambda t, k: t[k.key], path, params)
+            if path[-1].key not in ("coverage", "fertility")
+            else x
+        ),
+        covering,
+    )
+    assert relative_error(logits(with_zeros, attention_memory="coverage"), want) < 1e-6
+    scaled = jax.tree_util.tree_map_with_path(
+        lambda path, x: x * SIZES["d_k"] ** -0.5 if path[-1].key == "query" else x, params
+    )
+    assert relative_error(logits(scaled, score="dot"), want) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["rotary", "alibi"])
+def test_relative_positions_do_not_see_where_a_sentence_is(name):
+    """Explicit positions that all start at 7 change nothing; with sinusoids they do."""
+    for kind, moves in ((name, False), ("base", True)):
+        model, params = model_and_params(kind)
+        batch = lay_out(PAIRS, [[0], [1]], SRC_LENGTH, TGT_LENGTH)
+        source, target = model_inputs(batch)
+        later = [x._replace(positions=x.positions + (x.segments != 0)) for x in (source, target)]
+        apply = functools.partial(model.apply, {"params": params})
+        one, other = apply(source, target), apply(*later)
+        real = batch.tgt.segments != 0
+        assert (relative_error(other[real], one[real]) > 1e-3) == moves
