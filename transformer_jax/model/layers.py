@@ -4,6 +4,7 @@ Dimension key
   B batch   L length   D d_model   F d_ff   K beams   M source length   H heads
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +16,12 @@ from jax import Array
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, constrain, named
 from transformer_jax.model.dropout import Dropout
-from transformer_jax.model.mixers import MIXERS
+from transformer_jax.model.mixers import MIXERS, Sublayer
 from transformer_jax.model.norms import NORMS
 from transformer_jax.model.records import Cache, Context, SearchSizes, StepContext
 
-FEED_FORWARD = "feed_forward"
-ENCODER_LAYER = ("self_attention", FEED_FORWARD)
-DECODER_LAYER = ("self_attention", "cross_attention", FEED_FORWARD)
+ENCODER_LAYER = ("self_attention", "feed_forward")
+DECODER_LAYER = ("self_attention", "cross_attention", "feed_forward")
 
 
 def feed_forward(
@@ -36,13 +36,11 @@ def feed_forward(
     return jnp.einsum("BLF,FD->BLD", hidden_BLF, outer_FD) + outer_bias_D
 
 
-class FeedForward(nn.Module):
+class FeedForward(Sublayer):
     """The position-wise feed-forward network of a layer."""
 
-    config: ModelConfig
-
     @nn.compact
-    def __call__(self, x_BLD: Array) -> Array:
+    def __call__(self, x_BLD: Array, context: Context | None = None) -> tuple[Array, None]:
         """`[batch, length, d_model]` in, the same out."""
         d_model, d_ff, dtype = self.config.d_model, self.config.d_ff, self.config.dtype
         xavier, zeros = nn.initializers.xavier_uniform(), nn.initializers.zeros
@@ -52,7 +50,16 @@ class FeedForward(nn.Module):
             self.param("outer", named(xavier, HIDDEN, FEATURES), (d_ff, d_model)),
             self.param("outer_bias", named(zeros, None), (d_model,)),
         )
-        return feed_forward(x_BLD.astype(dtype), *(w.astype(dtype) for w in weights))
+        return feed_forward(x_BLD.astype(dtype), *(w.astype(dtype) for w in weights)), None
+
+    def step(
+        self, x_BKD: Array, now: StepContext, memory: tuple, cache: Cache
+    ) -> tuple[Array, Cache, None]:
+        """The same for the newest positions."""
+        return self(x_BKD)[0], cache, None
+
+
+SUBLAYERS: dict[str, type[Sublayer]] = {**MIXERS, "feed_forward": FeedForward}
 
 
 class Residual(nn.Module):
@@ -79,36 +86,29 @@ class Layer(nn.Module):
     """Sub-layers, one after the other."""
 
     config: ModelConfig
-    sublayers: tuple[str, ...]  # names in MIXERS, and "feed_forward"
-    encoded_features: int | None = None  # of the encoder's output, for a decoder's layer
-    watched: bool = False  # whether it returns the weights of its cross-attention
+    sublayers: tuple[str, ...]  # names in SUBLAYERS
+    encoded_features: int | None = None  # of the encoder's output, in a decoder
+    watched: bool = False  # whether the layer returns the weights of its cross-attention
 
     def setup(self) -> None:
         for name in self.sublayers:
-            if name == FEED_FORWARD:
-                setattr(self, name, FeedForward(self.config))
-            else:
-                setattr(self, name, MIXERS[name](self.config, self.encoded_features))
+            setattr(self, name, SUBLAYERS[name](self.config, self.encoded_features))
             setattr(self, f"{name}_residual", Residual(self.config))
 
     def _run(
-        self, x: Array, rows_B: Array | None, mix: Callable[[str, nn.Module, Array], Any]
+        self, x: Array, rows_B: Array | None, apply: Callable[[str, Any, Array], tuple[Array, Any]]
     ) -> tuple[Array, dict[str, Any]]:
-        """The last output, and what `mix(name, mixer, input)` gives beside each mixer's output."""
+        """The last output, and what `apply(name, sub-layer, input)` gives beside each output."""
         found = {}
         for name in self.sublayers:
-            part = getattr(self, name)
-
-            def sublayer(y: Array, name: str = name, part: Any = part) -> tuple[Array, Any]:
-                return (part(y), None) if name == FEED_FORWARD else mix(name, part, y)
-
+            sublayer = functools.partial(apply, name, getattr(self, name))
             x, found[name] = getattr(self, f"{name}_residual")(x, sublayer, rows_B)
         return x, found
 
     def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array | None]:
         """`[batch, length, d_model]`; if watched, the weights `[batch, heads, length, src_len]`."""
         x_BLD, weights = self._run(
-            x_BLD, context.rows_B, lambda name, mixer, y_BLD: mixer(y_BLD, context)
+            x_BLD, context.rows_B, lambda name, sublayer, y_BLD: sublayer(y_BLD, context)
         )
         return x_BLD, weights["cross_attention"] if self.watched else None
 
@@ -117,39 +117,34 @@ class Layer(nn.Module):
     ) -> tuple[Array, Cache, Array | None]:
         """One new position of every hypothesis: `[batch, beams, d_model]`, cache, weights."""
 
-        def mix(name: str, mixer: Any, y_BKD: Array) -> tuple[Array, Any]:
+        def apply(name: str, sublayer: Any, y_BKD: Array) -> tuple[Array, Any]:
             own = Cache(cache.written[name], cache.carried[name])
-            y_BKD, *beside = mixer.step(y_BKD, now, memory[name], own)
+            y_BKD, *beside = sublayer.step(y_BKD, now, memory[name], own)
             return y_BKD, beside
 
-        x_BKD, found = self._run(x_BKD, None, mix)
-        caches = {name: found[name][0] for name in self._mixers()}
+        x_BKD, found = self._run(x_BKD, None, apply)
+        caches = {name: found[name][0] for name in self.sublayers}
         weights = found["cross_attention"][1] if self.watched else None
         return x_BKD, _of_parts(caches), weights
 
     def remember(self, encoded_BME: Array) -> dict[str, Any]:
-        """What each mixer keeps of the source sentences."""
-        return {name: getattr(self, name).remember(encoded_BME) for name in self._mixers()}
+        """What each sub-layer keeps of the source sentences."""
+        return {name: getattr(self, name).remember(encoded_BME) for name in self.sublayers}
 
     @nn.nowrap
     def empty_memory(self, sizes: SearchSizes) -> dict[str, Any]:
         """The shapes of `remember`, boxed with the names of their axes."""
-        return {name: mixer.empty_memory(sizes) for name, mixer in self._unbound().items()}
+        return {name: part.empty_memory(sizes) for name, part in self._unbound().items()}
 
     @nn.nowrap
     def empty(self, sizes: SearchSizes) -> Cache:
         """The cache of no position yet, boxed with the names of its axes."""
-        return _of_parts({name: mixer.empty(sizes) for name, mixer in self._unbound().items()})
+        return _of_parts({name: part.empty(sizes) for name, part in self._unbound().items()})
 
     @nn.nowrap
-    def _mixers(self) -> list[str]:
-        return [name for name in self.sublayers if name != FEED_FORWARD]
-
-    @nn.nowrap
-    def _unbound(self) -> dict[str, Any]:
-        return {
-            n: MIXERS[n](self.config, self.encoded_features, parent=None) for n in self._mixers()
-        }
+    def _unbound(self) -> dict[str, Sublayer]:
+        settings = (self.config, self.encoded_features)
+        return {name: SUBLAYERS[name](*settings, parent=None) for name in self.sublayers}
 
 
 def _of_parts(caches: dict[str, Cache]) -> Cache:

@@ -1,10 +1,10 @@
 """Mixers: the sub-layers that let positions see one another.
 
-A mixer is a module with
-    __call__(x_BLD, context) -> (y_BLD, weights | None)          all positions at once
-    remember(encoded_BME) -> memory                              once a source sentence
-    empty_memory(sizes), empty(sizes) -> boxed zeros             the shapes of both, for search
-    step(x_BKD, now, memory, cache) -> (y_BKD, Cache, weights | None)
+A sub-layer is a module with
+    __call__(x_BLD, context) -> (y_BLD, weights | None)               all positions at once
+    remember(encoded_BME) -> memory                                   once a source sentence
+    step(x_BKD, now, memory, cache) -> (y_BKD, Cache, weights | None) one step of search
+    empty_memory(sizes), empty(sizes)                                 the shapes of memory and cache
 A new mixer is a class here and its line in `MIXERS`.
 
 Dimension key
@@ -42,11 +42,29 @@ from transformer_jax.model.scores import SCORES
 NOTHING = Cache((), ())
 
 
-class SelfAttention(nn.Module):
-    """Attention of a sequence to itself (Vaswani et al. 2017, section 3.2.3)."""
+class Sublayer(nn.Module):
+    """What a layer is made of; by default it keeps nothing for search."""
 
     config: ModelConfig
-    encoded_features: int | None = None  # not used
+    encoded_features: int | None = None  # of the encoder's output, in a decoder
+
+    def remember(self, encoded_BME: Array) -> Any:
+        """What the sub-layer keeps of the source sentences: nothing."""
+        return ()
+
+    @nn.nowrap
+    def empty_memory(self, sizes: SearchSizes) -> Any:
+        """The shapes of `remember`, boxed with the names of their axes."""
+        return ()
+
+    @nn.nowrap
+    def empty(self, sizes: SearchSizes) -> Cache:
+        """The cache of no position yet, boxed with the names of its axes."""
+        return NOTHING
+
+
+class SelfAttention(Sublayer):
+    """Attention of a sequence to itself (Vaswani et al. 2017, section 3.2.3)."""
 
     def setup(self) -> None:
         self.attention = MultiHeadAttention(self.config, self.config.score)
@@ -73,15 +91,6 @@ class SelfAttention(nn.Module):
             query_BLHK, key_BLHK = (rotate(x, positions_BL) for x in (query_BLHK, key_BLHK))
         return query_BLHK, key_BLHK, value_BLHV
 
-    def remember(self, encoded_BME: Array) -> tuple:
-        """Nothing: the source plays no part."""
-        return ()
-
-    @nn.nowrap
-    def empty_memory(self, sizes: SearchSizes) -> tuple:
-        """Nothing."""
-        return ()
-
     @nn.nowrap
     def empty(self, sizes: SearchSizes) -> Cache:
         """Blocks of keys and values."""
@@ -102,11 +111,8 @@ class SelfAttention(nn.Module):
         return self.attention.joined(heads_BKHV), Cache(blocks, ()), None
 
 
-class CrossAttention(nn.Module):
+class CrossAttention(Sublayer):
     """Attention of the decoder to the encoder's output (Vaswani et al. 2017, section 3.2.3)."""
-
-    config: ModelConfig
-    encoded_features: int
 
     def setup(self) -> None:
         config = self.config
@@ -114,6 +120,7 @@ class CrossAttention(nn.Module):
         self.attention = MultiHeadAttention(config, self.score, self.encoded_features)
         nn.share_scope(self, self.attention)
         if config.attention_memory is not None:
+            assert self.encoded_features is not None
             sizes = {"heads": config.num_heads, "encoded": self.encoded_features}
             self.carries = ATTENTION_MEMORIES[config.attention_memory]
             self.carries_params = declared(self, self.carries.parameters, sizes)
@@ -199,7 +206,7 @@ def _sow(mixer: nn.Module, weights: Array) -> None:
         mixer.sow("intermediates", "attention_weights", weights)
 
 
-MIXERS: dict[str, type[nn.Module]] = {
+MIXERS: dict[str, type[Sublayer]] = {
     "self_attention": SelfAttention,
     "cross_attention": CrossAttention,
 }
