@@ -9,6 +9,7 @@ import pytest
 
 from tests.fixtures.tiny import tiny_model
 from transformer_jax.model.parameters import abstract_params, init_params
+from transformer_jax.model.records import SearchSizes
 
 
 def initial(model):
@@ -58,11 +59,13 @@ def test_initial_parameters_are_a_pure_function_of_the_key_with_known_shapes():
 
 
 def test_d_v_is_d_k_in_parameters_and_cache_when_d_k_alone_is_set():
-    params = abstract_params(tiny_model(d_k=5, d_v=None))
+    model = tiny_model(d_k=5, d_v=None)
+    params = abstract_params(model)
     for mixer in ("self_attention", "cross_attention"):
         shapes = {name: leaf.shape for name, leaf in params["decoder_0"][mixer].items()}
-        projection = (12, 3, 5)
-        assert shapes == {
-            **{"query": projection, "key": projection, "value": projection},
-            "out": (3, 5, 12),
-        }
+        assert shapes == {**dict.fromkeys(("query", "key", "value"), (12, 3, 5)), "out": (3, 5, 12)}
+    sizes = SearchSizes(batch=2, beams=4, length=6, src_length=8)
+    (key, value), *_ = model.empty_cache(sizes).written[0]["self_attention"]
+    assert key.shape == value.shape == (2, 3, 6, 4, 5)
+    (key, value), _ = model.empty_memory(sizes).decoder[0]["cross_attention"]
+    assert key.shape == value.shape == (2, 3, 8, 5)

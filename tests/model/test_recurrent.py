@@ -153,7 +153,10 @@ def test_dropout_depends_on_the_row():
 
 @functools.cache
 def encoded_and_decoded():
-    """A function of (table, score, batch): the annotations, the decoder's output, its weights."""
+    """Parameters, and a function of (changes of them, batch).
+
+    It returns the annotations, the decoder's output and its attention's weights.
+    """
     model, params = model_and_params(tie_embeddings=False)
     model = model.clone(watch=True)
 
@@ -169,40 +172,37 @@ def encoded_and_decoded():
     return params, compute
 
 
-def nan_table(table, ids):
-    """The embedding table with NaN for subwords that stand nowhere else in BATCH."""
-    return jnp.asarray(table).at[np.asarray(ids)].set(np.nan)
+def is_of(side, row, segment):
+    """Booleans `[batch, length]`: where a sentence of the batch is."""
+    return (np.arange(len(side.ids))[:, None] == row) & (side.segments == segment)
 
 
-def ids_of_one_sentence(side, row, segment):
-    """Subwords of a sentence that no other sentence of the batch has."""
-    own = (np.arange(len(side.ids))[:, None] == row) & (side.segments == segment)
-    return np.setdiff1d(side.ids[own], side.ids[~own])
+def with_nan(table, side, own):
+    """The embedding table with NaN for subwords that are nowhere else in this side of BATCH."""
+    ids = np.setdiff1d(side.ids[own], side.ids[~own])
+    return {"table": jnp.asarray(table).at[ids].set(np.nan)}
 
 
 @pytest.mark.parametrize("segment", [1, 2])
 def test_a_sentence_s_nan_annotations_do_not_reach_its_neighbors_in_the_row(segment):
     params, compute = encoded_and_decoded()
-    ids = ids_of_one_sentence(BATCH.src, 1, segment)
-    table = nan_table(params["embedding"]["table"], ids)
-    want, *_ = compute({}, BATCH)
-    got, *_ = (np.asarray(x) for x in compute({"embedding": {"table": table}}, BATCH))
-    own = (np.arange(2)[:, None] == 1) & (BATCH.src.segments == segment)
+    own = is_of(BATCH.src, 1, segment)
+    changes = {"embedding": with_nan(params["embedding"]["table"], BATCH.src, own)}
+    want, got = (np.asarray(compute(c, BATCH)[0]) for c in ({}, changes))
     assert np.isnan(got[own]).any(-1).all()
-    real = (BATCH.src.segments != 0) & ~own
-    np.testing.assert_array_equal(got[real], np.asarray(want)[real])
+    others = (BATCH.src.segments != 0) & ~own
+    np.testing.assert_array_equal(got[others], want[others])
 
 
 def test_a_translation_s_nan_states_do_not_reach_the_next_one_of_the_row():
     params, compute = encoded_and_decoded()
-    ids = ids_of_one_sentence(BATCH.tgt, 1, 1)
-    table = nan_table(params["tgt_embedding"]["table"], ids)
-    _, *want = (np.asarray(x) for x in compute({}, BATCH))
-    _, *got = (np.asarray(x) for x in compute({"tgt_embedding": {"table": table}}, BATCH))
-    assert np.isnan(got[0][1, BATCH.tgt.segments[1] == 1]).any()
-    others = (BATCH.tgt.segments != 0) & ~((np.arange(2)[:, None] == 1) & (BATCH.tgt.segments == 1))
-    for one, other in zip(got, want, strict=True):
-        np.testing.assert_array_equal(one[others], other[others])
+    own = is_of(BATCH.tgt, 1, 1)
+    changes = {"tgt_embedding": with_nan(params["tgt_embedding"]["table"], BATCH.tgt, own)}
+    want, got = (compute(c, BATCH)[1:] for c in ({}, changes))
+    assert np.isnan(np.asarray(got[0])[1, own[1].nonzero()[0].max()]).all()  # at its end
+    others = (BATCH.tgt.segments != 0) & ~own
+    for one, other in zip(got, want, strict=True):  # outputs, weights
+        np.testing.assert_array_equal(np.asarray(one)[others], np.asarray(other)[others])
 
 
 @pytest.mark.parametrize("size", [1e3, 1e6])

@@ -70,6 +70,28 @@ def test_a_sentence_has_the_same_logits_alone_and_packed_with_others(seed, pairs
         assert relative_error(packed, alone) < 1e-5
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"positions": "rotary", "d_k": 6, "window": 3, "score": "dot"},
+        {"positions": "alibi", "attention_memory": "coverage"},
+        {"encoder": "recurrent", "d_hidden": 7, "score": "additive"},
+        {"decoder": "recurrent", "d_hidden": 7},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)
+def test_a_sentence_has_the_same_logits_alone_and_packed_in_models_of_other_parts(changes):
+    model, params = model_and_params(num_layers=1, **changes)
+    apply, pairs, results = jax.jit(model.apply), random_pairs(0, [(9, 7), (4, 5), (2, 3)]), []
+    for rows in ([[0], [1], [2]], [[], [2, 0], [1]]):
+        batch = lay_out(pairs, rows, 13, 12)
+        logits = apply({"params": params}, *model_inputs(batch))
+        results.append(of_each_pair(logits, batch, rows))
+    for number in range(3):
+        alone, packed = (logits[number][:, :VOCABULARY] for logits in results)
+        assert relative_error(packed, alone) < 1e-5
+
+
 @FEW
 @given(seed=st.integers(0, 99), pairs=st.lists(lengths(), min_size=4, max_size=4))
 def test_the_ids_of_padding_change_nothing(seed, pairs):
