@@ -20,6 +20,8 @@ from tests.fixtures.tiny import (
     relative_error,
     tiny_model,
 )
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.transformer import watched_layer
 
 SRC_LENGTH, TGT_LENGTH = 18, 16
 FEW = settings(max_examples=12, deadline=None, derandomize=True)
@@ -143,6 +145,28 @@ def test_decoding_step_by_step_equals_decoding_all_at_once(changes):
     watch = changes.pop("watch", False)
     model, params = model_and_params(**changes)
     assert_steps_equal_all_at_once(model.clone(watch=watch), params)
+
+
+@pytest.mark.parametrize(
+    ("key", "layer"), [(0, 0), (1, 1), (2, 2), (9, 2), (-1, 2), (-2, 1), (-3, 0), (-9, 0)]
+)
+def test_the_watched_layer_is_counted_from_either_end_and_clipped_to_the_depth(key, layer):
+    assert (
+        watched_layer(ModelConfig(num_layers=7, num_decoder_layers=3, watched_layer=key)) == layer
+    )
+
+
+def test_the_watched_weights_are_the_mean_of_the_first_heads_of_one_layer():
+    model, params = model_and_params(watched_layer=0, watched_heads=2)
+    batch = lay_out(random_pairs(0, [(9, 7)] * 2), [[0], [1]], 9, 7)
+
+    encoded = np.random.default_rng(0).normal(size=(2, 9, 12)).astype(np.float32)
+    decode = functools.partial(
+        model.clone(watch=True).apply, method="decode", mutable=["intermediates"]
+    )
+    (_, watched), aside = jax.jit(decode)({"params": params}, encoded, *model_inputs(batch))
+    (weights,) = aside["intermediates"]["decoder_0"]["cross_attention"]["attention_weights"]
+    assert relative_error(watched, np.asarray(weights)[:, :2].mean(1)) < 1e-6
 
 
 def equations(jaxpr):
