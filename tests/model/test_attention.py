@@ -62,9 +62,9 @@ def test_weights_sum_to_1_and_are_0_where_masked():
 @pytest.mark.parametrize("size", [1e2, 1e3, 1e6])
 def test_a_masked_weight_is_0_however_much_larger_its_score_is(size):
     query = np.full((B, L, H, K), size, np.float32)
-    # Query 0's mask decides the signs: its masked scores are size^2 K^0.5 and its others -size^2.
-    key = np.where(MASK[:, 0, 0, :, None, None], -size, size) * np.ones((B, M, H, K), np.float32)
     mask = np.broadcast_to(MASK[:, :, :1], (B, 1, L, M))
+    # Masked scores are size^2 sqrt(K), all others minus that.
+    key = np.where(mask[:, 0, 0, :, None, None], -size, size) * np.ones((B, M, H, K), np.float32)
     heads, weights = attend(query, key, VALUE, mask)
     masked = ~np.broadcast_to(mask, weights.shape)
     assert masked.any() and (np.asarray(weights)[masked] == 0).all()

@@ -29,7 +29,10 @@ PARAMS = {
 }
 
 
-@pytest.mark.parametrize("mask", [MASK, DRAW.random((B, H, L, M)) < 0.9, True], ids=str)
+MASKS = {"of a row": MASK, "of each head": DRAW.random((B, H, L, M)) < 0.9, "everything": True}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_softmax_equals_its_equation(mask):
     mask = np.asarray(mask) | (np.arange(M) == 0)
     assert relative_error(softmax(SCORES, mask), softmax_by_hand(SCORES, mask)) < 1e-6
@@ -47,11 +50,9 @@ def test_a_query_that_may_attend_to_nothing_gets_equal_weights():
 
 
 def fertility_by_hand():
-    want = np.zeros((B, H, M))
+    want, matrix = np.zeros((B, H, M)), PARAMS["fertility"].astype(np.float64)
     for b, h, j in np.ndindex(B, H, M):
-        product = sum(float(x) * float(u) for x, u in zip(ENCODED[b, j], PARAMS["fertility"][:, h],
-                                                          strict=True))  # fmt: skip
-        want[b, h, j] = 2 / (1 + np.exp(-product))
+        want[b, h, j] = 2 / (1 + np.exp(-(ENCODED[b, j] @ matrix[:, h])))
     return want
 
 
@@ -83,10 +84,10 @@ def test_coverage_step_adds_each_weight_over_the_fertility():
     assert relative_error(covered, last) < 1e-6
 
 
-def test_coverage_of_two_positions_worked_by_hand():
-    # Fertility 1/2, w = -ln 3: weights 1/2 and 1/2 make coverages 1 and 1; then 3/4 and 1/4 after
-    # scores ln 3 and 0, since equal coverages change no weight; now coverages are 5/2 and 3/2, and
-    # equal scores make the weights 1/4 and 3/4.
+def test_coverage_of_three_target_positions_worked_by_hand():
+    # Fertility 1/2, w = -ln 3. Weights 1/2, 1/2 make both coverages 1. Equal coverages change no
+    # weights, so scores ln 3, 0 give 3/4, 1/4, and the coverages are 5/2, 3/2. Then equal scores
+    # give 1/4, 3/4.
     params = {"coverage": jnp.array([-np.log(3.0)])}
     features, mask, covered = jnp.full((1, 1, 2), 0.5), jnp.ones((1, 1, 2), bool), 0.0
     for scores, want in (

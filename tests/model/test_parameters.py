@@ -35,7 +35,8 @@ def test_no_two_matrices_of_the_model_are_drawn_alike(changes):
     ]
     assert len(matrices) >= 10
     for (name, one), (other_name, other) in itertools.combinations(matrices, 2):
-        assert one.shape != other.shape or not (one == other).any(), (name, other_name)
+        # Two random numbers in float32 may be equal by chance.
+        assert one.shape != other.shape or (one == other).mean() < 0.1, (name, other_name)
 
 
 def test_each_stack_has_as_many_layers_as_its_depth():
