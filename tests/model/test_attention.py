@@ -1,21 +1,19 @@
 """Attention against slow float64 references, one query at a time; every dimension differs."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.fixtures.references import dot_by_hand, softmax_by_hand, values_by_hand
 from tests.fixtures.tiny import relative_error
-from transformer_jax.model.attention import (
-    MultiHeadAttention,
-    attend_to_cache,
-    attention_weights,
-    causal_mask,
-    dot_product_attention,
-    segment_mask,
-)
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.attention import MultiHeadAttention, attend
+from transformer_jax.model.scores import dot
 
-B, L, M, H, K, V, D = 2, 3, 4, 5, 6, 7, 8
+B, L, M, H, K, V, D, E = 2, 3, 4, 5, 6, 7, 8, 9
 DRAW = np.random.default_rng(1)
 QUERY, KEY, VALUE = (
     DRAW.normal(size=shape).astype(np.float32)
@@ -23,50 +21,56 @@ QUERY, KEY, VALUE = (
 )
 MASK = DRAW.random((B, 1, L, M)) < 0.6
 MASK[:, :, np.arange(L), np.arange(L)] = True  # each query may attend to something
+EVERYTHING = np.ones((1, 1, 1, 1), bool)
 
 
-def weights_by_hand(query, key, mask):
-    """Equation 1's softmax, one query at a time, over what it may attend to."""
-    mask = np.broadcast_to(mask, (B, H, L, M))
-    want = np.zeros((B, H, L, M))
-    for b, h, i in np.ndindex(B, H, L):
-        scores = key[b, :, h].astype(np.float64) @ query[b, i, h].astype(np.float64) / np.sqrt(K)
-        weight = np.where(mask[b, h, i], np.exp(scores), 0.0)
-        want[b, h, i] = weight / weight.sum()
-    return want
+def weights_by_hand(query, key, mask, factor=K**-0.5):
+    return softmax_by_hand(dot_by_hand(query, key, factor), mask)
 
 
-def attention_by_hand(query, key, value, mask):
-    weights, want = weights_by_hand(query, key, mask), np.zeros((B, L, H, V))
-    for b, h, i in np.ndindex(B, H, L):
-        want[b, i, h] = sum(
-            weights[b, h, i, j] * value[b, j, h].astype(np.float64) for j in range(M)
-        )
-    return want
+def attention_by_hand(query, key, value, mask, factor=K**-0.5):
+    return values_by_hand(weights_by_hand(query, key, mask, factor), value)
 
 
-@pytest.mark.parametrize("ends", [[M], [1, M], [2, 3, M]])
-def test_attention_to_a_cache_in_blocks_equals_equation_1(ends):
-    head_by_head = [np.swapaxes(x, 1, 2) for x in (KEY, VALUE)]
-    blocks = list(zip(*(np.split(x, ends[:-1], axis=2) for x in head_by_head), strict=True))
-    mask_B1ML = np.pad(np.swapaxes(MASK, 2, 3), ((0, 0), (0, 0), (0, 2), (0, 0)))  # of a longer one
-    got = jax.jit(attend_to_cache)(QUERY, blocks, mask_B1ML)
-    assert relative_error(got, attention_by_hand(QUERY, KEY, VALUE, MASK)) < 1e-6
-
-
-@pytest.mark.parametrize(
-    "mask", [MASK, DRAW.random((B, H, L, M)) < 0.9, np.ones((1, 1, 1, 1), bool)]
-)
+@pytest.mark.parametrize("mask", [MASK, DRAW.random((B, H, L, M)) < 0.9, EVERYTHING])
 def test_attention_equals_equation_1(mask):
-    got = dot_product_attention(QUERY, KEY, VALUE, mask)
+    got, _ = attend(QUERY, KEY, VALUE, mask)
     assert relative_error(got, attention_by_hand(QUERY, KEY, VALUE, mask)) < 1e-6
 
 
+def test_attention_without_scaling_equals_equation_1_without_its_root():
+    got, weights = attend(QUERY, KEY, VALUE, MASK, score=functools.partial(dot, None))
+    assert relative_error(got, attention_by_hand(QUERY, KEY, VALUE, MASK, factor=1.0)) < 1e-6
+    assert relative_error(weights, weights_by_hand(QUERY, KEY, MASK, factor=1.0)) < 1e-6
+
+
+def test_a_bias_is_added_to_the_scaled_scores():
+    bias = DRAW.normal(size=(H, L, M)).astype(np.float32)
+    got, weights = attend(QUERY, KEY, VALUE, MASK, bias=bias)
+    want = softmax_by_hand(dot_by_hand(QUERY, KEY, K**-0.5) + bias, MASK)
+    assert relative_error(weights, want) < 1e-6
+    assert relative_error(got, values_by_hand(want, VALUE)) < 1e-6
+
+
 def test_weights_sum_to_1_and_are_0_where_masked():
-    got = np.asarray(attention_weights(QUERY, KEY, MASK))
+    got = np.asarray(attend(QUERY, KEY, VALUE, MASK)[1])
     assert relative_error(got, weights_by_hand(QUERY, KEY, MASK)) < 1e-6
     np.testing.assert_allclose(got.sum(-1), 1.0, rtol=1e-6)
     assert (got[~np.broadcast_to(MASK, got.shape)] == 0).all()
+
+
+@pytest.mark.parametrize("size", [1e2, 1e3, 1e6])
+def test_a_masked_weight_is_0_however_much_larger_its_score_is(size):
+    query = np.full((B, L, H, K), size, np.float32)
+    mask = np.broadcast_to(MASK[:, :, :1], (B, 1, L, M))
+    # Masked scores are size^2 sqrt(K), all others minus that.
+    key = np.where(mask[:, 0, 0, :, None, None], -size, size) * np.ones((B, M, H, K), np.float32)
+    heads, weights = attend(query, key, VALUE, mask)
+    masked = ~np.broadcast_to(mask, weights.shape)
+    assert masked.any() and (np.asarray(weights)[masked] == 0).all()
+    np.testing.assert_allclose(weights.sum(-1), 1.0, rtol=1e-6)
+    equal = mask / mask.sum(-1, keepdims=True) * np.ones((B, H, L, M))
+    assert relative_error(heads, values_by_hand(equal, VALUE)) < 1e-6
 
 
 def test_a_hand_worked_softmax():
@@ -74,7 +78,7 @@ def test_a_hand_worked_softmax():
     key = jnp.array([[1.0, 0, 0, 0], [0, 0, 0, 0]]).reshape(1, 2, 1, 4) * np.log(3)
     value = jnp.array([4.0, 0.0]).reshape(1, 2, 1, 1)
     # Scores 2 ln 3 / sqrt(4) = ln 3 and 0: weights 3/4 and 1/4.
-    got = dot_product_attention(query, key, value, np.ones((1, 1, 1, 1), bool))
+    got, _ = attend(query, key, value, EVERYTHING)
     assert float(got[0, 0, 0, 0]) == pytest.approx(3.0, rel=1e-6)
 
 
@@ -83,9 +87,9 @@ def test_a_query_that_may_attend_to_nothing_gives_the_mean_and_a_finite_gradient
     mask[1, :, 2] = False
 
     def total(query, key, value):
-        return dot_product_attention(query, key, value, mask).sum()
+        return attend(query, key, value, mask)[0].sum()
 
-    got = dot_product_attention(QUERY, KEY, VALUE, mask)
+    got, _ = attend(QUERY, KEY, VALUE, mask)
     np.testing.assert_allclose(got[1, 2], VALUE[1].mean(0), rtol=1e-5)
     for grad in jax.grad(total, argnums=(0, 1, 2))(QUERY, KEY, VALUE):
         assert np.isfinite(grad).all()
@@ -94,66 +98,61 @@ def test_a_query_that_may_attend_to_nothing_gives_the_mean_and_a_finite_gradient
 def test_bfloat16_inputs_still_get_a_float32_softmax():
     query, key, value = (jnp.asarray(x, jnp.bfloat16) for x in (QUERY, KEY, VALUE))
     rounded = (np.asarray(x.astype(jnp.float32)) for x in (query, key))
-    weights = attention_weights(query, key, MASK)
+    heads, weights = attend(query, key, value, MASK)
     assert weights.dtype == jnp.float32
     assert relative_error(weights, weights_by_hand(*rounded, MASK)) < 1e-6
-    assert dot_product_attention(query, key, value, MASK).dtype == jnp.bfloat16
+    assert heads.dtype == jnp.bfloat16
 
 
-def test_segments_attend_within_themselves_and_never_to_padding():
-    mask = segment_mask(jnp.array([[1, 2, 2, 0]]), jnp.array([[1, 1, 2, 0, 0]]))
-    assert mask.shape == (1, 1, 4, 5)
-    assert mask[0, 0].astype(int).tolist() == [
-        [1, 1, 0, 0, 0],
-        [0, 0, 1, 0, 0],
-        [0, 0, 1, 0, 0],
-        [0, 0, 0, 0, 0],
-    ]
+def multi_head(module, x, memory, mask):
+    heads, _ = attend(module.queries(x), *module.keys_values(memory), mask, score=module.scores)
+    return module.joined(heads)
 
 
-def test_the_causal_mask_shows_a_position_itself_and_its_past():
-    assert causal_mask(3)[0, 0].astype(int).tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
-
-
-@pytest.fixture(scope="module")
-def multi_head():
-    module = MultiHeadAttention(D, H, K, V, jnp.dtype("float32"))
-    shapes = {"query": (D, H, K), "key": (D, H, K), "value": (D, H, V), "out": (H, V, D)}
-    return module, {name: DRAW.normal(size=shape) for name, shape in shapes.items()}
-
-
-def test_multi_head_attention_concatenates_its_heads(multi_head):
-    module, params = multi_head
-    x_BLD, memory_BMD = DRAW.normal(size=(B, L, D)), DRAW.normal(size=(B, M, D))
+@pytest.mark.parametrize(("score", "factor"), [("scaled_dot", K**-0.5), ("dot", 1.0)])
+def test_multi_head_attention_concatenates_its_heads(score, factor):
+    config = ModelConfig(d_model=D, num_heads=H, d_k=K, d_v=V)
+    shapes = {"query": (D, H, K), "key": (E, H, K), "value": (E, H, V), "out": (H, V, D)}
+    params = {name: DRAW.normal(size=shape) for name, shape in shapes.items()}
+    x_BLD, memory_BME = DRAW.normal(size=(B, L, D)), DRAW.normal(size=(B, M, E))
     # Section 3.2.2: head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V), then Concat(...) W^O.
     query, key, value = (
         np.stack([x @ params[name][:, h] for h in range(H)], axis=2)
-        for name, x in (("query", x_BLD), ("key", memory_BMD), ("value", memory_BMD))
+        for name, x in (("query", x_BLD), ("key", memory_BME), ("value", memory_BME))
     )
-    heads = attention_by_hand(query, key, value, MASK)
+    heads = attention_by_hand(query, key, value, MASK, factor)
     want = np.concatenate([heads[:, :, h] for h in range(H)], -1) @ params["out"].reshape(H * V, D)
+    f32 = jax.tree.map(jnp.float32, ({"params": params}, x_BLD, memory_BME))
+    module = MultiHeadAttention(config, score, memory_features=E)
+    assert relative_error(module.apply(*f32, MASK, method=multi_head), want) < 1e-5
 
-    def apply(module, x, memory):
-        return module(x, *module.keys_values(memory), MASK)
 
-    f32 = jax.tree.map(jnp.float32, ({"params": params}, x_BLD, memory_BMD))
-    got, aside = module.apply(f32[0], *f32[1:], method=apply, mutable="intermediates")
-    assert relative_error(got, want) < 1e-5
-    (weights,) = aside["intermediates"]["attention_weights"]  # what plots of attention read
-    assert relative_error(weights, weights_by_hand(query, key, MASK)) < 1e-5
+def initial(config):
+    module, x = MultiHeadAttention(config), jnp.ones((1, 1, config.d_model))
+    return module.init(jax.random.key(0), x, x, EVERYTHING, method=multi_head)["params"]
 
 
 def test_projections_start_as_xavier_uniform_over_all_heads_together():
-    module = MultiHeadAttention(40, H, 30, 50, jnp.dtype("float32"))
-    x, mask = jnp.ones((1, 1, 40)), jnp.ones((1, 1, 1, 1), bool)
-
-    def apply(module, x):
-        return module(x, *module.keys_values(x), mask)
-
-    init = module.init(jax.random.key(0), x, method=apply)["params"]
+    init = initial(ModelConfig(d_model=40, num_heads=H, d_k=30, d_v=50))
+    init = jax.tree.map(lambda box: box.value, init, is_leaf=lambda x: hasattr(x, "value"))
     assert set(init) == {"query", "key", "value", "out"}  # and no bias
     for name, columns in {"query": 150, "key": 150, "value": 250, "out": 250}.items():
         bound = np.sqrt(6 / (40 + columns))  # Glorot and Bengio 2010, equation 16
         assert 0.99 * bound < np.abs(init[name]).max() <= bound
         assert float(init[name].std()) == pytest.approx(bound / np.sqrt(3), rel=0.05)
     assert not np.allclose(init["query"], init["key"])
+
+
+@pytest.mark.parametrize(
+    ("d_k", "d_v", "sizes"),
+    [(5, None, (5, 5)), (None, None, (4, 4)), (None, 7, (4, 7)), (5, 7, (5, 7))],
+)
+def test_d_k_is_d_model_over_heads_unless_set_and_d_v_is_d_k_unless_set(d_k, d_v, sizes):
+    config = ModelConfig(d_model=12, num_heads=3, d_k=d_k, d_v=d_v)
+    assert config.head_sizes == sizes
+    assert {name: box.value.shape for name, box in initial(config).items()} == {
+        "query": (12, 3, sizes[0]),
+        "key": (12, 3, sizes[0]),
+        "value": (12, 3, sizes[1]),
+        "out": (3, sizes[1], 12),
+    }

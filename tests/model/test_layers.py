@@ -1,41 +1,20 @@
-"""Layer normalisation, the feed-forward network and residuals against float64 references."""
+"""The feed-forward network and residuals against float64 references."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.fixtures.references import norm_by_hand
 from tests.fixtures.tiny import relative_error
-from transformer_jax.model.layers import FeedForward, Residual, feed_forward, layer_norm
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.axes import unboxed
+from transformer_jax.model.layers import FeedForward, Residual, feed_forward
 
 B, L, D, F = 2, 3, 4, 5
 DRAW = np.random.default_rng(2)
 X = DRAW.normal(size=(B, L, D)) * 3 + 2
 GAIN, BIAS = DRAW.normal(size=(2, D))
-
-
-def norm_by_hand(x, gain, bias):
-    want = np.zeros_like(x)
-    for place in np.ndindex(*x.shape[:-1]):
-        features = x[place]
-        variance = sum((features - features.mean()) ** 2) / len(features)
-        want[place] = (features - features.mean()) / np.sqrt(variance + 1e-6) * gain + bias
-    return want
-
-
-@pytest.mark.parametrize("size", [1.0, 1e-3])  # at 1e-3 the variance is near epsilon
-def test_layer_norm_equals_its_equation(size):
-    x = size * X
-    got = layer_norm(jnp.float32(x), jnp.float32(GAIN), jnp.float32(BIAS))
-    assert relative_error(got, norm_by_hand(x, GAIN, BIAS)) < 1e-5
-
-
-def test_layer_norm_of_bfloat16_is_computed_in_float32():
-    x = jnp.asarray(X, jnp.bfloat16)
-    got = layer_norm(x, jnp.float32(GAIN), jnp.float32(BIAS))
-    assert got.dtype == jnp.float32
-    want = norm_by_hand(np.asarray(x, np.float64), GAIN, BIAS)
-    assert relative_error(got, want) < 1e-5
 
 
 def test_feed_forward_equals_equation_2():
@@ -51,29 +30,34 @@ def test_feed_forward_equals_equation_2():
 
 
 def test_feed_forward_starts_as_xavier_uniform_without_biases():
-    init = FeedForward(50, 200, jnp.dtype("float32")).init(jax.random.key(0), jnp.ones((1, 1, 50)))
+    module = FeedForward(ModelConfig(d_model=50, d_ff=200))
+    init = unboxed(module.init(jax.random.key(0), jnp.ones((1, 1, 50)))["params"])
     bound = np.sqrt(6 / 250)
     for name in ("inner", "outer"):
-        weights = init["params"][name]
+        weights = init[name]
         assert 0.99 * bound < np.abs(weights).max() <= bound
         assert float(weights.std()) == pytest.approx(bound / np.sqrt(3), rel=0.05)
-        assert not init["params"][f"{name}_bias"].any()
+        assert not init[f"{name}_bias"].any()
 
 
 def residual(norm, rows=None, dropout=0.0, sublayer=lambda x: x**2 + 1.0):
     params = {"norm": {"scale": jnp.float32(GAIN), "bias": jnp.float32(BIAS)}}
-    return np.asarray(
-        Residual(norm, dropout).apply(
-            {"params": params}, jnp.float32(X), sublayer, rows, rngs={"dropout": jax.random.key(3)}
-        )
+    got, beside = Residual(ModelConfig(d_model=D, norm=norm, dropout=dropout)).apply(
+        {"params": params},
+        jnp.float32(X),
+        lambda x: (sublayer(x), "weights"),
+        rows,
+        rngs={"dropout": jax.random.key(3)},
     )
+    assert beside == "weights"  # what the sub-layer gives beside its output passes through
+    return np.asarray(got)
 
 
-def test_post_norm_normalises_the_sum():
+def test_post_norm_normalizes_the_sum():
     assert relative_error(residual("post"), norm_by_hand(X + X**2 + 1, GAIN, BIAS)) < 1e-5
 
 
-def test_pre_norm_normalises_the_sublayers_input_alone():
+def test_pre_norm_normalizes_the_sublayers_input_alone():
     assert relative_error(residual("pre"), X + norm_by_hand(X, GAIN, BIAS) ** 2 + 1) < 1e-5
 
 

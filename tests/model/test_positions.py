@@ -1,4 +1,4 @@
-"""Sinusoids against the equation and values worked by hand; learned positions' limit."""
+"""Each kind of positions against its equation and values worked by hand."""
 
 import math
 
@@ -7,9 +7,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_params, tiny_model
-from transformer_jax.model.positions import sinusoids
-from transformer_jax.model.transformer import Positions
+from tests.fixtures.references import rotated_by_hand
+from tests.fixtures.tiny import (
+    lay_out,
+    model_inputs,
+    random_pairs,
+    random_params,
+    relative_error,
+    tiny_model,
+)
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.positions import (
+    PositionVectors,
+    linear_bias,
+    rotated,
+    sinusoids,
+    slopes,
+)
+from transformer_jax.model.transformer import self_bias
+from transformer_jax.text.batches import Packed
 
 
 def test_sinusoids_worked_by_hand():
@@ -33,7 +49,7 @@ def test_sinusoids_equal_the_equation_far_out_too():
             assert got[pos, 2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-7)
 
 
-def test_sine_and_cosine_interleave_and_do_not_stand_in_halves():
+def test_sine_and_cosine_interleave_and_are_not_in_halves():
     start = sinusoids(1, 8)[0]  # sines of 0 are 0, cosines 1
     assert start.tolist() == [0, 1] * 4
 
@@ -44,7 +60,7 @@ def test_an_odd_number_of_features_is_refused():
 
 
 def positions_of(kind, positions, length, **variables):
-    module = Positions(tiny_model(positions=kind).config)
+    module = PositionVectors(tiny_model(positions=kind).config)
     return module.apply(variables, jnp.asarray(positions), length)
 
 
@@ -88,7 +104,86 @@ def test_without_positions_the_encoder_sees_a_bag_of_subwords(positions, is_a_ba
 
     def encoded(ids):
         variables = {"params": random_params(model)}
-        return model.apply(variables, ids, np.ones_like(ids), places, method="encode")[0]
+        source = Packed(ids, np.ones_like(ids), places)
+        return model.apply(variables, source, method="encode")[0]
 
     close = np.allclose(encoded(ids[:, order]), encoded(ids)[order], atol=1e-5)
     assert close == is_a_bag
+
+
+B, L, H, K = 2, 5, 3, 6
+DRAW = np.random.default_rng(5)
+
+
+def test_rotated_features_are_complex_numbers_times_a_turn():
+    x = DRAW.normal(size=(B, L, H, K)).astype(np.float32)
+    positions = np.array([[0, 1, 2, 3, 4], [0, 1, 0, 100, 7]])
+    got = rotated(jnp.asarray(x), jnp.asarray(positions))
+    assert relative_error(got, rotated_by_hand(x, positions)) < 1e-5
+    np.testing.assert_array_equal(got[:, 0], x[:, 0])  # position 0 turns nothing
+
+
+def test_products_of_turned_queries_and_keys_depend_on_the_distance_alone():
+    query, key = (DRAW.normal(size=(1, 1, H, K)).astype(np.float32) for _ in range(2))
+
+    def product(query_at, key_at):
+        turned = (rotated(x, jnp.array([[at]])) for x, at in ((query, query_at), (key, key_at)))
+        return np.einsum("blhk,blhk->h", *map(np.asarray, turned))
+
+    for query_at, key_at in ((0, 3), (5, 2), (7, 7)):
+        want = product(query_at, key_at)
+        np.testing.assert_allclose(product(query_at + 11, key_at + 11), want, atol=1e-5)
+        assert (np.abs(product(query_at, key_at + 1) - want) > 1e-3).all()
+    assert (np.abs(product(0, 3) - product(3, 0)) > 1e-3).all()  # the sign counts
+
+
+def test_turned_bfloat16_features_are_computed_in_float32_and_stay_bfloat16():
+    x = jnp.asarray(DRAW.normal(size=(1, 1, H, K)), jnp.bfloat16)
+    got = rotated(x, jnp.array([[301]]))  # bfloat16 has no 301
+    assert got.dtype == jnp.bfloat16
+    want = rotated_by_hand(np.asarray(x, np.float64), np.array([[301]]))
+    assert relative_error(got, want) < 2**-8
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "want"),
+    [
+        (8, [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]),
+        (6, [1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8]),
+        (3, [1 / 16, 1 / 256, 1 / 4]),
+        (1, [1 / 256]),
+    ],
+)
+def test_slopes_by_hand(num_heads, want):
+    got = slopes(num_heads)
+    assert got.dtype == np.float32
+    assert got.tolist() == want
+
+
+def test_linear_bias_by_hand_is_symmetric():
+    config = ModelConfig(num_heads=3)  # slopes 1/16, 1/256 and 1/4
+    got = linear_bias(config, jnp.array([[0, 1, -2]]))
+    assert got.tolist() == [[[0, -1 / 16, -1 / 8]], [[0, -1 / 256, -1 / 128]], [[0, -1 / 4, -0.5]]]
+
+
+def test_the_bias_of_self_attention_is_linear_in_the_distance_of_query_and_key():
+    config = ModelConfig(num_heads=3, positions="alibi")
+    got = self_bias(config, jnp.arange(2), jnp.arange(3))
+    assert got.shape == (3, 2, 3)
+    assert got[2].tolist() == [[0, -0.25, -0.5], [-0.25, 0, -0.25]]
+    assert (got[0] == got[2] / 4).all()
+    # In search each sentence of the batch has a query position of its own.
+    newest = self_bias(config, jnp.array([[2], [0]]), jnp.arange(3)[None])
+    assert newest.shape == (2, 3, 1, 3)
+    assert newest[:, 2, 0].tolist() == [[-0.5, -0.25, 0], [0, -0.25, -0.5]]
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "none"])
+def test_other_kinds_have_no_bias(positions):
+    config = ModelConfig(positions=positions)
+    assert self_bias(config, jnp.arange(2), jnp.arange(3)) is None
+
+
+@pytest.mark.parametrize("positions", ["rotary", "alibi", "none"])
+def test_other_kinds_add_nothing_to_the_input(positions):
+    assert positions_of(positions, [[0, 1]], 2) == 0.0

@@ -3,9 +3,11 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.fixtures.steps import assert_steps_equal_all_at_once
 from tests.fixtures.tiny import (
     SIZES,
     VOCABULARY,
@@ -17,7 +19,8 @@ from tests.fixtures.tiny import (
     relative_error,
 )
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model.kinds import make_model
+from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.parameters import init_params
 from transformer_jax.text.vocabulary import BOS
 
 H = 17  # d_hidden
@@ -27,7 +30,8 @@ BATCH = lay_out(PAIRS, ROWS, 13, 12)
 
 
 def model_and_params(**changes):
-    config = ModelConfig(**{**SIZES, "kind": "recurrent", "d_hidden": H, "dropout": 0.0, **changes})
+    sides = {"encoder": "recurrent", "decoder": "recurrent"}
+    config = ModelConfig(**{**SIZES, **sides, "d_hidden": H, "dropout": 0.0, **changes})
     model = make_model(config, VOCABULARY)
     return model, random_params(model)
 
@@ -89,7 +93,8 @@ def test_computing_again_what_takes_memory_changes_no_gradient():
     def total(params, model):
         return (model.apply({"params": params}, *model_inputs(BATCH)) ** 2)[..., :VOCABULARY].sum()
 
-    kept, again = (jax.grad(total)(params, m) for m in (model, model.clone(remat=True)))
+    gradient = jax.jit(jax.grad(total), static_argnums=1)
+    kept, again = (gradient(params, m) for m in (model, model.clone(remat=True)))
     for one, other in zip(jax.tree.leaves(kept), jax.tree.leaves(again), strict=True):
         assert relative_error(other, one) < 1e-5
         assert np.abs(one).max() > 0  # nothing is without use
@@ -104,60 +109,34 @@ def test_padding_changes_nothing():
         assert relative_error(found[1][number], found[0][number]) < 1e-6
 
 
-def test_a_step_of_search_gives_what_training_gives_wherever_the_beam_moves_it():
-    model, params = model_and_params()
-    variables, beams, length = {"params": params}, 3, 7
-    sources = [PAIRS[0][0], PAIRS[3][0]]
-    pairs = random_pairs(5, [(2, length)] * 2 * beams)
-    pairs = [(sources[n // beams], tgt) for n, (_, tgt) in enumerate(pairs)]
-    batch = lay_out(pairs, [[n] for n in range(6)], 9, length)
-    want = np.asarray(jax.jit(model.apply)(variables, *model_inputs(batch)))
-    ids_JL = np.asarray(model_inputs(batch)[3])
-    source = [x[::beams] for x in batch[:3]]
-    encoded = model.apply(variables, *source, method="encode")
-    memory = model.apply(variables, encoded, source[1], method="start_decoding")
-    empty = jax.tree.map(np.shape, model.empty_memory(2, 9))
-    assert jax.tree.map(np.shape, memory) == empty
-    step = jax.jit(functools.partial(model.apply, variables, method="decode_step"))
-    output = model.apply(variables, method="output_embedding")
-    draw, place = np.random.default_rng(0), np.tile(np.arange(beams), (2, 1))
-    cache = model.empty_cache(2, beams, length) + 1e3  # what stood there is not looked at
-    for n in range(length):
-        before, place = place, draw.permuted(place, axis=1)  # of hypotheses of each sentence
-        ids, parents = np.zeros((2, beams), np.int32), np.zeros((2, beams), np.int32)
-        for b, j in np.ndindex(2, beams):
-            ids[b, place[b, j]] = ids_JL[b * beams + j, n]
-            parents[b, place[b, j]] = before[b, j]
-        nobody = np.zeros((2, beams, length), np.int32)
-        position = np.full(2, n, np.int32)
-        logits, cache = step(ids, position, parents, nobody, memory, cache, output)
-        for b, j in np.ndindex(2, beams):
-            got = logits[b, place[b, j]]
-            assert relative_error(got, want[b * beams + j, n, :VOCABULARY]) < 1e-5
+@pytest.mark.parametrize("encoder", ["recurrent", "transformer"])
+def test_a_step_of_search_gives_what_training_gives_wherever_the_beam_moves_it(encoder):
+    model, params = model_and_params(encoder=encoder)
+    # What a beam slot carries before its sentence begins is not read.
+    assert_steps_equal_all_at_once(model.clone(watch=True), params, carried_at_first=np.nan)
 
 
 def test_initial_parameters_are_those_of_the_seed_and_hold_gradients_in_range():
-    from transformer_jax.training.state import init_params
-
     model, _ = model_and_params()
-    params = init_params(model, jax.random.key(1))
-    again = init_params(model, jax.random.key(1))
+    initial = jax.jit(functools.partial(init_params, model))
+    params, again, other = (initial(jax.random.key(seed)) for seed in (1, 1, 2))
     assert all(map(np.array_equal, jax.tree.leaves(params), jax.tree.leaves(again)))
     recurrent = np.asarray(params["left_to_right"]["update"])
     assert np.allclose(recurrent @ recurrent.T, np.eye(H), atol=1e-5)
+    assert not np.allclose(recurrent, other["left_to_right"]["update"])
 
 
 def test_dropout_falls_on_annotations_and_on_what_is_before_the_vocabulary():
     model, params = model_and_params(dropout=0.5)
-    arguments = ({"params": params}, *model_inputs(BATCH))
+    variables, (source, target) = {"params": params}, model_inputs(BATCH)
     rows, rngs = np.arange(2), {"dropout": jax.random.key(0)}
 
-    def dropped(method, inputs):
-        out = model.apply(*inputs, rows, rngs=rngs, method=method)
-        return np.mean(np.asarray(out[0] if isinstance(out, tuple) else out) == 0)
+    def both(model):
+        encoded = model.encode(source, rows)
+        return encoded, model.decode(encoded, source, target, rows)[0]
 
-    assert 0.4 < dropped("encode", arguments[:4]) < 0.6
-    assert 0.4 < dropped("before_vocabulary", arguments) < 0.6
+    for x in jax.jit(functools.partial(model.apply, method=both))(variables, rngs=rngs):
+        assert 0.4 < np.mean(np.asarray(x) == 0) < 0.6
 
 
 def test_dropout_depends_on_the_row():
@@ -165,7 +144,73 @@ def test_dropout_depends_on_the_row():
     keys = {"dropout": jax.random.key(0)}
     rows = [np.array([0, 1]), np.array([0, 2])]
     inputs = model_inputs(lay_out(PAIRS, [[0], [0]], 9, 7))
-    first, other = (model.apply({"params": params}, *inputs, r, rngs=keys) for r in rows)
+    apply = jax.jit(model.apply)
+    first, other = (apply({"params": params}, *inputs, r, rngs=keys) for r in rows)
     assert np.array_equal(first[0], other[0])
     assert not np.allclose(first[1], other[1])
     assert not np.allclose(first[0], first[1])
+
+
+@functools.cache
+def encoded_and_decoded():
+    """Parameters, and a function of (changes of them, batch).
+
+    It returns the annotations, the decoder's output and its attention's weights.
+    """
+    model, params = model_and_params(tie_embeddings=False)
+    model = model.clone(watch=True)
+
+    def both(model, source, target):
+        encoded = model.encode(source)
+        return encoded, *model.decode(encoded, source, target)
+
+    @jax.jit
+    def compute(changes, batch):
+        changed = {name: {**params[name], **new} for name, new in changes.items()}
+        return model.apply({"params": {**params, **changed}}, *model_inputs(batch), method=both)
+
+    return params, compute
+
+
+def is_of(side, row, segment):
+    """Booleans `[batch, length]`: where a sentence of the batch is."""
+    return (np.arange(len(side.ids))[:, None] == row) & (side.segments == segment)
+
+
+def with_nan(table, side, own):
+    """The embedding table with NaN for subwords that are nowhere else in this side of BATCH."""
+    ids = np.setdiff1d(side.ids[own], side.ids[~own])
+    return {"table": jnp.asarray(table).at[ids].set(np.nan)}
+
+
+@pytest.mark.parametrize("segment", [1, 2])
+def test_a_sentence_s_nan_annotations_do_not_reach_its_neighbors_in_the_row(segment):
+    params, compute = encoded_and_decoded()
+    own = is_of(BATCH.src, 1, segment)
+    changes = {"embedding": with_nan(params["embedding"]["table"], BATCH.src, own)}
+    want, got = (np.asarray(compute(c, BATCH)[0]) for c in ({}, changes))
+    assert np.isnan(got[own]).any(-1).all()
+    others = (BATCH.src.segments != 0) & ~own
+    np.testing.assert_array_equal(got[others], want[others])
+
+
+def test_a_translation_s_nan_states_do_not_reach_the_next_one_of_the_row():
+    params, compute = encoded_and_decoded()
+    own = is_of(BATCH.tgt, 1, 1)
+    changes = {"tgt_embedding": with_nan(params["tgt_embedding"]["table"], BATCH.tgt, own)}
+    want, got = (compute(c, BATCH)[1:] for c in ({}, changes))
+    assert np.isnan(np.asarray(got[0])[1, own[1].nonzero()[0].max()]).all()  # at its end
+    others = (BATCH.tgt.segments != 0) & ~own
+    for one, other in zip(got, want, strict=True):  # outputs, weights
+        np.testing.assert_array_equal(np.asarray(one)[others], np.asarray(other)[others])
+
+
+@pytest.mark.parametrize("size", [1e3, 1e6])
+def test_a_masked_weight_is_0_however_much_larger_its_score_is(size):
+    params, compute = encoded_and_decoded()
+    score = size * jnp.asarray(params["decoder"]["score"])
+    weights = np.asarray(compute({"decoder": {"score": score}}, BATCH)[2])
+    allowed = BATCH.tgt.segments[:, :, None] == BATCH.src.segments[:, None, :]
+    real = BATCH.tgt.segments != 0
+    assert (weights[real][~allowed[real]] == 0).all()
+    np.testing.assert_allclose(weights[real].sum(-1), 1.0, rtol=1e-6)

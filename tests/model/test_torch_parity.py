@@ -12,9 +12,9 @@ import pytest
 
 from tests.fixtures.tiny import lay_out, model_inputs, of_each_pair, relative_error
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model.transformer import Transformer
+from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
+from transformer_jax.model.outputs import LossSettings
 from transformer_jax.text.batches import Batch
-from transformer_jax.training.loss import LossSettings, projected_loss
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "torch_parity.npz"
 TOLERANCE = 1e-5  # relative error of each tensor, float32
@@ -110,7 +110,7 @@ def computed(case: str, layout: str) -> tuple:
     batch = lay_out(pairs, ROWS[layout], SRC_LENGTH, TGT_LENGTH)
     params = nested(ours(part(torch, "weight/"), case))
     with jax.default_matmul_precision("highest"):
-        (_, results), grads = value_and_gradients(case)(params, *batch)
+        (_, results), grads = value_and_gradients(case)(params, batch)
     flat = jax.tree_util.tree_leaves_with_path(grads)
     grads = {"/".join(key.key for key in path): np.asarray(leaf) for path, leaf in flat}
     return batch, results, grads
@@ -123,20 +123,16 @@ def value_and_gradients(case: str):
         num_layers=LAYERS, d_model=D_MODEL, num_heads=HEADS, d_ff=20, dropout=0.0,
         max_positions=18, **changes,
     )  # fmt: skip
-    model = Transformer(config, VOCABULARY)
+    model = make_model(config, VOCABULARY)
+    settings = LossSettings(0.1, VOCABULARY, "float32", block=16, replicas=1)
 
-    def both(model: Transformer, *inputs):
-        encoded = model.encode(*inputs[:3])
-        x, table = model.before_vocabulary(*inputs)
-        return encoded, model.logits(x), x, table
+    def results(model: EncoderDecoder, batch: Batch) -> tuple:
+        source, target = model_inputs(batch)
+        sums = model.loss(batch, None, settings)
+        return sums.smoothed_nats, (sums, model(source, target), model.encode(source))
 
-    def loss(params, *arrays):
-        batch = Batch(*arrays)
-        inputs = model_inputs(batch)
-        encoded, logits, *factors = model.apply({"params": params}, *inputs, method=both)
-        settings = LossSettings(0.1, VOCABULARY, "float32", block=16, replicas=1)
-        sums = projected_loss(*factors, batch.tgt_ids, batch.tgt_segments != 0, settings)
-        return sums.smoothed_nats, (sums, logits, encoded)
+    def loss(params: dict, batch: Batch) -> tuple:
+        return model.apply({"params": params}, batch, method=results)
 
     return jax.jit(jax.value_and_grad(loss, has_aux=True))
 

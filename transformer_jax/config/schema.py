@@ -53,7 +53,7 @@ class ModelConfig:
     tie_embeddings: bool = True  # one matrix for source, target and output (section 3.4)
     dtype: str = key("float32", choices=("float32", "bfloat16"))  # parameters stay float32
     # The decoder's layer whose encoder-decoder weights other parts may use, such as the coverage
-    # penalty of search. Below 0: counted from the last layer, and at least the first.
+    # penalty of search. From 0; below 0: counted from the last layer. Clipped to the layers.
     watched_layer: int = -2
     watched_heads: int | None = key(None, at_least=1)  # the first heads, averaged; None: all
 

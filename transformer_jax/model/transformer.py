@@ -45,6 +45,12 @@ def self_bias(config: ModelConfig, query: Array, key: Array) -> Array | None:
     return None if bias is None else bias(config, key[..., None, :] - query[..., :, None])
 
 
+def watched_layer(config: ModelConfig) -> int:
+    """The 0-based number of the decoder's watched layer."""
+    depth, number = config.decoder_depth, config.watched_layer
+    return min(max(number + depth if number < 0 else number, 0), depth - 1)
+
+
 def problems(config: ModelConfig) -> Iterator[str]:
     """Why the parts of a stack cannot be combined."""
     if config.d_k is None and config.d_model % config.num_heads:
@@ -120,12 +126,12 @@ class TransformerDecoder(nn.Module):
     def setup(self) -> None:
         """The positions and the layers."""
         layer = nn.remat(Layer) if self.remat else Layer
-        depth, features = self.config.decoder_depth, self.encoder.features(self.config)
-        watched = min(max(depth + self.config.watched_layer, 0), depth - 1) if self.watch else None
+        features = self.encoder.features(self.config)
+        watched = watched_layer(self.config) if self.watch else None
         self.tgt_positions = PositionVectors(self.config)
         self.layers = [
             layer(self.config, DECODER_LAYER, features, n == watched, name=f"decoder_{n}")
-            for n in range(depth)
+            for n in range(self.config.decoder_depth)
         ]
         if self.config.norm == "pre":
             self.decoder_norm = NORMS["layer"]()

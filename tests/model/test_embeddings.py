@@ -1,0 +1,46 @@
+"""The decoder's input, the padded vocabulary and the embedding's scale."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.fixtures.tiny import VOCABULARY, tiny_model
+from transformer_jax.model.axes import unboxed
+from transformer_jax.model.embeddings import Embedding, padded_vocabulary, shift_right
+from transformer_jax.text.vocabulary import BOS
+
+
+def test_the_decoder_s_input_is_each_sentence_one_later_bos_first():
+    ids = jnp.array([[11, 12, 1, 21, 1, 0], [31, 32, 33, 34, 35, 1]])
+    positions = jnp.array([[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 4, 5]])
+    assert shift_right(ids, positions, BOS).tolist() == [
+        [BOS, 11, 12, BOS, 21, BOS],
+        [BOS, 31, 32, 33, 34, 35],
+    ]
+
+
+def test_the_vocabulary_is_padded_to_a_multiple_of_128():
+    sizes = (1, 127, 128, 129, 32_000, 37_000)
+    assert [padded_vocabulary(n) for n in sizes] == [128, 128, 128, 256, 32_000, 37_120]
+
+
+def test_embeddings_are_scaled_to_unit_variance():
+    module = Embedding(tiny_model(d_model=64).config, 1000)
+    ids = jnp.arange(1000)[None]
+    table = unboxed(module.init(jax.random.key(0), ids, 0.0, None)["params"]["table"])
+    assert table.shape == (1024, 64)
+    assert float(table.std()) == pytest.approx(64**-0.5, rel=0.02)
+    got = module.apply({"params": {"table": table}}, ids, 0.5, None)
+    np.testing.assert_allclose(got[0], 8 * table[:1000] + 0.5, rtol=1e-5, atol=1e-6)
+
+
+def test_dropout_falls_on_the_sum_of_embedding_and_position():
+    module = Embedding(tiny_model(dropout=0.5, d_model=64).config, VOCABULARY)
+    params = {"table": 1.0 + jnp.arange(128 * 64.0).reshape(128, 64)}
+    arguments = jnp.arange(VOCABULARY)[None], 0.5
+    whole = module.apply({"params": params}, *arguments, None)
+    rngs = {"dropout": jax.random.key(0)}
+    got = np.asarray(module.apply({"params": params}, *arguments, jnp.arange(1), rngs=rngs))
+    assert (got == 0).mean() == pytest.approx(0.5, abs=0.05)
+    np.testing.assert_allclose(got[got != 0], 2 * whole[got != 0], rtol=1e-6)

@@ -1,0 +1,129 @@
+"""Self- and cross-attention as layers use them, against float64 references."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.fixtures.references import (
+    additive_by_hand,
+    dot_by_hand,
+    rotated_by_hand,
+    softmax_by_hand,
+    values_by_hand,
+)
+from tests.fixtures.tiny import relative_error
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.mixers import CrossAttention, SelfAttention
+from transformer_jax.model.records import Context, Place
+
+B, L, M, D, H, K, V, E = 2, 3, 4, 10, 5, 6, 7, 9
+DRAW = np.random.default_rng(9)
+X, ENCODED = DRAW.normal(size=(B, L, D)), DRAW.normal(size=(B, M, E))
+POSITIONS = np.array([[0, 1, 2], [0, 1, 0]])
+SELF_MASK, CROSS_MASK = (DRAW.random((B, 1, L, m)) < 0.6 for m in (L, M))
+SELF_MASK[..., np.arange(L), np.arange(L)] = CROSS_MASK[..., 0] = True
+SELF_BIAS = DRAW.normal(size=(H, L, L))
+CONTEXT = Context(
+    place=Place(jnp.ones((B, L), jnp.int32), jnp.array(POSITIONS)),
+    rows_B=None,
+    self_mask=SELF_MASK,
+    self_bias=None,
+    encoded_BME=jnp.float32(ENCODED),
+    cross_mask=CROSS_MASK,
+)
+FACTORS = {"scaled_dot": K**-0.5, "dot": 1.0}
+
+
+def config(**changes):
+    return ModelConfig(d_model=D, num_heads=H, d_k=K, d_v=V, **changes)
+
+
+def random_params(memory_features):
+    shapes = {"query": (D, H, K), "key": (memory_features, H, K), "out": (H, V, D)}
+    shapes |= {"value": (memory_features, H, V), "vector": (H, K), "bias": (H, K)}
+    return {name: DRAW.normal(size=shape) for name, shape in shapes.items()}
+
+
+def projected(params, memory):
+    return (
+        np.stack([x @ params[name][:, h] for h in range(H)], axis=2)
+        for name, x in (("query", X), ("key", memory), ("value", memory))
+    )
+
+
+def scores_by_hand(score, params, query, key):
+    if score == "additive":
+        return additive_by_hand(query, key, params["vector"], params["bias"])
+    return dot_by_hand(query, key, FACTORS[score])
+
+
+def joined(params, weights, value):
+    heads = values_by_hand(weights, value)
+    return np.concatenate([heads[:, :, h] for h in range(H)], -1) @ params["out"].reshape(-1, D)
+
+
+def applied(module, params, context):
+    """Output and weights; the weights that plots read are the same."""
+    f32 = jax.tree.map(jnp.float32, params)
+    (y, weights), aside = module.apply(
+        {"params": f32}, jnp.float32(X), context, mutable="intermediates"
+    )
+    (sown,) = aside["intermediates"]["attention_weights"]
+    np.testing.assert_array_equal(sown, weights)
+    return y, weights
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("score", ["scaled_dot", "dot", "additive"])
+def test_self_attention_equals_its_equations(score, biased, positions):
+    params = random_params(D)
+    query, key, value = projected(params, X)
+    if positions == "rotary":
+        query, key = (rotated_by_hand(x, POSITIONS) for x in (query, key))
+    scores = scores_by_hand(score, params, query, key) + SELF_BIAS * biased
+    want = softmax_by_hand(scores, SELF_MASK)
+    context = CONTEXT._replace(self_bias=jnp.float32(SELF_BIAS) if biased else None)
+    # The key of cross-attention's score has no effect here.
+    module = SelfAttention(config(score=score, positions=positions, cross_score="additive"))
+    y, weights = applied(module, params, context)
+    assert relative_error(weights, want) < 1e-5
+    assert relative_error(y, joined(params, want, value)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("score", "cross_score"),
+    [
+        ("scaled_dot", None),
+        ("dot", None),
+        ("additive", None),
+        ("scaled_dot", "dot"),
+        ("dot", "scaled_dot"),
+        ("dot", "additive"),
+    ],
+)
+def test_cross_attention_equals_its_equations(score, cross_score):
+    params = random_params(E)
+    query, key, value = projected(params, ENCODED)
+    want = softmax_by_hand(scores_by_hand(cross_score or score, params, query, key), CROSS_MASK)
+    # Rotary positions and biases belong to self-attention alone.
+    module = CrossAttention(config(score=score, cross_score=cross_score, positions="rotary"), E)
+    y, weights = applied(module, params, CONTEXT._replace(self_bias=jnp.float32(SELF_BIAS)))
+    assert relative_error(weights, want) < 1e-5
+    assert relative_error(y, joined(params, want, value)) < 1e-5
+
+
+def test_coverage_that_weighs_nothing_is_plain_cross_attention():
+    params = random_params(E)
+    covered = {**params, "coverage": np.zeros(H), "fertility": DRAW.normal(size=(E, H))}
+    _, want = applied(CrossAttention(config(), E), params, CONTEXT)
+    module = CrossAttention(config(attention_memory="coverage"), E)
+    assert relative_error(applied(module, covered, CONTEXT)[1], want) < 1e-6
+    covered["coverage"] += 1.0
+    got = applied(module, covered, CONTEXT)[1]
+    begins = POSITIONS == 0
+    for b, i in np.ndindex(B, L):  # only later positions of a sentence see a coverage
+        is_same = np.allclose(got[b, :, i], want[b, :, i], atol=1e-6)
+        # A query that may attend to one source position has no choice.
+        assert is_same == (begins[b, i] or CROSS_MASK[b, 0, i].sum() == 1)

@@ -1,0 +1,97 @@
+"""Score functions against slow float64 loops; every dimension differs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.fixtures.references import additive_by_hand, dot_by_hand, softmax_by_hand
+from tests.fixtures.tiny import relative_error
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.recurrent import AttendingUnit, RecurrentEncoder, Remembered, product
+from transformer_jax.model.scores import SCORES, additive, dot, scaled_dot
+
+B, L, M, H, K = 2, 3, 4, 5, 6
+DRAW = np.random.default_rng(6)
+QUERY, KEY, VECTOR, BIAS = (
+    DRAW.normal(size=shape).astype(np.float32)
+    for shape in [(B, L, H, K), (B, M, H, K), (H, K), (H, K)]
+)
+PARAMS = {"vector": VECTOR, "bias": BIAS}
+
+
+def test_dot_is_the_sum_of_products():
+    assert relative_error(dot(None, QUERY, KEY), dot_by_hand(QUERY, KEY)) < 1e-6
+
+
+def test_scaled_dot_is_divided_by_the_root_of_d_k():
+    got = scaled_dot(None, QUERY, KEY)
+    assert relative_error(got, dot_by_hand(QUERY, KEY) / np.sqrt(K)) < 1e-6
+
+
+def test_additive_equals_its_equation():
+    want = additive_by_hand(QUERY, KEY, VECTOR, BIAS)
+    assert relative_error(additive(PARAMS, QUERY, KEY), want) < 1e-6
+
+
+def test_additive_has_the_gradient_of_its_equation():
+    """Along a random direction of each argument: central differences in float64 by NumPy."""
+    arrays = (QUERY, KEY, VECTOR, BIAS)
+    upstream = DRAW.normal(size=(B, H, L, M))
+
+    def total(query, key, vector, bias):
+        scores = additive({"vector": vector, "bias": bias}, query, key)
+        return (scores * upstream.astype(np.float32)).sum()
+
+    def total_by_hand(n, moved_by):
+        moved = [x.astype(np.float64) for x in arrays]
+        moved[n] += moved_by
+        return (additive_by_hand(*moved) * upstream).sum()
+
+    for n, gradient in enumerate(jax.grad(total, argnums=(0, 1, 2, 3))(*arrays)):
+        direction = DRAW.normal(size=arrays[n].shape)
+        slope = total_by_hand(n, 1e-5 * direction) - total_by_hand(n, -1e-5 * direction)
+        got = (np.asarray(gradient, np.float64) * direction).sum()
+        assert got == pytest.approx(slope / 2e-5, rel=1e-4)
+
+
+def test_scores_of_bfloat16_are_float32():
+    query, key = (jnp.asarray(x, jnp.bfloat16) for x in (QUERY, KEY))
+    rounded = [np.asarray(x, np.float32) for x in (query, key)]
+    for score, want in (
+        ("dot", dot_by_hand(*rounded)),
+        ("scaled_dot", dot_by_hand(*rounded, K**-0.5)),
+        ("additive", additive_by_hand(*rounded, VECTOR, BIAS)),
+    ):
+        got = SCORES[score].compute(PARAMS, query, key)
+        assert got.dtype == jnp.float32
+        assert relative_error(got, want) < 1e-6
+
+
+def test_the_recurrent_decoder_attends_by_the_additive_score_with_one_head():
+    d_model, hidden = 12, 7
+    config = ModelConfig(d_model=d_model, d_hidden=hidden)
+    unit = AttendingUnit(config, RecurrentEncoder)
+    draw = {
+        **{"query": (hidden, hidden), "key": (2 * hidden, hidden), "score": (hidden,)},
+        **{"context": (2 * hidden, 3 * hidden), "start": (hidden, hidden)},
+        **{"readout": (3 * hidden + d_model, 2 * d_model), "readout_bias": (2 * d_model,)},
+    }
+    gates = {"input": (d_model, 3 * hidden), "bias": (3 * hidden,)}
+    gates |= {name: (hidden, hidden) for name in ("update", "reset", "candidate")}
+    params = {name: DRAW.normal(size=s).astype(np.float32) for name, s in draw.items()}
+    params["unit"] = {name: DRAW.normal(size=s).astype(np.float32) for name, s in gates.items()}
+    annotation = DRAW.normal(size=(B, M, 2 * hidden)).astype(np.float32)
+    state = DRAW.normal(size=(B, L, hidden)).astype(np.float32)  # of L beams
+    mask = np.ones((B, 1, M), bool)
+
+    def weights_of(unit):
+        memory = Remembered(unit.keys(annotation), annotation, None)
+        return unit.step(state, jnp.zeros((B, L, 3 * hidden)), memory, mask)[2]
+
+    query = product(state, params["query"], "float32")[:, :, None]
+    key = product(annotation, params["key"], "float32")[:, :, None]
+    one_head = {"vector": params["score"][None], "bias": np.zeros((1, hidden), np.float32)}
+    scores = np.asarray(additive(one_head, query, key), np.float64)
+    want = softmax_by_hand(scores, True)[:, 0]
+    assert relative_error(unit.apply({"params": params}, method=weights_of), want) < 1e-5
