@@ -141,7 +141,7 @@ def beam_search(
       The hypotheses, and how many times `step` was called (int32 scalar).
 
     Raises:
-      ValueError: an argument cannot be, or a leaf of the cache is not `[batch, ...]`.
+      ValueError: an argument cannot be, or a leaf of memory or cache is not `[batch, ...]`.
     """
     batch = max_lengths.shape[0]
     rules = make_rules(size, alpha, penalty, beta)
@@ -183,9 +183,9 @@ def empty_search(
     """Rows in which nothing is searched yet, without a coverage penalty.
 
     Raises:
-      ValueError: an argument cannot be, or a leaf of the cache is not `[batch, ...]`.
+      ValueError: an argument cannot be, or a leaf of memory or cache is not `[batch, ...]`.
     """
-    _check_arguments((memory, cache), batch, beam_size, size, n_best)
+    _check_arguments(memory, cache, batch, beam_size, size, n_best)
     places = (batch, beam_size)
     now = Now(
         position_B=jnp.zeros(batch, jnp.int32),
@@ -437,14 +437,17 @@ def _top_k_plain(x: Array, k: int) -> tuple[Array, Array]:
     return lax.top_k(jnp.where(x == 0, 0.0, x), k)
 
 
-def _check_arguments(kept: Any, batch: int, beam_size: int, size: int, n_best: int) -> None:
+def _check_arguments(
+    memory: Memory, cache: Cache, batch: int, beam_size: int, size: int, n_best: int
+) -> None:
     if not 1 <= n_best <= beam_size:
         raise ValueError(f"n_best={n_best} is not in 1 .. beam_size={beam_size}.")
     if size < 1:
         raise ValueError(f"size={size} leaves no place for a subword; at least 1.")
-    for path, leaf in jax.tree_util.tree_leaves_with_path(kept):
-        if leaf.shape[:1] != (batch,):
-            raise ValueError(
-                f"a leaf{jax.tree_util.keystr(path)} has shape {list(leaf.shape)}; expected [batch="
-                f"{batch}, ...]."
-            )
+    for name, tree in (("memory", memory), ("cache", cache)):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            if leaf.shape[:1] != (batch,):
+                raise ValueError(
+                    f"{name}{jax.tree_util.keystr(path)} has shape {list(leaf.shape)}; expected "
+                    f"[batch={batch}, ...]."
+                )
