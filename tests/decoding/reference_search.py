@@ -23,6 +23,11 @@ def gnmt(length: int, alpha: float) -> float:
     return ((5 + length) / 6) ** alpha
 
 
+def nothing(sentence: int, ids: list[int]) -> float:
+    """What is added to a score where there is no coverage penalty."""
+    return 0.0
+
+
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     logits = np.asarray(logits, np.float64)
     return logits - logits.max() - np.log(np.sum(np.exp(logits - logits.max())))
@@ -64,8 +69,12 @@ def beam_search(
     n_best: int,
     alpha: float,
     penalty: Callable[[int, float], float] = gnmt,
+    added: Callable[[int, list[int]], float] = nothing,
 ) -> tuple[list[Hypothesis], int]:
-    """The n_best best, and the number of steps after which no other could have joined them."""
+    """The n_best best, and the number of steps after which no other could have joined them.
+
+    `added(sentence, hypothesis)`, at most 0, is added to the score of an ended hypothesis.
+    """
     live: list[tuple[list[int], float]] = [([], 0.0)] if limit else []
     finished: list[Hypothesis] = []
     needed = None
@@ -78,7 +87,8 @@ def beam_search(
         candidates.sort(key=lambda candidate: -candidate[1])  # stable
         for ids, log_prob in candidates[:beam_size]:
             if ids[-1] == EOS:
-                finished.append(Hypothesis(ids, log_prob, log_prob / penalty(length, alpha)))
+                score = log_prob / penalty(length, alpha) + added(sentence, ids)
+                finished.append(Hypothesis(ids, log_prob, score))
         if beam_size == 1:  # greedy: only the best continuation counts
             candidates = candidates[:1]
         live = [(ids, log_prob) for ids, log_prob in candidates if ids[-1] != EOS][:beam_size]

@@ -7,9 +7,10 @@ import pytest
 
 from tests import tiny_runs as runs
 from transformer_jax.config.schema import DecodeConfig, ModelConfig
-from transformer_jax.decoding.lines import LineTranslator, line_groups, longest_source
+from transformer_jax.decoding.lines import LineTranslator, line_groups
 from transformer_jax.decoding.translator import Hypothesis
 from transformer_jax.errors import DataError
+from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.vocabulary import EOS, load_vocabulary
 
@@ -17,8 +18,9 @@ from transformer_jax.text.vocabulary import EOS, load_vocabulary
 class Echo:
     """In place of the search: answers each sentence with its own subwords."""
 
-    def __init__(self, answers: int = 1):
-        self.answers = answers
+    def __init__(self, max_length: int = 64, answers: int = 1, model: ModelConfig | None = None):
+        self.decode, self.answers = DecodeConfig(max_length=max_length), answers
+        self.model = make_model(model or ModelConfig(), 500)
         self.seen: list[np.ndarray] = []
 
     def translate(self, sentences: list[np.ndarray]) -> list[list[Hypothesis]]:
@@ -37,8 +39,8 @@ def vocabulary():
 
 
 def test_long_lines_are_cut_and_one_warning_counts_them(vocabulary, caplog):
-    echo = Echo()
-    translator = LineTranslator(vocabulary, echo, 8)
+    echo = Echo(max_length=8)
+    translator = LineTranslator(vocabulary, echo)
     line = "x" * 7
     assert len(vocabulary.encode(line)) == 7 or len(vocabulary.encode(line)) == 8
     fits = vocabulary.decode(vocabulary.encode("abcdefghijklmnop")[:7])
@@ -56,19 +58,28 @@ def test_long_lines_are_cut_and_one_warning_counts_them(vocabulary, caplog):
 
 
 def test_nothing_cut_nothing_said(vocabulary, caplog):
-    translator = LineTranslator(vocabulary, Echo(), 64)
+    translator = LineTranslator(vocabulary, Echo())
     translator(["A dog."])
     translator.warn_of_cut()
     assert not caplog.records
 
 
 @pytest.mark.parametrize(
-    ("positions", "max_length", "longest"),
-    [("sinusoidal", 64, 64), ("learned", 64, 5), ("learned", 4, 4)],
+    ("changes", "max_length", "longest"),
+    [
+        ({}, 64, 64),
+        ({"positions": "learned"}, 64, 5),
+        ({"positions": "learned"}, 4, 4),
+        ({"positions": "learned", "encoder": "recurrent"}, 64, 5),
+        ({"positions": "learned", "decoder": "recurrent"}, 64, 5),
+        ({"positions": "learned", "encoder": "recurrent", "decoder": "recurrent"}, 64, 64),
+    ],
 )
-def test_only_learned_positions_have_a_last_one(positions, max_length, longest):
-    model = ModelConfig(positions=positions, max_positions=5)
-    assert longest_source(model, DecodeConfig(max_length=max_length)) == longest
+def test_only_learned_positions_have_a_last_one(changes, max_length, longest, vocabulary):
+    echo = Echo(max_length, model=ModelConfig(max_positions=5, **changes))
+    translator = LineTranslator(vocabulary, echo)
+    assert translator.longest == longest
+    assert len(translator.encode(["x" * 200])[0]) == longest
 
 
 def test_line_ends_that_bytes_spell_do_not_break_the_line(vocabulary):
@@ -78,7 +89,7 @@ def test_line_ends_that_bytes_spell_do_not_break_the_line(vocabulary):
         def translate(self, sentences: list[np.ndarray]) -> list[list[Hypothesis]]:
             return [[Hypothesis(spelled, -1.0, -1.0)] for _ in sentences]
 
-    (((text, _),),) = LineTranslator(vocabulary, Spells(), 64)(["A dog."])
+    (((text, _),),) = LineTranslator(vocabulary, Spells())(["A dog."])
     assert "\n" not in text and "\r" not in text and "a" in text
 
 
@@ -89,7 +100,7 @@ def line_end_ids(vocabulary) -> list[int]:
 
 def test_a_line_for_which_search_finds_nothing_is_still_answered(vocabulary):
     """Of a model whose logits are NaN; the lines after it keep their places."""
-    translator = LineTranslator(vocabulary, Echo(answers=0), 64)
+    translator = LineTranslator(vocabulary, Echo(answers=0))
     assert translator(["A dog."]) == [[("", float("-inf"))]]
 
 

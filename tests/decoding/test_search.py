@@ -1,7 +1,6 @@
 """Beam search against obvious ones, and what must never change its result."""
 
 import functools
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,183 +8,38 @@ import numpy as np
 import pytest
 
 from tests.decoding import reference_search as reference
+from tests.decoding.toy_decoders import (
+    AFTER_BOS,
+    BATCH,
+    BUCKETS,
+    SIZE,
+    VOCABULARY,
+    Found,
+    HashModel,
+    RecurrentModel,
+    assert_equals_reference,
+    assert_same_hypotheses,
+    assert_same_result,
+    compiled,
+    find,
+    never_stop_early,
+    rows,
+    run,
+)
 from transformer_jax.decoding import search
+from transformer_jax.decoding.penalties import gnmt_penalty
 from transformer_jax.decoding.search import (
     advance,
     beam_search,
     empty_search,
     enter,
-    gather_rows,
-    gnmt_penalty,
     is_live,
     make_rules,
-    top_k,
 )
+from transformer_jax.model.records import Cache, Stepped
 from transformer_jax.text.vocabulary import BOS, EOS, PAD
 
-BATCH, SIZE, VOCABULARY, PADDED = 5, 9, 11, 13
-BUCKETS = 97  # of HashModel
-AFTER_BOS = BOS + 1  # its rolling hash before the first subword
-
-
-def pad_vocabulary(logits, padded):
-    width = [(0, 0)] * (logits.ndim - 1) + [(0, padded - logits.shape[-1])]
-    return np.pad(logits, width, constant_values=-1e9).astype(np.float32)
-
-
-class HashModel:
-    """Logits looked up by two hashes of the whole history.
-
-    The one is kept along a hypothesis, found again by its parent; the other is made anew of a cache
-    that nothing moves, found by the ancestors.
-    """
-
-    def __init__(self, seed, batch=BATCH, vocabulary=VOCABULARY, padded=PADDED, eos_logit=0.0):
-        table = np.random.default_rng(seed).normal(0, 1.5, (batch, 2, BUCKETS, vocabulary))
-        table[..., EOS] += eos_logit
-        self.real, self.table = table, pad_vocabulary(table, padded)
-
-    def next_logits(self, sentence, ids):
-        rolled = functools.reduce(lambda code, i: (code * 31 + i + 1) % BUCKETS, [BOS, *ids], 0)
-        summed = sum((2 * n + 3) * (i + 1) for n, i in enumerate([BOS, *ids])) % BUCKETS
-        table = self.table[sentence, :, :, : self.real.shape[-1]].astype(np.float64)
-        return table[0, rolled] + table[1, summed]
-
-    @staticmethod
-    def cache(batch, beams, size):
-        return {
-            "code": jnp.zeros((batch, beams), jnp.int32),
-            "history": (jnp.full((batch, size, beams), 10**6, jnp.int32),),
-        }
-
-    @staticmethod
-    def cleared(cache, row):
-        return {**cache, "code": cache["code"].at[row].set(0)}
-
-    @staticmethod
-    def step(table, live, cache):
-        code = (gather_rows(cache["code"], live.parents_BK) * 31 + live.ids_BK + 1) % BUCKETS
-        rows_B = jnp.arange(live.ids_BK.shape[0])
-        history = cache["history"][0].at[rows_B, live.position_B].set(live.ids_BK + 1)
-        own_BKT = jnp.take_along_axis(history.swapaxes(1, 2), live.ancestors_BKT, axis=1)
-        places_T = jnp.arange(own_BKT.shape[2])
-        past_B1T = places_T <= live.position_B[:, None, None]
-        summed = (jnp.where(past_B1T, own_BKT, 0) * (2 * places_T + 3)).sum(-1) % BUCKETS
-        logits = table[rows_B[:, None], 0, code] + table[rows_B[:, None], 1, summed]
-        return jnp.maximum(logits, -1e9), {"code": code, "history": (history,)}
-
-
-class RecurrentModel:
-    """state = tanh(W state + E id + sentence vector); logits = U state."""
-
-    WIDTH = 6
-
-    def __init__(self, seed):
-        random = np.random.default_rng(seed)
-        draw = functools.partial(random.normal, 0.0)
-        width = self.WIDTH
-        self.table = {
-            "W": draw(0.8, (width, width)).astype(np.float32),
-            "E": draw(1.5, (PADDED, width)).astype(np.float32),
-            "U": draw(1.5, (width, PADDED)).astype(np.float32),
-            "sentence": draw(1.0, (BATCH, width)).astype(np.float32),
-        }
-
-    def next_logits(self, sentence, ids):
-        table = {name: array.astype(np.float64) for name, array in self.table.items()}
-        state = np.zeros(self.WIDTH)
-        for i in [BOS, *ids]:
-            state = np.tanh(state @ table["W"] + table["E"][i] + table["sentence"][sentence])
-        return (state @ table["U"])[:VOCABULARY]
-
-    @staticmethod
-    def cache(batch, beams, size):
-        return jnp.zeros((batch, beams, RecurrentModel.WIDTH))
-
-    @staticmethod
-    def cleared(cache, row):
-        return cache.at[row].set(0)
-
-    @staticmethod
-    def step(table, live, cache):
-        state = gather_rows(cache, live.parents_BK) @ table["W"] + table["E"][live.ids_BK]
-        state = jnp.tanh(state + table["sentence"][:, None])
-        logits = state @ table["U"]
-        return jnp.where(jnp.arange(logits.shape[-1]) < VOCABULARY, logits, -1e9), state
-
-
-class Found(NamedTuple):
-    ids: Any
-    lengths: Any
-    log_probs: Any
-    scores: Any
-    steps: Any
-
-
-def find(model, table, limits, alpha, *, beam, n_best, size=SIZE, penalty="gnmt"):
-    pool, steps = beam_search(
-        functools.partial(model.step, table),
-        model.cache(len(limits), beam, size),
-        limits,
-        beam_size=beam,
-        n_best=n_best,
-        size=size,
-        alpha=alpha,
-        penalty=penalty,
-    )
-    return Found(*pool, steps)
-
-
-def compiled(function):
-    static = {"static_argnums": 0, "static_argnames": ("beam", "n_best", "size", "penalty")}
-    call = jax.jit(function, **static)
-    return lambda *args, **kwargs: jax.device_get(call(*args, **kwargs))
-
-
-run = compiled(find)
-
-
-def rows(result, sentence):
-    """A sentence's hypotheses as lists of ids, with their numbers."""
-    found = []
-    for ids, length, log_prob, score in zip(*(x[sentence] for x in result[:4]), strict=True):
-        assert (ids[length:] == PAD).all()
-        if length == 0:
-            assert log_prob == -np.inf and score == -np.inf
-        else:
-            found.append((ids[:length].tolist(), float(log_prob), float(score)))
-    return found
-
-
-def assert_same_hypotheses(result, sentence, want):
-    got = rows(result, sentence)
-    assert [ids for ids, _, _ in got] == [h.ids for h in want]
-    np.testing.assert_allclose([h[1] for h in got], [h.log_prob for h in want], rtol=2e-6)
-    np.testing.assert_allclose([h[2] for h in got], [h.score for h in want], rtol=2e-6)
-
-
-def assert_same_result(got, want):
-    np.testing.assert_array_equal(got.ids, want.ids)
-    np.testing.assert_array_equal(got.lengths, want.lengths)
-    np.testing.assert_allclose(got.log_probs, want.log_probs, rtol=1e-6)
-    np.testing.assert_allclose(got.scores, want.scores, rtol=1e-6)
-
-
-def assert_equals_reference(model, limits, alpha, result, *, beam, n_best, penalty=reference.gnmt):
-    steps = 0
-    for sentence, limit in enumerate(limits):
-        want, needed = reference.beam_search(
-            model.next_logits,
-            sentence,
-            limit,
-            beam_size=beam,
-            n_best=n_best,
-            alpha=alpha,
-            penalty=penalty,
-        )
-        assert_same_hypotheses(result, sentence, want)
-        steps = max(steps, needed)
-    assert result.steps == steps
+NO_CACHE = Cache((), ())
 
 
 @pytest.mark.parametrize(("beam", "n_best"), [(1, 1), (4, 3), (7, 7)])
@@ -232,10 +86,6 @@ def test_beam_1_is_greedy_search(model_class):
         for sentence, limit in enumerate(limits):
             want = reference.greedy(model.next_logits, sentence, limit)
             assert [ids for ids, _, _ in rows(result, sentence)] == ([want] if want else [])
-
-
-def never_stop_early(live_BK, largest_penalty_B, pool):
-    return jnp.ones(live_BK.shape[0], bool)
 
 
 def humped(lengths, alpha):
@@ -296,21 +146,22 @@ def test_a_sentence_does_not_depend_on_its_batch():
 @pytest.mark.parametrize("beam", [1, 4])
 @pytest.mark.parametrize("model_class", [HashModel, RecurrentModel])
 def test_a_sentence_may_enter_any_row_while_others_go_on(model_class, beam):
-    """Five sentences through two rows; the cache is left as the one before left it."""
+    """Five sentences through two rows; what was written for the one before stays in the cache."""
     model, limits, n_best = model_class(3), np.array([9, 6, 2, 8, 5]), min(beam, 3)
     together = run(model_class, model.table, limits, 0.6, beam=beam, n_best=n_best)
     rules, rows_of = make_rules(SIZE, 0.6), np.array([0, 1])
 
-    def sentences(rows):  # the table, for the sentences that are in the rows now
-        if isinstance(model.table, dict):
-            return {**model.table, "sentence": model.table["sentence"][rows]}
-        return model.table[rows]
+    def of_sentences(rows):  # the memory of the sentences that are in the rows now
+        return jax.tree.map(lambda x: jnp.asarray(x[rows]), model_class.memory(model.table))
+
+    def cleared(carried, row):
+        return jax.tree.map(lambda x: x.at[row].set(0), carried)
 
     step = jax.jit(
         lambda table, state: advance(functools.partial(model_class.step, table), rules, state)
     )
     settings = {"beam_size": beam, "size": SIZE, "n_best": n_best}
-    state = empty_search(model_class.cache(2, beam, SIZE), 2, **settings)
+    state = empty_search(of_sentences(rows_of), model_class.cache(2, beam, SIZE), 2, **settings)
     state = enter(state, jnp.array([0, 1, 2, -1]), jnp.array([*limits[:2], 7, 7]))
     waiting, found = [2, 3, 4], {}
     while (live := np.asarray(is_live(state))).any():
@@ -318,9 +169,10 @@ def test_a_sentence_may_enter_any_row_while_others_go_on(model_class, beam):
             found[rows_of[row]] = jax.tree.map(lambda x, row=row: np.asarray(x[row]), state.pool)
             if waiting:
                 rows_of[row] = waiting.pop(0)
-                state = state._replace(cache=model_class.cleared(state.cache, row))
+                cache = state.cache._replace(carried=cleared(state.cache.carried, row))
+                state = state._replace(cache=cache, memory=of_sentences(rows_of))
                 state = enter(state, jnp.array([row]), limits[rows_of[[row]]])
-        state = step(sentences(rows_of), state)
+        state = step(model.table, state)
     for row in range(2):
         found[rows_of[row]] = jax.tree.map(lambda x, row=row: np.asarray(x[row]), state.pool)
     assert sorted(found) == [0, 1, 2, 3, 4]
@@ -399,8 +251,9 @@ def search_by_hand(steps, *, beam_size, n_best, limit):
     def find(limits):
         settings = {"beam_size": beam_size, "n_best": n_best, "size": limit, "alpha": 0.0}
         pool, steps = beam_search(
-            lambda live, cache: (table[live.position_B[0]][live.ids_BK], cache),
+            lambda now, _, cache: Stepped(table[now.position_B[0]][now.ids_BK], cache, None),
             (),
+            NO_CACHE,
             limits,
             **settings,
         )
@@ -474,8 +327,9 @@ def test_log_probs_of_bfloat16_logits_are_summed_in_float32(beam):
 
     def search_all(limits):
         return beam_search(
-            lambda live, cache: (table_VV[live.ids_BK], cache),
-            {},
+            lambda now, _, cache: Stepped(table_VV[now.ids_BK], cache, None),
+            (),
+            NO_CACHE,
             limits,
             beam_size=beam,
             size=limit,
@@ -495,31 +349,38 @@ def test_log_probs_of_bfloat16_logits_are_summed_in_float32(beam):
             assert log_prob == score == pytest.approx(forced, abs=1e-5)
 
 
-@pytest.mark.parametrize("k", [1, 2, 4, 8])
-@pytest.mark.parametrize("width", [8, 127, 256, 1000, 1024, 2113])
-def test_top_k_is_exact_and_gives_equals_in_order(width, k):
-    random = np.random.default_rng(width + k)
-    x = random.normal(size=(40, 3, width)).astype(np.float32)
-    x[10:20] = random.integers(-3, 3, (10, 3, width))  # mostly equals
-    x[20:30] = random.choice([0.0, -0.0, -1.0], (10, 3, width), p=[0.01, 0.01, 0.98])
-    x[30:40] = np.where(random.random((10, 3, width)) < 2 / width, -2.0, -np.inf)
-    values, index = jax.jit(top_k, static_argnums=1)(x, k)
-    want = np.argsort(-x, axis=-1, kind="stable")[..., :k]
-    np.testing.assert_array_equal(index, want)
-    np.testing.assert_array_equal(values, np.take_along_axis(x, want, -1))
+# What hypotheses carry ---------------------------------------------------------------------------
+
+
+def test_what_a_hypothesis_carries_follows_it_when_the_beam_is_reordered():
+    """Logits depend on the whole history through a carried state alone; all hypotheses compared.
+
+    11 subwords, at most 3 long: 1 + 10 + 100 = 111 hypotheses, never more than 11^2 candidates.
+    """
+    model, limits = RecurrentModel(4), np.full(BATCH, 3)
+    result = run(RecurrentModel, model.table, limits, 0.6, beam=121, n_best=111, size=3)
+    for sentence in range(BATCH):
+        every = reference.every_hypothesis(model.next_logits, sentence, limit=3)
+        want = [
+            reference.Hypothesis(list(ids), log_prob, log_prob / reference.gnmt(len(ids), 0.6))
+            for ids, log_prob in every.items()
+        ]
+        assert len(want) == 111
+        best = sorted(want, key=lambda hypothesis: -hypothesis.score)
+        assert_same_hypotheses(result, sentence, best)
 
 
 def test_other_limits_and_alphas_compile_nothing_new():
     table, traced = jnp.asarray(HashModel(0).table), []
 
-    def step(live, cache):
-        traced.append(live.ids_BK.shape)
-        return HashModel.step(table, live, cache)
+    def step(now, memory, cache):
+        traced.append(now.ids_BK.shape)
+        return HashModel.step(None, now, memory, cache)
 
     @jax.jit
     def find(limits, alpha):
         cache = HashModel.cache(BATCH, 4, SIZE)
-        return beam_search(step, cache, limits, beam_size=4, size=SIZE, alpha=alpha)
+        return beam_search(step, table, cache, limits, beam_size=4, size=SIZE, alpha=alpha)
 
     results = [
         find(np.array(limits), alpha)
@@ -537,11 +398,17 @@ def test_other_limits_and_alphas_compile_nothing_new():
         ({"n_best": 0}, r"n_best=0 is not in 1"),
         ({"size": 0}, r"size=0 leaves no place"),
         ({"penalty": "gmnt"}, r"penalty='gmnt' is unknown; there are gnmt"),
-        ({"rows": 3}, r"cache\['code'\] has shape \[5, 4\]; expected \[batch=3, \.\.\.\]"),
+        (
+            {"cache_rows": 3},
+            r"cache\.carried\['code'\] has shape \[3, 4\]; expected \[batch=5, \.\.\.\]",
+        ),
+        ({"memory_rows": 1}, r"memory\[0\] has shape \[1, 6\]; expected \[batch=5, \.\.\.\]"),
     ],
 )
 def test_errors_name_the_argument_and_what_is_allowed(change, message):
     arguments = {"beam_size": 4, "size": SIZE, "alpha": 0.6} | change
-    limits = np.full(arguments.pop("rows", BATCH), SIZE)
+    cache = HashModel.cache(arguments.pop("cache_rows", BATCH), 4, SIZE)
+    cache = cache._replace(written=())
+    memory = (np.zeros((arguments.pop("memory_rows", BATCH), 6)),)
     with pytest.raises(ValueError, match=message):
-        beam_search(lambda *_: None, HashModel.cache(BATCH, 4, SIZE), limits, **arguments)
+        beam_search(lambda *_: None, memory, cache, np.full(BATCH, SIZE), **arguments)

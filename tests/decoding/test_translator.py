@@ -11,9 +11,10 @@ import pytest
 from tests.fixtures.tiny import random_params, tiny_model
 from transformer_jax.config.schema import DecodeConfig, MeshConfig
 from transformer_jax.decoding.translator import Hypothesis, Translator
-from transformer_jax.model.encoder_decoder import shift_right
-from transformer_jax.model.transformer import Transformer
+from transformer_jax.model.embeddings import shift_right
+from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.parallel.mesh import make_mesh
+from transformer_jax.text.batches import Packed
 from transformer_jax.text.vocabulary import BOS, EOS
 
 EXTRA = 5
@@ -41,7 +42,7 @@ def params(positions: str) -> Any:
     return random_params(small_model(positions), seed=1)
 
 
-def small_model(positions: str) -> Transformer:
+def small_model(positions: str) -> EncoderDecoder:
     changes = {"norm": "pre", "tie_embeddings": False, "max_positions": LONGEST + 2}
     return tiny_model(positions=positions, **changes)
 
@@ -55,10 +56,14 @@ def sentences() -> list[np.ndarray]:
 @functools.partial(jax.jit, static_argnums=0)
 def all_logits(model: Any, params: Any, src: Any, src_mask: Any, tgt: Any) -> Any:
     """Logits of every next subword of padded rows, by the whole model: float32 [row, place, V]."""
+    return model.apply({"params": params}, *both_sides(src, src_mask, tgt))
+
+
+def both_sides(src: Any, src_mask: Any, tgt: Any) -> tuple[Packed, Packed]:
+    """What the model is given: one sentence pair a row, the target shifted right."""
     place = [jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape) for x in (src, tgt)]
-    whole = jnp.ones_like(tgt)
-    inputs = (src, src_mask, place[0], shift_right(tgt, place[1], BOS), whole, place[1])
-    return model.apply({"params": params}, *inputs)
+    target = Packed(shift_right(tgt, place[1], BOS), jnp.ones_like(tgt), place[1])
+    return Packed(src, src_mask, place[0]), target
 
 
 def logits_of(t: Translator, source: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -171,3 +176,60 @@ def test_sinusoidal_positions_have_no_limit():
 
 def test_no_sentences_no_translations():
     assert translator().translate([]) == []
+
+
+# Other models ------------------------------------------------------------------------------------
+
+RECURRENT = {"encoder": "recurrent", "decoder": "recurrent"}
+
+
+def other_translator(changes: dict[str, Any], **decode: Any) -> Translator:
+    """A translator with a model whose source embedding no other part uses."""
+    model = tiny_model(norm="pre", tie_embeddings=False, **changes)
+    settings = DecodeConfig(**{**DECODE.__dict__, **decode})
+    return Translator(model, random_params(model, seed=1), settings, make_mesh(MeshConfig()), 2)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def watched(model: Any, params: Any, source: Packed, target: Packed) -> Any:
+    """Weights over the source when each target subword is chosen: [row, place, source place]."""
+    variables = {"params": params}
+    encoded = model.apply(variables, source, method="encode")
+    return model.apply(variables, encoded, source, target, method="decode")[1]
+
+
+@pytest.mark.parametrize("changes", [{"watched_heads": 2}, RECURRENT], ids=str)
+def test_a_score_with_coverage_is_what_the_weights_give_when_forced(changes):
+    """Rows are reused, and the source's EOS and padding do not count."""
+    beta = 0.4
+    t = other_translator(changes, coverage_penalty=beta)
+    sources, penalties = sentences(), []
+    for source, hypotheses in zip(sources, t.translate(sources), strict=True):
+        for ids, score, log_prob in hypotheses:
+            src, mask, tgt = (np.zeros((1, LONGEST + EXTRA + 1), np.int32) for _ in range(3))
+            src[0, : len(source)], mask[0, : len(source)] = source, 1
+            tgt[0, : len(ids)] = ids
+            weights = np.asarray(watched(t.model, t.params, *both_sides(src, mask, tgt)))
+            attention = weights[0, : len(ids), : len(source) - 1].sum(0)
+            coverage = np.log(np.clip(attention, 1e-6, 1.0)).sum()
+            want, total = forced(t, source, ids)
+            assert (score, log_prob) == pytest.approx((want + beta * coverage, total), abs=1e-3)
+            penalties.append(coverage)
+    assert np.std(penalties) > 0.1, "the test is worth nothing"
+
+
+@pytest.mark.parametrize("changes", [{"attention_memory": "coverage"}, RECURRENT], ids=str)
+def test_nan_of_a_row_s_last_sentence_does_not_reach_the_next(changes):
+    """A source word whose vector is NaN leaves its row's cache and carried states NaN."""
+    t, poison = other_translator({"num_layers": 1, **changes}, tokens_per_batch=2 * 2 * 16), 40
+    draw = np.random.default_rng(7)
+    clean = [np.append(draw.integers(4, poison, 5), EOS) for _ in range(12)]
+    want = t.translate(clean)
+    table = t.params["embedding"]["table"].at[poison].set(jnp.nan)
+    t.params = {**t.params, "embedding": {"table": table}}
+    poisoned = np.array([5, poison, 6, EOS])
+    mixed = [sentence for one in clean for sentence in (poisoned, poisoned, one)]
+    found = t.translate(mixed)
+    assert all(hypotheses == [] for n, hypotheses in enumerate(found) if n % 3 < 2)
+    for got, hypotheses in zip(found[2::3], want, strict=True):
+        assert_same(got, hypotheses)

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from transformer_jax.text.batches import (
     Batch,
+    Packed,
     TrainSource,
     bucket_lengths,
     bucket_rows,
@@ -56,11 +58,11 @@ KEPT = Counter(
 def pairs_in(batch: Batch) -> Counter:
     """The sentence pairs of a batch, put together again from ids, segments and positions."""
     found: Counter = Counter()
-    for row in range(len(batch.src_ids)):
-        assert set(batch.src_segments[row]) - {0} == set(batch.tgt_segments[row]) - {0}
-        for segment in set(batch.src_segments[row]) - {0}:
+    for row in range(len(batch.src.ids)):
+        assert set(batch.src.segments[row]) - {0} == set(batch.tgt.segments[row]) - {0}
+        for segment in set(batch.src.segments[row]) - {0}:
             pair = []
-            for ids, segments, positions in (batch[:3], batch[3:]):
+            for ids, segments, positions in batch:
                 here = segments[row] == segment
                 assert positions[row][here].tolist() == list(range(here.sum()))
                 pair.append(tuple(ids[row][here].tolist()))
@@ -72,13 +74,18 @@ def same(one: Batch, two: Batch) -> bool:
     """Whether two batches are equal in every array, type included."""
     return all(
         a.dtype == b.dtype == np.int32 and np.array_equal(a, b)
-        for a, b in zip(one, two, strict=True)
+        for a, b in zip((*one.src, *one.tgt), (*two.src, *two.tgt), strict=True)
     )
 
 
 def stack(batches: list[Batch]) -> Batch:
     """Batches as one, row after row."""
-    return Batch(*(np.concatenate(sides) for sides in zip(*batches, strict=True)))
+    return jax.tree.map(lambda *parts: np.concatenate(parts), *batches)
+
+
+def rows_of(batch: Batch, rows: slice | np.ndarray) -> Batch:
+    """Some rows of a batch."""
+    return jax.tree.map(lambda x: x[rows], batch)
 
 
 # Training -------------------------------------------------------------------------------------
@@ -90,13 +97,13 @@ def test_a_packed_batch_by_hand():
     object.__setattr__(plan, "pair_order", np.array([1, 0, 2]))
     object.__setattr__(plan, "row_starts", np.array([0, 2, 3]))
     got = packed_batch(encoded, plan, np.array([1, 0]))
-    assert got.src_ids.tolist() == [[5, 6, 7, 8, EOS], [4, EOS, 2, 3, EOS]]
-    assert got.src_segments.tolist() == [[1, 1, 1, 1, 1], [1, 1, 2, 2, 2]]
-    assert got.src_positions.tolist() == [[0, 1, 2, 3, 4], [0, 1, 0, 1, 2]]
-    assert got.tgt_ids.tolist() == [[13, EOS, 0, 0, 0, 0, 0], [10, 11, 12, EOS, 9, EOS, 0]]
-    assert got.tgt_segments.tolist() == [[1, 1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 2, 2, 0]]
-    assert got.tgt_positions.tolist() == [[0, 1, 0, 0, 0, 0, 0], [0, 1, 2, 3, 0, 1, 0]]
-    assert {side.dtype for side in got} == {np.dtype(np.int32)}
+    assert got.src.ids.tolist() == [[5, 6, 7, 8, EOS], [4, EOS, 2, 3, EOS]]
+    assert got.src.segments.tolist() == [[1, 1, 1, 1, 1], [1, 1, 2, 2, 2]]
+    assert got.src.positions.tolist() == [[0, 1, 2, 3, 4], [0, 1, 0, 1, 2]]
+    assert got.tgt.ids.tolist() == [[13, EOS, 0, 0, 0, 0, 0], [10, 11, 12, EOS, 9, EOS, 0]]
+    assert got.tgt.segments.tolist() == [[1, 1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 2, 2, 0]]
+    assert got.tgt.positions.tolist() == [[0, 1, 0, 0, 0, 0, 0], [0, 1, 2, 3, 0, 1, 0]]
+    assert {x.dtype for x in (*got.src, *got.tgt)} == {np.dtype(np.int32)}
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64, 3 * len(PLAN) + 1])
@@ -104,9 +111,9 @@ def test_every_epoch_holds_every_pair_once_in_an_order_of_its_own(rows):
     source = TrainSource(ENCODED, PLAN, rows, seed=0)
     epochs = 3
     stream = stack([source[n] for n in range(-(-epochs * len(PLAN) // rows))])
-    assert stream.src_ids.shape[1:] == (SRC_ROW,) and stream.tgt_ids.shape[1:] == (TGT_ROW,)
+    assert stream.src.ids.shape[1:] == (SRC_ROW,) and stream.tgt.ids.shape[1:] == (TGT_ROW,)
     parts = [
-        Batch(*(side[epoch * len(PLAN) : (epoch + 1) * len(PLAN)] for side in stream))
+        rows_of(stream, slice(epoch * len(PLAN), (epoch + 1) * len(PLAN)))
         for epoch in range(epochs)
     ]
     for part in parts:
@@ -143,7 +150,7 @@ def test_processes_share_the_rows_of_every_batch():
     for _ in range(5):
         batch = next(whole)
         for own, share in zip(rows, shares, strict=True):
-            assert same(next(share), Batch(*(side[own] for side in batch)))
+            assert same(next(share), rows_of(batch, own))
     for batches in (whole, *shares):
         batches.close()
 
@@ -163,7 +170,7 @@ if __name__ == "__main__":
     batches = train_batches(encoded, plan, 8, seed=0, start_batch=4, num_workers=2)
     with contextlib.closing(batches):
         made = [next(batches) for _ in range(5)]  # still held when the process ends
-        np.savez(sys.argv[2], *(side for batch in made for side in batch))
+        np.savez(sys.argv[2], *(x for batch in made for side in batch for x in side))
         sys.exit(3)  # as a run that ends by an error
 """
 
@@ -179,7 +186,8 @@ def test_worker_processes_make_the_same_batches_and_end_with_the_run(tmp_path):
     made = list(np.load(made_file).values())
     source = TrainSource(ENCODED, PLAN, 8, seed=0)
     for i, number in enumerate(range(4, 9)):
-        assert same(Batch(*made[6 * i : 6 * i + 6]), source[number])
+        src, tgt = (Packed(*made[begin : begin + 3]) for begin in (6 * i, 6 * i + 3))
+        assert same(Batch(src, tgt), source[number])
 
 
 def test_workers_map_the_corpus_themselves(tmp_path):
@@ -213,9 +221,9 @@ def test_close_ends_the_thread():
 def test_a_batch_may_be_changed_by_its_owner():
     batches = train_batches(ENCODED, PLAN, 8, seed=0)
     batch = next(batches)
-    batch.src_ids[:] = 0
+    batch.src.ids[:] = 0
     batches.close()
-    assert TrainSource(ENCODED, PLAN, 8, seed=0)[0].src_ids.any()
+    assert TrainSource(ENCODED, PLAN, 8, seed=0)[0].src.ids.any()
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,10 @@ def pairs_in(batches) -> list[tuple[list[int], list[int]]]:
     """The sentence pairs of some batches, sorted."""
     found = []
     for batch in batches:
-        for r in range(len(batch.src_ids)):
-            for segment in range(1, batch.tgt_segments[r].max() + 1):
-                src = batch.src_ids[r][batch.src_segments[r] == segment].tolist()
-                found.append((src, batch.tgt_ids[r][batch.tgt_segments[r] == segment].tolist()))
+        for r in range(len(batch.src.ids)):
+            for segment in range(1, batch.tgt.segments[r].max() + 1):
+                src, tgt = (side.ids[r][side.segments[r] == segment].tolist() for side in batch)
+                found.append((src, tgt))
     return sorted(found)
 
 
@@ -66,8 +66,8 @@ def test_validation_is_every_pair_once_in_batches_of_one_shape(tmp_path):
     batches = list(data.valid_batches(np.arange(data.valid_shape.rows)))
     assert len(batches) > 1
     for batch in batches:
-        assert [part.shape for part in batch[:3]] == [data.valid_shape[:2]] * 3
-        assert [part.shape for part in batch[3:]] == [data.valid_shape[::2]] * 3
+        assert [part.shape for part in batch.src] == [data.valid_shape[:2]] * 3
+        assert [part.shape for part in batch.tgt] == [data.valid_shape[::2]] * 3
     assert pairs_in(batches) == pairs_of(data.valid)
 
 

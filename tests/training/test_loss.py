@@ -13,8 +13,12 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import relative_error
-from transformer_jax.model.encoder_decoder import output_logits
-from transformer_jax.training.loss import LossSettings, loss_and_gradient, projected_loss
+from transformer_jax.model.outputs import (
+    LossSettings,
+    loss_and_gradient,
+    output_logits,
+    projected_loss,
+)
 
 B, L, V, PADDED = 2, 3, 5, 8
 DRAW = np.random.default_rng(3)

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from transformer_jax.model.kinds import make_model
 
 from tests.fixtures.tiny import (
     SIZES,
@@ -19,12 +18,15 @@ from tests.fixtures.tiny import (
     tiny_model,
 )
 from transformer_jax.config.schema import Config, ModelConfig, TrainConfig
-from transformer_jax.model.transformer import Transformer
+from transformer_jax.model.embeddings import shift_right
+from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.outputs import projected_loss
+from transformer_jax.model.parameters import abstract_params, init_params
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.text.vocabulary import BOS
 from transformer_jax.training.optimizer import make_optimizer
 from transformer_jax.training.program import BatchShape, compile_program
-from transformer_jax.training.state import TrainState, Window, init_params, init_state
+from transformer_jax.training.state import TrainState, Window, init_state
 from transformer_jax.training.step import (
     accumulated_gradients,
     make_loss_fn,
@@ -42,18 +44,20 @@ class Bigrams:
     vocabulary_size = VOCABULARY
     config = types.SimpleNamespace(dtype="float32")
 
-    def apply(self, variables, src_ids, _segments, _positions, input_ids, *target, rngs, method):
-        assert method == "before_vocabulary"
-        rows_B = target[-1]
-        table = variables["params"]["table"]
+    def apply(self, variables, batch, rows_B, settings, rngs, method):
+        assert method == "loss"
+        table, src_ids, target = variables["params"]["table"], batch.src.ids, batch.tgt
         nan_gradient = (src_ids == NAN_GRADIENT).any()
         # sqrt(0) has a value but no derivative; sqrt(1) = 1 adds the same to every logit.
         bump = jnp.sqrt(jnp.where(nan_gradient, 0.0 * table.sum(), 1.0))
         noise_BV = noise(rngs["dropout"], rows_B) * (src_ids == NOISE).any()
         infinite = (src_ids == INFINITE_LOSS).any()
-        logits = table[input_ids] + bump + noise_BV[:, None]
+        previous_BL = shift_right(target.ids, target.positions, BOS)
+        logits = table[previous_BL] + bump + noise_BV[:, None]
         # Equal and finite, but their mean is not: the loss is infinite, its gradient is not.
-        return jnp.where(infinite, -3e38, logits), jnp.eye(VOCABULARY)
+        logits = jnp.where(infinite, -3e38, logits)
+        real_BL = target.segments != 0
+        return projected_loss(logits, jnp.eye(VOCABULARY), target.ids, real_BL, settings)
 
 
 def noise(key, rows_B):
@@ -73,10 +77,10 @@ def by_hand(table, batch, smoothing, noise_BV=None) -> Update:
     """The sums and the gradient of the bigram model, one subword at a time, in float64."""
     smoothed = nats = correct = tokens = 0
     grad = np.zeros_like(table)
-    for row, position in zip(*np.nonzero(batch.tgt_segments), strict=True):
-        target = batch.tgt_ids[row, position]
-        start = batch.tgt_positions[row, position] == 0
-        previous = BOS if start else batch.tgt_ids[row, position - 1]
+    for row, position in zip(*np.nonzero(batch.tgt.segments), strict=True):
+        target = batch.tgt.ids[row, position]
+        start = batch.tgt.positions[row, position] == 0
+        previous = BOS if start else batch.tgt.ids[row, position - 1]
         logits = table[previous] + (0.0 if noise_BV is None else noise_BV[row])
         p = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
         q = np.full(VOCABULARY, smoothing / VOCABULARY)
@@ -111,9 +115,9 @@ def bigram_batch(seed, trigger=None):
     pairs = [([4] * len(src), tgt) for src, tgt in random_pairs(seed, lengths)]
     batch = lay_out(pairs, rows, 16, 12)
     if trigger == NOISE:
-        batch.src_ids[:, 0] = trigger  # whatever the micro-batch
+        batch.src.ids[:, 0] = trigger  # whatever the micro-batch
     elif trigger:
-        batch.src_ids[2, 1] = trigger
+        batch.src.ids[2, 1] = trigger
     return batch
 
 
@@ -244,7 +248,7 @@ def products_of(differentiate, remat=False, **changes) -> int:
     """Matrix products of the loss of a tiny model, or of its gradient."""
     model = make_model(tiny_model(dropout=0.3, **changes).config, VOCABULARY, remat)
     loss_fn, rows = make_loss_fn(model, 0.1), jnp.arange(ROWS)
-    params = jax.eval_shape(functools.partial(init_params, model), jax.random.key(1))
+    params = abstract_params(model)
     batch = lay_out(random_pairs(0, LENGTHS), PACKED, 18, 16)
 
     def nats(params):
@@ -254,19 +258,22 @@ def products_of(differentiate, remat=False, **changes) -> int:
 
 
 def test_recomputing_activations_computes_every_product_of_every_layer_again():
-    layers = products_of(False, num_layers=1) - products_of(False, num_layers=0)
+    layers = products_of(False, num_layers=2) - products_of(False, num_layers=1)
     more = products_of(True, num_layers=1, remat=True) - products_of(True, num_layers=1)
     assert more == layers > 0
 
 
+RECURRENT = {"encoder": "recurrent", "decoder": "recurrent"}
+
+
 def test_recomputing_activations_computes_a_recurrent_decoder_s_products_again():
-    plain, again = (products_of(True, kind="recurrent", remat=on) for on in (False, True))
+    plain, again = (products_of(True, **RECURRENT, remat=on) for on in (False, True))
     assert again > plain
 
 
 @pytest.mark.parametrize("remat", [False, True])
 def test_the_run_s_program_recomputes_where_the_config_says_so(remat):
-    config = Config(model=tiny_model(num_layers=0).config, train=TrainConfig(remat=remat))
+    config = Config(model=tiny_model(num_layers=1).config, train=TrainConfig(remat=remat))
     program = compile_program(config, make_mesh(config.mesh), VOCABULARY, BatchShape(1, 8, 8))
     assert program.model.remat == remat
 
@@ -292,9 +299,9 @@ def test_bfloat16_keeps_a_float32_state_and_nearly_the_loss():
     batch = lay_out(random_pairs(0, LENGTHS), PACKED, 18, 16)
     for dtype in ("float32", "bfloat16"):
         config = Config(model=ModelConfig(**SIZES, dtype=dtype), train=TRAIN)
-        model = Transformer(config.model, VOCABULARY)
+        model = make_model(config.model, VOCABULARY)
         optimizer = make_optimizer(config)
-        start = jax.eval_shape(lambda m=model, o=optimizer, c=config: init_state(c, m, o))
+        start = jax.eval_shape(lambda m=model, o=optimizer: init_state(0, m, o))
         after = jax.eval_shape(make_train_step(model, optimizer, config.train), start, batch)
         assert jax.tree.map(lambda x: x.dtype, after) == jax.tree.map(lambda x: x.dtype, start)
         assert {x.dtype for x in jax.tree.leaves(after.params)} == {np.dtype("float32")}
@@ -306,8 +313,8 @@ def test_bfloat16_keeps_a_float32_state_and_nearly_the_loss():
 
 def test_the_first_state_follows_from_the_seed_alone():
     config = Config(model=ModelConfig(**{**SIZES, "num_layers": 1}))
-    model, optimizer = Transformer(config.model, VOCABULARY), make_optimizer(config)
-    start = jax.jit(lambda seed: init_state(types.SimpleNamespace(seed=seed), model, optimizer))
+    model, optimizer = make_model(config.model, VOCABULARY), make_optimizer(config)
+    start = jax.jit(lambda seed: init_state(seed, model, optimizer))
     one, again, other = start(3), start(3), start(4)
     assert_same(one, again)
     assert (one.key != other.key).any()

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
@@ -16,7 +17,6 @@ from tests.fixtures.tiny import (
 )
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.parallel.mesh import make_mesh
-from transformer_jax.text.batches import Batch
 from transformer_jax.training.program import BatchShape
 from transformer_jax.training.step import make_loss_fn
 from transformer_jax.training.validation import make_validate
@@ -32,7 +32,7 @@ def test_loss_accuracy_and_score_are_of_every_pair_once():
     shape = BatchShape(2, 10, 10)
     data = SimpleNamespace(
         valid_shape=shape,
-        valid_batches=lambda own: (Batch(*(x[own] for x in batch)) for batch in batches),
+        valid_batches=lambda own: (jax.tree.map(lambda x: x[own], batch) for batch in batches),
     )
     mesh, loss = make_mesh(MeshConfig()), make_loss_fn(model, 0.0)
     program = SimpleNamespace(model=model, mesh=mesh, eval_loss=loss)

@@ -124,7 +124,7 @@ def beam_search(
       The hypotheses, and how many times `step` was called (int32 scalar).
 
     Raises:
-      ValueError: an argument cannot be, or a leaf of the cache is not `[batch, ...]`.
+      ValueError: an argument cannot be, or a leaf of memory or cache is not `[batch, ...]`.
     """
     batch = max_lengths.shape[0]
     rules = make_rules(size, alpha, penalty, beta)
@@ -160,9 +160,9 @@ def empty_search(
     """Rows in which nothing is searched yet, without a coverage penalty.
 
     Raises:
-      ValueError: an argument cannot be, or a leaf of the cache is not `[batch, ...]`.
+      ValueError: an argument cannot be, or a leaf of memory or cache is not `[batch, ...]`.
     """
-    _check_arguments((memory, cache), batch, beam_size, size, n_best)
+    _check_arguments(memory, cache, batch, beam_size, size, n_best)
     places = (batch, beam_size)
     now = Now(
         position_B=jnp.zeros(batch, jnp.int32),
@@ -366,14 +366,17 @@ def _may_still_enter(live_BK: Array, largest_penalty_B: Array, pool: SearchResul
     return _penalized(live_BK.max(axis=1), largest_penalty_B) > pool.scores[:, -1]
 
 
-def _check_arguments(kept: Any, batch: int, beam_size: int, size: int, n_best: int) -> None:
+def _check_arguments(
+    memory: Memory, cache: Cache, batch: int, beam_size: int, size: int, n_best: int
+) -> None:
     if not 1 <= n_best <= beam_size:
         raise ValueError(f"n_best={n_best} is not in 1 .. beam_size={beam_size}.")
     if size < 1:
         raise ValueError(f"size={size} leaves no place for a subword; at least 1.")
-    for path, leaf in jax.tree_util.tree_leaves_with_path(kept):
-        if leaf.shape[:1] != (batch,):
-            raise ValueError(
-                f"a leaf{jax.tree_util.keystr(path)} has shape {list(leaf.shape)}; expected [batch="
-                f"{batch}, ...]."
-            )
+    for name, tree in (("memory", memory), ("cache", cache)):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            if leaf.shape[:1] != (batch,):
+                raise ValueError(
+                    f"{name}{jax.tree_util.keystr(path)} has shape {list(leaf.shape)}; expected "
+                    f"[batch={batch}, ...]."
+                )
