@@ -66,7 +66,7 @@ DEEP: dict[str, Any] = {  # where what warm-up prevents shows: 6 layers and a ra
 }
 ON_MULTI30K: dict[str, Any] = {**shrink(BASE), **RECIPE, **SHORT}
 
-PLAIN = {"model.scale_attention": False}
+PLAIN = {"model.score": "dot"}
 WIDE_KEYS = {**GRAMMAR, "model.num_heads": 1}  # d_k and d_v 128
 NARROW_KEYS = {**WIDE_KEYS, "model.d_k": 8, "model.d_v": 128}
 # A cosine ends at 0, which leaves averaging nothing to do; the paper's schedule does not.

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer_jax.files import write_atomically
+from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Job
-from transformer_jax.tables.results import digest_of, hypotheses, references
+from transformer_jax.tables.results import hypotheses, references
 
 log = logging.getLogger(__name__)
 Evidence = dict[str, Any]  # what JSON can hold

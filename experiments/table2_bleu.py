@@ -70,8 +70,8 @@ OURS = {f"{d}: {name}": (f"{size},{d}", k) for d in DIRECTIONS for name, (size, 
 
 # Of the recurrent model: parameters within 1 % of the Transformer's, a learning rate of its own.
 RECURRENT: dict[str, Any] = {
-    **{"model.kind": "recurrent", "model.d_hidden": 220, "train.remat": True},
-    **{"train.peak_learning_rate": 6e-3, "train.clip_norm": 1.0},
+    **{"model.encoder": "recurrent", "model.decoder": "recurrent", "model.d_hidden": 220},
+    **{"train.remat": True, "train.peak_learning_rate": 6e-3, "train.clip_norm": 1.0},
 }
 SMALL: dict[str, Mapping[str, Any]] = {
     "Transformer": {},

@@ -50,9 +50,8 @@ from experiments.claims_tables import (
 from tests.tables.test_statistics import line
 from tests.tiny_runs import command, train
 from transformer_jax.config.schema import KEYS, value_at
-from transformer_jax.model.layers import head_sizes
+from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Job, Scale, make_jobs
-from transformer_jax.tables.results import digest_of
 
 
 def angles(position, d_model):
@@ -109,11 +108,11 @@ def test_rows_are_what_they_are_compared_with_but_for_one_key(in_checkout):
         (MANY, "base"),
         (SINGLE, ONE_HEAD),
     ):
-        assert differing(jobs[plain], known[scaled]) == {"model.scale_attention"}
+        assert differing(jobs[plain], known[scaled]) == {"model.score"}
     for keys in (LARGE_KEYS, SMALL_KEYS):
-        assert differing(jobs[keys], jobs[keys + NOT_SCALED]) == {"model.scale_attention"}
-    assert head_sizes(jobs[LARGE_KEYS].model) == (128, 128)
-    assert head_sizes(jobs[SMALL_KEYS].model) == (8, 128)
+        assert differing(jobs[keys], jobs[keys + NOT_SCALED]) == {"model.score"}
+    assert jobs[LARGE_KEYS].model.head_sizes == (128, 128)
+    assert jobs[SMALL_KEYS].model.head_sizes == (8, 128)
     assert differing(jobs[LARGE_KEYS], jobs[SMALL_KEYS]) == {"model.d_k", "model.d_v"}
     assert differing(jobs[REFERENCE], jobs[LARGE_KEYS]) == {"model.num_heads"}
     assert differing(jobs[RSQRT], jobs[REFERENCE]) == {"train.schedule", "train.decay_steps"}

@@ -7,16 +7,13 @@ import pytest
 
 from experiments import table3_ablations
 from tests.tables.test_statistics import LINES, line
-from transformer_jax.config.changes import with_values
 from transformer_jax.config.files import load_config, split_overrides
-from transformer_jax.config.schema import KEYS
 from transformer_jax.errors import ConfigError, DataError, RunError
+from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
 from transformer_jax.tables.results import (
-    YOUNGER,
     counts,
     device_rate,
-    digest_of,
     finished,
     read_results,
     training_seconds,
@@ -79,28 +76,6 @@ def test_translations_are_those_of_the_recorded_run_alone(tmp_path):
     (folder / "test.5-last2.beam4.txt").write_text("eins\n\nzwei\n")
     assert translations_of(line("base", 0, 12.5), job) == ["eins", "", "zwei"]
     assert translations_of(line("base", 0, 12.6), job) is None
-
-
-def test_a_digest_is_of_what_results_depend_on():
-    config = load_config(DEMO)
-    same = {"mesh.data": 1, "train.accumulate_steps": 2, "data.path": "elsewhere"}
-    other = {"train.steps": 7, "seed": 1, "model.dropout": 0.3, "decode.beam_size": 2}
-    for name, value in same.items():
-        assert digest_of(with_values(config, {name: value})) == digest_of(config), name
-    for name, value in other.items():
-        assert digest_of(with_values(config, {name: value})) != digest_of(config), name
-
-
-def test_keys_that_came_later_leave_older_digests_as_they_were():
-    config = load_config(DEMO)
-    # Else recorded results would count as those of other configs.
-    assert digest_of(config) == "cee3a135060c"
-    for name, value in YOUNGER.items():
-        assert KEYS[name].default == value
-    recurrent = with_values(config, {"model.kind": "recurrent"})
-    assert digest_of(recurrent) != digest_of(config)
-    hidden = with_values(recurrent, {"model.d_hidden": 99})
-    assert digest_of(hidden) != digest_of(recurrent)
 
 
 def test_a_row_has_its_own_config_file_and_average():

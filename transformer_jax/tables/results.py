@@ -2,30 +2,25 @@
 
 import csv
 import datetime
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_jax.config.schema import KEYS, Config, value_at
+from transformer_jax.config.schema import Config
 from transformer_jax.errors import DataError, RunError
 from transformer_jax.files import write_csv
 from transformer_jax.reporting.revision import revision
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Job, slug
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.training import cost
 from transformer_jax.training.data import nominal_shape
 
 SAMPLES = 5  # translations kept of a run
-DIGITS = 12  # of a config's digest
-# Mutable keys on which the results depend; they do not depend on the other mutable keys.
-COUNTED = {"train.steps", "decode.beam_size", "decode.length_penalty", "decode.max_extra_length"}
-# Keys younger than the first recorded results, and the value that stands for how it was before.
-YOUNGER = {"model.kind": "transformer", "model.d_hidden": None, "model.scale_attention": True}
 
 
 class Line(NamedTuple):
@@ -47,15 +42,6 @@ class Line(NamedTuple):
     device: str
     date: str
     signature: str  # of `bleu`
-
-
-def digest_of(config: Config) -> str:
-    """Of the keys that a run's results depend on."""
-    keys = [name for name, key in KEYS.items() if not key.mutable or name in COUNTED]
-    values = {name: value_at(config, name) for name in keys}
-    told = {n: value for n, value in values.items() if n not in YOUNGER or value != YOUNGER[n]}
-    text = json.dumps(told)
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
 def counts(config: Config) -> tuple[int, float]:
