@@ -110,12 +110,17 @@ def test_a_position_depends_on_no_later_target_input(name):
 def test_search_s_steps_give_what_all_positions_at_once_give(name):
     """Rows at different positions, whose hypotheses change places in the beam at every step."""
     model, params = model_and_params(name)
+    model = model.clone(watch=True)
     variables, beams, length, late = {"params": params}, 3, 20, 2  # blocks of 16 and 8 positions
     pairs = random_pairs(4, [(9, length), (5, length)] * beams)
     pairs = [(pairs[n % 2][0], tgt) for n, (_, tgt) in enumerate(pairs)]  # 6 of 2 sources
     batch = lay_out(pairs, [[n] for n in range(6)], 9, length)
     inputs = model_inputs(batch)
-    want = np.asarray(jax.jit(model.apply)(variables, *inputs)).reshape(beams, 2, length, -1)
+    at_once = jax.jit(functools.partial(model.apply, method=logits_and_watched))
+    want, watched = (
+        np.asarray(x).reshape(beams, 2, length, -1) for x in at_once(variables, *inputs)
+    )
+    np.testing.assert_allclose(watched.sum(-1), 1.0, rtol=1e-5)
     ids_JBL = np.asarray(inputs[1].ids).reshape(beams, 2, length)
     source = jax.tree.map(lambda x: x[:2], batch.src)
 
@@ -148,8 +153,14 @@ def test_search_s_steps_give_what_all_positions_at_once_give(name):
         cache = stepped.cache
         for b, j in np.ndindex(2, beams):
             if steps - late * b in range(length):
-                got = stepped.logits_BKV[b, slots[b, position_B[b], j]]
-                assert relative_error(got, want[j, b, position_B[b], :VOCABULARY]) < 1e-5
+                slot, place = slots[b, position_B[b], j], (j, b, position_B[b])
+                assert relative_error(stepped.logits_BKV[b, slot], want[place][:VOCABULARY]) < 1e-5
+                assert relative_error(stepped.watched_BKM[b, slot], watched[place]) < 1e-5
+
+
+def logits_and_watched(model: EncoderDecoder, source: Any, target: Any) -> tuple[Any, Any]:
+    _, watched = model.decode(model.encode(source), source, target)
+    return model(source, target), watched
 
 
 def follow(carried: Any, parents_BK: np.ndarray, position_B: np.ndarray) -> Any:
