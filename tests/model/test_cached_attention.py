@@ -19,6 +19,7 @@ from transformer_jax.model.cached_attention import (
     cached_score,
     empty_blocks,
     own_past,
+    written,
 )
 from transformer_jax.model.scores import SCORES
 
@@ -121,3 +122,21 @@ def test_blocks_double_the_cache_and_the_last_one_is_cut(length, lengths):
     blocks = empty_blocks(config, batch=2, beams=4, length=length)
     assert [key.value.shape for key, _ in blocks] == [(2, 3, n, 4, 5) for n in lengths]
     assert [value.value.shape for _, value in blocks] == [(2, 3, n, 4, 7) for n in lengths]
+
+
+@pytest.mark.parametrize("positions", [[0, 1], [1, 2], [3, 6]], ids=str)
+def test_new_keys_and_values_are_written_at_each_row_s_position_and_nowhere_else(positions):
+    lengths, beams = [2, 5], 4  # positions 0, 1 and 2 to 6
+    blocks, want = [], []
+    for length in lengths:
+        block = [DRAW.normal(size=(B, H, length, beams, size)).astype("f") for size in (K, V)]
+        blocks.append(tuple(block))
+        want.append([np.array(x) for x in block])
+    new = [DRAW.normal(size=(B, beams, H, size)).astype("f") for size in (K, V)]
+    for b, position in enumerate(positions):
+        block, place = (0, position) if position < 2 else (1, position - 2)
+        for part in (0, 1):
+            want[block][part][b, :, place] = np.swapaxes(new[part][b], 0, 1)
+    got = written([tuple(map(jnp.asarray, block)) for block in blocks], new, jnp.array(positions))
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_array_equal(one, other)
