@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.fixtures.steps import assert_steps_equal_all_at_once
 from tests.fixtures.tiny import (
     SIZES,
     VOCABULARY,
@@ -32,7 +33,6 @@ from transformer_jax.config.serialization import from_json, to_json
 from transformer_jax.model.encoder_decoder import EncoderDecoder, place_of
 from transformer_jax.model.outputs import LossSettings
 from transformer_jax.model.parameters import abstract_params, axis_names
-from transformer_jax.model.records import Cache, Now, SearchSizes
 
 SRC_LENGTH, TGT_LENGTH = 18, 16
 PAIRS = random_pairs(3, [(9, 7), (4, 5), (2, 3), (6, 8)])
@@ -108,70 +108,9 @@ def test_a_position_depends_on_no_later_target_input(name):
 
 @EVERY
 def test_search_s_steps_give_what_all_positions_at_once_give(name):
-    """Rows at different positions, whose hypotheses change places in the beam at every step."""
+    """The watched weights too, while hypotheses change beam slots at every step."""
     model, params = model_and_params(name)
-    model = model.clone(watch=True)
-    variables, beams, length, late = {"params": params}, 3, 20, 2  # blocks of 16 and 8 positions
-    pairs = random_pairs(4, [(9, length), (5, length)] * beams)
-    pairs = [(pairs[n % 2][0], tgt) for n, (_, tgt) in enumerate(pairs)]  # 6 of 2 sources
-    batch = lay_out(pairs, [[n] for n in range(6)], 9, length)
-    inputs = model_inputs(batch)
-    at_once = jax.jit(functools.partial(model.apply, method=logits_and_watched))
-    want, watched = (
-        np.asarray(x).reshape(beams, 2, length, -1) for x in at_once(variables, *inputs)
-    )
-    np.testing.assert_allclose(watched.sum(-1), 1.0, rtol=1e-5)
-    ids_JBL = np.asarray(inputs[1].ids).reshape(beams, 2, length)
-    source = jax.tree.map(lambda x: x[:2], batch.src)
-
-    @jax.jit
-    def start() -> Any:
-        encoded = model.apply(variables, source, method="encode")
-        return model.apply(variables, encoded, source, method="remember")
-
-    sizes = SearchSizes(2, beams, 24, 9)
-    memory, empty = start(), model.empty_cache(sizes)
-    assert jax.tree.map(jnp.shape, memory) == jax.tree.map(jnp.shape, model.empty_memory(sizes))
-    assert not any(np.asarray(x).any() for x in jax.tree.leaves(empty))
-    # Search may leave anything at and after the current position, and in an empty beam slot.
-    written = jax.tree.map(lambda x: x + 1e3, empty.written)
-    cache = Cache(written, empty.carried)
-    prepared = model.apply(variables, method="prepare_output")
-    step = jax.jit(functools.partial(model.apply, variables, method="decode_step"))
-    slots = np.random.default_rng(0).permuted(np.tile(np.arange(beams), (2, length, 1)), axis=2)
-    for steps in range(length + late):
-        position_B = np.clip([steps, steps - late], 0, length - 1)
-        ids_BK, parents_BK = np.zeros((2, 2, beams), np.int32)
-        ancestors_BKT = np.full((2, beams, 24), beams - 1)
-        for b, j in np.ndindex(2, beams):
-            own_L = slots[b, : position_B[b] + 1, j]
-            ids_BK[b, own_L[-1]] = ids_JBL[j, b, position_B[b]]
-            parents_BK[b, own_L[-1]] = own_L[-2] if len(own_L) > 1 else 0
-            ancestors_BKT[b, own_L[-1], : len(own_L)] = own_L
-        cache = Cache(cache.written, follow(cache.carried, parents_BK, position_B))
-        stepped = step(Now(position_B, ids_BK, ancestors_BKT), memory, cache, prepared)
-        cache = stepped.cache
-        for b, j in np.ndindex(2, beams):
-            if steps - late * b in range(length):
-                slot, place = slots[b, position_B[b], j], (j, b, position_B[b])
-                assert relative_error(stepped.logits_BKV[b, slot], want[place][:VOCABULARY]) < 1e-5
-                assert relative_error(stepped.watched_BKM[b, slot], watched[place]) < 1e-5
-
-
-def logits_and_watched(model: EncoderDecoder, source: Any, target: Any) -> tuple[Any, Any]:
-    _, watched = model.decode(model.encode(source), source, target)
-    return model(source, target), watched
-
-
-def follow(carried: Any, parents_BK: np.ndarray, position_B: np.ndarray) -> Any:
-    """What search does: hypotheses take their parent's state; a new sentence starts from zero."""
-
-    def one(x: Any) -> Any:
-        x = np.array([row[parents] for row, parents in zip(np.asarray(x), parents_BK, strict=True)])
-        x[position_B == 0] = 0
-        return x
-
-    return jax.tree.map(one, carried)
+    assert_steps_equal_all_at_once(model.clone(watch=True), params)
 
 
 @pytest.mark.parametrize("name", COVERING)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fixtures.steps import assert_steps_equal_all_at_once
 from tests.fixtures.tiny import (
     VOCABULARY,
     lay_out,
@@ -72,28 +71,6 @@ def test_a_sentence_has_the_same_logits_alone_and_packed_with_others(seed, pairs
         assert relative_error(packed, alone) < 1e-5
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"positions": "rotary", "d_k": 6, "window": 3, "score": "dot"},
-        {"positions": "alibi", "attention_memory": "coverage"},
-        {"encoder": "recurrent", "d_hidden": 7, "score": "additive"},
-        {"decoder": "recurrent", "d_hidden": 7},
-    ],
-    ids=lambda changes: "-".join(map(str, changes.values())),
-)
-def test_a_sentence_has_the_same_logits_alone_and_packed_in_models_of_other_parts(changes):
-    model, params = model_and_params(num_layers=1, **changes)
-    apply, pairs, results = jax.jit(model.apply), random_pairs(0, [(9, 7), (4, 5), (2, 3)]), []
-    for rows in ([[0], [1], [2]], [[], [2, 0], [1]]):
-        batch = lay_out(pairs, rows, 13, 12)
-        logits = apply({"params": params}, *model_inputs(batch))
-        results.append(of_each_pair(logits, batch, rows))
-    for number in range(3):
-        alone, packed = (logits[number][:, :VOCABULARY] for logits in results)
-        assert relative_error(packed, alone) < 1e-5
-
-
 @FEW
 @given(seed=st.integers(0, 99), pairs=st.lists(lengths(), min_size=4, max_size=4))
 def test_the_ids_of_padding_change_nothing(seed, pairs):
@@ -107,44 +84,12 @@ def test_the_ids_of_padding_change_nothing(seed, pairs):
         np.testing.assert_array_equal(before[number], after[number])
 
 
-def test_more_padding_changes_nothing():
-    pairs, rows = random_pairs(3, [(9, 7), (4, 5)]), [[0], [1]]
-    short, long = (lay_out(pairs, rows, *shape) for shape in ((9, 7), (SRC_LENGTH, TGT_LENGTH)))
-    want = of_each_pair(compiled("post")(short), short, rows)
-    got = of_each_pair(compiled("post")(long), long, rows)
-    for number in range(2):
-        assert relative_error(got[number], want[number]) < 1e-5
-
-
 def test_logits_of_the_vocabulary_s_padding_are_out_of_reach():
     batch = lay_out(random_pairs(0, [(9, 7)] * 2), [[0], [1]], SRC_LENGTH, TGT_LENGTH)
     logits = compiled("post")(batch)
     assert logits.shape == (2, TGT_LENGTH, 128)
     assert (logits[..., VOCABULARY:] <= -1e8).all() and np.isfinite(logits).all()
     assert (logits[..., :VOCABULARY] > -1e4).all()
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"norm": "post", "positions": "sinusoidal", "watch": True},
-        {"norm": "pre", "positions": "learned", "max_positions": 24},
-        {"norm": "pre", "positions": "sinusoidal", "tie_embeddings": False},
-        {"norm": "post", "positions": "learned", "tie_embeddings": False, "max_positions": 24},
-        {"score": "dot", "num_layers": 1},
-        {"score": "scaled_dot", "cross_score": "dot", "num_layers": 1},
-        {"score": "additive", "positions": "alibi", "window": 5, "num_layers": 1},
-        {"positions": "rotary", "d_k": 6, "cross_score": "additive", "window": 3, "num_layers": 1},
-        {"positions": "alibi", "attention_memory": "coverage", "watch": True, "num_layers": 1},
-        {"encoder": "recurrent", "d_hidden": 7, "num_layers": 1},
-    ],
-    ids=lambda changes: "-".join(map(str, changes.values())),
-)
-def test_decoding_step_by_step_equals_decoding_all_at_once(changes):
-    changes = dict(changes)
-    watch = changes.pop("watch", False)
-    model, params = model_and_params(**changes)
-    assert_steps_equal_all_at_once(model.clone(watch=watch), params)
 
 
 @pytest.mark.parametrize(
