@@ -2,9 +2,9 @@
 
     python -m tests.parallel.sharded_run FOLDER MESHES [PORT PROCESS]
 
-MESHES is JSON, [[data, fsdp, tensor, micro-batches], ...]. What each leaves goes to FOLDER, as
-NumPy and JSON files, from the first process. The number of devices is settled when JAX starts,
-hence processes of their own.
+MESHES is JSON, [[data, fsdp, tensor, micro-batches, kind], ...]; a kind is "transformer" or
+"recurrent". The results of each go to FOLDER, as NumPy and JSON files, from the first process. The
+number of devices is fixed when JAX starts, hence processes of their own.
 """
 
 import dataclasses
@@ -20,7 +20,8 @@ import optax
 from tests.fixtures.tiny import VOCABULARY, lay_out, random_pairs, random_params
 from transformer_jax.config.schema import Config, DecodeConfig, MeshConfig, ModelConfig, TrainConfig
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.model.transformer import Transformer
+from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.parameters import axis_names
 from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import (
     decoding_mesh,
@@ -35,17 +36,22 @@ STEPS = 20
 ROWS, SRC_LENGTH, TGT_LENGTH = 32, 10, 9
 LENGTHS = [(9, 7), (3, 9), (10, 2), (5, 5), (1, 1), (7, 8), (6, 4), (4, 3)] * 4
 CONFIG = Config(
-    model=ModelConfig(num_layers=1, d_model=16, num_heads=8, d_k=3, d_v=5, d_ff=24, dropout=0.3),
+    model=ModelConfig(
+        num_layers=1, d_model=16, num_heads=8, d_k=3, d_v=5, d_ff=24, d_hidden=24, dropout=0.3
+    ),
     train=TrainConfig(warmup_steps=10, peak_learning_rate=0.01),
     seed=5,
 )
 DECODE = DecodeConfig(beam_size=3, max_extra_length=4, max_length=16, tokens_per_batch=128)
 
 
-def run(mesh: tuple[int, int, int], accumulate: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def run(
+    mesh: tuple[int, int, int], accumulate: int, kind: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """(arrays, the rest) that the updates leave; translations of a model drawn at random."""
     train = dataclasses.replace(CONFIG.train, accumulate_steps=accumulate)
-    config = dataclasses.replace(CONFIG, mesh=MeshConfig(*mesh), train=train)
+    model = dataclasses.replace(CONFIG.model, encoder=kind, decoder=kind)
+    config = dataclasses.replace(CONFIG, model=model, mesh=MeshConfig(*mesh), train=train)
     shape = BatchShape(ROWS, SRC_LENGTH, TGT_LENGTH)
     program = compile_program(config, make_mesh(config.mesh), VOCABULARY, shape)
     own = own_rows(program.mesh, ROWS)
@@ -53,7 +59,7 @@ def run(mesh: tuple[int, int, int], accumulate: int) -> tuple[dict[str, Any], di
     losses, first_gradient, before = [], None, 0.0
     for step in range(STEPS):
         batch = lay_out(random_pairs(step, LENGTHS), [[n] for n in range(ROWS)], *shape[1:])
-        batch = type(batch)(*(side[own] for side in batch))
+        batch = jax.tree.map(lambda x: x[own], batch)
         batch = put_rows(program.mesh, ROWS, own, batch)
         state = program.train_step(state, batch)
         total = float(state.window.smoothed_nats)
@@ -72,7 +78,7 @@ def run(mesh: tuple[int, int, int], accumulate: int) -> tuple[dict[str, Any], di
         "left_over": make_mesh(dataclasses.replace(config.mesh, data=-1)).devices.shape,
         "skipped": int(state.skipped),
         "steps": float(state.window.steps),
-        "rows_a_device": [len(s.data) for s in batch.tgt_ids.addressable_shards],
+        "rows_a_device": [len(s.data) for s in batch.tgt.ids.addressable_shards],
         "share_of_the_state": on_one / sum(x.size for x in arrays),
         "translations": translations(program, config),
     }
@@ -88,9 +94,9 @@ def translations(program: Any, config: Config) -> list[list[int]]:
     """What a model drawn at random answers, on this process's part of the mesh."""
     mesh = decoding_mesh(config.mesh)
     changes = {"norm": "pre", "tie_embeddings": False}  # answers that differ, of many lengths
-    model = Transformer(dataclasses.replace(config.model, **changes), VOCABULARY)
+    model = make_model(dataclasses.replace(config.model, **changes), VOCABULARY)
     params = program.replicated(random_params(model, seed=1))
-    translator = Translator(model, local(params, mesh), DECODE, mesh)
+    translator = Translator(model, local(params, axis_names(model), mesh), DECODE, mesh)
     sources = [np.array(src) for src, _ in random_pairs(3, LENGTHS)]
     return [best.ids.tolist() for best, *_ in translator.translate(sources)]
 
@@ -100,7 +106,7 @@ def main(folder: str, meshes: str, port: str = "", process: str = "") -> None:
     if port:
         processes.join(f"localhost:{port}", 2, int(process))
     for mesh in json.loads(meshes):
-        arrays, rest = run(tuple(mesh[:3]), mesh[3])
+        arrays, rest = run(tuple(mesh[:3]), *mesh[3:])
         if processes.is_first():
             name = "-".join(map(str, mesh))
             np.savez(Path(folder) / f"{name}.npz", **arrays)

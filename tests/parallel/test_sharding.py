@@ -16,18 +16,27 @@ from jax.sharding import PartitionSpec as P
 from tests.fixtures.tiny import relative_error
 from tests.tiny_runs import free_port
 from transformer_jax.config.schema import Config, MeshConfig, ModelConfig
+from transformer_jax.decoding.translator import SearchShape, empty_rows, row_shardings
 from transformer_jax.errors import ConfigError
-from transformer_jax.model.transformer import Transformer
-from transformer_jax.parallel.mesh import AXES, make_mesh, tree_shardings
+from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.parameters import abstract_params, axis_names
+from transformer_jax.parallel.mesh import AXES, TABLE, make_mesh, shardings
 from transformer_jax.training.optimizer import make_optimizer
-from transformer_jax.training.state import init_state
+from transformer_jax.training.state import init_state, state_names
 
 ROOT = Path(__file__).parents[2]
 # (data, fsdp, tensor, micro-batches)
-ONE = (1, 1, 1, 1)
-RUNS = [ONE, (8, 1, 1, 1), (1, 8, 1, 1), (1, 1, 8, 1), (2, 2, 2, 1), (1, 1, 1, 4), (2, 2, 2, 4)]
+SHAPES = [
+    *[(1, 1, 1, 1), (8, 1, 1, 1), (1, 8, 1, 1), (1, 1, 8, 1), (2, 2, 2, 1), (1, 1, 1, 4)],
+    (2, 2, 2, 4),
+]
+MESHES = [(*shape, "transformer") for shape in SHAPES]
+RECURRENT = [(*shape, "recurrent") for shape in [(1, 1, 1, 1), (1, 1, 8, 1), (2, 2, 2, 4)]]
+RUNS = [*MESHES, *RECURRENT]
+ONE = {"transformer": MESHES[0], "recurrent": RECURRENT[0]}
 # On 2 processes of 4 devices each; fsdp and tensor span both.
-OF_TWO = [(8, 1, 1, 1), (1, 8, 1, 1), (1, 1, 8, 1), (2, 2, 2, 4)]
+OF_TWO = [MESHES[n] for n in (1, 2, 3, 6)]
+OTHERS = [mesh for mesh in RUNS if mesh not in ONE.values()]
 
 
 def start(folder: Path, meshes: list, devices: int, *of_two: str) -> subprocess.Popen:
@@ -75,39 +84,41 @@ def assert_the_same_training(got, want):
     assert (got["skipped"], got["steps"]) == (0, 20)
 
 
-@pytest.mark.parametrize("mesh", RUNS[1:], ids=str)
+@pytest.mark.parametrize("mesh", OTHERS, ids=str)
 def test_twenty_updates_with_dropout_are_the_same_on_every_mesh(runs, mesh):
-    assert len(set(np.round(runs[ONE]["losses"], 3))) == 20
-    assert_the_same_training(runs[mesh], runs[ONE])
+    want = runs[ONE[mesh[-1]]]
+    assert len(set(np.round(want["losses"], 3))) == 20
+    assert_the_same_training(runs[mesh], want)
 
 
-@pytest.mark.parametrize("mesh", RUNS[1:], ids=str)
+@pytest.mark.parametrize("mesh", OTHERS, ids=str)
 def test_search_finds_the_same_on_every_mesh(runs, mesh):
-    want = runs[ONE]["translations"]
+    want = runs[ONE[mesh[-1]]]["translations"]
     assert runs[mesh]["translations"] == want
     assert len(set(map(tuple, want))) > 5 and len({len(ids) for ids in want}) > 3
 
 
 @pytest.mark.parametrize("mesh", OF_TWO, ids=str)
 def test_two_processes_are_one_run(runs, runs_of_two, mesh):
-    assert_the_same_training(runs_of_two[mesh], runs[ONE])
-    assert runs_of_two[mesh]["translations"] == runs[ONE]["translations"]
+    one = runs[ONE[mesh[-1]]]
+    assert_the_same_training(runs_of_two[mesh], one)
+    assert runs_of_two[mesh]["translations"] == one["translations"]
 
 
 @pytest.mark.parametrize("mesh", RUNS, ids=str)
 def test_rows_are_divided_over_data_and_fsdp(runs, mesh):
-    data, fsdp, tensor, _ = mesh
+    data, fsdp, tensor, *_ = mesh
     assert runs[mesh]["rows_a_device"] == [32 // (data * fsdp)] * (data * fsdp * tensor)
 
 
 def test_minus_1_takes_the_devices_that_are_left_over(runs):
-    left_over = [runs[mesh]["left_over"] for mesh in RUNS[:5]]
+    left_over = [runs[mesh]["left_over"] for mesh in MESHES[:5]]
     assert left_over == [[8, 1, 1], [8, 1, 1], [1, 8, 1], [1, 1, 8], [2, 2, 2]]
 
 
 def test_fsdp_and_tensor_divide_the_state_and_data_repeats_it(runs):
-    share = {mesh: run["share_of_the_state"] for mesh, run in runs.items()}
-    assert share[ONE] == share[(8, 1, 1, 1)] == 1
+    share = {mesh[:4]: runs[mesh]["share_of_the_state"] for mesh in MESHES}
+    assert share[(1, 1, 1, 1)] == share[(8, 1, 1, 1)] == 1
     # Gains and biases, which are repeated, are a few percent of so small a model.
     assert share[(1, 8, 1, 1)] == pytest.approx(1 / 8, abs=0.06)
     assert share[(1, 1, 8, 1)] == pytest.approx(1 / 8, abs=0.06)
@@ -121,29 +132,41 @@ BIG = {"d_model": 1024, "d_ff": 4096, "num_heads": 16}
 @pytest.mark.parametrize("size", [{}, BIG], ids=["base", "big"])
 def test_bytes_a_device_shrink_with_the_devices(size, mesh):
     arrays = divided(ModelConfig(**size), AbstractMesh(mesh, AXES)).values()
-    ways = dict(zip(AXES, mesh, strict=True))
-    total = sum(math.prod(shape) for shape, _ in arrays)
-    on_one = sum(
-        math.prod(shape) / math.prod(ways[axis] for axis in spec if axis) for shape, spec in arrays
-    )
+    total, on_one = bytes_of(arrays), bytes_of(arrays, mesh)
     assert on_one * mesh[1] * mesh[2] == pytest.approx(total, rel=0.05)
 
 
 MESH = AbstractMesh((2, 2, 2), AXES)
 
 
-def divided(model: ModelConfig, mesh=MESH):
-    """{path: (shape, spec)} of the whole state."""
-    config = Config(model=model)
-    optimizer = make_optimizer(config)
-    transformer = Transformer(model, 37_000)
-    state = jax.eval_shape(lambda: init_state(config, transformer, optimizer))
-    shardings = jax.tree.leaves(tree_shardings(state, mesh))
-    leaves = jax.tree_util.tree_leaves_with_path(state)
+def bytes_of(arrays, mesh=(1, 1, 1)) -> float:
+    """Of arrays (shape, spec) of 4 bytes an entry, what one device of a mesh holds."""
+    ways = dict(zip(AXES, mesh, strict=True))
+
+    def parts(axes) -> int:
+        return math.prod(ways[axis] for axis in ([axes] if isinstance(axes, str) else axes or ()))
+
+    return sum(4 * math.prod(shape) / math.prod(map(parts, spec)) for shape, spec in arrays)
+
+
+def by_path(tree, specs):
+    """{path: (shape, spec)} of a tree of arrays and a tree of PartitionSpecs."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {
-        jax.tree_util.keystr(path): (leaf.shape, sharding.spec)
-        for (path, leaf), sharding in zip(leaves, shardings, strict=True)
+        jax.tree_util.keystr(path): (leaf.shape, spec)
+        for (path, leaf), spec in zip(leaves, jax.tree.leaves(specs), strict=True)
     }
+
+
+def specs_of(tree, names, mesh):
+    return jax.tree.map(lambda sharding: sharding.spec, shardings(tree, names, mesh))
+
+
+def divided(config: ModelConfig, mesh=MESH):
+    """{path: (shape, spec)} of the whole state."""
+    model, optimizer = make_model(config, 37_000), make_optimizer(Config(model=config))
+    state = jax.eval_shape(lambda: init_state(0, model, optimizer))
+    return by_path(state, specs_of(state, state_names(model, optimizer, state), mesh))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +185,7 @@ def test_no_large_array_of_the_state_is_repeated(changes):
     assert max(math.prod(shape) for shape in small.values()) == 512
 
 
-def test_adam_s_moments_lie_with_their_parameters():
+def test_adam_s_moments_are_divided_as_their_parameters():
     arrays = divided(ModelConfig(num_layers=1))
     for path, (_, spec) in arrays.items():
         if ".params" in path:
@@ -178,6 +201,88 @@ def test_a_dimension_that_an_axis_does_not_divide_stays_whole():
     assert one_head[f"{attention}['out']"] == ((1, 510, 510), P(None, None, "fsdp"))
     inner = one_head[".params['decoder_0']['feed_forward']['inner']"]
     assert inner == ((510, 2049), P("fsdp", None))
+
+
+# Every model -------------------------------------------------------------------------------------
+
+SIDES = ("transformer", "recurrent")
+PAIRS = [{"encoder": encoder, "decoder": decoder} for encoder in SIDES for decoder in SIDES]
+VARIANTS = [
+    {"score": "additive"},
+    {"attention_memory": "coverage"},
+    {"attention_memory": "coverage", "cross_score": "additive", "encoder": "recurrent"},
+    {"positions": "learned", "tie_embeddings": False},
+]
+DIVISIBLE = {"num_layers": 1, "d_model": 16, "num_heads": 4, "d_k": 3, "d_v": 5, "d_ff": 24}
+
+
+def parameters_of(changes):
+    """{path: (shape, names of its axes)}."""
+    model = make_model(ModelConfig(**DIVISIBLE, d_hidden=8, **changes), 1000)
+    return by_path(abstract_params(model), axis_names(model))
+
+
+@pytest.mark.parametrize("changes", [*PAIRS, *VARIANTS], ids=str)
+def test_every_parameter_names_its_axes(changes):
+    for path, (shape, names) in parameters_of(changes).items():
+        assert len(names) == len(shape), path
+        assert set(names) <= {*TABLE, None}, path
+        # What is repeated on every device is a vector.
+        assert any(names) or len(shape) < 2, path
+        assert len([name for name in names if name]) == len({name for name in names if name}), path
+
+
+@pytest.mark.parametrize("mesh", [(1, 2, 2), (1, 4, 1), (1, 1, 4), (2, 2, 2)], ids=str)
+@pytest.mark.parametrize("changes", [*PAIRS, {**PAIRS[3], "tie_embeddings": False}], ids=str)
+def test_a_device_holds_exactly_its_part_of_the_matrices(changes, mesh):
+    devices = AbstractMesh(mesh, AXES)
+    model = make_model(ModelConfig(**DIVISIBLE, d_hidden=8, **changes), 1000)
+    shapes = abstract_params(model)
+    arrays = by_path(shapes, specs_of(shapes, axis_names(model), devices)).values()
+    matrices = [(shape, spec) for shape, spec in arrays if len(shape) > 1]
+    assert len(matrices) >= 12
+    assert bytes_of(matrices, mesh) * 4 == bytes_of(matrices)
+
+
+@pytest.mark.parametrize("changes", [*PAIRS, *VARIANTS], ids=str)
+def test_search_divides_memory_and_cache_by_rows_and_heads(changes):
+    """The tensor axis divides the heads, and never the beams or the source's positions.
+
+    Every size is even, so each of them could be divided. An earlier version of the code counted
+    axes from the end, and divided the beams of the cache and the source's positions instead; this
+    test fails there.
+    """
+    sizes = {**DIVISIBLE, "num_heads": 6, "d_k": 4, "d_v": 10, "max_positions": 64}
+    model = make_model(ModelConfig(**sizes, d_hidden=8, **changes), 1000)
+    shape = SearchShape(
+        rows=12,
+        together=4,
+        src_length=20,
+        beam_size=2,
+        n_best=2,
+        size=30,
+        max_extra_length=10,
+        penalizes_coverage=True,
+    )
+    rows = jax.eval_shape(lambda: empty_rows(model, shape))
+    mesh = AbstractMesh((1, 2, 2), AXES)
+    places = jax.tree.map(lambda sharding: sharding.spec, row_shardings(model, shape, mesh))
+    arrays = by_path(rows, places)
+    kept = {path: x for path, x in arrays.items() if ".memory" in path or ".cache" in path}
+    with_heads = 0
+    for path, (sizes, spec) in arrays.items():
+        spec = (*spec, *(None,) * (len(sizes) - len(spec)))
+        has_heads = path in kept and 6 in sizes
+        heads = sizes.index(6) if has_heads else None
+        with_heads += has_heads
+        for axis, size in enumerate(sizes):
+            want = ("data", "fsdp") if axis == 0 else "tensor" if axis == heads else None
+            assert spec[axis] == want, (path, axis, size)
+    # Blocks of 16 and 14 positions, and the source: keys and values of each.
+    is_transformer = model.config.decoder == "transformer"
+    coverage = 2 if model.config.attention_memory else 0
+    assert with_heads == (6 + coverage if is_transformer else 0)
+    assert len(kept) > with_heads
 
 
 def test_a_mesh_that_this_machine_cannot_have_is_refused():
