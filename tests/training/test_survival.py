@@ -206,5 +206,5 @@ def test_a_lost_worker_of_the_input_pipeline_is_told_plainly(tmp_path):
     said = log.read_text()
     assert "Traceback" not in said
     assert said.splitlines()[-1].startswith(
-        "transformer-jax: A process that prepares batches is gone (Worker process"
+        "transformer-jax: A process that prepares batches died (Worker process"
     )
