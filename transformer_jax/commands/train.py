@@ -30,7 +30,7 @@ from transformer_jax.training.stopping import StopRequest
 
 log = logging.getLogger(__name__)
 
-BLEU_LINES = 1_024  # translated between two looks at whether to stop
+BLEU_LINES = 1_024  # lines translated between two checks for a signal to stop
 
 
 def train(config: Config, workdir: str, dry_run: bool = False) -> None:
