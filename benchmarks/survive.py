@@ -121,7 +121,7 @@ def compare(folder: Path, killed: Path, overrides: dict[str, Any], log: Path) ->
         "lines": len(want),
         "steps": step_of(never),
         "equal_bit_for_bit": got == want,
-        "resumes": said.count("going on from step"),
+        "resumes": said.count("continuing from step"),
         "damaged_checkpoints": said.count("is damaged"),
         "tracebacks": said.count("Traceback"),
     }

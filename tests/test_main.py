@@ -248,7 +248,7 @@ def test_a_full_disk_is_one_line(number, monkeypatch, capsys):
         raise OSError(number, os.strerror(number), "run/metrics.jsonl")
 
     assert run_fake(monkeypatch, fill) == 2
-    want = f"transformer-jax: {os.strerror(number)} (run/metrics.jsonl). Make room, then again.\n"
+    want = f"transformer-jax: {os.strerror(number)} (run/metrics.jsonl). Free disk space and call it again.\n"
     assert capsys.readouterr().err == want
 
 

@@ -1,4 +1,4 @@
-"""The program: one line a command, each a function of a module of `commands`."""
+"""The program `transformer-jax`: each command calls a function of a module in `commands`."""
 
 import difflib
 import importlib
@@ -22,7 +22,7 @@ from transformer_jax.parallel import processes
 
 
 class Command(NamedTuple):
-    """What a name on the command line calls."""
+    """What a command's name on the command line calls."""
 
     target: str  # "module:function", imported when called
     help: str
@@ -38,7 +38,7 @@ BEAM_SIZE = Flag("beam_size", int, "K", "hypotheses a sentence; 1 is greedy (the
 LENGTH_PENALTY = Flag(
     "length_penalty", float, "ALPHA", "alpha of ((5 + length) / 6)^alpha (the config's)"
 )
-# A command of several processes has these too.
+# Commands that may run as several processes have these flags too.
 PROCESSES = (
     Flag("coordinator", str, "HOST:PORT", "of several processes: where process 0 listens"),
     Flag("num_processes", int, "N", "how many there are"),
@@ -48,7 +48,7 @@ PROCESSES = (
 COMMANDS = {
     "train": Command(
         "transformer_jax.commands.train:train",
-        "train a model, or go on with a run",
+        "train a model, or continue a run",
         (
             CONFIG,
             WORKDIR,
@@ -133,10 +133,10 @@ USAGE = "python -m transformer_jax COMMAND --FLAG=VALUE ..."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line; returns the exit status: 0, 2 on a user's mistake."""
+    """Runs a command line and returns the exit status: 0, or 2 for a user's mistake."""
     if arguments is None:
         use_huge_pages()
-    if isinstance(sys.stdout, io.TextIOWrapper):  # the arrow in "en→de", in any locale
+    if isinstance(sys.stdout, io.TextIOWrapper):  # for the arrow in "en→de" in any locale
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = exit_status(lambda: run(list(sys.argv[1:] if arguments is None else arguments)))
@@ -165,7 +165,7 @@ def run(arguments: list[str]) -> None:
     if PROCESSES[0] in command.flags:
         coordinator, number, this = (values.pop(flag.name) for flag in PROCESSES)
         processes.join(coordinator, number, this, agree_on_stops=name == "train")
-    if name == "translate":  # bytes, so that the locale's encoding plays no part
+    if name == "translate":  # bytes, independent of the locale's encoding
         values |= {"stdin": sys.stdin.buffer, "stdout": sys.stdout.buffer}
     set_up_logs(quiet=not processes.is_first())
     module, _, function = command.target.partition(":")
@@ -174,7 +174,7 @@ def run(arguments: list[str]) -> None:
 
 
 def find_command(name: str) -> Command:
-    """The command of that name. Raises UserError, with the nearest name, where there is none."""
+    """The command of that name. Raises UserError, with the nearest name, if there is none."""
     if name in COMMANDS:
         return COMMANDS[name]
     known = ", ".join(COMMANDS)
@@ -189,7 +189,7 @@ def find_command(name: str) -> Command:
 
 
 def read_values(name: str, command: Command, arguments: list[str]) -> dict[str, Any]:
-    """The keyword arguments of the command's function. Raises UserError: what cannot be."""
+    """The keyword arguments of the command's function. Raises UserError if a flag is invalid."""
     if CONFIG not in command.flags:
         return parse_flags(name, command.flags, arguments)
     from transformer_jax.config.files import load_config, split_overrides

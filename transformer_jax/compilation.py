@@ -1,4 +1,4 @@
-"""Compiled programs, kept for the next run."""
+"""JAX's cache of compiled programs, kept for later runs."""
 
 import os
 
@@ -8,10 +8,11 @@ from transformer_jax.files import cache_folder
 
 
 def keep_compiled_programs() -> None:
-    """From now on what is compiled, and took a second, is kept in the user's cache folder.
+    """From now on, programs that take a second or more to compile are kept in the user's cache.
 
-    Never in a run's folder: people exchange those, and a program is no data. What the user told
-    JAX itself (JAX_COMPILATION_CACHE_DIR) stands. Call it before the first compilation.
+    They are not kept in the run's folder, because people exchange runs, and a program is not data.
+    The user's own setting (JAX_COMPILATION_CACHE_DIR) has priority. Call this before the first
+    compilation.
     """
     if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
         folder = cache_folder() / "compiled"

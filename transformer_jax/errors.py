@@ -1,12 +1,12 @@
-"""Errors that a user can mend: shown as one line, exit status 2."""
+"""Errors that a user can fix; a command reports them in one line and exits with status 2."""
 
 
 class UserError(Exception):
-    """A user's mistake: the message says what is wrong, where, and the mend, in one line."""
+    """A user's mistake: the message says in one line what is wrong, where, and how to fix it."""
 
 
 class ConfigError(UserError):
-    """A key or value of the config that cannot be."""
+    """An invalid key or value of the config."""
 
 
 class DataError(UserError):
@@ -18,7 +18,7 @@ class RunError(UserError):
 
 
 class Interrupted(Exception):
-    """A signal ended the command in good order: shown as one line, exit status 128 + signal."""
+    """A signal stopped the command cleanly; it exits with status 128 + signal after one line."""
 
     def __init__(self, signal: int, message: str):
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and where what can be made again is kept."""
+"""Atomic writes of files, and the user's cache folder."""
 
 import csv
 import hashlib
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all; the folders above it are made."""
+    """Writes a file whole or not at all; creates the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -32,7 +32,7 @@ def write_csv(path: Path, head: Iterable[str], rows: Iterable[Iterable[object]])
 
 
 def is_temporary(path: Path) -> bool:
-    """Left by `write_atomically` where it was killed."""
+    """Whether the file is one that `write_atomically` left when it was killed."""
     return path.name.startswith(".") and path.suffix == ".tmp"
 
 
@@ -45,12 +45,12 @@ def cache_folder() -> Path:
 
 
 def kept(kind: str, name: str, make: Callable[[], bytes]) -> bytes:
-    """What `make` gave for this name before, from the user's cache folder, or what it gives now.
+    """The content for this name from the user's cache folder, or else from `make`.
 
     Args:
       kind: a folder of the cache.
-      name: all that the content depends on.
-      make: called where nothing whole is kept; what it gives is kept, where that can be written.
+      name: everything that the content depends on.
+      make: called if the cache has no undamaged content; the result is cached if possible.
     """
     path = cache_folder() / kind / hashlib.sha256(name.encode()).hexdigest()[:32]
     try:
@@ -65,5 +65,5 @@ def kept(kind: str, name: str, make: Callable[[], bytes]) -> bytes:
     try:
         write_atomically(path, hashlib.sha256(content).digest() + content)
     except OSError:
-        pass  # it is made again next time
+        pass  # without the cache, it is made again next time
     return content

@@ -13,7 +13,7 @@ from transformer_jax.tables.statistics import (
     of_row,
     paired_p_value,
     read_p_values,
-    summarise,
+    summarize,
     write_p_values,
 )
 
@@ -43,8 +43,8 @@ EXPERIMENT = Experiment(
 
 
 def test_mean_and_sample_standard_deviation():
-    assert summarise([20.0, 22.0, 24.0]) == (22.0, 2.0, 3)  # sqrt((4 + 0 + 4) / 2)
-    assert summarise([7.0]) == (7.0, None, 1)
+    assert summarize([20.0, 22.0, 24.0]) == (22.0, 2.0, 3)  # sqrt((4 + 0 + 4) / 2)
+    assert summarize([7.0]) == (7.0, None, 1)
     assert of_row(LINES, "deep", "bleu") is None
 
 

@@ -214,7 +214,7 @@ def test_a_plain_file_is_taken_before_a_compressed_one(folder):
         ({}, "sub/a", ["sub/a.en: no such file", "suffixes there: none"]),
         ({}, "test", ["data.test is empty"]),
         ({}, "folder", ["folder.en: no such file"]),
-        ({}, "short", ["short.en has 2 lines", "short.de has 1:"]),
+        ({}, "short", ["short.en has 2 lines", "short.de has 1."]),
         ({}, "empty", ["empty.de is empty"]),
         ({}, "latin", ["latin.de, line 2: not UTF-8"]),
         ({"train": ("a", "short")}, "train", ["short.en has 2 lines"]),

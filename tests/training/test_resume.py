@@ -54,7 +54,7 @@ def test_killed_and_resumed_equals_never_stopped(tmp_path):
     assert runs.train(workdir) == 0, log.read_text()
     assert_same_run(workdir, runs.trained_run())
     said = log.read_text()
-    assert "going on from step" in said
+    assert "continuing from step" in said
     assert not list(checkpoints.glob("*tmp*")), "half-written checkpoints stay"
 
 

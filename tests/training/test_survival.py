@@ -48,7 +48,7 @@ def test_a_signal_leaves_a_checkpoint_and_the_run_goes_on_as_if_never_stopped(nu
     last = log.read_text().splitlines()[-1]
     assert last == (
         f"transformer-jax: {number.name}: stopped, with a checkpoint at step {step}; the same "
-        "command goes on from there."
+        "command continues from there."
     )
     if step <= runs.STEPS:
         assert runs.train(workdir) == 0
@@ -117,7 +117,7 @@ def test_a_full_disk_is_said_and_harms_no_older_checkpoint(mode, tmp_path):
     kept = steps_of(copy)
     assert kept and kept[-1] < runs.STEPS
     trained = [r["step"] for r in runs.metrics(copy) if r["kind"] == "train"]
-    assert ("going on" in said) == (mode == "continue")
+    assert ("training continues" in said) == (mode == "continue")
     assert (trained[-1] == runs.STEPS) == (mode == "continue")
     # With room again, the run goes on from what is whole, to the end that it would have had.
     assert runs.train(copy, train__keep_last=3) == 0
@@ -206,5 +206,5 @@ def test_a_lost_worker_of_the_input_pipeline_is_told_plainly(tmp_path):
     said = log.read_text()
     assert "Traceback" not in said
     assert said.splitlines()[-1].startswith(
-        "transformer-jax: A process that prepares batches is gone (Worker process"
+        "transformer-jax: A process that prepares batches died (Worker process"
     )

@@ -1,7 +1,7 @@
 """The `attention` command: translates a sentence and draws what its subwords attended to.
 
 Dimension key
-  N layers   H heads   L length of what attends   M length of what is attended to
+  N layers   H heads   L attending subwords   M subwords attended to
 """
 
 import tempfile
@@ -16,7 +16,7 @@ from transformer_jax.model.attention_maps import uses_of
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Text, write_page
 from transformer_jax.reporting.plots import plot_attention, printable
 
-ALL = "all"  # the --kind that draws every one of KINDS
+ALL = "all"  # the --kind that draws all of KINDS
 
 
 class AttendedSentence(NamedTuple):
@@ -41,7 +41,7 @@ def attend(
       workdir: the run's folder.
       sentence: a source line.
       checkpoint: "latest", "best", "average" or a step.
-      layer: from 1, the one that will be drawn; None: any.
+      layer: number from 1 of the layer that will be drawn; None: all layers.
       kinds: names of KINDS that the model must have.
 
     Raises:
@@ -90,13 +90,13 @@ def draw_layer(found: AttendedSentence, kind: str, layer: int, path: Path) -> Pi
 def draw_kinds(
     found: AttendedSentence, kinds: Sequence[str], folder: Path, layer: int | None = None
 ) -> list[Part]:
-    """The parts of a page: a section a kind with its layers' PNGs, which go into `folder`.
+    """The parts of a page: one section per kind with the PNGs of its layers.
 
     Args:
-      found: what to draw.
+      found: the sentence and its weights.
       kinds: names of KINDS.
-      folder: where attention_KIND_LAYER.png are written.
-      layer: from 1; None: all.
+      folder: where the files attention_KIND_LAYER.png are written.
+      layer: number from 1; None: all layers.
     """
     words = f"source       {printable(found.source)}\ntranslation  {printable(found.translation)}"
     parts: list[Part] = [Code(words)]
@@ -124,7 +124,7 @@ def attention(
     Args:
       workdir: the run's folder.
       sentence: a source line.
-      output: the file to write: .png for one layer, .html for a page that needs nothing else.
+      output: the file to write: .png for one layer, .html for a self-contained page.
       kind: "cross", "encoder" or "decoder"; "all" for a page of all three.
       layer: from 1; None: the last for a PNG, all for a page.
       checkpoint: "latest", "best", "average" or a step.
@@ -149,7 +149,7 @@ def attention(
 
 
 def _check(output: Path, kind: str) -> None:
-    """Raises ConfigError where the kind cannot be drawn into that file; called before the work."""
+    """Raises ConfigError if the kind cannot be drawn into that file; called before the work."""
     if output.suffix not in (".png", ".html") or output.is_dir():
         raise ConfigError(
             f"--output={output}: a PNG or a page is written; name a file that ends in .png or "

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def average(workdir: str, last: int = 5) -> Path:
-    """Averages the parameters of the last checkpoints; other commands take it as "average".
+    """Averages the parameters of the last checkpoints, for --checkpoint=average.
 
     Args:
       workdir: the run's folder.
@@ -24,7 +24,7 @@ def average(workdir: str, last: int = 5) -> Path:
       The average's folder, WORKDIR/averages/STEP-lastK.
 
     Raises:
-      RunError: the run has fewer checkpoints, or keeps fewer.
+      RunError: the run has fewer checkpoints, or is configured to keep fewer.
     """
     run = RunFolder(workdir)
     config = run.read_config()

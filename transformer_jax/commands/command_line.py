@@ -34,7 +34,7 @@ DEFINE: dict[type, Callable[..., object]] = {
 
 
 class Flag(NamedTuple):
-    """A flag of a command, or its one argument that stands without a name."""
+    """A flag of a command, or its one argument without a name."""
 
     name: str
     kind: type  # str, int, float or bool; a positional one is a str
@@ -46,17 +46,18 @@ class Flag(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """As help writes it."""
+        """The form in which help shows the flag."""
         if self.positional:
             return self.value
         return f"--{self.name}" + (f"={self.value}" if self.value else "")
 
 
 def exit_status(action: Callable[[], object]) -> int:
-    """Calls `action`: 0 on success, 2 with one line on a user's mistake; anything else is raised.
+    """Calls `action` and returns the exit status: 0, or 2 with one line on a user's mistake.
 
-    A full disk and a full device are one line and 2 as well. An interrupt and a reader that closed
-    standard output end quietly, with the shell's status.
+    A full disk and a full device memory also give one line and 2. After an interrupt, or if the
+    reader of standard output is gone, it returns the shell's status without a message. Other
+    errors are raised.
     """
     try:
         action()
@@ -81,7 +82,8 @@ def exit_status(action: Callable[[], object]) -> int:
         if error.errno not in DISK_FULL:
             raise
         where = f" ({error.filename})" if error.filename else ""
-        print(f"transformer-jax: {error.strerror}{where}. Make room, then again.", file=sys.stderr)
+        advice = "Free disk space and call it again."
+        print(f"transformer-jax: {error.strerror}{where}. {advice}", file=sys.stderr)
         return 2
     except Exception as error:
         if type(error).__name__ != "JaxRuntimeError" or not _is_out_of_memory(str(error)):
@@ -102,9 +104,9 @@ def _reader_is_gone() -> bool:
 
 
 def parse_experiment(name: str, about: str, known: Iterable[Flag]) -> dict[str, Any]:
-    """The flags of `python -m experiments.NAME`, the config's overrides among them by that name.
+    """The flags of `python -m experiments.NAME`; the config's overrides are under "overrides".
 
-    With --help, prints what it is and ends.
+    With --help it prints a description and exits.
     """
     from transformer_jax.config.files import split_overrides
 
@@ -119,11 +121,12 @@ def parse_experiment(name: str, about: str, known: Iterable[Flag]) -> dict[str, 
 def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -> dict[str, Any]:
     """The value of each flag of a command, and of the one argument that it may take without a name.
 
-    Flags may stand before and behind that argument; after "--" it may begin with a dash.
+    Flags may come before and after that argument; after "--" it may begin with a dash.
 
     Raises:
-      absl.flags.Error: an unknown flag (the nearest is offered), or a value of the wrong type.
-      UserError: a required flag is missing, or an argument too many stands beside the flags.
+      absl.flags.Error: a flag is unknown (the message suggests the nearest), or a value has the
+        wrong type.
+      UserError: a required flag is missing, or there are too many arguments.
     """
     known, parser = list(known), flags.FlagValues()
     parser.set_gnu_getopt(True)
@@ -149,7 +152,7 @@ def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -
 
 
 def describe_flags(known: Iterable[Flag]) -> str:
-    """One line a flag, for a command's help."""
+    """One line per flag, for a command's help."""
     rows = []
     for flag in known:
         default = "" if flag.default in (None, False) else f" (default: {flag.default})"
@@ -168,7 +171,7 @@ def set_up_logs(quiet: bool = False) -> None:
     - The root logger and those of other packages stay as they are: Python prints their warnings.
 
     Args:
-      quiet: of our own loggers, errors only: for all processes of a run but the first.
+      quiet: show only errors of our own loggers; for all processes of a run but the first.
     """
     for name in ("transformer_jax", "experiments"):
         logger = logging.getLogger(name)

@@ -1,4 +1,4 @@
-"""The `evaluate` command: translates a split or a file, scores it and keeps both."""
+"""The `evaluate` command: translates a split or a file, and writes translations and scores."""
 
 import datetime
 import json
@@ -42,16 +42,16 @@ def evaluate(
     beam_size: int | None = None,
     examples: int = 0,
 ) -> Evaluation:
-    """Prints and keeps (in WORKDIR/evaluations) the scores of a split's or a file's translations.
+    """Translates a split or a file; prints the scores and writes them to WORKDIR/evaluations.
 
     Args:
       workdir: the run's folder.
       split: "train", "valid", "test", or a file stem or TFDS split of the run's corpus.
-      src: a file of source lines, to use with `ref` instead of a split.
-      ref: its references.
+      src: a file of source lines to use instead of a split, together with `ref`.
+      ref: the file of its references.
       checkpoint: "latest", "best", "average" or a step.
       beam_size: None: the run's.
-      examples: translations to print beside their sources and references, evenly spaced.
+      examples: number of evenly spaced translations to print with their sources and references.
 
     Raises:
       UserError: there is no such run, checkpoint, split or file, or the folder cannot be written.
@@ -88,7 +88,7 @@ def evaluate(
 
 
 def _make_folder(path: Path) -> None:
-    """Makes the folder before the work begins. Raises RunError: it cannot be written."""
+    """Creates the folder before the work begins. Raises RunError if it cannot be written."""
     try:
         path.mkdir(exist_ok=True)
         writable = os.access(path, os.W_OK)

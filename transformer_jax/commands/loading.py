@@ -29,7 +29,7 @@ class LoadedModel(NamedTuple):
     checkpoint: str  # its name, such as "40" or "40-last5"
 
     def line_translator(self) -> LineTranslator:
-        """A new translator of text lines, which has cut no line yet."""
+        """A new translator of text lines, whose count of cut lines is zero."""
         return LineTranslator(self.vocabulary, self.translator)
 
 
@@ -47,7 +47,7 @@ def load_model(
       checkpoint: "latest", "best", "average" or a step.
       beam_size: None: the run's.
       length_penalty: None: the run's.
-      n_best: hypotheses a sentence, at most the beam size.
+      n_best: hypotheses per sentence, at most the beam size.
 
     Raises:
       UserError: the folder has no run or no such checkpoint, or a setting is out of range.
@@ -58,7 +58,7 @@ def load_model(
     config = with_values(config, {name: v for name, v in given.items() if v is not None})
     check(config)
     if n_best < 1:
-        raise ConfigError(f"--n_best={n_best} is below 1: at least one translation a line.")
+        raise ConfigError(f"--n_best={n_best} is below 1: ask for at least 1 translation per line.")
     if n_best > config.decode.beam_size:
         raise ConfigError(
             f"--n_best={n_best} is not in 1..{config.decode.beam_size}: a beam of "

@@ -30,7 +30,7 @@ from transformer_jax.training.stopping import StopRequest
 
 log = logging.getLogger(__name__)
 
-BLEU_LINES = 1_024  # translated between two looks at whether to stop
+BLEU_LINES = 1_024  # lines translated between two checks for a signal to stop
 
 
 def train(config: Config, workdir: str, dry_run: bool = False) -> None:
@@ -103,7 +103,7 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh) -> None:
         raise Interrupted(
             stop.signal,
             f"{signal.Signals(stop.signal).name}: stopped, with a checkpoint at step "
-            f"{committed_steps(run.checkpoints)[-1]}; the same command goes on from there.",
+            f"{committed_steps(run.checkpoints)[-1]}; the same command continues from there.",
         )
     log.info("trained to step %d", train.steps)
 
@@ -112,7 +112,7 @@ def _first_state(config: Config, program: Program, checkpoints: Checkpoints) -> 
     """The state of the newest checkpoint; in a new run, the initial one."""
     state = checkpoints.restore_latest(program.state)
     if state is not None:
-        log.info("going on from step %d", int(state.step))
+        log.info("continuing from step %d", int(state.step))
         return state
     state = program.init(config)
     if config.train.init_from is not None:

@@ -1,4 +1,4 @@
-"""The `translate` command: lines in, lines out, in order and as they arrive."""
+"""The `translate` command: translates lines in order and as they arrive."""
 
 import io
 from typing import BinaryIO

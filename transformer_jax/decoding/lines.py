@@ -1,4 +1,4 @@
-"""Text lines to translations, and a stream of bytes to groups of lines."""
+"""Translates text lines, and reads groups of lines from a stream of bytes."""
 
 import io
 import logging
@@ -16,9 +16,9 @@ from transformer_jax.text.vocabulary import EOS, Vocabulary
 
 log = logging.getLogger(__name__)
 
-GROUP_LINES = 1_024  # sorted by length and searched together
-GATHER_SECONDS = 0.02  # for the lines of a pipe to arrive together
-BLOCK_BYTES = 1 << 20  # read at a time
+GROUP_LINES = 1_024  # lines that are sorted by length and searched together
+GATHER_SECONDS = 0.02  # time to wait for further lines of a pipe
+BLOCK_BYTES = 1 << 20  # bytes read at a time
 
 
 class Translation(NamedTuple):
@@ -32,13 +32,13 @@ class LineTranslator:
     """Translates text lines and counts those that were cut."""
 
     def __init__(self, vocabulary: Vocabulary, translator: Translator) -> None:
-        """Makes a translator that cuts lines that search or the model cannot take."""
+        """Makes a translator that cuts lines that are too long for the search or the model."""
         self.vocabulary, self.translator, self.cut = vocabulary, translator, 0
         longest = translator.decode.max_length  # subwords, EOS included
         self.longest = min(longest, translator.model.longest() or longest)
 
     def __call__(self, lines: Sequence[str]) -> list[list[Translation]]:
-        """The translations of each line, best first; a blank line has one, empty, of score 0."""
+        """The translations of each line, best first; a blank line has an empty one with score 0."""
         sentences = self.encode(lines)
         filled = [i for i, ids in enumerate(sentences) if len(ids)]
         results = [[Translation("", 0.0)] for _ in lines]
@@ -50,7 +50,7 @@ class LineTranslator:
         return results
 
     def shared(self, lines: Sequence[str]) -> list[list[Translation]]:
-        """The same, but each process translates its share; every process must call it."""
+        """Like a call, but each process translates its share; every process must call it."""
         others = processes.count()
         results: list[list[Translation]] = [[] for _ in lines]
         parts = processes.gather(self(lines[processes.index() :: others]))
@@ -59,13 +59,13 @@ class LineTranslator:
         return results
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
-        """Subwords of each line, EOS included, cut to the longest; none for a blank line."""
+        """Subwords of each line, EOS included, cut to the limit; empty for a blank line."""
         encoded = self.vocabulary.encode_lines(lines)
         self.cut += sum(len(ids) >= self.longest for ids in encoded)
         return [np.append(ids[: self.longest - 1], EOS) if len(ids) else ids for ids in encoded]
 
     def text(self, ids: np.ndarray) -> str:
-        """A hypothesis as one line: byte pieces can spell any character, line ends too."""
+        """A hypothesis as one line; byte pieces can spell any character, even line ends."""
         return self.vocabulary.decode(ids).replace("\n", " ").replace("\r", " ")
 
     def warn_of_cut(self) -> None:
@@ -80,10 +80,10 @@ class LineTranslator:
 
 
 def line_groups(stream: io.BufferedIOBase, size: int = GROUP_LINES) -> Iterator[list[str]]:
-    """The lines of a stream in groups: those that have arrived, at least one, at most `size`.
+    """Yields the lines that have arrived on a stream, in groups of at least 1 and at most `size`.
 
     Raises:
-      DataError: a line is not UTF-8; raised after the lines before it were yielded.
+      DataError: a line is not UTF-8; raised after all lines before it were yielded.
     """
     number, waiting, begun, more = 0, list[bytes](), b"", True
     while more or waiting:
@@ -105,7 +105,7 @@ def _is_quiet(stream: io.BufferedIOBase) -> bool:
     """Whether nothing more arrives within GATHER_SECONDS."""
     try:
         return not select.select([stream.fileno()], [], [], GATHER_SECONDS)[0]
-    except io.UnsupportedOperation:  # bytes in memory are all there
+    except io.UnsupportedOperation:  # a stream in memory is complete
         return False
 
 

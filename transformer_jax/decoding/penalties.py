@@ -1,4 +1,4 @@
-"""How the score of a finished hypothesis differs from its log probability.
+"""Length and coverage penalties, from which search computes the score of a finished hypothesis.
 
 Dimension key
   B batch   K beams   M source length
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-LEAST_COVERED = 1e-6  # attention that a source position counts with at least
+LEAST_COVERED = 1e-6  # smallest attention that a source position counts with
 
 
 def gnmt_penalty(lengths: Array, alpha: float | Array) -> Array:
@@ -24,14 +24,14 @@ PENALTIES: dict[str, Penalty] = {"gnmt": gnmt_penalty}
 
 
 class Coverage(NamedTuple):
-    """How much attention each source position got."""
+    """The attention that each source position has received."""
 
-    sums_BKM: Array  # float32, of the live hypotheses
-    counted_BM: Array  # booleans: source subwords, EOS and padding left out
+    sums_BKM: Array  # float32, for each live hypothesis
+    counted_BM: Array  # booleans, True = a source subword, but not EOS or padding
 
 
 def empty_coverage(beam_size: int, counted_BM: Array) -> Coverage:
-    """The coverage of no subword yet."""
+    """The coverage before the first subword."""
     batch, src_length = counted_BM.shape
     return Coverage(jnp.zeros((batch, beam_size, src_length)), counted_BM)
 
@@ -39,8 +39,8 @@ def empty_coverage(beam_size: int, counted_BM: Array) -> Coverage:
 def coverage_penalty(coverage: Coverage) -> Array:
     """sum_j log(min(sum_i p_ij, 1)) of each hypothesis, nats, at most 0: `[batch, beams]`.
 
-    p_ij is the weight of source position j when subword i was chosen. A position that got less than
-    1e-6 in all counts as 1e-6, so the penalty is finite. The source's EOS does not count.
+    p_ij is the weight of source position j when subword i was chosen. A sum below 1e-6 counts as
+    1e-6, so the penalty is finite. The source's EOS is left out.
 
     Source: Wu et al. 2016, equation 14.
     """

@@ -2,34 +2,37 @@
 
 The decoder is one function, `step(now, memory, cache) -> Stepped`:
 - `now`: the newest subword of each hypothesis, its position, and for each earlier position the beam
-  slot that held the hypothesis's subword. An empty beam slot is stepped too; its result is ignored.
-- `memory`: any pytree of arrays `[B, ...]`, what the encoder gave. It never changes.
-- `cache`: what the decoder keeps of the hypotheses. `cache.written` (keys and values by position)
+  slot that held the hypothesis's subword. Empty beam slots are computed too, and ignored.
+- `memory`: any pytree of arrays `[B, ...]`, made from the encoder's output. It never changes.
+- `cache`: what the decoder keeps for the hypotheses. `cache.written` (keys and values by position)
   never moves: a hypothesis finds its own past by `now`. `cache.carried` (a recurrent state, a
-  coverage), leaves `[B, K, ...]`, is reordered by search together with the hypotheses.
-- `logits_BKV` float32: of the next subword. Padding of the vocabulary is masked to -1e9 or less.
+  coverage) has leaves `[B, K, ...]`, which search reorders together with the hypotheses.
+- `logits_BKV`: float32 logits of the next subword; -1e9 or less for the vocabulary's padding.
 - `watched_BKM`: attention weights over the source, which a coverage penalty sums.
 
-What is found
+Rules of the search
 - A hypothesis is a sequence of subwords that ends in EOS. Its score is the sum of its log
   probabilities (log-softmax over the vocabulary, EOS included) over a length penalty, plus a
   coverage penalty if there is one; length counts subwords, EOS included.
-- Each step ranks the continuations of what is live by summed log probability. Those that end in EOS
-  and are among the K best go to the finished pool, which keeps the n_best best by score; the K best
-  that do not end are live next, so that an ended hypothesis leaves no place of the beam empty. With
-  K = 1 only the best continuation counts: greedy search. A beam of V^(length - 1) tries everything.
-- A sentence's limit is its own. At the last position only EOS may follow, with the probability the
-  model gives it, so a reported score is always what forcing the same subwords gives.
-- Search of a sentence ends when nothing live can still enter its pool: log probabilities only
-  fall, and the largest penalty within its limit bounds the rest. That never changes the result.
-- Equal candidates: the better-placed hypothesis first, then the lower id. Equal scores in the pool:
-  the shorter first. A hypothesis whose logits are NaN is dropped.
-- A sentence's result does not depend on the rest of its batch. A limit of 0 marks an empty row: it
-  costs no step and finds nothing.
+- Each search step ranks the continuations of the live hypotheses by summed log probability. Those
+  that end in EOS and are among the K best enter the finished pool, which keeps the n_best best by
+  score. The K best that do not end are live in the next step, so a finished hypothesis leaves no
+  beam slot empty. With K = 1 only the best continuation counts, which is greedy search. A beam of
+  V^(length - 1) tries every hypothesis.
+- Each sentence has its own limit. At the last position only EOS may follow, with the probability
+  that the model assigns, so a reported score always equals that of forced decoding.
+- The search of a sentence ends when no live hypothesis can still enter its pool: log probabilities
+  only decrease, and the largest penalty within the limit bounds the scores. This early end never
+  changes the result.
+- Of equal candidates, the one whose hypothesis has the lower beam slot comes first, then the one
+  with the lower id. Of equal scores in the pool, the shorter hypothesis comes first. A hypothesis
+  whose logits are NaN is dropped.
+- A sentence's result does not depend on the rest of its batch. A limit of 0 marks an empty row,
+  which takes no search step and has no result.
 
-Rows are independent and each has its own position, so that a finished sentence can give its row to
-a new one while others go on: `empty_search`, then `enter` and `advance` as often as one likes.
-`beam_search` does that for one batch.
+Rows are independent and each has its own position. So a finished sentence can give its row to a new
+one while the search of others continues: call `empty_search`, then `enter` and `advance` any number
+of times. `beam_search` does that for one batch.
 
 Dimension key
   B batch   K beams   V vocabulary, padded   N n_best   T size, the longest hypothesis there is
@@ -53,8 +56,8 @@ from transformer_jax.text.vocabulary import BOS, EOS, PAD
 Memory = Any  # a pytree of arrays [B, ...]
 StepFn = Callable[[Now, Memory, Cache], Stepped]
 
-IMPOSSIBLE = -1e8  # no real log probability comes down here; the vocabulary's padding does
-# Penalties are clipped, so that no alpha makes a score 0 / 0 or -inf, which stands for none.
+IMPOSSIBLE = -1e8  # below any real log probability, above that of the vocabulary's padding
+# Penalties are clipped, so that no alpha makes a score 0 / 0, or -inf, which means no hypothesis.
 SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
@@ -62,30 +65,30 @@ class SearchResult(NamedTuple):
     """The best hypotheses of each sentence, best first."""
 
     ids: Array  # int32 [B, N, T]; EOS kept, PAD after it
-    lengths: Array  # int32 [B, N], subwords, EOS included; 0: nothing was found for this place
+    lengths: Array  # int32 [B, N], subwords, EOS included; 0: no such hypothesis was found
     log_probs: Array  # float32 [B, N], nats, summed over the subwords; -inf where length is 0
     scores: Array  # float32 [B, N], log_probs over the length penalty; -inf where length is 0
 
 
 class SearchState(NamedTuple):
-    """Searches under way, a row each."""
+    """The state of a search, one sentence per row."""
 
     now: Now
-    log_probs_BK: Array  # float32, nats; -inf = nothing lives here
-    sequences_BKT: Array  # int32, subwords of the live hypotheses, BOS not among them
+    log_probs_BK: Array  # float32, nats; -inf = no live hypothesis in this beam slot
+    sequences_BKT: Array  # int32, subwords of the live hypotheses, without BOS
     memory: Memory
     cache: Cache
     coverage: Coverage | None  # None: no coverage penalty
     limits_B: Array  # int32, subwords, EOS included
     pool: SearchResult
-    steps: Array  # int32 scalar, calls of the step function
+    steps: Array  # int32 scalar, number of calls of the step function
 
 
 class Rules(NamedTuple):
     """How hypotheses are scored."""
 
     penalties_L: Array  # positive divisors of the summed log probability, by length
-    largest_LL: Array  # [limit, length]: the largest of this length and those up to the limit
+    largest_LL: Array  # [limit, length]: the largest penalty of the lengths from length to limit
     beta: float | Array  # strength of the coverage penalty
 
 
@@ -107,14 +110,14 @@ def beam_search(
 
     Args:
       step: the decoder; see the head of this file.
-      memory: of the source sentences, leaves `[batch, ...]`.
-      cache: of no subword yet, leaves `[batch, ...]`.
+      memory: the memory of the source sentences, leaves `[batch, ...]`.
+      cache: the cache before the first subword, leaves `[batch, ...]`.
       max_lengths: each sentence's limit in subwords, EOS included, int32 `[batch]`. 0 = an empty
         row; a limit above `size` counts as `size`.
       beam_size: K >= 1.
-      size: length of the result's arrays; with K and n_best, all that a compilation depends on.
+      size: length of the result's arrays. A compilation depends only on it, K and n_best.
       alpha: strength of the length penalty; 0 = the plain sum, below 0 favors short hypotheses.
-      n_best: hypotheses a sentence, at most `beam_size`.
+      n_best: hypotheses per sentence, at most `beam_size`.
       penalty: a name in `PENALTIES`.
       beta: strength of the coverage penalty, at least 0.
       counted: True at the source positions that the coverage penalty counts `[batch, src_len]`;
@@ -192,22 +195,22 @@ def empty_search(
 def enter(
     state: SearchState, rows_F: Array, limits_F: Array, counted_FM: Array | None = None
 ) -> SearchState:
-    """New sentences in these rows, one live hypothesis each, without subwords.
+    """Starts new sentences in these rows; each has one live hypothesis without subwords.
 
-    The caller writes their memory and zeroes what the cache carries.
+    The caller writes their memory and sets what the cache carries to zero.
 
     Args:
-      state: rows under way; their last sentences are gone.
-      rows_F: int32; a number that is no row enters nothing.
-      limits_F: subwords, EOS included, int32; one above the size of the arrays counts as that, and
-        one of 0 leaves the row empty.
+      state: the state; the rows' last sentences are discarded.
+      rows_F: int32; a number that is no row is ignored.
+      limits_F: limits in subwords, EOS included, int32; a limit above the size of the arrays counts
+        as that size, and a limit of 0 leaves the row empty.
       counted_FM: True at the source positions that a coverage penalty counts; None: there is none.
     """
     batch, beams, size = state.sequences_BKT.shape
-    rows_F = jnp.where(rows_F < 0, batch, rows_F)  # negative ones would count from the end
+    rows_F = jnp.where(rows_F < 0, batch, rows_F)  # negative numbers would count from the end
     limits_F = jnp.clip(limits_F, 0, size)
     alive_FK = (jnp.arange(beams) == 0) & (limits_F > 0)[:, None]
-    # Ancestors need no cleaning: a position is read only after it was written.
+    # Ancestors need no reset: a position is read only after it was written.
     now = state.now._replace(
         position_B=state.now.position_B.at[rows_F].set(0),
         ids_BK=state.now.ids_BK.at[rows_F].set(BOS),
@@ -232,12 +235,12 @@ def enter(
 
 
 def is_live(state: SearchState) -> Array:
-    """Rows whose search goes on: booleans `[batch]`."""
+    """True for rows whose search has not ended: booleans `[batch]`."""
     return (state.log_probs_BK > -jnp.inf).any(axis=1)
 
 
 def advance(step: StepFn, rules: Rules, state: SearchState) -> SearchState:
-    """One more subword for every live hypothesis."""
+    """One search step: extends every live hypothesis by one subword."""
     batch, beams, _ = state.sequences_BKT.shape
     now, goes_on_B = _at_own_slot(state.now), is_live(state)
     length_B = now.position_B + 1
@@ -260,7 +263,7 @@ def advance(step: StepFn, rules: Rules, state: SearchState) -> SearchState:
     bound_B = rules.largest_LL[state.limits_B, length_B + 1]
     open_B = _may_still_enter(log_probs_BK, bound_B, pool)
 
-    def follow(x_BK: Array) -> Array:  # what a hypothesis carries comes from its parent
+    def follow(x_BK: Array) -> Array:  # a hypothesis inherits what its parent carries
         return gather_rows(x_BK, parents_BK)
 
     if coverage is not None:
@@ -291,14 +294,14 @@ def _covered(coverage: Coverage | None, watched_BKM: Array | None) -> Coverage |
 
 
 def gather_rows(x_BK: Array, places_BK: Array) -> Array:
-    """Of each row, its entries at these places: `[batch, places, ...]`."""
+    """The entries of each row at these places: `[batch, places, ...]`."""
     return jax.vmap(lambda x_K, places_K: x_K.at[places_K].get(mode="promise_in_bounds"))(
         x_BK, places_BK
     )
 
 
 def _at_own_slot(now: Now) -> Now:
-    """The newest subword of each hypothesis is in its own beam slot."""
+    """`now` with the newest subword of each hypothesis in the hypothesis's own beam slot."""
     rows_B = jnp.arange(now.ids_BK.shape[0])
     places_K = jnp.arange(now.ids_BK.shape[1])
     ancestors_BKT = now.ancestors_BKT.at[rows_B, :, now.position_B].set(places_K)
@@ -308,16 +311,16 @@ def _at_own_slot(now: Now) -> Now:
 def _candidates(
     logits_BKV: Array, log_probs_BK: Array, last_B: Array
 ) -> tuple[Array, Array, Array]:
-    """Every hypothesis's best continuations, the hypotheses one after the other.
+    """The best continuations of the first hypothesis, then of the next, and so on.
 
     Returns:
       Subwords and summed log probabilities (-inf: none) `[batch, beams * continuations]`, and the
-      places of the hypotheses `[beams * continuations]`.
+      beam slots of the hypotheses `[beams * continuations]`.
     """
     batch, beams, vocabulary = logits_BKV.shape
     logits_BKV = logits_BKV.astype(jnp.float32)
-    # One of a hypothesis's continuations ends it, and at most K others are among the K best. The
-    # order of logits is that of log probabilities: log-softmax is never written out.
+    # K + 1 continuations suffice: one of them ends the hypothesis, and at most K others are among
+    # the K best. Logits have the order of log probabilities, so no full log-softmax is needed.
     logits_BKC, ids_BKC = top_k(logits_BKV, min(beams + (beams > 1), vocabulary))
     highest_BK1 = logits_BKC[..., :1]
     total_BK1 = highest_BK1 + jnp.log(jnp.exp(logits_BKV - highest_BK1).sum(-1, keepdims=True))
@@ -333,7 +336,7 @@ def _candidates(
 
 
 def _extended(state: SearchState, parents_BK: Array, ids_BK: Array) -> Array:
-    """The parents' subwords and one more: `[batch, beams, size]`."""
+    """The parents' subwords and the new one: `[batch, beams, size]`."""
     position_BK1 = state.now.position_B[:, None, None]
     here_BKT = jnp.arange(state.sequences_BKT.shape[2]) == position_BK1
     return jnp.where(here_BKT, ids_BK[..., None], gather_rows(state.sequences_BKT, parents_BK))
@@ -346,7 +349,7 @@ def _penalized(log_probs: Array, penalties: Array) -> Array:
 def _merge(
     pool: SearchResult, log_probs_BK: Array, scores_BK: Array, length_B: Array, ids_BKT: Array
 ) -> SearchResult:
-    """The best of the pool and of those that end at these lengths (log probability -inf: none)."""
+    """The best of the pool and of the newcomers of these lengths (log probability -inf: none)."""
     beyond_BKT = jnp.arange(ids_BKT.shape[2]) >= length_B[:, None, None]
     exists_BK = log_probs_BK > -jnp.inf
     ended = SearchResult(
@@ -356,13 +359,14 @@ def _merge(
         scores=jnp.where(exists_BK, scores_BK, -jnp.inf),
     )
     both = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), pool, ended)
-    # Of equals the first stays: free places before what has not ended, older before newer.
+    # Of equal scores the first stays: free entries before newcomers that did not end, and older
+    # entries before newer ones.
     _, order_BN = top_k(both.scores, pool.scores.shape[1])
     return jax.tree.map(lambda x_BP: gather_rows(x_BP, order_BN), both)
 
 
 def _may_still_enter(live_BK: Array, largest_penalty_B: Array, pool: SearchResult) -> Array:
-    """Whether a live hypothesis could, at best, come before the pool's last `[B]`."""
+    """Whether the best score that a live hypothesis can reach beats the pool's last `[B]`."""
     return _penalized(live_BK.max(axis=1), largest_penalty_B) > pool.scores[:, -1]
 
 
@@ -372,7 +376,7 @@ def _check_arguments(
     if not 1 <= n_best <= beam_size:
         raise ValueError(f"n_best={n_best} is not in 1 .. beam_size={beam_size}.")
     if size < 1:
-        raise ValueError(f"size={size} leaves no place for a subword; at least 1.")
+        raise ValueError(f"size={size} leaves no room for a subword; it must be at least 1.")
     for name, tree in (("memory", memory), ("cache", cache)):
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
             if leaf.shape[:1] != (batch,):

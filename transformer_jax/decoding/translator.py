@@ -1,10 +1,11 @@
-"""Translation of encoded sentences: a compiled search a bucket, whose rows never stand idle.
+"""Translates encoded sentences with one compiled search per bucket, whose rows are never idle.
 
-A sentence whose search has ended leaves its row to the next one, while the other rows go on. The
-device does that by itself: a call is given a queue of sentences and returns what has ended.
+When the search of a sentence ends, the next sentence takes over its row while the search of the
+other rows continues. This happens on the device: a call gets a queue of sentences and returns the
+sentences whose search has ended.
 
 Dimension key
-  B rows under way, one sentence each   F rows that sentences enter   Q sentences of a queue
+  B rows, one sentence each   F rows that sentences enter   Q sentences of a queue
   E sentences that may end in a call, B + Q   K beams   M source length
 """
 
@@ -39,11 +40,11 @@ from transformer_jax.model.records import Cache, Memory, Now, Params, SearchSize
 from transformer_jax.parallel.mesh import batch_ways, placed, shardings
 from transformer_jax.text.batches import Bucket, Packed, padded_sentences, translation_buckets
 
-# Sentences enter as soon as one row in so many is free: with a larger number the encoder's batch is
-# small, with a smaller one rows are idle.
+# New sentences enter when one row in this many is free. A larger number makes the encoder's batches
+# small; a smaller number leaves rows idle.
 ENTER_TOGETHER = 8
-LANES = 2  # groups of rows: while the host handles one, the other is searched
-NOBODY = -1  # in a row
+LANES = 2  # groups of rows: the host handles one while the device searches the other
+NOBODY = -1  # sentence number of a row without a sentence
 
 
 class Hypothesis(NamedTuple):
@@ -55,45 +56,45 @@ class Hypothesis(NamedTuple):
 
 
 class SearchShape(NamedTuple):
-    """All that the compilation of a search depends on, beside the model."""
+    """Everything that the compilation of a search depends on, except the model."""
 
     rows: int
     together: int  # rows that sentences enter at once
     src_length: int
     beam_size: int
     n_best: int
-    size: int  # subwords of the longest translation there can be
+    size: int  # subwords of the longest possible translation
     max_extra_length: int
     penalizes_coverage: bool
 
     @property
     def queue(self) -> int:
-        """Sentences that a call is given: about as many as there are rows."""
+        """Sentences in the queue of a call: about as many as there are rows."""
         return self.together * ENTER_TOGETHER
 
 
 class Rows(NamedTuple):
-    """Searches under way, and whose they are."""
+    """Searches that have not ended, and the sentences that they belong to."""
 
     search: SearchState
     sentence_B: Array  # int32, the host's number of each row's sentence, or NOBODY
 
 
 class Queue(NamedTuple):
-    """Sentences that wait for a row; what is beyond the last one is not looked at."""
+    """Sentences that wait for a row; entries after the last one are ignored."""
 
     ids_QM: Array  # int32, each ending in EOS
     lengths_Q: Array  # int32, subwords, EOS included
-    sentence_Q: Array  # int32, the host's numbers; NOBODY: none
-    waiting: Array  # int32 scalar, how many there are
+    sentence_Q: Array  # int32, the host's numbers of the sentences; NOBODY: no sentence
+    waiting: Array  # int32 scalar, number of sentences
 
 
 class Ended(NamedTuple):
-    """Sentences whose search has ended, in that order."""
+    """Sentences whose search has ended, in the order in which they ended."""
 
     sentence_E: Array  # int32
-    results: SearchResult  # of each
-    total: Array  # int32 scalar, how many
+    results: SearchResult  # their results
+    total: Array  # int32 scalar, number of sentences
 
 
 class _Loop(NamedTuple):
@@ -105,7 +106,7 @@ class _Loop(NamedTuple):
 
 
 def boxed_rows(model: EncoderDecoder, shape: SearchShape) -> Rows:
-    """Rows in which nothing is searched yet; memory and cache in boxes with the axes' names."""
+    """Rows without sentences; memory and cache are in boxes with the names of their axes."""
     sizes = SearchSizes(shape.rows, shape.beam_size, shape.size, shape.src_length)
     memory, cache = model.boxed_memory(sizes), model.boxed_cache(sizes)
     search = empty_search(
@@ -123,12 +124,12 @@ def boxed_rows(model: EncoderDecoder, shape: SearchShape) -> Rows:
 
 
 def empty_rows(model: EncoderDecoder, shape: SearchShape) -> Rows:
-    """Rows in which nothing is searched yet."""
+    """Rows without sentences."""
     return unboxed(boxed_rows(model, shape))
 
 
 def row_shardings(model: EncoderDecoder, shape: SearchShape, mesh: Mesh) -> Any:
-    """Where each array of the rows is: divided by rows, and by what else its axes' names say."""
+    """The sharding of each array: divided by rows, and according to the names of its axes."""
     boxed = jax.eval_shape(partial(boxed_rows, model, shape))
     return shardings(unboxed(boxed), names_of(boxed, (BATCH,)), mesh)
 
@@ -137,9 +138,9 @@ def make_queue(shape: SearchShape, numbers: Sequence[int], sentences: Sequence[A
     """A queue on the host.
 
     Args:
-      shape: of the search; at most `shape.queue` sentences wait.
-      numbers: of those that wait.
-      sentences: all there are, by number.
+      shape: the shape of the search; at most `shape.queue` sentences can wait.
+      numbers: numbers of the sentences that wait.
+      sentences: all sentences, by number.
     """
     waiting = [sentences[number] for number in numbers]
     ids_QM, lengths_Q = padded_sentences(waiting, shape.queue, shape.src_length)
@@ -160,18 +161,18 @@ def search_rows(
     penalties: tuple[Array, Array],
     more: Array,
 ) -> tuple[Rows, Ended]:
-    """Searches for all of a queue; one program a shape.
+    """Searches for all sentences of a queue; each shape is compiled once.
 
     Args:
       model: has `encode`, `remember` and `decode_step`.
-      mesh: of the arrays; call within `placed(mesh, model)`.
-      shape: of the search.
+      mesh: the mesh of the arrays; call this within `placed(mesh, model)`.
+      shape: the shape of the search.
       params: the model's parameters.
-      rows: under way; donated.
+      rows: the rows of the last call; donated.
       queue: sentences, each with a limit of its own length + max_extra_length.
       penalties: strengths of the length and of the coverage penalty, float32 scalars.
-      more: whether there will be another queue: then the call ends as soon as its sentences could
-        enter, and rows stay under way; if not, when every search has ended.
+      more: whether there will be another queue. If so, the call ends as soon as its sentences could
+        enter, and the rows keep unfinished searches; if not, it ends when every search has ended.
     """
     alpha, beta = penalties
     rules, variables = make_rules(shape.size, alpha, beta=beta), {"params": params}
@@ -211,11 +212,11 @@ def _advanced(step: StepFn, rules: Rules, loop: _Loop) -> _Loop:
 def _let_in(
     model: EncoderDecoder, shape: SearchShape, params: Params, queue: Queue, loop: _Loop
 ) -> _Loop:
-    """The queue's next sentences into as many rows whose search has ended."""
+    """Moves the next sentences of the queue into rows whose search has ended."""
     (rows_F,) = jnp.nonzero(~is_live(loop.rows.search), size=shape.together, fill_value=shape.rows)
     loop = _put_aside(loop, rows_F)
 
-    def next_ones(x: Array) -> Array:  # whole: a queue is a multiple of those that enter
+    def next_ones(x: Array) -> Array:  # never cut: Q is a multiple of F
         return jax.lax.dynamic_slice_in_dim(x, loop.taken, shape.together)
 
     search, lengths_F = loop.rows.search, next_ones(queue.lengths_Q)
@@ -224,7 +225,7 @@ def _let_in(
     def write(kept_B: Array, new_F: Array) -> Array:
         return kept_B.at[rows_F].set(new_F, mode="drop")
 
-    # Zeroed, so that nothing of the row's last sentence is left, not even a NaN.
+    # Set to zero, so that nothing of the row's last sentence is left, not even a NaN.
     cache = jax.tree.map(lambda c: c.at[rows_F].set(0, mode="drop"), search.cache)
     search = search._replace(memory=jax.tree.map(write, search.memory, memory), cache=cache)
     limits_F = jnp.where(lengths_F > 0, lengths_F + shape.max_extra_length, 0)
@@ -253,12 +254,12 @@ def _none_ended(shape: SearchShape, pool: SearchResult) -> Ended:
 
 
 def _put_aside(loop: _Loop, rows_F: Array) -> _Loop:
-    """Those of these rows whose search has ended are nobody's, and what they found is kept."""
+    """Stores the results of these rows' ended searches, and marks their rows as free."""
     (search, sentence_B), ended = loop.rows, loop.ended
     has_ended_B = ~is_live(search) & (sentence_B != NOBODY)
     has_ended_F = has_ended_B.at[rows_F].get(mode="fill", fill_value=False)
     place_F = ended.total + jnp.cumsum(has_ended_F) - 1
-    place_F = jnp.where(has_ended_F, place_F, len(ended.sentence_E))  # beyond: it falls away
+    place_F = jnp.where(has_ended_F, place_F, len(ended.sentence_E))  # past the end: dropped
 
     def write(kept_E: Array, x_B: Array) -> Array:
         return kept_E.at[place_F].set(x_B.at[rows_F].get(mode="clip"), mode="drop")
@@ -288,7 +289,7 @@ class Translator:
         self.model = model.clone(watch=decode.coverage_penalty > 0)
         self.params, self.decode = params, decode
         self.mesh, self.n_best = mesh, n_best
-        self._idle: dict[SearchShape, list[Rows]] = {}  # for the next sentences
+        self._idle: dict[SearchShape, list[Rows]] = {}  # rows to use again
 
     def translate(self, sentences: Sequence[np.ndarray]) -> list[list[Hypothesis]]:
         """The n_best translations of each sentence, best first.
@@ -310,12 +311,12 @@ class Translator:
     def _search(
         self, bucket: Bucket, sentences: Sequence[np.ndarray]
     ) -> list[tuple[int, list[Hypothesis]]]:
-        """(sentence, its hypotheses), in the order in which searches ended."""
+        """Yields (sentence, its hypotheses) in the order in which searches end."""
         shape, waiting = self._shape(bucket), bucket.indices[::-1].tolist()
         idle, lock = self._idle.pop(shape, []), threading.Lock()
         wanted = min(LANES, -(-len(waiting) // bucket.rows))
         lanes = [idle.pop() if idle else self._empty_rows(shape) for _ in range(wanted)]
-        if wanted > 1:  # a queue of nobody: here, so that one of them compiles
+        if wanted > 1:  # an empty queue, so that one thread compiles
             lanes[0], _ = self._call(shape, lanes[0], make_queue(shape, [], sentences), False)
 
         def finish(rows: Rows) -> tuple[Rows, list[tuple[int, list[Hypothesis]]]]:
@@ -331,7 +332,7 @@ class Translator:
                 inside += len(numbers) - int(total)
             return rows, found
 
-        # Threads, as a CPU runs what one thread asks for in order.
+        # Several threads, because on a CPU the calls of one thread run in order.
         with concurrent.futures.ThreadPoolExecutor(len(lanes)) as pool:
             try:
                 finished = list(pool.map(finish, lanes))
@@ -342,7 +343,7 @@ class Translator:
         return [one for _, found in finished for one in found]
 
     def _call(self, shape: SearchShape, rows: Rows, queue: Queue, more: bool) -> tuple[Rows, Ended]:
-        """The device works while the host goes on."""
+        """Starts a call on the device; the host does not wait for its end."""
         strengths = self.decode.length_penalty, self.decode.coverage_penalty
         penalties = tuple(map(np.float32, strengths))
         with placed(self.mesh, self.model):
@@ -365,7 +366,7 @@ class Translator:
         )
 
     def _empty_rows(self, shape: SearchShape) -> Rows:
-        """Made on the host: that compiles nothing."""
+        """Empty rows; they are made on the host, which needs no compilation."""
         like = jax.eval_shape(partial(empty_rows, self.model, shape))
         zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like)
         nothing = np.full(like.search.log_probs_BK.shape, -np.inf, np.float32)

@@ -22,8 +22,8 @@ from transformer_jax.model.records import Params
 from transformer_jax.text.batches import Packed, padded_sentences
 from transformer_jax.text.vocabulary import BOS, EOS, SPACE, Vocabulary
 
-BATCH = 64  # sentence pairs that go through the model together
-NONE = -1  # the word of a subword that belongs to none, and the link of a word without a subword
+BATCH = 64  # sentence pairs per call of the model
+NONE = -1  # the word of a subword that belongs to no word, and the link of an unlinked word
 BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 Links = Sequence[tuple[int, int]]  # (source word, target word), 0-based, each once
@@ -32,19 +32,19 @@ Links = Sequence[tuple[int, int]]  # (source word, target word), 0-based, each o
 class AlignmentErrors(NamedTuple):
     """Alignment error rates over a corpus, each from 0 (the gold alignment) to 1."""
 
-    heads_NH: np.ndarray  # float64, of each layer and head
-    mean_N: np.ndarray  # float64, of the weights averaged over a layer's heads
-    diagonal: float  # of the baseline, which sees the numbers of words alone
+    heads_NH: np.ndarray  # float64, for each layer and head
+    mean_N: np.ndarray  # float64, for the mean of the weights of a layer's heads
+    diagonal: float  # for the baseline, which uses only the numbers of words
     pairs: int
-    links: int  # gold ones
+    links: int  # number of gold links
 
 
 def subword_words(pieces: Sequence[str], words: Sequence[str]) -> np.ndarray:
-    """The 0-based word that each subword begins in, int `[subwords]`; EOS and a lone space: -1.
+    """The 0-based word in which each subword begins, int `[subwords]`; -1 for EOS and a lone space.
 
     Args:
       pieces: a sentence's subwords as SentencePiece writes them, EOS last.
-      words: of the sentence, punctuation apart, wherever the text has spaces.
+      words: the sentence's words, with punctuation as separate words; spaces do not count.
 
     Raises:
       RunError: the subwords do not spell the words.
@@ -61,7 +61,7 @@ def subword_words(pieces: Sequence[str], words: Sequence[str]) -> np.ndarray:
 
 
 def _spelled(piece: str) -> bytes:
-    """UTF-8 of a subword without its spaces: a byte piece can be a part of a character."""
+    """UTF-8 of a subword without its spaces; a byte piece can be part of a character."""
     if found := BYTE.fullmatch(piece):
         return bytes.fromhex(found[1])
     return piece.replace(SPACE, "").encode()
@@ -70,46 +70,47 @@ def _spelled(piece: str) -> bytes:
 def links(weights_NHLM: np.ndarray, src_words_M: np.ndarray, tgt_words_L: np.ndarray) -> np.ndarray:
     """The source word with the largest weight for each target word, int `[layers, heads, J]`.
 
-    A target word's weights are the mean of its subwords', a source word's weight is the sum of its
-    subwords'. Subwords of no word, EOS above all, count on neither side.
+    A target word's weights are the mean of its subwords' weights; a source word's weight is the sum
+    of its subwords' weights. Subwords that belong to no word, such as EOS, are ignored.
 
     Args:
-      weights_NHLM: `[layers, heads, tgt_len, src_len]`; row L belongs to the next target subword.
+      weights_NHLM: `[layers, heads, tgt_len, src_len]`; row l is that of predicting subword l.
       src_words_M: the word of each source subword, or -1 `[src_len]`.
       tgt_words_L: the word of each target subword, or -1 `[tgt_len]`.
 
     Returns:
-      Words, 0-based, the first of equals; -1 for a target word in which no subword begins. J is
-      the number of target words up to the last in which one does.
+      0-based words, of equal weights the first; -1 for a target word in which no subword begins. J
+      is the number of target words up to the last one in which a subword begins.
     """
     src_MI = src_words_M[:, None] == np.arange(src_words_M.max() + 1)
     tgt_LJ = tgt_words_L[:, None] == np.arange(tgt_words_L.max() + 1)
-    # The sum over a target word's subwords: their mean is largest where it is.
+    # Sums over a target word's subwords are enough: they have the same maximum as the means.
     sums_NHJI = np.einsum("NHLM,LJ,MI->NHJI", weights_NHLM, tgt_LJ, src_MI, optimize=True)
     return np.where(tgt_LJ.any(0), sums_NHJI.argmax(-1), NONE)
 
 
 def diagonal(src_words: int, tgt_words: int) -> np.ndarray:
-    """The source word nearest to the straight line from first to last words, int `[tgt_words]`."""
+    """For each target word, the source word at the same relative position, int `[tgt_words]`."""
     steps = max(1, tgt_words - 1)
     return (2 * np.arange(tgt_words) * (src_words - 1) + steps) // (2 * steps)
 
 
 def error_rate(found: Sequence[np.ndarray], gold: Sequence[Links]) -> np.ndarray:
-    """Alignment error rate over a corpus, float64 `[...]`: 0 all links right, 1 none.
+    """Alignment error rate over a corpus, float64 `[...]`: 0 if all links are right, 1 if none is.
 
-    1 - (|A & S| + |A & P|) / (|A| + |S|), A found, the gold links sure and possible: S = P.
+    1 - (|A & S| + |A & P|) / (|A| + |S|), where A are the links found and S and P the sure and
+    possible gold links. Here S = P.
 
     Args:
-      found: a sentence pair's source words, int `[..., J]`, one a target word; -1: no link.
-      gold: its links.
+      found: for each sentence pair, a source word per target word, int `[..., J]`; -1: no link.
+      gold: for each sentence pair, its links.
 
     Source: Och and Ney 2003.
     """
     right: Any = 0
     counted: Any = 0
     for found_J, pair_links in zip(found, gold, strict=True):
-        # Beyond J are words in which no subword begins: not found.
+        # No subword begins in the words from J on, so their links are not found.
         inside = [(i, j) for i, j in pair_links if j < found_J.shape[-1]]
         src_G, tgt_G = np.array(inside, int).reshape(-1, 2).T
         right = right + (found_J[..., tgt_G] == src_G).sum(-1)
@@ -123,13 +124,13 @@ def alignment_error_rates(
     """How well each head of the encoder-decoder attention aligns the words of given translations.
 
     Args:
-      model: one with a Transformer decoder.
+      model: a model with a Transformer decoder.
       params: its parameters.
-      vocabulary: its subwords.
-      pairs: at least one; all are padded to the longest, so that one program serves them.
+      vocabulary: its vocabulary.
+      pairs: at least one; all are padded to the longest, so that one compiled program suffices.
 
     Raises:
-      RunError: the vocabulary changes the text.
+      RunError: the vocabulary normalizes the text, so that subwords do not spell the words.
     """
     src = _encoded(vocabulary, [pair.src for pair in pairs])
     tgt = _encoded(vocabulary, [pair.tgt for pair in pairs])
@@ -159,16 +160,16 @@ def _encoded(vocabulary: Vocabulary, lines: Sequence[str]) -> list[np.ndarray]:
 def cross_weights(
     model: EncoderDecoder, params: Params, src: Sequence[np.ndarray], tgt: Sequence[np.ndarray]
 ) -> Iterator[np.ndarray]:
-    """Yields what `pair_attention` gives as "cross" for each pair, computed in batches.
+    """Yields the "cross" weights of `pair_attention` for each pair, computed in batches.
 
     Args:
-      model: one with a Transformer decoder.
+      model: a model with a Transformer decoder.
       params: its parameters.
-      src: subwords of each source, EOS included, int `[src_len]`; at least one.
-      tgt: of each translation, int `[tgt_len]`.
+      src: subwords of each source, EOS included, int `[src_len]`; at least one source.
+      tgt: subwords of each translation, int `[tgt_len]`.
 
     Yields:
-      Of each pair, float32 `[layers, heads, tgt_len, src_len]`.
+      For each pair, float32 `[layers, heads, tgt_len, src_len]`.
     """
     rows = min(BATCH, len(src))
     src_length, tgt_length = (max(map(len, side)) for side in (src, tgt))
@@ -182,7 +183,7 @@ def cross_weights(
 
 
 def _padded(sentences: Sequence[Any], rows: int, length: int) -> Packed:
-    """A sentence a row, int32 `[rows, length]`."""
+    """One sentence per row, int32 `[rows, length]`."""
     ids_BL, lengths_B = padded_sentences(sentences, rows, length)
     positions_BL = np.broadcast_to(np.arange(length, dtype=np.int32), ids_BL.shape)
     segments_BL = (positions_BL < lengths_B[:, None]).astype(np.int32)

@@ -1,7 +1,7 @@
 """Attention weights of a sentence pair: every kind, layer and head of a Transformer.
 
 Dimension key
-  N layers   H heads   L length of what attends   M length of what is attended to
+  N layers   H heads   L attending subwords   M subwords attended to
 """
 
 import functools
@@ -47,8 +47,8 @@ class Attention(NamedTuple):
     """The weights of one kind in one sentence pair, and the subwords of their rows and columns."""
 
     weights_NHLM: np.ndarray  # float32 [layers, heads, attending, attended to]; rows sum to 1
-    attending: list[str]  # subwords, one a row; in the decoder the next ones
-    attended: list[str]  # subwords, one a column
+    attending: list[str]  # subwords, one per row; in the decoder, the subwords predicted there
+    attended: list[str]  # subwords, one per column
 
 
 def pair_attention(
@@ -63,7 +63,7 @@ def pair_attention(
     Args:
       model: any model.
       params: its parameters.
-      vocabulary: names the subwords.
+      vocabulary: gives the subwords' names.
       src_ids: subwords of the source, EOS included, int32 `[src_len]`.
       tgt_ids: subwords of the translation, EOS included, int32 `[tgt_len]`.
 
@@ -74,7 +74,7 @@ def pair_attention(
     """
     src, tgt = (_one_row(ids) for ids in (src_ids, tgt_ids))
     inputs = tgt._replace(ids=shift_right(tgt.ids, tgt.positions, BOS))
-    # Compiled as a whole: one operation after the other takes three times as long.
+    # Compiled as a whole, since separate operations take three times as long.
     found = jax.jit(functools.partial(attention_maps, model))(params, src, inputs)
     source, said = (vocabulary.pieces(ids) for ids in (src_ids, tgt_ids))
     before = vocabulary.pieces(np.asarray(inputs.ids[0]))

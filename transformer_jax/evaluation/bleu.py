@@ -1,21 +1,21 @@
-"""BLEU in the two senses that must never be mixed, and chrF.
+"""BLEU in two senses, whose scores are not comparable, and chrF.
 
 **BLEU** is sacreBLEU's (Post 2018): 13a tokens, cased, on detokenized text.
 
-**Paper BLEU** is what the tables of Vaswani et al. 2017 hold: multi-bleu.perl over Moses tokens.
-Its steps are those of tensor2tensor's `utils/get_ende_bleu.sh`, done to hypotheses and references
-alike:
+**Paper BLEU** is the score in the tables of Vaswani et al. 2017: multi-bleu.perl on Moses tokens.
+Its steps are those of tensor2tensor's `utils/get_ende_bleu.sh`, applied to hypotheses and
+references:
 
-1. German only: Unicode punctuation to ASCII, as replace-unicode-punctuation.perl does, and the low
-   quotation mark, which that script forgets. get_ende_bleu.sh does this to the hypotheses only:
-   its reference, newstest2014.tok.de, has every quotation mark plain already, and a raw reference
-   must be brought there (M. Popel in tensor2tensor issue 317, 2018-04-12).
+1. German only: convert Unicode punctuation to ASCII, as replace-unicode-punctuation.perl does, and
+   also the low quotation mark, which that script forgets. get_ende_bleu.sh converts only the
+   hypotheses: its reference, newstest2014.tok.de, already has plain quotation marks. A raw
+   reference must be converted too (M. Popel in tensor2tensor issue 317, 2018-04-12).
 2. Moses' tokenizer.perl for the target language, with its XML escapes.
 3. German only: compound splitting, "rich-text" to "rich ##AT##-##AT## text".
 4. BLEU-4 over the tokens, cased, one reference, without smoothing.
 
-That script knows no French: Moses tokens, cased, without steps 1 and 3, and so for every other
-language that Moses knows. A language that it does not know has no paper BLEU.
+That script does not handle French. For French and every other language that Moses knows, steps 1
+and 3 are skipped. A language that Moses does not know has no paper BLEU.
 """
 
 import json
@@ -33,13 +33,13 @@ from transformer_jax.errors import DataError
 
 
 class Scores(NamedTuple):
-    """Corpus scores of one translated set; `_asdict()` and `to_json` give them for a file."""
+    """Corpus scores of one translated set; `to_json` converts them for a file."""
 
     direction: str  # "en→de"
     sentences: int
     bleu: float  # sacreBLEU, 0 to 100
     bleu_signature: str
-    brevity_penalty: float  # of `bleu`; below 1 the translations are shorter than the references
+    brevity_penalty: float  # of `bleu`; below 1 if translations are shorter than references
     paper_bleu: float | None  # 0 to 100; None: no Moses tokenizer for the target language
     paper_bleu_signature: str | None
     chrf: float  # chrF2 (Popović 2015), 0 to 100
@@ -47,12 +47,12 @@ class Scores(NamedTuple):
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str], src: str, tgt: str) -> Scores:
-    """Score translations against one reference each.
+    """Scores translations against one reference each.
 
     Args:
-      hypotheses: detokenized translations in the order of the references; "" where there is none.
+      hypotheses: detokenized translations in the order of the references; "" if there is none.
       references: raw references.
-      src: language code of the source, such as "en"; only named in `direction`.
+      src: language code of the source, such as "en"; used only in `direction`.
       tgt: language code of the target; chooses the steps of paper BLEU.
 
     Raises:
@@ -84,7 +84,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str], src: str, tgt: s
 
 
 def format_scores(scores: Scores) -> str:
-    """The lines a user sees: name, value, direction and signature; each stands on its own."""
+    """The lines a user sees; each has name, value, direction and signature."""
     rows: list[tuple[str, float, str | None]] = [("BLEU", scores.bleu, scores.bleu_signature)]
     if scores.paper_bleu is not None:
         rows.append(("paper BLEU", scores.paper_bleu, scores.paper_bleu_signature))
@@ -101,7 +101,7 @@ def to_json(scores: Scores) -> str:
 
 
 def paper_tokens(lines: Sequence[str], language: str) -> list[str]:
-    """Lines as paper BLEU counts them, a space between tokens: steps 1 to 3 of the module."""
+    """Lines after steps 1 to 3 of paper BLEU (see the module), with spaces between tokens."""
     tokenizer = sacremoses.MosesTokenizer(language)
     if language != "de":
         return [tokenizer.tokenize(line, return_str=True) for line in lines]
@@ -113,8 +113,8 @@ def paper_tokens(lines: Sequence[str], language: str) -> list[str]:
 def split_compounds(tokens: str) -> str:
     """`perl -ple 's{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g'`, byte for byte.
 
-    A match eats the letter after its hyphen: "a-b-c" becomes "a ##AT##-##AT## b-c". Perl without -C
-    reads bytes, so a letter of two bytes serves two matches: "a-ü-b" is split twice.
+    A match consumes the letter after its hyphen: "a-b-c" becomes "a ##AT##-##AT## b-c". Perl
+    without -C reads bytes, so a letter of two bytes allows two matches: "a-ü-b" is split twice.
     """
     split = re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", tokens.encode("utf-8", "surrogatepass"))
     return split.decode("utf-8", "surrogatepass")

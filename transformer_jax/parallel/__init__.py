@@ -1,1 +1,1 @@
-"""Several devices and several processes as one run."""
+"""One run on several devices and in several processes."""

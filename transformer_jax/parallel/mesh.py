@@ -1,4 +1,4 @@
-"""The mesh of devices, and the one table that says which axes of arrays are divided over it."""
+"""The mesh of devices, and the one table of the array axes that are divided over it."""
 
 import contextlib
 import dataclasses
@@ -23,8 +23,8 @@ from transformer_jax.text.batches import Batch
 AXES = ("data", "fsdp", "tensor")
 BATCH = P(("data", "fsdp"))  # rows of a batch are divided over both
 
-# From the names of axes, which the model gives its arrays, to axes of the mesh. An axis whose name
-# is not here stays whole.
+# From the axis names that the model gives its arrays to axes of the mesh. An axis whose name is not
+# in the table is not divided.
 TABLE: dict[str, str | tuple[str, ...]] = {
     axes.BATCH: ("data", "fsdp"),
     axes.HEADS: "tensor",
@@ -36,10 +36,10 @@ TABLE: dict[str, str | tuple[str, ...]] = {
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
-    """The devices as a mesh with axes data, fsdp and tensor; an axis of -1 takes what is left over.
+    """The devices as a mesh with axes data, fsdp and tensor; an axis of -1 takes what is left.
 
     Raises:
-      ConfigError: the axes do not multiply to a number of devices that this machine has.
+      ConfigError: the product of the axes does not fit the number of devices.
     """
     devices, local_count = list(devices or jax.devices()), jax.local_device_count()
     sizes = [config.data, config.fsdp, config.tensor]
@@ -48,7 +48,7 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     if fixed > len(devices):
         raise ConfigError(
             f"{asked} needs {fixed} devices; this machine has {len(devices)}. "
-            "Lower them, or use mesh.data=-1 for what is left over."
+            "Lower them, or use mesh.data=-1 for the remaining devices."
         )
     if -1 in sizes and len(devices) % fixed:
         raise ConfigError(
@@ -66,10 +66,10 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
 
 
 def decoding_mesh(config: MeshConfig) -> Mesh:
-    """A mesh of this process's own devices, divided as the run's where that fits, else by rows.
+    """A mesh of this process's own devices: the run's mesh if it fits, else all devices for rows.
 
-    Each process translates its own share of the lines, and a run trained on many devices is
-    translated on whatever there is.
+    Each process translates its own share of the lines, so a run that was trained on many devices
+    can translate on any number of devices.
     """
     devices, data = jax.local_devices(), 1 if -1 in (config.fsdp, config.tensor) else -1
     try:
@@ -79,13 +79,13 @@ def decoding_mesh(config: MeshConfig) -> Mesh:
 
 
 def local(replicated: Params, names: Any, mesh: Mesh) -> Params:
-    """Parameters that are whole on every device, on a mesh of this process's devices."""
+    """Moves parameters that are replicated on all devices to a mesh of this process's devices."""
     own = jax.tree.map(lambda x: x.addressable_data(0), replicated)
     return jax.device_put(own, shardings(own, names, mesh))
 
 
 def ways(name: str, mesh: Mesh) -> int:
-    """Parts that an axis of this name is divided into."""
+    """The number of parts that an axis of this name is divided into."""
     where = TABLE.get(name, ())
     return math.prod(mesh.shape[axis] for axis in ((where,) if isinstance(where, str) else where))
 
@@ -93,8 +93,7 @@ def ways(name: str, mesh: Mesh) -> int:
 def spec_of(names: P, shape: tuple[int, ...], mesh: Mesh) -> P:
     """The PartitionSpec of one array on the mesh, from the names of its first axes.
 
-    An axis of a size that the mesh does not divide stays whole: one head on tensor=2 runs,
-    replicated.
+    An axis whose size the mesh does not divide is replicated, such as one head on tensor=2.
     """
     return P(
         *(
@@ -109,7 +108,7 @@ def shardings(tree: Any, names: Any, mesh: Mesh) -> Any:
 
     Args:
       tree: arrays, abstract or not.
-      names: the names of their axes, a PartitionSpec in the place of each.
+      names: the same tree with a PartitionSpec of axis names instead of each array.
       mesh: the devices.
     """
     return jax.tree.map(
@@ -118,7 +117,7 @@ def shardings(tree: Any, names: Any, mesh: Mesh) -> Any:
 
 
 def with_shardings(shapes: Any, names: Any, mesh: Mesh) -> Any:
-    """Abstract arrays together with their places on the mesh."""
+    """Abstract arrays with their shardings on the mesh."""
     return jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
         shapes,
@@ -127,29 +126,29 @@ def with_shardings(shapes: Any, names: Any, mesh: Mesh) -> Any:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows divided over the data and fsdp axes."""
+    """The sharding that divides rows over the data and fsdp axes."""
     return NamedSharding(mesh, BATCH)
 
 
 def batch_ways(mesh: Mesh) -> int:
-    """Parts that a batch's rows are divided into."""
+    """The number of parts that a batch's rows are divided into."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
 def own_rows(mesh: Mesh, rows: int) -> np.ndarray:
-    """Numbers of a batch's rows that lie on this process's devices, ascending: int64 [own]."""
+    """Numbers of the batch's rows on this process's devices, ascending: int64 [own]."""
     places = batch_sharding(mesh).addressable_devices_indices_map((rows,))
     return np.unique(np.concatenate([np.arange(rows)[index] for index in places.values()]))
 
 
 def put_rows(mesh: Mesh, rows: int, own: np.ndarray, batch: Batch) -> Batch:
-    """A batch on the mesh, its rows divided.
+    """Puts a batch on the mesh, its rows divided.
 
     Args:
-      mesh: over all processes.
-      rows: of the whole batch.
-      own: what `own_rows` says.
-      batch: those rows, on the host.
+      mesh: the mesh over all processes.
+      rows: number of rows in the whole batch.
+      own: the result of `own_rows`.
+      batch: these rows, on the host.
     """
     sharding = batch_sharding(mesh)
     if sharding.is_fully_addressable:
@@ -167,9 +166,9 @@ def put_rows(mesh: Mesh, rows: int, own: np.ndarray, batch: Batch) -> Batch:
 
 @contextlib.contextmanager
 def placed(mesh: Mesh, model: EncoderDecoder) -> Iterator[None]:
-    """Within it, traced activations are divided over the mesh as `TABLE` says.
+    """A context in which traced activations are divided over the mesh according to `TABLE`.
 
-    A name is left out where the mesh does not divide an axis of that name of the model.
+    A name is left out if the mesh does not divide the model's axes of that name.
     """
     sizes = axis_sizes(model)
     divided = tuple(

@@ -1,11 +1,11 @@
-"""Several processes as one run, by JAX's own runtime.
+"""One run in several processes, connected by JAX's distributed runtime.
 
 Each process runs the same command. Only process 0 writes files and reads standard input. JAX is
-imported when it is needed, so that a command's help does not wait for it.
+imported only when it is needed, so that a command's help is fast.
 
-What JAX's libraries print themselves is left as it is:
-- On CPUs the library of the collectives, Gloo, greets on standard output, before any result: one
-  line that begins with "[Gloo]" for each group of devices. It has no setting to switch that off.
+JAX's libraries print two things that cannot be suppressed:
+- On CPUs, the library for collectives, Gloo, prints one line that begins with "[Gloo]" for each
+  group of devices to standard output, before any result.
 - When another process is lost, JAX's client aborts this one from C++ (SIGABRT), with a message and
   a stack trace on standard error: see docs/survival.md.
 """
@@ -21,14 +21,14 @@ from typing import Any, TypeVar
 from transformer_jax.errors import ConfigError, UserError
 
 HEARTBEAT_SECONDS = 20  # a process that is silent for so long counts as lost; JAX's default is 100
-ENDING_SECONDS = 300  # how long a process waits for the others at a good end; after a failure, 0
-JOINING_SECONDS = 300  # how long a process waits for the others at the start
+ENDING_SECONDS = 300  # wait for the others at a normal end; 0 after a failure
+JOINING_SECONDS = 300  # wait for the others at the start
 
 AGAIN = "Start all processes again: the run continues from its last checkpoint."
 
 T = TypeVar("T")
 
-# Variables that schedulers set: the number of a job's processes, or their names.
+# Variables that schedulers set to the number of a job's processes, or to their names.
 CLUSTERS = (
     "SLURM_STEP_NUM_TASKS",  # of one `srun`; SLURM_NTASKS is set in a batch script's own shell too
     "OMPI_COMM_WORLD_SIZE",
@@ -43,11 +43,13 @@ def join(
     process_id: int | None,
     agree_on_stops: bool = False,
 ) -> None:
-    """Makes this process one of several; call it before JAX's first use. A process alone returns.
+    """Makes this process one of several; call it before JAX's first use.
+
+    For a single process it does nothing.
 
     Args:
       coordinator: HOST:PORT on which process 0 listens. None: JAX reads it from the variables of
-        SLURM, Open MPI or a TPU pod; without these, this process is alone.
+        SLURM, Open MPI or a TPU pod; without these, this is a single process.
       num_processes: how many there are.
       process_id: which this one is, from 0.
       agree_on_stops: JAX's service handles SIGTERM, and training/stopping.py asks the service.
@@ -84,7 +86,7 @@ def join(
         )
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"the processes of this run cannot find each other: {error} Start all of them, with "
+            f"the processes of this run cannot find each other: {error} Start all of them with "
             "--coordinator=HOST:PORT, --num_processes and --process_id."
         ) from error
 
@@ -111,10 +113,10 @@ def is_first() -> bool:
 
 
 def gather(value: Any) -> list[Any]:
-    """Every process gets the list of all processes' values, in their order; all must call it.
+    """The values of all processes, in the order of processes; all processes must call it.
 
     Args:
-      value: anything that JSON can hold.
+      value: any value that JSON supports.
     """
     if count() == 1:
         return [value]
@@ -151,7 +153,7 @@ def first_does(action: Callable[[], T]) -> T:
 
 
 def first_goes_ahead(action: Callable[[], T]) -> T:
-    """Calls `action` on process 0, then on the others, which find its results in the cache."""
+    """Calls `action` on process 0 and then on the others, so that they find its cached results."""
     if count() == 1 or is_first():
         try:
             return action()
@@ -162,20 +164,21 @@ def first_goes_ahead(action: Callable[[], T]) -> T:
 
 
 def part() -> None:
-    """Undoes `join`: waits for all processes; afterwards each is alone."""
+    """Undoes `join`: waits for all processes; afterwards each is a single process."""
     if count() > 1:
         sys.modules["jax"].distributed.shutdown()
 
 
 def leave(status: int, error: BaseException | None = None) -> None:
-    """Ends this process at once if it is one of several; a process alone returns.
+    """Ends this process at once if it is one of several; a single process returns.
 
-    After a failure nobody may wait: JAX's shutdown has a barrier that the others never reach.
+    After a failure no process may wait, since JAX's shutdown has a barrier that the others never
+    reach.
 
     Args:
       status: the exit status.
-      error: what went wrong, if nobody has reported it yet. An error of JAX is usually that of a
-        lost process and gets one line; any other error keeps its traceback.
+      error: the failure, if it has not been reported yet. An error of JAX usually means a lost
+        process and is reported in one line; any other error keeps its traceback.
     """
     if count() == 1:
         return

@@ -1,1 +1,1 @@
-"""Plots and pages."""
+"""Plots of runs, and reports as pages."""

@@ -1,6 +1,7 @@
-"""A report as one HTML file that needs nothing else: text, tables that sort, pictures.
+"""A report as one self-contained HTML file with text, sortable tables and pictures.
 
-No network, no fonts, no scripts but the one below; opened from a disk or a mail it looks the same.
+The file needs no network, no fonts and no script but the one below, so it looks the same on a disk
+and in an e-mail.
 """
 
 import base64
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 from transformer_jax.files import write_atomically
 
-# "27.3 ± 0.1" is a number, "4 heads" and "2026-01-01" are none.
+# "27.3 ± 0.1" is a number; "4 heads" and "2026-01-01" are not.
 NUMBER = re.compile(r"[-−+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w.,-]| ?[A-Za-z])")
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --head: #8881; }
@@ -32,7 +33,7 @@ th[aria-sort=ascending] button::after { content: " ▲"; }
 th[aria-sort=descending] button::after { content: " ▼"; }
 pre { background: var(--head); padding: .7rem; overflow-x: auto; }
 """
-# A click sorts by the column, a second one the other way; rows that have no number come last.
+# A click sorts by the column; a second click reverses the order. Rows without a number come last.
 SCRIPT = """
 for (const table of document.querySelectorAll("table")) {
   const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
@@ -52,25 +53,25 @@ for (const table of document.querySelectorAll("table")) {
 
 
 class Heading(NamedTuple):
-    """Begins a section."""
+    """The heading that begins a section."""
 
     text: str
 
 
 class Text(NamedTuple):
-    """Paragraphs, an empty line between two."""
+    """Paragraphs, separated by empty lines."""
 
     text: str
 
 
 class Code(NamedTuple):
-    """Text as it stands: commands, translations."""
+    """Preformatted text, such as commands and translations."""
 
     text: str
 
 
 class Table(NamedTuple):
-    """Rows of cells; a reader sorts them by a click on a column's head."""
+    """Rows of cells; a click on a column's head sorts them."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -78,7 +79,7 @@ class Table(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """A PNG file, which goes into the page."""
+    """A PNG file, which is embedded in the page."""
 
     file: Path
     caption: str
@@ -88,13 +89,13 @@ Part = Heading | Text | Code | Table | Picture
 
 
 def write_page(path: str | os.PathLike[str], title: str, parts: Sequence[Part]) -> Path:
-    """Writes a page and returns its path. Raises OSError: a picture is missing."""
+    """Writes a page and returns its path. Raises OSError if a picture is missing."""
     body = "\n".join(_html(part) for part in parts)
     name = html.escape(title)
     page = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width">\n'
-        '<link rel="icon" href="data:,">\n'  # or the browser asks for one
+        '<link rel="icon" href="data:,">\n'  # else the browser requests one
         f"<title>{name}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{name}</h1>\n"
         f"{body}\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
     )
@@ -105,7 +106,7 @@ def write_page(path: str | os.PathLike[str], title: str, parts: Sequence[Part]) 
 
 
 def markdown_page(title: str, parts: Sequence[Part]) -> str:
-    """The same parts as Markdown; pictures are the files beside it."""
+    """The same parts as Markdown; it links pictures as files in the same folder."""
     return "\n\n".join([f"# {title}", *map(_markdown, parts)]) + "\n"
 
 
@@ -114,7 +115,7 @@ def _markdown(part: Part) -> str:
         case Heading(text):
             return f"## {text}"
         case Text(text):
-            return text.strip().replace("<", "\\<")  # or "<s>" would be an element
+            return text.strip().replace("<", "\\<")  # else "<s>" would be an HTML element
         case Code(text):
             return "\n".join(f"    {line}" for line in text.splitlines())
         case Picture(file, caption):
@@ -125,7 +126,7 @@ def _markdown(part: Part) -> str:
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, each row a line; columns of numbers stand to the right."""
+    """A Markdown table with one line per row; columns of numbers are right-aligned."""
     right = [all(_is_number(row[n]) for row in rows) for n in range(len(head))]
     rule = ["---:" if numbers else "---" for numbers in right]
     cells = [[_markdown_cell(cell) for cell in row] for row in (head, *rows)]
@@ -134,7 +135,7 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _markdown_cell(cell: str) -> str:
-    # Backslashes first: one before a bar would undo the bar's own.
+    # Escape backslashes first: a backslash before a bar would cancel the escape of the bar.
     return " ".join(cell.replace("\\", "\\\\").replace("|", "\\|").splitlines())
 
 
@@ -149,7 +150,7 @@ def _html(part: Part) -> str:
         case Text(text):
             return "\n".join(f"<p>{html.escape(one)}</p>" for one in text.strip().split("\n\n"))
         case Code(text):
-            return f"<pre>\n{html.escape(text)}</pre>"  # HTML drops the first line end
+            return f"<pre>\n{html.escape(text)}</pre>"  # HTML ignores the first line end
         case Picture(file, caption):
             data, words = base64.b64encode(file.read_bytes()).decode(), html.escape(caption)
             image = f'<img alt="{words}" src="data:image/png;base64,{data}">'

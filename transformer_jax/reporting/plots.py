@@ -1,6 +1,6 @@
 """Plots of a run as PNG files: training curves, and attention weights.
 
-Colours are those of Okabe and Ito (2008), which colour-blind readers can tell apart.
+The colors are those of Okabe and Ito (2008), which color-blind readers can tell apart.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ KIND_STYLES: dict[str, dict[str, Any]] = {
 }
 OTHER_STYLE: dict[str, Any] = {"color": PURPLE, "linewidth": 1.5, "marker": "^", "markersize": 3.5}
 DOTS_PER_INCH = 150
-LONGEST_LABEL = 20  # characters of a piece shown
-LABEL_INCHES = 0.12  # of a label of 7 points, and a gap
-MAPS_WIDTH = 9.5  # inches of heat maps side by side: with their labels as wide as a report's page
+LONGEST_LABEL = 20  # characters of a subword that a label shows
+LABEL_INCHES = 0.12  # space of a label in a 7-point font, gap included
+MAPS_WIDTH = 9.5  # inches of heat maps side by side; with their labels, the width of a page
 
 
 class Panel(NamedTuple):
-    """One curve plot: a metric's name, and its axis."""
+    """One plot of curves: the name of its metric, and the axis."""
 
     metric: str
     label: str
@@ -55,17 +55,17 @@ PANELS = (
 
 
 def plot_curves(metrics: Sequence[Mapping[str, Any]], path: str | os.PathLike[str]) -> Path:
-    """Write the curves of a run over its steps as a PNG file.
+    """Writes the curves of a run over its training steps as a PNG file.
 
     Args:
-      metrics: the lines of `metrics.jsonl`, as `read_metrics` gives them.
+      metrics: the lines of `metrics.jsonl`, as `read_metrics` returns them.
       path: the file to write.
 
     Returns:
       The path.
 
     Raises:
-      RunError: the metrics hold nothing that a panel shows.
+      RunError: no panel shows any of the metrics.
     """
     return _save(curves_figure(metrics), path)
 
@@ -99,15 +99,15 @@ def plot_attention(
     title: str,
     alignment: Collection[tuple[int, int]] = (),
 ) -> Path:
-    """Write one heat map a head as a PNG file.
+    """Writes one heat map per head into a PNG file.
 
     Args:
-      weights: [heads, tgt, src], each row a distribution over the source.
-      src_pieces: the subwords attended to, one a column; any Unicode.
-      tgt_pieces: the subwords attending, one a row. Self-attention gives the same list twice.
+      weights: [heads, tgt, src]; each row is a distribution over the source.
+      src_pieces: the subwords attended to, one per column; any Unicode.
+      tgt_pieces: the attending subwords, one per row. For self-attention both lists are the same.
       path: the file to write.
-      title: of the figure.
-      alignment: pairs (source piece, target piece), 0-based, to mark with squares: the gold.
+      title: title of the figure.
+      alignment: gold links (source subword, target subword), 0-based, to mark with squares.
 
     Returns:
       The path.
@@ -122,7 +122,7 @@ def attention_figure(
     title: str,
     alignment: Collection[tuple[int, int]] = (),
 ) -> Figure:
-    """The figure of `plot_attention`; its arguments likewise. All heads share one colour scale."""
+    """The figure of `plot_attention`, from its arguments. All heads share one color scale."""
     from matplotlib.figure import Figure
 
     weights_HLM = np.asarray(weights, dtype=np.float32)
@@ -132,12 +132,12 @@ def attention_figure(
             f"attention weights {weights_HLM.shape}: expected [heads, {len(tgt_pieces)} target "
             f"pieces, {len(src_pieces)} source pieces]"
         )
-    # Four side by side, or two where four have no room for their labels.
+    # Four maps side by side, or two if there is no room for the labels of four.
     columns = min(heads, 4 if 4 * (LABEL_INCHES * len(src_pieces) + 0.15) <= MAPS_WIDTH else 2)
     rows = math.ceil(heads / columns)
     widest = min(8.0, MAPS_WIDTH / columns - 0.15)
     width, height = (min(max(0.2 * len(p), 1.2), widest) for p in (src_pieces, tgt_pieces))
-    # Beside the maps stand the labels (about an inch) and the colour bar.
+    # The labels (about an inch) and the color bar need space beside the maps.
     size = (columns * (width + 0.15) + 2.2, rows * (height + 0.35) + 1.8)
     figure = Figure(figsize=size, layout="constrained")
     figure.suptitle(printable(title), parse_math=False)
@@ -159,7 +159,7 @@ def attention_figure(
 def _draw_panel(
     axes: Axes, panel: Panel, metrics: Sequence[Mapping[str, Any]]
 ) -> dict[str, Artist]:
-    """One line a kind; returns them by kind, for the legend."""
+    """Draws one line per kind of metrics; returns the lines by kind, for the legend."""
     from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
 
     lines: dict[str, Artist] = {}
@@ -188,7 +188,7 @@ def _draw_panel(
 
 
 def finish_axes(axes: Axes, x: str, y: str) -> None:
-    """Labels and a light grid, as all plots here have them."""
+    """Adds the labels and the light grid that all plots here have."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.grid(alpha=0.3)
@@ -196,7 +196,7 @@ def finish_axes(axes: Axes, x: str, y: str) -> None:
 
 
 def _label_pieces(axis: Any, pieces: Sequence[str], inches: float, shown: bool) -> None:
-    # Where they would touch, they are thinned out.
+    # If labels would touch, show only every second one, third one, and so on.
     every = math.ceil(len(pieces) * LABEL_INCHES / inches)
     at = range(0, len(pieces), every)
     axis.set_ticks(at)
@@ -216,7 +216,7 @@ def _mark(axes: Axes, alignment: Collection[tuple[int, int]]) -> None:
 
 
 def printable(text: str) -> str:
-    """Control characters and lone surrogates, which no font or terminal should get, as escapes."""
+    """The text with control characters and lone surrogates escaped, for fonts and terminals."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
@@ -226,7 +226,8 @@ def _save(figure: Figure, path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
-        # DejaVu Sans has no Chinese, for one: a box stands there, which is no reason for noise.
+        # DejaVu Sans lacks some characters, such as Chinese ones. They become boxes, which needs
+        # no warning.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(path, format="png", dpi=DOTS_PER_INCH)
     return path

@@ -1,14 +1,14 @@
-"""Which code made a result."""
+"""The revision of the code that made a result."""
 
 import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-CODE = ("transformer_jax", "configs", "experiments")  # results beside it do not count as changes
+CODE = ("transformer_jax", "configs", "experiments")  # changed results do not count
 
 
 def revision() -> str:
-    """The checkout's commit, with a + where its code was changed since; else "unknown"."""
+    """The checkout's commit, with a "+" if its code has changed since; "unknown" without git."""
     try:
         changed = _git("status", "--porcelain", "--untracked-files=no", "--", *CODE)
         return _git("rev-parse", "--short", "HEAD") + ("+" if changed else "")

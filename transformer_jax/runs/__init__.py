@@ -1,1 +1,1 @@
-"""A run's folder: config, checkpoints, averages, metrics."""
+"""A run's folder: its config, checkpoints, averages and metrics."""

@@ -1,6 +1,6 @@
-"""Checkpoints of a run, by Orbax.
+"""Checkpoints of a run, written by Orbax.
 
-Each has a manifest of SHA-256 sums beside it, since Orbax restores a flipped bit silently.
+Beside each checkpoint is a manifest of SHA-256 sums, since Orbax restores a flipped bit silently.
 """
 
 import concurrent.futures
@@ -22,7 +22,7 @@ from transformer_jax.files import write_atomically
 from transformer_jax.parallel import processes
 
 Params = Any  # a pytree of arrays
-# What training carries from one step to the next: pytrees by name, one of them `params`.
+# A training state: a NamedTuple of pytrees, one of which is called `params`.
 State = TypeVar("State", bound=NamedTuple)
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ FULL = ("No space left on device", "Disk quota exceeded")
 
 
 def write_manifest(checkpoint: Path) -> None:
-    """Writes CHECKPOINT.sha256.json beside a committed checkpoint: the sum of each of its files."""
+    """Writes CHECKPOINT.sha256.json, the sum of each file, beside a committed checkpoint."""
     sums = {
         str(path.relative_to(checkpoint)): _sha256(path)
         for path in sorted(checkpoint.rglob("*"))
@@ -41,9 +41,9 @@ def write_manifest(checkpoint: Path) -> None:
 
 
 def damaged_file(checkpoint: Path) -> str | None:
-    """What is wrong with the first file that the manifest does not confirm; None: sound.
+    """Describes the first file that does not match the manifest; None if all files match.
 
-    A checkpoint without a manifest (killed between commit and manifest) is taken as Orbax left it.
+    A checkpoint without a manifest (the run was killed between commit and manifest) is accepted.
     """
     manifest = manifest_of(checkpoint)
     if not manifest.exists():
@@ -65,7 +65,7 @@ def damaged_file(checkpoint: Path) -> str | None:
 
 
 def manifest_of(checkpoint: Path) -> Path:
-    """Where a checkpoint's manifest stands, or would."""
+    """The path of a checkpoint's manifest, whether it exists or not."""
     return checkpoint.with_name(f"{checkpoint.name}.sha256.json")
 
 
@@ -75,7 +75,7 @@ def _sha256(path: Path) -> str:
 
 
 def committed_steps(folder: Path) -> list[int]:
-    """Steps of the finished checkpoints, ascending; half-written ones have another name."""
+    """Steps of the finished checkpoints, ascending; unfinished ones have another name."""
     if not folder.is_dir():
         return []
     folders = (path for path in folder.iterdir() if path.is_dir())
@@ -83,14 +83,14 @@ def committed_steps(folder: Path) -> list[int]:
 
 
 class _Manager(ocp.CheckpointManager):
-    """Orbax's, which leaves it to the loop to ask JAX's service whether to stop."""
+    """Orbax's manager without its own check for signals; the training loop does that check."""
 
     def reached_preemption(self, step: int) -> bool:
         return False
 
 
 class Checkpoints:
-    """Those of a run being trained: saved asynchronously, the best and the last k kept."""
+    """The checkpoints of a run in training: saves asynchronously, keeps the best and the last k."""
 
     def __init__(self, folder: Path, keep_last: int, on_save_error: str = "stop") -> None:
         self.folder, self.keep_last, self.on_save_error = folder, keep_last, on_save_error
@@ -100,7 +100,7 @@ class Checkpoints:
 
     @functools.cached_property
     def manager(self) -> ocp.CheckpointManager:
-        """Orbax's manager, made at the first save: it removes what a kill left half-written."""
+        """Orbax's manager, created at the first save; it removes unfinished checkpoints."""
 
         def score(metrics: dict[str, float]) -> float:
             return metrics[SCORE]
@@ -122,10 +122,16 @@ class Checkpoints:
         return _Manager(self.folder, options=options)
 
     def save(self, state: NamedTuple, step: int, score: float | None) -> None:
-        """Starts to write a checkpoint; `score` is the validation's, where there was one.
+        """Starts to write a checkpoint.
+
+        Args:
+          state: the training state.
+          step: the number of training steps taken.
+          score: the validation score; None: there was no validation at this step.
 
         Raises:
-          RunError: this one, or the one before, cannot be written, and `on_save_error` is "stop".
+          RunError: this checkpoint or the one before cannot be written, and `on_save_error` is
+            "stop".
         """
         self.check(wait=True)
         self._newest_failed = False
@@ -141,16 +147,17 @@ class Checkpoints:
             error = raised
         if self._any_failed(error):
             return
-        # In a thread: a run that is killed before its next checkpoint has the manifest of this one.
+        # The manifest is written in a thread, not at the next save: a run that is killed before its
+        # next checkpoint has the manifest of this one.
         self._sealed = self._sealer.submit(self._seal)
 
     def check(self, wait: bool = False) -> None:
-        """Sees how the save in flight went, once it has ended or, if asked to wait, at its end.
+        """Checks whether the current save failed, if it has ended; with `wait`, waits for its end.
 
-        Several processes see it only where they wait, and decide together.
+        Several processes check only with `wait`, and all get the same answer.
 
         Raises:
-          RunError: it failed, and `on_save_error` is "stop".
+          RunError: the save failed, and `on_save_error` is "stop".
         """
         if self._sealed is None:
             return
@@ -161,9 +168,10 @@ class Checkpoints:
         self._any_failed(error)
 
     def restore_latest(self, like: State) -> State | None:
-        """The newest sound checkpoint, with the shardings of `like`; None where there are none.
+        """The newest undamaged checkpoint, with the shardings of `like`; None if there are none.
 
-        Those after it are damaged and removed: their steps will be taken, and written, again.
+        Later checkpoints are damaged and are removed: the run will repeat their steps and write
+        them again.
 
         Raises:
           RunError: there are checkpoints, and every one is damaged.
@@ -180,14 +188,14 @@ class Checkpoints:
         if steps:
             raise RunError(
                 f"Every checkpoint in {self.folder} is damaged ({len(steps)} tried). "
-                "Train anew in another --workdir."
+                "Start a new run in another --workdir."
             )
         return None
 
     def abandon(self) -> None:
-        """After a failure: waits for what is being written, if no other process must be waited for.
+        """After a failure: a process alone waits for the current save; one of several does not.
 
-        What goes wrong here is not told: the failure is.
+        Errors of the save are suppressed, so that the original failure is reported.
         """
         if processes.count() == 1:
             if self._sealed is not None:
@@ -196,10 +204,10 @@ class Checkpoints:
             self._close_manager()
 
     def close(self) -> None:
-        """Waits until everything is written, by all processes.
+        """Waits until all processes have written everything.
 
         Raises:
-          RunError: the newest could not be, and no other comes after it.
+          RunError: the last checkpoint of the run could not be written.
         """
         try:
             self.check(wait=True)
@@ -209,22 +217,23 @@ class Checkpoints:
             if self._newest_failed:
                 self._remove_half_written()
         processes.gather(None)
-        if self._newest_failed and self.on_save_error == "continue":  # else it is raised already
+        if self._newest_failed and self.on_save_error == "continue":  # "stop" raised already
             raise RunError(
-                f"the last checkpoint could not be written to {self.folder}, only those up to step "
-                f"{max(committed_steps(self.folder), default=0)}: make room and call `train` again."
+                f"the last checkpoint could not be written to {self.folder}; the newest is of step "
+                f"{max(committed_steps(self.folder), default=0)}. Free disk space and call `train` "
+                "again."
             )
 
     def _close_manager(self) -> None:
         if "manager" in self.__dict__:
             try:
                 self.manager.close()
-            except Exception as error:  # a save that failed is told of once more
+            except Exception as error:  # Orbax raises a save's error again
                 log.debug("closing the checkpoints: %s", error)
             del self.__dict__["manager"]
 
     def _any_failed(self, error: BaseException | None) -> bool:
-        """Whether a save failed on some process; says so there and on all others."""
+        """Whether a save failed on some process; reports the failure on all processes."""
         reasons = processes.gather(None if error is None else f"{type(error).__name__}: {error}")
         found = next((reason for reason in reasons if reason), None)
         if found is not None:
@@ -232,7 +241,7 @@ class Checkpoints:
         return found is not None
 
     def _failed(self, error: BaseException) -> None:
-        """Says so, and removes what was written of it: the older ones are whole, and need room."""
+        """Reports a failed save and removes its files, which take the space of the next one."""
         self._newest_failed = True
         self._close_manager()
         self._remove_half_written()
@@ -241,10 +250,10 @@ class Checkpoints:
         text = f"a checkpoint could not be written to {self.folder}: {reason}"
         if self.on_save_error == "stop":
             raise RunError(
-                f"{text}. The checkpoints before it are whole: make room and call `train` again, "
-                "or set train.on_save_error=continue to go on without."
+                f"{text}. The earlier checkpoints are intact: free disk space and call `train` "
+                "again, or set train.on_save_error=continue to train on without this checkpoint."
             ) from error
-        log.warning("%s; going on, as train.on_save_error=continue says", text)
+        log.warning("%s; training continues (train.on_save_error=continue)", text)
 
     def _remove_half_written(self) -> None:
         if processes.is_first():
@@ -252,7 +261,7 @@ class Checkpoints:
                 shutil.rmtree(left, ignore_errors=True)
 
     def _drop(self, steps: list[int], restored: int) -> None:
-        """Removes what is newer, and so damaged, and what Orbax would stumble over."""
+        """Removes the checkpoints that are newer, so damaged, and those that Orbax cannot list."""
         for step in steps:
             folder = self.folder / str(step)
             if step > restored or unreadable_score(folder):
@@ -261,7 +270,7 @@ class Checkpoints:
                 manifest_of(folder).unlink(missing_ok=True)
 
     def _seal(self) -> None:
-        """After the commit: adds missing manifests, removes those of deleted checkpoints."""
+        """After the commit: adds missing manifests and removes those of deleted checkpoints."""
         self.manager.wait_until_finished()
         if not processes.is_first():
             return
@@ -275,7 +284,7 @@ class Checkpoints:
 
 
 def _restore_sound(folder: Path, like: State) -> tuple[State | None, str]:
-    """The state in a checkpoint, or what is wrong with it."""
+    """The state in a checkpoint and "", or None and what is wrong with the checkpoint."""
     wrong = processes.first_does(lambda: damaged_file(folder))
     if wrong:
         return None, wrong
@@ -284,21 +293,21 @@ def _restore_sound(folder: Path, like: State) -> tuple[State | None, str]:
         with ocp.StandardCheckpointer() as checkpointer:
             params = checkpointer.restore(epath.Path(folder / "params"), params)
             rest = checkpointer.restore(epath.Path(folder / "rest"), rest)
-    except Exception as error:  # whatever Orbax and its libraries raise on what is not whole
+    except Exception as error:  # Orbax and its libraries raise many types on damaged files
         if manifest_of(folder).exists():
-            raise  # the files are as they were written
+            raise  # the files match their manifest, so the error has another cause
         return None, f"it has no manifest and cannot be restored ({type(error).__name__})"
     return like._replace(params=params, **rest), ""
 
 
 def score_of(checkpoint: Path) -> float | None:
-    """The validation score that was saved with a checkpoint, where there was one."""
+    """The validation score that was saved with a checkpoint; None if none was saved."""
     file = checkpoint / "metrics" / "metrics"
     return float(json.loads(file.read_text())[SCORE]) if file.exists() else None
 
 
 def unreadable_score(checkpoint: Path) -> bool:
-    """Whether Orbax would stumble over it: it reads the scores of all checkpoints at the start."""
+    """Whether the score's file is damaged; Orbax reads all scores at its start and would fail."""
     try:
         score_of(checkpoint)
     except (ValueError, KeyError, TypeError):
@@ -307,6 +316,6 @@ def unreadable_score(checkpoint: Path) -> bool:
 
 
 def _split(state: NamedTuple) -> tuple[Params, dict[str, Any]]:
-    """Parameters alone, so that translation reads nothing else, and the rest by field name."""
+    """Splits a state into parameters, which translation reads alone, and the rest by name."""
     fields = state._asdict()
     return fields.pop("params"), fields

@@ -1,8 +1,8 @@
 """Metrics of a run: `metrics.jsonl`, TensorBoard events, and a progress bar.
 
-`metrics.jsonl` holds one JSON object a line: {"step": 100, "kind": "train", "nats_per_token": 4.2}.
-JSON has no word for a number that is not finite; such a number is written as proto3's JSON mapping
-does, "NaN", "Infinity" or "-Infinity", and `read_metrics` turns it back into a float.
+A line of `metrics.jsonl` is a JSON object: {"step": 100, "kind": "train", "nats_per_token": 4.2}.
+JSON has no numbers that are not finite, so they are written as in proto3's JSON mapping, as "NaN",
+"Infinity" or "-Infinity", and `read_metrics` converts them back to floats.
 """
 
 import contextlib
@@ -29,20 +29,21 @@ log = logging.getLogger(__name__)
 class MetricsWriter:
     """Appends to `workdir/metrics.jsonl` and to TensorBoard events in `workdir/tensorboard`.
 
-    What a full disk refuses is said once and kept in memory; a later line brings it along.
+    If the disk is full, it warns once, keeps the lines in memory and writes them with a later line.
     """
 
     def __init__(self, workdir: str | os.PathLike[str], purge_after_step: int | None = None):
-        """Open both; one process of a run does this.
+        """Opens both; only one process of a run does this.
+
+        A last line without a newline, which a killed run leaves, is always removed.
 
         Args:
-          workdir: the run's folder; made if it is not there.
-          purge_after_step: on resume, the restored step: what was written of later steps goes, in
-            both places, since those steps will be taken again. None: nothing goes. A last line
-            that a kill left without its newline goes always.
+          workdir: the run's folder; it is created if it does not exist.
+          purge_after_step: the restored step of a continued run. Metrics of later steps are removed
+            from both, since the run takes those steps again. None: nothing is removed.
 
         Raises:
-          RunError: `metrics.jsonl` holds a line that is not metrics.
+          RunError: a line of `metrics.jsonl` is not metrics.
         """
         workdir = Path(workdir)
         workdir.mkdir(parents=True, exist_ok=True)
@@ -56,16 +57,16 @@ class MetricsWriter:
             self._events.hide_from(purge_after_step + 1)
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
-        """Append one line, and its events.
+        """Appends one line and its events.
 
         Args:
-          step: batches consumed so far.
-          kind: what was measured, such as "train" or "valid".
-          values: numbers by name with unit ("nats_per_token"), but no "step" and no "kind".
-            TensorBoard shows them as "kind/name".
+          step: number of batches consumed so far.
+          kind: where it was measured, such as "train" or "valid".
+          values: numbers by their names with units ("nats_per_token"); the names "step" and "kind"
+            are not allowed. TensorBoard shows a value as "kind/name".
         """
         if not {"step", "kind"}.isdisjoint(values):
-            raise ValueError(f'"step" and "kind" are no names for metrics: {sorted(values)}')
+            raise ValueError(f'"step" and "kind" are not allowed as names: {sorted(values)}')
         measured = {name: _number(value) for name, value in values.items()}
         record = {"step": int(step), "kind": kind}
         record |= {name: _to_json(value) for name, value in measured.items()}
@@ -76,30 +77,30 @@ class MetricsWriter:
                 self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
         except OSError as error:
             if not full_before:
-                log.warning("%s cannot be written (%s); going on", self._path, error.strerror)
+                log.warning("%s cannot be written (%s); continuing", self._path, error.strerror)
         self._events.add(int(step), {f"{kind}/{name}": v for name, v in measured.items()})
 
     def close(self) -> None:
-        """Close both files."""
+        """Closes both files."""
         if self._unwritten:
-            log.warning("%s lacks its last lines, which could not be written", self._path)
+            log.warning("the last lines of %s could not be written", self._path)
         self._file.close()
         self._events.close()
 
 
 class _Events:
-    """A file of TensorBoard events, written at once: nothing waits in a thread that may die."""
+    """A file of TensorBoard events, written without a thread, so that a kill loses no event."""
 
     def __init__(self, folder: Path):
         from tensorboardX.event_file_writer import EventsWriter
 
         folder.mkdir(exist_ok=True)
-        # Its name counts whole seconds: a restart within one would overwrite the file.
+        # The default name has whole seconds: a restart within one second would overwrite the file.
         suffix = f".{time.time_ns() % 10**9:09}"
         self._writer = EventsWriter(str(folder / "events"), suffix)
 
     def hide_from(self, step: int) -> None:
-        """TensorBoard is to forget the events of earlier files from this step on."""
+        """Makes TensorBoard ignore the events of earlier files from this step on."""
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
         start = SessionLog(status=SessionLog.START)
@@ -107,7 +108,7 @@ class _Events:
         self._write(Event(wall_time=time.time(), step=step, session_log=start))
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """A point on each of these curves."""
+        """Adds a point to each of these curves."""
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
@@ -115,7 +116,7 @@ class _Events:
         self._write(Event(wall_time=time.time(), step=step, summary=Summary(value=points)))
 
     def _write(self, event: Any) -> None:
-        with contextlib.suppress(OSError):  # metrics.jsonl, which is written beside it, says so
+        with contextlib.suppress(OSError):  # `write` already warns for metrics.jsonl
             self._writer.write_event(event)
             self._writer.flush()
 
@@ -125,14 +126,14 @@ class _Events:
 
 
 def check_metrics(workdir: str | os.PathLike[str]) -> None:
-    """Before the work. Raises RunError where `MetricsWriter` could not go on there."""
+    """A check before training. Raises RunError if `MetricsWriter` could not open the files."""
     path = Path(workdir) / FILE
     if path.exists():
         _whole_lines(path)
 
 
 def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The lines of `workdir/metrics.jsonl`, in order; a last one still without newline is left out.
+    """The lines of `workdir/metrics.jsonl` in order, without a last line that has no newline yet.
 
     Raises:
       RunError: there is no such file, or a line is not metrics.
@@ -140,32 +141,32 @@ def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
     path = Path(workdir) / FILE
     if not path.exists():
         raise RunError(
-            f"{path} is not there: {workdir} is not the folder of a run that has trained."
+            f"{path} is not there, so {workdir} is not the folder of a run that has trained."
         )
     return [record for _, record in _whole_lines(path)]
 
 
 class Reports(Protocol):
-    """Where a run's metrics go."""
+    """Receives a run's metrics."""
 
     def trained(self, step: int, values: Mapping[str, float]) -> None:
-        """Metrics of the steps since the last call."""
+        """Reports metrics of the training steps since the last call."""
 
     def validated(self, step: int, values: Mapping[str, float]) -> None:
-        """Metrics of the validation split."""
+        """Reports metrics of the validation split."""
 
 
 @contextlib.contextmanager
 def open_reports(
     workdir: str | os.PathLike[str], total: int, first: int, silent: bool
 ) -> Iterator[Reports]:
-    """Reports of a run into its folder and to the user, until the end of the context.
+    """A context that reports metrics into the run's folder and to the user.
 
     Args:
       workdir: the run's folder.
-      total: steps of the run.
-      first: steps already taken.
-      silent: of several processes one reports; the others write and say nothing.
+      total: number of training steps of the run.
+      first: number of steps already taken.
+      silent: report nothing; only one of several processes reports.
     """
     if silent:
         yield _Silence()
@@ -201,12 +202,12 @@ class _FilesAndProgress(NamedTuple):
 
 
 class Progress:
-    """Where training stands, on standard error: a bar on a terminal, else one log line an update.
+    """Shows the progress of training on standard error.
 
-    While the bar is shown, log records that go to the terminal are written above it.
+    On a terminal it is a bar, and log records appear above it; elsewhere each update is a log line.
     """
 
-    # Metrics shown, with name and format; an update may lack any of them.
+    # The metrics shown, with label and format; an update may lack any of them.
     SHOWN = {
         "nats_per_token": ("loss", "{:.3f}"),
         "perplexity": ("perplexity", "{:.2f}"),
@@ -214,7 +215,7 @@ class Progress:
     }
 
     def __init__(self, total: int, initial: int = 0):
-        """Args: total steps of the run, and steps already taken before this start."""
+        """Takes the number of steps of the run, and of steps already taken before this start."""
         self._total = total
         self._step, self._time = initial, time.monotonic()
         self._bar = None
@@ -229,7 +230,7 @@ class Progress:
             self._open.enter_context(logging_redirect_tqdm(loggers))
 
     def update(self, step: int, values: Mapping[str, float]) -> None:
-        """Show step and metrics; for once a log interval, as reading metrics waits for a device."""
+        """Shows step and metrics; call it once per log interval: reading metrics is slow."""
         shown = {
             label: form.format(float(values[name]))
             for name, (label, form) in self.SHOWN.items()
@@ -244,20 +245,20 @@ class Progress:
             log.info("%s", ", ".join([*parts, self._time_left(step)]))
 
     def write(self, line: str) -> None:
-        """A line of its own, above the bar or in the log."""
+        """Writes a line above the bar, or to the log."""
         if self._bar is not None:
             self._bar.write(line, file=sys.stderr)
         else:
             log.info("%s", line)
 
     def close(self) -> None:
-        """Leave the bar as it stands; later records go where they went before."""
+        """Leaves the bar as it is; later log records go where they went before."""
         if self._bar is not None:
             self._bar.close()
         self._open.close()
 
     def _time_left(self, step: int) -> str:
-        # From the last interval alone: the first one holds the compilation.
+        # Estimated from the last interval alone, since the first one includes the compilation.
         now = time.monotonic()
         taken, seconds = step - self._step, now - self._time
         self._step, self._time = step, now
@@ -278,7 +279,7 @@ def _to_json(value: float) -> float | str:
 
 
 def _cut_back(path: Path, last_step: int | None) -> None:
-    """Drop a torn last line and the lines of steps after `last_step`; a kill leaves all or none."""
+    """Atomically removes an unfinished last line and the lines of steps after `last_step`."""
     if not path.exists():
         return
     kept = [
@@ -290,7 +291,7 @@ def _cut_back(path: Path, last_step: int | None) -> None:
 
 
 def _whole_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
-    """Each line that ends in a newline, as it stands and parsed."""
+    """Each line that ends in a newline, as bytes and parsed."""
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
     except OSError as error:

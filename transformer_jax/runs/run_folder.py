@@ -1,4 +1,4 @@
-"""A run's folder: what stands where, and whose run it is."""
+"""A run's folder: the paths in it, the checks that it belongs to a run, and its lock."""
 
 import fcntl
 import logging
@@ -13,7 +13,7 @@ from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.files import is_temporary, write_atomically
 
 log = logging.getLogger(__name__)
-LOCK = ".lock"  # held, by the system's means, while a `train` is at work; it stays when none is
+LOCK = ".lock"  # the file stays; a running `train` holds a lock of the operating system on it
 
 
 class RunFolder:
@@ -30,10 +30,10 @@ class RunFolder:
         self._lock: IO[bytes] | None = None
 
     def read_config(self) -> Config:
-        """The config of the run that lives here.
+        """The config of the run in this folder.
 
         Raises:
-          RunError: there is no run here.
+          RunError: the folder holds no run.
         """
         if not self.config_file.is_file():
             raise RunError(
@@ -46,11 +46,15 @@ class RunFolder:
             raise RunError(f"{self.config_file} cannot be read: {error}") from None
 
     def check(self, config: Config, lock: bool = True) -> None:
-        """Writes nothing; where a run lives here, it is locked, unless asked not to.
+        """Checks that `train` may use the folder. Writes nothing, but locks a run that is there.
+
+        Args:
+          config: the config of the run to be trained.
+          lock: whether to lock the run.
 
         Raises:
-          RunError: another run lives here (each key that differs is named), or files that are
-            no run's, or nothing can be written here, or another `train` is at work.
+          RunError: the folder holds another run (the message names each key that differs) or files
+            that belong to no run, cannot be written, or is used by another `train`.
         """
         folder = next(path for path in (self.path, *self.path.parents) if path.exists())
         if not folder.is_dir() or not os.access(folder, os.W_OK):
@@ -77,7 +81,7 @@ class RunFolder:
             self.lock()
 
     def check_corpus(self, fingerprint: str) -> None:
-        """Raises RunError where the run was trained on other text, wherever that lay."""
+        """Raises RunError if the run was trained on text with another fingerprint."""
         try:
             known = self.corpus_file.read_text() if self.corpus_file.exists() else None
         except (OSError, UnicodeDecodeError) as error:
@@ -90,10 +94,10 @@ class RunFolder:
             )
 
     def claim(self, config: Config, fingerprint: str) -> None:
-        """Creates the folder for this config and training text, after the checks.
+        """Creates the folder for this config and training text; call the checks before.
 
         Raises:
-          RunError: it cannot be written, or another `train` was faster.
+          RunError: the folder cannot be written, or another `train` was faster.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -106,19 +110,19 @@ class RunFolder:
             ) from None
 
     def lock(self) -> None:
-        """Keeps every other `train` out until `unlock`, or the end of this process.
+        """Keeps every other `train` out until `unlock` or the end of this process.
 
         Raises:
-          RunError: another one is at work here.
+          RunError: another `train` uses the folder.
         """
         if self._lock is not None:
             return
         try:
-            file = open(self.path / LOCK, "ab")  # noqa: SIM115  open as long as it is held
+            file = open(self.path / LOCK, "ab")  # noqa: SIM115  stays open with the lock
         except OSError as error:
             raise RunError(f"Cannot write {self.path / LOCK}: {error.strerror}.") from None
         try:
-            # Of the process: a worker that outlives it does not hold it.
+            # lockf locks for the process, so a worker that outlives it does not keep the lock.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             file.close()
@@ -127,11 +131,11 @@ class RunFolder:
                 "--workdir."
             ) from None
         except OSError as error:  # a file system without locks
-            log.warning("%s cannot be locked (%s): start no second `train` on it", file.name, error)
+            log.warning("%s cannot be locked (%s): do not start a second `train`", file.name, error)
         self._lock = file
 
     def unlock(self) -> None:
-        """Lets others in."""
+        """Releases the lock."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None

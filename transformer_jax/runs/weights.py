@@ -1,4 +1,4 @@
-"""Parameters from a run's folder: those of a named checkpoint, and the mean of several."""
+"""Parameters from a run's folder: of one checkpoint, or the mean of several."""
 
 import math
 import re
@@ -29,8 +29,8 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
 
     Args:
       run: the run's folder.
-      which: "latest", "best", "average" (the newest) or a step's number.
-      like: shapes and types to restore to, and shardings; without one: the first device.
+      which: "latest", "best", "average" (the newest average) or a step's number.
+      like: shapes, types and shardings to restore to; without shardings: the first device.
 
     Returns:
       The parameters, and the checkpoint's name, such as "40" or "40-last5".
@@ -49,9 +49,9 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
     try:
         with ocp.StandardCheckpointer() as checkpointer:
             return checkpointer.restore(epath.Path(folder / "params"), like), folder.name
-    except jax.errors.JaxRuntimeError:  # of the device, not of the files
+    except jax.errors.JaxRuntimeError:  # the device failed, not the files
         raise
-    except Exception as error:  # whatever Orbax and its libraries raise on what is not whole
+    except Exception as error:  # Orbax and its libraries raise many types on damaged files
         raise RunError(
             f"{folder / 'params'} cannot be restored ({type(error).__name__}): it is damaged, or "
             "not of the model that config.json and vocabulary.model describe."
@@ -79,12 +79,12 @@ def _find(run: RunFolder, which: str) -> Path:
 
 
 def _averages(run: RunFolder) -> list[Path]:
-    """Folders of the averages; a manifest is written last: without one, `average` was killed."""
+    """Folders of the finished averages, which are those with a manifest: it is written last."""
     return [p for p in run.averages.glob("*-last*") if p.is_dir() and manifest_of(p).exists()]
 
 
 def saved_steps(run: RunFolder) -> list[int]:
-    """Steps of the run's checkpoints, ascending. Raises RunError where there are none."""
+    """Steps of the run's checkpoints, ascending. Raises RunError if there are none."""
     steps = committed_steps(run.checkpoints)
     if not steps:
         raise RunError(
@@ -95,16 +95,18 @@ def saved_steps(run: RunFolder) -> list[int]:
 
 
 def _best(run: RunFolder, steps: list[int]) -> Path:
-    """The checkpoint of the highest validation score, the newest of equals."""
+    """The checkpoint with the highest validation score; of equal scores, the newest."""
     folders = [run.checkpoints / str(step) for step in steps]
     scores = [None if unreadable_score(f) else score_of(f) for f in folders]
-    # A score that is not a number is above none: `max` would keep the first of them.
+    # NaN counts as the lowest score: `max` would keep a NaN that comes first.
     ranked = [(-math.inf if s is None or math.isnan(s) else s, at) for at, s in enumerate(scores)]
     return folders[max(ranked)[1]]
 
 
 def mean_params(trees: Iterable[Params]) -> Params:
-    """The mean of several parameter trees, one held at a time: float32 NumPy, added in float64.
+    """The mean of several parameter trees, as float32 NumPy arrays, summed in float64.
+
+    It holds one tree at a time, beside the sum.
 
     Args:
       trees: at least one; all have the same structure and shapes.
@@ -123,7 +125,7 @@ def save_average(run: RunFolder, name: str, params: Params) -> Path:
     """Writes WORKDIR/averages/NAME, which `load_params` finds as "average"; returns that folder.
 
     Raises:
-      RunError: nothing can be written there.
+      RunError: the folder cannot be written.
     """
     folder = run.averages / name
     try:

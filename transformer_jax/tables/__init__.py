@@ -1,1 +1,1 @@
-"""The experiment bench: rows and seeds of a table as ordinary runs, and the table out of them."""
+"""Experiments: runs each row and seed of a table as an ordinary run, and makes the table."""

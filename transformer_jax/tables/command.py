@@ -1,4 +1,4 @@
-"""`python -m experiments.NAME`: runs what is missing of an experiment and writes its table."""
+"""`python -m experiments.NAME`: does the missing runs of an experiment and writes its table."""
 
 import json
 import logging
@@ -45,22 +45,23 @@ from transformer_jax.training import cost
 
 log = logging.getLogger(__name__)
 PRODUCT_SIZE = 1_024
-CPU_SHARE, GPU_SHARE = 0.5, 0.4  # of the matrix rate that a step reaches, where nothing was run
+# Assumed share of the peak rate that training reaches, used until a run has measured it.
+CPU_SHARE, GPU_SHARE = 0.5, 0.4
 FLAGS = [
-    Flag("scale", str, "NAME", "how large: small, paper or what else it has", default="small"),
+    Flag("scale", str, "NAME", "how large: small, paper or another of its scales", default="small"),
     Flag("rows", str, "A;B", "only these rows, separated by ;"),
-    Flag("seeds", str, "0,1", "only these seeds (the scale's)"),
-    Flag("jobs", int, "N", "runs at once on this machine, its devices shared out", default=1),
+    Flag("seeds", str, "0,1", "only these seeds (default: the scale's)"),
+    Flag("jobs", int, "N", "runs at the same time; they share this machine's devices", default=1),
     Flag("launcher", str, "WHERE", "local or slurm", default="local"),
     Flag("slurm", str, "K=V,...", "submitit's parameters, such as gpus_per_node=1,timeout_min=600"),
-    Flag("runs", str, "FOLDER", "where the runs' folders are", default="runs"),
-    Flag("out", str, "FOLDER", "where results go (docs/results/NAME/SCALE)"),
-    Flag("list", bool, "", "print the rows, and which are finished", default=False),
+    Flag("runs", str, "FOLDER", "the folder of the runs' folders", default="runs"),
+    Flag("out", str, "FOLDER", "folder of the results (docs/results/NAME/SCALE)"),
+    Flag("list", bool, "", "print the rows and whether they are done", default=False),
     Flag(
         "dry_run", bool, "", "print each row's parameters, FLOPs and predicted time", default=False
     ),
-    Flag("print", bool, "", "print the plain commands of what is missing", default=False),
-    Flag("report", bool, "", "write table and page from what is there; run nothing", default=False),
+    Flag("print", bool, "", "print the commands of the missing runs", default=False),
+    Flag("report", bool, "", "write table and page from finished runs; run nothing", default=False),
 ]
 
 
@@ -74,12 +75,12 @@ def run(experiment: Experiment) -> None:
     """Does what the flags ask for.
 
     Raises:
-      UserError: a flag that cannot be, a line of another config, or runs that failed.
+      UserError: a flag is invalid, a recorded line belongs to another config, or a run failed.
     """
     values = parse_experiment(experiment.name, experiment.about or experiment.name, FLAGS)
     scale, name = values["scale"], experiment.name
     if values["out"] is None and values["overrides"]:
-        raise ConfigError("overrides make another table: say where it goes with --out=FOLDER.")
+        raise ConfigError("overrides make another table: give its folder with --out=FOLDER.")
     output = Output(Path(values["out"] or Path("docs") / "results" / name / scale))
     runs = Path(values["runs"]) / name / scale
     rows = tuple(row.strip() for row in (values["rows"] or "").split(";") if row.strip())
@@ -99,7 +100,7 @@ def run(experiment: Experiment) -> None:
         base = experiment.shown(scale)[0]
         failed = [] if values["report"] else _run_missing(missing, base, output, values)
         lines = read_results(output.results)
-        seeds = tuple(sorted({line.seed for line in lines}))  # recorded, whichever were asked for
+        seeds = tuple(sorted({line.seed for line in lines}))  # whatever --seeds asks
         table = make_jobs(experiment, scale, runs, (), seeds, values["overrides"])
         if experiment.scales[scale].compared:
             update_significance(output, table, lines)
@@ -114,7 +115,7 @@ def run(experiment: Experiment) -> None:
 
 
 def _counted(jobs: Sequence[Job]) -> Counted:
-    """What is known of a row without running it."""
+    """The metrics of a row that are known without running it."""
     one_seed = {job.row: job for job in jobs}
     each = {row: counts(job.config()) for row, job in one_seed.items()}
     return {
@@ -124,7 +125,7 @@ def _counted(jobs: Sequence[Job]) -> Counted:
 
 
 def _plain(arguments: Sequence[str]) -> list[str]:
-    """Without where a run was made and which part of the table was asked for."""
+    """The arguments without those that do not change the table: folders, --jobs, --rows, ..."""
     left_out = ("--runs", "--out", "--report", "--jobs", "--rows", "--seeds")
     return [argument for argument in arguments if not argument.startswith(left_out)]
 
@@ -139,7 +140,7 @@ def _numbers(text: str | None) -> tuple[int, ...]:
 def _run_missing(
     missing: Sequence[Job], base: str, output: Output, values: dict[str, Any]
 ) -> list[str]:
-    """Runs jobs, a line of results each as it ends; returns why those failed that did."""
+    """Runs jobs and records each one when it ends; returns one message for each failed job."""
     failed: list[str] = []
     with LiveTable(missing) as table:
 
@@ -153,7 +154,7 @@ def _run_missing(
             if reason:
                 failed.append(f"{job.label}: {reason} (log: {log_file(job)})")
 
-        # What stops this process stops its runs, which leave checkpoints.
+        # SIGTERM, like Ctrl-C, stops the runs too; they leave checkpoints.
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             if values["launcher"] == "local":
@@ -162,7 +163,7 @@ def _run_missing(
                 folder = Path(values["runs"]) / "submitit"
                 run_with_submitit(missing, done, folder, _settings(values["slurm"]))
             else:
-                raise ConfigError(f"--launcher={values['launcher']}: it is local or slurm.")
+                raise ConfigError(f"--launcher={values['launcher']} is not one of local, slurm.")
         finally:
             signal.signal(signal.SIGTERM, before)
     return failed
@@ -186,7 +187,10 @@ def _keep(job: Job, base: str, output: Output) -> None:
 
 
 def _draw_attention(jobs: Sequence[Job], output: Output) -> None:
-    """Of the first row's first finished run that is at hand, once: the page shows it."""
+    """Draws the attention of one run for the page, unless that is done.
+
+    It takes the first row's first finished run whose folder exists.
+    """
     for job in jobs:
         record = output.record(job.row, job.seed)
         if job.row != jobs[0].row or output.attention.exists() or not record.exists():
@@ -198,7 +202,7 @@ def _draw_attention(jobs: Sequence[Job], output: Output) -> None:
         whole = [sys.executable, "-m", "transformer_jax", *command, "--", source]
         done = subprocess.run(whole, capture_output=True, text=True)
         if done.returncode and job.folder.exists():
-            log.warning("no attention is drawn: %s", done.stderr.strip().splitlines()[-1])
+            log.warning("cannot draw attention: %s", done.stderr.strip().splitlines()[-1])
 
 
 def _list(experiment: Experiment, jobs: Sequence[Job], missing: Sequence[Job]) -> str:
@@ -229,7 +233,7 @@ def _dry_run(jobs: Sequence[Job], lines: Sequence[Line]) -> str:
 
 
 def _rate(lines: Sequence[Line], dtype: str) -> tuple[float, str]:
-    """FLOP/s of training on this device, and where that comes from."""
+    """FLOP/s of training on this device, and the source of this figure."""
     import jax
 
     device = jax.devices()[0].device_kind

@@ -1,4 +1,4 @@
-"""What an experiment is: rows that differ in config keys, seeds, scales, what the paper says."""
+"""Definition of an experiment: rows that differ in config keys, seeds, scales, paper's figures."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,25 +17,26 @@ NONE: Overrides = MappingProxyType({})
 
 
 class Scale(NamedTuple):
-    """How large an experiment is run."""
+    """The size at which an experiment is run."""
 
     config: str | Mapping[str, str]  # "FILE.py" or "FILE.py:ARGUMENT"; or one for each row
-    overrides: Overrides = NONE  # of every row, before the row's own
-    seeds: Seeds | Mapping[str, Seeds] = (0,)  # of every row, or those of each
-    split: str = "test"  # what is translated and scored
-    # Last checkpoints averaged before that, or as many for each row; 0: the last one as it is.
+    overrides: Overrides = NONE  # for every row, applied before the row's own
+    seeds: Seeds | Mapping[str, Seeds] = (0,)  # seeds of every row, or by row
+    split: str = "test"  # the split that is translated and scored
+    # Number of last checkpoints to average, or this number by row; 0: the last one, not averaged.
     average: int | Mapping[str, int] = 0
     row: Callable[[Overrides], Overrides] = dict  # a row's overrides at this scale
-    rows: tuple[str, ...] = ()  # those shown, of the paper's alone too; none: the experiment's
+    # Rows of the table, which may be rows that only the paper has; empty: the experiment's rows.
+    rows: tuple[str, ...] = ()
     compared: bool = True  # whether rows are compared with the first
 
     def seeds_of(self, row: str) -> Seeds:
-        """Those that a row is run with."""
+        """The seeds of a row."""
         return self.seeds if isinstance(self.seeds, tuple) else self.seeds[row]
 
 
 class Experiment(NamedTuple):
-    """A table: each row is a run for each seed, and the first row is what others differ from."""
+    """A table: each row has one run per seed, and the first row is the base of the others."""
 
     name: str
     rows: Mapping[str, Overrides]
@@ -44,9 +45,10 @@ class Experiment(NamedTuple):
     paper: Mapping[str, Mapping[str, float]] = MappingProxyType(
         {}
     )  # row -> metric -> the figure printed
-    source: str = ""  # where those stand
+    source: str = ""  # where the paper prints these figures
     metrics: tuple[str, ...] = ("perplexity", "bleu")  # columns of the table
-    # What stands above the table, from the folder of the results and the runs, which may be gone.
+    # Makes the findings above the table from the folder of the results and the runs, whose folders
+    # may have been deleted.
     findings: Callable[[Path, Sequence["Job"]], Sequence[Part]] | None = None
 
     def shown(self, scale: str) -> tuple[str, ...]:
@@ -61,24 +63,24 @@ class Job(NamedTuple):
     row: str
     seed: int
     scale: Scale
-    overrides: Overrides  # all of them, the seed's too
-    folder: Path  # the run's
+    overrides: Overrides  # all overrides, the seed included
+    folder: Path  # the run's folder
 
     @property
     def config_file(self) -> str:
-        """With its argument, if it has one."""
+        """The config file, with its argument if it has one."""
         config = self.scale.config
         return config if isinstance(config, str) else config[self.row]
 
     @property
     def average(self) -> int:
-        """Checkpoints; 0: none are averaged."""
+        """Number of checkpoints to average; 0: no average."""
         average = self.scale.average
         return average if isinstance(average, int) else average[self.row]
 
     @property
     def label(self) -> str:
-        """Row and seed, for people."""
+        """Row and seed, for messages."""
         return f"{self.row}, seed {self.seed}"
 
     def config(self) -> Config:
@@ -86,7 +88,7 @@ class Job(NamedTuple):
         return load_config(self.config_file, self.overrides)
 
     def commands(self) -> list[list[str]]:
-        """Arguments of `python -m transformer_jax`, one command after the other."""
+        """The job's commands in order, each as the arguments of `python -m transformer_jax`."""
         workdir = f"--workdir={self.folder}"
         keys = [f"--config.{name}={_text(value)}" for name, value in self.overrides.items()]
         commands = [["train", f"--config={self.config_file}", workdir, *keys]]
@@ -99,14 +101,14 @@ class Job(NamedTuple):
 
 
 def _text(value: Any) -> str:
-    """A value as `--config.KEY=` reads it."""
+    """A value in the form that `--config.KEY=` reads."""
     if value is None:
         return "none"
     return str(tuple(value)) if isinstance(value, list | tuple) else str(value)
 
 
 def slug(text: str) -> str:
-    """A file name."""
+    """The text as a file name."""
     return re.sub(r"[^\w.=-]+", "_", text).strip("_")
 
 
@@ -118,15 +120,15 @@ def make_jobs(
     seeds: Seeds = (),
     overrides: Overrides = NONE,
 ) -> list[Job]:
-    """The runs asked for, seeds one after the other, so that a whole table is there soonest.
+    """The requested runs: all rows of one seed, then of the next, so a whole table is early.
 
     Args:
       experiment: the table.
       scale: a name in its scales.
       runs: the folder of its runs.
-      rows: names of rows; none: all.
-      seeds: none: the scale's.
-      overrides: of every run, after the row's own.
+      rows: names of rows; empty: all rows.
+      seeds: empty: the scale's seeds.
+      overrides: for every run, applied after the row's own.
 
     Raises:
       ConfigError: there is no such scale or row, or two rows share a folder.

@@ -1,4 +1,4 @@
-"""Runs jobs: on this machine, devices shared out, or through SLURM; prints their commands."""
+"""Runs jobs on this machine, whose devices they share, or through SLURM; prints commands."""
 
 import logging
 import os
@@ -18,8 +18,8 @@ from transformer_jax.tables.experiment import Job
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
-LOG = "log.txt"  # of a job, beside its run's folder's files
-WORDS = 300  # of a failure's reason
+LOG = "log.txt"  # the log of a job, in its run's folder
+WORDS = 300  # longest reason of a failure, in characters
 
 Launcher = Callable[[Sequence[Job], Callable[[Job, str], None]], None]
 
@@ -38,12 +38,12 @@ def command_lines(job: Job) -> list[str]:
 
 
 def log_file(job: Job) -> Path:
-    """What the job's commands say."""
+    """The log of the job's commands."""
     return job.folder.with_name(f"{job.folder.name}.{LOG}")
 
 
 def shares(count: int) -> list[Share]:
-    """This machine's devices, divided among so many processes.
+    """This machine's devices, divided among `count` processes.
 
     Raises:
       ConfigError: there are fewer devices than processes.
@@ -70,12 +70,12 @@ def _gpus() -> list[str]:
 
 
 def run_commands(job: Job, share: Share | None = None, stop: threading.Event | None = None) -> str:
-    """Runs a job's commands; "" where all went well, or why not, in a line.
+    """Runs a job's commands; returns "" on success, or the reason of the failure in one line.
 
     Args:
-      job: its run's folder is made.
-      share: None: all that this process sees.
-      stop: once set, the command at work is interrupted, which leaves a checkpoint.
+      job: the job; its run's folder is created.
+      share: the devices to use; None: all that this process sees.
+      stop: when it is set, the current command is interrupted and leaves a checkpoint.
     """
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, **(share.environment if share else {})}
@@ -87,7 +87,7 @@ def run_commands(job: Job, share: Share | None = None, stop: threading.Event | N
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                start_new_session=True,  # Ctrl-C reaches it through `stop` alone
+                start_new_session=True,  # Ctrl-C reaches it only through `stop`
             )
             if share:
                 os.sched_setaffinity(process.pid, share.cores)
@@ -109,10 +109,13 @@ def _last_words(job: Job) -> str:
 
 
 def run_here(jobs: Sequence[Job], done: Callable[[Job, str], None], processes: int = 1) -> None:
-    """Runs jobs on this machine, so many at once; `done(job, why not)` after each, one at a time.
+    """Runs jobs on this machine, `processes` at the same time.
+
+    After each job it calls `done(job, reason)`, where the reason is "" on success; these calls
+    never overlap.
 
     Raises:
-      KeyboardInterrupt: after those at work have written a checkpoint.
+      KeyboardInterrupt: raised again after the running jobs have written a checkpoint.
     """
     waiting, stop, lock = list(jobs), threading.Event(), threading.Lock()
 
@@ -133,7 +136,7 @@ def run_here(jobs: Sequence[Job], done: Callable[[Job, str], None], processes: i
         while any(worker.is_alive() for worker in workers):
             time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
-        log.warning("stopping: runs at work write a checkpoint")
+        log.warning("stopping: current runs write a checkpoint")
         stop.set()
         raise
     finally:
@@ -148,17 +151,17 @@ def run_with_submitit(
     settings: Mapping[str, str | int],
     cluster: str = "slurm",
 ) -> None:
-    """Submits every job, and waits; interrupted, it leaves them to the queue.
+    """Submits every job and waits; if it is interrupted, the jobs stay in the queue.
 
     Args:
-      jobs: their folders must be in reach of the nodes.
-      done: called as each ends.
-      folder: of submitit's own files.
+      jobs: the jobs; the nodes must be able to reach their folders.
+      done: called when each job ends, as in `run_here`.
+      folder: the folder of submitit's own files.
       settings: parameters of submitit's executor, such as {"gpus_per_node": 1}.
-      cluster: "slurm", or submitit's "local" for a try.
+      cluster: "slurm", or submitit's "local" for a trial.
 
     Raises:
-      ConfigError: submitit is not installed, or SLURM is not here.
+      ConfigError: submitit or SLURM is not installed.
     """
     try:
         import submitit

@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 REFRESH_SECONDS = 2.0
-TAIL_BYTES = 4_096  # of metrics.jsonl
+TAIL_BYTES = 4_096  # bytes read from the end of metrics.jsonl
 
 
 class Progress(NamedTuple):
-    """Of one run."""
+    """The progress of one run."""
 
     state: str  # "waiting", "running", "done" or why it failed
     step: int
     steps: int
-    seconds_left: float | None  # of training; None: not known yet
+    seconds_left: float | None  # seconds of training left; None: not known yet
 
     @property
     def is_over(self) -> bool:
-        """Nothing more will come."""
+        """Whether the run is done or has failed."""
         return self.state not in ("waiting", "running")
 
 
 def last_record(job: Job) -> dict[str, Any]:
-    """The last whole line of training metrics; empty before there is one."""
+    """The last complete line of training metrics; empty if there is none yet."""
     try:
         with open(job.folder / FILE, "rb") as file:
             file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
@@ -48,14 +48,14 @@ def last_record(job: Job) -> dict[str, Any]:
         try:
             record: dict[str, Any] = json.loads(line)
         except ValueError:
-            continue  # cut off, at either end
+            continue  # a line cut off at its beginning or end
         if record.get("kind") == "train":
             return record
     return {}
 
 
 def progress_of(job: Job, steps: int) -> Progress:
-    """What a job's folder says of it."""
+    """The progress of a job, read from its folder."""
     record = last_record(job)
     step, rate = record.get("step", 0), record.get("target_tokens_per_second")
     left = None
@@ -66,7 +66,7 @@ def progress_of(job: Job, steps: int) -> Progress:
 
 
 class LiveTable:
-    """Shown on standard error while it is open, where that is a terminal; else only log lines."""
+    """A table on standard error, shown while it is open; without a terminal, only log lines."""
 
     def __init__(self, jobs: Sequence[Job]):
         self.jobs = jobs
@@ -76,12 +76,12 @@ class LiveTable:
         self._begin = time.time()
 
     def ended(self, job: Job, reason: str) -> None:
-        """A job is over: done, or why not."""
+        """Records that a job has ended; `reason` is "" if it succeeded."""
         self._ended[job.row, job.seed] = reason or "done"
         log.info("%s: %s (%d of %d)", job.label, reason or "done", len(self._ended), len(self.jobs))
 
     def progress(self) -> list[Progress]:
-        """Of each job, in their order."""
+        """The progress of each job, in their order."""
         found = []
         for job, steps in zip(self.jobs, self.steps, strict=True):
             now, state = progress_of(job, steps), self._ended.get((job.row, job.seed))
@@ -120,7 +120,7 @@ class LiveTable:
             self._live.update(self.render(), refresh=True)
 
     def render(self) -> Table:
-        """The table as it stands."""
+        """The table with the current progress."""
         from rich.table import Table
 
         table = Table("row", "seed", "state", "step", "left")
@@ -133,7 +133,7 @@ class LiveTable:
 
 
 def _all_left(progress: Sequence[Progress]) -> str:
-    """Training time of all that is left, one run after another; those not begun are like others."""
+    """Training time left if the runs follow one another; runs not begun count like the others."""
     known = [
         (now.seconds_left, now.steps - now.step)
         for now in progress

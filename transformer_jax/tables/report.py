@@ -1,6 +1,6 @@
-"""What is written of an experiment: table.md, plots, and one page that holds it all.
+"""The report of an experiment: table.md, plots, and one page with everything.
 
-All of it comes from results.csv, significance.csv and records/, so it can be made again anywhere.
+It is made only from results.csv, significance.csv and records/, so it can be made again anywhere.
 """
 
 import json
@@ -55,25 +55,25 @@ class Output(NamedTuple):
 
     @property
     def results(self) -> Path:
-        """A line a row and seed."""
+        """The file with one line of results per row and seed."""
         return self.folder / "results.csv"
 
     @property
     def significance(self) -> Path:
-        """A p a row and seed."""
+        """The file with one p-value per row and seed."""
         return self.folder / "significance.csv"
 
     @property
     def attention(self) -> Path:
-        """Heat maps of one sentence."""
+        """The picture with heat maps of one sentence."""
         return self.folder / "attention.png"
 
     def record(self, row: str, seed: int) -> Path:
-        """Curves and samples of a run."""
+        """The file with curves and samples of a run."""
         return self.folder / "records" / f"{slug(row)}.seed-{seed}.json"
 
     def translations(self, base: str, seed: int) -> Path:
-        """The base row's: those of other rows are tested against them, on any machine."""
+        """The base row's translations, kept so that other rows can be tested on any machine."""
         return self.folder / "records" / f"{slug(base)}.seed-{seed}.txt"
 
 
@@ -84,15 +84,15 @@ def write_record(output: Output, record: dict[str, Any]) -> None:
 
 
 def read_records(output: Output, lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Of these lines, where they are kept."""
+    """The records of these lines, as far as they are kept."""
     paths = [output.record(line.row, line.seed) for line in lines]
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
 
 
 def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Line]) -> PValues:
-    """Tests each finished row and seed against the base's, where both translations are at hand.
+    """Tests each finished row and seed against the base row, if both translations are available.
 
-    The jobs are those of all rows, the base's first.
+    The jobs are those of all rows; those of the base row come first.
     """
     known, base = read_p_values(output.significance), jobs[0].row if jobs else ""
     line_of = {(line.row, line.seed): line for line in lines}
@@ -106,13 +106,13 @@ def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Lin
             continue
         if (ours := translations_of(line, job)) is not None:
             p = paired_p_value(its, ours, references(job)[1])[1]
-            known = {**read_p_values(output.significance), key: p}  # another may have added its own
+            known = {**read_p_values(output.significance), key: p}  # another process may add too
             write_p_values(output.significance, known)
     return known
 
 
 def kept_translations(line: Line, job: Job, output: Output) -> list[str] | None:
-    """Of a finished run of the base row: kept with the results, now if they are not yet."""
+    """The translations of a finished run of the base row; copies them to the results once."""
     path = output.translations(job.row, job.seed)
     if path.exists():
         return path.read_text(encoding="utf-8").split("\n")[:-1]
@@ -122,7 +122,7 @@ def kept_translations(line: Line, job: Job, output: Output) -> list[str] | None:
 
 
 def forget_significance(output: Output, base: str, row: str, seed: int) -> None:
-    """Drops what was found of an earlier run; of the base row's, all that was tested against it."""
+    """Removes the p-value of an earlier run; for the base row, all p-values of that seed."""
     known = read_p_values(output.significance)
     stale = {key for key in known if key[1] == seed and row in (base, key[0])}
     if stale:
@@ -141,7 +141,7 @@ def write_report(
     findings: Sequence[Part] = (),
     counted: Counted = MappingProxyType({}),
 ) -> Path:
-    """Writes everything, the findings above the table, and returns the page's path."""
+    """Writes table, plots and page, with the findings above the table; returns the page's path."""
     places = {row: n for n, row in enumerate(experiment.rows)}
     known = [line for line in lines if line.row in places]
     lines = sorted(known, key=lambda line: (places[line.row], line.seed))
@@ -223,7 +223,7 @@ def _lines_table(lines: Sequence[Line]) -> Table:
 
 
 def _row_plots(experiment: Experiment, output: Output, lines: Sequence[Line]) -> list[Part]:
-    """A plot a metric: a dot a row with its deviation, and the paper's figure."""
+    """One plot per metric: a dot per row with its deviation, and the paper's figure."""
     pictures: list[Part] = []
     for name in experiment.metrics:
         if any(of_row(lines, row, name) for row in experiment.rows):
@@ -263,7 +263,7 @@ def _row_plot(experiment: Experiment, output: Output, lines: Sequence[Line], nam
 
 
 def _far(here: Sequence[float], paper: Sequence[float]) -> bool:
-    """Whether one axis for both would squeeze one of them into a point."""
+    """Whether a common axis would squeeze one of the two groups into a point."""
     both = [*here, *paper]
     whole = max(both) - min(both)
     spreads = [max(values) - min(values) for values in (here, paper)]
@@ -277,18 +277,18 @@ def _curves_plot(output: Output, records: Sequence[dict[str, Any]]) -> Path:
     figure = Figure(figsize=(8.0, 4.5), layout="constrained")
     axes = figure.add_subplot()
     rows = list(dict.fromkeys(record["row"] for record in records))
-    colours = [BLUE, VERMILION, GREEN, PURPLE, "#E69F00", "#56B4E9", "#000000"]
+    colors = [BLUE, VERMILION, GREEN, PURPLE, "#E69F00", "#56B4E9", "#000000"]
     for record in records:
         points = [(m["step"], m["perplexity"]) for m in record["curve"] if m["kind"] == "valid"]
         if points:
             n = rows.index(record["row"])
-            style: Any = {"color": colours[n % len(colours)]}
-            style["linestyle"] = ["-", "--", ":", "-."][n // len(colours) % 4]
+            style: Any = {"color": colors[n % len(colors)]}
+            style["linestyle"] = ["-", "--", ":", "-."][n // len(colors) % 4]
             first = not any(line.get_label() == record["row"] for line in axes.lines)
             label = record["row"] if first else None
             axes.plot(*zip(*points, strict=True), linewidth=1.2, label=label, **style)
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(LogFormatter())  # 60, where 6 x 10^1 is matplotlib's own
+    axes.yaxis.set_major_formatter(LogFormatter())  # "60" instead of "6 x 10^1"
     axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
     finish_axes(axes, "step", METRICS["perplexity"].label)
     figure.legend(loc="outside right upper", frameon=False, fontsize=7)

@@ -1,4 +1,4 @@
-"""results.csv: a line a row and seed, written once; and what else is kept of a finished run."""
+"""results.csv, with one line per row and seed, and the other results of a finished run."""
 
 import csv
 import datetime
@@ -20,32 +20,32 @@ from transformer_jax.text.corpora import open_corpus
 from transformer_jax.training import cost
 from transformer_jax.training.data import nominal_shape
 
-SAMPLES = 5  # translations kept of a run
+SAMPLES = 5  # number of translations kept of a run
 
 
 class Line(NamedTuple):
-    """A finished row and seed."""
+    """The results of a finished row and seed."""
 
     row: str
     seed: int
     perplexity: float  # per subword, of the validation split, at the last step
     bleu: float  # sacreBLEU
-    paper_bleu: float  # NaN where the target language has none
+    paper_bleu: float  # NaN if the target language has none
     chrf: float
     parameters: int
-    training_flops: float  # counted: matrix products of all steps, nominal batches
-    train_seconds: float  # of training steps, without start-up, validation and checkpoints
-    device_rate: float  # peak FLOP/s of all devices, as vendors print it; NaN of a CPU
+    training_flops: float  # counted from the matrix products of all steps with nominal batches
+    train_seconds: float  # time of the training steps, without start, validation and checkpoints
+    device_rate: float  # peak FLOP/s of all devices as the vendor gives it; NaN for a CPU
     steps: int
     config_digest: str
     revision: str
     device: str
     date: str
-    signature: str  # of `bleu`
+    signature: str  # sacreBLEU's signature of `bleu`
 
 
 def counts(config: Config) -> tuple[int, float]:
-    """Parameters, and training FLOPs of all steps."""
+    """The number of parameters, and the training FLOPs of all steps."""
     vocabulary = config.vocabulary.size
     shape = nominal_shape(config.train)
     flops = shape.rows * cost.training_flops(config.model, vocabulary, *shape[1:])
@@ -53,7 +53,7 @@ def counts(config: Config) -> tuple[int, float]:
 
 
 def read_results(path: Path) -> list[Line]:
-    """The lines of a results.csv; none where there is none yet. Raises DataError: it is broken."""
+    """The lines of a results.csv, which may not exist yet. Raises DataError if it is malformed."""
     if not path.exists():
         return []
     kinds = Line.__annotations__
@@ -70,12 +70,12 @@ def read_results(path: Path) -> list[Line]:
 
 
 def write_results(path: Path, lines: Sequence[Line]) -> None:
-    """All lines, in the order given."""
+    """Writes all lines in the given order."""
     write_csv(path, Line._fields, lines)
 
 
 def finished(lines: Sequence[Line], jobs: Sequence[Job]) -> dict[tuple[str, int], Line]:
-    """Lines of these jobs, by row and seed.
+    """The recorded lines of these jobs, by row and seed.
 
     Raises:
       RunError: a line was recorded with another config than its row has now.
@@ -86,18 +86,18 @@ def finished(lines: Sequence[Line], jobs: Sequence[Job]) -> dict[tuple[str, int]
         if line and line.config_digest != digest_of(job.config()):
             raise RunError(
                 f"{job.label} was recorded with another config (digest {line.config_digest}) than "
-                "the experiment has now. Remove that line of results.csv to run it anew, or write "
-                "elsewhere with --out."
+                "the experiment has now. Remove that line of results.csv to run it again, or give "
+                "another folder with --out."
             )
     wanted = {(job.row, job.seed) for job in jobs}
     return {key: line for key, line in found.items() if key in wanted}
 
 
 def collect(job: Job) -> tuple[Line, dict[str, Any]]:
-    """The line of a run that is done, and its record: curves and samples.
+    """The line of a finished run, and its record of curves and samples.
 
     Raises:
-      RunError: the run's folder lacks what its commands should have left there.
+      RunError: the run's folder lacks files that its commands should have written.
     """
     config, metrics, scores = job.config(), read_metrics(job.folder), read_scores(job)
     valid = [m for m in metrics if m["kind"] == "valid" and m["step"] == config.train.steps]
@@ -130,13 +130,13 @@ def collect(job: Job) -> tuple[Line, dict[str, Any]]:
 
 
 def device_rate(kind: str, count: int, dtype: str) -> float:
-    """Peak FLOP/s of so many devices; NaN where it is not known."""
+    """Peak FLOP/s of `count` devices of a kind; NaN if it is not known."""
     peak = cost.peak_of(kind, dtype)
     return math.nan if peak is None else count * peak
 
 
 def training_seconds(metrics: Sequence[Mapping[str, Any]], log_every: int) -> float:
-    """Of the steps themselves, whatever interruptions there were: tokens over their rate."""
+    """Seconds of the training steps, without interruptions: the sum of tokens / token rate."""
     before, seconds = 0, 0.0
     for m in metrics:
         if m["kind"] != "train":
@@ -149,7 +149,7 @@ def training_seconds(metrics: Sequence[Mapping[str, Any]], log_every: int) -> fl
 
 
 def evaluation_file(job: Job) -> Path | None:
-    """The scores that the job's `evaluate` kept, the newest if there are several."""
+    """The newest file of scores that the job's `evaluate` wrote; None: there is none."""
     config = job.config()
     which = f"{config.train.steps}" + (f"-last{job.average}" if job.average else "")
     name = f"{slug(job.scale.split)}.{which}.beam{config.decode.beam_size}.json"
@@ -158,7 +158,7 @@ def evaluation_file(job: Job) -> Path | None:
 
 
 def read_scores(job: Job) -> dict[str, Any]:
-    """What `evaluate` found. Raises RunError: it has not run."""
+    """The scores that `evaluate` wrote. Raises RunError if it has not run."""
     path = evaluation_file(job)
     if path is None:
         raise RunError(f"{job.folder} holds no evaluation of {job.scale.split}.")
@@ -167,7 +167,7 @@ def read_scores(job: Job) -> dict[str, Any]:
 
 
 def hypotheses(job: Job) -> list[str] | None:
-    """The translations, where the run's folder is at hand."""
+    """The translations; None if the run's folder does not have them."""
     path = evaluation_file(job)
     if path is None:
         return None
@@ -175,21 +175,21 @@ def hypotheses(job: Job) -> list[str] | None:
 
 
 def translations_of(line: Line, job: Job) -> list[str] | None:
-    """The recorded run's; None where its folder is gone, or another run's stands in its place."""
+    """The translations of a recorded run; None if its folder is gone or holds another run."""
     if evaluation_file(job) is None or read_scores(job)["bleu"] != line.bleu:
         return None
     return hypotheses(job)
 
 
 def references(job: Job) -> tuple[list[str], list[str]]:
-    """Sources and references of what was translated."""
+    """The sources and references of the job's split."""
     config = RunFolder(job.folder).read_config()
     pairs = open_corpus(config.data).split(job.scale.split)
     return [pair.src for pair in pairs], [pair.tgt for pair in pairs]
 
 
 def samples(job: Job) -> list[list[str]]:
-    """A few sources, references and translations, evenly spaced."""
+    """A few evenly spaced samples: source, reference and translation."""
     found, (sources, wanted) = hypotheses(job) or [], references(job)
     step = max(1, len(found) // SAMPLES)
     return [[sources[i], wanted[i], found[i]] for i in range(0, len(found), step)][:SAMPLES]

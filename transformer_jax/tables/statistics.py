@@ -1,4 +1,4 @@
-"""From lines of results to a table: means, deviations, differences, significance."""
+"""Makes a table from lines of results: means, deviations, differences and significance."""
 
 import csv
 import math
@@ -12,12 +12,12 @@ from transformer_jax.files import write_csv
 from transformer_jax.tables.experiment import Experiment
 from transformer_jax.tables.results import Line
 
-RESAMPLES = 1_000  # of the paired bootstrap
+RESAMPLES = 1_000  # number of resamples of the paired bootstrap
 COMPARED = ("perplexity", "bleu")  # metrics whose difference from the base row is shown
 
 
 class Metric(NamedTuple):
-    """A column."""
+    """A metric that fills a column of the table."""
 
     label: str
     text: str  # format of a value
@@ -32,7 +32,7 @@ METRICS = {
     "chrf": Metric("chrF2", ".2f", lambda line: line.chrf),
     "parameters": Metric("parameters, millions", ".2f", lambda line: line.parameters / 1e6, ".0f"),
     "training_flops": Metric("training FLOPs", ".2e", lambda line: line.training_flops, ".1e"),
-    # As the paper estimates it, with the peak for the rate that a device sustains.
+    # As the paper estimates it, but with a device's peak rate instead of its sustained rate.
     "estimated_flops": Metric(
         "training FLOPs by time", ".2e", lambda line: line.train_seconds * line.device_rate, ".1e"
     ),
@@ -44,25 +44,25 @@ class Summary(NamedTuple):
     """A metric of a row over its seeds."""
 
     mean: float
-    deviation: float | None  # sample standard deviation; None of one seed
+    deviation: float | None  # sample standard deviation; None for a single seed
     seeds: int
 
 
-def summarise(values: Sequence[float]) -> Summary:
+def summarize(values: Sequence[float]) -> Summary:
     """Mean and sample standard deviation of at least one value."""
     deviation = statistics.stdev(values) if len(values) > 1 else None
     return Summary(statistics.fmean(values), deviation, len(values))
 
 
 def of_row(lines: Sequence[Line], row: str, metric: str) -> Summary | None:
-    """None where no seed of the row has it."""
+    """The summary of a row's metric; None if no seed of the row has it."""
     values = [METRICS[metric].of(line) for line in lines if line.row == row]
     known = [value for value in values if not math.isnan(value)]
-    return summarise(known) if known else None
+    return summarize(known) if known else None
 
 
 def differences(lines: Sequence[Line], row: str, base: str, metric: str) -> list[float]:
-    """Of the row from the base row, a value for each seed that both have."""
+    """The row's metric minus the base row's, one value for each seed that both have."""
     of = METRICS[metric].of
     values = {(line.row, line.seed): of(line) for line in lines}
     gaps = [
@@ -74,9 +74,12 @@ def differences(lines: Sequence[Line], row: str, base: str, metric: str) -> list
 
 
 def difference(lines: Sequence[Line], row: str, base: str, metric: str) -> Summary | None:
-    """Of the row from the base row, seed by seed: seeds share batches and so noise."""
+    """Summary of the row's differences from the base row.
+
+    They are taken seed by seed, since runs of one seed share batches and so part of the noise.
+    """
     gaps = differences(lines, row, base, metric)
-    return summarise(gaps) if gaps else None
+    return summarize(gaps) if gaps else None
 
 
 def paired_p_value(
@@ -84,9 +87,9 @@ def paired_p_value(
 ) -> tuple[float, float]:
     """(difference in BLEU, p) of the paired bootstrap test (Koehn 2004), by sacreBLEU.
 
-    p is how often a difference as large arises by chance where there is none.
+    p is the probability of a difference at least this large if the systems are equally good.
     """
-    from sacrebleu.metrics.bleu import BLEU  # `--list` is faster without
+    from sacrebleu.metrics.bleu import BLEU  # imported late, since `--list` does not need it
     from sacrebleu.significance import PairedTest
 
     systems: Any = [("base", list(base)), ("other", list(other))]
@@ -99,11 +102,11 @@ def paired_p_value(
 
 
 Counted = Mapping[str, Mapping[str, float]]  # row -> metric -> its value, as the table shows it
-PValues = dict[tuple[str, int], float]  # (row, seed) -> p of its BLEU against the base row's
+PValues = dict[tuple[str, int], float]  # (row, seed) -> p of its BLEU against the base row
 
 
 def read_p_values(path: Path) -> PValues:
-    """Of significance.csv; none where there is none."""
+    """Reads significance.csv; empty if there is no such file."""
     if not path.exists():
         return {}
     with open(path, encoding="utf-8", newline="") as file:
@@ -111,13 +114,13 @@ def read_p_values(path: Path) -> PValues:
 
 
 def write_p_values(path: Path, values: PValues) -> None:
-    """A line a row and seed."""
+    """Writes significance.csv, one line per row and seed."""
     rows = ([row, seed, f"{p:.4f}"] for (row, seed), p in values.items())
     write_csv(path, ["row", "seed", "p"], rows)
 
 
 def text_of(summary: Summary | None, form: str) -> str:
-    """`27.31 ± 0.12`, or what all seeds have in common; nothing where there is nothing."""
+    """`27.31 ± 0.12`, or only the mean if all seeds agree; empty if there is no value."""
     if summary is None:
         return ""
     deviation = f" ± {summary.deviation:{form.lstrip('+')}}" if summary.deviation else ""
@@ -131,14 +134,14 @@ def make_table(
     p_values: PValues,
     counted: Counted = MappingProxyType({}),
 ) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of text: every row shown at this scale, and every metric known of one.
+    """Head and rows of the table as text: every row of this scale, every metric a row has.
 
     Args:
       experiment: the table.
       scale: a name in its scales.
-      lines: of finished runs.
-      p_values: of rows and seeds against the first row.
-      counted: metrics that are known of rows before they are run.
+      lines: the results of finished runs.
+      p_values: p-values of rows and seeds against the first row.
+      counted: metrics of rows that are known before the rows are run.
     """
     shown, compared = experiment.shown(scale), experiment.scales[scale].compared
     base = shown[0]
@@ -178,7 +181,7 @@ def _is_found(lines: Sequence[Line], shown: Sequence[str], name: str) -> bool:
 
 
 def is_printed(experiment: Experiment, shown: Sequence[str], name: str) -> bool:
-    """Whether the paper has this metric of any of these rows."""
+    """Whether the paper prints this metric for any of these rows."""
     return any(name in experiment.paper.get(row, {}) for row in shown)
 
 

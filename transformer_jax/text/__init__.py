@@ -1,1 +1,1 @@
-"""Corpus to batches: sentence pairs, subwords, packed rows."""
+"""From a corpus to batches: sentence pairs, subwords and packed rows."""

@@ -21,45 +21,47 @@ if TYPE_CHECKING:
     import grain
 
 EPOCH_STREAM = 2  # keeps the epochs' random numbers apart from the plan's
-ENDLESS = 1 << 60  # batches
+ENDLESS = 1 << 60  # number of batches that the endless stream reports as its length
 PREFETCHED = 4  # batches made ahead, by the thread or by each worker
 SHORTEST_BUCKET = 16  # subwords
-EMPTY = -1  # index of a row without a sentence
+EMPTY = -1  # sentence index of a row that holds no sentence
 
 
-Ints = Any  # int32: NumPy's on the host, JAX's in a step, a shape alone before one is compiled
+# int32: a NumPy array on the host, a JAX array in a step, a ShapeDtypeStruct for compilation
+Ints = Any
 
 
 class Packed(NamedTuple):
-    """One side of a batch: sentences packed into rows; int32. Padding has 0 everywhere."""
+    """One side of a batch: sentences packed into rows; int32. Padding is 0 in all three arrays."""
 
     ids: Ints  # [R, L], each sentence ending in EOS
-    segments: Ints  # [R, L], 1, 2, ...: the sentence pair in the row
-    positions: Ints  # [R, L], 0-based in the sentence
+    segments: Ints  # [R, L], number of the sentence pair in its row, from 1
+    positions: Ints  # [R, L], position in the sentence, from 0
 
 
 class Batch(NamedTuple):
     """R rows of whole sentence pairs."""
 
     src: Packed  # [R, M]
-    tgt: Packed  # [R, L], what is to be predicted
+    tgt: Packed  # [R, L], the tokens to predict
 
 
 class Bucket(NamedTuple):
-    """Source sentences of like length, to be searched in rows of one length."""
+    """Source sentences of similar length; all are padded to one length for the search."""
 
-    length: int  # M, positions a row
-    rows: int  # R, searched together
-    indices: np.ndarray  # int64, which sentences, longest first
+    length: int  # M, positions in a row
+    rows: int  # R, rows searched together
+    indices: np.ndarray  # int64, indices of the sentences, longest first
 
 
 def rows_per_batch(tokens_per_batch: int, row_length: int, fill: float, rows_multiple: int) -> int:
-    """Rows that hold about `tokens_per_batch` real target tokens: at least one multiple.
+    """The number of rows that hold about `tokens_per_batch` real target tokens.
 
     Args:
-      tokens_per_batch: nominal real target tokens.
-      row_length: target places of a row; `fill` of them are real.
-      rows_multiple: what the number of rows is rounded to.
+      tokens_per_batch: nominal number of real target tokens.
+      row_length: target positions in a row.
+      fill: share of these positions that hold real tokens.
+      rows_multiple: the result is a multiple of this number, and at least this number.
     """
     multiples = tokens_per_batch / (row_length * fill * rows_multiple)
     return max(1, round(multiples)) * rows_multiple
@@ -74,21 +76,21 @@ def train_batches(
     num_workers: int = 0,
     own_rows: np.ndarray | None = None,
 ) -> Generator[Batch, None, None]:
-    """Batches start_batch, start_batch + 1, ... without end, made ahead of their use.
+    """Yields batches start_batch, start_batch + 1, ... without end, and prepares them ahead.
 
-    Close the result, as contextlib.closing does: `close()` stops the thread or the worker processes
-    at once. Worker processes that are left open at Python's exit print tracebacks.
+    Close the result, for example with contextlib.closing: `close()` stops the thread or the worker
+    processes at once. Worker processes that are still open when Python exits print tracebacks.
 
     Args:
       encoded: the training split.
       plan: its rows.
-      rows: of a whole batch, over all processes.
-      seed: of the epochs' order.
-      start_batch: reached without making the ones before.
-      num_workers: processes that make batches; 0: a thread of this one.
+      rows: rows in a whole batch, over all processes.
+      seed: seed of the order of rows in each epoch.
+      start_batch: the first batch; the batches before it are not computed.
+      num_workers: number of processes that make batches; 0: a thread of this process makes them.
       own_rows: numbers of the batch's rows that this process needs, int [own]; None: all.
     """
-    import grain  # takes 0.1 s, and translation needs none
+    import grain  # the import takes 0.1 s, and translation does not need it
 
     source = TrainSource(encoded, plan, rows, seed, own_rows)
     dataset = grain.MapDataset.source(source)[start_batch:]
@@ -105,7 +107,8 @@ def train_batches(
 def _stream(batches: "grain.DatasetIterator") -> Generator[Batch, None, None]:
     try:
         for batch in batches:
-            # Workers hand over shared memory, which is to be gone before a run may end: copy it.
+            # Workers pass batches in shared memory, which must be released before the run ends,
+            # so copy each batch.
             own = Batch(*(Packed(*map(np.array, side)) for side in batch))
             del batch
             yield own
@@ -114,8 +117,8 @@ def _stream(batches: "grain.DatasetIterator") -> Generator[Batch, None, None]:
             raise
         reason = str(error).splitlines()[0]
         raise DataError(
-            f"A process that prepares batches is gone ({reason}). Was there too little memory for "
-            "train.data_workers? The same command goes on from the last checkpoint."
+            f"A process that prepares batches died ({reason}). Perhaps there was too little memory "
+            "for train.data_workers. The same command continues from the last checkpoint."
         ) from error
     finally:
         batches.close()
@@ -123,7 +126,7 @@ def _stream(batches: "grain.DatasetIterator") -> Generator[Batch, None, None]:
 
 @dataclass(frozen=True, eq=False)
 class TrainSource:
-    """Training batches by number, as Grain's RandomAccessDataSource; pickles for its workers."""
+    """Training batches by number: a RandomAccessDataSource of Grain that workers can unpickle."""
 
     encoded: EncodedPairs
     plan: RowPlan
@@ -140,7 +143,7 @@ class TrainSource:
         return packed_batch(self.encoded, self.plan, self._planned_rows(stream))
 
     def _planned_rows(self, stream: np.ndarray) -> np.ndarray:
-        """Row numbers of the endless stream [R] to row numbers of the plan [R]."""
+        """Converts row numbers of the endless stream [R] to row numbers of the plan [R]."""
         epochs, places = np.divmod(stream, len(self.plan))
         planned = np.empty_like(stream)
         for epoch in np.unique(epochs):
@@ -151,7 +154,7 @@ class TrainSource:
 
 
 def packed_batch(encoded: EncodedPairs, plan: RowPlan, planned_rows: np.ndarray) -> Batch:
-    """The batch whose rows are these rows [R] of the plan."""
+    """The batch that consists of these rows [R] of the plan."""
     starts = plan.row_starts[planned_rows]
     counts = plan.row_starts[planned_rows + 1] - starts
     rows = np.repeat(np.arange(len(planned_rows)), counts)
@@ -165,7 +168,7 @@ def packed_batch(encoded: EncodedPairs, plan: RowPlan, planned_rows: np.ndarray)
 def bucket_lengths(max_length: int, longest: int = 0) -> tuple[int, ...]:
     """The few lengths that sentences are padded to: 16, 32, ... below max_length, and max_length.
 
-    Where the `longest` sentence is longer, max_length is doubled until it fits.
+    If the `longest` sentence does not fit, further lengths follow, each twice the one before.
     """
     lengths = []
     length = SHORTEST_BUCKET
@@ -179,11 +182,11 @@ def bucket_lengths(max_length: int, longest: int = 0) -> tuple[int, ...]:
 
 
 def bucket_rows(length: int, tokens_per_batch: int, rows_multiple: int = 1) -> tuple[int, ...]:
-    """The few numbers of rows that a bucket's batches have, most first.
+    """The few numbers of rows that a bucket's batches may have, largest first.
 
-    The first is tokens // length, rounded down to a multiple and at least one; the others, each an
-    eighth of the one before, are for a bucket with so few sentences: a line alone is not padded to
-    a whole batch.
+    The first is tokens_per_batch // length, rounded down to a multiple of `rows_multiple` and at
+    least one multiple. Each of the others is an eighth of the one before; a bucket with few
+    sentences uses them, so that a single line is not padded to a whole batch.
     """
     most = max(1, tokens_per_batch // (length * rows_multiple))
     multiples = dict.fromkeys((most, max(1, most // 8), max(1, most // 64)))
@@ -193,13 +196,15 @@ def bucket_rows(length: int, tokens_per_batch: int, rows_multiple: int = 1) -> t
 def translation_buckets(
     lengths: np.ndarray, tokens_per_batch: int, max_length: int, rows_multiple: int = 1
 ) -> Iterator[Bucket]:
-    """Every source sentence once; longest first, so that memory runs out at once or never.
+    """Yields buckets that hold every source sentence once.
+
+    The longest sentences come first: if memory is too small, the first batch fails.
 
     Args:
-      lengths: subwords of each sentence, EOS included.
-      tokens_per_batch: places of a bucket's rows, padding included.
-      max_length: of the buckets; longer sentences get longer ones.
-      rows_multiple: what divides the rows of every bucket.
+      lengths: number of subwords of each sentence, EOS included.
+      tokens_per_batch: positions in a bucket's rows together, padding included.
+      max_length: the longest usual bucket; longer sentences get longer buckets.
+      rows_multiple: the number of rows of every bucket is a multiple of this number.
     """
     if not len(lengths):
         return
@@ -217,7 +222,7 @@ def translation_buckets(
 def padded_sentences(
     sentences: Sequence[Sequence[int] | np.ndarray], rows: int, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ids, one sentence a row: int32 [rows, length], and real lengths [rows]; 0: an empty row."""
+    """One sentence per row: ids, int32 [rows, length], and lengths [rows], 0 for an empty row."""
     ids, real = np.zeros((rows, length), np.int32), np.zeros(rows, np.int32)
     for row, sentence in enumerate(sentences):
         real[row] = len(sentence)
@@ -234,7 +239,10 @@ def _lay_out_pairs(
     src_row_length: int,
     tgt_row_length: int,
 ) -> Batch:
-    """A batch in which pairs[i] is number slots[i] of row rows[i]; all [sentences], row by row."""
+    """A batch in which pairs[i] is number slots[i], from 0, of row rows[i].
+
+    The three arrays are [sentences], ordered by row.
+    """
     src = _lay_out(
         encoded.src_ids, encoded.src_offsets, pairs, rows, slots, (row_count, src_row_length)
     )
@@ -252,7 +260,7 @@ def _lay_out(
     slots: np.ndarray,
     shape: tuple[int, int],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ids, segments and positions of one side, each int32 of this shape, in one pass a batch."""
+    """Ids, segments and positions of one side of a batch, each int32 of this shape."""
     begins = offsets[pairs]
     lengths = offsets[pairs + 1] - begins
     before = np.cumsum(lengths) - lengths  # tokens before each sentence, in the batch
@@ -270,11 +278,11 @@ def _lay_out(
 
 @functools.lru_cache(maxsize=4)
 def _epoch_order(rows: int, seed: int, epoch: int) -> np.ndarray:
-    """The plan's rows in the order of an epoch: int64 [rows]."""
+    """The order of the plan's rows in an epoch: int64 [rows]."""
     return random_order(rows, seed, EPOCH_STREAM, epoch)
 
 
 def _parse_flags() -> None:
-    """Grain's workers read flags of absl, which nobody has parsed outside an absl.app."""
+    """Grain's workers read absl flags, which only absl.app parses; this marks them as parsed."""
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()

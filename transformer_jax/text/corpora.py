@@ -1,6 +1,6 @@
 """Sentence pairs by position: from text files, TensorFlow Datasets or the built-in corpus.
 
-Nothing is dropped or changed here: a pair with an empty side is a pair like any other.
+This module drops and changes no pair; it also keeps pairs with an empty side.
 """
 
 import bisect
@@ -26,9 +26,9 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text import tfds_corpus
 
 GRAMMAR_PAIRS = {"valid": 500, "test": 1_000}  # of the built-in corpus; "train" has data.pairs
-BLOCK_BYTES = 1 << 24  # read, or searched for line ends, at a time
-TOGETHER = 4_096  # elements read together, going through a sequence
-CHECK_LINES = 1 << 16  # decoded at a time, to find what is not UTF-8
+BLOCK_BYTES = 1 << 24  # bytes read, or searched for line ends, at a time
+TOGETHER = 4_096  # elements that iteration over a sequence reads at a time
+CHECK_LINES = 1 << 16  # lines decoded at a time by the check for UTF-8
 
 T = TypeVar("T")
 
@@ -41,20 +41,20 @@ class Pair(NamedTuple):
 
 
 class Corpus(Protocol):
-    """Splits of sentence pairs, each a sequence that is read by position and can be pickled.
+    """Splits of sentence pairs; each is a sequence that is read by position and can be pickled.
 
-    A split is called "train", "valid" or "test" (what data.train, data.valid and data.test
-    join), or by the name of one file stem or TFDS split.
+    A split's name is "train", "valid" or "test" (the files or TFDS splits of data.train,
+    data.valid or data.test, joined), or the name of one file stem or TFDS split.
     """
 
     def split(self, name: str) -> Sequence[Pair]:
-        """The pairs of a split, in order. Raises DataError: missing or malformed."""
+        """The pairs of a split, in order. Raises DataError if it is missing or malformed."""
 
     def fingerprint(self, name: str) -> str:
-        """A hex digest of the split's content, wherever it lies, compressed or not."""
+        """A hex digest of the split's content; folder and compression do not change it."""
 
     def describe(self) -> str:
-        """One line for the log: which corpus, and where."""
+        """One line for the log: the corpus and where it is stored."""
 
 
 def open_corpus(data: DataConfig) -> Corpus:
@@ -74,15 +74,15 @@ def open_corpus(data: DataConfig) -> Corpus:
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """The lines of a file, plain or .gz. Raises DataError: missing, empty or not UTF-8."""
+    """The lines of a file, plain or .gz. Raises DataError if it is missing, empty or not UTF-8."""
     return list(TextLines(Path(path)))
 
 
 def read_lines_from(stream: BinaryIO, name: str) -> list[str]:
-    """The lines of a byte stream such as sys.stdin.buffer, none where it is empty.
+    """The lines of a byte stream such as sys.stdin.buffer; an empty stream has no lines.
 
     Raises:
-      DataError: a line is not UTF-8; `name` says of what.
+      DataError: a line is not UTF-8; the message calls the stream `name`.
     """
     buffer = stream.read()
     starts = index_lines(buffer)
@@ -94,11 +94,11 @@ def read_lines_from(stream: BinaryIO, name: str) -> list[str]:
 
 
 class ByPosition(Sequence[T]):
-    """A sequence from `__len__` and `items`: negative places, slices (lists), iteration."""
+    """A sequence whose indexing, slices (as lists) and iteration use `__len__` and `items`."""
 
     @abstractmethod
     def items(self, places: Sequence[int]) -> list[T]:
-        """The elements at places that exist, 0 <= place < len."""
+        """The elements at these places; 0 <= place < len."""
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -114,10 +114,10 @@ class ByPosition(Sequence[T]):
 
 
 class TextLines(ByPosition[str]):
-    """The lines of a UTF-8 file: only "\\n" and "\\r\\n" end one, and the last may go without.
+    """The lines of a UTF-8 file: only "\\n" and "\\r\\n" end a line; the last needs no line end.
 
-    A plain file is memory-mapped and a .gz file held decompressed, with 8 bytes a line beside
-    it. A pickle holds the path alone.
+    A plain file is memory-mapped, and a .gz file is kept decompressed in memory. The index takes 8
+    bytes per line. A pickle contains only the path.
     """
 
     def __init__(self, path: Path):
@@ -125,14 +125,14 @@ class TextLines(ByPosition[str]):
         self.buffer = _read_only(path)
         self.starts = index_lines(self.buffer)
         if len(self) == 0:
-            raise DataError(f"{path} is empty: a text file of one sentence a line is needed.")
+            raise DataError(f"{path} is empty. Give a text file with one sentence per line.")
         check_utf8(self.buffer, self.starts, str(path))
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
     def items(self, places: Sequence[int]) -> list[str]:
-        """The lines at some places, without their ends."""
+        """The lines at these places, without their line ends."""
         starts, buffer = self.starts, self.buffer
         return [decode_line(buffer, int(starts[i]), int(starts[i + 1])) for i in places]
 
@@ -144,7 +144,7 @@ Buffer = bytes | bytearray | mmap.mmap
 
 
 def index_lines(buffer: Buffer) -> np.ndarray:
-    """Where the lines start, and where the last one ends: int64 [lines + 1], in bytes."""
+    """The byte offset of each line's start, and of the last line's end: int64 [lines + 1]."""
     if len(buffer) == 0:
         return np.zeros(1, np.int64)
     octets = np.frombuffer(buffer, np.uint8)
@@ -159,7 +159,7 @@ def index_lines(buffer: Buffer) -> np.ndarray:
 
 
 def check_utf8(buffer: Buffer, starts: np.ndarray, name: str) -> None:
-    """Raises DataError, naming the line, where the lines are not UTF-8."""
+    """Raises DataError if a line is not UTF-8; the message gives the line's number."""
     for first in range(0, len(starts) - 1, CHECK_LINES):
         last = min(first + CHECK_LINES, len(starts) - 1)
         try:
@@ -187,7 +187,7 @@ def _read_only(path: Path) -> Buffer:
             while block := stream.read(BLOCK_BYTES):
                 content += block
             return content
-        if path.is_file() and path.stat().st_size > 0:  # nothing and pipes cannot be mapped
+        if path.is_file() and path.stat().st_size > 0:  # empty files and pipes cannot be mapped
             return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         return stream.read()
 
@@ -199,7 +199,7 @@ def _digest(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[io.BufferedIOBase]:
-    """The bytes of a file, decompressed. Raises DataError where they cannot be read."""
+    """Opens a file for reading, decompressed. Raises DataError if it cannot be read."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             yield stream
@@ -213,13 +213,13 @@ def _open(path: Path) -> Iterator[io.BufferedIOBase]:
 
 
 class TextPairs(ByPosition[Pair]):
-    """Two text files side by side. Raises DataError where their lengths differ."""
+    """Two text files side by side. Raises DataError if their numbers of lines differ."""
 
     def __init__(self, src: TextLines, tgt: TextLines):
         if len(src) != len(tgt):
             raise DataError(
-                f"{src.path} has {len(src)} lines and {tgt.path} has {len(tgt)}: line n of one "
-                f"must translate line n of the other."
+                f"{src.path} has {len(src)} lines and {tgt.path} has {len(tgt)}. Line n of one "
+                f"must be the translation of line n of the other."
             )
         self.src, self.tgt = src, tgt
 
@@ -242,9 +242,9 @@ class Joined(ByPosition[Pair]):
         return self.ends[-1]
 
     def items(self, places: Sequence[int]) -> list[Pair]:
-        """The pairs at some places of the whole."""
+        """The pairs at these places of the joined sequence."""
         parts = [bisect.bisect_right(self.ends, place) for place in places]
-        # A place less its part's end is negative: it counts from there.
+        # place - end of its part is negative, so the index counts from the part's end.
         return [self.parts[p][i - self.ends[p]] for p, i in zip(parts, places, strict=True)]
 
 
@@ -258,7 +258,7 @@ class TfdsPairs(ByPosition[Pair]):
         return len(self.records)
 
     def items(self, places: Sequence[int]) -> list[Pair]:
-        """The pairs at some places, read together."""
+        """The pairs at these places, read together."""
         records = self.records.__getitems__(places)
         return [Pair(*texts) for texts in tfds_corpus.parse(records, self.src, self.tgt)]
 
@@ -279,8 +279,8 @@ class TextCorpus:
         self.folder = Path(os.path.expanduser(data.path))
         if not self.folder.is_dir():
             raise DataError(
-                f"data.path={data.path!r} is not a folder: name that of the text files with "
-                "--config.data.path=FOLDER (`evaluate`: --src=FILE --ref=FILE)."
+                f"data.path={data.path!r} is not a folder. Give the folder of the text files with "
+                "--config.data.path=FOLDER (for `evaluate`: --src=FILE --ref=FILE)."
             )
 
     def split(self, name: str) -> Sequence[Pair]:
@@ -290,18 +290,18 @@ class TextCorpus:
         return pairs[0] if len(pairs) == 1 else Joined(pairs)
 
     def fingerprint(self, name: str) -> str:
-        """SHA-256 over the SHA-256 of every file's bytes, decompressed; names do not count."""
+        """SHA-256 of the SHA-256 sums of the files' decompressed bytes; file names do not count."""
         digest = hashlib.sha256()
         for path in itertools.chain.from_iterable(map(self.files, parts_of(self.data, name))):
             digest.update(_digest(path))
         return digest.hexdigest()
 
     def describe(self) -> str:
-        """The folder and the direction."""
+        """The folder and the direction of translation."""
         return f"text files in {self.folder}, {self.data.src}→{self.data.tgt}"
 
     def files(self, stem: str) -> tuple[Path, Path]:
-        """The two files of a stem; the plain one where a .gz lies beside it."""
+        """The two files of a stem; a plain file is preferred to a .gz file of the same name."""
         src, tgt = (self._file(f"{stem}.{language}") for language in (self.data.src, self.data.tgt))
         return src, tgt
 
@@ -315,7 +315,7 @@ class TextCorpus:
         )
 
     def _there(self, missing: str) -> str:
-        """What lies in the folder where a file is missing."""
+        """Describes the files in the folder of a missing file, for the error message."""
         folder = (self.folder / missing).parent
         files = folder.iterdir() if folder.is_dir() else ()
         names = {path.name.removesuffix(".gz") for path in files}
@@ -336,12 +336,12 @@ class TfdsCorpus:
         self.builder = tfds_corpus.open_builder(data)
 
     def split(self, name: str) -> Sequence[Pair]:
-        """The pairs of the TFDS splits, in the order in which the shards hold them."""
+        """The pairs of the TFDS splits, in the order of the shards."""
         records = tfds_corpus.open_records(self.builder, parts_of(self.data, name))
         return TfdsPairs(records, self.data.src, self.data.tgt)
 
     def fingerprint(self, name: str) -> str:
-        """SHA-256 over name, version, sizes and a sample of the examples; and the direction."""
+        """SHA-256 of name, version, sizes, a sample of the examples, and the direction."""
         content = tfds_corpus.fingerprint(self.builder, parts_of(self.data, name))
         return hashlib.sha256(f"{content} {self.data.src} {self.data.tgt}".encode()).hexdigest()
 
@@ -352,7 +352,7 @@ class TfdsCorpus:
 
 
 class BuiltInCorpus:
-    """The project's own generated language: data.pairs for training, 500 and 1,000 beside it."""
+    """The generated corpus: data.pairs pairs for training, 500 to validate and 1,000 to test."""
 
     def __init__(self, data: DataConfig):
         self.sizes = {"train": data.pairs} | GRAMMAR_PAIRS
@@ -366,13 +366,13 @@ class BuiltInCorpus:
             )
         from transformer_jax import grammar
 
-        if name not in self._generated:  # a run asks for it three times
+        if name not in self._generated:  # a run asks for each split three times
             drawn = grammar.generate(name, self.sizes[name])
             self._generated[name] = [Pair(pair.src, pair.tgt) for pair in drawn]
         return self._generated[name]
 
     def fingerprint(self, name: str) -> str:
-        """SHA-256 over the lines of the split."""
+        """SHA-256 of the lines of the split."""
         lines = itertools.chain.from_iterable(self.split(name))
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -382,7 +382,7 @@ class BuiltInCorpus:
 
 
 def parts_of(data: DataConfig, name: str) -> tuple[str, ...]:
-    """The file stems or TFDS splits that make up a split. Raises DataError where there are none."""
+    """The file stems or TFDS splits that make up a split. Raises DataError if there are none."""
     configured = {"train": data.train, "valid": data.valid, "test": data.test}
     parts = configured.get(name, (name,))
     if not parts:

@@ -1,8 +1,9 @@
 """Encoded corpora: flat arrays of subword ids, cached on disk and read through memory maps.
 
-A cache entry is a file NAME.json, which names a folder of {src,tgt}_{ids,offsets}.npy and holds the
-size and CRC-32 of each. NAME stands for the content of corpus and vocabulary, so nothing is ever
-stale; the file is written last and at once, so nobody sees half an entry, and needs no lock.
+A cache entry is a file NAME.json. It names a folder with {src,tgt}_{ids,offsets}.npy, and holds the
+size and CRC-32 of each. NAME is a digest of the content of corpus and vocabulary, so an entry never
+becomes stale. NAME.json is written last and atomically, so no process sees half an entry, and no
+lock is needed.
 """
 
 import hashlib
@@ -26,9 +27,9 @@ from transformer_jax.text.vocabulary import EOS, Vocabulary
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1  # of a cache entry; another number is another entry
+FORMAT = 1  # version of the cache format; part of the name of an entry
 ARRAYS = ("src_ids", "src_offsets", "tgt_ids", "tgt_offsets")
-CHUNK_PAIRS = 20_000  # encoded at a time: bounds the memory and keeps all cores busy
+CHUNK_PAIRS = 20_000  # pairs encoded at a time: bounds the memory and keeps all cores busy
 CHECK_BYTES = 1 << 24
 
 
@@ -36,20 +37,21 @@ CHECK_BYTES = 1 << 24
 class EncodedPairs:
     """Sentence pairs as subword ids, each sentence ending in EOS.
 
-    Sentence i of the source is src_ids[src_offsets[i] : src_offsets[i + 1]]; the target alike.
+    Source sentence i is src_ids[src_offsets[i] : src_offsets[i + 1]]; the target arrays have the
+    same form.
     """
 
     src_ids: np.ndarray  # uint16 or int32 [src_tokens]
     src_offsets: np.ndarray  # int64 [pairs + 1]
     tgt_ids: np.ndarray  # uint16 or int32 [tgt_tokens]
     tgt_offsets: np.ndarray  # int64 [pairs + 1]
-    folder: Path | None = None  # where the arrays are mapped from; None: they are in memory
+    folder: Path | None = None  # folder from which the arrays are mapped; None: they are in memory
 
     def __len__(self) -> int:
         return len(self.src_offsets) - 1
 
     def __reduce__(self) -> tuple:
-        # A worker process maps the files itself: nothing is copied through the pipe.
+        # A worker process maps the files itself, so no array is copied through the pipe.
         if self.folder is not None:
             return _map_arrays, (self.folder,)
         return EncodedPairs, (self.src_ids, self.src_offsets, self.tgt_ids, self.tgt_offsets)
@@ -93,12 +95,12 @@ def encode_corpus(
     cache_dir: str | Path | None,
     key: str,
 ) -> EncodedPairs:
-    """Encodes a split once: later calls, of any process, map the cached arrays.
+    """Encodes a split once; later calls, in any process, map the cached arrays.
 
     Args:
       pairs: (source, target) lines.
-      vocabulary: its content is part of the entry's name.
-      cache_dir: None is `cache_folder()`.
+      vocabulary: its digest is part of the entry's name.
+      cache_dir: the cache folder; None: `cache_folder()`.
       key: the fingerprint of the pairs' content.
 
     Raises:
@@ -111,7 +113,7 @@ def encode_corpus(
     if _is_sound(entry):
         return _map_arrays(entry.folder)
     if entry is not None:
-        logger.warning("%s is damaged and is written again", path)
+        logger.warning("%s is damaged; writing it again", path)
     try:
         root.mkdir(parents=True, exist_ok=True)
         folder = _make_entry(path, pairs, vocabulary)
@@ -144,7 +146,7 @@ def _offsets(lengths: list[np.ndarray]) -> np.ndarray:
 def _encoded_chunks(
     pairs: Sequence[tuple[str, str]], vocabulary: Vocabulary
 ) -> Iterator[tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]]:
-    """Yields ((ids, lengths) of the source, (ids, lengths) of the target), a chunk at a time."""
+    """Yields (ids, lengths) of the source and of the target, one chunk at a time."""
     for start in range(0, len(pairs), CHUNK_PAIRS):
         chunk = [pairs[i] for i in range(start, min(start + CHUNK_PAIRS, len(pairs)))]
         yield (
@@ -154,7 +156,7 @@ def _encoded_chunks(
 
 
 def _encoded_side(lines: list[str], vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
-    """ids [tokens], flat and each line's ending in EOS; lengths [lines]."""
+    """Flat ids [tokens], in which each line ends in EOS, and lengths [lines]."""
     encoded = vocabulary.encode_lines(lines)
     lengths = np.fromiter(map(len, encoded), np.int64, len(lines)) + 1
     ids = np.full(lengths.sum(), EOS, _empty_ids(vocabulary).dtype)
@@ -165,12 +167,12 @@ def _encoded_side(lines: list[str], vocabulary: Vocabulary) -> tuple[np.ndarray,
 
 
 def _make_entry(path: Path, pairs: Sequence[tuple[str, str]], vocabulary: Vocabulary) -> Path:
-    """Encodes into a folder of this process's own and publishes it; returns the entry's folder."""
+    """Encodes into a private folder and then publishes it; returns the entry's folder."""
     folder = Path(tempfile.mkdtemp(prefix=f"{path.stem}.", dir=path.parent))
     try:
-        os.chmod(folder, 0o755)  # mkdtemp's 0o700 would keep colleagues out
+        os.chmod(folder, 0o755)  # mkdtemp's 0o700 would lock out other users
         _write_arrays(folder, pairs, vocabulary)
-        if _is_sound(earlier := _read_entry(path)):  # of a process that ran beside this one
+        if _is_sound(earlier := _read_entry(path)):  # another process was faster
             shutil.rmtree(folder, ignore_errors=True)
             return earlier.folder
         files = {name: _measure(folder / f"{name}.npy") for name in ARRAYS}
@@ -205,7 +207,7 @@ def _write_arrays(folder: Path, pairs: Sequence[tuple[str, str]], vocabulary: Vo
 
 
 def _write_npy_header(file: BinaryIO, dtype: np.dtype, count: int) -> None:
-    """NumPy pads the header for a growing first axis, so the true count overwrites the first."""
+    """Writes an .npy header; NumPy pads it, so the true count can later overwrite the first one."""
     file.seek(0)
     header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
     np.lib.format.write_array_header_1_0(file, header | {"shape": (count,)})
@@ -220,26 +222,26 @@ def _measure(path: Path) -> dict[str, int]:
 
 
 class _Entry(NamedTuple):
-    """What NAME.json says."""
+    """The content of NAME.json."""
 
     folder: Path
-    files: dict[str, dict[str, int]]  # array name to what `_measure` gave
+    files: dict[str, dict[str, int]]  # from the array's name to the result of `_measure`
 
 
 def _read_entry(path: Path) -> _Entry | None:
-    """None where there is no entry, or none of this form."""
+    """Reads an entry; None if there is none or it is malformed."""
     try:
         content = json.loads(path.read_text())
         folder, files = str(content["folder"]), {name: content["files"][name] for name in ARRAYS}
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    # A damaged entry's folder is deleted, so it must be one that was made for this entry.
+    # The folder of a damaged entry is deleted later, so accept only a folder made for this entry.
     mine = folder.startswith(f"{path.stem}.") and Path(folder).name == folder
     return _Entry(path.parent / folder, files) if mine else None
 
 
 def _is_sound(entry: _Entry | None) -> TypeGuard[_Entry]:
-    """Whether each file has the size and the sum that the entry states."""
+    """Whether each file has the size and the checksum that the entry states."""
     if entry is None:
         return False
     try:

@@ -1,11 +1,12 @@
-"""Which pairs share a training row: computed once, from their lengths and the seed.
+"""Packing: decides once, from lengths and the seed, which pairs share a packed row.
 
-A row has src_row_length source and tgt_row_length target places, and whole pairs in it. Filling it
-is a bin packing problem in two dimensions. Most of a row is drawn at random; its last two or three
-pairs are those, of all that are left, which fit best. Pairs wait in cells (src length, tgt length),
-and one integer a source length has a bit for each target length that is still to be had, so the
-longest target that fits is a mask and a bit_length. P pairs in R rows cost O(P) draws and
-O(R src_row_length) steps of search at worst, of which a few a row are needed in practice.
+A packed row has src_row_length source and tgt_row_length target positions and holds whole pairs.
+Filling rows is a bin packing problem in two dimensions. Most pairs of a row are drawn at random;
+its last two or three pairs are the ones that fit best among all pairs that are left. Pairs that
+wait for a row are sorted into cells (src length, tgt length). For each source length, one integer
+has a bit for each target length that still has a pair, so a mask and `bit_length` find the longest
+target that fits. Packing P pairs into R rows costs O(P) draws and at worst O(R src_row_length)
+lookups; in practice each row needs only a few.
 """
 
 from array import array
@@ -16,30 +17,31 @@ import numpy as np
 
 from transformer_jax.errors import DataError
 
-SOURCE_MULTIPLE = 8  # of the source row length: matrix units want multiples of 8
-# Draw at random until fewer mean pairs than this still fit, then fit. Measured: 1 leaves 0.6 to
-# 0.8 % more padding where pairs are short beside the row, 3.5 leaves 1.3 to 2.2 % more where long.
+SOURCE_MULTIPLE = 8  # the source row length is a multiple of 8, which matrix units need
+# Draw at random until fewer pairs of mean length than this still fit; then search for the best fit.
+# Measured: with 1, padding grows by 0.6 to 0.8 % when pairs are short compared with the row; with
+# 3.5, it grows by 1.3 to 2.2 % when pairs are long.
 FITTED_PAIRS = 2.0
 PLAN_STREAM = 1  # keeps the plan's random numbers apart from those of the epochs
 
 
 class Selection(NamedTuple):
-    """The pairs that may be trained on, and how many may not."""
+    """The pairs to train on, and how many pairs are left out."""
 
     pairs: np.ndarray  # int64 [kept], ascending
-    too_long: int  # pairs with a side that is over its limit
-    empty: int  # pairs with a side of nothing but EOS
+    too_long: int  # number of pairs with a side that exceeds its limit
+    empty: int  # number of pairs with a side that consists only of EOS
 
 
 @dataclass(frozen=True, eq=False)
 class RowPlan:
-    """Row r holds the pairs pair_order[row_starts[r] : row_starts[r + 1]], in this order."""
+    """The plan: row r holds the pairs pair_order[row_starts[r] : row_starts[r + 1]], in order."""
 
     pair_order: np.ndarray  # int64 [kept], every kept pair once
     row_starts: np.ndarray  # int64 [rows + 1]
     src_row_length: int
     tgt_row_length: int
-    src_tokens: int  # real ones, in all rows
+    src_tokens: int  # real source tokens in all rows
     tgt_tokens: int
     too_long: int  # pairs left out
     empty: int  # pairs left out
@@ -49,19 +51,20 @@ class RowPlan:
 
     @property
     def src_fill(self) -> float:
-        """Real tokens over places, source side."""
+        """The share of source positions that hold real tokens."""
         return self.src_tokens / (len(self) * self.src_row_length)
 
     @property
     def tgt_fill(self) -> float:
-        """Real tokens over places, target side."""
+        """The share of target positions that hold real tokens."""
         return self.tgt_tokens / (len(self) * self.tgt_row_length)
 
 
 def random_order(count: int, *entropy: int) -> np.ndarray:
     """A permutation of range(count), int64 [count], that is a pure function of its arguments.
 
-    NumPy promises to keep the streams of its bit generators, but not `Generator.permutation`.
+    It sorts random numbers, since NumPy guarantees the streams of its bit generators over versions
+    but not the result of `Generator.permutation`.
     """
     words = np.random.Philox(np.random.SeedSequence([e % (1 << 64) for e in entropy]))
     return np.argsort(words.random_raw(count), kind="stable")
@@ -70,7 +73,7 @@ def random_order(count: int, *entropy: int) -> np.ndarray:
 def select_pairs(
     src_lengths: np.ndarray, tgt_lengths: np.ndarray, max_src: int, max_tgt: int
 ) -> Selection:
-    """Leaves out pairs that have an empty or a too long side; lengths [pairs] count the EOS."""
+    """Leaves out pairs with an empty side or a side that is too long; lengths [pairs] count EOS."""
     empty = (src_lengths <= 1) | (tgt_lengths <= 1)
     too_long = ~empty & ((src_lengths > max_src) | (tgt_lengths > max_tgt))
     kept = np.flatnonzero(~(empty | too_long))
@@ -83,12 +86,12 @@ def source_row_length(
     row_length: int,
     max_length: int | None = None,
 ) -> int:
-    """The multiple of 8 that leaves the least padding beside target rows of `row_length`.
+    """The source row length, a multiple of 8, that gives the least padding.
 
     Args:
       src_lengths, tgt_lengths: [pairs], EOS included.
-      row_length: target places of a row.
-      max_length: longer pairs are not trained on, and so do not count.
+      row_length: target positions in a row.
+      max_length: longer pairs are left out of training, so they do not count here.
     """
     limit = max_length or np.iinfo(np.int64).max
     kept = select_pairs(src_lengths, tgt_lengths, limit, min(limit, row_length)).pairs
@@ -97,11 +100,12 @@ def source_row_length(
     src_tokens, tgt_tokens = int(src_lengths[kept].sum()), int(tgt_lengths[kept].sum())
 
     def places(src_row: int) -> float:
-        """Places of all rows where the side that is short of room is full."""
+        """Positions in all rows, if the side that needs more rows is filled completely."""
         return max(src_tokens / src_row, tgt_tokens / row_length) * (src_row + row_length)
 
     lower = src_tokens * row_length // tgt_tokens // SOURCE_MULTIPLE * SOURCE_MULTIPLE
-    # Of two equals the longer: target tokens, whose rows it fills, are what is learned from.
+    # Of two equal lengths take the longer: it fills the target side, and training learns from
+    # target tokens.
     return min((lower + SOURCE_MULTIPLE, max(lower, SOURCE_MULTIPLE)), key=places)
 
 
@@ -113,13 +117,13 @@ def plan_rows(
     seed: int,
     max_length: int | None = None,
 ) -> RowPlan:
-    """Packs every pair that may be trained on into exactly one row.
+    """Packs every pair to train on into exactly one row.
 
     Args:
       src_lengths, tgt_lengths: [pairs], EOS included.
-      src_row_length, tgt_row_length: places of a row.
-      seed: of the draws; another seed packs other pairs together.
-      max_length: longer pairs, on either side, are left out; None: those longer than a row.
+      src_row_length, tgt_row_length: positions in a row.
+      seed: seed of the random draws; another seed packs other pairs together.
+      max_length: pairs with a longer side are left out; None: the limits are the row lengths.
 
     Raises:
       DataError: no pair is left to train on.
@@ -150,10 +154,11 @@ def plan_rows(
 def _pack(
     src: np.ndarray, tgt: np.ndarray, src_room: int, tgt_room: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Packs pairs of the given lengths [pairs], which come in random order, until none is left.
+    """Packs all pairs, given by their lengths [pairs] in random order.
 
     Returns:
-      order: int64 [pairs], places in the given order; row_starts: int64 [rows + 1].
+      order: int64 [pairs], indices into the given order.
+      row_starts: int64 [rows + 1].
     """
     src_mean, tgt_mean = float(src.mean()), float(tgt.mean())
     src_stop, tgt_stop = FITTED_PAIRS * src_mean, FITTED_PAIRS * tgt_mean
@@ -174,7 +179,8 @@ def _pack(
             if src_left < src_stop or tgt_left < tgt_stop:
                 break
         while src_left and tgt_left:
-            # Aim at equal shares of what is left, so that the last pair finds a usual shape.
+            # Give each pair an equal share of the space left, so that the last pair that is needed
+            # has a common shape.
             shares = max(1, round(min(src_left / src_mean, tgt_left / tgt_mean)))
             place = waiting.take(src_left // shares, tgt_left // shares)
             if place is None and shares > 1:
@@ -191,10 +197,10 @@ def _pack(
 
 
 class _Waiting:
-    """The pairs that no row has yet, in cells: src length * width + tgt length."""
+    """The pairs that are in no row yet, in cells numbered src length * width + tgt length."""
 
     def __init__(self, src: np.ndarray, tgt: np.ndarray, tgt_room: int):
-        self.taken = bytearray(len(src))  # one taken by a draw leaves its cell when its turn comes
+        self.taken = bytearray(len(src))  # a drawn pair stays in its cell until it comes up there
         self._width = tgt_room + 1
         cells = src * self._width + tgt
         self._places = array("i", np.argsort(cells, kind="stable").astype(np.int32))
@@ -207,10 +213,10 @@ class _Waiting:
             self._tgt_bits[cell // self._width] |= 1 << cell % self._width
 
     def take(self, src_left: int, tgt_left: int) -> int | None:
-        """Takes a pair that leaves the fewest of these places empty, or None where none fits."""
+        """Takes a pair that leaves the fewest of these positions empty; None if no pair fits."""
         while (cell := self._best_cell(src_left, tgt_left)) is not None:
-            # The next to be drawn goes first: so what is left keeps the mixture of lengths that the
-            # draws are meant to have. From the other end, rows have 0.5 % more padding.
+            # Take the cell's next pair in the random order, so that the pairs left keep the mixture
+            # of lengths that the draws need. Taking its last pair gives 0.5 % more padding.
             start, end = self._start[cell], self._end[cell]
             place = None
             while start < end and place is None:

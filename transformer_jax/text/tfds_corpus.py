@@ -1,4 +1,4 @@
-"""TensorFlow Datasets without TensorFlow: read, and prepare, `Translation` data sets.
+"""Reads and prepares `Translation` data sets of TensorFlow Datasets without TensorFlow.
 
 Reading goes through TFDS's `as_data_source` over array_record files.
 """
@@ -18,15 +18,15 @@ from transformer_jax.config.schema import DataConfig
 from transformer_jax.errors import ConfigError, DataError
 
 PREPARE = "python -m transformer_jax prepare --config=CONFIG"
-OPEN_FILES = 4_096  # allowed to `prepare`
-SAMPLE = 1_000  # examples of a split that its fingerprint covers
+OPEN_FILES = 4_096  # limit of open files that `prepare` sets
+SAMPLE = 1_000  # number of examples that the fingerprint of a split covers
 
 
 def open_builder(data: DataConfig) -> Any:
-    """The TFDS builder of a data set that lies prepared on this machine.
+    """The TFDS builder of a data set that is prepared on this machine.
 
     Raises:
-      DataError: the name or a language is unknown to TFDS, or the data set is not there.
+      DataError: TFDS does not know the name or a language, or the data set is not prepared.
     """
     from tensorflow_datasets.core.file_adapters import FileFormat
 
@@ -51,7 +51,7 @@ def open_builder(data: DataConfig) -> Any:
 
 
 def open_records(builder: Any, splits: Sequence[str]) -> Any:
-    """The serialized examples of TFDS splits, end to end: `len`, `[i]`, `__getitems__([i, ...])`.
+    """The serialized examples of TFDS splits, joined: `len`, `[i]`, `__getitems__([i, ...])`.
 
     Raises:
       DataError: a split does not exist or is empty, or its files are missing or damaged.
@@ -65,7 +65,7 @@ def open_records(builder: Any, splits: Sequence[str]) -> Any:
     records = builder.as_data_source(joined, deserialize_method=raw)
     ends = itertools.accumulate(s.take for s in builder.info.splits[joined].file_instructions)
     try:
-        # A shard that is cut short gives an error or empty records.
+        # A truncated shard gives an error or empty records.
         whole = all(records.__getitems__([end - 1 for end in ends]))
         reason = "examples are missing"
     except RuntimeError as error:
@@ -85,9 +85,9 @@ def parse(records: Sequence[bytes], src: str, tgt: str) -> list[tuple[str, str]]
 
 
 def fingerprint(builder: Any, splits: Sequence[str]) -> str:
-    """SHA-256 over name, version, sizes, and a thousand examples, evenly apart.
+    """SHA-256 of name, version, sizes and a thousand evenly spaced examples.
 
-    Not over the shards' bytes, which compression may change from one preparation to the next.
+    It does not cover the shards' bytes, since compression may differ between two preparations.
     """
     records = open_records(builder, splits)
     sizes = [int(builder.info.splits[split].num_bytes) for split in splits]
@@ -121,11 +121,11 @@ def prepare(data: DataConfig) -> str:
     builder = _find_builder(data)
     _stand_in_for_tensorflow()
     try:
-        # TFDS prints what it does on standard output, which is for results.
+        # TFDS prints its progress to standard output, which is reserved for results.
         with contextlib.redirect_stdout(sys.stderr):
             builder.download_and_prepare(file_format="array_record")
     except (
-        AssertionError,  # archives that only a person may download
+        AssertionError,  # archives that must be downloaded by hand
         OSError,  # requests' errors too
         download_manager.NonMatchingChecksumError,
         extractor.ExtractError,
@@ -134,8 +134,8 @@ def prepare(data: DataConfig) -> str:
         reason = " ".join(str(error).split()).rstrip(".")
         manual = Path(builder.data_dir_root) / "downloads" / "manual"
         raise DataError(
-            f"{data.name} could not be prepared: {reason}. Archives fetched by other means are "
-            f"taken from {manual}, under the names of their URLs."
+            f"{data.name} could not be prepared: {reason}. You can also download the archives by "
+            f"hand into {manual}, under the names of their URLs."
         ) from error
     return str(open_builder(data).data_path)
 
@@ -190,9 +190,9 @@ def _text(feature: Any) -> str:
 def _stand_in_for_tensorflow() -> None:
     """Gives TFDS's preparation the file functions that it takes from TensorFlow.
 
-    Its unpacking and its sorting on disk (of splits over 1 GB) reach for them; what they do
-    with a local file is what Python's own functions do. Nothing else on WMT's way needs any.
-    They stay: where one download fails, TFDS's threads go on with the others.
+    TFDS uses them to unpack archives and to sort splits over 1 GB on disk. For local files Python's
+    own functions do the same. Preparing WMT needs nothing else of TensorFlow. The substitutes are
+    never removed: after one download fails, TFDS's threads still work on the others.
     """
     import resource
 

@@ -1,4 +1,4 @@
-"""One SentencePiece vocabulary for both sides; byte fallback leaves no character unknown."""
+"""One SentencePiece vocabulary for both sides; with byte fallback no character is unknown."""
 
 import hashlib
 import io
@@ -17,21 +17,22 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import write_atomically
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
-SPACE = "\u2581"  # SentencePiece's white space; in a text it counts as a space
-TRAINER_THREADS = 16  # part of the model's bytes, so it must not follow the machine
-LINE_CHARACTERS = 1_000  # at most 4,000 bytes: the trainer would silently skip a line over 4,192
-# The rarest 0.01 % of the text is spelled in bytes: shared by all rare characters, they are better
-# trained than a piece for a character that occurs twice.
+SPACE = "\u2581"  # SentencePiece's symbol for a space; in a text it is treated as a space
+# The model file stores this number, so it must not depend on the machine.
+TRAINER_THREADS = 16
+LINE_CHARACTERS = 1_000  # at most 4,000 bytes: the trainer silently skips lines over 4,192 bytes
+# The rarest 0.01 % of the characters are spelled in bytes. All rare characters share the bytes, so
+# these are trained better than a piece for a character that occurs twice.
 CHARACTER_COVERAGE = 0.9999
 KINDS = KEYS["vocabulary.kind"].choices
 NORMALIZATIONS = KEYS["vocabulary.normalization"].choices
 
 
 class Vocabulary:
-    """Lines to subword ids and back. Pickles as its model's bytes."""
+    """Converts lines to subword ids and back. A pickle contains the model's bytes."""
 
     def __init__(self, model: bytes, name: str = "vocabulary"):
-        """Raises DataError, naming `name`, where the bytes are no model of the form used here."""
+        """Raises DataError, naming `name`, if the bytes are not a model with the expected ids."""
         self.model = model
         self._processor = _processor(model, name)
         _check_pieces(self._processor, name)
@@ -41,7 +42,7 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """Pieces, control pieces and bytes included."""
+        """The number of pieces, control pieces and bytes included."""
         return self._processor.vocab_size()
 
     @property
@@ -60,7 +61,7 @@ class Vocabulary:
         return self._processor.encode(cleaned, return_type="numpy", num_threads=threads)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of subword ids; control ids (PAD, EOS, BOS, UNK) are left out, wherever.
+        """The text of subword ids; control ids (PAD, EOS, BOS, UNK) are skipped.
 
         Raises:
           IndexError: an id is not below `size`.
@@ -72,17 +73,17 @@ class Vocabulary:
         return [self._processor.id_to_piece(int(i)) for i in ids]
 
     def normalize(self, line: str) -> str:
-        """What `decode(encode(line))` gives back: SentencePiece's normalised line."""
+        """The line as SentencePiece normalizes it, which is also `decode(encode(line))`."""
         normalized = self._processor.normalize(_clean(line)).decode()
         return normalized.replace(SPACE, " ").removeprefix(" ")
 
     def save(self, path: str | Path) -> None:
-        """Writes the .model file, whole or not at all."""
+        """Writes the .model file atomically."""
         write_atomically(Path(path), self.model)
 
 
 def load_vocabulary(path: str | Path) -> Vocabulary:
-    """The vocabulary of a .model file. Raises DataError: missing, or no such model."""
+    """The vocabulary of a .model file. Raises DataError if it is missing or no such model."""
     try:
         model = Path(path).read_bytes()
     except OSError as error:
@@ -91,15 +92,18 @@ def load_vocabulary(path: str | Path) -> Vocabulary:
 
 
 def train_vocabulary(lines: Iterable[str], config: VocabularyConfig, seed: int) -> Vocabulary:
-    """Trains a model on the lines of both sides: same lines, config and seed, same bytes.
+    """Trains a model on the lines of both sides.
+
+    The same lines, config and seed give the same bytes.
 
     Args:
-      lines: text of the training split, read once; more than config.max_lines are sampled.
-      config: size, kind, normalization and max_lines; `path` is the caller's affair.
-      seed: of the sample.
+      lines: text of the training split, read once; if there are more than config.max_lines, a
+        random sample is used.
+      config: size, kind, normalization and max_lines; `path` is not used here.
+      seed: seed of the sample.
 
     Raises:
-      ConfigError: a key that cannot be, or a size that this text does not support.
+      ConfigError: a key has an invalid value, or the text does not support the size.
       DataError: there is no text.
     """
     if config.kind not in KINDS:
@@ -133,14 +137,14 @@ def train_vocabulary(lines: Iterable[str], config: VocabularyConfig, seed: int) 
 
 
 def _clean(line: str) -> bytes:
-    """UTF-8, U+2581 a space; a lone surrogate, which has no UTF-8, becomes "?"."""
+    """The line in UTF-8, with spaces for U+2581 and "?" for lone surrogates."""
     return line.replace(SPACE, " ").encode("utf-8", "replace")
 
 
 def _sample(lines: Iterable[str], count: int, seed: int) -> Iterator[str] | list[str]:
     """At most `count` of the lines, each equally likely (reservoir sampling, Vitter 1985)."""
     kept: list[str] = []
-    # random() is the one generator whose stream Python promises never to change.
+    # random() is the only method whose stream Python promises never to change.
     draw = random.Random(seed).random
     for seen, line in enumerate(lines):
         if seen < count:
@@ -173,7 +177,7 @@ def _training_error(message: str, config: VocabularyConfig) -> ConfigError | Dat
 
 
 def _processor(model: bytes, name: str) -> Any:
-    # Without bytes the library fails only later, and writes to stderr.
+    # With empty bytes the library fails only later, and writes to standard error.
     if model:
         try:
             return sentencepiece.SentencePieceProcessor(model_proto=model)
