@@ -248,8 +248,8 @@ def test_a_full_disk_is_one_line(number, monkeypatch, capsys):
         raise OSError(number, os.strerror(number), "run/metrics.jsonl")
 
     assert run_fake(monkeypatch, fill) == 2
-    want = f"transformer-jax: {os.strerror(number)} (run/metrics.jsonl). Free disk space and call it again.\n"
-    assert capsys.readouterr().err == want
+    want = f"{os.strerror(number)} (run/metrics.jsonl). Free disk space and call it again."
+    assert capsys.readouterr().err == f"transformer-jax: {want}\n"
 
 
 def test_a_signal_that_was_heeded_is_the_shell_s_status(monkeypatch, capsys):

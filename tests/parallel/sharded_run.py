@@ -53,9 +53,9 @@ def run(
     model = dataclasses.replace(CONFIG.model, encoder=kind, decoder=kind)
     config = dataclasses.replace(CONFIG, model=model, mesh=MeshConfig(*mesh), train=train)
     shape = BatchShape(ROWS, SRC_LENGTH, TGT_LENGTH)
-    program = compile_program(config, make_mesh(config.mesh), VOCABULARY, shape)
+    program = compile_program(config.model, config.train, make_mesh(config.mesh), VOCABULARY, shape)
     own = own_rows(program.mesh, ROWS)
-    state = program.init(config)
+    state = program.init(config.seed)
     losses, first_gradient, before = [], None, 0.0
     for step in range(STEPS):
         batch = lay_out(random_pairs(step, LENGTHS), [[n] for n in range(ROWS)], *shape[1:])

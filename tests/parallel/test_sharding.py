@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from tests.fixtures.tiny import relative_error
 from tests.tiny_runs import free_port
-from transformer_jax.config.schema import Config, MeshConfig, ModelConfig
+from transformer_jax.config.schema import MeshConfig, ModelConfig, TrainConfig
 from transformer_jax.decoding.translator import SearchShape, empty_rows, row_shardings
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.encoder_decoder import make_model
@@ -164,7 +164,7 @@ def specs_of(tree, names, mesh):
 
 def divided(config: ModelConfig, mesh=MESH):
     """{path: (shape, spec)} of the whole state."""
-    model, optimizer = make_model(config, 37_000), make_optimizer(Config(model=config))
+    model, optimizer = make_model(config, 37_000), make_optimizer(TrainConfig(), config.d_model)
     state = jax.eval_shape(lambda: init_state(0, model, optimizer))
     return by_path(state, specs_of(state, state_names(model, optimizer, state), mesh))
 

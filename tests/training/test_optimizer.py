@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.config.schema import Config, ModelConfig, TrainConfig
+from transformer_jax.config.schema import TrainConfig
 from transformer_jax.training.optimizer import learning_rate_schedule, make_optimizer
 
 
@@ -84,7 +84,7 @@ def test_adam_equals_its_equations(clip_norm):
     train = TrainConfig(
         warmup_steps=2, adam_b1=0.8, adam_b2=0.95, adam_epsilon=0.01, clip_norm=clip_norm
     )
-    optimizer = make_optimizer(Config(model=ModelConfig(d_model=16), train=train))
+    optimizer = make_optimizer(train, d_model=16)
     draw = np.random.default_rng(0)
     params = {"a": draw.normal(size=(2, 3)), "b": draw.normal(size=4)}
     state = optimizer.init({name: jnp.float32(p) for name, p in params.items()})

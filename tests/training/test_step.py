@@ -99,7 +99,7 @@ TRAIN = TrainConfig(warmup_steps=2, peak_learning_rate=0.05, adam_epsilon=1e-6, 
 @functools.cache
 def bigram_step(accumulate=1, **changes):
     train = TrainConfig(**{**vars(TRAIN), "accumulate_steps": accumulate, **changes})
-    optimizer = make_optimizer(Config(train=train))
+    optimizer = make_optimizer(train, ModelConfig.d_model)
     step = jax.jit(make_train_step(Bigrams(), optimizer, train))
     table = np.random.default_rng(0).normal(size=(VOCABULARY, VOCABULARY)).astype(np.float32)
     zero = jnp.int32(0)
@@ -274,7 +274,9 @@ def test_recomputing_activations_computes_a_recurrent_decoder_s_products_again()
 @pytest.mark.parametrize("remat", [False, True])
 def test_the_run_s_program_recomputes_where_the_config_says_so(remat):
     config = Config(model=tiny_model(num_layers=1).config, train=TrainConfig(remat=remat))
-    program = compile_program(config, make_mesh(config.mesh), VOCABULARY, BatchShape(1, 8, 8))
+    program = compile_program(
+        config.model, config.train, make_mesh(config.mesh), VOCABULARY, BatchShape(1, 8, 8)
+    )
     assert program.model.remat == remat
 
 
@@ -300,7 +302,7 @@ def test_bfloat16_keeps_a_float32_state_and_nearly_the_loss():
     for dtype in ("float32", "bfloat16"):
         config = Config(model=ModelConfig(**SIZES, dtype=dtype), train=TRAIN)
         model = make_model(config.model, VOCABULARY)
-        optimizer = make_optimizer(config)
+        optimizer = make_optimizer(config.train, config.model.d_model)
         start = jax.eval_shape(lambda m=model, o=optimizer: init_state(0, m, o))
         after = jax.eval_shape(make_train_step(model, optimizer, config.train), start, batch)
         assert jax.tree.map(lambda x: x.dtype, after) == jax.tree.map(lambda x: x.dtype, start)
@@ -313,7 +315,10 @@ def test_bfloat16_keeps_a_float32_state_and_nearly_the_loss():
 
 def test_the_first_state_follows_from_the_seed_alone():
     config = Config(model=ModelConfig(**{**SIZES, "num_layers": 1}))
-    model, optimizer = make_model(config.model, VOCABULARY), make_optimizer(config)
+    model, optimizer = (
+        make_model(config.model, VOCABULARY),
+        make_optimizer(config.train, config.model.d_model),
+    )
     start = jax.jit(lambda seed: init_state(seed, model, optimizer))
     one, again, other = start(3), start(3), start(4)
     assert_same(one, again)

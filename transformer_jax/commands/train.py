@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from jax.sharding import Mesh
 
+from transformer_jax.commands.description import describe
 from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config.changes import mutable_differences, with_absolute_paths
 from transformer_jax.config.checks import check
@@ -24,7 +25,7 @@ from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params
 from transformer_jax.training.data import NOMINAL_FILL, TrainingData, load_data, nominal_shape
 from transformer_jax.training.loop import train_steps
-from transformer_jax.training.program import Program, check_rows, compile_program, describe
+from transformer_jax.training.program import Program, check_rows, compile_program
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.stopping import StopRequest
 
@@ -66,8 +67,8 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh) -> None:
     if run.config_file.exists():
         processes.first_does(lambda: run.check(config, lock=False))
     shape, size = nominal_shape(config.train), config.vocabulary.size
-    check_rows(config, mesh, shape.rows)
-    program = compile_program(config, mesh, size, shape)
+    check_rows(config.train, mesh, shape.rows)
+    program = compile_program(config.model, config.train, mesh, size, shape)
     print("\n".join(describe(config, program, size, shape, NOMINAL_FILL)))
 
 
@@ -83,8 +84,8 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh) -> None:
       Interrupted: a signal came.
     """
     data, train = load_data(config, run), config.train
-    check_rows(config, mesh, data.shape.rows)
-    program = compile_program(config, mesh, data.vocabulary.size, data.shape)
+    check_rows(config.train, mesh, data.shape.rows)
+    program = compile_program(config.model, config.train, mesh, data.vocabulary.size, data.shape)
     for line in describe(config, program, data.vocabulary.size, data.shape, data.plan.tgt_fill):
         log.info(line)
     checkpoints = Checkpoints(run.checkpoints, train.keep_last, train.on_save_error)
@@ -114,7 +115,7 @@ def _first_state(config: Config, program: Program, checkpoints: Checkpoints) -> 
     if state is not None:
         log.info("continuing from step %d", int(state.step))
         return state
-    state = program.init(config)
+    state = program.init(config.seed)
     if config.train.init_from is not None:
         origin = RunFolder(config.train.init_from)
         params, name = load_params(origin, "latest", program.state.params)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from transformer_jax.config.schema import Config, TrainConfig
+from transformer_jax.config.schema import TrainConfig
 
 
 def learning_rate_schedule(train: TrainConfig, d_model: int) -> Callable[[Array | int], Array]:
@@ -39,11 +39,10 @@ def learning_rate_schedule(train: TrainConfig, d_model: int) -> Callable[[Array 
     return schedule
 
 
-def make_optimizer(config: Config) -> optax.GradientTransformation:
+def make_optimizer(train: TrainConfig, d_model: int) -> optax.GradientTransformation:
     """Adam with the schedule, after clipping by the global norm where the config asks for it."""
-    train = config.train
     norm = train.clip_norm
     clip = optax.identity() if norm is None else optax.clip_by_global_norm(norm)
-    schedule = learning_rate_schedule(train, config.model.d_model)
+    schedule = learning_rate_schedule(train, d_model)
     adam = optax.adam(schedule, b1=train.adam_b1, b2=train.adam_b2, eps=train.adam_epsilon)
     return optax.chain(clip, adam)

@@ -9,15 +9,12 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax import allocator
-from transformer_jax.config.schema import Config
+from transformer_jax.config.schema import ModelConfig, TrainConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.model.embeddings import padded_vocabulary
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.model.records import LossSums, Params
-from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import batch_sharding, batch_ways, placed, with_shardings
-from transformer_jax.text.batches import Batch, Packed, bucket_lengths, bucket_rows
-from transformer_jax.training import cost
+from transformer_jax.text.batches import Batch, Packed
 from transformer_jax.training.optimizer import make_optimizer
 from transformer_jax.training.state import TrainState, init_state, state_names
 from transformer_jax.training.step import LossFn, make_loss_fn, make_train_step
@@ -48,11 +45,11 @@ class Program(NamedTuple):
     eval_loss: LossFn  # without smoothing; not compiled
     memory_bytes: int  # a device: arguments and temporaries of the training step
 
-    def init(self, config: Config) -> TrainState:
+    def init(self, seed: int) -> TrainState:
         """The state before the first step."""
 
         def start() -> TrainState:
-            return init_state(config.seed, self.model, self.optimizer)
+            return init_state(seed, self.model, self.optimizer)
 
         # It runs once: half the seconds of compiling it, for as many milliseconds more of running.
         quickly = {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passes": True}
@@ -75,29 +72,35 @@ def shardings_of(tree: Any) -> Any:
     return jax.tree.map(lambda x: x.sharding, tree)
 
 
-def check_rows(config: Config, mesh: Mesh, rows: int) -> None:
+def check_rows(train: TrainConfig, mesh: Mesh, rows: int) -> None:
     """Raises ConfigError where a batch's rows do not divide over devices and micro-batches."""
-    ways = batch_ways(mesh) * config.train.accumulate_steps
+    ways = batch_ways(mesh) * train.accumulate_steps
     if rows % ways:
         raise ConfigError(
-            f"a batch of {rows} rows (train.tokens_per_batch={config.train.tokens_per_batch}, "
-            f"train.row_length={config.train.row_length}, "
-            f"train.rows_multiple={config.train.rows_multiple}) does not divide into "
+            f"a batch of {rows} rows (train.tokens_per_batch={train.tokens_per_batch}, "
+            f"train.row_length={train.row_length}, "
+            f"train.rows_multiple={train.rows_multiple}) does not divide into "
             f"{mesh.shape['data']} x {mesh.shape['fsdp']} devices x "
-            f"{config.train.accumulate_steps} micro-batches. Set mesh.data, mesh.fsdp or "
+            f"{train.accumulate_steps} micro-batches. Set mesh.data, mesh.fsdp or "
             f"train.accumulate_steps so that their product divides {rows}."
         )
 
 
-def compile_program(config: Config, mesh: Mesh, vocabulary_size: int, shape: BatchShape) -> Program:
+def compile_program(
+    model_config: ModelConfig,
+    train: TrainConfig,
+    mesh: Mesh,
+    vocabulary_size: int,
+    shape: BatchShape,
+) -> Program:
     """Compiles the training step ahead of time; nothing is computed."""
-    model = make_model(config.model, vocabulary_size, config.train.remat)
-    optimizer = make_optimizer(config)
-    state = jax.eval_shape(lambda: init_state(config.seed, model, optimizer))
+    model = make_model(model_config, vocabulary_size, train.remat)
+    optimizer = make_optimizer(train, model_config.d_model)
+    state = jax.eval_shape(lambda: init_state(0, model, optimizer))
     state = with_shardings(state, state_names(model, optimizer, state), mesh)
     ways = batch_ways(mesh)
     step = jax.jit(
-        make_train_step(model, optimizer, config.train, ways),
+        make_train_step(model, optimizer, train, ways),
         in_shardings=(shardings_of(state), batch_sharding(mesh)),
         out_shardings=shardings_of(state),
         donate_argnums=0,
@@ -107,7 +110,7 @@ def compile_program(config: Config, mesh: Mesh, vocabulary_size: int, shape: Bat
     allocator.give_back()
     memory = compiled.memory_analysis()
     held = memory.temp_size_in_bytes + memory.argument_size_in_bytes if memory else 0
-    eval_loss = make_loss_fn(model, 0.0, config.train.loss_block, ways)
+    eval_loss = make_loss_fn(model, 0.0, train.loss_block, ways)
     return Program(model, optimizer, mesh, state, compiled, eval_loss, held)
 
 
@@ -124,35 +127,3 @@ def make_eval_step(program: Program) -> Callable[[Params, Batch], LossSums]:
             return compiled(params, batch)
 
     return placed_eval_step
-
-
-def describe(
-    config: Config, program: Program, vocabulary_size: int, shape: BatchShape, fill: float
-) -> list[str]:
-    """What a run is, before its first step: a line each, for the log and for `--dry_run`."""
-    padded = padded_vocabulary(vocabulary_size)
-    parameters = sum(x.size for x in jax.tree.leaves(program.state.params))
-    flops = shape.rows * cost.training_flops(config.model, vocabulary_size, *shape[1:])
-    micro = shape.rows // config.train.accumulate_steps
-    tokens = shape.rows * shape.tgt_length * fill
-    axes = ", ".join(f"{axis} {size}" for axis, size in program.mesh.shape.items())
-    devices = program.mesh.devices
-    of_processes = f" of {processes.count()} processes" if processes.count() > 1 else ""
-    decode = config.decode
-    shapes = sum(
-        len(bucket_rows(length, decode.tokens_per_batch))
-        for length in bucket_lengths(decode.max_length)
-    )
-    searches = f", up to {shapes} searches of validation BLEU" if config.train.valid_bleu else ""
-    return [
-        f"parameters: {parameters:,} (vocabulary {vocabulary_size:,}, padded to {padded:,})",
-        f"batch: {shape.rows} rows of {shape.src_length} source and {shape.tgt_length} target "
-        f"positions, about {tokens:,.0f} real target tokens "
-        f"(nominal {config.train.tokens_per_batch:,}), "
-        f"in {config.train.accumulate_steps} micro-batches of {micro} rows",
-        f"training FLOPs a step: {flops:.3e} (matrix products, forward and backward)",
-        f"training FLOPs of {config.train.steps:,} steps: {config.train.steps * flops:.3e}",
-        f"memory of the step: {program.memory_bytes / 2**20:,.0f} MiB a device",
-        f"mesh: {axes} on {devices.size} x {devices.flat[0].device_kind}{of_processes}",
-        f"programs to compile: 1 initial state, 1 training step, 1 validation step{searches}",
-    ]

@@ -1,0 +1,42 @@
+"""What a run is, in words, before its first step."""
+
+import jax
+
+from transformer_jax.config.schema import Config
+from transformer_jax.model.embeddings import padded_vocabulary
+from transformer_jax.parallel import processes
+from transformer_jax.text.batches import bucket_lengths, bucket_rows
+from transformer_jax.training import cost
+from transformer_jax.training.program import BatchShape, Program
+
+
+def describe(
+    config: Config, program: Program, vocabulary_size: int, shape: BatchShape, fill: float
+) -> list[str]:
+    """What a run is, before its first step: a line each, for the log and for `--dry_run`."""
+    padded = padded_vocabulary(vocabulary_size)
+    parameters = sum(x.size for x in jax.tree.leaves(program.state.params))
+    flops = shape.rows * cost.training_flops(config.model, vocabulary_size, *shape[1:])
+    micro = shape.rows // config.train.accumulate_steps
+    tokens = shape.rows * shape.tgt_length * fill
+    axes = ", ".join(f"{axis} {size}" for axis, size in program.mesh.shape.items())
+    devices = program.mesh.devices
+    of_processes = f" of {processes.count()} processes" if processes.count() > 1 else ""
+    decode = config.decode
+    shapes = sum(
+        len(bucket_rows(length, decode.tokens_per_batch))
+        for length in bucket_lengths(decode.max_length)
+    )
+    searches = f", up to {shapes} searches of validation BLEU" if config.train.valid_bleu else ""
+    return [
+        f"parameters: {parameters:,} (vocabulary {vocabulary_size:,}, padded to {padded:,})",
+        f"batch: {shape.rows} rows of {shape.src_length} source and {shape.tgt_length} target "
+        f"positions, about {tokens:,.0f} real target tokens "
+        f"(nominal {config.train.tokens_per_batch:,}), "
+        f"in {config.train.accumulate_steps} micro-batches of {micro} rows",
+        f"training FLOPs a step: {flops:.3e} (matrix products, forward and backward)",
+        f"training FLOPs of {config.train.steps:,} steps: {config.train.steps * flops:.3e}",
+        f"memory of the step: {program.memory_bytes / 2**20:,.0f} MiB a device",
+        f"mesh: {axes} on {devices.size} x {devices.flat[0].device_kind}{of_processes}",
+        f"programs to compile: 1 initial state, 1 training step, 1 validation step{searches}",
+    ]
