@@ -1,53 +1,119 @@
-"""A run of the other kind of model, through every command."""
+"""Every pair of an encoder and a decoder, through every command."""
 
-from tests.tiny_runs import command, metrics, read_lines, tiny_corpus, train, train_in_process
+import functools
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.tiny_runs import (
+    arrays,
+    command,
+    metrics,
+    read_lines,
+    scratch,
+    tiny_corpus,
+    train,
+    train_in_process,
+)
 from transformer_jax.tables.experiment import Job, Scale
 from transformer_jax.tables.results import hypotheses as hypotheses_of
 
+STEPS = 12
 SETTINGS = {
-    **{"model__kind": "recurrent", "model__d_hidden": 24, "train__steps": 12},
-    **{"train__valid_every": 6, "train__checkpoint_every": 4, "train__remat": True},
+    **{"model__d_hidden": 24, "train__steps": STEPS, "train__remat": True},
+    **{"train__valid_every": 6, "train__checkpoint_every": 4, "data__max_length": 32},
 }
+SIDES = ("transformer", "recurrent")
+PAIRS = [(encoder, decoder) for encoder in SIDES for decoder in SIDES]
+SENTENCE = "The dog sleeps."
 
 
-def test_a_recurrent_run_goes_through_every_command(tmp_path, capsys):
-    folder = tmp_path / "run"
-    assert train(folder, **SETTINGS) == 0
-    assert train(folder, **{**SETTINGS, "train__steps": 16}) == 0  # resumes
-    assert metrics(folder)[-1]["step"] == 16
+def settings_of(encoder, decoder):
+    return {**SETTINGS, "model__encoder": encoder, "model__decoder": decoder}
+
+
+@functools.cache
+def trained(encoder, decoder):
+    """A trained run's folder."""
+    folder = Path(scratch().name) / f"{encoder}-{decoder}"
+    assert train(folder, **settings_of(encoder, decoder)) == 0
+    return folder
+
+
+@pytest.fixture(params=PAIRS, ids="-".join)
+def run(request):
+    """A trained run's folder and its settings."""
+    return trained(*request.param), settings_of(*request.param)
+
+
+def test_a_killed_run_goes_on_as_if_it_had_not_been(run, tmp_path):
+    """Killed after step 8 with a checkpoint of step 4: some lines of metrics are written twice."""
+    folder, settings = run
+    killed = shutil.copytree(folder, tmp_path / "killed")
+    for later in [path for step in (8, 12) for path in (killed / "checkpoints").glob(f"{step}*")]:
+        shutil.rmtree(later) if later.is_dir() else later.unlink()
+    assert train(killed, **settings) == 0
+    assert metrics(killed) == metrics(folder)
+    assert metrics(killed)[-1]["step"] == STEPS
+    got, want = (arrays(path / "checkpoints" / str(STEPS)) for path in (killed, folder))
+    assert got.keys() == want.keys()
+    for name in want:
+        np.testing.assert_array_equal(got[name], want[name], err_msg=name)
+
+
+def test_a_run_goes_through_every_command(run, tmp_path, capsys):
+    folder, settings = run
+    beam = 3 if settings["model__decoder"] == "recurrent" else 2
     assert command("average", f"--workdir={folder}", "--last=2") == 0
-    for search in (["--beam_size=1"], ["--beam_size=3", "--checkpoint=average"]):
+    search = (f"--beam_size={beam}", "--checkpoint=average")
+    capsys.readouterr()
+    assert command("evaluate", f"--workdir={folder}", *search) == 0
+    assert "BLEU" in capsys.readouterr().out
+    written = folder / "evaluations" / f"test.{STEPS}-last2.beam{beam}.txt"
+    sources = read_lines(tiny_corpus() / "test.en")
+    assert len(read_lines(written)) == len(sources)
+    assert len(set(read_lines(written))) > 1
+    job = Job("any", "any", 0, Scale("configs/demo.py", average=2), {}, folder)
+    asked = {"train.steps": STEPS, "decode.beam_size": beam}
+    assert hypotheses_of(job._replace(overrides=asked)) == read_lines(written)
+
+
+def test_attention_is_drawn_of_a_transformer_s_side_alone(run, tmp_path, capsys):
+    folder, settings = run
+    kinds = {
+        "cross": settings["model__decoder"] == "transformer",
+        "encoder": settings["model__encoder"] == "transformer",
+    }
+    for kind, exists in kinds.items():
+        picture = tmp_path / f"{kind}.png"
+        asked = [f"--workdir={folder}", f"--output={picture}", f"--kind={kind}", SENTENCE]
         capsys.readouterr()
-        assert command("evaluate", f"--workdir={folder}", *search) == 0
-        assert "BLEU" in capsys.readouterr().out
-    hypotheses = sorted((folder / "evaluations").glob("*.txt"))
-    assert [path.name for path in hypotheses] == ["test.16-last2.beam3.txt", "test.16.beam1.txt"]
-    sources = (tiny_corpus() / "test.en").read_text().splitlines()
-    assert [len(path.read_text().splitlines()) for path in hypotheses] == [len(sources)] * 2
-    job = Job("any", "any", 0, Scale("configs/demo.py", average=2), {"train.steps": 16}, folder)
-    beam_of_3 = job._replace(overrides={"train.steps": 16, "decode.beam_size": 3})
-    assert hypotheses_of(beam_of_3) == read_lines(hypotheses[0])
-    capsys.readouterr()
-    picture = tmp_path / "attention.png"
-    assert command("attention", f"--workdir={folder}", f"--output={picture}", sources[0]) == 2
-    assert "of a Transformer alone" in capsys.readouterr().err and not picture.exists()
+        assert command("attention", *asked) == (0 if exists else 2)
+        assert picture.exists() == exists
+        if not exists:
+            error = capsys.readouterr().err.splitlines()[-1]
+            assert f"--kind={kind}: this model has no such layers and heads" in error
+            assert "only a Transformer's are drawn" in error
 
 
-def test_the_kind_is_part_of_what_a_run_is(tmp_path, capsys):
-    assert train(tmp_path / "run", train__steps=1, train__checkpoint_every=1) == 0
-    capsys.readouterr()
-    assert train(tmp_path / "run", train__steps=2, model__kind="recurrent") == 2
-    assert "model.kind" in capsys.readouterr().err
-    assert train(tmp_path / "other", model__kind="recurent") == 2
-    assert "Did you mean 'recurrent'?" in capsys.readouterr().err
+def test_the_encoder_and_the_decoder_are_part_of_what_a_run_is(tmp_path, capsys):
+    folder = trained("transformer", "transformer")
+    for side in ("encoder", "decoder"):
+        capsys.readouterr()
+        assert train(folder, **{**SETTINGS, f"model__{side}": "recurrent"}) == 2
+        assert f"model.{side}: the run has 'transformer'" in capsys.readouterr().err
+        assert train(tmp_path / "other", **{f"model__{side}": "recurent"}) == 2
+        assert "Did you mean 'recurrent'?" in capsys.readouterr().err
 
 
 def test_a_recurrent_run_is_the_same_on_four_devices(tmp_path):
-    assert train(tmp_path / "one", **SETTINGS) == 0
+    alone, settings = trained("recurrent", "recurrent"), settings_of("recurrent", "recurrent")
     four = "--xla_force_host_platform_device_count=4"
     mesh = {"mesh__fsdp": 2, "mesh__tensor": 2}
-    process = train_in_process(tmp_path / "four", tmp_path / "log", four, **SETTINGS, **mesh)
+    process = train_in_process(tmp_path / "four", tmp_path / "log", four, **settings, **mesh)
     process.join()
     assert process.exitcode == 0, (tmp_path / "log").read_text()
-    for one, other in zip(metrics(tmp_path / "one"), metrics(tmp_path / "four"), strict=True):
+    for one, other in zip(metrics(alone), metrics(tmp_path / "four"), strict=True):
         assert abs(one["nats_per_token"] - other["nats_per_token"]) < 1e-4

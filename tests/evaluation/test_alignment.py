@@ -20,7 +20,7 @@ from transformer_jax.evaluation.alignment import (
 )
 from transformer_jax.evaluation.attention import pair_attention
 from transformer_jax.grammar import AlignedPair, generate
-from transformer_jax.model.transformer import Transformer
+from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.text.vocabulary import EOS, SPACE, Vocabulary, train_vocabulary
 
 
@@ -38,9 +38,9 @@ def vocabulary() -> Vocabulary:
 
 
 @functools.cache
-def random_model() -> tuple[Transformer, Any]:
+def random_model() -> tuple[EncoderDecoder, Any]:
     """A model of two layers and three heads, and random parameters."""
-    model = Transformer(ModelConfig(**{**SIZES, "dropout": 0.0}), vocabulary().size)
+    model = make_model(ModelConfig(**{**SIZES, "dropout": 0.0}), vocabulary().size)
     return model, random_params(model)
 
 

@@ -235,15 +235,15 @@ def restore_on_two(workdir: Path, out: Path) -> None:
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
     logging.disable()
     from transformer_jax.config.changes import with_values
-    from transformer_jax.model.transformer import Transformer
+    from transformer_jax.model.encoder_decoder import make_model
     from transformer_jax.parallel.mesh import make_mesh, with_shardings
     from transformer_jax.training.optimizer import make_optimizer
-    from transformer_jax.training.state import init_state
+    from transformer_jax.training.state import init_state, state_names
 
     config = with_values(RunFolder(workdir).read_config(), {"mesh.fsdp": 2})
-    model = Transformer(config.model, config.vocabulary.size)
-    state = jax.eval_shape(lambda: init_state(config, model, make_optimizer(config)))
-    state = with_shardings(state, make_mesh(config.mesh))
+    model, optimizer = make_model(config.model, config.vocabulary.size), make_optimizer(config)
+    state = jax.eval_shape(lambda: init_state(config.seed, model, optimizer))
+    state = with_shardings(state, state_names(model, optimizer, state), make_mesh(config.mesh))
     restored = Checkpoints(workdir / "checkpoints", 3).restore_latest(state)
     assert restored is not None
     if len(jax.devices()) != 2:

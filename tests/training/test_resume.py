@@ -89,8 +89,11 @@ def test_a_stopped_run_goes_on_to_more_steps_whatever_mutable_keys_say(tmp_path)
 
 # Every immutable key, with a value that the tiny run does not have.
 OTHER = {
-    "model.kind": "recurrent",
+    "model.encoder": "recurrent",
+    "model.decoder": "recurrent",
     "model.num_layers": 2,
+    "model.num_encoder_layers": 2,
+    "model.num_decoder_layers": 2,
     "model.d_model": 18,
     "model.num_heads": 4,
     "model.d_k": 4,
@@ -99,7 +102,12 @@ OTHER = {
     "model.d_hidden": 9,
     "model.dropout": 0.2,
     "model.norm": "post",
-    "model.scale_attention": False,
+    "model.score": "dot",
+    "model.cross_score": "additive",
+    "model.window": 3,
+    "model.attention_memory": "coverage",
+    "model.watched_layer": -1,
+    "model.watched_heads": 1,
     "model.positions": "none",
     "model.max_positions": 100,
     "model.tie_embeddings": False,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from transformer_jax.commands.loading import LoadedModel, load_model
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.evaluation.attention import KINDS, Attention, pair_attention
-from transformer_jax.model.attention_maps import uses_of
+from transformer_jax.model.attention_maps import USES, uses_of
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Text, write_page
 from transformer_jax.reporting.plots import plot_attention, printable
 
@@ -41,7 +41,7 @@ def attend(
       workdir: the run's folder.
       sentence: a source line.
       checkpoint: "latest", "best", "average" or a step.
-      layer: number from 1 of the layer that will be drawn; None: all layers.
+      layer: number from 1 of the layer that is drawn of each kind; None: all layers.
       kinds: names of KINDS that the model must have.
 
     Raises:
@@ -73,7 +73,8 @@ def _check_kinds(loaded: LoadedModel, kinds: Sequence[str], layer: int | None) -
             f"--kind={missing[0]}: this model has no such layers and heads (model.encoder="
             f"{of.encoder!r}, model.decoder={of.decoder!r}); only a Transformer's are drawn."
         )
-    layers = max(depth for _, depth in model.stacks().values())
+    stacks = model.stacks()
+    layers = min(stacks[USES[kind][0]][1] for kind in kinds)  # that every kind has
     if layer is not None and not 1 <= layer <= layers:
         raise ConfigError(f"--layer={layer}: this model has layers 1 to {layers}.")
 
@@ -134,13 +135,13 @@ def attention(
     """
     path = Path(output)
     _check(path, kind)
-    found = attend(workdir, sentence, checkpoint, layer)
+    kinds = list(KINDS) if kind == ALL else [kind]
+    found = attend(workdir, sentence, checkpoint, layer, kinds)
     if path.suffix == ".png":
         last = len(found.kinds[kind].weights_NHLM)
         draw_layer(found, kind, last if layer is None else layer, path)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            kinds = list(KINDS) if kind == ALL else [kind]
             parts = draw_kinds(found, kinds, Path(folder), layer)
             run = Text(f"{printable(str(workdir))}, checkpoint {found.checkpoint}.")
             write_page(path, "What was attended to", [run, *parts])
