@@ -52,13 +52,13 @@ from transformer_jax.commands.command_line import Flag, exit_status, parse_flags
 from transformer_jax.commands.loading import LoadedModel, load_model
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation.bleu import score
-from transformer_jax.model.encoder_decoder import shift_right
-from transformer_jax.model.transformer import Transformer
+from transformer_jax.model.embeddings import shift_right
+from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.model.records import Params
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.text.batches import padded_sentences
+from transformer_jax.text.batches import Packed, padded_sentences
 from transformer_jax.text.corpora import TextLines, TextPairs
 from transformer_jax.text.vocabulary import BOS, EOS, PAD
-from transformer_jax.training.state import Params
 
 FLAGS = [
     Flag("workdir", str, "FOLDER", "a run with the paper's block", required=True),
@@ -120,7 +120,7 @@ def read_text(loaded: LoadedModel, src: str, ref: str, lines: int) -> Text:
 
 
 def forced_logits(
-    model: Transformer, params: Params, src_BM: Array, src_B: Array, tgt_BL: Array
+    model: EncoderDecoder, params: Params, src_BM: Array, src_B: Array, tgt_BL: Array
 ) -> Array:
     """Logits of a target's subwords, each after those before it: `[batch, tgt_len, vocabulary]`.
 
@@ -134,14 +134,15 @@ def forced_logits(
     positions_BM = jnp.broadcast_to(jnp.arange(src_BM.shape[1]), src_BM.shape)
     positions_BL = jnp.broadcast_to(jnp.arange(tgt_BL.shape[1]), tgt_BL.shape)
     segments_BM = (positions_BM < src_B[:, None]).astype(jnp.int32)
-    source = (src_BM, segments_BM, positions_BM)
-    target = (shift_right(tgt_BL, positions_BL, BOS), jnp.ones_like(tgt_BL), positions_BL)
-    return model.apply({"params": params}, *source, *target)[..., : model.vocabulary_size]
+    source = Packed(src_BM, segments_BM, positions_BM)
+    shifted_BL = shift_right(tgt_BL, positions_BL, BOS)
+    target = Packed(shifted_BL, jnp.ones_like(tgt_BL), positions_BL)
+    return model.apply({"params": params}, source, target)[..., : model.vocabulary_size]
 
 
 @jax.jit(static_argnums=0)
 def forced_gains(
-    model: Transformer, params: Params, src_BM: Array, src_B: Array, tgt_BL: Array
+    model: EncoderDecoder, params: Params, src_BM: Array, src_B: Array, tgt_BL: Array
 ) -> Array:
     """Log probability of each subword, `[batch, tgt_len]`; arguments as above."""
     log_probs_BLV = jax.nn.log_softmax(forced_logits(model, params, src_BM, src_B, tgt_BL))

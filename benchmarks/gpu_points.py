@@ -22,17 +22,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.growth_points import random_params, without_end
+from benchmarks.pair_flops import flops_of_pairs
 from transformer_jax.config.schema import Config, MeshConfig
 from transformer_jax.config.serialization import from_config_dict
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.model.transformer import Transformer
+from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.parameters import abstract_params
 from transformer_jax.parallel.mesh import make_mesh, own_rows, put_rows
 from transformer_jax.text.batches import Batch, packed_batch, rows_per_batch, translation_buckets
 from transformer_jax.text.encoded import ARRAYS, EncodedPairs
 from transformer_jax.text.packing import plan_rows
-from transformer_jax.training.cost import device_peak, training_flops
+from transformer_jax.training.cost import device_peak
 from transformer_jax.training.program import BatchShape, Program, compile_program
-from transformer_jax.training.state import init_params
 
 Job = dict[str, Any]  # gpu_speed.py's `write_job` says what is in it
 Figures = dict[str, Any]
@@ -89,14 +90,14 @@ def packed(job: Job, config: Config) -> tuple[list[Batch], float]:
     rows = rows_per_batch(config.train.tokens_per_batch, *shape)
     numbers = np.arange(len(plan) // rows * rows).reshape(-1, rows)
     used = plan.pair_order[: plan.row_starts[numbers.size]]
-    flops: Any = training_flops(config.model, job["vocabulary_size"], src[used], tgt[used])
+    flops = flops_of_pairs(config.model, job["vocabulary_size"], src[used], tgt[used])
     return [packed_batch(pairs, plan, those) for those in numbers], float(flops.sum())
 
 
 def compiled(job: Job, config: Config, host: Batch) -> tuple[Program, Callable[[Batch], Batch]]:
     """The program of these batches, and what puts one on the device."""
-    mesh, rows = make_mesh(MeshConfig(), jax.devices()[:1]), len(host.src_ids)
-    shape = BatchShape(rows, host.src_ids.shape[1], host.tgt_ids.shape[1])
+    mesh, rows = make_mesh(MeshConfig(), jax.devices()[:1]), len(host.src.ids)
+    shape = BatchShape(rows, host.src.ids.shape[1], host.tgt.ids.shape[1])
     program = compile_program(config, mesh, job["vocabulary_size"], shape)
     return program, functools.partial(put_rows, mesh, rows, own_rows(mesh, rows))
 
@@ -119,30 +120,30 @@ def train(job: Job, size: str) -> Figures:
     blocks(run, 1)
     seconds = blocks(run, job["blocks"])
     window, second = jax.device_get(state.window), statistics.median(seconds)
-    tgt = sum(np.count_nonzero(batch.tgt_segments) for batch in host)
-    real = tgt + sum(np.count_nonzero(batch.src_segments) for batch in host)
+    tgt = sum(np.count_nonzero(batch.tgt.segments) for batch in host)
+    real = tgt + sum(np.count_nonzero(batch.src.segments) for batch in host)
     return {
         "target_tokens_per_s": tgt / second,
         "target_tokens_per_step": tgt / len(host),
         "flops_per_target_token": flops / tgt,
         "ms_per_step": 1e3 * second / len(host),
         "ms_of_each_pass": [1e3 * s / len(host) for s in seconds],
-        "padding": 1 - real / sum(b.src_ids.size + b.tgt_ids.size for b in host),
+        "padding": 1 - real / sum(b.src.ids.size + b.tgt.ids.size for b in host),
         "peak_gib": peak_gib(),
         "compile_s": compile_s,
         "nats_per_token": float(window.nats / window.tgt_tokens),
         "skipped": int(state.skipped),
         "parameters": sum(x.size for x in jax.tree.leaves(state.params)),
-        "rows": list(host[0].tgt_ids.shape),
+        "rows": list(host[0].tgt.ids.shape),
     }
 
 
 def search(job: Job, tokens: str) -> Figures:
     """Of the base model: "beam" and "greedy", each through Translator.translate."""
     config, size = from_config_dict(job["configs"]["base"]), job["search_vocabulary_size"]
-    model, mesh = Transformer(config.model, size), make_mesh(MeshConfig(), jax.devices()[:1])
-    shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
-    params = jax.device_put(without_end(random_params(shapes), config.model.num_layers))
+    model, mesh = make_model(config.model, size), make_mesh(MeshConfig(), jax.devices()[:1])
+    params = random_params(abstract_params(model))
+    params = jax.device_put(without_end(params, config.model.num_layers))
     kept = np.load(Path(job["folder"]) / "sentences.npz")
     longest = config.decode.max_length
     sentences = [ids[-longest:] for ids in np.split(kept["ids"], kept["offsets"][1:-1])]

@@ -14,27 +14,34 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.hlo import parse, type_bytes
-from benchmarks.search_cost import FLOAT32, dtype_bytes, search_bytes, search_flops
+from benchmarks.search_cost import (
+    FLOAT32,
+    attention_parameters,
+    dtype_bytes,
+    search_bytes,
+    search_flops,
+)
 from benchmarks.turns import markdown
 from transformer_jax.config.files import load_config
 from transformer_jax.config.schema import Config, MeshConfig, ModelConfig
-from transformer_jax.decoding.translator import SearchShape, empty_rows, make_queue, search_rows
-from transformer_jax.model.encoder_decoder import padded_vocabulary
-from transformer_jax.model.transformer import Transformer
-from transformer_jax.parallel.mesh import (
-    make_mesh,
-    own_rows,
-    placed,
-    put_rows,
+from transformer_jax.decoding.translator import (
+    SearchShape,
+    empty_rows,
+    make_queue,
     row_shardings,
+    search_rows,
 )
+from transformer_jax.model.embeddings import padded_vocabulary
+from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.parameters import abstract_params
+from transformer_jax.model.records import Params
+from transformer_jax.parallel.mesh import make_mesh, own_rows, placed, put_rows
 from transformer_jax.text.batches import Batch, packed_batch
 from transformer_jax.text.encoded import EncodedPairs
 from transformer_jax.text.packing import plan_rows
 from transformer_jax.text.vocabulary import EOS
-from transformer_jax.training.cost import attention_parameters, parameter_count, training_flops
+from transformer_jax.training.cost import parameter_count, training_flops
 from transformer_jax.training.program import BatchShape, compile_program, shardings_of
-from transformer_jax.training.state import Params, init_params
 
 logger = logging.getLogger("transformer_jax.benchmarks")
 
@@ -182,18 +189,20 @@ def without_end(params: Params, layers: int) -> Params:
 def search_point(setting: Setting) -> Point:
     """A search whose hypotheses have as many subwords as their sources, `length`."""
     model_config, mesh = setting.config.model, make_mesh(MeshConfig(), jax.devices()[:1])
-    model = Transformer(model_config, setting.vocabulary)
-    shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
-    params = jax.device_put(without_end(random_params(shapes), setting.layers))
+    model = make_model(model_config, setting.vocabulary)
+    params = random_params(abstract_params(model))
+    params = jax.device_put(without_end(params, setting.layers))
     rows, length = setting.rows, setting.length
-    shape = SearchShape(rows, rows, length, setting.beam, 1, size=length, max_extra_length=0)
+    limits = {"size": length, "max_extra_length": 0, "penalizes_coverage": False}
+    shape = SearchShape(rows, rows, length, setting.beam, 1, **limits)
     empty = functools.partial(empty_rows, model, shape)
-    state = jax.jit(empty, out_shardings=row_shardings(mesh, jax.eval_shape(empty)))()
+    state = jax.jit(empty, out_shardings=row_shardings(model, shape, mesh))()
     draw = np.random.default_rng(0)
     ids = draw.integers(EOS + 1, setting.vocabulary, (rows, length), np.int32)
     queue = jax.device_put(make_queue(shape, range(rows), ids))
-    rest = (queue, jnp.float32(0.6), jnp.bool_(False))  # alpha; there is no more
-    with placed(mesh, model_config):
+    penalties = (jnp.float32(0.6), jnp.float32(0.0))  # alpha, beta
+    rest = (queue, penalties, jnp.bool_(False))  # there is no more
+    with placed(mesh, model):
         compiled = search_rows.lower(model, mesh, shape, params, state, *rest).compile()
 
     def run() -> None:

@@ -110,7 +110,7 @@ def _batch_rates(
 
 
 def _real_tokens(batch: Batch) -> int:
-    return np.count_nonzero(batch.src_segments) + np.count_nonzero(batch.tgt_segments)
+    return np.count_nonzero(batch.src.segments) + np.count_nonzero(batch.tgt.segments)
 
 
 def _lognormal_lengths(pairs: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,22 +1,28 @@
-"""What a beam search costs: matrix products and bytes, by closed form, as training/cost.py does.
+"""What a beam search of a Transformer costs: matrix products and bytes, by closed form.
 
-A product of [m, k] and [k, n] counts 2 m k n FLOPs. Counted is what is needed, however it is done:
-a hypothesis attends to its own past, and no place of a cache that is masked counts. Encoder and
+A product of [m, k] and [k, n] counts 2 m k n FLOPs; training/cost.py counts them in a trace, which
+does not say how many steps a search takes. Counted is what is needed, however it is done: a
+hypothesis attends to its own past, and no place of a cache that is masked counts. Encoder and
 cross-attention's keys and values come once a sentence, all else once a step and hypothesis.
 """
 
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model.encoder_decoder import padded_vocabulary
-from transformer_jax.model.layers import head_sizes
-from transformer_jax.training.cost import attention_parameters, parameter_count
+from transformer_jax.model.embeddings import padded_vocabulary
+from transformer_jax.training.cost import parameter_count
 
 FLOAT32 = 4  # bytes
+
+
+def attention_parameters(model: ModelConfig) -> int:
+    """Of one attention block: four projections without bias."""
+    d_k, d_v = model.head_sizes
+    return model.d_model * model.num_heads * (2 * d_k + 2 * d_v)
 
 
 def memory_flops(model: ModelConfig, src_length: int) -> int:
     """Of one sentence: the encoder, and cross-attention's keys and values in every layer."""
     attention, feed_forward = attention_parameters(model), 2 * model.d_model * model.d_ff
-    scores = model.num_heads * sum(head_sizes(model))
+    scores = model.num_heads * sum(model.head_sizes)
     a_position = attention + feed_forward + src_length * scores + attention // 2
     return 2 * model.num_layers * src_length * a_position
 
@@ -24,7 +30,7 @@ def memory_flops(model: ModelConfig, src_length: int) -> int:
 def decode_step_flops(model: ModelConfig, vocabulary_size: int, src_length: int, past: int) -> int:
     """Of one new subword of one hypothesis, which is number `past` of it, from 1."""
     attention, feed_forward = attention_parameters(model), 2 * model.d_model * model.d_ff
-    scores = model.num_heads * sum(head_sizes(model))
+    scores = model.num_heads * sum(model.head_sizes)
     # Of cross-attention, queries and output alone: its keys and values are there already.
     a_layer = attention + attention // 2 + feed_forward + (src_length + past) * scores
     logits = model.d_model * vocabulary_size
@@ -52,7 +58,7 @@ def search_bytes(
     d, f = model.d_model, model.d_ff
     encoder = model.num_layers * (attention_parameters(model) + 2 * d * f + f + 5 * d)
     decoder = parameter_count(model, padded_vocabulary(vocabulary_size)) - encoder
-    place = model.num_layers * model.num_heads * sum(head_sizes(model)) * dtype_bytes(model)
+    place = model.num_layers * model.num_heads * sum(model.head_sizes) * dtype_bytes(model)
     pasts = size * (size + 1) // 2
     logits = 2 * vocabulary_size * FLOAT32
     a_hypothesis = place * (pasts + size) + size * logits

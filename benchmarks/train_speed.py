@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from pair_flops import flops_of_pairs
 from peers.process import peak_mib, seconds_since_start
 from turns import CALIBRATION, Figures, by_turns, markdown, median, ratio_text, ratios
 
@@ -34,7 +35,6 @@ from transformer_jax.errors import UserError
 from transformer_jax.parallel.mesh import make_mesh, own_rows, put_rows
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.batches import train_batches
-from transformer_jax.training import cost
 from transformer_jax.training.data import TrainingData, load_data
 from transformer_jax.training.program import compile_program, shardings_of
 from transformer_jax.training.state import Window
@@ -51,7 +51,12 @@ OVERRIDES = {
     "train.schedule": "rsqrt",
     "train.decay_steps": None,
 }
-ONLY = {"model.norm": "post", "model.positions": "sinusoidal", "model.tie_embeddings": True}
+ONLY = {
+    **{"model.encoder": "transformer", "model.decoder": "transformer", "model.norm": "post"},
+    **{"model.score": "scaled_dot", "model.cross_score": None, "model.attention_memory": None},
+    **{"model.num_encoder_layers": None, "model.num_decoder_layers": None, "model.window": None},
+    **{"model.positions": "sinusoidal", "model.tie_embeddings": True},
+}
 FLAGS = [
     Flag("data", str, "FOLDER", "train.en, train.de, valid.en, valid.de, .gz or plain"),
     Flag("turns", int, "N", "processes of each contender", default=5),
@@ -113,7 +118,7 @@ def flops_per_token(config: Config, data: TrainingData) -> float:
     """Training FLOPs of the corpus' pairs, without padding, over their tokens of both sides."""
     kept = data.plan.pair_order
     src, tgt = data.train.src_lengths()[kept], data.train.tgt_lengths()[kept]
-    flops: Any = cost.training_flops(config.model, data.vocabulary.size, src, tgt)  # arrays, too
+    flops = flops_of_pairs(config.model, data.vocabulary.size, src, tgt)
     return float(flops.sum() / (src.sum() + tgt.sum()))
 
 

@@ -4,7 +4,6 @@ Dimension key
   B batch   L length   M keys   H heads   K d_k   D d_model   N layers
 """
 
-import functools
 import json
 import logging
 import math
@@ -84,14 +83,14 @@ def scaling_at_the_start() -> Evidence:
 def _ideal(d_k: int, scaled: bool) -> Evidence:
     import jax.numpy as jnp
 
-    from transformer_jax.model.attention import attention_weights
+    from transformer_jax.model.normalizers import softmax
+    from transformer_jax.model.scores import SCORES
 
     draw = np.random.default_rng(d_k)
     query_1L1K = jnp.asarray(draw.normal(size=(1, QUERIES, 1, d_k)), jnp.float32)
     key_1M1K = jnp.asarray(draw.normal(size=(1, KEYS, 1, d_k)), jnp.float32)
-    stretch = 1.0 if scaled else d_k**0.5
-    weights = attention_weights(query_1L1K * stretch, key_1M1K, jnp.ones((1, 1, 1, 1), bool))
-    p_LM = np.asarray(weights[0, 0], np.float64)
+    scores = SCORES[_score(scaled)].compute({}, query_1L1K, key_1M1K)
+    p_LM = np.asarray(softmax(scores, jnp.ones((1, 1, 1, 1), bool))[0, 0], np.float64)
     # d weights / d scores of a query is diag(p) - p p^T; its norm is what passes backwards.
     jacobian_LMM = np.einsum("LM,MN->LMN", p_LM, np.eye(KEYS)) - p_LM[:, :, None] * p_LM[:, None]
     return {
@@ -105,32 +104,39 @@ def _block(d_k: int, scaled: bool, d_model: int = 512) -> Evidence:
     import jax
     import jax.numpy as jnp
 
-    from transformer_jax.model.attention import MultiHeadAttention
+    from transformer_jax.config.schema import ModelConfig
+    from transformer_jax.model.attention import MultiHeadAttention, attend
 
     draw = np.random.default_rng(d_k)
     x_BLD, direction_BLD = (
         jnp.asarray(draw.normal(size=(QUERIES // KEYS, KEYS, d_model)), jnp.float32)
         for _ in range(2)
     )
-    block = MultiHeadAttention(d_model, 1, d_k, D_V, jnp.dtype("float32"), scaled)
+    sizes = ModelConfig(d_model=d_model, num_heads=1, d_k=d_k, d_v=D_V)
+    block = MultiHeadAttention(sizes, _score(scaled))
 
-    def attend(module: Any, x_BLD: Any) -> Any:
-        return module(x_BLD, *module.keys_values(x_BLD), jnp.ones((1, 1, 1, 1), bool))
+    def run(module: Any, x_BLD: Any) -> Any:
+        everywhere = jnp.ones((1, 1, 1, 1), bool)
+        queries, (keys, values) = module.queries(x_BLD), module.keys_values(x_BLD)
+        heads, weights = attend(queries, keys, values, everywhere, score=module.scores)
+        return module.joined(heads), weights
 
-    params = block.init(jax.random.key(d_k), x_BLD, method=attend)["params"]
-    run = functools.partial(block.apply, method=attend, mutable=["intermediates"])
+    params = block.init(jax.random.key(d_k), x_BLD, method=run)["params"]
 
     def along(params: Any) -> Any:
-        return (run({"params": params}, x_BLD)[0] * direction_BLD).sum()
+        y_BLD, weights_BHLM = block.apply({"params": params}, x_BLD, method=run)
+        return (y_BLD * direction_BLD).sum(), weights_BHLM
 
-    gradient = jax.grad(along)(params)
-    _, state = run({"params": params}, x_BLD)
-    [weights_BHLM] = state["intermediates"]["attention_weights"]
+    gradient, weights_BHLM = jax.grad(along, has_aux=True)(params)
     norms = [float(jnp.linalg.norm(gradient[name])) for name in ("query", "key")]
     return {
         "entropy": _entropy(np.asarray(weights_BHLM, np.float64)),
         "gradient": float(np.hypot(*norms)),
     }
+
+
+def _score(scaled: bool) -> str:
+    return "scaled_dot" if scaled else "dot"
 
 
 def _entropy(p: np.ndarray) -> float:

@@ -19,7 +19,8 @@ import numpy as np
 from jax import Array
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
-from transformer_jax.model.attention import MultiHeadAttention, dot_product_attention
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.attention import MultiHeadAttention, attend
 
 
 class Sizes(NamedTuple):
@@ -39,7 +40,8 @@ class Sizes(NamedTuple):
 def attention_core(x_BLD: Array, heads: int) -> Array:
     """Attention of x to itself, without projections: the O(n^2 d) of Table 1 and nothing else."""
     x_BLHK = _split(x_BLD, heads)
-    return dot_product_attention(x_BLHK, x_BLHK, x_BLHK, _everywhere()).reshape(x_BLD.shape)
+    heads_BLHK, _ = attend(x_BLHK, x_BLHK, x_BLHK, _everywhere())
+    return heads_BLHK.reshape(x_BLD.shape)
 
 
 def restricted_core(x_BLD: Array, heads: int, r: int) -> Array:
@@ -69,7 +71,8 @@ def restricted_attention(query_BLHK: Array, key_BLHK: Array, value_BLHV: Array, 
     batch, length = query_BLHK.shape[:2]
     key, value = _windows(key_BLHK, r), _windows(value_BLHV, r)
     mask = _window_mask(batch, length, r)
-    return _joined(dot_product_attention(_blocks(query_BLHK, r), key, value, mask), batch, length)
+    heads, _ = attend(_blocks(query_BLHK, r), key, value, mask)
+    return _joined(heads, batch, length)
 
 
 def _everywhere() -> Array:
@@ -81,7 +84,7 @@ def _split(x_BLD: Array, heads: int) -> Array:
 
 
 def _attend(module: MultiHeadAttention, x_BLD: Array) -> Array:
-    return module(x_BLD, *module.keys_values(x_BLD), _everywhere())
+    return _heads_joined(module, x_BLD, module.keys_values(x_BLD), _everywhere())
 
 
 def _attend_nearby(module: MultiHeadAttention, x_BLD: Array, r: int) -> Array:
@@ -89,7 +92,15 @@ def _attend_nearby(module: MultiHeadAttention, x_BLD: Array, r: int) -> Array:
     batch, length = x_BLD.shape[:2]
     key, value = (_windows(x_BLX, r) for x_BLX in module.keys_values(x_BLD))
     mask = _window_mask(batch, length, r)
-    return _joined(module(_blocks(x_BLD, r), key, value, mask), batch, length)
+    return _joined(_heads_joined(module, _blocks(x_BLD, r), (key, value), mask), batch, length)
+
+
+def _heads_joined(
+    module: MultiHeadAttention, x_BLD: Array, keys_values: tuple[Array, Array], mask: Array
+) -> Array:
+    """Every head's attention, projected to `[batch, length, d_model]`."""
+    heads_BLHV, _ = attend(module.queries(x_BLD), *keys_values, mask, score=module.scores)
+    return module.joined(heads_BLHV)
 
 
 def _blocks(x_BLX: Array, r: int) -> Array:
@@ -211,8 +222,7 @@ def init(kind: Kind, sizes: Sizes, seed: int = 0) -> Any:
 
 
 def _module(sizes: Sizes) -> MultiHeadAttention:
-    d_k = sizes.d // sizes.heads
-    return MultiHeadAttention(sizes.d, sizes.heads, d_k, d_k, jnp.dtype("float32"))
+    return MultiHeadAttention(ModelConfig(d_model=sizes.d, num_heads=sizes.heads))
 
 
 def _attention_shapes(sizes: Sizes) -> Any:

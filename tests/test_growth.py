@@ -26,9 +26,11 @@ from benchmarks.growth_points import (
 from benchmarks.search_cost import decode_step_flops, memory_flops, search_bytes, search_flops
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.errors import UserError
-from transformer_jax.model.transformer import Transformer
+from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.parameters import abstract_params
+from transformer_jax.model.records import Now, SearchSizes
+from transformer_jax.text.batches import Packed
 from transformer_jax.training.program import BatchShape
-from transformer_jax.training.state import init_params
 
 SMALL = ModelConfig(num_layers=2, d_model=48, num_heads=3, d_k=8, d_v=16, d_ff=80)
 
@@ -105,9 +107,9 @@ def test_points_along_an_axis_share_the_base():
 
 def test_batches_are_packed_with_short_sentences():
     batch = random_batch(BatchShape(8, 128, 128), 1_000)
-    assert batch.tgt_ids.shape == (8, 128) and batch.tgt_ids.max() < 1_000
-    assert (batch.tgt_segments != 0).mean() > 0.9
-    assert batch.tgt_segments.max(axis=1).mean() == pytest.approx(128 / SENTENCE, rel=0.2)
+    assert batch.tgt.ids.shape == (8, 128) and batch.tgt.ids.max() < 1_000
+    assert (batch.tgt.segments != 0).mean() > 0.9
+    assert batch.tgt.segments.max(axis=1).mean() == pytest.approx(128 / SENTENCE, rel=0.2)
 
 
 # Counts ----------------------------------------------------------------------------------------
@@ -115,7 +117,7 @@ def test_batches_are_packed_with_short_sentences():
 
 def xla_flops(model, method, *arguments):
     """Of one call, as XLA counts them; nothing is computed."""
-    params = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+    params = abstract_params(model)
 
     def call(params, *arguments):
         return model.apply({"params": params}, *arguments, method=method)
@@ -129,20 +131,19 @@ def shapes(*sizes, dtype=jnp.int32):
 
 def test_flops_of_a_decode_step_are_those_of_xla():
     batch, source, past, vocabulary = 3, 5, 7, 200
-    model = Transformer(SMALL, vocabulary)
+    model = make_model(SMALL, vocabulary)
     encoded = shapes(batch, source, SMALL.d_model, dtype=jnp.float32)
-    params = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
     memory = jax.eval_shape(
-        lambda p, e, s: model.apply({"params": p}, e, s, method="start_decoding"),
-        params,
+        lambda p, e, s: model.apply({"params": p}, e, s, method="remember"),
+        abstract_params(model),
         encoded,
-        shapes(batch, source),
+        Packed(*(shapes(batch, source),) * 3),
     )
     # One hypothesis a sentence, and a cache as long as its past: nothing masked is computed.
-    cache = jax.eval_shape(lambda: model.empty_cache(batch, 1, past))
+    cache = jax.eval_shape(lambda: model.empty_cache(SearchSizes(batch, 1, past, source)))
     output = shapes(vocabulary, SMALL.d_model, dtype=jnp.float32)
-    hypotheses = (shapes(batch, 1), shapes(batch), shapes(batch, 1), shapes(batch, 1, past))
-    arguments = (*hypotheses, memory, cache, output)
+    now = Now(shapes(batch), shapes(batch, 1), shapes(batch, 1, past))
+    arguments = (now, memory, cache, output)
     counted = batch * decode_step_flops(SMALL, vocabulary, source, past)
     # Norms and softmax are the rest.
     assert counted <= xla_flops(model, "decode_step", *arguments) < 1.1 * counted

@@ -91,6 +91,14 @@ def test_a_permuted_layer_computes_the_permuted_result():
         ("tie_embeddings", {"norm": "post", "tie_embeddings": False}),
         ("dtype", {"norm": "post", "dtype": "bfloat16"}),
         ("d_k", {"norm": "post", "d_k": 16}),
+        ("encoder", {"norm": "post", "encoder": "recurrent"}),
+        ("decoder", {"norm": "post", "decoder": "recurrent"}),
+        ("num_encoder_layers", {"norm": "post", "num_encoder_layers": 2}),
+        ("num_decoder_layers", {"norm": "post", "num_decoder_layers": 2}),
+        ("score", {"norm": "post", "score": "dot"}),
+        ("cross_score", {"norm": "post", "cross_score": "additive"}),
+        ("window", {"norm": "post", "window": 5}),
+        ("attention_memory", {"norm": "post", "attention_memory": "coverage"}),
     ],
 )
 def test_another_block_is_refused_by_its_key(key, values):

@@ -21,7 +21,7 @@ import numpy as np
 
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.errors import UserError
-from transformer_jax.model.layers import LAYER_NORM_EPSILON, head_sizes
+from transformer_jax.model.norms import LAYER_NORM_EPSILON
 from transformer_jax.model.positions import sinusoids
 from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK
 
@@ -44,12 +44,20 @@ def refuse_other_blocks(config: ModelConfig) -> None:
     """Raises UserError where Marian's block cannot hold the model's weights."""
     d_k = config.d_model // config.num_heads
     allowed = {
+        "encoder": (config.encoder, "transformer"),
+        "decoder": (config.decoder, "transformer"),
+        "num_encoder_layers": (config.encoder_depth, config.num_layers),
+        "num_decoder_layers": (config.decoder_depth, config.num_layers),
+        "score": (config.score, "scaled_dot"),
+        "cross_score": (config.cross_score or config.score, "scaled_dot"),
+        "window": (config.window, None),
+        "attention_memory": (config.attention_memory, None),
         "norm": (config.norm, "post"),
         "positions": (config.positions, "sinusoidal"),
         "tie_embeddings": (config.tie_embeddings, True),
         "dtype": (config.dtype, "float32"),
-        "d_k": (head_sizes(config)[0], d_k),
-        "d_v": (head_sizes(config)[1], d_k),
+        "d_k": (config.head_sizes[0], d_k),
+        "d_v": (config.head_sizes[1], d_k),
     }
     for key, (value, wanted) in allowed.items():
         if value != wanted:

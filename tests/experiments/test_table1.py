@@ -25,7 +25,7 @@ from experiments.layer_kinds import (
 )
 from tests.fixtures.tiny import relative_error
 from transformer_jax.commands.command_line import exit_status
-from transformer_jax.model.attention import dot_product_attention
+from transformer_jax.model.attention import attend
 
 B, L, H, K, V = 2, 11, 3, 4, 5
 D = H * K
@@ -91,7 +91,7 @@ def test_restricted_attention_is_dense_attention_with_a_band_for_a_mask(length, 
 
     both = jax.jit(jax.value_and_grad(total, has_aux=True), static_argnums=1)
     (_, got), got_grads = both(arrays, lambda q, k, v: restricted_attention(q, k, v, r))
-    (_, want), want_grads = both(arrays, lambda q, k, v: dot_product_attention(q, k, v, mask))
+    (_, want), want_grads = both(arrays, lambda q, k, v: attend(q, k, v, mask)[0])
     assert relative_error(got, want) < 1e-5
     for got, want in zip(got_grads, want_grads, strict=True):
         np.testing.assert_allclose(got, want, atol=1e-5)
