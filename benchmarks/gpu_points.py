@@ -98,7 +98,7 @@ def compiled(job: Job, config: Config, host: Batch) -> tuple[Program, Callable[[
     """The program of these batches, and what puts one on the device."""
     mesh, rows = make_mesh(MeshConfig(), jax.devices()[:1]), len(host.src.ids)
     shape = BatchShape(rows, host.src.ids.shape[1], host.tgt.ids.shape[1])
-    program = compile_program(config, mesh, job["vocabulary_size"], shape)
+    program = compile_program(config.model, config.train, mesh, job["vocabulary_size"], shape)
     return program, functools.partial(put_rows, mesh, rows, own_rows(mesh, rows))
 
 
@@ -108,7 +108,7 @@ def train(job: Job, size: str) -> Figures:
     host, flops = packed(job, config)
     started = time.perf_counter()
     program, put = compiled(job, config, host[0])
-    compile_s, state = time.perf_counter() - started, program.init(config)
+    compile_s, state = time.perf_counter() - started, program.init(config.seed)
     batches = [put(batch) for batch in host]
 
     def run() -> Any:
@@ -187,7 +187,7 @@ def profile(job: Job, size: str) -> Figures:
     host, _ = packed(job, config)
     program, put = compiled(job, config, host[0])
     step: Any = program.train_step
-    state, batch = program.init(config), put(host[0])
+    state, batch = program.init(config.seed), put(host[0])
     for _ in range(3):
         state = step(state, batch)
     jax.block_until_ready(state.step)

@@ -140,7 +140,7 @@ def step_point(setting: Setting) -> Point:
     """A training step on one device."""
     config, mesh = setting.config, make_mesh(MeshConfig(), jax.devices()[:1])
     shape = BatchShape(setting.rows, setting.length, setting.length)
-    program = compile_program(config, mesh, setting.vocabulary, shape)
+    program = compile_program(config.model, config.train, mesh, setting.vocabulary, shape)
     host_batch = random_batch(shape, setting.vocabulary)
     batch = put_rows(mesh, shape.rows, own_rows(mesh, shape.rows), host_batch)
     # What `init` would give costs a compilation as long as the step's.
@@ -239,7 +239,9 @@ def base_memory() -> str:
     places = BASE_SHAPE.rows * BASE_SHAPE.tgt_length * padded_vocabulary(BASE_VOCABULARY)
     for dtype in ("float32", "bfloat16"):
         config = load_config(f"{CONFIGS / 'wmt14.py'}:base", {"model.dtype": dtype})
-        compiled: Any = compile_program(config, mesh, BASE_VOCABULARY, BASE_SHAPE).train_step
+        compiled: Any = compile_program(
+            config.model, config.train, mesh, BASE_VOCABULARY, BASE_SHAPE
+        ).train_step
         memory = compiled.memory_analysis()
         kept = activation_bytes(config.model, BASE_VOCABULARY, BASE_SHAPE) - FLOAT32 * places
         held = [memory.temp_size_in_bytes, memory.argument_size_in_bytes, kept, FLOAT32 * places]

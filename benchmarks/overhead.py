@@ -43,8 +43,10 @@ class Run:
     def __init__(self, config: Config, folder: Path):
         data = load_data(config, RunFolder(folder))
         rows, mesh = data.shape.rows, make_mesh(config.mesh)
-        self.program = compile_program(config, mesh, data.vocabulary.size, data.shape)
-        self.state: Any = self.program.init(config)
+        self.program = compile_program(
+            config.model, config.train, mesh, data.vocabulary.size, data.shape
+        )
+        self.state: Any = self.program.init(config.seed)
         self.read_window = WindowReader(config.train, data, self.program, self.state.window)
         self.writer = MetricsWriter(folder)
         self.checkpoints = Checkpoints(folder / "checkpoints", 1)

@@ -151,7 +151,7 @@ def measure(size: str, mesh_axes: Axes, rows: int, dumps: Path) -> Plan:
     config = load_config(f"{PRESET}:{size}", {"model.dtype": "bfloat16"})
     mesh = make_mesh(MeshConfig(*mesh_axes), jax.devices()[: math.prod(mesh_axes)])
     shape = BatchShape(rows, ROW_LENGTH, ROW_LENGTH)
-    program = compile_program(config, mesh, VOCABULARY, shape)
+    program = compile_program(config.model, config.train, mesh, VOCABULARY, shape)
     compiled: Any = program.train_step  # a jax.stages.Compiled
     every_row = training_flops(config.model, padded_vocabulary(VOCABULARY), *shape[1:])
     return Plan(

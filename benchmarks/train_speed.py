@@ -79,10 +79,10 @@ def measure_ours(config: Config, folder: Path, warm_up: int, steps: int) -> Figu
     """
     data = load_data(config, RunFolder(folder))
     rows, mesh = data.shape.rows, make_mesh(config.mesh)
-    program = compile_program(config, mesh, data.vocabulary.size, data.shape)
+    program = compile_program(config.model, config.train, mesh, data.vocabulary.size, data.shape)
     own = own_rows(mesh, rows)
     batches = train_batches(data.train, data.plan, rows, config.seed, own_rows=own)
-    state = program.init(config)
+    state = program.init(config.seed)
     for step in range(warm_up):
         state = program.train_step(state, put_rows(mesh, rows, own, next(batches)))
         if step == 0:

@@ -241,7 +241,10 @@ def restore_on_two(workdir: Path, out: Path) -> None:
     from transformer_jax.training.state import init_state, state_names
 
     config = with_values(RunFolder(workdir).read_config(), {"mesh.fsdp": 2})
-    model, optimizer = make_model(config.model, config.vocabulary.size), make_optimizer(config)
+    model, optimizer = (
+        make_model(config.model, config.vocabulary.size),
+        make_optimizer(config.train, config.model.d_model),
+    )
     state = jax.eval_shape(lambda: init_state(config.seed, model, optimizer))
     state = with_shardings(state, state_names(model, optimizer, state), make_mesh(config.mesh))
     restored = Checkpoints(workdir / "checkpoints", 3).restore_latest(state)
