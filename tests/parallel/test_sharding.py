@@ -31,7 +31,7 @@ SHAPES = [
     (2, 2, 2, 4),
 ]
 MESHES = [(*shape, "transformer") for shape in SHAPES]
-RECURRENT = [(*shape, "recurrent") for shape in [(1, 1, 1, 1), (1, 1, 8, 1), (2, 2, 2, 4)]]
+RECURRENT = [(*shape, "recurrent") for shape in [(1, 1, 1, 1), (2, 2, 2, 4)]]
 RUNS = [*MESHES, *RECURRENT]
 ONE = {"transformer": MESHES[0], "recurrent": RECURRENT[0]}
 # On 2 processes of 4 devices each; fsdp and tensor span both.
