@@ -1,4 +1,4 @@
-"""What a run compiles: the training and the validation step, over a mesh, one shape each."""
+"""The programs that a run compiles: a training and a validation step, each for one batch shape."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -24,10 +24,10 @@ from transformer_jax.training.step import LossFn, make_loss_fn, make_train_step
 
 
 class BatchShape(NamedTuple):
-    """Of one packed batch."""
+    """The shape of one packed batch."""
 
     rows: int
-    src_length: int  # positions a row
+    src_length: int  # positions in a row
     tgt_length: int
 
     def abstract(self) -> Batch:
@@ -46,7 +46,7 @@ class Program(NamedTuple):
     state: TrainState  # shapes, types and shardings
     train_step: Callable[[TrainState, Batch], TrainState]  # donates the state
     eval_loss: LossFn  # without smoothing; not compiled
-    memory_bytes: int  # a device: arguments and temporaries of the training step
+    memory_bytes: int  # per device: arguments and temporaries of the training step
 
     def init(self, config: Config) -> TrainState:
         """The state before the first step."""
@@ -54,7 +54,8 @@ class Program(NamedTuple):
         def start() -> TrainState:
             return init_state(config.seed, self.model, self.optimizer)
 
-        # It runs once: half the seconds of compiling it, for as many milliseconds more of running.
+        # It runs once, so compile it with fewer optimizations: this halves the seconds of compiling
+        # and adds only as many milliseconds to running.
         quickly = {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passes": True}
         on_cpu = jax.default_backend() == "cpu"
         state = jax.jit(
@@ -66,7 +67,7 @@ class Program(NamedTuple):
         return state
 
     def replicated(self, params: Params) -> Params:
-        """Parameters whole on every device."""
+        """The parameters, replicated on every device."""
         return jax.jit(lambda x: x, out_shardings=NamedSharding(self.mesh, PartitionSpec()))(params)
 
 
@@ -76,7 +77,7 @@ def shardings_of(tree: Any) -> Any:
 
 
 def check_rows(config: Config, mesh: Mesh, rows: int) -> None:
-    """Raises ConfigError where a batch's rows do not divide over devices and micro-batches."""
+    """Raises ConfigError if a batch's rows do not divide over devices and micro-batches."""
     ways = batch_ways(mesh) * config.train.accumulate_steps
     if rows % ways:
         raise ConfigError(
@@ -90,7 +91,7 @@ def check_rows(config: Config, mesh: Mesh, rows: int) -> None:
 
 
 def compile_program(config: Config, mesh: Mesh, vocabulary_size: int, shape: BatchShape) -> Program:
-    """Compiles the training step ahead of time; nothing is computed."""
+    """Compiles the training step ahead of time, without running anything."""
     model = make_model(config.model, vocabulary_size, config.train.remat)
     optimizer = make_optimizer(config)
     state = jax.eval_shape(lambda: init_state(config.seed, model, optimizer))
@@ -129,7 +130,7 @@ def make_eval_step(program: Program) -> Callable[[Params, Batch], LossSums]:
 def describe(
     config: Config, program: Program, vocabulary_size: int, shape: BatchShape, fill: float
 ) -> list[str]:
-    """What a run is, before its first step: a line each, for the log and for `--dry_run`."""
+    """Describes a run before its first step, in lines for the log and for `--dry_run`."""
     padded = padded_vocabulary(vocabulary_size)
     parameters = sum(x.size for x in jax.tree.leaves(program.state.params))
     flops = shape.rows * cost.training_flops(config.model, vocabulary_size, *shape[1:])
