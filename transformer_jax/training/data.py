@@ -240,7 +240,7 @@ def _vocabulary_of_origin(config: Config, origin: RunFolder) -> Vocabulary:
 
 
 def _vocabulary(config: Config, run: RunFolder, corpus: Corpus, fingerprint: str) -> Vocabulary:
-    """The run's own vocabulary, else that of train.init_from, else the given one, else a new one."""
+    """The run's own vocabulary, else that of train.init_from, else the given, else a new one."""
     given = config.vocabulary.path
     if run.vocabulary_file.exists():
         own = load_vocabulary(run.vocabulary_file)
