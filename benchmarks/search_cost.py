@@ -1,8 +1,8 @@
-"""What a beam search costs: matrix products and bytes, by closed form, as training/cost.py does.
+"""The cost of a beam search, matrix products and bytes, in closed form.
 
-A product of [m, k] and [k, n] counts 2 m k n FLOPs. Counted is what is needed, however it is done:
-a hypothesis attends to its own past, and no place of a cache that is masked counts. Encoder and
-cross-attention's keys and values come once a sentence, all else once a step and hypothesis.
+A product of [m, k] and [k, n] counts 2 m k n FLOPs. Only necessary work counts: a hypothesis
+attends to its own past, and masked positions of a cache do not count. The encoder and
+cross-attention's keys and values count once per sentence, and all else per step and hypothesis.
 """
 
 from transformer_jax.config.schema import ModelConfig
