@@ -1,22 +1,22 @@
-"""How fast search is, beside transformers' MarianMTModel and CTranslate2 with the same weights.
+"""The speed of search, compared with MarianMTModel and CTranslate2 with the same weights.
 
     python benchmarks/decode_speed.py --workdir=RUN --src=FILE --ref=FILE [--turns=5]
 
 RUN has the paper's block (model.norm=post, the rest by default). Its weights are copied into both
 peers; before anything is timed, logits and log probabilities of the same forced translations must
-agree to 1e-4. All search the same subwords for the hypothesis with the largest sum of log
-probabilities, without a length penalty, to an exact end. Under that score the engines' rules find
-the same hypothesis, rounding and equal sums aside:
+agree to 1e-4. All engines read the same subwords and search exactly for the hypothesis with the
+largest sum of log probabilities, without a length penalty. With that score the engines' rules find
+the same hypothesis, except for rounding and equal sums:
 
-- candidates: all take what ends among the K best continuations as finished, and keep the K best of
-  those that go on;
-- the end: ours stops when nothing live exceeds the best finished one; CTranslate2 when the step's
-  best candidate ends; transformers when nothing live exceeds the K-th finished one.
+- candidates: all engines finish the continuations that end and are among the K best, and keep the
+  K best of those that do not end;
+- the end: ours stops when no live hypothesis exceeds the best finished one; CTranslate2 when the
+  step's best candidate ends; transformers when no live one exceeds the K-th finished one.
 
-Limits do differ: ours is a sentence's own (source + decode.max_extra_length) and forces EOS there;
-the peers' is the largest of these for all, and what reaches it is cut. The table counts what
-reaches ours, and where outputs differ our model scores both by forced decoding. Peers run at the
-fastest of a few settings, found on a part of the sentences.
+The limits differ: ours is a sentence's own (source + decode.max_extra_length) and forces EOS there;
+the peers use the largest of these limits for all sentences, and cut hypotheses that reach it. The
+table counts the hypotheses that reach our limit. If outputs differ, our model scores both by forced
+decoding. Peers run with the fastest of a few settings, found on a part of the sentences.
 
 Dimension key
   B sentences   L target length   M source length   V vocabulary

@@ -1,6 +1,6 @@
 """The processes of gpu_speed.py that run this package: `gpu_points.py TASK JOB.json SECONDS`.
 
-Each prints its figures as one line of JSON, and dies after so many seconds.
+Each prints its figures as one line of JSON, and is stopped after this number of seconds.
 """
 
 import dataclasses

@@ -4,19 +4,20 @@
     python -m benchmarks.gpu_speed --parts=train,torch --sizes=base --turns=3
     python -m benchmarks.gpu_speed --src=newstest2014.en --vocabulary=vocabulary.model
 
-Everything runs in a process of its own (gpu_points.py, peers/torch_gpu.py) that has the GPU to
-itself, in the order of `tasks`, turn by turn. What fails or runs out of its time is a line in its
-table, and the others go on; after --minutes nothing more is started or left running. Figures go to
-standard error as they come, Markdown to standard output at the end.
+Each task runs in its own process (gpu_points.py, peers/torch_gpu.py), which has the GPU alone, in
+the order of `tasks`, turn by turn. A task that fails or takes too long becomes a line in its table,
+and the other tasks continue. After --minutes no task is started or left running. Figures go to
+standard error as they come, and Markdown goes to standard output at the end.
 
-- Training: configs/wmt14.py in bfloat16 on packed rows of 256 + 256 places. Sentences are as long
-  as those of WMT (log-normal, mean 28), ids are Zipf's, batches are made beforehand and lie on the
-  device: input_speed.py measures how fast they are made. FLOPs are counted of real pairs, without
-  padding. A time is the median of `BLOCKS` passes over --steps batches, after one to warm up.
+- Training: configs/wmt14.py in bfloat16 on packed rows of 256 + 256 positions. Sentences are as
+  long as those of WMT (log-normal, mean 28), and ids follow Zipf's law. Batches are put on the
+  device beforehand; input_speed.py measures how fast they are made. FLOPs are those of real pairs,
+  without padding. A time is the median of `BLOCKS` passes over --steps batches, after one to warm
+  up.
 - PyTorch: peers/torch_gpu.py, the same sentences in batches of like lengths.
-- Search: random weights that never end before the limit, which is the source's length. Without
-  --src, sentences are as many and as long as those of newstest2014.
-- A profile's kernels name their HLO only without CUDA graphs, so that process has none of them.
+- Search: random weights, with which no hypothesis ends before the limit, the source's length.
+  Without --src, the sentences have the number and the lengths of those of newstest2014.
+- A profile's kernels name their HLO only without CUDA graphs, so that process does not use them.
 
 Needs of this package's requirements: absl-py, flax, jax (CUDA), numpy, optax, orbax-checkpoint,
 ml-collections, sentencepiece and grain with array-record; no tensorflow-datasets. The peers need

@@ -1,16 +1,16 @@
-"""How the cost of a training step and of a search grows, beside what is counted.
+"""How the measured cost of a training step and of a search grows, compared with counted costs.
 
     python -m benchmarks.growth --out=FOLDER
     python -m benchmarks.growth --out=FOLDER --axes=step.rows,search.beam --rounds=3 --cpu_time
     python -m benchmarks.growth --base_memory
 
-One axis at a time is varied around a base point, and size^exponent is fitted to the time, to the
+It varies one axis at a time around a base point, and fits size^exponent to the time, to the
 matrix products' FLOPs (training/cost.py, search_cost.py), to the bytes that must be moved, to those
 that XLA counts and to the memory. Prints Markdown tables; writes the log-log plots step.png and
 search.png. A time that grows faster than both of its counts is work that nobody counted.
 
-The points of an axis are timed by turns, there and back again, for machines drift by a factor of
-two within minutes: an exponent of the time is fitted in each round, and the median is reported.
+The speed of a machine changes by a factor of two within minutes. So the points of an axis take
+turns, forward and back; each round gives an exponent of the time, and the median is reported.
 """
 
 import functools

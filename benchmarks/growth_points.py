@@ -1,6 +1,6 @@
-"""The points of growth.py: a compiled training step or search, what is counted of it, its run.
+"""The points of growth.py: a compiled training step or search, its counted costs and its run.
 
-Batches and weights are random: they are for time alone.
+Batches and weights are random, because only the time matters.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """What an XLA program sends between devices, read from its text (HLO).
 
-Where each device only slices its share out of an all-reduce's result, GPUs and TPUs run a
+If each device only slices its share out of an all-reduce's result, GPUs and TPUs run a
 reduce-scatter instead. The CPU does not, but here such an all-reduce counts as a reduce-scatter.
 """
 

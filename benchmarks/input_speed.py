@@ -2,8 +2,9 @@
 
     python benchmarks/input_speed.py --data=FOLDER/multi30k --size=8000 --row-length=128
 
-FOLDER/multi30k has train.en and train.de, .gz or plain. Prints a Markdown table; the figures in
-docs are of two cores. --pairs plans that many log-normal pairs, too (4.5 million: WMT 2014 en-de).
+FOLDER/multi30k has train.en and train.de, .gz or plain. It prints a Markdown table; the figures in
+the README are from two cores. --pairs also plans that many log-normal pairs (4.5 million is the
+size of WMT 2014 en-de).
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""What checkpoints and metrics cost a run, and how late the first step of a resumed run comes.
+"""The cost of checkpoints and metrics, and the time to the first step of a continued run.
 
     python benchmarks/overhead.py --config=configs/demo.py
     python benchmarks/overhead.py --config=configs/multi30k.py --config.data.path=FOLDER/multi30k
 
-Cost: blocks of steps with a save, or with lines of metrics, against blocks of as many steps
-without, in turns; the difference of medians over the time of the preset's interval. First step:
-`train` in a new folder with an empty cache, again with the programs kept, and resumed.
+Cost: blocks of steps with a save, or with lines of metrics, take turns with blocks of as many steps
+without; the cost is the difference of medians, divided by the time of the preset's interval. First
+step: `train` in a new folder with an empty cache, again with cached programs, and continued.
 """
 
 import os

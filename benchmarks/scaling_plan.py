@@ -1,10 +1,10 @@
-"""What a step costs on up to 256 devices, by compiling it and running nothing.
+"""The cost of a training step on up to 256 devices, from compiling it without running it.
 
     python -m benchmarks.scaling_plan --cache=FILE.json
 
 Compiles the base and the big step of configs/wmt14.py for 1 to 256 host devices of this machine
-under several meshes. Prints Markdown tables of what a device holds, computes and sends, and from
-stated rates the time of a step on H100 nodes and on a TPU v5e pod: docs/scaling.md has them.
+under several meshes. Prints Markdown tables of what a device holds, computes and sends, and of the
+time of a step on H100 nodes and on a TPU v5e pod, computed from stated rates: see docs/scaling.md.
 
 The collectives are read (hlo.py) from the program as XLA's partitioner leaves it, from a dump of
 that pass: the CPU's later passes turn bfloat16 into float32.

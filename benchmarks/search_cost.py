@@ -1,9 +1,9 @@
-"""What a beam search of a Transformer costs: matrix products and bytes, by closed form.
+"""The cost of a beam search of a Transformer, matrix products and bytes, in closed form.
 
 A product of [m, k] and [k, n] counts 2 m k n FLOPs; training/cost.py counts them in a trace, which
-does not say how many steps a search takes. Counted is what is needed, however it is done: a
-hypothesis attends to its own past, and no place of a cache that is masked counts. Encoder and
-cross-attention's keys and values come once a sentence, all else once a step and hypothesis.
+does not know how many steps a search takes. Only necessary work counts: a hypothesis attends to its
+own past, and masked positions of a cache do not count. The encoder and cross-attention's keys and
+values count once per sentence, and all else per step and hypothesis.
 """
 
 from transformer_jax.config.schema import ModelConfig

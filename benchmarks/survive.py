@@ -1,12 +1,12 @@
-"""Kills a run again and again, and compares what it leaves with a run that was never stopped.
+"""Kills a run many times, and compares its results with those of a run that was never stopped.
 
     python benchmarks/survive.py            # `make survive`: 25 kills of a small run, then the soak
     python benchmarks/survive.py --soak=0 --kills=100 --seed=7
 
 Small run: SIGKILL at random moments, every fifth while a checkpoint is being written. Soak: the
 demo's model and corpus, 2,000 steps, SIGKILL every 100 to 300 steps. In both every resume must
-succeed, and the metrics of the patched-together run must equal those of the other bit for bit
-(timings aside) on the CPU: no step lost, none twice.
+succeed, and on the CPU the metrics of the killed run must equal those of the other bit for bit
+(except timings): no step is lost, and none is taken twice.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""Training speed beside MarianMT and torch.nn.Transformer: real tokens a second of a whole loop.
+"""Training speed compared with MarianMT and torch.nn.Transformer: real tokens/s of a whole loop.
 
     python benchmarks/train_speed.py --data=FOLDER/multi30k
     python benchmarks/train_speed.py --data=FOLDER/multi30k --peers=marian --config.train.remat=true
 
-Same text, vocabulary, model and tokens a step; ours packs sentences, the peers sort them by length.
-Tokens are source and target subwords, EOS counted, BOS and padding not. Contenders run by turns, in
-fresh processes that compile and warm up before the clock starts. Overrides change ours, and of the
-peers what they know too: the model's sizes, dropout, tokens, Adam. The peers need torch and
-transformers: see benchmarks/peers/torch_training.py. Prints Markdown.
+Text, vocabulary, model and tokens per step are the same; ours packs sentences, the peers sort them
+by length. Tokens are source and target subwords; EOS counts, BOS and padding do not. Contenders
+take turns in new processes, which compile and warm up before the clock starts. Overrides change our
+config, and those settings that the peers have too: the model's sizes, dropout, tokens, Adam. The
+peers need torch and transformers: see benchmarks/peers/torch_training.py. Prints Markdown.
 """
 
 import datetime

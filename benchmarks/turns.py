@@ -1,8 +1,8 @@
-"""Contenders by turns, A B C A B C ..., each in a fresh process; ratios are taken turn by turn.
+"""Runs contenders in turns, A B C A B C ..., each in a new process; ratios are within a turn.
 
-A contender is a command whose last line of standard output is one JSON object of figures. Machines
-drift by a factor of two within minutes: what a turn's contenders share, its ratios do not show. A
-matrix product stands beside them in every turn, as the measure of what the machine gave just then.
+A contender is a command whose last line of standard output is one JSON object of figures. The speed
+of a machine changes by a factor of two within minutes; the contenders of a turn share this change,
+so their ratios do not show it. Every turn also times a matrix product, to measure the machine.
 """
 
 import json

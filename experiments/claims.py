@@ -2,19 +2,18 @@
 
     python -m experiments.claims
 
-What decides: measurements that need no training; runs of this experiment, most of them on the
-built-in corpus, whose word order and alignments are known exactly; and recorded rows of table 3 and
-table 2 at their small scale, of table 2 at its longer one too (run those first, or their claims
-stand as not run). Measurements and probes of trained runs are kept in evidence.json: remove an
-entry to have it made anew.
+Verdicts come from measurements that need no training; from runs of this experiment, most of them on
+the built-in corpus, whose word order and alignments are known exactly; and from recorded rows of
+tables 2 and 3 at their small scale and of table 2 at its longer scale (run those first, or their
+claims are shown as not run). Measurements and probes of trained runs are kept in evidence.json:
+remove an entry to make it again.
 
-How to read it: a difference of BLEU counts where the paired bootstrap gives p < 0.05 (averaging and
-scaling: no bootstrap) and Student's t over seeds does too; where a row has one seed, the deviation
-over table 3's base row's seeds stands for its own. What Multi30k does not decide in that way, the
-built-in corpus may: there Student's t over three seeds counts. Whatever falls short of both is not
-decided.
-Other rules stand in the sentence that gives the reason. A claim that does not hold here may hold at
-the paper's scale, with 30 times the parameters and 50,000 times the computation.
+How to read it: a difference of BLEU counts if both the paired bootstrap (not used for averaging and
+scaling) and Student's t over seeds give p < 0.05. If a row has one seed, the deviation over the
+seeds of table 3's base row is used instead of its own. If Multi30k does not decide a claim in this
+way, the built-in corpus may decide it by Student's t over three seeds. Otherwise the claim is not
+decided. Other rules are in the sentence that gives the reason. A claim that does not hold here may
+hold at the paper's scale, with 30 times the parameters and 50,000 times the computation.
 """
 
 import sys
@@ -106,7 +105,7 @@ CLAIMS: list[Callable[[Known], list[Finding]]] = [
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
-    """The verdicts as one table, and what lies behind each."""
+    """The verdicts as one table, and the evidence for each."""
     evidence = gather(folder / "evidence.json", jobs)
     known = Known(
         folder,

@@ -1,4 +1,4 @@
-"""What the claims rest on beside scores: measurements, and probes of trained runs.
+"""The evidence for the claims, except scores: measurements, and probes of trained runs.
 
 Dimension key
   B batch   L length   M keys   H heads   K d_k   D d_model   N layers
@@ -35,14 +35,14 @@ COUNTED, VALIDATED = 20_000, 500  # sentence pairs
 
 
 class Probe(NamedTuple):
-    """A question, and whose runs answer it."""
+    """A question, and the rows whose runs answer it."""
 
     rows: tuple[str, ...]
     ask: Callable[..., Evidence]  # of the rows' jobs
 
 
 def gather(path: Path, jobs: Sequence[Job]) -> Evidence:
-    """What is known, and what can be found out now: with the runs of the first seed at hand."""
+    """The known evidence, and new evidence from those runs of the first seed that exist."""
     kept: Evidence = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     first = {job.row: job for job in jobs if job.seed == jobs[0].seed}
     for name, probe in PROBES.items():
@@ -68,8 +68,8 @@ def _is_done(job: Job) -> bool:
 def scaling_at_the_start() -> Evidence:
     """Entropy of attention's weights and norms of gradients over d_k, with and without scaling.
 
-    Once for queries and keys of independent entries with variance 1, as the paper argues (section
-    3.2.1, footnote 4), once for the attention block as it is initialised.
+    It is measured for queries and keys of independent entries with variance 1, as the paper argues
+    (section 3.2.1, footnote 4), and for the attention block after initialization.
     """
     return {
         str(d_k): {
@@ -220,11 +220,11 @@ def _bleu(pairs: Sequence[tuple[str, str]]) -> float:
 
 
 def word_order(*jobs: Job) -> Evidence:
-    """What a model does with sources whose subwords are shuffled, and how translations go wrong.
+    """How a model translates sources with shuffled subwords, and which errors it makes.
 
-    By row: "same", the share of shuffled sources that give the translation of the source as it was;
-    "exact", of the test split, translations that are the reference; "order", those that have its
-    words, as often, in another order.
+    Shares by row: "same", shuffled sources with the same translation as the original source;
+    "exact", translations of the test split that equal the reference; "order", translations with
+    the reference's words, as often, in another order.
     """
     return {job.row: _word_order(job) for job in jobs}
 
@@ -272,7 +272,7 @@ def alignment(job: Job) -> Evidence:
 
 
 def frequencies(job: Job) -> Evidence:
-    """Perplexity of the validation split for who knows how frequent subwords are, and no more."""
+    """Perplexity of the validation split for a model that knows only the subwords' frequencies."""
     from transformer_jax.commands.loading import load_model
     from transformer_jax.grammar import generate
 

@@ -1,4 +1,4 @@
-"""How a claim is judged: what is known, and when a difference counts."""
+"""Judges a claim: the known results, and when a difference counts."""
 
 import statistics
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Recorded(NamedTuple):
 
 
 class Known(NamedTuple):
-    """All that verdicts are taken from."""
+    """Everything from which verdicts are made."""
 
     folder: Path  # of the claims' results
     lines: Sequence[Line]  # of the claims' own runs
@@ -42,7 +42,7 @@ class Known(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A claim and what became of it."""
+    """A claim and its verdict."""
 
     claim: str
     place: str  # in the paper
@@ -52,7 +52,7 @@ class Finding(NamedTuple):
 
 
 def verdict(gap: float, wanted: int, certain: bool) -> str:
-    """Of a difference that the claim says is above (wanted 1) or below 0 (-1)."""
+    """The verdict on a difference that the claim expects above 0 (wanted 1) or below 0 (-1)."""
     return OPEN if not certain else HOLDS if gap * wanted > 0 else FAILS
 
 
@@ -155,6 +155,6 @@ def on_grammar(
 
 
 def mean_of(lines: Sequence[Line], row: str, metric: str) -> float | None:
-    """Over the row's seeds; None where none is recorded."""
+    """The mean over the row's seeds; None if no seed is recorded."""
     summary = of_row(lines, row, metric)
     return summary.mean if summary else None

@@ -74,9 +74,9 @@ def _scaling_plot(known: Known, measured: dict[str, Any]) -> Picture:
     figure = Figure(figsize=(8.0, 3.2), layout="constrained")
     sizes = [int(d_k) for d_k in measured]
     for axes, what in zip(figure.subplots(1, 2), ("entropy", "gradient"), strict=True):
-        for how, colour in zip(HOW, (BLUE, VERMILION), strict=True):
+        for how, color in zip(HOW, (BLUE, VERMILION), strict=True):
             values = [measured[str(d_k)][how]["ideal"][what] for d_k in sizes]
-            axes.plot(sizes, values, "o-", color=colour, markersize=4, label=how)
+            axes.plot(sizes, values, "o-", color=color, markersize=4, label=how)
         axes.set_xscale("log", base=2)
         finish_axes(axes, "d_k", what)
     axes.legend(frameon=False)

@@ -2,7 +2,7 @@
 
     python -m experiments.demo --workdir=runs/demo
 
-The test split's word combinations never occur in training, so the score is not one of memory.
+The test split's word combinations never occur in training, so the score does not measure memory.
 """
 
 import logging
@@ -23,7 +23,7 @@ SENTENCE = "Finally the old teacher bought a big house because his daughter is w
 
 
 def main() -> None:
-    """Trains (or goes on), then prints scores, examples and the plots' paths."""
+    """Trains or continues, then prints scores, examples and the plots' paths."""
     from transformer_jax.commands.attention import attention
     from transformer_jax.commands.evaluate import evaluate
     from transformer_jax.commands.train import train

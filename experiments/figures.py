@@ -131,10 +131,10 @@ def draw_positions(asked: Asked) -> list[Part]:
     axes = figure.add_subplot()
     offsets = range(-REACH, REACH + 1)
     curves = position_products(D_MODEL, PLACES, offsets)
-    # The curves are one: widths, not only colours, keep each in sight.
+    # The curves coincide: different widths, not only colors, keep each one visible.
     looks = zip(PLACES, curves, (BLUE, VERMILION, "black"), (7.0, 3.5, 1.0), strict=True)
-    for place, curve, colour, width in looks:
-        axes.plot(offsets, curve, color=colour, linewidth=width, label=f"pos = {place}")
+    for place, curve, color, width in looks:
+        axes.plot(offsets, curve, color=color, linewidth=width, label=f"pos = {place}")
     finish_axes(axes, "k", "PE(pos) · PE(pos + k)")
     axes.legend(frameon=False)
     second = f"Dot products, d_model = {D_MODEL}: the distance k decides, the position does not."
@@ -165,12 +165,12 @@ def draw_learning_rate(asked: Asked) -> list[Part]:
     figure = new_figure(7.5, 4.0)
     axes = figure.add_subplot()
     rows = []
-    for width, colour in WIDTHS.items():
+    for width, color in WIDTHS.items():
         for warmup, style in WARMUPS.items():
             rates = learning_rates(width, warmup, LAST_STEP)
             name = f"d_model {width:,}, warm-up {warmup:,}"
             steps = np.arange(1, LAST_STEP + 1)
-            axes.plot(steps, 1e3 * rates, color=colour, linestyle=style, label=name)
+            axes.plot(steps, 1e3 * rates, color=color, linestyle=style, label=name)
             peak = int(rates.argmax())
             rows.append([f"{width:,}", f"{warmup:,}", f"{peak + 1:,}", f"{rates[peak]:.3e}"])
     axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")

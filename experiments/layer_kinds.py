@@ -1,7 +1,8 @@
-"""The layers of Table 1 as pure functions, and what is counted of them (section 4).
+"""The layers of Table 1 as pure functions, and their counted costs (section 4).
 
-Each takes and gives `[batch, n, d]`. Letters of the table: n length, d width, k kernel,
-r neighbourhood. Windows are odd and lie around their position: the paper says nothing of causality.
+Each maps `[batch, n, d]` to `[batch, n, d]`. Letters of the table: n length, d width, k kernel,
+r neighborhood. Windows are odd, with their position in the middle: the paper does not mention
+causality.
 
 Dimension key
   B batch   L length   D d_model   E d_model, of a product's result   H heads   K d_k per head
@@ -30,7 +31,7 @@ class Sizes(NamedTuple):
     d: int  # width
     heads: int = 1  # of self-attention; d_k = d / heads
     k: int = 3  # kernel of a convolution, odd
-    r: int = 33  # neighbourhood of restricted self-attention, odd
+    r: int = 33  # neighborhood of restricted self-attention, odd
     dilation: int = 1  # of a convolution: places from one tap to the next
 
 
@@ -54,8 +55,8 @@ def restricted_attention(query_BLHK: Array, key_BLHK: Array, value_BLHV: Array, 
     """Each position attends to the r positions around it: `[batch, length, heads, d_v]`.
 
     Work and memory are O(r n d). A block of r queries sees the 2r - 1 keys around it, so that both
-    products stay large ones; that is twice the work of r keys a query. Where a neighbourhood
-    leaves the sequence, what lies outside is masked.
+    products stay large; that is twice the work of r keys per query. Positions of a neighborhood
+    outside the sequence are masked.
 
     Args:
       query_BLHK: queries `[batch, length, heads, d_k]`.
@@ -111,10 +112,10 @@ def _blocks(x_BLX: Array, r: int) -> Array:
 
 
 def _windows(x_BLX: Array, r: int) -> Array:
-    """What the blocks' neighbourhoods hold: `[batch * blocks, 2r - 1, ...]`.
+    """The neighborhoods of the blocks: `[batch * blocks, 2r - 1, ...]`.
 
-    Position p stands at place p + (r - 1) / 2; so a block's window is its own r places and the
-    next block's first r - 1. Slices, no gather: a gather's gradient is a scatter, which is slow.
+    Position p has index p + (r - 1) / 2, so a block's window is its own r places and the next
+    block's first r - 1. It uses slices because the gradient of a gather is a slow scatter.
     """
     batch, length = x_BLX.shape[:2]
     side = _side(r)
@@ -165,7 +166,7 @@ def lstm(params: LSTMParams, x_BLD: Array) -> Array:
 
     Source: Hochreiter and Schmidhuber 1997, with the forget gates of Gers et al. 2000.
     """
-    # The inputs' products wait for nothing, so one large product takes them all at once.
+    # The products of inputs do not depend on states, so one large product computes them all.
     gates_LBG = jnp.einsum("BLD,DG->LBG", x_BLD, params.input_DG) + params.bias_G
 
     def step(carry: tuple[Array, Array], gates_BG: Array) -> tuple[tuple[Array, Array], Array]:

@@ -5,9 +5,10 @@
 FOLDER holds multi30k/. Overrides work as with `train`; on a GPU, four times the steps, for example:
     --config.train.steps=12000 --config.train.decay_steps=12000 --config.model.dtype=bfloat16
 
-How to read it: greedy against beam 4 shows what search adds, the average what averaging adds once
-the learning rate has gone to 0 (little). Published figures are of tokenised, often lowercased text,
-up to 41 for a tuned tiny model (Wu et al. 2021); sacreBLEU here is cased and detokenised.
+How to read it: compare greedy with beam 4 for the gain of beam search, and the average with the
+last checkpoint for the gain of averaging, which is small once the learning rate is 0. Published
+figures are for tokenized, often lowercased text, up to 41 for a tuned tiny model (Wu et al. 2021);
+sacreBLEU here is cased and detokenized.
 """
 
 import logging
@@ -27,7 +28,7 @@ FLAGS = [
 
 
 def main() -> None:
-    """Trains (or goes on), then prints one Markdown table of test scores."""
+    """Trains or continues, then prints one Markdown table of test scores."""
     from transformer_jax.commands.average import average
     from transformer_jax.commands.evaluate import evaluate
     from transformer_jax.commands.train import train

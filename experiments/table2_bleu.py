@@ -5,27 +5,28 @@
     python -m experiments.table2_bleu --scale=longer
 
 How to read it: paper BLEU is what the paper prints (Moses tokens, compound splitting for German);
-BLEU is sacreBLEU on detokenised text, which is lower. Training FLOPs are counted from matrix
-products, forward and backward; "by time" is nearly the paper's way: training time x devices x the
-peak rate of one, where the paper takes the rate that a device sustains. The paper's scale needs
-wmt14_translate and GPUs; checkpoints are averaged, 5 of base, 20 of big.
+BLEU is sacreBLEU on detokenized text, which is lower. Training FLOPs are counted from matrix
+products, forward and backward. "By time" is nearly the paper's estimate: training time x devices x
+the peak rate of a device, where the paper uses the rate that a device sustains. The paper's scale
+needs wmt14_translate and GPUs; it averages the last 5 checkpoints of base and 20 of big.
 
-At the small scale the Transformer (table 3's base row at that scale, and the same with pre-norm)
-stands beside the kind of model that it replaced: a bidirectional encoder and a decoder of gated
+The small scale compares the Transformer (table 3's base row at that scale, and the same with
+pre-norm) with the kind of model that it replaced: a bidirectional encoder and a decoder of gated
 recurrent units with additive attention (Bahdanau et al. 2015). All have the same vocabulary,
 batches, loss, search, averaging of the last 5 checkpoints and, within 1 %, as many parameters (2.15
-million). The recurrent model gets two chances: as many training FLOPs as the Transformer, and as
-much time as the post-norm one. Steps for equal time were measured with one CPU core for each run;
-"minutes of training" says how equal it came out; on another device set them anew.
+million). The recurrent model has two rows: one with as many training FLOPs as the Transformer, and
+one with as much time as the post-norm Transformer. The steps for equal time were measured with one
+CPU core for each run; "minutes of training" shows the times reached. Set them again on another
+device.
 
-The longer scale is the small one with three times the steps of every row: does the Transformer
-overtake the recurrent model with a larger budget?
+The longer scale is the small one with three times the steps of every row. It asks whether the
+Transformer overtakes the recurrent model with a larger budget.
 
-What is not equal: the recurrent model clips its gradients at norm 1, and computes attention again
-in the backward pass, which was faster on a CPU. Learning rates were looked for in short runs, by
-validation perplexity after 200 steps: of 0.0015, 0.003 and 0.006 the largest was best for the
-recurrent model (70, 40, 25), of 0.0015, 0.003 and the formula's 0.00625 the formula's for the
-Transformer (124, 84, 71). Larger ones were not tried.
+Two things are not equal: the recurrent model clips its gradients at norm 1, and it computes
+attention again in the backward pass, which was faster on a CPU. Learning rates were chosen in short
+runs by validation perplexity after 200 steps. For the recurrent model, the largest of 0.0015, 0.003
+and 0.006 was best (70, 40, 25); for the Transformer, the formula's 0.00625 was better than 0.0015
+and 0.003 (124, 84, 71). Larger rates were not tried.
 """
 
 import sys
@@ -54,7 +55,7 @@ DIRECTIONS = ("en-de", "en-fr")
 
 
 def printed() -> dict[str, dict[str, float]]:
-    """Each row's figures in the paper, those of en-de first."""
+    """Each row's figures in the paper, with those of en-de first."""
     rows = {}
     for n, direction in enumerate(DIRECTIONS):
         for name, figures in PRINTED.items():
@@ -86,7 +87,7 @@ TIMES = 3  # as many steps at the longer scale
 
 
 def prolong(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row at the longer scale: more steps, and the rest as it was."""
+    """A row at the longer scale: more steps, otherwise unchanged."""
     return {key: value * TIMES if key == "train.steps" else value for key, value in row.items()}
 
 

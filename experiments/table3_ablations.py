@@ -12,8 +12,8 @@ many hurt too (A), that small keys hurt (B), that bigger models are better (C), 
 At the small scale d_model, d_ff, d_k and d_v are a quarter and the number of layers half of the
 paper's, in every row, on Multi30k; heads, dropout and smoothing are the paper's. Every row gets the
 same 800 updates of the same batches, the big row too: the base row takes five minutes on two cores
-and reaches 22 BLEU on test2016. So short a training favours what learns fast: read rows against the
-base row, not against the paper's figures.
+and reaches 22 BLEU on test2016. Such short training favors models that learn fast: compare rows
+with the base row, not with the paper's figures.
 """
 
 import sys
@@ -23,8 +23,8 @@ from typing import Any
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Scale
 
-# In (A) d_k = d_v = d_model / h, which is the default; in (B) d_v stays 64: the paper's counts of
-# parameters, 58 and 60 million, say so.
+# In (A) d_k = d_v = d_model / h, which is the default. In (B) d_v stays 64, which follows from the
+# paper's counts of parameters, 58 and 60 million.
 ROWS: dict[str, dict[str, Any]] = {
     "base": {},
     "(A) 1 head, d_k 512": {"model.num_heads": 1},
@@ -80,7 +80,7 @@ SMALL_WIDTH, SMALL_DEPTH = 4, 2  # divisors
 
 
 def shrink(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row at the small scale: widths a quarter, depth a half, the same number of steps."""
+    """A row at the small scale: a quarter of the widths, half the depth, the same steps."""
     small = {}
     for key, value in row.items():
         if key in WIDTHS:

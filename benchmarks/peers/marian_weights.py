@@ -1,11 +1,11 @@
-"""A run's weights as those of Marian's model in transformers, and of a CTranslate2 model.
+"""Converts a run's weights to Marian's model in transformers, and to a CTranslate2 model.
 
-Both are the paper's block: post-norm, one tied embedding times sqrt(d_model), ReLU. They differ in
+Both have the paper's block: post-norm, one tied embedding times sqrt(d_model), ReLU. They differ in
 - the sinusoids: ours interleave sine and cosine as the paper's equation does, Marian's hold all
-  sines and then all cosines. Everything that touches d_model is permuted so;
+  sines and then all cosines. So every axis of size d_model is permuted;
 - biases of the attention's projections: zeros in Marian's model, none in CTranslate2's;
-- the vocabulary's padding: peers have the real rows only;
-- the epsilon of layer normalisation: PyTorch's and CTranslate2's default is 1e-5, ours 1e-6.
+- the vocabulary's padding: peers have only the real rows;
+- the epsilon of layer normalization: PyTorch's and CTranslate2's default is 1e-5, ours 1e-6.
 
 torch, transformers and ctranslate2 are imported where a function needs them, not before.
 
@@ -184,7 +184,7 @@ def save_ctranslate2(
       weights: of `marian_weights`.
       sizes: of this model.
       folder: to create.
-      epsilon: of layer normalisation.
+      epsilon: the epsilon of layer normalization.
     """
     from ctranslate2.specs import TransformerSpec
 

@@ -1,4 +1,4 @@
-"""What a benchmark's process says of itself."""
+"""Figures that a benchmark's process reports about itself."""
 
 import os
 import resource

@@ -1,9 +1,10 @@
 """One engine's searches, timed, as a process of its own: `searching.py ENGINE JOB.json OUT.json`.
 
-Timed is all from encoded subwords to subwords: batches are sorted, padded, encoded, searched and
-read back. Loading, compilation and a first pass over the same sentences come before. An encoded
-sentence is what the engine takes: arrays for ours, lists of ids for transformers, of strings for
-CTranslate2. Plain sums of log probabilities rank hypotheses everywhere but in ours with a penalty.
+The time is from encoded subwords to subwords: batches are sorted, padded, encoded, searched and
+read back. Loading, compilation and a first pass over the same sentences are not timed. An encoded
+sentence has the form that the engine takes: arrays for ours, lists of ids for transformers, lists
+of strings for CTranslate2. All engines rank hypotheses by plain sums of log probabilities, except
+ours with a penalty.
 """
 
 import json

@@ -5,9 +5,9 @@
     "search marian": MarianMT of transformers searches, in bfloat16
 
 torch.nn.Transformer is that of torch_training.py: scaled_dot_product_attention, fused Adam, float32
-parameters and bfloat16 products, logits of real positions alone. Batches hold sentences of like
-lengths and lie on the device beforehand, as ours do. They have many shapes, so what is compiled is
-compiled for any (dynamic=True), and all of them have a mask of the source: one program, not two.
+parameters and bfloat16 products, logits of real positions alone. Batches hold sentences of similar
+lengths and are on the device beforehand, as ours are. They have many shapes, so a program is
+compiled for any shape (dynamic=True), and every batch has a source mask: one program, not two.
 Needs torch, transformers for the search, and nothing of this package.
 """
 

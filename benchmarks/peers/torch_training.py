@@ -5,11 +5,11 @@
 `train_speed.py` writes the task (config, encoded pairs, number of steps) and reads the one line
 printed here. Needs torch and transformers, and nothing of this package.
 
-Kept is the fastest of what was tried, in CPU seconds of a step on one thread (Zen 4, torch 2.13,
+The fastest of the settings tried is used. CPU seconds of a step on one thread (Zen 4, torch 2.13,
 about 3,800 tokens): logits of real positions alone 1.39, of every position with ignore_index 1.45
-(1.42 and 1.58 where rows are padded); F.cross_entropy and the same written out, which gives the
-unsmoothed loss too, alike; by logsumexp 1.49. MarianMT's fused attention 1.42 where rows are
-padded, its plain one 1.45 (1.39 and 1.36 where not). Adam fused 0.006, foreach or neither 0.018.
+(1.42 and 1.58 if rows are padded); F.cross_entropy and the same formula written out, which also
+gives the unsmoothed loss, are equal; by logsumexp 1.49. MarianMT's fused attention 1.42 if rows are
+padded, its plain one 1.45 (1.39 and 1.36 if not). Adam fused 0.006, foreach or neither 0.018.
 """
 
 import argparse
@@ -112,7 +112,7 @@ class TorchTransformer(nn.Module):
         d_model, layers = model["d_model"], model["num_layers"]
         options = {"dropout": model["dropout"], "batch_first": True}
         sizes = (d_model, model["num_heads"], model["d_ff"])
-        # Built by hand: nn.Transformer's own adds a normalisation after the last layer.
+        # Built by hand, since nn.Transformer's own adds a normalization after the last layer.
         self.transformer = nn.Transformer(
             *sizes[:2],
             custom_encoder=nn.TransformerEncoder(

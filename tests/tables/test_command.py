@@ -109,7 +109,7 @@ def test_flags_that_cannot_be_are_one_line(call):
     for flags, says in [
         (["--seeds=one"], "--seeds=one"),
         (["--rows=other"], "no row 'other'"),
-        (["--launcher=cloud", "--rows=base"], "local or slurm"),
+        (["--launcher=cloud", "--rows=base"], "not one of local, slurm"),
         (["--launcher=slurm", "--slurm=gpus"], "expected K=V"),
         (["--jobs=1000"], "--jobs=1000"),
     ]:

@@ -2,7 +2,7 @@
 
 Dimension key
   B batch   L query length   M key length   D d_model   H heads   K d_k per head   V d_v per head
-  E features of what is attended to
+  E features of the memory, which is what is attended to
 Masks are booleans, True = may attend; a broadcast axis shows as 1 in the name.
 """
 
@@ -90,7 +90,7 @@ class MultiHeadAttention(nn.Module):
         return constrain(query_BLHK, BATCH, None, HEADS, None)
 
     def keys_values(self, memory_BME: Array) -> tuple[Array, Array]:
-        """What is attended to: keys and values `[batch, key_len, heads, d_k or d_v]`."""
+        """Keys and values of the memory, `[batch, key_len, heads, d_k or d_v]`."""
         key_BMHK = jnp.einsum("BME,EHK->BMHK", *self._cast(memory_BME, self.key))
         value_BMHV = jnp.einsum("BME,EHV->BMHV", *self._cast(memory_BME, self.value))
         parts = (BATCH, None, HEADS, None)

@@ -22,7 +22,7 @@ USES = {
 
 
 def uses_of(model: EncoderDecoder) -> tuple[str, ...]:
-    """The names of USES that the model has weights of, layer by layer and head by head."""
+    """The names of those USES for which the model has weights of every layer and head."""
     stacks = model.stacks()
     return tuple(name for name, (stack, _) in USES.items() if stack in stacks)
 
@@ -30,7 +30,7 @@ def uses_of(model: EncoderDecoder) -> tuple[str, ...]:
 def attention_maps(
     model: EncoderDecoder, params: Params, source: Packed, target: Packed
 ) -> dict[str, Array]:
-    """Weights while the model is given a translation; call it under `jax.jit`.
+    """The weights when the model reads a given translation; call it under `jax.jit`.
 
     Args:
       model: any model.

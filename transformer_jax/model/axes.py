@@ -1,7 +1,7 @@
 """Names of the axes of parameters, activations and caches.
 
-Every array gets its names where it is made; parallel/mesh.py has the one table from a name to axes
-of the mesh. An axis without a name there is never divided.
+Every array gets its names where it is created. One table in parallel/mesh.py maps a name to axes of
+the mesh; an axis whose name is not in the table is never divided.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 BATCH, HEADS, HIDDEN, VOCABULARY = "batch", "heads", "hidden", "vocabulary"
-FEATURES = "features"  # d_model, and what else a matrix multiplies
+FEATURES = "features"  # d_model, and other axes that a matrix multiplies
 REPLICA = "replica"  # rows of a lookup
 
 Names = tuple[str | None, ...]
@@ -31,7 +31,7 @@ class Parameter(NamedTuple):
 
 
 def constrain(x: Array, *names: str | None) -> Array:
-    """x itself; on a mesh, the compiler is told to divide it over the axes of these names.
+    """Returns x; on a mesh, the compiler divides it over the mesh axes of these names.
 
     Args:
       x: any array.
@@ -48,7 +48,7 @@ def named(initializer: Initializer, *names: str | None) -> Initializer:
 def declared(
     module: nn.Module, asked: Mapping[str, Parameter], sizes: Mapping[str, int]
 ) -> dict[str, Array]:
-    """The module's parameters that a part asks for, by name; `sizes` has those of their axes."""
+    """The module's parameters that a part asks for, by name; `sizes` has the sizes of axes."""
     return {
         name: module.param(
             name,
@@ -75,11 +75,11 @@ def unboxed(tree: Any) -> Any:
 
 
 def names_of(tree: Any, unboxed_names: Names = ()) -> Any:
-    """The tree with the names of each array's axes, as a PartitionSpec, in its place.
+    """The tree with a PartitionSpec of axis names instead of each array.
 
     Args:
       tree: arrays, some of them in boxes.
-      unboxed_names: of the first axes of an array that is in no box.
+      unboxed_names: the names of the first axes of an array without a box.
     """
     return jax.tree.map(
         lambda x: PartitionSpec(*(x.names if is_box(x) else unboxed_names)), tree, is_leaf=is_box

@@ -1,4 +1,4 @@
-"""Equation 1 over the cache of search: few queries, many keys, no key ever moves.
+"""Equation 1 over the cache of search: few queries and many keys, which never move.
 
 A layer's self-attention keeps one array of keys and one of values for each block of positions:
 
@@ -10,9 +10,9 @@ A layer's self-attention keeps one array of keys and one of values for each bloc
     key, flattened    0 1 2       3 4 5       6 7 8        index = position * beams + beam slot
 
 Every hypothesis scores the keys of all beams, and the mask hides those that are not its ancestors.
-So nothing moves when search reorders its beam. Blocks double in length, and a step reads only as
-many as the longest hypothesis of the batch needs. Cross-attention is the same with one block and
-no axis of beams.
+So nothing moves when search reorders its beam. Blocks double in length, and a search step reads
+only as many blocks as the longest hypothesis of the batch needs. Cross-attention has one block,
+without an axis of beams.
 
 Dimension key
   B batch   L query length (in search: the beams)   M key length   H heads
@@ -47,13 +47,13 @@ def attend_to_cache(
     bias: Array | None = None,
     normalize: Callable[[Array, Array], Array] = softmax,
 ) -> tuple[Array, Array]:
-    """`attend` over keys and values that lie head by head.
+    """`attend` over keys and values whose axis of heads comes before the positions.
 
     Args:
       query_BLHK: queries `[batch, query_len, heads, d_k]`.
       blocks: keys `[batch, heads, length, d_k]` and values `[..., d_v]`, one block after the other.
       mask: booleans that broadcast to `[batch, heads, query_len, at least all keys]`.
-      score: what `cached_score` gives.
+      score: the result of `cached_score`.
       bias: added to the scores; broadcasts like the mask.
       normalize: (scores, mask) -> weights.
 
@@ -81,9 +81,9 @@ def attend_to_cache(
 def cached_score(score: Score, params: Params) -> Callable[[Array, Array], Array]:
     """(queries `[B, L, H, K]`, keys `[B, H, M, K]`) -> scores `[B, H, L, M]`.
 
-    On a CPU a small product is slow where the larger factor must be transposed for it. So where
-    the score is a multiple of q . k the queries are transposed, and the keys are read as they
-    lie: 3 ms instead of 29 (256 rows, 128 keys).
+    On a CPU a small product is slow if its larger factor must be transposed. So if the score is a
+    multiple of q . k, the queries are transposed and the keys are read without a transpose: 3 ms
+    instead of 29 (256 rows, 128 keys).
     """
     if score.factor is None:
         return lambda query, key: score.compute(params, query, jnp.swapaxes(key, 1, 2))
@@ -110,7 +110,7 @@ def attend_to_past(
 
     Args:
       query_BKHK: queries `[batch, beams, heads, d_k]`.
-      blocks: keys `[batch, heads, length, beams, d_k]` and values; the newest position is there.
+      blocks: keys `[batch, heads, length, beams, d_k]` and values, the newest position included.
       mask: see `own_past`.
       position_B: int32 `[batch]`, 0-based: no block beyond the last of these is read.
       attend: `attend_to_cache` with the layer's score, without its weights.
@@ -132,7 +132,7 @@ def _flattened(block: Array) -> Array:
 
 
 def own_past(allowed_B11T: Array, ancestors_BKT: Array) -> Array:
-    """True where a key of the cache is of the hypothesis's own past `[batch, 1, beams, T * beams]`.
+    """True for keys of the hypothesis's own past `[batch, 1, beams, T * beams]`.
 
     Args:
       allowed_B11T: where the patterns allow attention, by position.
@@ -152,7 +152,7 @@ def cached_places(position_B: Array, length: int) -> tuple[Place, Place]:
 
 
 def empty_blocks(config: ModelConfig, batch: int, beams: int, length: int) -> tuple:
-    """Keys and values of no position yet, boxed with the names of their axes."""
+    """Keys and values before the first position, boxed with the names of their axes."""
     ends = [0]
     while ends[-1] < length:
         ends.append(min(length, max(2 * ends[-1], SHORTEST_READ)))

@@ -1,8 +1,8 @@
 """Dropout whose mask is a hash of (key, row, position, feature).
 
 A mask belongs to a row of the global batch, so it is the same on one device or many, and in any
-micro-batch. A counter hash in place of jax.random.bernoulli: on the CPU, Threefry's 20 rounds an
-element cost much of a training step.
+micro-batch. It is a counter hash instead of jax.random.bernoulli, because on a CPU Threefry's 20
+rounds per element take much of a training step.
 
 Dimension key
   B rows   L length   D features
@@ -30,8 +30,8 @@ def keep_mask(key: Array, rows_B: Array, length: int, features: int, rate: float
     Args:
       key: a JAX random key; different keys give independent masks.
       rows_B: int `[rows]`, numbers of the rows in the global batch.
-      length: positions a row.
-      features: features a position.
+      length: positions in a row.
+      features: features of a position.
       rate: probability of False, 0 <= rate < 1.
     """
     row_word, position_word, feature_word = jax.random.bits(key, (3,), jnp.uint32)
@@ -43,7 +43,7 @@ def keep_mask(key: Array, rows_B: Array, length: int, features: int, rate: float
 
 
 class Dropout(nn.Module):
-    """Zeroes a share `rate` of the entries, divides others by 1 - rate (Srivastava et al. 2014).
+    """Zeroes a share `rate` of entries, divides the rest by 1 - rate (Srivastava et al. 2014).
 
     The key is the module's own "dropout" key, which Flax derives from the layer's path.
     """
@@ -52,7 +52,7 @@ class Dropout(nn.Module):
 
     @nn.compact
     def __call__(self, x_BLD: Array, rows_B: Array | None) -> Array:
-        """Drops entries of x `[rows, length, features]`; without row numbers, none."""
+        """Applies dropout to x `[rows, length, features]`; without row numbers, returns x."""
         if rows_B is None or self.rate == 0.0:
             return x_BLD
         length, features = x_BLD.shape[1:]

@@ -12,7 +12,7 @@ from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import BATCH, FEATURES, REPLICA, VOCABULARY, constrain, named
 from transformer_jax.model.dropout import Dropout
 
-VOCABULARY_MULTIPLE = 128  # whatever the mesh, so that shapes and initial values never depend on it
+VOCABULARY_MULTIPLE = 128  # for any mesh, so that shapes and initial values never depend on it
 
 
 def padded_vocabulary(size: int, multiple: int = VOCABULARY_MULTIPLE) -> int:
@@ -21,7 +21,7 @@ def padded_vocabulary(size: int, multiple: int = VOCABULARY_MULTIPLE) -> int:
 
 
 def shift_right(ids_BL: Array, positions_BL: Array, bos: int) -> Array:
-    """The decoder's input: each sentence's subwords one later, BOS first; `[batch, tgt_len]`.
+    """The decoder's input: each sentence shifted right by one, after BOS; `[batch, tgt_len]`.
 
     A sentence of a packed row starts where its position is 0.
     """
@@ -46,8 +46,8 @@ class Embedding(nn.Module):
         self, ids_BL: Array, position_vectors: Array | float, rows_B: Array | None
     ) -> Array:
         """float32 `[batch, length, d_model]`."""
-        # Each device looks up the part of the vectors that it holds, and the parts are exchanged
-        # for whole vectors: less to send than the table and its gradient.
+        # Each device looks up its part of every vector, and then the devices exchange parts. This
+        # sends less than the table and its gradient.
         table_VD = constrain(self.table, VOCABULARY, FEATURES)
         parts_BLD = constrain(table_VD[constrain(ids_BL, REPLICA, None)], REPLICA, None, FEATURES)
         x_BLD = constrain(parts_BLD, BATCH, None, None) * self.config.d_model**0.5

@@ -35,7 +35,7 @@ DECODERS: dict[str, Any] = {"transformer": TransformerDecoder, "recurrent": Recu
 
 
 def longest(config: ModelConfig) -> int | None:
-    """Positions that a sentence or row may have; None: any number."""
+    """The largest number of positions of a sentence or row; None: any number."""
     sides = ENCODERS[config.encoder].longest(config), DECODERS[config.decoder].longest(config)
     return min((limit for limit in sides if limit is not None), default=None)
 
@@ -47,7 +47,7 @@ def problems(config: ModelConfig) -> Iterator[str]:
 
 
 def place_of(side: Packed) -> Place:
-    """Where the subwords of one side of a batch are."""
+    """The place of each subword of one side of a batch."""
     return Place(side.segments, side.positions)
 
 
@@ -61,7 +61,7 @@ class EncoderDecoder(nn.Module):
     vocabulary_multiple: int = VOCABULARY_MULTIPLE  # 1: no padding, for counting FLOPs
 
     def setup(self) -> None:
-        """The embeddings, the encoder and the decoder, whose parameters are named beside theirs."""
+        """Creates the embeddings, the encoder and the decoder, and names their parameters."""
         config, embedding = self.config, (self.vocabulary_size, self.vocabulary_multiple)
         self.embedding = Embedding(config, *embedding)
         if not config.tie_embeddings:
@@ -135,11 +135,11 @@ class EncoderDecoder(nn.Module):
     # Search ------------------------------------------------------------------------------------
 
     def prepare_output(self) -> Array:
-        """What `decode_step` makes logits with, the same at every step of a search."""
+        """The array from which `decode_step` makes logits; it is the same in every search step."""
         return self._out().prepare(self._output_table())
 
     def remember(self, encoded_BME: Array, source: Packed) -> Memory:
-        """What each source sentence, one a row, gives to every step of search."""
+        """What every search step needs of the source sentences, one per row."""
         remembered = self.target_side.remember(encoded_BME, place_of(source))
         return Memory(remembered, source.segments != 0)
 
@@ -148,9 +148,9 @@ class EncoderDecoder(nn.Module):
 
         Args:
           now: the newest subwords.
-          memory: what `remember` gave.
-          cache: of the positions before; search has moved what hypotheses carry.
-          prepared: what `prepare_output` gave.
+          memory: the result of `remember`.
+          cache: the cache of earlier positions; search has reordered what hypotheses carry.
+          prepared: the result of `prepare_output`.
         """
         positions_B1, length = now.position_B[:, None], now.ancestors_BKT.shape[2]
         vectors = self.target_side.position_vectors(positions_B1, length)
@@ -166,7 +166,7 @@ class EncoderDecoder(nn.Module):
 
     @nn.nowrap
     def boxed_cache(self, sizes: SearchSizes) -> Cache:
-        """The cache of no position yet, boxed with the names of its axes."""
+        """The cache before the first position, boxed with the names of its axes."""
         return self._decoder(parent=None).empty_cache(sizes)
 
     @nn.nowrap
@@ -176,17 +176,17 @@ class EncoderDecoder(nn.Module):
 
     @nn.nowrap
     def empty_cache(self, sizes: SearchSizes) -> Cache:
-        """The cache of no position yet, for `beams` hypotheses a sentence."""
+        """The cache before the first position, for `beams` hypotheses per sentence."""
         return unboxed(self.boxed_cache(sizes))
 
     @nn.nowrap
     def longest(self) -> int | None:
-        """Positions that a sentence or row may have; None: any number."""
+        """The largest number of positions of a sentence or row; None: any number."""
         return longest(self.config)
 
     @nn.nowrap
     def stacks(self) -> dict[str, tuple[Layer, int]]:
-        """A layer and their number, for "encoder" and "decoder" where they have layers."""
+        """A layer and the number of layers, for "encoder" and "decoder" if they have layers."""
         encoder = ENCODERS[self.config.encoder](self.config, parent=None)
         sides = {"encoder": encoder.stack(), "decoder": self._decoder(parent=None).stack()}
         return {name: stack for name, stack in sides.items() if stack is not None}

@@ -41,7 +41,7 @@ class FeedForward(Sublayer):
 
     @nn.compact
     def __call__(self, x_BLD: Array, context: Context | None = None) -> tuple[Array, None]:
-        """`[batch, length, d_model]` in, the same out."""
+        """From `[batch, length, d_model]` to the same shape."""
         d_model, d_ff, dtype = self.config.d_model, self.config.d_ff, self.config.dtype
         xavier, zeros = nn.initializers.xavier_uniform(), nn.initializers.zeros
         weights = (
@@ -74,7 +74,7 @@ class Residual(nn.Module):
     def __call__(
         self, x_BLD: Array, sublayer: Callable[[Array], tuple[Array, Any]], rows_B: Array | None
     ) -> tuple[Array, Any]:
-        """float32 `[batch, length, d_model]`, and what the sub-layer gives beside its output."""
+        """float32 `[batch, length, d_model]`, and what the sub-layer returns after its output."""
         is_pre = self.config.norm == "pre"
         y_BLD, beside = sublayer(self.norm(x_BLD) if is_pre else x_BLD)
         y_BLD = constrain(y_BLD.astype(x_BLD.dtype), BATCH, None, None)
@@ -98,7 +98,7 @@ class Layer(nn.Module):
     def _run(
         self, x: Array, rows_B: Array | None, apply: Callable[[str, Any, Array], tuple[Array, Any]]
     ) -> tuple[Array, dict[str, Any]]:
-        """The last output, and what `apply(name, sub-layer, input)` gives beside each output."""
+        """The last output, and what `apply(name, sub-layer, input)` returns after each output."""
         found = {}
         for name in self.sublayers:
             sublayer = functools.partial(apply, name, getattr(self, name))
@@ -138,7 +138,7 @@ class Layer(nn.Module):
 
     @nn.nowrap
     def empty(self, sizes: SearchSizes) -> Cache:
-        """The cache of no position yet, boxed with the names of its axes."""
+        """The cache before the first position, boxed with the names of its axes."""
         return _of_parts({name: part.empty(sizes) for name, part in self._unbound().items()})
 
     @nn.nowrap

@@ -43,7 +43,7 @@ NOTHING = Cache((), ())
 
 
 class Sublayer(nn.Module):
-    """What a layer is made of; by default it keeps nothing for search."""
+    """The base class of a layer's parts; by default a sub-layer keeps nothing for search."""
 
     config: ModelConfig
     encoded_features: int | None = None  # of the encoder's output, in a decoder
@@ -59,7 +59,7 @@ class Sublayer(nn.Module):
 
     @nn.nowrap
     def empty(self, sizes: SearchSizes) -> Cache:
-        """The cache of no position yet, boxed with the names of its axes."""
+        """The cache before the first position, boxed with the names of its axes."""
         return NOTHING
 
 
@@ -158,7 +158,7 @@ class CrossAttention(Sublayer):
 
     @nn.nowrap
     def empty_memory(self, sizes: SearchSizes) -> Any:
-        """Keys and values, and features, of no source sentence."""
+        """Keys, values and features of rows without a source sentence."""
         features: Any = ()
         if self.config.attention_memory is not None:
             shape = (sizes.batch, self.config.num_heads, sizes.src_length)
@@ -201,7 +201,7 @@ class CrossAttention(Sublayer):
 
 
 def _sow(mixer: nn.Module, weights: Array) -> None:
-    """Keeps the weights of every layer and head where plots ask for them."""
+    """Keeps the weights of every layer and head if plots ask for them."""
     if mixer.is_mutable_collection("intermediates"):
         mixer.sow("intermediates", "attention_weights", weights)
 

@@ -41,12 +41,12 @@ NORMALIZERS: dict[str, Callable[[Array, Array], Array]] = {"softmax": softmax}
 
 
 class Scored(NamedTuple):
-    """What a normalizer with a state sees of a query; leading axes are the batch's, and beams."""
+    """The input of a normalizer with a state for one query; leading axes are batch and beams."""
 
     scores_HM: Array  # float32 [..., heads, src_len]
     mask_HM: Array  # booleans that broadcast to them, True = may attend
     query_HK: Array  # [..., heads, d_k]
-    features: Any  # what `prepare` made of the source sentence
+    features: Any  # the result of `prepare` for the source sentence
 
 
 class AttentionMemory(NamedTuple):
@@ -72,7 +72,8 @@ def fertility(params: Params, encoded_BME: Array) -> Array:
 def coverage_step(params: Params, covered: Array, now: Scored) -> tuple[Array, Array]:
     """softmax(score + w coverage); coverage is the sum of past weights over the fertility.
 
-    The coverage enters the score itself and not a tanh, so one product makes all content scores.
+    The coverage is added to the score itself, not inside a tanh, so that one matrix product gives
+    the content scores of all positions.
 
     Args:
       params: "coverage" w `[heads]` and "fertility" U `[encoder's features, heads]`.

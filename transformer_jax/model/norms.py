@@ -11,7 +11,7 @@ from jax import Array
 
 from transformer_jax.model.axes import named
 
-LAYER_NORM_EPSILON = 1e-6  # as in the authors' tensor2tensor; the paper gives none
+LAYER_NORM_EPSILON = 1e-6  # as in the authors' tensor2tensor; the paper gives no value
 
 
 def layer_norm(x_BLD: Array, scale_D: Array, bias_D: Array) -> Array:
@@ -23,7 +23,7 @@ def layer_norm(x_BLD: Array, scale_D: Array, bias_D: Array) -> Array:
       bias_D: `[d_model]`.
 
     Returns:
-      float32 (float64 where x is) `[batch, length, d_model]`.
+      float32 (float64 if x is float64) `[batch, length, d_model]`.
 
     Source: Ba et al. 2016, equation 4.
     """

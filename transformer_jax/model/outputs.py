@@ -19,28 +19,29 @@ from transformer_jax.model.axes import BATCH, VOCABULARY, constrain
 from transformer_jax.model.records import LossSums
 from transformer_jax.text.batches import Packed
 
-PAD_LOGIT = -1e9  # of the vocabulary's padding: finite, and exp of it is 0
+PAD_LOGIT = -1e9  # logit of the vocabulary's padding: finite, and its exp is 0
 
 
 class LossSettings(NamedTuple):
-    """What the loss depends on beside arrays."""
+    """What the loss depends on, except arrays."""
 
     smoothing: float  # epsilon, 0 <= epsilon < 1
     vocabulary_size: int  # V without its padding
-    dtype: str  # of the operands of products with the embedding
-    # Positions of a replica whose logits are held at once, about. They are written and read several
-    # times, so they should be few; but each block adds to the embedding's gradient, which is large.
+    dtype: str  # type of the operands of products with the embedding
+    # Approximate number of positions of a replica whose logits are in memory at the same time. A
+    # small block is better, since logits are written and read several times. But each block adds to
+    # the embedding's gradient, which is large.
     block: int
-    replicas: int  # parts of a batch that lie on different devices
+    replicas: int  # number of parts of a batch on different devices
 
 
 def output_logits(x_BLD: Array, table_VD: Array, dtype: str) -> Array:
-    """x E^T, float32 `[batch, length, vocabulary]`; its padding's entries have no meaning.
+    """x E^T, float32 `[batch, length, vocabulary]`; the entries of padding have no meaning.
 
     Args:
       x_BLD: the decoder's output; any number of axes may be before the features.
       table_VD: the output embedding `[vocabulary, d_model]`.
-      dtype: of the product's operands.
+      dtype: type of the product's operands.
 
     Source: Vaswani et al. 2017, section 3.4.
     """
@@ -63,7 +64,7 @@ def loss_and_gradient(
     not over the V - 1 others as in tensor2tensor.
 
     Args:
-      logits_BLV: float32 `[..., padded vocabulary]`; the padding's entries are not looked at.
+      logits_BLV: float32 `[..., padded vocabulary]`; the entries of padding are ignored.
       targets_BL: subwords to predict, `[...]`.
       real_BL: booleans `[...]`, False = padding.
       smoothing: epsilon, 0 <= epsilon < 1.
@@ -104,10 +105,11 @@ def loss_and_gradient(
 def projected_loss(
     x_BLD: Array, table_VD: Array, targets_BL: Array, real_BL: Array, settings: LossSettings
 ) -> LossSums:
-    """The loss of logits x E^T, which are made and used a block of rows at a time.
+    """The loss of logits x E^T, computed for one block of rows at a time.
 
-    Differentiable, in x and the table, by reverse mode; of the sums only `smoothed_nats` has a
-    gradient. It is taken block by block as the loss is, so that no logits are kept or made twice.
+    Reverse-mode differentiation works for x and the table; only the sum `smoothed_nats` has a
+    gradient. The gradient is computed with the loss, block by block, so that no logits are kept or
+    computed twice.
 
     Args:
       x_BLD: the decoder's output, float32 `[batch, tgt_len, d_model]`.
@@ -184,7 +186,7 @@ def _split(rows: tuple[Array, Array, Array], settings: LossSettings) -> tuple[Ar
     """[B, ...] as [N, R, b, ...], each replica keeping its own rows."""
     batch, length = rows[1].shape
     replicas, own = settings.replicas, batch // settings.replicas
-    # The fewest blocks that are not too large; a row is not divided.
+    # Use the fewest blocks that are not too large; a row is not divided.
     small = [n for n in range(1, own + 1) if own % n == 0 and own // n * length <= settings.block]
     blocks = min(small, default=own)
 
@@ -216,11 +218,11 @@ class Softmax(NamedTuple):
     def loss(
         self, x_BLD: Array, table_VD: Array, target: Packed, settings: LossSettings
     ) -> LossSums:
-        """The sums over the target's real positions."""
+        """The sums of the loss over the target's real positions."""
         return projected_loss(x_BLD, table_VD, target.ids, target.segments != 0, settings)
 
     def prepare(self, table_VD: Array) -> Array:
-        """What every step of a search makes logits with: `[vocabulary, d_model]`."""
+        """The table from which every search step makes logits: `[vocabulary, d_model]`."""
         return table_VD[: self.vocabulary_size].astype(self.dtype)
 
     def step_logits(self, prepared_VD: Array, x_BKD: Array) -> Array:

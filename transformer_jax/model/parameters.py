@@ -24,13 +24,13 @@ STACKS = ("encoder", "decoder")
 def init_params(model: EncoderDecoder, key: Array) -> Params:
     """The model's initial parameters, a pure function of the key.
 
-    A stack's layers are drawn together: compiling the draws of each one takes seconds.
+    The layers of a stack are drawn together, since compiling each layer's draws takes seconds.
     """
     return unboxed(boxed_params(model, key))
 
 
 def axis_names(model: EncoderDecoder) -> Any:
-    """The names of the axes of each parameter, as a PartitionSpec in its place."""
+    """The tree of parameters with a PartitionSpec of axis names instead of each array."""
     return names_of(jax.eval_shape(lambda: boxed_params(model, jax.random.key(0))))
 
 
@@ -40,7 +40,7 @@ def abstract_params(model: EncoderDecoder) -> Params:
 
 
 def boxed_params(model: EncoderDecoder, key: Array) -> Any:
-    """As `init_params`, each array in a box with the names of its axes."""
+    """The parameters of `init_params`, each array in a box with the names of its axes."""
     stacks = model.stacks()
     other_key, *stack_keys = jax.random.split(key, 3) if stacks else (key,)
     side = Packed(*(jnp.ones((1, 2), jnp.int32),) * 3)  # shapes do not depend on the batch's
@@ -85,7 +85,7 @@ def axis_sizes(model: EncoderDecoder) -> dict[str, set[int]]:
 
 
 def parameter_count(model: EncoderDecoder) -> int:
-    """Trained parameters; the vocabulary's padding, which is allocated too, does not count."""
+    """The number of trained parameters, without the vocabulary's padding."""
     padded = padded_vocabulary(model.vocabulary_size, model.vocabulary_multiple)
     shapes, names = abstract_params(model), axis_names(model)
 

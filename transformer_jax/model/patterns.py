@@ -1,8 +1,8 @@
 """Patterns: which position may attend to which.
 
 A pattern is a predicate `(query place, key place) -> booleans [batch, 1, query_len, key_len]`,
-True = may attend. Training and search ask the same one: in search the query is the newest position
-and the keys are the positions of the cache. Patterns are joined with `&`.
+True = may attend. Training and search use the same predicate: in search the query is the newest
+position and the keys are the positions of the cache. Patterns are joined with `&`.
 
 Dimension key
   B batch   L query length   M key length
@@ -48,7 +48,8 @@ def within(reach: int) -> Pattern:
 def self_patterns(config: ModelConfig, is_decoder: bool) -> tuple[Pattern, ...]:
     """The patterns of self-attention.
 
-    A window of r positions lies around the query in the encoder, and ends at it in the decoder.
+    In the encoder, the query is in the middle of a window of r positions; in the decoder, it is at
+    the window's end.
 
     Source: Vaswani et al. 2017, sections 3.2.3 and 4.
     """
@@ -59,7 +60,7 @@ def self_patterns(config: ModelConfig, is_decoder: bool) -> tuple[Pattern, ...]:
 
 
 def mask_of(patterns: tuple[Pattern, ...], query: Place, key: Place) -> Array:
-    """Booleans `[batch, 1, query_len, key_len]`: where every pattern allows attention."""
+    """Booleans `[batch, 1, query_len, key_len]`: True where every pattern allows attention."""
     first, *others = patterns
     mask = first(query, key)
     for pattern in others:
@@ -68,7 +69,7 @@ def mask_of(patterns: tuple[Pattern, ...], query: Place, key: Place) -> Array:
 
 
 def problems(config: ModelConfig) -> Iterator[str]:
-    """Why a window cannot be."""
+    """Why the window is invalid, with the fix; empty if it is valid."""
     if config.window is not None and config.window % 2 == 0:
         yield (
             f"model.window={config.window} is even: the encoder's window has its query in the "

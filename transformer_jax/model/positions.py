@@ -1,4 +1,4 @@
-"""Positional encodings: vectors added to the input, turned queries and keys, biases of scores.
+"""Positional encodings: vectors added to the input, rotated queries and keys, biases of scores.
 
 A new kind is its functions here and its line in `POSITIONS`.
 
@@ -19,14 +19,14 @@ from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import FEATURES, named
 from transformer_jax.model.scores import SCORES
 
-WAVELENGTH = 10_000.0  # of the slowest angle, over 2 pi
+WAVELENGTH = 10_000.0  # wavelength of the slowest angle, divided by 2 pi
 
 
 def sinusoids(length: int, d_model: int) -> np.ndarray:
     """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos of the same angle.
 
-    Sine and cosine interleave, as the equation says; other code often puts them side by side in
-    halves, which is a permutation of the features and not this equation.
+    Sines and cosines alternate, as in the equation. Other code often puts all sines before all
+    cosines, which is a permutation of the features and not this equation.
 
     Args:
       length: number of positions, 0 to length - 1.
@@ -51,9 +51,9 @@ def sinusoids(length: int, d_model: int) -> np.ndarray:
 
 
 def rotated(x_BLHK: Array, positions_BL: Array) -> Array:
-    """Each pair (2i, 2i + 1) of features, turned by position / 10000^(2i / d_k), in x's type.
+    """Rotates each pair (2i, 2i + 1) of features by position / 10000^(2i / d_k), in x's type.
 
-    The product of a turned query and a turned key depends on the distance of their positions.
+    The product of a rotated query and a rotated key depends on the distance of their positions.
 
     Args:
       x_BLHK: queries or keys `[batch, length, heads, d_k]`, d_k even.
@@ -73,7 +73,8 @@ def rotated(x_BLHK: Array, positions_BL: Array) -> Array:
 def slopes(num_heads: int) -> np.ndarray:
     """2^(-8 h / H) for head h = 1, 2, ..., H: float32 `[heads]`.
 
-    Where H is no power of 2: those of the power below, then every second one of the power above.
+    If H is no power of 2, the slopes of the next lower power come first, then every second slope of
+    the next higher power.
 
     Source: Press et al. 2022, section 3, and the authors' code for other numbers of heads.
     """
@@ -96,12 +97,12 @@ def linear_bias(config: ModelConfig, distance: Array) -> Array:
 
 
 class Positions(NamedTuple):
-    """An entry of the registry: what the kind does, each None where it does nothing."""
+    """An entry of the registry; a function is None if the kind does not need it."""
 
     # (config, length) -> float32 [length, d_model], added to the input.
     added: Callable[[ModelConfig, int], np.ndarray] | None = None
-    learned: bool = False  # what is added is a table of parameters, and ends with it
-    # (queries or keys, positions) -> the same, turned; in self-attention.
+    learned: bool = False  # the vectors are parameters, so the number of positions is limited
+    # (queries or keys, positions) -> the same, rotated; in self-attention.
     rotate: Callable[[Array, Array], Array] | None = None
     # (config, distances) -> what is added to the scores of self-attention.
     bias: Callable[[ModelConfig, Array], Array] | None = None
@@ -117,7 +118,7 @@ POSITIONS: dict[str, Positions] = {
 
 
 def longest(config: ModelConfig) -> int | None:
-    """Positions that a sentence or row may have; None: any number."""
+    """The largest number of positions of a sentence or row; None: any number."""
     return config.max_positions if POSITIONS[config.positions].learned else None
 
 

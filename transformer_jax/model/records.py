@@ -1,4 +1,4 @@
-"""The records that pass between the files of the model, and from it to search and training.
+"""The records that the model's files exchange with one another, and with search and training.
 
 Dimension key
   B batch   L target length   M source length   K beams   T positions of the cache   H heads
@@ -13,14 +13,14 @@ Params = Any  # a pytree of float32 arrays
 
 
 class Place(NamedTuple):
-    """Where the subwords of each row are: all that a pattern or a position bias may ask."""
+    """The place of each subword of a row; patterns and position biases depend only on it."""
 
     segments: Array  # int32 [B, L]; 0: padding; 1, 2, ...: the sentence of a packed row
     positions: Array  # int32 [B, L], 0-based in the sentence
 
 
 class Context(NamedTuple):
-    """What the layers of a stack see when all positions are computed at once."""
+    """The input of a stack's layers when all positions are computed together."""
 
     place: Place  # of the stack's own positions
     rows_B: Array | None  # numbers of the rows in the global batch; None: no dropout
@@ -31,7 +31,7 @@ class Context(NamedTuple):
 
 
 class Now(NamedTuple):
-    """One step of search, as search describes it to a decoder."""
+    """One search step, as search describes it to a decoder."""
 
     position_B: Array  # int32, 0-based position of the newest subword; BOS is at 0
     ids_BK: Array  # int32, the newest subword of each hypothesis
@@ -41,7 +41,7 @@ class Now(NamedTuple):
 
 
 class StepContext(NamedTuple):
-    """What the layers of a decoder see in one step of search; made once a step."""
+    """The input of a decoder's layers in one search step; made once per step."""
 
     position_B: Array  # int32, of the newest subword
     self_mask: Array  # booleans [B, 1, K, T * K]: the hypothesis's own past
@@ -50,21 +50,21 @@ class StepContext(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """What a decoder keeps of the hypotheses between two steps of search."""
+    """What a decoder keeps for the hypotheses between two search steps."""
 
     written: Any  # by position: never moves, a hypothesis finds its own past by its ancestors
     carried: Any  # leaves [B, K, ...], zero at first: search reorders it with its hypotheses
 
 
 class Memory(NamedTuple):
-    """What a source sentence gives to every step of search."""
+    """What every search step needs of a source sentence."""
 
     decoder: Any  # what the decoder prepared, such as keys and values
     source_BM: Array  # booleans, True = a real source position
 
 
 class Stepped(NamedTuple):
-    """The result of one step of search."""
+    """The result of one search step."""
 
     logits_BKV: Array  # float32, of the next subword
     cache: Cache

@@ -1,7 +1,7 @@
 """The encoder and decoder that the Transformer replaced: gated recurrent units and attention.
 
-Bahdanau et al. 2015, appendix A; vectors of a sentence are made one after the other, left to right
-and right to left in the encoder.
+They follow Bahdanau et al. 2015, appendix A. They compute the vectors of a sentence one after the
+other; the encoder does so from left to right and from right to left.
 
 Dimension key
   B batch   L target length   M source length   D d_model   H d_hidden   G gates, 3 H
@@ -30,12 +30,12 @@ _zeros = named(nn.initializers.zeros, None)
 
 
 def hidden_size(config: ModelConfig) -> int:
-    """Units of each of the three recurrent layers."""
+    """The number of units of each of the three recurrent layers."""
     return config.d_model if config.d_hidden is None else config.d_hidden
 
 
 def product(x: Array, weights_IO: Array, dtype: str) -> Array:
-    """x W, float32 `[..., outputs]`, of operands of that type."""
+    """x W, float32 `[..., outputs]`, from operands of type `dtype`."""
     return jnp.einsum(
         "...I,IO->...O",
         x.astype(dtype),
@@ -54,7 +54,7 @@ def whole(weights_IO: Array) -> Array:
 
 
 class Gates(NamedTuple):
-    """What a gated unit does with its last state: three matrices `[d_hidden, d_hidden]`."""
+    """The matrices `[d_hidden, d_hidden]` that a gated unit applies to its last state."""
 
     update_HH: Array
     reset_HH: Array
@@ -67,10 +67,10 @@ def gated_update(state: Array, inputs: Array, gates: Gates, dtype: str) -> Array
     z = sigmoid(W_z x + U_z s) updates, r = sigmoid(W_r x + U_r s) resets.
 
     Args:
-      state: s, the last one `[..., d_hidden]`.
+      state: s, the last state `[..., d_hidden]`.
       inputs: W_z x, W_r x and W x, with their biases, side by side `[..., 3 d_hidden]`.
       gates: U_z, U_r and U.
-      dtype: of the products' operands.
+      dtype: type of the products' operands.
 
     Source: Bahdanau et al. 2015, appendix A.1.1; Cho et al. 2014.
     """
@@ -96,20 +96,20 @@ class GatedUnit(nn.Module):
         self.gates = Gates(*(whole(self.param(name, _orthogonal, (h, h))) for name in names))
 
     def inputs(self, x: Array) -> Array:
-        """What inputs `[..., inputs]` give to both gates and the candidate `[..., 3 d_hidden]`."""
+        """The part of inputs `[..., inputs]` in gates and candidate, `[..., 3 d_hidden]`."""
         return product(x, self.input, self.dtype) + self.bias
 
     def __call__(self, state: Array, inputs: Array) -> Array:
-        """The next state `[..., d_hidden]`, from the last one and what the inputs give."""
+        """The next state `[..., d_hidden]`, from the last state and the result of `inputs`."""
         return gated_update(state, inputs, self.gates, self.dtype)
 
     def run(self, x_BMI: Array, segments_BM: Array, reverse: bool) -> Array:
-        """The states after each position `[batch, length, d_hidden]`, each sentence from zeros.
+        """The states after each position `[batch, length, d_hidden]`; a sentence starts from zeros.
 
         Args:
           x_BMI: inputs `[batch, length, inputs]`.
           segments_BM: the sentence of each position `[batch, length]`.
-          reverse: from right to left.
+          reverse: whether to read from right to left.
         """
         same_BM = segments_BM[:, 1:] == segments_BM[:, :-1]
         goes_on_BM = jnp.pad(same_BM, ((0, 0), (0, 1) if reverse else (1, 0)))
@@ -139,16 +139,16 @@ class RecurrentEncoder(nn.Module):
 
     @staticmethod
     def problems(config: ModelConfig) -> Iterator[str]:
-        """Nothing is refused."""
+        """Yields nothing: every combination is valid."""
         yield from ()
 
     @staticmethod
     def features(config: ModelConfig) -> int:
-        """Of the output."""
+        """The number of features of the output."""
         return 2 * hidden_size(config)
 
     def setup(self) -> None:
-        """Both directions."""
+        """Creates the units of both directions."""
         config, h = self.config, hidden_size(self.config)
         self.left_to_right = GatedUnit(config.d_model, h, config.dtype)
         self.right_to_left = GatedUnit(config.d_model, h, config.dtype)
@@ -171,12 +171,12 @@ class RecurrentEncoder(nn.Module):
 
     @staticmethod
     def summary(annotation_BMC: Array) -> Array:
-        """The states from right to left: at the first position, of the whole sentence."""
+        """The right-to-left states; the state at the first position has read the whole sentence."""
         return jnp.split(annotation_BMC, 2, axis=-1)[1]
 
 
 class Remembered(NamedTuple):
-    """What a source sentence gives to every step."""
+    """What every search step needs of a source sentence."""
 
     key_BMH: Array  # U h
     annotation_BMC: Array  # h
@@ -190,7 +190,7 @@ class AttendingUnit(nn.Module):
     encoder: Any  # the encoder's class
 
     def setup(self) -> None:
-        """The unit, its attention and the maxout layer."""
+        """Creates the unit, its attention and the maxout layer."""
         d_model, h, dtype = self.config.d_model, hidden_size(self.config), self.config.dtype
         c = self.encoder.features(self.config)
         summary = jax.eval_shape(self.encoder.summary, jax.ShapeDtypeStruct((1, c), jnp.float32))
@@ -222,8 +222,8 @@ class AttendingUnit(nn.Module):
 
         Args:
           state_BKH: the last states `[batch, beams, d_hidden]`.
-          inputs_BKG: what the subwords before give to the unit.
-          memory: of the source sentences.
+          inputs_BKG: the result of `inputs` for the subwords before.
+          memory: the memory of the source sentences.
           mask_B1M: True where a state may attend `[batch, 1, src_len]`.
 
         Source: Bahdanau et al. 2015, appendix A.1.2 and equation 6.
@@ -271,7 +271,7 @@ class RecurrentDecoder(nn.Module):
             )
 
     def setup(self) -> None:
-        """The unit."""
+        """Creates the unit."""
         self.attending = AttendingUnit(self.config, self.encoder, name="decoder")
         self.decoder_dropout = Dropout(self.config.dropout)
 
@@ -339,6 +339,6 @@ class RecurrentDecoder(nn.Module):
 
     @nn.nowrap
     def empty_cache(self, sizes: SearchSizes) -> Cache:
-        """The states of no hypothesis yet; they have no length."""
+        """The states before the first position; they do not depend on a length."""
         shape = (sizes.batch, sizes.beams, hidden_size(self.config))
         return Cache((), zeros(shape, (BATCH, None, None)))

@@ -31,10 +31,10 @@ from transformer_jax.model.records import (
 
 
 def self_bias(config: ModelConfig, query: Array, key: Array) -> Array | None:
-    """What positions add to the scores of self-attention, from 0-based positions or indices.
+    """The position bias of the scores of self-attention, from 0-based positions or indices.
 
     Args:
-      config: names the kind of positions.
+      config: has the kind of positions.
       query: int `[..., query_len]`.
       key: int `[..., key_len]`.
 
@@ -52,7 +52,7 @@ def watched_layer(config: ModelConfig) -> int:
 
 
 def problems(config: ModelConfig) -> Iterator[str]:
-    """Why the parts of a stack cannot be combined."""
+    """Why the parts of a stack cannot be combined, with the fix; empty if they can."""
     if config.d_k is None and config.d_model % config.num_heads:
         yield (
             f"model.d_model={config.d_model} is not divisible by model.num_heads="
@@ -70,7 +70,7 @@ class TransformerEncoder(nn.Module):
 
     @staticmethod
     def features(config: ModelConfig) -> int:
-        """Of the output."""
+        """The number of features of the output."""
         return config.d_model
 
     longest = staticmethod(positions.longest)
@@ -108,7 +108,7 @@ class TransformerEncoder(nn.Module):
 
     @staticmethod
     def summary(encoded_BMD: Array) -> Array:
-        """What each position says of its whole sentence, for a recurrent decoder's first state."""
+        """What a recurrent decoder's first state is made from, at each source position."""
         return encoded_BMD
 
 
@@ -211,7 +211,7 @@ class TransformerDecoder(nn.Module):
 
     @nn.nowrap
     def empty_cache(self, sizes: SearchSizes) -> Cache:
-        """The cache of no position yet, boxed with the names of its axes."""
+        """The cache before the first position, boxed with the names of its axes."""
         layer, depth = self.stack()
         written, carried = layer.empty(sizes)
         return Cache((written,) * depth, (carried,) * depth)

@@ -1,8 +1,8 @@
 """What a model costs: parameters, and the FLOPs of matrix products, counted in the traced program.
 
 A product of [m, k] and [k, n] counts 2 m k n FLOPs. The program is traced without remat and without
-the vocabulary's padding, so the count is that of the mathematics; any new part of a model is
-counted without a formula of its own.
+the vocabulary's padding, so the count is that of the mathematics. New parts of a model are counted
+without a formula of their own.
 """
 
 import functools
@@ -20,8 +20,8 @@ from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.text.batches import Batch, Packed
 from transformer_jax.training.step import make_loss_fn
 
-# Dense peak of the matrix units in FLOP/s, as the vendors print it: bfloat16, and float32 (as TF32
-# where the chip has it).
+# Dense peak of the matrix units in FLOP/s as the vendors print it, for bfloat16 and for float32 (as
+# TF32 if the chip has it).
 DEVICE_PEAKS = {
     "NVIDIA A100": (312e12, 156e12),
     "NVIDIA H100": (989e12, 495e12),
@@ -37,7 +37,7 @@ DEVICE_PEAKS = {
 
 @functools.lru_cache(maxsize=256)
 def parameter_count(model: ModelConfig, vocabulary_size: int) -> int:
-    """Trained parameters; the vocabulary's padding, which is allocated too, does not count."""
+    """The number of trained parameters, without the vocabulary's padding."""
     return parameters.parameter_count(_unpadded(model, vocabulary_size))
 
 
@@ -45,7 +45,7 @@ def parameter_count(model: ModelConfig, vocabulary_size: int) -> int:
 def training_flops(
     model: ModelConfig, vocabulary_size: int, src_length: int, tgt_length: int
 ) -> int:
-    """Forward and backward pass of one row with so many source and target positions."""
+    """FLOPs of the forward and backward pass of one row with these numbers of positions."""
     loss_fn = make_loss_fn(_unpadded(model, vocabulary_size), TrainConfig.label_smoothing)
 
     def smoothed(params: Any, batch: Batch) -> Any:
@@ -60,7 +60,7 @@ def training_flops(
 def forward_flops(
     model: ModelConfig, vocabulary_size: int, src_length: int, tgt_length: int
 ) -> int:
-    """Forward pass of one row, up to the logits."""
+    """FLOPs of the forward pass of one row, up to the logits."""
     apply: Any = _unpadded(model, vocabulary_size).apply
 
     def logits(params: Any, batch: Batch) -> Any:
@@ -84,10 +84,10 @@ def _inputs(
 def product_flops(function: Callable[..., Any], *arguments: Any) -> int:
     """FLOPs of a function's matrix products, from its trace.
 
-    A scan's body counts as often as it runs, of a branch the dearest counts.
+    A scan's body counts as often as it runs. Of several branches, the most expensive one counts.
 
     Args:
-      function: is traced, not run.
+      function: the function, which is traced but not run.
       arguments: arrays, or their shapes and types.
 
     Raises:
@@ -105,14 +105,14 @@ def _flops_of(equation: JaxprEqn) -> int:
     if name == "dot_general":
         return _product(equation)
     if name in UNKNOWN:
-        raise NotImplementedError(f"FLOPs of {name!r} cannot be read off a trace.")
+        raise NotImplementedError(f"FLOPs of {name!r} cannot be counted from a trace.")
     inner = [_flops(jaxpr) for jaxpr in _inner(equation)]
     if name == "cond":
         return max(inner)
     return sum(inner) * (equation.params["length"] if name == "scan" else 1)
 
 
-# Loops whose number of steps is data, products that are no dot_general, and foreign kernels.
+# Loops whose number of steps depends on data, products other than dot_general, foreign kernels.
 UNKNOWN = {
     *("while", "conv_general_dilated", "ragged_dot_general"),
     *("pallas_call", "ffi_call", "pure_callback", "io_callback"),
@@ -127,7 +127,7 @@ def _product(equation: JaxprEqn) -> int:
 
 
 def _inner(equation: JaxprEqn) -> Iterator[Jaxpr]:
-    """The programs inside an operation: of a call, a loop, a branch, a rematerialized part."""
+    """The programs inside an operation such as a call, a loop, a branch or a remat."""
     for value in equation.params.values():
         for one in value if isinstance(value, tuple | list) else (value,):
             if isinstance(one, ClosedJaxpr):
@@ -137,12 +137,12 @@ def _inner(equation: JaxprEqn) -> Iterator[Jaxpr]:
 
 
 def device_peak(dtype: str) -> float | None:
-    """Peak FLOP/s of one device of this kind, or None where it is not known (a CPU)."""
+    """Peak FLOP/s of one of this machine's devices, or None if it is not known, as for a CPU."""
     return peak_of(jax.devices()[0].device_kind, dtype)
 
 
 def peak_of(kind: str, dtype: str) -> float | None:
-    """Peak FLOP/s of a device of this kind, or None where it is not known."""
+    """Peak FLOP/s of a device of this kind, or None if it is not known."""
     for name, (bfloat16, float32) in DEVICE_PEAKS.items():
         if kind.startswith(name):
             return bfloat16 if dtype == "bfloat16" else float32

@@ -1,4 +1,4 @@
-"""From a config to what training reads: vocabulary, encoded splits and the plan of packed rows."""
+"""Prepares what training reads: vocabulary, encoded splits and the plan of packed rows."""
 
 import base64
 import itertools
@@ -33,14 +33,14 @@ from transformer_jax.training.program import BatchShape
 
 log = logging.getLogger(__name__)
 
-NOMINAL_FILL = 0.97  # of target places, for a dry run that has no corpus to measure
-LENGTH_MULTIPLE = 8  # of the validation rows
-VALID_STRETCH = 8  # a validation row is at most so many times as long as a training row
+NOMINAL_FILL = 0.97  # fill of the target side in a dry run, which has no corpus to measure
+LENGTH_MULTIPLE = 8  # the length of validation rows is a multiple of this number
+VALID_STRETCH = 8  # a validation row is at most this many times as long as a training row
 NOT_IN_WEIGHTS = ("model.dropout:", "model.dtype:")  # may differ from those of train.init_from
 
 
 class TrainingData(NamedTuple):
-    """Everything that batches are made of."""
+    """Everything from which batches are made."""
 
     vocabulary: Vocabulary
     corpus: Corpus
@@ -50,7 +50,7 @@ class TrainingData(NamedTuple):
     valid: EncodedPairs
     valid_plan: RowPlan
     shape: BatchShape  # of a training batch
-    valid_shape: BatchShape  # of a validation batch: rows long enough for every pair
+    valid_shape: BatchShape  # of a validation batch, with rows for every pair
     seed: int  # of the order of each epoch's rows
 
     def train_batches(
@@ -60,8 +60,8 @@ class TrainingData(NamedTuple):
 
         Args:
           own_rows: numbers of a batch's rows that this process needs, int [own].
-          start_batch: the number of the first one, from 0.
-          num_workers: processes that make batches; 0: a thread of this one.
+          start_batch: number of the first batch, from 0.
+          num_workers: number of processes that make batches; 0: a thread of this process.
         """
         return train_batches(
             self.train,
@@ -224,7 +224,7 @@ def _check_positions(model: ModelConfig, *shapes: BatchShape) -> None:
 
 
 def _vocabulary_of_origin(config: Config, origin: RunFolder) -> Vocabulary:
-    """The vocabulary of `origin`'s weights. Raises RunError: no weights, or another model's."""
+    """The vocabulary of `origin`'s weights. Raises RunError if it has none or another model."""
     differences = [
         difference
         for difference in immutable_differences(origin.read_config(), config)
@@ -240,7 +240,7 @@ def _vocabulary_of_origin(config: Config, origin: RunFolder) -> Vocabulary:
 
 
 def _vocabulary(config: Config, run: RunFolder, corpus: Corpus, fingerprint: str) -> Vocabulary:
-    """The run's own; else that of train.init_from, a given one, or a new one, in that order."""
+    """The run's own vocabulary, else that of train.init_from, else the given, else a new one."""
     given = config.vocabulary.path
     if run.vocabulary_file.exists():
         own = load_vocabulary(run.vocabulary_file)
@@ -266,7 +266,7 @@ def _vocabulary(config: Config, run: RunFolder, corpus: Corpus, fingerprint: str
         lines = itertools.chain.from_iterable(corpus.split("train"))
         return train_vocabulary(lines, config.vocabulary, config.seed).model
 
-    # Kept in the cache, since rows of an ablation and a repeated run share it.
+    # Kept in the cache, since the rows of a table and repeated runs share it.
     name = f"{sentencepiece.__version__} {fingerprint} {config.vocabulary} {config.seed}"
     model = processes.first_does(
         lambda: base64.b64encode(kept("vocabularies", name, train_one)).decode()

@@ -1,4 +1,4 @@
-"""The host's loop over steps."""
+"""The host's loop over training steps."""
 
 import contextlib
 import logging
@@ -34,7 +34,7 @@ def train_steps(
     stop: StopRequest,
     bleu: Callable[[Params], float | None] | None = None,
 ) -> None:
-    """Trains from a state to the last step, or until a signal asks to stop.
+    """Trains from a state to the last training step, or until a signal asks to stop.
 
     `bleu` scores parameters on the validation split, or returns None if a signal came. Without it
     the score of a checkpoint is minus the validation loss.
@@ -95,7 +95,7 @@ def _owes_validation(workdir: Path, step: int, train: TrainConfig) -> bool:
 
 
 def _counted(batches: Iterator[Batch], first: int, last: int) -> Iterator[tuple[int, Batch]]:
-    """(step, batch) up to the last step; reads no batch beyond it."""
+    """Yields (step, batch) up to the last step; reads no batch beyond it."""
     for step in range(first, last + 1):
         yield step, next(batches)
 

@@ -12,9 +12,9 @@ from transformer_jax.config.schema import TrainConfig
 def learning_rate_schedule(train: TrainConfig, d_model: int) -> Callable[[Array | int], Array]:
     """The learning rate of update number `count + 1`, for optax's 0-based `count`.
 
-    A linear warm-up to the peak, then by `train.schedule`: "rsqrt" (proportional to step^-0.5; with
-    the default peak, lr = d_model^-0.5 min(step^-0.5, step warmup^-1.5)), "linear" or "cosine" to 0
-    at `decay_steps`, or "constant".
+    After a linear warm-up to the peak it follows `train.schedule`: "rsqrt" (proportional to
+    step^-0.5; with the default peak, lr = d_model^-0.5 min(step^-0.5, step warmup^-1.5)), "linear"
+    or "cosine" (down to 0 at `decay_steps`), or "constant".
 
     Source: Vaswani et al. 2017, section 5.3, equation 3.
     """
@@ -40,7 +40,7 @@ def learning_rate_schedule(train: TrainConfig, d_model: int) -> Callable[[Array 
 
 
 def make_optimizer(train: TrainConfig, d_model: int) -> optax.GradientTransformation:
-    """Adam with the schedule, after clipping by the global norm where the config asks for it."""
+    """Adam with the schedule, after clipping by the global norm if the config asks for it."""
     norm = train.clip_norm
     clip = optax.identity() if norm is None else optax.clip_by_global_norm(norm)
     schedule = learning_rate_schedule(train, d_model)

@@ -1,4 +1,4 @@
-"""What a run compiles: the training and the validation step, over a mesh, one shape each."""
+"""The programs that a run compiles: a training and a validation step, each for one batch shape."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,10 +21,10 @@ from transformer_jax.training.step import LossFn, make_loss_fn, make_train_step
 
 
 class BatchShape(NamedTuple):
-    """Of one packed batch."""
+    """The shape of one packed batch."""
 
     rows: int
-    src_length: int  # positions a row
+    src_length: int  # positions in a row
     tgt_length: int
 
     def abstract(self) -> Batch:
@@ -43,7 +43,7 @@ class Program(NamedTuple):
     state: TrainState  # shapes, types and shardings
     train_step: Callable[[TrainState, Batch], TrainState]  # donates the state
     eval_loss: LossFn  # without smoothing; not compiled
-    memory_bytes: int  # a device: arguments and temporaries of the training step
+    memory_bytes: int  # per device: arguments and temporaries of the training step
 
     def init(self, seed: int) -> TrainState:
         """The state before the first step."""
@@ -51,7 +51,8 @@ class Program(NamedTuple):
         def start() -> TrainState:
             return init_state(seed, self.model, self.optimizer)
 
-        # It runs once: half the seconds of compiling it, for as many milliseconds more of running.
+        # It runs once, so compile it with fewer optimizations: this halves the seconds of compiling
+        # and adds only as many milliseconds to running.
         quickly = {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passes": True}
         on_cpu = jax.default_backend() == "cpu"
         state = jax.jit(
@@ -63,7 +64,7 @@ class Program(NamedTuple):
         return state
 
     def replicated(self, params: Params) -> Params:
-        """Parameters whole on every device."""
+        """The parameters, replicated on every device."""
         return jax.jit(lambda x: x, out_shardings=NamedSharding(self.mesh, PartitionSpec()))(params)
 
 
@@ -73,7 +74,7 @@ def shardings_of(tree: Any) -> Any:
 
 
 def check_rows(train: TrainConfig, mesh: Mesh, rows: int) -> None:
-    """Raises ConfigError where a batch's rows do not divide over devices and micro-batches."""
+    """Raises ConfigError if a batch's rows do not divide over devices and micro-batches."""
     ways = batch_ways(mesh) * train.accumulate_steps
     if rows % ways:
         raise ConfigError(
@@ -93,7 +94,7 @@ def compile_program(
     vocabulary_size: int,
     shape: BatchShape,
 ) -> Program:
-    """Compiles the training step ahead of time; nothing is computed."""
+    """Compiles the training step ahead of time, without running anything."""
     model = make_model(model_config, vocabulary_size, train.remat)
     optimizer = make_optimizer(train, model_config.d_model)
     state = jax.eval_shape(lambda: init_state(0, model, optimizer))

@@ -1,4 +1,4 @@
-"""What training carries from one step to the next."""
+"""The training state, which each training step updates."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,11 +12,11 @@ from transformer_jax.model.parameters import axis_names, init_params
 from transformer_jax.model.records import Params
 
 if TYPE_CHECKING:
-    import optax  # takes 0.1 s, and translation needs none
+    import optax  # the import takes 0.1 s, and translation does not need it
 
 
 class Window(NamedTuple):
-    """Sums since the last line of metrics; float32 scalars."""
+    """Sums since the last line of metrics, float32 scalars."""
 
     smoothed_nats: Array
     nats: Array
@@ -29,18 +29,18 @@ class Window(NamedTuple):
 
     @classmethod
     def zero(cls) -> "Window":
-        """The start of a window."""
+        """A window without steps."""
         return cls(*(jnp.zeros((), jnp.float32) for _ in cls._fields))
 
 
 class TrainState(NamedTuple):
-    """The whole state of a run; a checkpoint holds it and nothing else is needed to go on."""
+    """The whole state of a run: what a checkpoint holds and a continued run needs."""
 
     step: Array  # int32 scalar, batches consumed; selects batch and key
     params: Params
     opt_state: "optax.OptState"  # counts updates, which drives the schedule
     key: Array  # base key data; never split, only folded with `step`
-    skipped: Array  # int32 scalar, updates skipped as not finite
+    skipped: Array  # int32 scalar, updates skipped because they were not finite
     skipped_in_a_row: Array  # int32 scalar
     window: Window
 
@@ -66,7 +66,7 @@ def init_state(
 def state_names(
     model: EncoderDecoder, optimizer: "optax.GradientTransformation", state: TrainState
 ) -> TrainState:
-    """The names of the axes of each array of a state; Adam's moments have their parameters'."""
+    """The axis names of each array of a state; Adam's moments have those of their parameters."""
     import optax
 
     params = axis_names(model)

@@ -1,4 +1,4 @@
-"""One update: pure functions from (state, batch) to state, compiled over a mesh.
+"""The training step: pure functions from (state, batch) to state.
 
 Dimension key
   B rows of the batch   L target length   M source length
@@ -25,13 +25,13 @@ LossFn = Callable[[Params, Batch, Array | None, Array | None], LossSums]
 def make_loss_fn(
     model: EncoderDecoder, smoothing: float, block: int = TrainConfig.loss_block, replicas: int = 1
 ) -> LossFn:
-    """(params, batch, rows_B, dropout_key) -> LossSums; without rows and key, no dropout.
+    """Returns (params, batch, rows_B, dropout_key) -> LossSums; no dropout without rows and key.
 
     Args:
-      model: has the loss of a batch.
+      model: a model; its method `loss` gives the loss of a batch.
       smoothing: epsilon of label smoothing.
-      block: target positions of a replica whose logits are held at once.
-      replicas: devices that the batch's rows are divided over.
+      block: target positions of a replica whose logits are in memory at the same time.
+      replicas: number of devices that the batch's rows are divided over.
     """
     size, dtype = model.vocabulary_size, model.config.dtype
     settings = LossSettings(smoothing, size, dtype, block, replicas)
@@ -92,7 +92,8 @@ def make_train_step(
         grads, sums = accumulated_gradients(
             loss_fn, state.params, batch, dropout_key, train.accumulate_steps
         )
-        # Divided by the global count: the same update on 1 device or 64, accumulated or not.
+        # Divide by the global count, so that the update is the same on 1 device or 64, with or
+        # without accumulation.
         grads = jax.tree.map(lambda g: g / jnp.maximum(sums.tokens, 1.0), grads)
         grad_norm = optax.tree.norm(grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -117,14 +118,14 @@ def make_train_step(
 
 
 def _in_a_row(count: Array, good: Array, limit: int) -> Array:
-    """Bad updates up to now; it stays at the limit until the host, which looks rarely, sees it."""
+    """Consecutive bad updates; stays at the limit until the host, which checks rarely, sees it."""
     return jnp.where(good & (count < limit), 0, jnp.minimum(count + ~good, limit))
 
 
 def _add_to_window(
     window: Window, batch: Batch, sums: LossSums, grad_norm: Array, good: Array
 ) -> Window:
-    """A skipped step counts in nothing."""
+    """Adds a step to the window; a skipped step is not counted."""
     new = Window(
         smoothed_nats=sums.smoothed_nats,
         nats=sums.nats,

@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop in good order."""
+"""Signals that ask a run to stop cleanly."""
 
 import os
 import signal
@@ -11,14 +11,14 @@ ASKING = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequest:
-    """While it is entered, SIGTERM or SIGINT is a request; a second one has its usual effect.
+    """A context in which SIGTERM or SIGINT asks to stop; a second signal has its usual effect.
 
-    Of several processes any may get it: JAX's own service, which heeds SIGTERM, then names a step
-    on which all agree. Outside the main thread, which alone may set handlers, nothing is heeded.
+    Any one of several processes may receive SIGTERM; JAX's service then chooses a step at which all
+    stop. Only the main thread can set handlers, so in other threads signals are not handled.
     """
 
     def __init__(self) -> None:
-        self.signal = 0  # the one that came
+        self.signal = 0  # the signal received; 0: none
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> "StopRequest":

@@ -16,9 +16,10 @@ Validate = Callable[[Params], tuple[dict[str, float], float] | None]
 def make_validate(
     data: TrainingData, program: Program, bleu: Callable[[Params], float | None] | None
 ) -> Validate:
-    """Parameters to (metrics, score); the score is BLEU where given, else minus the loss.
+    """Returns a function from parameters to (metrics, score).
 
-    Where `bleu` gives None, as it was told to stop, so does the result.
+    The score is that of `bleu`, or minus the loss if `bleu` is None. If a signal stops `bleu`, it
+    returns None, and so does the function.
     """
     eval_step, rows = make_eval_step(program), data.valid_shape.rows
     own = own_rows(program.mesh, rows)

@@ -1,4 +1,4 @@
-"""From the state's sums over the last steps to the metrics of a run."""
+"""Computes the metrics of a run from the state's sums over the last steps."""
 
 import contextlib
 import math
@@ -17,10 +17,10 @@ from transformer_jax.training.state import TrainState, Window
 
 
 class WindowReader:
-    """Turns the state's window into metrics; reading it is where the loop waits for the device.
+    """Converts the state's window into metrics; only here does the loop wait for the device.
 
-    The first window of a resumed run began before this process did. How long its first steps took
-    is unknown, so rates count only the tokens since.
+    The first window of a continued run began in an earlier process. The time of its first steps is
+    unknown, so rates count only the tokens of this process.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class WindowReader:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Leaves the time within out of the rates: validation is not training."""
+        """A context whose time does not count in the rates, such as that of validation."""
         begin = time.perf_counter()
         yield
         self.start += time.perf_counter() - begin
@@ -62,10 +62,10 @@ class WindowReader:
         if in_a_row >= self.max_skipped:
             raise RunError(
                 f"the last {in_a_row} updates up to step {step} were not finite (train.max_skipped="
-                f"{self.max_skipped}): training diverged. Start anew, with a lower "
+                f"{self.max_skipped}): training diverged. Start a new run with a lower "
                 "train.peak_learning_rate, more train.warmup_steps or train.clip_norm."
             )
-        # If every step was skipped there is nothing to average: the metrics are NaN, not 0.
+        # If every step was skipped, there is nothing to average, so the metrics are NaN, not 0.
         tokens, steps, slots = (
             float(x) or math.nan for x in (window.tgt_tokens, window.steps, window.slots)
         )
@@ -89,5 +89,5 @@ class WindowReader:
 
 
 def _tokens(window: Window) -> tuple[float, float]:
-    """Source and target tokens."""
+    """The sums of source and of target tokens."""
     return float(window.src_tokens), float(window.tgt_tokens)
