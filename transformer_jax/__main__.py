@@ -38,6 +38,9 @@ BEAM_SIZE = Flag("beam_size", int, "K", "hypotheses a sentence; 1 is greedy (the
 LENGTH_PENALTY = Flag(
     "length_penalty", float, "ALPHA", "alpha of ((5 + length) / 6)^alpha (the config's)"
 )
+COVERAGE_PENALTY = Flag(
+    "coverage_penalty", float, "BETA", "beta of Wu et al. 2016, equation 14 (the config's)"
+)
 # Commands that may run as several processes have these flags too.
 PROCESSES = (
     Flag("coordinator", str, "HOST:PORT", "of several processes: where process 0 listens"),
@@ -73,6 +76,7 @@ COMMANDS = {
             CHECKPOINT,
             BEAM_SIZE,
             LENGTH_PENALTY,
+            COVERAGE_PENALTY,
             Flag("n_best", int, "N", "translations of each line", default=1),
             Flag("scores", bool, "", "write each translation's score before it", default=False),
             *PROCESSES,

@@ -31,6 +31,7 @@ def test_hypotheses_and_scores_are_kept(run, capsys):
     assert {name: record[name] for name in want._fields} == want._asdict()
     assert record["bleu_signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
     settings = {"checkpoint": "40", "beam_size": 2, "length_penalty": 0.6, "max_extra_length": 10}
+    settings |= {"coverage_penalty": 0.0}
     assert record | settings | {"name": "test"} == record
     for words in (
         f"BLEU       {want.bleu:6.2f}  en→de  {want.bleu_signature}",

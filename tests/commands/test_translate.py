@@ -18,7 +18,7 @@ from transformer_jax.commands.translate import translate
 from transformer_jax.errors import ConfigError, DataError
 
 OPTIONS: dict[str, Any] = {"checkpoint": "latest", "beam_size": 2, "length_penalty": None}
-OPTIONS |= {"n_best": 1, "scores": False}
+OPTIONS |= {"coverage_penalty": None, "n_best": 1, "scores": False}
 
 
 def answer(given: bytes, workdir: Path | None = None, **options: Any) -> bytes:
@@ -121,6 +121,18 @@ def test_settings_of_the_search_are_checked():
         answer(b"x\n", beam_size=0)
     with pytest.raises(ConfigError, match="decode.length_penalty=-1.0"):
         answer(b"x\n", length_penalty=-1.0)
+
+
+def test_a_coverage_penalty_lowers_the_scores_of_what_is_left_out():
+    source = runs.read_lines(runs.tiny_corpus() / "test.en")[:3]
+    options: dict[str, Any] = {"beam_size": 1, "scores": True}
+    plain, penalized = (
+        [line.split("\t", 1) for line in answers(source, coverage_penalty=beta, **options)]
+        for beta in (None, 0.5)
+    )
+    for (score, text), (lower, same_text) in zip(plain, penalized, strict=True):
+        assert text == same_text, "greedy search finds the same"
+        assert float(lower) < float(score)
 
 
 def test_settings_given_replace_the_run_s():

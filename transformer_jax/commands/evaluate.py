@@ -76,6 +76,7 @@ def evaluate(
     scores = score(hypotheses, references, data.src, data.tgt)
     settings = {"checkpoint": loaded.checkpoint, "beam_size": decode.beam_size}
     settings |= {"length_penalty": decode.length_penalty}
+    settings |= {"coverage_penalty": decode.coverage_penalty}
     settings |= {"max_extra_length": decode.max_extra_length}
     path = _path(run, name, settings)
     if processes.is_first():

@@ -39,6 +39,7 @@ def load_model(
     beam_size: int | None = None,
     length_penalty: float | None = None,
     n_best: int = 1,
+    coverage_penalty: float | None = None,
 ) -> LoadedModel:
     """Loads the model of a run's folder.
 
@@ -47,6 +48,7 @@ def load_model(
       checkpoint: "latest", "best", "average" or a step.
       beam_size: None: the run's.
       length_penalty: None: the run's.
+      coverage_penalty: None: the run's.
       n_best: hypotheses per sentence, at most the beam size.
 
     Raises:
@@ -54,7 +56,11 @@ def load_model(
     """
     run = RunFolder(workdir)
     config = run.read_config()
-    given = {"decode.beam_size": beam_size, "decode.length_penalty": length_penalty}
+    given = {
+        "decode.beam_size": beam_size,
+        "decode.length_penalty": length_penalty,
+        "decode.coverage_penalty": coverage_penalty,
+    }
     config = with_values(config, {name: v for name, v in given.items() if v is not None})
     check(config)
     if n_best < 1:

@@ -14,6 +14,7 @@ def translate(
     checkpoint: str,
     beam_size: int | None,
     length_penalty: float | None,
+    coverage_penalty: float | None,
     n_best: int,
     scores: bool,
     stdin: io.BufferedIOBase,
@@ -29,6 +30,7 @@ def translate(
       checkpoint: "latest", "best", "average" or a step.
       beam_size: None: the run's.
       length_penalty: None: the run's.
+      coverage_penalty: None: the run's.
       n_best: translations of each line.
       scores: whether to write scores.
       stdin: UTF-8, one sentence a line.
@@ -39,7 +41,7 @@ def translate(
         UTF-8.
     """
     translator = load_model(
-        workdir, checkpoint, beam_size, length_penalty, n_best
+        workdir, checkpoint, beam_size, length_penalty, n_best, coverage_penalty
     ).line_translator()
     number = 0
     groups = line_groups(stdin)
