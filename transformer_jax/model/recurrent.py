@@ -45,10 +45,12 @@ def product(x: Array, weights_IO: Array, dtype: str) -> Array:
 
 
 def whole(weights_IO: Array) -> Array:
-    """The weights of a scan, gathered before it; parameters and gradients stay divided.
+    """The weights of a scan, gathered before it.
 
-    Without it, XLA (jaxlib 0.10) computes wrong gradients where a scan's rows are divided over data
-    and fsdp and its weights over fsdp and tensor: off by 4 to 80 percent on a mesh of 2 x 2 x 2.
+    XLA (jaxlib 0.10) computes wrong gradients where a scan's rows are divided over data and fsdp
+    and its weights over fsdp and tensor, or where the states of a scan within the scan of
+    micro-batches are left to it: off by 4 to 80 percent on a mesh of 2 x 2 x 2. So weights are
+    whole within a scan, and its states are constrained.
     """
     return constrain(weights_IO, None, None)
 
@@ -117,6 +119,7 @@ class GatedUnit(nn.Module):
         def step(state_BH: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
             inputs_BG, goes_on_B = now
             state_BH = self(jnp.where(goes_on_B[:, None], state_BH, 0.0), inputs_BG)
+            state_BH = constrain(state_BH, BATCH, None)
             return state_BH, state_BH
 
         along = (self.inputs(x_BMI).swapaxes(0, 1), goes_on_BM.swapaxes(0, 1))
@@ -293,7 +296,7 @@ class RecurrentDecoder(nn.Module):
             state_BH = jnp.where(begins_B[:, None], start_BH, state_BH)
             memory = Remembered(key_BMH, encoded_BME, start_BH)
             stepped = unit.step(state_BH[:, None], inputs_BG[:, None], memory, mask_BM[:, None])
-            state_BH, context_BC, weights_BM = (x[:, 0] for x in stepped)
+            state_BH, context_BC, weights_BM = (constrain(x[:, 0], BATCH, None) for x in stepped)
             return state_BH, (state_BH, context_BC, *((weights_BM,) if self.watch else ()))
 
         along = (unit.unit.inputs(x_BLD), target.positions == 0, start_BLH, mask_BLM)
