@@ -106,6 +106,7 @@ def _block(d_k: int, scaled: bool, d_model: int = 512) -> Evidence:
 
     from transformer_jax.config.schema import ModelConfig
     from transformer_jax.model.attention import MultiHeadAttention, attend
+    from transformer_jax.model.axes import unboxed
 
     draw = np.random.default_rng(d_k)
     x_BLD, direction_BLD = (
@@ -121,7 +122,7 @@ def _block(d_k: int, scaled: bool, d_model: int = 512) -> Evidence:
         heads, weights = attend(queries, keys, values, everywhere, score=module.scores)
         return module.joined(heads), weights
 
-    params = block.init(jax.random.key(d_k), x_BLD, method=run)["params"]
+    params = unboxed(block.init(jax.random.key(d_k), x_BLD, method=run)["params"])
 
     def along(params: Any) -> Any:
         y_BLD, weights_BHLM = block.apply({"params": params}, x_BLD, method=run)

@@ -22,6 +22,7 @@ from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.attention import MultiHeadAttention, attend
+from transformer_jax.model.axes import unboxed
 
 
 class Sizes(NamedTuple):
@@ -228,7 +229,7 @@ def _module(sizes: Sizes) -> MultiHeadAttention:
 
 def _attention_shapes(sizes: Sizes) -> Any:
     init = functools.partial(_module(sizes).init, method=_attend)
-    return jax.eval_shape(init, jax.random.key(0), _float32(1, 1, sizes.d))
+    return unboxed(jax.eval_shape(init, jax.random.key(0), _float32(1, 1, sizes.d)))
 
 
 def _lstm_shapes(sizes: Sizes) -> Any:
