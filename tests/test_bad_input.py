@@ -567,9 +567,9 @@ def with_config_of_the_run(box: Sandbox, section: str, **values: object) -> Sequ
     return box.uses("translate")
 
 
-@case("{tmp}/run/config.json cannot be read: model.window is not a key of the config")
+@case("{tmp}/run/config.json cannot be read: model.experts is not a key of the config")
 def run_is_of_a_newer_version(box: Sandbox) -> Sequence[str]:
-    return with_config_of_the_run(box, "model", window=3)
+    return with_config_of_the_run(box, "model", experts=3)
 
 
 @case("{tmp}/run/config.json cannot be read: serving is not a key of the config")

@@ -2,13 +2,16 @@
 
 import html
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
+from tests.fixtures.tiny import tiny_model
 from transformer_jax.commands import attention as command
 from transformer_jax.commands.attention import AttendedSentence
+from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.attention import KINDS, Attention
 from transformer_jax.reporting.plots import plot_attention, printable
 
@@ -119,3 +122,14 @@ def test_what_cannot_be_drawn_is_one_line(arguments, said, tmp_path, capsys):
     error = capsys.readouterr().err
     assert said in error and error.count("\n") <= 2  # which checkpoint, and what is wrong
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("kinds", "layers"), [(["encoder"], 1), (["decoder"], 3), (["cross"], 3), (list(KINDS), 1)]
+)
+def test_the_layers_to_choose_from_are_those_that_every_drawn_kind_has(kinds, layers):
+    model = tiny_model(num_encoder_layers=1, num_decoder_layers=3)
+    loaded = SimpleNamespace(translator=SimpleNamespace(model=model))
+    command._check_kinds(loaded, kinds, layers)
+    with pytest.raises(ConfigError, match=f"={layers + 1}: this model has layers 1 to {layers}"):
+        command._check_kinds(loaded, kinds, layers + 1)

@@ -107,8 +107,9 @@ def test_a_dry_run_says_what_a_run_would_be_and_touches_nothing(tmp_path, capsys
     tokens = round(rows * 256 * 0.97)
     assert said["batch"].startswith(f"{rows} rows of 256 source and 256 target positions, ")
     assert f"about {tokens:,} real target tokens (nominal 25,000)" in said["batch"]
-    # 6 FLOPs a weight and position, embeddings apart, and 12 d for each pair of positions.
-    by_weights = 6 * 256 * (3 * attention + 2 * 2 * d * f + 37_120 * d)
+    # 6 FLOPs a weight and position, embeddings and the vocabulary's padding apart, and 12 d for
+    # each pair of positions.
+    by_weights = 6 * 256 * (3 * attention + 2 * 2 * d * f + 37_000 * d)
     by_pairs = 12 * d * 3 * 256 * 256
     flops = rows * (by_weights + by_pairs)
     assert said["training FLOPs a step"].startswith(f"{flops:.3e} ")
