@@ -24,7 +24,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"model.dropout": -0.1}, ("model.dropout=-0.1 is not in [0, 1)",)),
     ({"model.dropout": math.nan}, ("model.dropout=nan is not in [0, 1)",)),
     ({"model.norm": "pots"}, ("model.norm='pots'", "valid choices: 'post', 'pre'", "mean 'post'")),
-    ({"model.positions": "rotary"}, ("model.positions='rotary'", "'sinusoidal', 'learned'")),
+    ({"model.positions": "rotatory"}, ("model.positions='rotatory'", "'sinusoidal', 'learned'")),
     ({"model.dtype": "float16"}, ("model.dtype='float16'", "'float32', 'bfloat16'")),
     ({"model.max_positions": 0}, ("model.max_positions=0 is below 1",)),
     ({"model.num_heads": 7}, ("model.d_model=512", "model.num_heads=7", "set model.d_k")),

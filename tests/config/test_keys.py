@@ -73,9 +73,9 @@ def test_a_registry_gives_the_choices_of_a_key():
     for name in REGISTRIES:
         assert KEYS[name].valid_choices(), name
     with pytest.raises(ConfigError) as caught:
-        check(with_values(Config(), {"model.kind": "recurent"}))
+        check(with_values(Config(), {"model.encoder": "recurent"}))
     assert str(caught.value) == (
-        "model.kind='recurent' is not known; valid choices: 'transformer', 'recurrent'. "
+        "model.encoder='recurent' is not known; valid choices: 'transformer', 'recurrent'. "
         "Did you mean 'recurrent'?"
     )
 

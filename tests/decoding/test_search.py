@@ -396,7 +396,7 @@ def test_other_limits_and_alphas_compile_nothing_new():
     [
         ({"n_best": 5}, r"n_best=5 is not in 1 \.\. beam_size=4"),
         ({"n_best": 0}, r"n_best=0 is not in 1"),
-        ({"size": 0}, r"size=0 leaves no place"),
+        ({"size": 0}, r"size=0 leaves no room"),
         ({"penalty": "gmnt"}, r"penalty='gmnt' is unknown; there are gnmt"),
         (
             {"cache_rows": 3},

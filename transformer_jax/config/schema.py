@@ -54,7 +54,7 @@ class ModelConfig:
     dtype: str = key("float32", choices=("float32", "bfloat16"))  # parameters stay float32
     # The decoder's layer whose encoder-decoder weights other parts may use, such as the coverage
     # penalty of search. From 0; below 0: counted from the last layer. Clipped to the layers.
-    watched_layer: int = -2
+    watched_layer: int = key(-2, at_least=-1_000)
     watched_heads: int | None = key(None, at_least=1)  # the first heads, averaged; None: all
 
     @property
