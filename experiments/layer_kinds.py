@@ -11,15 +11,15 @@ Dimension key
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
+from experiments.layer_chains import longest_chain
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.attention import MultiHeadAttention, attend
 from transformer_jax.model.axes import unboxed
@@ -42,8 +42,7 @@ class Sizes(NamedTuple):
 def attention_core(x_BLD: Array, heads: int) -> Array:
     """Attention of x to itself, without projections: the O(n^2 d) of Table 1 and nothing else."""
     x_BLHK = _split(x_BLD, heads)
-    heads_BLHK, _ = attend(x_BLHK, x_BLHK, x_BLHK, _everywhere())
-    return heads_BLHK.reshape(x_BLD.shape)
+    return attend(x_BLHK, x_BLHK, x_BLHK, _everywhere())[0].reshape(x_BLD.shape)
 
 
 def restricted_core(x_BLD: Array, heads: int, r: int) -> Array:
@@ -73,8 +72,7 @@ def restricted_attention(query_BLHK: Array, key_BLHK: Array, value_BLHV: Array, 
     batch, length = query_BLHK.shape[:2]
     key, value = _windows(key_BLHK, r), _windows(value_BLHV, r)
     mask = _window_mask(batch, length, r)
-    heads, _ = attend(_blocks(query_BLHK, r), key, value, mask)
-    return _joined(heads, batch, length)
+    return _joined(attend(_blocks(query_BLHK, r), key, value, mask)[0], batch, length)
 
 
 def _everywhere() -> Array:
@@ -86,7 +84,7 @@ def _split(x_BLD: Array, heads: int) -> Array:
 
 
 def _attend(module: MultiHeadAttention, x_BLD: Array) -> Array:
-    return _heads_joined(module, x_BLD, module.keys_values(x_BLD), _everywhere())
+    return _joined_heads(module, x_BLD, *module.keys_values(x_BLD), _everywhere())
 
 
 def _attend_nearby(module: MultiHeadAttention, x_BLD: Array, r: int) -> Array:
@@ -94,14 +92,11 @@ def _attend_nearby(module: MultiHeadAttention, x_BLD: Array, r: int) -> Array:
     batch, length = x_BLD.shape[:2]
     key, value = (_windows(x_BLX, r) for x_BLX in module.keys_values(x_BLD))
     mask = _window_mask(batch, length, r)
-    return _joined(_heads_joined(module, _blocks(x_BLD, r), (key, value), mask), batch, length)
+    return _joined(_joined_heads(module, _blocks(x_BLD, r), key, value, mask), batch, length)
 
 
-def _heads_joined(
-    module: MultiHeadAttention, x_BLD: Array, keys_values: tuple[Array, Array], mask: Array
-) -> Array:
-    """Every head's attention, projected to `[batch, length, d_model]`."""
-    heads_BLHV, _ = attend(module.queries(x_BLD), *keys_values, mask, score=module.scores)
+def _joined_heads(module: MultiHeadAttention, x_BLD: Array, *keys_values_mask: Array) -> Array:
+    heads_BLHV, _ = attend(module.queries(x_BLD), *keys_values_mask, score=module.scores)
     return module.joined(heads_BLHV)
 
 
@@ -300,63 +295,11 @@ KINDS = {
 
 # Sequential operations -------------------------------------------------------------------------
 
-PRODUCTS = ("dot_general", "conv_general_dilated")
-
 
 def products_in_sequence(kind: Kind, sizes: Sizes) -> int:
     """The longest chain of products that wait for one another, in a layer's forward pass."""
     arguments = kind.shapes(sizes), _float32(1, sizes.n, sizes.d)
     return longest_chain(lambda params, x_BLD: kind.apply(params, x_BLD, sizes), *arguments)
-
-
-def longest_chain(function: Callable[..., Any], *arguments: Any) -> int:
-    """As `products_in_sequence`, of any function; every step of a scan is followed.
-
-    Args:
-      function: of arrays; without `cond` and `while`, whose length no jaxpr says.
-      arguments: arrays, or their shapes; nothing is computed.
-    """
-    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
-    return max(_depths(jaxpr, [0] * len(jaxpr.invars)))
-
-
-def _depths(jaxpr: Jaxpr, depths: Sequence[int]) -> list[int]:
-    """The longest chain up to each output, given those up to the inputs."""
-    known: dict[Var, int] = dict(zip(jaxpr.invars, depths, strict=True))
-
-    def depth(atom: Var | Literal) -> int:
-        return 0 if isinstance(atom, Literal) else known.get(atom, 0)  # 0: a constant
-
-    for equation in jaxpr.eqns:
-        results = _equation_depths(equation, [depth(atom) for atom in equation.invars])
-        known.update(zip(equation.outvars, results, strict=True))
-    return [depth(atom) for atom in jaxpr.outvars]
-
-
-def _equation_depths(equation: JaxprEqn, depths: list[int]) -> list[int]:
-    inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
-    if inner is None:
-        own = equation.primitive.name in PRODUCTS
-        return [max(depths, default=0) + own] * len(equation.outvars)
-    body = getattr(inner, "jaxpr", inner)  # closed, or not
-    if equation.primitive.name != "scan":
-        return _depths(body, depths)
-    # Constants, carry, what is sliced: the last has an axis more outside than inside. A scan's own
-    # parameters say it too, under names that change with JAX.
-    sliced = _with_one_axis_more(equation.invars, body.invars)
-    stacked = [0] * _with_one_axis_more(equation.outvars, body.outvars)
-    last = len(depths) - sliced
-    first = last - (len(equation.outvars) - len(stacked))
-    carry, slices = depths[first:last], depths[last:]
-    for _ in range(equation.params["length"]):
-        results = _depths(body, [*depths[:first], *carry, *slices])
-        carry = results[: len(carry)]
-        stacked = list(map(max, stacked, results[len(carry) :]))
-    return [*carry, *stacked]
-
-
-def _with_one_axis_more(outside: Sequence[Any], inside: Sequence[Any]) -> int:
-    return sum(o.aval.ndim > i.aval.ndim for o, i in zip(outside, inside, strict=True))
 
 
 # Paths -----------------------------------------------------------------------------------------

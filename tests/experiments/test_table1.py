@@ -9,14 +9,13 @@ import pytest
 
 from experiments import table1_layer_cost as table1
 from experiments import table1_report, table1_results
+from experiments.layer_chains import PRODUCTS, longest_chain
 from experiments.layer_kinds import (
     KINDS,
-    PRODUCTS,
     LSTMParams,
     Sizes,
     attention_core,
     convolution,
-    longest_chain,
     lstm,
     products_in_sequence,
     reach,
