@@ -94,6 +94,9 @@ def cached_score(score: Score, params: Params) -> Callable[[Array, Array], Array
         scores_BHML = jnp.einsum(
             "BHMK,BLHK->BHML", key_BHMK, query_BLHK, preferred_element_type=wide
         )
+        # Without the barrier XLA folds the swap into the product, which then transposes the keys,
+        # and on a CPU has no such product of bfloat16.
+        scores_BHML = jax.lax.optimization_barrier(scores_BHML)
         return jnp.swapaxes(scores_BHML, 2, 3) * factor(query_BLHK.shape[-1])
 
     return product
