@@ -27,7 +27,7 @@ from tests import tiny_runs as runs
 from transformer_jax.commands import translate as command
 from transformer_jax.commands.loading import LoadedModel, load_model
 from transformer_jax.config.changes import with_values
-from transformer_jax.config.schema import Config, DataConfig, VocabularyConfig
+from transformer_jax.config.schema import Config, DataConfig, DecodeConfig, VocabularyConfig
 from transformer_jax.decoding.lines import LineTranslator, line_groups
 from transformer_jax.decoding.translator import Hypothesis
 from transformer_jax.evaluation.bleu import score, to_json
@@ -191,6 +191,9 @@ def test_an_encoded_corpus_holds_every_pair(folder, vocabulary, lines):
 class Echo:
     """In place of the search: answers each sentence with its own subwords, and with fewer."""
 
+    decode = DecodeConfig(max_length=2 * LONG)
+    model = SimpleNamespace(longest=lambda: None)
+
     def __init__(self, answers: int = 1):
         self.answers = answers
 
@@ -258,7 +261,7 @@ def test_a_list_of_the_best_can_be_parsed_whatever_the_text(patch, as_it_is, lin
 @example(ids=list(range(400)))
 def test_whatever_subwords_a_model_says_are_one_line_of_text(vocabulary, ids):
     assert vocabulary.size == 400
-    text = LineTranslator(vocabulary, Echo(), LONG).text(np.array(ids))  # type: ignore[arg-type]
+    text = LineTranslator(vocabulary, Echo()).text(np.array(ids))  # type: ignore[arg-type]
     assert "\n" not in text and "\r" not in text
     assert text.encode().decode() == text
 
