@@ -86,20 +86,22 @@ class MultiHeadAttention(nn.Module):
 
     def queries(self, x_BLD: Array) -> Array:
         """`[batch, query_len, heads, d_k]`."""
-        query_BLHK = jnp.einsum("BLD,DHK->BLHK", *self._cast(x_BLD, self.query))
+        query_BLHK = self._product("BLD,DHK->BLHK", x_BLD, self.query)
         return constrain(query_BLHK, BATCH, None, HEADS, None)
 
     def keys_values(self, memory_BME: Array) -> tuple[Array, Array]:
         """Keys and values of the memory, `[batch, key_len, heads, d_k or d_v]`."""
-        key_BMHK = jnp.einsum("BME,EHK->BMHK", *self._cast(memory_BME, self.key))
-        value_BMHV = jnp.einsum("BME,EHV->BMHV", *self._cast(memory_BME, self.value))
-        parts = (BATCH, None, HEADS, None)
-        return constrain(key_BMHK, *parts), constrain(value_BMHV, *parts)
+        key_BMHK = self._product("BME,EHK->BMHK", memory_BME, self.key)
+        value_BMHV = self._product("BME,EHV->BMHV", memory_BME, self.value)
+        return (
+            constrain(key_BMHK, BATCH, None, HEADS, None),
+            constrain(value_BMHV, BATCH, None, HEADS, None),
+        )
 
     def joined(self, heads_BLHV: Array) -> Array:
         """Concat(head_1, ..., head_h) W^O: `[batch, query_len, d_model]`."""
         heads_BLHV = constrain(heads_BLHV, BATCH, None, HEADS, None)
-        return jnp.einsum("BLHV,HVD->BLD", *self._cast(heads_BLHV, self.out))
+        return self._product("BLHV,HVD->BLD", heads_BLHV, self.out)
 
-    def _cast(self, *operands: Array) -> tuple[Array, ...]:
-        return tuple(x.astype(self.config.dtype) for x in operands)
+    def _product(self, axes: str, x: Array, weights: Array) -> Array:
+        return jnp.einsum(axes, x.astype(self.config.dtype), weights.astype(self.config.dtype))

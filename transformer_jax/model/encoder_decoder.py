@@ -62,11 +62,11 @@ class EncoderDecoder(nn.Module):
 
     def setup(self) -> None:
         """Creates the embeddings, the encoder and the decoder, and names their parameters."""
-        config, embedding = self.config, (self.vocabulary_size, self.vocabulary_multiple)
-        self.embedding = Embedding(config, *embedding)
+        config, size, multiple = self.config, self.vocabulary_size, self.vocabulary_multiple
+        self.embedding = Embedding(config, size, multiple)
         if not config.tie_embeddings:
-            self.tgt_embedding = Embedding(config, *embedding)
-            self.output = Embedding(config, *embedding)
+            self.tgt_embedding = Embedding(config, size, multiple)
+            self.output = Embedding(config, size, multiple)
         self.source_side = ENCODERS[config.encoder](config, self.remat)
         self.target_side = self._decoder()
         nn.share_scope(self, self.source_side)

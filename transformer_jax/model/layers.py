@@ -44,13 +44,18 @@ class FeedForward(Sublayer):
         """From `[batch, length, d_model]` to the same shape."""
         d_model, d_ff, dtype = self.config.d_model, self.config.d_ff, self.config.dtype
         xavier, zeros = nn.initializers.xavier_uniform(), nn.initializers.zeros
-        weights = (
-            self.param("inner", named(xavier, FEATURES, HIDDEN), (d_model, d_ff)),
-            self.param("inner_bias", named(zeros, HIDDEN), (d_ff,)),
-            self.param("outer", named(xavier, HIDDEN, FEATURES), (d_ff, d_model)),
-            self.param("outer_bias", named(zeros, None), (d_model,)),
+        inner_DF = self.param("inner", named(xavier, FEATURES, HIDDEN), (d_model, d_ff))
+        inner_bias_F = self.param("inner_bias", named(zeros, HIDDEN), (d_ff,))
+        outer_FD = self.param("outer", named(xavier, HIDDEN, FEATURES), (d_ff, d_model))
+        outer_bias_D = self.param("outer_bias", named(zeros, None), (d_model,))
+        y_BLD = feed_forward(
+            x_BLD.astype(dtype),
+            inner_DF.astype(dtype),
+            inner_bias_F.astype(dtype),
+            outer_FD.astype(dtype),
+            outer_bias_D.astype(dtype),
         )
-        return feed_forward(x_BLD.astype(dtype), *(w.astype(dtype) for w in weights)), None
+        return y_BLD, None
 
     def step(
         self, x_BKD: Array, now: StepContext, memory: tuple, cache: Cache
@@ -143,8 +148,10 @@ class Layer(nn.Module):
 
     @nn.nowrap
     def _unbound(self) -> dict[str, Sublayer]:
-        settings = (self.config, self.encoded_features)
-        return {name: SUBLAYERS[name](*settings, parent=None) for name in self.sublayers}
+        features = self.encoded_features
+        return {
+            name: SUBLAYERS[name](self.config, features, parent=None) for name in self.sublayers
+        }
 
 
 def _of_parts(caches: dict[str, Cache]) -> Cache:

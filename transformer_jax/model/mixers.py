@@ -100,8 +100,8 @@ class SelfAttention(Sublayer):
         self, x_BKD: Array, now: StepContext, memory: tuple, cache: Cache
     ) -> tuple[Array, Cache, None]:
         """One new position of every hypothesis, whose keys and values join the cache."""
-        query_BKHK, *new = self._projected(x_BKD, now.position_B[:, None])
-        blocks = written(cache.written, (new[0], new[1]), now.position_B)
+        query_BKHK, key_BKHK, value_BKHV = self._projected(x_BKD, now.position_B[:, None])
+        blocks = written(cache.written, (key_BKHK, value_BKHV), now.position_B)
         score = cached_score(SCORES[self.config.score], self.attention.score_params)
 
         def attended(query: Array, read: Any, mask: Array) -> Array:
@@ -138,9 +138,11 @@ class CrossAttention(Sublayer):
                 scored = Scored(scores_BHLM, mask, query_BLHK, features)
                 return weights_of_all(self.carries, self.carries_params, scored, begins_BL)
 
+        key_BMHK, value_BMHV = self.attention.keys_values(context.encoded_BME)
         heads_BLHV, weights_BHLM = attend(
             query_BLHK,
-            *self.attention.keys_values(context.encoded_BME),
+            key_BMHK,
+            value_BMHV,
             context.cross_mask,
             score=self.attention.scores,
             normalize=normalize,
