@@ -26,11 +26,17 @@ from hypothesis import strategies as st
 from tests import tiny_runs as runs
 from transformer_jax.commands import translate as command
 from transformer_jax.commands.loading import LoadedModel, load_model
-from transformer_jax.config.changes import with_values
-from transformer_jax.config.schema import Config, DataConfig, VocabularyConfig
+from transformer_jax.config.schema import (
+    Config,
+    DataConfig,
+    DecodeConfig,
+    ModelConfig,
+    VocabularyConfig,
+)
 from transformer_jax.decoding.lines import LineTranslator, line_groups
 from transformer_jax.decoding.translator import Hypothesis
 from transformer_jax.evaluation.bleu import score, to_json
+from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.reporting.plots import LONGEST_LABEL, plot_attention
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.text.corpora import Pair, open_corpus
@@ -191,6 +197,9 @@ def test_an_encoded_corpus_holds_every_pair(folder, vocabulary, lines):
 class Echo:
     """In place of the search: answers each sentence with its own subwords, and with fewer."""
 
+    decode = DecodeConfig(max_length=2 * LONG)
+    model = make_model(ModelConfig(), 400)
+
     def __init__(self, answers: int = 1):
         self.answers = answers
 
@@ -205,8 +214,7 @@ def translated(
     given: bytes, monkeypatch: pytest.MonkeyPatch, vocabulary: Vocabulary, *flags: str, answers: int
 ) -> list[str]:
     """Lines of the command `translate`, the search an echo."""
-    config = with_values(Config(), {"decode.max_length": 2 * LONG})
-    loaded = LoadedModel(config, vocabulary, Echo(answers), "1")  # type: ignore[arg-type]
+    loaded = LoadedModel(Config(), vocabulary, Echo(answers), "1")  # type: ignore[arg-type]
     out = io.TextIOWrapper(io.BytesIO(), "ascii")
     with monkeypatch.context() as patch:
         patch.setattr(command, "load_model", lambda *_: loaded)
@@ -258,7 +266,7 @@ def test_a_list_of_the_best_can_be_parsed_whatever_the_text(patch, as_it_is, lin
 @example(ids=list(range(400)))
 def test_whatever_subwords_a_model_says_are_one_line_of_text(vocabulary, ids):
     assert vocabulary.size == 400
-    text = LineTranslator(vocabulary, Echo(), LONG).text(np.array(ids))  # type: ignore[arg-type]
+    text = LineTranslator(vocabulary, Echo()).text(np.array(ids))  # type: ignore[arg-type]
     assert "\n" not in text and "\r" not in text
     assert text.encode().decode() == text
 
