@@ -31,6 +31,7 @@ from transformer_jax.config.schema import Config, DataConfig, DecodeConfig, Voca
 from transformer_jax.decoding.lines import LineTranslator, line_groups
 from transformer_jax.decoding.translator import Hypothesis
 from transformer_jax.evaluation.bleu import score, to_json
+from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.reporting.plots import LONGEST_LABEL, plot_attention
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.text.corpora import Pair, open_corpus
@@ -208,8 +209,7 @@ def translated(
     given: bytes, monkeypatch: pytest.MonkeyPatch, vocabulary: Vocabulary, *flags: str, answers: int
 ) -> list[str]:
     """Lines of the command `translate`, the search an echo."""
-    config = with_values(Config(), {"decode.max_length": 2 * LONG})
-    loaded = LoadedModel(config, vocabulary, Echo(answers), "1")  # type: ignore[arg-type]
+    loaded = LoadedModel(Config(), vocabulary, Echo(answers), "1")  # type: ignore[arg-type]
     out = io.TextIOWrapper(io.BytesIO(), "ascii")
     with monkeypatch.context() as patch:
         patch.setattr(command, "load_model", lambda *_: loaded)
