@@ -26,12 +26,10 @@ from hypothesis import strategies as st
 from tests import tiny_runs as runs
 from transformer_jax.commands import translate as command
 from transformer_jax.commands.loading import LoadedModel, load_model
-from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import Config, DataConfig, DecodeConfig, VocabularyConfig
 from transformer_jax.decoding.lines import LineTranslator, line_groups
 from transformer_jax.decoding.translator import Hypothesis
 from transformer_jax.evaluation.bleu import score, to_json
-from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.reporting.plots import LONGEST_LABEL, plot_attention
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.text.corpora import Pair, open_corpus
