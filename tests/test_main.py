@@ -132,6 +132,7 @@ def test_translate_reads_and_writes_bytes(called, monkeypatch):
     out = sys.stdout
     assert main(["translate", "--workdir=w", "--n_best=3", "--scores", "--length_penalty=1"]) == 0
     expected = {"checkpoint": "latest", "beam_size": None, "length_penalty": 1.0}
+    expected |= {"coverage_penalty": None}
     expected |= {"workdir": "w", "n_best": 3, "scores": True}
     assert called == [expected | {"stdin": streams.buffer, "stdout": out.buffer}]
 

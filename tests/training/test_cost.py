@@ -206,7 +206,7 @@ def test_a_loop_of_unknown_length_is_refused():
     def loop(x, w):
         return jax.lax.while_loop(lambda x: x.sum() < 9, lambda x: x @ w, x)
 
-    with pytest.raises(NotImplementedError, match="'while' cannot be read off a trace"):
+    with pytest.raises(NotImplementedError, match="'while' cannot be counted from a trace"):
         flops(loop)
     with pytest.raises(NotImplementedError, match="'pure_callback'"):
         flops(jax.jit(lambda x, w: jax.pure_callback(lambda x: x, x, x) @ w))
