@@ -19,6 +19,7 @@ from transformer_jax.tables.results import (
     translations_of,
     write_results,
 )
+from transformer_jax.training.cost import parameter_count
 
 ROOT = Path(__file__).parent.parent.parent
 DEMO = str(ROOT / "configs" / "demo.py")
