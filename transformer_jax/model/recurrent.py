@@ -47,10 +47,9 @@ def product(x: Array, weights_IO: Array, dtype: str) -> Array:
 def whole(weights_IO: Array) -> Array:
     """The weights of a scan, gathered before it.
 
-    XLA (jaxlib 0.10) computes wrong gradients where a scan's rows are divided over data and fsdp
-    and its weights over fsdp and tensor, or where the states of a scan within the scan of
-    micro-batches are left to it: off by 4 to 80 percent on a mesh of 2 x 2 x 2. So weights are
-    whole within a scan, and its states are constrained.
+    XLA's partitioner (jaxlib 0.10) computes wrong gradients where a scan's rows are divided over
+    data and fsdp and its weights over fsdp and tensor: on a mesh of 2 x 2 x 2 they are off by 4
+    percent to more than 100. So weights are whole within a scan, and its states are constrained.
     """
     return constrain(weights_IO, None, None)
 
