@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -170,11 +170,16 @@ def placed(mesh: Mesh, model: EncoderDecoder) -> Iterator[None]:
 
     A name is left out if the mesh does not divide the model's axes of that name.
     """
-    sizes = axis_sizes(model)
-    divided = tuple(
+    # On one device there is nothing to divide, and constraints would only take compile time.
+    divided = _divided(mesh, axis_sizes(model)) if mesh.size > 1 else ()
+    with jax.set_mesh(mesh), nn.logical_axis_rules(divided):
+        yield
+
+
+def _divided(mesh: Mesh, sizes: Mapping[str, Iterable[int]]) -> tuple[tuple[str, Any], ...]:
+    """The lines of `TABLE` whose axes, in all these sizes, the mesh divides."""
+    return tuple(
         (name, where)
         for name, where in TABLE.items()
         if all(size % ways(name, mesh) == 0 for size in sizes.get(name, ()))
     )
-    with jax.set_mesh(mesh), nn.logical_axis_rules(divided):
-        yield
