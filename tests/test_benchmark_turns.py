@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import turns
 from tests import tiny_runs as runs
-from tests.fixtures.flops import training_flops_by_hand
+from tests.training import closed_forms
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.serialization import from_config_dict
 from transformer_jax.runs.run_folder import RunFolder
@@ -106,7 +106,7 @@ def test_training_speed_of_our_own_is_measured_on_a_tiny_corpus(train_speed, tmp
     kept = [int(i) for i in data.plan.pair_order]
     lengths = [(len(data.train.src(i)), len(data.train.tgt(i))) for i in kept]
     size = data.vocabulary.size
-    one_by_one = [training_flops_by_hand(given.model, size, *pair) for pair in lengths]
+    one_by_one = [closed_forms.training_flops(given.model, size, *pair) for pair in lengths]
     assert flops == pytest.approx(sum(one_by_one) / sum(map(sum, lengths)))
     assert f"{100e9 / flops:,.0f}" in train_speed.report(results, flops)
 

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks import pair_flops
 from benchmarks.pair_flops import flops_of_pairs
-from tests.fixtures.flops import training_flops_by_hand
+from tests.training import closed_forms
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.training.cost import training_flops
 
@@ -19,7 +19,7 @@ def test_a_transformer_s_are_those_of_the_closed_form(sizes):
     found = flops_of_pairs(model, 50, SRC, TGT)
     assert found.dtype == np.int64
     pairs = zip(SRC.tolist(), TGT.tolist(), strict=True)
-    assert found.tolist() == [training_flops_by_hand(model, 50, *pair) for pair in pairs]
+    assert found.tolist() == [closed_forms.training_flops(model, 50, *pair) for pair in pairs]
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_neutral_parts_give_the_base_model():
 def test_relative_positions_do_not_see_where_a_sentence_is(name):
     """Explicit positions that start at 7 change nothing; they change sinusoids."""
     model, params = model_and_params(name)
-    # Rows are longer than the largest position, 8 + 7, of which there must be a sinusoid.
+    # The largest position is 8 + 7. Rows must be longer, because they set the number of sinusoids.
     batch = lay_out(PAIRS, [[0], [1]], SRC_LENGTH, TGT_LENGTH)
     source, target = model_inputs(batch)
     later = [x._replace(positions=x.positions + 7 * (x.segments != 0)) for x in (source, target)]

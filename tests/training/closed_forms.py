@@ -83,6 +83,11 @@ def forward_flops(model: ModelConfig, vocabulary_size: int, src: int, tgt: int) 
     return 2 * (encoder + decoder + tgt * model.d_model * vocabulary_size)
 
 
+def training_flops(model: ModelConfig, vocabulary_size: int, src: int, tgt: int) -> int:
+    """Forward and backward pass: the backward pass has two products for each of the forward's."""
+    return 3 * forward_flops(model, vocabulary_size, src, tgt)
+
+
 def _attention_products(model: ModelConfig, memory: int, queries: int, keys: int) -> int:
     """Multiply-adds: queries and outputs, keys and values, and each pair of a query and a key."""
     d_k, d_v = model.head_sizes

@@ -17,7 +17,7 @@ SRC_MEAN, TGT_MEAN, PAIRS = 7, 5, 10  # subwords a sentence, and sentences
 
 
 class Clock:
-    """Stands in for time.perf_counter: it shows what the test sets."""
+    """Replaces time.perf_counter and shows the time that the test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -31,7 +31,7 @@ OLD_KEYS: dict[str, OldKey] = {
 }
 
 
-def upgraded(tree: Mapping[str, Any], old_keys: Mapping[str, OldKey] = OLD_KEYS) -> dict[str, Any]:
+def upgraded(tree: Mapping[str, Any]) -> dict[str, Any]:
     """A config as nested dicts, with every old key replaced; `tree` itself is not changed.
 
     An old key remains if the tree has one of its replacements too, since the two could disagree.
@@ -40,7 +40,7 @@ def upgraded(tree: Mapping[str, Any], old_keys: Mapping[str, OldKey] = OLD_KEYS)
       ConfigError: an old key has a value that it never could have.
     """
     new = {name: dict(part) if isinstance(part, Mapping) else part for name, part in tree.items()}
-    for name, old in old_keys.items():
+    for name, old in OLD_KEYS.items():
         section, _, last = name.partition(".")
         keys = new.get(section)
         lasts = [replacement.partition(".")[2] for replacement in old.replaced_by]

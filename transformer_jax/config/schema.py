@@ -125,7 +125,7 @@ class TrainConfig:
     remat: bool = key(False, mutable=True)  # recompute each layer in the backward pass
     # Target positions per device whose logits are in memory at once.
     loss_block: int = key(2_048, mutable=True, at_least=1)
-    max_skipped: int = key(10, mutable=True, at_least=1)  # stop after so many non-finite in a row
+    max_skipped: int = key(10, mutable=True, at_least=1)  # non-finite updates in a row
     init_from: str | None = key(None, mutable=True)  # a run whose weights a new run starts from
     log_every: int = key(100, mutable=True, at_least=1)  # steps
     valid_every: int = key(1_000, mutable=True, at_least=1)  # steps

@@ -69,7 +69,7 @@ def listed(names: str) -> frozenset[str]:
     return frozenset(name.strip() for name in names.split(","))
 
 
-# Activities of which a sentence may say where they happen.
+# Activities that a sentence may place somewhere.
 AT_PLACES = listed(
     "sleep, work, dance, sing, eat, drink, read, greet, hug, kiss, wait, photograph, rest, learn,"
     "talk, observe, look for, cry, laugh"

@@ -132,7 +132,7 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 def batch_ways(mesh: Mesh) -> int:
     """The number of parts that a batch's rows are divided into."""
-    return mesh.shape["data"] * mesh.shape["fsdp"]
+    return ways(axes.BATCH, mesh)
 
 
 def own_rows(mesh: Mesh, rows: int) -> np.ndarray:

@@ -22,7 +22,7 @@ from transformer_jax.files import write_atomically
 from transformer_jax.parallel import processes
 
 Params = Any  # a pytree of arrays
-# A training state: a NamedTuple of pytrees, one of which is called `params`.
+# A training state: a NamedTuple of pytrees, among them `params`.
 State = TypeVar("State", bound=NamedTuple)
 
 log = logging.getLogger(__name__)
