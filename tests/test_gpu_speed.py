@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import gpu_points, gpu_speed
-from tests.fixtures.flops import training_flops_by_hand
+from tests.training import closed_forms
 from transformer_jax.commands.command_line import parse_flags
 from transformer_jax.config.serialization import from_config_dict
 from transformer_jax.errors import UserError
@@ -156,7 +156,7 @@ def test_flops_are_those_of_the_real_pairs_in_the_batches(tmp_path):
         for src, tgt in zip(batch.src.segments, batch.tgt.segments, strict=True):
             for pair in range(1, tgt.max() + 1):
                 lengths = (src == pair).sum(), (tgt == pair).sum()
-                counted += training_flops_by_hand(config.model, 256, *map(int, lengths))
+                counted += closed_forms.training_flops(config.model, 256, *map(int, lengths))
     assert flops == counted
 
 
