@@ -13,6 +13,7 @@ import pytest
 from tests.model.configs import CONFIGS
 from transformer_jax.__main__ import COMMANDS
 from transformer_jax.config.schema import KEYS
+from transformer_jax.model.auxiliary import AUXILIARY_LOSSES
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "transformer_jax"
@@ -170,6 +171,10 @@ def test_every_entry_of_a_registry_is_in_the_harness():
     for key in keys:
         missing = set(key.valid_choices()) - used[key.choices_of]
         assert not missing, f"add a line with {key.name} to {CONFIGS_FILE}"
+
+
+def test_every_auxiliary_loss_has_a_key_for_its_weight():
+    assert {f"train.{name}_weight" for name in AUXILIARY_LOSSES} <= KEYS.keys()
 
 
 def test_there_are_no_import_cycles():

@@ -17,6 +17,7 @@ import pytest
 
 from transformer_jax import __version__
 from transformer_jax.__main__ import COMMANDS, main
+from transformer_jax.commands.command_line import set_up_logs
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import DataError, Interrupted
@@ -269,6 +270,19 @@ def test_the_version_is_that_of_the_package(capsys):
 def test_what_is_no_user_s_mistake_keeps_its_traceback(monkeypatch):
     with pytest.raises(ZeroDivisionError):
         run_fake(monkeypatch, lambda: 1 / 0)
+
+
+def test_of_errors_that_nobody_can_catch_only_closed_event_loops_are_hidden(monkeypatch):
+    """After a failed save, a thread of TensorStore may call an event loop that Orbax has closed."""
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+    for _ in range(2):  # the second time adds nothing
+        set_up_logs()
+    errors = [RuntimeError("Event loop is closed"), RuntimeError("something else")]
+    for error in errors:
+        sys.unraisablehook(types.SimpleNamespace(exc_value=error))
+    assert [unraisable.exc_value for unraisable in reported] == errors[1:]
+    assert sys.unraisablehook.other == reported.append
 
 
 def test_an_interrupt_is_quiet(monkeypatch, capsys):

@@ -168,6 +168,8 @@ def set_up_logs(quiet: bool = False) -> None:
     - absl and asyncio, through which Orbax logs, show fatal errors only: Orbax warns of each
       checkpoint without a score, and prints a traceback of each failed save, which it also raises
       and runs/checkpoints.py reports in one line.
+    - sys.unraisablehook leaves out one error: after a failed save, TensorStore may call an event
+      loop that Orbax has closed.
     - The root logger and those of other packages stay as they are: Python prints their warnings.
 
     Args:
@@ -186,3 +188,16 @@ def set_up_logs(quiet: bool = False) -> None:
     absl_logging.set_verbosity(absl_logging.FATAL)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     flags.FLAGS.mark_as_parsed()  # libraries that define absl flags read their defaults
+    if not isinstance(sys.unraisablehook, UnraisableHook):
+        sys.unraisablehook = UnraisableHook(sys.unraisablehook)
+
+
+class UnraisableHook(NamedTuple):
+    """An unraisablehook that does not report calls of a closed event loop."""
+
+    other: Callable[[Any], object]  # the hook that reports everything else
+
+    def __call__(self, unraisable: Any) -> None:
+        """Reports an error that no caller can catch."""
+        if str(unraisable.exc_value) != "Event loop is closed":
+            self.other(unraisable)

@@ -112,6 +112,8 @@ class TrainConfig:
     row_length: int = key(256, at_least=2)  # target subwords of a packed row
     rows_multiple: int = key(8, at_least=1)  # the rows of a batch are a multiple of this
     label_smoothing: float = key(0.1, at_least=0, below=1, hint=PAPER_SMOOTHING)  # epsilon_ls
+    # Of the coverage loss (See et al. 2017, equation 13), on model.watched_layer; the paper has 1.
+    coverage_weight: float = key(0.0, at_least=0)
     # After the warm-up; "rsqrt" is equation 3.
     schedule: str = key("rsqrt", choices=("rsqrt", "linear", "cosine", "constant"))
     peak_learning_rate: float | None = key(None, above=0, hint=DEFAULT_PEAK)

@@ -12,6 +12,7 @@ import flax.linen as nn
 from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.auxiliary import weighted_losses
 from transformer_jax.model.axes import BATCH, unboxed, zeros
 from transformer_jax.model.embeddings import VOCABULARY_MULTIPLE, Embedding, shift_right
 from transformer_jax.model.layers import Layer
@@ -126,11 +127,13 @@ class EncoderDecoder(nn.Module):
         Args:
           batch: both sides; the decoder's input is made here.
           rows_B: numbers of the rows in the global batch `[batch]`, for dropout; None: no dropout.
-          settings: of the loss.
+          settings: of the loss. Auxiliary losses need a model that watches.
         """
         target = batch.tgt._replace(ids=shift_right(batch.tgt.ids, batch.tgt.positions, BOS))
-        x_BLD, _ = self.decode(self.encode(batch.src, rows_B), batch.src, target, rows_B)
-        return self._out().loss(x_BLD, self._output_table(), batch.tgt, settings)
+        encoded_BME = self.encode(batch.src, rows_B)
+        x_BLD, watched_BLM = self.decode(encoded_BME, batch.src, target, rows_B)
+        sums = self._out().loss(x_BLD, self._output_table(), batch.tgt, settings)
+        return sums._replace(auxiliary=weighted_losses(settings.auxiliary, watched_BLM, batch))
 
     # Search ------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ class LossSettings(NamedTuple):
     # the embedding's gradient, which is large.
     block: int
     replicas: int  # number of parts of a batch on different devices
+    auxiliary: tuple[tuple[str, float], ...] = ()  # names and weights of auxiliary losses
 
 
 def output_logits(x_BLD: Array, table_VD: Array, dtype: str) -> Array:
@@ -200,7 +201,8 @@ def _split(rows: tuple[Array, Array, Array], settings: LossSettings) -> tuple[Ar
 
 def _nothing(settings: LossSettings) -> LossSums:
     wide = jnp.promote_types(settings.dtype, jnp.float32)
-    return LossSums(*(jnp.zeros((), wide),) * len(LossSums._fields))
+    zero = jnp.zeros((), wide)
+    return LossSums(smoothed_nats=zero, nats=zero, correct=zero, tokens=zero)
 
 
 class Softmax(NamedTuple):

@@ -5,6 +5,7 @@ Dimension key
   E features of the encoder's output
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jax import Array
@@ -83,7 +84,13 @@ class SearchSizes(NamedTuple):
 class LossSums(NamedTuple):
     """Sums over target subwords, float32 scalars."""
 
-    smoothed_nats: Array  # what training minimizes
+    smoothed_nats: Array  # negative log likelihood of the smoothed targets
     nats: Array  # negative log likelihood, without smoothing
     correct: Array  # subwords whose logit is the highest
     tokens: Array  # real target subwords
+    auxiliary: Mapping[str, Array] = {}  # each auxiliary loss times its weight
+
+    @property
+    def objective(self) -> Array:
+        """The sum that training minimizes."""
+        return sum(self.auxiliary.values(), self.smoothed_nats)

@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import jax
 import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint.checkpoint_managers import preservation_policy
@@ -316,6 +317,9 @@ def unreadable_score(checkpoint: Path) -> bool:
 
 
 def _split(state: NamedTuple) -> tuple[Params, dict[str, Any]]:
-    """Splits a state into parameters, which translation reads alone, and the rest by name."""
-    fields = state._asdict()
+    """Splits a state into parameters, which translation reads alone, and the rest by name.
+
+    Fields without arrays are left out, so that checkpoints made before such a field existed load.
+    """
+    fields = {name: value for name, value in state._asdict().items() if jax.tree.leaves(value)}
     return fields.pop("params"), fields

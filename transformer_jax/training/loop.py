@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
+import numpy as np
 
 from transformer_jax.config.schema import TrainConfig
 from transformer_jax.model.records import Params
@@ -73,7 +74,7 @@ def train_steps(
             score = None
             if step % train.log_every == 0 or last:
                 values = read_window(state)
-                state = state._replace(window=_zero_like(state.window))
+                state = _with_empty_window(state)
                 reports.trained(step, values)
                 checkpoints.check()
             if step % train.valid_every == 0 or last:
@@ -100,5 +101,7 @@ def _counted(batches: Iterator[Batch], first: int, last: int) -> Iterator[tuple[
         yield step, next(batches)
 
 
-def _zero_like(window: Window) -> Window:
-    return jax.device_put(Window.zero(), shardings_of(window))
+def _with_empty_window(state: TrainState) -> TrainState:
+    zeros = Window.zero(), {name: np.float32(0) for name in state.auxiliary}
+    window, auxiliary = jax.device_put(zeros, shardings_of((state.window, state.auxiliary)))
+    return state._replace(window=window, auxiliary=auxiliary)

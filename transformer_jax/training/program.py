@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformer_jax import allocator
 from transformer_jax.config.schema import ModelConfig, TrainConfig
 from transformer_jax.errors import ConfigError
+from transformer_jax.model.auxiliary import auxiliary_weights
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.model.records import LossSums, Params
 from transformer_jax.parallel.mesh import batch_sharding, batch_ways, placed, with_shardings
@@ -49,7 +50,7 @@ class Program(NamedTuple):
         """The state before the first step."""
 
         def start() -> TrainState:
-            return init_state(seed, self.model, self.optimizer)
+            return init_state(seed, self.model, self.optimizer, self.state.auxiliary)
 
         # It runs once, so compile it with fewer optimizations: this halves the seconds of compiling
         # and adds only as many milliseconds to running.
@@ -95,9 +96,10 @@ def compile_program(
     shape: BatchShape,
 ) -> Program:
     """Compiles the training step ahead of time, without running anything."""
-    model = make_model(model_config, vocabulary_size, train.remat)
+    auxiliary = auxiliary_weights(train)
+    model = make_model(model_config, vocabulary_size, train.remat, watch=bool(auxiliary))
     optimizer = make_optimizer(train, model_config.d_model)
-    state = jax.eval_shape(lambda: init_state(0, model, optimizer))
+    state = jax.eval_shape(lambda: init_state(0, model, optimizer, auxiliary))
     state = with_shardings(state, state_names(model, optimizer, state), mesh)
     ways = batch_ways(mesh)
     step = jax.jit(

@@ -1,5 +1,6 @@
 """The training state, which each training step updates."""
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -43,12 +44,18 @@ class TrainState(NamedTuple):
     skipped: Array  # int32 scalar, updates skipped because they were not finite
     skipped_in_a_row: Array  # int32 scalar
     window: Window
+    # The window's sums of auxiliary losses, each times its weight. They are not a part of `Window`,
+    # because checkpoints that were made without them must still load.
+    auxiliary: Mapping[str, Array] = {}
 
 
 def init_state(
-    seed: int, model: EncoderDecoder, optimizer: "optax.GradientTransformation"
+    seed: int,
+    model: EncoderDecoder,
+    optimizer: "optax.GradientTransformation",
+    auxiliary: Iterable[str] = (),
 ) -> TrainState:
-    """The state before the first step."""
+    """The state before the first step; `auxiliary` names the auxiliary losses."""
     init_key, key = jax.random.split(jax.random.key(seed))
     params = init_params(model, init_key)
     zero = jnp.zeros((), jnp.int32)
@@ -60,6 +67,7 @@ def init_state(
         skipped=zero,
         skipped_in_a_row=zero,
         window=Window.zero(),
+        auxiliary={name: jnp.zeros((), jnp.float32) for name in auxiliary},
     )
 
 

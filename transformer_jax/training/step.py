@@ -4,7 +4,7 @@ Dimension key
   B rows of the batch   L target length   M source length
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ import optax
 from jax import Array
 
 from transformer_jax.config.schema import TrainConfig
+from transformer_jax.model.auxiliary import auxiliary_weights
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.outputs import LossSettings
 from transformer_jax.model.records import LossSums, Params
@@ -23,7 +24,11 @@ LossFn = Callable[[Params, Batch, Array | None, Array | None], LossSums]
 
 
 def make_loss_fn(
-    model: EncoderDecoder, smoothing: float, block: int = TrainConfig.loss_block, replicas: int = 1
+    model: EncoderDecoder,
+    smoothing: float,
+    block: int = TrainConfig.loss_block,
+    replicas: int = 1,
+    auxiliary: Mapping[str, float] | None = None,
 ) -> LossFn:
     """Returns (params, batch, rows_B, dropout_key) -> LossSums; no dropout without rows and key.
 
@@ -32,9 +37,11 @@ def make_loss_fn(
       smoothing: epsilon of label smoothing.
       block: target positions of a replica whose logits are in memory at the same time.
       replicas: number of devices that the batch's rows are divided over.
+      auxiliary: weights of auxiliary losses by name, for a model that watches; None: no loss.
     """
     size, dtype = model.vocabulary_size, model.config.dtype
-    settings = LossSettings(smoothing, size, dtype, block, replicas)
+    losses = tuple((auxiliary or {}).items())
+    settings = LossSettings(smoothing, size, dtype, block, replicas, losses)
 
     def loss_fn(
         params: Params, batch: Batch, rows_B: Array | None = None, dropout_key: Array | None = None
@@ -51,14 +58,14 @@ def make_loss_fn(
 def accumulated_gradients(
     loss_fn: LossFn, params: Params, batch: Batch, key: Array, micro_batches: int
 ) -> tuple[Params, LossSums]:
-    """Gradients of the summed smoothed loss, and the sums, added over micro-batches."""
+    """Gradients of the objective, and the sums of the loss, added over micro-batches."""
 
     def gradients(part: Batch, rows_B: Array) -> tuple[Params, LossSums]:
-        def smoothed(params: Params) -> tuple[Array, LossSums]:
+        def objective(params: Params) -> tuple[Array, LossSums]:
             sums = loss_fn(params, part, rows_B, key)
-            return sums.smoothed_nats, sums
+            return sums.objective, sums
 
-        (_, sums), grads = jax.value_and_grad(smoothed, has_aux=True)(params)
+        (_, sums), grads = jax.value_and_grad(objective, has_aux=True)(params)
         return grads, sums
 
     rows_B = jnp.arange(batch.tgt.ids.shape[0])
@@ -85,7 +92,9 @@ def make_train_step(
     replicas: int = 1,
 ) -> Callable[[TrainState, Batch], TrainState]:
     """The pure function (state, batch) -> state of one update; metrics add up in `state.window`."""
-    loss_fn = make_loss_fn(model, train.label_smoothing, train.loss_block, replicas)
+    loss_fn = make_loss_fn(
+        model, train.label_smoothing, train.loss_block, replicas, auxiliary_weights(train)
+    )
 
     def train_step(state: TrainState, batch: Batch) -> TrainState:
         dropout_key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
@@ -98,7 +107,7 @@ def make_train_step(
         grad_norm = optax.tree.norm(grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        good = jnp.isfinite(grad_norm) & jnp.isfinite(sums.smoothed_nats)
+        good = jnp.isfinite(grad_norm) & jnp.isfinite(sums.objective)
         params, opt_state = jax.tree.map(
             lambda new, old: jnp.where(good, new, old),
             (params, opt_state),
@@ -112,6 +121,7 @@ def make_train_step(
             skipped=state.skipped + ~good,
             skipped_in_a_row=_in_a_row(state.skipped_in_a_row, good, train.max_skipped),
             window=_add_to_window(state.window, batch, sums, grad_norm, good),
+            auxiliary=_add_if(good, state.auxiliary, sums.auxiliary),
         )
 
     return train_step
@@ -136,4 +146,9 @@ def _add_to_window(
         grad_norm=grad_norm,
         steps=jnp.float32(1.0),
     )
-    return jax.tree.map(lambda total, x: total + jnp.where(good, x, 0.0), window, new)
+    return _add_if(good, window, new)
+
+
+def _add_if(good: Array, total: Any, new: Any) -> Any:
+    """The total of two trees of sums; only the old one if the step was skipped."""
+    return jax.tree.map(lambda old, x: old + jnp.where(good, x, 0.0), total, new)

@@ -9,6 +9,7 @@ import jax
 
 from transformer_jax.config.schema import TrainConfig
 from transformer_jax.errors import RunError
+from transformer_jax.model.auxiliary import auxiliary_weights
 from transformer_jax.training import cost
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.optimizer import learning_rate_schedule
@@ -28,6 +29,7 @@ class WindowReader:
     ) -> None:
         model = program.model.config
         self.max_skipped = train.max_skipped
+        self.auxiliary = auxiliary_weights(train)
         self.schedule = learning_rate_schedule(train, model.d_model)
         peak = cost.device_peak(model.dtype)
         self.peak = peak * program.mesh.devices.size if peak else None  # FLOP/s of all devices
@@ -54,6 +56,7 @@ class WindowReader:
         """
         counters = (state.window, state.step, state.skipped, state.skipped_in_a_row)
         window, step, skipped, in_a_row = jax.device_get(counters)
+        auxiliary = jax.device_get(state.auxiliary)
         seconds, before = time.perf_counter() - self.start, self.before
         self.start, self.before = time.perf_counter(), (0.0, 0.0)
         src_tokens, tgt_tokens = (
@@ -83,6 +86,8 @@ class WindowReader:
             "source_tokens_per_second": src_tokens / seconds,
             "target_tokens_per_second": tgt_tokens / seconds,
         }
+        for name, weight in self.auxiliary.items():
+            values[f"{name}_loss_per_token"] = float(auxiliary[name]) / weight / tokens
         if self.peak:
             values["mfu"] = self.flops_per_token * values["target_tokens_per_second"] / self.peak
         return values
