@@ -189,7 +189,7 @@ def set_up_logs(quiet: bool = False) -> None:
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     flags.FLAGS.mark_as_parsed()  # libraries that define absl flags read their defaults
     if not isinstance(sys.unraisablehook, UnraisableHook):
-        sys.unraisablehook = UnraisableHook(sys.unraisablehook)
+        sys.unraisablehook = UnraisableHook(sys.unraisablehook)  # type: ignore[assignment]
 
 
 class UnraisableHook(NamedTuple):
