@@ -8,6 +8,7 @@ number of devices is fixed when JAX starts, hence processes of their own.
 """
 
 import dataclasses
+import functools
 import json
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from tests.fixtures.tiny import VOCABULARY, lay_out, random_pairs, random_params
 from transformer_jax.config.schema import Config, DecodeConfig, MeshConfig, ModelConfig, TrainConfig
@@ -80,7 +82,7 @@ def run(
         "steps": float(state.window.steps),
         "rows_a_device": [len(s.data) for s in batch.tgt.ids.addressable_shards],
         "share_of_the_state": on_one / sum(x.size for x in arrays),
-        "translations": translations(program, config),
+        "translations": translations(config.mesh, config.model),
     }
 
 
@@ -90,12 +92,14 @@ def flat(tree: Any) -> np.ndarray:
     return np.concatenate([leaf.ravel() for leaf in leaves])
 
 
-def translations(program: Any, config: Config) -> list[list[int]]:
-    """What a model drawn at random answers, on this process's part of the mesh."""
-    mesh = decoding_mesh(config.mesh)
+@functools.cache  # micro-batches do not matter here
+def translations(mesh_config: MeshConfig, config: ModelConfig) -> list[list[int]]:
+    """Translations by a model drawn at random, on this process's part of the mesh."""
+    mesh = decoding_mesh(mesh_config)
     changes = {"norm": "pre", "tie_embeddings": False}  # answers that differ, of many lengths
-    model = make_model(dataclasses.replace(config.model, **changes), VOCABULARY)
-    params = program.replicated(random_params(model, seed=1))
+    model = make_model(dataclasses.replace(config, **changes), VOCABULARY)
+    replicated = NamedSharding(make_mesh(mesh_config), PartitionSpec())
+    params = jax.device_put(random_params(model, seed=1), replicated)
     translator = Translator(model, local(params, axis_names(model), mesh), DECODE, mesh)
     sources = [np.array(src) for src, _ in random_pairs(3, LENGTHS)]
     return [best.ids.tolist() for best, *_ in translator.translate(sources)]

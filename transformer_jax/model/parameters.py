@@ -5,7 +5,6 @@ import functools
 import math
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -31,12 +30,22 @@ def init_params(model: EncoderDecoder, key: Array) -> Params:
 
 def axis_names(model: EncoderDecoder) -> Any:
     """The tree of parameters with a PartitionSpec of axis names instead of each array."""
-    return names_of(jax.eval_shape(lambda: boxed_params(model, jax.random.key(0))))
+    return names_of(_abstract_boxes(_of_parameters(model)))
 
 
 def abstract_params(model: EncoderDecoder) -> Params:
     """Shapes and types of the model's parameters."""
-    return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+    return unboxed(_abstract_boxes(_of_parameters(model)))
+
+
+def _of_parameters(model: EncoderDecoder) -> EncoderDecoder:
+    """The model without the settings that its parameters do not depend on."""
+    return model.clone(remat=False, watch=False)
+
+
+@functools.lru_cache(maxsize=16)  # tracing takes 0.2 s, and a run asks several times
+def _abstract_boxes(model: EncoderDecoder) -> Any:
+    return jax.eval_shape(lambda: boxed_params(model, jax.random.key(0)))
 
 
 def boxed_params(model: EncoderDecoder, key: Array) -> Any:
@@ -64,11 +73,10 @@ def _drawn_together(layer: Layer, keys_N: Array, name: str) -> Params:
     def draw(key: Array) -> Params:
         return layer.init(key, jnp.ones((1, 2, d_model)), context)["params"]
 
-    names = names_of(jax.eval_shape(draw, keys_N[0]))
-    stack = jax.vmap(lambda key: unboxed(draw(key)))(keys_N)
+    stack = jax.vmap(draw)(keys_N)
 
     def one(n: int) -> Params:
-        return jax.tree.map(lambda x, own: nn.LogicallyPartitioned(x[n], tuple(own)), stack, names)
+        return jax.tree.map(lambda x: x[n], stack)
 
     return {f"{name}_{n}": one(n) for n in range(len(keys_N))}
 

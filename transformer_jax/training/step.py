@@ -76,6 +76,8 @@ def accumulated_gradients(
         return x.reshape(-1, micro_batches, *x.shape[1:]).swapaxes(0, 1)
 
     parts = jax.tree.map(split, (batch, rows_B))
+    # Inlined, so that it is one program; jitted, so that eval_shape and scan trace it once.
+    gradients = jax.jit(gradients, inline=True)
     shapes = jax.eval_shape(gradients, *jax.tree.map(lambda x: x[0], parts))
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
