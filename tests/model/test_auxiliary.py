@@ -118,28 +118,27 @@ def test_a_model_that_does_not_watch_is_refused():
         jax.eval_shape(loss_fn, random_params(tiny_model()), batch)
 
 
-SETTINGS = {"train__steps": 12, "train__checkpoint_every": 5, "train__valid_every": 12}
+SETTINGS = {
+    "train__coverage_weight": 0.5,
+    **{"train__steps": 12, "train__checkpoint_every": 5, "train__valid_every": 12},
+}
 
 
 def test_a_run_trains_on_it_logs_it_and_continues_bit_for_bit(tmp_path, capsys):
     """Step 5 is inside the window of steps 4 to 6, so its checkpoint holds a part of the sum."""
-    with_loss = SETTINGS | {"train__coverage_weight": 0.5}
-    for name, settings in {"with": with_loss, "without": SETTINGS}.items():
-        assert train(tmp_path / name, **settings) == 0
-    records = [r for r in metrics(tmp_path / "with") if r["kind"] == "train"]
-    losses = [record["coverage_loss_per_token"] for record in records]
-    assert all(0 < loss < 1 for loss in losses)
-    names = [set(arrays(tmp_path / n / "checkpoints" / "12")) for n in ("with", "without")]
-    assert len(names[0] - names[1]) == 1 and not names[1] - names[0]
-    assert not any("coverage_loss" in r for r in metrics(tmp_path / "without")[0])
+    whole = tmp_path / "whole"
+    assert train(whole, **SETTINGS) == 0
+    losses = [r["coverage_loss_per_token"] for r in metrics(whole) if r["kind"] == "train"]
+    assert all(0 < loss < 1 for loss in losses) and len(losses) == 4
+    assert [name for name in arrays(whole / "checkpoints" / "12") if "auxiliary" in name]
 
-    killed = shutil.copytree(tmp_path / "with", tmp_path / "killed")
+    killed = shutil.copytree(whole, tmp_path / "killed")
     for step in ("10", "12"):
         shutil.rmtree(killed / "checkpoints" / step)
-    assert train(killed, **with_loss) == 0
-    assert metrics(killed) == metrics(tmp_path / "with")
-    got, want = (arrays(path / "checkpoints" / "12") for path in (killed, tmp_path / "with"))
+    assert train(killed, **SETTINGS) == 0
+    assert metrics(killed) == metrics(whole)
+    got, want = (arrays(path / "checkpoints" / "12") for path in (killed, whole))
     for name in want:
         np.testing.assert_array_equal(got[name], want[name], err_msg=name)
-    assert train(killed, **with_loss | {"train__coverage_weight": 1.0}) == 2
+    assert train(killed, **SETTINGS | {"train__coverage_weight": 1.0}) == 2
     assert "train.coverage_weight" in capsys.readouterr().err

@@ -91,6 +91,7 @@ def test_a_stopped_run_goes_on_to_more_steps_whatever_mutable_keys_say(tmp_path)
 OTHER = {
     "model.encoder": "recurrent",
     "model.decoder": "recurrent",
+    "train.coverage_weight": 1.0,
     "model.num_layers": 2,
     "model.num_encoder_layers": 2,
     "model.num_decoder_layers": 2,

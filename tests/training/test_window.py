@@ -37,21 +37,23 @@ def window(**sums: float) -> Window:
     return Window(*(np.float32(sums.get(name, 0.0)) for name in Window._fields))
 
 
-def state(step: int = 5, **sums: float) -> Any:
-    """What the reader looks at in a state: five steps, unless `sums` says otherwise."""
+def state(step: int = 5, auxiliary: dict[str, float] | None = None, **sums: float) -> Any:
+    """The part of a state that the reader uses: five steps, unless `sums` has another number."""
     of_window = window(**{"steps": 5, "slots": 1_000, **sums})
     counters = {"step": step, "skipped": 0, "skipped_in_a_row": 0}
-    return SimpleNamespace(window=of_window, **{n: np.int32(x) for n, x in counters.items()})
+    numbers = {name: np.int32(x) for name, x in counters.items()}
+    return SimpleNamespace(window=of_window, auxiliary=auxiliary or {}, **numbers)
 
 
-def make_reader(before: Window | None = None, devices: int = 1) -> WindowReader:
+def make_reader(before: Window | None = None, devices: int = 1, **train: Any) -> WindowReader:
     plan = SimpleNamespace(
         pair_order=np.arange(PAIRS), src_tokens=SRC_MEAN * PAIRS, tgt_tokens=TGT_MEAN * PAIRS
     )
     data: Any = SimpleNamespace(plan=plan, vocabulary=SimpleNamespace(size=VOCABULARY))
     mesh = SimpleNamespace(devices=np.empty((devices, 1), object))
     program: Any = SimpleNamespace(mesh=mesh, model=SimpleNamespace(config=MODEL))
-    return WindowReader(TrainConfig(), data, program, window() if before is None else before)
+    before = window() if before is None else before
+    return WindowReader(TrainConfig(**train), data, program, before)
 
 
 def rates(values: dict[str, float]) -> tuple[float, float]:
@@ -113,6 +115,14 @@ def test_mfu_is_of_target_tokens_with_their_source_over_all_devices(clock, monke
     values = read(state(src_tokens=700, tgt_tokens=500))
     flops_per_second = 100 * flops_of_a_pair() / 2  # 500 target tokens are 100 pairs
     assert values["mfu"] == pytest.approx(flops_per_second / 4e9)
+
+
+def test_an_auxiliary_loss_is_reported_without_its_weight_per_target_token(clock):
+    read, read_without = make_reader(coverage_weight=0.25), make_reader()
+    clock.now += 1
+    values = read(state(tgt_tokens=400, auxiliary={"coverage": 5.0}))
+    assert values["coverage_loss_per_token"] == 5.0 / 0.25 / 400
+    assert not any("coverage" in name for name in read_without(state(tgt_tokens=400)))
 
 
 def test_without_a_known_peak_there_is_no_mfu(clock, monkeypatch):
