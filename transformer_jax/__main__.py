@@ -4,7 +4,7 @@ import difflib
 import importlib
 import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from transformer_jax import __version__
@@ -17,6 +17,11 @@ from transformer_jax.commands.command_line import (
     parse_flags,
     set_up_logs,
 )
+from transformer_jax.commands.environment import (
+    check_devices,
+    check_environment,
+    open_missing_streams,
+)
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import processes
 
@@ -27,6 +32,7 @@ class Command(NamedTuple):
     target: str  # "module:function", imported when called
     help: str
     flags: tuple[Flag, ...]
+    uses_devices: bool = True
 
 
 CONFIG = Flag(
@@ -62,6 +68,7 @@ COMMANDS = {
                 "stop before the first step: sizes, memory, shapes",
                 default=False,
             ),
+            Flag("force", bool, "", "start although memory is too small", default=False),
             Flag(
                 "init_from", str, "FOLDER", "start a new run from the weights of this run's folder"
             ),
@@ -130,6 +137,7 @@ COMMANDS = {
         "transformer_jax.commands.prepare:prepare",
         "download and prepare a config's data set",
         (CONFIG,),
+        uses_devices=False,
     ),
 }
 
@@ -140,10 +148,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line and returns the exit status: 0, or 2 for a user's mistake."""
     if arguments is None:
         use_huge_pages()
+    closed = open_missing_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):  # for the arrow in "en→de" in any locale
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        status = exit_status(lambda: run(list(sys.argv[1:] if arguments is None else arguments)))
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        status = exit_status(lambda: run(given, closed))
     except Exception as error:
         processes.leave(1, error)
         raise
@@ -152,8 +162,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def run(arguments: list[str]) -> None:
-    """Calls the command that the arguments name, with its flags."""
+def run(arguments: list[str], closed: Collection[str] = ()) -> None:
+    """Calls the command that the arguments name, with its flags.
+
+    Args:
+      arguments: the command line.
+      closed: names of the standard streams that are closed.
+    """
     name, *rest = arguments or [""]
     if name in ("-h", "--help", "help"):
         print(program_help())
@@ -165,11 +180,16 @@ def run(arguments: list[str]) -> None:
     if "-h" in rest or "--help" in rest:
         print(command_help(name, command))
         return
+    check_environment()
     values = read_values(name, command, rest)
     if PROCESSES[0] in command.flags:
         coordinator, number, this = (values.pop(flag.name) for flag in PROCESSES)
         processes.join(coordinator, number, this, agree_on_stops=name == "train")
+    if command.uses_devices:
+        check_devices()
     if name == "translate":  # bytes, independent of the locale's encoding
+        for stream in sorted({"standard input", "standard output"} & set(closed)):
+            raise UserError(f"{stream} is closed: transformer-jax translate ... < TEXT > OUTPUT.")
         values |= {"stdin": sys.stdin.buffer, "stdout": sys.stdout.buffer}
     set_up_logs(quiet=not processes.is_first())
     module, _, function = command.target.partition(":")

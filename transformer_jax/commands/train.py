@@ -8,6 +8,7 @@ from collections.abc import Callable
 from jax.sharding import Mesh
 
 from transformer_jax.commands.description import describe
+from transformer_jax.commands.limits import check_memory, check_sizes, check_workers
 from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config.changes import mutable_differences, with_absolute_paths
 from transformer_jax.config.checks import check
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 BLEU_LINES = 1_024  # lines translated between two checks for a signal to stop
 
 
-def train(config: Config, workdir: str, dry_run: bool = False) -> None:
+def train(config: Config, workdir: str, dry_run: bool = False, force: bool = False) -> None:
     """Trains a run, or continues it; a dry run prints what would be trained and stops.
 
     Every process of a run calls it (parallel/processes.py); the first one writes and reports.
@@ -43,6 +44,7 @@ def train(config: Config, workdir: str, dry_run: bool = False) -> None:
       config: the run's config.
       workdir: the run's folder, which is created if it does not exist.
       dry_run: whether to compile the step, print sizes and memory, and stop.
+      force: whether to start although the step needs more memory than there is.
 
     Raises:
       UserError: the config, corpus or folder cannot be used; the message says why.
@@ -51,18 +53,21 @@ def train(config: Config, workdir: str, dry_run: bool = False) -> None:
     check(config)
     keep_compiled_programs()
     mesh, run = make_mesh(config.mesh), RunFolder(workdir)
+    check_workers(config.train.data_workers)
+    if not force:
+        check_sizes(config, mesh, nominal_shape(config.train))
     if dry_run:
-        _dry_run(run, config, mesh)
+        _dry_run(run, config, mesh, force)
         return
     try:
         config = with_absolute_paths(config)
         processes.first_does(lambda: _check_folder(run, config))
-        _train_in(run, config, mesh)
+        _train_in(run, config, mesh, force)
     finally:
         run.unlock()
 
 
-def _dry_run(run: RunFolder, config: Config, mesh: Mesh) -> None:
+def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     """Prints what would be trained; reads no corpus and writes nothing."""
     if run.config_file.exists():
         processes.first_does(lambda: run.check(config, lock=False))
@@ -70,6 +75,8 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh) -> None:
     check_rows(config.train, mesh, shape.rows)
     program = compile_program(config.model, config.train, mesh, size, shape)
     print("\n".join(describe(config, program, size, shape, NOMINAL_FILL)))
+    if not force:
+        check_memory(program)
 
 
 def _check_folder(run: RunFolder, config: Config) -> None:
@@ -77,7 +84,7 @@ def _check_folder(run: RunFolder, config: Config) -> None:
     check_metrics(run.path)
 
 
-def _train_in(run: RunFolder, config: Config, mesh: Mesh) -> None:
+def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     """Trains to the last step, or until a signal asks to stop.
 
     Raises:
@@ -88,6 +95,8 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh) -> None:
     program = compile_program(config.model, config.train, mesh, data.vocabulary.size, data.shape)
     for line in describe(config, program, data.vocabulary.size, data.shape, data.plan.tgt_fill):
         log.info(line)
+    if not force:
+        check_memory(program)
     checkpoints = Checkpoints(run.checkpoints, train.keep_last, train.on_save_error)
     try:
         state = _first_state(config, program, checkpoints)

@@ -16,6 +16,8 @@ PAPER_PENALTY = "The paper uses 0.6; 0 turns it off."
 DEFAULT_PEAK = "None gives the paper's (d_model * warmup_steps)^-0.5."
 BYTE_PIECES = "The 256 bytes and 4 control pieces count."
 SCORES = "transformer_jax.model.scores:SCORES"
+WIDEST = 1_000_000
+MOST_LAYERS = 1_000  # layers are compiled one by one
 NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")  # SentencePiece's
 
 
@@ -29,15 +31,18 @@ class ModelConfig:
 
     encoder: str = key("transformer", choices_of="transformer_jax.model.encoder_decoder:ENCODERS")
     decoder: str = key("transformer", choices_of="transformer_jax.model.encoder_decoder:DECODERS")
-    num_layers: int = key(6, at_least=1)  # N, of the encoder and of the decoder
-    num_encoder_layers: int | None = key(None, at_least=1)  # None: num_layers
-    num_decoder_layers: int | None = key(None, at_least=1)  # None: num_layers
-    d_model: int = key(512, at_least=1)
-    num_heads: int = key(8, at_least=1)  # h
-    d_k: int | None = key(None, at_least=1)  # per head; None: d_model / num_heads
-    d_v: int | None = key(None, at_least=1)  # per head; None: d_k
-    d_ff: int = key(2048, at_least=1)
-    d_hidden: int | None = key(None, at_least=1)  # recurrent: units per direction; None: d_model
+    # N, of the encoder and of the decoder.
+    num_layers: int = key(6, at_least=1, at_most=MOST_LAYERS)
+    num_encoder_layers: int | None = key(None, at_least=1, at_most=MOST_LAYERS)  # None: num_layers
+    num_decoder_layers: int | None = key(None, at_least=1, at_most=MOST_LAYERS)  # None: num_layers
+    d_model: int = key(512, at_least=1, at_most=WIDEST)
+    num_heads: int = key(8, at_least=1, at_most=WIDEST)  # h
+    d_k: int | None = key(None, at_least=1, at_most=WIDEST)  # per head; None: d_model / num_heads
+    d_v: int | None = key(None, at_least=1, at_most=WIDEST)  # per head; None: d_k
+    d_ff: int = key(2048, at_least=1, at_most=WIDEST)
+    d_hidden: int | None = key(
+        None, at_least=1, at_most=WIDEST
+    )  # recurrent: units per direction; None: d_model
     dropout: float = key(0.1, at_least=0, below=1, hint=PAPER_DROPOUT)  # P_drop
     norm: str = key("post", choices=("post", "pre"))  # "post" is the paper's LayerNorm(x + f(x))
     score: str = key("scaled_dot", choices_of=SCORES)  # of a query and a key

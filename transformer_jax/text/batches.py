@@ -6,6 +6,9 @@ where R is the number of planned rows and perm_e follows from (seed, e). Batch n
 """
 
 import functools
+import os
+import select
+import threading
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -99,7 +102,8 @@ def train_batches(
     if num_workers:
         _parse_flags()
         batches = batches.mp_prefetch(
-            grain.MultiprocessingOptions(num_workers, per_worker_buffer_size=PREFETCHED)
+            grain.MultiprocessingOptions(num_workers, per_worker_buffer_size=PREFETCHED),
+            worker_init_fn=functools.partial(_end_with, os.getpid()),
         )
     return _stream(iter(batches))
 
@@ -280,6 +284,28 @@ def _lay_out(
 def _epoch_order(rows: int, seed: int, epoch: int) -> np.ndarray:
     """The order of the plan's rows in an epoch: int64 [rows]."""
     return random_order(rows, seed, EPOCH_STREAM, epoch)
+
+
+def _end_with(trainer: int, worker: int, workers: int) -> None:
+    """Makes this worker process end when the trainer's does, even if that one was killed.
+
+    A worker waits for its trainer to take a batch, and does not notice that nobody will. Where the
+    system cannot watch a process (Linux can), workers of a killed trainer stay.
+    """
+    if not hasattr(os, "pidfd_open"):
+        return
+    try:
+        watched = os.pidfd_open(trainer)
+    except ProcessLookupError:
+        os._exit(1)
+    except OSError:
+        return
+
+    def wait() -> None:
+        select.select([watched], [], [])  # readable once the process has ended
+        os._exit(1)
+
+    threading.Thread(target=wait, name="end with the trainer", daemon=True).start()
 
 
 def _parse_flags() -> None:

@@ -1,0 +1,96 @@
+"""Checks of the process that a command runs in, before the command starts."""
+
+import contextlib
+import os
+import resource
+import sys
+
+from transformer_jax.errors import UserError
+
+TRUE = {"1", "true", "t", "yes", "y", "on"}
+# What works in no command, and the reason; JAX reads these variables when it is imported.
+UNUSABLE = {
+    "JAX_ENABLE_X64": "parameters and metrics are float32",
+    "JAX_DISABLE_JIT": "the training step is compiled before it runs",
+}
+FILES_NEEDED = 128  # open at a time: a checkpoint's, the corpus's, the libraries'
+FILES_WANTED = 4_096
+
+
+def open_missing_streams() -> set[str]:
+    """Opens the null device as each standard stream that is closed, as `nohup COMMAND <&-` does.
+
+    Otherwise the next file that is opened gets the stream's number, and what is printed goes there.
+
+    Returns:
+      The names of the closed streams, "standard input", "standard output", "standard error".
+    """
+    closed = set()
+    for number, name in enumerate(("input", "output", "error")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number, which is this one.
+            os.open(os.devnull, os.O_RDONLY if number == 0 else os.O_WRONLY)
+            closed.add(f"standard {name}")
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115  it lives as long as the process
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    return closed
+
+
+def check_environment() -> None:
+    """Raises UserError where the environment lets no command work; raises the limit of open files.
+
+    It imports no JAX, because importing JAX is one of the things that fail.
+    """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UserError(
+            "The working directory no longer exists. Change to another (cd) and call it again."
+        ) from None
+    for name, reason in UNUSABLE.items():
+        if os.environ.get(name, "").lower() in TRUE:
+            raise UserError(
+                f"{name}={os.environ[name]} cannot be used here: {reason}. Unset it: env -u {name} "
+                "transformer-jax ..."
+            )
+    _raise_limit_of_files()
+
+
+def _raise_limit_of_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    wanted = FILES_WANTED if hard == unlimited else min(FILES_WANTED, hard)
+    if soft != unlimited and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # some systems do not allow it
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    if soft != unlimited and soft < FILES_NEEDED:
+        raise UserError(
+            f"This process may open only {soft} files at a time (ulimit -n), and needs "
+            f"{FILES_NEEDED}. Raise the limit: ulimit -n {FILES_WANTED}."
+        )
+
+
+def check_devices() -> None:
+    """Raises UserError if JAX cannot use the platform that JAX_PLATFORMS names.
+
+    Call it after the processes of a run have joined. Without the variable, JAX takes what there is.
+    """
+    if not (platforms := os.environ.get("JAX_PLATFORMS")):
+        return
+    import jax
+
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError) as error:  # JAX asserts where no plugin is installed
+        reason = str(error).split(" (set JAX_PLATFORMS")[0] or "no such platform is installed"
+        raise UserError(
+            f"JAX_PLATFORMS={platforms}: {reason.rstrip('.')}. Install it with this package's "
+            "extra cuda or tpu (pip install '.[cuda]'), or unset JAX_PLATFORMS to use another."
+        ) from None
