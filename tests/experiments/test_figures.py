@@ -175,7 +175,7 @@ def test_what_would_be_made_is_said_and_nothing_written(
     ("flags", "said"),
     [
         (["--scale=large"], "--scale=large is not one of paper, small"),
-        (["--scale=small", "--workdir=w"], "trains a run of its own: leave --workdir out"),
+        (["--scale=small", "--workdir=w"], "trains its own run: leave out --workdir"),
         (["--config.train.steps=3"], "changes the toy run: add --scale=small"),
         (["--out=FILE"], "FILE: File exists. Name another folder."),
         (["figures"], "figures does not take 'figures'"),
@@ -192,7 +192,7 @@ def test_a_mistake_is_one_line(flags, said, monkeypatch, tmp_path, capsys):
 
 def test_a_toy_run_does_not_go_where_results_are(monkeypatch, capsys):
     assert run(monkeypatch, "--scale=small") == 2
-    assert "is no result and would stand for one" in capsys.readouterr().err
+    assert "gives no results to record" in capsys.readouterr().err
 
 
 def test_the_sentence_is_one_of_the_built_in_corpus():
