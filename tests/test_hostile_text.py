@@ -157,7 +157,7 @@ def test_a_file_has_as_many_lines_as_were_written_and_the_same_ones(folder, line
 @checked(100)
 @given(texts)
 @example(EVERYTHING)
-def test_a_vocabulary_gives_back_each_line_normalised(vocabulary, as_it_is, lines):
+def test_a_vocabulary_gives_back_each_line_normalized(vocabulary, as_it_is, lines):
     for known in (vocabulary, as_it_is):
         encoded = known.encode_lines(lines)
         assert [known.decode(ids) for ids in encoded] == [known.normalize(line) for line in lines]
@@ -326,10 +326,10 @@ def test_files_of_hostile_text_are_evaluated(tmp_path, capsys):
 @example([line[: 2 * LONGEST_LABEL] for line in EVERYTHING])
 def test_any_pieces_are_drawn_in_silence(folder, names):
     weights = np.full((1, len(names), len(names)), 1 / len(names))
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         path = plot_attention(weights, names, names[::-1], folder / "map.png", MARKUP[3])
-    assert [str(warning.message) for warning in said] == []
+    assert [str(warning.message) for warning in caught] == []
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
@@ -341,10 +341,10 @@ def test_any_pieces_are_drawn_in_silence(folder, names):
 def test_the_attention_of_a_hostile_sentence_is_drawn(sentence, tmp_path, capfd):
     drawn = tmp_path / "heat.png"
     flags = [f"--workdir={runs.trained_run()}", f"--output={drawn}", "--", sentence]
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert runs.command("attention", *flags) == 0
-    assert [str(warning.message) for warning in said] == []
+    assert [str(warning.message) for warning in caught] == []
     out, error = capfd.readouterr()
     assert re.fullmatch(r"translation [^\n]*\nattention   [^\n]*\n", out)
     assert error.count("\n") <= 2

@@ -1,4 +1,4 @@
-"""The command line: what is called with what, exit status, and one line for a user's mistake."""
+"""The command line: the calls of commands, exit status, one line for a user's mistake."""
 
 import errno
 import importlib
@@ -122,7 +122,7 @@ SENTENCE |= {"output": "attention.png", "checkpoint": "latest"}
         (["--workdir=w", "--", "--kind=all"], SENTENCE | {"sentence": "--kind=all"}),
     ],
 )
-def test_an_argument_without_a_name_stands_before_or_behind_the_flags(called, arguments, expected):
+def test_an_argument_without_a_name_may_come_before_or_after_the_flags(called, arguments, expected):
     assert main(["attention", *arguments]) == 0
     assert called == [expected]
 
@@ -163,7 +163,7 @@ def test_every_command_is_a_function_that_takes_these_arguments(name, preset, mo
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], f"name a command first: {', '.join(COMMANDS)}."),
         (["--workdir=x", "train"], "name a command first"),
@@ -195,7 +195,7 @@ def test_every_command_is_a_function_that_takes_these_arguments(name, preset, mo
         (["prepare", "--config=PRESET", "--config.train.steps=0"], "train.steps=0 is below 1"),
     ],
 )
-def test_a_mistake_is_one_line_and_status_2(called, arguments, said, preset, tmp_path, capsys):
+def test_a_mistake_is_one_line_and_status_2(called, arguments, message, preset, tmp_path, capsys):
     broken = tmp_path / "broken.py"
     broken.write_text("def get_config():\n    '''\n    '''; oops\n    return {}\n")
     arguments = [a.replace("PRESET", preset).replace("BROKEN", str(broken)) for a in arguments]
@@ -203,7 +203,7 @@ def test_a_mistake_is_one_line_and_status_2(called, arguments, said, preset, tmp
     out, err = capsys.readouterr()
     assert out == "" and called == []
     assert err.startswith("transformer-jax: ") and err.count("\n") == 1 and err.endswith("\n")
-    assert said in err
+    assert message in err
 
 
 def test_a_command_s_user_error_is_one_line_however_it_is_broken(monkeypatch, capsys):
@@ -227,13 +227,13 @@ def run_fake(monkeypatch, action) -> int:
     "message",
     ["RESOURCE_EXHAUSTED: Failed to allocate", "INTERNAL: Error: Out of memory allocating 2 bytes"],
 )
-def test_too_little_memory_is_one_line_with_the_mend(message, monkeypatch, capsys):
+def test_too_little_memory_is_one_line_with_the_fix(message, monkeypatch, capsys):
     def exhaust() -> None:
         raise jax.errors.JaxRuntimeError(message)
 
     assert run_fake(monkeypatch, exhaust) == 2
-    said = capsys.readouterr().err
-    assert "train.accumulate_steps" in said and said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert "train.accumulate_steps" in error and error.count("\n") == 1
 
 
 def test_another_error_of_the_device_keeps_its_traceback(monkeypatch):

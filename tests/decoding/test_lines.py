@@ -57,7 +57,7 @@ def test_long_lines_are_cut_and_one_warning_counts_them(vocabulary, caplog):
     assert record.getMessage().startswith("3 lines have more than decode.max_length=8 subwords")
 
 
-def test_nothing_cut_nothing_said(vocabulary, caplog):
+def test_without_a_cut_there_is_no_warning(vocabulary, caplog):
     translator = LineTranslator(vocabulary, Echo())
     translator(["A dog."])
     translator.warn_of_cut()

@@ -16,7 +16,7 @@ LAST = str(runs.STEPS)
 
 
 def assert_same_run(workdir: Path, other: Path) -> None:
-    """Metrics (timings aside), parameters, optimizer state and all else, bit for bit."""
+    """Compares metrics (without timings), parameters, optimizer state and the rest bit for bit."""
     assert runs.metrics(workdir) == runs.metrics(other)
     got, want = (runs.arrays(folder / "checkpoints" / LAST) for folder in (workdir, other))
     assert got.keys() == want.keys()
@@ -26,7 +26,7 @@ def assert_same_run(workdir: Path, other: Path) -> None:
 
 
 def kill_when(process, happened, delay: float) -> None:
-    """SIGKILL as soon as `happened()`, and a delay later."""
+    """Sends SIGKILL a delay after `happened()` is true."""
     deadline = time.monotonic() + 600
     while not happened():
         assert process.is_alive(), "the run ended before it could be killed"
@@ -53,8 +53,8 @@ def test_killed_and_resumed_equals_never_stopped(tmp_path):
         kill_when(process, lambda name=name: any(checkpoints.glob(name)), delay)
     assert runs.train(workdir) == 0, log.read_text()
     assert_same_run(workdir, runs.trained_run())
-    said = log.read_text()
-    assert "continuing from step" in said
+    output = log.read_text()
+    assert "continuing from step" in output
     assert not list(checkpoints.glob("*tmp*")), "half-written checkpoints stay"
 
 

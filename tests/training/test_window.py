@@ -38,7 +38,7 @@ def window(**sums: float) -> Window:
 
 
 def state(step: int = 5, **sums: float) -> Any:
-    """What the reader looks at in a state: five steps, unless `sums` says otherwise."""
+    """The fields of a state that the reader uses: five steps, unless `sums` changes them."""
     of_window = window(**{"steps": 5, "slots": 1_000, **sums})
     counters = {"step": step, "skipped": 0, "skipped_in_a_row": 0}
     return SimpleNamespace(window=of_window, **{n: np.int32(x) for n, x in counters.items()})
