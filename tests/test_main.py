@@ -27,7 +27,7 @@ PRESET = "def get_config(): return {'data': {'source': 'grammar'}, 'model': {'d_
 
 @pytest.fixture
 def called(monkeypatch) -> list[dict[str, Any]]:
-    """The keyword arguments of each call of a command, none of which does any work."""
+    """The keyword arguments of each call of a command; the commands do no work."""
     calls: list[dict[str, Any]] = []
     fake = types.ModuleType("fake_commands")
     fake.command = lambda **arguments: calls.append(arguments)  # type: ignore[attr-defined]
@@ -313,7 +313,7 @@ sys.exit(main(["average", "--workdir=w"]))
     "arguments", [["--help"], ["-h"], *([name, "--help"] for name in COMMANDS)]
 )
 def test_help_is_fast_and_complete(arguments):
-    """Fast: none of the heavy libraries is imported for it."""
+    """It is fast because it imports none of the heavy libraries."""
     done = python(
         "import sys; from transformer_jax.__main__ import main\n"
         f"status = main({arguments})\n"
@@ -377,7 +377,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(how):
 
 
 def test_a_reader_that_goes_away_after_the_last_line_is_noticed_at_the_flush():
-    """What is left in the buffer is written after the command has returned."""
+    """Python writes the rest of the buffer after the command has returned."""
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(

@@ -19,7 +19,7 @@ from transformer_jax.reporting.plots import plot_attention, printable
 
 
 def two_layers(rows: list[str], columns: list[str]) -> Attention:
-    """Of two heads; every row of layer n attends to column n alone."""
+    """Weights of two heads; in layer n every row attends to column n only."""
     weights_NHLM = np.zeros((2, 2, len(rows), len(columns)), np.float32)
     weights_NHLM[0, ..., 0] = weights_NHLM[1, ..., 1] = 1
     return Attention(weights_NHLM, rows, columns)
@@ -27,7 +27,7 @@ def two_layers(rows: list[str], columns: list[str]) -> Attention:
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The command on a sentence of a model that is not there; the titles that it draws."""
+    """Runs the command with a fake model on a sentence; returns the titles that it draws."""
     source, target, before = ["a", "b", "c"], ["x", "y"], ["<s>", "x"]
     pieces = {"encoder": (source, source), "decoder": (target, before), "cross": (target, source)}
     kinds = {kind: two_layers(*rows_columns) for kind, rows_columns in pieces.items()}

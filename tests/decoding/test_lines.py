@@ -16,7 +16,7 @@ from transformer_jax.text.vocabulary import EOS, load_vocabulary
 
 
 class Echo:
-    """In place of the search: answers each sentence with its own subwords."""
+    """A replacement of the search: it returns each sentence's own subwords."""
 
     def __init__(self, max_length: int = 64, answers: int = 1, model: ModelConfig | None = None):
         self.decode, self.answers = DecodeConfig(max_length=max_length), answers
@@ -99,7 +99,7 @@ def line_end_ids(vocabulary) -> list[int]:
 
 
 def test_a_line_for_which_search_finds_nothing_is_still_answered(vocabulary):
-    """Of a model whose logits are NaN; the lines after it keep their places."""
+    """A model with NaN logits gives no hypothesis; the lines after it keep their places."""
     translator = LineTranslator(vocabulary, Echo(answers=0))
     assert translator(["A dog."]) == [[("", float("-inf"))]]
 

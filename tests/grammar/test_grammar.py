@@ -1,4 +1,4 @@
-"""The built-in corpus: what holds of every sentence, of the splits, and of the lexicon."""
+"""The built-in corpus: properties of every sentence, of the splits and of the lexicon."""
 
 import hashlib
 import re
@@ -79,7 +79,7 @@ def test_the_order_of_the_constructions_does_not_matter(train):
 
 @pytest.mark.parametrize("split", DIGESTS)
 def test_the_corpus_is_the_recorded_one(split):
-    """Recorded runs and tables depend on it: a change here makes them another corpus's."""
+    """Recorded runs and tables depend on it: after a change they belong to another corpus."""
     digest = hashlib.sha256()
     for pair in grammar.generate(split, 300):
         digest.update(repr(tuple(pair)).encode())

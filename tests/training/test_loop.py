@@ -26,7 +26,7 @@ def lines(workdir, kind: str) -> list[dict]:
 
 
 def test_metrics_are_those_of_their_window():
-    """Rates and shares from what a tiny config is known to hold: 8 rows of 48 + 48 places."""
+    """Rates and shares follow from the tiny config: 8 rows of 48 + 48 positions."""
     train = lines(runs.trained_run(), "train")
     for record in train:
         assert record["perplexity"] == pytest.approx(np.exp(record["nats_per_token"]))
@@ -61,7 +61,7 @@ def test_accumulated_batches_are_the_same_batches_and_programs_compile_once(tmp_
 
 
 def test_validation_takes_no_time_in_the_rates_of_training(tmp_path, monkeypatch):
-    """By a clock that each validation puts 1,000 seconds forward."""
+    """Each validation moves the clock forward by 1,000 seconds."""
     seconds, make_batches, passed = time.perf_counter, TrainingData.valid_batches, []
 
     def slow(data, own_rows):

@@ -1,4 +1,4 @@
-"""A run that is killed, and goes on, is the run that was never stopped."""
+"""A run that is killed and continued equals a run that was never stopped."""
 
 import random
 import shutil
@@ -39,7 +39,7 @@ def kill_when(process, happened, delay: float) -> None:
 
 
 def test_killed_and_resumed_equals_never_stopped(tmp_path):
-    """Killed while the first checkpoint is written, and at two random moments."""
+    """The run is killed while it writes the first checkpoint, and at two random moments."""
     workdir, log = tmp_path / "run", tmp_path / "log"
     checkpoints = workdir / "checkpoints"
     draw = random.Random(time.time_ns())
@@ -59,7 +59,7 @@ def test_killed_and_resumed_equals_never_stopped(tmp_path):
 
 
 def test_a_stopped_run_goes_on_to_more_steps_whatever_mutable_keys_say(tmp_path):
-    """Steps, intervals and the corpus's place change nothing but what is written down."""
+    """Steps, intervals and the path of the corpus change only what is recorded."""
     elsewhere = shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus")
     mutable = {"train__log_every": 7, "train__valid_every": 9, "train__checkpoint_every": 8}
     mutable |= {"train__keep_last": 1, "train__data_workers": 1, "decode__beam_size": 2}
