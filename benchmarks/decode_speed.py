@@ -2,21 +2,23 @@
 
     python benchmarks/decode_speed.py --workdir=RUN --src=FILE --ref=FILE [--turns=5]
 
-RUN has the paper's block (model.norm=post, the rest by default). Its weights are copied into both
-peers; before anything is timed, logits and log probabilities of the same forced translations must
-agree to 1e-4. All engines read the same subwords and search exactly for the hypothesis with the
-largest sum of log probabilities, without a length penalty. With that score the engines' rules find
-the same hypothesis, except for rounding and equal sums:
+RUN must have the paper's block (model.norm=post, otherwise the defaults). The script copies its
+weights into both peers. Before it times anything, it checks that the logits and log probabilities
+of the same forced translations agree to 1e-4. All engines read the same subwords and search exactly
+for the hypothesis with the largest sum of log probabilities, without a length penalty. With that
+score the engines' rules find the same hypothesis, except for rounding and equal sums:
 
-- candidates: all engines finish the continuations that end and are among the K best, and keep the
-  K best of those that do not end;
-- the end: ours stops when no live hypothesis exceeds the best finished one; CTranslate2 when the
-  step's best candidate ends; transformers when no live one exceeds the K-th finished one.
+- candidates: every engine finishes the continuations that end and are among the K best, and keeps
+  the K best of those that do not end;
+- the end: our search stops when no live hypothesis exceeds the best finished one; CTranslate2 stops
+  when the step's best candidate ends; transformers stops when no live hypothesis exceeds the K-th
+  finished one.
 
-The limits differ: ours is a sentence's own (source + decode.max_extra_length) and forces EOS there;
-the peers use the largest of these limits for all sentences, and cut hypotheses that reach it. The
-table counts the hypotheses that reach our limit. If outputs differ, our model scores both by forced
-decoding. Peers run with the fastest of a few settings, found on a part of the sentences.
+The limits differ: our search has a limit for each sentence (source + decode.max_extra_length) and
+forces EOS there; the peers use the largest of these limits for all sentences, and cut hypotheses
+that reach it. The table counts the hypotheses that reach our limit. If outputs differ, our model
+scores both by forced decoding. Peers run with the fastest of a few settings; the script chooses
+them on a part of the sentences.
 
 Dimension key
   B sentences   L target length   M source length   V vocabulary
@@ -65,27 +67,27 @@ FLAGS = [
     Flag("src", str, "FILE", "source lines", required=True),
     Flag("ref", str, "FILE", "their references", required=True),
     Flag("checkpoint", str, "NAME", "latest, best, average or a step", default="latest"),
-    Flag("turns", int, "N", "runs of each engine", default=5),
-    Flag("beam_size", int, "K", "of beam search", default=4),
-    Flag("lines", int, "N", "take the first lines only; 0: all", default=0),
-    Flag("tune_lines", int, "N", "on which the peers' settings are chosen", default=256),
-    Flag("threads", int, "N", "and cores of each engine", default=2),
-    Flag("huge_pages", bool, "", "glibc.malloc.hugetlb=1 for all engines", default=True),
+    Flag("turns", int, "N", "number of runs of each engine", default=5),
+    Flag("beam_size", int, "K", "beam size of beam search", default=4),
+    Flag("lines", int, "N", "use only the first N lines; 0: all lines", default=0),
+    Flag("tune_lines", int, "N", "number of lines for choosing the peers' settings", default=256),
+    Flag("threads", int, "N", "number of threads and CPU cores of each engine", default=2),
+    Flag("huge_pages", bool, "", "set glibc.malloc.hugetlb=1 for all engines", default=True),
 ]
 SEARCHING = Path(__file__).parent / "peers" / "searching.py"
 OURS = "transformer_jax"
-OUR_DEFAULT = "transformer_jax, with its length penalty"  # what users get; of another score
+OUR_DEFAULT = "transformer_jax, with its length penalty"  # our default search
 ENGINES = {  # name in the table -> engine of searching.py
     OURS: "ours",
     OUR_DEFAULT: "ours",
     "MarianMT": "marian",
     "CTranslate2 float32": "ctranslate2",
-    "CTranslate2 float32, one batch": "ctranslate2",  # over all cores, in place of one a core
+    "CTranslate2 float32, one batch": "ctranslate2",  # over all cores; the row above: one per core
     "CTranslate2 int8": "ctranslate2",
 }
-TOLERANCE = 1e-4  # of logits and log probabilities of the same model, in nats
-CHECKED, CHECKED_LENGTH = 8, 48  # sentences of the check, and subwords of each
-FORCED_ROWS, FORCED_LENGTH_MULTIPLE = 64, 16  # of a batch of forced decoding
+TOLERANCE = 1e-4  # allowed difference of logits and log probabilities, in nats
+CHECKED, CHECKED_LENGTH = 8, 48  # number of sentences that are checked, and their subwords
+FORCED_ROWS, FORCED_LENGTH_MULTIPLE = 64, 16  # shape of a batch of forced decoding
 Options = dict[str, Any]
 
 
@@ -97,7 +99,7 @@ class Text(NamedTuple):
 
 
 def settings_of(name: str, threads: int, length_penalty: float) -> list[Options]:
-    """What an engine is tried with; ours runs as its config says, the penalty of scores aside."""
+    """The settings to try for an engine; ours uses its config, except for the length penalty."""
     if ENGINES[name] == "ours":
         return [{"length_penalty": length_penalty if name == OUR_DEFAULT else 0.0}]
     if name == "MarianMT":
@@ -110,26 +112,26 @@ def settings_of(name: str, threads: int, length_penalty: float) -> list[Options]
 
 
 def read_text(loaded: LoadedModel, src: str, ref: str, lines: int) -> Text:
-    """The first lines of both files. Raises UserError where a source line is blank."""
+    """Reads the first lines of both files. Raises UserError if a source line is blank."""
     pairs = list(TextPairs(TextLines(Path(src)), TextLines(Path(ref))))[: lines or None]
     encoded = loaded.line_translator().encode([p.src for p in pairs])
     blank = [number for number, ids in enumerate(encoded, 1) if not len(ids)]
     if blank:
-        raise UserError(f"{src}, line {blank[0]}, is blank: no engine searches that. Remove it.")
+        raise UserError(f"{src}, line {blank[0]}, is blank. Remove it: engines skip blank lines.")
     return Text(encoded, [pair.tgt for pair in pairs])
 
 
 def forced_logits(
     model: EncoderDecoder, params: Params, src_BM: Array, src_B: Array, tgt_BL: Array
 ) -> Array:
-    """Logits of a target's subwords, each after those before it: `[batch, tgt_len, vocabulary]`.
+    """Logits of each target subword given those before it: `[batch, tgt_len, vocabulary]`.
 
     Args:
-      model: ours.
+      model: our model.
       params: its parameters.
       src_BM: sources `[batch, src_len]`.
-      src_B: subwords of each `[batch]`; those after are padding.
-      tgt_BL: targets `[batch, tgt_len]`; what stands after their ends changes nothing before it.
+      src_B: number of subwords of each source `[batch]`; the positions after them are padding.
+      tgt_BL: targets `[batch, tgt_len]`; positions after a target's end do not affect those before.
     """
     positions_BM = jnp.broadcast_to(jnp.arange(src_BM.shape[1]), src_BM.shape)
     positions_BL = jnp.broadcast_to(jnp.arange(tgt_BL.shape[1]), tgt_BL.shape)
@@ -144,7 +146,7 @@ def forced_logits(
 def forced_gains(
     model: EncoderDecoder, params: Params, src_BM: Array, src_B: Array, tgt_BL: Array
 ) -> Array:
-    """Log probability of each subword, `[batch, tgt_len]`; arguments as above."""
+    """Log probability of each subword, `[batch, tgt_len]`; arguments as in `forced_logits`."""
     log_probs_BLV = jax.nn.log_softmax(forced_logits(model, params, src_BM, src_B, tgt_BL))
     return jnp.take_along_axis(log_probs_BLV, tgt_BL[..., None], axis=-1)[..., 0]
 
@@ -173,9 +175,9 @@ def forced_scores(loaded: LoadedModel, sources: Sequence[np.ndarray], targets: I
 def check_peers(
     loaded: LoadedModel, job: Job, weights: Weights, references: Ids
 ) -> tuple[float, float]:
-    """Largest differences: of MarianMT's logits from ours, of CTranslate2's log probabilities.
+    """Largest differences from our model: of MarianMT's logits, of CTranslate2's log probabilities.
 
-    Both under the same forced translations, of a few sentences in one padded batch.
+    All models get the same forced translations of a few sentences in one padded batch.
     """
     import torch
     from ctranslate2 import Translator
@@ -216,7 +218,7 @@ def check_peers(
 
 
 def make_job(folder: Path, values: dict[str, Any], loaded: LoadedModel, text: Text) -> Job:
-    """What all engines are asked, without a file yet."""
+    """The job that every engine gets; this function writes no file."""
     config, sources = loaded.config, [ids.tolist() for ids in text.sources]
     longest = max(map(len, sources)) + config.decode.max_extra_length
     model, vocabulary = config.model, loaded.vocabulary.size
@@ -227,7 +229,7 @@ def make_job(folder: Path, values: dict[str, Any], loaded: LoadedModel, text: Te
 
 
 def write_models(job: Job, params: Params) -> Weights:
-    """Both peers' weights, written into the job's folder; returns Marian's."""
+    """Writes both peers' weights into the job's folder; returns Marian's weights."""
     sizes, folder = Sizes(*job.sizes), Path(job.folder)
     weights = marian_weights(params, sizes)
     np.savez(folder / "weights.npz", **weights)  # type: ignore[arg-type]
@@ -236,7 +238,7 @@ def write_models(job: Job, params: Params) -> Weights:
 
 
 def command(job: Job, name: str, kind: str, options: dict[str, Options]) -> list[str]:
-    """The process of an engine; what it finds goes to `found_file`."""
+    """Writes the job's file; the command line of an engine, which writes to `found_file`."""
     job_file = Path(job.folder) / f"{kind}.json"
     job_file.write_text(json.dumps(job._asdict()))
     out_file = str(found_file(job, name))
@@ -244,7 +246,7 @@ def command(job: Job, name: str, kind: str, options: dict[str, Options]) -> list
 
 
 def found_file(job: Job, name: str) -> Path:
-    """Where an engine's process leaves its outputs."""
+    """The file to which an engine's process writes its outputs."""
     return Path(job.folder) / f"{name.replace(' ', '_')}.found.json"
 
 
@@ -255,7 +257,7 @@ def _text(options: Options) -> str:
 def fastest_settings(
     job: Job, length_penalty: float, lines: int, environment: dict[str, str]
 ) -> dict[str, dict[str, Options]]:
-    """For each engine and mode the fastest of its settings, on the first lines."""
+    """Finds the fastest settings of each engine and mode on the first lines."""
     part, chosen = job._replace(sources=job.sources[:lines]), dict[str, dict[str, Options]]()
     for name in ENGINES:
         tried = settings_of(name, job.threads, length_penalty)
@@ -290,7 +292,7 @@ def speed_table(results: dict[str, list[dict[str, float]]], beam_size: int) -> s
 
 
 def output_table(loaded: LoadedModel, job: Job, text: Text) -> str:
-    """What was found: how much is ours to the subword, whose score is higher where not, BLEU."""
+    """Compares outputs with ours: share of equal ones, whose score is higher if not, BLEU."""
     found = {name: json.loads(found_file(job, name).read_text()) for name in ENGINES}
     config, rows = loaded.config.data, []
     lines = loaded.line_translator()
@@ -312,8 +314,11 @@ def output_table(loaded: LoadedModel, job: Job, text: Text) -> str:
 
 
 def _compare(loaded: LoadedModel, text: Text, ours: Ids, theirs: Ids) -> list[str]:
-    """Cells: share of equal ids; of the others that end, whose score is higher; how many reach
-    our limit of their sentence."""
+    """Table cells that compare an engine's outputs with ours.
+
+    They are the share of equal outputs; among the other finished ones, whose score is higher; and
+    how many outputs reach our limit of their sentence.
+    """
     whole = [ids[-1:] == [EOS] for ids in theirs]
     others = [i for i in range(len(ours)) if ours[i] != theirs[i] and whole[i] and ours[i]]
     same = sum(mine == its for mine, its in zip(ours, theirs, strict=True)) / len(ours)
@@ -348,9 +353,9 @@ def describe(
         f"{datetime.date.today()}, {cpu}, {job.threads} threads an engine; {', '.join(versions)}",
         f"{len(job.sources)} sentences, {subwords} source subwords; model (layers, d_model, heads, "
         f"d_ff, vocabulary, positions) {job.sizes}; peers' limit {job.max_tokens} subwords",
-        f"environment: {environment or 'as it is'}",
-        "in the time: from encoded subwords to subwords; not in it: tokenisation, loading, "
-        "compilation and a first pass over the same sentences",
+        f"environment: {environment or 'unchanged'}",
+        "times are from encoded subwords to subwords, without tokenization, loading, compilation "
+        "and a first pass over the same sentences",
         *chosen,
     ]
 
@@ -363,7 +368,7 @@ def main() -> None:
     run = RunFolder(values["workdir"]).read_config()
     refuse_other_blocks(run.model)
     loaded = load_model(values["workdir"], values["checkpoint"], values["beam_size"], 0.0)
-    values["checkpoint"] = loaded.checkpoint  # of all turns, should the run go on meanwhile
+    values["checkpoint"] = loaded.checkpoint  # the same in all turns, even if training goes on
     text = read_text(loaded, values["src"], values["ref"], values["lines"])
     environment = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if values["huge_pages"] else {}
     with tempfile.TemporaryDirectory() as folder:
@@ -372,9 +377,9 @@ def main() -> None:
         references = [ids.tolist() for ids in loaded.vocabulary.encode_lines(text.references)]
         differences = check_peers(loaded, job, weights, references)
         checked = (
-            "forced, largest difference from ours: MarianMT's logits {:.1e}, CTranslate2's log "
-        )
-        checked = (checked + "probabilities {:.1e}").format(*differences)
+            "largest differences from our model in forced decoding: MarianMT's logits {:.1e}, "
+            "CTranslate2's log probabilities {:.1e}"
+        ).format(*differences)
         print(checked, file=sys.stderr, flush=True)
         if max(differences) > TOLERANCE:
             raise RuntimeError(f"The models are not the same: {checked}.")

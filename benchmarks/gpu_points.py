@@ -1,6 +1,6 @@
 """The processes of gpu_speed.py that run this package: `gpu_points.py TASK JOB.json SECONDS`.
 
-Each prints its figures as one line of JSON, and is stopped after this number of seconds.
+A process prints its figures as one line of JSON. It ends itself after SECONDS.
 """
 
 import dataclasses
@@ -35,10 +35,10 @@ from transformer_jax.text.packing import plan_rows
 from transformer_jax.training.cost import device_peak
 from transformer_jax.training.program import BatchShape, Program, compile_program
 
-Job = dict[str, Any]  # gpu_speed.py's `write_job` says what is in it
+Job = dict[str, Any]  # `write_job` in gpu_speed.py defines its keys
 Figures = dict[str, Any]
-PRODUCTS = 20  # between two looks at the clock
-SEARCHES = 3
+PRODUCTS = 20  # matrix products per timed block
+SEARCHES = 3  # timed passes
 PROFILED_STEPS = 5
 
 
@@ -51,7 +51,7 @@ def measure(task: str, job: Job) -> Figures:
 
 
 def blocks(run: Callable[[], Any], count: int) -> list[float]:
-    """Seconds of each call, to the end of what it returns."""
+    """Seconds of each call, until its result is ready."""
     seconds = []
     for _ in range(count):
         started = time.perf_counter()
@@ -61,13 +61,13 @@ def blocks(run: Callable[[], Any], count: int) -> list[float]:
 
 
 def peak_gib() -> float | None:
-    """Of the device's memory, if the device keeps count."""
+    """Peak use of the device's memory; None if the device does not report it."""
     stats = jax.devices()[0].memory_stats() or {}
     return stats["peak_bytes_in_use"] / 2**30 if "peak_bytes_in_use" in stats else None
 
 
 def matrix_rate(job: Job) -> Figures:
-    """Of products of random matrices, bfloat16: zeros would draw less power and run faster."""
+    """Times products of random bfloat16 matrices; zeros would draw less power and run faster."""
     size = job["matrix"]
     left, right = jax.random.normal(jax.random.key(0), (2, size, size), jnp.bfloat16)
     multiply = jax.jit(jnp.matmul)
@@ -82,7 +82,7 @@ def matrix_rate(job: Job) -> Figures:
 
 
 def packed(job: Job, config: Config) -> tuple[list[Batch], float]:
-    """All whole batches of the made-up pairs, on the host, and the FLOPs of their real pairs."""
+    """All full batches of the generated pairs, on the host; FLOPs of the pairs without padding."""
     pairs = EncodedPairs(*(np.load(Path(job["folder"]) / f"{name}.npy") for name in ARRAYS))
     src, tgt, length = pairs.src_lengths(), pairs.tgt_lengths(), config.train.row_length
     plan = plan_rows(src, tgt, length, length, config.seed)
@@ -95,7 +95,7 @@ def packed(job: Job, config: Config) -> tuple[list[Batch], float]:
 
 
 def compiled(job: Job, config: Config, host: Batch) -> tuple[Program, Callable[[Batch], Batch]]:
-    """The program of these batches, and what puts one on the device."""
+    """Compiles the program of these batches; the function puts a batch on the device."""
     mesh, rows = make_mesh(MeshConfig(), jax.devices()[:1]), len(host.src.ids)
     shape = BatchShape(rows, host.src.ids.shape[1], host.tgt.ids.shape[1])
     program = compile_program(config.model, config.train, mesh, job["vocabulary_size"], shape)
@@ -103,7 +103,7 @@ def compiled(job: Job, config: Config, host: Batch) -> tuple[Program, Callable[[
 
 
 def train(job: Job, size: str) -> Figures:
-    """Whole steps over batches that lie on the device."""
+    """Times complete training steps over batches that are already on the device."""
     config = from_config_dict(job["configs"][size])
     host, flops = packed(job, config)
     started = time.perf_counter()
@@ -139,7 +139,7 @@ def train(job: Job, size: str) -> Figures:
 
 
 def search(job: Job, tokens: str) -> Figures:
-    """Of the base model: "beam" and "greedy", each through Translator.translate."""
+    """Times beam search ("beam") and greedy search of the base model by Translator.translate."""
     config, size = from_config_dict(job["configs"]["base"]), job["search_vocabulary_size"]
     model, mesh = make_model(config.model, size), make_mesh(MeshConfig(), jax.devices()[:1])
     params = random_params(abstract_params(model))
@@ -162,7 +162,7 @@ def search(job: Job, tokens: str) -> Figures:
 
 
 def timed_search(translate: Any, groups: list[list], sentences: list[np.ndarray]) -> Figures:
-    """Of whole passes, after one that compiles what each group needs, all at once."""
+    """Times passes over all sentences, after a pass that compiles all groups' programs at once."""
     started, found = time.perf_counter(), []
     with ThreadPoolExecutor() as threads:
         list(threads.map(translate, groups))
@@ -182,7 +182,7 @@ def timed_search(translate: Any, groups: list[list], sentences: list[np.ndarray]
 
 
 def profile(job: Job, size: str) -> Figures:
-    """Traces steps; milliseconds a step of each kernel, and of what operation it is."""
+    """Traces some steps; returns each kernel's operation and its milliseconds per step."""
     config = from_config_dict(job["configs"][size])
     host, _ = packed(job, config)
     program, put = compiled(job, config, host[0])
@@ -200,7 +200,7 @@ def profile(job: Job, size: str) -> Figures:
     names = operation_names(step.as_text())
     times, calls = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for name, operation, nanoseconds in kernels(Path(job["profile"])):
-        # Layers and instructions of a kind count together.
+        # The same kernel in several layers or instructions counts as one.
         where = re.sub(r"coder_\d+", "coder_*", names.get(operation, ""))
         kernel = (re.sub(r"([._]\d+)+$", "", name), where)
         times[kernel] += nanoseconds
@@ -214,19 +214,22 @@ def profile(job: Job, size: str) -> Figures:
 
 
 def operation_names(text: str) -> dict[str, str]:
-    """Of a compiled program's instructions: where in the model they come from."""
+    """Maps each instruction of a compiled program to its place in the model."""
     found = re.findall(r'^\s*(?:ROOT )?%?([\w.-]+) = .*op_name="([^"]*)"', text, re.MULTILINE)
     return {name: re.sub(r"^jit\(\w+\)/", "", operation) for name, operation in found}
 
 
 def kernels(folder: Path) -> Iterator[tuple[str, str, float]]:
-    """(kernel, HLO instruction, nanoseconds) of the folder's newest trace; on a CPU, of XLA's."""
+    """Yields (kernel, HLO instruction, nanoseconds) from the folder's newest trace.
+
+    On a CPU it yields the events that have an HLO instruction.
+    """
     traces = sorted(folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
     planes = list(jax.profiler.ProfileData.from_file(str(traces[-1])).planes)
     devices = [plane for plane in planes if plane.name.startswith("/device:GPU")]
     for plane in devices or planes:
         for line in plane.lines:
-            # A GPU's other lines hold the same times again, by module and by step.
+            # A GPU's other lines repeat the same times by module and by step.
             if devices and not line.name.startswith("Stream"):
                 continue
             for event in line.events:

@@ -4,24 +4,24 @@
     python -m benchmarks.gpu_speed --parts=train,torch --sizes=base --turns=3
     python -m benchmarks.gpu_speed --src=newstest2014.en --vocabulary=vocabulary.model
 
-Each task runs in its own process (gpu_points.py, peers/torch_gpu.py), which has the GPU alone, in
-the order of `tasks`, turn by turn. A task that fails or takes too long becomes a line in its table,
-and the other tasks continue. After --minutes no task is started or left running. Figures go to
-standard error as they come, and Markdown goes to standard output at the end.
+Each task runs in its own process (gpu_points.py, peers/torch_gpu.py), which has the GPU to itself.
+The tasks run turn by turn in the order of `tasks`. If a task fails or takes too long, its table
+shows the reason, and the other tasks continue. After --minutes no task is started or left running.
+The script prints figures to standard error as they come and Markdown to standard output at the end.
 
 - Training: configs/wmt14.py in bfloat16 on packed rows of 256 + 256 positions. Sentences are as
   long as those of WMT (log-normal, mean 28), and ids follow Zipf's law. Batches are put on the
   device beforehand; input_speed.py measures how fast they are made. FLOPs are those of real pairs,
   without padding. A time is the median of `BLOCKS` passes over --steps batches, after one to warm
   up.
-- PyTorch: peers/torch_gpu.py, the same sentences in batches of like lengths.
-- Search: random weights, with which no hypothesis ends before the limit, the source's length.
-  Without --src, the sentences have the number and the lengths of those of newstest2014.
-- A profile's kernels name their HLO only without CUDA graphs, so that process does not use them.
+- PyTorch: peers/torch_gpu.py trains on the same sentences, in batches of similar lengths.
+- Search: the weights are random, and no hypothesis ends before its limit, the source's length.
+  Without --src, the number of sentences and their lengths are like those of newstest2014.
+- Profile: kernels name their HLO only without CUDA graphs, so that process does not use them.
 
-Needs of this package's requirements: absl-py, flax, jax (CUDA), numpy, optax, orbax-checkpoint,
-ml-collections, sentencepiece and grain with array-record; no tensorflow-datasets. The peers need
-torch and transformers.
+Of this package's requirements the script needs absl-py, flax, jax (CUDA), numpy, optax,
+orbax-checkpoint, ml-collections, sentencepiece and grain with array-record, but not
+tensorflow-datasets. The peers need torch and transformers.
 """
 
 import datetime
@@ -46,8 +46,8 @@ from transformer_jax.config.serialization import to_dict
 from transformer_jax.errors import UserError
 from transformer_jax.text.vocabulary import EOS, UNK, load_vocabulary
 
-Figures = dict[str, Any]  # what one prints; "error" alone, where it failed
-Results = dict[str, list[Figures]]  # task -> a turn each
+Figures = dict[str, Any]  # what a task prints; only "error" if it failed
+Results = dict[str, list[Figures]]  # task -> its figures, one entry per turn
 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / "benchmarks" / "peers" / "torch_gpu.py"
@@ -55,8 +55,8 @@ PARTS = ("matrix", "train", "torch", "search", "profile")
 SIZES = ("base", "big")
 BLOCKS = 5  # timed passes; their median is the time
 MATRIX = 8_192
-SENTENCES, MEAN_SUBWORDS = 3_003, 32  # of newstest2014; EOS counted
-TASK_SECONDS = 170  # at most: a compilation that hangs must not cost the others their turn
+SENTENCES, MEAN_SUBWORDS = 3_003, 32  # of newstest2014, EOS included
+TASK_SECONDS = 170  # limit: a compilation that hangs must not use up the other tasks' time
 NO_CUDA_GRAPHS = "--xla_gpu_enable_command_buffer="
 KERNELS_SHOWN = 25
 TINY = {
@@ -85,27 +85,27 @@ SEARCH = {
     "first pass, s": ("compile_s", "{:.1f}"),
 }
 FLAGS = [
-    Flag("parts", str, "NAMES", "of " + ",".join(PARTS), default="matrix,train,torch,search"),
-    Flag("sizes", str, "NAMES", "of base,big", default="base,big"),
-    Flag("tokens", int, "N", "target tokens a step", default=25_000),
-    Flag("steps", int, "N", "batches of a pass, each another one", default=30),
-    Flag("turns", int, "N", "processes of each contender", default=1),
-    Flag("src", str, "FILE", "sentences to translate; none: made-up ones"),
-    Flag("vocabulary", str, "FILE", "of --src, a .model file"),
+    Flag("parts", str, "NAMES", "any of " + ",".join(PARTS), default="matrix,train,torch,search"),
+    Flag("sizes", str, "NAMES", "any of base,big", default="base,big"),
+    Flag("tokens", int, "N", "target tokens per step", default=25_000),
+    Flag("steps", int, "N", "different batches per pass", default=30),
+    Flag("turns", int, "N", "number of processes of each contender", default=1),
+    Flag("src", str, "FILE", "sentences to translate; default: generated ones"),
+    Flag("vocabulary", str, "FILE", "a SentencePiece .model file for --src"),
     Flag("decode_tokens", str, "NUMBERS", "decode.tokens_per_batch", default="65536,16384,4096"),
-    Flag("torch", str, "NAMES", "of compiled,layers,eager", default="compiled,layers,eager"),
-    Flag("marian_rows", int, "N", "sentences that transformers searches together", default=512),
-    Flag("profile", str, "FOLDER", "writes a trace of base there; adds the part `profile`"),
-    Flag("minutes", float, "N", "after which nothing more is started", default=9.0),
-    Flag("out", str, "FILE", "all figures as JSON"),
-    Flag("tiny", bool, "", "a tiny model and few tokens: whether it works, no figures"),
+    Flag("torch", str, "NAMES", "any of compiled,layers,eager", default="compiled,layers,eager"),
+    Flag("marian_rows", int, "N", "sentences per batch of transformers' search", default=512),
+    Flag("profile", str, "FOLDER", "where to write a trace; adds the part `profile`"),
+    Flag("minutes", float, "N", "time limit of all tasks", default=9.0),
+    Flag("out", str, "FILE", "where to write all figures as JSON"),
+    Flag("tiny", bool, "", "only test that the script works, with tiny models"),
 ]
 
-# What is measured, and on what ----------------------------------------------------------------
+# Tasks and their input ------------------------------------------------------------------------
 
 
 def tasks(values: dict[str, Any]) -> list[str]:
-    """Names of the processes of a turn, what matters most first."""
+    """Names of the tasks of one turn, the most important first."""
     sizes = values["sizes"].split(",")
     parts = {*values["parts"].split(","), *(["profile"] if values["profile"] else [])}
     first, *rest = [f"search {tokens}" for tokens in values["decode_tokens"].split(",")]
@@ -124,7 +124,7 @@ def tasks(values: dict[str, Any]) -> list[str]:
 
 
 def write_job(folder: Path, values: dict[str, Any]) -> Path:
-    """Made-up pairs, the sentences to translate and the configs, for every process the same."""
+    """Writes generated pairs, the sentences to translate and the configs for all processes."""
     tokens = min(values["tokens"], 400) if values["tiny"] else values["tokens"]
     fixed = {"model.dtype": "bfloat16", "train.tokens_per_batch": tokens}
     overrides = fixed | (TINY if values["tiny"] else {}) | values["overrides"]
@@ -151,7 +151,7 @@ def write_job(folder: Path, values: dict[str, Any]) -> Path:
 
 
 def write_pairs(folder: Path, tgt_tokens: int, longest: int, vocabulary_size: int) -> None:
-    """As many pairs as have so many target tokens, as `encode_corpus` would write them."""
+    """Writes pairs with `tgt_tokens` target tokens in total, in the format of `encode_corpus`."""
     draw = np.random.default_rng(0)
     src = draw.lognormal(np.log(28) - 0.18, 0.6, tgt_tokens // 4)
     both = src, src * draw.lognormal(0, 0.25, len(src))
@@ -168,8 +168,8 @@ def random_sentences(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(ids, offsets) of sentences of these lengths, each ending in EOS.
 
-    As in text, the k-th most frequent id has a share of about 1/k: a frequent one is where many
-    threads add to one row of the embedding's gradient.
+    As in real text, the share of the k-th most frequent id is proportional to 1/k. Frequent ids
+    matter for speed: many threads add to one row of the embedding's gradient.
     """
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     ranks = np.exp(draw.random(offsets[-1]) * np.log(vocabulary_size - UNK)).astype(np.int32)
@@ -179,7 +179,7 @@ def random_sentences(
 
 
 def write_sentences(folder: Path, values: dict[str, Any], count: int) -> int | None:
-    """What is translated, sentences.npz. Returns the size of --vocabulary."""
+    """Writes the sentences to translate to sentences.npz. Returns the size of --vocabulary."""
     draw, size = np.random.default_rng(1), None
     if values["src"]:
         vocabulary = load_vocabulary(values["vocabulary"])
@@ -195,35 +195,35 @@ def write_sentences(folder: Path, values: dict[str, Any], count: int) -> int | N
     return size
 
 
-# All of them ----------------------------------------------------------------------------------
+# Running tasks --------------------------------------------------------------------------------
 
 
 def command(task: str, job: Path, seconds: int) -> list[str]:
-    """Of the task's process."""
+    """The command line of the task's process."""
     if task.startswith("torch") or task == "search marian":
         return [sys.executable, str(PEERS), task, str(job), str(seconds)]
     return [sys.executable, "-m", "benchmarks.gpu_points", task, str(job), str(seconds)]
 
 
 def environment(task: str, folder: Path) -> dict[str, str]:
-    """Variables of the task's process; XLA_FLAGS of this one stand."""
+    """Environment variables of the task's process; it keeps the XLA_FLAGS of this process."""
     flags = [os.environ.get("XLA_FLAGS", ""), *([NO_CUDA_GRAPHS] if "profile" in task else [])]
     return {
         "XLA_FLAGS": " ".join(flags).strip(),
-        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),  # of turns after the first
-        "JAX_TRACEBACK_FILTERING": "off",  # so that an error's last line is what went wrong
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),  # for turns after the first
+        "JAX_TRACEBACK_FILTERING": "off",  # then an error's last line names the cause
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(":"),
         "TOKENIZERS_PARALLELISM": "false",
     }
 
 
 def attempt(task: str, job: Path, seconds: float) -> Figures:
-    """The task's figures, or why there are none."""
+    """Runs the task; returns its figures, or the reason why there are none."""
     needs = ["torch"] * task.startswith("torch") + ["torch", "transformers"] * ("marian" in task)
     if missing := [name for name in needs if not importlib.util.find_spec(name)]:
         return {"error": f"not installed: {missing[0]}"}
     if seconds < 15:
-        return {"error": "not started: --minutes were over"}
+        return {"error": "not started: the time of --minutes is over"}
     limit = int(min(seconds, TASK_SECONDS))
     try:
         return run_once(command(task, job, limit), environment(task, job.parent))
@@ -233,7 +233,7 @@ def attempt(task: str, job: Path, seconds: float) -> Figures:
 
 
 def reason(text: str, limit: int) -> str:
-    """Of a failure, in a line: the last that names an error."""
+    """The reason of a failure in one line: the last line of output that names an error."""
     if f"status -{int(signal.SIGALRM)}\n" in text:
         return f"took over {limit} s"
     lines = [line for line in text.splitlines() if line.strip()]
@@ -242,7 +242,7 @@ def reason(text: str, limit: int) -> str:
 
 
 def good(turns: list[Figures]) -> list[Figures]:
-    """Those that did not fail."""
+    """The turns that did not fail."""
     return [turn for turn in turns if "error" not in turn]
 
 
@@ -253,12 +253,12 @@ def middle(turns: list[Figures], key: str) -> float | None:
 
 
 def shown(value: float | None, form: str) -> str:
-    """The value in this form; nothing for none."""
+    """The formatted value; empty if there is none."""
     return "" if value is None else form.format(value)
 
 
 def training_table(results: Results) -> str:
-    """Ours and PyTorch's, by size."""
+    """Markdown table of our training and PyTorch's, by model size."""
     matrix, rows = results.get("matrix", []), []
     bounds = [middle(matrix, key) for key in ("flops_per_s", "peak_flops_per_s")]
     found = [task for task in results if task.split()[0] in ("train", "torch")]
@@ -287,7 +287,7 @@ def training_table(results: Results) -> str:
 
 
 def search_table(results: Results) -> str:
-    """Beam and greedy, by batch."""
+    """Markdown table of beam and greedy search, by batch size."""
     rows = []
     for task in (task for task in results if task.startswith("search")):
         name = task.replace("search marian", "MarianMT").replace("search", "transformer_jax,")
@@ -303,7 +303,7 @@ def search_table(results: Results) -> str:
 
 
 def profile_table(turns: list[Figures]) -> str:
-    """The kernels that take the most time."""
+    """Markdown table of the kernels that take the most time."""
     if not good(turns):
         return f"profile: {turns[0]['error']}"
     figures = good(turns)[0]
@@ -312,12 +312,12 @@ def profile_table(turns: list[Figures]) -> str:
         [name[:60], f"{ms:.3f}", f"{ms / total:.1%}", f"{calls:.0f}", operation[-90:]]
         for name, operation, ms, calls in figures["kernels"][:KERNELS_SHOWN]
     ]
-    said = f"Kernels {total:.2f} ms a step, {figures['wall_ms']:.2f} ms of wall without CUDA graphs"
-    return f"{said}\n\n" + markdown(["kernel", "ms a step", "share", "calls", "of"], rows)
+    text = f"Kernels {total:.2f} ms a step, {figures['wall_ms']:.2f} ms of wall without CUDA graphs"
+    return f"{text}\n\n" + markdown(["kernel", "ms a step", "share", "calls", "of"], rows)
 
 
 def report(results: Results) -> str:
-    """Heading and tables of what there is."""
+    """Heading, and the table of each part that ran."""
     done = [turn for turns in results.values() for turn in good(turns)]
     versions = {
         f"{name} {turn[name]}" for turn in done for name in ("jax", "torch") if name in turn
@@ -339,7 +339,7 @@ def report(results: Results) -> str:
 
 
 def main() -> None:
-    """All tasks by turns, or one of them."""
+    """Runs all tasks turn by turn, and prints the report."""
     values = parse_experiment("gpu_speed", __doc__ or "", FLAGS)
     end, results = time.monotonic() + 60 * values["minutes"], Results()
     order = tasks(values)
@@ -352,7 +352,7 @@ def main() -> None:
             results.setdefault(task, []).append(figures)
             same = [other for other in queue if other.split()[:2] == task.split()[:2]]
             if "error" in figures and task.startswith("torch") and same:
-                queue.remove(same[0])  # what does not compile is measured another way at once
+                queue.remove(same[0])  # if one way fails, the next one is tried at once
                 queue.insert(0, same[0])
             brief = {key: value for key, value in figures.items() if key != "kernels"}
             took = time.monotonic() - started

@@ -4,10 +4,11 @@
     python -m benchmarks.growth --out=FOLDER --axes=step.rows,search.beam --rounds=3 --cpu_time
     python -m benchmarks.growth --base_memory
 
-It varies one axis at a time around a base point, and fits size^exponent to the time, to the
-matrix products' FLOPs (training/cost.py, search_cost.py), to the bytes that must be moved, to those
-that XLA counts and to the memory. Prints Markdown tables; writes the log-log plots step.png and
-search.png. A time that grows faster than both of its counts is work that nobody counted.
+The script varies one axis at a time around a base point. It fits size^exponent to the time, to the
+matrix products' FLOPs (training/cost.py, search_cost.py), to the bytes that must be moved, to the
+bytes that XLA counts and to the memory. It prints Markdown tables and writes the log-log plots
+step.png and search.png. If the time grows faster than FLOPs and bytes, the program does work that
+is not counted.
 
 The speed of a machine changes by a factor of two within minutes. So the points of an axis take
 turns, forward and back; each round gives an exponent of the time, and the median is reported.
@@ -46,15 +47,15 @@ Clock = Callable[[], float]  # seconds
 logger = logging.getLogger("transformer_jax.benchmarks")
 
 FLAGS = [
-    Flag("out", str, "FOLDER", "where the plots go; none: no plots"),
-    Flag("axes", str, "NAMES", "such as step.rows,search.beam; none: all of them"),
-    Flag("rounds", int, "N", "times that each point is visited", default=4),
-    Flag("cpu_time", bool, "", "time is that of all threads: for a CPU that others use as well"),
-    Flag("quick", bool, "", "two points an axis, tiny models: whether it works, no figures"),
-    Flag("base_memory", bool, "", "only what the compiled step of the paper's base model holds"),
+    Flag("out", str, "FOLDER", "folder for the plots; default: no plots"),
+    Flag("axes", str, "NAMES", "such as step.rows,search.beam; default: all axes"),
+    Flag("rounds", int, "N", "how often each point is visited", default=4),
+    Flag("cpu_time", bool, "", "measure CPU time of all threads, if others use the CPU too"),
+    Flag("quick", bool, "", "only test that the script works: two points an axis"),
+    Flag("base_memory", bool, "", "only print the memory of the base model's compiled step"),
 ]
-VISIT_SECONDS, VISIT_CALLS = 0.4, 9  # a visit times so many calls, or what fits in the time
-PRODUCT_SIZE = 1024  # of the matrix product that tells what the machine gives
+VISIT_SECONDS, VISIT_CALLS = 0.4, 9  # limits of one visit: time, and number of calls
+PRODUCT_SIZE = 1024  # of the matrix product that measures the machine's speed
 
 
 class Plan(NamedTuple):
@@ -112,12 +113,12 @@ TITLES = {"step": "How a training step grows", "search": "How a search grows"}
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """Of the power law size^exponent that fits best: least squares of logarithms."""
+    """The exponent of the best power law size^exponent, by least squares of logarithms."""
     return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
 
 
 class Result(NamedTuple):
-    """An axis, measured."""
+    """The measurements of one axis."""
 
     name: str  # such as step.rows
     sizes: tuple[int, ...]
@@ -127,15 +128,15 @@ class Result(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Of the axis, for people."""
+        """The axis's name in tables and plots."""
         return LABELS.get(self.name, self.name.split(".")[1])
 
     def median_seconds(self) -> list[float]:
-        """Of each point."""
+        """The median time of each point."""
         return [statistics.median(times) for times in zip(*self.seconds, strict=True)]
 
     def counted(self) -> dict[str, list[float]]:
-        """What grows beside the time: name -> a value a point."""
+        """The costs beside the time: name -> one value per point."""
         moved = [p.xla_moved for p in self.points if p.xla_moved is not None]
         return {
             "FLOPs": [p.flops for p in self.points],
@@ -145,14 +146,14 @@ class Result(NamedTuple):
         }
 
     def time_exponents(self, last: int = 0) -> list[float]:
-        """One a round, over all points or the `last` ones."""
+        """The exponent of each round, over all points or the `last` ones."""
         return [exponent(self.sizes[-last:], times[-last:]) for times in self.seconds]
 
 
 def measure(
     name: str, plan: Plan, rounds: int, make: Callable[[Setting], Point], clock: Clock
 ) -> Result:
-    """One axis: its points by turns, and a matrix product in every round."""
+    """Measures one axis: its points take turns, and every round times a matrix product too."""
     key = name.split(".")[1]
     sizes = plan.axes[key]
     points = [make(plan.base._replace(**{key: size})) for size in sizes]
@@ -169,21 +170,21 @@ def measure(
 
 
 def timed(run: Callable[[], Any], clock: Clock = time.perf_counter) -> float:
-    """Seconds."""
+    """Seconds that one call takes."""
     begin = clock()
     run()
     return clock() - begin
 
 
 def calls_of_a_visit(run: Callable[[], Any]) -> int:
-    """How often a visit runs the point. Warms up; where that is short, a second call decides."""
+    """Calls per visit. The first call warms up; if it is short, a second call decides."""
     if timed(run) > VISIT_SECONDS:
         return 1
     return min(VISIT_CALLS, max(1, round(VISIT_SECONDS / timed(run))))
 
 
 def product_rate(clock: Clock) -> float:
-    """FLOP/s of a float32 matrix product by XLA, as of now."""
+    """The current FLOP/s of a float32 matrix product by XLA."""
     product, matrix = _product()
     seconds = statistics.median(timed(lambda: product(matrix), clock) for _ in range(5))
     return 2 * PRODUCT_SIZE**3 / seconds
@@ -200,7 +201,7 @@ def _product() -> tuple[Any, jax.Array]:
 
 
 def table(result: Result) -> str:
-    """Points of an axis, and the exponents that fit them all and the last two."""
+    """Markdown table of an axis: its points, and the exponents of all and of the last two."""
     counted, times = result.counted(), result.median_seconds()
     head = [result.label, "time, ms", "FLOPs, G", "GFLOP/s"]
     head += [f"{name}, MiB" for name in counted if name != "FLOPs"]
@@ -227,7 +228,7 @@ def table(result: Result) -> str:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """Exponents of all axes; how far the time's lies over the larger of its counts'."""
+    """Markdown table of the exponents of all axes, and of `over_counted`."""
     head = ["axis", "time", "FLOPs", "bytes", "memory", "time over counted", "at the end"]
     rows = []
     for result in results:
@@ -240,14 +241,14 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def over_counted(result: Result, last: int = 0) -> float:
-    """The time's exponent less the larger of FLOPs' and bytes', over all points or the last."""
+    """The time's exponent minus the larger one of FLOPs and bytes, over all or the last points."""
     counted = result.counted()
     most = max(exponent(result.sizes[-last:], counted[n][-last:]) for n in ("FLOPs", "bytes"))
     return statistics.median(result.time_exponents(last)) - most
 
 
 def plot(results: Sequence[Result], title: str, path: Path) -> None:
-    """Log-log curves, a panel an axis, each relative to its first point: slopes are exponents."""
+    """Draws log-log curves, one panel per axis, relative to the first point of each curve."""
     from matplotlib.figure import Figure
 
     columns = min(3, len(results))
@@ -295,7 +296,7 @@ def _draw(axes: "Axes", result: Result) -> None:
 
 
 def main() -> None:
-    """Prints the report."""
+    """Measures what the flags ask for, and prints the report."""
     if "--help" in sys.argv:
         print(f"{__doc__}\n{describe_flags(FLAGS)}")
         return
@@ -318,10 +319,10 @@ def report(
     make: Callable[[Setting], Point] = make_point,
     clock: Clock = time.perf_counter,
 ) -> str:
-    """Measures the axes of these names, or all; Markdown. Plots go to the folder `out`."""
+    """Measures the named axes, or all; returns Markdown. Writes plots to the folder `out`."""
     known = [f"{kind}.{key}" for kind, plan in plans.items() for key in plan.axes]
     if unknown := set(names or ()) - set(known):
-        raise UserError(f"no axes are called {', '.join(unknown)}; there are {', '.join(known)}.")
+        raise UserError(f"unknown axes: {', '.join(unknown)}. Known axes: {', '.join(known)}.")
     device = f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores"
     lines = [f"JAX {jax.__version__}, {device}, float32, {rounds} rounds; medians (range)"]
     lines[0] += "; time of all threads.\n" if clock is time.process_time else ".\n"
@@ -345,7 +346,7 @@ def measure_axes(
     make: Callable[[Setting], Point],
     clock: Clock = time.perf_counter,
 ) -> list[Result]:
-    """The axes of a plan; their common base point is made once."""
+    """Measures axes of a plan; their common base point is compiled once."""
     base = functools.cache(lambda: make(plan.base))
 
     def make_or_take(setting: Setting) -> Point:

@@ -46,18 +46,18 @@ from transformer_jax.training.program import BatchShape, compile_program, shardi
 logger = logging.getLogger("transformer_jax.benchmarks")
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-D_K = 64  # of a head, as in the paper: wider models have more heads
-SENTENCE = 14  # subwords of Multi30k's mean sentence, EOS included
-BASE_VOCABULARY, BASE_SHAPE = 37_000, BatchShape(32, 128, 128)  # 4,096 target places
+D_K = 64  # per head, as in the paper: wider models have more heads
+SENTENCE = 14  # mean number of subwords of a sentence of Multi30k, EOS included
+BASE_VOCABULARY, BASE_SHAPE = 37_000, BatchShape(32, 128, 128)  # 4,096 target positions
 MIB = 2**20
-NO_WRITES = ("bitcast", "get-tuple-element", "parameter", "tuple")  # of HLO
+NO_WRITES = ("bitcast", "get-tuple-element", "parameter", "tuple")  # HLO that writes nothing
 
 
 class Setting(NamedTuple):
     """A point: a training step over packed rows, or a search over sentences."""
 
-    rows: int  # sentences, of a search
-    length: int  # source and target places of a row; of a search, subwords of source and target
+    rows: int  # packed rows of a step, or sentences of a search
+    length: int  # source and target positions of a row, or subwords of a source and its target
     d_model: int
     layers: int
     vocabulary: int
@@ -83,33 +83,35 @@ class Setting(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A compiled step or search, what is counted of it, and how to run it."""
+    """A compiled step or search, its counted costs, and a function that runs it."""
 
     flops: float
     moved: float  # bytes, at least
-    xla_moved: float | None  # bytes, by XLA's count; of a search it counts one step alone
+    xla_moved: float | None  # bytes, by XLA's count; None: a search, of which XLA counts one step
     memory: float  # bytes: arguments and temporaries
-    run: Callable[[], Any]  # once, to its end
+    run: Callable[[], Any]  # runs it once, and returns when it is finished
 
 
 def step_bytes(model: ModelConfig, vocabulary_size: int, shape: BatchShape) -> int:
-    """What a training step must move at least; dropout's masks are a hash, and are computed again.
+    """The bytes that a training step must move at least.
 
-    Parameters, gradients and Adam's two moments, float32, are each read and written once: 32 bytes
-    a parameter. Activations are written once by the forward pass and read once by the backward.
+    It reads and writes parameters, gradients and Adam's two moments once, in float32: 32 bytes per
+    parameter. The forward pass writes activations once, and the backward pass reads them once.
+    Dropout masks are not stored: the backward pass computes their hash again.
     """
     parameters = parameter_count(model, padded_vocabulary(vocabulary_size))
     return 8 * FLOAT32 * parameters + 2 * activation_bytes(model, vocabulary_size, shape)
 
 
 def activation_bytes(model: ModelConfig, vocabulary_size: int, shape: BatchShape) -> int:
-    """What the forward pass leaves to the backward.
+    """The bytes that the forward pass stores for the backward pass.
 
-    - a place, in float32: 1 D of embedding; a residual's sum and its norm's output, 4 D in an
-      encoder layer, 6 D in a decoder layer; padded vocabulary V of logits at each target place
-    - a place, in the products' type: queries, keys, values and heads' outputs of each attention,
-      H (2 d_k + 2 d_v), and d_ff hidden features, a layer
-    - float32 weights of attention: H a layer and pair of places, M^2 + L^2 + L M pairs a row.
+    - Per position, in float32: the embedding, D; sums of residuals and outputs of norms, 4 D in an
+      encoder layer and 6 D in a decoder layer; at target positions the logits of the padded V.
+    - Per position and layer, in the products' type: queries, keys, values and head outputs of each
+      attention, H (2 d_k + 2 d_v); the hidden features, d_ff.
+    - Attention weights in float32: H per layer and pair of positions. A row has M^2 + L^2 + L M
+      pairs.
     """
     rows, src_length, tgt_length = shape
     layers, d, places = model.num_layers, model.d_model, src_length + tgt_length
@@ -117,13 +119,13 @@ def activation_bytes(model: ModelConfig, vocabulary_size: int, shape: BatchShape
     pairs = src_length**2 + tgt_length**2 + src_length * tgt_length
     floats = places * d + layers * d * (4 * src_length + 6 * tgt_length)
     floats += layers * model.num_heads * pairs + tgt_length * padded_vocabulary(vocabulary_size)
-    # Cross-attention's keys and values stand at the source, its queries and outputs at the target.
+    # Cross-attention has keys and values of source positions, queries and outputs of target ones.
     products = layers * places * (3 * heads // 2 + model.d_ff)
     return rows * (FLOAT32 * floats + dtype_bytes(model) * products)
 
 
 def random_batch(shape: BatchShape, vocabulary_size: int) -> Batch:
-    """Packed rows of random pairs, as long as those of Multi30k."""
+    """Packed rows of random pairs, whose lengths are like those of Multi30k."""
     draw = np.random.default_rng(0)
     pairs = 2 * shape.rows * (shape.tgt_length // SENTENCE + 1)
     lengths = np.clip(draw.poisson(SENTENCE, (2, pairs)), 2, min(shape[1:]))
@@ -137,13 +139,13 @@ def random_batch(shape: BatchShape, vocabulary_size: int) -> Batch:
 
 
 def step_point(setting: Setting) -> Point:
-    """A training step on one device."""
+    """Compiles a training step for one device."""
     config, mesh = setting.config, make_mesh(MeshConfig(), jax.devices()[:1])
     shape = BatchShape(setting.rows, setting.length, setting.length)
     program = compile_program(config.model, config.train, mesh, setting.vocabulary, shape)
     host_batch = random_batch(shape, setting.vocabulary)
     batch = put_rows(mesh, shape.rows, own_rows(mesh, shape.rows), host_batch)
-    # What `init` would give costs a compilation as long as the step's.
+    # Not `program.init`: it would take as long to compile as the step.
     state: Any = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), program.state)
     state = state._replace(params=random_params(program.state.params))
     state = jax.device_put(state, shardings_of(program.state))
@@ -164,7 +166,7 @@ def step_point(setting: Setting) -> Point:
 
 
 def random_params(shapes: Params) -> Params:
-    """Arrays of these shapes, float32: normal matrices; gains and biases about 1."""
+    """Random float32 arrays of these shapes: matrices around 0, gains and biases around 1."""
     draw = np.random.default_rng(0)
 
     def random(x: Any) -> np.ndarray:
@@ -175,9 +177,9 @@ def random_params(shapes: Params) -> Params:
 
 
 def without_end(params: Params, layers: int) -> Params:
-    """Changes weights so that EOS is 1,000 nats from being chosen: search runs to its limit.
+    """Changes weights so that EOS has a logit near -1,000: search then runs to its limit.
 
-    The last norm makes feature 0 a constant 1, which is a bias for the tied embedding's rows.
+    The last norm makes feature 0 a constant 1, so column 0 of the tied embedding is a bias.
     """
     norm = params[f"decoder_{layers - 1}"]["feed_forward_residual"]["norm"]
     norm["scale"][0], norm["bias"][0] = 0.0, 1.0
@@ -187,7 +189,7 @@ def without_end(params: Params, layers: int) -> Params:
 
 
 def search_point(setting: Setting) -> Point:
-    """A search whose hypotheses have as many subwords as their sources, `length`."""
+    """Compiles a search in which sources and hypotheses have `length` subwords."""
     model_config, mesh = setting.config.model, make_mesh(MeshConfig(), jax.devices()[:1])
     model = make_model(model_config, setting.vocabulary)
     params = random_params(abstract_params(model))
@@ -201,7 +203,7 @@ def search_point(setting: Setting) -> Point:
     ids = draw.integers(EOS + 1, setting.vocabulary, (rows, length), np.int32)
     queue = jax.device_put(make_queue(shape, range(rows), ids))
     penalties = (jnp.float32(0.6), jnp.float32(0.0))  # alpha, beta
-    rest = (queue, penalties, jnp.bool_(False))  # there is no more
+    rest = (queue, penalties, jnp.bool_(False))  # no sentences follow
     with placed(mesh, model):
         compiled = search_rows.lower(model, mesh, shape, params, state, *rest).compile()
 
@@ -234,7 +236,7 @@ def make_point(setting: Setting) -> Point:
 
 
 def base_memory() -> str:
-    """Table of what the step of configs/wmt14.py's base model holds; compiled, not run."""
+    """Markdown table of the memory of the base model's step, which is compiled but not run."""
     mesh, rows = make_mesh(MeshConfig(), jax.devices()[:1]), []
     places = BASE_SHAPE.rows * BASE_SHAPE.tgt_length * padded_vocabulary(BASE_VOCABULARY)
     for dtype in ("float32", "bfloat16"):
@@ -260,7 +262,7 @@ def base_memory() -> str:
 
 
 def logits_sized(text: str, places: int) -> list[str]:
-    """Instructions that write arrays as long as the logits or longer, such as fusion:f32."""
+    """Instructions that write at least as many numbers as the logits have: fusion:f32."""
     found = []
     for instruction in parse(text).values():
         kind = instruction.type.split("[")[0]

@@ -20,11 +20,11 @@ class Instruction(NamedTuple):
     """A line of HLO text."""
 
     name: str
-    type: str  # of the result, such as "bf16[8,64]{1,0}" or a tuple of such
+    type: str  # of the result, such as "bf16[8,64]{1,0}", or a tuple of types
     opcode: str
     operands: tuple[str, ...]  # names
     attributes: str
-    in_entry: bool  # not in a loop's body, a reduction or such
+    in_entry: bool  # False: inside a loop's body, a reduction or similar
 
 
 class Collective(NamedTuple):
@@ -33,7 +33,7 @@ class Collective(NamedTuple):
     kind: str  # one of KINDS
     size: int  # bytes of the whole array: all-gather's output, reduce-scatter's input
     group: tuple[int, ...]  # the devices that take part together: the first of the groups
-    calls: int = 1  # a step
+    calls: int = 1  # per step
 
     @property
     def sent(self) -> float:
@@ -69,9 +69,9 @@ def type_bytes(text: str) -> int:
 def first_group(attributes: str, devices: int) -> tuple[int, ...]:
     """The devices of a collective's first group.
 
-    XLA writes groups in three ways: {{0,1},{2,3}}, a list; [2,4]<=[8] and [2,4]<=[4,2]T(1,0), rows
-    of an iota that may be transposed; mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}, axes of a
-    mesh of such an iota.
+    XLA writes groups in three ways: as a list, {{0,1},{2,3}}; as rows of an iota, which may be
+    transposed, [2,4]<=[8] and [2,4]<=[4,2]T(1,0); and as axes of a mesh of such an iota,
+    mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}.
     """
     if listed := re.search(r"source_target_pairs=\{(.*?)\}\}", attributes):
         pairs = (tuple(map(int, pair)) for pair in re.findall(r"(\d+),(\d+)", listed[1]))
@@ -108,7 +108,8 @@ def collectives(text: str, devices: int) -> list[Collective]:
     Equal collectives are joined.
 
     Raises:
-      ValueError: one is in a loop, such as that of accumulation, whose length is not read.
+      ValueError: a collective is in a loop, such as the one over micro-batches; this function does
+        not know how often a loop runs.
     """
     instructions = parse(text)
     users: dict[str, list[Instruction]] = {}

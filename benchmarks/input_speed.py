@@ -2,9 +2,9 @@
 
     python benchmarks/input_speed.py --data=FOLDER/multi30k --size=8000 --row-length=128
 
-FOLDER/multi30k has train.en and train.de, .gz or plain. It prints a Markdown table; the figures in
-the README are from two cores. --pairs also plans that many log-normal pairs (4.5 million is the
-size of WMT 2014 en-de).
+FOLDER/multi30k has train.en and train.de, .gz or plain. The script prints a Markdown table; the
+figures in the README are from two cores. --pairs=N also packs N generated pairs of log-normal
+lengths (WMT 2014 en-de has 4.5 million pairs).
 """
 
 import argparse
@@ -62,11 +62,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--data", required=True, help="folder of train.SRC and train.TGT")
     parser.add_argument("--src", default="en")
     parser.add_argument("--tgt", default="de")
-    parser.add_argument("--size", type=int, default=8_000, help="of the vocabulary")
+    parser.add_argument("--size", type=int, default=8_000, help="size of the vocabulary")
     parser.add_argument("--row-length", type=int, default=128)
     parser.add_argument("--tokens-per-batch", type=int, default=25_000)
-    parser.add_argument("--workers", type=int, default=0, help="measure processes, too")
-    parser.add_argument("--pairs", type=int, default=0, help="plan so many made-up pairs, too")
+    parser.add_argument("--workers", type=int, default=0, help="also measure N processes")
+    parser.add_argument("--pairs", type=int, default=0, help="also pack N generated pairs")
     return parser.parse_args()
 
 
@@ -77,7 +77,7 @@ def _since(started: float) -> float:
 def _planned(
     src_lengths: np.ndarray, tgt_lengths: np.ndarray, row_length: int
 ) -> tuple[RowPlan, list[tuple[str, str]]]:
-    """The plan, and its lines of the table; lengths [pairs]."""
+    """Packs pairs of these lengths [pairs]; returns the plan and its lines of the table."""
     started = time.perf_counter()
     src_row_length = source_row_length(src_lengths, tgt_lengths, row_length)
     plan = plan_rows(src_lengths, tgt_lengths, src_row_length, row_length, seed=0)
@@ -94,12 +94,12 @@ def _planned(
 def _batch_rates(
     encoded: EncodedPairs, plan: RowPlan, options: argparse.Namespace
 ) -> list[tuple[str, str]]:
-    """Lines of the table: tokens a second out of the iterator, by a thread and by processes."""
+    """Lines of the table: tokens per second of the iterator, with a thread and with processes."""
     rows = rows_per_batch(options.tokens_per_batch, options.row_length, plan.tgt_fill, 8)
     lines = []
     for workers in sorted({0, options.workers}):
         batches = train_batches(encoded, plan, rows, seed=0, num_workers=workers)
-        for _ in range(5):  # until the workers run
+        for _ in range(5):  # until all workers run
             next(batches)
         started = time.perf_counter()
         tokens = sum(_real_tokens(next(batches)) for _ in range(BATCHES))

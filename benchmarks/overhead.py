@@ -3,9 +3,10 @@
     python benchmarks/overhead.py --config=configs/demo.py
     python benchmarks/overhead.py --config=configs/multi30k.py --config.data.path=FOLDER/multi30k
 
-Cost: blocks of steps with a save, or with lines of metrics, take turns with blocks of as many steps
-without; the cost is the difference of medians, divided by the time of the preset's interval. First
-step: `train` in a new folder with an empty cache, again with cached programs, and continued.
+Cost: blocks of steps with a save, or with lines of metrics, take turns with plain blocks of the
+same number of steps. The cost is the difference of medians, divided by the time of the preset's
+interval. First step: the script runs `train` in a new folder with an empty cache, in a new folder
+with cached programs, and in a folder that has a run.
 """
 
 import os
@@ -32,13 +33,13 @@ from transformer_jax.training.window import WindowReader
 ROOT = Path(__file__).parents[1]
 FLAGS = [
     Flag("config", str, "FILE", "a config file", required=True),
-    Flag("block", int, "STEPS", "of a timed block", default=20),
-    Flag("repeats", int, "N", "blocks of each kind", default=7),
+    Flag("block", int, "STEPS", "steps of a timed block", default=20),
+    Flag("repeats", int, "N", "number of blocks of each kind", default=7),
 ]
 
 
 class Run:
-    """A run's parts, stepped by hand."""
+    """The parts of a run, whose steps are called one by one."""
 
     def __init__(self, config: Config, folder: Path):
         data = load_data(config, RunFolder(folder))
@@ -55,7 +56,7 @@ class Run:
         self.batches = (put_rows(mesh, rows, own, batch) for batch in batches)
 
     def block(self, steps: int, saves: bool = False, line: bool = False) -> float:
-        """Seconds of so many steps, with a save at their begin or a line of metrics after each."""
+        """Seconds of `steps` steps, with a save before them or a line of metrics after each."""
         begin = time.perf_counter()
         if saves:
             self.checkpoints.save(self.state, int(self.state.step), None)
@@ -69,7 +70,7 @@ class Run:
 
 
 def cost(config: Config, folder: Path, block: int, repeats: int) -> list[str]:
-    """Lines of a report: seconds a save and a line, and their share of the preset's intervals."""
+    """Lines of the report: seconds per save and per line, and their share of the steps' time."""
     run = Run(config, folder)
     run.block(block)
     plain, saving, writing = [], [], []
@@ -92,7 +93,7 @@ def cost(config: Config, folder: Path, block: int, repeats: int) -> list[str]:
 
 
 def first_step(arguments: list[str], cache: Path, workdir: Path, steps: int) -> float:
-    """Seconds from the command to its first step; ends after `steps`."""
+    """Seconds from the command to the end of its first step; it runs for `steps` steps."""
     command = [sys.executable, "-m", "transformer_jax", "train", *arguments]
     command += [f"--workdir={workdir}", f"--config.train.steps={steps}"]
     environment = os.environ | {"TRANSFORMER_JAX_CACHE": str(cache)}
@@ -109,7 +110,7 @@ def first_step(arguments: list[str], cache: Path, workdir: Path, steps: int) -> 
 
 
 def main() -> None:
-    """Prints the report."""
+    """Measures both, and prints the report."""
     others, overrides = split_overrides(sys.argv[1:])
     values = parse_flags("overhead", FLAGS, others)
     arguments = [f"--config={values['config']}"]
@@ -120,9 +121,9 @@ def main() -> None:
         lines = cost(config, folder / "run", values["block"], values["repeats"])
         times = {}
         for name, cache, workdir, steps in (
-            ("new, nothing kept", "cache", "a", 3),
-            ("new, programs kept", "cache", "b", 3),
-            ("resumed", "cache", "b", 6),
+            ("new, empty cache", "cache", "a", 3),
+            ("new, cached programs", "cache", "b", 3),
+            ("continued", "cache", "b", 6),
         ):
             times[name] = first_step(arguments, folder / cache, folder / workdir, steps)
         lines.append("first step: " + ", ".join(f"{n} {t:.1f} s" for n, t in times.items()))

@@ -1,7 +1,8 @@
 """Training FLOPs of many sentence pairs, from a few traces of the program (training/cost.py).
 
-Matrix products are of one position, of two positions of a side, or of one position of each side. So
-the FLOPs of a row are a polynomial of degree 2 in its two lengths, which six traces determine.
+A matrix product works on single positions, on pairs of positions of one side, or on pairs of a
+source and a target position. So the FLOPs of a row are a polynomial of degree 2 in its two lengths,
+and six traces determine it.
 """
 
 import numpy as np
@@ -9,28 +10,28 @@ import numpy as np
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.training.cost import training_flops
 
-SHORTEST = 2  # of the lengths that are traced
+SHORTEST = 2  # shortest length that is traced
 
 
 def flops_of_pairs(
     model: ModelConfig, vocabulary_size: int, src_lengths: np.ndarray, tgt_lengths: np.ndarray
 ) -> np.ndarray:
-    """Forward and backward pass of each pair, alone in its row: int64 `[pairs]`.
+    """FLOPs of the forward and backward pass of each pair in a row of its own: int64 `[pairs]`.
 
     Args:
       model: any model.
       vocabulary_size: the real one, not padded.
-      src_lengths: positions `[pairs]`.
-      tgt_lengths: positions `[pairs]`.
+      src_lengths: source positions `[pairs]`.
+      tgt_lengths: target positions `[pairs]`.
 
     Raises:
-      ValueError: the polynomial does not give what the trace of the longest lengths counts.
+      ValueError: the polynomial and the trace disagree at the longest lengths.
     """
 
     def traced(src: int, tgt: int) -> int:
         return training_flops(model, vocabulary_size, src, tgt)
 
-    # Newton's form: differences at SHORTEST, times binomials of the distances from there.
+    # Newton's form: differences at SHORTEST, times binomials of the distances from SHORTEST.
     start = traced(SHORTEST, SHORTEST)
     src_1, src_2 = (traced(SHORTEST + n, SHORTEST) - start for n in (1, 2))
     tgt_1, tgt_2 = (traced(SHORTEST, SHORTEST + n) - start for n in (1, 2))

@@ -2,12 +2,13 @@
 
     python -m benchmarks.scaling_plan --cache=FILE.json
 
-Compiles the base and the big step of configs/wmt14.py for 1 to 256 host devices of this machine
-under several meshes. Prints Markdown tables of what a device holds, computes and sends, and of the
-time of a step on H100 nodes and on a TPU v5e pod, computed from stated rates: see docs/scaling.md.
+The script compiles the base and the big step of configs/wmt14.py for 1 to 256 host devices of this
+machine under several meshes. It prints Markdown tables of what a device holds, computes and sends,
+and of the time of a step on H100 nodes and on a TPU v5e pod. It computes these times from stated
+rates: see docs/scaling.md.
 
-The collectives are read (hlo.py) from the program as XLA's partitioner leaves it, from a dump of
-that pass: the CPU's later passes turn bfloat16 into float32.
+hlo.py reads the collectives from a dump of XLA's partitioner, because later passes of the CPU turn
+bfloat16 into float32.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from transformer_jax.training.program import BatchShape, compile_program
 
 PRESET = Path(__file__).parents[1] / "configs" / "wmt14.py"
 VOCABULARY = 37_000
-ROW_LENGTH = 128  # source and target positions a row
+ROW_LENGTH = 128  # source and target positions per row
 
 Axes = tuple[int, int, int]  # sizes of the mesh's axes data, fsdp and tensor
 FIXED_BATCH: list[Axes] = [
@@ -44,7 +45,7 @@ FIXED_BATCH: list[Axes] = [
 ]
 GROWING_BATCH: list[Axes] = [(256, 1, 1), (32, 8, 1), (1, 256, 1), (32, 1, 8)]
 
-# Assumptions, round on purpose. Peaks are the vendors'; measure what a step attains on one device.
+# Assumptions, rounded on purpose. Peaks are the vendors'; measure a real step on one device.
 COMPUTE_SHARE = 0.4  # of the matrix units' peak
 LINK_SHARE = 0.8  # of a link's bandwidth
 CALL_SECONDS = 10e-6  # to start one collective
@@ -53,27 +54,27 @@ MIB = 2**20
 # Machines --------------------------------------------------------------------------------------
 
 NODE = 8  # GPUs of a node
-NVLINK = 450e9  # bytes/s a GPU in each direction
-INFINIBAND = 50e9  # bytes/s a GPU: 400 Gb/s
+NVLINK = 450e9  # bytes/s per GPU in each direction
+INFINIBAND = 50e9  # bytes/s per GPU: 400 Gb/s
 ICI = 50e9  # bytes/s of one of a chip's four links in each direction
-TORUS = 16  # chips a side of a v5e pod; smaller slices have links, but no wrap-around
+TORUS = 16  # chips per side of a v5e pod; smaller slices have no links around the edges
 
 
 def h100_rate(group: Sequence[int], devices: int) -> float:
-    """Bytes/s of a ring over GPUs: of NVLink, or of its members' adapters in a node of 8.
+    """Bytes/s of a ring over GPUs: by NVLink inside a node of 8, else by network adapters.
 
-    A ring that leaves a node does so once, in as many parts as the node has members of it: each
-    part takes its own GPU's adapter.
+    A ring leaves each node once. Its data is split over the adapters of the GPUs in that node which
+    belong to the ring.
     """
     nodes = {device // NODE for device in group}
     return NVLINK if len(nodes) == 1 else min(NVLINK, INFINIBAND * len(group) / len(nodes))
 
 
 def torus_rate(group: Sequence[int], devices: int) -> float:
-    """Bytes/s of rings over a slice of a v5e pod, devices in rows of `slice_shape`'s width.
+    """Bytes/s of rings over a slice of a v5e pod, whose devices are numbered row by row.
 
-    Along each side on which it extends, a group has one link, two where 16 chips close a ring;
-    groups that are interleaved share them.
+    Along each side on which it extends, a group uses one link, or two if its 16 chips close a ring.
+    Interleaved groups share the links.
     """
     rate = 0.0
     _, width = slice_shape(devices)
@@ -86,13 +87,13 @@ def torus_rate(group: Sequence[int], devices: int) -> float:
 
 
 def slice_shape(devices: int) -> tuple[int, int]:
-    """Rows and columns of chips: 2x4 of 8, 16x16 of 256."""
+    """Rows and columns of chips: 2x4 for 8 devices, 16x16 for 256."""
     rows = 2 ** (int(math.log2(devices)) // 2)
     return rows, devices // rows
 
 
 class Machine(NamedTuple):
-    """What a device has; rates as the vendors print them."""
+    """A kind of device, with the rates that its vendor states."""
 
     name: str
     flops: float  # FLOP/s, dense bfloat16
@@ -107,7 +108,7 @@ V5E = Machine("v5e", DEVICE_PEAKS["TPU v5 lite"][0], 819e9, torus_rate)
 
 
 class Plan(NamedTuple):
-    """What a compiled step says; bytes and FLOPs of one device."""
+    """What the compiler reports about a step; bytes and FLOPs are those of one device."""
 
     size: str  # base or big
     mesh: Axes
@@ -116,29 +117,29 @@ class Plan(NamedTuple):
     optimizer: int  # bytes
     temporary: int  # bytes at the peak, as the CPU's compiler plans them
     flops: float  # by XLA's count
-    closed_form: float  # FLOPs by training/cost.py, over the devices
+    closed_form: float  # FLOPs by training/cost.py, divided by the number of devices
     collectives: list[Collective]
 
     @property
     def devices(self) -> int:
-        """Of the mesh."""
+        """The number of devices of the mesh."""
         return math.prod(self.mesh)
 
     def compute_seconds(self, machine: Machine) -> float:
-        """Matrix products at COMPUTE_SHARE of the peak, and Adam at the memory's rate."""
-        # Read: gradient, parameters, moments. Written: parameters, moments.
+        """FLOPs at COMPUTE_SHARE of the peak, and Adam's update at the memory's rate."""
+        # Adam reads the gradient, parameters and moments; it writes parameters and moments.
         update = 3 * self.parameters + 2 * self.optimizer
         return self.flops / (COMPUTE_SHARE * machine.flops) + update / machine.memory_rate
 
     def link_seconds(self, machine: Machine) -> float:
-        """All collectives, one after the other, without the time to start them."""
+        """Seconds of all collectives one after the other, without the time to start them."""
         return sum(
             c.calls * c.sent / (LINK_SHARE * machine.link_rate(c.group, self.devices))
             for c in self.collectives
         )
 
     def step_seconds(self, machine: Machine) -> tuple[float, float]:
-        """(links and compute overlap, they alternate and no two collectives are joined)."""
+        """(if links and compute overlap, if they alternate and no calls are joined), in seconds."""
         compute, links = self.compute_seconds(machine), self.link_seconds(machine)
         starts = CALL_SECONDS * sum(c.calls for c in self.collectives)
         return max(compute, links), compute + links + starts
@@ -168,14 +169,14 @@ def measure(size: str, mesh_axes: Axes, rows: int, dumps: Path) -> Plan:
 
 
 def bytes_held(tree: Any) -> int:
-    """Bytes of one device's share of arrays, or of abstract arrays, with shardings."""
+    """Bytes of one device's share of sharded arrays or abstract arrays."""
     return sum(
         math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
     )
 
 
 def partitioned(dumps: Path) -> str:
-    """The text of the step as the partitioner left it. Raises FileNotFoundError: no dump of it."""
+    """The step's text after partitioning. Raises FileNotFoundError if XLA dumped none."""
     found = sorted(dumps.glob("*jit_train_step*after_spmd-partitioning*"))
     if not found:
         raise FileNotFoundError("XLA dumped no spmd-partitioning pass: did its name change?")
@@ -215,7 +216,7 @@ def _sent(found: list[Collective], kind: str) -> str:
 
 
 def times(plans: list[Plan], one: Plan | None, machines: Sequence[Machine]) -> Iterator[str]:
-    """Lines of the table of predicted times; efficiency is rows a second a device over `one`'s."""
+    """Lines of the table of predicted times; efficiency is relative to the plan `one`."""
     yield "| devices | data, fsdp, tensor | rows |" + "".join(
         f" {m.name}: compute, ms | links, ms | step, ms | efficiency |" for m in machines
     )
@@ -234,7 +235,7 @@ def times(plans: list[Plan], one: Plan | None, machines: Sequence[Machine]) -> I
 
 
 def efficiency(plan: Plan, one: Plan, machine: Machine, seconds: float) -> float:
-    """Rows a second a device, over those of `one` device."""
+    """Rows per second and device, divided by those of the plan `one` of a single device."""
     alone = one.rows / one.compute_seconds(machine)
     return plan.rows / seconds / plan.devices / alone
 
@@ -247,7 +248,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def main() -> None:
-    """Compiles what is not in the cache, and prints the tables."""
+    """Compiles the steps that are not in the cache, and prints the tables."""
     options = _options()
     counts = [int(n) for n in options.devices.split(",")]
     fixed = [(mesh, options.rows) for mesh in FIXED_BATCH]
@@ -273,27 +274,27 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", default="base,big", help="of the preset configs/wmt14.py")
+    parser.add_argument("--sizes", default="base,big", help="models of configs/wmt14.py")
     parser.add_argument("--devices", default="1,2,4,8,16,32,64,128,256", help="numbers of devices")
-    parser.add_argument("--rows", type=int, default=256, help="of the fixed batch")
-    parser.add_argument("--rows-a-device", type=int, default=32, help="growing batch; 0: none")
-    parser.add_argument("--cache", type=Path, help="JSON: what stands there is not compiled again")
+    parser.add_argument("--rows", type=int, default=256, help="rows of the fixed batch")
+    parser.add_argument("--rows-a-device", type=int, default=32, help="growing batch; 0: skip")
+    parser.add_argument("--cache", type=Path, help="JSON; its steps are not compiled again")
     return parser.parse_args()
 
 
 def prepare_xla(devices: int, dumps: Path) -> None:
-    """Before JAX first looks for devices, which is when XLA reads its flags."""
+    """Sets XLA's flags. Call it before JAX first looks for devices: then XLA reads them."""
     flags = (
         f"--xla_force_host_platform_device_count={devices} --xla_dump_to={dumps} "
         "--xla_dump_hlo_module_re=jit_train_step --xla_dump_hlo_pass_re=spmd-partitioning"
     )
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_enable_compilation_cache", False)  # nothing is dumped from there
+    jax.config.update("jax_enable_compilation_cache", False)  # XLA dumps no cached programs
 
 
 def cached(cache: Path | None, size: str, mesh: Axes, rows: int, dumps: Path) -> Plan:
-    """The plan from the cache's file, or measured now and written there."""
+    """Reads the plan from the cache's file, or measures it and writes it there."""
     known = json.loads(cache.read_text()) if cache and cache.exists() else {}
     name = f"{size} {mesh} {rows}"
     if name not in known:

@@ -1,9 +1,10 @@
 """The cost of a beam search of a Transformer, matrix products and bytes, in closed form.
 
-A product of [m, k] and [k, n] counts 2 m k n FLOPs; training/cost.py counts them in a trace, which
-does not know how many steps a search takes. Only necessary work counts: a hypothesis attends to its
-own past, and masked positions of a cache do not count. The encoder and cross-attention's keys and
-values count once per sentence, and all else per step and hypothesis.
+A product of [m, k] and [k, n] counts 2 m k n FLOPs. training/cost.py cannot count a search, because
+a trace does not show how many steps a search takes. Only necessary work counts: a hypothesis
+attends to its own past, and masked positions of a cache do not count. The encoder and
+cross-attention's keys and values count once per sentence, and everything else per step and
+hypothesis.
 """
 
 from transformer_jax.config.schema import ModelConfig
@@ -14,13 +15,13 @@ FLOAT32 = 4  # bytes
 
 
 def attention_parameters(model: ModelConfig) -> int:
-    """Of one attention block: four projections without bias."""
+    """Parameters of one attention block: four projections without bias."""
     d_k, d_v = model.head_sizes
     return model.d_model * model.num_heads * (2 * d_k + 2 * d_v)
 
 
 def memory_flops(model: ModelConfig, src_length: int) -> int:
-    """Of one sentence: the encoder, and cross-attention's keys and values in every layer."""
+    """FLOPs per sentence: the encoder, and cross-attention's keys and values in every layer."""
     attention, feed_forward = attention_parameters(model), 2 * model.d_model * model.d_ff
     scores = model.num_heads * sum(model.head_sizes)
     a_position = attention + feed_forward + src_length * scores + attention // 2
@@ -28,10 +29,10 @@ def memory_flops(model: ModelConfig, src_length: int) -> int:
 
 
 def decode_step_flops(model: ModelConfig, vocabulary_size: int, src_length: int, past: int) -> int:
-    """Of one new subword of one hypothesis, which is number `past` of it, from 1."""
+    """FLOPs of one new subword of one hypothesis, its number `past`, counted from 1."""
     attention, feed_forward = attention_parameters(model), 2 * model.d_model * model.d_ff
     scores = model.num_heads * sum(model.head_sizes)
-    # Of cross-attention, queries and output alone: its keys and values are there already.
+    # Cross-attention's keys and values exist already, so only its queries and output count.
     a_layer = attention + attention // 2 + feed_forward + (src_length + past) * scores
     logits = model.d_model * vocabulary_size
     return 2 * (model.num_layers * a_layer + logits)
@@ -40,7 +41,7 @@ def decode_step_flops(model: ModelConfig, vocabulary_size: int, src_length: int,
 def search_flops(
     model: ModelConfig, vocabulary_size: int, batch: int, beam_size: int, src_length: int, size: int
 ) -> int:
-    """Of a search over `batch` sentences whose hypotheses all run to `size` subwords."""
+    """FLOPs of a search over `batch` sentences whose hypotheses all have `size` subwords."""
     steps = (decode_step_flops(model, vocabulary_size, src_length, n + 1) for n in range(size))
     return batch * (memory_flops(model, src_length) + beam_size * sum(steps))
 
@@ -48,12 +49,13 @@ def search_flops(
 def search_bytes(
     model: ModelConfig, vocabulary_size: int, batch: int, beam_size: int, src_length: int, size: int
 ) -> int:
-    """What such a search must move at least.
+    """The bytes that such a search must move at least.
 
-    Once: parameters of the encoder read, keys and values of the sources written. Each of the `size`
-    steps: parameters of the decoder and the embedding read; keys and values of the sources read,
-    once a sentence; for each hypothesis those of its newest subword written, those of its past read
-    (its own alone, the newest among them), and its logits written and read.
+    Once, it reads the encoder's parameters and writes the sources' keys and values. In each of the
+    `size` steps it reads the parameters of the decoder and the embedding, and the sources' keys and
+    values once per sentence. In each step and for each hypothesis it writes the keys and values of
+    the newest subword, reads those of the hypothesis's own subwords so far (the newest included),
+    and writes and reads the logits.
     """
     d, f = model.d_model, model.d_ff
     encoder = model.num_layers * (attention_parameters(model) + 2 * d * f + f + 5 * d)
@@ -68,5 +70,5 @@ def search_bytes(
 
 
 def dtype_bytes(model: ModelConfig) -> int:
-    """Of one number of the matrix products."""
+    """Bytes of one number in the matrix products."""
     return {"float32": 4, "bfloat16": 2}[model.dtype]

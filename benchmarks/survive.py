@@ -1,12 +1,12 @@
-"""Kills a run many times, and compares its results with those of a run that was never stopped.
+"""Kills a run many times, and compares its metrics with those of a run that was never stopped.
 
     python benchmarks/survive.py            # `make survive`: 25 kills of a small run, then the soak
     python benchmarks/survive.py --soak=0 --kills=100 --seed=7
 
-Small run: SIGKILL at random moments, every fifth while a checkpoint is being written. Soak: the
-demo's model and corpus, 2,000 steps, SIGKILL every 100 to 300 steps. In both every resume must
-succeed, and on the CPU the metrics of the killed run must equal those of the other bit for bit
-(except timings): no step is lost, and none is taken twice.
+Small run: it gets SIGKILL at random moments, and every fifth time while it writes a checkpoint.
+Soak: a run of the demo's model and corpus with 2,000 steps gets SIGKILL every 100 to 300 steps. In
+both parts every resume must succeed. On the CPU the metrics of the killed run, except timings, must
+equal those of the other run bit for bit: no step is lost, and no step runs twice.
 """
 
 import argparse
@@ -38,7 +38,7 @@ SOAK = {"train.checkpoint_every": 25}
 
 
 def start(workdir: Path, overrides: dict[str, Any], log: Path) -> subprocess.Popen:
-    """The command `train` in a process of its own; what it says is added to the log."""
+    """Starts `train` in a new process; its output is appended to the log."""
     flags = [f"--config.{name}={value}" for name, value in overrides.items()]
     command = [sys.executable, "-m", "transformer_jax", "train", "--config=configs/demo.py"]
     with log.open("ab") as file:
@@ -46,7 +46,7 @@ def start(workdir: Path, overrides: dict[str, Any], log: Path) -> subprocess.Pop
 
 
 def lines(workdir: Path) -> list[dict[str, Any]]:
-    """Whole lines of the metrics, timings aside."""
+    """The complete lines of the metrics, without timings."""
     path = workdir / "metrics.jsonl"
     text = path.read_text() if path.exists() else ""
     records = map(json.loads, text.split("\n")[:-1])
@@ -54,28 +54,28 @@ def lines(workdir: Path) -> list[dict[str, Any]]:
 
 
 def step_of(workdir: Path) -> int:
-    """The newest step that the metrics tell of."""
+    """The newest step in the metrics."""
     return max((record["step"] for record in lines(workdir)), default=0)
 
 
 def is_writing(workdir: Path) -> bool:
-    """Whether a checkpoint is half written."""
+    """Whether a checkpoint is being written."""
     return any((workdir / "checkpoints").glob("*.orbax-checkpoint-tmp*"))
 
 
 def kill_when(process: subprocess.Popen, happened: Callable[[], bool]) -> bool:
-    """SIGKILL as soon as `happened()`; False: the run ended before."""
+    """Sends SIGKILL as soon as `happened()` is true; returns False if the run ended before."""
     while process.poll() is None:
         if happened():
             process.kill()
             return process.wait() == -signal.SIGKILL
         time.sleep(0.002)
-    assert process.returncode == 0, "a run failed by itself: see its log"
+    assert process.returncode == 0, "a run failed without being killed: see its log"
     return False
 
 
 def kill_small(folder: Path, kills: int, draw: random.Random) -> dict[str, Any]:
-    """Kills the small run at random moments until it has had them all, then lets it end."""
+    """Kills the small run `kills` times at random moments, then lets it finish."""
     workdir, log = folder / "killed", folder / "killed.log"
     killed = writing = 0
     while killed < kills:
@@ -111,28 +111,28 @@ def kill_soak(folder: Path, draw: random.Random) -> dict[str, Any]:
 
 
 def compare(folder: Path, killed: Path, overrides: dict[str, Any], log: Path) -> dict[str, Any]:
-    """Ends the killed run, runs another that is never stopped, and compares their metrics."""
-    assert start(killed, overrides, log).wait() == 0, f"the last resume failed: {log}"
+    """Finishes the killed run, runs another without stopping it, and compares their metrics."""
+    assert start(killed, overrides, log).wait() == 0, f"the last resume failed: see {log}"
     never = folder / f"{killed.name}_never"
     assert start(never, overrides, folder / "never.log").wait() == 0
     got, want = lines(killed), lines(never)
-    said = log.read_text(errors="replace")
+    output = log.read_text(errors="replace")
     return {
         "lines": len(want),
         "steps": step_of(never),
         "equal_bit_for_bit": got == want,
-        "resumes": said.count("continuing from step"),
-        "damaged_checkpoints": said.count("is damaged"),
-        "tracebacks": said.count("Traceback"),
+        "resumes": output.count("continuing from step"),
+        "damaged_checkpoints": output.count("is damaged"),
+        "tracebacks": output.count("Traceback"),
     }
 
 
 def main() -> int:
-    """Prints one JSON object a part; 0 where all is equal."""
+    """Prints one JSON object per part; returns 0 if all metrics are equal."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--kills", type=int, default=25, help="of the small run; 0: none")
-    parser.add_argument("--soak", type=int, default=1, help="0: no soak")
-    parser.add_argument("--seed", type=int, default=0, help="of the random moments")
+    parser.add_argument("--kills", type=int, default=25, help="of the small run; 0: skip it")
+    parser.add_argument("--soak", type=int, default=1, help="0: skip the soak")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random moments")
     options = parser.parse_args()
     draw, good = random.Random(options.seed), True
     with tempfile.TemporaryDirectory() as scratch:

@@ -1,13 +1,14 @@
-"""Training speed compared with MarianMT and torch.nn.Transformer: real tokens/s of a whole loop.
+"""Training speed compared with MarianMT and torch.nn.Transformer: real tokens/s of the loop.
 
     python benchmarks/train_speed.py --data=FOLDER/multi30k
     python benchmarks/train_speed.py --data=FOLDER/multi30k --peers=marian --config.train.remat=true
 
-Text, vocabulary, model and tokens per step are the same; ours packs sentences, the peers sort them
-by length. Tokens are source and target subwords; EOS counts, BOS and padding do not. Contenders
-take turns in new processes, which compile and warm up before the clock starts. Overrides change our
-config, and those settings that the peers have too: the model's sizes, dropout, tokens, Adam. The
-peers need torch and transformers: see benchmarks/peers/torch_training.py. Prints Markdown.
+Text, vocabulary, model and tokens per step are the same. Our code packs sentences; the peers sort
+them by length. Tokens are source and target subwords; EOS counts, BOS and padding do not.
+Contenders take turns in new processes, which compile and warm up before the clock starts. Overrides
+change our config, and the peers follow where they have the same setting: the model's sizes,
+dropout, tokens, Adam. The peers need torch and transformers: see
+benchmarks/peers/torch_training.py. The script prints Markdown.
 """
 
 import datetime
@@ -58,24 +59,24 @@ ONLY = {
     **{"model.positions": "sinusoidal", "model.tie_embeddings": True},
 }
 FLAGS = [
-    Flag("data", str, "FOLDER", "train.en, train.de, valid.en, valid.de, .gz or plain"),
-    Flag("turns", int, "N", "processes of each contender", default=5),
-    Flag("steps", int, "N", "timed, of a process", default=30),
-    Flag("warm_up", int, "N", "steps before them, not timed", default=6),
-    Flag("peers", str, "NAMES", "of marian,torch; or none", default="marian,torch"),
+    Flag("data", str, "FOLDER", "has train.en, train.de, valid.en, valid.de, .gz or plain"),
+    Flag("turns", int, "N", "number of processes of each contender", default=5),
+    Flag("steps", int, "N", "timed steps of a process", default=30),
+    Flag("warm_up", int, "N", "untimed steps before them", default=6),
+    Flag("peers", str, "NAMES", "any of marian,torch; or none", default="marian,torch"),
     Flag("hugetlb", int, "0|1", "glibc.malloc.hugetlb of every contender", default=1),
-    Flag("task", str, "FILE", "measure ours alone, in this process (used by the benchmark)"),
+    Flag("task", str, "FILE", "measure only our code, in this process (internal)"),
 ]
 
 
 def measure_ours(config: Config, folder: Path, warm_up: int, steps: int) -> Figures:
-    """The figures of one process: whole steps, from encoded pairs to new parameters and metrics.
+    """Times complete steps, from encoded pairs to new parameters and metrics, in this process.
 
     Args:
-      config: names the vocabulary's file.
-      folder: of a run; nothing is written.
+      config: it names the vocabulary's file.
+      folder: a run's folder; nothing is written into it.
       warm_up: steps before the clock starts, at least 1.
-      steps: timed ones.
+      steps: timed steps.
     """
     data = load_data(config, RunFolder(folder))
     rows, mesh = data.shape.rows, make_mesh(config.mesh)
@@ -102,7 +103,7 @@ def measure_ours(config: Config, folder: Path, warm_up: int, steps: int) -> Figu
 
 
 def speeds(window: Window, seconds: float) -> Figures:
-    """What the metrics of the timed steps say."""
+    """Figures from the metrics of the timed steps."""
     src_tokens, tgt_tokens, steps = map(float, (window.src_tokens, window.tgt_tokens, window.steps))
     return {
         "tokens_per_s": (src_tokens + tgt_tokens) / seconds,
@@ -115,7 +116,7 @@ def speeds(window: Window, seconds: float) -> Figures:
 
 
 def flops_per_token(config: Config, data: TrainingData) -> float:
-    """Training FLOPs of the corpus' pairs, without padding, over their tokens of both sides."""
+    """Training FLOPs of the corpus's pairs, without padding, per token of both sides."""
     kept = data.plan.pair_order
     src, tgt = data.train.src_lengths()[kept], data.train.tgt_lengths()[kept]
     flops = flops_of_pairs(config.model, data.vocabulary.size, src, tgt)
@@ -123,7 +124,7 @@ def flops_per_token(config: Config, data: TrainingData) -> float:
 
 
 def write_task(config: Config, data: TrainingData, folder: Path, warm_up: int, steps: int) -> Path:
-    """The file that every contender reads; its config names the vocabulary's file beside it."""
+    """Writes the file that every contender reads, and the vocabulary that its config names."""
     vocabulary = folder / "vocabulary.model"
     data.vocabulary.save(vocabulary)
     tree = to_dict(config)
@@ -141,7 +142,7 @@ def write_task(config: Config, data: TrainingData, folder: Path, warm_up: int, s
 
 
 def report(results: dict[str, list[Figures]], flops: float) -> str:
-    """The table; `flops` are those of one token."""
+    """The Markdown table; `flops` is the number of FLOPs per token."""
     bounds = [1e9 * turn["gflops"] / flops for turn in results[CALIBRATION]]
     head = ["contender", "tokens/s", "ours / it", "of the bound", "padding", "peak MiB"]
     head += ["first step", "target tokens a step", "nats per token", "parameters"]
@@ -172,7 +173,7 @@ def report(results: dict[str, list[Figures]], flops: float) -> str:
 
 
 def heading(values: dict[str, Any], peers: list[str], flops: float) -> str:
-    """Device, versions, date and what was run."""
+    """Device, versions, date and settings."""
     packages = ["jax", *(["torch", "transformers"] if peers else [])]
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     allocator = f"GLIBC_TUNABLES=glibc.malloc.hugetlb={values['hugetlb']} for all"
@@ -194,23 +195,23 @@ def processor() -> str:
 
 
 def chosen_peers(names: str, config: Config) -> list[str]:
-    """Raises UserError: an unknown peer, one that is not installed, or a model it cannot be."""
+    """The peers' names. Raises UserError if one is unknown, not installed or not our model."""
     peers = [name for name in names.split(",") if name and name != "none"]
     unknown = [name for name in peers if name not in PEERS]
     if unknown:
         raise UserError(f"--peers={names}: {unknown[0]} is not one of {', '.join(PEERS)}.")
     if peers and not all(map(importlib.util.find_spec, ("torch", "transformers"))):
-        raise UserError("the peers need torch and transformers: install them, or --peers=none.")
+        raise UserError("the peers need torch and transformers. Install them or use --peers=none.")
     tree = to_dict(config)
     for key, value in ONLY.items() if peers else ():
         section, name = key.split(".")
         if tree[section][name] != value:
-            raise UserError(f"{key}={tree[section][name]}: the peers have {value}; --peers=none.")
+            raise UserError(f"{key}={tree[section][name]}: peers need {value}; use --peers=none.")
     return peers
 
 
 def compare(config: Config, values: dict[str, Any]) -> None:
-    """Prints the heading and the table."""
+    """Runs the comparison; prints the heading and the table."""
     peers = chosen_peers(values["peers"], config)
     with tempfile.TemporaryDirectory() as scratch:
         data = load_data(config, RunFolder(Path(scratch) / "run"))
@@ -226,7 +227,7 @@ def compare(config: Config, values: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """The comparison, or one process of it."""
+    """Runs the comparison, or with --task one process of it."""
     others, overrides = split_overrides(sys.argv[1:])
     values = parse_flags("train_speed", FLAGS, others)
     if values["task"]:
@@ -236,7 +237,7 @@ def main() -> None:
         print(json.dumps(measure_ours(config, path.parent / "run", task["warm_up"], task["steps"])))
         return
     if not values["data"]:
-        raise UserError("train_speed needs --data=FOLDER: that of train.en and train.de.")
+        raise UserError("train_speed needs --data=FOLDER, the folder of train.en and train.de.")
     known = OVERRIDES | {"data.path": values["data"]} | overrides
     compare(load_config(str(ROOT / "configs" / "multi30k.py"), known), values)
 

@@ -1,8 +1,9 @@
 """Runs contenders in turns, A B C A B C ..., each in a new process; ratios are within a turn.
 
-A contender is a command whose last line of standard output is one JSON object of figures. The speed
-of a machine changes by a factor of two within minutes; the contenders of a turn share this change,
-so their ratios do not show it. Every turn also times a matrix product, to measure the machine.
+A contender is a command that prints its figures as a JSON object in the last line of standard
+output. The speed of a machine changes by a factor of two within minutes. The contenders of a turn
+share this change, so their ratios do not show it. Every turn also times a matrix product, to
+measure the machine.
 """
 
 import json
@@ -21,10 +22,10 @@ SIZE, PRODUCTS = 2048, 12
 
 
 def run_once(command: Sequence[str], environment: Mapping[str, str]) -> Figures:
-    """The figures that one process prints.
+    """Runs one process; returns the figures that it prints.
 
     Raises:
-      RuntimeError: it failed, or printed none; with the end of what it said.
+      RuntimeError: it failed, or printed no figures. The message has the end of its standard error.
     """
     environment = {**os.environ, **environment}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -40,12 +41,12 @@ def by_turns(
     turns: int,
     environments: Mapping[str, Mapping[str, str]] | None = None,
 ) -> dict[str, list[Figures]]:
-    """Figures of each contender, one entry a turn; `CALIBRATION` is among them.
+    """Runs contenders in turns; returns the figures of each, and of `CALIBRATION`, turn by turn.
 
     Args:
       contenders: name -> command.
-      turns: how many times each one runs.
-      environments: name -> variables of its process, beside those of this one.
+      turns: how often each contender runs.
+      environments: name -> environment variables that its process gets in addition.
     """
     results: dict[str, list[Figures]] = {CALIBRATION: [], **{name: [] for name in contenders}}
     for turn in range(turns):
@@ -58,12 +59,12 @@ def by_turns(
 
 
 def median(results: Mapping[str, list[Figures]], name: str, key: str) -> float:
-    """Of one contender's figure over the turns."""
+    """The median of one contender's figure over the turns."""
     return statistics.median(figures[key] for figures in results[name])
 
 
 def ratios(results: Mapping[str, list[Figures]], ours: str, peer: str, key: str) -> list[float]:
-    """Ours over the peer's, turn by turn."""
+    """Our figure divided by the peer's, turn by turn."""
     pairs = zip(results[ours], results[peer], strict=True)
     return [mine[key] / theirs[key] for mine, theirs in pairs]
 
@@ -74,7 +75,7 @@ def ratio_text(values: Sequence[float]) -> str:
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; its first column is left-aligned, the others right."""
+    """A Markdown table; its first column is left-aligned, the others right-aligned."""
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 

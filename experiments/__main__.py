@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def listing() -> str:
-    """One line per experiment: its command and the first line of its docstring."""
+    """One line per experiment, with its command and the first line of its docstring."""
     lines = []
     for path in sorted(Path(__file__).parent.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))

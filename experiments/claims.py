@@ -2,10 +2,10 @@
 
     python -m experiments.claims
 
-Verdicts come from measurements that need no training; from runs of this experiment, most of them on
-the built-in corpus, whose word order and alignments are known exactly; and from recorded rows of
-tables 2 and 3 at their small scale and of table 2 at its longer scale (run those first, or their
-claims are shown as not run). Measurements and probes of trained runs are kept in evidence.json:
+Verdicts come from three sources: measurements that need no training; runs of this experiment, most
+of them on the built-in corpus, whose word order and alignments are known exactly; and recorded rows
+of tables 2 and 3 at their small scale and of table 2 at its longer scale (run those first, or their
+claims are shown as not run). The file evidence.json keeps measurements and probes of trained runs:
 remove an entry to make it again.
 
 How to read it: a difference of BLEU counts if both the paired bootstrap (not used for averaging and
@@ -59,7 +59,7 @@ GRAMMAR: dict[str, Any] = {
     **{"train.checkpoint_every": 500, "train.keep_last": 1},
 }
 LONG_SENTENCES_UNSEEN = {"data.max_length": SHORT_SENTENCES}
-DEEP: dict[str, Any] = {  # where what warm-up prevents shows: 6 layers and a rate that stays high
+DEEP: dict[str, Any] = {  # so that missing warm-up can do harm: 6 layers, a rate that stays high
     **{**GRAMMAR, "train.steps": 400, "train.decay_steps": None, "train.valid_every": 100},
     **{"model.num_layers": 6, "train.schedule": "constant", "train.peak_learning_rate": 1e-3},
 }
@@ -68,9 +68,9 @@ ON_MULTI30K: dict[str, Any] = {**shrink(BASE), **RECIPE, **SHORT}
 PLAIN = {"model.score": "dot"}
 WIDE_KEYS = {**GRAMMAR, "model.num_heads": 1}  # d_k and d_v 128
 NARROW_KEYS = {**WIDE_KEYS, "model.d_k": 8, "model.d_v": 128}
-# A cosine ends at 0, which leaves averaging nothing to do; the paper's schedule does not.
+# A cosine schedule ends at 0, so averaging changes nothing; the paper's does not end at 0.
 SLOW_END = {**GRAMMAR, "train.schedule": "rsqrt", "train.decay_steps": None}
-OVER_SEEDS = {  # of the built-in corpus
+OVER_SEEDS = {  # rows on the built-in corpus with three seeds
     REFERENCE: GRAMMAR,
     UNSMOOTHED: {**GRAMMAR, "train.label_smoothing": 0.0},
     LARGE_KEYS: WIDE_KEYS,

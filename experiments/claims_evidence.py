@@ -26,9 +26,9 @@ REFERENCE, NO_POSITIONS = "reference", "no positions"
 SHORT_SINUSOIDAL, SHORT_LEARNED = "short sentences, sinusoidal", "short sentences, learned"
 
 KEYS_SIZES = (8, 16, 32, 64, 128, 256, 512, 1_024)  # d_k
-KEYS, QUERIES, D_V = 64, 512, 64  # of a measurement
-OFFSETS, PLACES = (1, 2, 10, 100), 1_000  # of positional encodings
-LAST_LENGTHS = (12, 16, 20, 512)  # subwords of a source, end sign included, of the longest in a bin
+KEYS, QUERIES, D_V = 64, 512, 64  # sizes in a measurement
+OFFSETS, PLACES = (1, 2, 10, 100), 1_000  # k of PE(pos + k), and the number of positions
+LAST_LENGTHS = (12, 16, 20, 512)  # longest source of each bin: subwords, with end sign
 SHUFFLED = 200  # sentences
 ALIGNED = 500  # sentence pairs
 COUNTED, VALIDATED = 20_000, 500  # sentence pairs
@@ -38,11 +38,11 @@ class Probe(NamedTuple):
     """A question, and the rows whose runs answer it."""
 
     rows: tuple[str, ...]
-    ask: Callable[..., Evidence]  # of the rows' jobs
+    ask: Callable[..., Evidence]  # takes the rows' jobs
 
 
 def gather(path: Path, jobs: Sequence[Job]) -> Evidence:
-    """The known evidence, and new evidence from those runs of the first seed that exist."""
+    """The recorded evidence, with what existing runs of the first seed can add to it."""
     kept: Evidence = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     first = {job.row: job for job in jobs if job.seed == jobs[0].seed}
     for name, probe in PROBES.items():
@@ -50,7 +50,7 @@ def gather(path: Path, jobs: Sequence[Job]) -> Evidence:
         configs = [digest_of(job.config()) for job in own]
         if kept.get(name, {}).get("configs") == configs:
             continue
-        kept.pop(name, None)  # it was of other runs
+        kept.pop(name, None)  # it came from other runs
         if all(map(_is_done, own)):
             log.info("claims: %s", name)
             kept[name] = {"configs": configs, "found": probe.ask(*own)}
@@ -91,7 +91,7 @@ def _ideal(d_k: int, scaled: bool) -> Evidence:
     key_1M1K = jnp.asarray(draw.normal(size=(1, KEYS, 1, d_k)), jnp.float32)
     scores = SCORES[_score(scaled)].compute({}, query_1L1K, key_1M1K)
     p_LM = np.asarray(softmax(scores, jnp.ones((1, 1, 1, 1), bool))[0, 0], np.float64)
-    # d weights / d scores of a query is diag(p) - p p^T; its norm is what passes backwards.
+    # The Jacobian of a query's weights is diag(p) - p p^T; its norm scales the gradient.
     jacobian_LMM = np.einsum("LM,MN->LMN", p_LM, np.eye(KEYS)) - p_LM[:, :, None] * p_LM[:, None]
     return {
         "entropy": _entropy(p_LM),
@@ -100,7 +100,7 @@ def _ideal(d_k: int, scaled: bool) -> Evidence:
 
 
 def _block(d_k: int, scaled: bool, d_model: int = 512) -> Evidence:
-    """Of one head over inputs of variance 1, as LayerNorm gives them."""
+    """Entropy and gradient of one head over inputs of variance 1, as LayerNorm gives them."""
     import jax
     import jax.numpy as jnp
 
@@ -151,8 +151,8 @@ def _entropy(p: np.ndarray) -> float:
 def shift_matrix(offset: int, d_model: int) -> np.ndarray:
     """M with M PE(pos) = PE(pos + offset) for every pos: float64 `[d_model, d_model]`.
 
-    A block [[cos, sin], [-sin, cos]] of the angle offset / 10000^(2i / d_model) for each pair of a
-    sine and a cosine: the sum formulas of sine and cosine.
+    By the sum formulas of sine and cosine, M has for each pair of a sine and a cosine a block
+    [[cos, sin], [-sin, cos]] of the angle offset / 10000^(2i / d_model).
 
     Source: Vaswani et al. 2017, section 3.5.
     """
@@ -165,9 +165,9 @@ def shift_matrix(offset: int, d_model: int) -> np.ndarray:
 
 
 def shifts_of_positions(d_model: int = 512) -> Evidence:
-    """How far M PE(pos) is from PE(pos + k); of vectors at random, with the best M there is.
+    """How far M PE(pos) is from PE(pos + k), and the same for random vectors with the best M.
 
-    Errors are relative: norm of the difference over norm of the shifted vectors.
+    Errors are relative: the norm of the difference divided by the norm of the shifted vectors.
     """
     from transformer_jax.model.positions import sinusoids
 
@@ -201,31 +201,31 @@ def bleu_by_length(*jobs: Job) -> Evidence:
     bins = np.searchsorted(LAST_LENGTHS, lengths)
     found: Evidence = {"sentences": np.bincount(bins, minlength=len(LAST_LENGTHS)).tolist()}
     for job in jobs:
-        said = hypotheses(job) or []
+        outputs = hypotheses(job) or []
         found[job.row] = [
-            _bleu([(said[i], wanted[i]) for i in np.flatnonzero(bins == n)])
+            _bleu([(outputs[i], wanted[i]) for i in np.flatnonzero(bins == n)])
             for n in range(len(LAST_LENGTHS))
         ]
-        found[job.row].append(_bleu([(said[i], wanted[i]) for i in np.flatnonzero(bins > 0)]))
+        found[job.row].append(_bleu([(outputs[i], wanted[i]) for i in np.flatnonzero(bins > 0)]))
     return found
 
 
 def _bleu(pairs: Sequence[tuple[str, str]]) -> float:
-    """NaN of none."""
+    """BLEU of (hypothesis, reference) pairs; NaN if there are none."""
     import sacrebleu
 
     if not pairs:
         return math.nan
-    said, wanted = zip(*pairs, strict=True)
-    return float(sacrebleu.corpus_bleu(list(said), [list(wanted)]).score)
+    outputs, wanted = zip(*pairs, strict=True)
+    return float(sacrebleu.corpus_bleu(list(outputs), [list(wanted)]).score)
 
 
 def word_order(*jobs: Job) -> Evidence:
     """How a model translates sources with shuffled subwords, and which errors it makes.
 
-    Shares by row: "same", shuffled sources with the same translation as the original source;
-    "exact", translations of the test split that equal the reference; "order", translations with
-    the reference's words, as often, in another order.
+    It returns shares by row. "same": shuffled sources with the same translation as the original
+    source. "exact": translations of the test split that equal the reference. "order": translations
+    that have the words of the reference, each equally often, in another order.
     """
     return {job.row: _word_order(job) for job in jobs}
 
@@ -239,19 +239,19 @@ def _word_order(job: Job) -> Evidence:
     draw = np.random.default_rng(0)
     shuffled = [np.append(draw.permutation(one[:-1]), one[-1]) for one in ids]
     both = loaded.translator.translate([*ids, *shuffled])
-    said = [tuple(found[0].ids) if found else () for found in both]
+    outputs = [tuple(found[0].ids) if found else () for found in both]
     pairs = list(zip(hypotheses(job) or [], wanted, strict=True))
     bags = [(sorted(one.lower().split()), sorted(other.lower().split())) for one, other in pairs]
     exact = [one == other for one, other in pairs]
     return {
-        "same": float(np.mean([said[n] == said[n + len(ids)] for n in range(len(ids))])),
+        "same": float(np.mean([outputs[n] == outputs[n + len(ids)] for n in range(len(ids))])),
         "exact": float(np.mean(exact)),
         "order": float(np.mean([a == b and not e for (a, b), e in zip(bags, exact, strict=True)])),
     }
 
 
 def alignment(job: Job) -> Evidence:
-    """Alignment error rates of encoder-decoder attention, forced to say the reference."""
+    """Alignment error rates of encoder-decoder attention in forced decoding of the reference."""
     from transformer_jax.commands.loading import load_model
     from transformer_jax.evaluation.alignment import alignment_error_rates
     from transformer_jax.grammar import generate
@@ -266,7 +266,7 @@ def alignment(job: Job) -> Evidence:
         "heads": np.asarray(errors.heads_NH).tolist(),
         "mean": np.asarray(errors.mean_N).tolist(),
         "diagonal": errors.diagonal,
-        # One link for each target word cannot do better: some have none, some several.
+        # The least possible with one link per target word: some words have none, some several.
         "least": 1 - 2 * linked / (words + errors.links),
         "pairs": errors.pairs,
     }

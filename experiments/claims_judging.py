@@ -1,4 +1,4 @@
-"""Judges a claim: the known results, and when a difference counts."""
+"""Judges claims: the results that are known, and the rules when a difference counts."""
 
 import statistics
 from collections.abc import Sequence
@@ -11,27 +11,27 @@ from transformer_jax.tables.results import Line
 from transformer_jax.tables.statistics import METRICS, PValues, differences, of_row
 
 HOLDS, FAILS, OPEN, NOT_RUN = "holds", "does not hold", "not decided", "not run"
-P_LARGEST = 0.05  # of a difference that counts
+P_LARGEST = 0.05  # a difference counts if its p is below this
 
 
 class Recorded(NamedTuple):
-    """A table's finished runs; its base row is what others are compared with."""
+    """A table's finished runs; other rows are compared with its base row."""
 
     lines: Sequence[Line]
     p_values: PValues  # of BLEU against the base row's, seed by seed
     base: str
 
     def differences(self, row: str, metric: str) -> list[float]:
-        """Of a row from the base row, a value for each seed that both have."""
+        """How a row differs from the base row: a value for each seed that both have."""
         return differences(self.lines, row, self.base, metric)
 
     def of_base(self, metric: str) -> list[float]:
-        """Of the base row, a value for each seed."""
+        """The base row's values, one for each seed."""
         return [METRICS[metric].of(line) for line in self.lines if line.row == self.base]
 
 
 class Known(NamedTuple):
-    """Everything from which verdicts are made."""
+    """Everything that verdicts are based on."""
 
     folder: Path  # of the claims' results
     lines: Sequence[Line]  # of the claims' own runs
@@ -48,7 +48,7 @@ class Finding(NamedTuple):
     place: str  # in the paper
     verdict: str
     because: str
-    parts: Sequence[Part] = ()  # the numbers, where a sentence does not hold them
+    parts: Sequence[Part] = ()  # tables and pictures with the numbers
 
 
 def verdict(gap: float, wanted: int, certain: bool) -> str:
@@ -61,8 +61,8 @@ def exceeds_seeds(values: Sequence[float], noise: Sequence[float] = ()) -> bool:
 
     Args:
       values: a difference for each seed.
-      noise: of one seed alone nothing follows; these are then values of one row over its seeds,
-        whose deviation stands for that of both rows that the difference is of.
+      noise: values of one row over its seeds. If there is a single difference, both of its rows are
+        taken to have the deviation of these values.
     """
     from scipy.stats import t
 
@@ -80,11 +80,11 @@ def exceeds_seeds(values: Sequence[float], noise: Sequence[float] = ()) -> bool:
 def is_certain(recorded: Recorded, noise_of: Recorded, row: str, metric: str) -> bool:
     """Whether a row differs from its table's base row by more than chance.
 
-    Over seeds, and for BLEU by the paired bootstrap too.
+    The test is over seeds; BLEU must pass the paired bootstrap too.
 
     Args:
       recorded: the row's table.
-      noise_of: the table whose base row's seeds stand for what one seed leaves open.
+      noise_of: the table whose base row gives the noise if the row has only one seed.
       row: its name.
       metric: "bleu" or "perplexity".
     """
@@ -101,22 +101,22 @@ def judge(gaps: Sequence[float], wanted: int, noise: Sequence[float] = ()) -> st
 
 
 def of_shared_seeds(lines: Sequence[Line], rows: Sequence[str]) -> list[Line]:
-    """Lines of these rows, of the seeds that all of them have."""
+    """Lines of these rows for the seeds that all of them have."""
     seeds = set.intersection(*({line.seed for line in lines if line.row == row} for row in rows))
     return [line for line in lines if line.row in rows and line.seed in seeds]
 
 
-def or_by_grammar(finding: Finding, which: str, told: str, seeds: int) -> Finding:
-    """What Multi30k leaves open, the built-in corpus may decide; what it says stands in any case.
+def or_by_grammar(finding: Finding, which: str, numbers: str, seeds: int) -> Finding:
+    """Lets the built-in corpus decide what Multi30k leaves open; adds its numbers in any case.
 
     Args:
-      finding: of Multi30k.
-      which: the built-in corpus's verdict.
-      told: its numbers.
-      seeds: how many they are of.
+      finding: the finding on Multi30k.
+      which: the verdict on the built-in corpus.
+      numbers: its numbers, as text.
+      seeds: the number of seeds behind them.
     """
     decides = "which decides" if finding.verdict == OPEN != which else f"alone: {which}"
-    because = f"{finding.because}; on the built-in corpus {told} ({seeds} seeds; {decides})"
+    because = f"{finding.because}; on the built-in corpus {numbers} ({seeds} seeds; {decides})"
     return finding._replace(
         verdict=which if finding.verdict == OPEN else finding.verdict, because=because
     )
@@ -131,16 +131,16 @@ def on_grammar(
     base: str = REFERENCE,
     refutes: bool = True,
 ) -> Finding:
-    """The same question asked of two rows of the built-in corpus, over seeds.
+    """Judges the same claim on two rows of the built-in corpus, over seeds.
 
     Args:
-      finding: of Multi30k.
-      lines: of the claims' own runs.
-      row: compared with `base`.
-      metric: of both.
-      wanted: 1 or -1, the sign that the claim gives the difference.
+      finding: the finding on Multi30k.
+      lines: lines of the claims' own runs.
+      row: the row to compare with `base`.
+      metric: the metric to compare.
+      wanted: 1 or -1, the sign of the difference that the claim expects.
       base: the other row.
-      refutes: whether a difference of the other sign speaks against the claim.
+      refutes: whether a difference with the other sign refutes the claim.
     """
     shared = of_shared_seeds(lines, (row, base))
     gaps = differences(shared, row, base, metric)
@@ -148,9 +148,9 @@ def on_grammar(
         return finding
     which = judge(gaps, wanted)
     theirs, ours = (mean_of(shared, name, metric) for name in (row, base))
-    told = f"{METRICS[metric].label} {theirs:.2f} with {row}, {ours:.2f} otherwise"
+    numbers = f"{METRICS[metric].label} {theirs:.2f} with {row}, {ours:.2f} otherwise"
     return or_by_grammar(
-        finding, OPEN if which == FAILS and not refutes else which, told, len(gaps)
+        finding, OPEN if which == FAILS and not refutes else which, numbers, len(gaps)
     )
 
 

@@ -1,4 +1,4 @@
-"""Claims that measurements and probes of trained runs decide."""
+"""The claims that measurements and probes of trained runs decide."""
 
 from typing import Any
 
@@ -20,8 +20,11 @@ SETTINGS = {
     "block": "One head as it is initialised, d_model 512, d_v 64; gradient: norm of the queries' "
     "and keys' projections' gradient along a random direction of the output",
 }
-SATURATED, TINY = 0.2, 0.1  # of what it is with scaling: entropy, gradient
-EXTRAPOLATES, DOES_NOT = 0.8, 0.5  # of the BLEU of a model that has seen such lengths
+SATURATED, TINY = 0.2, 0.1  # limits of entropy and gradient, relative to those with scaling
+EXTRAPOLATES, DOES_NOT = (
+    0.8,
+    0.5,
+)  # limits, relative to the BLEU of a model that saw such lengths
 PAPER_D_K = "64"
 
 

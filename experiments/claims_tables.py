@@ -1,4 +1,4 @@
-"""Claims that trained rows decide: those of tables 2 and 3, and the claims' own."""
+"""The claims that trained rows decide: rows of tables 2 and 3, and the claims' own rows."""
 
 import statistics
 from collections.abc import Sequence
@@ -22,23 +22,23 @@ from experiments.table2_bleu import LAST
 from transformer_jax.reporting.page import Table
 from transformer_jax.tables.statistics import differences
 
-# Of table 3, and the claims' own at its scale.
+# Rows of table 3, and the claims' own rows at its small scale.
 ONE_HEAD, NO_SMOOTHING = "(A) 1 head, d_k 512", "(D) smoothing 0.0"
-WITHOUT = {  # scaling
+WITHOUT = {  # row with scaling -> row without
     "base": "Multi30k, 8 heads, not scaled",
     ONE_HEAD: "Multi30k, 1 head, not scaled",
 }
 HEADS = {"base": "8 heads of d_k 16", ONE_HEAD: "1 head of d_k 128"}
-# On the built-in corpus; one head alone has keys as wide as the model.
+# Rows on the built-in corpus. If there is one head, its keys are as wide as the model.
 UNSMOOTHED, LARGE_KEYS, SMALL_KEYS = "no smoothing", "one head", "one head of d_k 8"
 RSQRT = "paper's schedule"
-NOT_SCALED, AVERAGED = ", not scaled", ", averaged"  # and what a row's name has then
-AS_EQUAL = 0.1  # times whose ratio is within so much of 1
-LEARNT = 0.5  # of the perplexity that subwords' frequencies give: above it nothing was learnt
+NOT_SCALED, AVERAGED = ", not scaled", ", averaged"  # endings of rows' names
+AS_EQUAL = 0.1  # times count as equal if their ratio is as close to 1
+LEARNT = 0.5  # share of the perplexity by subword frequencies; above it a model learned nothing
 
 
 def headline(known: Known) -> list[Finding]:
-    """The Transformer translates better at less cost; here: at equal cost."""
+    """Compares the Transformer and a recurrent model at equal cost (the paper: at less cost)."""
     claim = "At equal training {}, the Transformer translates better than a recurrent model"
     findings, thrice = [], "FLOPs and three times the budget"
     for cost, row, table in (
@@ -64,7 +64,7 @@ def headline(known: Known) -> list[Finding]:
 
 
 def scaling_in_training(known: Known) -> list[Finding]:
-    """The same rows with and without division by sqrt(d_k)."""
+    """Compares the same rows with and without division by sqrt(d_k)."""
     claims = "Scaling helps training", "Scaling helps training more for large d_k"
     place = "section 3.2.1"
     lines = [*known.table_3.lines, *known.lines]
@@ -102,20 +102,20 @@ def _more_on_grammar(finding: Finding, known: Known) -> Finding:
     small, large = (
         differences(lines, keys + NOT_SCALED, keys, "bleu") for keys in (SMALL_KEYS, LARGE_KEYS)
     )
-    told = (
+    numbers = (
         f"BLEU {statistics.fmean(small):+.1f} with one head of d_k 8, "
         f"{statistics.fmean(large):+.1f} with one of d_k 128"
     )
-    return or_by_grammar(finding, helps_more(small, large), told, len(large))
+    return or_by_grammar(finding, helps_more(small, large), numbers, len(large))
 
 
 def helps_more(few: Sequence[float], many: Sequence[float], noise: Sequence[float] = ()) -> str:
-    """Whether scaling helps more for large keys: it has to help there at all.
+    """Judges whether scaling helps more for large keys; it must help there at all.
 
     Args:
-      few: what leaving it out changes, for small keys, a value for each seed.
-      many: for large keys, of the same seeds.
-      noise: values of one row over seeds, for where there is one seed.
+      few: changes without scaling for small keys, a value for each seed.
+      many: changes without scaling for large keys, for the same seeds.
+      noise: values of one row over seeds, used if there is only one seed.
     """
     if not few:
         return OPEN
@@ -127,7 +127,7 @@ def helps_more(few: Sequence[float], many: Sequence[float], noise: Sequence[floa
 
 
 def one_head(known: Known) -> list[Finding]:
-    """Table 3, (A)."""
+    """Compares one head with the other rows (A) of table 3."""
     claim, place = "One head is worse than the best setting", "table 3 (A)"
     lines = known.table_3.lines
     rows = dict.fromkeys(x.row for x in lines if x.row == "base" or x.row.startswith("(A)"))
@@ -137,17 +137,17 @@ def one_head(known: Known) -> list[Finding]:
         return [Finding(claim, place, NOT_RUN, "rows (A) of table 3 are missing")]
     best, gap = max(scores, key=lambda row: scores[row]), statistics.fmean(gaps)
     certain = is_certain(known.table_3, known.table_3, ONE_HEAD, "bleu")
-    # Below the base row is below the best; above it is the best only if none is higher.
+    # A row below the base row is below the best; one above it is the best only if none is higher.
     which = OPEN if not certain or (gap > 0 and best != ONE_HEAD) else verdict(gap, -1, certain)
     others = ", ".join(f"{row} {score:.1f}" for row, score in scores.items())
     because = f"{gap:+.1f} BLEU against the base row ({others}; the paper: -0.9)"
     finding = Finding(claim, place, which, because)
-    # Above one other setting is not yet above the best.
+    # Here it is compared with one other setting, which need not be the best: it cannot refute.
     return [on_grammar(finding, known.lines, LARGE_KEYS, "bleu", -1, refutes=False)]
 
 
 def smoothing(known: Known) -> list[Finding]:
-    """Table 3, (D): compared with none, smoothing hurts perplexity and helps BLEU."""
+    """Compares smoothing with none (table 3, D): it hurts perplexity and helps BLEU."""
     place, findings = "section 5.4, table 3 (D)", []
     for claim, metric, printed in (
         ("Label smoothing hurts perplexity", "perplexity", "4.67 and 4.92"),
@@ -169,7 +169,7 @@ def smoothing(known: Known) -> list[Finding]:
 
 
 def averaging(known: Known) -> list[Finding]:
-    """The same runs with and without averaging: table 2's first row and table 3's base row."""
+    """Compares table 2's first row, which is averaged, with table 3's base row, which is not."""
     claim, place = "Averaging the last checkpoints helps", "section 6.1"
     lines = [line for line in known.table_3.lines if line.row == "base"]
     noise = known.table_3.of_base("bleu")
@@ -191,7 +191,7 @@ def _listed(gaps: Sequence[float]) -> str:
 
 
 def warm_up(known: Known) -> list[Finding]:
-    """A constant learning rate, with and without 200 steps of warm-up."""
+    """Compares 200 steps of warm-up with none, at a constant learning rate."""
     claims = {
         "post": "Without warm-up, training of a post-norm model fails",
         "pre": "Without warm-up, training of a pre-norm model goes well",
@@ -207,7 +207,7 @@ def warm_up(known: Known) -> list[Finding]:
             continue
         limit = LEARNT * frequencies["perplexity"]
         as_claimed = (without > limit) == (norm == "post")
-        # Where warm-up does not help either, nothing is found out about it.
+        # If training fails with warm-up too, the runs show nothing about warm-up.
         which = OPEN if with_it > limit else HOLDS if as_claimed else FAILS
         because = (
             f"perplexity {without:.1f} without, {with_it:.1f} with 200 steps of warm-up (6 layers, "

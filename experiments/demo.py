@@ -23,7 +23,7 @@ SENTENCE = "Finally the old teacher bought a big house because his daughter is w
 
 
 def main() -> None:
-    """Trains or continues, then prints scores, examples and the plots' paths."""
+    """Trains or continues the run, then prints scores, examples and the paths of plots."""
     from transformer_jax.commands.attention import attention
     from transformer_jax.commands.evaluate import evaluate
     from transformer_jax.commands.train import train

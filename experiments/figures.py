@@ -1,16 +1,16 @@
 """The paper's figures: positions and learning rate; attention and BLEU by length of a run.
 
-    python -m experiments.figures                                # what needs no run
-    python -m experiments.figures --workdir=RUN                  # and what a run's model does
-    python -m experiments.figures --scale=small --out=FOLDER     # whether it works, on a toy run
+    python -m experiments.figures                                # figures that need no run
+    python -m experiments.figures --workdir=RUN                  # also those of a run's model
+    python -m experiments.figures --scale=small --out=FOLDER     # only a test, with a toy run
 
-The paper: sinusoids, so that relative positions can be attended to (section 3.5); the learning rate
-of equation 3 (section 5.3); heads that follow syntax and anaphora (figures 3 to 5). It does not
-say how translations fare by the length of their sources.
+In the paper: sinusoids, which let the model attend to relative positions (section 3.5); the
+learning rate of equation 3 (section 5.3); heads that follow syntax and anaphora (figures 3 to 5).
+The paper does not report BLEU by the length of the source.
 
-How to read it: index.html says so beside each picture. table.md holds the numbers, and how and when
-all of it was made; bleu_by_length.json those of the last picture, unrounded. On the toy run nothing
-is to be read from the last two. `--config.KEY=VALUE` changes that run.
+How to read it: index.html explains each picture. table.md has the numbers, the command, the date
+and the device; bleu_by_length.json has the numbers of the last picture without rounding. Attention
+and BLEU of the toy run mean nothing. `--config.KEY=VALUE` changes the toy run.
 """
 
 import datetime
@@ -58,19 +58,19 @@ log = logging.getLogger("experiments.figures")
 ROOT = Path(__file__).parent.parent
 CONFIG = ROOT / "configs" / "demo.py"
 RECORDED = "docs/results/figures"
-# One that the built-in corpus has in its test split: its clause and its verb part in German.
+# A sentence of the built-in corpus's test split with a relative clause and a separable verb.
 SENTENCE = "The engineer whose grandfather they are greeting is bringing back his knife."
 FLAGS = [
     Flag("workdir", str, "RUN", "a run's folder, for the figures that need a model"),
-    Flag("sentence", str, "TEXT", "whose attention is drawn (one of the built-in corpus)"),
-    Flag("split", str, "NAME", "of the run's corpus, to translate", default="test"),
+    Flag("sentence", str, "TEXT", "sentence for attention (default: a built-in one)"),
+    Flag("split", str, "NAME", "split of the run's corpus to translate", default="test"),
     Flag("checkpoint", str, "WHICH", "latest, best, average or a step", default="latest"),
     Flag("out", str, "FOLDER", "where pictures, table.md and page go", default=RECORDED),
-    Flag("scale", str, "NAME", "paper, or small: a toy run is trained, no result", default="paper"),
-    Flag("list", bool, "", "prints the figures, and stops", default=False),
-    Flag("dry_run", bool, "", "prints what would be written, and stops", default=False),
+    Flag("scale", str, "NAME", "paper, or small: train a toy run, for a test", default="paper"),
+    Flag("list", bool, "", "print the list of figures, and stop", default=False),
+    Flag("dry_run", bool, "", "print the files to write, and stop", default=False),
 ]
-# Of the toy run, against configs/demo.py.
+# Changes to configs/demo.py for the toy run.
 SMALL: dict[str, Any] = {
     **{"data.pairs": 300, "vocabulary.size": 400, "model.num_layers": 1, "model.d_model": 16},
     **{"model.num_heads": 2, "model.d_ff": 32, "train.steps": 6, "train.decay_steps": 6},
@@ -81,7 +81,7 @@ SMALL: dict[str, Any] = {
 
 
 class Asked(NamedTuple):
-    """What the command line asks for."""
+    """The values of the command line."""
 
     out: Path
     workdir: str | None
@@ -114,7 +114,7 @@ def position_products(d_model: int, places: Sequence[int], offsets: Sequence[int
 
 
 def draw_positions(asked: Asked) -> list[Part]:
-    """The table of sinusoids as a heat map, and its rows' dot products."""
+    """Draws the table of sinusoids as a heat map, and the dot products of its rows."""
     from transformer_jax.model.positions import sinusoids
 
     figure = new_figure(7.5, 3.6)
@@ -161,7 +161,7 @@ def learning_rates(d_model: int, warmup_steps: int, steps: int) -> np.ndarray:
 
 
 def draw_learning_rate(asked: Asked) -> list[Part]:
-    """Curves over d_model and warm-up, and their peaks."""
+    """Draws curves for some d_model and warm-up, and lists their peaks."""
     figure = new_figure(7.5, 4.0)
     axes = figure.add_subplot()
     rows = []
@@ -182,11 +182,11 @@ def draw_learning_rate(asked: Asked) -> list[Part]:
     return [save(figure, asked.out / "learning_rate.png", words), table]
 
 
-# Of a run ----------------------------------------------------------------------------------------
+# A run's model -----------------------------------------------------------------------------------
 
 
 def draw_attention(asked: Asked) -> list[Part]:
-    """Every kind, layer and head while the run's model translates a sentence."""
+    """Draws attention of every kind, layer and head while the run's model translates a sentence."""
     from transformer_jax.commands.attention import attend, draw_kinds
     from transformer_jax.evaluation.attention import KINDS
 
@@ -195,7 +195,7 @@ def draw_attention(asked: Asked) -> list[Part]:
 
 
 def draw_bleu_by_length(asked: Asked) -> list[Part]:
-    """Translates a split, scores it by the length of its sources, and keeps the numbers."""
+    """Translates a split, scores it by the length of its sources, and records the numbers."""
     from transformer_jax.commands.evaluate import evaluate
 
     found = evaluate(str(asked.workdir), split=asked.split, checkpoint=asked.checkpoint)
@@ -242,7 +242,7 @@ def save(figure: "Figure", path: Path, caption: str) -> Picture:
 
 
 class Section(NamedTuple):
-    """Figures that are made together."""
+    """Figures that one function makes."""
 
     title: str
     files: str
@@ -276,7 +276,7 @@ SECTIONS = {
 
 
 def main() -> None:
-    """Makes the figures, or prints what the flags ask for instead."""
+    """Makes the figures, or does what the flags ask for instead."""
     values = parse_experiment("figures", __doc__, FLAGS)
     overrides, scale = values["overrides"], values["scale"]
     asked = Asked(
@@ -304,29 +304,29 @@ def main() -> None:
 
 
 def check(scale: str, asked: Asked, overrides: Mapping[str, Any]) -> None:
-    """Raises UserError: flags that do not go together."""
+    """Raises UserError if flags contradict each other."""
     if scale not in ("paper", "small"):
         raise UserError(f"--scale={scale} is not one of paper, small.")
     if scale == "small" and asked.workdir is not None:
-        raise UserError("--scale=small trains a run of its own: leave --workdir out, or --scale.")
+        raise UserError("--scale=small trains its own run: leave out --workdir or --scale.")
     if scale == "small" and str(asked.out) == RECORDED:
-        raise UserError("--scale=small is no result and would stand for one: give --out=FOLDER.")
+        raise UserError("--scale=small gives no results to record: give --out=FOLDER.")
     if scale == "paper" and overrides:
         raise UserError("--config.KEY=VALUE changes the toy run: add --scale=small.")
 
 
 def train_small(workdir: str, overrides: Mapping[str, Any]) -> None:
-    """A run of a few steps on the built-in corpus."""
+    """Trains a run of a few steps on the built-in corpus."""
     from transformer_jax.commands.train import train
 
     train(load_config(str(CONFIG), SMALL | dict(overrides)), workdir)
 
 
 def make(asked: Asked, run: str) -> None:
-    """Draws what can be drawn, of the run called `run`; writes table.md and index.html.
+    """Draws the figures; writes table.md and index.html, which describe the run as `run`.
 
     Raises:
-      UserError: nothing can be written into the folder, or the run cannot be used.
+      UserError: the folder is not writable, or the run cannot be used.
     """
     try:
         asked.out.mkdir(parents=True, exist_ok=True)
@@ -335,7 +335,7 @@ def make(asked: Asked, run: str) -> None:
     parts: list[Part] = [Code(command()), Text(f"{made_by()} Run: {run}.")]
     for name, section in SECTIONS.items():
         if section.needs_run and asked.workdir is None:
-            log.info("%s: left out, needs --workdir", name)
+            log.info("left out %s: it needs --workdir", name)
             continue
         parts += [Heading(section.title), *section.make(asked)]
     title = "Figures"
@@ -344,7 +344,7 @@ def make(asked: Asked, run: str) -> None:
 
 
 def command() -> str:
-    """As it was given."""
+    """The command line of this process."""
     return shlex.join(["python", "-m", "experiments.figures", *sys.argv[1:]])
 
 

@@ -10,14 +10,14 @@ from transformer_jax.reporting.plots import BLUE, VERMILION, finish_axes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LAST_WORDS = (0, 5, 10, 15, 20, 30)  # of each bucket of sources; one more bucket holds longer ones
+LAST_WORDS = (0, 5, 10, 15, 20, 30)  # most words of each bucket; one more bucket has longer sources
 RESAMPLES, SEED = 1_000, 0
 
 
 class Bucket(NamedTuple):
-    """Sentences whose sources have about as many words, and their BLEU."""
+    """Sentences whose sources have similar numbers of words, and their BLEU."""
 
-    words: str  # of the source, between white space
+    words: str  # range of the number of words in a source
     sentences: int
     bleu: float  # 0 to 100
     low: float  # of the 95 % bootstrap interval
@@ -27,13 +27,13 @@ class Bucket(NamedTuple):
 def bleu_by_length(
     sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
 ) -> list[Bucket]:
-    """sacreBLEU (13a, cased) of each bucket that has sentences; every sentence is in one.
+    """sacreBLEU (13a, cased) of each bucket that has sentences.
 
-    The interval holds the middle 95 % of the BLEU of 1,000 resamples of the bucket's sentences.
+    The interval has the middle 95 % of the BLEU of 1,000 resamples of the bucket's sentences.
     """
     from sacrebleu.metrics.bleu import BLEU
 
-    metric = BLEU(tokenize="13a", effective_order=True)  # gives a sentence's counts
+    metric = BLEU(tokenize="13a", effective_order=True)  # counts n-grams of a sentence
     rows = [
         [*found.counts, *found.totals, found.sys_len, found.ref_len]
         for found in map(metric.sentence_score, hypotheses, [[line] for line in references])
@@ -44,7 +44,7 @@ def bleu_by_length(
     for number in np.unique(bucket_of):
         own_S = counts_S[bucket_of == number]
         size = len(own_S)
-        # How often each sentence is drawn, of as many draws as there are sentences.
+        # A resample draws `size` sentences with replacement: how often it draws each one.
         times_RS = draw.multinomial(size, np.full(size, 1 / size), RESAMPLES)
         resampled = [_bleu(total) for total in times_RS @ own_S]
         interval = np.percentile(resampled, [2.5, 97.5]).tolist()
@@ -75,7 +75,7 @@ def bleu_figure(buckets: Sequence[Bucket], of_all: float) -> "Figure":
     axes = figure.add_subplot()
     bleu, low, high = (np.array(values) for values in list(zip(*buckets, strict=True))[2:])
     at = np.arange(len(buckets))
-    # The middle of a bootstrap need not contain the point itself.
+    # A bootstrap interval need not contain the point itself.
     errors = np.maximum([bleu - low, high - bleu], 0)
     axes.errorbar(at, bleu, errors, fmt="o", color=BLUE, capsize=4, label="95 % interval")
     axes.axhline(of_all, color=VERMILION, linestyle="--", linewidth=1.2, label="all sentences")

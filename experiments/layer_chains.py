@@ -1,4 +1,4 @@
-"""The longest chain of products that wait for one another in a traced program."""
+"""The longest chain of products in a traced program, each of which needs the one before."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,11 +10,12 @@ PRODUCTS = ("dot_general", "conv_general_dilated")
 
 
 def longest_chain(function: Callable[..., Any], *arguments: Any) -> int:
-    """Products in the longest chain; every step of a scan is followed.
+    """Number of products in the longest chain; it follows every step of a scan.
 
     Args:
-      function: of arrays; without `cond` and `while`, whose length no jaxpr says.
-      arguments: arrays, or their shapes; nothing is computed.
+      function: a function of arrays without `cond` and `while`, because a jaxpr does not show how
+        often a `while` runs or which branch a `cond` takes.
+      arguments: arrays or their shapes; nothing is computed.
     """
     jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
     return max(_depths(jaxpr, [0] * len(jaxpr.invars)))
@@ -38,11 +39,11 @@ def _equation_depths(equation: JaxprEqn, depths: list[int]) -> list[int]:
     if inner is None:
         own = equation.primitive.name in PRODUCTS
         return [max(depths, default=0) + own] * len(equation.outvars)
-    body = getattr(inner, "jaxpr", inner)  # closed, or not
+    body = getattr(inner, "jaxpr", inner)  # a ClosedJaxpr or a Jaxpr
     if equation.primitive.name != "scan":
         return _depths(body, depths)
-    # Constants, carry, what is sliced: the last has an axis more outside than inside. A scan's own
-    # parameters say it too, under names that change with JAX.
+    # The operands are constants, carry and sliced arrays; a sliced array has one more axis outside
+    # than inside. The scan's parameters have their numbers too, but JAX changes the names.
     sliced = _with_one_axis_more(equation.invars, body.invars)
     stacked = [0] * _with_one_axis_more(equation.outvars, body.outvars)
     last = len(depths) - sliced

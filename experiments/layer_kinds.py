@@ -1,12 +1,12 @@
 """The layers of Table 1 as pure functions, and their counted costs (section 4).
 
-Each maps `[batch, n, d]` to `[batch, n, d]`. Letters of the table: n length, d width, k kernel,
-r neighborhood. Windows are odd, with their position in the middle: the paper does not mention
-causality.
+Each layer maps `[batch, n, d]` to `[batch, n, d]`. The table's letters are n length, d width,
+k kernel, r neighborhood. Windows are odd, with their position in the middle, because the paper does
+not mention causality.
 
 Dimension key
   B batch   L length   D d_model   E d_model, of a product's result   H heads   K d_k per head
-  V d_v per head   G the four gates of an LSTM, 4 d_model   W places of a window
+  V d_v per head   G the four gates of an LSTM, 4 d_model   W positions of a window
   N blocks   C queries of a block   X any further axes
 """
 
@@ -26,21 +26,21 @@ from transformer_jax.model.axes import unboxed
 
 
 class Sizes(NamedTuple):
-    """Of a layer, in Table 1's letters."""
+    """The sizes of a layer, in Table 1's letters."""
 
     n: int  # length
     d: int  # width
     heads: int = 1  # of self-attention; d_k = d / heads
     k: int = 3  # kernel of a convolution, odd
     r: int = 33  # neighborhood of restricted self-attention, odd
-    dilation: int = 1  # of a convolution: places from one tap to the next
+    dilation: int = 1  # of a convolution: positions from one tap to the next
 
 
 # Self-attention --------------------------------------------------------------------------------
 
 
 def attention_core(x_BLD: Array, heads: int) -> Array:
-    """Attention of x to itself, without projections: the O(n^2 d) of Table 1 and nothing else."""
+    """Attention of x to itself without projections, which is O(n^2 d) in Table 1."""
     x_BLHK = _split(x_BLD, heads)
     return attend(x_BLHK, x_BLHK, x_BLHK, _everywhere())[0].reshape(x_BLD.shape)
 
@@ -62,7 +62,7 @@ def restricted_attention(query_BLHK: Array, key_BLHK: Array, value_BLHV: Array, 
       query_BLHK: queries `[batch, length, heads, d_k]`.
       key_BLHK: keys `[batch, length, heads, d_k]`.
       value_BLHV: values `[batch, length, heads, d_v]`.
-      r: odd; (r - 1) / 2 positions lie on each side.
+      r: odd; (r - 1) / 2 positions are on each side.
 
     Raises:
       ValueError: r is even.
@@ -88,7 +88,7 @@ def _attend(module: MultiHeadAttention, x_BLD: Array) -> Array:
 
 
 def _attend_nearby(module: MultiHeadAttention, x_BLD: Array, r: int) -> Array:
-    """As `restricted_attention`, by the module: keys are projected once, then cut."""
+    """`restricted_attention` with the module's projections; keys are projected before the cut."""
     batch, length = x_BLD.shape[:2]
     key, value = (_windows(x_BLX, r) for x_BLX in module.keys_values(x_BLD))
     mask = _window_mask(batch, length, r)
@@ -110,7 +110,7 @@ def _blocks(x_BLX: Array, r: int) -> Array:
 def _windows(x_BLX: Array, r: int) -> Array:
     """The neighborhoods of the blocks: `[batch * blocks, 2r - 1, ...]`.
 
-    Position p has index p + (r - 1) / 2, so a block's window is its own r places and the next
+    Position p has index p + (r - 1) / 2, so a block's window is its own r positions and the next
     block's first r - 1. It uses slices because the gradient of a gather is a slow scatter.
     """
     batch, length = x_BLX.shape[:2]
@@ -158,7 +158,7 @@ class LSTMParams(NamedTuple):
 
 
 def lstm(params: LSTMParams, x_BLD: Array) -> Array:
-    """A layer of long short-term memory, from zeros, left to right: `[batch, n, d]`.
+    """A left-to-right layer of long short-term memory that starts from zeros: `[batch, n, d]`.
 
     Source: Hochreiter and Schmidhuber 1997, with the forget gates of Gers et al. 2000.
     """
@@ -184,7 +184,7 @@ def convolution(kernel_WDE: Array, x_BLD: Array, dilation: int = 1) -> Array:
     Args:
       kernel_WDE: `[k, d, d]`, k odd.
       x_BLD: `[batch, n, d]`.
-      dilation: places from one tap to the next; 1: a contiguous kernel.
+      dilation: positions from one tap to the next; 1: a contiguous kernel.
     """
     side = _side(kernel_WDE.shape[0]) * dilation
     return jax.lax.conv_general_dilated(
@@ -203,13 +203,13 @@ def convolution(kernel_WDE: Array, x_BLD: Array, dilation: int = 1) -> Array:
 class Kind(NamedTuple):
     """A layer of Table 1."""
 
-    shapes: Callable[[Sizes], Any]  # of its parameters
+    shapes: Callable[[Sizes], Any]  # the shapes of its parameters
     apply: Callable[[Any, Array, Sizes], Any]  # parameters, [batch, n, d] -> [batch, n, d]
-    flops: Callable[[Sizes], int]  # of the forward pass's products on one row; backward: twice them
+    flops: Callable[[Sizes], int]  # of the forward products on one row; backward has twice as many
 
 
 def init(kind: Kind, sizes: Sizes, seed: int = 0) -> Any:
-    """Random parameters of variance 1 / d, drawn on the host: nothing is compiled for it."""
+    """Random parameters of variance 1 / d, drawn on the host to avoid a compilation."""
     draw = np.random.default_rng(seed)
 
     def value(leaf: jax.ShapeDtypeStruct) -> Array:
@@ -255,7 +255,7 @@ def _restricted_flops(sizes: Sizes) -> int:
 
 
 def _in_blocks(sizes: Sizes) -> int:
-    """Positions, those that fill up the last block among them."""
+    """Number of positions, with those that fill up the last block."""
     return sizes.n + -sizes.n % sizes.r
 
 
@@ -297,7 +297,7 @@ KINDS = {
 
 
 def products_in_sequence(kind: Kind, sizes: Sizes) -> int:
-    """The longest chain of products that wait for one another, in a layer's forward pass."""
+    """The longest chain of products in a layer's forward pass (`longest_chain`)."""
     arguments = kind.shapes(sizes), _float32(1, sizes.n, sizes.d)
     return longest_chain(lambda params, x_BLD: kind.apply(params, x_BLD, sizes), *arguments)
 
@@ -306,23 +306,23 @@ def products_in_sequence(kind: Kind, sizes: Sizes) -> int:
 
 
 class Reach(NamedTuple):
-    """How far gradients go, by which entries of Jacobians are not 0."""
+    """How far gradients reach, by the entries of Jacobians that are not 0."""
 
-    positions: int  # that depend on the middle one's input after one layer
-    distance: int  # the furthest that any input reaches in one layer
-    layers: int | None  # until every output depends on every input; None: never
+    positions: int  # number of outputs that depend on the middle input after one layer
+    distance: int  # largest distance that an input reaches in one layer
+    layers: int | None  # number until every output depends on every input; None: never
 
 
 def reach(kind: Kind, sizes: Sizes, dilated: bool = False) -> Reach:
-    """Of a layer, and of a stack of them with weights of their own.
+    """Measures how far gradients reach in a layer and in a stack of layers with other weights.
 
-    Jacobians are multiplied as the chain rule says, and scaled, or small ones would vanish.
+    It multiplies Jacobians by the chain rule, and scales them because small ones would underflow.
 
     Args:
-      kind: of the layers.
+      kind: the kind of all layers.
       sizes: n up to about 100 and a small d: a Jacobian holds n^2 d^2 numbers.
       dilated: layer number i, from 0, has dilation ((k + 1) / 2)^i. Larger ones, such as k^i,
-        leave gaps: some paths would pass through places beyond the sequence's ends.
+        leave gaps: some paths would pass through positions beyond the sequence's ends.
     """
 
     @functools.partial(jax.jit, static_argnums=2)

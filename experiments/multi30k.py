@@ -2,7 +2,7 @@
 
     TRANSFORMER_JAX_DATA=FOLDER python -m experiments.multi30k --workdir=runs/m30k
 
-FOLDER holds multi30k/. Overrides work as with `train`; on a GPU, four times the steps, for example:
+FOLDER has multi30k/. Overrides work as with `train`. On a GPU use four times the steps:
     --config.train.steps=12000 --config.train.decay_steps=12000 --config.model.dtype=bfloat16
 
 How to read it: compare greedy with beam 4 for the gain of beam search, and the average with the
@@ -28,7 +28,7 @@ FLAGS = [
 
 
 def main() -> None:
-    """Trains or continues, then prints one Markdown table of test scores."""
+    """Trains or continues the run, then prints one Markdown table of test scores."""
     from transformer_jax.commands.average import average
     from transformer_jax.commands.evaluate import evaluate
     from transformer_jax.commands.train import train

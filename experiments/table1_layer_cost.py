@@ -1,20 +1,21 @@
-"""Table 1 by measurement: what a layer costs, what of it is sequential, how far gradients reach.
+"""Table 1 by measurement: what a layer costs, its sequential operations, its longest path.
 
     python -m experiments.table1_layer_cost               # some minutes on two CPU cores, or a GPU
     python -m experiments.table1_layer_cost --report      # table, plots and page, from results.csv
-    python -m experiments.table1_layer_cost --scale=small --out=FOLDER   # whether it works
+    python -m experiments.table1_layer_cost --scale=small --out=FOLDER   # only a test
 
-The paper (section 4; n length, d width, k kernel, r neighbourhood): self-attention O(n²·d), O(1)
+The paper (section 4; n length, d width, k kernel, r neighborhood): self-attention O(n²·d), O(1)
 operations in sequence, longest path O(1); recurrent O(n·d²), O(n), O(n); convolutional O(k·n·d²),
-O(1), O(log_k n) where dilated, else O(n/k); restricted self-attention O(r·n·d), O(1), O(n/r).
-Self-attention is cheaper than recurrence where n < d.
+O(1), O(log_k n) if dilated, else O(n/k); restricted self-attention O(r·n·d), O(1), O(n/r).
+Self-attention is cheaper than recurrence if n < d.
 
-How to read it: "alone" is what Table 1 counts, the two products of attention; the four projections
-around them cost O(n·d²) in a layer of either kind. Float32; the layers stand in layer_kinds.py.
-Points are visited by turns, there and back, for machines drift; a time is the median of its visits.
-Exponents are fitted over the upper half of lengths and widths; the counted FLOPs' exponents show
-what the same fit gives where time follows the count. XLA's temporaries are the memory, scratch
-space inside its library calls left out. On a GPU small sizes measure the launch of kernels.
+How to read it: "alone" is what Table 1 counts, the two products of attention. The four projections
+around them cost O(n·d²) more in a layer, restricted or not. The layers are in layer_kinds.py; all
+numbers are float32. Points take turns, forward and back, because the speed of a machine drifts; a
+time is the median of its visits. Exponents are fitted over the upper half of lengths and widths.
+The exponents of counted FLOPs show what this fit gives if the time follows the count. Memory is
+XLA's temporaries, without the scratch space inside its library calls. On a GPU, times of small
+sizes are those of launching kernels.
 """
 
 import datetime
@@ -48,27 +49,27 @@ if TYPE_CHECKING:
 log = logging.getLogger("experiments.table1_layer_cost")
 RECORDED = "docs/results/table1_layer_cost"
 FLAGS = [
-    Flag("scale", str, "NAME", "paper, or small: tiny sizes, no result", default="paper"),
+    Flag("scale", str, "NAME", "paper, or small: tiny sizes for a test", default="paper"),
     Flag("out", str, "FOLDER", "where results.csv, table.md, plots and page go", default=RECORDED),
-    Flag("rounds", int, "N", "times that each point is visited", default=3),
-    Flag("report", bool, "", "measures nothing: table, plots and page from FOLDER/results.csv"),
-    Flag("list", bool, "", "prints the layers beside the paper's table, and stops"),
-    Flag("dry_run", bool, "", "prints the points, their counted FLOPs and a guess of the time"),
+    Flag("rounds", int, "N", "how often each point is visited", default=3),
+    Flag("report", bool, "", "only write table, plots and page from FOLDER/results.csv"),
+    Flag("list", bool, "", "print the layers and the paper's table, and stop"),
+    Flag("dry_run", bool, "", "print the points, their counted FLOPs and estimated times"),
 ]
 
 
 class Plan(NamedTuple):
-    """What is measured: every kind at all lengths and widths, and windows at one point."""
+    """What to measure: every kind at all lengths and widths, and windows at one point."""
 
     lengths: tuple[int, ...]
     widths: tuple[int, ...]
     windows_at: tuple[int, int]  # n, d
     kernels: tuple[int, ...]  # the first is the usual one
-    neighbourhoods: tuple[int, ...]  # likewise
-    batches: tuple[int, int]  # rows on a CPU, on anything else
+    neighborhoods: tuple[int, ...]  # likewise
+    batches: tuple[int, int]  # rows on a CPU, rows on any other device
     path_lengths: tuple[int, ...]
-    path_neighbourhood: int
-    visit_seconds: float  # a visit times a function `MOST_CALLS` times, or what fits in this
+    path_neighborhood: int
+    visit_seconds: float  # a visit takes about this long, with at most `MOST_CALLS` calls
 
 
 PLANS = {
@@ -77,26 +78,26 @@ PLANS = {
         widths=(64, 128, 256, 512),
         windows_at=(1024, 256),
         kernels=(3, 5, 9, 17),
-        neighbourhoods=(33, 9, 17, 65, 129),
+        neighborhoods=(33, 9, 17, 65, 129),
         batches=(4, 16),
         path_lengths=(16, 32, 64),
-        path_neighbourhood=9,
+        path_neighborhood=9,
         visit_seconds=0.1,
     ),
     "small": Plan((16, 64), (8, 32), (64, 8), (3, 5), (5, 9), (2, 2), (5, 9), 5, 1e-3),
 }
-D_K = 64  # of a head, as in the paper: wider layers have more heads
+D_K = 64  # per head, as in the paper: wider layers have more heads
 PATH_WIDTH = 4
 MOST_CALLS = 5
-# For guesses: FLOP/s, and seconds a product of a chain.
+# For estimates: FLOP/s, and seconds per product of a chain.
 SPEEDS = {"cpu": (40e9, 30e-6), "gpu": (10e12, 10e-6)}
-COMPILE_SECONDS = 1.2  # a point
+COMPILE_SECONDS = 1.2  # per point
 
 # Measuring -------------------------------------------------------------------------------------
 
 
 class Point(NamedTuple):
-    """A compiled layer: both functions run once, to their end."""
+    """A compiled layer; each function runs once and waits for the result."""
 
     forward: Callable[[], object]
     forward_backward: Callable[[], object]
@@ -104,11 +105,11 @@ class Point(NamedTuple):
 
 
 def points(plan: Plan) -> Iterator[tuple[str, "Sizes"]]:
-    """Kind and sizes of every point that is timed."""
+    """Kind and sizes of every timed point."""
     from experiments.layer_kinds import KINDS, Sizes
 
     for kind in KINDS:
-        windows = {"k": plan.kernels, "r": plan.neighbourhoods}.get(WINDOWS.get(kind, ""), (0,))
+        windows = {"k": plan.kernels, "r": plan.neighborhoods}.get(WINDOWS.get(kind, ""), (0,))
         for d in plan.widths:
             for n in plan.lengths:
                 for window in windows if (n, d) == plan.windows_at else windows[:1]:
@@ -117,7 +118,7 @@ def points(plan: Plan) -> Iterator[tuple[str, "Sizes"]]:
 
 
 def compile_point(kind: str, sizes: "Sizes", batch: int) -> Point:
-    """Forward, and forward and backward with the gradients of parameters and input."""
+    """Compiles forward, and forward and backward with gradients of parameters and input."""
     import jax
     import jax.numpy as jnp
 
@@ -125,7 +126,7 @@ def compile_point(kind: str, sizes: "Sizes", batch: int) -> Point:
 
     draw = np.random.default_rng(0)
     shape = (2, batch, sizes.n, sizes.d)
-    # A plain sum would send ones backward, and XLA simplifies products with those.
+    # The gradient of a plain sum is all ones, and XLA would simplify products with ones.
     x_BLD, weights_BLD = jnp.asarray(draw.normal(size=shape), jnp.float32)
     params = init(KINDS[kind], sizes)
 
@@ -141,12 +142,12 @@ def compile_point(kind: str, sizes: "Sizes", batch: int) -> Point:
     return Point(
         lambda: jax.block_until_ready(one(params, x_BLD)),
         lambda: jax.block_until_ready(two(params, x_BLD, weights_BLD)),
-        int(getattr(two.memory_analysis(), "temp_size_in_bytes", 0)),  # not every backend says
+        int(getattr(two.memory_analysis(), "temp_size_in_bytes", 0)),  # some backends report none
     )
 
 
 def visit(run: Callable[[], object], seconds: float) -> float:
-    """Median milliseconds of some calls, `MOST_CALLS` or what fits in `seconds`."""
+    """Median milliseconds of `MOST_CALLS` calls, or of fewer after `seconds`."""
     times: list[float] = []
     while len(times) < MOST_CALLS and sum(times) < seconds:
         begin = time.perf_counter()
@@ -156,7 +157,7 @@ def visit(run: Callable[[], object], seconds: float) -> float:
 
 
 def measure(plan: Plan, rounds: int, out: Path, command: str) -> None:
-    """Writes results.csv, anew after each round."""
+    """Measures all points; writes results.csv again after each round."""
     from experiments.layer_kinds import KINDS
 
     todo, batch, made_by = list(points(plan)), batch_rows(plan), provenance(command)
@@ -164,7 +165,7 @@ def measure(plan: Plan, rounds: int, out: Path, command: str) -> None:
     compiled = []
     for number, (kind, sizes) in enumerate(todo):
         point = compile_point(kind, sizes, batch)
-        point.forward()  # the first call is a slow one
+        point.forward()  # the first call is slow
         point.forward_backward()
         compiled.append(point)
         if (number + 1) % 20 == 0:
@@ -186,13 +187,13 @@ def measure(plan: Plan, rounds: int, out: Path, command: str) -> None:
 
 
 def path_rows(plan: Plan, made_by: tuple[str, str, str, str]) -> Iterator[Row]:
-    """What is counted and not timed: products in sequence, and how far gradients reach."""
+    """Rows that are counted, not timed: products in sequence, and how far gradients reach."""
     from experiments.layer_kinds import KINDS, Sizes, products_in_sequence, reach
 
     for name in PATHS:
         kind = "convolution" if name == DILATED else name
         for n in plan.path_lengths:
-            sizes = Sizes(n, PATH_WIDTH, 1, plan.kernels[0], plan.path_neighbourhood)
+            sizes = Sizes(n, PATH_WIDTH, 1, plan.kernels[0], plan.path_neighborhood)
             reached = reach(KINDS[kind], sizes, dilated=name == DILATED)
             chain = products_in_sequence(KINDS[kind], sizes)
             windows, flops = _windows_of(kind, sizes), KINDS[kind].flops(sizes)
@@ -202,7 +203,7 @@ def path_rows(plan: Plan, made_by: tuple[str, str, str, str]) -> Iterator[Row]:
 
 
 def _windows_of(kind: str, sizes: "Sizes") -> tuple[int | None, int | None]:
-    """k and r, where the kind has them."""
+    """k and r; None if the kind does not have it."""
     window = WINDOWS.get(kind)
     return sizes.k if window == "k" else None, sizes.r if window == "r" else None
 
@@ -223,7 +224,7 @@ def provenance(command: str) -> tuple[str, str, str, str]:
 
 
 def dry_run(plan: Plan, rounds: int) -> str:
-    """The points as a Markdown table, and how long measuring them may take."""
+    """Markdown table of the points, and an estimate of the time to measure them."""
     import jax
 
     from experiments.layer_kinds import KINDS
@@ -250,7 +251,7 @@ def dry_run(plan: Plan, rounds: int) -> str:
 
 
 def main() -> None:
-    """Measures and reports, or what the flags ask for instead."""
+    """Measures and reports, or does what the flags ask for instead."""
     if {"-h", "--help"} & set(sys.argv):
         print(f"{__doc__.strip()}\n\n{describe_flags(FLAGS)}")
         return
@@ -259,7 +260,7 @@ def main() -> None:
     if scale not in PLANS:
         raise UserError(f"--scale={scale} is not one of {', '.join(PLANS)}.")
     if rounds < 1:
-        raise UserError(f"--rounds={rounds}: each point is visited once at least.")
+        raise UserError(f"--rounds={rounds}: each point needs at least one visit.")
     if values["list"]:
         print(list_layers(), end="")
         return
@@ -277,7 +278,7 @@ def main() -> None:
 
 
 def list_layers() -> str:
-    """The kinds, and what the paper says of each."""
+    """Markdown table of the kinds, with the paper's complexities."""
     head = ["layer", "work", "operations in sequence", "longest path"]
     return markdown_table(head, [[kind, *claim] for kind, claim in CLAIMS.items()])
 

@@ -1,4 +1,4 @@
-"""Table 1's report out of results.csv: table.md, plots, the page; nothing is measured here."""
+"""Writes Table 1's report (table.md, plots, page) from results.csv; it measures nothing."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,28 +34,31 @@ if TYPE_CHECKING:
 # Report ----------------------------------------------------------------------------------------
 
 READING = """
-"Alone" is attention itself, which is what the paper counts; a layer has four projections around it,
-O(n·d²) more, so its exponents lie between. Heads are 64 wide at most. Restricted self-attention
-goes by blocks, which compute twice what r keys a query need. A law is fitted over the upper half of
-lengths and of widths, that of k or r at one point; ± is the fit's standard error. "Counted" is the
-same fit to the FLOPs of products: what time would follow, were every FLOP as fast as any other.
+"Alone" is attention itself, which is what the paper counts. A layer also has four
+projections, which cost O(n·d²), so its exponents are between those of both. A head is at most 64
+wide. Restricted self-attention works in blocks, which compute twice as many scores as r keys per
+query need. A law is fitted over the upper half of lengths and widths, and the law of k or r at one
+point; ± is the fit's standard error. "Counted" is the same fit to the FLOPs of products: the law of
+the time if all FLOPs were equally fast.
 """
 SEQUENCE_READING = """
-The longest chain of matrix products that wait for one another in the traced forward pass. Sums
-inside a product or a softmax count as one operation, as in the paper.
+The longest chain of matrix products in the traced forward pass, each of which needs the result of
+the one before. Sums inside a product or a softmax count as one operation, as in the paper.
 """
 PATH_READING = """
-Layers stacked until every output depends on every input, by the entries of Jacobians that are not
-0. Recurrence reaches all later positions in one layer, a step of its scan for each, and no earlier
-one: its path is in steps. Kernels and neighbourhoods move (k-1)/2 or (r-1)/2 positions a layer,
-hence O(n/k) and O(n/r). The paper's logarithm is that of dilated kernels; a symmetric one of k
-places, dilated by ((k+1)/2)^i in layer i, has base (k+1)/2 where the paper has k.
+The number of stacked layers until every output depends on every input, found from the entries of
+Jacobians that are not 0. Recurrence reaches all later positions in one layer, with one step of its
+scan for each, and no earlier position: its path is counted in steps. Kernels and neighborhoods move
+(k-1)/2 or (r-1)/2 positions per layer, hence O(n/k) and O(n/r). The paper's logarithm is that of
+dilated kernels. A symmetric kernel of k positions, dilated by ((k+1)/2)^i in layer i, gives the
+base (k+1)/2 instead of the paper's k.
 """
 CROSSING_READING = """
-The length n from which self-attention costs more than recurrence. The paper's n = d leaves
-constants out. An LSTM's four gates take 16·n·d² FLOPs, attention alone 4·n²·d, a layer 8·n·d² more:
-by count they cross at n = 4d and n = 2d. Measured times cross where the device says: recurrence
-waits for itself n times, and self-attention's softmax is no product.
+The length n from which self-attention costs more than recurrence. The paper's n = d leaves out
+constants. An LSTM's four gates take 16·n·d² FLOPs, attention alone takes 4·n²·d, and its layer
+8·n·d² more: by count they cross at n = 4d and n = 2d. Where measured times cross depends on the
+device: recurrence has n steps that wait for one another, and self-attention has a softmax, which is
+not a product.
 """
 
 
@@ -71,7 +74,7 @@ def report(folder: Path) -> None:
 
 
 def report_parts(results: Results, folder: Path) -> list[Part]:
-    """Of the page and of table.md."""
+    """The parts of the page and of table.md."""
     first = results.first
     made_by = f"{first.device}; {first.date}, revision {first.revision}; float32, "
     made_by += f"{first.batch} rows a batch."
@@ -88,7 +91,7 @@ def report_parts(results: Results, folder: Path) -> list[Part]:
         Heading("Longest path"),
         path_table(results),
         Text(PATH_READING),
-        Heading("Where self-attention becomes dearer than recurrence"),
+        Heading("Where self-attention costs more than recurrence"),
         crossing_table(results),
         Text(CROSSING_READING),
         Picture(folder / "crossing.png", "Forward and backward; a ring where the curves cross."),
@@ -96,7 +99,7 @@ def report_parts(results: Results, folder: Path) -> list[Part]:
 
 
 def work_table(results: Results) -> Table:
-    """Fitted exponents beside the paper's."""
+    """Table of the fitted exponents and the paper's."""
     rows = []
     for kind in results.kinds:
         laws = [results.law(kind, name) for name in ("forward_ms", "forward_backward_ms")]
@@ -108,12 +111,12 @@ def work_table(results: Results) -> Table:
 
 
 def sequence_table(results: Results) -> Table:
-    """Chains of products beside the paper's O(1) or O(n)."""
+    """Table of the longest chains of products and the paper's O(1) or O(n)."""
     return _table_of_paths(results, "sequential", lambda row: str(row.products_in_sequence))
 
 
 def path_table(results: Results) -> Table:
-    """Layers, or steps of a recurrence, until gradients are everywhere."""
+    """Table of the layers, or steps of a recurrence, until gradients reach every position."""
 
     def cell(row: Row) -> str:
         if row.kind == "recurrent":
@@ -140,7 +143,7 @@ def _table_of_paths(results: Results, claim: str, cell: Callable[[Row], str]) ->
 
 
 def crossing_table(results: Results) -> Table:
-    """Lengths from which self-attention, alone and as a layer, costs more than recurrence."""
+    """Table of the lengths from which self-attention, alone or as a layer, costs more."""
     columns = {
         "FLOPs": "forward_flops",
         "forward": "forward_ms",
@@ -177,7 +180,7 @@ STYLES: dict[str, dict[str, Any]] = {
 
 
 def cost_figure(results: Results) -> "Figure":
-    """Time and memory over n and over d, log-log, with slopes to compare with."""
+    """Log-log plots of time and memory over n and over d, with reference slopes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10.0, 8.4), layout="constrained")
@@ -198,7 +201,7 @@ def cost_figure(results: Results) -> "Figure":
 
 
 def crossing_figure(results: Results) -> "Figure":
-    """Self-attention and recurrence over n, a panel a width."""
+    """Plots of self-attention and recurrence over n, one panel per width."""
     from matplotlib.figure import Figure
 
     columns = 2
@@ -221,7 +224,7 @@ def _draw(axes: "Axes", curve: Sequence[tuple[int, float]], unit: float, kind: s
 
 
 def _guide(axes: "Axes", name: str, sizes: Sequence[int]) -> None:
-    """Slopes 1 and 2, grey, below the curves' right ends."""
+    """Draws gray reference slopes 1 and 2 below the right ends of the curves."""
     low = min(float(np.asarray(line.get_ydata())[-1]) for line in axes.lines) / 2.5
     last, first = sizes[-1], max(1.3 * sizes[0], sizes[-1] / 4)
     for power, words in ((1, f"∝ {name}"), (2, f"∝ {name}²")):
@@ -234,7 +237,7 @@ BESIDE: dict[str, Any] = {"textcoords": "offset points", "color": "0.35", "fonts
 
 
 def _ring(axes: "Axes", results: Results, d: int) -> None:
-    """Where recurrence and attention alone cross, and the paper's n = d."""
+    """Marks where recurrence and attention alone cross, and the paper's n = d."""
     at = _crossing_of(results, "self-attention alone", "forward_backward_ms", d)
     if results.lengths[0] <= d <= results.lengths[-1]:
         axes.axvline(d, color="0.5", linewidth=1.0, linestyle=":")

@@ -1,4 +1,4 @@
-"""Table 1's results: the paper's claims, the lines of results.csv, fits over them."""
+"""Table 1's results: the paper's claims, the lines of results.csv, and fits over them."""
 
 import csv
 from collections import Counter
@@ -21,7 +21,7 @@ class Claim(NamedTuple):
 
 
 ATTENTION, RESTRICTED = Claim("O(n²·d)", "O(1)", "O(1)"), Claim("O(r·n·d)", "O(1)", "O(n/r)")
-DILATED = "convolution, dilated"  # its paths alone are measured
+DILATED = "convolution, dilated"  # only its paths are measured
 CLAIMS = {
     "self-attention alone": ATTENTION,
     "self-attention": ATTENTION,
@@ -38,7 +38,7 @@ WINDOWS = {"convolution": "k", "restricted alone": "r", "restricted": "r"}
 
 
 class Row(NamedTuple):
-    """A line of results.csv: a point that was timed, or (without times) one of the paths."""
+    """A line of results.csv: a timed point, or (without times) a path."""
 
     kind: str
     n: int
@@ -49,11 +49,11 @@ class Row(NamedTuple):
     forward_ms: float | None  # median
     forward_backward_ms: float | None
     memory_bytes: int | None  # temporaries of forward and backward
-    forward_flops: int  # of products, of the batch; the backward pass has twice as many
+    forward_flops: int  # of the batch's products; the backward pass has twice as many
     products_in_sequence: int | None  # the longest chain, forward
-    positions_reached: int | None  # by the middle input's gradient, in one layer
-    distance_reached: int | None  # the furthest of any input's gradient, in one layer
-    layers_to_reach_all: int | None  # None in a line of paths: never
+    positions_reached: int | None  # outputs that the middle input reaches in one layer
+    distance_reached: int | None  # largest distance that an input reaches in one layer
+    layers_to_reach_all: int | None  # None in a path: never
     device: str
     date: str
     revision: str
@@ -70,7 +70,7 @@ FLOATS = {"forward_ms", "forward_backward_ms"}
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Writes results.csv; what a line does not have stays empty."""
+    """Writes results.csv; a cell without a value is empty."""
     write_csv(path, Row._fields, rows)
 
 
@@ -104,18 +104,18 @@ def _value(name: str, cell: str) -> Any:
 
 
 class Exponent(NamedTuple):
-    """Of a power law."""
+    """An exponent of a fitted power law."""
 
     value: float
-    error: float  # standard error of the fit; 0 where there are no points to spare
+    error: float  # standard error of the fit; 0 if the fit has no points to spare
 
 
 def exponents(sizes: Sequence[Sequence[float]], values: Sequence[float]) -> list[Exponent]:
-    """Of values = c · size_1^e_1 · size_2^e_2 ..., by least squares of logarithms.
+    """Exponents of values = c · size_1^e_1 · size_2^e_2 ..., by least squares of logarithms.
 
     Args:
-      sizes: a line a point, a column a size, such as n and d.
-      values: one a point, above 0.
+      sizes: a line for each point, a column for each size, such as n and d.
+      values: one for each point, above 0.
     """
     columns = np.log(np.asarray(sizes, np.float64))
     design = np.column_stack([np.ones(len(columns)), columns])
@@ -128,10 +128,10 @@ def exponents(sizes: Sequence[Sequence[float]], values: Sequence[float]) -> list
 
 
 def crossing(lengths: Sequence[float], first: Sequence[float], second: Sequence[float]) -> str:
-    """From which length on the first curve lies above the second, between points by a power law.
+    """The length from which the first curve is above the second, by a power law between points.
 
     Returns:
-      The length; or that it lies before the first one ("≤ 32") or beyond the last ("> 2,048").
+      The length, or "≤ 32" if it is before the first one, "> 2,048" if it is after the last one.
     """
     gap = np.log(np.asarray(first, np.float64) / np.asarray(second, np.float64))
     below = np.flatnonzero(gap < -1e-12)
@@ -145,7 +145,7 @@ def crossing(lengths: Sequence[float], first: Sequence[float], second: Sequence[
 
 
 class Results:
-    """The rows of results.csv, and what the report asks of them."""
+    """The rows of results.csv, and what the report needs of them."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         timed = [row for row in rows if row.forward_ms is not None]
@@ -153,7 +153,7 @@ class Results:
         self.first, self.kinds = timed[0], list(dict.fromkeys(row.kind for row in timed))
         self.lengths = sorted({row.n for row in timed})
         self.widths = sorted({row.d for row in timed})
-        # Windows vary at one point; the usual one is what all others have.
+        # Windows vary at one point only; all other points have the usual window.
         usual = {
             kind: Counter(row.window for row in timed if row.kind == kind).most_common(1)[0][0]
             for kind in self.kinds
@@ -171,7 +171,7 @@ class Results:
         return sorted((row.n if n is None else row.d, getattr(row, column)) for row in here)
 
     def law(self, kind: str, column: str, errors: bool = True) -> str:
-        """The fitted power law, such as `n^2.00±0.01 d^0.98±0.02`; empty where it cannot be."""
+        """The fitted power law, such as `n^2.00±0.01 d^0.98±0.02`; empty if there is none."""
         lengths, widths = map(upper_half, (self.lengths, self.widths))
         rows = [row for row in self.usual if row.kind == kind]
         upper = [row for row in rows if row.n in lengths and row.d in widths]
@@ -192,5 +192,5 @@ class Results:
 
 
 def upper_half(sizes: Sequence[int]) -> Sequence[int]:
-    """Of sorted sizes; two at least, where there are."""
+    """The upper half of sorted sizes; at least two of them, if there are two."""
     return sizes[max(0, min(len(sizes) // 2, len(sizes) - 2)) :]

@@ -13,11 +13,11 @@ needs wmt14_translate and GPUs; it averages the last 5 checkpoints of base and 2
 The small scale compares the Transformer (table 3's base row at that scale, and the same with
 pre-norm) with the kind of model that it replaced: a bidirectional encoder and a decoder of gated
 recurrent units with additive attention (Bahdanau et al. 2015). All have the same vocabulary,
-batches, loss, search, averaging of the last 5 checkpoints and, within 1 %, as many parameters (2.15
-million). The recurrent model has two rows: one with as many training FLOPs as the Transformer, and
-one with as much time as the post-norm Transformer. The steps for equal time were measured with one
-CPU core for each run; "minutes of training" shows the times reached. Set them again on another
-device.
+batches, loss, search, averaging of the last 5 checkpoints and, within 1 %, the same number of
+parameters (2.15 million). The recurrent model has two rows: one with as many training FLOPs as the
+Transformer, and one with as much time as the post-norm Transformer. The steps for equal time were
+measured with one CPU core for each run; "minutes of training" shows the times reached. Set them
+again on another device.
 
 The longer scale is the small one with three times the steps of every row. It asks whether the
 Transformer overtakes the recurrent model with a larger budget.
@@ -37,7 +37,7 @@ from experiments.table3_ablations import BASE, RECIPE, SHORT, shrink
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Scale
 
-# Paper BLEU and training FLOPs, as printed: of en-de, of en-fr.
+# Paper BLEU and training FLOPs that the paper prints, for en-de and for en-fr.
 PRINTED: dict[str, tuple[tuple[float | None, float | None], tuple[float | None, float | None]]] = {
     "Transformer (base)": ((27.3, 3.3e18), (38.1, 3.3e18)),
     "Transformer (big)": ((28.4, 2.3e19), (41.8, 2.3e19)),
@@ -50,12 +50,13 @@ PRINTED: dict[str, tuple[tuple[float | None, float | None], tuple[float | None, 
     "GNMT + RL, ensemble": ((26.30, 1.8e20), (41.16, 1.1e21)),
     "ConvS2S, ensemble": ((26.36, 7.7e19), (41.29, 1.2e21)),
 }
-SIZES = {"Transformer (base)": ("base", 5), "Transformer (big)": ("big", 20)}  # averaged
+# The size that configs/wmt14.py takes, and the number of checkpoints to average.
+SIZES = {"Transformer (base)": ("base", 5), "Transformer (big)": ("big", 20)}
 DIRECTIONS = ("en-de", "en-fr")
 
 
 def printed() -> dict[str, dict[str, float]]:
-    """Each row's figures in the paper, with those of en-de first."""
+    """Each row's figures in the paper, the rows of en-de first."""
     rows = {}
     for n, direction in enumerate(DIRECTIONS):
         for name, figures in PRINTED.items():
@@ -69,7 +70,7 @@ def printed() -> dict[str, dict[str, float]]:
 PAPER = printed()
 OURS = {f"{d}: {name}": (f"{size},{d}", k) for d in DIRECTIONS for name, (size, k) in SIZES.items()}
 
-# Of the recurrent model: parameters within 1 % of the Transformer's, a learning rate of its own.
+# The recurrent model has as many parameters as the Transformer, within 1 %.
 RECURRENT: dict[str, Any] = {
     **{"model.encoder": "recurrent", "model.decoder": "recurrent", "model.d_hidden": 220},
     **{"train.remat": True, "train.peak_learning_rate": 6e-3, "train.clip_norm": 1.0},
@@ -80,10 +81,10 @@ SMALL: dict[str, Mapping[str, Any]] = {
     "recurrent, equal FLOPs": {**RECURRENT, "train.steps": 839},
     "recurrent, equal time": {**RECURRENT, "train.steps": 680},
 }
-LAST = 5  # checkpoints averaged
+LAST = 5  # checkpoints to average
 AVERAGED = {"train.checkpoint_every": 20, "train.keep_last": LAST}
 CONFIG, AT_SMALL = "configs/multi30k.py", {**shrink(BASE), **RECIPE, **SHORT, **AVERAGED}
-TIMES = 3  # as many steps at the longer scale
+TIMES = 3  # factor of the number of steps at the longer scale
 
 
 def prolong(row: Mapping[str, Any]) -> dict[str, Any]:

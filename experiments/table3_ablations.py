@@ -3,17 +3,17 @@
     python -m experiments.table3_ablations --scale=paper --dry_run
     python -m experiments.table3_ablations --scale=small --seeds=0,1,2
 
-How to read it: perplexity is per subword of the validation split; BLEU is of the same split in the
-paper, of test2016 at the small scale; no checkpoints are averaged. A row lists what differs from
-the base model. The paper finds that one head is 0.9 BLEU worse than the best setting and that too
-many hurt too (A), that small keys hurt (B), that bigger models are better (C), that dropout helps
-(D), and that learned positions do as well as sinusoids (E).
+How to read it: perplexity is per subword of the validation split. The paper has BLEU of the same
+split; the small scale has BLEU of test2016. No checkpoints are averaged. A row lists what differs
+from the base model. The paper finds that one head is 0.9 BLEU worse than the best setting and that
+too many hurt too (A), that small keys hurt (B), that bigger models are better (C), that dropout
+helps (D), and that learned positions do as well as sinusoids (E).
 
-At the small scale d_model, d_ff, d_k and d_v are a quarter and the number of layers half of the
-paper's, in every row, on Multi30k; heads, dropout and smoothing are the paper's. Every row gets the
-same 800 updates of the same batches, the big row too: the base row takes five minutes on two cores
-and reaches 22 BLEU on test2016. Such short training favors models that learn fast: compare rows
-with the base row, not with the paper's figures.
+The small scale uses Multi30k. In every row d_model, d_ff, d_k and d_v are a quarter of the paper's,
+and the number of layers is half of the paper's; heads, dropout and smoothing are the paper's. Every
+row, the big one too, gets the same 800 updates with the same batches. The base row takes five
+minutes on two cores and reaches 22 BLEU on test2016. Such short training favors models that learn
+fast: compare rows with the base row, not with the paper's figures.
 """
 
 import sys
@@ -23,8 +23,8 @@ from typing import Any
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Scale
 
-# In (A) d_k = d_v = d_model / h, which is the default. In (B) d_v stays 64, which follows from the
-# paper's counts of parameters, 58 and 60 million.
+# In (A) d_k = d_v = d_model / h, which is the default. In (B) d_v stays 64: only this agrees with
+# the paper's numbers of parameters, 58 and 60 million.
 ROWS: dict[str, dict[str, Any]] = {
     "base": {},
     "(A) 1 head, d_k 512": {"model.num_heads": 1},
@@ -51,7 +51,7 @@ ROWS: dict[str, dict[str, Any]] = {
     },
 }
 
-# Perplexity, BLEU and, where it is printed, parameters in millions.
+# Perplexity, BLEU and, if the paper prints it, parameters in millions.
 PRINTED: dict[str, tuple[float, ...]] = {
     "base": (4.92, 25.8, 65),
     "(A) 1 head, d_k 512": (5.29, 24.9),

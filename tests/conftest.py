@@ -35,7 +35,7 @@ def data_folder() -> Path:
 
 @pytest.fixture
 def in_checkout(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The checkout's folder, made the working directory: configs/ and experiments/ lie there."""
+    """Makes the checkout the working directory, because configs/ and experiments/ are there."""
     monkeypatch.chdir(ROOT)
     return ROOT
 

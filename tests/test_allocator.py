@@ -28,9 +28,9 @@ def test_arguments_input_and_process_id_stay_and_a_user_s_setting_is_kept(given)
         env=environment,
         text=True,
     ) as process:
-        said, _ = process.communicate("line")
+        output, _ = process.communicate("line")
     tunables = allocator.HUGE_PAGES if given is None else given
-    assert said == f"{tunables} {process.pid} ['a b', '--c'] line\n"
+    assert output == f"{tunables} {process.pid} ['a b', '--c'] line\n"
     assert process.returncode == 0
 
 

@@ -1,4 +1,4 @@
-"""A user's mistakes, through the real command line: exit status 2, one line, nothing touched."""
+"""A user's mistakes on the real command line: exit status 2, one line, no file is changed."""
 
 import gzip
 import io
@@ -44,7 +44,7 @@ CASES: dict[str, tuple[Case, Sequence[str]]] = {}
 
 
 def case(*said: str) -> Callable[[Case], Case]:
-    """A mistake made in a sandbox, the command line its result; `said` is the answer."""
+    """Registers a mistake: a function that returns a command line; `said` is in the message."""
 
     def add(function: Case) -> Case:
         CASES[function.__name__] = (function, said)
@@ -657,7 +657,7 @@ def nothing_is_asked_for(box: Sandbox) -> Sequence[str]:
 
 
 @case("name a command first")
-def flag_stands_before_the_command(box: Sandbox) -> Sequence[str]:
+def flag_is_before_the_command(box: Sandbox) -> Sequence[str]:
     return [f"--workdir={box.run}", "translate"]
 
 

@@ -1,4 +1,4 @@
-"""benchmarks/turns.py: contenders by turns; and that train_speed.py's own contender still runs."""
+"""benchmarks/turns.py runs contenders by turns; our contender of train_speed.py still runs."""
 
 import importlib
 import json
@@ -20,12 +20,12 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 def contender(expression: str) -> list[str]:
-    """A command that says something, and then its figures."""
+    """A command that prints some words, and then its figures."""
     code = f"import json, os, time; print('some words'); print(json.dumps({expression}))"
     return [sys.executable, "-c", code]
 
 
-def test_contenders_run_by_turns_in_processes_and_environments_of_their_own(capsys):
+def test_contenders_run_by_turns_in_their_own_processes_and_environments(capsys):
     figures = "{'at': time.time(), 'process': os.getpid(), 'tunables': os.getenv('TUNABLES')}"
     contenders = {"ours": contender(figures), "peer": contender(figures)}
     results = turns.by_turns(contenders, 2, {"ours": {"TUNABLES": "some"}})
@@ -38,11 +38,11 @@ def test_contenders_run_by_turns_in_processes_and_environments_of_their_own(caps
         *(None, None),
     ]
     assert all(turn["gflops"] > 0 for turn in results[turns.CALIBRATION])
-    assert capsys.readouterr().out == ""  # results only, and these are the caller's to print
+    assert capsys.readouterr().out == ""  # only the caller prints results
 
 
 def test_ratios_are_taken_turn_by_turn():
-    # A machine that is 10 times as fast in the second turn: medians would say 11 / 22 = 0.5.
+    # A machine that is 10 times as fast in the second turn: medians would give 11 / 22 = 0.5.
     results = {"ours": [{"rate": 2.0}, {"rate": 20.0}], "peer": [{"rate": 4.0}, {"rate": 10.0}]}
     values = turns.ratios(results, "ours", "peer", "rate")
     assert values == [0.5, 2.0]
@@ -56,21 +56,21 @@ def test_one_contender_with_fewer_turns_has_no_ratios():
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         ("import sys; sys.exit('no such peer here')", "no such peer here"),
         ("import sys; print('{}'); sys.exit(3)", "status 3"),
         ("pass", "status 0"),  # no figures
     ],
 )
-def test_a_contender_that_fails_is_named_with_what_it_said(code, said):
+def test_the_error_of_a_failed_contender_has_its_command_and_its_output(code, message):
     with pytest.raises(RuntimeError) as caught:
         turns.run_once([sys.executable, "-c", code], {})
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert code in str(caught.value)
 
 
-def test_a_table_has_a_line_a_row():
+def test_a_table_has_a_line_for_each_row():
     assert turns.markdown(["name", "rate"], [["ours", "2"]]).split("\n") == [
         "| name | rate |",
         "| --- | ---: |",
@@ -80,12 +80,12 @@ def test_a_table_has_a_line_a_row():
 
 @pytest.fixture
 def train_speed(monkeypatch):
-    """The script as a module: as it is run, its folder is on the path."""
+    """The script as a module; its folder is on the path, as when Python runs the script."""
     monkeypatch.syspath_prepend(BENCHMARKS)
     return importlib.import_module("train_speed")
 
 
-def test_training_speed_of_our_own_is_measured_on_a_tiny_corpus(train_speed, tmp_path):
+def test_our_training_speed_is_measured_on_a_tiny_corpus(train_speed, tmp_path):
     config = with_values(from_config_dict({}), runs.tiny_values())
     data = load_data(config, RunFolder(tmp_path / "run"))
     task = json.loads(train_speed.write_task(config, data, tmp_path, 1, 2).read_text())
@@ -97,7 +97,7 @@ def test_training_speed_of_our_own_is_measured_on_a_tiny_corpus(train_speed, tmp
         figures["target_tokens_per_s"]
     )
     assert figures["tokens_per_s"] > figures["target_tokens_per_s"] > 0
-    assert 0 < figures["padding"] < 0.5  # long pairs beside rows of 48
+    assert 0 < figures["padding"] < 0.5  # pairs are long for rows of 48
     assert 4 < figures["nats_per_token"] < 8  # near log 400, untrained
     assert figures["peak_mib"] > 50 and figures["first_step_s"] > 0
 
@@ -111,7 +111,7 @@ def test_training_speed_of_our_own_is_measured_on_a_tiny_corpus(train_speed, tmp
     assert f"{100e9 / flops:,.0f}" in train_speed.report(results, flops)
 
 
-def test_peers_are_refused_where_they_would_be_another_model(train_speed):
+def test_peers_are_refused_if_they_would_be_another_model(train_speed):
     config = from_config_dict({"model": {"norm": "pre"}})
     assert train_speed.chosen_peers("none", config) == []
     with pytest.raises(train_speed.UserError, match="is not one of marian, torch"):

@@ -1,4 +1,4 @@
-"""The demo, shrunken: everything that it promises to print."""
+"""A small demo prints scores, translations and the paths of its plots."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that are written completely or not at all."""
 
 import os
 
@@ -21,7 +21,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
-def test_what_a_kill_leaves_is_told_from_what_is_whole(tmp_path, monkeypatch):
+def test_a_file_left_by_a_kill_is_known_as_temporary(tmp_path, monkeypatch):
     left = []
 
     def killed(descriptor: int) -> None:

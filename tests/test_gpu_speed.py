@@ -1,4 +1,4 @@
-"""benchmarks/gpu_speed.py on a CPU: that every part runs, says what it counts, and fails alone."""
+"""benchmarks/gpu_speed.py on a CPU: each part runs, reports what it counts, and fails alone."""
 
 import importlib.util
 import json
@@ -18,19 +18,19 @@ from transformer_jax.text.vocabulary import EOS, UNK
 
 
 def values(**given):
-    """The flags' values, some of them given."""
+    """The default values of the flags, some of them replaced."""
     return parse_flags("gpu_speed", gpu_speed.FLAGS, []) | {"overrides": {}} | given
 
 
 def cells(table, first):
-    """Of the row that begins so, in the whole report."""
+    """The cells of the row of the report that begins with `first`."""
     line = next(line for line in table.splitlines() if line.startswith(f"| {first}"))
     return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
 @pytest.fixture
 def run(monkeypatch, tmp_path, capsys):
-    """Runs the script: products in a process of their own, the rest in this one, which is warm."""
+    """Runs the script: products in their own process, the rest in this one, which is warm."""
 
     def in_this_process(command, environment):
         if "benchmarks.gpu_points" not in command or "matrix" in command:
@@ -62,13 +62,13 @@ def test_products_training_and_search_are_measured(run):
     share = train["target_tokens_per_s"] * train["flops_per_target_token"]
     assert row[3] == f"{share / found['matrix']['flops_per_s']:.1%}"
     assert 0 < train["padding"] < 0.3 and train["skipped"] == 0
-    assert 4 < train["nats_per_token"] < 8  # near log 256, hardly trained
+    assert 4 < train["nats_per_token"] < 8  # near log 256: hardly trained
     assert train["target_tokens_per_s"] * train["ms_per_step"] / 1e3 == pytest.approx(
         train["target_tokens_per_step"]
     )
 
     beam, greedy = found["search 256"]["beam"], found["search 256"]["greedy"]
-    # Nothing ends before its limit, which is the source's length.
+    # No hypothesis ends before its limit, which is the source's length.
     assert (
         beam["output_tokens"] == greedy["output_tokens"] == found["search 256"]["source_subwords"]
     )
@@ -77,13 +77,13 @@ def test_products_training_and_search_are_measured(run):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")
-def test_without_torch_its_rows_say_so(run):
+def test_without_torch_its_rows_have_the_reason(run):
     text, tree = run("--parts=torch", "--sizes=base,big")
     assert cells(text, "big: torch.nn.Transformer compiled")[1] == "not installed: torch"
     assert tree["results"]["torch base eager"] == [{"error": "not installed: torch"}]
 
 
-def test_what_fails_is_a_row_and_the_others_go_on(monkeypatch, run):
+def test_a_failed_task_is_a_row_and_the_others_continue(monkeypatch, run):
     def fail(command, environment):
         if "train base" in command:
             raise RuntimeError("python: status 1\nTraceback:\nMemoryError: too | little\n")
@@ -100,7 +100,7 @@ def test_what_fails_is_a_row_and_the_others_go_on(monkeypatch, run):
     assert "not started" in cells(text, "base: transformer_jax")[1]
 
 
-def test_what_does_not_compile_is_measured_another_way_at_once(monkeypatch, run):
+def test_if_one_way_fails_the_next_one_runs_at_once(monkeypatch, run):
     def attempt(task, job, seconds):
         return {"error": "no compiler"} if "compiled" in task else {"target_tokens_per_s": 1.0}
 
@@ -110,7 +110,7 @@ def test_what_does_not_compile_is_measured_another_way_at_once(monkeypatch, run)
     assert list(tree["results"]) == [f"torch {size} {how}" for size, how in names]
 
 
-def test_what_matters_most_comes_first():
+def test_the_most_important_task_is_first():
     order = gpu_speed.tasks(values(profile="folder", decode_tokens="64,32"))
     assert order == [
         *("matrix", "train base", "train big", "torch base compiled", "torch big compiled"),
@@ -123,7 +123,7 @@ def test_what_matters_most_comes_first():
         gpu_speed.tasks(values(src="newstest2014.en"))
 
 
-def test_ratios_and_utilisation_are_of_the_same_turn_and_sentences():
+def test_ratios_and_utilization_are_of_the_same_turn_and_sentences():
     ours = [{"target_tokens_per_s": v, "flops_per_target_token": 10.0} for v in (200.0, 400.0)]
     peer = [{"target_tokens_per_s": 100.0}, {"error": "too slow"}]
     rates = [{"flops_per_s": 8_000.0, "peak_flops_per_s": None}]
@@ -133,7 +133,7 @@ def test_ratios_and_utilisation_are_of_the_same_turn_and_sentences():
     assert cells(text, "big: torch")[1:5] == ["100", "2.00 (2.00-2.00)", "12.5%", ""]
 
 
-def test_made_up_pairs_are_like_those_of_wmt(tmp_path):
+def test_generated_pairs_are_like_those_of_wmt(tmp_path):
     gpu_speed.write_pairs(tmp_path, 200_000, 128, 37_000)
     pairs = EncodedPairs(*(np.load(tmp_path / f"{name}.npy") for name in ARRAYS))
     src, tgt = pairs.src_lengths(), pairs.tgt_lengths()

@@ -1,4 +1,4 @@
-"""benchmarks/growth.py: exponents, counts, tables and plots; one small axis of each kind, run."""
+"""benchmarks/growth.py: exponents, counts, tables and plots; runs a small axis of each kind."""
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ SMALL = ModelConfig(num_layers=2, d_model=48, num_heads=3, d_k=8, d_v=16, d_ff=8
 
 
 def fake_point(setting):
-    """Costs that are known, and no computation."""
+    """A point with known costs that computes nothing."""
     return Point(setting.rows, setting.length**2, None, setting.d_model, run=lambda: None)
 
 
@@ -116,7 +116,7 @@ def test_batches_are_packed_with_short_sentences():
 
 
 def xla_flops(model, method, *arguments):
-    """Of one call, as XLA counts them; nothing is computed."""
+    """FLOPs of one call, as XLA counts them; nothing is computed."""
     params = abstract_params(model)
 
     def call(params, *arguments):
@@ -139,31 +139,31 @@ def test_flops_of_a_decode_step_are_those_of_xla():
         encoded,
         Packed(*(shapes(batch, source),) * 3),
     )
-    # One hypothesis a sentence, and a cache as long as its past: nothing masked is computed.
+    # One hypothesis per sentence, and a cache as long as its past: no masked work is computed.
     cache = jax.eval_shape(lambda: model.empty_cache(SearchSizes(batch, 1, past, source)))
     output = shapes(vocabulary, SMALL.d_model, dtype=jnp.float32)
     now = Now(shapes(batch), shapes(batch, 1), shapes(batch, 1, past))
     arguments = (now, memory, cache, output)
     counted = batch * decode_step_flops(SMALL, vocabulary, source, past)
-    # Norms and softmax are the rest.
+    # XLA counts norms and softmax too.
     assert counted <= xla_flops(model, "decode_step", *arguments) < 1.1 * counted
 
 
 def test_flops_of_a_sentence_s_memory_by_hand():
-    # A layer and place: four projections of 48 x 24 or 48 x 48, 2 x 48 x 80 of feed-forward, scores
-    # with 5 places, and one more projection each for keys and values.
+    # A layer and position: four projections of 48 x 24 or 48 x 48, 2 x 48 x 80 of feed-forward,
+    # scores with 5 positions, and one more projection each for keys and values.
     projections, inner, scores = 2 * 48 * 24 + 2 * 48 * 48, 2 * 48 * 80, 5 * 3 * (8 + 16)
-    a_place = projections + inner + scores + 48 * 24 + 48 * 48
-    assert memory_flops(SMALL, 5) == 2 * 2 * 5 * a_place
+    a_position = projections + inner + scores + 48 * 24 + 48 * 48
+    assert memory_flops(SMALL, 5) == 2 * 2 * 5 * a_position
 
 
 def test_search_counts_its_parts():
     steps = sum(decode_step_flops(SMALL, 200, 5, past) for past in (1, 2, 3))
     assert search_flops(SMALL, 200, 3, 2, 5, 3) == 3 * (memory_flops(SMALL, 5) + 2 * steps)
-    # A hypothesis more reads pasts of 1, 2 and 3 places, writes 3, and has logits three times.
-    place = 2 * 3 * (8 + 16) * 4
+    # One more hypothesis reads 1, 2 and 3 positions, writes 3, and has logits three times.
+    position = 2 * 3 * (8 + 16) * 4
     more = search_bytes(SMALL, 200, 1, 3, 5, 3) - search_bytes(SMALL, 200, 1, 2, 5, 3)
-    assert more == (6 + 3) * place + 3 * 2 * 200 * 4
+    assert more == (6 + 3) * position + 3 * 2 * 200 * 4
 
 
 def test_bytes_of_a_step_by_hand():
@@ -176,7 +176,7 @@ def test_bytes_of_a_step_by_hand():
 
 
 def test_search_runs_to_its_limit_whatever_the_beam():
-    search_point(Setting(2, 8, 64, 1, 256, beam=4))  # raises where a hypothesis ends before
+    search_point(Setting(2, 8, 64, 1, 256, beam=4))  # raises if a hypothesis ends earlier
 
 
 def test_arrays_of_the_logits_size_are_those_written_in_the_entry():

@@ -1,4 +1,4 @@
-"""Hostile text: every plane, controls, invisible marks, markup, long lines. None does harm."""
+"""Hostile text does no harm: every plane, controls, invisible marks, markup, long lines."""
 
 import gzip
 import io
@@ -72,7 +72,7 @@ EVERYTHING = [
 
 
 def character(plane: int, place: int) -> str:
-    """A character that UTF-8 has and that ends no line."""
+    """A character that UTF-8 can encode and that does not end a line."""
     code = plane << 16 | place
     return "\ufffd" if 0xD800 <= code < 0xE000 or code == ord("\n") else chr(code)
 
@@ -102,13 +102,13 @@ def as_file(lines: Sequence[str]) -> bytes:
 
 
 def read_back(lines: Sequence[str]) -> list[str]:
-    """What a file of the lines holds: a mark of byte order at its start is none of the text."""
+    """The text of a file of the lines: a byte order mark at its start does not belong to it."""
     whole = [line.removesuffix("\r") for line in lines]
     return [whole[0].removeprefix("\ufeff"), *whole[1:]]
 
 
 def strict(text: str) -> Any:
-    """JSON as its standard has it: NaN and Infinity are no numbers."""
+    """Parses standard JSON, in which NaN and Infinity are not numbers."""
 
     def refuse(word: str) -> None:
         raise ValueError(f"{word} is not JSON")
@@ -124,13 +124,13 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def vocabulary() -> Vocabulary:
-    """Of the tiny run: NFKC, and nearly every character here is spelled in bytes."""
+    """The tiny run's vocabulary: NFKC; it spells nearly every character here in bytes."""
     return load_vocabulary(runs.trained_run() / "vocabulary.model")
 
 
 @pytest.fixture(scope="module")
 def as_it_is() -> Vocabulary:
-    """Trained on hostile text and with no normalization: what goes in comes out."""
+    """A vocabulary trained on hostile text without normalization: it gives back each line."""
     config = VocabularyConfig(size=600, normalization="identity")
     return train_vocabulary(EVERYTHING, config, seed=0)
 
@@ -157,7 +157,7 @@ def test_a_file_has_as_many_lines_as_were_written_and_the_same_ones(folder, line
 @checked(100)
 @given(texts)
 @example(EVERYTHING)
-def test_a_vocabulary_gives_back_each_line_normalised(vocabulary, as_it_is, lines):
+def test_a_vocabulary_gives_back_each_line_normalized(vocabulary, as_it_is, lines):
     for known in (vocabulary, as_it_is):
         encoded = known.encode_lines(lines)
         assert [known.decode(ids) for ids in encoded] == [known.normalize(line) for line in lines]
@@ -188,7 +188,7 @@ def test_an_encoded_corpus_holds_every_pair(folder, vocabulary, lines):
 
 
 class Echo:
-    """In place of the search: answers each sentence with its own subwords, and with fewer."""
+    """A replacement of the search: it returns each sentence's own subwords, and fewer of them."""
 
     decode = DecodeConfig(max_length=2 * LONG)
     model = SimpleNamespace(longest=lambda: None)
@@ -206,7 +206,7 @@ class Echo:
 def translated(
     given: bytes, monkeypatch: pytest.MonkeyPatch, vocabulary: Vocabulary, *flags: str, answers: int
 ) -> list[str]:
-    """Lines of the command `translate`, the search an echo."""
+    """The output lines of `translate` with an echo in place of the search."""
     loaded = LoadedModel(Config(), vocabulary, Echo(answers), "1")  # type: ignore[arg-type]
     out = io.TextIOWrapper(io.BytesIO(), "ascii")
     with monkeypatch.context() as patch:
@@ -326,10 +326,10 @@ def test_files_of_hostile_text_are_evaluated(tmp_path, capsys):
 @example([line[: 2 * LONGEST_LABEL] for line in EVERYTHING])
 def test_any_pieces_are_drawn_in_silence(folder, names):
     weights = np.full((1, len(names), len(names)), 1 / len(names))
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         path = plot_attention(weights, names, names[::-1], folder / "map.png", MARKUP[3])
-    assert [str(warning.message) for warning in said] == []
+    assert [str(warning.message) for warning in caught] == []
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
@@ -341,10 +341,10 @@ def test_any_pieces_are_drawn_in_silence(folder, names):
 def test_the_attention_of_a_hostile_sentence_is_drawn(sentence, tmp_path, capfd):
     drawn = tmp_path / "heat.png"
     flags = [f"--workdir={runs.trained_run()}", f"--output={drawn}", "--", sentence]
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert runs.command("attention", *flags) == 0
-    assert [str(warning.message) for warning in said] == []
+    assert [str(warning.message) for warning in caught] == []
     out, error = capfd.readouterr()
     assert re.fullmatch(r"translation [^\n]*\nattention   [^\n]*\n", out)
     assert error.count("\n") <= 2
@@ -355,7 +355,7 @@ def test_the_attention_of_a_hostile_sentence_is_drawn(sentence, tmp_path, capfd)
 
 
 def hostile_lines(count: int, seed: int) -> list[str]:
-    """Lines of several hostile pieces; the long ones and the empty one among them."""
+    """Lines of several hostile pieces, the long ones and the empty one included."""
     draw = random.Random(seed)
     short = [line for line in EVERYTHING if len(line) < LONG // 2]
     mixed = [" ".join(draw.choices(["The dog sleeps.", *short], k=2)) for _ in range(count)]

@@ -49,7 +49,7 @@ def run(request):
 
 
 def test_a_killed_run_goes_on_as_if_it_had_not_been(run, tmp_path):
-    """Killed after step 8 with a checkpoint of step 4: some lines of metrics are written twice."""
+    """The run is killed after step 8 with a checkpoint of step 4, so it writes some lines twice."""
     folder, settings = run
     killed = shutil.copytree(folder, tmp_path / "killed")
     for later in [path for step in (8, 12) for path in (killed / "checkpoints").glob(f"{step}*")]:

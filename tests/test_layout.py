@@ -71,7 +71,7 @@ def module_of(path: Path) -> str:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Every dotted name that a file imports, inside functions too; names, where it takes them."""
+    """Every dotted name that a file imports, inside functions too, with the imported name."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -153,7 +153,7 @@ QUESTION = re.compile(
     ids=name_of,
 )
 def test_only_the_model_asks_what_the_model_is(path):
-    """What other parts need to know, the model answers, such as `model.longest()`."""
+    """Other parts ask the model, for example `model.longest()`."""
     found = [line for line in path.read_text(encoding="utf-8").split("\n") if QUESTION.search(line)]
     assert not found
 
@@ -220,7 +220,7 @@ def test_files_and_functions_stay_small(path):
 
 
 def says_what(decorator: ast.expr) -> bool:
-    """Whether a decorator has words for its function: @construction("verb-final clauses")."""
+    """Whether a decorator describes its function: @construction("verb-final clauses")."""
     arguments = decorator.args if isinstance(decorator, ast.Call) else []
     return any(isinstance(a, ast.Constant) and " " in str(a.value) for a in arguments)
 
@@ -246,7 +246,7 @@ def test_what_is_public_has_a_docstring(path):
 
 
 def repository_files() -> list[str]:
-    """What git holds, or would on `git add .`."""
+    """The files that git tracks, or would track after `git add .`."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

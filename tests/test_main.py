@@ -1,4 +1,4 @@
-"""The command line: what is called with what, exit status, and one line for a user's mistake."""
+"""The command line: the calls of commands, exit status, one line for a user's mistake."""
 
 import errno
 import importlib
@@ -27,7 +27,7 @@ PRESET = "def get_config(): return {'data': {'source': 'grammar'}, 'model': {'d_
 
 @pytest.fixture
 def called(monkeypatch) -> list[dict[str, Any]]:
-    """The keyword arguments of each call of a command, none of which does any work."""
+    """The keyword arguments of each call of a command; the commands do no work."""
     calls: list[dict[str, Any]] = []
     fake = types.ModuleType("fake_commands")
     fake.command = lambda **arguments: calls.append(arguments)  # type: ignore[attr-defined]
@@ -122,7 +122,7 @@ SENTENCE |= {"output": "attention.png", "checkpoint": "latest"}
         (["--workdir=w", "--", "--kind=all"], SENTENCE | {"sentence": "--kind=all"}),
     ],
 )
-def test_an_argument_without_a_name_stands_before_or_behind_the_flags(called, arguments, expected):
+def test_an_argument_without_a_name_may_come_before_or_after_the_flags(called, arguments, expected):
     assert main(["attention", *arguments]) == 0
     assert called == [expected]
 
@@ -163,7 +163,7 @@ def test_every_command_is_a_function_that_takes_these_arguments(name, preset, mo
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], f"name a command first: {', '.join(COMMANDS)}."),
         (["--workdir=x", "train"], "name a command first"),
@@ -195,7 +195,7 @@ def test_every_command_is_a_function_that_takes_these_arguments(name, preset, mo
         (["prepare", "--config=PRESET", "--config.train.steps=0"], "train.steps=0 is below 1"),
     ],
 )
-def test_a_mistake_is_one_line_and_status_2(called, arguments, said, preset, tmp_path, capsys):
+def test_a_mistake_is_one_line_and_status_2(called, arguments, message, preset, tmp_path, capsys):
     broken = tmp_path / "broken.py"
     broken.write_text("def get_config():\n    '''\n    '''; oops\n    return {}\n")
     arguments = [a.replace("PRESET", preset).replace("BROKEN", str(broken)) for a in arguments]
@@ -203,7 +203,7 @@ def test_a_mistake_is_one_line_and_status_2(called, arguments, said, preset, tmp
     out, err = capsys.readouterr()
     assert out == "" and called == []
     assert err.startswith("transformer-jax: ") and err.count("\n") == 1 and err.endswith("\n")
-    assert said in err
+    assert message in err
 
 
 def test_a_command_s_user_error_is_one_line_however_it_is_broken(monkeypatch, capsys):
@@ -227,13 +227,13 @@ def run_fake(monkeypatch, action) -> int:
     "message",
     ["RESOURCE_EXHAUSTED: Failed to allocate", "INTERNAL: Error: Out of memory allocating 2 bytes"],
 )
-def test_too_little_memory_is_one_line_with_the_mend(message, monkeypatch, capsys):
+def test_too_little_memory_is_one_line_with_the_fix(message, monkeypatch, capsys):
     def exhaust() -> None:
         raise jax.errors.JaxRuntimeError(message)
 
     assert run_fake(monkeypatch, exhaust) == 2
-    said = capsys.readouterr().err
-    assert "train.accumulate_steps" in said and said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert "train.accumulate_steps" in error and error.count("\n") == 1
 
 
 def test_another_error_of_the_device_keeps_its_traceback(monkeypatch):
@@ -313,7 +313,7 @@ sys.exit(main(["average", "--workdir=w"]))
     "arguments", [["--help"], ["-h"], *([name, "--help"] for name in COMMANDS)]
 )
 def test_help_is_fast_and_complete(arguments):
-    """Fast: none of the heavy libraries is imported for it."""
+    """It is fast because it imports none of the heavy libraries."""
     done = python(
         "import sys; from transformer_jax.__main__ import main\n"
         f"status = main({arguments})\n"
@@ -377,7 +377,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(how):
 
 
 def test_a_reader_that_goes_away_after_the_last_line_is_noticed_at_the_flush():
-    """What is left in the buffer is written after the command has returned."""
+    """Python writes the rest of the buffer after the command has returned."""
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(

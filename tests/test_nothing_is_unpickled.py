@@ -39,7 +39,7 @@ HARMLESS = {
 
 
 class Watch:
-    """What this process unpickles and executes from now on; there is no way to stop it."""
+    """Records what this process unpickles and executes from now on; it cannot be stopped."""
 
     def __init__(self, folder: Path):
         self.folder, self.seen, self.opened = str(folder), list[str](), set[str]()
@@ -132,7 +132,7 @@ def test_no_command_unpickles_while_it_uses_a_run(tmp_path):
 
 
 class Trap:
-    """Unpickled, it makes a folder."""
+    """An object that makes a folder when it is unpickled."""
 
     def __init__(self, marker: Path):
         self.marker = str(marker)
@@ -151,7 +151,7 @@ def traps(marker: Path) -> list[bytes]:
 
 
 def use(run: Path, *commands: str) -> None:
-    """Runs commands on a run; they may fail as they like."""
+    """Runs commands on a run; they may fail."""
     sys.stdin = SimpleNamespace(buffer=io.BytesIO(b"A dog.\n"))  # type: ignore[assignment]
     flags = {
         "train": None,

@@ -1,4 +1,4 @@
-"""benchmarks/hlo.py and scaling_plan.py: what is read from HLO text, and the times that follow."""
+"""benchmarks/hlo.py and scaling_plan.py: what they read from HLO text, and the times."""
 
 import json
 import subprocess
@@ -60,10 +60,10 @@ def found(text=HLO, devices=8):
 def test_collectives_of_hand_written_hlo():
     assert found() == {
         ("all-reduce", 2048, (0, 2, 4, 6)): 2,
-        ("all-gather", 256, tuple(range(8))): 1,  # what it makes, not what it takes
+        ("all-gather", 256, tuple(range(8))): 1,  # the size of its output, not of its input
         ("all-reduce", 2048 + 32, (0, 1)): 1,
-        ("reduce-scatter", 2048, (0, 1, 2, 3)): 1,  # a copy stands between
-        ("all-reduce", 2048, (0, 1, 2, 3)): 1,  # used whole, too
+        ("reduce-scatter", 2048, (0, 1, 2, 3)): 1,  # there is a copy between them
+        ("all-reduce", 2048, (0, 1, 2, 3)): 1,  # also used as a whole
         ("collective-permute", 32, (3, 4)): 1,
     }
 
@@ -167,7 +167,7 @@ EIGHT = ONE._replace(
 
 
 def test_the_times_of_a_step():
-    # 989e9 FLOPs at 40 % of 989e12 FLOP/s; 7,000 bytes for Adam are nothing.
+    # 989e9 FLOPs at 40 % of 989e12 FLOP/s; Adam's 7,000 bytes take no time.
     assert ONE.compute_seconds(H100) == pytest.approx(2.5e-3, rel=1e-4)
     assert ONE.step_seconds(H100) == pytest.approx((2.5e-3, 2.5e-3), rel=1e-4)
     # Twice 2 x 7/8 x 360 MB at 80 % of 450 GB/s.
@@ -184,7 +184,7 @@ def test_adam_is_bound_by_the_memory():
     assert held.compute_seconds(V5E) == pytest.approx(7e9 / 819e9)
 
 
-def test_efficiency_is_rows_a_second_a_device_over_those_of_one():
+def test_efficiency_is_relative_to_the_rows_per_second_of_one_device():
     seconds = 2 * ONE.compute_seconds(H100)
     assert efficiency(EIGHT, ONE, H100, seconds) == pytest.approx(1 / 16)
     assert efficiency(EIGHT._replace(rows=2048), ONE, H100, seconds) == pytest.approx(1 / 2)
@@ -211,14 +211,14 @@ mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,
 def train_step(x, left, right):
     return x, x.sum(0), left @ right
 
-def lies(*axes):
+def sharded(*axes):
     return NamedSharding(mesh, P(*axes))
 
 both = ("a", "b")
 step = jax.jit(
     train_step,
-    in_shardings=(lies(both), lies(None, both), lies(both)),
-    out_shardings=(lies("a"), lies(), lies(both)),
+    in_shardings=(sharded(both), sharded(None, both), sharded(both)),
+    out_shardings=(sharded("a"), sharded(), sharded(both)),
 )
 shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in [(8, 16), (32, 8), (8, 10)]]
 step.lower(*shapes).compile()

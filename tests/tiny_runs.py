@@ -43,7 +43,7 @@ TIMINGS = ("source_tokens_per_second", "target_tokens_per_second", "mfu")
 
 @functools.cache
 def scratch() -> tempfile.TemporaryDirectory:
-    """A folder that goes when the process ends; beside others, it holds the cache."""
+    """A folder that is deleted when the process ends; it has the cache, among others."""
     return tempfile.TemporaryDirectory(prefix="transformer_jax_tests_")
 
 
@@ -144,7 +144,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def metrics(workdir: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl as they stand, timings aside."""
+    """The lines of metrics.jsonl, without timings."""
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
     records = map(json.loads, lines)
     return [{k: v for k, v in record.items() if k not in TIMINGS} for record in records]
@@ -168,7 +168,7 @@ def dotted(path: tuple) -> str:
     return re.sub(r"\W+", ".", jax.tree_util.keystr(path)).strip(".")
 
 
-# Processes of their own ------------------------------------------------------------------------
+# New processes ---------------------------------------------------------------------------------
 
 
 def free_port() -> int:
@@ -187,7 +187,7 @@ def forkserver() -> Any:
 
 
 def train_in_process(workdir: Path, log: Path, flags: str = "", **changes: Any) -> Any:
-    """Starts `train` in a process of its own, to be killed or joined."""
+    """Starts `train` in a new process, which the test kills or joins."""
     flags = f"{os.environ['XLA_FLAGS']} {flags}"
     arguments = (workdir, log, flags, scratch().name, str(tiny_corpus()), changes)
     process = forkserver().Process(target=_train_and_exit, args=arguments)
@@ -199,7 +199,7 @@ def _train_and_exit(
     workdir: Path, log: Path, flags: str, scratch: str, corpus: str, changes: dict[str, Any]
 ) -> None:
     os.environ["XLA_FLAGS"] = flags
-    tempfile.tempdir = scratch  # a killed process leaves what it has there
+    tempfile.tempdir = scratch  # a killed process leaves its files there
     with log.open("ab") as file:
         os.dup2(file.fileno(), sys.stderr.fileno())
     sys.exit(train(workdir, **{"data__path": corpus, **changes}))

@@ -41,7 +41,7 @@ class Sizes(NamedTuple):
 
 
 def refuse_other_blocks(config: ModelConfig) -> None:
-    """Raises UserError where Marian's block cannot hold the model's weights."""
+    """Raises UserError if Marian's block cannot hold the model's weights."""
     d_k = config.d_model // config.num_heads
     allowed = {
         "encoder": (config.encoder, "transformer"),
@@ -78,7 +78,7 @@ def marian_weights(params: Tree, sizes: Sizes) -> Weights:
 
     Args:
       params: arrays as `load_params` restores them.
-      sizes: of this model.
+      sizes: sizes of this model.
 
     Returns:
       float32 arrays; a linear map's weight is `[out, in]`.
@@ -158,7 +158,7 @@ def marian_model(weights: Weights, sizes: Sizes, attention: str = "sdpa") -> Any
         eos_token_id=EOS,
         bos_token_id=BOS,
         decoder_start_token_id=BOS,
-        forced_eos_token_id=None,  # the default, 0, would end what is too long at no cost
+        forced_eos_token_id=None,  # the default, 0, would end long outputs at no cost
         attn_implementation=attention,
     )
     model = MarianMTModel(config).eval()

@@ -21,7 +21,7 @@ MODES = ("greedy", "beam")
 
 
 class Job(NamedTuple):
-    """What all engines are asked; a JSON file holds it."""
+    """The task of all engines, which a JSON file holds."""
 
     folder: str  # of weights.npz and ctranslate2/
     workdir: str  # ours
@@ -31,12 +31,12 @@ class Job(NamedTuple):
     eos: int
     pad: int
     beam_size: int
-    max_tokens: int  # of an output, EOS included; ours has its own limit a sentence
+    max_tokens: int  # of an output, EOS included; ours has a limit for each sentence
     threads: int
 
 
-# Makes an engine ready: (job, beam size, its options) -> a function that searches all sentences
-# and returns the seconds it took beside ids that end in EOS, or do not where a limit cut them.
+# Loads an engine: (job, beam size, its options) -> a function that searches all sentences and
+# returns its seconds and the ids. Ids end in EOS, except those that a limit cut.
 Engine = Callable[[Job, int, dict[str, Any]], Callable[[], tuple[float, Ids]]]
 
 
@@ -69,7 +69,7 @@ def marian(job: Job, beam_size: int, options: dict[str, Any]) -> Callable[[], tu
     size = options["batch_size"]
     settings: dict[str, Any] = {"max_new_tokens": job.max_tokens, "num_beams": beam_size}
     settings["do_sample"] = False
-    if beam_size > 1:  # exact with a plain sum; "never" is the same there
+    if beam_size > 1:  # exact with a plain sum; "never" gives the same
         settings |= {"length_penalty": 0.0, "early_stopping": False}
 
     def search() -> tuple[float, Ids]:
@@ -114,7 +114,7 @@ def ctranslate2(
             length_penalty=0.0,
             max_input_length=0,
             max_decoding_length=job.max_tokens,
-            min_decoding_length=0,  # the default, 1, would forbid EOS at the first place
+            min_decoding_length=0,  # the default, 1, would forbid EOS at the first position
             return_end_token=True,
         )
         seconds = time.perf_counter() - begin
@@ -127,7 +127,7 @@ ENGINES: dict[str, Engine] = {"ours": ours, "marian": marian, "ctranslate2": ctr
 
 
 def read_job(path: str) -> Job:
-    """The job of a file."""
+    """Reads the job from a file."""
     fields = json.loads(Path(path).read_text())
     return Job(**fields)
 
@@ -135,7 +135,7 @@ def read_job(path: str) -> Job:
 def main() -> None:
     """ENGINE JOB.json OUT.json OPTIONS: options of each mode to run, as JSON.
 
-    Prints sentences and target subwords a second, of each mode; writes what was found to OUT.json.
+    Prints sentences and target subwords per second of each mode; writes the outputs to OUT.json.
     """
     engine, job_file, out_file, options = sys.argv[1:]
     job, figures, found = read_job(job_file), dict[str, float](), dict[str, Ids]()

@@ -44,7 +44,7 @@ Figures = dict[str, Any]
 
 
 def blocks(run: Callable[[], Any], count: int) -> list[float]:
-    """Seconds of each call, to the end of what it started."""
+    """Seconds of each call, until the work that it started has ended."""
     seconds = []
     for _ in range(count):
         started = time.perf_counter()
@@ -56,19 +56,19 @@ def blocks(run: Callable[[], Any], count: int) -> list[float]:
 
 
 def peak_gib() -> float | None:
-    """Of the device's memory, what tensors held."""
+    """Peak memory of the device that tensors used."""
     return torch.cuda.max_memory_allocated() / 2**30 if DEVICE.type == "cuda" else None
 
 
 def device_batches(job: dict[str, Any], config: dict[str, Any]) -> list[Batch]:
-    """All batches of the made-up pairs, on the device."""
+    """All batches of the generated pairs, on the device."""
     pairs, train = load_pairs(Path(job["folder"])), config["train"]
     found = []
     for rows in bucketed(pairs, train["tokens_per_batch"], config["data"]["max_length"], 0):
         batch = collate(pairs, rows)
         padding = torch.zeros(batch.src.shape, dtype=torch.bool)
         padding = padding if batch.src_padding is None else batch.src_padding
-        # Places, not booleans: their number is known, so nothing waits for the device.
+        # Indices, not booleans: their number is known, so the host need not wait for the device.
         real: Any = tuple(part.to(DEVICE) for part in batch.real.nonzero(as_tuple=True))
         tensors = (part.to(DEVICE) for part in (batch.src, padding, batch.tgt_input))
         found.append(Batch(*tensors, real, batch.labels.to(DEVICE), batch.src_tokens))
@@ -84,7 +84,7 @@ def forward_of(layer: torch.nn.Module, *arguments: Any, **options: Any) -> Tenso
 def make_step(
     config: dict[str, Any], vocabulary_size: int, how: str
 ) -> tuple[torch.nn.Module, Callable[[Batch], Tensor]]:
-    """The model, and one update of it, which returns nats per token."""
+    """The model, and a function that updates it and returns nats per token."""
     torch.manual_seed(0)
     # One more than there is: a whole causal mask would be another program than a part of it.
     train, longest = config["train"], config["data"]["max_length"] + 1
@@ -122,7 +122,7 @@ def make_step(
 
 
 def train(job: dict[str, Any], size: str, how: str) -> Figures:
-    """Whole steps over all batches; the first pass compiles."""
+    """Times complete steps over all batches; the first pass compiles."""
     config = job["configs"][size]
     batches = device_batches(job, config)
     model, step = make_step(config, job["vocabulary_size"], how)
@@ -175,7 +175,7 @@ class EndsAt:
 
 
 def translate(model: Any, sentences: list[np.ndarray], rows: int, beams: int) -> int:
-    """Searches sentences of like lengths together; returns the subwords found, EOS included."""
+    """Searches sentences of similar lengths together; returns the subwords, EOS included."""
     order, found = sorted(sentences, key=len, reverse=True), 0
     for start in range(0, len(order), rows):
         parts = [torch.from_numpy(ids).long() for ids in order[start : start + rows]]
@@ -197,7 +197,7 @@ def translate(model: Any, sentences: list[np.ndarray], rows: int, beams: int) ->
 
 
 def search(job: dict[str, Any]) -> Figures:
-    """Of the base model: "beam" and "greedy"."""
+    """Times beam search ("beam") and greedy search of the base model."""
     config = job["configs"]["base"]
     model = marian_model(config["model"], job["search_vocabulary_size"])
     kept = np.load(Path(job["folder"]) / "sentences.npz")
@@ -209,7 +209,7 @@ def search(job: dict[str, Any]) -> Figures:
 
 
 def timed(model: Any, sentences: list[np.ndarray], rows: int, beams: int) -> Figures:
-    """Of whole passes, after the batch of the longest sentences."""
+    """Times passes over all sentences, after a search of the batch of the longest ones."""
     longest, output = sorted(sentences, key=len)[-rows:], 0
 
     def run() -> None:

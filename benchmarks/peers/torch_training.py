@@ -68,7 +68,7 @@ def bucketed(pairs: Pairs, tokens: int, max_length: int, seed: int) -> list[np.n
     src, tgt = src[kept], tgt[kept]
     order = np.lexsort((draw.random(len(kept)), np.where(src % 2, -tgt, tgt), src))
     ends = np.cumsum(tgt[order])
-    count = max(1, round(ends[-1] / tokens))  # of equal batches: none is a small rest
+    count = max(1, round(ends[-1] / tokens))  # number of equal batches, without a small last one
     number = (ends - 1) * count // ends[-1]
     batches = np.split(kept[order], np.flatnonzero(np.diff(number)) + 1)
     return [batches[i] for i in draw.permutation(len(batches))]
@@ -125,7 +125,7 @@ class TorchTransformer(nn.Module):
         )
         for module in self.modules():
             if isinstance(module, nn.MultiheadAttention):
-                module.dropout = 0.0  # none on attention's weights: and so its fused kernel serves
+                module.dropout = 0.0  # none on attention's weights, so its fused kernel is used
             if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
                 module.dropout = nn.Identity()  # none inside the feed-forward network
         self.embedding = nn.Embedding(vocabulary_size, d_model)
@@ -146,7 +146,7 @@ class TorchTransformer(nn.Module):
             self.embed(batch.src),
             self.embed(batch.tgt_input),
             tgt_mask=self.causal[:length, :length],
-            tgt_is_causal=True,  # padding stands last: what is causal does not see it
+            tgt_is_causal=True,  # padding is last: a causal mask hides it
             src_key_padding_mask=batch.src_padding,
             memory_key_padding_mask=batch.src_padding,
         )
@@ -200,7 +200,7 @@ class Marian(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """Logits of the real target positions, [tokens, vocabulary]."""
         mask = None if batch.src_padding is None else (~batch.src_padding).long()
-        # Labels are not handed over: its own loss has no smoothing and counts padded places.
+        # It gets no labels: its own loss has no smoothing and counts padded positions.
         hidden = self.marian.model(
             input_ids=batch.src, attention_mask=mask, decoder_input_ids=batch.tgt_input
         ).last_hidden_state
@@ -215,7 +215,7 @@ def losses(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Te
 
 
 def learning_rate(train: dict[str, Any]) -> Callable[[int], float]:
-    """Update number, from 0, to the share of the peak."""
+    """Maps the number of an update, from 0, to the share of the peak learning rate."""
     warmup = train["warmup_steps"]
     return lambda update: min((update + 1) / warmup, (warmup / (update + 1)) ** 0.5)
 

@@ -19,7 +19,7 @@ from transformer_jax.reporting.plots import plot_attention, printable
 
 
 def two_layers(rows: list[str], columns: list[str]) -> Attention:
-    """Of two heads; every row of layer n attends to column n alone."""
+    """Weights of two heads; in layer n every row attends to column n only."""
     weights_NHLM = np.zeros((2, 2, len(rows), len(columns)), np.float32)
     weights_NHLM[0, ..., 0] = weights_NHLM[1, ..., 1] = 1
     return Attention(weights_NHLM, rows, columns)
@@ -27,9 +27,9 @@ def two_layers(rows: list[str], columns: list[str]) -> Attention:
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The command on a sentence of a model that is not there; the titles that it draws."""
-    source, said, before = ["a", "b", "c"], ["x", "y"], ["<s>", "x"]
-    pieces = {"encoder": (source, source), "decoder": (said, before), "cross": (said, source)}
+    """Runs the command with a fake model on a sentence; returns the titles that it draws."""
+    source, target, before = ["a", "b", "c"], ["x", "y"], ["<s>", "x"]
+    pieces = {"encoder": (source, source), "decoder": (target, before), "cross": (target, source)}
     kinds = {kind: two_layers(*rows_columns) for kind, rows_columns in pieces.items()}
     found = AttendedSentence("<b> c", "x & y", "40", kinds)
     titles: list[str] = []
@@ -105,7 +105,7 @@ def test_the_command_says_the_translation_and_draws_it(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--layer=2", "x"], "--layer=2: this model has layers 1 to 1"),
         (["--layer=0", "x", "--output={tmp}/x.html"], "--layer=0: this model has layers 1 to 1"),
@@ -116,11 +116,11 @@ def test_the_command_says_the_translation_and_draws_it(tmp_path, capsys):
         (["x", "--kind=all"], "--kind=all fills a page: name one that ends in .html"),
     ],
 )
-def test_what_cannot_be_drawn_is_one_line(arguments, said, tmp_path, capsys):
+def test_what_cannot_be_drawn_is_one_line(arguments, message, tmp_path, capsys):
     given = [argument.format(tmp=tmp_path) for argument in arguments]
     assert draw(f"--output={tmp_path}/x.png", *given) == 2
     error = capsys.readouterr().err
-    assert said in error and error.count("\n") <= 2  # which checkpoint, and what is wrong
+    assert message in error and error.count("\n") <= 2  # which checkpoint, and what is wrong
     assert list(tmp_path.iterdir()) == []
 
 

@@ -54,7 +54,7 @@ def test_more_than_there_are_cannot_be_averaged(last, run):
 
 
 def test_an_old_best_is_none_of_the_last(run):
-    """The best is kept however old: it and the last three are not the last four."""
+    """An old best checkpoint is kept, but it does not count as one of the last four."""
     for name in ("30", "30.sha256.json"):
         (run.checkpoints / name).rename(run.checkpoints / name.replace("30", "5"))
     shutil.copytree(run.checkpoints / "35", run.checkpoints / "30")

@@ -82,15 +82,15 @@ def test_validation_bleu_is_that_of_greedy_search_and_picks_the_best(tmp_path, m
 
 
 def dry_run(capsys, *arguments: str) -> dict[str, str]:
-    """What a dry run prints, by the words before each colon."""
+    """The lines that a dry run prints, keyed by the words before the colon."""
     assert runs.command("train", "--dry_run", *arguments) == 0
     out, _ = capsys.readouterr()
     return dict(line.split(": ", 1) for line in out.splitlines())
 
 
-def test_a_dry_run_says_what_a_run_would_be_and_touches_nothing(tmp_path, capsys, in_checkout):
+def test_a_dry_run_describes_the_run_and_writes_nothing(tmp_path, capsys, in_checkout):
     """One layer of the paper's base model, whose data set is not there."""
-    said = dry_run(
+    printed = dry_run(
         capsys,
         "--config=configs/wmt14.py:base,en-de",
         f"--workdir={tmp_path}/run",
@@ -102,26 +102,27 @@ def test_a_dry_run_says_what_a_run_would_be_and_touches_nothing(tmp_path, capsys
     feed_forward = 2 * d * f + f + d
     layers = (attention + feed_forward + 2 * norm) + (2 * attention + feed_forward + 3 * norm)
     parameters = layers + 37_120 * d
-    assert said["parameters"] == f"{parameters:,} (vocabulary 37,000, padded to 37,120)"
+    assert printed["parameters"] == f"{parameters:,} (vocabulary 37,000, padded to 37,120)"
     rows = 104  # the multiple of 8 nearest to 25,000 / (256 * 0.97)
     tokens = round(rows * 256 * 0.97)
-    assert said["batch"].startswith(f"{rows} rows of 256 source and 256 target positions, ")
-    assert f"about {tokens:,} real target tokens (nominal 25,000)" in said["batch"]
+    assert printed["batch"].startswith(f"{rows} rows of 256 source and 256 target positions, ")
+    assert f"about {tokens:,} real target tokens (nominal 25,000)" in printed["batch"]
     # 6 FLOPs a weight and position, embeddings and the vocabulary's padding apart, and 12 d for
     # each pair of positions.
     by_weights = 6 * 256 * (3 * attention + 2 * 2 * d * f + 37_000 * d)
     by_pairs = 12 * d * 3 * 256 * 256
     flops = rows * (by_weights + by_pairs)
-    assert said["training FLOPs a step"].startswith(f"{flops:.3e} ")
-    assert said["training FLOPs of 100,000 steps"] == f"{flops * 100_000:.3e}"
-    memory = int(re.match(r"([\d,]+) MiB a device", said["memory of the step"])[1].replace(",", ""))
+    assert printed["training FLOPs a step"].startswith(f"{flops:.3e} ")
+    assert printed["training FLOPs of 100,000 steps"] == f"{flops * 100_000:.3e}"
+    mebibytes = re.match(r"([\d,]+) MiB a device", printed["memory of the step"])[1]
+    memory = int(mebibytes.replace(",", ""))
     assert memory > 3 * 4 * parameters / 2**20, "parameters and two moments at least"
-    assert said["mesh"].startswith("data 1, fsdp 1, tensor 1 on 1 x ")
-    assert "1 training step" in said["programs to compile"]
+    assert printed["mesh"].startswith("data 1, fsdp 1, tensor 1 on 1 x ")
+    assert "1 training step" in printed["programs to compile"]
 
 
-def test_a_finished_run_is_left_as_it_is_and_was_what_is_said_first(caplog, tmp_path):
-    """The same lines go into the log; the tiny run's parameters by closed form."""
+def test_a_finished_run_is_not_changed_and_the_log_describes_it(caplog, tmp_path):
+    """The log has the lines of a dry run; a closed form gives the number of parameters."""
     workdir = runs.copy_of_run(tmp_path / "run")
     before = runs.contents(workdir)
     with caplog.at_level("INFO"):
@@ -135,7 +136,7 @@ def test_a_finished_run_is_left_as_it_is_and_was_what_is_said_first(caplog, tmp_
     leaves = runs.arrays(workdir / "checkpoints" / "40")
     sizes = [leaf.size for name, leaf in leaves.items() if name.startswith("params.")]
     assert sum(sizes) == parameters
-    said = re.search(r"about ([\d,]+) real target tokens \(nominal 400\)", caplog.text)
+    logged = re.search(r"about ([\d,]+) real target tokens \(nominal 400\)", caplog.text)
     tokens = [record["target_tokens_per_step"] for record in lines(workdir, "train")]
-    assert float(said[1]) == pytest.approx(np.mean(tokens), rel=0.05)
+    assert float(logged[1]) == pytest.approx(np.mean(tokens), rel=0.05)
     assert RunFolder(workdir).read_config() == runs.tiny_config()

@@ -36,7 +36,7 @@ def answers(lines: list[str], **options: Any) -> list[str]:
 
 def test_every_line_is_answered_in_order():
     source = runs.read_lines(runs.tiny_corpus() / "test.en")
-    # With scores: so short a training may say the same of all lines, but not with the same score.
+    # With scores: after so little training all translations may be equal, but not their scores.
     want = dict(zip(source, answers(source, scores=True), strict=True))
     assert len(set(want.values())) == len(source)
     blank = ["", " ", "\t", "\u2581", "\u3000", " \t \u3000\u2581"]
@@ -90,8 +90,8 @@ def test_nothing_is_answered_with_nothing(given):
     assert answer(given) == given
 
 
-def test_a_run_s_folder_translates_wherever_it_lies(tmp_path):
-    """Even where its corpus is not."""
+def test_a_run_s_folder_translates_at_any_path(tmp_path):
+    """Its corpus need not exist there."""
     workdir = Path(shutil.copytree(runs.trained_run(), tmp_path / "elsewhere" / "run"))
     config = json.loads((workdir / "config.json").read_text())
     config["data"]["path"] = "/nowhere"
@@ -144,7 +144,7 @@ def test_settings_given_replace_the_run_s():
 
 
 def test_answers_come_before_the_input_ends():
-    """And what is wrong is said at once, while the pipe is still open."""
+    """An error is reported at once too, while the pipe is still open."""
     process = subprocess.Popen(
         [sys.executable, "-m", "transformer_jax", "translate"]
         + [f"--workdir={runs.trained_run()}", "--beam_size=1", "--scores"],

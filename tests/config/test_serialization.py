@@ -23,7 +23,7 @@ from transformer_jax.errors import ConfigError
 
 
 @pytest.mark.parametrize(
-    ("tree", "said"),
+    ("tree", "message"),
     [
         ({"model": {"d_model": "512"}}, "model.d_model='512' is of type str; expected int."),
         ({"model": {"d_model": 512.0}}, "model.d_model=512.0 is of type float; expected int."),
@@ -41,10 +41,10 @@ from transformer_jax.errors import ConfigError
         ({"model": 3}, "model=3 is not a section; expected a mapping with model."),
     ],
 )
-def test_a_wrong_type_is_named_with_what_was_expected(tree, said):
+def test_a_wrong_type_is_named_with_what_was_expected(tree, message):
     with pytest.raises(ConfigError) as caught:
         from_config_dict(tree)
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
 
 
 def test_an_int_serves_as_a_float_and_a_list_as_a_tuple():

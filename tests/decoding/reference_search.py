@@ -24,7 +24,7 @@ def gnmt(length: int, alpha: float) -> float:
 
 
 def nothing(sentence: int, ids: list[int]) -> float:
-    """What is added to a score where there is no coverage penalty."""
+    """The addition to a score without a coverage penalty: 0."""
     return 0.0
 
 

@@ -16,7 +16,7 @@ from transformer_jax.text.vocabulary import EOS, load_vocabulary
 
 
 class Echo:
-    """In place of the search: answers each sentence with its own subwords."""
+    """A replacement of the search: it returns each sentence's own subwords."""
 
     def __init__(self, max_length: int = 64, answers: int = 1, model: ModelConfig | None = None):
         self.decode, self.answers = DecodeConfig(max_length=max_length), answers
@@ -57,7 +57,7 @@ def test_long_lines_are_cut_and_one_warning_counts_them(vocabulary, caplog):
     assert record.getMessage().startswith("3 lines have more than decode.max_length=8 subwords")
 
 
-def test_nothing_cut_nothing_said(vocabulary, caplog):
+def test_without_a_cut_there_is_no_warning(vocabulary, caplog):
     translator = LineTranslator(vocabulary, Echo())
     translator(["A dog."])
     translator.warn_of_cut()
@@ -99,7 +99,7 @@ def line_end_ids(vocabulary) -> list[int]:
 
 
 def test_a_line_for_which_search_finds_nothing_is_still_answered(vocabulary):
-    """Of a model whose logits are NaN; the lines after it keep their places."""
+    """A model with NaN logits gives no hypothesis; the lines after it keep their places."""
     translator = LineTranslator(vocabulary, Echo(answers=0))
     assert translator(["A dog."]) == [[("", float("-inf"))]]
 

@@ -60,14 +60,14 @@ def all_logits(model: Any, params: Any, src: Any, src_mask: Any, tgt: Any) -> An
 
 
 def both_sides(src: Any, src_mask: Any, tgt: Any) -> tuple[Packed, Packed]:
-    """What the model is given: one sentence pair a row, the target shifted right."""
+    """The model's inputs: one sentence pair per row, the target shifted right."""
     place = [jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape) for x in (src, tgt)]
     target = Packed(shift_right(tgt, place[1], BOS), jnp.ones_like(tgt), place[1])
     return Packed(src, src_mask, place[0]), target
 
 
 def logits_of(t: Translator, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Logits at each of the target's places, float64 [length, real vocabulary]."""
+    """Logits at each position of the target, float64 [length, real vocabulary]."""
     src, mask, tgt = (np.zeros((1, LONGEST + EXTRA + 1), np.int32) for _ in range(3))
     src[0, : len(source)], mask[0, : len(source)] = source, 1
     tgt[0, : len(target)] = target
@@ -144,7 +144,7 @@ def test_beam_1_is_greedy_search_with_the_whole_model(positions):
 
 
 def test_a_limit_is_the_sentence_s_own_not_its_bucket_s():
-    """Here some translations never want to end."""
+    """Some translations end only at their limit here."""
     t = translator(beam_size=1)
     sources = sentences()
     lengths = [len(best.ids) for (best,) in t.translate(sources)]

@@ -1,4 +1,4 @@
-"""Toy decoders, and search over them beside the obvious searches of reference_search.py."""
+"""Toy decoders, and functions that compare search over them with reference_search.py."""
 
 import functools
 from typing import Any, NamedTuple
@@ -49,7 +49,7 @@ class HashModel:
 
     @staticmethod
     def memory(table):
-        """What of the table belongs to the sentences, a row each."""
+        """The table's part for these sentences, one row each."""
         return table
 
     @staticmethod

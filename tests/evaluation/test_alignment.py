@@ -220,9 +220,9 @@ def test_every_layer_and_head_has_its_own_error_rate():
     for n, h in np.ndindex(2, 3):
         right = total = 0
         for links_NHJ, pair_links in zip(found, gold, strict=True):
-            said = {(int(i), j) for j, i in enumerate(links_NHJ[n, h])}
-            right += 2 * len(said & set(pair_links))
-            total += len(said) + len(pair_links)
+            predicted = {(int(i), j) for j, i in enumerate(links_NHJ[n, h])}
+            right += 2 * len(predicted & set(pair_links))
+            total += len(predicted) + len(pair_links)
         assert rates[n, h] == pytest.approx(1 - right / total)
     assert len(np.unique(rates)) > 2
 

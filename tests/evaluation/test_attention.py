@@ -21,15 +21,15 @@ class Reference:
         self.params, self.norm_first, self.d_model = params, norm == "pre", d_model
         self.weights: dict[str, list] = {kind: [] for kind in KINDS}
 
-    def normalised(self, x, params):
-        centred = x - x.mean(-1, keepdims=True)
-        variance = (centred**2).mean(-1, keepdims=True)
-        return centred / np.sqrt(variance + 1e-6) * params["scale"] + params["bias"]
+    def normalized(self, x, params):
+        centered = x - x.mean(-1, keepdims=True)
+        variance = (centered**2).mean(-1, keepdims=True)
+        return centered / np.sqrt(variance + 1e-6) * params["scale"] + params["bias"]
 
     def residual(self, x, sublayer, params):
         if self.norm_first:
-            return x + sublayer(self.normalised(x, params["norm"]))
-        return self.normalised(x + sublayer(x), params["norm"])
+            return x + sublayer(self.normalized(x, params["norm"]))
+        return self.normalized(x + sublayer(x), params["norm"])
 
     def embedded(self, ids):
         i = np.arange(self.d_model)
@@ -77,7 +77,7 @@ class Reference:
         for n in range(layers):
             encoded = self.layer("encoder", n, encoded)
         if self.norm_first:
-            encoded = self.normalised(encoded, self.params["encoder_norm"])
+            encoded = self.normalized(encoded, self.params["encoder_norm"])
         for n in range(layers):
             x = self.layer("decoder", n, x, encoded)
         return {kind: np.array(weights) for kind, weights in self.weights.items()}
@@ -107,21 +107,21 @@ def test_weights_of_every_layer_and_head_equal_a_plain_computation(norm):
     for kind, weights in want.items():
         np.testing.assert_allclose(found[kind].weights_NHLM, weights, atol=2e-6, err_msg=kind)
         assert weights.std() > 0.02  # or equal weights would pass
-    source, said, before = ([str(i) for i in ids] for ids in (src, tgt, inputs))
+    source, target, before = ([str(i) for i in ids] for ids in (src, tgt, inputs))
     assert found["encoder"][1:] == (source, source)
-    assert found["decoder"][1:] == (said, before)
-    assert found["cross"][1:] == (said, source)
+    assert found["decoder"][1:] == (target, before)
+    assert found["cross"][1:] == (target, source)
 
 
 def test_weights_are_distributions_and_the_decoder_never_looks_ahead():
     loaded = load_model(str(runs.trained_run()))
     model, params = loaded.translator.model, loaded.translator.params
 
-    def said(translation: str) -> dict[str, Attention]:
+    def weights_of(translation: str) -> dict[str, Attention]:
         [source, target] = loaded.line_translator().encode([SOURCE, translation])
         return pair_attention(model, params, loaded.vocabulary, source, target)
 
-    found, other = said("Der alte Mann ."), said("Der alte Mann !")
+    found, other = weights_of("Der alte Mann ."), weights_of("Der alte Mann !")
     for weights_NHLM, attending, attended in found.values():
         assert weights_NHLM.shape == (1, 2, len(attending), len(attended))
         np.testing.assert_allclose(weights_NHLM.sum(-1), 1, atol=1e-5)
@@ -131,7 +131,7 @@ def test_weights_are_distributions_and_the_decoder_never_looks_ahead():
     ahead = np.triu(np.ones((len(target), len(target)), bool), 1)
     assert not found["decoder"].weights_NHLM[:, :, ahead].any()
     assert (found["encoder"].weights_NHLM > 0).all()
-    # The row of a subword does not depend on what is said from it on: it sees what is before it.
+    # A subword's row does not depend on the subword itself or later ones, only on earlier ones.
     pairs = zip(target, other["cross"].attending, strict=False)
     same = next(i for i, (a, b) in enumerate(pairs) if a != b)
     assert same > 2

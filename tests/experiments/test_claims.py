@@ -1,4 +1,4 @@
-"""What verdicts are taken from, and that each way of deciding can go either way."""
+"""The evidence for verdicts; every rule can give either verdict."""
 
 import json
 import math
@@ -261,7 +261,7 @@ SURELY_LOWER, SURELY_HIGHER = (82.0, 83.1, 84.0), (86.0, 87.1, 88.0)  # than 84,
 
 
 def here(row, values):
-    """Lines of the built-in corpus, a value a seed, beside the reference's."""
+    """Lines of the built-in corpus for a row and the reference, one value for each seed."""
     lines = [line(REFERENCE, seed, 84.0 + seed, 84.0 + seed) for seed in range(len(values))]
     return [*lines, *(line(row, seed, value, value) for seed, value in enumerate(values))]
 
@@ -302,7 +302,7 @@ def test_one_head_better_than_four_on_the_built_in_corpus_decides_nothing(tmp_pa
 @pytest.mark.parametrize(
     ("values", "wanted"), [(SURELY_LOWER, HOLDS), (SURELY_HIGHER, FAILS)], ids=["lower", "higher"]
 )
-def test_smoothing_is_asked_of_the_built_in_corpus_too(values, wanted, tmp_path):
+def test_smoothing_is_judged_on_the_built_in_corpus_too(values, wanted, tmp_path):
     table_3 = [*BASES, line(claims_tables.NO_SMOOTHING, 0, 20.3)]
     known = known_with(tmp_path, table_3, lines=here(UNSMOOTHED, values))
     perplexity, bleu = claims_tables.smoothing(known)
@@ -331,7 +331,7 @@ def test_one_seed_s_difference_of_differences_has_twice_the_noise():
     assert helps_more([0.0], [-1.71], noise) == OPEN
 
 
-def test_scaling_is_asked_of_the_built_in_corpus_too(tmp_path):
+def test_scaling_is_judged_on_the_built_in_corpus_too(tmp_path):
     table_3 = [*BASES, line(ONE_HEAD, 0, 17.0)]
     lines = [line(MANY, 0, 15.0), line(SINGLE, 0, 12.0)]
     for keys, drops in ((SMALL_KEYS, (1.0, 1.5, 1.2)), (LARGE_KEYS, (9.0, 8.0, 9.5))):
@@ -411,7 +411,7 @@ def test_probes_are_judged_by_their_numbers(tmp_path):
     assert [finding.verdict for finding in judged] == [OPEN] * 2
 
 
-def test_the_page_says_what_was_not_run(tmp_path, monkeypatch):
+def test_the_page_shows_which_claims_were_not_run(tmp_path, monkeypatch):
     monkeypatch.setattr(claims, "RECORDED", tmp_path)
     few = {name: PROBES[name] for name in ("scaling at the start", "shifts of positions")}
     monkeypatch.setattr("experiments.claims_evidence.PROBES", few)
@@ -428,7 +428,7 @@ def test_the_page_says_what_was_not_run(tmp_path, monkeypatch):
     assert (tmp_path / "evidence.json").read_text() == before
 
 
-def test_evidence_of_other_runs_is_forgotten(tmp_path, monkeypatch):
+def test_evidence_of_other_runs_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("experiments.claims_evidence.PROBES", {"order": Probe(("a",), word_order)})
     scale = Scale(write_empty(tmp_path))
     job = Job("claims", "a", 0, scale, {"data.source": "grammar", "seed": 0}, tmp_path / "gone")

@@ -1,4 +1,4 @@
-"""The figures hold what their formulas say; the command makes all of them, small."""
+"""The figures follow their formulas; the command makes all of them for a toy run."""
 
 import json
 import re
@@ -42,8 +42,8 @@ def test_learning_rates_are_equation_3_and_peak_at_the_end_of_the_warm_up(d_mode
 
 # BLEU by length ----------------------------------------------------------------------------------
 
-GOOD, GOOD_SAID = "Der alte Mann kaufte ein Auto.", "Der alte Mann kaufte ein Auto."
-POOR, POOR_SAID = "Die Katze schläft auf dem Sofa.", "Die Katze schläft jetzt unter dem Tisch."
+GOOD, GOOD_OUTPUT = "Der alte Mann kaufte ein Auto.", "Der alte Mann kaufte ein Auto."
+POOR, POOR_OUTPUT = "Die Katze schläft auf dem Sofa.", "Die Katze schläft jetzt unter dem Tisch."
 
 
 def of_words(count: int) -> str:
@@ -63,7 +63,7 @@ def test_every_sentence_is_in_the_bucket_of_its_source():
 def test_a_bucket_s_bleu_is_that_of_its_sentences_alone():
     sources = [of_words(3), of_words(9), of_words(3), of_words(9), of_words(9)]
     references = [GOOD, POOR, POOR, GOOD, "Ja."]
-    hypotheses = [GOOD_SAID, POOR_SAID, POOR_SAID, "Der alte Mann.", ""]
+    hypotheses = [GOOD_OUTPUT, POOR_OUTPUT, POOR_OUTPUT, "Der alte Mann.", ""]
     short, long = bleu_by_length(sources, hypotheses, references)
     for bucket, places in ((short, [0, 2]), (long, [1, 3, 4])):
         own = [[lines[i] for i in places] for lines in (hypotheses, references)]
@@ -72,12 +72,12 @@ def test_a_bucket_s_bleu_is_that_of_its_sentences_alone():
 
 
 def test_the_interval_of_two_sentences_by_hand():
-    # A resample is the one twice, both, or the other twice, with probabilities 1/4, 1/2 and 1/4.
+    # A resample has the first twice, both, or the second twice: probabilities 1/4, 1/2, 1/4.
     twice = [
-        sacrebleu.corpus_bleu([said] * 2, [[meant] * 2]).score
-        for said, meant in ((POOR_SAID, POOR), (GOOD_SAID, GOOD))
+        sacrebleu.corpus_bleu([translation] * 2, [[meant] * 2]).score
+        for translation, meant in ((POOR_OUTPUT, POOR), (GOOD_OUTPUT, GOOD))
     ]
-    [bucket] = bleu_by_length(["a b"] * 2, [GOOD_SAID, POOR_SAID], [GOOD, POOR])
+    [bucket] = bleu_by_length(["a b"] * 2, [GOOD_OUTPUT, POOR_OUTPUT], [GOOD, POOR])
     assert [bucket.low, bucket.high] == pytest.approx(twice)
     assert bucket.low + 10 < bucket.bleu < bucket.high - 10
 
@@ -103,7 +103,7 @@ def test_the_picture_shows_each_bucket_its_interval_and_its_sentences():
     assert labels == ["1–5\n1,200 sentences", "31+\n7 sentences"]
     [bars] = axes.collections
     ends = [[bottom, top] for (_, bottom), (_, top) in bars.get_segments()]
-    assert ends == [[25.0, 40.0], [10.0, 20.0]]  # a point outside its interval ends it
+    assert ends == [[25.0, 40.0], [10.0, 20.0]]  # a point outside its interval extends it
 
 
 # The command -------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def test_all_figures_of_a_toy_run(monkeypatch, tmp_path, capsys):
     assert set(re.findall(r"!\[.*\]\((.*)\)", table)) == kinds | drawn
     assert page.count("data:image/png;base64,") == len(kinds | drawn)
     assert "| 512 | 4,000 | 4,000 | 6.988e-04 |" in table  # the paper's base model
-    assert "; \\<s> is the beginning" in table  # in Markdown too it is no element
+    assert "; \\<s> is the beginning" in table  # Markdown escapes it too
     assert f"| all | 5 | {record['bleu']:.2f} |" in table
 
 
@@ -154,7 +154,7 @@ def test_without_a_run_what_needs_none_is_made(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said", "not_said"),
+    ("flags", "message", "absent"),
     [
         (["--list"], "attention | Attention of every layer and head", ".png"),
         (["--dry_run"], "learning_rate.png", "attention_KIND_LAYER.png"),
@@ -162,37 +162,37 @@ def test_without_a_run_what_needs_none_is_made(monkeypatch, tmp_path):
         (["--dry_run", "--scale=small"], "bleu_by_length.json", "no-such"),
     ],
 )
-def test_what_would_be_made_is_said_and_nothing_written(
-    flags, said, not_said, monkeypatch, tmp_path, capsys
+def test_list_and_dry_run_print_the_figures_and_write_nothing(
+    flags, message, absent, monkeypatch, tmp_path, capsys
 ):
     assert run(monkeypatch, f"--out={tmp_path}/out", *flags) == 0
     out = capsys.readouterr().out
-    assert said in out and not_said not in out
+    assert message in out and absent not in out
     assert files(tmp_path) == set()
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--scale=large"], "--scale=large is not one of paper, small"),
-        (["--scale=small", "--workdir=w"], "trains a run of its own: leave --workdir out"),
+        (["--scale=small", "--workdir=w"], "trains its own run: leave out --workdir"),
         (["--config.train.steps=3"], "changes the toy run: add --scale=small"),
         (["--out=FILE"], "FILE: File exists. Name another folder."),
         (["figures"], "figures does not take 'figures'"),
     ],
 )
-def test_a_mistake_is_one_line(flags, said, monkeypatch, tmp_path, capsys):
+def test_a_mistake_is_one_line(flags, message, monkeypatch, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     given = [flag.replace("FILE", str(tmp_path / "file")) for flag in flags]
     assert run(monkeypatch, f"--out={tmp_path}/out", *given) == 2
     error = capsys.readouterr().err
-    assert said.replace("FILE", str(tmp_path / "file")) in error and error.count("\n") == 1
+    assert message.replace("FILE", str(tmp_path / "file")) in error and error.count("\n") == 1
     assert files(tmp_path) == {"file"}
 
 
 def test_a_toy_run_does_not_go_where_results_are(monkeypatch, capsys):
     assert run(monkeypatch, "--scale=small") == 2
-    assert "is no result and would stand for one" in capsys.readouterr().err
+    assert "gives no results to record" in capsys.readouterr().err
 
 
 def test_the_sentence_is_one_of_the_built_in_corpus():

@@ -1,4 +1,4 @@
-"""Table 1's layers against slow float64 references; what is counted of them; the command, small."""
+"""Table 1's layers against slow float64 references; their counts; the command at small scale."""
 
 import sys
 
@@ -79,7 +79,7 @@ def test_an_attention_layer_projects_attends_and_joins_its_heads(kind):
 
 @pytest.mark.parametrize(("length", "r"), [(11, 3), (12, 3), (10, 5), (7, 9), (3, 9), (4, 1)])
 def test_restricted_attention_is_dense_attention_with_a_band_for_a_mask(length, r):
-    """Values and gradients; lengths that fill their blocks or not, and less than a block."""
+    """Compares values and gradients; a length may fill its blocks, or not, or be below a block."""
     arrays = float32([DRAW.normal(size=(B, length, H, size)) for size in (K, K, V)])
     weights = float32(DRAW.normal(size=(B, length, H, V)))
     mask = band(length, r)[None, None]
@@ -96,7 +96,7 @@ def test_restricted_attention_is_dense_attention_with_a_band_for_a_mask(length, 
         np.testing.assert_allclose(got, want, atol=1e-5)
 
 
-def test_a_neighbourhood_without_a_middle_is_refused():
+def test_a_neighborhood_without_a_middle_is_refused():
     with pytest.raises(ValueError, match="4 has no middle"):
         restricted_core(float32(X), H, 4)
 
@@ -129,7 +129,7 @@ def test_a_convolution_sums_the_places_around_a_position(dilation):
 
 
 def product_flops(jaxpr):
-    """FLOPs of the products, by their shapes; those of a scan's body once a step."""
+    """FLOPs of the products, by their shapes; a scan's body counts once per step."""
     total = 0
     for equation in jaxpr.eqns:
         inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
@@ -196,7 +196,7 @@ def test_a_chain_counts_what_waits_and_nothing_beside_it():
     assert longest_chain(lambda x: x + 1, x) == 0
     assert longest_chain(jax.jit(lambda x: jax.nn.softmax(x @ x) @ x), x) == 2
 
-    def aside(carry, x):  # a product a step, which no step waits for
+    def aside(carry, x):  # one product per step, which no other step needs
         return carry + 1, x @ x
 
     assert longest_chain(lambda x: jax.lax.scan(aside, 0.0, jnp.stack([x] * 6))[1], x) == 1
@@ -226,7 +226,7 @@ def test_memory_of_restricted_attention_grows_with_the_length_and_of_dense_with_
 def test_a_visit_is_the_median_of_its_calls_in_milliseconds(monkeypatch):
     clock = iter([0.0, 1.0, 10.0, 14.0, 20.0, 22.0, 30.0, 30.0])
     monkeypatch.setattr(table1.time, "perf_counter", lambda: next(clock))
-    assert table1.visit(lambda: None, seconds=6.5) == 2000  # 1, 4 and 2 s; then it has had its time
+    assert table1.visit(lambda: None, seconds=6.5) == 2000  # 1, 4 and 2 s; then the time is over
 
 
 def test_points_are_visited_there_and_back(monkeypatch, tmp_path):
@@ -299,7 +299,7 @@ LENGTHS, WIDTHS = (32, 64, 128, 256, 512, 1024, 2048), (64, 128, 256, 512)
 
 
 def rows_of_laws():
-    """As if time were that of the counted FLOPs, and 5 ms; memory likewise, but of small sizes."""
+    """Rows whose time is 5 ms more than the counted FLOPs take, with memory of the same law."""
     made_by = ("some device", "2030-01-02", "abc1234", "a command")
     for kind, sizes in table1.points(table1.PLANS["paper"]):
         flops = KINDS[kind].flops(sizes)
@@ -404,7 +404,7 @@ def test_a_dry_run_and_a_list_measure_and_write_nothing(monkeypatch, tmp_path, c
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--scale=large"], "--scale=large is not one of paper, small"),
         (["--rounds=0"], "--rounds=0"),
@@ -413,9 +413,9 @@ def test_a_dry_run_and_a_list_measure_and_write_nothing(monkeypatch, tmp_path, c
         (["--config.model.d_model=8"], "Unknown command line flag"),
     ],
 )
-def test_a_mistake_is_one_line(flags, said, monkeypatch, capsys):
+def test_a_mistake_is_one_line(flags, message, monkeypatch, capsys):
     assert run(monkeypatch, *flags) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_another_table_is_refused(tmp_path, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""What the comparison holds equal."""
+"""The comparison of table 2 is fair: which settings of its rows are equal."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The built-in corpus: what holds of every sentence, of the splits, and of the lexicon."""
+"""The built-in corpus: properties of every sentence, of the splits and of the lexicon."""
 
 import hashlib
 import re
@@ -79,7 +79,7 @@ def test_the_order_of_the_constructions_does_not_matter(train):
 
 @pytest.mark.parametrize("split", DIGESTS)
 def test_the_corpus_is_the_recorded_one(split):
-    """Recorded runs and tables depend on it: a change here makes them another corpus's."""
+    """Recorded runs and tables depend on it: after a change they belong to another corpus."""
     digest = hashlib.sha256()
     for pair in grammar.generate(split, 300):
         digest.update(repr(tuple(pair)).encode())
@@ -129,8 +129,8 @@ def test_splits_share_no_sentence_whatever_the_seed(train, drafts):
     assert not valid & test
 
 
-def test_adjectives_held_out_never_stand_before_their_nouns_in_training(train):
-    """Read off the sentences, not the draws."""
+def test_held_out_adjectives_are_never_before_their_nouns_in_training(train):
+    """Checked in the sentences, not in the random draws."""
     held_out = {
         (adjective.en, form)
         for adjective in ADJECTIVES
@@ -144,8 +144,8 @@ def test_adjectives_held_out_never_stand_before_their_nouns_in_training(train):
     assert not held_out & shown
 
 
-def test_objects_held_out_never_stand_with_their_verbs_in_training(train):
-    """Read off the imperatives: Please, the verb, and among the nouns one that it may have."""
+def test_held_out_objects_are_never_with_their_verbs_in_training(train):
+    """Checked in the imperatives: Please, the verb, and one of the nouns that the verb may have."""
     verbs = {verb.en.base: verb for verb in VERBS if verb.frame == "transitive"}
     nouns = {form: noun for noun in NOUNS for form in (noun.en, noun.en_plural)}
     seen = 0
@@ -193,7 +193,7 @@ def test_sentences_are_well_written(train):
     assert 8 < mean < 10
 
 
-def test_german_nouns_are_capitalised_and_nothing_else_is(train):
+def test_only_german_nouns_are_capitalized(train):
     nouns = {noun.german(case, plural) for noun in NOUNS for plural in (False, bool(noun.de_plural))
              for case in ("nom", "acc", "dat", "gen")}  # fmt: skip
     names = {noun.de + "s" for noun in NOUNS if noun.proper}

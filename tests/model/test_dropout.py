@@ -47,7 +47,7 @@ def test_every_row_position_and_feature_is_dropped_at_the_rate(axis):
 
 @pytest.mark.parametrize("axis", [0, 1, 2], ids=["rows", "positions", "features"])
 @pytest.mark.parametrize("distance", [1, 2, 8, 32])
-def test_neighbours_are_independent(axis, distance):
+def test_neighbors_are_independent(axis, distance):
     s = signs()
     ahead = np.moveaxis(s, axis, 0)[distance:]
     assert_averages_to_0(ahead * np.moveaxis(s, axis, 0)[:-distance])

@@ -1,6 +1,6 @@
-"""What must hold for every model: one test a property, run over tests/model/configs.py.
+"""Properties of every model: one test for each, which runs over tests/model/configs.py.
 
-Each function of the model has a test against slow NumPy beside it; here the parts are put together.
+Other files test each function of the model against slow NumPy; this file tests whole models.
 Meshes are in tests/parallel, the counts of cost in tests/training/test_cost.py.
 """
 

@@ -135,7 +135,7 @@ def test_bfloat16_is_for_matrix_products_and_float32_for_all_that_adds_up():
         types = {str(v.aval.dtype) for v in equation.invars if hasattr(v, "aval")}
         kinds.setdefault(equation.primitive.name, set()).update(types)
     assert kinds["dot_general"] == {"bfloat16"}
-    for name in ("exp", "reduce_sum", "rsqrt"):  # softmax and layer normalisation
+    for name in ("exp", "reduce_sum", "rsqrt"):  # softmax and layer normalization
         assert kinds[name] == {"float32"}
     assert traced.out_avals[0].dtype == jnp.float32
 

@@ -1,4 +1,4 @@
-"""A page is one file: text stays text, tables sort by their numbers, nothing is fetched."""
+"""A page is one file: it escapes text, sorts tables by numbers, and fetches nothing."""
 
 import html
 import json
@@ -77,7 +77,7 @@ def shown(text: str) -> str:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_text_is_text_wherever_it_stands(text, tmp_path, picture):
+def test_text_is_escaped_in_every_part_of_a_page(text, tmp_path, picture):
     parts = [Heading(text), Text(text), Code(text), Picture(picture, text)]
     parts.append(Table([text], [[text]], text))
     page = Reader(written(tmp_path, parts, title=text))
@@ -86,7 +86,7 @@ def test_text_is_text_wherever_it_stands(text, tmp_path, picture):
     want = shown(text)
     for element in ("title", "h1", "h2", "p", "button", "td"):
         assert page.texts[element] == [want], element
-    assert page.texts["pre"] == ["\n" + want]  # of which HTML drops the line end
+    assert page.texts["pre"] == ["\n" + want]  # HTML drops its first line end
     assert page.texts["figcaption"] == [want, want]
     assert ("alt", want) in page.attributes
     assert not {name for name, _ in page.attributes} & {"onerror", "onclick"}
@@ -97,7 +97,7 @@ def parts_of_words(picture):
     return [*head, Table(["x"], [["x"]], "x")]
 
 
-def test_paragraphs_stand_apart(tmp_path):
+def test_a_blank_line_separates_paragraphs(tmp_path):
     page = Reader(written(tmp_path, [Text("\none\ntwo\n\nthree\n")]))
     assert page.texts["p"] == ["one\ntwo", "three"]
 
@@ -125,7 +125,7 @@ def test_a_table_without_a_caption_has_none(tmp_path):
         ("0", 0),
     ],
 )
-def test_a_number_and_what_stands_beside_it_is_sorted_by_it(cell, value, tmp_path):
+def test_a_cell_that_starts_with_a_number_is_sorted_by_the_number(cell, value, tmp_path):
     page = written(tmp_path, [Table(["a"], [[cell]])])
     [found] = re.findall(r'<td class="number" data-value="([^"]*)">(.*)</td>', page)
     assert (float(found[0]), found[1]) == (value, cell)
@@ -135,7 +135,7 @@ def test_a_number_and_what_stands_beside_it_is_sorted_by_it(cell, value, tmp_pat
     "cell",
     ["", "–", "base", "nan", "1e999", "(3)", "4 heads", "1,024 x", "2026-01-01", "45a"],
 )
-def test_what_does_not_has_no_value(cell, tmp_path):
+def test_a_cell_that_is_no_number_has_no_value_to_sort_by(cell, tmp_path):
     page = written(tmp_path, [Table(["a"], [[cell]])])
     assert f"<td>{html.escape(cell)}</td>" in page and "data-value=" not in page
 
@@ -167,7 +167,7 @@ def test_a_markdown_table_worked_by_hand():
     assert table == "| row | BLEU |\n| --- | ---: |\n| base | 27.3 |\n| big |  |\n"
 
 
-def test_a_caption_stands_above_its_table_in_markdown_too():
+def test_a_caption_is_above_its_table_in_markdown_too():
     page = markdown_page("T", [Table(["a"], [["1"]], "what <s> is")])
     assert page == "# T\n\nwhat \\<s> is\n\n| a |\n| ---: |\n| 1 |\n"
 
@@ -185,17 +185,17 @@ def test_bars_backslashes_and_line_ends_stay_in_their_cell():
 
 # In a browser ------------------------------------------------------------------------------------
 
-# Of each click: what the head says then, and the first column.
+# After each click: the sort order of the head, and the first column.
 CLICKS = """
 <script>
 const heads = [...document.querySelectorAll("th button")];
 const column = () => [...document.querySelectorAll("tbody tr")].map(r => r.cells[0].textContent);
-const said = [column()];
+const seen = [column()];
 for (const n of [1, 1, 0, 0]) {
   heads[n].click();
-  said.push([heads[n].parentElement.getAttribute("aria-sort"), ...column()]);
+  seen.push([heads[n].parentElement.getAttribute("aria-sort"), ...column()]);
 }
-document.body.append(JSON.stringify(said));
+document.body.append(JSON.stringify(seen));
 console.log("the console is heard");
 </script>
 """

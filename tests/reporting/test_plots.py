@@ -80,7 +80,7 @@ def test_what_spans_decades_has_a_log_axis():
     }
 
 
-def test_legend_names_each_kind_once_and_kinds_differ_in_colour():
+def test_legend_names_each_kind_once_and_kinds_differ_in_color():
     figure = curves_figure(METRICS)
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["train", "valid"]
@@ -140,7 +140,7 @@ def test_each_head_is_a_map_of_its_own_weights_on_one_scale():
     assert tick_labels(heads[0].xaxis) == ["a", "b", "c", "d"]
 
 
-def test_pieces_stand_at_the_left_and_below_the_lowest_map_of_a_column():
+def test_pieces_are_at_the_left_and_below_the_lowest_map_of_a_column():
     figure = attention_figure(attention(6, 1, 2), ["a", "b"], ["x"], "six heads, four columns")
     heads = figure.axes[:6]
     assert [tick_labels(axes.yaxis) for axes in heads] == [
@@ -180,7 +180,7 @@ def test_a_sentence_keeps_every_label_and_its_figure_fits_a_page(length, side_by
     assert figure.get_size_inches()[0] < 12
 
 
-def test_labels_stand_by_their_own_pieces_when_thinned():
+def test_labels_are_beside_their_own_pieces_when_thinned():
     pieces = [f"{i}" for i in range(128)]
     figure = attention_figure(attention(4, 128, 128), pieces, pieces, "long")
     axis = figure.axes[0].yaxis

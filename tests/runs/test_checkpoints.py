@@ -1,4 +1,4 @@
-"""What is kept, and what a damaged file does."""
+"""Checkpoints: which are kept, and what happens if a file is damaged."""
 
 import json
 import logging
@@ -54,7 +54,7 @@ def save(folder: Path, scores: dict[int, float | None], keep_last: int = 2) -> P
 
 
 def restored_step(folder: Path) -> int:
-    """The step that is gone on from, every array of it checked."""
+    """The step from which the run continues, after a check of each of its arrays."""
     checkpoints = Checkpoints(folder, keep_last=2)
     state = checkpoints.restore_latest(like())
     checkpoints.close()
@@ -231,7 +231,7 @@ def test_a_checkpoint_restores_on_another_mesh(tmp_path):
 
 
 def restore_on_two(workdir: Path, out: Path) -> None:
-    """In a process with two devices: the sums of all arrays, and how many are divided."""
+    """Writes, in a process with two devices, the sums of all arrays and how many are sharded."""
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
     logging.disable()
     from transformer_jax.config.changes import with_values

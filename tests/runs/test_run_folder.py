@@ -1,4 +1,4 @@
-"""Whose folder it is, and that files in it are whole or not there."""
+"""A run's folder: which run it belongs to; its files are complete or missing."""
 
 import os
 

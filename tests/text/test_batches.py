@@ -1,4 +1,4 @@
-"""Batches: what stands where, each pair once an epoch, batch n the same however it is reached."""
+"""Batches: their layout, each pair once per epoch, batch n the same on every way to it."""
 
 import itertools
 import os

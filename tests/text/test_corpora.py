@@ -21,7 +21,7 @@ NOT_LINE_ENDS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r"
 
 
 def write(path: Path, content: str | bytes) -> Path:
-    """Writes a file, compressed where its name says so."""
+    """Writes a file, compressed if its name ends in .gz."""
     content = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
@@ -193,7 +193,7 @@ def test_splits_can_be_pickled_without_their_content(folder, name):
     assert list(pickle.loads(pickled)) == list(pairs)
 
 
-def test_a_folder_may_lie_under_home(folder, monkeypatch):
+def test_a_folder_may_be_under_home(folder, monkeypatch):
     monkeypatch.setenv("HOME", str(folder.parent))
     assert len(open_corpus(DataConfig(path=f"~/{folder.name}")).split("a")) == 2
 

@@ -1,4 +1,4 @@
-"""Encoded corpora: what they hold, the cache that never lies, writers that never meet."""
+"""Encoded corpora: their content, a cache that is never wrong, writers that do not collide."""
 
 import concurrent.futures
 import hashlib
@@ -225,7 +225,7 @@ def test_a_failed_encoding_leaves_nothing(tmp_path):
     check(encode_corpus(PAIRS, Characters(), tmp_path, "key"))
 
 
-def test_a_folder_that_cannot_be_written_is_named_with_the_mend(tmp_path):
+def test_the_error_of_an_unwritable_folder_names_it_and_the_fix(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"file/cache: .*TRANSFORMER_JAX_CACHE"):
         encode_corpus(PAIRS, Characters(), tmp_path / "file" / "cache", "key")

@@ -1,4 +1,4 @@
-"""Rows of several pairs: nothing lost, nothing over, little padding, mixed content."""
+"""Rows of several pairs: no pair lost, no row too long, little padding, mixed content."""
 
 import gzip
 import time

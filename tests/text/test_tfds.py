@@ -195,7 +195,7 @@ def test_mistakes_are_one_line_that_says_where(folder, changes, want):
     assert "\n" not in message
 
 
-def test_a_folder_may_lie_under_home(folder, monkeypatch):
+def test_a_folder_may_be_under_home(folder, monkeypatch):
     monkeypatch.setenv("HOME", str(folder.parent))
     assert len(open_corpus(config(folder, path=f"~/{folder.name}")).split("test")) == 1
 
@@ -274,14 +274,14 @@ def test_prepare_downloads_unpacks_sorts_and_writes_without_tensorflow(tmp_path)
     assert sorted(corpus.split("test")) == english_first(GERMAN["newstest2014"])
 
 
-def test_prepare_takes_the_archives_that_lie_in_the_manual_folder(tmp_path, monkeypatch, capsys):
+def test_prepare_uses_the_archives_in_the_manual_folder(tmp_path, monkeypatch, capsys):
     from tensorflow_datasets.core.download import checksums
     from tensorflow_datasets.translate import wmt, wmt14
 
     write_wmt14_archives(tmp_path / "wmt", FRENCH, ("fr", "en"))
     manual = tmp_path / "data" / "downloads" / "manual"
     manual.mkdir(parents=True)
-    # TFDS knows the real archives' checksums; it is told those of the small ones.
+    # TFDS knows the real archives' checksums; the test registers those of the small ones.
     urls = {url for subset in wmt.DATASET_MAP.values() for url in subset._urls}
     known = {}
     for archive in (tmp_path / "wmt").rglob("*.t*"):

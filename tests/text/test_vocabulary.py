@@ -73,7 +73,7 @@ def test_decode_of_encode_is_the_line_itself_without_normalization(line):
 @example(line="\x00 a\x00")
 @example(line="\u2581 a \u2581\u2581b\u2581")
 @example(line="ﬁ Å ½ ①　ｗ\u200b\ufeff\x7f")
-def test_decode_of_encode_is_sentencepiece_s_normalised_line(vocabulary, line):
+def test_decode_of_encode_is_sentencepiece_s_normalized_line(vocabulary, line):
     reference = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.model)
     ids = vocabulary.encode(line)
     assert vocabulary.decode(ids) == squeezed(reference.normalize(line))
@@ -105,7 +105,7 @@ def test_many_lines_encode_as_each_alone(vocabulary):
     assert vocabulary.encode_lines([]) == []
 
 
-def test_control_ids_are_left_out_wherever_they_stand(vocabulary):
+def test_decode_leaves_out_control_ids_at_any_place(vocabulary):
     ids = vocabulary.encode("Hund läuft")
     mixed = [BOS, PAD, ids[0], EOS, *ids[1:], UNK, EOS, PAD]
     assert vocabulary.decode(mixed) == "Hund läuft"

@@ -97,7 +97,7 @@ def serve_as_wmt(folder: Path) -> Iterator[None]:
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_) -> None:
-            """Says nothing."""
+            """Logs nothing."""
 
     handler = functools.partial(Handler, directory=folder)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)

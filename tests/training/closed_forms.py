@@ -9,17 +9,17 @@ from transformer_jax.model.recurrent import hidden_size
 
 
 def encoded_features(model: ModelConfig) -> int:
-    """e: d_model, or the states of both directions."""
+    """e, the width of the encoder's output: d_model, or the states of both directions."""
     return model.d_model if model.encoder == "transformer" else 2 * hidden_size(model)
 
 
 def summary_features(model: ModelConfig) -> int:
-    """s: of what a recurrent decoder's first state is made; a recurrent encoder's one direction."""
+    """s, the width of the input to a recurrent decoder's first state."""
     return model.d_model if model.encoder == "transformer" else hidden_size(model)
 
 
 def attention_parameters(model: ModelConfig, memory: int) -> int:
-    """Four projections without bias; keys and values are made of `memory` features."""
+    """Four projections without bias; keys and values come from `memory` features."""
     d_k, d_v = model.head_sizes
     d = model.d_model
     return model.num_heads * (d * d_k + memory * (d_k + d_v) + d_v * d)
@@ -37,7 +37,7 @@ def parameters(model: ModelConfig, vocabulary_size: int) -> int:
 
 
 def _stack_parameters(model: ModelConfig, depth: int, cross: int) -> int:
-    """Of a stack whose layers have `cross` parameters of cross-attention each; 0: an encoder."""
+    """Parameters of a stack; each layer has `cross` parameters of cross-attention, or 0."""
     d, f = model.d_model, model.d_ff
     attention, feed_forward, norm = attention_parameters(model, d), 2 * d * f + f + d, 2 * d
     sublayers = 3 if cross else 2
@@ -56,7 +56,7 @@ def _transformer_decoder_parameters(model: ModelConfig) -> int:
 
 
 def _unit_parameters(d: int, h: int) -> int:
-    """Of a gated unit: two gates and a candidate, from d inputs and h states."""
+    """Parameters of a gated unit: two gates and a candidate, from d inputs and h states."""
     return 3 * (d * h + h * h + h)
 
 

@@ -118,10 +118,10 @@ def test_the_log_says_how_full_each_side_s_rows_are(tmp_path, caplog):
         )
     ]
     assert f"{fills[0]:.1f}" != f"{fills[1]:.1f}"
-    said = re.search(
+    logged = re.search(
         r"source \(([\d.]+) % real\) and 48 target positions \(([\d.]+) % real", caplog.text
     )
-    assert said and list(said.groups()) == [f"{fill:.1f}" for fill in fills]
+    assert logged and list(logged.groups()) == [f"{fill:.1f}" for fill in fills]
 
 
 def test_training_skips_what_is_too_long_and_says_how_much(tmp_path, caplog):

@@ -26,7 +26,7 @@ def lines(workdir, kind: str) -> list[dict]:
 
 
 def test_metrics_are_those_of_their_window():
-    """Rates and shares from what a tiny config is known to hold: 8 rows of 48 + 48 places."""
+    """Rates and shares follow from the tiny config: 8 rows of 48 + 48 positions."""
     train = lines(runs.trained_run(), "train")
     for record in train:
         assert record["perplexity"] == pytest.approx(np.exp(record["nats_per_token"]))
@@ -61,7 +61,7 @@ def test_accumulated_batches_are_the_same_batches_and_programs_compile_once(tmp_
 
 
 def test_validation_takes_no_time_in_the_rates_of_training(tmp_path, monkeypatch):
-    """By a clock that each validation puts 1,000 seconds forward."""
+    """Each validation moves the clock forward by 1,000 seconds."""
     seconds, make_batches, passed = time.perf_counter, TrainingData.valid_batches, []
 
     def slow(data, own_rows):
@@ -87,11 +87,11 @@ def test_a_run_that_diverges_stops_and_says_so(tmp_path, capsys):
     train = lines(tmp_path, "train")
     skipped = [record["skipped_updates"] for record in train]
     assert skipped[0] == 0 and skipped[-1] == 3 and skipped == sorted(skipped)
-    # A line of which every update was skipped has nothing to say of the loss.
+    # If a line's updates were all skipped, its loss is unknown.
     averages = ("nats_per_token", "perplexity", "token_accuracy", "grad_norm", "padding_share")
     assert [train[-1][name] for name in averages] == ["NaN"] * len(averages)
     assert all(np.isfinite(train[0][name]) for name in averages)
-    # The schedule counts updates, not steps: it stands still while they are skipped.
+    # The schedule counts updates, not steps: it does not move while they are skipped.
     assert len({record["learning_rate"] for record in train if record["skipped_updates"]}) == 1
     # Resumed, it comes to the same end: the counter is part of the state.
     assert committed_steps(tmp_path / "checkpoints") == [4]

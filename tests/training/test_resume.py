@@ -1,4 +1,4 @@
-"""A run that is killed, and goes on, is the run that was never stopped."""
+"""A run that is killed and continued equals a run that was never stopped."""
 
 import random
 import shutil
@@ -16,7 +16,7 @@ LAST = str(runs.STEPS)
 
 
 def assert_same_run(workdir: Path, other: Path) -> None:
-    """Metrics (timings aside), parameters, optimizer state and all else, bit for bit."""
+    """Compares metrics (without timings), parameters, optimizer state and the rest bit for bit."""
     assert runs.metrics(workdir) == runs.metrics(other)
     got, want = (runs.arrays(folder / "checkpoints" / LAST) for folder in (workdir, other))
     assert got.keys() == want.keys()
@@ -26,7 +26,7 @@ def assert_same_run(workdir: Path, other: Path) -> None:
 
 
 def kill_when(process, happened, delay: float) -> None:
-    """SIGKILL as soon as `happened()`, and a delay later."""
+    """Sends SIGKILL a delay after `happened()` is true."""
     deadline = time.monotonic() + 600
     while not happened():
         assert process.is_alive(), "the run ended before it could be killed"
@@ -39,7 +39,7 @@ def kill_when(process, happened, delay: float) -> None:
 
 
 def test_killed_and_resumed_equals_never_stopped(tmp_path):
-    """Killed while the first checkpoint is written, and at two random moments."""
+    """The run is killed while it writes the first checkpoint, and at two random moments."""
     workdir, log = tmp_path / "run", tmp_path / "log"
     checkpoints = workdir / "checkpoints"
     draw = random.Random(time.time_ns())
@@ -53,13 +53,13 @@ def test_killed_and_resumed_equals_never_stopped(tmp_path):
         kill_when(process, lambda name=name: any(checkpoints.glob(name)), delay)
     assert runs.train(workdir) == 0, log.read_text()
     assert_same_run(workdir, runs.trained_run())
-    said = log.read_text()
-    assert "continuing from step" in said
+    output = log.read_text()
+    assert "continuing from step" in output
     assert not list(checkpoints.glob("*tmp*")), "half-written checkpoints stay"
 
 
 def test_a_stopped_run_goes_on_to_more_steps_whatever_mutable_keys_say(tmp_path):
-    """Steps, intervals and the corpus's place change nothing but what is written down."""
+    """Steps, intervals and the path of the corpus change only what is recorded."""
     elsewhere = shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus")
     mutable = {"train__log_every": 7, "train__valid_every": 9, "train__checkpoint_every": 8}
     mutable |= {"train__keep_last": 1, "train__data_workers": 1, "decode__beam_size": 2}

@@ -1,4 +1,4 @@
-"""One update: against a hand-written one, where it must be skipped, and however it is cut up."""
+"""One update: against a hand-written one, when it is skipped, and split into any parts."""
 
 import functools
 import types
@@ -33,13 +33,13 @@ from transformer_jax.training.step import (
     make_train_step,
 )
 
-# Source subwords that make the stand-in model misbehave.
+# Source subwords that make the toy model misbehave.
 INFINITE_LOSS, NAN_GRADIENT, NOISE = 38, 39, 40
 ROWS = 8
 
 
 class Bigrams:
-    """A stand-in whose update is worked by hand: logits = table[previous subword]."""
+    """A toy model with an update worked by hand: logits = table[previous subword]."""
 
     vocabulary_size = VOCABULARY
     config = types.SimpleNamespace(dtype="float32")
@@ -61,7 +61,7 @@ class Bigrams:
 
 
 def noise(key, rows_B):
-    """What stands for dropout: it depends on the key and on the row of the global batch."""
+    """Noise in place of dropout: it depends on the key and on the row of the global batch."""
     return (1.0 + rows_B[:, None]) * jax.random.normal(key, (VOCABULARY,))
 
 

@@ -63,4 +63,4 @@ def test_loss_accuracy_and_score_are_of_every_pair_once():
     with_bleu = make_validate(data, program, lambda params: given.append(params) or 12.5)
     values, score = with_bleu(params)
     assert values["bleu"] == score == 12.5 and given == [params]
-    assert make_validate(data, program, lambda params: None)(params) is None, "told to stop"
+    assert make_validate(data, program, lambda params: None)(params) is None, "a stop was requested"
