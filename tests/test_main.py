@@ -64,7 +64,8 @@ def test_train_is_called_with_the_config_and_its_overrides(called, preset):
             "train.init_from": "runs/y",
         },
     )
-    assert called == [{"config": expected, "workdir": "runs/x", "dry_run": False}]
+    flags = {"workdir": "runs/x", "dry_run": False, "force": False}
+    assert called == [{"config": expected, **flags}]
 
 
 def test_dry_run_and_overrides_before_the_config(called, preset):
@@ -233,7 +234,8 @@ def test_too_little_memory_is_one_line_with_the_fix(message, monkeypatch, capsys
 
     assert run_fake(monkeypatch, exhaust) == 2
     error = capsys.readouterr().err
-    assert "train.accumulate_steps" in error and error.count("\n") == 1
+    assert "train.accumulate_steps" in error and "decode.beam_size" in error
+    assert error.count("\n") == 1
 
 
 def test_another_error_of_the_device_keeps_its_traceback(monkeypatch):

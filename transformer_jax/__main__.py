@@ -20,6 +20,7 @@ from transformer_jax.commands.command_line import (
 from transformer_jax.commands.environment import (
     check_devices,
     check_environment,
+    end_stuck_threads,
     open_missing_streams,
 )
 from transformer_jax.errors import UserError
@@ -159,6 +160,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise
     if status:
         processes.leave(status)
+        if arguments is None:
+            end_stuck_threads(status)
     return status
 
 

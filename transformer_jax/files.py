@@ -18,6 +18,9 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a failed write does not name its file
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

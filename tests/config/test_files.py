@@ -159,6 +159,8 @@ def test_an_invalid_argument_of_wmt14_lists_the_choices(argument, in_checkout):
     ("content", "argument", "words"),
     [
         ("def get_config(): return 1 +", "", r"preset.py, line 1: SyntaxError: invalid syntax"),
+        ("x = 1\0", "", r"preset.py: (Syntax|Value)Error: .*null bytes"),
+        ("raise SystemExit('bye')", "", r"preset.py, line 1: SystemExit: bye"),
         ("x = 1\ny = x / 0", "", r"preset.py, line 2: ZeroDivisionError: division by zero"),
         ("def f(): return 1 / 0\ndef get_config(): return f()", "", r"preset.py, line 1: Zero"),
         ("import nowhere_at_all", "", r"preset.py, line 1: ModuleNotFoundError: .*nowhere_at_all"),
@@ -193,6 +195,11 @@ def test_a_misspelt_key_in_a_config_file_is_refused(tmp_path):
     )
     with pytest.raises(ConfigError, match="model.d_modle is not a key.*Did you mean model.d_model"):
         load_config(str(path))
+
+
+def test_a_folder_in_place_of_a_config_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="is a folder: name a Python file"):
+        load_config(str(tmp_path))
 
 
 def test_a_missing_config_file_names_the_nearest(in_checkout):

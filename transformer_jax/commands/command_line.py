@@ -19,9 +19,9 @@ INTERRUPTED = 128 + 2  # SIGINT, as shells report it
 OVERRIDES = f"{'--config.KEY=VALUE':<26}overrides a key, such as --config.model.num_heads=4"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 OUT_OF_MEMORY = (
-    "The device has too little memory. Raise train.accumulate_steps, set train.remat=true or "
-    "divide the model by mesh.fsdp (none of which changes a run's results); for translation, lower "
-    "decode.tokens_per_batch."
+    "The device has too little memory. In training, raise train.accumulate_steps, set "
+    "train.remat=true or divide the model by mesh.fsdp (none of which changes a run's results). In "
+    "translation, lower decode.beam_size or decode.tokens_per_batch."
 )
 BROKEN_PIPE = 128 + 13  # SIGPIPE
 

@@ -4,6 +4,8 @@ import contextlib
 import os
 import resource
 import sys
+import threading
+import time
 
 from transformer_jax.errors import UserError
 
@@ -75,6 +77,23 @@ def _raise_limit_of_files() -> None:
             f"This process may open only {soft} files at a time (ulimit -n), and needs "
             f"{FILES_NEEDED}. Raise the limit: ulimit -n {FILES_WANTED}."
         )
+
+
+def end_stuck_threads(status: int) -> None:
+    """Ends this process, which has failed, if a thread of Orbax would keep it alive for ever.
+
+    If a thread of a save cannot be started, another thread of it waits for that one without end,
+    and Python waits for all threads. Call it after everything else, with the exit status.
+    """
+    deadline = time.monotonic() + 5
+    for thread in threading.enumerate():
+        if not thread.daemon and type(thread).__module__.startswith("orbax"):
+            # Orbax's own join raises.
+            threading.Thread.join(thread, max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
 
 
 def check_devices() -> None:

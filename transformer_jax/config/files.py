@@ -117,7 +117,7 @@ def _call_get_config(spec: str) -> ConfigDict | Mapping[str, Any]:
         raw = get_config(*arguments)
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{path}{_line_of(error, path)}: {type(error).__name__}: {error}"
         ) from error
@@ -128,6 +128,9 @@ def _call_get_config(spec: str) -> ConfigDict | Mapping[str, Any]:
 
 def _import_file(path: Path) -> dict[str, Any]:
     """The names that a Python file defines."""
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "not a regular file"
+        raise ConfigError(f"--config={path} is {kind}: name a Python file in it or beside it.")
     if not path.is_file():
         siblings = [file.name for file in sorted(path.parent.glob("*.py"))]
         near = difflib.get_close_matches(path.name, siblings, n=1, cutoff=0.7)
@@ -141,10 +144,10 @@ def _import_file(path: Path) -> dict[str, Any]:
     return vars(module)
 
 
-def _line_of(error: Exception, path: str) -> str:
+def _line_of(error: BaseException, path: str) -> str:
     """`, line N`: the line of the config file that raised the error; empty if it is not there."""
     if isinstance(error, SyntaxError):
-        return f", line {error.lineno}"
+        return f", line {error.lineno}" if error.lineno else ""
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)

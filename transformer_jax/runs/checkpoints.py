@@ -247,12 +247,13 @@ class Checkpoints:
         self._close_manager()
         self._remove_half_written()
         message = " ".join(str(error).split())
-        reason = next((known for known in FULL if known in message), message[:200])
-        text = f"a checkpoint could not be written to {self.folder}: {reason}"
+        full = next((known for known in FULL if known in message), "")
+        text = f"a checkpoint could not be written to {self.folder}: {full or message[:200]}"
         if self.on_save_error == "stop":
+            fix = "free disk space and call `train` again" if full else "call `train` again"
             raise RunError(
-                f"{text}. The earlier checkpoints are intact: free disk space and call `train` "
-                "again, or set train.on_save_error=continue to train on without this checkpoint."
+                f"{text}. The earlier checkpoints are intact: {fix}, or set "
+                "train.on_save_error=continue to train on without this checkpoint."
             ) from error
         log.warning("%s; training continues (train.on_save_error=continue)", text)
 

@@ -1,0 +1,128 @@
+"""The process that a command runs in: what cannot work is one line before anything starts."""
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from tests.tiny_runs import command
+from transformer_jax.commands.environment import FILES_NEEDED, FILES_WANTED, check_environment
+
+STREAMS = """
+import os, sys
+from transformer_jax.commands.environment import open_missing_streams
+closed = open_missing_streams()
+print("printed")
+opened = os.open("file", os.O_CREAT | os.O_WRONLY)
+print(*sorted(closed), opened, len(sys.stdin.read()), sep=",", file=open("found", "w"))
+"""
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (0, 1, 2), ()], ids=str)
+def test_a_closed_stream_is_the_null_device_and_no_other_file_gets_its_number(closed, tmp_path):
+    arguments = " ".join(
+        [f"{number}>&-" for number in closed] + ["" if 0 in closed else "</dev/null"]
+    )
+    script = f'cd {tmp_path}; "$0" -c "$1" {arguments}'
+    subprocess.run(
+        ["sh", "-c", script, sys.executable, STREAMS],
+        check=True,
+        env=os.environ | {"PYTHONPATH": os.getcwd()},
+    )
+    *names, number, length = (tmp_path / "found").read_text().strip().split(",")
+    assert [name for name in names if name] == sorted(
+        f"standard {('input', 'output', 'error')[number]}" for number in closed
+    )
+    assert int(number) == 3 and length == "0"
+    assert (tmp_path / "file").read_bytes() == b""
+
+
+@pytest.mark.parametrize("name", ["JAX_ENABLE_X64", "JAX_DISABLE_JIT"])
+def test_what_jax_cannot_run_with_is_refused_before_anything_is_written(name, monkeypatch, capsys):
+    monkeypatch.setenv(name, "True")
+    assert command("translate", "--workdir=run") == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"transformer-jax: {name}=True cannot be used here: ")
+    assert error.count("\n") == 1
+    monkeypatch.setenv(name, "0")
+    check_environment()
+
+
+def test_a_deleted_working_directory_is_one_line(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert command("translate", "--workdir=run") == 2
+    assert "The working directory no longer exists" in capsys.readouterr().err
+
+
+def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be(monkeypatch, capsys):
+    limits = {"now": (100, resource.RLIM_INFINITY)}
+    monkeypatch.setattr("resource.getrlimit", lambda _: limits["now"])
+    monkeypatch.setattr("resource.setrlimit", lambda _, both: limits.update(now=both))
+    check_environment()
+    assert limits["now"] == (FILES_WANTED, resource.RLIM_INFINITY)
+    limits["now"] = (20, 60)
+    assert command("translate", "--workdir=run") == 2
+    assert limits["now"] == (60, 60)
+    said = f"may open only 60 files at a time (ulimit -n), and needs {FILES_NEEDED}"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (AssertionError(), "JAX_PLATFORMS=cuda: no such platform is installed. Install it"),
+        (
+            RuntimeError("Unable to initialize backend 'x': not known. (set JAX_PLATFORMS='')"),
+            "JAX_PLATFORMS=cuda: Unable to initialize backend 'x': not known. Install it",
+        ),
+    ],
+    ids=["no plugin", "not known"],
+)
+def test_a_platform_that_is_not_installed_is_one_line(error, reason, monkeypatch, capsys):
+    """A plugin that is missing makes JAX raise an assertion without a message."""
+
+    def devices():
+        raise error
+
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    monkeypatch.setattr("jax.devices", devices)
+    assert command("translate", "--workdir=run") == 2
+    found = capsys.readouterr().err
+    assert reason in found and found.count("\n") == 1
+
+
+def test_translate_needs_its_streams(monkeypatch, capsys):
+    for name in ("standard input", "standard output"):
+        monkeypatch.setattr("transformer_jax.__main__.open_missing_streams", lambda n=name: {n})
+        assert command("translate", "--workdir=run") == 2
+        assert f"{name} is closed: transformer-jax translate" in capsys.readouterr().err
+
+
+STUCK = """
+import sys, threading
+from transformer_jax.commands.environment import end_stuck_threads
+
+class Waiting(threading.Thread):
+    def run(self):
+        threading.Event().wait(60)
+
+Waiting.__module__ = "orbax.checkpoint"
+Waiting().start()
+sys.stderr.write("reported")
+end_stuck_threads(2)
+"""
+
+
+def test_a_thread_of_a_failed_save_does_not_keep_the_process_alive():
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK],
+        capture_output=True,
+        timeout=40,
+        env=os.environ | {"PYTHONPATH": os.getcwd()},
+    )
+    assert (done.returncode, done.stderr) == (2, b"reported")
