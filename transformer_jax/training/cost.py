@@ -46,39 +46,19 @@ def training_flops(
     model: ModelConfig, vocabulary_size: int, src_length: int, tgt_length: int
 ) -> int:
     """FLOPs of the forward and backward pass of one row with these numbers of positions."""
-    loss_fn = make_loss_fn(_unpadded(model, vocabulary_size), TrainConfig.label_smoothing)
+    unpadded = _unpadded(model, vocabulary_size)
+    loss_fn = make_loss_fn(unpadded, TrainConfig.label_smoothing)
 
     def smoothed(params: Any, batch: Batch) -> Any:
         return loss_fn(params, batch, None, None).smoothed_nats
 
-    return product_flops(
-        jax.grad(smoothed), *_inputs(model, vocabulary_size, src_length, tgt_length)
-    )
-
-
-@functools.lru_cache(maxsize=256)
-def forward_flops(
-    model: ModelConfig, vocabulary_size: int, src_length: int, tgt_length: int
-) -> int:
-    """FLOPs of the forward pass of one row, up to the logits."""
-    apply: Any = _unpadded(model, vocabulary_size).apply
-
-    def logits(params: Any, batch: Batch) -> Any:
-        return apply({"params": params}, *batch)
-
-    return product_flops(logits, *_inputs(model, vocabulary_size, src_length, tgt_length))
+    src, tgt = (jax.ShapeDtypeStruct((1, n), jnp.int32) for n in (src_length, tgt_length))
+    batch = Batch(Packed(src, src, src), Packed(tgt, tgt, tgt))
+    return product_flops(jax.grad(smoothed), parameters.abstract_params(unpadded), batch)
 
 
 def _unpadded(model: ModelConfig, vocabulary_size: int) -> EncoderDecoder:
     return EncoderDecoder(model, vocabulary_size, vocabulary_multiple=1)
-
-
-def _inputs(
-    model: ModelConfig, vocabulary_size: int, src_length: int, tgt_length: int
-) -> tuple[Any, Batch]:
-    params = parameters.abstract_params(_unpadded(model, vocabulary_size))
-    src, tgt = (jax.ShapeDtypeStruct((1, n), jnp.int32) for n in (src_length, tgt_length))
-    return params, Batch(Packed(src, src, src), Packed(tgt, tgt, tgt))
 
 
 def product_flops(function: Callable[..., Any], *arguments: Any) -> int:
