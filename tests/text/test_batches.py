@@ -298,3 +298,30 @@ def test_the_longest_come_first():
     buckets = translation_buckets(np.array([3, 60, 17, 1, 33, 18]), 64, 64)
     order = [int(index) for bucket in buckets for index in bucket.indices]
     assert order == [1, 4, 5, 2, 0, 3]
+
+
+WORKER = """
+import sys, time
+from transformer_jax.text.batches import _end_with
+
+_end_with(int(sys.argv[1]), 0, 1)
+print("watching", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system cannot watch a process")
+def test_a_worker_ends_with_its_trainer_even_if_that_is_killed():
+    trainer = subprocess.Popen(["sleep", "60"])
+    worker = subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(trainer.pid)],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.getcwd()},
+    )
+    assert worker.stdout.readline() == b"watching\n"
+    assert worker.poll() is None
+    trainer.kill()
+    trainer.wait()
+    assert worker.wait(20) == 1
+    late = [sys.executable, "-c", WORKER, str(trainer.pid)]  # the trainer is gone at the start
+    assert subprocess.run(late, env=os.environ | {"PYTHONPATH": os.getcwd()}).returncode == 1
