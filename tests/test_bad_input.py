@@ -227,6 +227,11 @@ def folder_is_below_a_file(box: Sandbox) -> Sequence[str]:
     return box.train(workdir=box.preset / "run")
 
 
+@case("--workdir=gs://bucket/run: a run's folder is on a file system. Mount the bucket")
+def workdir_is_a_bucket(box: Sandbox) -> Sequence[str]:
+    return box.train(workdir="gs://bucket/run")
+
+
 @case("Cannot write into {tmp}/preset.py", "Choose another --workdir")
 def folder_is_a_file(box: Sandbox) -> Sequence[str]:
     return box.train(workdir=box.preset)

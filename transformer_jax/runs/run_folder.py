@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import os
+import re
 from pathlib import Path
 from typing import IO
 
@@ -13,6 +14,7 @@ from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.files import is_temporary, write_atomically
 
 log = logging.getLogger(__name__)
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 LOCK = ".lock"  # the file stays; a running `train` holds a lock of the operating system on it
 
 
@@ -20,6 +22,11 @@ class RunFolder:
     """Paths in a run's folder, and its config."""
 
     def __init__(self, workdir: str | os.PathLike) -> None:
+        if URL.match(str(workdir)):
+            raise ConfigError(
+                f"--workdir={workdir}: a run's folder is on a file system. Mount the bucket "
+                "(gcsfuse, s3fs) and name the folder, or copy the run there when it has ended."
+            )
         self.path = Path(workdir).absolute()
         self.config_file = self.path / "config.json"
         self.corpus_file = self.path / "corpus.sha256"
