@@ -2,20 +2,20 @@
 
 import csv
 import datetime
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_jax.config.schema import Config
+from transformer_jax.config.schema import Config, value_at
 from transformer_jax.errors import DataError, RunError
 from transformer_jax.files import write_csv
 from transformer_jax.reporting.revision import revision
+from transformer_jax.runs.evaluations import find_evaluation, read_evaluation
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.tables.digests import digest_of
-from transformer_jax.tables.experiment import Job, slug
+from transformer_jax.tables.digests import COUNTED, digest_of
+from transformer_jax.tables.experiment import Job
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.training import cost
 from transformer_jax.training.data import nominal_shape
@@ -152,9 +152,9 @@ def evaluation_file(job: Job) -> Path | None:
     """The newest file of scores that the job's `evaluate` wrote; None: there is none."""
     config = job.config()
     which = f"{config.train.steps}" + (f"-last{job.average}" if job.average else "")
-    name = f"{slug(job.scale.split)}.{which}.beam{config.decode.beam_size}.json"
-    files = sorted((job.folder / "evaluations").glob(name), key=lambda path: path.stat().st_mtime)
-    return files[-1] if files else None
+    counted = [name for name in COUNTED if name.startswith("decode.")]
+    decode = {name.removeprefix("decode."): value_at(config, name) for name in counted}
+    return find_evaluation(RunFolder(job.folder).evaluations, job.scale.split, which, decode)
 
 
 def read_scores(job: Job) -> dict[str, Any]:
@@ -162,8 +162,7 @@ def read_scores(job: Job) -> dict[str, Any]:
     path = evaluation_file(job)
     if path is None:
         raise RunError(f"{job.folder} holds no evaluation of {job.scale.split}.")
-    scores: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return scores
+    return read_evaluation(path)
 
 
 def hypotheses(job: Job) -> list[str] | None:
