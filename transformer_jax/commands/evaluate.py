@@ -90,10 +90,16 @@ def evaluate(
         write_evaluation(path, hypotheses, about)
         log.info("hypotheses and scores: %s", path.with_suffix(".*"))
         print(format_scores(scores))
-        for i in range(0, len(sources), -(-len(sources) // examples)) if examples else ():
-            print(f"\nsource      {printable(sources[i])}\nreference   {printable(references[i])}")
-            print(f"translation {printable(hypotheses[i])}")
+        _print_examples(pairs, hypotheses, examples)
     return Evaluation(scores, path, pairs)
+
+
+def _print_examples(pairs: Sequence[Pair], hypotheses: Sequence[str], examples: int) -> None:
+    """Prints that many evenly spaced pairs with their translations."""
+    for i in range(0, len(pairs), -(-len(pairs) // examples)) if examples else ():
+        source, reference = map(printable, pairs[i])
+        print(f"\nsource      {source}\nreference   {reference}")
+        print(f"translation {printable(hypotheses[i])}")
 
 
 def _make_folder(path: Path) -> None:
