@@ -1,5 +1,6 @@
 """results.csv, and what makes a line of a run."""
 
+import importlib
 import math
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from tests.tables.test_statistics import LINES, line
 from transformer_jax.config.files import load_config, split_overrides
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.tables.digests import digest_of
-from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
+from transformer_jax.tables.experiment import Experiment, Scale, check_rows, make_jobs
 from transformer_jax.tables.results import (
     device_rate,
     finished,
@@ -65,6 +66,28 @@ def test_a_finished_row_is_not_missing_and_another_config_is_refused():
     assert finished(lines, jobs).keys() == {("16 heads", 0)}
     with pytest.raises(RunError, match="16 heads, seed 0 was recorded with another config"):
         finished([line("16 heads", 0, 1.0, config_digest=own["base"])], jobs)
+
+
+def test_two_rows_of_one_config_are_refused_by_name():
+    scale = Scale(DEMO, {"model.num_heads": 8}, seeds={"a": (0,), "b": (1,), "c": (0,), "d": ()})
+    rows = {"a": {}, "b": {"model.num_heads": 8}, "c": {"model.d_ff": 8}, "d": {}}
+    experiment = Experiment("own", rows, {"small": scale})
+    with pytest.raises(ConfigError, match="own: the rows 'a' and 'b' are the same config"):
+        check_rows(make_jobs(experiment, "small", Path("runs")))
+    check_rows(make_jobs(experiment, "small", Path("runs"), ("b", "c", "d")))
+    narrow = make_jobs(experiment, "small", Path("runs"), ("b", "c"), (), {"model.d_ff": 8})
+    with pytest.raises(ConfigError, match="the rows 'b' and 'c' are the same config"):
+        check_rows(narrow)
+    averaged = scale._replace(average={"a": 0, "b": 2, "c": 0, "d": 0})
+    check_rows(make_jobs(experiment._replace(scales={"small": averaged}), "small", Path("runs")))
+
+
+@pytest.mark.parametrize("name", ["claims", "table2_bleu", "table3_ablations"])
+def test_no_table_of_this_project_has_a_row_twice(name, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
+    for scale in experiment.scales:
+        check_rows(make_jobs(experiment, scale, Path("runs")))
 
 
 def test_translations_are_those_of_the_recorded_run_alone(tmp_path):

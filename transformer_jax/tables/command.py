@@ -16,7 +16,7 @@ import numpy as np
 from transformer_jax.commands.command_line import Flag, exit_status, parse_experiment, set_up_logs
 from transformer_jax.errors import ConfigError, RunError, UserError
 from transformer_jax.reporting.page import markdown_table
-from transformer_jax.tables.experiment import Experiment, Job, make_jobs
+from transformer_jax.tables.experiment import Experiment, Job, check_rows, make_jobs
 from transformer_jax.tables.launch import (
     command_lines,
     log_file,
@@ -86,6 +86,8 @@ def run(experiment: Experiment) -> None:
     rows = tuple(row.strip() for row in (values["rows"] or "").split(";") if row.strip())
     asked = _numbers(values["seeds"])
     jobs = make_jobs(experiment, scale, runs, rows, asked, values["overrides"])
+    check_rows(make_jobs(experiment, scale, runs))
+    check_rows(jobs)  # with the overrides of --config
     lines = read_results(output.results)
     done = finished(lines, jobs)
     missing = [job for job in jobs if (job.row, job.seed) not in done]

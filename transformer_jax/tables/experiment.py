@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -153,3 +154,15 @@ def make_jobs(
             whole = {**changes, "seed": seed}
             jobs.append(Job(experiment.name, row, seed, chosen, whole, folder))
     return jobs
+
+
+def check_rows(jobs: Sequence[Job]) -> None:
+    """Raises ConfigError, naming both rows, if two rows are the same config: one would do."""
+    rows: dict[tuple[Config, int], str] = {}
+    for row, job in {job.row: job for job in jobs}.items():
+        same = rows.setdefault((replace(job.config(), seed=0), job.average), row)
+        if same != row:
+            raise ConfigError(
+                f"{job.experiment}: the rows {same!r} and {row!r} are the same config "
+                f"({job.config_file} with all overrides). Change one of them or remove it."
+            )
