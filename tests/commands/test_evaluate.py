@@ -10,8 +10,9 @@ from tests import tiny_runs as runs
 from transformer_jax import __version__
 from transformer_jax.commands.average import average
 from transformer_jax.evaluation.bleu import score
+from transformer_jax.files import read_json
 from transformer_jax.reporting.revision import revision
-from transformer_jax.runs.evaluations import find_evaluation, read_evaluation
+from transformer_jax.runs.evaluations import find_evaluation
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_files_of_the_same_name_overwrite_neither_each_other_nor_the_split(run, 
         ref = runs.write_lines(tmp_path / folder / "test.de", [reference])
         evaluate(run, capsys, f"--src={src}", f"--ref={ref}")
     paths = set((run / "evaluations").glob("test.40.beam2.*.json"))
-    files = {record["ref_files"][0]: record for record in map(read_evaluation, paths - {of_split})}
+    files = {record["ref_files"][0]: record for record in map(read_json, paths - {of_split})}
     assert files.keys() == {str(tmp_path / folder / "test.de") for folder in "ab"}
     assert {record["split"] for record in files.values()} == {None}
     assert of_split.read_bytes() == before

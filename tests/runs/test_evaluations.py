@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax.errors import RunError
+from transformer_jax.errors import DataError
 from transformer_jax.runs.evaluations import (
     evaluation_path,
     find_evaluation,
@@ -73,5 +73,5 @@ def test_names_that_earlier_versions_wrote_are_found(split, tmp_path):
 def test_a_damaged_file_of_scores_is_named(content, tmp_path):
     path = write(tmp_path)
     path.write_bytes(content)
-    with pytest.raises(RunError, match=f"{path.name} cannot be read"):
+    with pytest.raises(DataError, match=f"^{path}, line 1: "):
         find_evaluation(tmp_path, "test", "40", DECODE)

@@ -42,18 +42,37 @@ def test_lines_are_read_as_they_were_written(tmp_path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda text: text.replace("perplexity", "ppl"), "columns"),
-        (lambda text: text.replace("22.0", "twenty"), "line 3"),
-        (lambda text: text.replace("base,1,", "base,"), "line 3"),
+        (lambda text: text.replace(b"perplexity", b"ppl"), "line 1: its columns are not row, "),
+        (lambda text: b"", "line 1: its columns are not row, "),
+        (lambda text: text.replace(b"22.0", b"twenty"), "line 3: bleu='twenty' is no float"),
+        (lambda text: text.replace(b"base,1,", b"base,"), "line 3: it has 15 cells, but .* 16"),
+        (lambda text: text.replace(b"base,1,", b"base,1,,"), "line 3: it has 17 cells"),
+        (lambda text: text.replace(b"base,1,", b"base\n"), "line 3: it has 1 cells"),
+        (lambda text: text.replace(b"base,1,", b"bas\xe9,1,"), "line 3: not UTF-8"),
+        (lambda text: bytes(range(256)), "line [12]: not UTF-8"),
+        (lambda text: text.replace(b"base,1,", b"b" * 200_000 + b",1,"), "line 3: field larger"),
+        (lambda text: text.replace(b"base,1,", b"base,0,"), "lines 2 and 3: both are of row"),
     ],
-    ids=["a column", "a number", "a missing cell"],
 )
-def test_a_broken_file_is_refused(change, says, tmp_path):
+def test_a_broken_file_is_refused_naming_the_line(change, says, tmp_path):
     path = tmp_path / "results.csv"
     write_results(path, LINES)
-    path.write_text(change(path.read_text()))
-    with pytest.raises(DataError, match=says):
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(DataError, match=f"^{path}, {says}") as error:
         read_results(path)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 400
+
+
+def test_a_folder_in_its_place_is_refused(tmp_path):
+    with pytest.raises(DataError, match=f"^{tmp_path} cannot be read: Is a directory"):
+        read_results(tmp_path)
+
+
+def test_a_file_that_excel_saved_is_read(tmp_path):
+    path = tmp_path / "results.csv"
+    write_results(path, LINES)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n") + b"\r\n")
+    assert repr(read_results(path)) == repr(LINES)
 
 
 def test_a_finished_row_is_not_missing_and_another_config_is_refused():

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from transformer_jax.errors import DataError
 from transformer_jax.evaluation.bleu import score
 from transformer_jax.tables.experiment import Experiment, Scale
 from transformer_jax.tables.results import Line
@@ -142,3 +143,19 @@ def test_p_values_are_kept(tmp_path):
     write_p_values(tmp_path / "significance.csv", values)
     assert read_p_values(tmp_path / "significance.csv") == values
     assert read_p_values(tmp_path / "none.csv") == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"row,seed,p\na,0,0.5\nb\xff,0,0.5\n", "line 3: not UTF-8"),
+        (b"row,seed,p\na,0,half\n", "line 2: seed='0' and p='half' are not two numbers"),
+        (b"row,seed,p\na,0\n", "line 2: it has 2 cells"),
+        (b"row,p\n", "line 1: its columns are not row, seed, p"),
+    ],
+)
+def test_damaged_p_values_are_refused_naming_the_line(content, says, tmp_path):
+    path = tmp_path / "significance.csv"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"^{path}, {says}"):
+        read_p_values(path)

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.errors import RunError
-from transformer_jax.files import write_atomically
+from transformer_jax.files import read_json, write_atomically
 
 SCHEME = 1  # the number of this way to name evaluations; it is hashed too
 DIGITS = 8  # hex digits of the hash
@@ -51,20 +50,6 @@ def write_evaluation(path: Path, hypotheses: Iterable[str], record: Mapping[str,
     write_atomically(path.with_suffix(".json"), content.encode())
 
 
-def read_evaluation(path: Path) -> dict[str, Any]:
-    """Reads the scores and settings of an evaluation. Raises RunError if the file is damaged."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(record, dict):
-            return record
-        wrong = "it holds no JSON object"
-    except OSError as error:
-        wrong = error.strerror or str(error)
-    except (ValueError, RecursionError) as error:  # no JSON, or not UTF-8
-        wrong = str(error)
-    raise RunError(f"{path} cannot be read: {wrong}. Remove it and call `evaluate` again.")
-
-
 def find_evaluation(
     folder: Path, split: str, checkpoint: str, decode: Mapping[str, Any]
 ) -> Path | None:
@@ -77,6 +62,9 @@ def find_evaluation(
       split: as it was given to `evaluate`; files that were given with --src are not found.
       checkpoint: its name, such as "40" or "40-last5".
       decode: settings of search, among them "beam_size", that the record must not contradict.
+
+    Raises:
+      DataError: a file of scores is damaged.
     """
     stem = _stem(split, checkpoint, decode["beam_size"])
     name = re.compile(re.escape(stem) + rf"(\.[0-9a-f]{{{DIGITS}}})?\.json")
@@ -85,7 +73,7 @@ def find_evaluation(
     for path in folder.glob(f"{glob.escape(stem)}.*json"):
         if not name.fullmatch(path.name):
             continue
-        record = read_evaluation(path)
+        record = read_json(path)
         if all(record.get(key, value) == value for key, value in wanted.items()):
             # The date first: a copy of the folder has other times of modification.
             found.append((str(record.get("date", "")), path.stat().st_mtime, path))

@@ -1,6 +1,5 @@
 """results.csv, with one line per row and seed, and the other results of a finished run."""
 
-import csv
 import datetime
 import math
 from collections.abc import Mapping, Sequence
@@ -9,9 +8,9 @@ from typing import Any, NamedTuple
 
 from transformer_jax.config.schema import Config, value_at
 from transformer_jax.errors import DataError, RunError
-from transformer_jax.files import write_csv
+from transformer_jax.files import read_csv, read_json, read_utf8, write_csv
 from transformer_jax.reporting.revision import revision
-from transformer_jax.runs.evaluations import find_evaluation, read_evaluation
+from transformer_jax.runs.evaluations import find_evaluation
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.tables.digests import COUNTED, digest_of
@@ -53,20 +52,34 @@ def counts(config: Config) -> tuple[int, float]:
 
 
 def read_results(path: Path) -> list[Line]:
-    """The lines of a results.csv, which may not exist yet. Raises DataError if it is malformed."""
+    """The lines of a results.csv, which may not exist yet.
+
+    Raises:
+      DataError: the file is malformed, or two lines have the same row and seed.
+    """
     if not path.exists():
         return []
-    kinds = Line.__annotations__
-    with open(path, encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != Line._fields:
-            raise DataError(f"{path}: its columns are not {', '.join(Line._fields)}.")
+    lines, places = list[Line](), dict[tuple[str, int], int]()
+    for number, cells in read_csv(path, Line._fields):
+        line = _line(cells, f"{path}, line {number}")
+        first = places.setdefault((line.row, line.seed), number)
+        if first != number:
+            raise DataError(
+                f"{path}, lines {first} and {number}: both are of row {line.row!r} and seed "
+                f"{line.seed}. Remove one of them."
+            )
+        lines.append(line)
+    return lines
+
+
+def _line(cells: Sequence[str], where: str) -> Line:
+    values = []
+    for (name, kind), text in zip(Line.__annotations__.items(), cells, strict=True):
         try:
-            return [
-                Line(**{name: kinds[name](text) for name, text in line.items()}) for line in reader
-            ]
-        except (TypeError, ValueError) as error:
-            raise DataError(f"{path}, line {reader.line_num}: {error}.") from None
+            values.append(kind(text))
+        except ValueError:
+            raise DataError(f"{where}: {name}={text[:40]!r} is no {kind.__name__}.") from None
+    return Line(*values)
 
 
 def write_results(path: Path, lines: Sequence[Line]) -> None:
@@ -162,7 +175,7 @@ def read_scores(job: Job) -> dict[str, Any]:
     path = evaluation_file(job)
     if path is None:
         raise RunError(f"{job.folder} holds no evaluation of {job.scale.split}.")
-    return read_evaluation(path)
+    return read_json(path)
 
 
 def hypotheses(job: Job) -> list[str] | None:
@@ -170,7 +183,7 @@ def hypotheses(job: Job) -> list[str] | None:
     path = evaluation_file(job)
     if path is None:
         return None
-    return path.with_suffix(".txt").read_text(encoding="utf-8").split("\n")[:-1]
+    return read_utf8(path.with_suffix(".txt")).split("\n")[:-1]
 
 
 def translations_of(line: Line, job: Job) -> list[str] | None:

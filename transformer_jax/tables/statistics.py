@@ -1,6 +1,5 @@
 """Makes a table from lines of results: means, deviations, differences and significance."""
 
-import csv
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -8,11 +7,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-from transformer_jax.files import write_csv
+from transformer_jax.errors import DataError
+from transformer_jax.files import read_csv, write_csv
 from transformer_jax.tables.experiment import Experiment
 from transformer_jax.tables.results import Line
 
 RESAMPLES = 1_000  # number of resamples of the paired bootstrap
+SIGNIFICANCE = ("row", "seed", "p")  # the columns of significance.csv
 COMPARED = ("perplexity", "bleu")  # metrics whose difference from the base row is shown
 
 
@@ -106,17 +107,25 @@ PValues = dict[tuple[str, int], float]  # (row, seed) -> p of its BLEU against t
 
 
 def read_p_values(path: Path) -> PValues:
-    """Reads significance.csv; empty if there is no such file."""
+    """Reads significance.csv; empty if there is no such file. Raises DataError if it is damaged."""
     if not path.exists():
         return {}
-    with open(path, encoding="utf-8", newline="") as file:
-        return {(one["row"], int(one["seed"])): float(one["p"]) for one in csv.DictReader(file)}
+    values: PValues = {}
+    for number, (row, seed, p) in read_csv(path, SIGNIFICANCE):
+        try:
+            values[row, int(seed)] = float(p)
+        except ValueError:
+            raise DataError(
+                f"{path}, line {number}: seed={seed[:40]!r} and p={p[:40]!r} are not two numbers. "
+                "Correct that line, or remove it and call the experiment again."
+            ) from None
+    return values
 
 
 def write_p_values(path: Path, values: PValues) -> None:
     """Writes significance.csv, one line per row and seed."""
     rows = ([row, seed, f"{p:.4f}"] for (row, seed), p in values.items())
-    write_csv(path, ["row", "seed", "p"], rows)
+    write_csv(path, SIGNIFICANCE, rows)
 
 
 def text_of(summary: Summary | None, form: str) -> str:
