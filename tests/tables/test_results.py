@@ -87,6 +87,34 @@ def test_a_finished_row_is_not_missing_and_another_config_is_refused():
         finished([line("16 heads", 0, 1.0, config_digest=own["base"])], jobs)
 
 
+@pytest.mark.parametrize("seeds", [[0, 1], (0, 1), range(2), {"base": [0, 1], "16 heads": [0, 1]}])
+def test_seeds_are_any_sequence_of_numbers(seeds):
+    scale = EXPERIMENT.scales["small"]._replace(seeds=seeds)
+    jobs = make_jobs(EXPERIMENT._replace(scales={"small": scale}), "small", Path("runs"))
+    assert jobs == [
+        job._replace(scale=scale) for job in make_jobs(EXPERIMENT, "small", Path("runs"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"scales": {}}, "'two' has no scales: give it one"),
+        ({"rows": {}}, "two has no rows"),
+        ({"rows": {"..": {}}}, "a row's name has no letter or digit"),
+        ({"rows": {"a b": {}, "a_b": {}}}, "two rows have the same name for files"),
+        *(({"name": name}, "cannot be the name") for name in ("../../v", "", "..", "a/b")),
+        *(
+            ({"scales": {"small": Scale(DEMO, seeds=seeds)}}, "the seeds of row 'base' are")
+            for seeds in (3, "01", {}, (0.5,), None)
+        ),
+    ],
+)
+def test_an_experiment_that_cannot_be_is_one_line(changes, says):
+    with pytest.raises(ConfigError, match=says):
+        make_jobs(EXPERIMENT._replace(**changes), "small", Path("runs"))
+
+
 def test_two_rows_of_one_config_are_refused_by_name():
     scale = Scale(DEMO, {"model.num_heads": 8}, seeds={"a": (0,), "b": (1,), "c": (0,), "d": ()})
     rows = {"a": {}, "b": {"model.num_heads": 8}, "c": {"model.d_ff": 8}, "d": {}}
