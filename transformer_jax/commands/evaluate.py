@@ -52,7 +52,7 @@ def evaluate(
       split: "train", "valid", "test", or a file stem or TFDS split of the run's corpus.
       src: a file of source lines to use instead of a split, together with `ref`.
       ref: the file of its references.
-      checkpoint: "latest", "best", "average" or a step.
+      checkpoint: "latest", "best", "average", a step, or an average's name, such as "40-last5".
       beam_size: None: the run's.
       examples: number of evenly spaced translations to print with their sources and references.
 
