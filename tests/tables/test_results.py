@@ -39,6 +39,20 @@ def test_lines_are_read_as_they_were_written(tmp_path):
     assert repr(read_results(path)) == repr(lines)  # NaN is not itself
 
 
+def test_what_has_no_value_is_an_empty_cell_and_was_nan(tmp_path):
+    """A perplexity of NaN is a value: the run diverged."""
+    path = tmp_path / "results.csv"
+    one = line("base", 0, 1.0, math.nan, device_rate=math.nan)
+    write_results(path, [one])
+    text = path.read_text()
+    assert "base,0,nan,1.0,,50.0," in text and ",90.0,,10," in text
+    path.write_text(text.replace(",1.0,,", ",1.0,nan,").replace(",90.0,,", ",90.0,nan,"))
+    assert repr(read_results(path)) == repr([one])
+    path.write_text(text.replace("nan", ""))
+    with pytest.raises(DataError, match="line 2: perplexity='' is no float"):
+        read_results(path)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

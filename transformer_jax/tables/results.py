@@ -34,13 +34,16 @@ class Line(NamedTuple):
     parameters: int
     training_flops: float  # counted from the matrix products of all steps with nominal batches
     train_seconds: float  # time of the training steps, without start, validation and checkpoints
-    device_rate: float  # peak FLOP/s of all devices as the vendor gives it; NaN for a CPU
+    device_rate: float  # peak FLOP/s of all devices as the vendor gives it; NaN if unknown: a CPU
     steps: int
     config_digest: str
     revision: str
     device: str
     date: str
     signature: str  # sacreBLEU's signature of `bleu`
+
+
+MAY_BE_EMPTY = ("paper_bleu", "device_rate")  # columns where NaN, no value, is an empty cell
 
 
 def counts(config: Config) -> tuple[int, float]:
@@ -73,10 +76,11 @@ def read_results(path: Path) -> list[Line]:
 
 
 def _line(cells: Sequence[str], where: str) -> Line:
-    values = []
+    values: list[Any] = []
     for (name, kind), text in zip(Line.__annotations__.items(), cells, strict=True):
         try:
-            values.append(kind(text))
+            is_empty = not text and name in MAY_BE_EMPTY
+            values.append(math.nan if is_empty else kind(text))
         except ValueError:
             raise DataError(f"{where}: {name}={text[:40]!r} is no {kind.__name__}.") from None
     return Line(*values)
@@ -84,7 +88,14 @@ def _line(cells: Sequence[str], where: str) -> Line:
 
 def write_results(path: Path, lines: Sequence[Line]) -> None:
     """Writes all lines in the given order."""
-    write_csv(path, Line._fields, lines)
+    rows = [
+        [
+            "" if name in MAY_BE_EMPTY and math.isnan(value) else value
+            for name, value in line._asdict().items()
+        ]
+        for line in lines
+    ]
+    write_csv(path, Line._fields, rows)
 
 
 def finished(lines: Sequence[Line], jobs: Sequence[Job]) -> dict[tuple[str, int], Line]:
