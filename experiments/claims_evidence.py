@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.files import write_atomically
+from transformer_jax.files import read_json, write_atomically
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Job
 from transformer_jax.tables.results import hypotheses, references
@@ -43,7 +43,7 @@ class Probe(NamedTuple):
 
 def gather(path: Path, jobs: Sequence[Job]) -> Evidence:
     """The recorded evidence, with what existing runs of the first seed can add to it."""
-    kept: Evidence = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    kept: Evidence = read_json(path) if path.exists() else {}
     first = {job.row: job for job in jobs if job.seed == jobs[0].seed}
     for name, probe in PROBES.items():
         own = [first[row] for row in probe.rows]

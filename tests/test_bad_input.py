@@ -244,10 +244,25 @@ def config_of_the_run_is_broken(box: Sandbox) -> Sequence[str]:
 
 
 @case("{tmp}/run/vocabulary.model is no SentencePiece model")
-def vocabulary_of_the_run_is_broken(box: Sandbox) -> Sequence[str]:
+def vocabulary_of_a_run_without_sums_is_broken(box: Sandbox) -> Sequence[str]:
     path = box.trained() / "vocabulary.model"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    (box.run / "run.sha256.json").unlink()
     return box.train("train.steps=1000")
+
+
+@case("{tmp}/run/vocabulary.model was changed", "Put the run's own file back")
+def vocabulary_of_the_run_is_of_another_run(box: Sandbox) -> Sequence[str]:
+    path = box.trained() / "vocabulary.model"
+    path.write_bytes(path.read_bytes().replace(b"the", b"eht"))
+    return box.train("train.steps=1000")
+
+
+@case("{tmp}/origin/vocabulary.model was changed")
+def vocabulary_of_the_origin_is_of_another_run(box: Sandbox) -> Sequence[str]:
+    origin = runs.copy_of_run(box.folder / "origin")
+    (origin / "vocabulary.model").write_bytes(b"")
+    return [*box.train(), f"--init_from={origin}"]
 
 
 @case("{tmp}/other holds no run: it has no config.json")
@@ -572,6 +587,17 @@ def with_config_of_the_run(box: Sandbox, section: str, **values: object) -> Sequ
     return box.uses("translate")
 
 
+@case("{tmp}/run/config.json was changed: its section model is not what the run was made with")
+def model_of_the_run_is_changed_by_hand(box: Sandbox) -> Sequence[str]:
+    return with_config_of_the_run(box, "model", positions="none")
+
+
+@case("{tmp}/run/run.sha256.json is damaged")
+def sums_of_the_run_are_damaged(box: Sandbox) -> Sequence[str]:
+    with_file_of_the_run(box, "run.sha256.json", "{}")
+    return box.uses("average", "--last=2")
+
+
 @case("{tmp}/run/config.json cannot be read: model.experts is not a key of the config")
 def run_is_of_a_newer_version(box: Sandbox) -> Sequence[str]:
     return with_config_of_the_run(box, "model", experts=3)
@@ -588,8 +614,10 @@ def config_of_the_run_has_a_wrong_type(box: Sandbox) -> Sequence[str]:
 
 
 @case("model.norm='mid' is not known")
-def config_of_the_run_has_a_value_that_cannot_be(box: Sandbox) -> Sequence[str]:
-    return with_config_of_the_run(box, "model", norm="mid")
+def config_of_a_run_without_sums_has_a_value_that_cannot_be(box: Sandbox) -> Sequence[str]:
+    arguments = with_config_of_the_run(box, "model", norm="mid")
+    (box.run / "run.sha256.json").unlink()
+    return arguments
 
 
 @case("{tmp}/run/config.json cannot be read: the config is a JSON list")
@@ -757,8 +785,10 @@ def config_of_the_run_is_too_deep(box: Sandbox) -> Sequence[str]:
 
 
 @case("params cannot be restored (ValueError): it is damaged, or not of the model that")
-def config_of_the_run_is_of_another_model(box: Sandbox) -> Sequence[str]:
-    return with_config_of_the_run(box, "model", d_model=32)
+def config_of_a_run_without_sums_is_of_another_model(box: Sandbox) -> Sequence[str]:
+    arguments = with_config_of_the_run(box, "model", d_model=32)
+    (box.run / "run.sha256.json").unlink()
+    return arguments
 
 
 @case("{tmp}/run/corpus.sha256 cannot be read")

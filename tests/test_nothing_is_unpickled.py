@@ -26,7 +26,10 @@ pytestmark = pytest.mark.filterwarnings(
 )  # Orbax's
 
 ROOT = Path(__file__).parent.parent
-READ = {"config.json", "corpus.sha256", "vocabulary.model", "metrics.jsonl", "40.sha256.json"}
+READ = {
+    *("config.json", "corpus.sha256", "vocabulary.model", "run.sha256.json", "metrics.jsonl"),
+    "40.sha256.json",
+}
 # Of tensorboardX, whose queue to a thread of its own pickles events; and of imports of .pyc files.
 HARMLESS = {
     "pickle.find_class": multiprocessing.queues.__file__,
@@ -185,10 +188,13 @@ def test_a_trap_springs_when_it_is_unpickled(marker):
     marker.rmdir()
 
 
-@pytest.mark.parametrize("name", ["config.json", "corpus.sha256", "vocabulary.model"])
+@pytest.mark.parametrize(
+    "name", ["run.sha256.json", "config.json", "corpus.sha256", "vocabulary.model"]
+)
 def test_a_pickle_in_place_of_a_small_file_is_not_loaded(name, tmp_path, marker, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     run = runs.copy_of_run(tmp_path / "run")
+    (run / "run.sha256.json").unlink()  # as who sets a trap would
     for content in traps(marker):
         (run / name).write_bytes(content)
         use(run, "train", "average", "translate", "evaluate", "attention")

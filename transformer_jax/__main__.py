@@ -40,7 +40,8 @@ CONFIG = Flag(
     "config", str, "FILE[:ARGUMENT]", "a config file, such as configs/demo.py", required=True
 )
 WORKDIR = Flag("workdir", str, "FOLDER", "the run's folder", required=True)
-CHECKPOINT = Flag("checkpoint", str, "WHICH", "latest, best, average or a step", default="latest")
+WHICH = "latest, best, average (or one: 300-last3) or a step"
+CHECKPOINT = Flag("checkpoint", str, "WHICH", WHICH, default="latest")
 BEAM_SIZE = Flag("beam_size", int, "K", "hypotheses a sentence; 1 is greedy (the config's)")
 LENGTH_PENALTY = Flag(
     "length_penalty", float, "ALPHA", "alpha of ((5 + length) / 6)^alpha (the config's)"

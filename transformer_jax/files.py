@@ -1,11 +1,15 @@
-"""Atomic writes of files, and the user's cache folder."""
+"""Atomic writes of files, reading with errors that name the line, and the user's cache folder."""
 
 import csv
 import hashlib
 import io
+import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+from transformer_jax.errors import DataError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -32,6 +36,61 @@ def write_csv(path: Path, head: Iterable[str], rows: Iterable[Iterable[object]])
     writer.writerow(head)
     writer.writerows(rows)
     write_atomically(path, text.getvalue().encode())
+
+
+def read_utf8(path: Path) -> str:
+    """The text of a file, without a byte order mark, which Excel writes.
+
+    Raises:
+      DataError: the file cannot be read, or a line is not UTF-8.
+    """
+    try:
+        content = path.read_bytes()
+        return content.decode("utf-8-sig")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise DataError(
+            f"{path}, line {line}: not UTF-8 ({error.reason}). Restore the file, or save it as "
+            "UTF-8."
+        ) from None
+
+
+def read_csv(path: Path, head: Sequence[str]) -> list[tuple[int, list[str]]]:
+    """The rows below the head of a table that `write_csv` wrote, with their line numbers.
+
+    Raises:
+      DataError: the file cannot be read, has other columns, or a line has not one cell for each.
+    """
+    reader = csv.reader(io.StringIO(read_utf8(path), newline=""))
+    try:
+        lines = [(reader.line_num, cells) for cells in reader if cells]
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: {error}. Correct that line.") from None
+    if not lines or lines[0][1] != list(head):
+        raise DataError(f"{path}, line 1: its columns are not {', '.join(head)}.")
+    for number, cells in lines:
+        if len(cells) != len(head):
+            raise DataError(
+                f"{path}, line {number}: it has {len(cells)} cells, but the table has {len(head)} "
+                "columns. Correct that line; a cell with a comma is put in quotation marks."
+            )
+    return lines[1:]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises DataError, naming the line, if there is none."""
+    text = read_utf8(path)
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}, line {error.lineno}: not JSON ({error.msg}).") from None
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, brackets 10,000 deep
+        raise DataError(f"{path}, line 1: cannot be read ({error}).") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{path}, line 1: a JSON {type(content).__name__}; expected an object.")
+    return content
 
 
 def is_temporary(path: Path) -> bool:

@@ -7,6 +7,7 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.runs.test_weights import assert_params, params_of, shapes
+from transformer_jax.commands import average as module
 from transformer_jax.commands.average import average
 from transformer_jax.errors import RunError
 from transformer_jax.runs.checkpoints import committed_steps, damaged_file
@@ -61,3 +62,41 @@ def test_an_old_best_is_none_of_the_last(run):
     assert committed_steps(run.checkpoints) == [5, 30, 35, 40]
     with pytest.raises(RunError, match=r"last 3 checkpoints \(30, 35, 40\)"):
         average(str(run.path), 4)
+
+
+def deleting(run: RunFolder, times: int, monkeypatch) -> None:
+    """As if `train` wrote a checkpoint and deleted the oldest one, before each of some reads."""
+    left = list(range(times))
+
+    def load(folder, which, like):
+        if left and left.pop() is not None:
+            first, *_, newest = committed_steps(run.checkpoints)
+            for name in ("", ".sha256.json"):
+                old, new = (run.checkpoints / f"{step}{name}" for step in (newest, newest + 5))
+                (shutil.copy if name else shutil.copytree)(old, new)
+            shutil.rmtree(run.checkpoints / str(first))
+        return load_params(folder, which, like)
+
+    monkeypatch.setattr(module, "load_params", load)
+    monkeypatch.setattr(module, "SETTLE_SECONDS", 0.0)
+
+
+def test_a_checkpoint_that_train_deletes_is_not_missed(run, monkeypatch, caplog):
+    deleting(run, 1, monkeypatch)
+    with caplog.at_level("INFO"):
+        assert average(str(run.path), last=3).name == "45-last3"
+    assert "checkpoint 30 was deleted while it was averaged" in caplog.text
+
+
+def test_checkpoints_that_train_deletes_again_are_named(run, monkeypatch):
+    deleting(run, 2, monkeypatch)
+    with pytest.raises(RunError, match=r"checkpoint 35 was deleted .* a `train` in .*keep_last"):
+        average(str(run.path), last=3)
+    assert not run.averages.exists()
+
+
+def test_a_damaged_checkpoint_is_reported_as_such(run, monkeypatch):
+    monkeypatch.setattr(module, "SETTLE_SECONDS", 0.0)
+    (run.checkpoints / "35.sha256.json").write_text("{")
+    with pytest.raises(RunError, match="35 is damaged: 35.sha256.json is no manifest"):
+        average(str(run.path), last=2)

@@ -1,18 +1,29 @@
 """What `evaluate` prints and keeps."""
 
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
 
 from tests import tiny_runs as runs
+from transformer_jax import __version__
 from transformer_jax.commands.average import average
 from transformer_jax.evaluation.bleu import score
+from transformer_jax.files import read_json
+from transformer_jax.reporting.revision import revision
+from transformer_jax.runs.evaluations import find_evaluation
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    return runs.copy_of_run(tmp_path_factory.mktemp("evaluate") / "run")
+@pytest.fixture
+def run(tmp_path) -> Path:
+    return runs.copy_of_run(tmp_path / "run")
+
+
+def kept(run: Path, stem: str) -> Path:
+    """The only evaluation whose name begins so: its file of scores."""
+    [path] = (run / "evaluations").glob(f"{stem}.*.json")
+    return path
 
 
 def evaluate(run: Path, capsys, *flags: str) -> str:
@@ -22,17 +33,21 @@ def evaluate(run: Path, capsys, *flags: str) -> str:
 
 def test_hypotheses_and_scores_are_kept(run, capsys):
     printed = evaluate(run, capsys)
-    kept = run / "evaluations" / "test.40.beam2"
-    hypotheses = runs.read_lines(kept.with_name(f"{kept.name}.txt"))
-    record = json.loads(kept.with_name(f"{kept.name}.json").read_text())
+    path = kept(run, "test.40.beam2")
+    hypotheses, record = runs.read_lines(path.with_suffix(".txt")), json.loads(path.read_text())
     references = runs.read_lines(runs.tiny_corpus() / "test.de")
     assert len(hypotheses) == len(references) == record["sentences"] == runs.SIZES["test"]
     want = score(hypotheses, references, "en", "de")
     assert {name: record[name] for name in want._fields} == want._asdict()
     assert record["bleu_signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
     settings = {"checkpoint": "40", "beam_size": 2, "length_penalty": 0.6, "max_extra_length": 10}
-    settings |= {"coverage_penalty": 0.0}
-    assert record | settings | {"name": "test"} == record
+    settings |= {"coverage_penalty": 0.0, "max_length": 64, "tokens_per_batch": 256}
+    settings |= {"name": "test", "split": "test", "version": __version__, "revision": revision()}
+    for side, language in (("src", "en"), ("ref", "de")):
+        file = runs.tiny_corpus() / f"test.{language}"
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        settings |= {f"{side}_files": [str(file)], f"{side}_sha256": digest}
+    assert record | settings == record
     for words in (
         f"BLEU       {want.bleu:6.2f}  en→de  {want.bleu_signature}",
         "paper BLEU",
@@ -45,8 +60,8 @@ def test_files_of_one_s_own_are_scored_as_the_split_of_the_same_text(run, capsys
     corpus = runs.tiny_corpus()
     files = [f"--src={corpus}/valid.en", f"--ref={corpus}/valid.de"]
     assert evaluate(run, capsys, *files) == evaluate(run, capsys, "--split=valid")
-    names = ("valid.en.40.beam2.txt", "valid.40.beam2.txt")
-    by_file, by_split = (runs.read_lines(run / "evaluations" / name) for name in names)
+    paths = [kept(run, stem) for stem in ("valid.en.40.beam2", "valid.40.beam2")]
+    by_file, by_split = (runs.read_lines(path.with_suffix(".txt")) for path in paths)
     assert by_file == by_split and len(by_split) == runs.SIZES["valid"]
 
 
@@ -55,20 +70,37 @@ def test_a_stem_is_a_split_and_a_blank_source_is_a_line_like_any_other(run, caps
     src = runs.write_lines(tmp_path / "own.en", [source[0], " ", *source[1:]])
     ref = runs.write_lines(tmp_path / "own.de", ["a", "b", "c", "d"])
     evaluate(run, capsys, f"--src={src}", f"--ref={ref}")
-    with_blank = runs.read_lines(run / "evaluations" / "own.en.40.beam2.txt")
+    with_blank = runs.read_lines(kept(run, "own.en.40.beam2").with_suffix(".txt"))
     assert len(with_blank) == 4 and with_blank[1] == ""
     evaluate(run, capsys, "--split=test")
-    assert (
-        with_blank[:1] + with_blank[2:]
-        == runs.read_lines(run / "evaluations" / "test.40.beam2.txt")[:3]
-    )
+    of_split = runs.read_lines(kept(run, "test.40.beam2").with_suffix(".txt"))
+    assert with_blank[:1] + with_blank[2:] == of_split[:3]
+
+
+def test_files_of_the_same_name_overwrite_neither_each_other_nor_the_split(run, capsys, tmp_path):
+    """The text, not the name or the folder of a file, decides which evaluation it is."""
+    evaluate(run, capsys, "--split=test")
+    of_split = kept(run, "test.40.beam2")
+    before = of_split.read_bytes()
+    source = runs.read_lines(runs.tiny_corpus() / "test.en")[0]
+    for folder, reference in (("a", "Hund."), ("b", "Katze.")):
+        (tmp_path / folder).mkdir()
+        src = runs.write_lines(tmp_path / folder / "test", [source])
+        ref = runs.write_lines(tmp_path / folder / "test.de", [reference])
+        evaluate(run, capsys, f"--src={src}", f"--ref={ref}")
+    paths = set((run / "evaluations").glob("test.40.beam2.*.json"))
+    files = {record["ref_files"][0]: record for record in map(read_json, paths - {of_split})}
+    assert files.keys() == {str(tmp_path / folder / "test.de") for folder in "ab"}
+    assert {record["split"] for record in files.values()} == {None}
+    assert of_split.read_bytes() == before
+    decode = {"beam_size": 2, "length_penalty": 0.6}
+    assert find_evaluation(run / "evaluations", "test", "40", decode) == of_split
 
 
 def test_other_checkpoints_get_other_files(run, capsys):
     average(str(run), last=2)
     evaluate(run, capsys, "--checkpoint=average")
     evaluate(run, capsys, "--checkpoint=35")
-    names = {path.name for path in (run / "evaluations").iterdir()}
-    assert {"test.40-last2.beam2.json", "test.35.beam2.json"} <= names
-    record = json.loads((run / "evaluations" / "test.40-last2.beam2.json").read_text())
-    assert record["checkpoint"] == "40-last2"
+    for checkpoint in ("40-last2", "35"):
+        path = kept(run, f"test.{checkpoint}.beam2")
+        assert json.loads(path.read_text())["checkpoint"] == checkpoint

@@ -24,7 +24,7 @@ MEASURED = {
 def test_a_run_leaves_what_the_design_says():
     workdir = runs.trained_run()
     assert {path.name for path in workdir.iterdir()} == {
-        *(".lock", "config.json", "corpus.sha256", "vocabulary.model"),
+        *(".lock", "config.json", "corpus.sha256", "vocabulary.model", "run.sha256.json"),
         *("checkpoints", "metrics.jsonl", "tensorboard"),
     }
     train, valid = lines(workdir, "train"), lines(workdir, "valid")

@@ -148,13 +148,56 @@ def test_any_damaged_file_sends_the_run_back_to_the_checkpoint_before(
         assert restored_step(folder) == 20
         assert f"checkpoint {folder / '30'} is damaged: {name.relative_to('30')} " in caplog.text
         assert committed_steps(folder) == [10, 20]
-        assert manifests(folder) == ["10.sha256.json", "20.sha256.json"]
+        aside = "30.damaged.sha256.json"  # moved aside with what is left of the checkpoint
+        assert manifests(folder) == ["10.sha256.json", "20.sha256.json", aside]
+        left = {path.relative_to(folder / "30.damaged") for path in files_of(folder / "30.damaged")}
+        others = {path.relative_to(three / "30") for path in files_of(three / "30")}
+        assert others - left <= {name.relative_to("30")}
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{"])
 def test_a_damaged_manifest_counts_as_damage(content, copied):
     (copied / "30.sha256.json").write_text(content)
     assert restored_step(copied) == 20
+
+
+def test_a_folder_in_place_of_a_manifest_is_damage(copied):
+    (copied / "30.sha256.json").unlink()
+    (copied / "30.sha256.json").mkdir()
+    assert restored_step(copied) == 20
+    assert (copied / "30.damaged").is_dir() and (copied / "30.damaged.sha256.json").is_dir()
+
+
+def test_a_checkpoint_that_is_damaged_again_gets_another_name(copied):
+    for _ in range(2):
+        flip(next((copied / "30" / "params").glob("d/*")))
+        assert restored_step(copied) == 20
+        save(copied, {30: None})
+        assert restored_step(copied) == 30, "what was set aside is no checkpoint"
+    names = {path.name for path in copied.iterdir() if path.is_dir()}
+    assert names == {"10", "20", "30", "30.damaged", "30.damaged2"}
+    assert damaged_file(copied / "30.damaged") is not None, "with its own manifest"
+
+
+@pytest.mark.parametrize("name", ["99999999999999999999", "2147483648", "40", "007", "\u0663"])
+def test_a_stray_folder_is_no_checkpoint(name, copied, caplog):
+    stray = copied / name
+    (stray / "notes").mkdir(parents=True)
+    assert committed_steps(copied) == [10, 20, 30]
+    assert restored_step(copied) == 30
+    save(copied, {40: None, 50: None})
+    assert committed_steps(copied) == [10, 40, 50]
+    assert restored_step(copied) == 50
+    kept = copied / "40.damaged" if name == "40" else stray
+    assert (kept / "notes").is_dir(), "it is moved at most"
+    said = caplog.text.count(f"{stray} is ignored: it is not a checkpoint")
+    assert said == (name[0] in "0123456789")
+
+
+def test_a_folder_in_place_of_the_next_manifest_is_moved(copied):
+    (copied / "40.sha256.json").mkdir()
+    save(copied, {40: None})
+    assert (copied / "40.sha256.json").is_file() and restored_step(copied) == 40
 
 
 def test_after_damage_the_run_goes_on_saving(copied):
@@ -174,7 +217,7 @@ def test_a_damaged_score_of_an_older_checkpoint_stops_nothing(copied, caplog):
     checkpoints.restore_latest(like())
     checkpoints.save(state_at(40), 40, None)
     checkpoints.close()
-    assert f"removing the damaged checkpoint {copied / '10'}" in caplog.text
+    assert f"the damaged checkpoint {copied / '10'} is now 10.damaged" in caplog.text
     assert committed_steps(copied) == [30, 40]
 
 

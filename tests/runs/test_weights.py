@@ -95,6 +95,9 @@ def test_the_newest_average_has_the_largest_step_however_many_digits_it_has(run)
         shutil.copytree(run.checkpoints / "35", run.averages / name)
         shutil.copy(run.checkpoints / "35.sha256.json", run.averages / f"{name}.sha256.json")
     assert load_params(run, "average", shapes())[1] == "1000-last20"
+    assert load_params(run, "900-last5", shapes())[1] == "900-last5"
+    with pytest.raises(RunError, match="best, average, 1000-last20, 1000-last5, 900-last5, 30, "):
+        load_params(run, "900-last4", shapes())
     shutil.rmtree(run.averages / "1000-last20")
     assert load_params(run, "average", shapes())[1] == "1000-last5"
 

@@ -1,10 +1,12 @@
 """Rows are tested against the base row, wherever either was run; and what a report says."""
 
+import math
 from pathlib import Path
 
 import pytest
 
 from tests.tables.test_statistics import line
+from transformer_jax.errors import DataError
 from transformer_jax.tables import command, report
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
 from transformer_jax.tables.report import (
@@ -12,6 +14,7 @@ from transformer_jax.tables.report import (
     _averaged,
     update_significance,
 )
+from transformer_jax.tables.results import read_results
 from transformer_jax.tables.statistics import read_p_values, write_p_values
 
 EXPERIMENT = Experiment("three", {"base": {}, "a": {}, "b": {}}, {"small": Scale("none.py")})
@@ -91,3 +94,44 @@ def test_a_run_made_anew_is_tested_anew(at_hand, tmp_path, monkeypatch):
 )
 def test_a_report_says_what_was_averaged(average, says):
     assert _averaged(average) == says
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path):
+    curve = [{"step": 3, "kind": "train"}, {"step": 4, "kind": "valid", "perplexity": math.inf}]
+    record = {"row": "a, b", "seed": 1, "curve": curve, "samples": [["s", "r", "t"]]}
+    report.write_record(Output(tmp_path), record)
+    assert report.read_record(Output(tmp_path).record("a, b", 1)) == record
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"{", "line 1: not JSON"),
+        (b'{"row": "a",\n"seed" 1}', "line 2: not JSON"),
+        (b"[]", "line 1: a JSON list; expected an object"),
+        (b'{"row": "\xff"}', "line 1: not UTF-8"),
+        (b"[" * 100_000, "line 1: cannot be read"),
+        (b'{"row": "a", "seed": 0, "curve": []}', "line 1: not the record of a run"),
+        (b'{"row": "a", "seed": 0, "curve": [3], "samples": []}', "line 1: not the record"),
+        (b'{"row": "a", "seed": 0, "curve": [], "samples": [["s", "r"]]}', "line 1: not the rec"),
+        (
+            b'{"row": "a", "seed": 0, "curve": [{"kind": "valid", "step": 1}], "samples": []}',
+            "line 1: not the record of a run",
+        ),
+    ],
+)
+def test_a_damaged_record_is_refused_naming_file_and_line(content, says, tmp_path):
+    path = Output(tmp_path).record("a", 0)
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"^{path}, {says}"):
+        report.read_records(Output(tmp_path), [line("a", 0, 1.0)])
+
+
+def test_a_run_that_two_processes_recorded_has_one_line(tmp_path, monkeypatch):
+    output, job = Output(tmp_path), make_jobs(EXPERIMENT, "small", Path("runs"))[1]
+    record = {"row": "a", "seed": 0}
+    for bleu in (1.0, 2.0):
+        monkeypatch.setattr(command, "collect", lambda _, bleu=bleu: (line("a", 0, bleu), record))
+        command._keep(job, "base", output)
+    assert [found.bleu for found in read_results(output.results)] == [2.0]

@@ -1,5 +1,6 @@
 """results.csv, and what makes a line of a run."""
 
+import importlib
 import math
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from tests.tables.test_statistics import LINES, line
 from transformer_jax.config.files import load_config, split_overrides
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.tables.digests import digest_of
-from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
+from transformer_jax.tables.experiment import Experiment, Scale, check_rows, make_jobs
 from transformer_jax.tables.results import (
     device_rate,
     finished,
@@ -38,21 +39,54 @@ def test_lines_are_read_as_they_were_written(tmp_path):
     assert repr(read_results(path)) == repr(lines)  # NaN is not itself
 
 
+def test_what_has_no_value_is_an_empty_cell_and_was_nan(tmp_path):
+    """A perplexity of NaN is a value: the run diverged."""
+    path = tmp_path / "results.csv"
+    one = line("base", 0, 1.0, math.nan, device_rate=math.nan)
+    write_results(path, [one])
+    text = path.read_text()
+    assert "base,0,nan,1.0,,50.0," in text and ",90.0,,10," in text
+    path.write_text(text.replace(",1.0,,", ",1.0,nan,").replace(",90.0,,", ",90.0,nan,"))
+    assert repr(read_results(path)) == repr([one])
+    path.write_text(text.replace("nan", ""))
+    with pytest.raises(DataError, match="line 2: perplexity='' is no float"):
+        read_results(path)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda text: text.replace("perplexity", "ppl"), "columns"),
-        (lambda text: text.replace("22.0", "twenty"), "line 3"),
-        (lambda text: text.replace("base,1,", "base,"), "line 3"),
+        (lambda text: text.replace(b"perplexity", b"ppl"), "line 1: its columns are not row, "),
+        (lambda text: b"", "line 1: its columns are not row, "),
+        (lambda text: text.replace(b"22.0", b"twenty"), "line 3: bleu='twenty' is no float"),
+        (lambda text: text.replace(b"base,1,", b"base,"), "line 3: it has 15 cells, but .* 16"),
+        (lambda text: text.replace(b"base,1,", b"base,1,,"), "line 3: it has 17 cells"),
+        (lambda text: text.replace(b"base,1,", b"base\n"), "line 3: it has 1 cells"),
+        (lambda text: text.replace(b"base,1,", b"bas\xe9,1,"), "line 3: not UTF-8"),
+        (lambda text: bytes(range(256)), "line [12]: not UTF-8"),
+        (lambda text: text.replace(b"base,1,", b"b" * 200_000 + b",1,"), "line 3: field larger"),
+        (lambda text: text.replace(b"base,1,", b"base,0,"), "lines 2 and 3: both are of row"),
     ],
-    ids=["a column", "a number", "a missing cell"],
 )
-def test_a_broken_file_is_refused(change, says, tmp_path):
+def test_a_broken_file_is_refused_naming_the_line(change, says, tmp_path):
     path = tmp_path / "results.csv"
     write_results(path, LINES)
-    path.write_text(change(path.read_text()))
-    with pytest.raises(DataError, match=says):
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(DataError, match=f"^{path}, {says}") as error:
         read_results(path)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 400
+
+
+def test_a_folder_in_its_place_is_refused(tmp_path):
+    with pytest.raises(DataError, match=f"^{tmp_path} cannot be read: Is a directory"):
+        read_results(tmp_path)
+
+
+def test_a_file_that_excel_saved_is_read(tmp_path):
+    path = tmp_path / "results.csv"
+    write_results(path, LINES)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n") + b"\r\n")
+    assert repr(read_results(path)) == repr(LINES)
 
 
 def test_a_finished_row_is_not_missing_and_another_config_is_refused():
@@ -65,6 +99,56 @@ def test_a_finished_row_is_not_missing_and_another_config_is_refused():
     assert finished(lines, jobs).keys() == {("16 heads", 0)}
     with pytest.raises(RunError, match="16 heads, seed 0 was recorded with another config"):
         finished([line("16 heads", 0, 1.0, config_digest=own["base"])], jobs)
+
+
+@pytest.mark.parametrize("seeds", [[0, 1], (0, 1), range(2), {"base": [0, 1], "16 heads": [0, 1]}])
+def test_seeds_are_any_sequence_of_numbers(seeds):
+    scale = EXPERIMENT.scales["small"]._replace(seeds=seeds)
+    jobs = make_jobs(EXPERIMENT._replace(scales={"small": scale}), "small", Path("runs"))
+    assert jobs == [
+        job._replace(scale=scale) for job in make_jobs(EXPERIMENT, "small", Path("runs"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"scales": {}}, "'two' has no scales: give it one"),
+        ({"rows": {}}, "two has no rows"),
+        ({"rows": {"..": {}}}, "a row's name has no letter or digit"),
+        ({"rows": {"a b": {}, "a_b": {}}}, "two rows have the same name for files"),
+        *(({"name": name}, "cannot be the name") for name in ("../../v", "", "..", "a/b")),
+        *(
+            ({"scales": {"small": Scale(DEMO, seeds=seeds)}}, "the seeds of row 'base' are")
+            for seeds in (3, "01", {}, (0.5,), None)
+        ),
+    ],
+)
+def test_an_experiment_that_cannot_be_is_one_line(changes, says):
+    with pytest.raises(ConfigError, match=says):
+        make_jobs(EXPERIMENT._replace(**changes), "small", Path("runs"))
+
+
+def test_two_rows_of_one_config_are_refused_by_name():
+    scale = Scale(DEMO, {"model.num_heads": 8}, seeds={"a": (0,), "b": (1,), "c": (0,), "d": ()})
+    rows = {"a": {}, "b": {"model.num_heads": 8}, "c": {"model.d_ff": 8}, "d": {}}
+    experiment = Experiment("own", rows, {"small": scale})
+    with pytest.raises(ConfigError, match="own: the rows 'a' and 'b' are the same config"):
+        check_rows(make_jobs(experiment, "small", Path("runs")))
+    check_rows(make_jobs(experiment, "small", Path("runs"), ("b", "c", "d")))
+    narrow = make_jobs(experiment, "small", Path("runs"), ("b", "c"), (), {"model.d_ff": 8})
+    with pytest.raises(ConfigError, match="the rows 'b' and 'c' are the same config"):
+        check_rows(narrow)
+    averaged = scale._replace(average={"a": 0, "b": 2, "c": 0, "d": 0})
+    check_rows(make_jobs(experiment._replace(scales={"small": averaged}), "small", Path("runs")))
+
+
+@pytest.mark.parametrize("name", ["claims", "table2_bleu", "table3_ablations"])
+def test_no_table_of_this_project_has_a_row_twice(name, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
+    for scale in experiment.scales:
+        check_rows(make_jobs(experiment, scale, Path("runs")))
 
 
 def test_translations_are_those_of_the_recorded_run_alone(tmp_path):

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from transformer_jax.errors import DataError
 from transformer_jax.evaluation.bleu import score
 from transformer_jax.tables.experiment import Experiment, Scale
 from transformer_jax.tables.results import Line
@@ -128,6 +129,30 @@ def test_the_paired_bootstrap_tells_a_real_difference_from_none():
     assert paired_p_value(bad, bad, references) == (0.0, 1.0)
 
 
+def test_two_systems_without_any_bleu_have_no_p():
+    references = [f"sentence number {n} of the old test" for n in range(8)]
+    gap, p = paired_p_value(["xx"] * 8, ["yy"] * 8, references)
+    assert gap == 0 and math.isnan(p)
+    gap, p = paired_p_value(references, ["yy"] * 8, references)
+    assert gap == pytest.approx(-100) and p < 0.05
+
+
+def test_rows_without_any_bleu_are_not_compared_with_one_another():
+    """Nor are they where an earlier version recorded p = 1."""
+    lines = [
+        *(line("base", seed, bleu) for seed, bleu in enumerate((0.0, 0.004, 20.0))),
+        *(line("wide", seed, bleu) for seed, bleu in enumerate((0.001, 0.0, 0.0))),
+        *(line("deep", seed, bleu) for seed, bleu in enumerate((0.0, 0.002))),
+    ]
+    experiment = EXPERIMENT._replace(metrics=("bleu",), paper={})
+    p_values = {("wide", 0): 1.0, ("wide", 1): math.nan, ("wide", 2): 0.001, ("deep", 0): 1.0}
+    head, [base, wide, deep] = make_table(experiment, "small", lines, p_values)
+    assert head == ["row", "seeds", "BLEU", "− base", "p (median of seeds)"]
+    assert base[2] == "6.67 ± 11.55"
+    assert wide == ["wide", "3", "0.00", "-20.00", "0.001"]
+    assert deep == ["deep", "2", "0.00", "", ""]
+
+
 def test_the_paired_bootstrap_compares_the_cased_bleu_of_the_table():
     references = [f"The Cat number {n}, on a Mat, sees the old House." for n in range(40)]
     lower = [text.lower() for text in references]
@@ -138,7 +163,24 @@ def test_the_paired_bootstrap_compares_the_cased_bleu_of_the_table():
 
 
 def test_p_values_are_kept(tmp_path):
-    values = {("a, b", 0): 0.0125, ("c", 3): 1.0}
+    values = {("a, b", 0): 0.0125, ("c", 3): 1.0, ("d", 0): math.nan}
     write_p_values(tmp_path / "significance.csv", values)
-    assert read_p_values(tmp_path / "significance.csv") == values
+    assert repr(read_p_values(tmp_path / "significance.csv")) == repr(values)
+    assert (tmp_path / "significance.csv").read_text().endswith("c,3,1.0000\nd,0,\n")
     assert read_p_values(tmp_path / "none.csv") == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"row,seed,p\na,0,0.5\nb\xff,0,0.5\n", "line 3: not UTF-8"),
+        (b"row,seed,p\na,0,half\n", "line 2: seed='0' and p='half' are not two numbers"),
+        (b"row,seed,p\na,0\n", "line 2: it has 2 cells"),
+        (b"row,p\n", "line 1: its columns are not row, seed, p"),
+    ],
+)
+def test_damaged_p_values_are_refused_naming_the_line(content, says, tmp_path):
+    path = tmp_path / "significance.csv"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"^{path}, {says}"):
+        read_p_values(path)

@@ -198,8 +198,12 @@ def test_a_folder_may_be_under_home(folder, monkeypatch):
     assert len(open_corpus(DataConfig(path=f"~/{folder.name}")).split("a")) == 2
 
 
-def test_a_plain_file_is_taken_before_a_compressed_one(folder):
+def test_a_plain_and_a_compressed_file_of_one_stem_are_refused(folder):
     write(folder / "a.de", "un\ndeux\n")
+    for use in (open_corpus(config(folder)).split, open_corpus(config(folder)).fingerprint):
+        with pytest.raises(DataError, match=rf"^{folder}/a.de and a.de.gz are both there.*Remove"):
+            use("train")
+    (folder / "a.de.gz").unlink()
     assert open_corpus(config(folder)).split("a")[0].tgt == "un"
 
 

@@ -1,16 +1,20 @@
 """The `average` command: the mean of a run's last checkpoints."""
 
 import logging
+import time
 from pathlib import Path
 
 from transformer_jax.errors import RunError
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
+from transformer_jax.model.records import Params
+from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params, mean_params, save_average, saved_steps
 from transformer_jax.text.vocabulary import load_vocabulary
 
 log = logging.getLogger(__name__)
+SETTLE_SECONDS = 1.0  # time for a deletion to end
 
 
 def average(workdir: str, last: int = 5) -> Path:
@@ -24,22 +28,56 @@ def average(workdir: str, last: int = 5) -> Path:
       The average's folder, WORKDIR/averages/STEP-lastK.
 
     Raises:
-      RunError: the run has fewer checkpoints, or is configured to keep fewer.
+      RunError: the run has fewer checkpoints, or is configured to keep fewer; or a `train` deleted
+        one of them while it was read, and again at the second attempt.
     """
     run = RunFolder(workdir)
     config = run.read_config()
+    vocabulary = load_vocabulary(run.vocabulary_file)
+    like = abstract_params(make_model(config.model, vocabulary.size))
+    steps = _last_steps(run, last, config.train.keep_last)
+    try:
+        mean = _mean(run, steps, like)
+    except _Deleted as deleted:
+        log.info("%s; averaging those that are there now", deleted)
+        steps = _last_steps(run, last, config.train.keep_last)
+        try:
+            mean = _mean(run, steps, like)
+        except _Deleted as again:
+            raise RunError(
+                f"{again}. Call `average` when that `train` has ended, or with a smaller --last."
+            ) from None
+    folder = save_average(run, f"{steps[-1]}-last{last}", mean)
+    log.info("averaged checkpoints %s into %s", ", ".join(map(str, steps)), folder)
+    return folder
+
+
+class _Deleted(Exception):
+    """A checkpoint was there when it was listed and is gone now."""
+
+
+def _last_steps(run: RunFolder, last: int, keep_last: int) -> list[int]:
     # The folder may hold one checkpoint more: the best one is kept, however old it is.
-    steps = saved_steps(run)[-config.train.keep_last :]
+    steps = saved_steps(run)[-keep_last:]
     if not 1 <= last <= len(steps):
         raise RunError(
             f"--last={last}: {run.path} has its last {len(steps)} checkpoints "
-            f"({', '.join(map(str, steps))}) and train.keep_last={config.train.keep_last}. "
+            f"({', '.join(map(str, steps))}) and train.keep_last={keep_last}. "
             f"Give 1 to {len(steps)}, or train with more."
         )
-    averaged = steps[-last:]
-    vocabulary = load_vocabulary(run.vocabulary_file)
-    like = abstract_params(make_model(config.model, vocabulary.size))
-    mean = mean_params(load_params(run, str(step), like)[0] for step in averaged)
-    folder = save_average(run, f"{averaged[-1]}-last{last}", mean)
-    log.info("averaged checkpoints %s into %s", ", ".join(map(str, averaged)), folder)
-    return folder
+    return steps[-last:]
+
+
+def _mean(run: RunFolder, steps: list[int], like: Params) -> Params:
+    """The mean of some checkpoints. Raises _Deleted if `train` deletes one in the meantime."""
+    try:
+        return mean_params(load_params(run, str(step), like)[0] for step in steps)
+    except (RunError, FileNotFoundError):
+        time.sleep(SETTLE_SECONDS)  # a checkpoint looks damaged while it is being deleted
+        gone = sorted(set(steps) - set(committed_steps(run.checkpoints)))
+        if not gone:
+            raise
+    raise _Deleted(
+        f"checkpoint {gone[0]} was deleted while it was averaged: a `train` in {run.path} keeps "
+        "only its last ones (train.keep_last)"
+    )

@@ -1,10 +1,9 @@
 """The `evaluate` command: translates a split or a file, and writes translations and scores."""
 
+import dataclasses
 import datetime
-import json
 import logging
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,11 +14,12 @@ from transformer_jax import __version__
 from transformer_jax.commands.loading import load_model
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.evaluation.bleu import Scores, format_scores, score
-from transformer_jax.files import write_atomically
 from transformer_jax.parallel import processes
 from transformer_jax.reporting.plots import printable
+from transformer_jax.reporting.revision import revision
+from transformer_jax.runs.evaluations import evaluation_path, text_digest, write_evaluation
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.text.corpora import Pair, TextLines, TextPairs, open_corpus
+from transformer_jax.text.corpora import Joined, Pair, TextLines, TextPairs, open_corpus
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +44,15 @@ def evaluate(
 ) -> Evaluation:
     """Translates a split or a file; prints the scores and writes them to WORKDIR/evaluations.
 
+    A name in that folder ends in a hash of texts and settings, so that no evaluation overwrites
+    another one.
+
     Args:
       workdir: the run's folder.
       split: "train", "valid", "test", or a file stem or TFDS split of the run's corpus.
       src: a file of source lines to use instead of a split, together with `ref`.
       ref: the file of its references.
-      checkpoint: "latest", "best", "average" or a step.
+      checkpoint: "latest", "best", "average", a step, or an average's name, such as "40-last5".
       beam_size: None: the run's.
       examples: number of evenly spaced translations to print with their sources and references.
 
@@ -74,18 +77,29 @@ def evaluate(
     translator.warn_of_cut()
     data, decode = loaded.config.data, loaded.config.decode
     scores = score(hypotheses, references, data.src, data.tgt)
-    settings = {"checkpoint": loaded.checkpoint, "beam_size": decode.beam_size}
-    settings |= {"length_penalty": decode.length_penalty}
-    settings |= {"coverage_penalty": decode.coverage_penalty}
-    settings |= {"max_extra_length": decode.max_extra_length}
-    path = _path(run, name, settings)
+    settings = {
+        "split": split if src is None else None,
+        "src_sha256": text_digest(sources),
+        "ref_sha256": text_digest(references),
+        "checkpoint": loaded.checkpoint,
+        **dataclasses.asdict(decode),
+    }
+    path = evaluation_path(run.evaluations, name, settings)
     if processes.is_first():
-        _keep(path, {"name": name, **settings}, hypotheses, scores)
+        about = {"name": name, **_files(pairs), **settings, **scores._asdict(), **_origin()}
+        write_evaluation(path, hypotheses, about)
+        log.info("hypotheses and scores: %s", path.with_suffix(".*"))
         print(format_scores(scores))
-        for i in range(0, len(sources), -(-len(sources) // examples)) if examples else ():
-            print(f"\nsource      {printable(sources[i])}\nreference   {printable(references[i])}")
-            print(f"translation {printable(hypotheses[i])}")
+        _print_examples(pairs, hypotheses, examples)
     return Evaluation(scores, path, pairs)
+
+
+def _print_examples(pairs: Sequence[Pair], hypotheses: Sequence[str], examples: int) -> None:
+    """Prints that many evenly spaced pairs with their translations."""
+    for i in range(0, len(pairs), -(-len(pairs) // examples)) if examples else ():
+        source, reference = map(printable, pairs[i])
+        print(f"\nsource      {source}\nreference   {reference}")
+        print(f"translation {printable(hypotheses[i])}")
 
 
 def _make_folder(path: Path) -> None:
@@ -99,24 +113,22 @@ def _make_folder(path: Path) -> None:
         raise RunError(f"Cannot write into {path}. Make it writable, or copy the run elsewhere.")
 
 
-def _path(run: RunFolder, name: str, settings: dict[str, object]) -> Path:
-    """WORKDIR/evaluations/NAME.CHECKPOINT.beamK.txt."""
-    stem = f"{name}.{settings['checkpoint']}.beam{settings['beam_size']}"
-    return run.evaluations / (re.sub(r"[^\w.-]", "_", stem) + ".txt")
+def _files(pairs: Sequence[Pair]) -> dict[str, list[str]]:
+    """The absolute paths of the text files of sources and references; none of other corpora."""
+    parts = pairs.parts if isinstance(pairs, Joined) else [pairs]
+    texts = [part for part in parts if isinstance(part, TextPairs)]
+    return {
+        "src_files": [str(text.src.path.absolute()) for text in texts],
+        "ref_files": [str(text.tgt.path.absolute()) for text in texts],
+    }
 
 
-def _keep(path: Path, about: dict[str, object], hypotheses: list[str], scores: Scores) -> None:
-    """Writes one hypothesis a line, and scores and settings as a .json file beside it."""
-    record = {
-        **about,
-        **scores._asdict(),
+def _origin() -> dict[str, object]:
+    """The devices, the date and the code of this evaluation."""
+    return {
         "device": jax.devices()[0].device_kind,
         "devices": jax.device_count(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "version": __version__,
+        "revision": revision(),
     }
-    text = "".join(f"{line}\n" for line in hypotheses)
-    write_atomically(path, text.encode())
-    content = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-    write_atomically(path.with_suffix(".json"), content.encode())
-    log.info("hypotheses and scores: %s", path.with_suffix(".*"))

@@ -45,7 +45,7 @@ def load_model(
 
     Args:
       workdir: the run's folder.
-      checkpoint: "latest", "best", "average" or a step.
+      checkpoint: "latest", "best", "average", a step, or an average's name, such as "40-last5".
       beam_size: None: the run's.
       length_penalty: None: the run's.
       coverage_penalty: None: the run's.

@@ -141,6 +141,7 @@ def _claim(run: RunFolder, config: Config, data: TrainingData) -> None:
     run.claim(config, data.fingerprint)
     if not run.vocabulary_file.exists():
         data.vocabulary.save(run.vocabulary_file)
+    run.seal()
 
 
 def _make_bleu(

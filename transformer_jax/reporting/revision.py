@@ -9,6 +9,8 @@ CODE = ("transformer_jax", "configs", "experiments")  # changed results do not c
 
 def revision() -> str:
     """The checkout's commit, with a "+" if its code has changed since; "unknown" without git."""
+    if not (ROOT / ".git").exists():
+        return "unknown"  # an installed package may be inside the checkout of another project
     try:
         changed = _git("status", "--porcelain", "--untracked-files=no", "--", *CODE)
         return _git("rev-parse", "--short", "HEAD") + ("+" if changed else "")

@@ -6,10 +6,12 @@ Beside each checkpoint is a manifest of SHA-256 sums, since Orbax restores a fli
 import concurrent.futures
 import functools
 import hashlib
+import itertools
 import json
 import logging
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -28,6 +30,7 @@ State = TypeVar("State", bound=NamedTuple)
 
 log = logging.getLogger(__name__)
 SCORE = "score"  # higher is better
+LARGEST_STEP = 2**31 - 1  # the training state counts its steps as int32
 FULL = ("No space left on device", "Disk quota exceeded")
 
 
@@ -79,8 +82,51 @@ def committed_steps(folder: Path) -> list[int]:
     """Steps of the finished checkpoints, ascending; unfinished ones have another name."""
     if not folder.is_dir():
         return []
-    folders = (path for path in folder.iterdir() if path.is_dir())
-    return sorted(int(path.name) for path in folders if re.fullmatch(r"\d+", path.name))
+    return sorted(int(path.name) for path in folder.iterdir() if _is_checkpoint(path))
+
+
+def _is_checkpoint(path: Path) -> bool:
+    """Whether this is the folder of a checkpoint; logs one that only has such a name."""
+    if not re.fullmatch("[0-9]+", path.name) or not path.is_dir():
+        return False
+    is_step = len(path.name) < 11 and str(int(path.name)) == path.name
+    if is_step and int(path.name) <= LARGEST_STEP:
+        # A checkpoint that lost its parameters still has a manifest, and counts as damaged.
+        if (path / "params").is_dir() or manifest_of(path).exists():
+            return True
+    _log_stray(path)
+    return False
+
+
+@functools.cache
+def _log_stray(path: Path) -> None:  # once, since training lists the folder at each save
+    log.warning("%s is ignored: it is not a checkpoint that `train` wrote", path)
+
+
+def _set_aside(path: Path) -> Path:
+    """Renames a damaged checkpoint to STEP.damaged or STEP.damagedN, its manifest with it."""
+    names = (f"{path.name}.damaged{n if n > 1 else ''}" for n in itertools.count(1))
+    new = next(one for one in map(path.with_name, names) if not one.exists())
+    path.rename(new)
+    if manifest_of(path).exists():
+        manifest_of(path).rename(manifest_of(new))
+    return new
+
+
+class _StepNames(ocp.path.step.NameFormat):
+    """Orbax's names of checkpoints, for those only that `committed_steps` lists."""
+
+    def __init__(self) -> None:
+        self._names = ocp.path.step.standard_name_format()
+
+    def build_name(self, step: int) -> str:
+        return self._names.build_name(step)
+
+    def find_all(self, base_path: Any) -> Iterator[Any]:
+        return (one for one in self._names.find_all(base_path) if _is_checkpoint(Path(one.path)))
+
+    def find_step(self, base_path: Any, step: int) -> Any:
+        return self._names.find_step(base_path, step)
 
 
 class _Manager(ocp.CheckpointManager):
@@ -116,6 +162,7 @@ class Checkpoints:
             best_fn=score,
             preservation_policy=preservation_policy.AnyPreservationPolicy(keep),
             cleanup_tmp_directories=True,
+            step_name_format=_StepNames(),
         )
         if processes.is_first():
             for manifest in self.folder.glob(".*.tmp"):
@@ -136,6 +183,7 @@ class Checkpoints:
         """
         self.check(wait=True)
         self._newest_failed = False
+        processes.first_does(lambda: self._make_way(step))
         params, rest = _split(state)
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params), rest=ocp.args.StandardSave(rest)
@@ -171,8 +219,8 @@ class Checkpoints:
     def restore_latest(self, like: State) -> State | None:
         """The newest undamaged checkpoint, with the shardings of `like`; None if there are none.
 
-        Later checkpoints are damaged and are removed: the run will repeat their steps and write
-        them again.
+        Later checkpoints are damaged and are renamed to STEP.damaged: the run will repeat their
+        steps and write them again.
 
         Raises:
           RunError: there are checkpoints, and every one is damaged.
@@ -263,13 +311,20 @@ class Checkpoints:
                 shutil.rmtree(left, ignore_errors=True)
 
     def _drop(self, steps: list[int], restored: int) -> None:
-        """Removes the checkpoints that are newer, so damaged, and those that Orbax cannot list."""
+        """Sets aside the newer checkpoints, which are damaged, and those that Orbax cannot list."""
         for step in steps:
             folder = self.folder / str(step)
             if step > restored or unreadable_score(folder):
-                log.warning("removing the damaged checkpoint %s", folder)
-                shutil.rmtree(folder)
-                manifest_of(folder).unlink(missing_ok=True)
+                log.warning("the damaged checkpoint %s is now %s", folder, _set_aside(folder).name)
+
+    def _make_way(self, step: int) -> None:
+        """Sets aside what has the name of the next checkpoint, or of its manifest, and is not."""
+        folder = self.folder / str(step)
+        if _is_checkpoint(folder):
+            return
+        for path in (folder, manifest_of(folder)):
+            if path.exists():
+                log.warning("%s is in the way; it is now %s", path, _set_aside(path).name)
 
     def _seal(self) -> None:
         """After the commit: adds missing manifests and removes those of deleted checkpoints."""
@@ -281,7 +336,8 @@ class Checkpoints:
             if not manifest_of(self.folder / str(step)).exists():
                 write_manifest(self.folder / str(step))
         for manifest in self.folder.glob("*.sha256.json"):
-            if manifest.name.split(".")[0] not in map(str, steps):
+            name = manifest.name.removesuffix(".sha256.json")
+            if name.isdecimal() and manifest.is_file() and int(name) not in steps:
                 manifest.unlink()
 
 

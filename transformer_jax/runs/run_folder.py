@@ -12,6 +12,7 @@ from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_json, to_json
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.files import is_temporary, write_atomically
+from transformer_jax.runs.run_sums import check_sums, write_sums
 
 log = logging.getLogger(__name__)
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -31,16 +32,17 @@ class RunFolder:
         self.config_file = self.path / "config.json"
         self.corpus_file = self.path / "corpus.sha256"
         self.vocabulary_file = self.path / "vocabulary.model"
+        self.sums_file = self.path / "run.sha256.json"
         self.checkpoints = self.path / "checkpoints"
         self.averages = self.path / "averages"
         self.evaluations = self.path / "evaluations"
         self._lock: IO[bytes] | None = None
 
     def read_config(self) -> Config:
-        """The config of the run in this folder.
+        """The config of the run in this folder; every command that uses a run calls this.
 
         Raises:
-          RunError: the folder holds no run.
+          RunError: the folder holds no run, or its config or vocabulary was changed by hand.
         """
         if not self.config_file.is_file():
             raise RunError(
@@ -48,9 +50,11 @@ class RunFolder:
                 f"`python -m transformer_jax train --config=CONFIG --workdir={self.path}`."
             )
         try:
-            return from_json(self.config_file.read_text(encoding="utf-8"))
+            config = from_json(self.config_file.read_text(encoding="utf-8"))
         except (ConfigError, UnicodeDecodeError) as error:
             raise RunError(f"{self.config_file} cannot be read: {error}") from None
+        check_sums(self.sums_file, self.config_file, self.vocabulary_file)
+        return config
 
     def check(self, config: Config, lock: bool = True) -> None:
         """Checks that `train` may use the folder. Writes nothing, but locks a run that is there.
@@ -101,7 +105,9 @@ class RunFolder:
             )
 
     def claim(self, config: Config, fingerprint: str) -> None:
-        """Creates the folder for this config and training text; call the checks before.
+        """Creates the folder for this config and training text.
+
+        Call the checks before; call `seal` after the vocabulary is written.
 
         Raises:
           RunError: the folder cannot be written, or another `train` was faster.
@@ -109,12 +115,18 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock()
+            # Without sums a run is accepted, so a kill before `seal` leaves a folder that loads.
+            self.sums_file.unlink(missing_ok=True)
             write_atomically(self.config_file, to_json(config).encode())
             write_atomically(self.corpus_file, f"{fingerprint}\n".encode())
         except OSError as error:
             raise RunError(
                 f"Cannot write into {self.path}: {error.strerror}. Choose another --workdir."
             ) from None
+
+    def seal(self) -> None:
+        """Writes the SHA-256 sums of config and vocabulary, which `read_config` verifies."""
+        write_sums(self.sums_file, self.config_file, self.vocabulary_file)
 
     def lock(self) -> None:
         """Keeps every other `train` out until `unlock` or the end of this process.

@@ -29,7 +29,8 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
 
     Args:
       run: the run's folder.
-      which: "latest", "best", "average" (the newest average) or a step's number.
+      which: "latest", "best", "average" (that of the latest step, and of these of most
+        checkpoints), a step's number, or an average's name, such as "40-last5".
       like: shapes, types and shardings to restore to; without shardings: the first device.
 
     Returns:
@@ -66,6 +67,9 @@ def _find(run: RunFolder, which: str) -> Path:
                 f"{run.path} has no averaged checkpoint: run `average --workdir={run.path}` first."
             )
         return max(averages, key=lambda p: [int(n) for n in re.findall(r"\d+", p.name)])
+    named = {path.name: path for path in _averages(run)}
+    if which in named:
+        return named[which]
     steps = saved_steps(run)
     if which == "latest":
         return run.checkpoints / str(steps[-1])
@@ -73,8 +77,8 @@ def _find(run: RunFolder, which: str) -> Path:
         return _best(run, steps)
     if re.fullmatch("[0-9]{1,18}", which) and int(which) in steps:
         return run.checkpoints / str(int(which))
-    average = ["average"] if _averages(run) else []
-    known = ", ".join(["latest", "best", *average, *map(str, steps)])
+    names = ["average", *sorted(named)] if named else []
+    known = ", ".join(["latest", "best", *names, *map(str, steps)])
     raise RunError(f"--checkpoint={which} is not there. Valid: {known}.")
 
 

@@ -1,6 +1,5 @@
 """`python -m experiments.NAME`: does the missing runs of an experiment and writes its table."""
 
-import json
 import logging
 import shlex
 import signal
@@ -16,7 +15,7 @@ import numpy as np
 from transformer_jax.commands.command_line import Flag, exit_status, parse_experiment, set_up_logs
 from transformer_jax.errors import ConfigError, RunError, UserError
 from transformer_jax.reporting.page import markdown_table
-from transformer_jax.tables.experiment import Experiment, Job, make_jobs
+from transformer_jax.tables.experiment import Experiment, Job, check_rows, make_jobs
 from transformer_jax.tables.launch import (
     command_lines,
     log_file,
@@ -28,6 +27,7 @@ from transformer_jax.tables.report import (
     Output,
     forget_significance,
     kept_translations,
+    read_record,
     update_significance,
     write_record,
     write_report,
@@ -86,6 +86,8 @@ def run(experiment: Experiment) -> None:
     rows = tuple(row.strip() for row in (values["rows"] or "").split(";") if row.strip())
     asked = _numbers(values["seeds"])
     jobs = make_jobs(experiment, scale, runs, rows, asked, values["overrides"])
+    check_rows(make_jobs(experiment, scale, runs))
+    check_rows(jobs)  # with the overrides of --config
     lines = read_results(output.results)
     done = finished(lines, jobs)
     missing = [job for job in jobs if (job.row, job.seed) not in done]
@@ -182,7 +184,8 @@ def _keep(job: Job, base: str, output: Output) -> None:
     if job.row == base and job.scale.compared:
         kept_translations(line, job, output)
     write_record(output, record)
-    lines = read_results(output.results)  # another process may have added its own
+    # Another process may have added lines, and even this one.
+    lines = [x for x in read_results(output.results) if (x.row, x.seed) != (line.row, line.seed)]
     write_results(output.results, [*lines, line])
 
 
@@ -195,7 +198,10 @@ def _draw_attention(jobs: Sequence[Job], output: Output) -> None:
         record = output.record(job.row, job.seed)
         if job.row != jobs[0].row or output.attention.exists() or not record.exists():
             continue
-        [source, *_], *_ = json.loads(record.read_text(encoding="utf-8"))["samples"]
+        samples = read_record(record)["samples"]
+        if not samples:
+            continue
+        source = samples[0][0]
         command = ["attention", f"--workdir={job.folder}", f"--output={output.attention}"]
         if job.average:
             command.append("--checkpoint=average")

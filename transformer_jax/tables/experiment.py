@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.reporting.page import Part
 
 Overrides = Mapping[str, Any]  # dotted config keys and their values
-Seeds = tuple[int, ...]
+Seeds = Sequence[int]
 NONE: Overrides = MappingProxyType({})
 
 
@@ -31,8 +32,13 @@ class Scale(NamedTuple):
     compared: bool = True  # whether rows are compared with the first
 
     def seeds_of(self, row: str) -> Seeds:
-        """The seeds of a row."""
-        return self.seeds if isinstance(self.seeds, tuple) else self.seeds[row]
+        """The seeds of a row. Raises ConfigError if they are not numbers."""
+        seeds = self.seeds.get(row) if isinstance(self.seeds, Mapping) else self.seeds
+        if not isinstance(seeds, Sequence) or not all(isinstance(seed, int) for seed in seeds):
+            raise ConfigError(
+                f"the seeds of row {row!r} are {seeds!r}; expected numbers, such as (0, 1)."
+            )
+        return seeds
 
 
 class Experiment(NamedTuple):
@@ -131,18 +137,15 @@ def make_jobs(
       overrides: for every run, applied after the row's own.
 
     Raises:
-      ConfigError: there is no such scale or row, or two rows share a folder.
+      ConfigError: there is no such scale or row, two rows share a folder, or a name is no name of
+        a folder.
     """
-    if scale not in experiment.scales:
-        known = ", ".join(experiment.scales)
-        raise ConfigError(f"--scale={scale}: {experiment.name} has {known}.")
+    _check_names(experiment, scale)
     every = [row for row in experiment.shown(scale) if row in experiment.rows]
     unknown = [row for row in rows if row not in every]
     if unknown:
         known = "; ".join(every)
         raise ConfigError(f"--rows: {experiment.name} has no row {unknown[0]!r}; it has {known}.")
-    if len({slug(row) for row in experiment.rows}) < len(experiment.rows):
-        raise ConfigError(f"{experiment.name}: two rows have the same name for files.")
     chosen = experiment.scales[scale]
     seeds_of = {row: seeds or chosen.seeds_of(row) for row in rows or every}
     jobs = []
@@ -153,3 +156,39 @@ def make_jobs(
             whole = {**changes, "seed": seed}
             jobs.append(Job(experiment.name, row, seed, chosen, whole, folder))
     return jobs
+
+
+def _check_names(experiment: Experiment, scale: str) -> None:
+    if not experiment.scales:
+        raise ConfigError(
+            f"{experiment.name!r} has no scales: give it one, such as "
+            "scales={'small': Scale('configs/demo.py')}."
+        )
+    if scale not in experiment.scales:
+        known = ", ".join(experiment.scales)
+        raise ConfigError(f"--scale={scale}: {experiment.name} has {known}.")
+    for kind, name in (("experiment", experiment.name), ("scale", scale)):
+        if slug(name) != name or not name or name.startswith("."):
+            raise ConfigError(
+                f"the {kind} {name!r} cannot be the name of a folder: use letters, digits, and "
+                "'_', '-', '=' or '.' between them."
+            )
+    slugs = [slug(row) for row in experiment.rows]
+    if not set(slugs).isdisjoint(("", ".", "..")):
+        raise ConfigError(f"{experiment.name}: a row's name has no letter or digit.")
+    if len(set(slugs)) < len(slugs):
+        raise ConfigError(f"{experiment.name}: two rows have the same name for files.")
+    if not experiment.shown(scale):
+        raise ConfigError(f"{experiment.name} has no rows: give it at least one.")
+
+
+def check_rows(jobs: Sequence[Job]) -> None:
+    """Raises ConfigError, naming both rows, if two rows are the same config: one would do."""
+    rows: dict[tuple[Config, int], str] = {}
+    for row, job in {job.row: job for job in jobs}.items():
+        same = rows.setdefault((replace(job.config(), seed=0), job.average), row)
+        if same != row:
+            raise ConfigError(
+                f"{job.experiment}: the rows {same!r} and {row!r} are the same config "
+                f"({job.config_file} with all overrides). Change one of them or remove it."
+            )

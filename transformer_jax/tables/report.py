@@ -12,7 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from transformer_jax.files import write_atomically
+from transformer_jax.errors import DataError
+from transformer_jax.files import read_json, read_utf8, write_atomically
 from transformer_jax.reporting.page import (
     Code,
     Heading,
@@ -86,7 +87,33 @@ def write_record(output: Output, record: dict[str, Any]) -> None:
 def read_records(output: Output, lines: Sequence[Line]) -> list[dict[str, Any]]:
     """The records of these lines, as far as they are kept."""
     paths = [output.record(line.row, line.seed) for line in lines]
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
+    return [read_record(path) for path in paths if path.exists()]
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The record that `write_record` kept. Raises DataError if it is damaged."""
+    record = read_json(path)
+    curve, samples = record.get("curve"), record.get("samples")
+    if (
+        not isinstance(record.get("row"), str)
+        or not isinstance(record.get("seed"), int)
+        or not (isinstance(curve, list) and all(map(_is_point, curve)))
+        or not (isinstance(samples, list) and all(map(_is_sample, samples)))
+    ):
+        raise DataError(
+            f"{path}, line 1: not the record of a run, with row, seed, curve and samples. Restore "
+            "the file, or remove it."
+        )
+    return record
+
+
+def _is_point(point: Any) -> bool:
+    known = isinstance(point, dict) and "kind" in point and isinstance(point.get("step"), int)
+    return known and (point["kind"] != "valid" or isinstance(point.get("perplexity"), int | float))
+
+
+def _is_sample(texts: Any) -> bool:
+    return isinstance(texts, list) and len(texts) == 3 and all(isinstance(x, str) for x in texts)
 
 
 def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Line]) -> PValues:
@@ -115,7 +142,7 @@ def kept_translations(line: Line, job: Job, output: Output) -> list[str] | None:
     """The translations of a finished run of the base row; copies them to the results once."""
     path = output.translations(job.row, job.seed)
     if path.exists():
-        return path.read_text(encoding="utf-8").split("\n")[:-1]
+        return read_utf8(path).split("\n")[:-1]
     if (found := translations_of(line, job)) is not None:
         write_atomically(path, "".join(f"{text}\n" for text in found).encode())
     return found

@@ -1,21 +1,20 @@
 """results.csv, with one line per row and seed, and the other results of a finished run."""
 
-import csv
 import datetime
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_jax.config.schema import Config
+from transformer_jax.config.schema import Config, value_at
 from transformer_jax.errors import DataError, RunError
-from transformer_jax.files import write_csv
+from transformer_jax.files import read_csv, read_json, read_utf8, write_csv
 from transformer_jax.reporting.revision import revision
+from transformer_jax.runs.evaluations import find_evaluation
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.tables.digests import digest_of
-from transformer_jax.tables.experiment import Job, slug
+from transformer_jax.tables.digests import COUNTED, digest_of
+from transformer_jax.tables.experiment import Job
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.training import cost
 from transformer_jax.training.data import nominal_shape
@@ -35,13 +34,16 @@ class Line(NamedTuple):
     parameters: int
     training_flops: float  # counted from the matrix products of all steps with nominal batches
     train_seconds: float  # time of the training steps, without start, validation and checkpoints
-    device_rate: float  # peak FLOP/s of all devices as the vendor gives it; NaN for a CPU
+    device_rate: float  # peak FLOP/s of all devices as the vendor gives it; NaN if unknown: a CPU
     steps: int
     config_digest: str
     revision: str
     device: str
     date: str
     signature: str  # sacreBLEU's signature of `bleu`
+
+
+MAY_BE_EMPTY = ("paper_bleu", "device_rate")  # columns where NaN, no value, is an empty cell
 
 
 def counts(config: Config) -> tuple[int, float]:
@@ -53,25 +55,47 @@ def counts(config: Config) -> tuple[int, float]:
 
 
 def read_results(path: Path) -> list[Line]:
-    """The lines of a results.csv, which may not exist yet. Raises DataError if it is malformed."""
+    """The lines of a results.csv, which may not exist yet.
+
+    Raises:
+      DataError: the file is malformed, or two lines have the same row and seed.
+    """
     if not path.exists():
         return []
-    kinds = Line.__annotations__
-    with open(path, encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != Line._fields:
-            raise DataError(f"{path}: its columns are not {', '.join(Line._fields)}.")
+    lines, places = list[Line](), dict[tuple[str, int], int]()
+    for number, cells in read_csv(path, Line._fields):
+        line = _line(cells, f"{path}, line {number}")
+        first = places.setdefault((line.row, line.seed), number)
+        if first != number:
+            raise DataError(
+                f"{path}, lines {first} and {number}: both are of row {line.row!r} and seed "
+                f"{line.seed}. Remove one of them."
+            )
+        lines.append(line)
+    return lines
+
+
+def _line(cells: Sequence[str], where: str) -> Line:
+    values: list[Any] = []
+    for (name, kind), text in zip(Line.__annotations__.items(), cells, strict=True):
         try:
-            return [
-                Line(**{name: kinds[name](text) for name, text in line.items()}) for line in reader
-            ]
-        except (TypeError, ValueError) as error:
-            raise DataError(f"{path}, line {reader.line_num}: {error}.") from None
+            is_empty = not text and name in MAY_BE_EMPTY
+            values.append(math.nan if is_empty else kind(text))
+        except ValueError:
+            raise DataError(f"{where}: {name}={text[:40]!r} is no {kind.__name__}.") from None
+    return Line(*values)
 
 
 def write_results(path: Path, lines: Sequence[Line]) -> None:
     """Writes all lines in the given order."""
-    write_csv(path, Line._fields, lines)
+    rows = [
+        [
+            "" if name in MAY_BE_EMPTY and math.isnan(value) else value
+            for name, value in line._asdict().items()
+        ]
+        for line in lines
+    ]
+    write_csv(path, Line._fields, rows)
 
 
 def finished(lines: Sequence[Line], jobs: Sequence[Job]) -> dict[tuple[str, int], Line]:
@@ -152,9 +176,9 @@ def evaluation_file(job: Job) -> Path | None:
     """The newest file of scores that the job's `evaluate` wrote; None: there is none."""
     config = job.config()
     which = f"{config.train.steps}" + (f"-last{job.average}" if job.average else "")
-    name = f"{slug(job.scale.split)}.{which}.beam{config.decode.beam_size}.json"
-    files = sorted((job.folder / "evaluations").glob(name), key=lambda path: path.stat().st_mtime)
-    return files[-1] if files else None
+    counted = [name for name in COUNTED if name.startswith("decode.")]
+    decode = {name.removeprefix("decode."): value_at(config, name) for name in counted}
+    return find_evaluation(RunFolder(job.folder).evaluations, job.scale.split, which, decode)
 
 
 def read_scores(job: Job) -> dict[str, Any]:
@@ -162,8 +186,7 @@ def read_scores(job: Job) -> dict[str, Any]:
     path = evaluation_file(job)
     if path is None:
         raise RunError(f"{job.folder} holds no evaluation of {job.scale.split}.")
-    scores: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return scores
+    return read_json(path)
 
 
 def hypotheses(job: Job) -> list[str] | None:
@@ -171,7 +194,7 @@ def hypotheses(job: Job) -> list[str] | None:
     path = evaluation_file(job)
     if path is None:
         return None
-    return path.with_suffix(".txt").read_text(encoding="utf-8").split("\n")[:-1]
+    return read_utf8(path.with_suffix(".txt")).split("\n")[:-1]
 
 
 def translations_of(line: Line, job: Job) -> list[str] | None:

@@ -1,6 +1,5 @@
 """Makes a table from lines of results: means, deviations, differences and significance."""
 
-import csv
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -8,12 +7,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-from transformer_jax.files import write_csv
+from transformer_jax.errors import DataError
+from transformer_jax.files import read_csv, write_csv
 from transformer_jax.tables.experiment import Experiment
 from transformer_jax.tables.results import Line
 
 RESAMPLES = 1_000  # number of resamples of the paired bootstrap
+SIGNIFICANCE = ("row", "seed", "p")  # the columns of significance.csv
 COMPARED = ("perplexity", "bleu")  # metrics whose difference from the base row is shown
+SMALLEST_BLEU = 0.005  # a lower BLEU prints as 0.00
 
 
 class Metric(NamedTuple):
@@ -62,15 +64,29 @@ def of_row(lines: Sequence[Line], row: str, metric: str) -> Summary | None:
 
 
 def differences(lines: Sequence[Line], row: str, base: str, metric: str) -> list[float]:
-    """The row's metric minus the base row's, one value for each seed that both have."""
+    """The row's metric minus the base row's, one value for each seed that both have.
+
+    Seeds at which neither has a BLEU that could be compared have no difference in BLEU.
+    """
     of = METRICS[metric].of
     values = {(line.row, line.seed): of(line) for line in lines}
+    left_out = without_bleu(lines, row, base) if metric == "bleu" else ()
     gaps = [
         value - values[base, seed]
         for (name, seed), value in sorted(values.items())
-        if name == row and (base, seed) in values
+        if name == row and (base, seed) in values and seed not in left_out
     ]
     return [gap for gap in gaps if not math.isnan(gap)]
+
+
+def without_bleu(lines: Sequence[Line], row: str, base: str) -> set[int]:
+    """The seeds at which both rows have a BLEU of 0.00, which says nothing on their difference."""
+    nothing = {(line.row, line.seed) for line in lines if _is_nothing(line.bleu)}
+    return {seed for name, seed in nothing if name == row and (base, seed) in nothing}
+
+
+def _is_nothing(bleu: float) -> bool:
+    return bleu < SMALLEST_BLEU
 
 
 def difference(lines: Sequence[Line], row: str, base: str, metric: str) -> Summary | None:
@@ -87,7 +103,8 @@ def paired_p_value(
 ) -> tuple[float, float]:
     """(difference in BLEU, p) of the paired bootstrap test (Koehn 2004), by sacreBLEU.
 
-    p is the probability of a difference at least this large if the systems are equally good.
+    p is the probability of a difference at least this large if the systems are equally good; NaN
+    if both have a BLEU of 0.00, so that there is nothing to compare.
     """
     from sacrebleu.metrics.bleu import BLEU  # imported late, since `--list` does not need it
     from sacrebleu.significance import PairedTest
@@ -98,33 +115,47 @@ def paired_p_value(
     )
     first, second = (cast(Any, result) for result in test()[1]["BLEU"])
     gap = second.score - first.score
+    if _is_nothing(first.score) and _is_nothing(second.score):
+        return gap, math.nan
     return gap, float(second.p_value) if gap else 1.0
 
 
 Counted = Mapping[str, Mapping[str, float]]  # row -> metric -> its value, as the table shows it
-PValues = dict[tuple[str, int], float]  # (row, seed) -> p of its BLEU against the base row
+# (row, seed) -> p of its BLEU against the base row; NaN: the two cannot be compared.
+PValues = dict[tuple[str, int], float]
 
 
 def read_p_values(path: Path) -> PValues:
-    """Reads significance.csv; empty if there is no such file."""
+    """Reads significance.csv; empty if there is no such file. Raises DataError if it is damaged."""
     if not path.exists():
         return {}
-    with open(path, encoding="utf-8", newline="") as file:
-        return {(one["row"], int(one["seed"])): float(one["p"]) for one in csv.DictReader(file)}
+    values: PValues = {}
+    for number, (row, seed, p) in read_csv(path, SIGNIFICANCE):
+        try:
+            values[row, int(seed)] = float(p) if p else math.nan
+        except ValueError:
+            raise DataError(
+                f"{path}, line {number}: seed={seed[:40]!r} and p={p[:40]!r} are not two numbers. "
+                "Correct that line, or remove it and call the experiment again."
+            ) from None
+    return values
 
 
 def write_p_values(path: Path, values: PValues) -> None:
-    """Writes significance.csv, one line per row and seed."""
-    rows = ([row, seed, f"{p:.4f}"] for (row, seed), p in values.items())
-    write_csv(path, ["row", "seed", "p"], rows)
+    """Writes significance.csv, one line per row and seed; the cell of a p that is NaN is empty."""
+    rows = ([row, seed, "" if math.isnan(p) else f"{p:.4f}"] for (row, seed), p in values.items())
+    write_csv(path, SIGNIFICANCE, rows)
 
 
 def text_of(summary: Summary | None, form: str) -> str:
     """`27.31 ± 0.12`, or only the mean if all seeds agree; empty if there is no value."""
     if summary is None:
         return ""
-    deviation = f" ± {summary.deviation:{form.lstrip('+')}}" if summary.deviation else ""
-    return f"{summary.mean:{form}}{deviation}"
+    mean = f"{summary.mean:{form}}"
+    if not summary.deviation:
+        return mean
+    deviation = f"{summary.deviation:{form.lstrip('+')}}"
+    return mean if float(mean) == float(deviation) == 0 else f"{mean} ± {deviation}"
 
 
 def make_table(
@@ -170,7 +201,9 @@ def make_table(
                 own[0] = f"{counted[row][name]:{METRICS[name].text}}"
             cells += own
         if with_p:
-            found = [p for (name, _), p in p_values.items() if name == row]
+            left_out = without_bleu(lines, row, base)  # earlier versions recorded 1.0 for them
+            known = {seed: p for (name, seed), p in p_values.items() if name == row}
+            found = [p for seed, p in known.items() if seed not in left_out and not math.isnan(p)]
             cells.append(f"{statistics.median(found):.3f}" if found else "")
         rows.append(cells)
     return head, rows

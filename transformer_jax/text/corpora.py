@@ -301,14 +301,20 @@ class TextCorpus:
         return f"text files in {self.folder}, {self.data.src}→{self.data.tgt}"
 
     def files(self, stem: str) -> tuple[Path, Path]:
-        """The two files of a stem; a plain file is preferred to a .gz file of the same name."""
+        """The two files of a stem, each plain or .gz."""
         src, tgt = (self._file(f"{stem}.{language}") for language in (self.data.src, self.data.tgt))
         return src, tgt
 
     def _file(self, name: str) -> Path:
-        for path in (self.folder / name, self.folder / f"{name}.gz"):
-            if path.is_file():
-                return path
+        paths = (self.folder / name, self.folder / f"{name}.gz")
+        found = [path for path in paths if path.is_file()]
+        if len(found) == 2:
+            raise DataError(
+                f"{found[0]} and {found[1].name} are both there, and only one can be the text of "
+                "this stem. Remove or rename one of them."
+            )
+        if found:
+            return found[0]
         raise DataError(
             f"{self.folder / name}: no such file, nor {name}.gz; {self._there(name)}. Stems are "
             f"named in data.train, data.valid and data.test."

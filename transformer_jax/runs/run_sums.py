@@ -1,0 +1,94 @@
+"""run.sha256.json: SHA-256 sums of what a run was made with and what its weights depend on.
+
+These are the vocabulary, and of config.json the immutable keys, section by section. Sums of the
+mutable keys would be wrong after each `train` that changes one.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.config.schema import KEYS
+from transformer_jax.errors import RunError
+from transformer_jax.files import write_atomically
+
+
+def write_sums(sums_file: Path, config_file: Path, vocabulary_file: Path) -> None:
+    """Writes the sums of two files that are complete; their folder is that of the sums."""
+    # Later versions may have other mutable keys, so the file lists those of this one.
+    mutable = sorted(name for name, key in KEYS.items() if key.mutable)
+    content = {
+        "files": {vocabulary_file.name: _sum(vocabulary_file.read_bytes())},
+        "config": _config_sums(config_file, mutable),
+        "mutable": mutable,
+    }
+    write_atomically(sums_file, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def check_sums(sums_file: Path, config_file: Path, vocabulary_file: Path) -> None:
+    """Compares both files with their sums. Runs of earlier versions have none and are accepted.
+
+    Raises:
+      RunError: a file was changed (the message names it, and the section of the config), or the
+        sums cannot be read.
+    """
+    if not sums_file.exists():
+        return
+    try:
+        content = json.loads(sums_file.read_text(encoding="utf-8"))
+        files, sections = dict(content["files"]), dict(content["config"])
+        mutable = frozenset(content["mutable"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        raise RunError(
+            f"{sums_file} is damaged, so the run's files cannot be verified. Put the run's own "
+            "file back, or remove it to use the run without this check."
+        ) from None
+    # What loads the vocabulary reports a file that is missing or cannot be read.
+    readable = vocabulary_file.is_file() and os.access(vocabulary_file, os.R_OK)
+    if readable and _sum(vocabulary_file.read_bytes()) != files.get(vocabulary_file.name):
+        raise RunError(
+            f"{vocabulary_file} was changed: it is not the file that the run was made with "
+            f"({sums_file.name} has its SHA-256 sum). Put the run's own file back."
+        )
+    found = _config_sums(config_file, mutable)
+    changed = [name for name in found | sections if found.get(name) != sections.get(name)]
+    if changed:
+        raise RunError(
+            f"{config_file} was changed: its {_named(changed)} not what the run was made with "
+            f"({sums_file.name} has their SHA-256 sums). Undo the change; other settings of a "
+            "model or its training are another run, with another --workdir."
+        )
+
+
+def _named(sections: list[str]) -> str:
+    keys = [name for name in sections if name in KEYS]  # a key of no section, such as the seed
+    others = [name for name in sections if name not in KEYS]
+    words = [f"section {', '.join(others)}"] if others else []
+    words += [f"key {', '.join(keys)}"] if keys else []
+    return f"{' and '.join(words)} {'is' if len(sections) == 1 else 'are'}"
+
+
+def _config_sums(config_file: Path, mutable: Collection[str]) -> dict[str, str]:
+    """A sum of each section, and of each key of no section, without the mutable keys.
+
+    The sums are of the file as it was written, so that keys of later versions change none.
+    """
+    tree: dict[str, Any] = json.loads(config_file.read_text(encoding="utf-8"))
+    sums = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            kept = {key: v for key, v in value.items() if f"{name}.{key}" not in mutable}
+            if not kept:
+                continue
+            value = kept
+        elif name in mutable:
+            continue
+        sums[name] = _sum(json.dumps(value, sort_keys=True).encode())
+    return sums
+
+
+def _sum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
