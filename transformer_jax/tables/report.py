@@ -210,10 +210,12 @@ def _averaged(average: int | Mapping[str, int]) -> str:
 
 
 def _lines_table(lines: Sequence[Line]) -> Table:
-    head = ["row", "seed", "perplexity", "BLEU", "minutes", "config", "revision", "device", "date"]
+    head = ["row", "seed", "perplexity", "BLEU", "parameters", "steps", "minutes", "config"]
+    head += ["revision", "device", "date"]
     rows = [
         [
             *(line.row, str(line.seed), f"{line.perplexity:.3f}", f"{line.bleu:.2f}"),
+            *(f"{line.parameters:,}", f"{line.steps:,}"),
             *(f"{line.train_seconds / 60:.1f}", f"#{line.config_digest}", f"#{line.revision}"),
             *(line.device, f"on {line.date}"),
         ]

@@ -13,6 +13,7 @@ from transformer_jax.tables.experiment import Experiment
 from transformer_jax.tables.results import Line
 
 RESAMPLES = 1_000  # number of resamples of the paired bootstrap
+SMALLEST_P = 0.001  # below it, a table only shows that p is below
 COMPARED = ("perplexity", "bleu")  # metrics whose difference from the base row is shown
 
 
@@ -127,6 +128,11 @@ def text_of(summary: Summary | None, form: str) -> str:
     return f"{summary.mean:{form}}{deviation}"
 
 
+def text_of_p(p: float) -> str:
+    """A p-value with three digits; the bootstrap of RESAMPLES resamples finds none below 0.001."""
+    return f"{p:.3f}" if p >= SMALLEST_P else f"< {SMALLEST_P}"
+
+
 def make_table(
     experiment: Experiment,
     scale: str,
@@ -171,7 +177,7 @@ def make_table(
             cells += own
         if with_p:
             found = [p for (name, _), p in p_values.items() if name == row]
-            cells.append(f"{statistics.median(found):.3f}" if found else "")
+            cells.append(text_of_p(statistics.median(found)) if found else "")
         rows.append(cells)
     return head, rows
 
