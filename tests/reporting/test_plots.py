@@ -80,6 +80,24 @@ def test_what_spans_decades_has_a_log_axis():
     }
 
 
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([1.05, 1.3], [1.05, 1.1, 1.15, 1.2, 1.25, 1.3]),
+        ([11, 105], [10, 20, 50, 100]),
+        ([13, 105], [15, 20, 30, 40, 60, 100]),
+        ([2, 3_000], [2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000]),
+    ],
+)
+def test_a_log_axis_is_labeled_whatever_its_range(values, ticks):
+    records = [{"step": n, "kind": "train", "perplexity": v} for n, v in enumerate(values)]
+    axes = curves_figure(records).axes[0]
+    low, high = axes.get_ylim()
+    shown = [tick for tick in axes.get_yticks() if low <= tick <= high]
+    assert shown == pytest.approx(ticks)
+    assert len(axes.yaxis.get_minorticklocs()) == 0
+
+
 def test_legend_names_each_kind_once_and_kinds_differ_in_colour():
     figure = curves_figure(METRICS)
     (legend,) = figure.legends

@@ -10,6 +10,7 @@ from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
 from transformer_jax.tables.report import (
     Output,
     _averaged,
+    curves_figure,
     update_significance,
 )
 from transformer_jax.tables.statistics import read_p_values, write_p_values
@@ -91,3 +92,18 @@ def test_a_run_made_anew_is_tested_anew(at_hand, tmp_path, monkeypatch):
 )
 def test_a_report_says_what_was_averaged(average, says):
     assert _averaged(average) == says
+
+
+def test_a_curve_of_one_validation_has_a_marker_and_a_labeled_axis():
+    def record(row: str, *perplexities: float) -> dict:
+        points = enumerate(perplexities, start=1)
+        curve = [{"step": n, "kind": "valid", "perplexity": value} for n, value in points]
+        return {"row": row, "seed": 0, "curve": [{"step": 1, "kind": "train"}, *curve]}
+
+    figure = curves_figure([record("base", 57.0), record("wide", 61.0, 59.0)])
+    [axes] = figure.axes
+    assert [line.get_marker() for line in axes.lines] == ["o", "None"]
+    low, high = axes.get_ylim()
+    assert low < 57 < 61 < high < 62
+    assert sum(low <= tick <= high for tick in axes.get_yticks()) >= 4
+    assert all(step == int(step) for step in axes.get_xticks())

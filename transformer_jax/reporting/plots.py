@@ -29,6 +29,9 @@ KIND_STYLES: dict[str, dict[str, Any]] = {
 }
 OTHER_STYLE: dict[str, Any] = {"color": PURPLE, "linewidth": 1.5, "marker": "^", "markersize": 3.5}
 DOTS_PER_INCH = 150
+# A log axis is labeled at these times powers of 10: the first that are often enough in its range.
+LOG_TICKS = (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+FEWEST_TICKS = 4
 LONGEST_LABEL = 20  # characters of a subword that a label shows
 LABEL_INCHES = 0.12  # space of a label in a 7-point font, gap included
 MAPS_WIDTH = 9.5  # inches of heat maps side by side; with their labels, the width of a page
@@ -160,7 +163,7 @@ def _draw_panel(
     axes: Axes, panel: Panel, metrics: Sequence[Mapping[str, Any]]
 ) -> dict[str, Artist]:
     """Draws one line per kind of metrics; returns the lines by kind, for the legend."""
-    from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import EngFormatter
 
     lines: dict[str, Artist] = {}
     for kind in dict.fromkeys(record["kind"] for record in metrics if panel.metric in record):
@@ -170,14 +173,9 @@ def _draw_panel(
             if record["kind"] == kind and panel.metric in record
         ]
         style = KIND_STYLES.get(kind, OTHER_STYLE)
-        if len(points) == 1:
-            style = style | {"marker": "o"}  # a line through one point is invisible
-        (lines[kind],) = axes.plot(*zip(*points, strict=True), label=kind, **style)
-    axes.set_yscale(panel.scale)
+        lines[kind] = plot_curve(axes, points, label=kind, **style)
     if panel.scale == "log":
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        use_log_axis(axes)
     if panel.metric == "target_tokens_per_second":
         axes.yaxis.set_major_formatter(EngFormatter(sep=""))
     if panel.metric == "learning_rate":
@@ -187,8 +185,32 @@ def _draw_panel(
     return lines
 
 
+def plot_curve(axes: Axes, points: Sequence[tuple[float, float]], **style: Any) -> Artist:
+    """Draws a line through the points (x, y); a single point, which has no line, has a marker."""
+    if len(points) == 1:
+        style = {"marker": "o", "markersize": 4.5, **style}
+    [line] = axes.plot(*zip(*points, strict=True), **style)
+    return line
+
+
+def use_log_axis(axes: Axes) -> None:
+    """Makes the y axis of a plot logarithmic; it has labels however few values it shows."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    for locator in (*(LogLocator(subs=subs) for subs in LOG_TICKS), MaxNLocator(6)):
+        axes.yaxis.set_major_locator(locator)
+        if sum(low <= tick <= high for tick in locator.tick_values(low, high)) >= FEWEST_TICKS:
+            break
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
 def finish_axes(axes: Axes, x: str, y: str) -> None:
-    """Adds the labels and the light grid that all plots here have."""
+    """Adds the labels and the light grid that all plots here have; a step is a whole number."""
+    if x == "step":
+        axes.locator_params(axis="x", integer=True)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.grid(alpha=0.3)

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_jax.files import write_atomically
 from transformer_jax.reporting.page import (
@@ -30,6 +30,8 @@ from transformer_jax.reporting.plots import (
     PURPLE,
     VERMILION,
     finish_axes,
+    plot_curve,
+    use_log_axis,
 )
 from transformer_jax.tables.experiment import Experiment, Job, slug
 from transformer_jax.tables.results import Line, references, translations_of
@@ -44,6 +46,9 @@ from transformer_jax.tables.statistics import (
     read_p_values,
     write_p_values,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +161,8 @@ def write_report(
     if lines:
         parts += [Heading("Rows"), *_row_plots(experiment, output, lines)]
     if any(record["curve"] for record in records):
-        picture = _curves_plot(output, records)
+        picture = output.folder / "curves.png"
+        curves_figure(records).savefig(picture, dpi=DOTS_PER_INCH)
         parts += [Heading("Curves"), Picture(picture, "Perplexity of the validation split")]
     if output.attention.exists():
         caption = "Encoder-decoder attention of the first row's last layer"
@@ -272,9 +278,9 @@ def _far(here: Sequence[float], paper: Sequence[float]) -> bool:
     return whole > 4 * max(*spreads, 1e-9)
 
 
-def _curves_plot(output: Output, records: Sequence[dict[str, Any]]) -> Path:
+def curves_figure(records: Sequence[Mapping[str, Any]]) -> "Figure":
+    """Perplexity of the validation split over the steps: a color per row, a line per seed."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogFormatter
 
     figure = Figure(figsize=(8.0, 4.5), layout="constrained")
     axes = figure.add_subplot()
@@ -288,12 +294,8 @@ def _curves_plot(output: Output, records: Sequence[dict[str, Any]]) -> Path:
             style["linestyle"] = ["-", "--", ":", "-."][n // len(colors) % 4]
             first = not any(line.get_label() == record["row"] for line in axes.lines)
             label = record["row"] if first else None
-            axes.plot(*zip(*points, strict=True), linewidth=1.2, label=label, **style)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(LogFormatter())  # "60" instead of "6 x 10^1"
-    axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
+            plot_curve(axes, points, linewidth=1.2, label=label, **style)
+    use_log_axis(axes)
     finish_axes(axes, "step", METRICS["perplexity"].label)
     figure.legend(loc="outside right upper", frameon=False, fontsize=7)
-    path = output.folder / "curves.png"
-    figure.savefig(path, dpi=DOTS_PER_INCH)
-    return path
+    return figure
