@@ -102,6 +102,16 @@ def test_paragraphs_stand_apart(tmp_path):
     assert page.texts["p"] == ["one\ntwo", "three"]
 
 
+def test_what_is_between_backticks_is_code(tmp_path, picture):
+    text = "Run `a --b=<c>` and `d`; ` alone."
+    parts = [Text(text), Picture(picture, text), Table(["a"], [[text]], text)]
+    page = Reader(written(tmp_path, parts))
+    assert page.texts["code"] == ["a --b=<c>", "d"] * 3
+    assert page.texts["p"] == ["Run  and ; ` alone."]  # without the text of its elements
+    assert page.texts["td"] == [text]  # a cell may hold any text, such as a translation
+    assert "`a --b=\\<c>`" in markdown_page("T", [Text(text)])
+
+
 def test_a_table_without_a_caption_has_none(tmp_path):
     assert "figcaption" not in Reader(written(tmp_path, [Table(["a"], [])])).elements
 

@@ -98,6 +98,21 @@ def test_a_log_axis_is_labeled_whatever_its_range(values, ticks):
     assert len(axes.yaxis.get_minorticklocs()) == 0
 
 
+def test_a_loss_that_falls_from_6_to_below_1_has_a_log_axis():
+    def scale(*losses: float) -> str:
+        records = [{"step": n, "kind": "train", "nats_per_token": x} for n, x in enumerate(losses)]
+        return curves_figure(records).axes[0].get_yscale()
+
+    assert scale(6.0, 0.5, 0.1) == scale(6.0, math.nan, 0.1) == "log"
+    assert scale(6.0, 3.0) == scale(0.9, 0.4) == scale(6.0, 0.0) == scale(math.nan) == "linear"
+
+
+def test_curves_have_the_title_that_is_given():
+    titles = [curves_figure(METRICS, *title).legends[0].get_title() for title in ((), ("$x$\n",))]
+    assert [title.get_text() for title in titles] == ["", "$x$\\n"]
+    assert not titles[1].get_parse_math()
+
+
 def test_legend_names_each_kind_once_and_kinds_differ_in_colour():
     figure = curves_figure(METRICS)
     (legend,) = figure.legends

@@ -109,6 +109,15 @@ def test_a_scale_chooses_its_rows_and_shows_those_that_the_paper_alone_has():
     ]
 
 
+def test_rows_are_called_what_the_scale_calls_them():
+    scales = {"small": EXPERIMENT.scales["small"]._replace(label=lambda row: f"{row}, halved")}
+    _, rows = make_table(EXPERIMENT._replace(scales=scales), "small", LINES, {("wide", 0): 0.04})
+    assert [row[:2] for row in rows] == [
+        *(["base, halved", "3"], ["wide, halved", "2"], ["deep, halved", "not run"])
+    ]
+    assert rows[1][-1] == "0.040"
+
+
 def test_what_is_not_a_number_shows_as_nothing():
     experiment = EXPERIMENT._replace(metrics=("paper_bleu",))
     assert make_table(experiment, "small", LINES, {})[0] == ["row", "seeds"]

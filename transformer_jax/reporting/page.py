@@ -48,6 +48,7 @@ table.stacked, .stacked :is(thead, tbody, tr, th) { display: block; }
 .stacked tbody td:not(:first-child)::before { content: attr(data-head); opacity: .8;
   white-space: normal; text-align: left; }
 .stacked tbody td:empty { display: none; }
+code { background: var(--head); padding: 0 .2rem; }
 pre { background: var(--head); padding: .7rem; white-space: pre-wrap; }
 """
 # A click sorts by the column; a second click reverses the order. Rows without a number come last.
@@ -90,7 +91,7 @@ class Heading(NamedTuple):
 
 
 class Text(NamedTuple):
-    """Paragraphs, separated by empty lines."""
+    """Paragraphs, separated by empty lines; `between backticks` is code."""
 
     text: str
 
@@ -182,15 +183,20 @@ def _html(part: Part) -> str:
         case Heading(text):
             return f"<h2>{html.escape(text)}</h2>"
         case Text(text):
-            return "\n".join(f"<p>{html.escape(one)}</p>" for one in text.strip().split("\n\n"))
+            return "\n".join(f"<p>{_inline(one)}</p>" for one in text.strip().split("\n\n"))
         case Code(text):
             return f"<pre>\n{html.escape(text)}</pre>"  # HTML ignores the first line end
         case Picture(file, caption):
             data, words = base64.b64encode(file.read_bytes()).decode(), html.escape(caption)
             image = f'<img alt="{words}" src="data:image/png;base64,{data}">'
-            return f"<figure><figcaption>{words}</figcaption>{image}</figure>"
+            return f"<figure><figcaption>{_inline(caption)}</figcaption>{image}</figure>"
         case Table(head, rows, caption):
             return _table(head, rows, caption)
+
+
+def _inline(text: str) -> str:
+    """Text as HTML; `between backticks` is code, as in Markdown."""
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:
@@ -201,7 +207,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> 
     )
     body = "\n".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     table = f"<table><thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
-    words = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
+    words = f"<figcaption>{_inline(caption)}</figcaption>" if caption else ""
     return f'<figure class="table">{words}{table}</figure>'
 
 

@@ -29,6 +29,7 @@ KIND_STYLES: dict[str, dict[str, Any]] = {
 }
 OTHER_STYLE: dict[str, Any] = {"color": PURPLE, "linewidth": 1.5, "marker": "^", "markersize": 3.5}
 DOTS_PER_INCH = 150
+WIDE = 8.0  # of values that span this factor, a linear axis squeezes most
 # A log axis is labeled at these times powers of 10: the first that are often enough in its range.
 LOG_TICKS = (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 FEWEST_TICKS = 4
@@ -42,11 +43,11 @@ class Panel(NamedTuple):
 
     metric: str
     label: str
-    scale: str = "linear"
+    scale: str = "linear"  # "log"; or "wide": log if the values span a factor of WIDE
 
 
 PANELS = (
-    Panel("nats_per_token", "loss (nats per subword)"),
+    Panel("nats_per_token", "loss (nats per subword)", "wide"),
     Panel("perplexity", "perplexity (per subword)", "log"),
     Panel("token_accuracy", "token accuracy (share)"),
     Panel("bleu", "BLEU (0 to 100)"),
@@ -57,12 +58,15 @@ PANELS = (
 )
 
 
-def plot_curves(metrics: Sequence[Mapping[str, Any]], path: str | os.PathLike[str]) -> Path:
+def plot_curves(
+    metrics: Sequence[Mapping[str, Any]], path: str | os.PathLike[str], title: str = ""
+) -> Path:
     """Writes the curves of a run over its training steps as a PNG file.
 
     Args:
       metrics: the lines of `metrics.jsonl`, as `read_metrics` returns them.
       path: the file to write.
+      title: title of the figure.
 
     Returns:
       The path.
@@ -70,10 +74,10 @@ def plot_curves(metrics: Sequence[Mapping[str, Any]], path: str | os.PathLike[st
     Raises:
       RunError: no panel shows any of the metrics.
     """
-    return _save(curves_figure(metrics), path)
+    return _save(curves_figure(metrics, title), path)
 
 
-def curves_figure(metrics: Sequence[Mapping[str, Any]]) -> Figure:
+def curves_figure(metrics: Sequence[Mapping[str, Any]], title: str = "") -> Figure:
     """The figure of `plot_curves`: one plot for each metric of PANELS that was measured."""
     from matplotlib.figure import Figure
 
@@ -88,9 +92,12 @@ def curves_figure(metrics: Sequence[Mapping[str, Any]]) -> Figure:
     for at, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, at)
         lines |= _draw_panel(axes, panel, metrics)
-    figure.legend(
+    legend = figure.legend(
         lines.values(), lines.keys(), loc="outside upper center", ncols=len(lines), frameon=False
     )
+    # A suptitle would be drawn over a legend outside the plots.
+    legend.set_title(printable(title))
+    legend.get_title().set(fontsize="large", parse_math=False)
     return figure
 
 
@@ -174,7 +181,7 @@ def _draw_panel(
         ]
         style = KIND_STYLES.get(kind, OTHER_STYLE)
         lines[kind] = plot_curve(axes, points, label=kind, **style)
-    if panel.scale == "log":
+    if panel.scale == "log" or (panel.scale == "wide" and _is_wide(panel.metric, metrics)):
         use_log_axis(axes)
     if panel.metric == "target_tokens_per_second":
         axes.yaxis.set_major_formatter(EngFormatter(sep=""))
@@ -183,6 +190,12 @@ def _draw_panel(
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     finish_axes(axes, "step", panel.label)
     return lines
+
+
+def _is_wide(metric: str, metrics: Sequence[Mapping[str, Any]]) -> bool:
+    values = [record[metric] for record in metrics if metric in record]
+    known = [value for value in values if math.isfinite(value)]
+    return bool(known) and min(known) > 0 and max(known) >= WIDE * min(known)
 
 
 def plot_curve(axes: Axes, points: Sequence[tuple[float, float]], **style: Any) -> Artist:

@@ -169,7 +169,8 @@ def make_table(
     rows = []
     for row in shown:
         seeds = sum(line.row == row for line in lines)
-        cells = [row, str(seeds or ("not run" if row in experiment.rows else "the paper's"))]
+        label = experiment.scales[scale].label(row)
+        cells = [label, str(seeds or ("not run" if row in experiment.rows else "the paper's"))]
         for name in metrics:
             own = _cells(experiment, shown, lines, row, base if compared else None, name)
             if not own[0] and name in counted.get(row, {}):
