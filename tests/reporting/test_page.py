@@ -116,6 +116,22 @@ def test_a_table_without_a_caption_has_none(tmp_path):
     assert "figcaption" not in Reader(written(tmp_path, [Table(["a"], [])])).elements
 
 
+def test_a_page_fits_phones_and_keeps_wide_tables_and_long_words_inside(tmp_path, picture):
+    page = written(tmp_path, [Table(["a"], [["1"]]), Picture(picture, "x")])
+    head, _, body = page.partition("<body>")
+    assert '<meta charset="utf-8">' in head.partition("<title>")[0]
+    viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    assert viewport in head
+    assert '<figure class="table"><table>' in body and "<figure><figcaption>x" in body
+    rules = dict(re.findall(r"([^{}]+?) \{([^{}]*)\}", head.partition("<style>")[2]))
+    named = {selector.strip(): rule for selector, rule in rules.items()}
+    assert "max-width: calc(100vw" in named["figure.table"]
+    assert "max-width: 100%" in named["img"]
+    assert "overflow-wrap: break-word" in named["body"]
+    assert "white-space: pre-wrap" in named["pre"]
+    assert not re.search(r"overflow(-x)?: (hidden|clip)", head)
+
+
 # Numbers -----------------------------------------------------------------------------------------
 
 

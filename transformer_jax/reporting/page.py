@@ -126,7 +126,7 @@ def write_page(path: str | os.PathLike[str], title: str, parts: Sequence[Part]) 
     name = html.escape(title)
     page = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<link rel="icon" href="data:,">\n'  # else the browser requests one
         f"<title>{name}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{name}</h1>\n"
         f"{body}\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
