@@ -19,6 +19,7 @@ from experiments.claims_judging import (
     verdict,
 )
 from experiments.table2_bleu import LAST
+from experiments.table3_ablations import small_label
 from transformer_jax.reporting.page import Table
 from transformer_jax.tables.statistics import differences
 
@@ -139,7 +140,7 @@ def one_head(known: Known) -> list[Finding]:
     certain = is_certain(known.table_3, known.table_3, ONE_HEAD, "bleu")
     # A row below the base row is below the best; one above it is the best only if none is higher.
     which = OPEN if not certain or (gap > 0 and best != ONE_HEAD) else verdict(gap, -1, certain)
-    others = ", ".join(f"{row} {score:.1f}" for row, score in scores.items())
+    others = ", ".join(f"{small_label(row)} {score:.1f}" for row, score in scores.items())
     because = f"{gap:+.1f} BLEU against the base row ({others}; the paper: -0.9)"
     finding = Finding(claim, place, which, because)
     # Here it is compared with one other setting, which need not be the best: it cannot refute.

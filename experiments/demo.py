@@ -36,7 +36,8 @@ def main() -> None:
     evaluate(workdir, examples=6)
     print(f"\nsource      {SENTENCE}")
     attention(workdir, sentence=SENTENCE, output=f"{workdir}/attention.png")
-    print(f"curves      {plot_curves(read_metrics(workdir), f'{workdir}/curves.png')}")
+    title = f"{workdir}: training on the built-in corpus"
+    print(f"curves      {plot_curves(read_metrics(workdir), f'{workdir}/curves.png', title)}")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     log.info("%.0f s in all, at most %.1f GiB of memory", time.monotonic() - start, peak)
 

@@ -111,7 +111,7 @@ def test_flags_become_arguments(called, arguments, expected):
 
 
 SENTENCE = {"workdir": "w", "sentence": "A dog.", "kind": "cross", "layer": None}
-SENTENCE |= {"output": "attention.png", "checkpoint": "latest"}
+SENTENCE |= {"output": "attention.png", "checkpoint": "latest", "target": None}
 
 
 @pytest.mark.parametrize(
@@ -120,6 +120,7 @@ SENTENCE |= {"output": "attention.png", "checkpoint": "latest"}
         (["A dog.", "--workdir=w"], SENTENCE),
         (["--workdir=w", "A dog."], SENTENCE),
         (["--workdir", "w", "A dog.", "--layer", "2"], SENTENCE | {"layer": 2}),
+        (["A dog.", "--workdir=w", "--target=Ein Hund."], SENTENCE | {"target": "Ein Hund."}),
         (["--workdir=w", "--", "--kind=all"], SENTENCE | {"sentence": "--kind=all"}),
     ],
 )

@@ -107,7 +107,7 @@ COMMANDS = {
     ),
     "attention": Command(
         "transformer_jax.commands.attention:attention",
-        "translate a sentence and draw what its words attended to",
+        "translate a sentence and draw, or write, what its words attended to",
         (
             Flag(
                 "sentence",
@@ -118,13 +118,14 @@ COMMANDS = {
                 positional=True,
             ),
             WORKDIR,
-            Flag("kind", str, "KIND", "cross, encoder, decoder; all, for a page", default="cross"),
-            Flag("layer", int, "N", "from 1 (.png: the last, .html: all)"),
+            Flag("target", str, "TEXT", "the translation to give the model, instead of its own"),
+            Flag("kind", str, "KIND", "cross, encoder, decoder; all (no picture)", default="cross"),
+            Flag("layer", int, "N", "from 1 (a picture: the last; else all)"),
             Flag(
                 "output",
                 str,
                 "FILE",
-                "a heat map a head, .png, or a page, .html",
+                "picture .png .pdf .svg; page .html; .npz .json",
                 default="attention.png",
             ),
             CHECKPOINT,

@@ -1,6 +1,7 @@
 """The `attention` command draws the layers and kinds that are asked for."""
 
 import html
+import json
 import re
 from types import SimpleNamespace
 
@@ -11,8 +12,10 @@ from tests import tiny_runs as runs
 from tests.fixtures.tiny import tiny_model
 from transformer_jax.commands import attention as command
 from transformer_jax.commands.attention import AttendedSentence
+from transformer_jax.commands.loading import load_model
+from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
-from transformer_jax.evaluation.attention import KINDS, Attention
+from transformer_jax.evaluation.attention import KINDS, Attention, pair_attention
 from transformer_jax.reporting.plots import plot_attention, printable
 
 # What is drawn -----------------------------------------------------------------------------------
@@ -85,6 +88,60 @@ def test_a_page_is_of_every_layer_of_its_kinds(flags, kinds, layers, drawn, tmp_
     assert list(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".json"])
+def test_weights_are_written_with_their_subwords(suffix, drawn, tmp_path):
+    file = tmp_path / f"weights{suffix}"
+    assert runs.command("attention", "--workdir=w", f"--output={file}", "--kind=all", "a b") == 0
+    assert drawn == []
+    found = weights_in(file)
+    texts = {name: found.pop(name) for name in ("source", "translation", "checkpoint")}
+    assert texts == {"source": "<b> c", "translation": "x & y", "checkpoint": "40"}
+    assert list(found) == list(KINDS)
+    for kind, rows, columns in (
+        ("encoder", ["a", "b", "c"], ["a", "b", "c"]),
+        ("decoder", ["x", "y"], ["<s>", "x"]),
+        ("cross", ["x", "y"], ["a", "b", "c"]),
+    ):
+        part = found[kind]
+        np.testing.assert_array_equal(part["weights"], two_layers(rows, columns).weights_NHLM)
+        assert [list(part[name]) for name in ("layers", "attending", "attended")] == [
+            *([1, 2], rows, columns)
+        ]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".json"])
+def test_the_weights_of_one_layer_are_those_of_that_layer(suffix, drawn, tmp_path):
+    file = tmp_path / f"weights{suffix}"
+    assert runs.command("attention", "--workdir=w", f"--output={file}", "--layer=2", "a b") == 0
+    found = weights_in(file)
+    assert set(found) == {"source", "translation", "checkpoint", "cross"}
+    assert list(found["cross"]["layers"]) == [2]
+    weights = np.array(found["cross"]["weights"])
+    assert weights.shape == (1, 2, 2, 3) and (weights[..., 1] == 1).all()
+
+
+def weights_in(file) -> dict:
+    """A file of weights in the form of the .json file."""
+    if file.suffix == ".json":
+        return json.loads(file.read_text(encoding="utf-8"))
+    found: dict = {}
+    with np.load(file) as arrays:  # which unpickles nothing
+        for name, array in arrays.items():
+            kind, _, part = name.partition("_")
+            if part:
+                found.setdefault(kind, {})[part] = array.tolist()
+            else:
+                found[kind] = str(array)
+    return found
+
+
+@pytest.mark.parametrize(("suffix", "magic"), [("pdf", b"%PDF"), ("svg", b"<?xml")])
+def test_a_picture_can_be_a_vector_graphic(suffix, magic, drawn, tmp_path):
+    file = tmp_path / f"heat.{suffix}"
+    assert runs.command("attention", "--workdir=w", f"--output={file}", "a b") == 0
+    assert file.read_bytes().startswith(magic) and len(drawn) == 1
+
+
 # The command on a run ----------------------------------------------------------------------------
 
 
@@ -104,6 +161,22 @@ def test_the_command_says_the_translation_and_draws_it(tmp_path, capsys):
     assert page.count("data:image/png") == 3 and "checkpoint 40." in page
 
 
+def test_a_given_translation_is_drawn_in_place_of_the_model_s_own(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Translator, "translate", None)  # no search
+    page, weights = tmp_path / "heat.html", tmp_path / "heat.json"
+    for file in (page, weights):
+        assert draw(f"--output={file}", "--target=Der alte Mann .", "The old man .") == 0
+        assert capsys.readouterr().out.startswith("target      Der alte Mann .\nattention ")
+    assert "source       The old man .\ntarget       Der alte Mann ." in page.read_text()
+    loaded = load_model(str(runs.trained_run()))
+    ids = loaded.line_translator().encode(["The old man .", "Der alte Mann ."])
+    translator = loaded.translator
+    want = pair_attention(translator.model, translator.params, loaded.vocabulary, *ids)["cross"]
+    found = weights_in(weights)["cross"]
+    assert found["attending"] == want.attending == [*want.attending[:-1], "</s>"]
+    np.testing.assert_allclose(found["weights"], want.weights_NHLM, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -111,9 +184,10 @@ def test_the_command_says_the_translation_and_draws_it(tmp_path, capsys):
         (["--layer=0", "x", "--output={tmp}/x.html"], "--layer=0: this model has layers 1 to 1"),
         ([" "], "The sentence is blank"),
         (["x", "--output=no/such/folder/x.png"], "its folder is not there"),
-        (["x", "--output={tmp}/x.pdf"], "name a file that ends in .png or .html"),
+        (["x", "--output={tmp}/x.gif"], "one of .png, .pdf, .svg, .html, .npz, .json"),
+        (["x", "--target= "], "--target is blank"),
         (["x", "--kind=crossed"], "--kind=crossed is not one of encoder, decoder, cross, all"),
-        (["x", "--kind=all"], "--kind=all fills a page: name one that ends in .html"),
+        (["x", "--kind=all"], "--kind=all is more than a picture: name a file that ends in one of"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(arguments, message, tmp_path, capsys):

@@ -102,8 +102,34 @@ def test_a_blank_line_separates_paragraphs(tmp_path):
     assert page.texts["p"] == ["one\ntwo", "three"]
 
 
+def test_what_is_between_backticks_is_code(tmp_path, picture):
+    text = "Run `a --b=<c>` and `d`; ` alone."
+    parts = [Text(text), Picture(picture, text), Table(["a"], [[text]], text)]
+    page = Reader(written(tmp_path, parts))
+    assert page.texts["code"] == ["a --b=<c>", "d"] * 3
+    assert page.texts["p"] == ["Run  and ; ` alone."]  # without the text of its elements
+    assert page.texts["td"] == [text]  # a cell may hold any text, such as a translation
+    assert "`a --b=\\<c>`" in markdown_page("T", [Text(text)])
+
+
 def test_a_table_without_a_caption_has_none(tmp_path):
     assert "figcaption" not in Reader(written(tmp_path, [Table(["a"], [])])).elements
+
+
+def test_a_page_fits_phones_and_keeps_wide_tables_and_long_words_inside(tmp_path, picture):
+    page = written(tmp_path, [Table(["a"], [["1"]]), Picture(picture, "x")])
+    head, _, body = page.partition("<body>")
+    assert '<meta charset="utf-8">' in head.partition("<title>")[0]
+    viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    assert viewport in head
+    assert '<figure class="table"><table>' in body and "<figure><figcaption>x" in body
+    rules = dict(re.findall(r"([^{}]+?) \{([^{}]*)\}", head.partition("<style>")[2]))
+    named = {selector.strip(): rule for selector, rule in rules.items()}
+    assert "max-width: calc(100vw" in named["figure.table"]
+    assert "max-width: 100%" in named["img"]
+    assert "overflow-wrap: break-word" in named["body"]
+    assert "white-space: pre-wrap" in named["pre"]
+    assert not re.search(r"overflow(-x)?: (hidden|clip)", head)
 
 
 # Numbers -----------------------------------------------------------------------------------------
@@ -123,12 +149,13 @@ def test_a_table_without_a_caption_has_none(tmp_path):
         ("6–10", 6),
         ("31+", 31),
         ("0", 0),
+        ("< 0.001", 0.001),
     ],
 )
 def test_a_cell_that_starts_with_a_number_is_sorted_by_the_number(cell, value, tmp_path):
     page = written(tmp_path, [Table(["a"], [[cell]])])
     [found] = re.findall(r'<td class="number" data-value="([^"]*)">(.*)</td>', page)
-    assert (float(found[0]), found[1]) == (value, cell)
+    assert (float(found[0]), html.unescape(found[1])) == (value, cell)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +165,11 @@ def test_a_cell_that_starts_with_a_number_is_sorted_by_the_number(cell, value, t
 def test_a_cell_that_is_no_number_has_no_value_to_sort_by(cell, tmp_path):
     page = written(tmp_path, [Table(["a"], [[cell]])])
     assert f"<td>{html.escape(cell)}</td>" in page and "data-value=" not in page
+
+
+def test_the_head_of_a_column_of_numbers_is_aligned_as_they_are(tmp_path):
+    page = written(tmp_path, [Table(["row", "BLEU"], [["base", "1.5"], ["big", ""]])])
+    assert re.findall(r'<th scope="col"( class="number")?>', page) == ["", ' class="number"']
 
 
 # Nothing is fetched ------------------------------------------------------------------------------
@@ -201,18 +233,26 @@ console.log("the console is heard");
 """
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not on the PATH")
+CHROMIUM = shutil.which("chromium")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on the PATH")
+
+
+def shown_by_chromium(file, profile) -> subprocess.CompletedProcess[str]:
+    """A page as it is once its scripts have run, and what the console reports."""
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    options += ["--enable-logging=stderr", "--v=0", f"--user-data-dir={profile}"]
+    command = ["chromium", *options, f"file://{file}"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@needs_chromium
 def test_a_click_on_a_head_sorts_by_number_and_a_second_one_the_other_way(tmp_path, picture):
     rows = [["d", "9"], ["none", ""], ["b", "−2.5"], ["c", "1,000"], ["bad", "diverged"]]
     rows.append(["a", "10"])
     page = written(tmp_path, [Table(["row", "BLEU"], rows), Text(HOSTILE[0])])
     copy = tmp_path / "copy.html"
     copy.write_text(page.replace("</body>", f"{CLICKS}</body>"), encoding="utf-8")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-    options += ["--enable-logging=stderr", "--v=0", f"--user-data-dir={tmp_path}/profile"]
-    done = subprocess.run(
-        ["chromium", *options, f"file://{copy}"], capture_output=True, text=True, timeout=120
-    )
+    done = shown_by_chromium(copy, tmp_path / "profile")
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     assert len(console) == 1 and "the console is heard" in console[0]
     assert "<h1>A title</h1>" in done.stdout
@@ -223,3 +263,47 @@ def test_a_click_on_a_head_sorts_by_number_and_a_second_one_the_other_way(tmp_pa
         ["ascending", "a", "b", "bad", "c", "d", "none"],
         ["descending", "none", "d", "c", "bad", "b", "a"],
     ]
+
+
+# Of each table of each frame: whether the window shows all of it, its form and its width.
+MEASURE = """
+<script>
+onload = () => {
+const found = [...document.querySelectorAll("iframe")].map(frame => {
+  const page = frame.contentWindow;
+  return [...page.document.querySelectorAll("table")].map(table => {
+    const cells = [...table.querySelectorAll("td:not(:empty)")];
+    const fits = cells.every(cell => {
+      const box = cell.getBoundingClientRect();
+      return box.left >= 0 && box.right <= page.innerWidth && cell.scrollWidth <= cell.clientWidth;
+    });
+    const box = table.parentElement;
+    return [fits && box.scrollWidth <= box.clientWidth, table.className, box.clientWidth];
+  });
+});
+document.body.append(JSON.stringify(found));
+};
+</script>
+"""
+WINDOWS = (390, 1280, 1920)
+
+
+@needs_chromium
+def test_tables_are_whole_in_windows_of_any_width(tmp_path):
+    head = ["row", "seeds", *["the paper's perplexity (per subword)"] * 8, "p (median of seeds)"]
+    row = ["(C) d_model 1024, d_k 128", "3", *["20.22 ± 4.58", "4.92"] * 4, "0.001"]
+    wide = Table(head, [row, ["big"] + [""] * 10])
+    small = Table(["source words", "BLEU"], [["1–5", "27.10"]], "A caption " * 40)
+    prose = Table(["claim", "because"], [["one " * 20, "other " * 60]])
+    page = html.escape(written(tmp_path, [wide, small, prose]))
+    frames = (f'<iframe width="{width}" srcdoc="{page}"></iframe>' for width in WINDOWS)
+    file = tmp_path / "frames.html"
+    file.write_text(f"<!doctype html>{''.join(frames)}{MEASURE}", encoding="utf-8")
+    shown = shown_by_chromium(file, tmp_path / "profile").stdout
+    tables = json.loads(shown[shown.rindex("[[[") : shown.rindex("]]]") + 3])
+    assert all(fits for window in tables for fits, _, _ in window)
+    stacked = [[form == "stacked" for _, form, _ in window] for window in tables]
+    assert stacked == [[True, False, False], [False] * 3, [False] * 3]
+    # Only the wide table is wider than the text.
+    (_, _, first), (_, _, second), (_, _, third) = tables[2]
+    assert first > second == third

@@ -11,10 +11,13 @@ import pytest
 
 from transformer_jax.errors import RunError
 from transformer_jax.reporting.plots import (
+    MOST_AREA,
+    MOST_HEIGHT,
     attention_figure,
     curves_figure,
     plot_attention,
     plot_curves,
+    readable,
 )
 
 METRICS = [
@@ -78,6 +81,39 @@ def test_what_spans_decades_has_a_log_axis():
         "perplexity (per subword)",
         "gradient norm",
     }
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([1.05, 1.3], [1.05, 1.1, 1.15, 1.2, 1.25, 1.3]),
+        ([11, 105], [10, 20, 50, 100]),
+        ([13, 105], [15, 20, 30, 40, 60, 100]),
+        ([2, 3_000], [2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000]),
+    ],
+)
+def test_a_log_axis_is_labeled_whatever_its_range(values, ticks):
+    records = [{"step": n, "kind": "train", "perplexity": v} for n, v in enumerate(values)]
+    axes = curves_figure(records).axes[0]
+    low, high = axes.get_ylim()
+    shown = [tick for tick in axes.get_yticks() if low <= tick <= high]
+    assert shown == pytest.approx(ticks)
+    assert len(axes.yaxis.get_minorticklocs()) == 0
+
+
+def test_a_loss_that_falls_from_6_to_below_1_has_a_log_axis():
+    def scale(*losses: float) -> str:
+        records = [{"step": n, "kind": "train", "nats_per_token": x} for n, x in enumerate(losses)]
+        return curves_figure(records).axes[0].get_yscale()
+
+    assert scale(6.0, 0.5, 0.1) == scale(6.0, math.nan, 0.1) == "log"
+    assert scale(6.0, 3.0) == scale(0.9, 0.4) == scale(6.0, 0.0) == scale(math.nan) == "linear"
+
+
+def test_curves_have_the_title_that_is_given():
+    titles = [curves_figure(METRICS, *title).legends[0].get_title() for title in ((), ("$x$\n",))]
+    assert [title.get_text() for title in titles] == ["", "$x$\\n"]
+    assert not titles[1].get_parse_math()
 
 
 def test_legend_names_each_kind_once_and_kinds_differ_in_color():
@@ -157,21 +193,37 @@ def test_gold_alignment_marks_its_cells():
         assert square.get_center().tolist() == [3, 1]  # column of the source, row of the target
 
 
-def test_labels_of_a_long_sentence_do_not_overlap():
-    pieces = [f"▁piece{i}" for i in range(128)]
-    figure = attention_figure(attention(8, 128, 128), pieces, pieces, "long")
+@pytest.mark.parametrize(("length", "heads"), [(60, 2), (128, 2)])
+def test_every_label_of_a_long_sentence_is_drawn_and_none_overlap(length, heads):
+    pieces = [f"▁piece{i}" for i in range(length)]
+    figure = attention_figure(attention(heads, length, length), pieces, pieces, "long")
     figure.draw_without_rendering()
-    for axis, extent in ((figure.axes[0].yaxis, "y"), (figure.axes[7].xaxis, "x")):
+    *maps, bar = figure.axes
+    for axis, extent in ((maps[0].yaxis, "y"), (maps[0].xaxis, "x"), (maps[-1].xaxis, "x")):
+        assert tick_labels(axis) == pieces
         boxes = sorted(
             getattr(label.get_window_extent(), f"interval{extent}").tolist()
             for label in axis.get_ticklabels()
         )
-        assert len(boxes) >= 32
         assert all(before[1] <= after[0] for before, after in zip(boxes, boxes[1:], strict=False))
-    assert figure.get_size_inches().max() < 25
+    # One map is below the other, with its own labels, and the color bar is beside the first.
+    assert maps[0].get_subplotspec().get_gridspec().ncols == 1
+    assert {axes.get_xlabel() for axes in maps} == {"attended to"}
+    assert bar.get_position().y0 > maps[1].get_position().y1
 
 
-@pytest.mark.parametrize(("length", "side_by_side"), [(18, 4), (19, 2), (38, 2)])
+def test_a_figure_of_a_very_long_sentence_has_a_limit():
+    pieces = [f"▁{i}" for i in range(900)]
+    figure = attention_figure(attention(2, 900, 900), pieces, pieces, "")
+    width, height = figure.get_size_inches()
+    assert width * height < 1.2 * MOST_AREA and height < 1.1 * MOST_HEIGHT
+    axis = figure.axes[0].yaxis
+    labels = tick_labels(axis)
+    assert labels == [f"▁{tick:.0f}" for tick in axis.get_ticklocs()]
+    assert 100 < len(labels) < 900
+
+
+@pytest.mark.parametrize(("length", "side_by_side"), [(18, 4), (19, 2), (38, 2), (39, 1), (77, 1)])
 def test_a_sentence_keeps_every_label_and_its_figure_fits_a_page(length, side_by_side):
     pieces = [f"▁{i}" for i in range(length)]
     figure = attention_figure(attention(8, length, length), pieces, pieces, "")
@@ -180,16 +232,36 @@ def test_a_sentence_keeps_every_label_and_its_figure_fits_a_page(length, side_by
     assert figure.get_size_inches()[0] < 12
 
 
-def test_labels_are_beside_their_own_pieces_when_thinned():
-    pieces = [f"{i}" for i in range(128)]
-    figure = attention_figure(attention(4, 128, 128), pieces, pieces, "long")
-    axis = figure.axes[0].yaxis
-    assert tick_labels(axis) == [f"{tick:.0f}" for tick in axis.get_ticklocs()]
-
-
 def test_a_piece_as_long_as_a_line_is_cut():
     figure = attention_figure(attention(1, 1, 2), ["a" * 500, "b"], ["x"], "")
     assert tick_labels(figure.axes[0].xaxis) == ["a" * 20, "b"]
+
+
+def test_bytes_are_labeled_with_the_characters_that_they_form():
+    def pieces(text: bytes) -> list[str]:
+        return [f"<0x{byte:02X}>" for byte in text]
+
+    whole = pieces("a×€😀\n".encode())
+    assert readable(whole) == ["a", "×", "⋯", "€", "⋯", "⋯", "😀", "⋯", "⋯", "⋯", "\n"]
+    assert readable(["▁x", *pieces("×".encode()), "y"]) == ["▁x", "×", "⋯", "y"]
+    # Neither the beginning of a character, nor its rest, nor other pieces become one.
+    broken = ["<0xE2>", "<0x82>", "x", "<0xAC>", "<0xD7>", "<s>", "<0xd7>", "<0x4>"]
+    assert readable(broken) == broken
+    assert readable(["<0xD7>", *pieces(b"b")]) == ["<0xD7>", "b"]
+    figure = attention_figure(attention(1, 1, 2), pieces("×".encode()), ["x"], "")
+    assert tick_labels(figure.axes[0].xaxis) == ["×", "⋯"]
+
+
+@pytest.mark.parametrize(("suffix", "magic"), [("pdf", b"%PDF"), ("svg", b"<?xml")])
+def test_pictures_for_papers_are_the_same_file_each_time(suffix, magic, tmp_path):
+    files = [
+        plot_attention(attention(1, 1, 2), ["a", "😀"], ["x"], tmp_path / f"{n}.{suffix}", "one")
+        for n in range(2)
+    ]
+    first, second = (file.read_bytes() for file in files)
+    assert first.startswith(magic) and first == second
+    # Fonts of type 42 keep text as text; type 3 fonts are refused by some conferences.
+    assert b"/Type3" not in first
 
 
 def test_any_unicode_is_drawn(tmp_path):

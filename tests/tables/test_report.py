@@ -7,15 +7,19 @@ import pytest
 
 from tests.tables.test_statistics import line
 from transformer_jax.errors import DataError
+from transformer_jax.reporting.page import Text
 from transformer_jax.tables import command, report
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
 from transformer_jax.tables.report import (
     Output,
     _averaged,
+    _row_plots,
+    curves_figure,
+    row_figure,
     update_significance,
 )
 from transformer_jax.tables.results import read_results
-from transformer_jax.tables.statistics import read_p_values, write_p_values
+from transformer_jax.tables.statistics import Summary, read_p_values, write_p_values
 
 EXPERIMENT = Experiment("three", {"base": {}, "a": {}, "b": {}}, {"small": Scale("none.py")})
 WANTED = [f"sentence number {n} of the test" for n in range(30)]
@@ -135,3 +139,43 @@ def test_a_run_that_two_processes_recorded_has_one_line(tmp_path, monkeypatch):
         monkeypatch.setattr(command, "collect", lambda _, bleu=bleu: (line("a", 0, bleu), record))
         command._keep(job, "base", output)
     assert [found.bleu for found in read_results(output.results)] == [2.0]
+
+
+def test_a_curve_of_one_validation_has_a_marker_and_a_labeled_axis():
+    def record(row: str, *perplexities: float) -> dict:
+        points = enumerate(perplexities, start=1)
+        curve = [{"step": n, "kind": "valid", "perplexity": value} for n, value in points]
+        return {"row": row, "seed": 0, "curve": [{"step": 1, "kind": "train"}, *curve]}
+
+    figure = curves_figure([record("base", 57.0), record("wide", 61.0, 59.0)])
+    [axes] = figure.axes
+    assert [line.get_marker() for line in axes.lines] == ["o", "None"]
+    low, high = axes.get_ylim()
+    assert low < 57 < 61 < high < 62
+    assert sum(low <= tick <= high for tick in axes.get_yticks()) >= 4
+    assert all(step == int(step) for step in axes.get_xticks())
+
+
+def test_a_metric_that_is_equal_in_all_rows_is_a_line_of_text_and_no_picture(tmp_path):
+    metrics = ("bleu", "parameters", "training_flops", "paper_bleu")
+    experiment, output = EXPERIMENT._replace(metrics=metrics), Output(tmp_path)
+    (tmp_path / "parameters.png").write_text("of a report before")
+    # 2.152 and 2.148 million are both 2.15 million.
+    lines = [line("base", 0, 1.0, parameters=2_152_000), line("b", 0, 2.0, parameters=2_148_000)]
+    note, picture = _row_plots(experiment, "small", output, lines)
+    said = "The same in every finished row: parameters, millions 2.15; training FLOPs 3.00e+13."
+    assert note == Text(said) and picture.file == tmp_path / "bleu.png"
+    assert [path.name for path in tmp_path.iterdir()] == ["bleu.png"]
+
+
+def test_plots_call_rows_what_the_scale_calls_them_and_show_large_numbers_whole():
+    known = {"a": Summary(2.2525e13, None, 1), "b": Summary(1.83e13, 1e11, 3)}
+    figure = row_figure(known, EXPERIMENT, "training_flops", str.upper)
+    figure.draw_without_rendering()
+    [axes] = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["A", "B"]
+    ticks = [label.get_text() for label in axes.get_xticklabels()]
+    assert "1.9e+13" in ticks and axes.xaxis.get_offset_text().get_text() == ""
+    records = [{"row": "a", "curve": [{"step": 1, "kind": "valid", "perplexity": 2.0}]}] * 2
+    [legend] = curves_figure(records, str.upper).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["A"]

@@ -77,6 +77,8 @@ def test_the_table_shows_every_row_and_the_paper_s_figures():
         ({0: 0.01, 1: 0.02, 2: 0.6}, "0.020"),  # their mean is 0.21
         ({0: 0.001, 1: 0.3, 2: 0.9}, "0.300"),
         ({0: 0.04}, "0.040"),
+        ({0: 0.001, 1: 0.001}, "0.001"),  # the least of 1,000 resamples
+        ({0: 0.0004}, "< 0.001"),
         ({}, ""),
     ],
 )
@@ -106,6 +108,15 @@ def test_a_scale_chooses_its_rows_and_shows_those_that_the_paper_alone_has():
         ["wide", "2", "23.50 ± 3.54", "", "3.00e+13", "", "9.00e+10"],
         ["deep", "not run", "", "26.2", "7.00e+18", "", ""],
     ]
+
+
+def test_rows_are_called_what_the_scale_calls_them():
+    scales = {"small": EXPERIMENT.scales["small"]._replace(label=lambda row: f"{row}, halved")}
+    _, rows = make_table(EXPERIMENT._replace(scales=scales), "small", LINES, {("wide", 0): 0.04})
+    assert [row[:2] for row in rows] == [
+        *(["base, halved", "3"], ["wide, halved", "2"], ["deep, halved", "not run"])
+    ]
+    assert rows[1][-1] == "0.040"
 
 
 def test_what_is_not_a_number_shows_as_nothing():

@@ -1,22 +1,30 @@
-"""The `attention` command: translates a sentence and draws what its subwords attended to.
+"""The `attention` command: draws what the subwords of a sentence and its translation attend to.
 
 Dimension key
   N layers   H heads   L attending subwords   M subwords attended to
 """
 
+import io
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from transformer_jax.commands.loading import LoadedModel, load_model
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.evaluation.attention import KINDS, Attention, pair_attention
+from transformer_jax.files import write_atomically
 from transformer_jax.model.attention_maps import USES, uses_of
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Text, write_page
 from transformer_jax.reporting.plots import plot_attention, printable
 
-ALL = "all"  # the --kind that draws all of KINDS
+ALL = "all"  # the --kind of all of KINDS
+PICTURES = (".png", ".pdf", ".svg")  # of one layer
+WEIGHTS = (".npz", ".json")
+FORMATS = (*PICTURES, ".html", *WEIGHTS)
 
 
 class AttendedSentence(NamedTuple):
@@ -26,6 +34,7 @@ class AttendedSentence(NamedTuple):
     translation: str
     checkpoint: str
     kinds: Mapping[str, Attention]  # by the names of KINDS
+    is_given: bool = False  # whether the translation was given, not found by search
 
 
 def attend(
@@ -34,8 +43,9 @@ def attend(
     checkpoint: str = "latest",
     layer: int | None = None,
     kinds: Sequence[str] = tuple(KINDS),
+    target: str | None = None,
 ) -> AttendedSentence:
-    """Translates a sentence with a run's model, and returns its attention weights.
+    """The attention weights of a run's model between a sentence and its translation.
 
     Args:
       workdir: the run's folder.
@@ -43,25 +53,30 @@ def attend(
       checkpoint: "latest", "best", "average" or a step.
       layer: number from 1 of the layer that is drawn of each kind; None: all layers.
       kinds: names of KINDS that the model must have.
+      target: the translation; None: the model's own.
 
     Raises:
-      UserError: there is no such run, checkpoint or layer, the sentence is blank, the model finds
-        no translation, or it has no attention of a kind.
+      UserError: there is no such run, checkpoint or layer, the sentence or target is blank, the
+        model finds no translation, or it has no attention of a kind.
     """
     loaded = load_model(workdir, checkpoint)
     _check_kinds(loaded, kinds, layer)
     translator, lines = loaded.translator, loaded.line_translator()
-    [src_ids] = lines.encode([sentence])
+    is_given = target is not None
+    src_ids, tgt_ids = lines.encode([sentence, target or ""])
     lines.warn_of_cut()
     if not len(src_ids):
         raise ConfigError("The sentence is blank: give one to translate.")
-    [hypotheses] = translator.translate([src_ids])
-    if not hypotheses:
-        raise RunError(f"{workdir}: the model finds no translation; did its training diverge?")
-    best = hypotheses[0].ids
+    if is_given and not len(tgt_ids):
+        raise ConfigError("--target is blank: give a translation, or leave it out.")
+    if not is_given:
+        [hypotheses] = translator.translate([src_ids])
+        if not hypotheses:
+            raise RunError(f"{workdir}: the model finds no translation; did its training diverge?")
+        tgt_ids = hypotheses[0].ids
     model, params = translator.model, translator.params
-    found = pair_attention(model, params, loaded.vocabulary, src_ids, best)
-    return AttendedSentence(sentence, lines.text(best), loaded.checkpoint, found)
+    found = pair_attention(model, params, loaded.vocabulary, src_ids, tgt_ids)
+    return AttendedSentence(sentence, lines.text(tgt_ids), loaded.checkpoint, found, is_given)
 
 
 def _check_kinds(loaded: LoadedModel, kinds: Sequence[str], layer: int | None) -> None:
@@ -80,7 +95,7 @@ def _check_kinds(loaded: LoadedModel, kinds: Sequence[str], layer: int | None) -
 
 
 def draw_layer(found: AttendedSentence, kind: str, layer: int, path: Path) -> Picture:
-    """A PNG with a heat map for each head of a layer, counted from 1, and its caption."""
+    """A picture with a heat map for each head of a layer, counted from 1, and its caption."""
     weights_NHLM, attending, attended = found.kinds[kind]
     which = f"layer {layer} of {len(weights_NHLM)}"
     title = f"{KINDS[kind].title}, {which}"
@@ -99,8 +114,8 @@ def draw_kinds(
       folder: where the files attention_KIND_LAYER.png are written.
       layer: number from 1; None: all layers.
     """
-    words = f"source       {printable(found.source)}\ntranslation  {printable(found.translation)}"
-    parts: list[Part] = [Code(words)]
+    words = f"source       {printable(found.source)}\n{_called(found):<13}"
+    parts: list[Part] = [Code(words + printable(found.translation))]
     for kind in kinds:
         every = range(1, len(found.kinds[kind].weights_NHLM) + 1)
         parts += [Heading(KINDS[kind].title), Text(KINDS[kind].about)]
@@ -111,6 +126,54 @@ def draw_kinds(
     return parts
 
 
+def _called(found: AttendedSentence) -> str:
+    return "target" if found.is_given else "translation"
+
+
+def write_weights(
+    found: AttendedSentence, kinds: Sequence[str], path: Path, layer: int | None = None
+) -> None:
+    """Writes the weights of these kinds, with the subwords of their rows and columns.
+
+    Args:
+      found: the sentence and its weights.
+      kinds: names of KINDS.
+      path: .json: an object with source, translation and checkpoint, and with an object for each
+        kind: weights [layers, heads, attending, attended], layers (numbers from 1), attending and
+        attended (subwords). .npz: the same, as arrays KIND_weights, KIND_layers, KIND_attending
+        and KIND_attended.
+      layer: number from 1; None: all layers.
+    """
+    texts = {"source": found.source, "translation": found.translation}
+    texts["checkpoint"] = found.checkpoint
+    layers = {
+        kind: [n for n in range(1, len(found.kinds[kind].weights_NHLM) + 1) if layer in (None, n)]
+        for kind in kinds
+    }
+    parts: dict[str, dict[str, Any]] = {
+        kind: {
+            "weights": found.kinds[kind].weights_NHLM[np.array(layers[kind]) - 1],
+            "layers": layers[kind],
+            "attending": found.kinds[kind].attending,
+            "attended": found.kinds[kind].attended,
+        }
+        for kind in kinds
+    }
+    if path.suffix == ".json":
+        for part in parts.values():
+            part["weights"] = part["weights"].astype(np.float64).round(7).tolist()
+        text = json.dumps({**texts, **parts}, ensure_ascii=False) + "\n"
+        content = text.encode("utf-8", "backslashreplace")  # an escape that JSON has too
+    else:
+        arrays: dict[str, Any] = {name: np.array(text) for name, text in texts.items()}
+        for kind, part in parts.items():
+            arrays |= {f"{kind}_{name}": np.array(value) for name, value in part.items()}
+        file = io.BytesIO()
+        np.savez_compressed(file, **arrays)
+        content = file.getvalue()
+    write_atomically(path, content)
+
+
 def attention(
     workdir: str,
     *,
@@ -119,16 +182,19 @@ def attention(
     kind: str = "cross",
     layer: int | None = None,
     checkpoint: str = "latest",
+    target: str | None = None,
 ) -> Path:
-    """Prints a sentence's translation and the path of a PNG or page with a heat map for each head.
+    """Prints a sentence's translation and the path of the file with the attention of each head.
 
     Args:
       workdir: the run's folder.
       sentence: a source line.
-      output: the file to write: .png for one layer, .html for a self-contained page.
-      kind: "cross", "encoder" or "decoder"; "all" for a page of all three.
-      layer: from 1; None: the last for a PNG, all for a page.
+      output: the file to write: .png, .pdf or .svg with heat maps of one layer, .html for a
+        self-contained page, .npz or .json for the weights (see `write_weights`).
+      kind: "cross", "encoder" or "decoder"; "all" for all three, but not in one picture.
+      layer: from 1; None: the last for a picture, else all.
       checkpoint: "latest", "best", "average" or a step.
+      target: the translation that the model is given; None: its own.
 
     Raises:
       UserError: as `attend`, or there is no such kind, or `output` cannot be written.
@@ -136,29 +202,34 @@ def attention(
     path = Path(output)
     _check(path, kind)
     kinds = list(KINDS) if kind == ALL else [kind]
-    found = attend(workdir, sentence, checkpoint, layer, kinds)
-    if path.suffix == ".png":
+    found = attend(workdir, sentence, checkpoint, layer, kinds, target)
+    if path.suffix in PICTURES:
         last = len(found.kinds[kind].weights_NHLM)
         draw_layer(found, kind, last if layer is None else layer, path)
+    elif path.suffix in WEIGHTS:
+        write_weights(found, kinds, path, layer)
     else:
         with tempfile.TemporaryDirectory() as folder:
             parts = draw_kinds(found, kinds, Path(folder), layer)
             run = Text(f"{printable(str(workdir))}, checkpoint {found.checkpoint}.")
             write_page(path, "What was attended to", [run, *parts])
-    print(f"translation {found.translation}\nattention   {path}")
+    print(f"{_called(found):<12}{found.translation}\nattention   {path}")
     return path
 
 
 def _check(output: Path, kind: str) -> None:
-    """Raises ConfigError if the kind cannot be drawn into that file; called before the work."""
-    if output.suffix not in (".png", ".html") or output.is_dir():
+    """Raises ConfigError if the kind cannot be written into that file; called before the work."""
+    if output.suffix not in FORMATS or output.is_dir():
         raise ConfigError(
-            f"--output={output}: a PNG or a page is written; name a file that ends in .png or "
-            ".html."
+            f"--output={output}: name a file that ends in one of {', '.join(FORMATS)}."
         )
     if not output.absolute().parent.is_dir():
         raise ConfigError(f"--output={output}: its folder is not there. Make it first.")
     if kind not in (*KINDS, ALL):
         raise ConfigError(f"--kind={kind} is not one of {', '.join((*KINDS, ALL))}.")
-    if kind == ALL and output.suffix == ".png":
-        raise ConfigError(f"--kind={ALL} fills a page: name one that ends in .html, or one kind.")
+    if kind == ALL and output.suffix in PICTURES:
+        others = ", ".join(name for name in FORMATS if name not in PICTURES)
+        raise ConfigError(
+            f"--kind={ALL} is more than a picture: name a file that ends in one of {others}, or "
+            "one kind."
+        )

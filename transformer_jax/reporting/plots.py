@@ -1,4 +1,4 @@
-"""Plots of a run as PNG files: training curves, and attention weights.
+"""Plots of a run as PNG, PDF or SVG files: training curves, and attention weights.
 
 The colors are those of Okabe and Ito (2008), which color-blind readers can tell apart.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -29,9 +30,21 @@ KIND_STYLES: dict[str, dict[str, Any]] = {
 }
 OTHER_STYLE: dict[str, Any] = {"color": PURPLE, "linewidth": 1.5, "marker": "^", "markersize": 3.5}
 DOTS_PER_INCH = 150
+# TrueType fonts (42) keep the text of a PDF as text, which conferences ask for; the same figure is
+# the same file.
+REPRODUCIBLE: dict[Any, Any] = {"pdf.fonttype": 42, "svg.hashsalt": "transformer_jax"}
+WIDE = 8.0  # of values that span this factor, a linear axis squeezes most
+# A log axis is labeled at these times powers of 10: the first that are often enough in its range.
+LOG_TICKS = (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+FEWEST_TICKS = 4
 LONGEST_LABEL = 20  # characters of a subword that a label shows
 LABEL_INCHES = 0.12  # space of a label in a 7-point font, gap included
+PIECE_INCHES = 0.2  # space of a subword, if there is enough
 MAPS_WIDTH = 9.5  # inches of heat maps side by side; with their labels, the width of a page
+TALL = 3.0  # inches of a heat map that is too tall to share its labels with the one below
+MOST_AREA, MOST_HEIGHT = 4_000.0, 400.0  # square inches and inches of all heat maps: 90 megapixels
+BYTE = re.compile("<0x([0-9A-F]{2})>")  # a byte as SentencePiece writes it
+CONTINUED = "⋯"  # label of a byte that continues the character before it
 
 
 class Panel(NamedTuple):
@@ -39,11 +52,11 @@ class Panel(NamedTuple):
 
     metric: str
     label: str
-    scale: str = "linear"
+    scale: str = "linear"  # "log"; or "wide": log if the values span a factor of WIDE
 
 
 PANELS = (
-    Panel("nats_per_token", "loss (nats per subword)"),
+    Panel("nats_per_token", "loss (nats per subword)", "wide"),
     Panel("perplexity", "perplexity (per subword)", "log"),
     Panel("token_accuracy", "token accuracy (share)"),
     Panel("bleu", "BLEU (0 to 100)"),
@@ -54,12 +67,15 @@ PANELS = (
 )
 
 
-def plot_curves(metrics: Sequence[Mapping[str, Any]], path: str | os.PathLike[str]) -> Path:
+def plot_curves(
+    metrics: Sequence[Mapping[str, Any]], path: str | os.PathLike[str], title: str = ""
+) -> Path:
     """Writes the curves of a run over its training steps as a PNG file.
 
     Args:
       metrics: the lines of `metrics.jsonl`, as `read_metrics` returns them.
       path: the file to write.
+      title: title of the figure.
 
     Returns:
       The path.
@@ -67,10 +83,10 @@ def plot_curves(metrics: Sequence[Mapping[str, Any]], path: str | os.PathLike[st
     Raises:
       RunError: no panel shows any of the metrics.
     """
-    return _save(curves_figure(metrics), path)
+    return _save(curves_figure(metrics, title), path)
 
 
-def curves_figure(metrics: Sequence[Mapping[str, Any]]) -> Figure:
+def curves_figure(metrics: Sequence[Mapping[str, Any]], title: str = "") -> Figure:
     """The figure of `plot_curves`: one plot for each metric of PANELS that was measured."""
     from matplotlib.figure import Figure
 
@@ -85,9 +101,12 @@ def curves_figure(metrics: Sequence[Mapping[str, Any]]) -> Figure:
     for at, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, at)
         lines |= _draw_panel(axes, panel, metrics)
-    figure.legend(
+    legend = figure.legend(
         lines.values(), lines.keys(), loc="outside upper center", ncols=len(lines), frameon=False
     )
+    # A suptitle would be drawn over a legend outside the plots.
+    legend.set_title(printable(title))
+    legend.get_title().set(fontsize="large", parse_math=False)
     return figure
 
 
@@ -99,13 +118,13 @@ def plot_attention(
     title: str,
     alignment: Collection[tuple[int, int]] = (),
 ) -> Path:
-    """Writes one heat map per head into a PNG file.
+    """Writes one heat map per head into a file.
 
     Args:
       weights: [heads, tgt, src]; each row is a distribution over the source.
       src_pieces: the subwords attended to, one per column; any Unicode.
       tgt_pieces: the attending subwords, one per row. For self-attention both lists are the same.
-      path: the file to write.
+      path: the file to write: .png, .pdf or .svg.
       title: title of the figure.
       alignment: gold links (source subword, target subword), 0-based, to mark with squares.
 
@@ -122,7 +141,11 @@ def attention_figure(
     title: str,
     alignment: Collection[tuple[int, int]] = (),
 ) -> Figure:
-    """The figure of `plot_attention`, from its arguments. All heads share one color scale."""
+    """The figure of `plot_attention`, from its arguments. All heads share one color scale.
+
+    It grows with the number of subwords, so that each one has a label; only if it would grow beyond
+    MOST_AREA are labels left out.
+    """
     from matplotlib.figure import Figure
 
     weights_HLM = np.asarray(weights, dtype=np.float32)
@@ -132,13 +155,11 @@ def attention_figure(
             f"attention weights {weights_HLM.shape}: expected [heads, {len(tgt_pieces)} target "
             f"pieces, {len(src_pieces)} source pieces]"
         )
-    # Four maps side by side, or two if there is no room for the labels of four.
-    columns = min(heads, 4 if 4 * (LABEL_INCHES * len(src_pieces) + 0.15) <= MAPS_WIDTH else 2)
+    columns, width, height = _layout(heads, len(tgt_pieces), len(src_pieces))
     rows = math.ceil(heads / columns)
-    widest = min(8.0, MAPS_WIDTH / columns - 0.15)
-    width, height = (min(max(0.2 * len(p), 1.2), widest) for p in (src_pieces, tgt_pieces))
+    is_tall = rows > 1 and height > TALL
     # The labels (about an inch) and the color bar need space beside the maps.
-    size = (columns * (width + 0.15) + 2.2, rows * (height + 0.35) + 1.8)
+    size = (columns * (width + 0.15) + 2.2, rows * (height + (1.5 if is_tall else 0.35)) + 1.8)
     figure = Figure(figsize=size, layout="constrained")
     figure.suptitle(printable(title), parse_math=False)
     for head in range(heads):
@@ -148,19 +169,40 @@ def attention_figure(
         )
         axes.set_title(f"head {head + 1}", fontsize=8)
         _mark(axes, alignment)
-        _label_pieces(axes.xaxis, src_pieces, width, shown=head + columns >= heads)
-        _label_pieces(axes.yaxis, tgt_pieces, height, shown=head % columns == 0)
-    figure.supxlabel("attended to", fontsize=9)
-    figure.supylabel("attending", fontsize=9)
-    figure.colorbar(image, ax=figure.axes, label="attention weight", aspect=30, pad=0.01)
+        is_left, is_lowest = head % columns == 0, head + columns >= heads
+        _label_pieces(axes.xaxis, src_pieces, width, shown=is_lowest or is_tall)
+        _label_pieces(axes.yaxis, tgt_pieces, height, shown=is_left)
+        if is_tall:
+            axes.set_xlabel("attended to", fontsize=9)
+            axes.set_ylabel("attending" if is_left else "", fontsize=9)
+    if not is_tall:
+        figure.supxlabel("attended to", fontsize=9)
+        figure.supylabel("attending", fontsize=9)
+    shrink = min(1.0, 2 * TALL / size[1])
+    look: dict[str, Any] = {"aspect": 30, "pad": 0.01, "shrink": shrink, "anchor": (0, 1)}
+    figure.colorbar(image, ax=figure.axes, label="attention weight", **look)
     return figure
+
+
+def _layout(heads: int, tgt_pieces: int, src_pieces: int) -> tuple[int, float, float]:
+    """The number of heat maps side by side, and the width and height of each in inches."""
+    fitting = [n for n in (4, 2) if n * (LABEL_INCHES * src_pieces + 0.15) <= MAPS_WIDTH]
+    columns = min(heads, max([1, *fitting]))
+    widest = min(8.0, MAPS_WIDTH / columns - 0.15)
+    width, height = (
+        min(max(PIECE_INCHES * pieces, 1.2), max(widest, LABEL_INCHES * pieces))
+        for pieces in (src_pieces, tgt_pieces)
+    )
+    shrink = min(1.0, math.sqrt(MOST_AREA / (heads * width * height)))
+    highest = MOST_HEIGHT / math.ceil(heads / columns)
+    return columns, shrink * width, min(shrink * height, highest)
 
 
 def _draw_panel(
     axes: Axes, panel: Panel, metrics: Sequence[Mapping[str, Any]]
 ) -> dict[str, Artist]:
     """Draws one line per kind of metrics; returns the lines by kind, for the legend."""
-    from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import EngFormatter
 
     lines: dict[str, Artist] = {}
     for kind in dict.fromkeys(record["kind"] for record in metrics if panel.metric in record):
@@ -170,14 +212,9 @@ def _draw_panel(
             if record["kind"] == kind and panel.metric in record
         ]
         style = KIND_STYLES.get(kind, OTHER_STYLE)
-        if len(points) == 1:
-            style = style | {"marker": "o"}  # a line through one point is invisible
-        (lines[kind],) = axes.plot(*zip(*points, strict=True), label=kind, **style)
-    axes.set_yscale(panel.scale)
-    if panel.scale == "log":
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        lines[kind] = plot_curve(axes, points, label=kind, **style)
+    if panel.scale == "log" or (panel.scale == "wide" and _is_wide(panel.metric, metrics)):
+        use_log_axis(axes)
     if panel.metric == "target_tokens_per_second":
         axes.yaxis.set_major_formatter(EngFormatter(sep=""))
     if panel.metric == "learning_rate":
@@ -187,8 +224,38 @@ def _draw_panel(
     return lines
 
 
+def _is_wide(metric: str, metrics: Sequence[Mapping[str, Any]]) -> bool:
+    values = [record[metric] for record in metrics if metric in record]
+    known = [value for value in values if math.isfinite(value)]
+    return bool(known) and min(known) > 0 and max(known) >= WIDE * min(known)
+
+
+def plot_curve(axes: Axes, points: Sequence[tuple[float, float]], **style: Any) -> Artist:
+    """Draws a line through the points (x, y); a single point, which has no line, has a marker."""
+    if len(points) == 1:
+        style = {"marker": "o", "markersize": 4.5, **style}
+    [line] = axes.plot(*zip(*points, strict=True), **style)
+    return line
+
+
+def use_log_axis(axes: Axes) -> None:
+    """Makes the y axis of a plot logarithmic; it has labels however few values it shows."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    for locator in (*(LogLocator(subs=subs) for subs in LOG_TICKS), MaxNLocator(6)):
+        axes.yaxis.set_major_locator(locator)
+        if sum(low <= tick <= high for tick in locator.tick_values(low, high)) >= FEWEST_TICKS:
+            break
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
 def finish_axes(axes: Axes, x: str, y: str) -> None:
-    """Adds the labels and the light grid that all plots here have."""
+    """Adds the labels and the light grid that all plots here have; a step is a whole number."""
+    if x == "step":
+        axes.locator_params(axis="x", integer=True)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.grid(alpha=0.3)
@@ -197,10 +264,10 @@ def finish_axes(axes: Axes, x: str, y: str) -> None:
 
 def _label_pieces(axis: Any, pieces: Sequence[str], inches: float, shown: bool) -> None:
     # If labels would touch, show only every second one, third one, and so on.
-    every = math.ceil(len(pieces) * LABEL_INCHES / inches)
-    at = range(0, len(pieces), every)
+    every = math.ceil(len(pieces) * LABEL_INCHES / inches - 1e-6)
+    at, texts = range(0, len(pieces), every), readable(pieces)
     axis.set_ticks(at)
-    labels = [printable(pieces[i])[:LONGEST_LABEL] if shown else "" for i in at]
+    labels = [printable(texts[i])[:LONGEST_LABEL] if shown else "" for i in at]
     rotation = 90 if axis.axis_name == "x" else 0
     # parse_math: two dollar signs in a piece would be read as TeX.
     axis.set_ticklabels(labels, fontsize=7, rotation=rotation, parse_math=False)
@@ -222,12 +289,43 @@ def printable(text: str) -> str:
     )
 
 
+def readable(pieces: Sequence[str]) -> list[str]:
+    """The subwords, with bytes as the characters that they form.
+
+    The first byte of a character becomes the character, its other bytes become CONTINUED. Bytes
+    that are not UTF-8, such as an incomplete character's, stay as they are.
+    """
+    labels = list(pieces)
+    at = 0
+    while at < len(labels):
+        length = next((n for n in range(1, 5) if _character(pieces[at : at + n])), 0)
+        if length:
+            labels[at] = _character(pieces[at : at + length])
+            labels[at + 1 : at + length] = [CONTINUED] * (length - 1)
+        at += max(length, 1)
+    return labels
+
+
+def _character(pieces: Sequence[str]) -> str:
+    """The character whose bytes these are; empty if they are anything else."""
+    values = [BYTE.fullmatch(piece) for piece in pieces]
+    try:
+        text = bytes(int(value[1], 16) for value in values if value).decode()
+    except UnicodeDecodeError:
+        return ""
+    return text if all(values) and len(text) == 1 else ""
+
+
 def _save(figure: Figure, path: str | os.PathLike[str]) -> Path:
+    import matplotlib
+
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         # DejaVu Sans lacks some characters, such as Chinese ones. They become boxes, which needs
         # no warning.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(path, format="png", dpi=DOTS_PER_INCH)
+        with matplotlib.rc_context(REPRODUCIBLE):
+            date = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(path.suffix)
+            figure.savefig(path, dpi=DOTS_PER_INCH, metadata=date)
     return path

@@ -27,6 +27,7 @@ class Scale(NamedTuple):
     # Number of last checkpoints to average, or this number by row; 0: the last one, not averaged.
     average: int | Mapping[str, int] = 0
     row: Callable[[Overrides], Overrides] = dict  # a row's overrides at this scale
+    label: Callable[[str], str] = str  # a row's name in tables and plots of this scale
     # Rows of the table, which may be rows that only the paper has; empty: the experiment's rows.
     rows: tuple[str, ...] = ()
     compared: bool = True  # whether rows are compared with the first

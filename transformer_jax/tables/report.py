@@ -7,10 +7,10 @@ import json
 import logging
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_jax.errors import DataError
 from transformer_jax.files import read_json, read_utf8, write_atomically
@@ -31,6 +31,8 @@ from transformer_jax.reporting.plots import (
     PURPLE,
     VERMILION,
     finish_axes,
+    plot_curve,
+    use_log_axis,
 )
 from transformer_jax.tables.experiment import Experiment, Job, slug
 from transformer_jax.tables.results import Line, references, translations_of
@@ -38,13 +40,18 @@ from transformer_jax.tables.statistics import (
     METRICS,
     Counted,
     PValues,
+    Summary,
     is_printed,
     make_table,
     of_row,
     paired_p_value,
     read_p_values,
+    text_of,
     write_p_values,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 log = logging.getLogger(__name__)
 
@@ -174,6 +181,7 @@ def write_report(
     lines = sorted(known, key=lambda line: (places[line.row], line.seed))
     head, rows = make_table(experiment, scale, lines, read_p_values(output.significance), counted)
     title = f"{experiment.name}, {scale} scale"
+    label = experiment.scales[scale].label
     records, parts = read_records(output, lines), list[Part]()
     for paragraph in _notes(experiment, scale, lines, command).split("\n\n"):
         indented = paragraph.startswith("    ")
@@ -181,9 +189,10 @@ def write_report(
     parts += [*findings, *([Heading("Runs by row")] if findings else []), Table(head, rows)]
     write_atomically(output.folder / "table.md", markdown_page(title, parts).encode())
     if lines:
-        parts += [Heading("Rows"), *_row_plots(experiment, output, lines)]
+        parts += [Heading("Rows"), *_row_plots(experiment, scale, output, lines)]
     if any(record["curve"] for record in records):
-        picture = _curves_plot(output, records)
+        picture = output.folder / "curves.png"
+        curves_figure(records, label).savefig(picture, dpi=DOTS_PER_INCH)
         parts += [Heading("Curves"), Picture(picture, "Perplexity of the validation split")]
     if output.attention.exists():
         caption = "Encoder-decoder attention of the first row's last layer"
@@ -196,7 +205,7 @@ def write_report(
             "\n".join(f"{name:<12} {text}" for name, text in zip(names, sample, strict=True))
             for sample in record["samples"]
         ]
-        parts += [Text(f"{record['row']}, seed {record['seed']}"), Code("\n\n".join(texts))]
+        parts += [Text(f"{label(record['row'])}, seed {record['seed']}"), Code("\n\n".join(texts))]
     parts += [Heading("Runs"), _lines_table(lines)]
     return write_page(output.folder / "index.html", title, parts)
 
@@ -237,10 +246,12 @@ def _averaged(average: int | Mapping[str, int]) -> str:
 
 
 def _lines_table(lines: Sequence[Line]) -> Table:
-    head = ["row", "seed", "perplexity", "BLEU", "minutes", "config", "revision", "device", "date"]
+    head = ["row of results.csv", "seed", "perplexity", "BLEU", "parameters", "steps", "minutes"]
+    head += ["config", "revision", "device", "date"]
     rows = [
         [
             *(line.row, str(line.seed), f"{line.perplexity:.3f}", f"{line.bleu:.2f}"),
+            *(f"{line.parameters:,}", f"{line.steps:,}"),
             *(f"{line.train_seconds / 60:.1f}", f"#{line.config_digest}", f"#{line.revision}"),
             *(line.device, f"on {line.date}"),
         ]
@@ -249,44 +260,68 @@ def _lines_table(lines: Sequence[Line]) -> Table:
     return Table(head, rows)
 
 
-def _row_plots(experiment: Experiment, output: Output, lines: Sequence[Line]) -> list[Part]:
-    """One plot per metric: a dot per row with its deviation, and the paper's figure."""
+def _row_plots(
+    experiment: Experiment, scale: str, output: Output, lines: Sequence[Line]
+) -> list[Part]:
+    """One plot per metric; a line of text for the metrics that are equal in all rows."""
+    equal: list[str] = []
     pictures: list[Part] = []
     for name in experiment.metrics:
-        if any(of_row(lines, row, name) for row in experiment.rows):
-            path = _row_plot(experiment, output, lines, name)
-            pictures.append(Picture(path, f"{METRICS[name].label} of each row"))
-    return pictures
+        metric, path = METRICS[name], output.folder / f"{name}.png"
+        found = {row: of_row(lines, row, name) for row in experiment.rows}
+        known = {row: summary for row, summary in found.items() if summary}
+        values = {text_of(summary, metric.text) for summary in known.values()}
+        if len(values) == 1:
+            path.unlink(missing_ok=True)  # of an earlier report
+            equal.append(f"{metric.label} {values.pop()}")
+        elif known:
+            figure = row_figure(known, experiment, name, experiment.scales[scale].label)
+            figure.savefig(path, dpi=DOTS_PER_INCH)
+            pictures.append(Picture(path, f"{metric.label} of each row"))
+    note = Text(f"The same in every finished row: {'; '.join(equal)}.")
+    return [note, *pictures] if equal else pictures
 
 
-def _row_plot(experiment: Experiment, output: Output, lines: Sequence[Line], name: str) -> Path:
+def row_figure(
+    known: Mapping[str, Summary],
+    experiment: Experiment,
+    name: str,
+    label: Callable[[str], str] = str,
+) -> "Figure":
+    """A dot per row with its deviation, and the paper's figure.
+
+    Args:
+      known: the summaries of the finished rows, in the table's order.
+      experiment: it has the paper's figures.
+      name: one of METRICS.
+      label: what a row is called.
+    """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
 
-    found = [(row, of_row(lines, row, name)) for row in experiment.rows]
-    known = [(row, summary) for row, summary in found if summary]
     places = range(len(known))
     figure = Figure(figsize=(7.0, 1.2 + 0.28 * len(known)), layout="constrained")
     axes = figure.add_subplot()
-    means = [summary.mean for _, summary in known]
-    deviations = [summary.deviation or 0.0 for _, summary in known]
+    means = [summary.mean for summary in known.values()]
+    deviations = [summary.deviation or 0.0 for summary in known.values()]
     axes.errorbar(means, places, xerr=deviations, fmt="o", color=BLUE, capsize=3, label="here")
     axes.axvline(means[0], color=BLUE, linewidth=0.8, alpha=0.5)
     paper = [
         (experiment.paper[row][name], place)
-        for place, (row, _) in enumerate(known)
+        for place, row in enumerate(known)
         if name in experiment.paper.get(row, {})
     ]
-    if paper and not _far(means, [figure for figure, _ in paper]):
+    if paper and not _far(means, [printed for printed, _ in paper]):
         axes.plot(*zip(*paper, strict=True), "D", color=VERMILION, markersize=4, label="the paper")
-        axes.legend(frameon=False, fontsize=8)
-    axes.set_yticks(places, [row for row, _ in known], fontsize=8)
-    axes.invert_yaxis()
+        figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize=8)
+    axes.set_yticks(places, [label(row) for row in known], fontsize=8)
+    axes.set_ylim(len(known) - 0.5, -0.5)
     axes.set_xlabel(METRICS[name].label)
+    axes.locator_params(axis="x", nbins=7)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axes.grid(axis="x", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    path = output.folder / f"{name}.png"
-    figure.savefig(path, dpi=DOTS_PER_INCH)
-    return path
+    return figure
 
 
 def _far(here: Sequence[float], paper: Sequence[float]) -> bool:
@@ -297,9 +332,11 @@ def _far(here: Sequence[float], paper: Sequence[float]) -> bool:
     return whole > 4 * max(*spreads, 1e-9)
 
 
-def _curves_plot(output: Output, records: Sequence[dict[str, Any]]) -> Path:
+def curves_figure(
+    records: Sequence[Mapping[str, Any]], label: Callable[[str], str] = str
+) -> "Figure":
+    """Perplexity of the validation split over the steps: a look per row, a line per seed."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogFormatter
 
     figure = Figure(figsize=(8.0, 4.5), layout="constrained")
     axes = figure.add_subplot()
@@ -311,14 +348,11 @@ def _curves_plot(output: Output, records: Sequence[dict[str, Any]]) -> Path:
             n = rows.index(record["row"])
             style: Any = {"color": colors[n % len(colors)]}
             style["linestyle"] = ["-", "--", ":", "-."][n // len(colors) % 4]
-            first = not any(line.get_label() == record["row"] for line in axes.lines)
-            label = record["row"] if first else None
-            axes.plot(*zip(*points, strict=True), linewidth=1.2, label=label, **style)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(LogFormatter())  # "60" instead of "6 x 10^1"
-    axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
+            name = label(record["row"])
+            is_new = not any(line.get_label() == name for line in axes.lines)
+            style["label"] = name if is_new else None
+            plot_curve(axes, points, linewidth=1.2, **style)
+    use_log_axis(axes)
     finish_axes(axes, "step", METRICS["perplexity"].label)
     figure.legend(loc="outside right upper", frameon=False, fontsize=7)
-    path = output.folder / "curves.png"
-    figure.savefig(path, dpi=DOTS_PER_INCH)
-    return path
+    return figure

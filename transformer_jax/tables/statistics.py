@@ -14,6 +14,7 @@ from transformer_jax.tables.results import Line
 
 RESAMPLES = 1_000  # number of resamples of the paired bootstrap
 SIGNIFICANCE = ("row", "seed", "p")  # the columns of significance.csv
+SMALLEST_P = 0.001  # below it, a table only shows that p is below
 COMPARED = ("perplexity", "bleu")  # metrics whose difference from the base row is shown
 SMALLEST_BLEU = 0.005  # a lower BLEU prints as 0.00
 
@@ -158,6 +159,11 @@ def text_of(summary: Summary | None, form: str) -> str:
     return mean if float(mean) == float(deviation) == 0 else f"{mean} ± {deviation}"
 
 
+def text_of_p(p: float) -> str:
+    """A p-value with three digits; the bootstrap of RESAMPLES resamples finds none below 0.001."""
+    return f"{p:.3f}" if p >= SMALLEST_P else f"< {SMALLEST_P}"
+
+
 def make_table(
     experiment: Experiment,
     scale: str,
@@ -194,7 +200,8 @@ def make_table(
     rows = []
     for row in shown:
         seeds = sum(line.row == row for line in lines)
-        cells = [row, str(seeds or ("not run" if row in experiment.rows else "the paper's"))]
+        label = experiment.scales[scale].label(row)
+        cells = [label, str(seeds or ("not run" if row in experiment.rows else "the paper's"))]
         for name in metrics:
             own = _cells(experiment, shown, lines, row, base if compared else None, name)
             if not own[0] and name in counted.get(row, {}):
@@ -204,7 +211,7 @@ def make_table(
             left_out = without_bleu(lines, row, base)  # earlier versions recorded 1.0 for them
             known = {seed: p for (name, seed), p in p_values.items() if name == row}
             found = [p for seed, p in known.items() if seed not in left_out and not math.isnan(p)]
-            cells.append(f"{statistics.median(found):.3f}" if found else "")
+            cells.append(text_of_p(statistics.median(found)) if found else "")
         rows.append(cells)
     return head, rows
 
