@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "reporting": set(),
     "tables": {*COMMON, "training", "reporting", "commands.command_line"},
     "commands": {*COMMON, "training", "decoding", "evaluation", "reporting"},
-    "__main__": {"config", "parallel", "commands"},
+    "__main__": {"config", "parallel", "commands", "runs.run_folder"},
 }
 
 # Beside the commands' own functions: parts, or modules of one.

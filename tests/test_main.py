@@ -20,6 +20,7 @@ from transformer_jax.__main__ import COMMANDS, main
 from transformer_jax.commands.command_line import set_up_logs
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import Config
+from transformer_jax.config.serialization import to_json
 from transformer_jax.errors import DataError, Interrupted
 
 PRESET = "def get_config(): return {'data': {'source': 'grammar'}, 'model': {'d_ff': 64}}"
@@ -71,6 +72,18 @@ def test_dry_run_and_overrides_before_the_config(called, preset):
     assert main(["train", "--config.seed=3", f"--config={preset}", "--workdir=w", "--dry_run"]) == 0
     assert called[0]["dry_run"] is True
     assert called[0]["config"].seed == 3
+
+
+def test_train_without_a_config_file_continues_the_run_of_its_folder(called, tmp_path, capsys):
+    config = with_values(Config(), {"data.source": "grammar", "train.steps": 7})
+    (tmp_path / "config.json").write_text(to_json(config))
+    workdir = f"--workdir={tmp_path}"
+    assert main(["train", workdir]) == 0
+    assert main(["train", workdir, "--config.train.steps=9", "--init_from=runs/y"]) == 0
+    changed = with_values(config, {"train.steps": 9, "train.init_from": "runs/y"})
+    assert [call["config"] for call in called] == [config, changed]
+    assert main(["train", workdir, "--config.train.steps=0"]) == 2
+    assert "train.steps=0 is below 1" in capsys.readouterr().err
 
 
 def test_prepare_is_called_with_the_config(called, preset):
@@ -149,7 +162,7 @@ def test_every_command_is_a_function_that_takes_these_arguments(name, preset, mo
     monkeypatch.setitem(sys.modules, "fake_commands", fake)
     command = COMMANDS[name]._replace(target="fake_commands:command")
     monkeypatch.setitem(COMMANDS, name, command)
-    required = [flag for flag in command.flags if flag.required]
+    required = [flag for flag in command.flags if flag.required or flag.name == "config"]
     arguments = [
         "w" if flag.positional else f"--{flag.name}={preset if flag.name == 'config' else 'w'}"
         for flag in required
@@ -169,7 +182,9 @@ def test_every_command_is_a_function_that_takes_these_arguments(name, preset, mo
         (["--workdir=x", "train"], "name a command first"),
         (["trian"], "'trian' is not a command. Did you mean train?"),
         (["zzz"], "'zzz' is not a command. Commands: train, translate"),
-        (["train", "--workdir=w"], "train needs --config=FILE"),
+        (["train", "--workdir=w"], "train needs --config=FILE[:ARGUMENT]: "),
+        (["train", "--workdir=w"], "/w holds no run to continue."),
+        (["prepare"], "prepare needs --config=FILE"),
         (["train", "--config=PRESET"], "train needs --workdir=FOLDER"),
         (["train", "--config=PRESET", "--workdir="], "train needs --workdir=FOLDER"),
         (["evaluate"], "evaluate needs --workdir=FOLDER"),

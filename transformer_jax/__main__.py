@@ -1,11 +1,13 @@
 """The program `transformer-jax`: each command calls a function of a module in `commands`."""
 
+from __future__ import annotations
+
 import difflib
 import importlib
 import io
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_jax import __version__
 from transformer_jax.allocator import SWITCH, use_huge_pages
@@ -19,6 +21,9 @@ from transformer_jax.commands.command_line import (
 )
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import processes
+
+if TYPE_CHECKING:
+    from transformer_jax.config.schema import Config
 
 
 class Command(NamedTuple):
@@ -53,7 +58,7 @@ COMMANDS = {
         "transformer_jax.commands.train:train",
         "train a model, or continue a run",
         (
-            CONFIG,
+            CONFIG._replace(required=False, help="a config file (the run's config.json)"),
             WORKDIR,
             Flag(
                 "dry_run",
@@ -194,16 +199,41 @@ def find_command(name: str) -> Command:
 
 def read_values(name: str, command: Command, arguments: list[str]) -> dict[str, Any]:
     """The keyword arguments of the command's function. Raises UserError if a flag is invalid."""
-    if CONFIG not in command.flags:
+    if not takes_config(command):
         return parse_flags(name, command.flags, arguments)
-    from transformer_jax.config.files import load_config, split_overrides
+    from transformer_jax.config.files import split_overrides
 
     others, overrides = split_overrides(arguments)
     values = parse_flags(name, command.flags, others)
     if (init_from := values.pop("init_from", None)) is not None:
         overrides["train.init_from"] = init_from
-    config = load_config(values["config"], overrides)
-    return values | {"config": config}
+    return values | {"config": read_config(values["config"], values.get("workdir"), overrides)}
+
+
+def read_config(file: str | None, workdir: str | None, overrides: Mapping[str, Any]) -> Config:
+    """The config of a config file or, without one, of the run in `workdir`; with overrides.
+
+    Raises:
+      UserError: there is neither, or the config is invalid.
+    """
+    from transformer_jax.config.changes import with_values
+    from transformer_jax.config.checks import check
+    from transformer_jax.config.files import load_config
+    from transformer_jax.runs.run_folder import RunFolder
+
+    if file:
+        return load_config(file, overrides)
+    run = RunFolder(workdir or "")
+    if not run.config_file.exists():
+        raise UserError(f"train needs {CONFIG.shown}: {run.path} holds no run to continue.")
+    config = with_values(run.read_config(), overrides)
+    check(config)
+    return config
+
+
+def takes_config(command: Command) -> bool:
+    """Whether the command is called with a config."""
+    return any(flag.name == CONFIG.name for flag in command.flags)
 
 
 def program_help() -> str:
@@ -224,7 +254,7 @@ def command_help(name: str, command: Command) -> str:
         "",
         describe_flags(command.flags),
     ]
-    if CONFIG in command.flags:
+    if takes_config(command):
         lines.append(f"  {OVERRIDES}")
     return "\n".join(lines)
 
