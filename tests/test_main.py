@@ -98,7 +98,7 @@ def test_prepare_is_called_with_the_config(called, preset):
         (
             ["evaluate", "--workdir=w"],
             {"workdir": "w", "split": "test", "src": None, "ref": None}
-            | {"checkpoint": "latest", "beam_size": None, "examples": 0},
+            | {"checkpoint": "latest", "beam_size": None, "examples": 0, "overrides": {}},
         ),
         (
             [
@@ -109,9 +109,12 @@ def test_prepare_is_called_with_the_config(called, preset):
                 "--checkpoint=7",
                 "--beam_size=1",
                 "--examples=3",
+                "--config.decode.length_penalty=1",
+                "--config.data.path=there",
             ],
             {"workdir": "w", "split": "test", "src": "a", "ref": "b"}
-            | {"checkpoint": "7", "beam_size": 1, "examples": 3},
+            | {"checkpoint": "7", "beam_size": 1, "examples": 3}
+            | {"overrides": {"decode.length_penalty": 1.0, "data.path": "there"}},
         ),
         (["average", "--workdir=w"], {"workdir": "w", "last": 5}),
         (["average", "--workdir=w", "--last=20"], {"workdir": "w", "last": 20}),
@@ -146,7 +149,7 @@ def test_translate_reads_and_writes_bytes(called, monkeypatch):
     out = sys.stdout
     assert main(["translate", "--workdir=w", "--n_best=3", "--scores", "--length_penalty=1"]) == 0
     expected = {"checkpoint": "latest", "beam_size": None, "length_penalty": 1.0}
-    expected |= {"coverage_penalty": None}
+    expected |= {"coverage_penalty": None, "overrides": {}}
     expected |= {"workdir": "w", "n_best": 3, "scores": True}
     assert called == [expected | {"stdin": streams.buffer, "stdout": out.buffer}]
 
@@ -185,6 +188,14 @@ def test_every_command_is_a_function_that_takes_these_arguments(name, preset, mo
         (["train", "--workdir=w"], "train needs --config=FILE[:ARGUMENT]: "),
         (["train", "--workdir=w"], "/w holds no run to continue."),
         (["prepare"], "prepare needs --config=FILE"),
+        (
+            ["evaluate", "--workdir=w", "--config.model.d_ff=3"],
+            "evaluate does not take --config.model.d_ff. "
+            "It takes decode.*, data.path, data.valid, data.test.",
+        ),
+        (["translate", "--workdir=w", "--config.data.path=x"], "It takes decode.*."),
+        (["translate", "--workdir=w", "--config.decode.beem_size=2"], "mean decode.beam_size?"),
+        (["average", "--workdir=w", "--config.decode.beam_size=2"], "config.decode.beam_size"),
         (["train", "--config=PRESET"], "train needs --workdir=FOLDER"),
         (["train", "--config=PRESET", "--workdir="], "train needs --workdir=FOLDER"),
         (["evaluate"], "evaluate needs --workdir=FOLDER"),

@@ -6,7 +6,7 @@ import difflib
 import importlib
 import io
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_jax import __version__
@@ -32,6 +32,7 @@ class Command(NamedTuple):
     target: str  # "module:function", imported when called
     help: str
     flags: tuple[Flag, ...]
+    keys: tuple[str, ...] = ()  # config keys, or prefixes of keys, that --config.KEY may override
 
 
 CONFIG = Flag(
@@ -53,6 +54,8 @@ PROCESSES = (
     Flag("process_id", int, "I", "which this one is, from 0; SLURM, TPU pods: all three known"),
 )
 
+EVERY_KEY = ("",)
+
 COMMANDS = {
     "train": Command(
         "transformer_jax.commands.train:train",
@@ -72,6 +75,7 @@ COMMANDS = {
             ),
             *PROCESSES,
         ),
+        keys=EVERY_KEY,
     ),
     "translate": Command(
         "transformer_jax.commands.translate:translate",
@@ -86,6 +90,7 @@ COMMANDS = {
             Flag("scores", bool, "", "write each translation's score before it", default=False),
             *PROCESSES,
         ),
+        keys=("decode.",),
     ),
     "evaluate": Command(
         "transformer_jax.commands.evaluate:evaluate",
@@ -100,6 +105,7 @@ COMMANDS = {
             Flag("examples", int, "N", "translations to print, with their sources", default=0),
             *PROCESSES,
         ),
+        keys=("decode.", "data.path", "data.valid", "data.test"),
     ),
     "attention": Command(
         "transformer_jax.commands.attention:attention",
@@ -135,6 +141,7 @@ COMMANDS = {
         "transformer_jax.commands.prepare:prepare",
         "download and prepare a config's data set",
         (CONFIG,),
+        keys=EVERY_KEY,
     ),
 }
 
@@ -199,12 +206,15 @@ def find_command(name: str) -> Command:
 
 def read_values(name: str, command: Command, arguments: list[str]) -> dict[str, Any]:
     """The keyword arguments of the command's function. Raises UserError if a flag is invalid."""
-    if not takes_config(command):
+    if not command.keys:
         return parse_flags(name, command.flags, arguments)
     from transformer_jax.config.files import split_overrides
 
     others, overrides = split_overrides(arguments)
     values = parse_flags(name, command.flags, others)
+    if command.keys != EVERY_KEY:
+        check_overrides(name, command, overrides)
+        return values | {"overrides": overrides}
     if (init_from := values.pop("init_from", None)) is not None:
         overrides["train.init_from"] = init_from
     return values | {"config": read_config(values["config"], values.get("workdir"), overrides)}
@@ -231,9 +241,16 @@ def read_config(file: str | None, workdir: str | None, overrides: Mapping[str, A
     return config
 
 
-def takes_config(command: Command) -> bool:
-    """Whether the command is called with a config."""
-    return any(flag.name == CONFIG.name for flag in command.flags)
+def check_overrides(name: str, command: Command, overrides: Iterable[str]) -> None:
+    """Raises UserError if a command does not take one of these keys; the message lists its keys."""
+    for key in overrides:
+        if not key.startswith(command.keys):
+            raise UserError(f"{name} does not take --config.{key}. It takes {keys_of(command)}.")
+
+
+def keys_of(command: Command) -> str:
+    """The keys that a command takes, for a message: decode.*, data.path."""
+    return ", ".join(key + "*" if key.endswith(".") else key for key in command.keys)
 
 
 def program_help() -> str:
@@ -254,8 +271,10 @@ def command_help(name: str, command: Command) -> str:
         "",
         describe_flags(command.flags),
     ]
-    if takes_config(command):
+    if command.keys == EVERY_KEY:
         lines.append(f"  {OVERRIDES}")
+    elif command.keys:
+        lines.append(f"  {'--config.KEY=VALUE':<26}overrides {keys_of(command)}")
     return "\n".join(lines)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests import tiny_runs as runs
 from transformer_jax.commands.average import average
+from transformer_jax.commands.evaluate import evaluate as evaluate_command
 from transformer_jax.evaluation.bleu import score
 
 
@@ -72,3 +73,15 @@ def test_other_checkpoints_get_other_files(run, capsys):
     assert {"test.40-last2.beam2.json", "test.35.beam2.json"} <= names
     record = json.loads((run / "evaluations" / "test.40-last2.beam2.json").read_text())
     assert record["checkpoint"] == "40-last2"
+
+
+def test_search_and_data_of_the_run_can_be_overridden(run, tmp_path):
+    """The run's data.path has no file of this name."""
+    for suffix in ("en", "de"):
+        lines = runs.read_lines(runs.tiny_corpus() / f"valid.{suffix}")[:2]
+        runs.write_lines(tmp_path / f"moved.{suffix}", lines)
+    keys = {"data.path": str(tmp_path), "data.test": ("moved",), "decode.length_penalty": 0.1}
+    result = evaluate_command(str(run), beam_size=1, overrides=keys)
+    assert [pair.tgt for pair in result.pairs] == runs.read_lines(tmp_path / "moved.de")
+    record = json.loads(result.hypotheses.with_suffix(".json").read_text())
+    assert (record["length_penalty"], record["beam_size"]) == (0.1, 1)

@@ -5,14 +5,14 @@ import json
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
 from transformer_jax import __version__
-from transformer_jax.commands.loading import load_model
+from transformer_jax.commands.loading import NO_OVERRIDES, load_model
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.evaluation.bleu import Scores, format_scores, score
 from transformer_jax.files import write_atomically
@@ -41,6 +41,7 @@ def evaluate(
     checkpoint: str = "latest",
     beam_size: int | None = None,
     examples: int = 0,
+    overrides: Mapping[str, Any] = NO_OVERRIDES,
 ) -> Evaluation:
     """Translates a split or a file; prints the scores and writes them to WORKDIR/evaluations.
 
@@ -52,6 +53,7 @@ def evaluate(
       checkpoint: "latest", "best", "average" or a step.
       beam_size: None: the run's.
       examples: number of evenly spaced translations to print with their sources and references.
+      overrides: keys of `decode` and `data` and their values; `beam_size` wins.
 
     Raises:
       UserError: there is no such run, checkpoint, split or file, or the folder cannot be written.
@@ -60,7 +62,8 @@ def evaluate(
         raise ConfigError("--src and --ref belong together: sources and their references.")
     if examples < 0:
         raise ConfigError(f"--examples={examples} is below 0: how many to print.")
-    loaded, run = load_model(workdir, checkpoint, beam_size), RunFolder(workdir)
+    loaded = load_model(workdir, checkpoint, beam_size, overrides=overrides)
+    run = RunFolder(workdir)
     if src is not None and ref is not None:
         name = Path(src).name
         pairs: Sequence[Pair] = TextPairs(TextLines(Path(src)), TextLines(Path(ref)))
