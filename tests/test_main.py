@@ -20,7 +20,7 @@ from transformer_jax.__main__ import COMMANDS, main
 from transformer_jax.commands.command_line import set_up_logs
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import Config
-from transformer_jax.config.serialization import to_json
+from transformer_jax.config.serialization import from_json, to_json
 from transformer_jax.errors import DataError, Interrupted
 
 PRESET = "def get_config(): return {'data': {'source': 'grammar'}, 'model': {'d_ff': 64}}"
@@ -84,6 +84,17 @@ def test_train_without_a_config_file_continues_the_run_of_its_folder(called, tmp
     assert [call["config"] for call in called] == [config, changed]
     assert main(["train", workdir, "--config.train.steps=0"]) == 2
     assert "train.steps=0 is below 1" in capsys.readouterr().err
+
+
+def test_a_config_is_printed_as_json_with_or_without_a_run(called, preset, tmp_path, capsys):
+    assert main(["train", f"--config={preset}", "--config.seed=3", "--print_config"]) == 0
+    expected = {"data.source": "grammar", "model.d_ff": 64, "seed": 3}
+    printed = capsys.readouterr().out
+    assert from_json(printed) == with_values(Config(), expected)
+    (tmp_path / "config.json").write_text(printed)
+    assert main(["train", f"--workdir={tmp_path}", "--print_config"]) == 0
+    assert capsys.readouterr().out == printed
+    assert called == []
 
 
 def test_prepare_is_called_with_the_config(called, preset):
@@ -165,7 +176,8 @@ def test_every_command_is_a_function_that_takes_these_arguments(name, preset, mo
     monkeypatch.setitem(sys.modules, "fake_commands", fake)
     command = COMMANDS[name]._replace(target="fake_commands:command")
     monkeypatch.setitem(COMMANDS, name, command)
-    required = [flag for flag in command.flags if flag.required or flag.name == "config"]
+    names = ("config", "workdir")  # `train` asks for them itself
+    required = [flag for flag in command.flags if flag.required or flag.name in names]
     arguments = [
         "w" if flag.positional else f"--{flag.name}={preset if flag.name == 'config' else 'w'}"
         for flag in required
@@ -187,6 +199,7 @@ def test_every_command_is_a_function_that_takes_these_arguments(name, preset, mo
         (["zzz"], "'zzz' is not a command. Commands: train, translate"),
         (["train", "--workdir=w"], "train needs --config=FILE[:ARGUMENT]: "),
         (["train", "--workdir=w"], "/w holds no run to continue."),
+        (["train", "--print_config"], "train needs --config=FILE"),
         (["prepare"], "prepare needs --config=FILE"),
         (
             ["evaluate", "--workdir=w", "--config.model.d_ff=3"],

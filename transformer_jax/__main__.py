@@ -62,7 +62,7 @@ COMMANDS = {
         "train a model, or continue a run",
         (
             CONFIG._replace(required=False, help="a config file (the run's config.json)"),
-            WORKDIR,
+            WORKDIR._replace(required=False),
             Flag(
                 "dry_run",
                 bool,
@@ -70,6 +70,7 @@ COMMANDS = {
                 "stop before the first step: sizes, memory, shapes",
                 default=False,
             ),
+            Flag("print_config", bool, "", "print the config as JSON and stop", default=False),
             Flag(
                 "init_from", str, "FOLDER", "start a new run from the weights of this run's folder"
             ),
@@ -137,6 +138,14 @@ COMMANDS = {
         "average a run's last checkpoints into one",
         (WORKDIR, Flag("last", int, "K", "how many", default=5)),
     ),
+    "keys": Command(
+        "transformer_jax.commands.keys:keys",
+        "list the keys of the config: type, default, range, meaning",
+        (
+            Flag("prefix", str, "PREFIX", "such as decode, model.num", default="", positional=True),
+            Flag("markdown", bool, "", "print the page docs/keys.md", default=False),
+        ),
+    ),
     "prepare": Command(
         "transformer_jax.commands.prepare:prepare",
         "download and prepare a config's data set",
@@ -178,6 +187,11 @@ def run(arguments: list[str]) -> None:
         print(command_help(name, command))
         return
     values = read_values(name, command, rest)
+    if values.pop("print_config", False):
+        from transformer_jax.config.serialization import to_json
+
+        print(to_json(values["config"]), end="")
+        return
     if PROCESSES[0] in command.flags:
         coordinator, number, this = (values.pop(flag.name) for flag in PROCESSES)
         processes.join(coordinator, number, this, agree_on_stops=name == "train")
@@ -215,6 +229,8 @@ def read_values(name: str, command: Command, arguments: list[str]) -> dict[str, 
     if command.keys != EVERY_KEY:
         check_overrides(name, command, overrides)
         return values | {"overrides": overrides}
+    if name == "train" and not (values["workdir"] or values["print_config"]):
+        raise UserError(f"train needs {WORKDIR.shown}: {WORKDIR.help}.")
     if (init_from := values.pop("init_from", None)) is not None:
         overrides["train.init_from"] = init_from
     return values | {"config": read_config(values["config"], values.get("workdir"), overrides)}
@@ -234,8 +250,9 @@ def read_config(file: str | None, workdir: str | None, overrides: Mapping[str, A
     if file:
         return load_config(file, overrides)
     run = RunFolder(workdir or "")
-    if not run.config_file.exists():
-        raise UserError(f"train needs {CONFIG.shown}: {run.path} holds no run to continue.")
+    if not workdir or not run.config_file.exists():
+        continued = f"{run.path} holds no run to continue" if workdir else CONFIG.help
+        raise UserError(f"train needs {CONFIG.shown}: {continued}.")
     config = with_values(run.read_config(), overrides)
     check(config)
     return config
