@@ -55,7 +55,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ),
     ({"data.train": ()}, ("data.train is empty", "('train',)")),
     ({"data.valid": ()}, ("data.valid is empty", "('valid',)")),
-    ({"data.train": ("a,b",)}, ("data.train holds 'a,b'", "repeat the flag")),
+    ({"data.train": ("a,b",)}, ("data.train holds 'a,b'", "--config.data.train=A,B")),
     ({"data.valid": ("",)}, ("data.valid holds ''",)),
     ({"data.pairs": 0}, ("data.pairs=0 is below 1",)),
     ({"data.max_length": 1}, ("data.max_length=1 is below 2",)),

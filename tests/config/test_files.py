@@ -56,6 +56,10 @@ def test_every_key_can_be_overridden_through_ml_collections_too(in_checkout):
         (["--config.data.path="], {"data.path": ""}),
         (["--config.model.positions=none"], {"model.positions": "none"}),  # a choice, not "unset"
         (["--config.data.train=a", "--config.data.train=b"], {"data.train": ("a", "b")}),
+        (["--config.data.train=a,b", "--config.data.train=c"], {"data.train": ("a", "b", "c")}),
+        (["--config.data.train=MyCorpus v2"], {"data.train": ("MyCorpus v2",)}),
+        (["--config.data.train=MyCorpus v2, b"], {"data.train": ("MyCorpus v2", "b")}),
+        (["--config.data.train=('v,2',)"], {"data.train": ("v,2",)}),  # `check` refuses the comma
         (["--config.data.train=2013"], {"data.train": ("2013",)}),
         (["--config.data.valid=()"], {"data.valid": ()}),
         (["--config.seed=1", "--config.seed=2"], {"seed": 2}),
@@ -74,7 +78,7 @@ def test_forms_of_an_override(arguments, overrides):
         ("--config.model.d_model=1e3", "--config.model.d_model=1e3: expected int."),
         ("--config.model.dropout=much", "--config.model.dropout=much: expected float."),
         ("--config.train.remat=maybe", "--config.train.remat=maybe: expected true or false."),
-        ("--config.data.train=a b,", "expected a list, such as ('a','b')."),
+        ("--config.data.train=('a',", "expected a list, such as a,b or ('a','b')."),
         ("--config.seed", "--config.seed needs a value: --config.seed=VALUE."),
         ("--noconfig.seed", "--noconfig.seed: --noconfig.KEY works for true-or-false keys only."),
         ("--config.model.d_modle=3", "Did you mean model.d_model?"),

@@ -128,8 +128,8 @@ def _data(data: DataConfig) -> Iterator[str]:
         for stem in getattr(data, name):
             if not stem or "," in stem:
                 yield (
-                    f"data.{name} holds {stem!r}, which names no split or file. For several, "
-                    f"repeat the flag: --config.data.{name}=A --config.data.{name}=B."
+                    f"data.{name} holds {stem!r}, which names no split or file. For several: "
+                    f"--config.data.{name}=A,B, or ('A', 'B') in a config file."
                 )
 
 

@@ -55,7 +55,7 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]
     """Takes --config.KEY=VALUE out of a command line.
 
     Other forms: `--config.KEY VALUE`; `--config.KEY` and `--noconfig.KEY` for a boolean; `none` for
-    an optional key; a repeated flag for a tuple.
+    an optional key; commas, a repeated flag, or Python's syntax for a tuple.
 
     Returns:
       The other arguments, and the overrides for `load_config`.
@@ -90,12 +90,19 @@ def _parse(key: Key, texts: Sequence[str]) -> Any:
     parser = PARSERS[key.kind]
     try:
         if key.kind is tuple:
-            return tuple(str(item) for text in texts for item in parser.parse(text))
+            return tuple(str(item) for text in texts for item in _items(text))
         return parser.parse(texts[-1])
     except (TypeError, ValueError):
-        expected = {bool: "true or false", tuple: "a list, such as ('a','b')"}
+        expected = {bool: "true or false", tuple: "a list, such as a,b or ('a','b')"}
         kind = expected.get(key.kind, key.kind.__name__) + (" or none" if key.optional else "")
         raise ConfigError(f"--config.{key.name}={texts[-1]}: expected {kind}.") from None
+
+
+def _items(text: str) -> Sequence[Any]:
+    """The items of "a,b" or of "('a','b')"; an item may contain spaces."""
+    if text.startswith(("(", "[", "'", '"')):
+        return PARSERS[tuple].parse(text)
+    return [item.strip() for item in text.split(",")]
 
 
 def _call_get_config(spec: str) -> ConfigDict | Mapping[str, Any]:
