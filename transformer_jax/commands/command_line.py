@@ -103,14 +103,16 @@ def _reader_is_gone() -> bool:
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
-def parse_experiment(name: str, about: str, known: Iterable[Flag]) -> dict[str, Any]:
+def parse_experiment(
+    name: str, about: str, known: Iterable[Flag], arguments: Sequence[str] | None = None
+) -> dict[str, Any]:
     """The flags of `python -m experiments.NAME`; the config's overrides are under "overrides".
 
-    With --help it prints a description and exits.
+    With --help it prints a description and exits. `arguments` is by default the command line.
     """
     from transformer_jax.config.files import split_overrides
 
-    arguments = sys.argv[1:]
+    arguments = sys.argv[1:] if arguments is None else arguments
     if "-h" in arguments or "--help" in arguments:
         print(f"{about.strip()}\n\n{describe_flags(known)}\n  {OVERRIDES}")
         sys.exit(0)

@@ -63,6 +63,12 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]
     Raises:
       ConfigError: an unknown key, or a text that is not a value of the key's type.
     """
+    others, texts = override_texts(arguments)
+    return others, {name: parse_value(known_key(name), given) for name, given in texts.items()}
+
+
+def override_texts(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Like `split_overrides`, but it returns each key's texts, in order, instead of its value."""
     others: list[str] = []
     texts: dict[str, list[str]] = {}
     left = iter(arguments)
@@ -80,10 +86,10 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]
         if text is None:
             raise ConfigError(f"{argument} needs a value: {argument}=VALUE.")
         texts.setdefault(key.name, []).append(text)
-    return others, {name: _parse(known_key(name), given) for name, given in texts.items()}
+    return others, texts
 
 
-def _parse(key: Key, texts: Sequence[str]) -> Any:
+def parse_value(key: Key, texts: Sequence[str]) -> Any:
     """The value that the command line gives a key: the last text, or all of them for a tuple."""
     if key.optional and texts[-1].lower() == "none":
         return None

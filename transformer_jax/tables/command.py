@@ -71,13 +71,18 @@ def main(experiment: Experiment) -> int:
     return exit_status(lambda: run(experiment))
 
 
-def run(experiment: Experiment) -> None:
+def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     """Does what the flags ask for.
+
+    Args:
+      experiment: the table.
+      values: the values of FLAGS; None: those of the command line.
 
     Raises:
       UserError: a flag is invalid, a recorded line belongs to another config, or a run failed.
     """
-    values = parse_experiment(experiment.name, experiment.about or experiment.name, FLAGS)
+    if values is None:
+        values = parse_experiment(experiment.name, experiment.about or experiment.name, FLAGS)
     scale, name = values["scale"], experiment.name
     if values["out"] is None and values["overrides"]:
         raise ConfigError("overrides make another table: give its folder with --out=FOLDER.")
