@@ -133,6 +133,14 @@ COMMANDS = {
             CHECKPOINT,
         ),
     ),
+    "plot": Command(
+        "transformer_jax.commands.plot:plot",
+        "draw the training curves of any runs into one figure",
+        (
+            WORKDIR._replace(kind=list, help="a run's folder; repeat the flag for several"),
+            Flag("output", str, "FILE", "the .png file to write", default="curves.png"),
+        ),
+    ),
     "average": Command(
         "transformer_jax.commands.average:average",
         "average a run's last checkpoints into one",

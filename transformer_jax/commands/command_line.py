@@ -30,14 +30,15 @@ DEFINE: dict[type, Callable[..., object]] = {
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
     bool: flags.DEFINE_boolean,
+    list: flags.DEFINE_multi_string,
 }
 
 
 class Flag(NamedTuple):
-    """A flag of a command, or its one argument without a name."""
+    """A flag of a command, or its one argument without a name, which is a str."""
 
     name: str
-    kind: type  # str, int, float or bool; a positional one is a str
+    kind: type  # str, int, float, bool, or list (of str: repeated, or with commas)
     value: str  # what help calls its value
     help: str
     default: Any = None
@@ -144,7 +145,12 @@ def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -
         )
     if extra and not place:
         raise UserError(f"{command} does not take {extra[0]!r}; its flags: {command} --help.")
-    values = {flag.name: parser[flag.name].value for flag in known if not flag.positional}
+    values: dict[str, Any] = {
+        flag.name: parser[flag.name].value for flag in known if not flag.positional
+    }
+    for flag in known:
+        if flag.kind is list and values[flag.name]:
+            values[flag.name] = [item for text in values[flag.name] for item in text.split(",")]
     if place:
         values[place.name] = extra[0] if extra else place.default
     for flag in known:

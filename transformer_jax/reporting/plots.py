@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+RUN_COLORS = (BLUE, VERMILION, GREEN, PURPLE, "#E69F00", "#56B4E9", "#000000")
+RUN_LINES = ("-", "--", ":", "-.")  # another one each time that the colors are used up
 KIND_STYLES: dict[str, dict[str, Any]] = {
     "train": {"color": BLUE, "linewidth": 1.0},
     "valid": {"color": VERMILION, "linewidth": 1.5, "marker": "o", "markersize": 3.5},
@@ -29,6 +31,7 @@ KIND_STYLES: dict[str, dict[str, Any]] = {
 }
 OTHER_STYLE: dict[str, Any] = {"color": PURPLE, "linewidth": 1.5, "marker": "^", "markersize": 3.5}
 DOTS_PER_INCH = 150
+LEGEND_COLUMNS = 4  # labels side by side in the legend of curves
 LONGEST_LABEL = 20  # characters of a subword that a label shows
 LABEL_INCHES = 0.12  # space of a label in a 7-point font, gap included
 MAPS_WIDTH = 9.5  # inches of heat maps side by side; with their labels, the width of a page
@@ -70,7 +73,40 @@ def plot_curves(metrics: Sequence[Mapping[str, Any]], path: str | os.PathLike[st
     return _save(curves_figure(metrics), path)
 
 
-def curves_figure(metrics: Sequence[Mapping[str, Any]]) -> Figure:
+def plot_runs(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: str | os.PathLike) -> Path:
+    """Writes the curves of several runs into one PNG file: a color per run, a line per kind.
+
+    Args:
+      runs: the metrics of each run, as for `plot_curves`, by the name that the legend shows.
+      path: the file to write.
+
+    Returns:
+      The path.
+
+    Raises:
+      RunError: no panel shows any of the metrics.
+    """
+    return _save(runs_figure(runs), path)
+
+
+def runs_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+    """The figure of `plot_runs`."""
+    records, styles = [], {}
+    for n, (name, metrics) in enumerate(runs.items()):
+        color = RUN_COLORS[n % len(RUN_COLORS)]
+        line = RUN_LINES[n // len(RUN_COLORS) % len(RUN_LINES)]
+        for record in metrics:
+            style = KIND_STYLES.get(record["kind"], OTHER_STYLE)
+            label = f"{printable(name)}, {record['kind']}"
+            styles[label] = style | {"color": color, "linestyle": line}
+            records.append({**record, "kind": label})
+    return curves_figure(records, styles)
+
+
+def curves_figure(
+    metrics: Sequence[Mapping[str, Any]],
+    styles: Mapping[str, Mapping[str, Any]] = KIND_STYLES,
+) -> Figure:
     """The figure of `plot_curves`: one plot for each metric of PANELS that was measured."""
     from matplotlib.figure import Figure
 
@@ -84,10 +120,15 @@ def curves_figure(metrics: Sequence[Mapping[str, Any]]) -> Figure:
     lines: dict[str, Artist] = {}
     for at, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, at)
-        lines |= _draw_panel(axes, panel, metrics)
-    figure.legend(
-        lines.values(), lines.keys(), loc="outside upper center", ncols=len(lines), frameon=False
+        lines |= _draw_panel(axes, panel, metrics, styles)
+    # A label that begins with "_" would be left out of a legend.
+    labels = [f" {name}" if name.startswith("_") else name for name in lines]
+    across = min(len(lines), LEGEND_COLUMNS)
+    legend = figure.legend(
+        lines.values(), labels, loc="outside upper center", ncols=across, frameon=False
     )
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a run's name may hold dollar signs
     return figure
 
 
@@ -157,7 +198,10 @@ def attention_figure(
 
 
 def _draw_panel(
-    axes: Axes, panel: Panel, metrics: Sequence[Mapping[str, Any]]
+    axes: Axes,
+    panel: Panel,
+    metrics: Sequence[Mapping[str, Any]],
+    styles: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Artist]:
     """Draws one line per kind of metrics; returns the lines by kind, for the legend."""
     from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
@@ -169,7 +213,7 @@ def _draw_panel(
             for record in metrics
             if record["kind"] == kind and panel.metric in record
         ]
-        style = KIND_STYLES.get(kind, OTHER_STYLE)
+        style = dict(styles.get(kind, OTHER_STYLE))
         if len(points) == 1:
             style = style | {"marker": "o"}  # a line through one point is invisible
         (lines[kind],) = axes.plot(*zip(*points, strict=True), label=kind, **style)
