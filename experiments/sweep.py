@@ -8,6 +8,7 @@ others are compared with. Results are in docs/results/sweep/NAME and runs in run
 NAME is made of the config file and the keys; --out and --runs choose other folders.
 """
 
+import hashlib
 import itertools
 import sys
 from collections import Counter
@@ -69,7 +70,9 @@ def make_sweep(config: str, texts: Mapping[str, Sequence[str]], split: str) -> E
     changing = {k: v for k, v in fixed.items() if not KEYS[k].mutable or k in COUNTED}
     words = [*short.values(), *(f"{k.rpartition('.')[2]}={v}" for k, v in changing.items())]
     file, _, argument = config.partition(":")
-    name = slug(" ".join([Path(file).stem, argument, *words]))[:LONGEST_NAME]
+    name = slug(" ".join([Path(file).stem, argument, *words]))
+    if len(name) > LONGEST_NAME:
+        name = name[: LONGEST_NAME - 8] + hashlib.sha256(name.encode()).hexdigest()[:8]
     about = f"A sweep of {config}: {' x '.join(several)}."
     return Experiment("sweep", rows, {name: Scale(config, fixed, split=split)}, about)
 
