@@ -117,13 +117,14 @@ def test_prepare_is_called_with_the_config(called, preset):
                 "--workdir=w",
                 "--src=a",
                 "--ref=b",
+                "--ref=c,d",
                 "--checkpoint=7",
                 "--beam_size=1",
                 "--examples=3",
                 "--config.decode.length_penalty=1",
                 "--config.data.path=there",
             ],
-            {"workdir": "w", "split": "test", "src": "a", "ref": "b"}
+            {"workdir": "w", "split": "test", "src": "a", "ref": ["b", "c", "d"]}
             | {"checkpoint": "7", "beam_size": 1, "examples": 3}
             | {"overrides": {"decode.length_penalty": 1.0, "data.path": "there"}},
         ),

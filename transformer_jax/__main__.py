@@ -100,7 +100,7 @@ COMMANDS = {
             WORKDIR,
             Flag("split", str, "NAME", "split of the run's corpus", default="test"),
             Flag("src", str, "FILE", "a file to translate instead, with --ref"),
-            Flag("ref", str, "FILE", "its references"),
+            Flag("ref", list, "FILE", "its references; several: repeat the flag, or commas"),
             CHECKPOINT,
             BEAM_SIZE,
             Flag("examples", int, "N", "translations to print, with their sources", default=0),

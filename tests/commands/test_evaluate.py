@@ -8,6 +8,7 @@ import pytest
 from tests import tiny_runs as runs
 from transformer_jax.commands.average import average
 from transformer_jax.commands.evaluate import evaluate as evaluate_command
+from transformer_jax.errors import DataError
 from transformer_jax.evaluation.bleu import score
 
 
@@ -73,6 +74,16 @@ def test_other_checkpoints_get_other_files(run, capsys):
     assert {"test.40-last2.beam2.json", "test.35.beam2.json"} <= names
     record = json.loads((run / "evaluations" / "test.40-last2.beam2.json").read_text())
     assert record["checkpoint"] == "40-last2"
+
+
+def test_several_references_are_all_used(run, capsys, tmp_path):
+    corpus = runs.tiny_corpus()
+    short = runs.write_lines(tmp_path / "short.de", ["x"] * (runs.SIZES["valid"] - 1))
+    files = [f"--src={corpus}/valid.en", f"--ref={corpus}/valid.de"]
+    printed = evaluate(run, capsys, *files, f"--ref={corpus}/valid.en")
+    assert printed.count("nrefs:2|") == 3
+    with pytest.raises(DataError, match="has 24 lines and .*short.de has 23"):
+        evaluate_command(str(run), src=f"{corpus}/valid.en", ref=[f"{corpus}/valid.de", str(short)])
 
 
 def test_search_and_data_of_the_run_can_be_overridden(run, tmp_path):

@@ -43,8 +43,9 @@ def test_a_sweep_has_a_row_per_combination_and_the_rest_applies_to_all(in_checko
 
 def test_long_names_of_folders_are_cut_and_stay_different(in_checkout):
     def name(steps: int) -> str:
-        keys = ["model.num_heads=2,4", "model.d_model=128", "data.pairs=30000", "vocabulary.size=900"]
-        keys += ["train.tokens_per_batch=900", "train.row_length=64", f"train.warmup_steps={steps}"]
+        keys = ["model.num_heads=2,4", "data.pairs=30000", "vocabulary.size=900"]
+        keys += ["train.tokens_per_batch=900", "model.d_model=64", f"train.warmup_steps={steps}"]
+        keys += ["train.peak_learning_rate=0.003"]
         return next(iter(swept(*(f"--config.{key}" for key in keys)).scales))
 
     assert len(name(7)) == len(name(8)) == 100 and name(7) != name(8)

@@ -77,6 +77,10 @@ def test_runs_share_panels_and_each_has_a_color_and_a_line_per_kind_of_its_own()
     many = runs_figure({str(n): METRICS[:2] for n in range(9)})
     lines = [(line.get_color(), line.get_linestyle()) for line in many.axes[0].lines]
     assert len(set(lines)) == 9
+    (legend,) = runs_figure({"n" * 40: METRICS[:2], "m" * 40: METRICS[:2]}).legends
+    assert legend._ncols == 2, "longer names would not fit side by side"
+    (legend,) = runs_figure({"n" * 60: METRICS[:2], "m" * 60: METRICS[:2]}).legends
+    assert legend._ncols == 1
 
 
 def test_every_metric_of_a_run_has_a_panel_and_a_unit():

@@ -37,7 +37,7 @@ def evaluate(
     *,
     split: str = "test",
     src: str | None = None,
-    ref: str | None = None,
+    ref: Sequence[str] | None = None,
     checkpoint: str = "latest",
     beam_size: int | None = None,
     examples: int = 0,
@@ -49,7 +49,7 @@ def evaluate(
       workdir: the run's folder.
       split: "train", "valid", "test", or a file stem or TFDS split of the run's corpus.
       src: a file of source lines to use instead of a split, together with `ref`.
-      ref: the file of its references.
+      ref: the files of its references, one or several.
       checkpoint: "latest", "best", "average" or a step.
       beam_size: None: the run's.
       examples: number of evenly spaced translations to print with their sources and references.
@@ -58,15 +58,18 @@ def evaluate(
     Raises:
       UserError: there is no such run, checkpoint, split or file, or the folder cannot be written.
     """
-    if (src is None) != (ref is None):
+    if (src is None) != (not ref):
         raise ConfigError("--src and --ref belong together: sources and their references.")
     if examples < 0:
         raise ConfigError(f"--examples={examples} is below 0: how many to print.")
     loaded = load_model(workdir, checkpoint, beam_size, overrides=overrides)
     run = RunFolder(workdir)
-    if src is not None and ref is not None:
-        name = Path(src).name
-        pairs: Sequence[Pair] = TextPairs(TextLines(Path(src)), TextLines(Path(ref)))
+    others: Sequence[Sequence[str]] = ()
+    if src is not None and ref:
+        name, lines = Path(src).name, TextLines(Path(src))
+        sets = [TextPairs(lines, TextLines(Path(file))) for file in ref]
+        pairs: Sequence[Pair] = sets[0]
+        others = [[pair.tgt for pair in more] for more in sets[1:]]
     else:
         name, pairs = split, open_corpus(loaded.config.data).split(split)
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
@@ -76,7 +79,7 @@ def evaluate(
     hypotheses = [best.text for best, *_ in translator.shared(sources)]
     translator.warn_of_cut()
     data, decode = loaded.config.data, loaded.config.decode
-    scores = score(hypotheses, references, data.src, data.tgt)
+    scores = score(hypotheses, references, data.src, data.tgt, others)
     settings = {"checkpoint": loaded.checkpoint, "beam_size": decode.beam_size}
     settings |= {"length_penalty": decode.length_penalty}
     settings |= {"coverage_penalty": decode.coverage_penalty}

@@ -31,7 +31,7 @@ KIND_STYLES: dict[str, dict[str, Any]] = {
 }
 OTHER_STYLE: dict[str, Any] = {"color": PURPLE, "linewidth": 1.5, "marker": "^", "markersize": 3.5}
 DOTS_PER_INCH = 150
-LEGEND_COLUMNS = 4  # labels side by side in the legend of curves
+LEGEND_INCHES, LETTER_INCHES = 0.7, 0.085  # of a label in a legend: its line and space, a letter
 LONGEST_LABEL = 20  # characters of a subword that a label shows
 LABEL_INCHES = 0.12  # space of a label in a 7-point font, gap included
 MAPS_WIDTH = 9.5  # inches of heat maps side by side; with their labels, the width of a page
@@ -123,7 +123,8 @@ def curves_figure(
         lines |= _draw_panel(axes, panel, metrics, styles)
     # A label that begins with "_" would be left out of a legend.
     labels = [f" {name}" if name.startswith("_") else name for name in lines]
-    across = min(len(lines), LEGEND_COLUMNS)
+    entry_inches = LEGEND_INCHES + LETTER_INCHES * max(map(len, labels))
+    across = max(1, min(len(lines), int(figure.get_figwidth() / entry_inches)))
     legend = figure.legend(
         lines.values(), labels, loc="outside upper center", ncols=across, frameon=False
     )
