@@ -54,7 +54,6 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         ("data.src=''", "such as 'en' and 'de'"),
     ),
     ({"data.train": ()}, ("data.train is empty", "('train',)")),
-    ({"data.valid": ()}, ("data.valid is empty", "('valid',)")),
     ({"data.train": ("a,b",)}, ("data.train holds 'a,b'", "--config.data.train=A,B")),
     ({"data.valid": ("",)}, ("data.valid holds ''",)),
     ({"data.pairs": 0}, ("data.pairs=0 is below 1",)),

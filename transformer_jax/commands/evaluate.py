@@ -64,14 +64,11 @@ def evaluate(
         raise ConfigError(f"--examples={examples} is below 0: how many to print.")
     loaded = load_model(workdir, checkpoint, beam_size, overrides=overrides)
     run = RunFolder(workdir)
-    others: Sequence[Sequence[str]] = ()
     if src is not None and ref:
-        name, lines = Path(src).name, TextLines(Path(src))
-        sets = [TextPairs(lines, TextLines(Path(file))) for file in ref]
-        pairs: Sequence[Pair] = sets[0]
-        others = [[pair.tgt for pair in more] for more in sets[1:]]
+        name, (pairs, others) = Path(src).name, _read_files(src, ref)
     else:
-        name, pairs = split, open_corpus(loaded.config.data).split(split)
+        corpus = open_corpus(loaded.config.data, loaded.config.seed)
+        name, pairs, others = split, corpus.split(split), []
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
     processes.first_does(lambda: _make_folder(run.evaluations))
     translator = loaded.line_translator()
@@ -92,6 +89,13 @@ def evaluate(
             print(f"\nsource      {printable(sources[i])}\nreference   {printable(references[i])}")
             print(f"translation {printable(hypotheses[i])}")
     return Evaluation(scores, path, pairs)
+
+
+def _read_files(src: str, ref: Sequence[str]) -> tuple[Sequence[Pair], list[list[str]]]:
+    """The sources with their first references, and the other references."""
+    sources = TextLines(Path(src))
+    first, *others = [TextPairs(sources, TextLines(Path(file))) for file in ref]
+    return first, [[pair.tgt for pair in pairs] for pairs in others]
 
 
 def _make_folder(path: Path) -> None:

@@ -121,9 +121,8 @@ def _data(data: DataConfig) -> Iterator[str]:
             f"data.src={data.src!r}, data.tgt={data.tgt!r} must be two different suffixes, "
             "such as 'en' and 'de'."
         )
-    for name in ("train", "valid"):  # the test split is optional
-        if not getattr(data, name):
-            yield f"data.{name} is empty: name a split or file stem, such as ('{name}',)."
+    if not data.train:
+        yield "data.train is empty: name a split or file stem, such as ('train',)."
     for name in ("train", "valid", "test"):
         for stem in getattr(data, name):
             if not stem or "," in stem:

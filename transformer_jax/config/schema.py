@@ -138,7 +138,12 @@ class DataConfig:
     train: tuple[str, ...] = key(
         ("train",), "training text: file stems (STEM.en or STEM.en.gz), or TFDS split names"
     )
-    valid: tuple[str, ...] = key(("valid",), "validation text, as in data.train", mutable=True)
+    valid: tuple[str, ...] = key(
+        (),
+        "validation text, as in data.train; empty: valid.*, or, without such files, min(2000, 5 %) "
+        "of the training pairs, which are then not trained on; TFDS: the split valid",
+        mutable=True,
+    )
     test: tuple[str, ...] = key(("test",), "test text, as in data.train", mutable=True)
     pairs: int = key(20_000, "training pairs that the built-in corpus writes", at_least=1)
     max_length: int = key(
