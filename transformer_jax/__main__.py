@@ -146,6 +146,11 @@ COMMANDS = {
         "average a run's last checkpoints into one",
         (WORKDIR, Flag("last", int, "K", "how many", default=5)),
     ),
+    "experiment": Command(
+        "transformer_jax.commands.experiment:experiment",
+        "run an experiment, as python -m experiments.NAME does in a checkout",
+        (Flag("name", str, "NAME", "its module; none: list them", default="", positional=True),),
+    ),
     "keys": Command(
         "transformer_jax.commands.keys:keys",
         "list the keys of the config: type, default, range, meaning",
@@ -191,7 +196,8 @@ def run(arguments: list[str]) -> None:
         print(f"transformer-jax {__version__}")
         return
     command = find_command(name)
-    if "-h" in rest or "--help" in rest:
+    own = rest[:1] if name == "experiment" else rest  # an experiment has a help of its own
+    if "-h" in own or "--help" in own:
         print(command_help(name, command))
         return
     values = read_values(name, command, rest)
@@ -228,6 +234,8 @@ def find_command(name: str) -> Command:
 
 def read_values(name: str, command: Command, arguments: list[str]) -> dict[str, Any]:
     """The keyword arguments of the command's function. Raises UserError if a flag is invalid."""
+    if name == "experiment" and arguments and not arguments[0].startswith("-"):
+        return {"name": arguments[0], "arguments": arguments[1:]}
     if not command.keys:
         return parse_flags(name, command.flags, arguments)
     from transformer_jax.config.files import split_overrides

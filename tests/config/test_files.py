@@ -206,6 +206,29 @@ def test_a_missing_config_file_names_the_nearest(in_checkout):
         load_config("configs/dmeo.py")
 
 
+@pytest.mark.parametrize("name", ["configs/demo.py", "configs/demo", "demo.py", "demo"])
+def test_away_from_a_checkout_presets_are_known_by_name(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_config(name) == load_config(str(ROOT / "configs" / "demo.py"))
+    assert load_config("wmt14:big").train.steps == 300_000
+    own = tmp_path / "configs" / "demo.py"
+    own.parent.mkdir()
+    own.write_text("def get_config(): return {'data': {'source': 'grammar'}, 'seed': 9}")
+    assert load_config("configs/demo.py").seed == 9, "a file comes before the preset"
+
+
+def test_a_config_file_that_is_not_there_names_the_nearest_preset_or_all(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, words in [
+        ("configs/dmeo.py", "no such file. Did you mean configs/demo.py"),
+        ("zzz", "no such file. Presets: demo, multi30k, text, wmt14."),
+        ("elsewhere/demo.py", "elsewhere/demo.py: there is no such file"),
+        (".", "--config=. is not a file"),
+    ]:
+        with pytest.raises(ConfigError, match=words):
+            load_config(name)
+
+
 def test_a_partial_config_file_is_a_diff_against_the_defaults(tmp_path):
     path = tmp_path / "preset.py"
     path.write_text("def get_config(): return {'data': {'source': 'grammar'}}")

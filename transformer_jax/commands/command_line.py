@@ -163,7 +163,7 @@ def describe_flags(known: Iterable[Flag]) -> str:
     """One line per flag, for a command's help."""
     rows = []
     for flag in known:
-        default = "" if flag.default in (None, False) else f" (default: {flag.default})"
+        default = "" if flag.default in (None, False, "") else f" (default: {flag.default})"
         rows.append(f"  {flag.shown:<26}{flag.help}{default}")
     return "\n".join(rows)
 

@@ -1,7 +1,8 @@
 """Config files, and the overrides on the command line.
 
 A config file is a Python file. Its function `get_config(argument=None)` returns a ConfigDict, which
-it makes by changing `default_config_dict()`. `FILE.py:ARGUMENT` passes the argument.
+it makes by changing `default_config_dict()`. `FILE.py:ARGUMENT` passes the argument. The presets
+are installed with the package: if there is no such file, `configs/NAME.py` or `NAME` is a preset.
 """
 
 import difflib
@@ -33,6 +34,7 @@ PARSERS: dict[type[Any], Any] = {
     str: flags.ArgumentParser(),
     tuple: tuple_parser.TupleParser(),
 }
+PACKAGE = Path(__file__).parents[1]
 OVERRIDE = re.compile(r"--?(?P<no>no)?config\.(?P<name>[^=]*)(?P<value>=.*)?", re.DOTALL)
 
 
@@ -112,9 +114,11 @@ def _items(text: str) -> Sequence[Any]:
 
 
 def _call_get_config(spec: str) -> ConfigDict | Mapping[str, Any]:
-    path, colon, argument = spec.partition(":")
+    name, colon, argument = spec.partition(":")
+    file = _find_file(name)
+    path = str(file)
     try:
-        get_config = _import_file(Path(path)).get("get_config")
+        get_config = _import_file(file).get("get_config")
         if not callable(get_config):
             raise ConfigError(f"{path} has no function get_config. Presets in configs/ show one.")
         arguments = [argument] if colon else []
@@ -139,13 +143,36 @@ def _call_get_config(spec: str) -> ConfigDict | Mapping[str, Any]:
     return raw
 
 
+def _find_file(name: str) -> Path:
+    """The file of that name; without one, the preset that `NAME` or `configs/NAME.py` means.
+
+    Raises:
+      ConfigError: there is neither; the message suggests the nearest, or lists the presets.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    presets = {file.stem: file for file in sorted(shipped("configs").glob("*.py"))}
+    if path.parent in (Path("."), Path("configs")) and path.suffix in ("", ".py"):
+        if path.stem in presets:
+            return presets[path.stem]
+    if path.exists():
+        raise ConfigError(f"--config={path} is not a file. Name a file in it, or a preset.")
+    siblings = {file.name: str(file) for file in sorted(path.parent.glob("*.py"))}
+    known = {f"{stem}.py": f"configs/{stem}.py" for stem in presets} | siblings
+    near = difflib.get_close_matches(f"{path.stem}.py", known, n=1, cutoff=0.7)
+    fix = f"Did you mean {known[near[0]]}?" if near else f"Presets: {', '.join(presets)}."
+    raise ConfigError(f"--config={path}: there is no such file. {fix}")
+
+
+def shipped(folder: str) -> Path:
+    """The folder `configs` or `experiments`: that of the checkout, or of the installed package."""
+    installed = PACKAGE / "shipped" / folder  # [tool.setuptools] in pyproject.toml puts it there
+    return installed if installed.is_dir() else PACKAGE.parent / folder
+
+
 def _import_file(path: Path) -> dict[str, Any]:
     """The names that a Python file defines."""
-    if not path.is_file():
-        siblings = [file.name for file in sorted(path.parent.glob("*.py"))]
-        near = difflib.get_close_matches(path.name, siblings, n=1, cutoff=0.7)
-        fix = f"Did you mean {path.with_name(near[0])}?" if near else "Presets are in configs/."
-        raise ConfigError(f"--config={path}: there is no such file. {fix}")
     spec = importlib.util.spec_from_file_location("transformer_jax_config", path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"--config={path} is not a Python file: its name must end in .py.")
