@@ -151,6 +151,8 @@ def _training(train: TrainConfig, data: DataConfig) -> Iterator[str]:
             f"data.max_length={data.max_length} is above train.row_length={train.row_length}: a "
             "pair must fit into a row. Lower the first or raise the second."
         )
+    if train.wandb_project == "":
+        yield "train.wandb_project='' names no project. Give its name, or None."
     if train.init_from == "":
         yield "train.init_from='' names no run. Give a run's folder, or None."
 

@@ -226,6 +226,11 @@ class TrainConfig:
         None, "folder of a run whose weights a new run starts from", mutable=True
     )
     log_every: int = key(100, "steps between two lines of metrics", mutable=True, at_least=1)
+    wandb_project: str | None = key(
+        None,
+        "Weights & Biases project that gets the metrics too (pip install wandb); None: off",
+        mutable=True,
+    )
     valid_every: int = key(1_000, "steps between two validations", mutable=True, at_least=1)
     valid_bleu: bool = key(
         False, "greedy BLEU of the validation split too; it then decides the best checkpoint"
