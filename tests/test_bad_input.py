@@ -544,7 +544,7 @@ WRONG_VALUES = {
     "train.clip_norm=nan": "train.clip_norm=nan is not in (0, 3.4e+38)",
     "train.remat=perhaps": "--config.train.remat=perhaps: expected true or false",
     "train.accumulate_steps=1000000": "does not divide",
-    "data.train=('a',": "--config.data.train=('a',: expected a list, such as ('a','b')",
+    "data.train=('a',": "--config.data.train=('a',: expected a list, such as a,b or ('a','b')",
     "data.train=()": "data.train is empty",
     "data.tgt=en": "data.src='en', data.tgt='en' must be two different suffixes",
     "data.path=": "data.path is not set",

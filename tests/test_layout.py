@@ -5,6 +5,7 @@ import fnmatch
 import graphlib
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,7 +43,7 @@ MAY_IMPORT = {
     "reporting": set(),
     "tables": {*COMMON, "training", "reporting", "commands.command_line"},
     "commands": {*COMMON, "training", "decoding", "evaluation", "reporting"},
-    "__main__": {"config", "parallel", "commands"},
+    "__main__": {"config", "parallel", "commands", "runs.run_folder"},
 }
 
 # Beside the commands' own functions: parts, or modules of one.
@@ -105,6 +106,14 @@ def test_every_folder_of_the_package_is_installed():
     assert {path.parent for path in MODULES if path.name == "__init__.py"} == {
         path.parent for path in MODULES
     }
+
+
+def test_presets_and_experiments_are_installed_too():
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    shipped = {f"transformer_jax.shipped.{name}": name for name in ("configs", "experiments")}
+    assert setuptools["package-dir"] == shipped
+    packages = {module_of(path) for path in MODULES if path.name == "__init__.py"}
+    assert sorted(setuptools["packages"]) == sorted(packages | shipped.keys())
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

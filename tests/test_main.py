@@ -20,6 +20,7 @@ from transformer_jax.__main__ import COMMANDS, main
 from transformer_jax.commands.command_line import set_up_logs
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import Config
+from transformer_jax.config.serialization import from_json, to_json
 from transformer_jax.errors import DataError, Interrupted
 
 PRESET = "def get_config(): return {'data': {'source': 'grammar'}, 'model': {'d_ff': 64}}"
@@ -74,6 +75,29 @@ def test_dry_run_and_overrides_before_the_config(called, preset):
     assert called[0]["config"].seed == 3
 
 
+def test_train_without_a_config_file_continues_the_run_of_its_folder(called, tmp_path, capsys):
+    config = with_values(Config(), {"data.source": "grammar", "train.steps": 7})
+    (tmp_path / "config.json").write_text(to_json(config))
+    workdir = f"--workdir={tmp_path}"
+    assert main(["train", workdir]) == 0
+    assert main(["train", workdir, "--config.train.steps=9", "--init_from=runs/y"]) == 0
+    changed = with_values(config, {"train.steps": 9, "train.init_from": "runs/y"})
+    assert [call["config"] for call in called] == [config, changed]
+    assert main(["train", workdir, "--config.train.steps=0"]) == 2
+    assert "train.steps=0 is below 1" in capsys.readouterr().err
+
+
+def test_a_config_is_printed_as_json_with_or_without_a_run(called, preset, tmp_path, capsys):
+    assert main(["train", f"--config={preset}", "--config.seed=3", "--print_config"]) == 0
+    expected = {"data.source": "grammar", "model.d_ff": 64, "seed": 3}
+    printed = capsys.readouterr().out
+    assert from_json(printed) == with_values(Config(), expected)
+    (tmp_path / "config.json").write_text(printed)
+    assert main(["train", f"--workdir={tmp_path}", "--print_config"]) == 0
+    assert capsys.readouterr().out == printed
+    assert called == []
+
+
 def test_prepare_is_called_with_the_config(called, preset):
     assert main(["prepare", f"--config={preset}"]) == 0
     assert [list(call) for call in called] == [["config"]]
@@ -86,7 +110,7 @@ def test_prepare_is_called_with_the_config(called, preset):
         (
             ["evaluate", "--workdir=w"],
             {"workdir": "w", "split": "test", "src": None, "ref": None}
-            | {"checkpoint": "latest", "beam_size": None, "examples": 0},
+            | {"checkpoint": "latest", "beam_size": None, "examples": 0, "overrides": {}},
         ),
         (
             [
@@ -94,12 +118,16 @@ def test_prepare_is_called_with_the_config(called, preset):
                 "--workdir=w",
                 "--src=a",
                 "--ref=b",
+                "--ref=c,d",
                 "--checkpoint=7",
                 "--beam_size=1",
                 "--examples=3",
+                "--config.decode.length_penalty=1",
+                "--config.data.path=there",
             ],
-            {"workdir": "w", "split": "test", "src": "a", "ref": "b"}
-            | {"checkpoint": "7", "beam_size": 1, "examples": 3},
+            {"workdir": "w", "split": "test", "src": "a", "ref": ["b", "c", "d"]}
+            | {"checkpoint": "7", "beam_size": 1, "examples": 3}
+            | {"overrides": {"decode.length_penalty": 1.0, "data.path": "there"}},
         ),
         (["average", "--workdir=w"], {"workdir": "w", "last": 5}),
         (["average", "--workdir=w", "--last=20"], {"workdir": "w", "last": 20}),
@@ -135,7 +163,7 @@ def test_translate_reads_and_writes_bytes(called, monkeypatch):
     out = sys.stdout
     assert main(["translate", "--workdir=w", "--n_best=3", "--scores", "--length_penalty=1"]) == 0
     expected = {"checkpoint": "latest", "beam_size": None, "length_penalty": 1.0}
-    expected |= {"coverage_penalty": None}
+    expected |= {"coverage_penalty": None, "overrides": {}}
     expected |= {"workdir": "w", "n_best": 3, "scores": True}
     assert called == [expected | {"stdin": streams.buffer, "stdout": out.buffer}]
 
@@ -151,7 +179,8 @@ def test_every_command_is_a_function_that_takes_these_arguments(name, preset, mo
     monkeypatch.setitem(sys.modules, "fake_commands", fake)
     command = COMMANDS[name]._replace(target="fake_commands:command")
     monkeypatch.setitem(COMMANDS, name, command)
-    required = [flag for flag in command.flags if flag.required]
+    names = ("config", "workdir")  # `train` asks for them itself
+    required = [flag for flag in command.flags if flag.required or flag.name in names]
     arguments = [
         "w" if flag.positional else f"--{flag.name}={preset if flag.name == 'config' else 'w'}"
         for flag in required
@@ -171,7 +200,18 @@ def test_every_command_is_a_function_that_takes_these_arguments(name, preset, mo
         (["--workdir=x", "train"], "name a command first"),
         (["trian"], "'trian' is not a command. Did you mean train?"),
         (["zzz"], "'zzz' is not a command. Commands: train, translate"),
-        (["train", "--workdir=w"], "train needs --config=FILE"),
+        (["train", "--workdir=w"], "train needs --config=FILE[:ARGUMENT]: "),
+        (["train", "--workdir=w"], "/w holds no run to continue."),
+        (["train", "--print_config"], "train needs --config=FILE"),
+        (["prepare"], "prepare needs --config=FILE"),
+        (
+            ["evaluate", "--workdir=w", "--config.model.d_ff=3"],
+            "evaluate does not take --config.model.d_ff. "
+            "It takes decode.*, data.path, data.valid, data.test.",
+        ),
+        (["translate", "--workdir=w", "--config.data.path=x"], "It takes decode.*."),
+        (["translate", "--workdir=w", "--config.decode.beem_size=2"], "mean decode.beam_size?"),
+        (["average", "--workdir=w", "--config.decode.beam_size=2"], "config.decode.beam_size"),
         (["train", "--config=PRESET"], "train needs --workdir=FOLDER"),
         (["train", "--config=PRESET", "--workdir="], "train needs --workdir=FOLDER"),
         (["evaluate"], "evaluate needs --workdir=FOLDER"),

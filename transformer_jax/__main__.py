@@ -1,11 +1,13 @@
 """The program `transformer-jax`: each command calls a function of a module in `commands`."""
 
+from __future__ import annotations
+
 import difflib
 import importlib
 import io
 import sys
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_jax import __version__
 from transformer_jax.allocator import SWITCH, use_huge_pages
@@ -26,6 +28,9 @@ from transformer_jax.commands.environment import (
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import processes
 
+if TYPE_CHECKING:
+    from transformer_jax.config.schema import Config
+
 
 class Command(NamedTuple):
     """What a command's name on the command line calls."""
@@ -34,6 +39,7 @@ class Command(NamedTuple):
     help: str
     flags: tuple[Flag, ...]
     uses_devices: bool = True
+    keys: tuple[str, ...] = ()  # config keys, or prefixes of keys, that --config.KEY may override
 
 
 CONFIG = Flag(
@@ -56,13 +62,15 @@ PROCESSES = (
     Flag("process_id", int, "I", "which this one is, from 0; SLURM, TPU pods: all three known"),
 )
 
+EVERY_KEY = ("",)
+
 COMMANDS = {
     "train": Command(
         "transformer_jax.commands.train:train",
         "train a model, or continue a run",
         (
-            CONFIG,
-            WORKDIR,
+            CONFIG._replace(required=False, help="a config file (the run's config.json)"),
+            WORKDIR._replace(required=False),
             Flag(
                 "dry_run",
                 bool,
@@ -71,11 +79,13 @@ COMMANDS = {
                 default=False,
             ),
             Flag("force", bool, "", "start although memory is too small", default=False),
+            Flag("print_config", bool, "", "print the config as JSON and stop", default=False),
             Flag(
                 "init_from", str, "FOLDER", "start a new run from the weights of this run's folder"
             ),
             *PROCESSES,
         ),
+        keys=EVERY_KEY,
     ),
     "translate": Command(
         "transformer_jax.commands.translate:translate",
@@ -87,9 +97,16 @@ COMMANDS = {
             LENGTH_PENALTY,
             COVERAGE_PENALTY,
             Flag("n_best", int, "N", "translations of each line", default=1),
-            Flag("scores", bool, "", "write each translation's score before it", default=False),
+            Flag(
+                "scores",
+                bool,
+                "",
+                "write scores (log probability / penalty): before each line, or as Moses with --n_best",
+                default=False,
+            ),
             *PROCESSES,
         ),
+        keys=("decode.",),
     ),
     "evaluate": Command(
         "transformer_jax.commands.evaluate:evaluate",
@@ -98,12 +115,13 @@ COMMANDS = {
             WORKDIR,
             Flag("split", str, "NAME", "split of the run's corpus", default="test"),
             Flag("src", str, "FILE", "a file to translate instead, with --ref"),
-            Flag("ref", str, "FILE", "its references"),
+            Flag("ref", list, "FILE", "its references; several: repeat the flag, or commas"),
             CHECKPOINT,
             BEAM_SIZE,
             Flag("examples", int, "N", "translations to print, with their sources", default=0),
             *PROCESSES,
         ),
+        keys=("decode.", "data.path", "data.valid", "data.test"),
     ),
     "attention": Command(
         "transformer_jax.commands.attention:attention",
@@ -131,15 +149,40 @@ COMMANDS = {
             CHECKPOINT,
         ),
     ),
+    "plot": Command(
+        "transformer_jax.commands.plot:plot",
+        "draw the training curves of any runs into one figure",
+        (
+            WORKDIR._replace(kind=list, help="a run's folder; repeat the flag for several"),
+            Flag("output", str, "FILE", "the .png file to write", default="curves.png"),
+        ),
+        uses_devices=False,
+    ),
     "average": Command(
         "transformer_jax.commands.average:average",
         "average a run's last checkpoints into one",
         (WORKDIR, Flag("last", int, "K", "how many", default=5)),
     ),
+    "experiment": Command(
+        "transformer_jax.commands.experiment:experiment",
+        "run an experiment, as python -m experiments.NAME does in a checkout",
+        (Flag("name", str, "NAME", "its module; none: list them", default="", positional=True),),
+        uses_devices=False,
+    ),
+    "keys": Command(
+        "transformer_jax.commands.keys:keys",
+        "list the keys of the config: type, default, range, meaning",
+        (
+            Flag("prefix", str, "PREFIX", "such as decode, model.num", default="", positional=True),
+            Flag("markdown", bool, "", "print the page docs/keys.md", default=False),
+        ),
+        uses_devices=False,
+    ),
     "prepare": Command(
         "transformer_jax.commands.prepare:prepare",
         "download and prepare a config's data set",
         (CONFIG,),
+        keys=EVERY_KEY,
         uses_devices=False,
     ),
 }
@@ -182,11 +225,17 @@ def run(arguments: list[str], closed: Collection[str] = ()) -> None:
         print(f"transformer-jax {__version__}")
         return
     command = find_command(name)
-    if "-h" in rest or "--help" in rest:
+    own = rest[:1] if name == "experiment" else rest  # an experiment has a help of its own
+    if "-h" in own or "--help" in own:
         print(command_help(name, command))
         return
     check_environment()
     values = read_values(name, command, rest)
+    if values.pop("print_config", False):
+        from transformer_jax.config.serialization import to_json
+
+        print(to_json(values["config"]), end="")
+        return
     if PROCESSES[0] in command.flags:
         coordinator, number, this = (values.pop(flag.name) for flag in PROCESSES)
         processes.join(coordinator, number, this, agree_on_stops=name == "train")
@@ -219,16 +268,56 @@ def find_command(name: str) -> Command:
 
 def read_values(name: str, command: Command, arguments: list[str]) -> dict[str, Any]:
     """The keyword arguments of the command's function. Raises UserError if a flag is invalid."""
-    if CONFIG not in command.flags:
+    if name == "experiment" and arguments and not arguments[0].startswith("-"):
+        return {"name": arguments[0], "arguments": arguments[1:]}
+    if not command.keys:
         return parse_flags(name, command.flags, arguments)
-    from transformer_jax.config.files import load_config, split_overrides
+    from transformer_jax.config.files import split_overrides
 
     others, overrides = split_overrides(arguments)
     values = parse_flags(name, command.flags, others)
+    if command.keys != EVERY_KEY:
+        check_overrides(name, command, overrides)
+        return values | {"overrides": overrides}
+    if name == "train" and not (values["workdir"] or values["print_config"]):
+        raise UserError(f"train needs {WORKDIR.shown}: {WORKDIR.help}.")
     if (init_from := values.pop("init_from", None)) is not None:
         overrides["train.init_from"] = init_from
-    config = load_config(values["config"], overrides)
-    return values | {"config": config}
+    return values | {"config": read_config(values["config"], values.get("workdir"), overrides)}
+
+
+def read_config(file: str | None, workdir: str | None, overrides: Mapping[str, Any]) -> Config:
+    """The config of a config file or, without one, of the run in `workdir`; with overrides.
+
+    Raises:
+      UserError: there is neither, or the config is invalid.
+    """
+    from transformer_jax.config.changes import with_values
+    from transformer_jax.config.checks import check
+    from transformer_jax.config.files import load_config
+    from transformer_jax.runs.run_folder import RunFolder
+
+    if file:
+        return load_config(file, overrides)
+    run = RunFolder(workdir or "")
+    if not workdir or not run.config_file.exists():
+        continued = f"{run.path} holds no run to continue" if workdir else CONFIG.help
+        raise UserError(f"train needs {CONFIG.shown}: {continued}.")
+    config = with_values(run.read_config(), overrides)
+    check(config)
+    return config
+
+
+def check_overrides(name: str, command: Command, overrides: Iterable[str]) -> None:
+    """Raises UserError if a command does not take one of these keys; the message lists its keys."""
+    for key in overrides:
+        if not key.startswith(command.keys):
+            raise UserError(f"{name} does not take --config.{key}. It takes {keys_of(command)}.")
+
+
+def keys_of(command: Command) -> str:
+    """The keys that a command takes, for a message: decode.*, data.path."""
+    return ", ".join(key + "*" if key.endswith(".") else key for key in command.keys)
 
 
 def program_help() -> str:
@@ -249,8 +338,10 @@ def command_help(name: str, command: Command) -> str:
         "",
         describe_flags(command.flags),
     ]
-    if CONFIG in command.flags:
+    if command.keys == EVERY_KEY:
         lines.append(f"  {OVERRIDES}")
+    elif command.keys:
+        lines.append(f"  {'--config.KEY=VALUE':<26}overrides {keys_of(command)}")
     return "\n".join(lines)
 
 

@@ -9,6 +9,8 @@ import pytest
 from tests import tiny_runs as runs
 from transformer_jax import __version__
 from transformer_jax.commands.average import average
+from transformer_jax.commands.evaluate import evaluate as evaluate_command
+from transformer_jax.errors import DataError
 from transformer_jax.evaluation.bleu import score
 from transformer_jax.files import read_json
 from transformer_jax.reporting.revision import revision
@@ -104,3 +106,25 @@ def test_other_checkpoints_get_other_files(run, capsys):
     for checkpoint in ("40-last2", "35"):
         path = kept(run, f"test.{checkpoint}.beam2")
         assert json.loads(path.read_text())["checkpoint"] == checkpoint
+
+
+def test_several_references_are_all_used(run, capsys, tmp_path):
+    corpus = runs.tiny_corpus()
+    short = runs.write_lines(tmp_path / "short.de", ["x"] * (runs.SIZES["valid"] - 1))
+    files = [f"--src={corpus}/valid.en", f"--ref={corpus}/valid.de"]
+    printed = evaluate(run, capsys, *files, f"--ref={corpus}/valid.en")
+    assert printed.count("nrefs:2|") == 3
+    with pytest.raises(DataError, match="has 24 lines and .*short.de has 23"):
+        evaluate_command(str(run), src=f"{corpus}/valid.en", ref=[f"{corpus}/valid.de", str(short)])
+
+
+def test_search_and_data_of_the_run_can_be_overridden(run, tmp_path):
+    """The run's data.path has no file of this name."""
+    for suffix in ("en", "de"):
+        lines = runs.read_lines(runs.tiny_corpus() / f"valid.{suffix}")[:2]
+        runs.write_lines(tmp_path / f"moved.{suffix}", lines)
+    keys = {"data.path": str(tmp_path), "data.test": ("moved",), "decode.length_penalty": 0.1}
+    result = evaluate_command(str(run), beam_size=1, overrides=keys)
+    assert [pair.tgt for pair in result.pairs] == runs.read_lines(tmp_path / "moved.de")
+    record = json.loads(result.hypotheses.with_suffix(".json").read_text())
+    assert (record["length_penalty"], record["beam_size"]) == (0.1, 1)

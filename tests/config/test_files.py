@@ -56,6 +56,10 @@ def test_every_key_can_be_overridden_through_ml_collections_too(in_checkout):
         (["--config.data.path="], {"data.path": ""}),
         (["--config.model.positions=none"], {"model.positions": "none"}),  # a choice, not "unset"
         (["--config.data.train=a", "--config.data.train=b"], {"data.train": ("a", "b")}),
+        (["--config.data.train=a,b", "--config.data.train=c"], {"data.train": ("a", "b", "c")}),
+        (["--config.data.train=MyCorpus v2"], {"data.train": ("MyCorpus v2",)}),
+        (["--config.data.train=MyCorpus v2, b"], {"data.train": ("MyCorpus v2", "b")}),
+        (["--config.data.train=('v,2',)"], {"data.train": ("v,2",)}),  # `check` refuses the comma
         (["--config.data.train=2013"], {"data.train": ("2013",)}),
         (["--config.data.valid=()"], {"data.valid": ()}),
         (["--config.seed=1", "--config.seed=2"], {"seed": 2}),
@@ -74,7 +78,7 @@ def test_forms_of_an_override(arguments, overrides):
         ("--config.model.d_model=1e3", "--config.model.d_model=1e3: expected int."),
         ("--config.model.dropout=much", "--config.model.dropout=much: expected float."),
         ("--config.train.remat=maybe", "--config.train.remat=maybe: expected true or false."),
-        ("--config.data.train=a b,", "expected a list, such as ('a','b')."),
+        ("--config.data.train=('a',", "expected a list, such as a,b or ('a','b')."),
         ("--config.seed", "--config.seed needs a value: --config.seed=VALUE."),
         ("--noconfig.seed", "--noconfig.seed: --noconfig.KEY works for true-or-false keys only."),
         ("--config.model.d_modle=3", "Did you mean model.d_model?"),
@@ -207,6 +211,29 @@ def test_a_missing_config_file_names_the_nearest(in_checkout):
         ConfigError, match="configs/dmeo.py: there is no such file.*configs/demo.py"
     ):
         load_config("configs/dmeo.py")
+
+
+@pytest.mark.parametrize("name", ["configs/demo.py", "configs/demo", "demo.py", "demo"])
+def test_away_from_a_checkout_presets_are_known_by_name(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_config(name) == load_config(str(ROOT / "configs" / "demo.py"))
+    assert load_config("wmt14:big").train.steps == 300_000
+    own = tmp_path / "configs" / "demo.py"
+    own.parent.mkdir()
+    own.write_text("def get_config(): return {'data': {'source': 'grammar'}, 'seed': 9}")
+    assert load_config("configs/demo.py").seed == 9, "a file comes before the preset"
+
+
+def test_a_config_file_that_is_not_there_names_the_nearest_preset_or_all(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, words in [
+        ("configs/dmeo.py", "no such file. Did you mean configs/demo.py"),
+        ("zzz", "no such file. Presets: demo, multi30k, text, wmt14."),
+        ("elsewhere/demo.py", "elsewhere/demo.py: there is no such file"),
+        (".", "--config=. is not a file"),
+    ]:
+        with pytest.raises(ConfigError, match=words):
+            load_config(name)
 
 
 def test_a_partial_config_file_is_a_diff_against_the_defaults(tmp_path):

@@ -197,6 +197,22 @@ def test_different_counts_are_a_users_error():
         score(REFERENCES[:3], REFERENCES, "en", "de")
 
 
+def test_with_several_references_each_line_may_agree_with_any_of_them():
+    first = ["Der Hund schläft heute im Haus .", "Ein Mann liest."]
+    second = ["Ein Tier ruht dort drinnen .", "Die Frau kauft heute ein neues Buch ."]
+    hypotheses = [first[0], second[1]]
+    both = score(hypotheses, first, "en", "de", [second])
+    assert both.bleu == pytest.approx(100) and both.paper_bleu == pytest.approx(100)
+    assert both.chrf == pytest.approx(100)
+    for alone in (first, second):
+        assert score(hypotheses, alone, "en", "de").bleu < 80
+    assert both == score(hypotheses, second, "en", "de", [first])
+    signatures = (both.bleu_signature, both.paper_bleu_signature, both.chrf_signature)
+    assert all("nrefs:2|" in signature for signature in signatures)
+    with pytest.raises(DataError, match="2 translations for 1 references"):
+        score(hypotheses, first, "en", "de", [second[:1]])
+
+
 def test_an_empty_set_is_a_users_error():
     with pytest.raises(DataError, match="en→de: no sentences to score"):
         score([], [], "en", "de")

@@ -18,6 +18,7 @@ from transformer_jax.reporting.plots import (
     plot_attention,
     plot_curves,
     readable,
+    runs_figure,
 )
 
 METRICS = [
@@ -57,6 +58,32 @@ def test_each_panel_holds_the_numbers_that_were_given_by_kind():
     assert drawn(by_label["BLEU (0 to 100)"]) == {"valid": [[200, 3.5]]}
     assert drawn(by_label["gradient norm"]) == {"train": [[100, 2.0], [200, 1.0], [300, 0.5]]}
     assert {axes.get_xlabel() for axes in by_label.values()} == {"step"}
+
+
+def test_runs_share_panels_and_each_has_a_color_and_a_line_per_kind_of_its_own():
+    slower = [{**record, "step": 2 * record["step"]} for record in METRICS]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = runs_figure({"a$b$": METRICS, "_slow": slower})
+    axes = panels(figure)["loss (nats per subword)"]
+    assert drawn(axes) == {
+        "a$b$, train": [[100, 5.0], [200, 4.0], [300, 3.0]],
+        "a$b$, valid": [[200, 4.5]],
+        "_slow, train": [[200, 5.0], [400, 4.0], [600, 3.0]],
+        "_slow, valid": [[400, 4.5]],
+    }
+    colors = [line.get_color() for line in axes.lines]
+    assert colors[0] == colors[1] != colors[2] == colors[3]
+    (legend,) = figure.legends
+    texts = [text.get_text().strip() for text in legend.get_texts()]
+    assert sorted(texts) == sorted(drawn(axes))
+    many = runs_figure({str(n): METRICS[:2] for n in range(9)})
+    lines = [(line.get_color(), line.get_linestyle()) for line in many.axes[0].lines]
+    assert len(set(lines)) == 9
+    (legend,) = runs_figure({"n" * 40: METRICS[:2], "m" * 40: METRICS[:2]}).legends
+    assert legend._ncols == 2, "longer names would not fit side by side"
+    (legend,) = runs_figure({"n" * 60: METRICS[:2], "m" * 60: METRICS[:2]}).legends
+    assert legend._ncols == 1
 
 
 def test_every_metric_of_a_run_has_a_panel_and_a_unit():

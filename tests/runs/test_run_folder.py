@@ -67,6 +67,8 @@ def test_a_broken_config_is_refused_naming_the_file(broken, tmp_path):
 def test_a_folder_without_a_run_says_how_to_make_one(tmp_path):
     with pytest.raises(RunError, match="holds no run: it has no config.json. Train one with"):
         RunFolder(tmp_path).read_config()
+    with pytest.raises(RunError, match=f"--config=CONFIG '--workdir={tmp_path}/my run'`"):
+        RunFolder(tmp_path / "my run").read_config()
 
 
 def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import submitit  # noqa: F401  (when imported, it closes absl's handler, and a test's stderr with it)
 
 from tests import tiny_runs as runs
 from tests.tables.test_statistics import line
@@ -114,6 +115,10 @@ def test_flags_that_cannot_be_are_one_line(call):
         (["--rows=other"], "no row 'other'"),
         (["--launcher=cloud", "--rows=base"], "not one of local, slurm"),
         (["--launcher=slurm", "--slurm=gpus"], "expected K=V"),
+        (["--launcher=slurm", "--slurm=gpus_per_nod=1"], "Did you mean gpus_per_node"),
+        (["--launcher=slurm", "--print", "--slurm=partition=x"], "Did you mean slurm_partition"),
+        (["--launcher=slurm", "--print", "--slurm=zzz=x"], "It knows name, timeout_min, mem_gb"),
+        (["--launcher=slurm", "--slurm=mem_gb=much"], "--slurm=mem_gb=much: expected float"),
         (["--jobs=1000"], "--jobs=1000"),
     ]:
         with pytest.raises(ConfigError, match=says):
@@ -164,7 +169,6 @@ def test_a_failure_says_which_command_and_why(tmp_path):
 
 
 def test_submitit_runs_the_same_commands(tmp_path):
-    pytest.importorskip("submitit")
     ended = []
     good = FakeJob(tmp_path / "a" / "run", [["--help"]])
     bad = FakeJob(tmp_path / "b" / "run", [["nonsense"]])
@@ -174,6 +178,21 @@ def test_submitit_runs_the_same_commands(tmp_path):
     )
     reasons = {job.folder.parent.name: reason for job, reason in ended}
     assert reasons["a"] == "" and "`nonsense` ended with 2" in reasons["b"]
+
+
+def test_what_slurm_would_get_is_printed_without_slurm(call, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")  # no sbatch, no srun
+    given = "timeout_min=600,mem_gb=7.5,gpus_per_node=2,slurm_partition=long,slurm_exclusive=true"
+    given += ",slurm_time=700,slurm_setup=module load x"
+    printed = call("--rows=4 heads", "--launcher=slurm", "--print", f"--slurm={given}")
+    script, _, commands = printed.partition("# 4 heads, seed 0\n")
+    options = {line.removeprefix("#SBATCH --") for line in script.splitlines() if "SBATCH" in line}
+    want = {"time=700", "mem=7680MB", "gpus-per-node=2", "partition=long", "exclusive"}
+    assert want <= options and "\nmodule load x\n" in script
+    folder = tmp_path / "runs" / "submitit"
+    assert script.rstrip().endswith(f"-m submitit.core._submit {folder}")
+    assert [line.split()[3] for line in commands.splitlines()] == ["train", "evaluate"]
+    assert not folder.exists()
 
 
 def test_progress_is_read_from_the_run_s_folder(tmp_path):

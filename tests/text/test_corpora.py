@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from transformer_jax.config.schema import DataConfig
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.text import corpora
+from transformer_jax.text import by_position, corpora
 from transformer_jax.text.corpora import Pair, open_corpus, read_lines, read_lines_from
 
 # Each ends a line for str.splitlines, and none does here.
@@ -176,7 +176,7 @@ def test_the_config_says_which_suffix_is_the_source(folder):
 
 
 def test_iteration_crosses_its_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpora, "TOGETHER", 3)
+    monkeypatch.setattr(by_position, "TOGETHER", 3)
     write(tmp_path / "a.en", "".join(f"{i}\n" for i in range(10)))
     write(tmp_path / "a.de", "".join(f"-{i}\n" for i in range(10)))
     assert list(open_corpus(config(tmp_path)).split("a")) == [
@@ -269,6 +269,98 @@ def test_the_fingerprint_sees_every_change(folder):
     write(folder / "b.de", "drei\nvier\nfünF\n")
     seen.append(open_corpus(config(folder)).fingerprint("train"))
     assert len(set(seen)) == 5
+
+
+# A validation split that is cut off ------------------------------------------------------------
+
+
+def write_pairs(folder: Path, count: int, stems: tuple[str, ...] = ("train",)) -> None:
+    for stem in stems:
+        for suffix in ("en", "de"):
+            write(
+                folder / f"{stem}.{suffix}", "".join(f"{stem} {i} {suffix}\n" for i in range(count))
+            )
+
+
+def cut(folder: Path, seed: int = 0, **changes) -> corpora.Corpus:
+    return open_corpus(DataConfig(**{"path": str(folder)} | changes), seed)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "valid"), [(2, 1), (39, 1), (40, 2), (1_000, 50), (40_000, 2_000), (50_000, 2_000)]
+)
+def test_without_validation_files_a_sample_of_the_training_text_is_cut_off(tmp_path, pairs, valid):
+    write_pairs(tmp_path, pairs)
+    corpus = cut(tmp_path)
+    train, held = list(corpus.split("train")), list(corpus.split("valid"))
+    assert len(held) == valid
+    assert sorted(train + held) == sorted(cut(tmp_path, valid=("train",)).split("train"))
+    assert "validation pairs cut off the training text" in corpus.describe()
+
+
+def test_the_sample_depends_on_the_seed_and_is_the_same_each_time(tmp_path):
+    write_pairs(tmp_path, 400)
+    first = list(cut(tmp_path, seed=3).split("valid"))
+    places = [
+        5,
+        59,
+        78,
+        107,
+        152,
+        196,
+        198,
+        204,
+        208,
+        209,
+        210,
+        215,
+        283,
+        301,
+        316,
+        351,
+        358,
+        385,
+        389,
+        398,
+    ]
+    assert [int(pair.src.split()[1]) for pair in first] == places, "old runs need this very sample"
+    assert list(pickle.loads(pickle.dumps(cut(tmp_path, seed=3).split("valid")))) == first
+    assert list(cut(tmp_path, seed=4).split("valid")) != first
+    prints = [
+        cut(tmp_path, seed).fingerprint(name) for seed in (3, 4) for name in ("train", "valid")
+    ]
+    whole = cut(tmp_path, valid=("train",)).fingerprint("train")
+    assert len({*prints, whole}) == 5
+    assert prints[:2] == [cut(tmp_path, seed=3).fingerprint(name) for name in ("train", "valid")]
+
+
+def test_several_training_files_are_cut_as_one(tmp_path):
+    write_pairs(tmp_path, 30, ("a", "b"))
+    corpus = cut(tmp_path, train=("a", "b"))
+    assert (len(corpus.split("train")), len(corpus.split("valid"))) == (57, 3)
+    assert len(corpus.split("a")) == 30, "a stem is whole"
+
+
+def test_validation_files_that_are_there_or_named_are_used(tmp_path):
+    write_pairs(tmp_path, 40, ("train", "dev", "valid"))
+    for changes, stem in (({}, "valid"), ({"valid": ("dev",)}, "dev")):
+        corpus = cut(tmp_path, **changes)
+        assert (len(corpus.split("train")), len(corpus.split("valid"))) == (40, 40)
+        assert corpus.split("valid")[0].src == f"{stem} 0 en"
+        assert "cut off" not in corpus.describe()
+        named = cut(tmp_path, valid=(stem,))
+        assert corpus.fingerprint("valid") == named.fingerprint("valid")
+    (tmp_path / "valid.de").unlink()
+    with pytest.raises(DataError, match="valid.de: no such file"):
+        cut(tmp_path).split("valid")
+    with pytest.raises(DataError, match="deve.en: no such file"):
+        cut(tmp_path, valid=("deve",)).split("valid")
+
+
+def test_one_pair_is_too_few_to_cut(tmp_path):
+    write_pairs(tmp_path, 1)
+    with pytest.raises(DataError, match="has one pair, too few.*valid.en, valid.de"):
+        cut(tmp_path).split("train")
 
 
 @pytest.mark.skipif("TRANSFORMER_JAX_DATA" not in os.environ, reason="the folder is not named")

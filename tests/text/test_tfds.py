@@ -15,7 +15,7 @@ import requests
 from tests.text.tfds_fixture import serve_as_wmt, write_wmt14_archives, write_wmt14_like
 from transformer_jax.config.schema import DataConfig
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.text import corpora, tfds_corpus
+from transformer_jax.text import by_position, tfds_corpus
 from transformer_jax.text.corpora import Pair, open_corpus
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +82,7 @@ def test_the_splits_are_what_was_written(folder):
 
 
 def test_pairs_are_read_by_position_as_tfds_decodes_them(folder, monkeypatch):
-    monkeypatch.setattr(corpora, "TOGETHER", 7)
+    monkeypatch.setattr(by_position, "TOGETHER", 7)
     corpus = open_corpus(config(folder, src="de", tgt="en"))
     examples = corpus.builder.as_data_source("train")
     want = [Pair(example["de"].decode(), example["en"].decode()) for example in examples]

@@ -71,6 +71,18 @@ def test_validation_is_every_pair_once_in_batches_of_one_shape(tmp_path):
     assert pairs_in(batches) == pairs_of(data.valid)
 
 
+def test_what_is_cut_off_for_validation_is_not_trained_on(tmp_path, caplog):
+    for suffix in ("en", "de"):
+        shutil.copy(runs.tiny_corpus() / f"train.{suffix}", tmp_path)
+    with caplog.at_level("INFO"):
+        found = load(tmp_path / "run", data__path=str(tmp_path), data__valid=(), seed=5)
+    assert "285 training and 15 validation pairs" in caplog.text and "cut off" in caplog.text
+    whole = pairs_of(found.train) + pairs_of(found.valid)
+    pairs = [(p.src, p.tgt) for name in ("train", "valid") for p in found.corpus.split(name)]
+    lines = [runs.read_lines(tmp_path / f"train.{suffix}") for suffix in ("en", "de")]
+    assert sorted(pairs) == sorted(zip(*lines, strict=True)) and len(whole) == 300
+
+
 def test_long_validation_pairs_lengthen_the_rows_and_none_is_left_out(tmp_path):
     corpus = tmp_path / "corpus"
     corpus.mkdir()

@@ -30,14 +30,15 @@ DEFINE: dict[type, Callable[..., object]] = {
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
     bool: flags.DEFINE_boolean,
+    list: flags.DEFINE_multi_string,
 }
 
 
 class Flag(NamedTuple):
-    """A flag of a command, or its one argument without a name."""
+    """A flag of a command, or its one argument without a name, which is a str."""
 
     name: str
-    kind: type  # str, int, float or bool; a positional one is a str
+    kind: type  # str, int, float, bool, or list (of str: repeated, or with commas)
     value: str  # what help calls its value
     help: str
     default: Any = None
@@ -103,14 +104,16 @@ def _reader_is_gone() -> bool:
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
-def parse_experiment(name: str, about: str, known: Iterable[Flag]) -> dict[str, Any]:
+def parse_experiment(
+    name: str, about: str, known: Iterable[Flag], arguments: Sequence[str] | None = None
+) -> dict[str, Any]:
     """The flags of `python -m experiments.NAME`; the config's overrides are under "overrides".
 
-    With --help it prints a description and exits.
+    With --help it prints a description and exits. `arguments` is by default the command line.
     """
     from transformer_jax.config.files import split_overrides
 
-    arguments = sys.argv[1:]
+    arguments = sys.argv[1:] if arguments is None else arguments
     if "-h" in arguments or "--help" in arguments:
         print(f"{about.strip()}\n\n{describe_flags(known)}\n  {OVERRIDES}")
         sys.exit(0)
@@ -142,7 +145,12 @@ def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -
         )
     if extra and not place:
         raise UserError(f"{command} does not take {extra[0]!r}; its flags: {command} --help.")
-    values = {flag.name: parser[flag.name].value for flag in known if not flag.positional}
+    values: dict[str, Any] = {
+        flag.name: parser[flag.name].value for flag in known if not flag.positional
+    }
+    for flag in known:
+        if flag.kind is list and values[flag.name]:
+            values[flag.name] = [item for text in values[flag.name] for item in text.split(",")]
     if place:
         values[place.name] = extra[0] if extra else place.default
     for flag in known:
@@ -155,7 +163,7 @@ def describe_flags(known: Iterable[Flag]) -> str:
     """One line per flag, for a command's help."""
     rows = []
     for flag in known:
-        default = "" if flag.default in (None, False) else f" (default: {flag.default})"
+        default = "" if flag.default in (None, False, "") else f" (default: {flag.default})"
         rows.append(f"  {flag.shown:<26}{flag.help}{default}")
     return "\n".join(rows)
 

@@ -2,16 +2,17 @@
 
 import dataclasses
 import datetime
+import itertools
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
 from transformer_jax import __version__
-from transformer_jax.commands.loading import load_model
+from transformer_jax.commands.loading import NO_OVERRIDES, load_model
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.evaluation.bleu import Scores, format_scores, score
 from transformer_jax.parallel import processes
@@ -19,7 +20,8 @@ from transformer_jax.reporting.plots import printable
 from transformer_jax.reporting.revision import revision
 from transformer_jax.runs.evaluations import evaluation_path, text_digest, write_evaluation
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.text.corpora import Joined, Pair, TextLines, TextPairs, open_corpus
+from transformer_jax.text.by_position import Joined
+from transformer_jax.text.corpora import Pair, TextLines, TextPairs, open_corpus
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +39,11 @@ def evaluate(
     *,
     split: str = "test",
     src: str | None = None,
-    ref: str | None = None,
+    ref: Sequence[str] | None = None,
     checkpoint: str = "latest",
     beam_size: int | None = None,
     examples: int = 0,
+    overrides: Mapping[str, Any] = NO_OVERRIDES,
 ) -> Evaluation:
     """Translates a split or a file; prints the scores and writes them to WORKDIR/evaluations.
 
@@ -51,42 +54,46 @@ def evaluate(
       workdir: the run's folder.
       split: "train", "valid", "test", or a file stem or TFDS split of the run's corpus.
       src: a file of source lines to use instead of a split, together with `ref`.
-      ref: the file of its references.
+      ref: the files of its references, one or several.
       checkpoint: "latest", "best", "average", a step, or an average's name, such as "40-last5".
       beam_size: None: the run's.
       examples: number of evenly spaced translations to print with their sources and references.
+      overrides: keys of `decode` and `data` and their values; `beam_size` wins.
 
     Raises:
       UserError: there is no such run, checkpoint, split or file, or the folder cannot be written.
     """
-    if (src is None) != (ref is None):
+    if (src is None) != (not ref):
         raise ConfigError("--src and --ref belong together: sources and their references.")
     if examples < 0:
         raise ConfigError(f"--examples={examples} is below 0: how many to print.")
-    loaded, run = load_model(workdir, checkpoint, beam_size), RunFolder(workdir)
-    if src is not None and ref is not None:
-        name = Path(src).name
-        pairs: Sequence[Pair] = TextPairs(TextLines(Path(src)), TextLines(Path(ref)))
+    loaded = load_model(workdir, checkpoint, beam_size, overrides=overrides)
+    run = RunFolder(workdir)
+    if src is not None and ref:
+        name, texts = Path(src).name, _read_files(src, ref)
     else:
-        name, pairs = split, open_corpus(loaded.config.data).split(split)
-    sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
+        corpus = open_corpus(loaded.config.data, loaded.config.seed)
+        name, texts = split, [corpus.split(split)]
+    pairs = texts[0]
+    sources = [pair.src for pair in pairs]
+    references, *others = [[pair.tgt for pair in text] for text in texts]
     processes.first_does(lambda: _make_folder(run.evaluations))
     translator = loaded.line_translator()
     log.info("translating %d lines of %s", len(sources), name)
     hypotheses = [best.text for best, *_ in translator.shared(sources)]
     translator.warn_of_cut()
     data, decode = loaded.config.data, loaded.config.decode
-    scores = score(hypotheses, references, data.src, data.tgt)
+    scores = score(hypotheses, references, data.src, data.tgt, others)
     settings = {
         "split": split if src is None else None,
         "src_sha256": text_digest(sources),
-        "ref_sha256": text_digest(references),
+        "ref_sha256": text_digest(itertools.chain(references, *others)),
         "checkpoint": loaded.checkpoint,
         **dataclasses.asdict(decode),
     }
     path = evaluation_path(run.evaluations, name, settings)
     if processes.is_first():
-        about = {"name": name, **_files(pairs), **settings, **scores._asdict(), **_origin()}
+        about = {"name": name, **_files(texts), **settings, **scores._asdict(), **_origin()}
         write_evaluation(path, hypotheses, about)
         log.info("hypotheses and scores: %s", path.with_suffix(".*"))
         print(format_scores(scores))
@@ -102,6 +109,12 @@ def _print_examples(pairs: Sequence[Pair], hypotheses: Sequence[str], examples: 
         print(f"translation {printable(hypotheses[i])}")
 
 
+def _read_files(src: str, ref: Sequence[str]) -> list[Sequence[Pair]]:
+    """The sources, paired with each file of references."""
+    sources = TextLines(Path(src))
+    return [TextPairs(sources, TextLines(Path(file))) for file in ref]
+
+
 def _make_folder(path: Path) -> None:
     """Creates the folder before the work begins. Raises RunError if it cannot be written."""
     try:
@@ -113,14 +126,15 @@ def _make_folder(path: Path) -> None:
         raise RunError(f"Cannot write into {path}. Make it writable, or copy the run elsewhere.")
 
 
-def _files(pairs: Sequence[Pair]) -> dict[str, list[str]]:
+def _files(texts: Sequence[Sequence[Pair]]) -> dict[str, list[str]]:
     """The absolute paths of the text files of sources and references; none of other corpora."""
-    parts = pairs.parts if isinstance(pairs, Joined) else [pairs]
-    texts = [part for part in parts if isinstance(part, TextPairs)]
-    return {
-        "src_files": [str(text.src.path.absolute()) for text in texts],
-        "ref_files": [str(text.tgt.path.absolute()) for text in texts],
-    }
+    parts = [
+        part for text in texts for part in (text.parts if isinstance(text, Joined) else [text])
+    ]
+    files = [part for part in parts if isinstance(part, TextPairs)]
+    sources = dict.fromkeys(str(pairs.src.path.absolute()) for pairs in files)
+    references = [str(pairs.tgt.path.absolute()) for pairs in files]
+    return {"src_files": list(sources), "ref_files": references}
 
 
 def _origin() -> dict[str, object]:

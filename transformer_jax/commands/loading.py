@@ -1,7 +1,9 @@
 """A run's model, loaded for translation and analysis."""
 
 import logging
-from typing import NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config.changes import with_values
@@ -17,13 +19,14 @@ from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params
 from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary
 
+NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
 log = logging.getLogger(__name__)
 
 
 class LoadedModel(NamedTuple):
     """A run's model, ready to translate."""
 
-    config: Config  # with the given beam size and length penalty
+    config: Config  # the run's, with the overrides
     vocabulary: Vocabulary
     translator: Translator  # holds the model and its parameters
     checkpoint: str  # its name, such as "40" or "40-last5"
@@ -40,6 +43,7 @@ def load_model(
     length_penalty: float | None = None,
     n_best: int = 1,
     coverage_penalty: float | None = None,
+    overrides: Mapping[str, Any] = NO_OVERRIDES,
 ) -> LoadedModel:
     """Loads the model of a run's folder.
 
@@ -50,6 +54,7 @@ def load_model(
       length_penalty: None: the run's.
       coverage_penalty: None: the run's.
       n_best: hypotheses per sentence, at most the beam size.
+      overrides: dotted keys and their values, in place of the run's; the arguments above win.
 
     Raises:
       UserError: the folder has no run or no such checkpoint, or a setting is out of range.
@@ -61,7 +66,8 @@ def load_model(
         "decode.length_penalty": length_penalty,
         "decode.coverage_penalty": coverage_penalty,
     }
-    config = with_values(config, {name: v for name, v in given.items() if v is not None})
+    given = {name: value for name, value in given.items() if value is not None}
+    config = with_values(config, {**overrides, **given})
     check(config)
     if n_best < 1:
         raise ConfigError(f"--n_best={n_best} is below 1: ask for at least 1 translation per line.")

@@ -24,6 +24,7 @@ from transformer_jax.runs.checkpoints import Checkpoints, committed_steps
 from transformer_jax.runs.metrics import check_metrics
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params
+from transformer_jax.runs.weights_and_biases import check_wandb
 from transformer_jax.training.data import NOMINAL_FILL, TrainingData, load_data, nominal_shape
 from transformer_jax.training.loop import train_steps
 from transformer_jax.training.program import Program, check_rows, compile_program
@@ -82,6 +83,7 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
 def _check_folder(run: RunFolder, config: Config) -> None:
     run.check(config)
     check_metrics(run.path)
+    check_wandb(config.train.wandb_project)
 
 
 def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:

@@ -1,9 +1,10 @@
 """The `translate` command: translates lines in order and as they arrive."""
 
 import io
-from typing import BinaryIO
+from collections.abc import Mapping
+from typing import Any, BinaryIO
 
-from transformer_jax.commands.loading import load_model
+from transformer_jax.commands.loading import NO_OVERRIDES, load_model
 from transformer_jax.decoding.lines import line_groups
 from transformer_jax.parallel import processes
 
@@ -19,6 +20,7 @@ def translate(
     scores: bool,
     stdin: io.BufferedIOBase,
     stdout: BinaryIO,
+    overrides: Mapping[str, Any] = NO_OVERRIDES,
 ) -> None:
     """Translates each line of `stdin`; writes a group of lines as soon as it is translated.
 
@@ -35,13 +37,14 @@ def translate(
       scores: whether to write scores.
       stdin: UTF-8, one sentence a line.
       stdout: where translations are written as UTF-8.
+      overrides: keys of `decode` and their values; the arguments above win.
 
     Raises:
       UserError: there is no run or no such checkpoint, a setting is out of range, or a line is not
         UTF-8.
     """
     translator = load_model(
-        workdir, checkpoint, beam_size, length_penalty, n_best, coverage_penalty
+        workdir, checkpoint, beam_size, length_penalty, n_best, coverage_penalty, overrides
     ).line_translator()
     number = 0
     groups = line_groups(stdin)

@@ -121,15 +121,14 @@ def _data(data: DataConfig) -> Iterator[str]:
             f"data.src={data.src!r}, data.tgt={data.tgt!r} must be two different suffixes, "
             "such as 'en' and 'de'."
         )
-    for name in ("train", "valid"):  # the test split is optional
-        if not getattr(data, name):
-            yield f"data.{name} is empty: name a split or file stem, such as ('{name}',)."
+    if not data.train:
+        yield "data.train is empty: name a split or file stem, such as ('train',)."
     for name in ("train", "valid", "test"):
         for stem in getattr(data, name):
             if not stem or "," in stem:
                 yield (
-                    f"data.{name} holds {stem!r}, which names no split or file. For several, "
-                    f"repeat the flag: --config.data.{name}=A --config.data.{name}=B."
+                    f"data.{name} holds {stem!r}, which names no split or file. For several: "
+                    f"--config.data.{name}=A,B, or ('A', 'B') in a config file."
                 )
 
 
@@ -152,6 +151,8 @@ def _training(train: TrainConfig, data: DataConfig) -> Iterator[str]:
             f"data.max_length={data.max_length} is above train.row_length={train.row_length}: a "
             "pair must fit into a row. Lower the first or raise the second."
         )
+    if train.wandb_project == "":
+        yield "train.wandb_project='' names no project. Give its name, or None."
     if train.init_from == "":
         yield "train.init_from='' names no run. Give a run's folder, or None."
 

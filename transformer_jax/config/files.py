@@ -1,7 +1,8 @@
 """Config files, and the overrides on the command line.
 
 A config file is a Python file. Its function `get_config(argument=None)` returns a ConfigDict, which
-it makes by changing `default_config_dict()`. `FILE.py:ARGUMENT` passes the argument.
+it makes by changing `default_config_dict()`. `FILE.py:ARGUMENT` passes the argument. The presets
+are installed with the package: if there is no such file, `configs/NAME.py` or `NAME` is a preset.
 """
 
 import difflib
@@ -33,6 +34,7 @@ PARSERS: dict[type[Any], Any] = {
     str: flags.ArgumentParser(),
     tuple: tuple_parser.TupleParser(),
 }
+PACKAGE = Path(__file__).parents[1]
 OVERRIDE = re.compile(r"--?(?P<no>no)?config\.(?P<name>[^=]*)(?P<value>=.*)?", re.DOTALL)
 
 
@@ -55,7 +57,7 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]
     """Takes --config.KEY=VALUE out of a command line.
 
     Other forms: `--config.KEY VALUE`; `--config.KEY` and `--noconfig.KEY` for a boolean; `none` for
-    an optional key; a repeated flag for a tuple.
+    an optional key; commas, a repeated flag, or Python's syntax for a tuple.
 
     Returns:
       The other arguments, and the overrides for `load_config`.
@@ -63,6 +65,12 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]
     Raises:
       ConfigError: an unknown key, or a text that is not a value of the key's type.
     """
+    others, texts = override_texts(arguments)
+    return others, {name: parse_value(known_key(name), given) for name, given in texts.items()}
+
+
+def override_texts(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Like `split_overrides`, but it returns each key's texts, in order, instead of its value."""
     others: list[str] = []
     texts: dict[str, list[str]] = {}
     left = iter(arguments)
@@ -80,28 +88,37 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]
         if text is None:
             raise ConfigError(f"{argument} needs a value: {argument}=VALUE.")
         texts.setdefault(key.name, []).append(text)
-    return others, {name: _parse(known_key(name), given) for name, given in texts.items()}
+    return others, texts
 
 
-def _parse(key: Key, texts: Sequence[str]) -> Any:
+def parse_value(key: Key, texts: Sequence[str]) -> Any:
     """The value that the command line gives a key: the last text, or all of them for a tuple."""
     if key.optional and texts[-1].lower() == "none":
         return None
     parser = PARSERS[key.kind]
     try:
         if key.kind is tuple:
-            return tuple(str(item) for text in texts for item in parser.parse(text))
+            return tuple(str(item) for text in texts for item in _items(text))
         return parser.parse(texts[-1])
     except (TypeError, ValueError):
-        expected = {bool: "true or false", tuple: "a list, such as ('a','b')"}
+        expected = {bool: "true or false", tuple: "a list, such as a,b or ('a','b')"}
         kind = expected.get(key.kind, key.kind.__name__) + (" or none" if key.optional else "")
         raise ConfigError(f"--config.{key.name}={texts[-1]}: expected {kind}.") from None
 
 
+def _items(text: str) -> Sequence[Any]:
+    """The items of "a,b" or of "('a','b')"; an item may contain spaces."""
+    if text.startswith(("(", "[", "'", '"')):
+        return PARSERS[tuple].parse(text)
+    return [item.strip() for item in text.split(",")]
+
+
 def _call_get_config(spec: str) -> ConfigDict | Mapping[str, Any]:
-    path, colon, argument = spec.partition(":")
+    name, colon, argument = spec.partition(":")
+    file = _find_file(name)
+    path = str(file)
     try:
-        get_config = _import_file(Path(path)).get("get_config")
+        get_config = _import_file(file).get("get_config")
         if not callable(get_config):
             raise ConfigError(f"{path} has no function get_config. Presets in configs/ show one.")
         arguments = [argument] if colon else []
@@ -126,16 +143,36 @@ def _call_get_config(spec: str) -> ConfigDict | Mapping[str, Any]:
     return raw
 
 
+def _find_file(name: str) -> Path:
+    """The file of that name; without one, the preset that `NAME` or `configs/NAME.py` means.
+
+    Raises:
+      ConfigError: there is neither; the message suggests the nearest, or lists the presets.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    presets = {file.stem: file for file in sorted(shipped("configs").glob("*.py"))}
+    if path.parent in (Path("."), Path("configs")) and path.suffix in ("", ".py"):
+        if path.stem in presets:
+            return presets[path.stem]
+    if path.exists():
+        raise ConfigError(f"--config={path} is not a file. Name a file in it, or a preset.")
+    siblings = {file.name: str(file) for file in sorted(path.parent.glob("*.py"))}
+    known = {f"{stem}.py": f"configs/{stem}.py" for stem in presets} | siblings
+    near = difflib.get_close_matches(f"{path.stem}.py", known, n=1, cutoff=0.7)
+    fix = f"Did you mean {known[near[0]]}?" if near else f"Presets: {', '.join(presets)}."
+    raise ConfigError(f"--config={path}: there is no such file. {fix}")
+
+
+def shipped(folder: str) -> Path:
+    """The folder `configs` or `experiments`: that of the checkout, or of the installed package."""
+    installed = PACKAGE / "shipped" / folder  # [tool.setuptools] in pyproject.toml puts it there
+    return installed if installed.is_dir() else PACKAGE.parent / folder
+
+
 def _import_file(path: Path) -> dict[str, Any]:
     """The names that a Python file defines."""
-    if path.exists() and not path.is_file():
-        kind = "a folder" if path.is_dir() else "not a regular file"
-        raise ConfigError(f"--config={path} is {kind}: name a Python file in it or beside it.")
-    if not path.is_file():
-        siblings = [file.name for file in sorted(path.parent.glob("*.py"))]
-        near = difflib.get_close_matches(path.name, siblings, n=1, cutoff=0.7)
-        fix = f"Did you mean {path.with_name(near[0])}?" if near else "Presets are in configs/."
-        raise ConfigError(f"--config={path}: there is no such file. {fix}")
     spec = importlib.util.spec_from_file_location("transformer_jax_config", path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"--config={path} is not a Python file: its name must end in .py.")

@@ -1,10 +1,11 @@
-"""How a key of the config is declared: its type, its default, its range and whether it may change.
+"""How a key of the config is declared: its type, default, meaning, range and whether it may change.
 
-A section of the config is a dataclass. A field is declared on one line:
+A section of the config is a dataclass, and a key is one of its fields:
 
-    norm: str = key("post", choices=("post", "pre"))  # where LayerNorm is applied
-    dropout: float = key(0.1, at_least=0, below=1)  # P_drop
-    tie_embeddings: bool = True  # a key without rules needs no `key`
+    num_heads: int = key(8, "h: heads of each attention sub-layer", at_least=1)
+    norm: str = key("post", "where LayerNorm is applied", choices=("post", "pre"))
+
+The command `keys` and docs/keys.md show the meaning, so it is written only here.
 """
 
 import dataclasses
@@ -23,6 +24,7 @@ class Key:
     kind: type[Any]  # int, float, bool, str or tuple (of strings)
     optional: bool  # may be None
     default: Any
+    meaning: str = ""  # a phrase: unit, the paper's symbol, what None stands for
     mutable: bool = False  # may change between two `train` calls on one folder
     at_least: float | None = None
     above: float | None = None
@@ -40,9 +42,9 @@ class Key:
         return tuple(getattr(importlib.import_module(module), registry))
 
 
-def key(default: Any, **rules: Any) -> Any:
+def key(default: Any, meaning: str = "", **rules: Any) -> Any:
     """Declares a key with rules: those of `Key`, such as `at_least=1` or `mutable=True`."""
-    return dataclasses.field(default=default, metadata=rules)
+    return dataclasses.field(default=default, metadata={"meaning": meaning, **rules})
 
 
 def keys_of(section: type, prefix: str = "") -> Iterator[Key]:

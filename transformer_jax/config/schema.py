@@ -14,10 +14,12 @@ PAPER_DROPOUT = "The paper uses 0.1 (base) and 0.3 (big)."
 PAPER_SMOOTHING = "The paper uses 0.1; 0 turns it off."
 PAPER_PENALTY = "The paper uses 0.6; 0 turns it off."
 DEFAULT_PEAK = "None gives the paper's (d_model * warmup_steps)^-0.5."
+NO_CLIPPING = "None turns clipping off."
 BYTE_PIECES = "The 256 bytes and 4 control pieces count."
 SCORES = "transformer_jax.model.scores:SCORES"
 WIDEST = 1_000_000
 MOST_LAYERS = 1_000  # layers are compiled one by one
+NORMS = ("post", "pre")
 NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")  # SentencePiece's
 
 
@@ -29,38 +31,85 @@ class ModelConfig:
     d_model, d_hidden, dropout and dtype.
     """
 
-    encoder: str = key("transformer", choices_of="transformer_jax.model.encoder_decoder:ENCODERS")
-    decoder: str = key("transformer", choices_of="transformer_jax.model.encoder_decoder:DECODERS")
-    # N, of the encoder and of the decoder.
-    num_layers: int = key(6, at_least=1, at_most=MOST_LAYERS)
-    num_encoder_layers: int | None = key(None, at_least=1, at_most=MOST_LAYERS)  # None: num_layers
-    num_decoder_layers: int | None = key(None, at_least=1, at_most=MOST_LAYERS)  # None: num_layers
-    d_model: int = key(512, at_least=1, at_most=WIDEST)
-    num_heads: int = key(8, at_least=1, at_most=WIDEST)  # h
-    d_k: int | None = key(None, at_least=1, at_most=WIDEST)  # per head; None: d_model / num_heads
-    d_v: int | None = key(None, at_least=1, at_most=WIDEST)  # per head; None: d_k
-    d_ff: int = key(2048, at_least=1, at_most=WIDEST)
-    d_hidden: int | None = key(
-        None, at_least=1, at_most=WIDEST
-    )  # recurrent: units per direction; None: d_model
-    dropout: float = key(0.1, at_least=0, below=1, hint=PAPER_DROPOUT)  # P_drop
-    norm: str = key("post", choices=("post", "pre"))  # "post" is the paper's LayerNorm(x + f(x))
-    score: str = key("scaled_dot", choices_of=SCORES)  # of a query and a key
-    cross_score: str | None = key(None, choices_of=SCORES)  # encoder-decoder attention; None: score
-    # Positions that self-attention sees: around the query in the encoder, up to it in the decoder.
-    window: int | None = key(None, at_least=1)  # odd; None: the whole sentence
-    # A state that encoder-decoder attention carries from one target position to the next.
-    attention_memory: str | None = key(
-        None, choices_of="transformer_jax.model.normalizers:ATTENTION_MEMORIES"
+    encoder: str = key(
+        "transformer",
+        "what reads the source; recurrent is that of Bahdanau et al. 2015",
+        choices_of="transformer_jax.model.encoder_decoder:ENCODERS",
     )
-    positions: str = key("sinusoidal", choices_of="transformer_jax.model.positions:POSITIONS")
-    max_positions: int = key(512, at_least=1)  # learned: subwords of a sentence, end sign included
-    tie_embeddings: bool = True  # one matrix for source, target and output (section 3.4)
-    dtype: str = key("float32", choices=("float32", "bfloat16"))  # parameters stay float32
-    # The decoder's layer whose encoder-decoder weights other parts may use, such as the coverage
-    # penalty of search. From 0; below 0: counted from the last layer. Clipped to the layers.
-    watched_layer: int = key(-2, at_least=-1_000)
-    watched_heads: int | None = key(None, at_least=1)  # the first heads, averaged; None: all
+    decoder: str = key(
+        "transformer",
+        "what writes the translation; recurrent is that of Bahdanau et al. 2015",
+        choices_of="transformer_jax.model.encoder_decoder:DECODERS",
+    )
+    num_layers: int = key(
+        6, "N: layers of the encoder and of the decoder", at_least=1, at_most=MOST_LAYERS
+    )
+    num_encoder_layers: int | None = key(
+        None, "layers of the encoder; None: num_layers", at_least=1, at_most=MOST_LAYERS
+    )
+    num_decoder_layers: int | None = key(
+        None, "layers of the decoder; None: num_layers", at_least=1, at_most=MOST_LAYERS
+    )
+    d_model: int = key(512, "width of every layer's input and output", at_least=1, at_most=WIDEST)
+    num_heads: int = key(8, "h: heads of each attention sub-layer", at_least=1, at_most=WIDEST)
+    d_k: int | None = key(
+        None, "size of keys per head; None: d_model / num_heads", at_least=1, at_most=WIDEST
+    )
+    d_v: int | None = key(None, "size of values per head; None: d_k", at_least=1, at_most=WIDEST)
+    d_ff: int = key(2048, "hidden units of the feed-forward network", at_least=1, at_most=WIDEST)
+    d_hidden: int | None = key(
+        None, "recurrent: hidden units per direction; None: d_model", at_least=1, at_most=WIDEST
+    )
+    dropout: float = key(
+        0.1,
+        "P_drop, on the embedding sum and on every sub-layer's output",
+        at_least=0,
+        below=1,
+        hint=PAPER_DROPOUT,
+    )
+    norm: str = key(
+        "post", "post: the paper's LayerNorm(x + f(x)); pre: x + f(LayerNorm(x))", choices=NORMS
+    )
+    score: str = key("scaled_dot", "how well a query matches a key", choices_of=SCORES)
+    cross_score: str | None = key(
+        None, "the same for encoder-decoder attention; None: score", choices_of=SCORES
+    )
+    window: int | None = key(
+        None,
+        "positions that self-attention sees, an odd number: around the query in the encoder, up to "
+        "it in the decoder; None: the whole sentence",
+        at_least=1,
+    )
+    attention_memory: str | None = key(
+        None,
+        "state that encoder-decoder attention carries from one target position to the next; "
+        "None: no state",
+        choices_of="transformer_jax.model.normalizers:ATTENTION_MEMORIES",
+    )
+    positions: str = key(
+        "sinusoidal",
+        "how the model knows the order of subwords",
+        choices_of="transformer_jax.model.positions:POSITIONS",
+    )
+    max_positions: int = key(
+        512, "learned positions: subwords of a sentence, end sign included", at_least=1
+    )
+    tie_embeddings: bool = key(
+        True, "one matrix for source, target and output embeddings (section 3.4)"
+    )
+    dtype: str = key(
+        "float32", "of activations; parameters stay float32", choices=("float32", "bfloat16")
+    )
+    watched_layer: int = key(
+        -2,
+        "the decoder's layer whose encoder-decoder weights other parts may use, such as the "
+        "coverage penalty of search; from 0; below 0: counted from the last layer; clipped to the "
+        "layers",
+        at_least=-1_000,
+    )
+    watched_heads: int | None = key(
+        None, "the first heads of that layer, averaged; None: all", at_least=1
+    )
 
     @property
     def encoder_depth(self) -> int:
@@ -83,92 +132,177 @@ class ModelConfig:
 class DataConfig:
     """Where the sentence pairs come from."""
 
-    source: str = key("files", choices=("files", "tfds", "grammar"))  # grammar: the built-in corpus
-    path: str | None = key(None, mutable=True)  # folder of the text files, or of the TFDS data sets
-    name: str | None = None  # TFDS builder, such as "wmt14_translate/de-en"
-    src: str = "en"  # suffix of the files, or TFDS language
-    tgt: str = "de"
-    train: tuple[str, ...] = ("train",)  # file stems (STEM.en or STEM.en.gz), or TFDS split names
-    valid: tuple[str, ...] = key(("valid",), mutable=True)
-    test: tuple[str, ...] = key(("test",), mutable=True)
-    pairs: int = key(20_000, at_least=1)  # the built-in corpus only: training pairs to write
-    # Subwords per side, end sign included (so at least 2). Training skips, and counts, pairs that
-    # are longer, or whose source is longer than a packed source row.
-    max_length: int = key(128, at_least=2)
+    source: str = key(
+        "files",
+        "text files, TensorFlow Datasets, or the built-in corpus (grammar)",
+        choices=("files", "tfds", "grammar"),
+    )
+    path: str | None = key(None, "folder of the text files, or of the TFDS data sets", mutable=True)
+    name: str | None = key(None, "TFDS builder, such as wmt14_translate/de-en")
+    src: str = key("en", "source language: suffix of the files, or TFDS language")
+    tgt: str = key("de", "target language: suffix of the files, or TFDS language")
+    train: tuple[str, ...] = key(
+        ("train",), "training text: file stems (STEM.en or STEM.en.gz), or TFDS split names"
+    )
+    valid: tuple[str, ...] = key(
+        (),
+        "validation text, as in data.train; empty: valid.*, or, without such files, min(2000, 5 %) "
+        "of the training pairs, which are then not trained on; TFDS: the split valid",
+        mutable=True,
+    )
+    test: tuple[str, ...] = key(("test",), "test text, as in data.train", mutable=True)
+    pairs: int = key(20_000, "training pairs that the built-in corpus writes", at_least=1)
+    max_length: int = key(
+        128,
+        "subwords per side, end sign included; training skips, and counts, pairs that are longer, "
+        "or whose source is longer than a packed source row",
+        at_least=2,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyConfig:
     """One SentencePiece model, shared by source and target, with byte fallback."""
 
-    size: int = key(37_000, at_least=261, hint=BYTE_PIECES)  # pieces, bytes and control included
-    kind: str = key("bpe", choices=("bpe", "unigram"))
-    normalization: str = key("nmt_nfkc", choices=NORMALIZATIONS)
-    max_lines: int = key(5_000_000, at_least=1)  # size of the random sample that trains the model
-    path: str | None = key(None, mutable=True)  # an existing .model file to use instead
+    size: int = key(
+        37_000, "subwords, with bytes and control pieces", at_least=261, hint=BYTE_PIECES
+    )
+    kind: str = key("bpe", "SentencePiece's algorithm", choices=("bpe", "unigram"))
+    normalization: str = key(
+        "nmt_nfkc", "SentencePiece's normalization of text", choices=NORMALIZATIONS
+    )
+    max_lines: int = key(
+        5_000_000, "size of the random sample of lines that trains the vocabulary", at_least=1
+    )
+    path: str | None = key(
+        None, "an existing .model file to use; None: train one on the training text", mutable=True
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
     """Batches, optimizer, schedule and intervals; the defaults are the paper's (section 5)."""
 
-    steps: int = key(100_000, mutable=True, at_least=1, hint=PAPER_STEPS)  # batches to train on
-    tokens_per_batch: int = key(25_000, at_least=1)  # nominal target tokens per update, all devices
-    row_length: int = key(256, at_least=2)  # target subwords of a packed row
-    rows_multiple: int = key(8, at_least=1)  # the rows of a batch are a multiple of this
-    label_smoothing: float = key(0.1, at_least=0, below=1, hint=PAPER_SMOOTHING)  # epsilon_ls
-    # Of the coverage loss (See et al. 2017, equation 13), on model.watched_layer; the paper has 1.
-    coverage_weight: float = key(0.0, at_least=0)
-    # After the warm-up; "rsqrt" is equation 3.
-    schedule: str = key("rsqrt", choices=("rsqrt", "linear", "cosine", "constant"))
-    peak_learning_rate: float | None = key(None, above=0, hint=DEFAULT_PEAK)
-    warmup_steps: int = key(4_000, at_least=0)
-    decay_steps: int | None = key(None, at_least=1)  # updates after which linear, cosine reach 0
-    adam_b1: float = key(0.9, at_least=0, below=1)
-    adam_b2: float = key(0.98, at_least=0, below=1)
-    adam_epsilon: float = key(1e-9, above=0)
-    clip_norm: float | None = key(None, above=0, hint="None turns clipping off.")  # global norm
-    accumulate_steps: int = key(1, mutable=True, at_least=1)  # micro-batches per update
-    remat: bool = key(False, mutable=True)  # recompute each layer in the backward pass
-    # Target positions per device whose logits are in memory at once.
-    loss_block: int = key(2_048, mutable=True, at_least=1)
-    max_skipped: int = key(10, mutable=True, at_least=1)  # non-finite updates in a row
-    init_from: str | None = key(None, mutable=True)  # a run whose weights a new run starts from
-    log_every: int = key(100, mutable=True, at_least=1)  # steps
-    valid_every: int = key(1_000, mutable=True, at_least=1)  # steps
-    valid_bleu: bool = False  # greedy BLEU of the validation split too; it then decides the best
-    checkpoint_every: int = key(1_000, mutable=True, at_least=1)  # steps
-    keep_last: int = key(20, mutable=True, at_least=1)  # checkpoints kept, beside the best
-    # What training does if a checkpoint cannot be written.
-    on_save_error: str = key("stop", mutable=True, choices=("stop", "continue"))
-    # Processes that prepare batches; 0: a thread of this one.
-    data_workers: int = key(0, mutable=True, at_least=0)
+    steps: int = key(100_000, "updates, one batch each", mutable=True, at_least=1, hint=PAPER_STEPS)
+    tokens_per_batch: int = key(
+        25_000, "nominal target tokens per update, over all devices", at_least=1
+    )
+    row_length: int = key(256, "target subwords of a packed row", at_least=2)
+    rows_multiple: int = key(8, "the rows of a batch are a multiple of this", at_least=1)
+    label_smoothing: float = key(0.1, "epsilon_ls", at_least=0, below=1, hint=PAPER_SMOOTHING)
+    coverage_weight: float = key(
+        0.0,
+        "weight of the coverage loss (See et al. 2017, equation 13) on model.watched_layer; the "
+        "paper has 1",
+        at_least=0,
+    )
+    schedule: str = key(
+        "rsqrt",
+        "learning rate after the warm-up; rsqrt is equation 3",
+        choices=("rsqrt", "linear", "cosine", "constant"),
+    )
+    peak_learning_rate: float | None = key(
+        None,
+        "learning rate at the end of the warm-up; None: (d_model * warmup_steps)^-0.5",
+        above=0,
+        hint=DEFAULT_PEAK,
+    )
+    warmup_steps: int = key(4_000, "updates of linear warm-up", at_least=0)
+    decay_steps: int | None = key(None, "updates after which linear and cosine reach 0", at_least=1)
+    adam_b1: float = key(0.9, "beta_1 of Adam", at_least=0, below=1)
+    adam_b2: float = key(0.98, "beta_2 of Adam", at_least=0, below=1)
+    adam_epsilon: float = key(1e-9, "epsilon of Adam", above=0)
+    clip_norm: float | None = key(
+        None, "largest global norm of the gradient; None: not clipped", above=0, hint=NO_CLIPPING
+    )
+    accumulate_steps: int = key(1, "micro-batches per update", mutable=True, at_least=1)
+    remat: bool = key(
+        False, "recompute each layer in the backward pass, which saves memory", mutable=True
+    )
+    loss_block: int = key(
+        2_048,
+        "target positions per device whose logits are in memory at once",
+        mutable=True,
+        at_least=1,
+    )
+    max_skipped: int = key(
+        10, "non-finite updates in a row after which training stops", mutable=True, at_least=1
+    )
+    init_from: str | None = key(
+        None, "folder of a run whose weights a new run starts from", mutable=True
+    )
+    log_every: int = key(100, "steps between two lines of metrics", mutable=True, at_least=1)
+    wandb_project: str | None = key(
+        None,
+        "Weights & Biases project that gets the metrics too (pip install wandb); None: off",
+        mutable=True,
+    )
+    valid_every: int = key(1_000, "steps between two validations", mutable=True, at_least=1)
+    valid_bleu: bool = key(
+        False, "greedy BLEU of the validation split too; it then decides the best checkpoint"
+    )
+    checkpoint_every: int = key(1_000, "steps between two checkpoints", mutable=True, at_least=1)
+    keep_last: int = key(20, "checkpoints kept, beside the best", mutable=True, at_least=1)
+    on_save_error: str = key(
+        "stop",
+        "what training does if a checkpoint cannot be written",
+        mutable=True,
+        choices=("stop", "continue"),
+    )
+    data_workers: int = key(
+        0, "processes that prepare batches; 0: a thread of this one", mutable=True, at_least=0
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
     """Devices along each axis; -1: all that the other axes leave over."""
 
-    data: int = key(-1, mutable=True)
-    fsdp: int = key(1, mutable=True)
-    tensor: int = key(1, mutable=True)
+    data: int = key(
+        -1, "devices that divide the rows of a batch; -1: all that remain", mutable=True
+    )
+    fsdp: int = key(1, "devices that divide rows, parameters and optimizer state", mutable=True)
+    tensor: int = key(1, "devices that divide heads, hidden units and vocabulary", mutable=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class DecodeConfig:
     """Search (section 6.1); beam_size 1 is greedy search."""
 
-    beam_size: int = key(4, mutable=True, at_least=1, hint="1 is greedy search.")
-    # Alpha of ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14).
-    length_penalty: float = key(0.6, mutable=True, at_least=0, hint=PAPER_PENALTY)
-    # Beta of the coverage penalty (Wu et al. 2016, equation 14); 0: none.
-    coverage_penalty: float = key(0.0, mutable=True, at_least=0)
-    # A translation has at most source length + this many subwords.
-    max_extra_length: int = key(50, mutable=True, at_least=0)
-    # Subwords of a source, end sign included; longer sources are cut.
-    max_length: int = key(512, mutable=True, at_least=2)
-    # Source subwords, padding included, that are searched together.
-    tokens_per_batch: int = key(4_096, mutable=True, at_least=1)
+    beam_size: int = key(
+        4, "hypotheses per sentence", mutable=True, at_least=1, hint="1 is greedy search."
+    )
+    length_penalty: float = key(
+        0.6,
+        "alpha of ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14)",
+        mutable=True,
+        at_least=0,
+        hint=PAPER_PENALTY,
+    )
+    coverage_penalty: float = key(
+        0.0,
+        "beta of the coverage penalty (Wu et al. 2016, equation 14); 0: none",
+        mutable=True,
+        at_least=0,
+    )
+    max_extra_length: int = key(
+        50,
+        "a translation has at most source length + this many subwords",
+        mutable=True,
+        at_least=0,
+    )
+    max_length: int = key(
+        512,
+        "subwords of a source, end sign included; longer sources are cut",
+        mutable=True,
+        at_least=2,
+    )
+    tokens_per_batch: int = key(
+        4_096,
+        "source subwords, padding included, that are searched together",
+        mutable=True,
+        at_least=1,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +315,12 @@ class Config:
     train: TrainConfig = TrainConfig()
     mesh: MeshConfig = MeshConfig()
     decode: DecodeConfig = DecodeConfig()
-    seed: int = key(0, at_least=0, at_most=2**32 - 1)  # SentencePiece's largest
+    seed: int = key(
+        0,
+        "of parameters, dropout, vocabulary and the order of batches",
+        at_least=0,
+        at_most=2**32 - 1,  # SentencePiece's largest
+    )
 
 
 KEYS: dict[str, Key] = {one.name: one for one in keys_of(Config)}

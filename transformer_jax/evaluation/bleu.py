@@ -12,7 +12,7 @@ references:
    reference must be converted too (M. Popel in tensor2tensor issue 317, 2018-04-12).
 2. Moses' tokenizer.perl for the target language, with its XML escapes.
 3. German only: compound splitting, "rich-text" to "rich ##AT##-##AT## text".
-4. BLEU-4 over the tokens, cased, one reference, without smoothing.
+4. BLEU-4 over the tokens, cased, without smoothing. The paper has one reference per line.
 
 That script does not handle French. For French and every other language that Moses knows, steps 1
 and 3 are skipped. A language that Moses does not know has no paper BLEU.
@@ -46,30 +46,39 @@ class Scores(NamedTuple):
     chrf_signature: str
 
 
-def score(hypotheses: Sequence[str], references: Sequence[str], src: str, tgt: str) -> Scores:
-    """Scores translations against one reference each.
+def score(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    src: str,
+    tgt: str,
+    others: Sequence[Sequence[str]] = (),
+) -> Scores:
+    """Scores translations against one reference each, or against several.
 
     Args:
       hypotheses: detokenized translations in the order of the references; "" if there is none.
       references: raw references.
       src: language code of the source, such as "en"; used only in `direction`.
       tgt: language code of the target; chooses the steps of paper BLEU.
+      others: further sets of references. An n-gram counts if it is in any of a line's references.
 
     Raises:
       DataError: the counts differ, or there is nothing to score.
     """
     direction = f"{src}→{tgt}"
-    if len(hypotheses) != len(references):
-        raise DataError(
-            f"{direction}: {len(hypotheses)} translations for {len(references)} references; "
-            "BLEU needs one translation a reference line, in order (an empty line for none)."
-        )
+    sets = [references, *others]
+    for lines in sets:
+        if len(hypotheses) != len(lines):
+            raise DataError(
+                f"{direction}: {len(hypotheses)} translations for {len(lines)} references; "
+                "BLEU needs one translation a reference line, in order (an empty line for none)."
+            )
     if not references:
         raise DataError(f"{direction}: no sentences to score; the references are empty.")
     bleu_metric, chrf_metric = BLEU(tokenize="13a"), CHRF()
-    bleu = bleu_metric.corpus_score(hypotheses, [references])
-    chrf = chrf_metric.corpus_score(hypotheses, [references])
-    paper, paper_signature = _paper_bleu(hypotheses, references, tgt)
+    bleu = bleu_metric.corpus_score(hypotheses, sets)
+    chrf = chrf_metric.corpus_score(hypotheses, sets)
+    paper, paper_signature = _paper_bleu(hypotheses, sets, tgt)
     return Scores(
         direction=direction,
         sentences=len(references),
@@ -121,16 +130,17 @@ def split_compounds(tokens: str) -> str:
 
 
 def _paper_bleu(
-    hypotheses: Sequence[str], references: Sequence[str], tgt: str
+    hypotheses: Sequence[str], sets: Sequence[Sequence[str]], tgt: str
 ) -> tuple[float, str] | tuple[None, None]:
     if tgt not in NonbreakingPrefixes().available_langs.values():
         return None, None
     # `force`: these lines are tokenized on purpose.
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
-    result = metric.corpus_score(paper_tokens(hypotheses, tgt), [paper_tokens(references, tgt)])
+    tokens = [paper_tokens(lines, tgt) for lines in sets]
+    result = metric.corpus_score(paper_tokens(hypotheses, tgt), tokens)
     german = tgt == "de"
     steps = (
-        "paper-bleu|nrefs:1|case:mixed",
+        f"paper-bleu|nrefs:{len(sets)}|case:mixed",
         "punct:ascii" if german else "punct:raw",
         f"tok:moses-{tgt}",
         "compounds:split" if german else "compounds:whole",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+RUN_COLORS = (BLUE, VERMILION, GREEN, PURPLE, "#E69F00", "#56B4E9", "#000000")
+RUN_LINES = ("-", "--", ":", "-.")  # another one each time that the colors are used up
 KIND_STYLES: dict[str, dict[str, Any]] = {
     "train": {"color": BLUE, "linewidth": 1.0},
     "valid": {"color": VERMILION, "linewidth": 1.5, "marker": "o", "markersize": 3.5},
@@ -37,6 +39,7 @@ WIDE = 8.0  # of values that span this factor, a linear axis squeezes most
 # A log axis is labeled at these times powers of 10: the first that are often enough in its range.
 LOG_TICKS = (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 FEWEST_TICKS = 4
+LEGEND_INCHES, LETTER_INCHES = 0.7, 0.085  # of a label in a legend: its line and space, a letter
 LONGEST_LABEL = 20  # characters of a subword that a label shows
 LABEL_INCHES = 0.12  # space of a label in a 7-point font, gap included
 PIECE_INCHES = 0.2  # space of a subword, if there is enough
@@ -86,7 +89,41 @@ def plot_curves(
     return _save(curves_figure(metrics, title), path)
 
 
-def curves_figure(metrics: Sequence[Mapping[str, Any]], title: str = "") -> Figure:
+def plot_runs(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: str | os.PathLike) -> Path:
+    """Writes the curves of several runs into one PNG file: a color per run, a line per kind.
+
+    Args:
+      runs: the metrics of each run, as for `plot_curves`, by the name that the legend shows.
+      path: the file to write.
+
+    Returns:
+      The path.
+
+    Raises:
+      RunError: no panel shows any of the metrics.
+    """
+    return _save(runs_figure(runs), path)
+
+
+def runs_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+    """The figure of `plot_runs`."""
+    records, styles = [], {}
+    for n, (name, metrics) in enumerate(runs.items()):
+        color = RUN_COLORS[n % len(RUN_COLORS)]
+        line = RUN_LINES[n // len(RUN_COLORS) % len(RUN_LINES)]
+        for record in metrics:
+            style = KIND_STYLES.get(record["kind"], OTHER_STYLE)
+            label = f"{printable(name)}, {record['kind']}"
+            styles[label] = style | {"color": color, "linestyle": line}
+            records.append({**record, "kind": label})
+    return curves_figure(records, styles=styles)
+
+
+def curves_figure(
+    metrics: Sequence[Mapping[str, Any]],
+    title: str = "",
+    styles: Mapping[str, Mapping[str, Any]] = KIND_STYLES,
+) -> Figure:
     """The figure of `plot_curves`: one plot for each metric of PANELS that was measured."""
     from matplotlib.figure import Figure
 
@@ -100,10 +137,16 @@ def curves_figure(metrics: Sequence[Mapping[str, Any]], title: str = "") -> Figu
     lines: dict[str, Artist] = {}
     for at, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, at)
-        lines |= _draw_panel(axes, panel, metrics)
+        lines |= _draw_panel(axes, panel, metrics, styles)
+    # A label that begins with "_" would be left out of a legend.
+    labels = [f" {name}" if name.startswith("_") else name for name in lines]
+    entry_inches = LEGEND_INCHES + LETTER_INCHES * max(map(len, labels))
+    across = max(1, min(len(lines), int(figure.get_figwidth() / entry_inches)))
     legend = figure.legend(
-        lines.values(), lines.keys(), loc="outside upper center", ncols=len(lines), frameon=False
+        lines.values(), labels, loc="outside upper center", ncols=across, frameon=False
     )
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a run's name may hold dollar signs
     # A suptitle would be drawn over a legend outside the plots.
     legend.set_title(printable(title))
     legend.get_title().set(fontsize="large", parse_math=False)
@@ -199,7 +242,10 @@ def _layout(heads: int, tgt_pieces: int, src_pieces: int) -> tuple[int, float, f
 
 
 def _draw_panel(
-    axes: Axes, panel: Panel, metrics: Sequence[Mapping[str, Any]]
+    axes: Axes,
+    panel: Panel,
+    metrics: Sequence[Mapping[str, Any]],
+    styles: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Artist]:
     """Draws one line per kind of metrics; returns the lines by kind, for the legend."""
     from matplotlib.ticker import EngFormatter
@@ -211,7 +257,7 @@ def _draw_panel(
             for record in metrics
             if record["kind"] == kind and panel.metric in record
         ]
-        style = KIND_STYLES.get(kind, OTHER_STYLE)
+        style = styles.get(kind, OTHER_STYLE)
         lines[kind] = plot_curve(axes, points, label=kind, **style)
     if panel.scale == "log" or (panel.scale == "wide" and _is_wide(panel.metric, metrics)):
         use_log_axis(axes)

@@ -13,12 +13,13 @@ import numbers
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from transformer_jax.errors import RunError
 from transformer_jax.files import write_atomically
+from transformer_jax.runs.weights_and_biases import WandbWriter
 
 FILE = "metrics.jsonl"
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -146,6 +147,16 @@ def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return [record for _, record in _whole_lines(path)]
 
 
+class Writer(Protocol):
+    """Keeps metrics somewhere."""
+
+    def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
+        """Adds the metrics of a step."""
+
+    def close(self) -> None:
+        """Called once, after the last metrics."""
+
+
 class Reports(Protocol):
     """Receives a run's metrics."""
 
@@ -158,7 +169,11 @@ class Reports(Protocol):
 
 @contextlib.contextmanager
 def open_reports(
-    workdir: str | os.PathLike[str], total: int, first: int, silent: bool
+    workdir: str | os.PathLike[str],
+    total: int,
+    first: int,
+    silent: bool,
+    wandb_project: str | None = None,
 ) -> Iterator[Reports]:
     """A context that reports metrics into the run's folder and to the user.
 
@@ -167,16 +182,20 @@ def open_reports(
       total: number of training steps of the run.
       first: number of steps already taken.
       silent: report nothing; only one of several processes reports.
+      wandb_project: the Weights & Biases project that gets the metrics too; None: none.
     """
     if silent:
         yield _Silence()
         return
-    writer, progress = MetricsWriter(workdir, purge_after_step=first), Progress(total, first)
-    try:
-        yield _FilesAndProgress(writer, progress)
-    finally:
-        progress.close()
-        writer.close()
+    with contextlib.ExitStack() as closing:
+        writers: list[Writer] = [MetricsWriter(workdir, purge_after_step=first)]
+        closing.callback(writers[0].close)
+        if wandb_project is not None:
+            writers.append(WandbWriter(wandb_project, Path(workdir)))
+            closing.callback(writers[1].close)
+        progress = Progress(total, first)
+        closing.callback(progress.close)
+        yield _FilesAndProgress(writers, progress)
 
 
 class _Silence:
@@ -188,15 +207,17 @@ class _Silence:
 
 
 class _FilesAndProgress(NamedTuple):
-    writer: MetricsWriter
+    writers: Sequence[Writer]
     progress: "Progress"
 
     def trained(self, step: int, values: Mapping[str, float]) -> None:
-        self.writer.write(step, "train", values)
+        for writer in self.writers:
+            writer.write(step, "train", values)
         self.progress.update(step, values)
 
     def validated(self, step: int, values: Mapping[str, float]) -> None:
-        self.writer.write(step, "valid", values)
+        for writer in self.writers:
+            writer.write(step, "valid", values)
         shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
         self.progress.write(f"step {step:,}: validation {shown}")
 

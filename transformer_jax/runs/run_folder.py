@@ -4,6 +4,7 @@ import fcntl
 import logging
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import IO
 
@@ -46,8 +47,8 @@ class RunFolder:
         """
         if not self.config_file.is_file():
             raise RunError(
-                f"{self.path} holds no run: it has no config.json. Train one with "
-                f"`python -m transformer_jax train --config=CONFIG --workdir={self.path}`."
+                f"{self.path} holds no run: it has no config.json. Train one with `python -m "
+                f"transformer_jax train --config=CONFIG {shlex.quote(f'--workdir={self.path}')}`."
             )
         try:
             config = from_json(self.config_file.read_text(encoding="utf-8"))

@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -64,7 +65,8 @@ def _find(run: RunFolder, which: str) -> Path:
         averages = _averages(run)
         if not averages:
             raise RunError(
-                f"{run.path} has no averaged checkpoint: run `average --workdir={run.path}` first."
+                f"{run.path} has no averaged checkpoint: run `average "
+                f"{shlex.quote(f'--workdir={run.path}')}` first."
             )
         return max(averages, key=lambda p: [int(n) for n in re.findall(r"\d+", p.name)])
     named = {path.name: path for path in _averages(run)}

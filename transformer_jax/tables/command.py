@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from transformer_jax.tables.launch import (
     log_file,
     run_here,
     run_with_submitit,
+    sbatch_script,
+    slurm_settings,
 )
 from transformer_jax.tables.live import LiveTable
 from transformer_jax.tables.report import (
@@ -60,7 +62,7 @@ FLAGS = [
     Flag(
         "dry_run", bool, "", "print each row's parameters, FLOPs and predicted time", default=False
     ),
-    Flag("print", bool, "", "print the commands of the missing runs", default=False),
+    Flag("print", bool, "", "print the missing runs' commands, and sbatch's script", default=False),
     Flag("report", bool, "", "write table and page from finished runs; run nothing", default=False),
 ]
 
@@ -71,13 +73,18 @@ def main(experiment: Experiment) -> int:
     return exit_status(lambda: run(experiment))
 
 
-def run(experiment: Experiment) -> None:
+def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     """Does what the flags ask for.
+
+    Args:
+      experiment: the table.
+      values: the values of FLAGS; None: those of the command line.
 
     Raises:
       UserError: a flag is invalid, a recorded line belongs to another config, or a run failed.
     """
-    values = parse_experiment(experiment.name, experiment.about or experiment.name, FLAGS)
+    if values is None:
+        values = parse_experiment(experiment.name, experiment.about or experiment.name, FLAGS)
     scale, name = values["scale"], experiment.name
     if values["out"] is None and values["overrides"]:
         raise ConfigError("overrides make another table: give its folder with --out=FOLDER.")
@@ -96,6 +103,9 @@ def run(experiment: Experiment) -> None:
     elif values["dry_run"]:
         print(_dry_run(jobs, lines), end="")
     elif values["print"]:
+        if values["launcher"] == "slurm":
+            script = sbatch_script(_submitit_folder(values), slurm_settings(values["slurm"]))
+            print(f"# what sbatch gets for each job, whose commands follow\n{script}")
         for job in missing:
             print(f"# {job.label}", *command_lines(job), sep="\n")
     else:
@@ -162,8 +172,8 @@ def _run_missing(
             if values["launcher"] == "local":
                 run_here(missing, done, values["jobs"])
             elif values["launcher"] == "slurm":
-                folder = Path(values["runs"]) / "submitit"
-                run_with_submitit(missing, done, folder, _settings(values["slurm"]))
+                folder = _submitit_folder(values)
+                run_with_submitit(missing, done, folder, slurm_settings(values["slurm"]))
             else:
                 raise ConfigError(f"--launcher={values['launcher']} is not one of local, slurm.")
         finally:
@@ -171,11 +181,8 @@ def _run_missing(
     return failed
 
 
-def _settings(text: str | None) -> dict[str, str | int]:
-    pairs = [one.partition("=") for one in (text or "").split(",") if one]
-    if any(not equals for _, equals, _ in pairs):
-        raise ConfigError(f"--slurm={text}: expected K=V,K=V.")
-    return {key: int(value) if value.isdigit() else value for key, _, value in pairs}
+def _submitit_folder(values: Mapping[str, Any]) -> Path:
+    return Path(values["runs"]) / "submitit"
 
 
 def _keep(job: Job, base: str, output: Output) -> None:

@@ -10,8 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.tables.experiment import Job
@@ -19,6 +20,8 @@ from transformer_jax.tables.experiment import Job
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 LOG = "log.txt"  # the log of a job, in its run's folder
+SLURM = "slurm_"  # before submitit's parameters that only SLURM has
+LISTS = ("setup", "teardown", "srun_args")  # parameters that are lists of shell words or commands
 WORDS = 300  # longest reason of a failure, in characters
 
 Launcher = Callable[[Sequence[Job], Callable[[Job, str], None]], None]
@@ -144,11 +147,74 @@ def run_here(jobs: Sequence[Job], done: Callable[[Job, str], None], processes: i
             worker.join()
 
 
+def slurm_settings(text: str | None) -> dict[str, Any]:
+    """The parameters of `--slurm=K=V,K=V` for submitit's AutoExecutor.
+
+    Raises:
+      ConfigError: submitit is not installed or does not know a name (the message suggests the
+        nearest), or a value has the wrong type.
+    """
+    pairs = [one.partition("=") for one in (text or "").split(",") if one]
+    if any(not equals for _, equals, _ in pairs):
+        raise ConfigError(f"--slurm={text}: expected K=V,K=V.")
+    return {name: _slurm_value(name, value) for name, _, value in pairs}
+
+
+def _slurm_value(name: str, text: str) -> Any:
+    submitit = _submitit()
+    shared = submitit.AutoExecutor._typed_parameters()  # name -> type, for every kind of cluster
+    own = submitit.SlurmExecutor._valid_parameters() - {"additional_parameters"}
+    known = [*shared, *sorted(SLURM + word for word in own | shared.keys())]
+    if name not in known:
+        near = get_close_matches(name if SLURM + name not in known else SLURM + name, known, 1)
+        fix = f"Did you mean {near[0]}?" if near else f"It knows {', '.join(known)}."
+        raise ConfigError(f"--slurm: submitit knows no parameter {name!r}. {fix}")
+    last = name.removeprefix(SLURM)
+    if last in LISTS:
+        return [text]
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return shared.get(last, int if text.isdigit() else str)(text)
+    except ValueError:
+        kind = shared[last].__name__
+        raise ConfigError(f"--slurm={name}={text}: expected {kind}.") from None
+
+
+def sbatch_script(folder: Path, settings: Mapping[str, Any]) -> str:
+    """The script that submitit would give sbatch for each job; no SLURM is needed, nothing written.
+
+    Args:
+      folder: the folder of submitit's own files.
+      settings: from `slurm_settings`.
+    """
+    submitit = _submitit()
+    shared = submitit.AutoExecutor._typed_parameters()
+    # SlurmExecutor refuses to be made where there is no srun, unless its affinity is positive.
+    on_slurm = {"affinity": classmethod(lambda cls: 1)}
+    executor = type("Preview", (submitit.SlurmExecutor,), on_slurm)(folder)
+    plain = {name: value for name, value in settings.items() if name in shared}
+    own = {name.removeprefix(SLURM): v for name, v in settings.items() if name not in shared}
+    plain |= {name: own.pop(name) for name in [*own] if name in shared}  # slurm_timeout_min wins
+    executor._internal_update_parameters(**{**executor._convert_parameters(plain), **own})
+    script: str = executor._make_submission_file_text(executor._submitit_command_str, uid="")
+    return script
+
+
+def _submitit() -> Any:
+    """The package. Raises ConfigError if it is not installed."""
+    try:
+        import submitit
+    except ImportError:
+        raise ConfigError("--launcher=slurm needs submitit: pip install -e '.[slurm]'.") from None
+    return submitit
+
+
 def run_with_submitit(
     jobs: Sequence[Job],
     done: Callable[[Job, str], None],
     folder: Path,
-    settings: Mapping[str, str | int],
+    settings: Mapping[str, Any],
     cluster: str = "slurm",
 ) -> None:
     """Submits every job and waits; if it is interrupted, the jobs stay in the queue.
@@ -163,12 +229,11 @@ def run_with_submitit(
     Raises:
       ConfigError: submitit or SLURM is not installed.
     """
-    try:
-        import submitit
-    except ImportError:
-        raise ConfigError("--launcher=slurm needs submitit: pip install -e '.[slurm]'.") from None
+    submitit = _submitit()
     if cluster == "slurm" and not shutil.which("sbatch"):
-        raise ConfigError("--launcher=slurm: there is no sbatch here. --print shows the commands.")
+        raise ConfigError(
+            "--launcher=slurm: there is no sbatch here. --print shows what would be submitted."
+        )
     executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
     executor.update_parameters(**settings)
     submitted = {executor.submit(run_commands, job): job for job in jobs}

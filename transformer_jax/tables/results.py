@@ -207,7 +207,7 @@ def translations_of(line: Line, job: Job) -> list[str] | None:
 def references(job: Job) -> tuple[list[str], list[str]]:
     """The sources and references of the job's split."""
     config = RunFolder(job.folder).read_config()
-    pairs = open_corpus(config.data).split(job.scale.split)
+    pairs = open_corpus(config.data, config.seed).split(job.scale.split)
     return [pair.src for pair in pairs], [pair.tgt for pair in pairs]
 
 

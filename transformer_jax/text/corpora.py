@@ -3,7 +3,6 @@
 This module drops and changes no pair; it also keeps pairs with an empty side.
 """
 
-import bisect
 import codecs
 import contextlib
 import difflib
@@ -14,23 +13,24 @@ import itertools
 import mmap
 import os
 import zlib
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, overload
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 
 from transformer_jax.config.schema import DataConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text import tfds_corpus
+from transformer_jax.text.by_position import ByPosition, Joined, Selected, sample_places
 
 GRAMMAR_PAIRS = {"valid": 500, "test": 1_000}  # of the built-in corpus; "train" has data.pairs
 BLOCK_BYTES = 1 << 24  # bytes read, or searched for line ends, at a time
-TOGETHER = 4_096  # elements that iteration over a sequence reads at a time
 CHECK_LINES = 1 << 16  # lines decoded at a time by the check for UTF-8
 
-T = TypeVar("T")
+# Of text files without a validation split: the share of training pairs that is cut off for one, and
+# the largest number.
+VALID_SHARE, VALID_MOST = 0.05, 2_000
 
 
 class Pair(NamedTuple):
@@ -57,15 +57,19 @@ class Corpus(Protocol):
         """One line for the log: the corpus and where it is stored."""
 
 
-def open_corpus(data: DataConfig) -> Corpus:
+def open_corpus(data: DataConfig, seed: int = 0) -> Corpus:
     """The corpus that the config's `data` asks for.
+
+    Args:
+      data: the section of the config.
+      seed: the config's seed, which chooses the pairs of a validation split that is cut off.
 
     Raises:
       ConfigError: data.source is none of the three.
       DataError: the corpus is not where the config says.
     """
     if data.source == "files":
-        return TextCorpus(data)
+        return TextCorpus(data, seed)
     if data.source == "tfds":
         return TfdsCorpus(data)
     if data.source == "grammar":
@@ -91,26 +95,6 @@ def read_lines_from(stream: BinaryIO, name: str) -> list[str]:
 
 
 # Lines ---------------------------------------------------------------------------------------
-
-
-class ByPosition(Sequence[T]):
-    """A sequence whose indexing, slices (as lists) and iteration use `__len__` and `items`."""
-
-    @abstractmethod
-    def items(self, places: Sequence[int]) -> list[T]:
-        """The elements at these places; 0 <= place < len."""
-
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[T]: ...
-    def __getitem__(self, index: int | slice) -> T | list[T]:
-        places = range(len(self))[index]  # raises IndexError past the end
-        return self.items([places])[0] if isinstance(places, int) else self.items(places)
-
-    def __iter__(self) -> Iterator[T]:
-        for first in range(0, len(self), TOGETHER):
-            yield from self[first : first + TOGETHER]
 
 
 class TextLines(ByPosition[str]):
@@ -231,23 +215,6 @@ class TextPairs(ByPosition[Pair]):
         return list(map(Pair, self.src.items(places), self.tgt.items(places)))
 
 
-class Joined(ByPosition[Pair]):
-    """Several sequences of pairs, end to end."""
-
-    def __init__(self, parts: Sequence[Sequence[Pair]]):
-        self.parts = parts
-        self.ends = list(itertools.accumulate(map(len, parts)))
-
-    def __len__(self) -> int:
-        return self.ends[-1]
-
-    def items(self, places: Sequence[int]) -> list[Pair]:
-        """The pairs at these places of the joined sequence."""
-        parts = [bisect.bisect_right(self.ends, place) for place in places]
-        # place - end of its part is negative, so the index counts from the part's end.
-        return [self.parts[p][i - self.ends[p]] for p, i in zip(parts, places, strict=True)]
-
-
 class TfdsPairs(ByPosition[Pair]):
     """Serialized examples of TFDS and the two languages to take from them."""
 
@@ -267,38 +234,68 @@ class TfdsPairs(ByPosition[Pair]):
 
 
 class TextCorpus:
-    """Files STEM.src and STEM.tgt in one folder, each plain or .gz."""
+    """Files STEM.src and STEM.tgt in one folder, each plain or .gz.
 
-    def __init__(self, data: DataConfig):
+    If data.valid is empty, the validation split is valid.*, or, without such files, a sample of the
+    training text: min(2,000, 5 %) of its pairs, at least one, by their places. The sample depends
+    only on the number of pairs and the seed. The training split is the other pairs.
+    """
+
+    def __init__(self, data: DataConfig, seed: int = 0):
         if data.path is None:
             raise DataError(
                 "data.path is not set: with data.source='files' it names the folder of the text "
                 "files (--config.data.path=FOLDER)."
             )
-        self.data = data
+        self.data, self.seed = data, seed
         self.folder = Path(os.path.expanduser(data.path))
         if not self.folder.is_dir():
             raise DataError(
                 f"data.path={data.path!r} is not a folder. Give the folder of the text files with "
                 "--config.data.path=FOLDER (for `evaluate`: --src=FILE --ref=FILE)."
             )
+        self.cuts = not data.valid and not any(
+            (self.folder / f"valid.{language}{ending}").exists()
+            for language in (data.src, data.tgt)
+            for ending in ("", ".gz")
+        )
 
     def split(self, name: str) -> Sequence[Pair]:
         """The pairs of the split's files, in the order of their stems."""
-        stems = parts_of(self.data, name)
+        if name not in ("train", "valid") or not self.cuts:
+            return self._pairs(self._stems(name))
+        pairs = self._pairs(self.data.train)
+        if len(pairs) < 2:
+            raise DataError(
+                f"the training text in {self.folder} has one pair, too few to cut off a validation "
+                f"split. Add pairs, or validation files: valid.{self.data.src}, "
+                f"valid.{self.data.tgt}."
+            )
+        count = max(1, min(VALID_MOST, int(VALID_SHARE * len(pairs))))
+        cut, rest = sample_places(len(pairs), count, self.seed)
+        return Selected(pairs, cut if name == "valid" else rest)
+
+    def _pairs(self, stems: Sequence[str]) -> Sequence[Pair]:
         pairs = [TextPairs(*map(TextLines, self.files(stem))) for stem in stems]
         return pairs[0] if len(pairs) == 1 else Joined(pairs)
+
+    def _stems(self, name: str) -> tuple[str, ...]:
+        return parts_of(self.data, "train" if self.cuts and name == "valid" else name)
 
     def fingerprint(self, name: str) -> str:
         """SHA-256 of the SHA-256 sums of the files' decompressed bytes; file names do not count."""
         digest = hashlib.sha256()
-        for path in itertools.chain.from_iterable(map(self.files, parts_of(self.data, name))):
+        for path in itertools.chain.from_iterable(map(self.files, self._stems(name))):
             digest.update(_digest(path))
+        if self.cuts and name in ("train", "valid"):
+            digest.update(f"{name}, cut with seed {self.seed}".encode())
         return digest.hexdigest()
 
     def describe(self) -> str:
-        """The folder and the direction of translation."""
-        return f"text files in {self.folder}, {self.data.src}→{self.data.tgt}"
+        """The folder, the direction of translation, and where validation pairs come from."""
+        cut = f", no valid.{self.data.src}: validation pairs cut off the training text"
+        direction = f"{self.data.src}→{self.data.tgt}"
+        return f"text files in {self.folder}, {direction}{cut if self.cuts else ''}"
 
     def files(self, stem: str) -> tuple[Path, Path]:
         """The two files of a stem, each plain or .gz."""
@@ -389,7 +386,7 @@ class BuiltInCorpus:
 
 def parts_of(data: DataConfig, name: str) -> tuple[str, ...]:
     """The file stems or TFDS splits that make up a split. Raises DataError if there are none."""
-    configured = {"train": data.train, "valid": data.valid, "test": data.test}
+    configured = {"train": data.train, "valid": data.valid or ("valid",), "test": data.test}
     parts = configured.get(name, (name,))
     if not parts:
         raise DataError(f"data.{name} is empty: name at least one file stem or TFDS split.")

@@ -101,7 +101,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     Raises:
       UserError: the corpus cannot be read, or does not fit the config or the run in the folder.
     """
-    corpus = open_corpus(config.data)
+    corpus = open_corpus(config.data, config.seed)
     pairs, valid_pairs = corpus.split("train"), corpus.split("valid")
     counts = len(pairs), len(valid_pairs)
     _warn_without_test_split(corpus, config.data)

@@ -52,7 +52,8 @@ def train_steps(
     read_window = WindowReader(train, data, program, state.window)
     own = own_rows(program.mesh, rows)
     batches = data.train_batches(own, first, train.data_workers)
-    reporting = open_reports(workdir, train.steps, first, silent=not processes.is_first())
+    silent = not processes.is_first()
+    reporting = open_reports(workdir, train.steps, first, silent, train.wandb_project)
     with contextlib.closing(batches), reporting as reports:
 
         def validation(step: int) -> float | None:

@@ -1,0 +1,45 @@
+"""The `experiment` command, in a folder without a checkout."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "transformer_jax", "experiment", *arguments],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+
+    return run
+
+
+def test_installed_experiments_are_listed_and_run(run):
+    listed = run().stdout.splitlines()
+    assert any(line.startswith("transformer-jax experiment sweep  ") for line in listed)
+    arguments = ["--config=demo", "--config.model.num_heads=2,4", "--rows=num_heads=4", "--print"]
+    done = run("sweep", *arguments)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, len(lines)) == (0, 3), done.stderr
+    assert "train --config=demo --workdir=runs/sweep/demo_num_heads/num_heads=4/seed-0" in lines[1]
+
+
+def test_an_experiment_of_one_s_own_comes_first_and_its_status_is_the_command_s(run, tmp_path):
+    (tmp_path / "experiments").mkdir()
+    code = "import sys; print(__name__, sys.argv[1:]); sys.exit(3)"
+    (tmp_path / "experiments" / "demo.py").write_text(code)
+    done = run("demo", "--help", "--x=1")
+    assert (done.returncode, done.stdout) == (3, "__main__ ['--help', '--x=1']\n")
+    done = run("nowhere")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "there is no experiment 'nowhere'" in done.stderr

@@ -1,0 +1,35 @@
+"""The `plot` command."""
+
+from tests.tiny_runs import command
+
+
+def write_metrics(folder):
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text('{"step": 1, "kind": "train", "nats_per_token": 2.5}\n')
+    return f"--workdir={folder}"
+
+
+def test_several_runs_are_drawn_into_one_file(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("transformer_jax.commands.plot.plot_runs", lambda *one: drawn.append(one))
+    a, b, c = (write_metrics(tmp_path / name) for name in ("a", "b", "more/b"))
+    assert command("plot", a, b, f"--output={tmp_path}/two.png") == 0
+    assert command("plot", f"{b},{tmp_path}/more/b", f"--output={tmp_path}/same.png") == 0
+    assert [list(runs) for runs, _ in drawn] == [
+        ["a", "b"],
+        [str(tmp_path / "b"), str(tmp_path / "more" / "b")],
+    ]
+    assert drawn[0][0]["a"] == [{"step": 1, "kind": "train", "nats_per_token": 2.5}]
+
+
+def test_mistakes_are_refused(tmp_path, capsys):
+    run = write_metrics(tmp_path / "a")
+    for arguments, words in [
+        ([], "plot needs --workdir=FOLDER"),
+        ([f"--workdir={tmp_path}/nowhere"], "is not the folder of a run"),
+        ([run, "--output=curves.pdf"], "name a file that ends in .png"),
+    ]:
+        assert command("plot", *arguments) == 2
+        assert words in capsys.readouterr().err
+    assert command("plot", run, f"--output={tmp_path}/curves.png") == 0
+    assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"

@@ -1,0 +1,31 @@
+"""The `plot` command: the training curves of any runs in one figure."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.reporting.plots import plot_runs
+from transformer_jax.runs.metrics import read_metrics
+
+log = logging.getLogger(__name__)
+
+
+def plot(workdir: Sequence[str], output: str) -> None:
+    """Draws the curves of runs; the legend has the names of their folders.
+
+    Args:
+      workdir: the runs' folders.
+      output: the .png file to write.
+
+    Raises:
+      UserError: a folder has no metrics, or the output is not a .png file.
+    """
+    if not output.endswith(".png"):
+        raise ConfigError(f"--output={output}: a PNG is written; name a file that ends in .png.")
+    folders = list(dict.fromkeys(workdir))
+    names = [Path(folder).absolute().name for folder in folders]
+    if len(set(names)) < len(names):
+        names = folders
+    runs = {name: read_metrics(folder) for name, folder in zip(names, folders, strict=True)}
+    log.info("curves: %s", plot_runs(runs, output))

@@ -1,0 +1,82 @@
+"""Sequences whose elements are read by position, and random samples of positions."""
+
+import bisect
+import itertools
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar, overload
+
+import numpy as np
+
+TOGETHER = 4_096  # elements that iteration over a sequence reads at a time
+
+T = TypeVar("T")
+
+
+class ByPosition(Sequence[T]):
+    """A sequence whose indexing, slices (as lists) and iteration use `__len__` and `items`."""
+
+    @abstractmethod
+    def items(self, places: Sequence[int]) -> list[T]:
+        """The elements at these places; 0 <= place < len."""
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        places = range(len(self))[index]  # raises IndexError past the end
+        return self.items([places])[0] if isinstance(places, int) else self.items(places)
+
+    def __iter__(self) -> Iterator[T]:
+        for first in range(0, len(self), TOGETHER):
+            yield from self[first : first + TOGETHER]
+
+
+class Joined(ByPosition[T]):
+    """Several sequences, end to end."""
+
+    def __init__(self, parts: Sequence[Sequence[T]]):
+        self.parts = parts
+        self.ends = list(itertools.accumulate(map(len, parts)))
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def items(self, places: Sequence[int]) -> list[T]:
+        """The pairs at these places of the joined sequence."""
+        parts = [bisect.bisect_right(self.ends, place) for place in places]
+        # place - end of its part is negative, so the index counts from the part's end.
+        return [self.parts[p][i - self.ends[p]] for p, i in zip(parts, places, strict=True)]
+
+
+class Selected(ByPosition[T]):
+    """The elements of another sequence at some places, in their order."""
+
+    def __init__(self, elements: Any, places: np.ndarray):
+        """Takes a ByPosition, and places in it: int64 [number of elements]."""
+        self.elements, self.places = elements, places
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def items(self, places: Sequence[int]) -> list[T]:
+        """The elements at these places of the selection."""
+        found: list[T] = self.elements.items([int(self.places[i]) for i in places])
+        return found
+
+
+def sample_places(total: int, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A random sample of the places 0..total-1, and the other places; both in ascending order.
+
+    It uses the raw output of the bit generator, which does not change between versions of NumPy.
+
+    Args:
+      total: number of places.
+      count: size of the sample, below `total`.
+      seed: the sample depends only on the seed and `total`.
+    """
+    drawn = np.random.PCG64(np.random.SeedSequence([seed, total])).random_raw(total)
+    inside = np.zeros(total, bool)
+    inside[np.argpartition(drawn, count)[:count]] = True
+    return np.flatnonzero(inside), np.flatnonzero(~inside)
