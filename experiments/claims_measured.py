@@ -20,11 +20,10 @@ SETTINGS = {
     "block": "One head as it is initialised, d_model 512, d_v 64; gradient: norm of the queries' "
     "and keys' projections' gradient along a random direction of the output",
 }
+AXES = {"entropy": "entropy (nats)", "gradient": "norm of the softmax's Jacobian"}
 SATURATED, TINY = 0.2, 0.1  # limits of entropy and gradient, relative to those with scaling
-EXTRAPOLATES, DOES_NOT = (
-    0.8,
-    0.5,
-)  # limits, relative to the BLEU of a model that saw such lengths
+# Limits, relative to the BLEU of a model that saw such lengths.
+EXTRAPOLATES, DOES_NOT = 0.8, 0.5
 PAPER_D_K = "64"
 
 
@@ -81,7 +80,7 @@ def _scaling_plot(known: Known, measured: dict[str, Any]) -> Picture:
             values = [measured[str(d_k)][how]["ideal"][what] for d_k in sizes]
             axes.plot(sizes, values, "o-", color=color, markersize=4, label=how)
         axes.set_xscale("log", base=2)
-        finish_axes(axes, "d_k", what)
+        finish_axes(axes, "d_k", AXES[what])
     axes.legend(frameon=False)
     path = known.folder / "scaling.png"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -135,7 +135,7 @@ def draw_positions(asked: Asked) -> list[Part]:
     looks = zip(PLACES, curves, (BLUE, VERMILION, "black"), (7.0, 3.5, 1.0), strict=True)
     for place, curve, color, width in looks:
         axes.plot(offsets, curve, color=color, linewidth=width, label=f"pos = {place}")
-    finish_axes(axes, "k", "PE(pos) · PE(pos + k)")
+    finish_axes(axes, "distance k", "PE(pos) · PE(pos + k)")
     axes.legend(frameon=False)
     second = f"Dot products, d_model = {D_MODEL}: the distance k decides, the position does not."
     return [heat_map, save(figure, asked.out / "position_products.png", second)]

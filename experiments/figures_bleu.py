@@ -71,17 +71,21 @@ def bleu_figure(buckets: Sequence[Bucket], of_all: float) -> "Figure":
     """One point with its interval for each bucket, and the whole split's BLEU as a line."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.5, 3.8), layout="constrained")
+    # The label of a bucket needs at most 1.2 inches.
+    figure = Figure(figsize=(max(7.5, 1.2 * len(buckets) + 1), 3.8), layout="constrained")
     axes = figure.add_subplot()
     bleu, low, high = (np.array(values) for values in list(zip(*buckets, strict=True))[2:])
     at = np.arange(len(buckets))
     # A bootstrap interval need not contain the point itself.
     errors = np.maximum([bleu - low, high - bleu], 0)
-    axes.errorbar(at, bleu, errors, fmt="o", color=BLUE, capsize=4, label="95 % interval")
+    look = {"fmt": "o", "color": BLUE, "capsize": 4, "clip_on": False}  # a 0 is on the axis
+    axes.errorbar(at, bleu, errors, label="95 % interval", zorder=3, **look)
     axes.axhline(of_all, color=VERMILION, linestyle="--", linewidth=1.2, label="all sentences")
-    axes.set_xticks(at, [f"{b.words}\n{b.sentences:,} sentences" for b in buckets], fontsize=8)
+    counts = [f"{b.sentences:,} sentence{'s' if b.sentences > 1 else ''}" for b in buckets]
+    labels = [f"{bucket.words}\n{count}" for bucket, count in zip(buckets, counts, strict=True)]
+    axes.set_xticks(at, labels, fontsize=8)
     axes.set_xlim(-0.5, len(buckets) - 0.5)
     finish_axes(axes, "words of the source", "BLEU")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, max(1.0, axes.get_ylim()[1]))  # not magnified if all are 0
     figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return figure

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests import tiny_runs as runs
+from transformer_jax.config.schema import KEYS
 
 
 class Sandbox:
@@ -494,7 +495,7 @@ def with_preset(box: Sandbox, content: str) -> Sequence[str]:
     return box.train()
 
 
-@case("--config={tmp}/corpus: there is no such file")
+@case("--config={tmp}/corpus is not a file. Name a file in it, or a preset")
 def config_file_is_a_folder(box: Sandbox) -> Sequence[str]:
     return ["train", f"--config={box.corpus}", f"--workdir={box.run}"]
 
@@ -754,7 +755,7 @@ WRONG_FLAGS = {
     "attention A dog": "attention takes one SENTENCE, not 2 arguments: put it in quotation marks",
     "attention --output=x.png": "attention needs SENTENCE: what to translate, in quotation marks",
     "attention --kind=self x": "--kind=self is not one of encoder, decoder, cross, all",
-    "attention --kind=all x": "--kind=all fills a page: name one that ends in .html, or one kind",
+    "attention --kind=all x": "--kind=all is more than a picture: name a file that ends in one",
     "evaluate --beam_size=-3": "decode.beam_size=-3 is below 1",
     "evaluate --examples=all": "--examples=all: invalid literal for int()",
     "evaluate --split=": "/.en: no such file",
@@ -863,13 +864,13 @@ def folder_has_too_long_a_name(box: Sandbox) -> Sequence[str]:
     return box.train(workdir=box.folder / ("x" * 300))
 
 
-@case("--output={tmp}/corpus: a PNG or a page is written; name a file that ends in .png or .html")
+@case("--output={tmp}/corpus: name a file that ends in one of .png, .pdf, .svg, .html, .npz")
 def heat_map_is_a_folder(box: Sandbox) -> Sequence[str]:
     box.trained()
     return box.uses("attention", "A dog.", f"--output={box.corpus}")
 
 
-@case("--output={tmp}/run/config.json: a PNG or a page is written")
+@case("--output={tmp}/run/config.json is a file of the run in {tmp}/run, and would be overwrit")
 def heat_map_would_replace_the_config(box: Sandbox) -> Sequence[str]:
     box.trained()
     return box.uses("attention", "A dog.", f"--output={box.run}/config.json")
@@ -883,7 +884,7 @@ MORE = {
 }
 CASES |= {name[:30]: (of_flag(name), [said]) for name, said in MORE.items()}
 MORE = {
-    key + "=1" + "0" * 30: " is above 2147483647"
+    key + "=1" + "0" * 30: f" is above {KEYS[key].at_most or 2_147_483_647}"
     for key in ("model.d_model", "train.steps", "train.row_length", "vocabulary.size")
 }
 CASES |= {f"value {name[:40]}": (of_value(name), [said]) for name, said in MORE.items()}

@@ -101,7 +101,7 @@ COMMANDS = {
                 "scores",
                 bool,
                 "",
-                "write scores (log probability / penalty): before each line, or as Moses with --n_best",
+                "write scores: log probability / length penalty",
                 default=False,
             ),
             *PROCESSES,

@@ -202,7 +202,7 @@ def test_a_misspelt_key_in_a_config_file_is_refused(tmp_path):
 
 
 def test_a_folder_in_place_of_a_config_file_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="is a folder: name a Python file"):
+    with pytest.raises(ConfigError, match="is not a file. Name a file in it"):
         load_config(str(tmp_path))
 
 

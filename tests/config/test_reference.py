@@ -23,9 +23,12 @@ def test_keys_under_a_prefix_are_listed_with_type_default_range_and_meaning(caps
     lines = capsys.readouterr().out.splitlines()
     names = ["model.num_layers", "model.num_encoder_layers", "model.num_decoder_layers"]
     assert [line.split(":")[0] for line in lines[::2]] == [*names, "model.num_heads"]
-    assert lines[-2] == "model.num_heads: int = 8  at least 1; immutable"
+    assert lines[-2] == "model.num_heads: int = 8  at least 1, at most 1000000; immutable"
     assert lines[-1].strip() == KEYS["model.num_heads"].meaning
-    assert lines[2] == "model.num_encoder_layers: int or none = none  at least 1; immutable"
+    assert (
+        lines[2]
+        == "model.num_encoder_layers: int or none = none  at least 1, at most 1000; immutable"
+    )
 
 
 def test_choices_of_a_registry_and_intervals_are_listed(capsys):

@@ -106,6 +106,18 @@ def test_the_picture_shows_each_bucket_its_interval_and_its_sentences():
     assert ends == [[25.0, 40.0], [10.0, 20.0]]  # a point outside its interval extends it
 
 
+def test_the_picture_of_many_buckets_has_room_for_labels_and_shows_zeros():
+    buckets = [Bucket(f"{n}–{n + 5}", 12_345, 0.0, 0.0, 0.0) for n in range(7)]
+    figure = bleu_figure([Bucket("0", 1, 0.0, 0.0, 0.0), *buckets], 0.0)
+    figure.draw_without_rendering()
+    [axes] = figure.axes
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+    assert all(left.x1 < right.x0 for left, right in zip(boxes, boxes[1:], strict=False))
+    assert axes.get_xticklabels()[0].get_text() == "0\n1 sentence"
+    points = axes.lines[0]
+    assert not points.get_clip_on() and axes.get_ylim() == (0, 1)
+
+
 # The command -------------------------------------------------------------------------------------
 
 

@@ -179,3 +179,17 @@ def test_plots_call_rows_what_the_scale_calls_them_and_show_large_numbers_whole(
     records = [{"row": "a", "curve": [{"step": 1, "kind": "valid", "perplexity": 2.0}]}] * 2
     [legend] = curves_figure(records, str.upper).legends
     assert [text.get_text() for text in legend.get_texts()] == ["A"]
+
+
+def test_rows_whose_ratio_is_large_have_a_log_axis_but_not_their_bleu():
+    known = {"a": Summary(2.0, None, 1), "b": Summary(400.0, 10.0, 3)}
+    axes = {name: row_figure(known, EXPERIMENT, name).axes[0] for name in ("perplexity", "bleu")}
+    assert [one.get_xscale() for one in axes.values()] == ["log", "linear"]
+    low, high = axes["perplexity"].get_xlim()
+    shown = [tick for tick in axes["perplexity"].get_xticks() if low <= tick <= high]
+    assert shown == pytest.approx([2, 5, 10, 20, 50, 100, 200, 500])
+    # So has a plot in which the paper's figures are far from those of the rows.
+    paper = EXPERIMENT._replace(paper={"a": {"perplexity": 2.0}, "b": {"perplexity": 9.0}})
+    close = {"a": Summary(20.0, None, 1), "b": Summary(24.0, None, 1)}
+    assert row_figure(close, paper, "perplexity").axes[0].get_xscale() == "log"
+    assert row_figure(close, EXPERIMENT, "perplexity").axes[0].get_xscale() == "linear"

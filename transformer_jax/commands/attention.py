@@ -20,6 +20,7 @@ from transformer_jax.files import write_atomically
 from transformer_jax.model.attention_maps import USES, uses_of
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Text, write_page
 from transformer_jax.reporting.plots import plot_attention, printable
+from transformer_jax.runs.run_folder import RunFolder
 
 ALL = "all"  # the --kind of all of KINDS
 PICTURES = (".png", ".pdf", ".svg")  # of one layer
@@ -201,6 +202,11 @@ def attention(
     """
     path = Path(output)
     _check(path, kind)
+    if path.exists() and RunFolder(workdir).path.resolve() in path.resolve().parents:
+        raise ConfigError(
+            f"--output={output} is a file of the run in {workdir}, and would be overwritten. Give "
+            "another name."
+        )
     kinds = list(KINDS) if kind == ALL else [kind]
     found = attend(workdir, sentence, checkpoint, layer, kinds, target)
     if path.suffix in PICTURES:

@@ -63,17 +63,13 @@ def evaluate(
     Raises:
       UserError: there is no such run, checkpoint, split or file, or the folder cannot be written.
     """
-    if (src is None) != (not ref):
-        raise ConfigError("--src and --ref belong together: sources and their references.")
-    if examples < 0:
-        raise ConfigError(f"--examples={examples} is below 0: how many to print.")
+    _check(src, ref, examples)
     loaded = load_model(workdir, checkpoint, beam_size, overrides=overrides)
     run = RunFolder(workdir)
     if src is not None and ref:
         name, texts = Path(src).name, _read_files(src, ref)
     else:
-        corpus = open_corpus(loaded.config.data, loaded.config.seed)
-        name, texts = split, [corpus.split(split)]
+        name, texts = split, [open_corpus(loaded.config.data, loaded.config.seed).split(split)]
     pairs = texts[0]
     sources = [pair.src for pair in pairs]
     references, *others = [[pair.tgt for pair in text] for text in texts]
@@ -99,6 +95,14 @@ def evaluate(
         print(format_scores(scores))
         _print_examples(pairs, hypotheses, examples)
     return Evaluation(scores, path, pairs)
+
+
+def _check(src: str | None, ref: Sequence[str], examples: int) -> None:
+    """Raises ConfigError if the flags do not fit together."""
+    if (src is None) != (not ref):
+        raise ConfigError("--src and --ref belong together: sources and their references.")
+    if examples < 0:
+        raise ConfigError(f"--examples={examples} is below 0: how many to print.")
 
 
 def _print_examples(pairs: Sequence[Pair], hypotheses: Sequence[str], examples: int) -> None:

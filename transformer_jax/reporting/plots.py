@@ -37,7 +37,7 @@ DOTS_PER_INCH = 150
 REPRODUCIBLE: dict[Any, Any] = {"pdf.fonttype": 42, "svg.hashsalt": "transformer_jax"}
 WIDE = 8.0  # of values that span this factor, a linear axis squeezes most
 # A log axis is labeled at these times powers of 10: the first that are often enough in its range.
-LOG_TICKS = (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+LOG_TICKS = (1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 FEWEST_TICKS = 4
 LEGEND_INCHES, LETTER_INCHES = 0.7, 0.085  # of a label in a legend: its line and space, a letter
 LONGEST_LABEL = 20  # characters of a subword that a label shows
@@ -259,7 +259,8 @@ def _draw_panel(
         ]
         style = styles.get(kind, OTHER_STYLE)
         lines[kind] = plot_curve(axes, points, label=kind, **style)
-    if panel.scale == "log" or (panel.scale == "wide" and _is_wide(panel.metric, metrics)):
+    values = [record[panel.metric] for record in metrics if panel.metric in record]
+    if panel.scale == "log" or (panel.scale == "wide" and is_wide(values)):
         use_log_axis(axes)
     if panel.metric == "target_tokens_per_second":
         axes.yaxis.set_major_formatter(EngFormatter(sep=""))
@@ -270,8 +271,8 @@ def _draw_panel(
     return lines
 
 
-def _is_wide(metric: str, metrics: Sequence[Mapping[str, Any]]) -> bool:
-    values = [record[metric] for record in metrics if metric in record]
+def is_wide(values: Sequence[float]) -> bool:
+    """Whether the finite ones of these values are positive and span a factor of WIDE."""
     known = [value for value in values if math.isfinite(value)]
     return bool(known) and min(known) > 0 and max(known) >= WIDE * min(known)
 
@@ -284,18 +285,19 @@ def plot_curve(axes: Axes, points: Sequence[tuple[float, float]], **style: Any) 
     return line
 
 
-def use_log_axis(axes: Axes) -> None:
-    """Makes the y axis of a plot logarithmic; it has labels however few values it shows."""
+def use_log_axis(axes: Axes, name: str = "y") -> None:
+    """Makes an axis of a plot, "x" or "y", logarithmic; it has labels whatever its range."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
+    axes.set(**{f"{name}scale": "log"})
+    axis: Any = {"x": axes.xaxis, "y": axes.yaxis}[name]
+    low, high = {"x": axes.get_xlim, "y": axes.get_ylim}[name]()
     for locator in (*(LogLocator(subs=subs) for subs in LOG_TICKS), MaxNLocator(6)):
-        axes.yaxis.set_major_locator(locator)
+        axis.set_major_locator(locator)
         if sum(low <= tick <= high for tick in locator.tick_values(low, high)) >= FEWEST_TICKS:
             break
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axes.yaxis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def finish_axes(axes: Axes, x: str, y: str) -> None:

@@ -31,6 +31,7 @@ from transformer_jax.reporting.plots import (
     PURPLE,
     VERMILION,
     finish_axes,
+    is_wide,
     plot_curve,
     use_log_axis,
 )
@@ -49,6 +50,8 @@ from transformer_jax.tables.statistics import (
     text_of,
     write_p_values,
 )
+
+SCORES = ("bleu", "paper_bleu", "chrf")  # from 0 to 100; never on a log axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -311,14 +314,19 @@ def row_figure(
         for place, row in enumerate(known)
         if name in experiment.paper.get(row, {})
     ]
+    shown = means
     if paper and not _far(means, [printed for printed, _ in paper]):
+        shown = [*means, *(printed for printed, _ in paper)]
         axes.plot(*zip(*paper, strict=True), "D", color=VERMILION, markersize=4, label="the paper")
         figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize=8)
     axes.set_yticks(places, [label(row) for row in known], fontsize=8)
     axes.set_ylim(len(known) - 0.5, -0.5)
     axes.set_xlabel(METRICS[name].label)
-    axes.locator_params(axis="x", nbins=7)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    if name not in SCORES and is_wide(shown):
+        use_log_axis(axes, "x")
+    else:
+        axes.locator_params(axis="x", nbins=7)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axes.grid(axis="x", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
