@@ -13,6 +13,7 @@ import jax
 
 from transformer_jax import __version__
 from transformer_jax.commands.loading import NO_OVERRIDES, load_model
+from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.evaluation.bleu import Scores, format_scores, score
 from transformer_jax.parallel import processes
@@ -66,12 +67,9 @@ def evaluate(
     _check(src, ref, examples)
     loaded = load_model(workdir, checkpoint, beam_size, overrides=overrides)
     run = RunFolder(workdir)
-    if src is not None and ref:
-        name, texts = Path(src).name, _read_files(src, ref)
-    else:
-        name, texts = split, [open_corpus(loaded.config.data, loaded.config.seed).split(split)]
-    pairs = texts[0]
-    sources = [pair.src for pair in pairs]
+    name = split if src is None else Path(src).name
+    texts = _read_files(src, ref or ()) if src else [_read_split(loaded.config, split)]
+    sources = [pair.src for pair in texts[0]]
     references, *others = [[pair.tgt for pair in text] for text in texts]
     processes.first_does(lambda: _make_folder(run.evaluations))
     translator = loaded.line_translator()
@@ -93,11 +91,11 @@ def evaluate(
         write_evaluation(path, hypotheses, about)
         log.info("hypotheses and scores: %s", path.with_suffix(".*"))
         print(format_scores(scores))
-        _print_examples(pairs, hypotheses, examples)
-    return Evaluation(scores, path, pairs)
+        _print_examples(texts[0], hypotheses, examples)
+    return Evaluation(scores, path, texts[0])
 
 
-def _check(src: str | None, ref: Sequence[str], examples: int) -> None:
+def _check(src: str | None, ref: Sequence[str] | None, examples: int) -> None:
     """Raises ConfigError if the flags do not fit together."""
     if (src is None) != (not ref):
         raise ConfigError("--src and --ref belong together: sources and their references.")
@@ -111,6 +109,10 @@ def _print_examples(pairs: Sequence[Pair], hypotheses: Sequence[str], examples: 
         source, reference = map(printable, pairs[i])
         print(f"\nsource      {source}\nreference   {reference}")
         print(f"translation {printable(hypotheses[i])}")
+
+
+def _read_split(config: Config, split: str) -> Sequence[Pair]:
+    return open_corpus(config.data, config.seed).split(split)
 
 
 def _read_files(src: str, ref: Sequence[str]) -> list[Sequence[Pair]]:
