@@ -67,7 +67,7 @@ COMMANDS = {
                 "dry_run",
                 bool,
                 "",
-                "stop before the first step: sizes, memory, shapes",
+                "stop before the first step: sizes, memory, the text files",
                 default=False,
             ),
             Flag("print_config", bool, "", "print the config as JSON and stop", default=False),

@@ -14,7 +14,7 @@ from transformer_jax.config.checks import check
 from transformer_jax.config.schema import Config
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.errors import Interrupted
+from transformer_jax.errors import DataError, Interrupted
 from transformer_jax.model.parameters import axis_names
 from transformer_jax.model.records import Params
 from transformer_jax.parallel import processes
@@ -24,7 +24,14 @@ from transformer_jax.runs.metrics import check_metrics
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params
 from transformer_jax.runs.weights_and_biases import check_wandb
-from transformer_jax.training.data import NOMINAL_FILL, TrainingData, load_data, nominal_shape
+from transformer_jax.text.corpora import open_corpus
+from transformer_jax.training.data import (
+    NOMINAL_FILL,
+    TrainingData,
+    load_data,
+    nominal_shape,
+    warn_without_test_split,
+)
 from transformer_jax.training.loop import train_steps
 from transformer_jax.training.program import Program, check_rows, compile_program
 from transformer_jax.training.state import TrainState
@@ -64,13 +71,31 @@ def train(config: Config, workdir: str, dry_run: bool = False) -> None:
 
 
 def _dry_run(run: RunFolder, config: Config, mesh: Mesh) -> None:
-    """Prints what would be trained; reads no corpus and writes nothing."""
+    """Prints what would be trained, then checks the text; writes nothing.
+
+    Raises:
+      UserError: the folder or the text files cannot be used. A TFDS data set that is not prepared
+        here is only reported.
+    """
     if run.config_file.exists():
         processes.first_does(lambda: run.check(config, lock=False))
     shape, size = nominal_shape(config.train), config.vocabulary.size
     check_rows(config.train, mesh, shape.rows)
     program = compile_program(config.model, config.train, mesh, size, shape)
     print("\n".join(describe(config, program, size, shape, NOMINAL_FILL)))
+    if config.data.source == "grammar":  # always there; writing it takes seconds
+        return
+    try:
+        corpus = open_corpus(config.data, config.seed)
+        counts = {name: len(corpus.split(name)) for name in ("train", "valid")}
+    except DataError as error:
+        if config.data.source != "tfds":
+            raise
+        print(f"data: {error}")
+        return
+    warn_without_test_split(corpus, config.data)
+    pairs = ", ".join(f"{count:,} pairs in {name}" for name, count in counts.items())
+    print(f"data: {corpus.describe()}: {pairs}")
 
 
 def _check_folder(run: RunFolder, config: Config) -> None:
