@@ -474,7 +474,7 @@ def with_preset(box: Sandbox, content: str) -> Sequence[str]:
     return box.train()
 
 
-@case("--config={tmp}/corpus: there is no such file")
+@case("--config={tmp}/corpus is not a file")
 def config_file_is_a_folder(box: Sandbox) -> Sequence[str]:
     return ["train", f"--config={box.corpus}", f"--workdir={box.run}"]
 
