@@ -75,7 +75,7 @@ COMMANDS = {
                 "dry_run",
                 bool,
                 "",
-                "stop before the first step: sizes, memory, shapes",
+                "stop before the first step: sizes, memory, the text files",
                 default=False,
             ),
             Flag("force", bool, "", "start although memory is too small", default=False),

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -119,6 +120,25 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(tmp_path, capsys, in_che
     assert memory > 3 * 4 * parameters / 2**20, "parameters and two moments at least"
     assert printed["mesh"].startswith("data 1, fsdp 1, tensor 1 on 1 x ")
     assert "1 training step" in printed["programs to compile"]
+    assert "prepare" in printed["data"]
+
+
+def test_a_dry_run_counts_the_pairs_and_refuses_text_that_cannot_be_used(tmp_path, capsys):
+    for name in ("train.en", "train.de", "test.en", "test.de"):
+        shutil.copy(runs.tiny_corpus() / name, tmp_path)
+    preset = runs.write_preset(tmp_path / "preset.py", {**runs.TINY, "data.path": str(tmp_path)})
+    before = runs.contents(tmp_path)
+    flags = [f"--config={preset}", f"--workdir={tmp_path}/run"]
+    printed = dry_run(capsys, *flags)["data"]
+    assert printed.endswith(": 285 pairs in train, 15 pairs in valid")
+    assert runs.contents(tmp_path) == before
+    runs.write_lines(tmp_path / "train.de", ["a"])
+    assert runs.command("train", "--dry_run", *flags) == 2
+    out, err = capsys.readouterr()
+    assert out.startswith("parameters: ") and "has 300 lines and" in err
+    (tmp_path / "train.de").unlink()
+    assert runs.command("train", "--dry_run", *flags) == 2
+    assert "train.de: no such file" in capsys.readouterr().err
 
 
 def test_a_finished_run_is_not_changed_and_the_log_describes_it(caplog, tmp_path):

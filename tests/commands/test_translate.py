@@ -2,10 +2,13 @@
 
 import io
 import json
+import os
+import pty
 import select
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +171,27 @@ def test_answers_come_before_the_input_ends():
     finally:
         process.kill()
         process.communicate()
+
+
+def test_on_a_terminal_each_line_is_answered_when_it_is_entered(caplog):
+    """A terminal stays open between lines, and Ctrl-D ends the input."""
+    keyboard, terminal = pty.openpty()
+    reading, writing = os.pipe()
+    source = runs.read_lines(runs.tiny_corpus() / "test.en")[:2]
+    with open(terminal, "rb") as stdin, open(writing, "wb") as stdout, open(reading, "rb") as out:
+        options = {**OPTIONS, "scores": True, "stdin": stdin, "stdout": stdout}
+        run = threading.Thread(target=translate, args=(str(runs.trained_run()),), kwargs=options)
+        with caplog.at_level("INFO"):
+            run.start()
+            for line, want in zip(source, answers(source, scores=True), strict=True):
+                os.write(keyboard, f"{line}\n".encode())
+                assert select.select([out], [], [], 60)[0], "no answer while the input is open"
+                score, text = out.readline().decode().rstrip("\n").split("\t")
+                want_score, want_text = want.split("\t")
+                assert text == want_text
+                assert float(score) == pytest.approx(float(want_score), rel=1e-5)
+            os.write(keyboard, b"\x04")
+            run.join(60)
+        assert not run.is_alive()
+    os.close(keyboard)
+    assert caplog.text.count("type a sentence and press Enter; Ctrl-D") == 1

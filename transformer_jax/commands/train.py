@@ -15,7 +15,7 @@ from transformer_jax.config.checks import check
 from transformer_jax.config.schema import Config
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.errors import Interrupted
+from transformer_jax.errors import DataError, Interrupted
 from transformer_jax.model.parameters import axis_names
 from transformer_jax.model.records import Params
 from transformer_jax.parallel import processes
@@ -25,7 +25,14 @@ from transformer_jax.runs.metrics import check_metrics
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params
 from transformer_jax.runs.weights_and_biases import check_wandb
-from transformer_jax.training.data import NOMINAL_FILL, TrainingData, load_data, nominal_shape
+from transformer_jax.text.corpora import open_corpus
+from transformer_jax.training.data import (
+    NOMINAL_FILL,
+    TrainingData,
+    load_data,
+    nominal_shape,
+    warn_without_test_split,
+)
 from transformer_jax.training.loop import train_steps
 from transformer_jax.training.program import Program, check_rows, compile_program
 from transformer_jax.training.state import TrainState
@@ -69,7 +76,12 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
 
 
 def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
-    """Prints what would be trained; reads no corpus and writes nothing."""
+    """Prints what would be trained, then checks the text; writes nothing.
+
+    Raises:
+      UserError: the folder or the text files cannot be used, or memory is too small. A TFDS data
+        set that is not prepared here is only reported.
+    """
     if run.config_file.exists():
         processes.first_does(lambda: run.check(config, lock=False))
     shape, size = nominal_shape(config.train), config.vocabulary.size
@@ -78,6 +90,19 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     print("\n".join(describe(config, program, size, shape, NOMINAL_FILL)))
     if not force:
         check_memory(program)
+    if config.data.source == "grammar":  # always there; writing it takes seconds
+        return
+    try:
+        corpus = open_corpus(config.data, config.seed)
+        counts = {name: len(corpus.split(name)) for name in ("train", "valid")}
+    except DataError as error:
+        if config.data.source != "tfds":
+            raise
+        print(f"data: {error}")
+        return
+    warn_without_test_split(corpus, config.data)
+    pairs = ", ".join(f"{count:,} pairs in {name}" for name, count in counts.items())
+    print(f"data: {corpus.describe()}: {pairs}")
 
 
 def _check_folder(run: RunFolder, config: Config) -> None:

@@ -1,12 +1,15 @@
 """The `translate` command: translates lines in order and as they arrive."""
 
 import io
+import logging
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from transformer_jax.commands.loading import NO_OVERRIDES, load_model
 from transformer_jax.decoding.lines import line_groups
 from transformer_jax.parallel import processes
+
+log = logging.getLogger(__name__)
 
 
 def translate(
@@ -46,6 +49,8 @@ def translate(
     translator = load_model(
         workdir, checkpoint, beam_size, length_penalty, n_best, coverage_penalty, overrides
     ).line_translator()
+    if processes.is_first() and stdin.isatty():
+        log.info("type a sentence and press Enter; Ctrl-D on an empty line ends the input")
     number = 0
     groups = line_groups(stdin)
     while group := processes.first_does(lambda: next(groups, None)):

@@ -104,7 +104,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     corpus = open_corpus(config.data, config.seed)
     pairs, valid_pairs = corpus.split("train"), corpus.split("valid")
     counts = len(pairs), len(valid_pairs)
-    _warn_without_test_split(corpus, config.data)
+    warn_without_test_split(corpus, config.data)
     log.info("%s: %d training and %d validation pairs", corpus.describe(), *counts)
     fingerprint = corpus.fingerprint("train")
     run.check_corpus(fingerprint)
@@ -128,7 +128,8 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     )
 
 
-def _warn_without_test_split(corpus: Corpus, data: DataConfig) -> None:
+def warn_without_test_split(corpus: Corpus, data: DataConfig) -> None:
+    """Logs a warning if a later `evaluate` would find no test split."""
     if data.test:
         try:
             corpus.split("test")
