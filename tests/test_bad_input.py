@@ -437,7 +437,7 @@ def gzip_holds_nothing(box: Sandbox) -> Sequence[str]:
     return with_training_file(box, gzip.compress(b""), "train.en.gz")
 
 
-@case("{tmp}/corpus/train.en: no such file, nor train.en.gz")
+@case("{tmp}/corpus/train.en is a folder; give a file")
 def file_is_a_folder(box: Sandbox) -> Sequence[str]:
     (box.corpus / "train.en").unlink()
     (box.corpus / "train.en").mkdir()
@@ -451,11 +451,32 @@ def file_is_a_link_to_itself(box: Sandbox) -> Sequence[str]:
     return box.train()
 
 
-@case("{tmp}/corpus/train.en: no such file, nor train.en.gz")
+@case("{tmp}/corpus/train.en is a pipe or a device; give a file")
 def file_is_a_pipe_that_nobody_writes(box: Sandbox) -> Sequence[str]:
     (box.corpus / "train.en").unlink()
     os.mkfifo(box.corpus / "train.en")
     return box.train()
+
+
+def pipe_in_place_of(name: str, *command: str) -> Case:
+    def make(box: Sandbox) -> Sequence[str]:
+        box.trained()
+        (box.run / name).unlink(missing_ok=True)
+        os.mkfifo(box.run / name)
+        return box.uses(*command) if command else box.train()
+
+    return make
+
+
+CASES |= {
+    f"pipe in place of {name}": (pipe_in_place_of(name, *command), [says])
+    for name, command, says in [
+        ("vocabulary.model", ["translate"], "{tmp}/run/vocabulary.model is a pipe or a device"),
+        ("config.json", ["average"], "{tmp}/run/config.json is a pipe or a device"),
+        ("metrics.jsonl", [], "{tmp}/run/metrics.jsonl is a pipe or a device"),
+        ("checkpoints/40.sha256.json", ["translate"], "40.sha256.json is no manifest"),
+    ]
+}
 
 
 @case("{tmp}/corpus/train.en/old.en: no such file")

@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,12 +39,23 @@ def write_csv(path: Path, head: Iterable[str], rows: Iterable[Iterable[object]])
     write_atomically(path, text.getvalue().encode())
 
 
+def is_stream(path: Path) -> bool:
+    """Whether the path is a named pipe, a socket or a device: opening one may wait for ever."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
 def read_utf8(path: Path) -> str:
     """The text of a file, without a byte order mark, which Excel writes.
 
     Raises:
       DataError: the file cannot be read, or a line is not UTF-8.
     """
+    if is_stream(path):
+        raise DataError(f"{path} is a pipe or a device, not a file.")
     try:
         content = path.read_bytes()
         return content.decode("utf-8-sig")

@@ -21,7 +21,7 @@ from etils import epath
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from transformer_jax.errors import RunError
-from transformer_jax.files import write_atomically
+from transformer_jax.files import is_stream, write_atomically
 from transformer_jax.parallel import processes
 
 Params = Any  # a pytree of arrays
@@ -54,7 +54,7 @@ def damaged_file(checkpoint: Path) -> str | None:
         log.warning("checkpoint %s has no manifest; its files are not verified", checkpoint.name)
         return None
     try:
-        sums = dict(json.loads(manifest.read_text()))
+        sums = {} if is_stream(manifest) else dict(json.loads(manifest.read_text()))
     except (OSError, ValueError, TypeError, RecursionError):
         sums = {}
     if not sums:

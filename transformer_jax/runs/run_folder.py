@@ -12,7 +12,7 @@ from transformer_jax.config.changes import immutable_differences
 from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_json, to_json
 from transformer_jax.errors import ConfigError, RunError
-from transformer_jax.files import is_temporary, write_atomically
+from transformer_jax.files import is_stream, is_temporary, write_atomically
 from transformer_jax.runs.run_sums import check_sums, write_sums
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,7 @@ class RunFolder:
         Raises:
           RunError: the folder holds no run, or its config or vocabulary was changed by hand.
         """
+        self._check_files()
         if not self.config_file.is_file():
             raise RunError(
                 f"{self.path} holds no run: it has no config.json. Train one with `python -m "
@@ -68,6 +69,7 @@ class RunFolder:
           RunError: the folder holds another run (the message names each key that differs) or files
             that belong to no run, cannot be written, or is used by another `train`.
         """
+        self._check_files()
         folder = next(path for path in (self.path, *self.path.parents) if path.exists())
         if not folder.is_dir() or not os.access(folder, os.W_OK):
             wrong = "not writable" if folder.is_dir() else "a file"
@@ -91,6 +93,12 @@ class RunFolder:
             raise RunError(f"Cannot write into {self.checkpoints}: it is a file.")
         if lock and self.config_file.exists():
             self.lock()
+
+    def _check_files(self) -> None:
+        names = ("config.json", "corpus.sha256", "vocabulary.model", "metrics.jsonl", LOCK)
+        for path in (self.sums_file, *(self.path / name for name in names)):
+            if is_stream(path):
+                raise RunError(f"{path} is a pipe or a device, not a run's file. Remove it.")
 
     def check_corpus(self, fingerprint: str) -> None:
         """Raises RunError if the run was trained on text with another fingerprint."""

@@ -312,6 +312,10 @@ class TextCorpus:
             )
         if found:
             return found[0]
+        for path in paths:
+            if path.exists():
+                kind = "a folder" if path.is_dir() else "a pipe or a device"
+                raise DataError(f"{path} is {kind}; give a file, which is read several times.")
         raise DataError(
             f"{self.folder / name}: no such file, nor {name}.gz; {self._there(name)}. Stems are "
             f"named in data.train, data.valid and data.test."
@@ -321,7 +325,7 @@ class TextCorpus:
         """Describes the files in the folder of a missing file, for the error message."""
         folder = (self.folder / missing).parent
         files = folder.iterdir() if folder.is_dir() else ()
-        names = {path.name.removesuffix(".gz") for path in files}
+        names = {path.name.removesuffix(".gz") for path in files if path.is_file()}
         stem, _, suffix = Path(missing).name.rpartition(".")
         stems = sorted(n.removesuffix(f".{suffix}") for n in names if n.endswith(f".{suffix}"))
         if not stems:

@@ -14,7 +14,7 @@ import sentencepiece
 
 from transformer_jax.config.schema import KEYS, VocabularyConfig
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import write_atomically
+from transformer_jax.files import is_stream, write_atomically
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 SPACE = "\u2581"  # SentencePiece's symbol for a space; in a text it is treated as a space
@@ -84,6 +84,8 @@ class Vocabulary:
 
 def load_vocabulary(path: str | Path) -> Vocabulary:
     """The vocabulary of a .model file. Raises DataError if it is missing or no such model."""
+    if is_stream(Path(path)):
+        raise DataError(f"{path} is a pipe or a device; name a SentencePiece .model file.")
     try:
         model = Path(path).read_bytes()
     except OSError as error:
