@@ -24,6 +24,27 @@ def test_dot_is_the_sum_of_products():
     assert relative_error(dot(None, QUERY, KEY), dot_by_hand(QUERY, KEY)) < 1e-6
 
 
+def test_in_bfloat16_the_gradient_is_that_of_the_rounded_gradient_of_the_scores():
+    """Every operand is rounded to bfloat16, and the products are sums in float64."""
+    narrow = [jnp.asarray(x, jnp.bfloat16) for x in (QUERY, KEY)]
+    upstream = DRAW.normal(size=(B, H, L, M)).astype(np.float32)
+    scores, vjp = jax.vjp(lambda q, k: dot(None, q, k), *narrow)
+    query, key, rounded = (
+        np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64) for x in (*narrow, upstream)
+    )
+    assert scores.dtype == jnp.float32
+    assert relative_error(scores, dot_by_hand(query, key)) < 1e-6
+    by_query, by_key = vjp(jnp.asarray(upstream))
+    assert by_query.dtype == by_key.dtype == jnp.bfloat16
+    want = np.zeros_like(query), np.zeros_like(key)
+    for b, h, i, j in np.ndindex(rounded.shape):
+        want[0][b, i, h] += rounded[b, h, i, j] * key[b, j, h]
+        want[1][b, j, h] += rounded[b, h, i, j] * query[b, i, h]
+    # A bfloat16 has 8 significant bits.
+    assert relative_error(by_query, want[0]) < 2**-8
+    assert relative_error(by_key, want[1]) < 2**-8
+
+
 def test_scaled_dot_is_divided_by_the_root_of_d_k():
     got = scaled_dot(None, QUERY, KEY)
     assert relative_error(got, dot_by_hand(QUERY, KEY) / np.sqrt(K)) < 1e-6

@@ -119,9 +119,10 @@ def projected_loss(
       real_BL: booleans `[batch, tgt_len]`, False = padding.
       settings: their replicas must divide the batch.
     """
+    cast_VD = table_VD.astype(settings.dtype)  # once, not in each block
 
     def add(total: LossSums, block: tuple[Array, Array, Array]) -> tuple[LossSums, None]:
-        return jax.tree.map(jnp.add, total, _block_loss(block, table_VD, settings)[0]), None
+        return jax.tree.map(jnp.add, total, _block_loss(block, cast_VD, settings)[0]), None
 
     blocks = _split((x_BLD, targets_BL, real_BL), settings)
     return jax.lax.scan(add, _nothing(settings), blocks)[0]
@@ -133,11 +134,12 @@ def _forward(
     """The sums, and the gradients of the smoothed one by x and the table."""
     dtype, replicas = settings.dtype, settings.replicas
     wide = jnp.promote_types(dtype, jnp.float32)
+    cast_VD = table_VD.astype(dtype)  # once, not in each block
 
     def add(
         total: tuple[LossSums, Array], block: tuple[Array, Array, Array]
     ) -> tuple[tuple[LossSums, Array], Array]:
-        sums, gradient_RbLV = _block_loss(block, table_VD, settings)
+        sums, gradient_RbLV = _block_loss(block, cast_VD, settings)
         gradient_RbLV = gradient_RbLV.astype(dtype)
         table_gradient_RVD = jnp.einsum(
             "RbLV,RbLD->RVD",
@@ -148,7 +150,7 @@ def _forward(
         x_gradient_RbLD = jnp.einsum(
             "RbLV,VD->RbLD",
             gradient_RbLV,
-            table_VD.astype(dtype),
+            cast_VD,
             preferred_element_type=wide,
         )
         return jax.tree.map(jnp.add, total, (sums, table_gradient_RVD)), x_gradient_RbLD
