@@ -4,17 +4,19 @@
 PYTHON ?= python3
 VENV ?= $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(PYTHON)))
 WORKERS ?= 2
+EXTRAS ?= dev
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 # Its presence says that an installation began and did not end.
 BEGUN := $(VENV)/.begun
 
-.PHONY: help demo test survive lint format clean
+.PHONY: help demo test survive gpu-plan run-gpu-plan lint format clean
 
 help:
 	@echo "make demo    train on the built-in corpus, translate, score, plot (a few minutes)"
 	@echo "make test    the test suite (PYTHON=python3.12 for another Python, ARGS=... for pytest)"
 	@echo "make survive kill runs again and again, and see that nothing is lost (20 minutes)"
+	@echo "make gpu-plan  what the training step costs on an H200, compiled without one (6 minutes)"
 	@echo "make lint    ruff and mypy, as CI and pre-commit run them"
 	@echo "make format  let ruff rewrite what it can"
 	@echo "make clean   remove caches and build leftovers (not runs, not environments)"
@@ -29,6 +31,15 @@ test: $(READY)
 
 survive: $(READY)
 	@$(RUN) benchmarks/survive.py $(ARGS)
+
+# Compiles for a GPU that is not there; the compiler's packages get an environment of their own.
+gpu-plan:
+	@$(MAKE) --no-print-directory run-gpu-plan PYTHON=python3.12 VENV=.venv-gpu-plan EXTRAS=gpu-plan
+
+run-gpu-plan: export JAX_PLATFORMS = cpu
+run-gpu-plan: export JAX_SKIP_CUDA_CONSTRAINTS_CHECK = 1
+run-gpu-plan: $(READY)
+	@$(RUN) -m benchmarks.gpu_plan $(ARGS)
 
 lint: $(READY)
 	@$(RUN) -m ruff check .
@@ -54,6 +65,6 @@ $(READY): pyproject.toml constraints.txt
 		if sys.version_info < (3, 11) else 0)' && $(PYTHON) -m venv $(VENV)
 	@touch $(BEGUN)
 	@echo "installing into $(VENV) (once; some minutes)" >&2
-	@$(RUN) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(RUN) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@rm $(BEGUN)
 	@touch $(READY)

@@ -1,0 +1,151 @@
+"""Compiles the training step for an H200, without one, and writes what it costs at best.
+
+    make gpu-plan
+
+It needs Python 3.12, JAX 0.12 and the packages of the extra `gpu-plan`, which `make gpu-plan` puts
+into an environment of its own. A compilation takes one to two minutes on two cores. The command
+fails if a size passes a limit of benchmarks/gpu_limits.json.
+"""
+
+import datetime
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.gpu_roofline import BYTES_PER_S, FLOPS_PER_S, Kernel, kernels
+from transformer_jax.commands.command_line import Flag, exit_status, parse_flags
+from transformer_jax.errors import ConfigError, RunError
+from transformer_jax.files import write_atomically
+from transformer_jax.reporting.revision import revision
+
+HERE = Path(__file__).parent
+DEVICE, LIMITS = HERE / "h200.txtpb", HERE / "gpu_limits.json"
+BIG = {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}
+SIZES: dict[str, dict[str, Any]] = {"base": {}, "big": BIG}
+ROWS, LENGTH, VOCABULARY = 104, 256, 37_000
+MATRIX_RATE = 790e12  # FLOP/s of large bfloat16 products that an H200 reaches
+FLAGS = (
+    Flag("sizes", str, "NAMES", f"of {', '.join(SIZES)}", default=",".join(SIZES)),
+    Flag("out", str, "FILE", "the page to write", default="docs/gpu_plan.md"),
+)
+
+
+class Cost(NamedTuple):
+    """What the compiled step of one size costs."""
+
+    kernels: Sequence[Kernel]
+    temporaries_gib: float
+    compile_seconds: float
+
+    @property
+    def totals(self) -> dict[str, float]:
+        """What has a limit."""
+        return {
+            "milliseconds": 1e3 * sum(one.seconds for one in self.kernels),
+            "kernels": sum(one.calls for one in self.kernels),
+            "temporaries_gib": self.temporaries_gib,
+        }
+
+
+def compiled_cost(changes: Mapping[str, Any]) -> Cost:
+    """Compiles the training step of the paper's model with these keys changed, in bfloat16."""
+    import numpy as np
+    from jax.experimental import topologies
+    from jax.sharding import Mesh
+
+    from transformer_jax.config.schema import ModelConfig, TrainConfig
+    from transformer_jax.parallel.mesh import AXES
+    from transformer_jax.training.program import BatchShape, compile_program
+
+    topology = topologies.get_topology_desc(
+        "1x1x1", "cuda", target_config=DEVICE.read_text(), topology="1x1x1"
+    )
+    mesh = Mesh(np.array(topology.devices).reshape(1, 1, 1), AXES)
+    config, shape = ModelConfig(dtype="bfloat16", **changes), BatchShape(ROWS, LENGTH, LENGTH)
+    start = time.perf_counter()
+    program = compile_program(config, TrainConfig(), mesh, VOCABULARY, shape)
+    seconds = time.perf_counter() - start
+    compiled: Any = program.train_step
+    temporaries = compiled.memory_analysis().temp_size_in_bytes / 2**30
+    return Cost(kernels(compiled.as_text()), temporaries, seconds)
+
+
+def table(cost: Cost) -> str:
+    """A line for each part of the model, the slowest first, and their sum."""
+    parts: dict[str, list[Kernel]] = {}
+    for one in cost.kernels:
+        parts.setdefault(one.part, []).append(one)
+    ordered = sorted(parts.items(), key=lambda part: -sum(one.seconds for one in part[1]))
+    lines = [
+        "| part | ms | kernels | GiB moved | TFLOP | measured ms |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
+    for name, own in [*ordered, ("**all**", cost.kernels)]:
+        moved = sum(one.calls * one.bytes for one in own) / 2**30
+        flops = sum(one.calls * sum(one.flops.values()) for one in own) / 1e12
+        cells = (1e3 * sum(one.seconds for one in own), sum(one.calls for one in own), moved, flops)
+        lines.append("| {} | {:.1f} | {:,} | {:.1f} | {:.2f} | |".format(name, *cells))
+    return "\n".join(lines)
+
+
+def page(costs: Mapping[str, Cost]) -> str:
+    """The page docs/gpu_plan.md."""
+    import jax
+
+    rates = f"{BYTES_PER_S / 1e12:g} TB/s, {FLOPS_PER_S['bf16'] / 1e12:g} TFLOP/s for bfloat16"
+    parts = [
+        "# The training step on an H200, planned without one",
+        f"`make gpu-plan`, {datetime.date.today()}, JAX {jax.__version__}, revision {revision()}. "
+        "XLA compiled the whole step for the device that benchmarks/h200.txtpb describes. The "
+        "times are lower bounds, not measurements: each kernel takes as long as the slower of its "
+        f"memory traffic and its products ({rates}, {FLOPS_PER_S['f32'] / 1e12:g} for float32). A "
+        "kernel belongs to the part of its last operation. Without the device XLA cannot choose "
+        "between kernels by measurement, so every product is a Triton kernel here. The column "
+        '"measured" stays empty until a run on a GPU fills it (docs/gpu_runs.md).',
+        f"{ROWS} rows of {LENGTH} source and {LENGTH} target positions, vocabulary {VOCABULARY:,}, "
+        '`model.dtype="bfloat16"`, one device. Limits: benchmarks/gpu_limits.json.',
+    ]
+    for name, cost in costs.items():
+        seconds = sum(one.seconds for one in cost.kernels)
+        flops = sum(one.calls * sum(one.flops.values()) for one in cost.kernels)
+        share = flops / seconds / MATRIX_RATE
+        parts += [
+            f"## {name}",
+            table(cost),
+            f"At best {share:.0%} of the matrix rate ({MATRIX_RATE / 1e12:g} TFLOP/s). "
+            f"Temporaries: {cost.temporaries_gib:.1f} GiB. The compilation took "
+            f"{cost.compile_seconds:.0f} s.",
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def passed_limits(
+    costs: Mapping[str, Cost], limits: Mapping[str, Mapping[str, float]]
+) -> list[str]:
+    """A phrase for each limit that a size passes."""
+    return [
+        f"{name}: {cost.totals[what]:,.1f} {what} where {limit:,} are allowed"
+        for name, cost in costs.items()
+        for what, limit in limits.get(name, {}).items()
+        if cost.totals[what] > limit
+    ]
+
+
+def main() -> None:
+    """Compiles each size, writes the page and checks the limits."""
+    values = parse_flags("gpu_plan", FLAGS, sys.argv[1:])
+    names = values["sizes"].split(",")
+    if unknown := [name for name in names if name not in SIZES]:
+        raise ConfigError(f"--sizes={unknown[0]} is not one of {', '.join(SIZES)}.")
+    costs = {name: compiled_cost(SIZES[name]) for name in names}
+    write_atomically(Path(values["out"]), page(costs).encode())
+    print("\n\n".join(f"{name}\n{table(cost)}" for name, cost in costs.items()))
+    if passed := passed_limits(costs, json.loads(LIMITS.read_text())):
+        raise RunError(f"limits of {LIMITS.name} are passed: {'; '.join(passed)}.")
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

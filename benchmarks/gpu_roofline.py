@@ -1,0 +1,181 @@
+"""How long a compiled GPU program would take at best, kernel by kernel, from its text (HLO).
+
+A kernel takes as long as the slower of its memory traffic and its arithmetic. Times are lower
+bounds: launches, imperfect kernels and waiting are not in them.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from benchmarks.hlo import INSTRUCTION, Instruction, type_bytes
+
+BYTES_PER_S = 4.0e12  # of an H200's memory, 4.8e12 as the vendor prints it
+FLOPS_PER_S = {"bf16": 0.8 * 790e12, "f32": 280e12}  # of matrix products, by type of the operands
+# What is no kernel: it moves no data.
+FREE = {
+    "parameter",
+    "tuple",
+    "get-tuple-element",
+    "bitcast",
+    "constant",
+    "after-all",
+    "partition-id",
+}
+SLICES = {"dynamic-slice", "gather", "slice"}
+ELEMENTWISE = {"bitcast", "convert", "select", "multiply", "add", "subtract", "negate", "reshape"}
+# The part of the model that a kernel belongs to: the first whose pattern is in the name of its last
+# operation. A fused kernel may hold operations of the part before, too.
+PARTS = {
+    "loss": r"EncoderDecoder\.loss\)\)?/while",
+    "norms, residuals, dropout": r"_residual/(norm|dropout|add|jit)|_norm/|_residual/[^/]*$",
+    "projections": r"attention\._product",
+    "attention": r"_attention/",
+    "feed-forward": r"feed_forward/",
+    "embedding": r"embedding",
+}
+OTHER = "optimizer and the rest"
+
+
+class Kernel(NamedTuple):
+    """A kernel of the program, with all its calls in a step."""
+
+    name: str
+    part: str
+    calls: int
+    bytes: float  # of one call: operands and results
+    flops: dict[str, float]  # of one call's products, by the type of their operands
+
+    @property
+    def seconds(self) -> float:
+        """The least time of all calls."""
+        arithmetic = sum(flops / FLOPS_PER_S[kind] for kind, flops in self.flops.items())
+        return self.calls * max(self.bytes / BYTES_PER_S, arithmetic)
+
+
+Module = dict[str, dict[str, Instruction]]  # {computation: {name: instruction}}
+HEAD = re.compile(r"^(ENTRY )?%?([\w.-]+) .*\{$")
+CALLED = re.compile(r"(?:calls|to_apply|body)=%?([\w.-]+)")
+
+
+def computations(text: str) -> tuple[Module, str]:
+    """The instructions of each computation of a module, and the entry's name."""
+    module: Module = {}
+    entry, inside = "", ""
+    for line in text.splitlines():
+        if head := HEAD.match(line):
+            inside = head[2]
+            module[inside] = {}
+            entry = inside if head[1] else entry
+        elif found := INSTRUCTION.match(line):
+            name, kind, opcode, operands, attributes = found.groups()
+            names = tuple(re.findall(r"%([\w.-]+)", operands))
+            # A parameter's number is needed to find what a caller gives it.
+            names = (operands,) if opcode == "parameter" else names
+            module[inside][name] = Instruction(name, kind, opcode, names, attributes, False)
+    return module, entry
+
+
+def kernels(text: str) -> list[Kernel]:
+    """Every kernel of a compiled program; those of a loop's body are called once a trip.
+
+    Raises:
+      ValueError: a loop does not say how often it runs.
+    """
+    module, entry = computations(text)
+    return list(_kernels(module, entry, 1))
+
+
+def _kernels(module: Module, computation: str, calls: int) -> Iterator[Kernel]:
+    instructions = module[computation]
+    for one in instructions.values():
+        called = CALLED.search(one.attributes)
+        if one.opcode == "while" and called:
+            trips = re.search(r'known_trip_count":\{"n":"(\d+)"', one.attributes)
+            if not trips:
+                raise ValueError(f"{one.name}: how often this loop runs is not known.")
+            yield from _kernels(module, called[1], calls * int(trips[1]))
+        elif one.opcode in ("call", "async-start") and called:
+            yield from _kernels(module, called[1], calls)
+        elif one.opcode not in FREE and not one.opcode.endswith("-done"):
+            body = module.get(called[1], {}) if called and one.opcode == "fusion" else {}
+            flops = _flops(module, body) if body else _flops(module, {one.name: one}, instructions)
+            moved = _moved(one, instructions, body)
+            yield Kernel(one.name, _part(one), calls, moved, flops)
+
+
+def _moved(one: Instruction, instructions: dict[str, Instruction], body: dict) -> float:
+    """Bytes that a kernel reads and writes; of an operand that is only sliced, the slices."""
+    read = 0
+    parameters = {x.operands[0]: x.name for x in body.values() if x.opcode == "parameter"}
+    updated = _updates_in_place(body)
+    for number, name in enumerate(one.operands):
+        whole = type_bytes(instructions[name].type) if name in instructions else 0
+        inner = parameters.get(str(number))
+        if inner is not None and inner == updated:
+            continue
+        sliced = None if inner is None else _sliced(inner, body)
+        read += whole if sliced is None else min(whole, sliced)
+    if updated:
+        update = next(x for x in body.values() if x.opcode == "dynamic-update-slice")
+        return read + type_bytes(body[update.operands[1]].type)
+    return read + type_bytes(one.type)
+
+
+def _sliced(name: str, body: dict[str, Instruction]) -> int | None:
+    """Bytes of the slices of an array that a fusion reads; None if it reads the whole array.
+
+    A gather of x * 2 reads only the elements of x that it gathers, so operations on single elements
+    are followed to what uses their results.
+    """
+    total = 0
+    for user in (one for one in body.values() if name in one.operands):
+        if user.opcode in SLICES and user.operands[0] == name:
+            total += type_bytes(user.type)
+        elif user.opcode in ELEMENTWISE:
+            further = _sliced(user.name, body)
+            if further is None:
+                return None
+            total += further
+        elif user.opcode not in SLICES:  # an index of a slice is small
+            return None
+    return total or None
+
+
+def _updates_in_place(body: dict[str, Instruction]) -> str | None:
+    """The parameter that a fusion only writes a slice of; None if there is none."""
+    updates = [x for x in body.values() if x.opcode == "dynamic-update-slice"]
+    if len(updates) != 1:
+        return None
+    name = updates[0].operands[0]
+    while name in body and body[name].opcode in ("bitcast", "copy"):
+        name = body[name].operands[0]
+    return name if name in body and body[name].opcode == "parameter" else None
+
+
+def _flops(module: Module, body: dict, outside: dict | None = None) -> dict[str, float]:
+    """FLOPs of the products in a fusion, also in those inside it, by the type of their operands."""
+    total: dict[str, float] = {}
+    for one in body.values():
+        if one.opcode == "dot":
+            left = (outside or body)[one.operands[0]].type
+            kind, sizes = re.match(r"(\w+)\[([\d,]*)\]", left).groups()  # type: ignore[union-attr]
+            dimensions = [int(n) for n in sizes.split(",") if n]
+            places = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", one.attributes)
+            inner = (
+                math.prod(dimensions[int(n)] for n in places[1].split(",") if n) if places else 1
+            )
+            result = re.match(r"\w+\[([\d,]*)\]", one.type)
+            outer = math.prod(int(n) for n in result[1].split(",") if n) if result else 0
+            total[kind] = total.get(kind, 0) + 2 * inner * outer
+        elif one.opcode in ("fusion", "call") and (called := CALLED.search(one.attributes)):
+            for kind, flops in _flops(module, module[called[1]]).items():
+                total[kind] = total.get(kind, 0) + flops
+    return total
+
+
+def _part(one: Instruction) -> str:
+    found = re.search(r'op_name="([^"]*)"', one.attributes)
+    name = found[1] if found else ""
+    return next((part for part, piece in PARTS.items() if re.search(piece, name)), OTHER)
