@@ -44,6 +44,24 @@ def test_a_masked_weight_is_0_however_much_larger_its_score_is(size):
     assert got[0, 0, 0].tolist() == [0.0, 0.5, 0.5, 0.0]
 
 
+@pytest.mark.parametrize("mask", [MASK, MASK & (np.arange(L)[:, None] > 1)], ids=["", "nothing"])
+def test_the_gradient_of_kept_bfloat16_weights_is_that_of_the_equation(mask):
+    """w (g - sum of w g) for each query, and exactly 0 where the mask is False."""
+    upstream = DRAW.normal(size=SCORES.shape).astype(np.float32)
+    weights, vjp = jax.vjp(lambda scores: softmax(scores, mask, "bfloat16"), SCORES)
+    np.testing.assert_array_equal(weights, softmax(SCORES, mask))
+    assert weights.dtype == np.float32
+    [got] = vjp(jnp.asarray(upstream))
+    kept = np.asarray(jnp.asarray(weights, jnp.bfloat16), np.float64)
+    want = np.zeros_like(kept)
+    for b, h, i in np.ndindex(kept.shape[:3]):
+        mean = kept[b, h, i] @ upstream[b, h, i]
+        want[b, h, i] = kept[b, h, i] * (upstream[b, h, i] - mean) * mask[b, 0, i]
+    assert relative_error(got, want) < 1e-6
+    _, exact = jax.vjp(lambda scores: softmax(scores, mask), SCORES)
+    assert relative_error(got, exact(jnp.asarray(upstream))[0]) < 2**-7
+
+
 def test_a_query_that_may_attend_to_nothing_gets_equal_weights():
     got = softmax(jnp.float32(SCORES), jnp.zeros((1, 1, 1, M), bool))
     np.testing.assert_array_equal(got, np.full((B, H, L, M), 1 / M, np.float32))

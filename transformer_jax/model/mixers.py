@@ -12,6 +12,8 @@ Dimension key
   E features of the encoder's output
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -63,6 +65,10 @@ class Sublayer(nn.Module):
         return NOTHING
 
 
+def _softmax(config: ModelConfig) -> Callable[[Array, Array], Array]:
+    return functools.partial(NORMALIZERS["softmax"], kept=config.dtype)
+
+
 class SelfAttention(Sublayer):
     """Attention of a sequence to itself (Vaswani et al. 2017, section 3.2.3)."""
 
@@ -80,6 +86,7 @@ class SelfAttention(Sublayer):
             context.self_mask,
             score=self.attention.scores,
             bias=context.self_bias,
+            normalize=_softmax(self.config),
         )
         _sow(self, weights_BHLL)
         return self.attention.joined(heads_BLHV), weights_BHLL
@@ -129,7 +136,7 @@ class CrossAttention(Sublayer):
         """`[batch, tgt_len, d_model]` and the weights `[batch, heads, tgt_len, src_len]`."""
         assert context.encoded_BME is not None and context.cross_mask is not None
         query_BLHK = self.attention.queries(x_BLD)
-        normalize = NORMALIZERS["softmax"]
+        normalize = _softmax(self.config)
         if self.config.attention_memory is not None:
             features = self.carries.prepare(self.carries_params, context.encoded_BME)
             begins_BL = context.place.positions == 0
