@@ -233,6 +233,17 @@ def workdir_is_a_bucket(box: Sandbox) -> Sequence[str]:
     return box.train(workdir="gs://bucket/run")
 
 
+@case("--workdir={tmp}/[new] run: this path contains [", "Choose another --workdir")
+def folder_has_the_name_of_a_pattern(box: Sandbox) -> Sequence[str]:
+    return box.train(workdir=box.folder / "[new] run")
+
+
+@case("{tmp}/runs?/run: this path contains ?", "or rename the folder")
+def average_below_a_folder_with_the_name_of_a_pattern(box: Sandbox) -> Sequence[str]:
+    runs.copy_of_run(box.folder / "runs?" / "run")
+    return ["average", f"--workdir={box.folder}/runs?/run", "--last=1"]
+
+
 @case("Cannot write into {tmp}/preset.py", "Choose another --workdir")
 def folder_is_a_file(box: Sandbox) -> Sequence[str]:
     return box.train(workdir=box.preset)
