@@ -2,13 +2,19 @@
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 
 import pytest
 
 from tests.tiny_runs import command
-from transformer_jax.commands.environment import FILES_NEEDED, FILES_WANTED, check_environment
+from transformer_jax.commands.environment import (
+    FILES_NEEDED,
+    FILES_WANTED,
+    check_environment,
+    ended_by_interrupts,
+)
 
 STREAMS = """
 import os, sys
@@ -126,3 +132,21 @@ def test_a_thread_of_a_failed_save_does_not_keep_the_process_alive():
         env=os.environ | {"PYTHONPATH": os.getcwd()},
     )
     assert (done.returncode, done.stderr) == (2, b"reported")
+
+
+def test_ctrl_c_while_libraries_are_imported_ends_the_process_without_a_traceback():
+    """JAX's extension modules turn KeyboardInterrupt into an ImportError."""
+    code = """
+import os, signal
+from transformer_jax.commands.environment import ended_by_interrupts
+with ended_by_interrupts():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        raise ImportError("Encountered an error while initializing the extension")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    with ended_by_interrupts():
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

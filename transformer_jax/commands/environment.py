@@ -3,9 +3,11 @@
 import contextlib
 import os
 import resource
+import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 from transformer_jax.errors import UserError
 
@@ -77,6 +79,25 @@ def _raise_limit_of_files() -> None:
             f"This process may open only {soft} files at a time (ulimit -n), and needs "
             f"{FILES_NEEDED}. Raise the limit: ulimit -n {FILES_WANTED}."
         )
+
+
+@contextlib.contextmanager
+def ended_by_interrupts() -> Iterator[None]:
+    """A context in which Ctrl-C ends the process at once, without a traceback.
+
+    Elsewhere Python raises KeyboardInterrupt, which a library that is being imported turns into an
+    error of its own, and which waits until JAX has found the other processes of a run.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or before is not signal.default_int_handler:  # shells ignore it for `... &`
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def end_stuck_threads(status: int) -> None:
