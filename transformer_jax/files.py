@@ -112,10 +112,16 @@ def is_temporary(path: Path) -> bool:
 
 def cache_folder() -> Path:
     """TRANSFORMER_JAX_CACHE, or transformer_jax in XDG_CACHE_HOME, or in ~/.cache."""
-    if own := os.environ.get("TRANSFORMER_JAX_CACHE"):
-        return Path(own).expanduser()
+    own = os.environ.get("TRANSFORMER_JAX_CACHE")
     shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(shared).expanduser() / "transformer_jax"
+    folder = Path(own) if own else Path(shared, "transformer_jax")
+    try:
+        return folder.expanduser()
+    except RuntimeError:
+        raise DataError(
+            f"the cache folder {folder} is in the home of no known user. Set TRANSFORMER_JAX_CACHE "
+            "to a folder."
+        ) from None
 
 
 def kept(kind: str, name: str, make: Callable[[], bytes]) -> bytes:
