@@ -158,12 +158,18 @@ def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -
     for flag in known:
         if not flag.positional:
             DEFINE[flag.kind](flag.name, flag.default, flag.help, flag_values=parser)
-    _, *extra = parser([command, *arguments])
     place = next((flag for flag in known if flag.positional), None)
+    dashed = f"A {place.value} that begins with a dash follows --, after all flags" if place else ""
+    try:
+        _, *extra = parser([command, *arguments])
+    except flags.UnrecognizedFlagError as error:
+        if dashed:
+            raise UserError(f"{error}. {dashed}.") from None
+        raise
     if place and len(extra) > 1:
         raise UserError(
             f"{command} takes one {place.value}, not {len(extra)} arguments: "
-            "put it in quotation marks."
+            + ("flags come before --." if "--" in arguments else "put it in quotation marks.")
         )
     if extra and not place:
         raise UserError(f"{command} does not take {extra[0]!r}; its flags: {command} --help.")
@@ -172,13 +178,18 @@ def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -
     }
     for flag in known:
         if flag.kind is list and values[flag.name]:
-            values[flag.name] = [item for text in values[flag.name] for item in text.split(",")]
+            values[flag.name] = [item for text in values[flag.name] for item in _items(text)]
     if place:
         values[place.name] = extra[0] if extra else place.default
     for flag in known:
         if flag.required and not values[flag.name]:
             raise UserError(f"{command} needs {flag.shown}: {flag.help}.")
     return values
+
+
+def _items(text: str) -> list[str]:
+    """The items of a list, separated by commas; a file's name may have a comma of its own."""
+    return [text] if os.path.lexists(text) else [item for item in text.split(",") if item]
 
 
 def describe_flags(known: Iterable[Flag]) -> str:
