@@ -257,3 +257,10 @@ def test_a_file_that_prints_and_changes_the_folder_does_neither_to_the_command(
     assert load_config("own.py").seed == 3
     assert Path.cwd() == tmp_path
     assert capsys.readouterr() == ("", "ready\n")
+
+
+def test_a_colon_of_a_folder_s_name_separates_no_argument(tmp_path):
+    (tmp_path / "a:b").mkdir()
+    source = "def get_config():\n    return {'seed': 4, 'data': {'path': 'corpus'}}"
+    (tmp_path / "a:b" / "own.py").write_text(source)
+    assert load_config(f"{tmp_path}/a:b/own.py").seed == 4

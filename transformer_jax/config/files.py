@@ -117,7 +117,8 @@ def _items(text: str) -> Sequence[Any]:
 
 
 def _call_get_config(spec: str) -> ConfigDict | Mapping[str, Any]:
-    name, colon, argument = spec.partition(":")
+    is_whole = Path(spec).is_file()  # a folder's name may have a colon
+    name, colon, argument = (spec, "", "") if is_whole else spec.partition(":")
     file = _find_file(name)
     # The file may print, which standard output is not for, and change the folder, to which
     # --workdir and other paths are relative.
