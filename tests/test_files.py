@@ -61,3 +61,10 @@ def test_a_cache_folder_in_the_home_of_nobody_is_refused(monkeypatch):
     monkeypatch.setenv("TRANSFORMER_JAX_CACHE", "~nobody-has-this-name/cache")
     with pytest.raises(DataError, match="is in the home of no known user. Set TRANSFORMER_JAX_"):
         cache_folder()
+
+
+def test_an_error_names_the_file_and_not_its_temporary_one(tmp_path):
+    path = tmp_path / ("x" * 250)  # its temporary file's name is too long
+    with pytest.raises(OSError) as caught:
+        write_atomically(path, b"")
+    assert caught.value.filename == str(path)

@@ -1,5 +1,6 @@
 """Atomic writes of files, reading with errors that name the line, and the user's cache folder."""
 
+import contextlib
 import csv
 import hashlib
 import io
@@ -24,10 +25,11 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        error.filename = error.filename or str(path)  # a failed write does not name its file
+        error.filename = str(path)  # not the temporary file; a failed write names none
         raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it is gone, or could not be made
+            temporary.unlink()
 
 
 def write_csv(path: Path, head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:

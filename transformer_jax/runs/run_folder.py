@@ -93,6 +93,8 @@ class RunFolder:
             )
         if self.checkpoints.exists() and not self.checkpoints.is_dir():
             raise RunError(f"Cannot write into {self.checkpoints}: it is a file.")
+        if self.checkpoints.exists() and not os.access(self.checkpoints, os.W_OK):
+            raise RunError(f"Cannot write into {self.checkpoints}: change its permissions.")
         if lock and self.config_file.exists():
             self.lock()
 
