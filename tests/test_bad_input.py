@@ -194,6 +194,17 @@ def config_file_is_missing(box: Sandbox) -> Sequence[str]:
     return ["train", f"--config={box.folder}/presett.py", f"--workdir={box.run}"]
 
 
+@case("run/config.json is not a Python file", "a run continues with train --workdir=RUN alone")
+def config_file_is_that_of_a_run(box: Sandbox) -> Sequence[str]:
+    box.trained()
+    return ["train", f"--config={box.run}/config.json", f"--workdir={box.run}"]
+
+
+@case("model.d_ff=32 is at the top of the config: d_ff is a key of the section model, as in {{")
+def config_file_has_a_dotted_key(box: Sandbox) -> Sequence[str]:
+    return with_preset(box, "def get_config(): return {'model.d_ff': 32}\n")
+
+
 @case("preset.py, line 1: SyntaxError")
 def config_file_is_not_python(box: Sandbox) -> Sequence[str]:
     box.preset.write_text("def get_config(:\n")
@@ -231,6 +242,17 @@ def folder_is_below_a_file(box: Sandbox) -> Sequence[str]:
 @case("--workdir=gs://bucket/run: a run's folder is on a file system. Mount the bucket")
 def workdir_is_a_bucket(box: Sandbox) -> Sequence[str]:
     return box.train(workdir="gs://bucket/run")
+
+
+@case("--workdir={tmp}/[new] run: this path contains [", "Choose another --workdir")
+def folder_has_the_name_of_a_pattern(box: Sandbox) -> Sequence[str]:
+    return box.train(workdir=box.folder / "[new] run")
+
+
+@case("{tmp}/runs?/run: this path contains ?", "or rename the folder")
+def average_below_a_folder_with_the_name_of_a_pattern(box: Sandbox) -> Sequence[str]:
+    runs.copy_of_run(box.folder / "runs?" / "run")
+    return ["average", f"--workdir={box.folder}/runs?/run", "--last=1"]
 
 
 @case("Cannot write into {tmp}/preset.py", "Choose another --workdir")
@@ -780,6 +802,12 @@ WRONG_FLAGS = {
     "evaluate --beam_size=-3": "decode.beam_size=-3 is below 1",
     "evaluate --examples=all": "--examples=all: invalid literal for int()",
     "evaluate --split=": "/.en: no such file",
+    "evaluate --src= --ref=x.de": "--src= is empty: name the file of the sources.",
+    "evaluate --src=x.en --ref=,": "--src and --ref belong together",
+    "attention -5": "Unknown command line flag '5'. A SENTENCE that begins with a dash follows --",
+    "attention -- -5 --layer=1": "takes one SENTENCE, not 2 arguments: flags come before --.",
+    "plot --output=.png": "--output=.png: a PNG is written; name a file that ends in .png.",
+    "plot --output=/dev/null/x.png": "/dev/null. Move it out of the way, or name another file.",
     "average --last=0": "--last=0: {tmp}/run has its last 3 checkpoints (30, 35, 40)",
     "average --last=-1": "--last=-1: {tmp}/run has its last 3 checkpoints (30, 35, 40)",
     "average --last=two": "--last=two: invalid literal for int()",
@@ -817,6 +845,13 @@ def config_of_a_run_without_sums_is_of_another_model(box: Sandbox) -> Sequence[s
 def fingerprint_of_the_run_is_binary(box: Sandbox) -> Sequence[str]:
     with_file_of_the_run(box, "corpus.sha256", b"\xff\xfe")
     return box.train("train.steps=1000")
+
+
+@case('{tmp}/run/metrics.jsonl:1 is not metrics (an object with "step", "kind" and numbers)')
+def metrics_of_the_run_are_words(box: Sandbox) -> Sequence[str]:
+    line = '{"step": 1, "kind": "train", "nats_per_token": "high"}\n'
+    with_file_of_the_run(box, "metrics.jsonl", line)
+    return box.uses("plot", f"--output={box.folder}/x.png")
 
 
 @case("{tmp}/run/metrics.jsonl:1 is not metrics")

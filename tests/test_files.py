@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from transformer_jax.files import is_temporary, kept, write_atomically
+from transformer_jax.errors import DataError
+from transformer_jax.files import cache_folder, is_temporary, kept, write_atomically
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -54,3 +55,16 @@ def test_what_cannot_be_kept_is_made(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path / "file"))
     assert kept("kind", "a", lambda: b"content") == b"content"
+
+
+def test_a_cache_folder_in_the_home_of_nobody_is_refused(monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", "~nobody-has-this-name/cache")
+    with pytest.raises(DataError, match="is in the home of no known user. Set TRANSFORMER_JAX_"):
+        cache_folder()
+
+
+def test_an_error_names_the_file_and_not_its_temporary_one(tmp_path):
+    path = tmp_path / ("x" * 250)  # its temporary file's name is too long
+    with pytest.raises(OSError) as caught:
+        write_atomically(path, b"")
+    assert caught.value.filename == str(path)

@@ -297,6 +297,33 @@ def test_a_full_disk_is_one_line(number, monkeypatch, capsys):
     assert capsys.readouterr().err == f"transformer-jax: {want}\n"
 
 
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EACCES, "Change its permissions, or name another file."),
+        (errno.EROFS, "Change its permissions, or name another file."),
+        (errno.EISDIR, "Move it out of the way, or name another file."),
+        (errno.ENOTDIR, "Move it out of the way, or name another file."),
+    ],
+)
+def test_a_path_that_cannot_be_used_is_one_line(number, advice, monkeypatch, capsys):
+    def use(*paths: object) -> None:
+        raise OSError(number, os.strerror(number), *paths)
+
+    assert run_fake(monkeypatch, lambda: use("run/old.tmp", None, "run/new")) == 2
+    assert capsys.readouterr().err == f"transformer-jax: {os.strerror(number)}: run/new. {advice}\n"
+    with pytest.raises(OSError):
+        run_fake(monkeypatch, use)
+
+
+def test_output_that_cannot_be_written_is_one_line_and_status_2():
+    command = [sys.executable, "-m", "transformer_jax", "--version"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    want = "transformer-jax: No space left on device. Free disk space and call it again.\n"
+    assert (done.returncode, done.stderr) == (2, want)
+
+
 def test_a_signal_that_was_heeded_is_the_shell_s_status(monkeypatch, capsys):
     def stop() -> None:
         raise Interrupted(15, "SIGTERM: stopped")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import io
 import sys
@@ -23,6 +24,7 @@ from transformer_jax.commands.environment import (
     check_devices,
     check_environment,
     end_stuck_threads,
+    ended_by_interrupts,
     open_missing_streams,
 )
 from transformer_jax.errors import UserError
@@ -229,13 +231,21 @@ def run(arguments: list[str], closed: Collection[str] = ()) -> None:
     if "-h" in own or "--help" in own:
         print(command_help(name, command))
         return
+    with ended_by_interrupts():
+        call = prepare_call(name, command, rest, closed)
+    call()
+
+
+def prepare_call(
+    name: str, command: Command, arguments: list[str], closed: Collection[str]
+) -> Callable[[], object]:
+    """The call of a command: its flags are checked, its processes joined, its module imported."""
     check_environment()
-    values = read_values(name, command, rest)
+    values = read_values(name, command, arguments)
     if values.pop("print_config", False):
         from transformer_jax.config.serialization import to_json
 
-        print(to_json(values["config"]), end="")
-        return
+        return lambda: print(to_json(values["config"]), end="")
     if PROCESSES[0] in command.flags:
         coordinator, number, this = (values.pop(flag.name) for flag in PROCESSES)
         processes.join(coordinator, number, this, agree_on_stops=name == "train")
@@ -247,8 +257,8 @@ def run(arguments: list[str], closed: Collection[str] = ()) -> None:
         values |= {"stdin": sys.stdin.buffer, "stdout": sys.stdout.buffer}
     set_up_logs(quiet=not processes.is_first())
     module, _, function = command.target.partition(":")
-    call: Callable[..., object] = getattr(importlib.import_module(module), function)
-    call(**values)
+    target: Callable[..., object] = getattr(importlib.import_module(module), function)
+    return functools.partial(target, **values)
 
 
 def find_command(name: str) -> Command:

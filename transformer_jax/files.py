@@ -1,5 +1,6 @@
 """Atomic writes of files, reading with errors that name the line, and the user's cache folder."""
 
+import contextlib
 import csv
 import hashlib
 import io
@@ -24,10 +25,11 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        error.filename = error.filename or str(path)  # a failed write does not name its file
+        error.filename = str(path)  # not the temporary file; a failed write names none
         raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it is gone, or could not be made
+            temporary.unlink()
 
 
 def write_csv(path: Path, head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
@@ -112,10 +114,16 @@ def is_temporary(path: Path) -> bool:
 
 def cache_folder() -> Path:
     """TRANSFORMER_JAX_CACHE, or transformer_jax in XDG_CACHE_HOME, or in ~/.cache."""
-    if own := os.environ.get("TRANSFORMER_JAX_CACHE"):
-        return Path(own).expanduser()
+    own = os.environ.get("TRANSFORMER_JAX_CACHE")
     shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(shared).expanduser() / "transformer_jax"
+    folder = Path(own) if own else Path(shared, "transformer_jax")
+    try:
+        return folder.expanduser()
+    except RuntimeError:
+        raise DataError(
+            f"the cache folder {folder} is in the home of no known user. Set TRANSFORMER_JAX_CACHE "
+            "to a folder."
+        ) from None
 
 
 def kept(kind: str, name: str, make: Callable[[], bytes]) -> bytes:

@@ -1,6 +1,9 @@
 """The `average` command: which checkpoints it takes, and what it writes."""
 
 import shutil
+import subprocess
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from transformer_jax.commands import average as module
 from transformer_jax.commands.average import average
 from transformer_jax.errors import RunError
 from transformer_jax.runs.checkpoints import committed_steps, damaged_file
-from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.runs.run_folder import LOCK, RunFolder
 from transformer_jax.runs.weights import load_params
 
 
@@ -45,6 +48,39 @@ def test_the_newest_average_is_taken_and_may_be_made_again(run):
     for last in (3, 2, 3):
         average(str(run.path), last)
     assert load_params(run, "average", shapes())[1] == "40-last3"
+
+
+def test_an_average_that_cannot_be_written_is_an_error_and_leaves_none(run, monkeypatch):
+    average(str(run.path), 2)
+
+    def full(*_: object) -> None:
+        raise ValueError('Error writing "d/1": No space left on device [source locations=...]')
+
+    monkeypatch.setattr("transformer_jax.runs.weights.write_manifest", full)
+    with pytest.raises(RunError, match="40-last2: No space left on device. The run's checkpoints"):
+        average(str(run.path), 2)
+    with pytest.raises(RunError, match="has no averaged checkpoint"):
+        load_params(run, "average", shapes())
+
+
+def test_two_at_once_write_one_after_the_other(run):
+    """A second process holds the lock, since the lock is one of processes."""
+    run.averages.mkdir()
+    code = "import fcntl, sys; file = open(sys.argv[1], 'ab'); fcntl.lockf(file, fcntl.LOCK_EX)"
+    code += "; print(flush=True); sys.stdin.read()"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(run.averages / LOCK)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    holder.stdout.readline()
+    waiting = threading.Thread(target=average, args=(str(run.path), 1))
+    waiting.start()
+    waiting.join(2)
+    assert waiting.is_alive() and not (run.averages / "40-last1" / "params").exists()
+    holder.communicate()
+    waiting.join()
+    assert load_params(run, "average", shapes())[1] == "40-last1"
 
 
 @pytest.mark.parametrize("last", [0, -1, 4])

@@ -2,13 +2,21 @@
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 
 import pytest
 
 from tests.tiny_runs import command
-from transformer_jax.commands.environment import FILES_NEEDED, FILES_WANTED, check_environment
+from transformer_jax.commands.environment import (
+    FILES_NEEDED,
+    FILES_WANTED,
+    check_devices,
+    check_environment,
+    ended_by_interrupts,
+)
+from transformer_jax.errors import UserError
 
 STREAMS = """
 import os, sys
@@ -48,6 +56,26 @@ def test_what_jax_cannot_run_with_is_refused_before_anything_is_written(name, mo
     assert error.count("\n") == 1
     monkeypatch.setenv(name, "0")
     check_environment()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("JAX_NUMPY_DTYPE_PROMOTION", "strict"), ("SOURCE_DATE_EPOCH", "today")]
+)
+def test_other_values_that_libraries_fail_on_are_refused(name, value, monkeypatch):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=f"^{name}={value} "):
+        check_environment()
+
+
+def test_a_variable_that_keeps_jax_from_starting_is_one_line(monkeypatch):
+    def devices():
+        raise RuntimeError("Unable to initialize backend 'cpu': no id (you may need to uninstall)")
+
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.setattr("jax.devices", devices)
+    wanted = "^JAX cannot start: Unable to initialize backend 'cpu': no id. Check XLA_FLAGS and "
+    with pytest.raises(UserError, match=wanted):
+        check_devices()
 
 
 def test_a_deleted_working_directory_is_one_line(tmp_path, monkeypatch, capsys):
@@ -126,3 +154,21 @@ def test_a_thread_of_a_failed_save_does_not_keep_the_process_alive():
         env=os.environ | {"PYTHONPATH": os.getcwd()},
     )
     assert (done.returncode, done.stderr) == (2, b"reported")
+
+
+def test_ctrl_c_while_libraries_are_imported_ends_the_process_without_a_traceback():
+    """JAX's extension modules turn KeyboardInterrupt into an ImportError."""
+    code = """
+import os, signal
+from transformer_jax.commands.environment import ended_by_interrupts
+with ended_by_interrupts():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        raise ImportError("Encountered an error while initializing the extension")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    with ended_by_interrupts():
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -33,3 +33,23 @@ def test_mistakes_are_refused(tmp_path, capsys):
         assert words in capsys.readouterr().err
     assert command("plot", run, f"--output={tmp_path}/curves.png") == 0
     assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_comma_of_a_folder_s_name_separates_nothing(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("transformer_jax.commands.plot.plot_runs", lambda *one: drawn.append(one))
+    write_metrics(tmp_path / "b")
+    assert command("plot", write_metrics(tmp_path / "a,b"), f"--workdir={tmp_path}/b,") == 0
+    assert [list(runs) for runs, _ in drawn] == [["a,b", "b"]]
+
+
+def test_a_full_disk_leaves_an_earlier_picture_as_it_was(tmp_path, monkeypatch, capsys):
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    output = tmp_path / "curves.png"
+    output.write_bytes(b"old")
+    monkeypatch.setattr("os.fsync", full)
+    assert command("plot", write_metrics(tmp_path / "a"), f"--output={output}") == 2
+    assert f"No space left on device ({output})." in capsys.readouterr().err
+    assert output.read_bytes() == b"old"

@@ -243,3 +243,24 @@ def test_a_partial_config_file_is_a_diff_against_the_defaults(tmp_path):
     config = load_config(str(path), {"model.d_k": 16, "data.train": ("a",)})
     assert (config.model.d_k, config.data.train) == (16, ("a",))
     assert isinstance(to_config_dict(config), ConfigDict)
+
+
+def test_a_file_that_prints_and_changes_the_folder_does_neither_to_the_command(
+    tmp_path, monkeypatch, capsys
+):
+    """Otherwise --print_config would not be JSON, and a relative --workdir another folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    lines = ["import os", "def get_config():", "    os.chdir('elsewhere')", "    print('ready')"]
+    lines += ["    return {'seed': 3, 'data': {'path': 'corpus'}}"]
+    (tmp_path / "own.py").write_text("\n".join(lines))
+    assert load_config("own.py").seed == 3
+    assert Path.cwd() == tmp_path
+    assert capsys.readouterr() == ("", "ready\n")
+
+
+def test_a_colon_of_a_folder_s_name_separates_no_argument(tmp_path):
+    (tmp_path / "a:b").mkdir()
+    source = "def get_config():\n    return {'seed': 4, 'data': {'path': 'corpus'}}"
+    (tmp_path / "a:b" / "own.py").write_text(source)
+    assert load_config(f"{tmp_path}/a:b/own.py").seed == 4

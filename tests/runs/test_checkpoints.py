@@ -121,6 +121,18 @@ def test_what_cannot_be_written_is_an_error_and_not_silence(tmp_path, monkeypatc
 # Damage ----------------------------------------------------------------------------------------
 
 
+def test_a_manifest_that_may_not_be_read_is_no_damage(tmp_path, monkeypatch):
+    """Otherwise training would set the checkpoint aside and repeat its steps."""
+    save(tmp_path, {1: None})
+
+    def denied(path: Path, *_: object) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", denied)
+    with pytest.raises(PermissionError):
+        damaged_file(tmp_path / "1")
+
+
 def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1

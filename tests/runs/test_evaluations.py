@@ -75,3 +75,12 @@ def test_a_damaged_file_of_scores_is_named(content, tmp_path):
     path.write_bytes(content)
     with pytest.raises(DataError, match=f"^{path}, line 1: "):
         find_evaluation(tmp_path, "test", "40", DECODE)
+
+
+def test_a_long_name_is_cut_to_what_file_systems_allow(tmp_path):
+    settings = {"checkpoint": "40-last5", "beam_size": 4}
+    for name in ("a" * 250, "\u00fc" * 125 + "a"):
+        path = evaluation_path(tmp_path, name, settings)
+        write_evaluation(path, ["x"], settings)
+        assert path.name[:60] == name[:60]
+        assert find_evaluation(tmp_path, name, "40-last5", {"beam_size": 4}) is not None

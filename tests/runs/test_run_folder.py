@@ -81,3 +81,20 @@ def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     with pytest.raises(RunError, match="is not writable. Choose another --workdir"):
         RunFolder(tmp_path / "run").check(CONFIG)
+
+
+def test_checkpoints_that_cannot_be_written_are_refused_before_training(tmp_path, monkeypatch):
+    run = RunFolder(tmp_path)
+    run.claim(CONFIG, "abc")
+    run.checkpoints.mkdir()
+    run.check(CONFIG)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != run.checkpoints)
+    with pytest.raises(RunError, match="Cannot write into .*/checkpoints: change its permissions"):
+        run.check(CONFIG)
+
+
+@pytest.mark.parametrize("name", ["v[2]", "why?", "a*b", "back\\slash", os.fsdecode(b"na\xefve")])
+def test_a_path_that_orbax_cannot_use_is_refused(name, tmp_path):
+    with pytest.raises(RunError, match="so checkpoints cannot be written there"):
+        RunFolder(tmp_path / name / "run").check(CONFIG)
+    RunFolder(tmp_path / "na\u00efve #1 {a, b} 100% \U0001f600" / "run").check(CONFIG)

@@ -1,5 +1,6 @@
 """An experiment run for real, as its user would: shrunken, on the built-in corpus."""
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -120,9 +121,25 @@ def test_flags_that_cannot_be_are_one_line(call):
         (["--launcher=slurm", "--print", "--slurm=zzz=x"], "It knows name, timeout_min, mem_gb"),
         (["--launcher=slurm", "--slurm=mem_gb=much"], "--slurm=mem_gb=much: expected float"),
         (["--jobs=1000"], "--jobs=1000"),
+        ([f"--out={__file__}/results"], "--out: cannot write into .* is a file. Name another."),
+        ([f"--runs={__file__}"], "--runs: cannot write into .* is a file. Name another."),
     ]:
         with pytest.raises(ConfigError, match=says):
             call(*flags)
+
+
+def test_an_error_of_a_job_s_thread_is_raised_and_starts_no_other_job(tmp_path, monkeypatch):
+    started = []
+
+    def full(job, share, stop):
+        started.append(job)
+        raise OSError(errno.ENOSPC, "No space left on device", "log.txt")
+
+    monkeypatch.setattr(launch, "run_commands", full)
+    jobs = make_jobs(EXPERIMENT, "small", tmp_path)
+    with pytest.raises(OSError, match="No space left"):
+        launch.run_here(jobs, lambda job, reason: None)
+    assert len(started) == 1 < len(jobs)
 
 
 def test_each_row_may_have_seeds_of_its_own():

@@ -32,6 +32,7 @@ def average(workdir: str, last: int = 5) -> Path:
         one of them while it was read, and again at the second attempt.
     """
     run = RunFolder(workdir)
+    run.check_name()
     config = run.read_config()
     vocabulary = load_vocabulary(run.vocabulary_file)
     like = abstract_params(make_model(config.model, vocabulary.size))

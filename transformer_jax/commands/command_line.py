@@ -18,6 +18,8 @@ from transformer_jax.errors import Interrupted, UserError
 INTERRUPTED = 128 + 2  # SIGINT, as shells report it
 OVERRIDES = f"{'--config.KEY=VALUE':<26}overrides a key, such as --config.model.num_heads=4"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
+IN_THE_WAY = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
 OUT_OF_MEMORY = (
     "The device has too little memory. In training, raise train.accumulate_steps, set "
     "train.remat=true or divide the model by mesh.fsdp (none of which changes a run's results). In "
@@ -56,9 +58,9 @@ class Flag(NamedTuple):
 def exit_status(action: Callable[[], object]) -> int:
     """Calls `action` and returns the exit status: 0, or 2 with one line on a user's mistake.
 
-    A full disk and a full device memory also give one line and 2. After an interrupt, or if the
-    reader of standard output is gone, it returns the shell's status without a message. Other
-    errors are raised.
+    A full disk, a path that cannot be used and a full device memory also give one line and 2. After
+    an interrupt, or if the reader of standard output is gone, it returns the shell's status without
+    a message. Other errors are raised.
     """
     try:
         action()
@@ -74,17 +76,17 @@ def exit_status(action: Callable[[], object]) -> int:
     except BrokenPipeError:
         if not _reader_is_gone():
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        _discard_output()
         return BROKEN_PIPE
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            print(f"transformer-jax: {error.strerror}: {error.filename}", file=sys.stderr)
-            return 2
-        if error.errno not in DISK_FULL:
+        message = _about_file(error)
+        if not message:
             raise
-        where = f" ({error.filename})" if error.filename else ""
-        advice = "Free disk space and call it again."
-        print(f"transformer-jax: {error.strerror}{where}. {advice}", file=sys.stderr)
+        print(f"transformer-jax: {message}", file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _discard_output()
         return 2
     except Exception as error:
         if type(error).__name__ != "JaxRuntimeError" or not _is_out_of_memory(str(error)):
@@ -92,6 +94,26 @@ def exit_status(action: Callable[[], object]) -> int:
         print(f"transformer-jax: {OUT_OF_MEMORY}", file=sys.stderr)
         return 2
     return 0
+
+
+def _about_file(error: OSError) -> str:
+    """One line about an error of the file system; "" if the error may be a bug of the program."""
+    path = error.filename2 or error.filename  # of a rename: the new name
+    if error.errno in DISK_FULL:
+        where = f" ({path})" if path else ""
+        return f"{error.strerror}{where}. Free disk space and call it again."
+    if path and error.errno == errno.ENAMETOOLONG:
+        return f"{error.strerror}: {path}"
+    if path and error.errno in NO_ACCESS:
+        return f"{error.strerror}: {path}. Change its permissions, or name another file."
+    if path and error.errno in IN_THE_WAY:
+        return f"{error.strerror}: {path}. Move it out of the way, or name another file."
+    return ""
+
+
+def _discard_output() -> None:
+    """Makes the interpreter's last flush of standard output, which would fail again, succeed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _is_out_of_memory(message: str) -> bool:
@@ -136,12 +158,18 @@ def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -
     for flag in known:
         if not flag.positional:
             DEFINE[flag.kind](flag.name, flag.default, flag.help, flag_values=parser)
-    _, *extra = parser([command, *arguments])
     place = next((flag for flag in known if flag.positional), None)
+    dashed = f"A {place.value} that begins with a dash follows --, after all flags" if place else ""
+    try:
+        _, *extra = parser([command, *arguments])
+    except flags.UnrecognizedFlagError as error:
+        if dashed:
+            raise UserError(f"{error}. {dashed}.") from None
+        raise
     if place and len(extra) > 1:
         raise UserError(
             f"{command} takes one {place.value}, not {len(extra)} arguments: "
-            "put it in quotation marks."
+            + ("flags come before --." if "--" in arguments else "put it in quotation marks.")
         )
     if extra and not place:
         raise UserError(f"{command} does not take {extra[0]!r}; its flags: {command} --help.")
@@ -150,13 +178,18 @@ def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -
     }
     for flag in known:
         if flag.kind is list and values[flag.name]:
-            values[flag.name] = [item for text in values[flag.name] for item in text.split(",")]
+            values[flag.name] = [item for text in values[flag.name] for item in _items(text)]
     if place:
         values[place.name] = extra[0] if extra else place.default
     for flag in known:
         if flag.required and not values[flag.name]:
             raise UserError(f"{command} needs {flag.shown}: {flag.help}.")
     return values
+
+
+def _items(text: str) -> list[str]:
+    """The items of a list, separated by commas; a file's name may have a comma of its own."""
+    return [text] if os.path.lexists(text) else [item for item in text.split(",") if item]
 
 
 def describe_flags(known: Iterable[Flag]) -> str:

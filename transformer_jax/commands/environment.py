@@ -3,17 +3,20 @@
 import contextlib
 import os
 import resource
+import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 from transformer_jax.errors import UserError
 
 TRUE = {"1", "true", "t", "yes", "y", "on"}
 # What works in no command, and the reason; JAX reads these variables when it is imported.
 UNUSABLE = {
-    "JAX_ENABLE_X64": "parameters and metrics are float32",
-    "JAX_DISABLE_JIT": "the training step is compiled before it runs",
+    "JAX_ENABLE_X64": (TRUE, "parameters and metrics are float32"),
+    "JAX_DISABLE_JIT": (TRUE, "the training step is compiled before it runs"),
+    "JAX_NUMPY_DTYPE_PROMOTION": ({"strict"}, "the model adds integers to float32 arrays"),
 }
 FILES_NEEDED = 128  # open at a time: a checkpoint's, the corpus's, the libraries'
 FILES_WANTED = 4_096
@@ -55,12 +58,15 @@ def check_environment() -> None:
         raise UserError(
             "The working directory no longer exists. Change to another (cd) and call it again."
         ) from None
-    for name, reason in UNUSABLE.items():
-        if os.environ.get(name, "").lower() in TRUE:
+    for name, (unusable, reason) in UNUSABLE.items():
+        if os.environ.get(name, "").lower() in unusable:
             raise UserError(
                 f"{name}={os.environ[name]} cannot be used here: {reason}. Unset it: env -u {name} "
                 "transformer-jax ..."
             )
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")  # Matplotlib fails on it
+    if epoch and not epoch.isdecimal():
+        raise UserError(f"SOURCE_DATE_EPOCH={epoch} is not a number of seconds. Unset it.")
     _raise_limit_of_files()
 
 
@@ -77,6 +83,25 @@ def _raise_limit_of_files() -> None:
             f"This process may open only {soft} files at a time (ulimit -n), and needs "
             f"{FILES_NEEDED}. Raise the limit: ulimit -n {FILES_WANTED}."
         )
+
+
+@contextlib.contextmanager
+def ended_by_interrupts() -> Iterator[None]:
+    """A context in which Ctrl-C ends the process at once, without a traceback.
+
+    Elsewhere Python raises KeyboardInterrupt, which a library that is being imported turns into an
+    error of its own, and which waits until JAX has found the other processes of a run.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or before is not signal.default_int_handler:  # shells ignore it for `... &`
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def end_stuck_threads(status: int) -> None:
@@ -97,18 +122,23 @@ def end_stuck_threads(status: int) -> None:
 
 
 def check_devices() -> None:
-    """Raises UserError if JAX cannot use the platform that JAX_PLATFORMS names.
+    """Raises UserError if JAX cannot use the platform that JAX_PLATFORMS names, or none at all.
 
     Call it after the processes of a run have joined. Without the variable, JAX takes what there is.
     """
-    if not (platforms := os.environ.get("JAX_PLATFORMS")):
-        return
-    import jax
-
+    platforms = os.environ.get("JAX_PLATFORMS")
     try:
+        import jax
+
         jax.devices()
-    except (AssertionError, RuntimeError) as error:  # JAX asserts where no plugin is installed
+    except (AssertionError, RuntimeError, ValueError) as error:  # JAX asserts without a plugin
         reason = str(error).split(" (set JAX_PLATFORMS")[0] or "no such platform is installed"
+        if not platforms or isinstance(error, ValueError):  # a variable's value, when imported
+            reason = reason.split(" (you may need to")[0].rstrip(".")
+            raise UserError(
+                f"JAX cannot start: {reason}. Check XLA_FLAGS and the variables JAX_* of the "
+                "environment."
+            ) from None
         raise UserError(
             f"JAX_PLATFORMS={platforms}: {reason.rstrip('.')}. Install it with this package's "
             "extra cuda or tpu (pip install '.[cuda]'), or unset JAX_PLATFORMS to use another."

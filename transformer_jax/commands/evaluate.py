@@ -68,7 +68,7 @@ def evaluate(
     loaded = load_model(workdir, checkpoint, beam_size, overrides=overrides)
     run = RunFolder(workdir)
     name = split if src is None else Path(src).name
-    texts = _read_files(src, ref or ()) if src else [_read_split(loaded.config, split)]
+    texts = [_read_split(loaded.config, split)] if src is None else _read_files(src, ref or ())
     sources = [pair.src for pair in texts[0]]
     references, *others = [[pair.tgt for pair in text] for text in texts]
     processes.first_does(lambda: _make_folder(run.evaluations))
@@ -99,6 +99,8 @@ def _check(src: str | None, ref: Sequence[str] | None, examples: int) -> None:
     """Raises ConfigError if the flags do not fit together."""
     if (src is None) != (not ref):
         raise ConfigError("--src and --ref belong together: sources and their references.")
+    if src == "":
+        raise ConfigError("--src= is empty: name the file of the sources.")
     if examples < 0:
         raise ConfigError(f"--examples={examples} is below 0: how many to print.")
 

@@ -5,10 +5,13 @@ it makes by changing `default_config_dict()`. `FILE.py:ARGUMENT` passes the argu
 are installed with the package: if there is no such file, `configs/NAME.py` or `NAME` is a preset.
 """
 
+import contextlib
 import difflib
 import importlib.util
 import inspect
+import os
 import re
+import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -114,33 +117,41 @@ def _items(text: str) -> Sequence[Any]:
 
 
 def _call_get_config(spec: str) -> ConfigDict | Mapping[str, Any]:
-    name, colon, argument = spec.partition(":")
+    is_whole = Path(spec).is_file()  # a folder's name may have a colon
+    name, colon, argument = (spec, "", "") if is_whole else spec.partition(":")
     file = _find_file(name)
+    # The file may print, which standard output is not for, and change the folder, to which
+    # --workdir and other paths are relative.
+    with contextlib.redirect_stdout(sys.stderr), contextlib.chdir(os.curdir):
+        raw = _run_file(spec, file, [argument] if colon else [])
+    if not isinstance(raw, ConfigDict | Mapping):
+        raise ConfigError(f"{file}: get_config returned {type(raw).__name__}, not a ConfigDict.")
+    return raw
+
+
+def _run_file(spec: str, file: Path, arguments: list[str]) -> Any:
+    """What get_config returns. Raises ConfigError if there is none, or the file fails."""
     path = str(file)
     try:
         get_config = _import_file(file).get("get_config")
         if not callable(get_config):
             raise ConfigError(f"{path} has no function get_config. Presets in configs/ show one.")
-        arguments = [argument] if colon else []
         try:
             inspect.signature(get_config).bind(*arguments)
         except TypeError:
             needs = (
                 f"takes no argument: --config={path}"
-                if colon
+                if arguments
                 else f"needs one argument: --config={path}:ARGUMENT"
             )
             raise ConfigError(f"--config={spec}: its get_config {needs}.") from None
-        raw = get_config(*arguments)
+        return get_config(*arguments)
     except UserError:
         raise
     except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{path}{_line_of(error, path)}: {type(error).__name__}: {error}"
         ) from error
-    if not isinstance(raw, ConfigDict | Mapping):
-        raise ConfigError(f"{path}: get_config returned {type(raw).__name__}, not a ConfigDict.")
-    return raw
 
 
 def _find_file(name: str) -> Path:
@@ -175,7 +186,8 @@ def _import_file(path: Path) -> dict[str, Any]:
     """The names that a Python file defines."""
     spec = importlib.util.spec_from_file_location("transformer_jax_config", path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"--config={path} is not a Python file: its name must end in .py.")
+        run = "; a run continues with train --workdir=RUN alone" if path.suffix == ".json" else ""
+        raise ConfigError(f"--config={path} is not a Python file: its name must end in .py{run}.")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return vars(module)

@@ -26,7 +26,14 @@ def from_config_dict(raw: ConfigDict | Mapping[str, Any]) -> Config:
     top: dict[str, Any] = {}
     for name, value in tree.items():
         if name not in SECTIONS:
-            top[name] = _typed(known_key(str(name)), value)
+            key = known_key(str(name))
+            if "." in key.name:
+                section, _, last = key.name.partition(".")
+                raise ConfigError(
+                    f"{name}={value!r} is at the top of the config: {last} is a key of the section "
+                    f"{section}, as in {{{section!r}: {{{last!r}: {value!r}}}}}."
+                )
+            top[name] = _typed(key, value)
         elif isinstance(value, Mapping):
             for inner, inner_value in value.items():
                 values[name][inner] = _typed(known_key(f"{name}.{inner}"), inner_value)

@@ -66,11 +66,11 @@ def join(
             "--coordinator, --num_processes and --process_id belong together: where "
             "process 0 listens, how many processes there are, and which this one is."
         )
-    elif not 0 <= process_id < num_processes or ":" not in coordinator:
+    elif not 0 <= process_id < num_processes or not _is_address(coordinator):
         raise ConfigError(
             f"--coordinator={coordinator} --num_processes={num_processes} "
-            f"--process_id={process_id}: the address is HOST:PORT, process ids are 0 to "
-            "--num_processes - 1."
+            f"--process_id={process_id}: the address is HOST:PORT with a port of 1 to 65535, "
+            "process ids are 0 to --num_processes - 1."
         )
     import jax
 
@@ -89,6 +89,11 @@ def join(
             f"the processes of this run cannot find each other: {error} Start all of them with "
             "--coordinator=HOST:PORT, --num_processes and --process_id."
         ) from error
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdecimal() and 0 < int(port[:9]) < 1 << 16
 
 
 def _several(value: str) -> bool:

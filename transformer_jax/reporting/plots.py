@@ -5,6 +5,7 @@ The colors are those of Okabe and Ito (2008), which color-blind readers can tell
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import re
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from transformer_jax.errors import RunError
+from transformer_jax.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -367,13 +369,14 @@ def _character(pieces: Sequence[str]) -> str:
 def _save(figure: Figure, path: str | os.PathLike[str]) -> Path:
     import matplotlib
 
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path, content = Path(path), io.BytesIO()
     with warnings.catch_warnings():
         # DejaVu Sans lacks some characters, such as Chinese ones. They become boxes, which needs
         # no warning.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         with matplotlib.rc_context(REPRODUCIBLE):
             date = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(path.suffix)
-            figure.savefig(path, dpi=DOTS_PER_INCH, metadata=date)
+            form = path.suffix[1:]
+            figure.savefig(content, format=form, dpi=DOTS_PER_INCH, metadata=date)
+    write_atomically(path, content.getvalue())  # a full disk leaves an earlier picture as it was
     return path

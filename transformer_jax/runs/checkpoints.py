@@ -55,6 +55,8 @@ def damaged_file(checkpoint: Path) -> str | None:
         return None
     try:
         sums = {} if is_stream(manifest) else dict(json.loads(manifest.read_text()))
+    except PermissionError:
+        raise  # it is not damaged: training must not set the checkpoint aside
     except (OSError, ValueError, TypeError, RecursionError):
         sums = {}
     if not sums:

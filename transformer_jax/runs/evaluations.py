@@ -14,6 +14,7 @@ from typing import Any
 from transformer_jax.files import read_json, write_atomically
 
 SCHEME = 1  # the number of this way to name evaluations; it is hashed too
+LONGEST_NAME = 150  # bytes of a readable part, since file systems allow 255 for a name
 DIGITS = 8  # hex digits of the hash
 
 
@@ -40,6 +41,7 @@ def evaluation_path(folder: Path, name: str, settings: Mapping[str, Any]) -> Pat
 
 
 def _stem(name: str, checkpoint: str, beam_size: int) -> str:
+    name = name.encode()[:LONGEST_NAME].decode(errors="ignore")
     return re.sub(r"[^\w.-]", "_", f"{name}.{checkpoint}.beam{beam_size}")
 
 

@@ -325,9 +325,13 @@ def _parse(line: bytes, path: Path, at: int) -> dict[str, Any]:
         record = json.loads(line)
         if not isinstance(record["step"], int) or not isinstance(record["kind"], str):
             raise TypeError
+        values = [value for name, value in record.items() if name != "kind"]
+        if not all(isinstance(v, int | float) or v in NON_FINITE for v in values):
+            raise TypeError
     except (ValueError, TypeError, KeyError, RecursionError):
         raise RunError(
-            f'{path}:{at} is not metrics (an object with "step" and "kind"): remove that line.'
+            f'{path}:{at} is not metrics (an object with "step", "kind" and numbers): '
+            "remove that line."
         ) from None
     not_finite = {
         name: NON_FINITE[value]

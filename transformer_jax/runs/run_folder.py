@@ -17,6 +17,7 @@ from transformer_jax.runs.run_sums import check_sums, write_sums
 
 log = logging.getLogger(__name__)
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+PATTERN = re.compile(r"[*?\[\\]")
 LOCK = ".lock"  # the file stays; a running `train` holds a lock of the operating system on it
 
 
@@ -69,6 +70,7 @@ class RunFolder:
           RunError: the folder holds another run (the message names each key that differs) or files
             that belong to no run, cannot be written, or is used by another `train`.
         """
+        self.check_name()
         self._check_files()
         folder = next(path for path in (self.path, *self.path.parents) if path.exists())
         if not folder.is_dir() or not os.access(folder, os.W_OK):
@@ -91,8 +93,32 @@ class RunFolder:
             )
         if self.checkpoints.exists() and not self.checkpoints.is_dir():
             raise RunError(f"Cannot write into {self.checkpoints}: it is a file.")
+        if self.checkpoints.exists() and not os.access(self.checkpoints, os.W_OK):
+            raise RunError(f"Cannot write into {self.checkpoints}: change its permissions.")
         if lock and self.config_file.exists():
             self.lock()
+
+    def check_name(self) -> None:
+        """Checks that Orbax can write checkpoints into the folder.
+
+        Orbax uses paths as patterns and as UTF-8. Below a folder [x] it writes checkpoints without
+        an error that nothing can restore.
+
+        Raises:
+          RunError: the path has characters with which it cannot.
+        """
+        found = PATTERN.search(str(self.path))
+        try:
+            str(self.path).encode()
+        except UnicodeEncodeError:
+            wrong = "is not UTF-8"
+        else:
+            wrong = f"contains {found[0]}" if found else ""
+        if wrong:
+            raise RunError(
+                f"--workdir={self.path}: this path {wrong}, so checkpoints cannot be written there "
+                "(nor with any of * ? [ \\ in it). Choose another --workdir, or rename the folder."
+            )
 
     def _check_files(self) -> None:
         names = ("config.json", "corpus.sha256", "vocabulary.model", "metrics.jsonl", LOCK)

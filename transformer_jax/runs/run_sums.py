@@ -41,6 +41,8 @@ def check_sums(sums_file: Path, config_file: Path, vocabulary_file: Path) -> Non
         content = json.loads(sums_file.read_text(encoding="utf-8"))
         files, sections = dict(content["files"]), dict(content["config"])
         mutable = frozenset(content["mutable"])
+    except PermissionError:
+        raise
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         raise RunError(
             f"{sums_file} is damaged, so the run's files cannot be verified. Put the run's own "

@@ -1,8 +1,11 @@
 """Parameters from a run's folder: of one checkpoint, or the mean of several."""
 
+import contextlib
+import fcntl
 import math
 import re
 import shlex
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from etils import epath
 from transformer_jax.errors import RunError
 from transformer_jax.parallel import processes
 from transformer_jax.runs.checkpoints import (
+    FULL,
     Params,
     committed_steps,
     damaged_file,
@@ -22,7 +26,7 @@ from transformer_jax.runs.checkpoints import (
     unreadable_score,
     write_manifest,
 )
-from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.runs.run_folder import LOCK, RunFolder
 
 
 def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
@@ -130,15 +134,32 @@ def mean_params(trees: Iterable[Params]) -> Params:
 def save_average(run: RunFolder, name: str, params: Params) -> Path:
     """Writes WORKDIR/averages/NAME, which `load_params` finds as "average"; returns that folder.
 
+    Another process that writes an average of this run is waited for.
+
     Raises:
       RunError: the folder cannot be written.
     """
     folder = run.averages / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        lock = open(run.averages / LOCK, "ab")  # noqa: SIM115  closed below, which unlocks it
     except OSError as error:
         raise RunError(f"Cannot write into {folder}: {error.strerror}.") from None
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(epath.Path(folder / "params"), params, force=True)
-    write_manifest(folder)
+    with lock:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.lockf(lock, fcntl.LOCK_EX)
+        manifest_of(folder).unlink(missing_ok=True)  # until the new files are complete
+        try:
+            with ocp.StandardCheckpointer() as checkpointer:
+                checkpointer.save(epath.Path(folder / "params"), params, force=True)
+            write_manifest(folder)
+        except Exception as error:  # Orbax and its libraries raise many types
+            for left in folder.glob("params*"):
+                shutil.rmtree(left, ignore_errors=True)
+            reason = " ".join(str(error).split())
+            reason = next((known for known in FULL if known in reason), reason[:200])
+            raise RunError(
+                f"the average could not be written to {folder}: {reason}. The run's checkpoints "
+                "are intact: free disk space and call `average` again."
+            ) from error
     return folder

@@ -1,6 +1,7 @@
 """`python -m experiments.NAME`: does the missing runs of an experiment and writes its table."""
 
 import logging
+import os
 import shlex
 import signal
 import subprocess
@@ -109,6 +110,8 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
         for job in missing:
             print(f"# {job.label}", *command_lines(job), sep="\n")
     else:
+        _check_folder("--out", output.folder)
+        _check_folder("--runs", runs)
         base = experiment.shown(scale)[0]
         failed = [] if values["report"] else _run_missing(missing, base, output, values)
         lines = read_results(output.results)
@@ -124,6 +127,14 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
         log.info("%s", page)
         if failed:
             raise RunError(f"{len(failed)} of {len(missing)} runs failed; first: {failed[0]}")
+
+
+def _check_folder(flag: str, folder: Path) -> None:
+    """Raises ConfigError if the folder cannot be written, before hours of training."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        wrong = "not writable" if there.is_dir() else "a file"
+        raise ConfigError(f"{flag}: cannot write into {folder}: {there} is {wrong}. Name another.")
 
 
 def _counted(jobs: Sequence[Job]) -> Counted:

@@ -119,8 +119,11 @@ def run_here(jobs: Sequence[Job], done: Callable[[Job, str], None], processes: i
 
     Raises:
       KeyboardInterrupt: raised again after the running jobs have written a checkpoint.
+      Exception: a job could not be started or `done` failed, for example because the disk is full.
+        No further job starts, and the running ones write a checkpoint.
     """
     waiting, stop, lock = list(jobs), threading.Event(), threading.Lock()
+    errors: list[Exception] = []
 
     def work(share: Share) -> None:
         while waiting and not stop.is_set():
@@ -128,9 +131,13 @@ def run_here(jobs: Sequence[Job], done: Callable[[Job, str], None], processes: i
                 job = waiting.pop(0) if waiting else None
             if job is None:
                 return
-            reason = run_commands(job, share, stop)
-            with lock:
-                done(job, reason)
+            try:
+                reason = run_commands(job, share, stop)
+                with lock:
+                    done(job, reason)
+            except Exception as error:  # a thread that dies would leave its jobs undone silently
+                errors.append(error)
+                stop.set()
 
     workers = [threading.Thread(target=work, args=(share,)) for share in shares(processes)]
     for worker in workers:
@@ -145,6 +152,8 @@ def run_here(jobs: Sequence[Job], done: Callable[[Job, str], None], processes: i
     finally:
         for worker in workers:
             worker.join()
+    if errors:
+        raise errors[0]
 
 
 def slurm_settings(text: str | None) -> dict[str, Any]:
