@@ -355,6 +355,16 @@ def test_of_errors_that_nobody_can_catch_only_closed_event_loops_are_hidden(monk
     assert sys.unraisablehook.other == reported.append
 
 
+def test_a_message_as_long_as_a_book_is_shortened(monkeypatch, capsys):
+    def fail() -> None:
+        raise DataError("begins" + "x" * 100_000 + "ends")
+
+    assert run_fake(monkeypatch, fail) == 2
+    error = capsys.readouterr().err
+    assert len(error) < 5_000 and error.endswith("xends\n")
+    assert error.startswith("transformer-jax: beginsx") and "x ... x" in error
+
+
 def test_an_interrupt_is_quiet(monkeypatch, capsys):
     def interrupt() -> None:
         raise KeyboardInterrupt

@@ -120,6 +120,7 @@ def test_flags_that_cannot_be_are_one_line(call):
         (["--launcher=slurm", "--print", "--slurm=partition=x"], "Did you mean slurm_partition"),
         (["--launcher=slurm", "--print", "--slurm=zzz=x"], "It knows name, timeout_min, mem_gb"),
         (["--launcher=slurm", "--slurm=mem_gb=much"], "--slurm=mem_gb=much: expected float"),
+        (["--launcher=slurm", "--slurm=mem_gb=nan"], "--slurm=mem_gb=nan: expected float"),
         (["--jobs=1000"], "--jobs=1000"),
         ([f"--out={__file__}/results"], "--out: cannot write into .* is a file. Name another."),
         ([f"--runs={__file__}"], "--runs: cannot write into .* is a file. Name another."),

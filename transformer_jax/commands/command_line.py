@@ -25,6 +25,7 @@ OUT_OF_MEMORY = (
     "train.remat=true or divide the model by mesh.fsdp (none of which changes a run's results). In "
     "translation, lower decode.beam_size or decode.tokens_per_batch."
 )
+LONGEST_MESSAGE = 4_000  # characters
 BROKEN_PIPE = 128 + 13  # SIGPIPE
 
 DEFINE: dict[type, Callable[..., object]] = {
@@ -66,7 +67,7 @@ def exit_status(action: Callable[[], object]) -> int:
         action()
         sys.stdout.flush()
     except (UserError, flags.Error) as error:
-        print("transformer-jax: " + " ".join(str(error).split()), file=sys.stderr)
+        print("transformer-jax: " + _one_line(str(error)), file=sys.stderr)
         return 2
     except Interrupted as stopped:
         print(f"transformer-jax: {stopped}", file=sys.stderr)
@@ -94,6 +95,13 @@ def exit_status(action: Callable[[], object]) -> int:
         print(f"transformer-jax: {OUT_OF_MEMORY}", file=sys.stderr)
         return 2
     return 0
+
+
+def _one_line(message: str) -> str:
+    """The message without line ends; the middle of one that is as long as a book is left out."""
+    words = " ".join(message.split())
+    half = LONGEST_MESSAGE // 2
+    return words if len(words) <= LONGEST_MESSAGE else f"{words[:half]} ... {words[-half:]}"
 
 
 def _about_file(error: OSError) -> str:

@@ -67,6 +67,7 @@ def check_environment() -> None:
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")  # Matplotlib fails on it
     if epoch and not epoch.isdecimal():
         raise UserError(f"SOURCE_DATE_EPOCH={epoch} is not a number of seconds. Unset it.")
+    os.environ["MPLBACKEND"] = "agg"  # figures are files; another backend may not be there
     _raise_limit_of_files()
 
 

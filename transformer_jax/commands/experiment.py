@@ -22,7 +22,10 @@ def experiment(name: str = "", arguments: Sequence[str] = ()) -> None:
     """
     own = Path("experiments", f"{name}.py")
     file = own if own.is_file() else shipped("experiments") / f"{name or '__main__'}.py"
-    if not file.is_file() or file.name != f"{name or '__main__'}.py":
+    is_known = file.is_file() and file.name == f"{name or '__main__'}.py"
+    # A module that the project's experiments share does nothing when it is run.
+    is_shared = is_known and file != own and '__name__ == "__main__"' not in file.read_text()
+    if not is_known or is_shared:
         raise ConfigError(
             f"there is no experiment {name!r}. `transformer-jax experiment` lists them."
         )

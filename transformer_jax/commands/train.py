@@ -150,6 +150,8 @@ def _first_state(config: Config, program: Program, checkpoints: Checkpoints) -> 
     state = checkpoints.restore_latest(program.state)
     if state is not None:
         log.info("continuing from step %d", int(state.step))
+        if config.train.init_from is not None:
+            log.info("train.init_from has no effect: it is for the start of a run")
         return state
     state = program.init(config.seed)
     if config.train.init_from is not None:

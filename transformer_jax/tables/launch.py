@@ -1,6 +1,7 @@
 """Runs jobs on this machine, whose devices they share, or through SLURM; prints commands."""
 
 import logging
+import math
 import os
 import shlex
 import shutil
@@ -184,7 +185,10 @@ def _slurm_value(name: str, text: str) -> Any:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:
-        return shared.get(last, int if text.isdigit() else str)(text)
+        value = shared.get(last, int if text.isdigit() else str)(text)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError("not a number of anything")
+        return value
     except ValueError:
         kind = shared[last].__name__
         raise ConfigError(f"--slurm={name}={text}: expected {kind}.") from None
