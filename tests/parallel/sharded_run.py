@@ -50,10 +50,9 @@ DECODE = DecodeConfig(beam_size=3, max_extra_length=4, max_length=16, tokens_per
 def run(
     mesh: tuple[int, int, int], accumulate: int, kind: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(arrays, the rest) that the updates leave; translations of a model drawn at random."""
+    """(arrays, the rest) that the updates leave."""
     train = dataclasses.replace(CONFIG.train, accumulate_steps=accumulate)
-    model = dataclasses.replace(CONFIG.model, encoder=kind, decoder=kind)
-    config = dataclasses.replace(CONFIG, model=model, mesh=MeshConfig(*mesh), train=train)
+    config = dataclasses.replace(CONFIG, model=model_of(kind), mesh=MeshConfig(*mesh), train=train)
     shape = BatchShape(ROWS, SRC_LENGTH, TGT_LENGTH)
     program = compile_program(config.model, config.train, make_mesh(config.mesh), VOCABULARY, shape)
     own = own_rows(program.mesh, ROWS)
@@ -82,8 +81,12 @@ def run(
         "steps": float(state.window.steps),
         "rows_a_device": [len(s.data) for s in batch.tgt.ids.addressable_shards],
         "share_of_the_state": on_one / sum(x.size for x in arrays),
-        "translations": translations(config.mesh, config.model),
     }
+
+
+def model_of(kind: str) -> ModelConfig:
+    """The model whose encoder and decoder are of that kind."""
+    return dataclasses.replace(CONFIG.model, encoder=kind, decoder=kind)
 
 
 def flat(tree: Any) -> np.ndarray:
@@ -109,8 +112,11 @@ def main(folder: str, meshes: str, port: str = "", process: str = "") -> None:
     """Runs on all meshes, one after the other."""
     if port:
         processes.join(f"localhost:{port}", 2, int(process))
-    for mesh in json.loads(meshes):
+    every = json.loads(meshes)
+    for mesh in every:
         arrays, rest = run(tuple(mesh[:3]), *mesh[3:])
+        if not port or mesh == every[-1]:
+            rest["translations"] = translations(MeshConfig(*mesh[:3]), model_of(mesh[-1]))
         if processes.is_first():
             name = "-".join(map(str, mesh))
             np.savez(Path(folder) / f"{name}.npz", **arrays)

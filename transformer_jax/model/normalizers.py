@@ -22,7 +22,7 @@ from transformer_jax.model.records import Params
 MAX_FERTILITY = 2.0  # N of Tu et al. 2016
 
 
-def softmax(scores_BHLM: Array, mask: Array, kept: str = "float32") -> Array:
+def softmax(scores_BHLM: Array, mask: Array, kept: str | None = None) -> Array:
     """Weights `[batch, heads, query_len, key_len]` over the keys where the mask is True.
 
     Each query's weights sum to 1. A query that may attend to nothing gets equal weights, not NaN.
@@ -30,9 +30,9 @@ def softmax(scores_BHLM: Array, mask: Array, kept: str = "float32") -> Array:
     Args:
       scores_BHLM: scores `[batch, heads, query_len, key_len]`, float32.
       mask: booleans that broadcast to that shape, True = may attend.
-      kept: type of the weights that are kept for the backward pass.
+      kept: type of the weights that are kept for the backward pass; None: that of the scores.
     """
-    if jnp.finfo(kept).bits < jnp.finfo(scores_BHLM.dtype).bits:
+    if kept and jnp.finfo(kept).bits < jnp.finfo(scores_BHLM.dtype).bits:
         return narrow_softmax(scores_BHLM, mask, kept)
     # finfo.min, not -inf: the softmax of a row without any True would be NaN.
     return jax.nn.softmax(jnp.where(mask, scores_BHLM, jnp.finfo(scores_BHLM.dtype).min))
