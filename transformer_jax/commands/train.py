@@ -127,6 +127,7 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     checkpoints = Checkpoints(run.checkpoints, train.keep_last, train.on_save_error)
     try:
         state = _first_state(config, program, checkpoints)
+        start = int(state.step)
         processes.first_does(lambda: _claim(run, config, data))
         with StopRequest() as stop:
             bleu = _make_bleu(config, data, program, stop) if train.valid_bleu else None
@@ -142,7 +143,7 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
             f"{signal.Signals(stop.signal).name}: stopped, with a checkpoint at step "
             f"{committed_steps(run.checkpoints)[-1]}; the same command continues from there.",
         )
-    log.info("trained to step %d", train.steps)
+    log.info("trained to step %d", max(start, train.steps))
 
 
 def _first_state(config: Config, program: Program, checkpoints: Checkpoints) -> TrainState:
