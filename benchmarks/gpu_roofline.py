@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from benchmarks.hlo import INSTRUCTION, Instruction, type_bytes
+from benchmarks.hlo import Instruction, array_type, computations, type_bytes
 
 BYTES_PER_S = 4.0e12  # of an H200's memory, 4.8e12 as the vendor prints it
 FLOPS_PER_S = {"bf16": 0.8 * 790e12, "f32": 280e12}  # of matrix products, by type of the operands
@@ -55,26 +55,7 @@ class Kernel(NamedTuple):
 
 
 Module = dict[str, dict[str, Instruction]]  # {computation: {name: instruction}}
-HEAD = re.compile(r"^(ENTRY )?%?([\w.-]+) .*\{$")
 CALLED = re.compile(r"(?:calls|to_apply|body)=%?([\w.-]+)")
-
-
-def computations(text: str) -> tuple[Module, str]:
-    """The instructions of each computation of a module, and the entry's name."""
-    module: Module = {}
-    entry, inside = "", ""
-    for line in text.splitlines():
-        if head := HEAD.match(line):
-            inside = head[2]
-            module[inside] = {}
-            entry = inside if head[1] else entry
-        elif found := INSTRUCTION.match(line):
-            name, kind, opcode, operands, attributes = found.groups()
-            names = tuple(re.findall(r"%([\w.-]+)", operands))
-            # A parameter's number is needed to find what a caller gives it.
-            names = (operands,) if opcode == "parameter" else names
-            module[inside][name] = Instruction(name, kind, opcode, names, attributes, False)
-    return module, entry
 
 
 def kernels(text: str) -> list[Kernel]:
@@ -83,7 +64,8 @@ def kernels(text: str) -> list[Kernel]:
     Raises:
       ValueError: a loop does not say how often it runs.
     """
-    module, entry = computations(text)
+    module = computations(text)
+    entry = next(name for name, own in module.items() if any(x.in_entry for x in own.values()))
     return list(_kernels(module, entry, 1))
 
 
@@ -108,11 +90,11 @@ def _kernels(module: Module, computation: str, calls: int) -> Iterator[Kernel]:
 def _moved(one: Instruction, instructions: dict[str, Instruction], body: dict) -> float:
     """Bytes that a kernel reads and writes; of an operand that is only sliced, the slices."""
     read = 0
-    parameters = {x.operands[0]: x.name for x in body.values() if x.opcode == "parameter"}
+    parameters = {x.number: x.name for x in body.values() if x.number is not None}
     updated = _updates_in_place(body)
     for number, name in enumerate(one.operands):
         whole = type_bytes(instructions[name].type) if name in instructions else 0
-        inner = parameters.get(str(number))
+        inner = parameters.get(number)
         if inner is not None and inner == updated:
             continue
         sliced = None if inner is None else _sliced(inner, body)
@@ -159,16 +141,10 @@ def _flops(module: Module, body: dict, outside: dict | None = None) -> dict[str,
     total: dict[str, float] = {}
     for one in body.values():
         if one.opcode == "dot":
-            left = (outside or body)[one.operands[0]].type
-            kind, sizes = re.match(r"(\w+)\[([\d,]*)\]", left).groups()  # type: ignore[union-attr]
-            dimensions = [int(n) for n in sizes.split(",") if n]
+            kind, sizes = array_type((outside or body)[one.operands[0]].type)
             places = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", one.attributes)
-            inner = (
-                math.prod(dimensions[int(n)] for n in places[1].split(",") if n) if places else 1
-            )
-            result = re.match(r"\w+\[([\d,]*)\]", one.type)
-            outer = math.prod(int(n) for n in result[1].split(",") if n) if result else 0
-            total[kind] = total.get(kind, 0) + 2 * inner * outer
+            summed = [sizes[int(n)] for n in places[1].split(",") if n] if places else []
+            total[kind] = total.get(kind, 0) + 2 * math.prod([*summed, *array_type(one.type)[1]])
         elif one.opcode in ("fusion", "call") and (called := CALLED.search(one.attributes)):
             for kind, flops in _flops(module, module[called[1]]).items():
                 total[kind] = total.get(kind, 0) + flops

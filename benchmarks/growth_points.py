@@ -87,7 +87,7 @@ class Point(NamedTuple):
 
     flops: float
     moved: float  # bytes, at least
-    xla_moved: float | None  # bytes, by XLA's count; None: a search, of which XLA counts one step
+    xla_moved: float | None  # bytes, by XLA's count; None for a search: XLA counts one step of it
     memory: float  # bytes: arguments and temporaries
     run: Callable[[], Any]  # runs it once, and returns when it is finished
 

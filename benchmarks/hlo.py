@@ -13,6 +13,7 @@ import numpy as np
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 ARRAY = re.compile(r"(pred|[a-z]+(\d+)\w*)\[([\d,]*)\]")
+HEAD = re.compile(r"^(ENTRY )?%?([\w.-]+) .*\{$")  # a computation's first line
 INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*?) ([\w-]+)\((.*?)\)(.*)$")
 
 
@@ -25,6 +26,7 @@ class Instruction(NamedTuple):
     operands: tuple[str, ...]  # names
     attributes: str
     in_entry: bool  # False: inside a loop's body, a reduction or similar
+    number: int | None = None  # of a parameter: which of the computation's operands it is
 
 
 class Collective(NamedTuple):
@@ -44,17 +46,30 @@ class Collective(NamedTuple):
         return self.size * (n - 1) / n * (2 if self.kind == "all-reduce" else 1)
 
 
-def parse(text: str) -> dict[str, Instruction]:
-    """The instructions of an HLO module's text, by name; names are unique in a module."""
-    instructions, in_entry = {}, False
+def computations(text: str) -> dict[str, dict[str, Instruction]]:
+    """The instructions of each computation of an HLO module's text, by their names."""
+    module: dict[str, dict[str, Instruction]] = {}
+    in_entry, own = False, dict[str, Instruction]()
     for line in text.splitlines():
-        if line.endswith("{"):
-            in_entry = line.startswith("ENTRY")
+        if head := HEAD.match(line):
+            in_entry, own = bool(head[1]), module.setdefault(head[2], {})
         elif found := INSTRUCTION.match(line):
             name, kind, opcode, inside, attributes = found.groups()
             operands = tuple(re.findall(r"%([\w.-]+)", inside))
-            instructions[name] = Instruction(name, kind, opcode, operands, attributes, in_entry)
-    return instructions
+            number = int(inside) if opcode == "parameter" else None
+            own[name] = Instruction(name, kind, opcode, operands, attributes, in_entry, number)
+    return module
+
+
+def parse(text: str) -> dict[str, Instruction]:
+    """The instructions of an HLO module's text, by name; names are unique in a module."""
+    return {name: one for own in computations(text).values() for name, one in own.items()}
+
+
+def array_type(text: str) -> tuple[str, list[int]]:
+    """The element type and the sizes of an HLO array type: "bf16[8,64]{1,0}" is bf16, [8, 64]."""
+    kind, _, rest = text.partition("[")
+    return kind, [int(size) for size in rest.partition("]")[0].split(",") if size]
 
 
 def type_bytes(text: str) -> int:

@@ -58,9 +58,9 @@ def make_sweep(config: str, texts: Mapping[str, Sequence[str]], split: str) -> E
         )
     others = {name: given for name, given in texts.items() if name not in several}
     fixed = {name: parse_value(KEYS[name], given) for name, given in others.items()}
-    lasts = Counter(name.rpartition(".")[2] for name in several)
-    short = {name: name.rpartition(".")[2] for name in several}
-    short = {name: last if lasts[last] == 1 else name for name, last in short.items()}
+    lasts = {name: name.rpartition(".")[2] for name in several}
+    times = Counter(lasts.values())
+    short = {name: last if times[last] == 1 else name for name, last in lasts.items()}
     rows = {}
     for chosen in itertools.product(*(own.items() for own in several.values())):
         pairs = list(zip(several, chosen, strict=True))

@@ -41,6 +41,14 @@ def write_csv(path: Path, head: Iterable[str], rows: Iterable[Iterable[object]])
     write_atomically(path, text.getvalue().encode())
 
 
+def in_the_way(folder: Path) -> str:
+    """Why a folder, which may not exist yet, cannot be written: "PATH is a file"; "" if it can."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        return f"{there} is a file"
+    return "" if os.access(there, os.W_OK) else f"{there} is not writable"
+
+
 def is_stream(path: Path) -> bool:
     """Whether the path is a named pipe, a socket or a device: opening one may wait for ever."""
     try:

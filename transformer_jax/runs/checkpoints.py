@@ -34,6 +34,12 @@ LARGEST_STEP = 2**31 - 1  # the training state counts its steps as int32
 FULL = ("No space left on device", "Disk quota exceeded")
 
 
+def reason_of(error: BaseException) -> str:
+    """Why a save failed, in a few words: one of FULL, or how Orbax's message begins."""
+    message = " ".join(str(error).split())
+    return next((known for known in FULL if known in message), message[:200])
+
+
 def write_manifest(checkpoint: Path) -> None:
     """Writes CHECKPOINT.sha256.json, the sum of each file, beside a committed checkpoint."""
     sums = {
@@ -297,11 +303,11 @@ class Checkpoints:
         self._newest_failed = True
         self._close_manager()
         self._remove_half_written()
-        message = " ".join(str(error).split())
-        full = next((known for known in FULL if known in message), "")
-        text = f"a checkpoint could not be written to {self.folder}: {full or message[:200]}"
+        reason = reason_of(error)
+        text = f"a checkpoint could not be written to {self.folder}: {reason}"
         if self.on_save_error == "stop":
-            fix = "free disk space and call `train` again" if full else "call `train` again"
+            again = "call `train` again"
+            fix = f"free disk space and {again}" if reason in FULL else again
             raise RunError(
                 f"{text}. The earlier checkpoints are intact: {fix}, or set "
                 "train.on_save_error=continue to train on without this checkpoint."

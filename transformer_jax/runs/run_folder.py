@@ -12,7 +12,7 @@ from transformer_jax.config.changes import immutable_differences
 from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_json, to_json
 from transformer_jax.errors import ConfigError, RunError
-from transformer_jax.files import is_stream, is_temporary, write_atomically
+from transformer_jax.files import in_the_way, is_stream, is_temporary, write_atomically
 from transformer_jax.runs.run_sums import check_sums, write_sums
 
 log = logging.getLogger(__name__)
@@ -72,12 +72,8 @@ class RunFolder:
         """
         self.check_name()
         self._check_files()
-        folder = next(path for path in (self.path, *self.path.parents) if path.exists())
-        if not folder.is_dir() or not os.access(folder, os.W_OK):
-            wrong = "not writable" if folder.is_dir() else "a file"
-            raise RunError(
-                f"Cannot write into {self.path}: {folder} is {wrong}. Choose another --workdir."
-            )
+        if wrong := in_the_way(self.path):
+            raise RunError(f"Cannot write into {self.path}: {wrong}. Choose another --workdir.")
         if self.config_file.exists():
             differences = immutable_differences(self.read_config(), config)
             if differences:
@@ -121,8 +117,8 @@ class RunFolder:
             )
 
     def _check_files(self) -> None:
-        names = ("config.json", "corpus.sha256", "vocabulary.model", "metrics.jsonl", LOCK)
-        for path in (self.sums_file, *(self.path / name for name in names)):
+        files = (self.config_file, self.corpus_file, self.vocabulary_file, self.sums_file)
+        for path in (*files, self.path / "metrics.jsonl", self.path / LOCK):
             if is_stream(path):
                 raise RunError(f"{path} is a pipe or a device, not a run's file. Remove it.")
 

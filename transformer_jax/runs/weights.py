@@ -17,11 +17,11 @@ from etils import epath
 from transformer_jax.errors import RunError
 from transformer_jax.parallel import processes
 from transformer_jax.runs.checkpoints import (
-    FULL,
     Params,
     committed_steps,
     damaged_file,
     manifest_of,
+    reason_of,
     score_of,
     unreadable_score,
     write_manifest,
@@ -156,10 +156,8 @@ def save_average(run: RunFolder, name: str, params: Params) -> Path:
         except Exception as error:  # Orbax and its libraries raise many types
             for left in folder.glob("params*"):
                 shutil.rmtree(left, ignore_errors=True)
-            reason = " ".join(str(error).split())
-            reason = next((known for known in FULL if known in reason), reason[:200])
             raise RunError(
-                f"the average could not be written to {folder}: {reason}. The run's checkpoints "
-                "are intact: free disk space and call `average` again."
+                f"the average could not be written to {folder}: {reason_of(error)}. The run's "
+                "checkpoints are intact: free disk space and call `average` again."
             ) from error
     return folder

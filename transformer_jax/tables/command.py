@@ -1,7 +1,6 @@
 """`python -m experiments.NAME`: does the missing runs of an experiment and writes its table."""
 
 import logging
-import os
 import shlex
 import signal
 import subprocess
@@ -15,6 +14,7 @@ import numpy as np
 
 from transformer_jax.commands.command_line import Flag, exit_status, parse_experiment, set_up_logs
 from transformer_jax.errors import ConfigError, RunError, UserError
+from transformer_jax.files import in_the_way
 from transformer_jax.reporting.page import markdown_table
 from transformer_jax.tables.experiment import Experiment, Job, check_rows, make_jobs
 from transformer_jax.tables.launch import (
@@ -131,10 +131,8 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
 
 def _check_folder(flag: str, folder: Path) -> None:
     """Raises ConfigError if the folder cannot be written, before hours of training."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        wrong = "not writable" if there.is_dir() else "a file"
-        raise ConfigError(f"{flag}: cannot write into {folder}: {there} is {wrong}. Name another.")
+    if wrong := in_the_way(folder):
+        raise ConfigError(f"{flag}: cannot write into {folder}: {wrong}. Name another.")
 
 
 def _counted(jobs: Sequence[Job]) -> Counted:

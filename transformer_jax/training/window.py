@@ -54,9 +54,9 @@ class WindowReader:
         Raises:
           RunError: too many updates in a row were not finite.
         """
-        counters = (state.window, state.step, state.skipped, state.skipped_in_a_row)
-        window, step, skipped, in_a_row = jax.device_get(counters)
-        auxiliary = jax.device_get(state.auxiliary)
+        counters = (state.step, state.skipped, state.skipped_in_a_row)
+        sums = (state.window, state.auxiliary)
+        (window, auxiliary), (step, skipped, in_a_row) = jax.device_get((sums, counters))
         seconds, before = time.perf_counter() - self.start, self.before
         self.start, self.before = time.perf_counter(), (0.0, 0.0)
         src_tokens, tgt_tokens = (
