@@ -1,4 +1,4 @@
-"""The longest chain of products in a traced program, each of which needs the one before."""
+"""The longest chain of products in a traced program: each product needs the one before it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -42,8 +42,8 @@ point; ± is the fit's standard error. "Counted" is the same fit to the FLOPs of
 the time if all FLOPs were equally fast.
 """
 SEQUENCE_READING = """
-The longest chain of matrix products in the traced forward pass, each of which needs the result of
-the one before. Sums inside a product or a softmax count as one operation, as in the paper.
+The longest chain of matrix products in the traced forward pass: each product needs the result of
+the one before it. Sums inside a product or a softmax count as one operation, as in the paper.
 """
 PATH_READING = """
 The number of stacked layers until every output depends on every input, found from the entries of

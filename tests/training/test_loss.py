@@ -33,7 +33,7 @@ def sums(logits=LOGITS, targets=TARGETS, real=REAL, smoothing=0.1, size=V):
 
 
 def numbers(sums):
-    """The four sums that are not of auxiliary losses, of which there are none here."""
+    """The four sums as an array. There are no auxiliary losses here."""
     *four, auxiliary = sums
     assert auxiliary == {}
     return np.array(four)

@@ -22,7 +22,7 @@ NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 IN_THE_WAY = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
 OUT_OF_MEMORY = (
     "The device has too little memory. In training, raise train.accumulate_steps, set "
-    "train.remat=true or divide the model by mesh.fsdp (none of which changes a run's results). In "
+    "train.remat=true or divide the model by mesh.fsdp (a run's results stay the same). In "
     "translation, lower decode.beam_size or decode.tokens_per_batch."
 )
 LONGEST_MESSAGE = 4_000  # characters

@@ -24,7 +24,7 @@ class Key:
     kind: type[Any]  # int, float, bool, str or tuple (of strings)
     optional: bool  # may be None
     default: Any
-    meaning: str = ""  # a phrase: unit, the paper's symbol, what None stands for
+    meaning: str = ""  # a phrase: the unit, the paper's symbol, the meaning of None
     mutable: bool = False  # may change between two `train` calls on one folder
     at_least: float | None = None
     above: float | None = None
