@@ -116,9 +116,9 @@ def test_a_full_disk_is_said_and_harms_no_older_checkpoint(mode, tmp_path):
     copy = tmp_path / "full.copy" / "run"
     kept = steps_of(copy)
     assert kept and kept[-1] < runs.STEPS
-    trained = [r["step"] for r in runs.metrics(copy) if r["kind"] == "train"]
     assert ("training continues" in said) == (mode == "continue")
-    assert (trained[-1] == runs.STEPS) == (mode == "continue")
+    # Read from the log: on a full disk the last line of metrics.jsonl may be incomplete.
+    assert (f"step {runs.STEPS} of {runs.STEPS}," in said) == (mode == "continue")
     # With room again, the run goes on from what is whole, to the end that it would have had.
     assert runs.train(copy, train__keep_last=3) == 0
     assert_same_run(copy, runs.trained_run())
