@@ -25,6 +25,8 @@ HERE = Path(__file__).parent
 DEVICE, LIMITS = HERE / "h200.txtpb", HERE / "gpu_limits.json"
 BIG = {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}
 SIZES: dict[str, dict[str, Any]] = {"base": {}, "big": BIG}
+# The keys for speed on a GPU; "auto", the default, is the fused attention kernel there.
+KEYS = {"dtype": "bfloat16", "residual_dtype": "bfloat16", "attention_kernel": "auto"}
 ROWS, LENGTH, VOCABULARY = 104, 256, 37_000
 MATRIX_RATE = 790e12  # FLOP/s of large bfloat16 products that an H200 reaches
 FLAGS = (
@@ -39,6 +41,7 @@ class Cost(NamedTuple):
     kernels: Sequence[Kernel]
     temporaries_gib: float
     compile_seconds: float
+    flops: int  # of the equations: without what the backward pass computes again
 
     @property
     def totals(self) -> dict[str, float]:
@@ -51,26 +54,28 @@ class Cost(NamedTuple):
 
 
 def compiled_cost(changes: Mapping[str, Any]) -> Cost:
-    """Compiles the training step of the paper's model with these keys changed, in bfloat16."""
+    """Compiles the training step of the paper's model with these keys changed, and `KEYS`."""
     import numpy as np
     from jax.experimental import topologies
     from jax.sharding import Mesh
 
     from transformer_jax.config.schema import ModelConfig, TrainConfig
     from transformer_jax.parallel.mesh import AXES
+    from transformer_jax.training.cost import training_flops
     from transformer_jax.training.program import BatchShape, compile_program
 
     topology = topologies.get_topology_desc(
         "1x1x1", "cuda", target_config=DEVICE.read_text(), topology="1x1x1"
     )
     mesh = Mesh(np.array(topology.devices).reshape(1, 1, 1), AXES)
-    config, shape = ModelConfig(dtype="bfloat16", **changes), BatchShape(ROWS, LENGTH, LENGTH)
+    config, shape = ModelConfig(**KEYS, **changes), BatchShape(ROWS, LENGTH, LENGTH)
     start = time.perf_counter()
     program = compile_program(config, TrainConfig(), mesh, VOCABULARY, shape)
     seconds = time.perf_counter() - start
     compiled: Any = program.train_step
     temporaries = compiled.memory_analysis().temp_size_in_bytes / 2**30
-    return Cost(kernels(compiled.as_text()), temporaries, seconds)
+    flops = ROWS * training_flops(config, VOCABULARY, LENGTH, LENGTH)
+    return Cost(kernels(compiled.as_text()), temporaries, seconds, flops)
 
 
 def table(cost: Cost) -> str:
@@ -105,17 +110,20 @@ def page(costs: Mapping[str, Cost]) -> str:
         "kernel belongs to the part of its last operation. Without the device XLA cannot choose "
         "between kernels by measurement, so every product is a Triton kernel here. The column "
         '"measured" stays empty until a run on a GPU fills it (docs/gpu_runs.md).',
+        "A kernel of the project's own (fused attention, fused loss) counts the bytes of its "
+        "operands and results, and the FLOPs of its formula.",
         f"{ROWS} rows of {LENGTH} source and {LENGTH} target positions, vocabulary {VOCABULARY:,}, "
-        '`model.dtype="bfloat16"`, one device. Limits: benchmarks/gpu_limits.json.',
+        + ", ".join(f"`model.{key}={value!r}`" for key, value in KEYS.items())
+        + ", one device. Limits: benchmarks/gpu_limits.json.",
     ]
     for name, cost in costs.items():
         seconds = sum(one.seconds for one in cost.kernels)
-        flops = sum(one.calls * sum(one.flops.values()) for one in cost.kernels)
-        share = flops / seconds / MATRIX_RATE
+        share = cost.flops / seconds / MATRIX_RATE
         parts += [
             f"## {name}",
             table(cost),
-            f"At best {share:.0%} of the matrix rate ({MATRIX_RATE / 1e12:g} TFLOP/s). "
+            f"At best {share:.0%} of the matrix rate ({MATRIX_RATE / 1e12:g} TFLOP/s), by the "
+            f"{cost.flops / 1e12:.2f} TFLOP of the equations. "
             f"Temporaries: {cost.temporaries_gib:.1f} GiB. The compilation took "
             f"{cost.compile_seconds:.0f} s.",
         ]

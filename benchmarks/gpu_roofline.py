@@ -23,6 +23,13 @@ FREE = {
     "after-all",
     "partition-id",
 }
+# Products of the project's own kernels for each pair of a query and a key: over d_k, and over d_v.
+KERNELS = {
+    "forward_kernel": (1, 1),
+    "query_kernel": (2, 1),
+    "key_kernel": (2, 2),
+    "loss_kernel": (0, 0),
+}
 SLICES = {"dynamic-slice", "gather", "slice"}
 ELEMENTWISE = {"bitcast", "convert", "select", "multiply", "add", "subtract", "negate", "reshape"}
 # The part of the model that a kernel belongs to: the first whose pattern is in the name of its last
@@ -54,6 +61,7 @@ class Kernel(NamedTuple):
         return self.calls * max(self.bytes / BYTES_PER_S, arithmetic)
 
 
+WORKSPACE = r"[su]8\[\d+\]"  # scratch memory of a library's product, which it may leave unused
 Module = dict[str, dict[str, Instruction]]  # {computation: {name: instruction}}
 CALLED = re.compile(r"(?:calls|to_apply|body)=%?([\w.-]+)")
 
@@ -102,7 +110,7 @@ def _moved(one: Instruction, instructions: dict[str, Instruction], body: dict) -
     if updated:
         update = next(x for x in body.values() if x.opcode == "dynamic-update-slice")
         return read + type_bytes(body[update.operands[1]].type)
-    return read + type_bytes(one.type)
+    return read + type_bytes(re.sub(WORKSPACE, "", one.type))
 
 
 def _sliced(name: str, body: dict[str, Instruction]) -> int | None:
@@ -145,10 +153,36 @@ def _flops(module: Module, body: dict, outside: dict | None = None) -> dict[str,
             places = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", one.attributes)
             summed = [sizes[int(n)] for n in places[1].split(",") if n] if places else []
             total[kind] = total.get(kind, 0) + 2 * math.prod([*summed, *array_type(one.type)[1]])
+        elif one.opcode == "custom-call":
+            kind, flops = _foreign_flops(one, outside or body)
+            total[kind] = total.get(kind, 0) + flops
         elif one.opcode in ("fusion", "call") and (called := CALLED.search(one.attributes)):
             for kind, flops in _flops(module, module[called[1]]).items():
                 total[kind] = total.get(kind, 0) + flops
     return total
+
+
+def _foreign_flops(one: Instruction, operands: dict[str, Instruction]) -> tuple[str, float]:
+    """FLOPs of a product of cuBLAS or of a kernel of fused_attention.py, by formula.
+
+    Raises:
+      ValueError: another foreign kernel, whose products are not known.
+    """
+    kind, left = array_type(operands[one.operands[0]].type)
+    if "__cublas" in one.attributes:
+        place = re.search(r'"lhs_contracting_dimensions":\["(\d+)"\]', one.attributes)
+        assert place is not None
+        result = array_type(one.type.removeprefix("("))[1]
+        return kind, 2 * math.prod(result) * left[int(place[1])]
+    for name, (of_keys, of_values) in KERNELS.items():
+        if f"/{name}/" in one.attributes:
+            if not of_keys:
+                return kind, 0
+            batch, length, heads, d_k = left
+            _, keys, _, d_v = array_type(operands[one.operands[4]].type)[1]
+            pairs = batch * heads * length * keys
+            return kind, 2 * pairs * (of_keys * d_k + of_values * d_v)
+    raise ValueError(f"{one.name}: the products of this kernel are not known.")
 
 
 def _part(one: Instruction) -> str:

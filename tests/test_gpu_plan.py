@@ -96,7 +96,7 @@ def test_a_loop_of_unknown_length_is_refused():
 
 def test_the_page_sums_the_parts_and_names_the_limits_that_are_passed():
     slow = Kernel("a", "loss", 2, 4e9, {"bf16": 1e12})
-    cost = Cost([slow, slow._replace(part="attention", calls=1)], 1.5, 60.0)
+    cost = Cost([slow, slow._replace(part="attention", calls=1)], 1.5, 60.0, 0)
     lines = table(cost).splitlines()
     assert lines[2].startswith("| loss | 3.2 | 2 | 7.5 | 2.00 |")
     assert lines[-1].startswith("| **all** | 4.7 | 3 | 11.2 | 3.00 |")
@@ -112,6 +112,55 @@ def test_the_page_sums_the_parts_and_names_the_limits_that_are_passed():
 def test_every_size_has_limits_and_the_device_is_described():
     limits = json.loads(gpu_plan.LIMITS.read_text())
     assert limits.keys() == gpu_plan.SIZES.keys()
-    whats = Cost([], 0.0, 0.0).totals.keys()
+    whats = Cost([], 0.0, 0.0, 0).totals.keys()
     assert all(own.keys() == whats for own in limits.values())
     assert "memory_bandwidth: 4800000000000" in gpu_plan.DEVICE.read_text()
+
+
+# Kernels that XLA did not write ------------------------------------------------------------------
+
+CUBLAS = (
+    '"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],'
+    '"rhs_contracting_dimensions":["0"]}}'
+)
+
+
+def foreign(target: str, result: str, operands: list[str], rest: str) -> str:
+    """A program of one custom call."""
+    names = [f"%x{n}" for n in range(len(operands))]
+    given = "\n".join(
+        f"  {name} = {kind} parameter({n})"
+        for n, (name, kind) in enumerate(zip(names, operands, strict=True))
+    )
+    call = f'custom-call({", ".join(names)}), custom_call_target="{target}", {rest}'
+    body = f"{given}\n  ROOT %call = {result} {call}"
+    return f"HloModule m\n\nENTRY %main () -> {result} {{\n{body}\n}}\n"
+
+
+def test_a_product_of_cublas_counts_its_flops_and_not_its_workspace():
+    operands = ["bf16[6,4]{1,0}", "bf16[4,8]{1,0}"]
+    text = foreign("__cublas$lt$matmul", "(bf16[6,8]{1,0}, s8[4194304]{0})", operands, CUBLAS)
+    (one,) = kernels(text)
+    assert one.flops == {"bf16": 2 * 6 * 4 * 8}
+    assert one.bytes == 2 * (6 * 4 + 4 * 8 + 6 * 8)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "products"),
+    [("forward_kernel", 4 + 5), ("query_kernel", 2 * 4 + 5), ("key_kernel", 2 * 4 + 2 * 5)],
+)
+def test_a_fused_attention_counts_the_flops_of_its_formula(kernel, products):
+    """Of 2 rows, 3 heads, 6 queries and 7 keys; d_k is 4 and d_v 5."""
+    query, key, value = "bf16[2,6,3,4]", "bf16[2,7,3,4]", "bf16[2,7,3,5]"
+    operands = [query, "s32[2,6]", "s32[2,6]", key, value, "s32[2,7]", "s32[2,7]"]
+    metadata = named(f"{LAYER}/self_attention_residual/self_attention/{kernel}/pallas_call")
+    (one,) = kernels(foreign("__gpu$xla.gpu.triton", "bf16[2,6,3,5]", operands, metadata))
+    assert one.flops == {"bf16": 2 * 2 * 3 * 6 * 7 * products}
+    assert one.part == "attention"
+    assert one.bytes == 2 * (2 * 6 * 3 * 4 + 2 * 7 * 3 * (4 + 5) + 2 * 6 * 3 * 5) + 8 * (12 + 14)
+
+
+def test_a_kernel_whose_products_are_not_known_is_an_error():
+    text = foreign("someone's", "f32[6]", ["f32[6]"], named("elsewhere"))
+    with pytest.raises(ValueError, match="products of this kernel"):
+        kernels(text)

@@ -18,6 +18,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "additive": {"score": "additive", "num_layers": 1},
     "cross-additive": {"cross_score": "additive", "positions": "rotary", "d_k": 6},
     "window": {"window": 3},
+    "fused": {"attention_kernel": "fused", "window": 5, "num_decoder_layers": 1},
     "coverage": {"attention_memory": "coverage", "norm": "pre"},
     "together": {
         **{"window": 5, "positions": "alibi", "attention_memory": "coverage"},

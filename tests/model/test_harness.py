@@ -30,8 +30,8 @@ from tests.model.configs import CONFIGS, COVERING
 from transformer_jax.config.checks import check
 from transformer_jax.config.schema import Config, DataConfig, ModelConfig
 from transformer_jax.config.serialization import from_json, to_json
+from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.encoder_decoder import EncoderDecoder, place_of
-from transformer_jax.model.outputs import LossSettings
 from transformer_jax.model.parameters import abstract_params, axis_names
 
 SRC_LENGTH, TGT_LENGTH = 18, 16

@@ -1,5 +1,6 @@
 """Layer normalization against a float64 reference."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -32,3 +33,19 @@ def test_the_module_applies_its_scale_and_its_bias():
     params = {"scale": jnp.float32(GAIN), "bias": jnp.float32(BIAS)}
     got = LayerNorm().apply({"params": params}, jnp.float32(X))
     assert relative_error(got, norm_by_hand(X, GAIN, BIAS)) < 1e-5
+
+
+def test_the_norm_of_narrow_input_has_the_same_value_and_gradients():
+    """Its gradient is written by hand; that of float32 input is derived by JAX."""
+    draw = np.random.default_rng(4)
+    x_BLD = jnp.asarray(3 * draw.normal(size=(2, 5, 24)) + 1, jnp.bfloat16)
+    scale_D, bias_D = jnp.asarray(draw.normal(size=(2, 24)) + 1, jnp.float32)
+    cotangent_BLD = jnp.asarray(draw.normal(size=x_BLD.shape), jnp.float32)
+    found, pull = jax.vjp(layer_norm, x_BLD, scale_D, bias_D)
+    wanted, exact_pull = jax.vjp(layer_norm, x_BLD.astype(jnp.float32), scale_D, bias_D)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    gradients, exact = pull(cotangent_BLD), exact_pull(cotangent_BLD)
+    assert gradients[0].dtype == jnp.bfloat16
+    np.testing.assert_allclose(gradients[0].astype(jnp.float32), exact[0], rtol=2**-8)
+    for one, other in zip(gradients[1:], exact[1:], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)

@@ -146,3 +146,17 @@ def test_a_model_trains_the_same_parameters_whatever_the_precision():
         for dtype in ("float32", "bfloat16")
     ]
     assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("changes", [{}, {"norm": "pre"}, {"encoder": "recurrent"}])
+def test_narrow_residuals_change_the_logits_by_rounding_alone(changes):
+    batch = lay_out(random_pairs(3, [(9, 7), (4, 5)]), [[0], [1]], 9, 8)
+    model = tiny_model(**changes)
+    params = random_params(model)
+    narrow = tiny_model(**changes, residual_dtype="bfloat16")
+    encoded = narrow.apply({"params": params}, batch.src, method="encode")
+    narrow_result = changes == {}  # a last norm and a recurrent encoder give float32
+    assert encoded.dtype == ("bfloat16" if narrow_result else "float32")
+    wanted = model.apply({"params": params}, *model_inputs(batch))[..., :VOCABULARY]
+    found = narrow.apply({"params": params}, *model_inputs(batch))[..., :VOCABULARY]
+    assert 1e-4 < relative_error(found, wanted) < 0.03

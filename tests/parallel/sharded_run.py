@@ -2,9 +2,10 @@
 
     python -m tests.parallel.sharded_run FOLDER MESHES [PORT PROCESS]
 
-MESHES is JSON, [[data, fsdp, tensor, micro-batches, kind], ...]; a kind is "transformer" or
-"recurrent". The results of each go to FOLDER, as NumPy and JSON files, from the first process. The
-number of devices is fixed when JAX starts, hence processes of their own.
+MESHES is JSON, [[data, fsdp, tensor, micro-batches, kind], ...]; a kind is "transformer",
+"recurrent", or "fused": a transformer with the fused kernels, which Pallas interprets. The results
+of each go to FOLDER, as NumPy and JSON files, from the first process. The number of devices is
+fixed when JAX starts, hence processes of their own.
 """
 
 import dataclasses
@@ -22,17 +23,22 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tests.fixtures.tiny import VOCABULARY, lay_out, random_pairs, random_params
 from transformer_jax.config.schema import Config, DecodeConfig, MeshConfig, ModelConfig, TrainConfig
 from transformer_jax.decoding.translator import Translator
+from transformer_jax.model.cross_entropy import LossSettings, loss_and_gradient
 from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.fused_loss import fused_loss_and_gradient
 from transformer_jax.model.parameters import axis_names
 from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import (
+    batch_sharding,
+    batch_ways,
     decoding_mesh,
     local,
     make_mesh,
     own_rows,
+    placed,
     put_rows,
 )
-from transformer_jax.training.program import BatchShape, compile_program
+from transformer_jax.training.program import BatchShape, Program, compile_program
 
 STEPS = 20
 ROWS, SRC_LENGTH, TGT_LENGTH = 32, 10, 9
@@ -81,12 +87,33 @@ def run(
         "steps": float(state.window.steps),
         "rows_a_device": [len(s.data) for s in batch.tgt.ids.addressable_shards],
         "share_of_the_state": on_one / sum(x.size for x in arrays),
+        "loss_error": loss_error(program) if kind == "fused" else None,
     }
 
 
 def model_of(kind: str) -> ModelConfig:
     """The model whose encoder and decoder are of that kind."""
+    if kind == "fused":
+        return dataclasses.replace(CONFIG.model, attention_kernel="fused")
     return dataclasses.replace(CONFIG.model, encoder=kind, decoder=kind)
+
+
+def loss_error(program: Program) -> float:
+    """The largest error of the gradient of the fused loss, its rows divided over the mesh."""
+    draw, ways = np.random.default_rng(2), batch_ways(program.mesh)
+    logits_RbLV = draw.normal(size=(ways, 2, 4, 128)).astype(np.float32)
+    targets_RbL, real_RbL = draw.integers(0, 100, (ways, 2, 4)), draw.random((ways, 2, 4)) < 0.7
+    block = jax.tree.map(
+        lambda x: jax.device_put(x, batch_sharding(program.mesh)),
+        (logits_RbLV, targets_RbL, real_RbL),
+    )
+    settings = LossSettings(0.1, 100, "float32", block=1, replicas=ways)
+    with placed(program.mesh, program.model):
+        found = jax.jit(functools.partial(fused_loss_and_gradient, settings=settings))(*block)
+    assert len({str(shard.index) for shard in found[1].addressable_shards}) == ways
+    wanted = loss_and_gradient(logits_RbLV, targets_RbL, real_RbL, 0.1, 100)
+    errors = jax.tree.map(lambda x, y: float(abs(x - y).max()), found, wanted)
+    return max(jax.tree.leaves(errors))
 
 
 def flat(tree: Any) -> np.ndarray:

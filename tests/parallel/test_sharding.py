@@ -31,8 +31,9 @@ SHAPES = [
 ]
 MESHES = [(*shape, "transformer") for shape in SHAPES]
 RECURRENT = [(*shape, "recurrent") for shape in [(1, 1, 1, 1), (2, 2, 2, 4)]]
-RUNS = [*MESHES, *RECURRENT]
-ONE = {"transformer": MESHES[0], "recurrent": RECURRENT[0]}
+FUSED = (2, 2, 2, 1, "fused")
+RUNS = [*MESHES, *RECURRENT, FUSED]
+ONE = {"transformer": MESHES[0], "recurrent": RECURRENT[0], "fused": MESHES[0]}
 # On 2 processes of 2 devices each: fsdp, tensor, and in the last mesh data, span both.
 OF_TWO = [(*shape, "transformer") for shape in [(1, 4, 1, 1), (1, 1, 4, 1), (2, 1, 2, 4)]]
 OTHERS = [mesh for mesh in RUNS if mesh not in ONE.values()]
@@ -88,6 +89,10 @@ def test_twenty_updates_with_dropout_are_the_same_on_every_mesh(runs, mesh):
     want = runs[ONE[mesh[-1]]]
     assert len(set(np.round(want["losses"], 3))) == 20
     assert_the_same_training(runs[mesh], want)
+
+
+def test_the_fused_loss_is_divided_over_rows(runs):
+    assert runs[FUSED]["loss_error"] < 2e-5
 
 
 @pytest.mark.parametrize("mesh", OTHERS, ids=str)

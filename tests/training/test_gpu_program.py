@@ -1,8 +1,9 @@
 """What the training step asks of a GPU, read from the program that is exported for CUDA.
 
-`jax.export` lowers the step for a platform that this machine does not have, in a second.
+JAX lowers the step for a platform that this machine does not have, in a second, kernels included.
 """
 
+import collections
 import functools
 import re
 
@@ -16,22 +17,27 @@ from transformer_jax.training.program import BatchShape
 from transformer_jax.training.state import init_state
 from transformer_jax.training.step import make_train_step
 
-LAYERS, VOCABULARY, PADDED, D_MODEL = 2, 1_000, 1_024, 64
+LAYERS, VOCABULARY, PADDED, D_MODEL, HEADS = 2, 1_000, 1_024, 64, 4
 SHAPE = BatchShape(rows=16, src_length=64, tgt_length=48)
 TENSOR = r"tensor<([\dx]*)(\w+)>"
 PRODUCT = re.compile(rf"stablehlo\.dot_general.*: \({TENSOR}, {TENSOR}\) -> {TENSOR}")
 
 
 @functools.cache
-def exported(dtype: str, **train: int) -> list[str]:
+def exported(dtype: str, kernel: str = "plain", **train: int) -> list[str]:
     """The lines of the step's StableHLO for CUDA."""
-    config = ModelConfig(num_layers=LAYERS, d_model=D_MODEL, num_heads=4, d_ff=96, dtype=dtype)
+    sizes = {"num_layers": LAYERS, "d_model": D_MODEL, "num_heads": HEADS, "d_ff": 96}
+    config = ModelConfig(**sizes, dtype=dtype, attention_kernel=kernel)
     settings = TrainConfig(loss_block=256, **train)
     model, optimizer = make_model(config, VOCABULARY), make_optimizer(settings, D_MODEL)
     state = jax.eval_shape(lambda: init_state(0, model, optimizer))
     step = jax.jit(make_train_step(model, optimizer, settings))
-    module = jax.export.export(step, platforms=["cuda"])(state, SHAPE.abstract()).mlir_module()
-    return [line for line in module.split("\n") if not line.startswith("#loc")]
+    return (
+        step.trace(state, SHAPE.abstract())
+        .lower(lowering_platforms=("cuda",))
+        .as_text()
+        .split("\n")
+    )
 
 
 def operand_types(lines: list[str]) -> list[tuple[str, str]]:
@@ -54,6 +60,26 @@ def test_the_step_has_the_products_of_the_equations_and_no_others(dtype):
     forward = LAYERS * (encoder_layer + decoder_layer)
     loss = 3  # logits and both gradients, in the body of the loop over blocks
     assert len(operand_types(exported(dtype))) == 3 * forward + loss
+
+
+def test_the_fused_kernels_take_the_place_of_attention_s_products_and_scores():
+    """Each attention sub-layer has three kernels, and the loss has one, in the loop."""
+    lines = exported("bfloat16", kernel="fused")
+    attentions, products = 3 * LAYERS, 2 + 2 * 2  # products of one attention, forward and backward
+    assert len(operand_types(lines)) == len(operand_types(exported("bfloat16"))) - (
+        attentions * products
+    )
+    calls = [re.search(r'name = "(\w+)"', line) for line in lines if "xla.gpu.triton" in line]
+    counts = collections.Counter(call[1] for call in calls if call)
+    expected = dict.fromkeys(("forward_kernel", "query_kernel", "key_kernel"), attentions)
+    assert counts == expected | {"loss_kernel": 1}
+    scores = re.compile(rf"tensor<{SHAPE.rows}x{HEADS}x(64|48)x(64|48)x")
+    assert any(scores.search(line) for line in exported("bfloat16")), "the pattern finds scores"
+    assert not any(scores.search(line) for line in lines)
+
+
+def test_a_float32_step_uses_no_kernel_of_lower_precision():
+    assert not any("xla.gpu.triton" in line for line in exported("float32"))
 
 
 def test_micro_batches_are_a_loop_with_one_step_in_it():

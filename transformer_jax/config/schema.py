@@ -100,6 +100,18 @@ class ModelConfig:
     dtype: str = key(
         "float32", "of activations; parameters stay float32", choices=("float32", "bfloat16")
     )
+    residual_dtype: str = key(
+        "float32",
+        "of the sums x + f(x), from layer to layer; norms compute in float32",
+        choices=("float32", "bfloat16"),
+    )
+    attention_kernel: str = key(
+        "auto",
+        "plain: equation 1 step by step; fused: training computes it in one kernel where score, "
+        "positions and normalizer allow it; auto: fused on an NVIDIA GPU with dtype bfloat16",
+        choices=("auto", "plain", "fused"),
+        mutable=True,
+    )
     watched_layer: int = key(
         -2,
         "the decoder's layer whose encoder-decoder weights other parts may use, such as the "
@@ -219,9 +231,10 @@ class TrainConfig:
     remat: bool = key(
         False, "recompute each layer in the backward pass, which saves memory", mutable=True
     )
-    loss_block: int = key(
-        2_048,
-        "target positions per device whose logits are in memory at once",
+    loss_block: int | None = key(
+        None,
+        "target positions per device whose logits are in memory at once; None: 8,192 on a GPU, "
+        "otherwise 2,048",
         mutable=True,
         at_least=1,
     )

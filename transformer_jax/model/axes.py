@@ -10,7 +10,11 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax.linen.spmd import LogicallyPartitioned, with_logical_constraint
+from flax.linen.spmd import (
+    LogicallyPartitioned,
+    logical_to_mesh_axes,
+    with_logical_constraint,
+)
 from jax import Array
 from jax.sharding import PartitionSpec
 
@@ -38,6 +42,18 @@ def constrain(x: Array, *names: str | None) -> Array:
       names: one for each axis; None = not divided.
     """
     return with_logical_constraint(x, names)
+
+
+def mesh_axes(*names: str | None) -> Any:
+    """The PartitionSpec of axes of these names on the mesh that is traced for."""
+    return logical_to_mesh_axes(names)
+
+
+def divided(name: str) -> bool:
+    """Whether the mesh that is traced for divides axes of this name."""
+    where, mesh = mesh_axes(name)[0], jax.sharding.get_abstract_mesh()
+    places = () if where is None else (where,) if isinstance(where, str) else where
+    return any(mesh.shape[place] > 1 for place in places)
 
 
 def named(initializer: Initializer, *names: str | None) -> Initializer:

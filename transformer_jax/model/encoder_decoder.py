@@ -14,9 +14,10 @@ from jax import Array
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.auxiliary import weighted_losses
 from transformer_jax.model.axes import BATCH, unboxed, zeros
+from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.embeddings import VOCABULARY_MULTIPLE, Embedding, shift_right
 from transformer_jax.model.layers import Layer
-from transformer_jax.model.outputs import OUTPUTS, LossSettings, Softmax
+from transformer_jax.model.outputs import OUTPUTS, Softmax
 from transformer_jax.model.records import (
     Cache,
     LossSums,

@@ -4,6 +4,7 @@ Dimension key
   B batch   L length   D d_model   F d_ff   K beams   M source length   H heads
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -79,12 +80,16 @@ class Residual(nn.Module):
     def __call__(
         self, x_BLD: Array, sublayer: Callable[[Array], tuple[Array, Any]], rows_B: Array | None
     ) -> tuple[Array, Any]:
-        """float32 `[batch, length, d_model]`, and what the sub-layer returns after its output."""
+        """`[batch, length, d_model]` in x's type, and what the sub-layer returns after its output.
+
+        The sum and the norm are computed in float32, whatever type the residuals have.
+        """
         is_pre = self.config.norm == "pre"
         y_BLD, beside = sublayer(self.norm(x_BLD) if is_pre else x_BLD)
-        y_BLD = constrain(y_BLD.astype(x_BLD.dtype), BATCH, None, None)
-        x_BLD = x_BLD + self.dropout(y_BLD, rows_B)
-        return x_BLD if is_pre else self.norm(x_BLD), beside
+        wide = jnp.promote_types(x_BLD.dtype, jnp.float32)
+        y_BLD = constrain(y_BLD.astype(wide), BATCH, None, None)
+        x_BLD = (x_BLD + self.dropout(y_BLD, rows_B)).astype(x_BLD.dtype)
+        return x_BLD if is_pre else self.norm(x_BLD).astype(x_BLD.dtype), beside
 
 
 class Layer(nn.Module):
@@ -96,8 +101,11 @@ class Layer(nn.Module):
     watched: bool = False  # whether the layer returns the weights of its cross-attention
 
     def setup(self) -> None:
+        config = self.config
+        if self.watched:  # the fused kernel gives no weights
+            config = dataclasses.replace(config, attention_kernel="plain")
         for name in self.sublayers:
-            setattr(self, name, SUBLAYERS[name](self.config, self.encoded_features))
+            setattr(self, name, SUBLAYERS[name](config, self.encoded_features))
             setattr(self, f"{name}_residual", Residual(self.config))
 
     def _run(

@@ -31,12 +31,14 @@ from transformer_jax.model.cached_attention import (
     empty_keys_values,
     written,
 )
+from transformer_jax.model.fused_attention import Keys, Queries, Setting, fused_attend
 from transformer_jax.model.normalizers import (
     ATTENTION_MEMORIES,
     NORMALIZERS,
     Scored,
     weights_of_all,
 )
+from transformer_jax.model.patterns import same_sentence, self_patterns
 from transformer_jax.model.positions import POSITIONS
 from transformer_jax.model.records import Cache, Context, SearchSizes, StepContext
 from transformer_jax.model.scores import SCORES
@@ -76,9 +78,18 @@ class SelfAttention(Sublayer):
         self.attention = MultiHeadAttention(self.config, self.config.score)
         nn.share_scope(self, self.attention)
 
-    def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array]:
-        """`[batch, length, d_model]` and the weights `[batch, heads, length, length]`."""
-        query_BLHK, key_BLHK, value_BLHV = self._projected(x_BLD, context.place.positions)
+    def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array | None]:
+        """`[batch, length, d_model]` and the weights `[batch, heads, length, length]`.
+
+        The fused kernel gives no weights.
+        """
+        place = context.place
+        query_BLHK, key_BLHK, value_BLHV = self._projected(x_BLD, place.positions)
+        if context.self_bias is None and _fuses(self, self.config.score):
+            patterns = self_patterns(self.config, is_decoder=self.encoded_features is not None)
+            setting = Setting(patterns, _factor(self.config, self.config.score))
+            queries, keys = Queries(query_BLHK, place), Keys(key_BLHK, value_BLHV, place)
+            return self.attention.joined(fused_attend(queries, keys, setting)), None
         heads_BLHV, weights_BHLL = attend(
             query_BLHK,
             key_BLHK,
@@ -132,8 +143,11 @@ class CrossAttention(Sublayer):
             self.carries = ATTENTION_MEMORIES[config.attention_memory]
             self.carries_params = declared(self, self.carries.parameters, sizes)
 
-    def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array]:
-        """`[batch, tgt_len, d_model]` and the weights `[batch, heads, tgt_len, src_len]`."""
+    def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array | None]:
+        """`[batch, tgt_len, d_model]` and the weights `[batch, heads, tgt_len, src_len]`.
+
+        The fused kernel gives no weights.
+        """
         assert context.encoded_BME is not None and context.cross_mask is not None
         query_BLHK = self.attention.queries(x_BLD)
         normalize = _softmax(self.config)
@@ -146,6 +160,12 @@ class CrossAttention(Sublayer):
                 return weights_of_all(self.carries, self.carries_params, scored, begins_BL)
 
         key_BMHK, value_BMHV = self.attention.keys_values(context.encoded_BME)
+        if self.config.attention_memory is None and _fuses(self, self.score):
+            assert context.source is not None
+            setting = Setting((same_sentence,), _factor(self.config, self.score))
+            queries = Queries(query_BLHK, context.place)
+            keys = Keys(key_BMHK, value_BMHV, context.source)
+            return self.attention.joined(fused_attend(queries, keys, setting)), None
         heads_BLHV, weights_BHLM = attend(
             query_BLHK,
             key_BMHK,
@@ -207,6 +227,18 @@ class CrossAttention(Sublayer):
             normalize=normalize,
         )
         return self.attention.joined(heads_BKHV), Cache((), carried[0]), weights_BHKM
+
+
+def _fuses(mixer: Sublayer, score: str) -> bool:
+    """Whether all positions are computed by the fused kernel, which gives no weights."""
+    weights = mixer.is_mutable_collection("intermediates") or mixer.is_initializing()
+    return mixer.config.attention_kernel == "fused" and not weights and bool(SCORES[score].factor)
+
+
+def _factor(config: ModelConfig, score: str) -> float:
+    factor = SCORES[score].factor
+    assert factor is not None
+    return factor(config.head_sizes[0])
 
 
 def _sow(mixer: nn.Module, weights: Array) -> None:

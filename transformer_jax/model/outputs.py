@@ -15,25 +15,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.model.axes import BATCH, VOCABULARY, constrain
+from transformer_jax.model.axes import BATCH, VOCABULARY, constrain, divided
+from transformer_jax.model.cross_entropy import PAD_LOGIT, LossSettings, loss_and_gradient
+from transformer_jax.model.fused_loss import fused_loss_and_gradient
 from transformer_jax.model.records import LossSums
 from transformer_jax.text.batches import Packed
-
-PAD_LOGIT = -1e9  # logit of the vocabulary's padding: finite, and its exp is 0
-
-
-class LossSettings(NamedTuple):
-    """What the loss depends on, except arrays."""
-
-    smoothing: float  # epsilon, 0 <= epsilon < 1
-    vocabulary_size: int  # V without its padding
-    dtype: str  # type of the operands of products with the embedding
-    # Approximate number of positions of a replica whose logits are in memory at the same time. A
-    # small block is better, since logits are written and read several times. But each block adds to
-    # the embedding's gradient, which is large.
-    block: int
-    replicas: int  # number of parts of a batch on different devices
-    auxiliary: tuple[tuple[str, float], ...] = ()  # names and weights of auxiliary losses
 
 
 def output_logits(x_BLD: Array, table_VD: Array, dtype: str) -> Array:
@@ -54,52 +40,6 @@ def output_logits(x_BLD: Array, table_VD: Array, dtype: str) -> Array:
     )
     lengths = (None,) * (logits_BLV.ndim - 2)
     return constrain(logits_BLV, BATCH, *lengths, VOCABULARY)
-
-
-def loss_and_gradient(
-    logits_BLV: Array, targets_BL: Array, real_BL: Array, smoothing: float, vocabulary_size: int
-) -> tuple[LossSums, Array]:
-    """Cross entropy against (1 - epsilon) one_hot + epsilon / V, summed over real target subwords.
-
-    The uniform part is over the whole real vocabulary, the target included (Szegedy et al. 2015),
-    not over the V - 1 others as in tensor2tensor.
-
-    Args:
-      logits_BLV: float32 `[..., padded vocabulary]`; the entries of padding are ignored.
-      targets_BL: subwords to predict, `[...]`.
-      real_BL: booleans `[...]`, False = padding.
-      smoothing: epsilon, 0 <= epsilon < 1.
-      vocabulary_size: V without its padding.
-
-    Returns:
-      The sums, and the gradient of the smoothed one by the logits: softmax minus smoothed targets.
-
-    Source: Vaswani et al. 2017, section 5.4; Szegedy et al. 2015, section 7.
-    """
-    column_V = jnp.arange(logits_BLV.shape[-1])
-    in_vocabulary_V = column_V < vocabulary_size
-    logits_BLV = jnp.where(in_vocabulary_V, logits_BLV, PAD_LOGIT)
-    highest_BL1 = logits_BLV.max(-1, keepdims=True)
-    exp_BLV = jnp.exp(logits_BLV - highest_BL1)
-    total_BL1 = exp_BLV.sum(-1, keepdims=True)
-    log_normalizer_BL = (highest_BL1 + jnp.log(total_BL1))[..., 0]
-    target_logit_BL = jnp.take_along_axis(logits_BLV, targets_BL[..., None], axis=-1)[..., 0]
-    mean_logit_BL = jnp.where(in_vocabulary_V, logits_BLV, 0.0).sum(-1) / vocabulary_size
-    nats_BL = log_normalizer_BL - target_logit_BL
-    uniform_BL = log_normalizer_BL - mean_logit_BL
-    smoothed_BL = (1.0 - smoothing) * nats_BL + smoothing * uniform_BL
-    weights_BL = real_BL.astype(logits_BLV.dtype)
-    sums = LossSums(
-        smoothed_nats=(smoothed_BL * weights_BL).sum(),
-        nats=(nats_BL * weights_BL).sum(),
-        correct=((target_logit_BL >= highest_BL1[..., 0]) * weights_BL).sum(),
-        tokens=weights_BL.sum(),
-    )
-    is_target_BLV = column_V == targets_BL[..., None]
-    smoothed_targets_BLV = jnp.where(is_target_BLV, 1.0 - smoothing, 0.0) + jnp.where(
-        in_vocabulary_V, smoothing / vocabulary_size, 0.0
-    )
-    return sums, (exp_BLV / total_BL1 - smoothed_targets_BLV) * weights_BL[..., None]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -140,7 +80,6 @@ def _forward(
         total: tuple[LossSums, Array], block: tuple[Array, Array, Array]
     ) -> tuple[tuple[LossSums, Array], Array]:
         sums, gradient_RbLV = _block_loss(block, cast_VD, settings)
-        gradient_RbLV = gradient_RbLV.astype(dtype)
         table_gradient_RVD = jnp.einsum(
             "RbLV,RbLD->RVD",
             gradient_RbLV,
@@ -180,9 +119,18 @@ def _block_loss(
     block: tuple[Array, Array, Array], table_VD: Array, settings: LossSettings
 ) -> tuple[LossSums, Array]:
     x_RbLD, targets_RbL, real_RbL = block
-    size = settings.vocabulary_size
     logits_RbLV = output_logits(x_RbLD, table_VD, settings.dtype)
-    return loss_and_gradient(logits_RbLV, targets_RbL, real_RbL, settings.smoothing, size)
+
+    def plain(logits_RbLV: Array, targets_RbL: Array, real_RbL: Array) -> tuple[LossSums, Array]:
+        sums, gradient_RbLV = loss_and_gradient(
+            logits_RbLV, targets_RbL, real_RbL, settings.smoothing, settings.vocabulary_size
+        )
+        return sums, gradient_RbLV.astype(settings.dtype)
+
+    if jnp.finfo(settings.dtype).bits >= 32 or divided(VOCABULARY):
+        return plain(logits_RbLV, targets_RbL, real_RbL)
+    fused = functools.partial(fused_loss_and_gradient, settings=settings)
+    return jax.lax.platform_dependent(logits_RbLV, targets_RbL, real_RbL, cuda=fused, default=plain)
 
 
 def _split(rows: tuple[Array, Array, Array], settings: LossSettings) -> tuple[Array, Array, Array]:

@@ -68,7 +68,8 @@ def _drawn_together(layer: Layer, keys_N: Array, name: str) -> Params:
     """The parameters of layers `NAME_0`, `NAME_1`, ..."""
     d_model, features = layer.config.d_model, layer.encoded_features or layer.config.d_model
     ones, mask = jnp.ones((1, 2), jnp.int32), jnp.ones((1, 1, 2, 2), bool)
-    context = Context(Place(ones, ones), None, mask, None, jnp.ones((1, 2, features)), mask)
+    place, encoded = Place(ones, ones), jnp.ones((1, 2, features))
+    context = Context(place, None, mask, None, encoded, source=place, cross_mask=mask)
 
     def draw(key: Array) -> Params:
         return layer.init(key, jnp.ones((1, 2, d_model)), context)["params"]

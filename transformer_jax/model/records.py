@@ -28,6 +28,7 @@ class Context(NamedTuple):
     self_mask: Array  # booleans [B, 1, L, L], True = may attend
     self_bias: Array | None  # float32 [H, L, L], added to the scores of self-attention
     encoded_BME: Array | None = None  # the encoder's output, for a decoder
+    source: Place | None = None  # of the encoder's positions
     cross_mask: Array | None = None  # booleans [B, 1, L, M]
 
 

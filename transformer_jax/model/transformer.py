@@ -45,6 +45,11 @@ def self_bias(config: ModelConfig, query: Array, key: Array) -> Array | None:
     return None if bias is None else bias(config, key[..., None, :] - query[..., :, None])
 
 
+def residuals(config: ModelConfig, x_BLD: Array) -> Array:
+    """The embedded input in the type of the residuals, which all layers keep."""
+    return x_BLD if config.residual_dtype == "float32" else x_BLD.astype(config.residual_dtype)
+
+
 def watched_layer(config: ModelConfig) -> int:
     """The 0-based number of the decoder's watched layer."""
     depth, number = config.decoder_depth, config.watched_layer
@@ -97,6 +102,7 @@ class TransformerEncoder(nn.Module):
         mask_B1MM = mask_of(self_patterns(self.config, is_decoder=False), place, place)
         bias_HMM = self_bias(self.config, index_M, index_M)
         context = Context(place, rows_B, mask_B1MM, bias_HMM)
+        x_BMD = residuals(self.config, x_BMD)
         for layer in self.layers:
             x_BMD, _ = layer(x_BMD, context)
         return self.encoder_norm(x_BMD) if self.config.norm == "pre" else x_BMD
@@ -151,9 +157,10 @@ class TransformerDecoder(nn.Module):
             self_mask=mask_of(self_patterns(self.config, is_decoder=True), target, target),
             self_bias=self_bias(self.config, index_L, index_L),
             encoded_BME=encoded_BME,
+            source=source,
             cross_mask=same_sentence(target, source),
         )
-        watched_BLM = None
+        x_BLD, watched_BLM = residuals(self.config, x_BLD), None
         for layer in self.layers:
             x_BLD, weights = layer(x_BLD, context)
             if weights is not None:
@@ -172,6 +179,7 @@ class TransformerDecoder(nn.Module):
     ) -> tuple[Array, Cache, Array | None]:
         """One new position of every hypothesis: `[batch, beams, d_model]`, cache, weights."""
         context = self._step_context(now, memory)
+        x_BKD = residuals(self.config, x_BKD)
         written, carried, watched_BKM = [], [], None
         for n, layer in enumerate(self.layers):
             own = Cache(cache.written[n], cache.carried[n])

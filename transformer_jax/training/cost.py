@@ -5,6 +5,7 @@ the vocabulary's padding, so the count is that of the mathematics. New parts of 
 without a formula of their own.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
@@ -58,7 +59,8 @@ def training_flops(
 
 
 def _unpadded(model: ModelConfig, vocabulary_size: int) -> EncoderDecoder:
-    return EncoderDecoder(model, vocabulary_size, vocabulary_multiple=1)
+    plain = dataclasses.replace(model, attention_kernel="plain")
+    return EncoderDecoder(plain, vocabulary_size, vocabulary_multiple=1)
 
 
 def product_flops(function: Callable[..., Any], *arguments: Any) -> int:

@@ -1,5 +1,6 @@
 """The programs that a run compiles: a training and a validation step, each for one batch shape."""
 
+import dataclasses
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,12 +15,13 @@ from transformer_jax.config.schema import ModelConfig, TrainConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.auxiliary import auxiliary_weights
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
+from transformer_jax.model.fused_attention import with_attention_kernel
 from transformer_jax.model.records import LossSums, Params
 from transformer_jax.parallel.mesh import batch_sharding, batch_ways, placed, with_shardings
 from transformer_jax.text.batches import Batch, Packed
 from transformer_jax.training.optimizer import make_optimizer
 from transformer_jax.training.state import TrainState, init_state, state_names
-from transformer_jax.training.step import LossFn, make_loss_fn, make_train_step
+from transformer_jax.training.step import LossFn, loss_block, make_loss_fn, make_train_step
 
 
 class BatchShape(NamedTuple):
@@ -98,7 +100,9 @@ def compile_program(
     shape: BatchShape,
 ) -> Program:
     """Compiles the training step ahead of time, without running anything."""
-    auxiliary = auxiliary_weights(train)
+    auxiliary, platform = auxiliary_weights(train), mesh.devices.flat[0].platform
+    model_config = with_attention_kernel(model_config, platform)
+    train = dataclasses.replace(train, loss_block=loss_block(train, platform))
     model = make_model(model_config, vocabulary_size, train.remat, watch=bool(auxiliary))
     optimizer = make_optimizer(train, model_config.d_model)
     state = jax.eval_shape(lambda: init_state(0, model, optimizer, auxiliary))
@@ -115,7 +119,7 @@ def compile_program(
     allocator.give_back()
     memory = compiled.memory_analysis()
     held = memory.temp_size_in_bytes + memory.argument_size_in_bytes if memory else 0
-    eval_loss = make_loss_fn(model, 0.0, train.loss_block, ways)
+    eval_loss = make_loss_fn(model, 0.0, loss_block(train, platform), ways)
     return Program(model, optimizer, mesh, state, compiled, eval_loss, held)
 
 

@@ -14,19 +14,28 @@ from jax import Array
 
 from transformer_jax.config.schema import TrainConfig
 from transformer_jax.model.auxiliary import auxiliary_weights
+from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.outputs import LossSettings
 from transformer_jax.model.records import LossSums, Params
 from transformer_jax.text.batches import Batch
 from transformer_jax.training.state import TrainState, Window
 
 LossFn = Callable[[Params, Batch, Array | None, Array | None], LossSums]
+LOSS_BLOCK, GPU_LOSS_BLOCK = 2_048, 8_192  # target positions
+GPUS = ("gpu", "cuda")  # names of the platform
+
+
+def loss_block(train: TrainConfig, platform: str) -> int:
+    """Target positions of a replica whose logits are in memory at once, on this platform."""
+    if train.loss_block is not None:
+        return train.loss_block
+    return GPU_LOSS_BLOCK if platform in GPUS else LOSS_BLOCK
 
 
 def make_loss_fn(
     model: EncoderDecoder,
     smoothing: float,
-    block: int = TrainConfig.loss_block,
+    block: int = LOSS_BLOCK,
     replicas: int = 1,
     auxiliary: Mapping[str, float] | None = None,
 ) -> LossFn:
@@ -95,7 +104,11 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch], TrainState]:
     """The pure function (state, batch) -> state of one update; metrics add up in `state.window`."""
     loss_fn = make_loss_fn(
-        model, train.label_smoothing, train.loss_block, replicas, auxiliary_weights(train)
+        model,
+        train.label_smoothing,
+        train.loss_block or LOSS_BLOCK,
+        replicas,
+        auxiliary_weights(train),
     )
 
     def train_step(state: TrainState, batch: Batch) -> TrainState:

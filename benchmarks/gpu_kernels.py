@@ -1,0 +1,171 @@
+"""The project's own GPU kernels on the GPU at hand: are they right, repeatable, and fast?
+
+    python -m benchmarks.gpu_kernels
+
+It compares fused attention and the fused loss, in bfloat16, with the plain functions in float32,
+beside the plain functions in bfloat16. It runs each twice to see that the bits are the same, and
+times both. It needs jax and flax only, and takes a minute. It prints Markdown, and fails if a
+kernel's error is more than 1.5 times that of the plain function, or if its bits change. On a CPU,
+where Pallas interprets the kernels, use small sizes: --rows=2 --length=64 --vocabulary=1000.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.commands.command_line import Flag, exit_status, parse_flags
+from transformer_jax.errors import RunError
+from transformer_jax.model.attention import attend
+from transformer_jax.model.cross_entropy import LossSettings, loss_and_gradient
+from transformer_jax.model.fused_attention import Keys, Queries, Setting, fused_attend
+from transformer_jax.model.fused_loss import fused_loss_and_gradient
+from transformer_jax.model.normalizers import softmax
+from transformer_jax.model.patterns import Pattern, causal, mask_of, same_sentence
+from transformer_jax.model.records import Place
+from transformer_jax.model.scores import inverse_root
+
+HEADS, D_K = 8, 64
+REPEATS = 20  # of each timing; the median counts
+FLAGS = (
+    Flag("rows", int, "N", "packed rows of a batch", default=104),
+    Flag("length", int, "N", "positions of a row", default=256),
+    Flag("vocabulary", int, "N", "of the loss", default=37_000),
+)
+
+
+class Case(NamedTuple):
+    """A kernel, the plain function of the same contract, and their arguments in float32."""
+
+    name: str
+    fused: Callable[..., Any]
+    plain: Callable[..., Any]
+    arrays: tuple[Any, ...]
+
+
+def packed_places(rows: int, length: int) -> Place:
+    """Sentences of 5 to 60 positions, and some padding at the end of each row."""
+    draw = np.random.default_rng(0)
+    segments, positions = np.zeros((2, rows, length), np.int32)
+    for row in range(rows):
+        begin, number = 0, 1
+        while (own := int(draw.integers(5, 61))) <= length - begin:
+            segments[row, begin : begin + own] = number
+            positions[row, begin : begin + own] = np.arange(own)
+            begin, number = begin + own, number + 1
+    return Place(jnp.asarray(segments), jnp.asarray(positions))
+
+
+def attention_case(name: str, patterns: tuple[Pattern, ...], rows: int, length: int) -> Case:
+    """The output of attention, and its gradients by queries, keys and values."""
+    place, draw = packed_places(rows, length), np.random.default_rng(1)
+    real = (place.segments != 0)[:, :, None, None]
+    arrays = tuple(jnp.asarray(draw.normal(size=(4, rows, length, HEADS, D_K)), jnp.float32))
+
+    def with_gradients(attention: Callable[..., Any]) -> Callable[..., Any]:
+        def run(query: Any, key: Any, value: Any, cotangent: Any) -> Any:
+            out, pull = jax.vjp(lambda *x: jnp.where(real, attention(*x), 0), query, key, value)
+            return out, *pull(cotangent)
+
+        return jax.jit(run)
+
+    def fused(query: Any, key: Any, value: Any) -> Any:
+        setting = Setting(patterns, inverse_root(D_K))
+        return fused_attend(Queries(query, place), Keys(key, value, place), setting)
+
+    def plain(query: Any, key: Any, value: Any) -> Any:
+        def normalize(scores: Any, mask: Any) -> Any:
+            return softmax(scores, mask, kept=str(query.dtype))
+
+        mask = mask_of(patterns, place, place)
+        return attend(query, key, value, mask, normalize=normalize)[0]
+
+    return Case(name, with_gradients(fused), with_gradients(plain), arrays)
+
+
+def loss_case(rows: int, length: int, vocabulary: int) -> Case:
+    """The sums of the loss, and the gradient by the logits."""
+    padded, draw = -(-vocabulary // 128) * 128, np.random.default_rng(2)
+    shape = (1, max(rows // 4, 1), length)  # a block of the loss
+    logits = jnp.asarray(draw.normal(size=(*shape, padded)), jnp.float32)
+    targets, real = draw.integers(0, vocabulary, shape), draw.random(shape) < 0.98
+
+    def fused(logits: Any) -> Any:
+        settings = LossSettings(0.1, vocabulary, "bfloat16", block=1, replicas=1)
+        return fused_loss_and_gradient(logits.astype(jnp.float32), targets, real, settings)
+
+    def plain(logits: Any) -> Any:
+        sums, gradient = loss_and_gradient(
+            logits.astype(jnp.float32), targets, real, 0.1, vocabulary
+        )
+        return sums, gradient.astype(logits.dtype)
+
+    return Case("loss", jax.jit(fused), jax.jit(plain), (logits,))
+
+
+def error(found: Any, exact: Any) -> float:
+    """The root of the mean square of the differences, relative to that of the exact values."""
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True)
+    squares = [
+        (np.square(np.asarray(x, np.float64) - y).sum(), np.square(y).sum())
+        for x, y in ((x, np.asarray(y, np.float64)) for x, y in pairs)
+    ]
+    wrong, whole = np.sum(squares, axis=0)
+    return float(np.sqrt(wrong / whole))
+
+
+def milliseconds(function: Callable[..., Any], arrays: tuple[Any, ...]) -> float:
+    """The median time of a call."""
+    times = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        jax.block_until_ready(function(*arrays))
+        times.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(times)
+
+
+def line(case: Case) -> tuple[str, list[str]]:
+    """A row of the table, and what is wrong."""
+    narrow = tuple(x.astype(jnp.bfloat16) for x in case.arrays)
+    exact = case.plain(*case.arrays)
+    if case.name == "loss":  # the loss reads float32 logits, whatever type the products have
+        exact = case.plain(*(x.astype(jnp.float32) for x in narrow))
+    fused, again, plain = case.fused(*narrow), case.fused(*narrow), case.plain(*narrow)
+    errors = error(fused, exact), error(plain, exact)
+    leaves = zip(jax.tree.leaves(fused), jax.tree.leaves(again), strict=True)
+    same = all(np.array_equal(np.asarray(x), np.asarray(y)) for x, y in leaves)
+    times = milliseconds(case.fused, narrow), milliseconds(case.plain, narrow)
+    cells = [f"{1e3 * x:.3g}" for x in errors] + ["yes" if same else "no"]
+    cells += [f"{x:.3g}" for x in times] + [f"{times[1] / times[0]:.2f}"]
+    problems = [] if errors[0] < 1.5 * errors[1] else [f"{case.name}: wrong"]
+    problems += [] if same else [f"{case.name}: two calls differ"]
+    return "| " + " | ".join([case.name, *cells]) + " |", problems
+
+
+def main() -> None:
+    """Prints the table. Raises RunError if a kernel is wrong or not repeatable."""
+    values = parse_flags("gpu_kernels", FLAGS, sys.argv[1:])
+    rows, length = values["rows"], values["length"]
+    print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}, {rows} rows of {length}\n")
+    print("| kernel | error, 1e-3 | plain's | same bits | ms | plain's | plain / kernel |")
+    print("|---|---:|---:|---|---:|---:|---:|")
+    problems = []
+    for case in (
+        attention_case("attention, encoder", (same_sentence,), rows, length),
+        attention_case("attention, decoder", (same_sentence, causal), rows, length),
+        loss_case(rows, length, values["vocabulary"]),
+    ):
+        row, own = line(case)
+        print(row)
+        problems += own
+    if problems:
+        raise RunError("; ".join(problems) + ".")
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,124 @@
+"""The fused kernels against `attend`, which other tests check against slow NumPy.
+
+Pallas interprets the kernels here. tests/training/test_gpu_program.py lowers them for a GPU, and
+tests/parallel divides them over a mesh.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.attention import attend
+from transformer_jax.model.fused_attention import (
+    Keys,
+    Queries,
+    Setting,
+    fused_attend,
+    with_attention_kernel,
+)
+from transformer_jax.model.patterns import causal, mask_of, same_sentence, within
+from transformer_jax.model.records import Place
+from transformer_jax.model.scores import inverse_root
+
+HEADS, D_K, D_V = 3, 16, 32
+# Sentences of each packed row. Of 150 positions there are three blocks, and of 20 one; both are
+# padded to whole blocks.
+LONG = ([70, 40, 13], [150], [1, 2])
+SHORT = ([9, 4, 5], [20], [3, 1])
+
+
+def place(sentences, length):
+    segments, positions = np.zeros((2, len(sentences), length), np.int32)
+    for row, lengths in enumerate(sentences):
+        begin = 0
+        for number, own in enumerate(lengths):
+            segments[row, begin : begin + own] = number + 1
+            positions[row, begin : begin + own] = np.arange(own)
+            begin += own
+    return Place(jnp.asarray(segments), jnp.asarray(positions))
+
+
+CASES = {
+    "encoder": (LONG, LONG, (same_sentence,)),
+    "decoder": (LONG, LONG, (same_sentence, causal)),
+    "window": (LONG, LONG, (same_sentence, causal, within(5))),
+    "from long to short": (LONG, SHORT, (same_sentence,)),
+    "from short to long": (SHORT, LONG, (same_sentence,)),
+}
+
+
+def both_ways(name, dtype=jnp.float32):
+    """Outputs and gradients by queries, keys and values: of the kernel, and of `attend`."""
+    query_sentences, key_sentences, patterns = CASES[name]
+    sides = tuple(
+        place(sentences, max(map(sum, sentences))) for sentences in (query_sentences, key_sentences)
+    )
+    draw = np.random.default_rng(5)
+    arrays = tuple(
+        jnp.asarray(draw.normal(size=(len(LONG), side.segments.shape[1], HEADS, size)), dtype)
+        for side, size in zip((sides[0], sides[1], sides[1]), (D_K, D_K, D_V), strict=True)
+    )
+    real = (sides[0].segments != 0)[:, :, None, None]
+    cotangent = jnp.asarray(draw.normal(size=(*arrays[0].shape[:3], D_V)), dtype) * real
+
+    def fused(query, key, value):
+        setting = Setting(patterns, inverse_root(D_K))
+        return fused_attend(Queries(query, sides[0]), Keys(key, value, sides[1]), setting)
+
+    def plain(query, key, value):
+        return jnp.where(real, attend(query, key, value, mask_of(patterns, *sides))[0], 0.0)
+
+    def run(function):
+        out, pull = jax.vjp(function, *arrays)
+        return out, *pull(cotangent.astype(out.dtype))
+
+    return jax.jit(lambda: run(fused))(), jax.jit(lambda: run(plain))()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outputs_and_gradients_are_those_of_attend(name):
+    for found, wanted in zip(*both_ways(name), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=5e-6, rtol=1e-5)
+
+
+def test_in_bfloat16_the_kernel_is_as_exact_as_attend():
+    exact = both_ways("from short to long")[1]
+    fused, plain = both_ways("from short to long", jnp.bfloat16)
+    for found, other, wanted in zip(fused, plain, exact, strict=True):
+        assert found.dtype == jnp.bfloat16
+        errors = [np.abs(np.asarray(x, np.float32) - wanted).mean() for x in (found, other)]
+        assert errors[0] < 1.2 * errors[1]
+
+
+def test_padding_gets_zeros_and_gives_no_gradient_even_if_its_own_is_not_finite():
+    side = place(([3],), 20)
+    draw = np.random.default_rng(1)
+    query, key = jnp.asarray(draw.normal(size=(2, 1, 20, HEADS, D_K)), jnp.float32)
+
+    def fused(query, key, value):
+        setting = Setting((same_sentence,), 1.0)
+        return fused_attend(Queries(query, side), Keys(key, value, side), setting)
+
+    out, pull = jax.vjp(fused, query, key, key)
+    assert not np.any(out[:, 3:]) and np.all(out[:, :3] != 0.0)
+    for gradient in pull(jnp.ones_like(out)):
+        assert np.all(np.isfinite(gradient)) and not np.any(gradient[:, 3:])
+
+
+@pytest.mark.parametrize(
+    ("changes", "platform", "kernel"),
+    [
+        ({"dtype": "bfloat16"}, "cuda", "fused"),
+        ({"dtype": "bfloat16"}, "gpu", "fused"),
+        ({"dtype": "bfloat16"}, "cpu", "plain"),
+        ({"dtype": "float32"}, "cuda", "plain"),
+        ({"dtype": "bfloat16", "num_heads": 64}, "cuda", "plain"),  # d_k is 8
+        ({"dtype": "bfloat16", "d_v": 48}, "cuda", "plain"),
+        ({"attention_kernel": "fused"}, "cpu", "fused"),
+        ({"attention_kernel": "plain", "dtype": "bfloat16"}, "cuda", "plain"),
+    ],
+)
+def test_the_kernel_of_a_platform(changes, platform, kernel):
+    assert with_attention_kernel(ModelConfig(**changes), platform).attention_kernel == kernel
