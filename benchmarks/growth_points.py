@@ -28,6 +28,7 @@ from transformer_jax.decoding.translator import (
     SearchShape,
     empty_rows,
     make_queue,
+    prepared_output,
     row_shardings,
     search_rows,
 )
@@ -205,11 +206,12 @@ def search_point(setting: Setting) -> Point:
     penalties = (jnp.float32(0.6), jnp.float32(0.0))  # alpha, beta
     rest = (queue, penalties, jnp.bool_(False))  # no sentences follow
     with placed(mesh, model):
-        compiled = search_rows.lower(model, mesh, shape, params, state, *rest).compile()
+        weights = params, prepared_output(model, params)
+        compiled = search_rows.lower(model, mesh, shape, *weights, state, *rest).compile()
 
     def run() -> None:
         nonlocal state
-        state, *_ = jax.block_until_ready(compiled(params, state, *rest))
+        state, *_ = jax.block_until_ready(compiled(*weights, state, *rest))
 
     run()
     steps = int(state.search.steps)

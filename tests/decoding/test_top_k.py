@@ -1,6 +1,9 @@
 """The best entries of a row, chunk by chunk, against a stable sort."""
 
+import re
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -19,3 +22,14 @@ def test_top_k_is_exact_and_gives_equals_in_order(width, k):
     want = np.argsort(-x, axis=-1, kind="stable")[..., :k]
     np.testing.assert_array_equal(index, want)
     np.testing.assert_array_equal(values, np.take_along_axis(x, want, -1))
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_no_row_is_sorted_even_if_the_caller_cuts_the_result(k):
+    def cut(x):
+        values, index = top_k(x, k)
+        return values[..., :1], values, index
+
+    compiled = jax.jit(cut).lower(jax.ShapeDtypeStruct((4, 3, 8000), jnp.float32)).compile()
+    widths = re.findall(r"\[[\d,]*?(\d+)\]\S* sort\(", compiled.as_text())
+    assert all(int(width) <= k for width in widths)  # only the numbers of the chunks

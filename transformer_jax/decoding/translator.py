@@ -156,6 +156,7 @@ def search_rows(
     mesh: Mesh,
     shape: SearchShape,
     params: Params,
+    prepared: Any,
     rows: Rows,
     queue: Queue,
     penalties: tuple[Array, Array],
@@ -168,6 +169,7 @@ def search_rows(
       mesh: the mesh of the arrays; call this within `placed(mesh, model)`.
       shape: the shape of the search.
       params: the model's parameters.
+      prepared: the result of `prepare_output`.
       rows: the rows of the last call; donated.
       queue: sentences, each with a limit of its own length + max_extra_length.
       penalties: strengths of the length and of the coverage penalty, float32 scalars.
@@ -176,7 +178,6 @@ def search_rows(
     """
     alpha, beta = penalties
     rules, variables = make_rules(shape.size, alpha, beta=beta), {"params": params}
-    prepared = model.apply(variables, method="prepare_output")
 
     def step(now: Now, memory: Memory, cache: Cache) -> Stepped:
         stepped: Any = model.apply(variables, now, memory, cache, prepared, method="decode_step")
@@ -202,6 +203,12 @@ def search_rows(
     return jax.lax.with_sharding_constraint(
         loop.rows, row_shardings(model, shape, mesh)
     ), loop.ended
+
+
+@partial(jax.jit, static_argnames="model")
+def prepared_output(model: EncoderDecoder, params: Params) -> Any:
+    """The array from which search makes logits, laid out once for all calls of `search_rows`."""
+    return model.apply({"params": params}, method="prepare_output")
 
 
 def _advanced(step: StepFn, rules: Rules, loop: _Loop) -> _Loop:
@@ -289,6 +296,8 @@ class Translator:
         self.model = model.clone(watch=decode.coverage_penalty > 0)
         self.params, self.decode = params, decode
         self.mesh, self.n_best = mesh, n_best
+        with placed(mesh, self.model):
+            self.prepared = prepared_output(self.model, params)
         self._idle: dict[SearchShape, list[Rows]] = {}  # rows to use again
 
     def translate(self, sentences: Sequence[np.ndarray]) -> list[list[Hypothesis]]:
@@ -347,7 +356,7 @@ class Translator:
         strengths = self.decode.length_penalty, self.decode.coverage_penalty
         penalties = tuple(map(np.float32, strengths))
         with placed(self.mesh, self.model):
-            arguments: Any = (self.params, rows, queue, penalties, np.bool_(more))
+            arguments: Any = (self.params, self.prepared, rows, queue, penalties, np.bool_(more))
             return search_rows(self.model, self.mesh, shape, *arguments)
 
     def _shape(self, bucket: Bucket) -> SearchShape:

@@ -174,12 +174,16 @@ class Softmax(NamedTuple):
         return projected_loss(x_BLD, table_VD, target.ids, target.segments != 0, settings)
 
     def prepare(self, table_VD: Array) -> Array:
-        """The table from which every search step makes logits: `[vocabulary, d_model]`."""
-        return table_VD[: self.vocabulary_size].astype(self.dtype)
+        """E^T, from which every search step makes logits: `[d_model, vocabulary]`."""
+        return table_VD[: self.vocabulary_size].astype(self.dtype).T
 
-    def step_logits(self, prepared_VD: Array, x_BKD: Array) -> Array:
+    def step_logits(self, prepared_DV: Array, x_BKD: Array) -> Array:
         """float32 `[batch, beams, vocabulary]`, without padding."""
-        return output_logits(x_BKD, prepared_VD, self.dtype)
+        wide = jnp.promote_types(self.dtype, jnp.float32)
+        logits_BKV = jnp.einsum(
+            "BKD,DV->BKV", x_BKD.astype(self.dtype), prepared_DV, preferred_element_type=wide
+        )
+        return constrain(logits_BKV, BATCH, None, VOCABULARY)
 
 
 OUTPUTS: dict[str, type[Softmax]] = {"softmax": Softmax}
