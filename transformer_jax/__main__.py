@@ -51,9 +51,7 @@ WORKDIR = Flag("workdir", str, "FOLDER", "the run's folder", required=True)
 WHICH = "latest, best, average (or one: 300-last3) or a step"
 CHECKPOINT = Flag("checkpoint", str, "WHICH", WHICH, default="latest")
 BEAM_SIZE = Flag("beam_size", int, "K", "hypotheses a sentence; 1 is greedy (the config's)")
-LENGTH_PENALTY = Flag(
-    "length_penalty", float, "ALPHA", "alpha of ((5 + length) / 6)^alpha (the config's)"
-)
+LENGTH_PENALTY = Flag("length_penalty", float, "ALPHA", "alpha of decode.penalty (the config's)")
 COVERAGE_PENALTY = Flag(
     "coverage_penalty", float, "BETA", "beta of Wu et al. 2016, equation 14 (the config's)"
 )

@@ -68,6 +68,11 @@ class Vocabulary:
         """
         return self._processor.decode([int(i) for i in ids if i > UNK])
 
+    def ids_of(self, pieces: Iterable[str]) -> dict[str, int | None]:
+        """The id of each piece; None if the vocabulary has no such piece."""
+        found = {piece: self._processor.piece_to_id(piece) for piece in pieces}
+        return {piece: i if self.pieces([i]) == [piece] else None for piece, i in found.items()}
+
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The subwords as SentencePiece writes them: U+2581 for a space, "</s>" for EOS."""
         return [self._processor.id_to_piece(int(i)) for i in ids]
