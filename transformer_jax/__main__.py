@@ -163,6 +163,16 @@ COMMANDS = {
         "average a run's last checkpoints into one",
         (WORKDIR, Flag("last", int, "K", "how many", default=5)),
     ),
+    "import": Command(
+        "transformer_jax.commands.import_model:import_model",
+        "make a run of a pretrained model: a folder of Marian or of Hugging Face's MarianMT",
+        (
+            Flag("from", str, "FOLDER", "the model's folder", required=True, parameter="folder"),
+            WORKDIR._replace(help="the run's folder, which is created"),
+            Flag("src", str, "CODE", "source language, such as en (the tokenizer's)"),
+            Flag("tgt", str, "CODE", "target language"),
+        ),
+    ),
     "experiment": Command(
         "transformer_jax.commands.experiment:experiment",
         "run an experiment, as python -m experiments.NAME does in a checkout",

@@ -77,9 +77,10 @@ class LineTranslator:
             results[first::others] = [[Translation(*found) for found in line] for line in part]
         return results
 
-    def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
+    def encode(self, lines: Sequence[str], is_target: bool = False) -> list[np.ndarray]:
         """Subwords of each line, EOS included, cut to the limit; empty for a blank line."""
-        encoded = self.vocabulary.encode_lines(lines)
+        vocabulary = self.vocabulary.target if is_target else self.vocabulary
+        encoded = vocabulary.encode_lines(lines)
         self.cut += sum(len(ids) >= self.longest for ids in encoded)
         return [np.append(ids[: self.longest - 1], EOS) if len(ids) else ids for ids in encoded]
 
