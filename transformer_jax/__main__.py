@@ -173,6 +173,17 @@ COMMANDS = {
             Flag("tgt", str, "CODE", "target language"),
         ),
     ),
+    "export": Command(
+        "transformer_jax.commands.export:export",
+        "write a run's model for CTranslate2 or Hugging Face's transformers",
+        (
+            WORKDIR,
+            Flag("format", str, "FORMAT", "ctranslate2 or huggingface", required=True),
+            Flag("output", str, "FOLDER", "the folder to create", required=True),
+            Flag("quantization", str, "TYPE", "ctranslate2: float16, int8, ... (float32)"),
+            CHECKPOINT,
+        ),
+    ),
     "experiment": Command(
         "transformer_jax.commands.experiment:experiment",
         "run an experiment, as python -m experiments.NAME does in a checkout",
