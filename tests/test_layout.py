@@ -40,9 +40,10 @@ MAY_IMPORT = {
     "training": COMMON,
     "decoding": COMMON,
     "evaluation": COMMON,
+    "interop": {"config", "text", "model"},
     "reporting": set(),
     "tables": {*COMMON, "training", "reporting", "commands.command_line"},
-    "commands": {*COMMON, "training", "decoding", "evaluation", "reporting"},
+    "commands": {*COMMON, "training", "decoding", "evaluation", "interop", "reporting"},
     "__main__": {"config", "parallel", "commands", "runs.run_folder"},
 }
 

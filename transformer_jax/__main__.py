@@ -51,9 +51,7 @@ WORKDIR = Flag("workdir", str, "FOLDER", "the run's folder", required=True)
 WHICH = "latest, best, average (or one: 300-last3) or a step"
 CHECKPOINT = Flag("checkpoint", str, "WHICH", WHICH, default="latest")
 BEAM_SIZE = Flag("beam_size", int, "K", "hypotheses a sentence; 1 is greedy (the config's)")
-LENGTH_PENALTY = Flag(
-    "length_penalty", float, "ALPHA", "alpha of ((5 + length) / 6)^alpha (the config's)"
-)
+LENGTH_PENALTY = Flag("length_penalty", float, "ALPHA", "alpha of decode.penalty (the config's)")
 COVERAGE_PENALTY = Flag(
     "coverage_penalty", float, "BETA", "beta of Wu et al. 2016, equation 14 (the config's)"
 )
@@ -164,6 +162,27 @@ COMMANDS = {
         "transformer_jax.commands.average:average",
         "average a run's last checkpoints into one",
         (WORKDIR, Flag("last", int, "K", "how many", default=5)),
+    ),
+    "import": Command(
+        "transformer_jax.commands.import_model:import_model",
+        "make a run of a pretrained model: a folder of Marian or of Hugging Face's MarianMT",
+        (
+            Flag("from", str, "FOLDER", "the model's folder", required=True, parameter="folder"),
+            WORKDIR._replace(help="the run's folder, which is created"),
+            Flag("src", str, "CODE", "source language, such as en (the tokenizer's)"),
+            Flag("tgt", str, "CODE", "target language"),
+        ),
+    ),
+    "export": Command(
+        "transformer_jax.commands.export:export",
+        "write a run's model for CTranslate2 or Hugging Face's transformers",
+        (
+            WORKDIR,
+            Flag("format", str, "FORMAT", "ctranslate2 or huggingface", required=True),
+            Flag("output", str, "FOLDER", "the folder to create", required=True),
+            Flag("quantization", str, "TYPE", "ctranslate2: float16, int8, ... (float32)"),
+            CHECKPOINT,
+        ),
     ),
     "experiment": Command(
         "transformer_jax.commands.experiment:experiment",

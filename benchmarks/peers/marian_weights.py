@@ -21,7 +21,7 @@ import numpy as np
 
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.errors import UserError
-from transformer_jax.model.norms import LAYER_NORM_EPSILON
+from transformer_jax.model.norms import DEFAULT_EPSILON as LAYER_NORM_EPSILON
 from transformer_jax.model.positions import sinusoids
 from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK
 

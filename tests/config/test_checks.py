@@ -29,6 +29,12 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"model.max_positions": 0}, ("model.max_positions=0 is below 1",)),
     ({"model.num_heads": 7}, ("model.d_model=512", "model.num_heads=7", "set model.d_k")),
     ({"model.d_model": 511, "model.d_k": 64}, ("model.d_model=511 is odd", "'learned'")),
+    ({"model.activation": "silu"}, ("model.activation='silu'", "'relu', 'swish', 'gelu'")),
+    ({"model.norm_epsilon": 0.0}, ("model.norm_epsilon=0.0 is not in (0, 3.4e+38)", "1e-06")),
+    (
+        {"model.positions": "sinusoidal_t2t", "model.d_model": 2, "model.num_heads": 1},
+        ("model.d_model=2 is below 4", "model.positions='sinusoidal'"),
+    ),
     (
         {"model.positions": "learned", "model.max_positions": 100},
         ("model.max_positions=100 is too small for data.max_length=128", "lower the second"),
@@ -100,6 +106,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"mesh.fsdp": -1}, ("mesh.data and mesh.fsdp are both -1", "only one")),
     ({"decode.beam_size": 0}, ("decode.beam_size=0 is below 1", "greedy")),
     ({"decode.length_penalty": -0.5}, ("decode.length_penalty=-0.5 is not in [0, 3.4e+38)",)),
+    ({"decode.penalty": "pow"}, ("decode.penalty='pow'", "'gnmt', 'power'")),
     ({"decode.max_extra_length": -1}, ("decode.max_extra_length=-1 is below 0",)),
     ({"decode.max_length": 1}, ("decode.max_length=1 is below 2",)),
     ({"decode.tokens_per_batch": 511}, ("decode.tokens_per_batch=511 is below decode.max_length",)),

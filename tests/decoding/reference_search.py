@@ -23,6 +23,10 @@ def gnmt(length: int, alpha: float) -> float:
     return ((5 + length) / 6) ** alpha
 
 
+def power(length: int, alpha: float) -> float:
+    return length**alpha
+
+
 def nothing(sentence: int, ids: list[int]) -> float:
     """The addition to a score without a coverage penalty: 0."""
     return 0.0
@@ -70,9 +74,11 @@ def beam_search(
     alpha: float,
     penalty: Callable[[int, float], float] = gnmt,
     added: Callable[[int, list[int]], float] = nothing,
+    banned: tuple[int, ...] = (),
 ) -> tuple[list[Hypothesis], int]:
     """The n_best best, and the number of steps after which no other could have joined them.
 
+    Banned subwords keep their probability, but no hypothesis has one.
     `added(sentence, hypothesis)`, at most 0, is added to the score of an ended hypothesis.
     """
     live: list[tuple[list[int], float]] = [([], 0.0)] if limit else []
@@ -82,7 +88,7 @@ def beam_search(
         candidates = []
         for ids, log_prob in live:
             for i, gain in enumerate(log_softmax(decoder(sentence, ids))):
-                if length < limit or i == EOS:
+                if i not in banned and (length < limit or i == EOS):
                     candidates.append((ids + [i], log_prob + gain))
         candidates.sort(key=lambda candidate: -candidate[1])  # stable
         for ids, log_prob in candidates[:beam_size]:

@@ -7,12 +7,12 @@ import pytest
 
 from tests import tiny_runs as runs
 from transformer_jax.config.schema import DecodeConfig, ModelConfig
-from transformer_jax.decoding.lines import LineTranslator, line_groups
+from transformer_jax.decoding.lines import LineTranslator, banned_ids, line_groups
 from transformer_jax.decoding.translator import Hypothesis
-from transformer_jax.errors import DataError
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.text.vocabulary import EOS, load_vocabulary
+from transformer_jax.text.vocabulary import BOS, EOS, UNK, load_vocabulary
 
 
 class Echo:
@@ -55,6 +55,14 @@ def test_long_lines_are_cut_and_one_warning_counts_them(vocabulary, caplog):
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert record.getMessage().startswith("3 lines have more than decode.max_length=8 subwords")
+
+
+def test_banned_subwords_are_named_by_their_pieces(vocabulary):
+    assert banned_ids(DecodeConfig(), vocabulary) == ()
+    assert banned_ids(DecodeConfig(banned_subwords=("<unk>", "<s>")), vocabulary) == (UNK, BOS)
+    for piece, wrong in {"no such piece": "no piece of the run's", "</s>": "the end sign"}.items():
+        with pytest.raises(ConfigError, match=f"decode.banned_subwords=.*'{piece}' is {wrong}"):
+            banned_ids(DecodeConfig(banned_subwords=(piece,)), vocabulary)
 
 
 def test_without_a_cut_there_is_no_warning(vocabulary, caplog):

@@ -88,6 +88,32 @@ def test_beam_1_is_greedy_search(model_class):
             assert [ids for ids, _, _ in rows(result, sentence)] == ([want] if want else [])
 
 
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("banned", [(0, 2), (0, 2, 3)])
+def test_banned_subwords_are_never_found_and_keep_their_probability(beam, banned):
+    settings = {"beam": beam, "n_best": min(beam, 3), "banned": banned}
+    limits, changed = np.array([9, 7, 9, 0, 5]), 0
+    for seed in range(6):
+        model = HashModel(seed)
+        result = run(HashModel, model.table, limits, 0.6, **settings)
+        assert_equals_reference(model, limits, 0.6, result, **settings)
+        found = [ids for sentence in range(BATCH) for ids, _, _ in rows(result, sentence)]
+        assert not set(banned) & {i for ids in found for i in ids}
+        free = run(HashModel, model.table, limits, 0.6, **settings | {"banned": ()})
+        changed += not np.array_equal(free.ids, result.ids)
+    assert changed > 2, "the free search finds them"
+
+
+def test_a_power_of_the_length_as_penalty():
+    limits, settings = np.array([9, 7, 9, 0, 5]), {"beam": 4, "n_best": 3, "penalty": "power"}
+    for seed, alpha in enumerate([0.6, 0.0, 1.0, 2.5]):
+        model = HashModel(seed, eos_logit=1.5)
+        result = run(HashModel, model.table, limits, alpha, **settings)
+        assert_equals_reference(
+            model, limits, alpha, result, beam=4, n_best=3, penalty=reference.power
+        )
+
+
 def humped(lengths, alpha):
     """Largest at 4 subwords: neither rises nor falls with the length."""
     return 3.0 + alpha - 0.3 * abs(lengths - 4.0)

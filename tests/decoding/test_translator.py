@@ -143,6 +143,19 @@ def test_beam_1_is_greedy_search_with_the_whole_model(positions):
         assert best.ids.tolist() == ids
 
 
+def test_the_penalty_and_the_banned_subwords_reach_the_search():
+    t, sources = translator(penalty="power"), sentences()
+    for source, (best,) in zip(sources, t.translate(sources), strict=True):
+        want = forced(t, source, best.ids)[1] / len(best.ids) ** ALPHA
+        assert best.score == pytest.approx(want, abs=1e-4)
+    found = {i for (best,) in t.translate(sources) for i in best.ids.tolist()} - {EOS}
+    t.banned = tuple(sorted(found)[::2])
+    again = t.translate(sources)
+    assert not {i for (best,) in again for i in best.ids.tolist()} & set(t.banned)
+    for source, (best,) in zip(sources, again, strict=True):
+        assert best.log_prob == pytest.approx(forced(t, source, best.ids)[1], abs=1e-4)
+
+
 def test_a_limit_is_the_sentence_s_own_not_its_bucket_s():
     """Some translations end only at their limit here."""
     t = translator(beam_size=1)

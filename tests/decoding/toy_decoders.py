@@ -155,7 +155,18 @@ class Found(NamedTuple):
 
 
 def find(
-    model, table, limits, alpha, beta=0.0, counted=None, *, beam, n_best, size=SIZE, penalty="gnmt"
+    model,
+    table,
+    limits,
+    alpha,
+    beta=0.0,
+    counted=None,
+    *,
+    beam,
+    n_best,
+    size=SIZE,
+    penalty="gnmt",
+    banned=(),
 ):
     pool, steps = beam_search(
         functools.partial(model.step, table),
@@ -169,13 +180,14 @@ def find(
         penalty=penalty,
         beta=beta,
         counted=counted,
+        banned=banned,
     )
     return Found(*pool, steps)
 
 
 def compiled(function):
-    static = {"static_argnums": 0, "static_argnames": ("beam", "n_best", "size", "penalty")}
-    call = jax.jit(function, **static)
+    names = ("beam", "n_best", "size", "penalty", "banned")
+    call = jax.jit(function, static_argnums=0, static_argnames=names)
     return lambda *args, **kwargs: jax.device_get(call(*args, **kwargs))
 
 
@@ -209,7 +221,16 @@ def assert_same_result(got, want):
 
 
 def assert_equals_reference(
-    model, limits, alpha, result, *, beam, n_best, penalty=reference.gnmt, added=reference.nothing
+    model,
+    limits,
+    alpha,
+    result,
+    *,
+    beam,
+    n_best,
+    penalty=reference.gnmt,
+    added=reference.nothing,
+    banned=(),
 ):
     steps = 0
     for sentence, limit in enumerate(limits):
@@ -222,6 +243,7 @@ def assert_equals_reference(
             alpha=alpha,
             penalty=penalty,
             added=added,
+            banned=banned,
         )
         assert_same_hypotheses(result, sentence, want)
         steps = max(steps, needed)

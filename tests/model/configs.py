@@ -11,6 +11,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "pre-norm": {"norm": "pre", "num_decoder_layers": 3},
     "learned": {"positions": "learned", "tie_embeddings": False, "max_positions": 32},
     "none": {"positions": "none", "d_k": None, "d_v": None},
+    "marian": {
+        **{"positions": "sinusoidal_t2t", "activation": "swish", "attention_bias": True},
+        **{"output_bias": True, "norm_epsilon": 1e-5},
+    },
+    "gelu": {"activation": "gelu", "tie_embeddings": False, "output_bias": True, "num_layers": 1},
     "rotary": {"positions": "rotary", "d_k": 6},
     "alibi": {"positions": "alibi"},
     "dot": {"score": "dot"},

@@ -109,19 +109,24 @@ def multi_head(module, x, memory, mask):
     return module.joined(heads)
 
 
+@pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize(("score", "factor"), [("scaled_dot", K**-0.5), ("dot", 1.0)])
-def test_multi_head_attention_concatenates_its_heads(score, factor):
-    config = ModelConfig(d_model=D, num_heads=H, d_k=K, d_v=V)
+def test_multi_head_attention_concatenates_its_heads(score, factor, has_bias):
+    config = ModelConfig(d_model=D, num_heads=H, d_k=K, d_v=V, attention_bias=has_bias)
     shapes = {"query": (D, H, K), "key": (E, H, K), "value": (E, H, V), "out": (H, V, D)}
+    biases = {"query_bias": (H, K), "key_bias": (H, K), "value_bias": (H, V), "out_bias": (D,)}
+    shapes |= biases if has_bias else {}
     params = {name: DRAW.normal(size=shape) for name, shape in shapes.items()}
+    bias = {name: params.get(name, np.zeros(shape)) for name, shape in biases.items()}
     x_BLD, memory_BME = DRAW.normal(size=(B, L, D)), DRAW.normal(size=(B, M, E))
     # Section 3.2.2: head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V), then Concat(...) W^O.
     query, key, value = (
-        np.stack([x @ params[name][:, h] for h in range(H)], axis=2)
+        np.stack([x @ params[name][:, h] + bias[f"{name}_bias"][h] for h in range(H)], axis=2)
         for name, x in (("query", x_BLD), ("key", memory_BME), ("value", memory_BME))
     )
     heads = attention_by_hand(query, key, value, MASK, factor)
     want = np.concatenate([heads[:, :, h] for h in range(H)], -1) @ params["out"].reshape(H * V, D)
+    want += bias["out_bias"]
     f32 = jax.tree.map(jnp.float32, ({"params": params}, x_BLD, memory_BME))
     module = MultiHeadAttention(config, score, memory_features=E)
     assert relative_error(module.apply(*f32, MASK, method=multi_head), want) < 1e-5

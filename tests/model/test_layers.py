@@ -1,5 +1,7 @@
 """The feed-forward network and residuals against float64 references."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from tests.fixtures.references import norm_by_hand
 from tests.fixtures.tiny import relative_error
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import unboxed
-from transformer_jax.model.layers import FeedForward, Residual, feed_forward
+from transformer_jax.model.layers import ACTIVATIONS, FeedForward, Residual, feed_forward
 
 B, L, D, F = 2, 3, 4, 5
 DRAW = np.random.default_rng(2)
@@ -17,15 +19,29 @@ X = DRAW.normal(size=(B, L, D)) * 3 + 2
 GAIN, BIAS = DRAW.normal(size=(2, D))
 
 
-def test_feed_forward_equals_equation_2():
+ACTIVATIONS_BY_HAND = {
+    "relu": lambda h: max(0.0, h),
+    "swish": lambda h: h / (1 + math.exp(-h)),
+    "gelu": lambda h: h * (1 + math.erf(h / math.sqrt(2))) / 2,
+}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_feed_forward_equals_equation_2(activation):
     inner, inner_bias, outer, outer_bias = (
         DRAW.normal(size=shape) for shape in [(D, F), (F,), (F, D), (D,)]
     )
     want = np.zeros((B, L, D))
     for b, i in np.ndindex(B, L):
-        hidden = [max(0.0, X[b, i] @ inner[:, f] + inner_bias[f]) for f in range(F)]
+        hidden = [
+            ACTIVATIONS_BY_HAND[activation](X[b, i] @ inner[:, f] + inner_bias[f]) for f in range(F)
+        ]
         want[b, i] = np.array(hidden) @ outer + outer_bias
-    got = feed_forward(*map(jnp.float32, (X, inner, inner_bias, outer, outer_bias)))
+    arrays = tuple(map(jnp.float32, (X, inner, inner_bias, outer, outer_bias)))
+    assert relative_error(feed_forward(*arrays, activation=activation), want) < 1e-6
+    names = ("inner", "inner_bias", "outer", "outer_bias")
+    module = FeedForward(ModelConfig(d_model=D, d_ff=F, activation=activation))
+    got, _ = module.apply({"params": dict(zip(names, arrays[1:], strict=True))}, arrays[0])
     assert relative_error(got, want) < 1e-6
 
 
@@ -40,9 +56,9 @@ def test_feed_forward_starts_as_xavier_uniform_without_biases():
         assert not init[f"{name}_bias"].any()
 
 
-def residual(norm, rows=None, dropout=0.0, sublayer=lambda x: x**2 + 1.0):
+def residual(norm, rows=None, dropout=0.0, sublayer=lambda x: x**2 + 1.0, **keys):
     params = {"norm": {"scale": jnp.float32(GAIN), "bias": jnp.float32(BIAS)}}
-    got, beside = Residual(ModelConfig(d_model=D, norm=norm, dropout=dropout)).apply(
+    got, beside = Residual(ModelConfig(d_model=D, norm=norm, dropout=dropout, **keys)).apply(
         {"params": params},
         jnp.float32(X),
         lambda x: (sublayer(x), "weights"),
@@ -55,6 +71,11 @@ def residual(norm, rows=None, dropout=0.0, sublayer=lambda x: x**2 + 1.0):
 
 def test_post_norm_normalizes_the_sum():
     assert relative_error(residual("post"), norm_by_hand(X + X**2 + 1, GAIN, BIAS)) < 1e-5
+
+
+def test_the_norm_takes_its_epsilon_from_the_config():
+    want = norm_by_hand(X + X**2 + 1, GAIN, BIAS, epsilon=0.5)
+    assert relative_error(residual("post", norm_epsilon=0.5), want) < 1e-5
 
 
 def test_pre_norm_normalizes_the_sublayers_input_alone():

@@ -17,8 +17,10 @@ GAIN, BIAS = DRAW.normal(size=(2, 4))
 @pytest.mark.parametrize("size", [1.0, 1e-3])  # at 1e-3 the variance is near epsilon
 def test_layer_norm_equals_its_equation(size):
     x = size * X
-    got = layer_norm(jnp.float32(x), jnp.float32(GAIN), jnp.float32(BIAS))
-    assert relative_error(got, norm_by_hand(x, GAIN, BIAS)) < 1e-5
+    arrays = jnp.float32(x), jnp.float32(GAIN), jnp.float32(BIAS)
+    assert relative_error(layer_norm(*arrays), norm_by_hand(x, GAIN, BIAS)) < 1e-5
+    want = norm_by_hand(x, GAIN, BIAS, epsilon=1e-3)
+    assert relative_error(layer_norm(*arrays, 1e-3), want) < 1e-5
 
 
 def test_layer_norm_of_bfloat16_is_computed_in_float32():

@@ -28,7 +28,7 @@ class Characters:
     """A vocabulary of characters that counts its calls; ids reach `size` - 1."""
 
     def __init__(self, size: int = 5_000, digest: str = "characters"):
-        self.size, self.digest, self.calls = size, digest, 0
+        self.size, self.digest, self.calls, self.target = size, digest, 0, self
 
     def encode_lines(self, lines):
         self.calls += 1

@@ -64,7 +64,8 @@ def attend(
     _check_kinds(loaded, kinds, layer)
     translator, lines = loaded.translator, loaded.line_translator()
     is_given = target is not None
-    src_ids, tgt_ids = lines.encode([sentence, target or ""])
+    [src_ids] = lines.encode([sentence])
+    [tgt_ids] = lines.encode([target or ""], is_target=True)
     lines.warn_of_cut()
     if not len(src_ids):
         raise ConfigError("The sentence is blank: give one to translate.")

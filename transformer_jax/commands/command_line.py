@@ -47,6 +47,7 @@ class Flag(NamedTuple):
     default: Any = None
     required: bool = False
     positional: bool = False
+    parameter: str = ""  # of the command's function; empty: the flag's name
 
     @property
     def shown(self) -> str:
@@ -192,7 +193,7 @@ def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -
     for flag in known:
         if flag.required and not values[flag.name]:
             raise UserError(f"{command} needs {flag.shown}: {flag.help}.")
-    return values
+    return {flag.parameter or flag.name: values[flag.name] for flag in known}
 
 
 def _items(text: str) -> list[str]:

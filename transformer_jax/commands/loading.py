@@ -9,7 +9,7 @@ from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
 from transformer_jax.config.schema import Config
-from transformer_jax.decoding.lines import LineTranslator
+from transformer_jax.decoding.lines import LineTranslator, banned_ids
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.encoder_decoder import make_model
@@ -82,5 +82,7 @@ def load_model(
     like = with_shardings(abstract_params(model), axis_names(model), mesh)
     params, name = load_params(run, checkpoint, like)
     log.info("%s, checkpoint %s, beam %d", run.path, name, config.decode.beam_size)
-    translator = Translator(model, params, config.decode, mesh, n_best)
+    translator = Translator(
+        model, params, config.decode, mesh, n_best, banned_ids(config.decode, vocabulary)
+    )
     return LoadedModel(config, vocabulary, translator, name)

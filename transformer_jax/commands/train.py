@@ -13,7 +13,7 @@ from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config.changes import mutable_differences, with_absolute_paths
 from transformer_jax.config.checks import check
 from transformer_jax.config.schema import Config
-from transformer_jax.decoding.lines import LineTranslator
+from transformer_jax.decoding.lines import LineTranslator, banned_ids
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import DataError, Interrupted
 from transformer_jax.model.parameters import axis_names
@@ -186,10 +186,11 @@ def _make_bleu(
     pairs, mesh = data.corpus.split("valid"), decoding_mesh(config.mesh)
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
     greedy = dataclasses.replace(config.decode, beam_size=1)
+    banned = banned_ids(greedy, data.vocabulary)
 
     def bleu(params: Params) -> float | None:
         own = local(program.replicated(params), axis_names(program.model), mesh)
-        translator = Translator(program.model, own, greedy, mesh)
+        translator = Translator(program.model, own, greedy, mesh, banned=banned)
         lines = LineTranslator(data.vocabulary, translator)
         hypotheses: list[str] = []
         for start in range(0, len(sources), BLEU_LINES):

@@ -60,6 +60,11 @@ class ModelConfig:
     d_hidden: int | None = key(
         None, "recurrent: hidden units per direction; None: d_model", at_least=1, at_most=WIDEST
     )
+    activation: str = key(
+        "relu",
+        "of the feed-forward network",
+        choices_of="transformer_jax.model.layers:ACTIVATIONS",
+    )
     dropout: float = key(
         0.1,
         "P_drop, on the embedding sum and on every sub-layer's output",
@@ -70,9 +75,13 @@ class ModelConfig:
     norm: str = key(
         "post", "post: the paper's LayerNorm(x + f(x)); pre: x + f(LayerNorm(x))", choices=NORMS
     )
+    norm_epsilon: float = key(1e-6, "added to the variance by layer normalization", above=0)
     score: str = key("scaled_dot", "how well a query matches a key", choices_of=SCORES)
     cross_score: str | None = key(
         None, "the same for encoder-decoder attention; None: score", choices_of=SCORES
+    )
+    attention_bias: bool = key(
+        False, "biases of the projections of queries, keys, values and of the heads together"
     )
     window: int | None = key(
         None,
@@ -97,6 +106,7 @@ class ModelConfig:
     tie_embeddings: bool = key(
         True, "one matrix for source, target and output embeddings (section 3.4)"
     )
+    output_bias: bool = key(False, "a bias of every subword's logit")
     dtype: str = key(
         "float32", "of activations; parameters stay float32", choices=("float32", "bfloat16")
     )
@@ -285,18 +295,27 @@ class DecodeConfig:
     beam_size: int = key(
         4, "hypotheses per sentence", mutable=True, at_least=1, hint="1 is greedy search."
     )
-    length_penalty: float = key(
-        0.6,
-        "alpha of ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14)",
+    penalty: str = key(
+        "gnmt",
+        "what divides a log probability; gnmt: ((5 + length) / 6)^alpha (Wu et al. 2016, equation "
+        "14); power: length^alpha",
         mutable=True,
-        at_least=0,
-        hint=PAPER_PENALTY,
+        choices_of="transformer_jax.decoding.penalties:PENALTIES",
+    )
+    length_penalty: float = key(
+        0.6, "alpha of decode.penalty", mutable=True, at_least=0, hint=PAPER_PENALTY
     )
     coverage_penalty: float = key(
         0.0,
         "beta of the coverage penalty (Wu et al. 2016, equation 14); 0: none",
         mutable=True,
         at_least=0,
+    )
+    banned_subwords: tuple[str, ...] = key(
+        (),
+        "pieces of the vocabulary that are never generated, such as ('<pad>', '<unk>'); their "
+        "probability is not given to others",
+        mutable=True,
     )
     max_extra_length: int = key(
         50,

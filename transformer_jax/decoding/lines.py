@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from transformer_jax.config.schema import DecodeConfig
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.errors import DataError
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.parallel import processes
 from transformer_jax.text.vocabulary import EOS, Vocabulary
 
@@ -26,6 +27,24 @@ class Translation(NamedTuple):
 
     text: str
     score: float  # log probability over the length penalty
+
+
+def banned_ids(decode: DecodeConfig, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """The ids of decode.banned_subwords.
+
+    Raises:
+      ConfigError: one is no piece of the vocabulary, or the end sign, without which no translation
+        ends.
+    """
+    found = vocabulary.ids_of(decode.banned_subwords)
+    for piece, i in found.items():
+        if i is None or i == EOS:
+            wrong = "the end sign" if i == EOS else "no piece of the run's vocabulary"
+            raise ConfigError(
+                f"decode.banned_subwords={decode.banned_subwords}: {piece!r} is {wrong}. Leave it "
+                "out, or name pieces as SentencePiece writes them, such as <unk>."
+            )
+    return tuple(i for i in found.values() if i is not None)
 
 
 class LineTranslator:
@@ -58,9 +77,10 @@ class LineTranslator:
             results[first::others] = [[Translation(*found) for found in line] for line in part]
         return results
 
-    def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
+    def encode(self, lines: Sequence[str], is_target: bool = False) -> list[np.ndarray]:
         """Subwords of each line, EOS included, cut to the limit; empty for a blank line."""
-        encoded = self.vocabulary.encode_lines(lines)
+        vocabulary = self.vocabulary.target if is_target else self.vocabulary
+        encoded = vocabulary.encode_lines(lines)
         self.cut += sum(len(ids) >= self.longest for ids in encoded)
         return [np.append(ids[: self.longest - 1], EOS) if len(ids) else ids for ids in encoded]
 

@@ -18,9 +18,14 @@ def gnmt_penalty(lengths: Array, alpha: float | Array) -> Array:
     return ((5.0 + lengths) / 6.0) ** alpha
 
 
+def power_penalty(lengths: Array, alpha: float | Array) -> Array:
+    """length^alpha, as in Marian, CTranslate2 and Hugging Face's transformers; 1 for alpha 0."""
+    return (1.0 * lengths) ** alpha
+
+
 # (lengths in subwords, alpha) -> positive divisors of the summed log probability
 Penalty = Callable[[Array, float | Array], Array]
-PENALTIES: dict[str, Penalty] = {"gnmt": gnmt_penalty}
+PENALTIES: dict[str, Penalty] = {"gnmt": gnmt_penalty, "power": power_penalty}
 
 
 class Coverage(NamedTuple):

@@ -27,6 +27,7 @@ Rules of the search
 - Of equal candidates, the one whose hypothesis has the lower beam slot comes first, then the one
   with the lower id. Of equal scores in the pool, the shorter hypothesis comes first. A hypothesis
   whose logits are NaN is dropped.
+- A banned subword keeps its probability but continues no hypothesis.
 - A sentence's result does not depend on the rest of its batch. A limit of 0 marks an empty row,
   which takes no search step and has no result.
 
@@ -90,6 +91,7 @@ class Rules(NamedTuple):
     penalties_L: Array  # positive divisors of the summed log probability, by length
     largest_LL: Array  # [limit, length]: the largest penalty of the lengths from length to limit
     beta: float | Array  # strength of the coverage penalty
+    banned: tuple[int, ...] = ()  # subwords that are never generated
 
 
 def beam_search(
@@ -105,6 +107,7 @@ def beam_search(
     penalty: str = "gnmt",
     beta: float | Array = 0.0,
     counted: Array | None = None,
+    banned: tuple[int, ...] = (),
 ) -> tuple[SearchResult, Array]:
     """The `n_best` best hypotheses of each sentence; call it under `jax.jit`.
 
@@ -122,6 +125,7 @@ def beam_search(
       beta: strength of the coverage penalty, at least 0.
       counted: True at the source positions that the coverage penalty counts `[batch, src_len]`;
         None: no coverage penalty.
+      banned: ids that no hypothesis contains. EOS cannot be one of them.
 
     Returns:
       The hypotheses, and how many times `step` was called (int32 scalar).
@@ -130,7 +134,7 @@ def beam_search(
       ValueError: an argument cannot be, or a leaf of memory or cache is not `[batch, ...]`.
     """
     batch = max_lengths.shape[0]
-    rules = make_rules(size, alpha, penalty, beta)
+    rules = make_rules(size, alpha, penalty, beta)._replace(banned=banned)
     state = empty_search(memory, cache, batch, beam_size=beam_size, size=size, n_best=n_best)
     if counted is not None:
         state = state._replace(coverage=empty_coverage(beam_size, counted))
@@ -247,7 +251,7 @@ def advance(step: StepFn, rules: Rules, state: SearchState) -> SearchState:
     stepped = step(now, state.memory, state.cache)
     coverage = _covered(state.coverage, stepped.watched_BKM)
     ids_BC, sums_BC, parents_C = _candidates(
-        stepped.logits_BKV, state.log_probs_BK, last_B=length_B == state.limits_B
+        stepped.logits_BKV, state.log_probs_BK, length_B == state.limits_B, rules.banned
     )
     best_BK, index_BK = top_k(sums_BC, beams)
     ended_BK = jnp.take_along_axis(ids_BC, index_BK, axis=1) == EOS
@@ -309,7 +313,7 @@ def _at_own_slot(now: Now) -> Now:
 
 
 def _candidates(
-    logits_BKV: Array, log_probs_BK: Array, last_B: Array
+    logits_BKV: Array, log_probs_BK: Array, last_B: Array, banned: tuple[int, ...]
 ) -> tuple[Array, Array, Array]:
     """The best continuations of the first hypothesis, then of the next, and so on.
 
@@ -321,8 +325,9 @@ def _candidates(
     logits_BKV = logits_BKV.astype(jnp.float32)
     # K + 1 continuations suffice: one of them ends the hypothesis, and at most K others are among
     # the K best. Logits have the order of log probabilities, so no full log-softmax is needed.
-    logits_BKC, ids_BKC = top_k(logits_BKV, min(beams + (beams > 1), vocabulary))
-    highest_BK1 = logits_BKC[..., :1]
+    allowed_BKV = logits_BKV.at[..., list(banned)].set(-jnp.inf) if banned else logits_BKV
+    logits_BKC, ids_BKC = top_k(allowed_BKV, min(beams + (beams > 1), vocabulary))
+    highest_BK1 = logits_BKV.max(-1, keepdims=True) if banned else logits_BKC[..., :1]
     total_BK1 = highest_BK1 + jnp.log(jnp.exp(logits_BKV - highest_BK1).sum(-1, keepdims=True))
     end_BKC = jnp.where(jnp.arange(ids_BKC.shape[-1]) == 0, logits_BKV[..., EOS, None], -jnp.inf)
     last_B11 = last_B[:, None, None]

@@ -66,6 +66,8 @@ class SearchShape(NamedTuple):
     size: int  # subwords of the longest possible translation
     max_extra_length: int
     penalizes_coverage: bool
+    penalty: str = "gnmt"
+    banned: tuple[int, ...] = ()
 
     @property
     def queue(self) -> int:
@@ -177,7 +179,8 @@ def search_rows(
         enter, and the rows keep unfinished searches; if not, it ends when every search has ended.
     """
     alpha, beta = penalties
-    rules, variables = make_rules(shape.size, alpha, beta=beta), {"params": params}
+    rules, variables = make_rules(shape.size, alpha, shape.penalty, beta), {"params": params}
+    rules = rules._replace(banned=shape.banned)
 
     def step(now: Now, memory: Memory, cache: Cache) -> Stepped:
         stepped: Any = model.apply(variables, now, memory, cache, prepared, method="decode_step")
@@ -292,10 +295,11 @@ class Translator:
         decode: DecodeConfig,
         mesh: Mesh,
         n_best: int = 1,
+        banned: tuple[int, ...] = (),
     ):
         self.model = model.clone(watch=decode.coverage_penalty > 0)
         self.params, self.decode = params, decode
-        self.mesh, self.n_best = mesh, n_best
+        self.mesh, self.n_best, self.banned = mesh, n_best, banned
         with placed(mesh, self.model):
             self.prepared = prepared_output(self.model, params)
         self._idle: dict[SearchShape, list[Rows]] = {}  # rows to use again
@@ -372,6 +376,8 @@ class Translator:
             size=size,
             max_extra_length=self.decode.max_extra_length,
             penalizes_coverage=self.decode.coverage_penalty > 0,
+            penalty=self.decode.penalty,
+            banned=self.banned,
         )
 
     def _empty_rows(self, shape: SearchShape) -> Rows:

@@ -133,7 +133,7 @@ def alignment_error_rates(
       RunError: the vocabulary normalizes the text, so that subwords do not spell the words.
     """
     src = _encoded(vocabulary, [pair.src for pair in pairs])
-    tgt = _encoded(vocabulary, [pair.tgt for pair in pairs])
+    tgt = _encoded(vocabulary.target, [pair.tgt for pair in pairs])
     pieces, weights = vocabulary.pieces, cross_weights(model, params, src, tgt)
     heads, means = [], []
     for pair, src_ids, tgt_ids, weights_NHLM in zip(pairs, src, tgt, weights, strict=True):

@@ -16,7 +16,7 @@ from jax import Array
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import BATCH, FEATURES, HEADS, constrain, declared, named
 from transformer_jax.model.normalizers import softmax
-from transformer_jax.model.scores import SCORES, scaled_dot
+from transformer_jax.model.scores import BIASES, SCORES, scaled_dot
 
 SCALED_DOT = functools.partial(scaled_dot, None)
 
@@ -63,7 +63,7 @@ _join_heads = named(_xavier(in_axis=(0, 1), out_axis=2), HEADS, None, FEATURES)
 class MultiHeadAttention(nn.Module):
     """Concat(head_1, ..., head_h) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V).
 
-    The projections have no bias: the equations of section 3.2.2 have none.
+    The equations of section 3.2.2 have no bias; model.attention_bias adds one to each product.
     """
 
     config: ModelConfig
@@ -77,8 +77,9 @@ class MultiHeadAttention(nn.Module):
         self.key = self.param("key", _split_heads, (memory, heads, d_k))
         self.value = self.param("value", _split_heads, (memory, heads, d_v))
         self.out = self.param("out", _join_heads, (heads, d_v, d_model))
-        sizes = {"heads": heads, "d_k": d_k}
+        sizes = {"heads": heads, "d_k": d_k, "d_v": d_v, "d_model": d_model}
         self.score_params = declared(self, SCORES[self.score].parameters, sizes)
+        self.biases = declared(self, BIASES if config.attention_bias else {}, sizes)
 
     def scores(self, query_BLHK: Array, key_BMHK: Array) -> Array:
         """Scores `[batch, heads, query_len, key_len]`, float32."""
@@ -86,13 +87,13 @@ class MultiHeadAttention(nn.Module):
 
     def queries(self, x_BLD: Array) -> Array:
         """`[batch, query_len, heads, d_k]`."""
-        query_BLHK = self._product("BLD,DHK->BLHK", x_BLD, self.query)
+        query_BLHK = self._product("BLD,DHK->BLHK", x_BLD, "query")
         return constrain(query_BLHK, BATCH, None, HEADS, None)
 
     def keys_values(self, memory_BME: Array) -> tuple[Array, Array]:
         """Keys and values of the memory, `[batch, key_len, heads, d_k or d_v]`."""
-        key_BMHK = self._product("BME,EHK->BMHK", memory_BME, self.key)
-        value_BMHV = self._product("BME,EHV->BMHV", memory_BME, self.value)
+        key_BMHK = self._product("BME,EHK->BMHK", memory_BME, "key")
+        value_BMHV = self._product("BME,EHV->BMHV", memory_BME, "value")
         return (
             constrain(key_BMHK, BATCH, None, HEADS, None),
             constrain(value_BMHV, BATCH, None, HEADS, None),
@@ -101,7 +102,9 @@ class MultiHeadAttention(nn.Module):
     def joined(self, heads_BLHV: Array) -> Array:
         """Concat(head_1, ..., head_h) W^O: `[batch, query_len, d_model]`."""
         heads_BLHV = constrain(heads_BLHV, BATCH, None, HEADS, None)
-        return self._product("BLHV,HVD->BLD", heads_BLHV, self.out)
+        return self._product("BLHV,HVD->BLD", heads_BLHV, "out")
 
-    def _product(self, axes: str, x: Array, weights: Array) -> Array:
-        return jnp.einsum(axes, x.astype(self.config.dtype), weights.astype(self.config.dtype))
+    def _product(self, axes: str, x: Array, name: str) -> Array:
+        dtype, bias = self.config.dtype, self.biases.get(f"{name}_bias")
+        y = jnp.einsum(axes, x.astype(dtype), getattr(self, name).astype(dtype))
+        return y if bias is None else y + bias.astype(dtype)

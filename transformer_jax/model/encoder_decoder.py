@@ -13,11 +13,16 @@ from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.auxiliary import weighted_losses
-from transformer_jax.model.axes import BATCH, unboxed, zeros
+from transformer_jax.model.axes import BATCH, VOCABULARY, named, unboxed, zeros
 from transformer_jax.model.cross_entropy import LossSettings
-from transformer_jax.model.embeddings import VOCABULARY_MULTIPLE, Embedding, shift_right
+from transformer_jax.model.embeddings import (
+    VOCABULARY_MULTIPLE,
+    Embedding,
+    padded_vocabulary,
+    shift_right,
+)
 from transformer_jax.model.layers import Layer
-from transformer_jax.model.outputs import OUTPUTS, Softmax
+from transformer_jax.model.outputs import OUTPUTS, Softmax, with_bias
 from transformer_jax.model.records import (
     Cache,
     LossSums,
@@ -69,6 +74,12 @@ class EncoderDecoder(nn.Module):
         if not config.tie_embeddings:
             self.tgt_embedding = Embedding(config, size, multiple)
             self.output = Embedding(config, size, multiple)
+        if config.output_bias:
+            self.output_bias = self.param(
+                "output_bias",
+                named(nn.initializers.zeros, VOCABULARY),
+                (padded_vocabulary(size, multiple),),
+            )
         self.source_side = ENCODERS[config.encoder](config, self.remat)
         self.target_side = self._decoder()
         nn.share_scope(self, self.source_side)
@@ -204,11 +215,13 @@ class EncoderDecoder(nn.Module):
         return embedding(ids_BL, vectors, rows_B)
 
     def _output_table(self) -> Array:
-        return (self.embedding if self.config.tie_embeddings else self.output).table
+        table_VD = (self.embedding if self.config.tie_embeddings else self.output).table
+        return with_bias(table_VD, self.output_bias) if self.config.output_bias else table_VD
 
     @nn.nowrap
     def _out(self) -> Softmax:
-        return OUTPUTS["softmax"](self.config.dtype, self.vocabulary_size)
+        config = self.config
+        return OUTPUTS["softmax"](config.dtype, self.vocabulary_size, config.output_bias)
 
 
 def make_model(

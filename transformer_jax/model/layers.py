@@ -25,15 +25,29 @@ ENCODER_LAYER = ("self_attention", "feed_forward")
 DECODER_LAYER = ("self_attention", "cross_attention", "feed_forward")
 
 
+# swish: Ramachandran et al. 2017, section 3; gelu: Hendrycks and Gimpel 2016, equation 1, exactly.
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "swish": jax.nn.swish,
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+}
+
+
 def feed_forward(
-    x_BLD: Array, inner_DF: Array, inner_bias_F: Array, outer_FD: Array, outer_bias_D: Array
+    x_BLD: Array,
+    inner_DF: Array,
+    inner_bias_F: Array,
+    outer_FD: Array,
+    outer_bias_D: Array,
+    *,
+    activation: str = "relu",
 ) -> Array:
-    """max(0, x W1 + b1) W2 + b2: `[batch, length, d_model]`.
+    """f(x W1 + b1) W2 + b2 with the paper's f(h) = max(0, h), or another: `[B, L, d_model]`.
 
     Source: Vaswani et al. 2017, section 3.3, equation 2.
     """
-    hidden_BLF = jax.nn.relu(jnp.einsum("BLD,DF->BLF", x_BLD, inner_DF) + inner_bias_F)
-    hidden_BLF = constrain(hidden_BLF, BATCH, None, HIDDEN)
+    hidden_BLF = jnp.einsum("BLD,DF->BLF", x_BLD, inner_DF) + inner_bias_F
+    hidden_BLF = constrain(ACTIVATIONS[activation](hidden_BLF), BATCH, None, HIDDEN)
     return jnp.einsum("BLF,FD->BLD", hidden_BLF, outer_FD) + outer_bias_D
 
 
@@ -55,6 +69,7 @@ class FeedForward(Sublayer):
             inner_bias_F.astype(dtype),
             outer_FD.astype(dtype),
             outer_bias_D.astype(dtype),
+            activation=self.config.activation,
         )
         return y_BLD, None
 
@@ -74,7 +89,7 @@ class Residual(nn.Module):
     config: ModelConfig
 
     def setup(self) -> None:
-        self.norm = NORMS["layer"]()
+        self.norm = NORMS["layer"](self.config.norm_epsilon)
         self.dropout = Dropout(self.config.dropout)
 
     def __call__(

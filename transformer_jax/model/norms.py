@@ -4,23 +4,30 @@ Dimension key
   B batch   L length   D d_model
 """
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import named
 
-LAYER_NORM_EPSILON = 1e-6  # as in the authors' tensor2tensor; the paper gives no value
+# As in the authors' tensor2tensor; the paper gives no value.
+DEFAULT_EPSILON = ModelConfig.norm_epsilon
 
 
-def layer_norm(x_BLD: Array, scale_D: Array, bias_D: Array) -> Array:
+def layer_norm(
+    x_BLD: Array, scale_D: Array, bias_D: Array, epsilon: float = DEFAULT_EPSILON
+) -> Array:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over the features, in float32.
 
     Args:
       x_BLD: `[batch, length, d_model]`.
       scale_D: gain `[d_model]`.
       bias_D: `[d_model]`.
+      epsilon: added to the variance.
 
     Returns:
       float32 (float64 if x is float64) `[batch, length, d_model]`.
@@ -28,31 +35,35 @@ def layer_norm(x_BLD: Array, scale_D: Array, bias_D: Array) -> Array:
     Source: Ba et al. 2016, equation 4.
     """
     if jnp.finfo(x_BLD.dtype).bits < 32:
-        return narrow_layer_norm(x_BLD, scale_D, bias_D)
-    mean_BL1, rate_BL1 = _mean_and_rate(x_BLD)
+        return narrow_layer_norm(x_BLD, scale_D, bias_D, epsilon)
+    mean_BL1, rate_BL1 = _mean_and_rate(x_BLD, epsilon)
     return (x_BLD - mean_BL1) * rate_BL1 * scale_D + bias_D
 
 
-@jax.custom_vjp
-def narrow_layer_norm(x_BLD: Array, scale_D: Array, bias_D: Array) -> Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def narrow_layer_norm(x_BLD: Array, scale_D: Array, bias_D: Array, epsilon: float) -> Array:
     """The layer norm of x in a narrow type, such as bfloat16; the same arguments and result.
 
     The backward pass keeps the narrow x, and the mean and deviation of each position. The gradient
     that XLA derives keeps x - mean in float32, and takes 4.4 ms of a step on an H200 instead of 3.8
     (base model, see docs/gpu_plan.md).
     """
-    return _narrow_forward(x_BLD, scale_D, bias_D)[0]
+    return _narrow_forward(x_BLD, scale_D, bias_D, epsilon)[0]
 
 
-def _narrow_forward(x_BLD: Array, scale_D: Array, bias_D: Array) -> tuple[Array, tuple]:
+def _narrow_forward(
+    x_BLD: Array, scale_D: Array, bias_D: Array, epsilon: float
+) -> tuple[Array, tuple]:
     # XLA may drop the rounding of x, and keep a wider array for the backward pass after all.
     x_BLD = jax.lax.optimization_barrier(x_BLD)
-    mean_BL1, rate_BL1 = _mean_and_rate(x_BLD)
+    mean_BL1, rate_BL1 = _mean_and_rate(x_BLD, epsilon)
     normed_BLD = (x_BLD - mean_BL1) * rate_BL1
     return normed_BLD * scale_D + bias_D, (x_BLD, mean_BL1, rate_BL1, scale_D)
 
 
-def _narrow_backward(kept: tuple, gradient_BLD: Array) -> tuple[Array, Array, Array]:
+def _narrow_backward(
+    epsilon: float, kept: tuple, gradient_BLD: Array
+) -> tuple[Array, Array, Array]:
     x_BLD, mean_BL1, rate_BL1, scale_D = kept
     normed_BLD = (x_BLD - mean_BL1) * rate_BL1
     inner_BLD = gradient_BLD * scale_D
@@ -66,16 +77,18 @@ def _narrow_backward(kept: tuple, gradient_BLD: Array) -> tuple[Array, Array, Ar
 narrow_layer_norm.defvjp(_narrow_forward, _narrow_backward)
 
 
-def _mean_and_rate(x_BLD: Array) -> tuple[Array, Array]:
+def _mean_and_rate(x_BLD: Array, epsilon: float) -> tuple[Array, Array]:
     """Mean and 1 / deviation of the features, in float32 or wider, `[batch, length, 1]`."""
     x_BLD = x_BLD.astype(jnp.promote_types(x_BLD.dtype, jnp.float32))
     mean_BL1 = x_BLD.mean(-1, keepdims=True)
     variance_BL1 = jnp.square(x_BLD - mean_BL1).mean(-1, keepdims=True)
-    return mean_BL1, jax.lax.rsqrt(variance_BL1 + LAYER_NORM_EPSILON)
+    return mean_BL1, jax.lax.rsqrt(variance_BL1 + epsilon)
 
 
 class LayerNorm(nn.Module):
     """Layer normalization with a learned gain and bias (Ba et al. 2016)."""
+
+    epsilon: float = DEFAULT_EPSILON
 
     @nn.compact
     def __call__(self, x_BLD: Array) -> Array:
@@ -83,7 +96,7 @@ class LayerNorm(nn.Module):
         features = (x_BLD.shape[-1],)
         scale_D = self.param("scale", named(nn.initializers.ones, None), features)
         bias_D = self.param("bias", named(nn.initializers.zeros, None), features)
-        return layer_norm(x_BLD, scale_D, bias_D)
+        return layer_norm(x_BLD, scale_D, bias_D, self.epsilon)
 
 
-NORMS: dict[str, type[nn.Module]] = {"layer": LayerNorm}
+NORMS: dict[str, type[LayerNorm]] = {"layer": LayerNorm}

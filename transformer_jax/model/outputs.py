@@ -9,7 +9,7 @@ Dimension key
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,8 @@ from transformer_jax.model.cross_entropy import PAD_LOGIT, LossSettings, loss_an
 from transformer_jax.model.fused_loss import fused_loss_and_gradient
 from transformer_jax.model.records import LossSums
 from transformer_jax.text.batches import Packed
+
+BIAS_FEATURES = 8  # matrix units are fast if the features are a multiple of 8
 
 
 def output_logits(x_BLD: Array, table_VD: Array, dtype: str) -> Array:
@@ -40,6 +42,24 @@ def output_logits(x_BLD: Array, table_VD: Array, dtype: str) -> Array:
     )
     lengths = (None,) * (logits_BLV.ndim - 2)
     return constrain(logits_BLV, BATCH, *lengths, VOCABULARY)
+
+
+def with_bias(table_VD: Array, bias_V: Array) -> Array:
+    """The table with the bias as one more feature, and 7 of zeros: `[vocabulary, d_model + 8]`.
+
+    With it x E^T + b is the product of this table and `with_one(x)`, and so are its gradients.
+    """
+    return jnp.concatenate([table_VD, _first_of_few(bias_V, table_VD.dtype)], axis=-1)
+
+
+def with_one(x_BLD: Array) -> Array:
+    """x with a feature 1, which the bias multiplies, and 7 of zeros: `[..., d_model + 8]`."""
+    ones_BL = jnp.ones(x_BLD.shape[:-1])
+    return jnp.concatenate([x_BLD, _first_of_few(ones_BL, x_BLD.dtype)], axis=-1)
+
+
+def _first_of_few(x: Array, dtype: Any) -> Array:
+    return x[..., None].astype(dtype) * (jnp.arange(BIAS_FEATURES) == 0).astype(dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -156,14 +176,18 @@ def _nothing(settings: LossSettings) -> LossSums:
 
 
 class Softmax(NamedTuple):
-    """The softmax over the vocabulary of x E^T (Vaswani et al. 2017, section 3.4)."""
+    """The softmax over the vocabulary of x E^T (Vaswani et al. 2017, section 3.4).
+
+    If it has a bias, the tables below are those of `with_bias`.
+    """
 
     dtype: str
     vocabulary_size: int  # real, not padded
+    has_bias: bool = False
 
     def logits(self, x_BLD: Array, table_VD: Array) -> Array:
         """float32 `[batch, length, padded vocabulary]`; the padding's entries are -1e9."""
-        logits_BLV = output_logits(x_BLD, table_VD, self.dtype)
+        logits_BLV = output_logits(self._given(x_BLD), table_VD, self.dtype)
         real_V = jnp.arange(logits_BLV.shape[-1]) < self.vocabulary_size
         return jnp.where(real_V, logits_BLV, PAD_LOGIT)
 
@@ -171,6 +195,7 @@ class Softmax(NamedTuple):
         self, x_BLD: Array, table_VD: Array, target: Packed, settings: LossSettings
     ) -> LossSums:
         """The sums of the loss over the target's real positions."""
+        x_BLD = self._given(x_BLD)
         return projected_loss(x_BLD, table_VD, target.ids, target.segments != 0, settings)
 
     def prepare(self, table_VD: Array) -> Array:
@@ -179,11 +204,14 @@ class Softmax(NamedTuple):
 
     def step_logits(self, prepared_DV: Array, x_BKD: Array) -> Array:
         """float32 `[batch, beams, vocabulary]`, without padding."""
-        wide = jnp.promote_types(self.dtype, jnp.float32)
+        x_BKD, wide = self._given(x_BKD), jnp.promote_types(self.dtype, jnp.float32)
         logits_BKV = jnp.einsum(
             "BKD,DV->BKV", x_BKD.astype(self.dtype), prepared_DV, preferred_element_type=wide
         )
         return constrain(logits_BKV, BATCH, None, VOCABULARY)
+
+    def _given(self, x_BLD: Array) -> Array:
+        return with_one(x_BLD) if self.has_bias else x_BLD
 
 
 OUTPUTS: dict[str, type[Softmax]] = {"softmax": Softmax}

@@ -22,7 +22,22 @@ from transformer_jax.model.scores import SCORES
 WAVELENGTH = 10_000.0  # wavelength of the slowest angle, divided by 2 pi
 
 
-def sinusoids(length: int, d_model: int) -> np.ndarray:
+def paper_wavelengths(d_model: int) -> np.ndarray:
+    """10000^(2i / d_model), i = 0, 1, ...: `[d_model / 2]` (Vaswani et al. 2017, section 3.5)."""
+    return WAVELENGTH ** (np.arange(0, d_model, 2) / d_model)
+
+
+def t2t_wavelengths(d_model: int) -> np.ndarray:
+    """10000^(i / (d_model / 2 - 1)), so that the last one is 10000: `[d_model / 2]`.
+
+    Source: tensor2tensor's `get_timing_signal_1d`, which Marian follows.
+    """
+    return WAVELENGTH ** (np.arange(d_model // 2) / (d_model // 2 - 1))
+
+
+def sinusoids(
+    length: int, d_model: int, wavelengths: Callable[[int], np.ndarray] = paper_wavelengths
+) -> np.ndarray:
     """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos of the same angle.
 
     Sines and cosines alternate, as in the equation. Other code often puts all sines before all
@@ -31,6 +46,7 @@ def sinusoids(length: int, d_model: int) -> np.ndarray:
     Args:
       length: number of positions, 0 to length - 1.
       d_model: even number of features.
+      wavelengths: from d_model to those of the angles, divided by 2 pi, `[d_model / 2]`.
 
     Returns:
       float32 `[length, d_model]`, rounded from float64.
@@ -42,8 +58,7 @@ def sinusoids(length: int, d_model: int) -> np.ndarray:
     """
     if d_model % 2:
         raise ValueError(f"d_model={d_model} is odd: sinusoids are pairs of a sine and a cosine.")
-    wavelengths = WAVELENGTH ** (np.arange(0, d_model, 2) / d_model)
-    angles = np.arange(length)[:, None] / wavelengths[None, :]
+    angles = np.arange(length)[:, None] / wavelengths(d_model)[None, :]
     table_LD = np.empty((length, d_model))
     table_LD[:, 0::2] = np.sin(angles)
     table_LD[:, 1::2] = np.cos(angles)
@@ -113,6 +128,9 @@ POSITIONS: dict[str, Positions] = {
     "learned": Positions(learned=True),
     "rotary": Positions(rotate=rotated),
     "alibi": Positions(bias=linear_bias),
+    "sinusoidal_t2t": Positions(
+        added=lambda config, length: sinusoids(length, config.d_model, t2t_wavelengths)
+    ),
     "none": Positions(),
 }
 
@@ -152,10 +170,15 @@ class PositionVectors(nn.Module):
 def problems(config: ModelConfig) -> Iterator[str]:
     """Why this kind of positions cannot be combined with the model's other keys."""
     d_k, _ = config.head_sizes
-    if config.positions == "sinusoidal" and config.d_model % 2:
+    if config.positions in ("sinusoidal", "sinusoidal_t2t") and config.d_model % 2:
         yield (
             f"model.d_model={config.d_model} is odd: sinusoidal positions pair sines with cosines. "
             f"Use {config.d_model + 1}, or model.positions='learned'."
+        )
+    if config.positions == "sinusoidal_t2t" and config.d_model < 4:
+        yield (
+            f"model.d_model={config.d_model} is below 4: model.positions='sinusoidal_t2t' needs a "
+            "first and a last wavelength. Use model.positions='sinusoidal'."
         )
     if config.positions == "rotary" and d_k % 2:
         yield (

@@ -90,7 +90,7 @@ class TransformerEncoder(nn.Module):
             for n in range(self.config.encoder_depth)
         ]
         if self.config.norm == "pre":  # the sum of all residuals is normalized once, at the end
-            self.encoder_norm = NORMS["layer"]()
+            self.encoder_norm = NORMS["layer"](self.config.norm_epsilon)
 
     def position_vectors(self, place: Place) -> Array | float:
         """What is added to the embedding."""
@@ -140,7 +140,7 @@ class TransformerDecoder(nn.Module):
             for n in range(self.config.decoder_depth)
         ]
         if self.config.norm == "pre":
-            self.decoder_norm = NORMS["layer"]()
+            self.decoder_norm = NORMS["layer"](self.config.norm_epsilon)
 
     def position_vectors(self, positions_BL: Array, length: int) -> Array | float:
         """What is added to the embedding."""

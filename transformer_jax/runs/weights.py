@@ -131,6 +131,28 @@ def mean_params(trees: Iterable[Params]) -> Params:
     return jax.tree.map(lambda x: (x / count).astype(np.float32), total)
 
 
+def save_weights(run: RunFolder, params: Params) -> None:
+    """Writes parameters without a training state as the checkpoint of step 0.
+
+    Other runs can start from it (train.init_from), but this run cannot continue.
+
+    Raises:
+      RunError: the folder cannot be written.
+    """
+    folder = run.checkpoints / "0"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(epath.Path(folder / "params"), params, force=True)
+        write_manifest(folder)
+    except Exception as error:  # Orbax and its libraries raise many types
+        shutil.rmtree(folder, ignore_errors=True)
+        raise RunError(
+            f"the weights could not be written to {folder}: {reason_of(error)}. Free disk space "
+            "and call it again."
+        ) from error
+
+
 def save_average(run: RunFolder, name: str, params: Params) -> Path:
     """Writes WORKDIR/averages/NAME, which `load_params` finds as "average"; returns that folder.
 

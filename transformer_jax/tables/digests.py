@@ -16,7 +16,7 @@ DIGITS = 12
 # Mutable keys on which the results depend; they do not depend on the other mutable keys.
 COUNTED = {
     *("train.steps", "decode.beam_size", "decode.length_penalty", "decode.coverage_penalty"),
-    "decode.max_extra_length",
+    *("decode.max_extra_length", "decode.penalty", "decode.banned_subwords"),
 }
 # The keys of the first digests, in the order that is hashed.
 NAMES = (

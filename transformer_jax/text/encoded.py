@@ -151,7 +151,7 @@ def _encoded_chunks(
         chunk = [pairs[i] for i in range(start, min(start + CHUNK_PAIRS, len(pairs)))]
         yield (
             _encoded_side([src for src, _ in chunk], vocabulary),
-            _encoded_side([tgt for _, tgt in chunk], vocabulary),
+            _encoded_side([tgt for _, tgt in chunk], vocabulary.target),
         )
 
 

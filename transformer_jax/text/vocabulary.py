@@ -1,11 +1,12 @@
-"""One SentencePiece vocabulary for both sides; with byte fallback no character is unknown."""
+"""The vocabulary: one SentencePiece model for both sides, or two and a table of pieces."""
 
+import functools
 import hashlib
 import io
 import os
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import sentencepiece
 from transformer_jax.config.schema import KEYS, VocabularyConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import is_stream, write_atomically
+from transformer_jax.text.bundle import MAGIC, unpacked
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
+LANGUAGE = re.compile(r"\s*(>>[^<\s]*<<)")  # that a source line may begin with
 SPACE = "\u2581"  # SentencePiece's symbol for a space; in a text it is treated as a space
 # The model file stores this number, so it must not depend on the machine.
 TRAINER_THREADS = 16
@@ -29,7 +32,10 @@ NORMALIZATIONS = KEYS["vocabulary.normalization"].choices
 
 
 class Vocabulary:
-    """Converts lines to subword ids and back. A pickle contains the model's bytes."""
+    """Converts lines to subword ids and back. A pickle contains the model's bytes.
+
+    It is one SentencePiece model. With byte fallback no character is unknown.
+    """
 
     def __init__(self, model: bytes, name: str = "vocabulary"):
         """Raises DataError, naming `name`, if the bytes are not a model with the expected ids."""
@@ -39,6 +45,11 @@ class Vocabulary:
 
     def __reduce__(self) -> tuple[type, tuple[bytes]]:
         return Vocabulary, (self.model,)
+
+    @property
+    def target(self) -> "Vocabulary":
+        """The vocabulary that encodes target lines; this one."""
+        return self
 
     @property
     def size(self) -> int:
@@ -68,6 +79,11 @@ class Vocabulary:
         """
         return self._processor.decode([int(i) for i in ids if i > UNK])
 
+    def ids_of(self, pieces: Iterable[str]) -> dict[str, int | None]:
+        """The id of each piece; None if the vocabulary has no such piece."""
+        found = {piece: self._processor.piece_to_id(piece) for piece in pieces}
+        return {piece: i if self.pieces([i]) == [piece] else None for piece, i in found.items()}
+
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The subwords as SentencePiece writes them: U+2581 for a space, "</s>" for EOS."""
         return [self._processor.id_to_piece(int(i)) for i in ids]
@@ -82,6 +98,90 @@ class Vocabulary:
         write_atomically(Path(path), self.model)
 
 
+class TableVocabulary(Vocabulary):
+    """Two SentencePiece models, and a table of pieces whose places are the ids (text/bundle.py).
+
+    Marian's models have such vocabularies. A piece that is not in the table is UNK. A source line
+    may begin with a language such as >>deu<<, which is one piece. Punctuation is normalized before,
+    as in the scripts with which OPUS-MT's models were trained.
+    """
+
+    def __init__(self, model: bytes, name: str = "vocabulary", is_target: bool = False):
+        """Raises DataError, naming `name`, if the bytes are no bundle."""
+        self.model, self.is_target = model, is_target
+        self.bundle = unpacked(model, name)
+        if len(self.bundle.pieces) <= UNK:
+            raise DataError(f"{name} has {len(self.bundle.pieces)} pieces; 4 are control pieces.")
+        models = self.bundle.source, self.bundle.target
+        self._source, self._target = (_processor(content, name) for content in models)
+        self._processor = self._target if is_target else self._source
+        self._ids = {piece: i for i, piece in reversed(list(enumerate(self.bundle.pieces)))}
+        self._normalize = _punctuation_normalizer(self.bundle.languages[is_target])
+
+    def __reduce__(self) -> tuple[type, tuple]:
+        return TableVocabulary, (self.model, "vocabulary", self.is_target)
+
+    @functools.cached_property
+    def target(self) -> Vocabulary:
+        """The same table with the target's SentencePiece model."""
+        return TableVocabulary(self.model, is_target=True)
+
+    @property
+    def size(self) -> int:
+        """The number of pieces in the table."""
+        return len(self.bundle.pieces)
+
+    def encode(self, line: str) -> list[int]:
+        """Subword ids of a line, without EOS; [] for a blank one."""
+        return self.encode_lines([line])[0].tolist()
+
+    def encode_lines(self, lines: Sequence[str]) -> list[np.ndarray]:
+        """Subword ids of each line, without EOS, as int32 [length] arrays; on all cores."""
+        codes, cleaned = [], []
+        for line in lines:
+            found = None if self.is_target else LANGUAGE.match(line)
+            codes.append([found[1]] if found else [])
+            cleaned.append(self._cleaned(line[found.end() :] if found else line))
+        threads = min(8, os.cpu_count() or 1)
+        encoded = self._processor.encode(cleaned, out_type=str, num_threads=threads)
+        return [
+            np.array([self._ids.get(piece, UNK) for piece in code + pieces], np.int32)
+            for code, pieces in zip(codes, encoded, strict=True)
+        ]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the target's subword ids; control ids (PAD, EOS, BOS, UNK) are skipped.
+
+        Raises:
+          IndexError: an id is not below `size`.
+        """
+        return self._target.decode_pieces(self.pieces(i for i in ids if i > UNK))
+
+    def ids_of(self, pieces: Iterable[str]) -> dict[str, int | None]:
+        """The id of each piece; None if the table has no such piece."""
+        return {piece: self._ids.get(piece) for piece in pieces}
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The subwords as they are in the table."""
+        return [self.bundle.pieces[int(i)] for i in ids]
+
+    def normalize(self, line: str) -> str:
+        """The line after the Moses normalizer of punctuation and SentencePiece's normalization."""
+        normalized = self._processor.normalize(self._cleaned(line)).decode()
+        return normalized.replace(SPACE, " ").removeprefix(" ")
+
+    def _cleaned(self, line: str) -> bytes:
+        return _clean(self._normalize(line) if line else line)
+
+
+def _punctuation_normalizer(language: str) -> Callable[[str], str]:
+    if not language:
+        return str
+    from sacremoses import MosesPunctNormalizer  # takes 0.1 s, and few vocabularies need it
+
+    return MosesPunctNormalizer(language).normalize
+
+
 def load_vocabulary(path: str | Path) -> Vocabulary:
     """The vocabulary of a .model file. Raises DataError if it is missing or no such model."""
     if is_stream(Path(path)):
@@ -90,7 +190,8 @@ def load_vocabulary(path: str | Path) -> Vocabulary:
         model = Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; name a SentencePiece .model file.") from None
-    return Vocabulary(model, str(path))
+    kind = TableVocabulary if model.startswith(MAGIC) else Vocabulary
+    return kind(model, str(path))
 
 
 def train_vocabulary(lines: Iterable[str], config: VocabularyConfig, seed: int) -> Vocabulary:

@@ -1,0 +1,228 @@
+"""The `export` command: other engines compute what we compute.
+
+Tests of CTranslate2 and of transformers are skipped where these are not installed; the Hugging Face
+folder is read by our own import too, whose logits are proved elsewhere.
+"""
+
+import functools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests import tiny_runs as runs
+from tests.commands.test_import import imported
+from tests.fixtures.tiny import random_params, relative_error
+from transformer_jax.commands.loading import load_model
+from transformer_jax.config.changes import with_values
+from transformer_jax.config.schema import Config
+from transformer_jax.model.embeddings import shift_right
+from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.runs.weights import save_weights
+from transformer_jax.text.batches import Packed
+from transformer_jax.text.vocabulary import BOS, EOS, load_vocabulary
+
+LONGEST = 64  # subwords
+POST = {"model.norm": "post", "model.norm_epsilon": 1e-5}
+MODELS: dict[str, dict[str, Any]] = {
+    "post": {**POST, "model.num_decoder_layers": 2},
+    "pre": {"model.norm": "pre", "model.norm_epsilon": 1e-5, "model.activation": "gelu"},
+    "biases": {**POST, "model.attention_bias": True, "model.output_bias": True},
+}
+FOR_CTRANSLATE2 = {
+    **MODELS,
+    "swish": {"model.activation": "swish", "model.tie_embeddings": False},
+    "learned": {"model.positions": "learned", "model.max_positions": 64},
+    "t2t": {"model.positions": "sinusoidal_t2t", "model.score": "dot"},
+    "none": {"model.positions": "none", "model.d_k": 5},
+}
+
+
+@functools.cache
+def run_of(name: str) -> Path:
+    """A run with random weights and the vocabulary of the tiny run."""
+    if name == "imported":
+        return imported()
+    values = {**runs.TINY, **FOR_CTRANSLATE2[name], "data.path": str(runs.tiny_corpus())}
+    config = with_values(Config(), values)
+    folder = RunFolder(Path(tempfile.mkdtemp(dir=runs.scratch().name)) / "run")
+    folder.claim(config, "none")
+    vocabulary = load_vocabulary(RunFolder(runs.trained_run()).vocabulary_file)
+    vocabulary.save(folder.vocabulary_file)
+    folder.seal()
+    params = random_params(make_model(config.model, vocabulary.size), seed=4)
+    save_weights(folder, jax.tree.map(np.asarray, params))
+    folder.unlock()
+    return folder.path
+
+
+@functools.cache
+def exported(name: str, format: str, *flags: str) -> Path:
+    output = Path(tempfile.mkdtemp(dir=runs.scratch().name)) / "exported"
+    arguments = (f"--workdir={run_of(name)}", f"--format={format}", f"--output={output}", *flags)
+    assert runs.command("export", *arguments) == 0
+    return output
+
+
+def sources() -> list[str]:
+    return runs.read_lines(runs.tiny_corpus() / "test.en")[:8]
+
+
+def pairs_of(loaded: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Encoded sources, and random targets."""
+    draw, size = np.random.default_rng(0), loaded.vocabulary.size
+    encoded = loaded.line_translator().encode(sources())
+    return [(ids, np.append(draw.integers(4, size, len(ids) % 7), EOS)) for ids in encoded]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def apply(model: Any, params: Any, source: Packed, target: Packed) -> Any:
+    given = shift_right(target.ids, target.positions, BOS)
+    return model.apply({"params": params}, source, target._replace(ids=given))
+
+
+def logits_of(loaded: Any, src: np.ndarray, tgt: np.ndarray) -> np.ndarray:
+    """Our logits of each subword of a target `[length, vocabulary]`."""
+
+    def packed(ids: np.ndarray) -> Packed:
+        row, place = np.zeros((1, LONGEST), np.int32), np.arange(LONGEST, dtype=np.int32)[None]
+        row[0, : len(ids)] = ids
+        return Packed(row, np.int32(place < len(ids)), place)
+
+    logits = apply(loaded.translator.model, loaded.translator.params, packed(src), packed(tgt))
+    return np.asarray(logits[0, : len(tgt)], np.float64)[:, : loaded.vocabulary.size]
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    return np.asarray(jax.nn.log_softmax(logits, axis=-1))
+
+
+# CTranslate2 -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*FOR_CTRANSLATE2, "imported"])
+def test_ctranslate2_gives_the_log_probabilities_and_subwords_that_we_give(name):
+    engine = pytest.importorskip("ctranslate2")
+    loaded = load_model(str(run_of(name)), beam_size=1)
+    folder = exported(name, "ctranslate2")
+    translator = engine.Translator(str(folder), "cpu", intra_threads=1)
+    pieces = loaded.vocabulary.pieces
+    pairs = pairs_of(loaded)
+    inputs = [pieces(src[:-1]) for src, _ in pairs]
+    scored = translator.score_batch(inputs, [pieces(tgt[:-1]) for _, tgt in pairs])
+    for (src, tgt), got in zip(pairs, scored, strict=True):
+        want = log_softmax(logits_of(loaded, src, tgt))[np.arange(len(tgt)), tgt]
+        np.testing.assert_allclose(got.log_probs, want, atol=1e-4)
+    # Greedy: random models have many hypotheses that are nearly as likely as the best.
+    found = translator.translate_batch(inputs, beam_size=1, max_decoding_length=12)
+    translated = loaded.translator.translate([src for src, _ in pairs])
+    for got, (best,) in zip(found, translated, strict=True):
+        assert got.hypotheses[0][:9] == pieces([i for i in best.ids if i != EOS])[:9]
+
+
+def test_a_quantized_folder_is_smaller_and_nearly_as_likely():
+    engine = pytest.importorskip("ctranslate2")
+    whole = exported("post", "ctranslate2")
+    small = exported("post", "ctranslate2", "--quantization=int8")
+    sizes = [(folder / "model.bin").stat().st_size for folder in (whole, small)]
+    assert sizes[1] < sizes[0]
+    loaded = load_model(str(run_of("post")))
+    (src, tgt), pieces = pairs_of(loaded)[1], loaded.vocabulary.pieces
+    scores = [
+        sum(
+            engine.Translator(str(folder), "cpu")
+            .score_batch([pieces(src[:-1])], [pieces(tgt[:-1])])[0]
+            .log_probs
+        )
+        for folder in (whole, small)
+    ]
+    assert scores[1] == pytest.approx(scores[0], rel=0.05) and scores[0] != scores[1]
+    for name in ("source.spm", "target.spm"):
+        assert (whole / name).read_bytes() == loaded.vocabulary.model
+
+
+# Hugging Face ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_transformers_gives_the_logits_and_subwords_that_we_give(name):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    folder, loaded = exported(name, "huggingface"), load_model(str(run_of(name)), beam_size=1)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    for line, (src, tgt) in zip(sources(), pairs_of(loaded), strict=True):
+        assert tokenizer(line).input_ids == src.tolist()
+        given = np.concatenate([[BOS], tgt[:-1]])
+        with torch.no_grad():
+            got = model(
+                input_ids=torch.tensor(src[None].astype(np.int64)),
+                decoder_input_ids=torch.tensor(given[None].astype(np.int64)),
+            ).logits[0]
+        assert relative_error(got, logits_of(loaded, src, tgt)) < 1e-5
+    src = pairs_of(loaded)[0][0]
+    (best,) = loaded.translator.translate([src])[0]
+    inputs = torch.tensor(src[None].astype(np.int64))
+    (generated,) = model.generate(inputs, num_beams=1, max_length=len(best.ids))
+    assert generated.tolist() == [BOS, *best.ids[:-1].tolist()]  # ours ends in EOS at its limit
+
+
+@pytest.mark.parametrize("name", ["post", "biases"])
+def test_what_is_exported_can_be_imported_and_is_the_same_model(name, tmp_path):
+    """A subword more, the decoder's first input, does not change the others' logits."""
+    folder = exported(name, "huggingface")
+    workdir = tmp_path / "again"
+    arguments = (f"--from={folder}", f"--workdir={workdir}")
+    assert runs.command("import", *arguments) == 0
+    ours, again = load_model(str(run_of(name))), load_model(str(workdir))
+    assert (again.config.data.src, again.config.data.tgt) == ("en", "de")
+    for src, tgt in pairs_of(ours):
+        want = logits_of(ours, src, tgt)
+        names = [ours.vocabulary.pieces(ids) for ids in (src, tgt)]
+        theirs = [
+            np.array([again.vocabulary.ids_of([piece])[piece] for piece in side]) for side in names
+        ]
+        got = logits_of(again, *theirs)
+        order = again.vocabulary.ids_of(ours.vocabulary.pieces(range(ours.vocabulary.size)))
+        keep = [i for i in range(ours.vocabulary.size) if i != BOS]
+        columns = list(order.values())
+        assert relative_error(got[:, [columns[i] for i in keep]], want[:, keep]) < 1e-5
+
+
+def test_the_folder_says_how_it_is_used():
+    folder = exported("post", "huggingface")
+    generation = json.loads((folder / "generation_config.json").read_text())
+    assert (generation["decoder_start_token_id"], generation["eos_token_id"]) == (BOS, EOS)
+    card = (folder / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: transformers") and "en to de" in card
+    assert "GNMT's length penalty" in card
+
+
+# Mistakes ----------------------------------------------------------------------------------------
+
+
+def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):
+    def fails(*flags: str, name: str = "post", output: Path = tmp_path / "x") -> str:
+        workdir = f"--workdir={run_of(name)}"
+        assert runs.command("export", workdir, f"--output={output}", *flags) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and "Traceback" not in error
+        return error
+
+    run_of("learned")
+    capsys.readouterr()
+    huggingface, ctranslate2 = "--format=huggingface", "--format=ctranslate2"
+    assert "export needs --format=FORMAT" in fails()
+    assert "--format=onnx is not one of ctranslate2, huggingface" in fails("--format=onnx")
+    assert "exists" in fails(huggingface, output=tmp_path)
+    assert "is for --format=ctranslate2" in fails(huggingface, "--quantization=int8")
+    assert "bfloat16 is not one of float32" in fails(ctranslate2, "--quantization=bfloat16")
+    assert "no place for model.positions='learned'" in fails(huggingface, name="learned")
+    assert "model.tie_embeddings=False" in fails(huggingface, name="swish")
+    assert "--checkpoint=7 is not there" in fails(huggingface, "--checkpoint=7")
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,140 @@
+"""The `import` command, and what a run that it made can do: translate, score, go on training."""
+
+import functools
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import tiny_runs as runs
+from tests.interop import marian_by_hand as marian
+from transformer_jax.commands.loading import load_model
+from transformer_jax.commands.translate import translate
+from transformer_jax.runs.metrics import read_metrics
+from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.text.vocabulary import EOS
+
+
+@functools.cache
+def vocabularies() -> tuple[bytes, bytes]:
+    lines = (runs.read_lines(runs.tiny_corpus() / f"train.{side}") for side in ("en", "de"))
+    source, target = (marian.train_spm(one, 160) for one in lines)
+    return source, target
+
+
+@functools.cache
+def opus_folder() -> Path:
+    """A random Marian model with pieces of the tiny corpus."""
+    pieces = [">>deu<<", *marian.pieces_of(*vocabularies())]
+    arrays = marian.random_arrays(marian.TINY, len(pieces))
+    folder = Path(runs.scratch().name) / "opus"
+    return marian.write_folder(folder, arrays, marian.TINY, vocabularies(), pieces)
+
+
+def import_opus(workdir: Path, *flags: str) -> int:
+    languages = ("--src=en", "--tgt=de")
+    return runs.command("import", f"--from={opus_folder()}", f"--workdir={workdir}", *languages)
+
+
+@functools.cache
+def imported() -> Path:
+    workdir = Path(runs.scratch().name) / "imported"
+    assert import_opus(workdir) == 0
+    return workdir
+
+
+def translated(lines: list[str], workdir: Path, **changes) -> list[str]:
+    options = {"checkpoint": "latest", "beam_size": None, "length_penalty": None}
+    options |= {"coverage_penalty": None, "n_best": 1, "scores": True, **changes}
+    out = io.BytesIO()
+    given = io.BytesIO("".join(f"{line}\n" for line in lines).encode())
+    translate(str(workdir), stdin=given, stdout=out, **options)
+    return out.getvalue().decode().split("\n")[:-1]
+
+
+def test_scores_of_translations_are_those_of_marian_s_formula():
+    """From a line of text to its score: subwords, search, penalty and weights together."""
+    source = runs.read_lines(runs.tiny_corpus() / "test.en")[:3] + [">>deu<< a dog"]
+    loaded = load_model(str(imported()))
+    assert loaded.config.decode.beam_size == 3
+    lines, arrays = loaded.line_translator(), {}
+    with np.load(opus_folder() / "opus.best-perplexity.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    theirs = [">>deu<<", *marian.pieces_of(*vocabularies())]
+    encoded = lines.encode(source)
+    for ids, (best,) in zip(encoded, loaded.translator.translate(encoded), strict=True):
+        src, tgt = (
+            [theirs.index(piece) for piece in loaded.vocabulary.pieces(side)]
+            for side in (ids, best.ids)
+        )
+        assert best.ids[-1] == EOS and not {0, 2, 3} & set(best.ids.tolist())
+        logits = marian.logits_by_hand(arrays, marian.TINY, src, tgt)
+        log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        want = log_probs[np.arange(len(tgt)), tgt].sum()
+        assert best.log_prob == pytest.approx(want, rel=1e-5)
+        assert best.score == pytest.approx(want / len(tgt), rel=1e-5)  # normalize: 1
+    assert theirs[0] in loaded.vocabulary.pieces(encoded[-1])
+    answers = [line.split("\t") for line in translated(source, imported())]
+    assert [float(score) for score, _ in answers] == pytest.approx(
+        [best.score for (best,) in loaded.translator.translate(encoded)], abs=1e-5
+    )
+
+
+def test_an_imported_run_is_evaluated_on_text_that_is_named(capsys):
+    path = f"--config.data.path={runs.tiny_corpus()}"
+    flags = (f"--workdir={imported()}", "--split=test", "--beam_size=1", path)
+    assert runs.command("evaluate", *flags) == 0
+    assert "en→de" in capsys.readouterr().out
+    [written] = (imported() / "evaluations").glob("test.0.*.json")
+    assert json.loads(written.read_text())["checkpoint"] == "0"
+
+
+def finetune(workdir: Path, **changes) -> int:
+    values = {"data.path": runs.tiny_corpus(), "data.max_length": 48, "train.row_length": 48}
+    values |= {"train.tokens_per_batch": 400, "train.steps": 12, "train.log_every": 3}
+    values |= {"train.warmup_steps": 2, "train.decay_steps": 12, "model.dropout": 0.0, **changes}
+    overrides = [f"--config.{name}={value}" for name, value in values.items()]
+    config = f"--config=finetune:{imported()}"
+    return runs.command("train", config, f"--workdir={workdir}", *overrides)
+
+
+def test_training_goes_on_from_the_imported_weights(tmp_path, capsys):
+    assert finetune(tmp_path / "run", **{"train.peak_learning_rate": 3e-3}) == 0
+    records = read_metrics(tmp_path / "run")
+    losses = [one["nats_per_token"] for one in records if "nats_per_token" in one]
+    assert losses[-1] < losses[0] - 0.3, losses
+    ours, theirs = (RunFolder(path).vocabulary_file for path in (tmp_path / "run", imported()))
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert len(translated(["a dog"], tmp_path / "run")) == 1
+
+
+def test_the_first_step_starts_where_the_imported_model_is(tmp_path):
+    """At a vanishing learning rate the weights stay those of the imported run."""
+    values = {"train.peak_learning_rate": 1e-12, "train.steps": 3, "train.checkpoint_every": 3}
+    assert finetune(tmp_path / "run", **values) == 0
+    own, origin = (
+        load_model(str(path)).translator.params for path in (tmp_path / "run", imported())
+    )
+    np.testing.assert_allclose(own["embedding"]["table"], origin["embedding"]["table"], atol=1e-7)
+
+
+def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):
+    def fails(*flags: str) -> str:
+        assert runs.command("import", *flags) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and "Traceback" not in error
+        return error
+
+    where, languages = f"--workdir={tmp_path / 'run'}", ("--src=en", "--tgt=de")
+    assert "import needs --from=FOLDER" in fails(where)
+    assert "--from=nowhere is no folder" in fails("--from=nowhere", where)
+    assert "--src=en --tgt=de" in fails(f"--from={opus_folder()}", where)
+    assert "has no weights" in fails(f"--from={tmp_path}", where, *languages)
+    assert "holds a run" in fails(f"--from={opus_folder()}", f"--workdir={imported()}", *languages)
+    assert "is not empty" in fails(
+        f"--from={opus_folder()}", f"--workdir={opus_folder()}", *languages
+    )
+    assert not (tmp_path / "run").exists()
+    assert runs.command("train", f"--workdir={imported()}") == 2

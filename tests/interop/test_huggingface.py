@@ -1,0 +1,134 @@
+"""A Hugging Face folder in: logits against transformers' own, and what is refused.
+
+tests/fixtures/make_marian_fixtures.py computed the reference.
+"""
+
+import functools
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from tests.fixtures.tiny import lay_out, model_inputs, of_each_pair, relative_error
+from tests.interop import marian_by_hand as marian
+from transformer_jax.errors import UserError
+from transformer_jax.interop.huggingface import languages_of, read_huggingface
+from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.text.vocabulary import EOS
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "marian_huggingface.npz"
+VOCABULARY = 60
+PIECES = ["</s>", "<unk>", *(f"piece{i}" for i in range(2, VOCABULARY - 1)), "<pad>"]
+
+
+@functools.cache
+def fixture() -> dict[str, np.ndarray]:
+    with np.load(FIXTURE) as file:
+        return {name: file[name] for name in file.files}
+
+
+@functools.cache
+def a_sentencepiece_model() -> bytes:
+    return marian.train_spm(["the old dog sees a cat", "a man has the dog"] * 9, 40)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    for name in ("config.json", "generation_config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes(fixture()[name].tobytes())
+    table = {piece: i for i, piece in enumerate(PIECES)}
+    (tmp_path / "vocab.json").write_text(json.dumps(table))
+    for side in ("source", "target"):
+        (tmp_path / f"{side}.spm").write_bytes(a_sentencepiece_model())
+    names = {"tokenizer_class": "MarianTokenizer", "source_lang": "eng", "target_lang": "deu"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(names))
+    return tmp_path
+
+
+def change(path: Path, **values) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def read(folder: Path):
+    return read_huggingface(folder, ("en", "de"))
+
+
+def test_logits_equal_those_of_transformers(folder):
+    found, reference = read(folder), fixture()
+    ours = found.bundle.pieces
+    assert (len(ours), ours[:4]) == (VOCABULARY + 1, ("<pad>", "</s>", "<s>", "<unk>"))
+    ids = {PIECES.index(piece): i for i, piece in enumerate(ours) if piece in PIECES}
+    numbers = range(4)
+    pairs = [
+        tuple([ids[int(i)] for i in reference[f"{side}{n}"]] for side in ("src", "tgt"))
+        for n in numbers
+    ]
+    rows = [[0], [1, 2], [3]]
+    batch = lay_out(pairs, rows, 18, 16)
+    with jax.default_matmul_precision("highest"):
+        model = make_model(found.model, len(ours))
+        logits = jax.jit(model.apply)({"params": found.params}, *model_inputs(batch))
+    got = of_each_pair(logits, batch, rows)
+    columns = [ids[i] for i in range(VOCABULARY)]
+    for n in numbers:
+        assert pairs[n][1][-1] == EOS
+        assert relative_error(got[n][:, columns], reference[f"logits{n}"]) < 1e-5
+
+
+def test_the_tokenizer_s_settings_give_the_languages_and_the_generation_s_the_search(folder):
+    assert languages_of(folder) == ("eng", "deu")
+    assert read(folder).decode["length_penalty"] == 1.0
+    change(folder / "generation_config.json", num_beams=6, length_penalty=0.6)
+    decode = read(folder).decode
+    assert (decode["beam_size"], decode["penalty"], decode["length_penalty"]) == (6, "power", 0.6)
+    assert decode["banned_subwords"] == ("<pad>", "<s>", "<unk>")
+
+
+REFUSED = [
+    ({"model_type": "pegasus"}, "model_type='pegasus'"),
+    ({"activation_function": "gelu_new"}, "activation_function='gelu_new'"),
+    ({"scale_embedding": False}, "scale_embedding=False"),
+    ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings=False"),
+    ({"normalize_embedding": True}, "normalize_embedding=True"),
+    ({"decoder_ffn_dim": 99}, "encoder_ffn_dim that is not"),
+    ({"decoder_vocab_size": 61}, "two vocabularies"),
+    ({"decoder_start_token_id": 99}, "decoder_start_token_id=99"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), REFUSED, ids=lambda x: str(x))
+def test_what_our_block_cannot_hold_is_refused_by_name(changes, words, folder):
+    change(folder / "config.json", **changes)
+    with pytest.raises(UserError, match=words):
+        read(folder)
+
+
+def test_a_pickle_is_refused_with_the_line_that_converts_it(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"is a pickle.*python -c .*MarianMTModel.*save_pretrained"):
+        read(folder)
+
+
+def test_damaged_files_are_one_clear_line(folder):
+    whole = (folder / "model.safetensors").read_bytes()
+    for content in (
+        b"",
+        whole[:5],
+        b"\xff" * 20,
+        whole[:-4],
+        whole[:60],
+        whole.replace(b"F32", b"F9"),
+    ):
+        (folder / "model.safetensors").write_bytes(content)
+        with pytest.raises(UserError, match="is no safetensors file"):
+            read(folder)
+    (folder / "model.safetensors").write_bytes(whole)
+    (folder / "vocab.json").write_text("[1]")
+    with pytest.raises(UserError, match="is no JSON object"):
+        read(folder)
+    change(folder / "tokenizer_config.json", separate_vocabs=True)
+    (folder / "vocab.json").write_text("{}")
+    with pytest.raises(UserError, match="two vocabularies"):
+        read(folder)

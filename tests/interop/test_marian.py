@@ -1,0 +1,163 @@
+"""A Marian folder in: logits against Marian's own formula, the vocabulary, what is refused."""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.fixtures.tiny import lay_out, model_inputs, of_each_pair, relative_error
+from tests.interop import marian_by_hand as marian
+from transformer_jax.errors import UserError
+from transformer_jax.interop.marian import read_marian
+from transformer_jax.interop.vocabulary_yml import read_vocabulary_yml
+from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.text.bundle import packed
+from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK, TableVocabulary
+
+SOURCE = ["the old dog sees a cat", "a cat sees the dog", "the man has an old dog"] * 9
+TARGET = ["der alte Hund sieht eine Katze", "eine Katze sieht den Hund", "der Mann hat ihn"] * 9
+KINDS = {
+    "post": {},
+    "pre": {**marian.PRE_NORM, "transformer-ffn-activation": "relu"},
+    "untied": {"tied-embeddings-all": False},
+    "target-tied": {"tied-embeddings-all": False, "tied-embeddings": True},
+}
+
+
+@functools.cache
+def models() -> tuple[bytes, bytes]:
+    return marian.train_spm(SOURCE, 60), marian.train_spm(TARGET, 60)
+
+
+def folder_of(tmp_path, pieces=None, **changes) -> Any:
+    options = {**marian.TINY, **changes}
+    pieces = pieces or marian.pieces_of(*models())
+    arrays = marian.random_arrays(options, len(pieces))
+    return marian.write_folder(tmp_path / "opus", arrays, options, models(), pieces)
+
+
+def read(folder):
+    return read_marian(folder, ("en", "de"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_equal_marian_s_formula(kind, tmp_path):
+    folder = folder_of(tmp_path, **KINDS[kind])
+    found = read(folder)
+    with np.load(folder / "opus.best-perplexity.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    theirs = marian.pieces_of(*models())
+    ours = found.bundle.pieces
+    to_theirs = [theirs.index(piece) if piece in theirs else None for piece in ours]
+    draw = np.random.default_rng(3)
+    pairs = [
+        tuple([*draw.integers(4, len(ours), n).tolist(), EOS] for n in lengths)
+        for lengths in [(9, 7), (4, 5), (2, 1), (0, 6)]
+    ]
+    rows = [[0], [1, 2], [3]]
+    batch = lay_out(pairs, rows, 18, 16)
+    with jax.default_matmul_precision("highest"):
+        model = make_model(found.model, len(ours))
+        logits = jax.jit(model.apply)({"params": found.params}, *model_inputs(batch))
+    got = of_each_pair(logits, batch, rows)
+    columns = [i for i, own in enumerate(to_theirs) if own is not None]
+    assert columns == [EOS, UNK, *range(4, len(ours))]
+    options = {**marian.TINY, **KINDS[kind]}
+    for number, (src, tgt) in enumerate(pairs):
+        foreign = [[to_theirs[i] for i in side] for side in (src, tgt)]
+        want = marian.logits_by_hand(arrays, options, *foreign)
+        own = want[:, [to_theirs[i] for i in columns]]
+        assert relative_error(got[number][:, columns], own) < 1e-5
+        # Subwords that Marian does not have take nothing from the others.
+        both = jax.nn.log_softmax(got[number][:, : len(ours)])[:, columns]
+        assert relative_error(both, jax.nn.log_softmax(own)) < 1e-5
+
+
+def test_the_ids_of_control_pieces_are_ours_wherever_marian_has_them(tmp_path):
+    pieces = marian.pieces_of(*models())
+    pieces = [*pieces[2:7], "</s>", *pieces[7:], "<unk>"]  # tc-models: the end sign is anywhere
+    found = read(folder_of(tmp_path, pieces))
+    assert found.bundle.pieces[:4] == ("<pad>", "</s>", "<s>", "<unk>")
+    assert set(found.bundle.pieces) == {"<pad>", "<s>", *pieces}
+    assert found.bundle.pieces[4:9] == tuple(pieces[:5])
+    table = found.params["embedding"]["table"]
+    assert not table[PAD].any() and not table[BOS].any() and table[EOS].any() and table[UNK].any()
+    assert found.decode["banned_subwords"] == ("<pad>", "<s>", "<unk>")
+
+
+def test_decoder_yml_gives_beam_and_penalty(tmp_path):
+    decode = read(folder_of(tmp_path)).decode
+    assert (decode["beam_size"], decode["penalty"], decode["length_penalty"]) == (3, "power", 1.0)
+
+
+def test_source_and_target_have_their_own_sentencepiece_models(tmp_path):
+    bundle = read(folder_of(tmp_path)).bundle
+    vocabulary = TableVocabulary(packed(bundle))
+    assert vocabulary.decode(vocabulary.target.encode("der alte Hund")) == "der alte Hund"
+    src, tgt = vocabulary.encode("the old dog"), vocabulary.target.encode("der alte Hund")
+    assert UNK not in src and UNK not in tgt
+    assert "".join(vocabulary.pieces(src)) == "▁the▁old▁dog"
+    assert UNK in vocabulary.encode("漢字")
+    [language, *rest] = vocabulary.encode(">>deu<< the old dog")
+    assert (language, rest) == (UNK, src)  # this table has no such piece
+    assert vocabulary.encode("") == vocabulary.encode("  ") == []
+    assert [x.tolist() for x in vocabulary.encode_lines(["the old dog", ""])] == [src, []]
+
+
+REFUSED = [
+    ({"type": "s2s"}, "type='s2s'"),
+    ({"transformer-decoder-autoreg": "rnn"}, "transformer-decoder-autoreg='rnn'"),
+    ({"transformer-ffn-activation": "gelu"}, "transformer-ffn-activation='gelu'"),
+    ({"transformer-postprocess-emb": "nd"}, "transformer-postprocess-emb='nd'"),
+    ({"transformer-train-position-embeddings": True}, "transformer-train-position-embeddings=True"),
+    ({"lemma-dim-emb": 512}, "lemma-dim-emb=512"),
+    ({"transformer-decoder-dim-ffn": 99}, "transformer-decoder-dim-ffn=99"),
+    ({"dim-vocabs": [100, 200]}, "two vocabularies"),
+    ({"transformer-postprocess": "dn"}, "transformer-preprocess"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), REFUSED, ids=lambda x: str(x))
+def test_what_our_block_cannot_hold_is_refused_by_name(changes, words, tmp_path):
+    with pytest.raises(UserError, match=words):
+        read(folder_of(tmp_path, **changes))
+
+
+def test_damaged_and_missing_files_are_one_clear_line(tmp_path):
+    folder = folder_of(tmp_path)
+    weights = folder / "opus.best-perplexity.npz"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match="is no .npz file"):
+        read(folder)
+    np.savez(weights, Wemb=np.array([{"an": "object"}], object))
+    with pytest.raises(UserError, match="pickle"):
+        read(folder)
+    weights.write_bytes(whole)
+    (folder / "opus.vocab.yml").write_text("</s>: 0\n<unk>: 1\n")
+    with pytest.raises(UserError, match="rows, and the vocabulary 2 pieces"):
+        read(folder)
+    (folder / "source.spm").unlink()
+    with pytest.raises(UserError, match="has no SentencePiece model of the source"):
+        read(folder)
+
+
+def test_a_vocabulary_file_is_read_as_yaml_would_without_its_surprises(tmp_path):
+    path = tmp_path / "vocab.yml"
+    lines = [
+        '"</s>": 0', "<unk>: 1", '"\\"": 2', "'''': 3", "no: 4", "1: 5", "01: 6", '"\\x85": 7',
+        ":: 8", "? " + "x" * 200, ": 9", '"\\\\": 10', '"\\u2581\\U0001F600": 11', "▁: 12",
+    ]  # fmt: skip
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert read_vocabulary_yml(path) == [
+        *("</s>", "<unk>", '"', "'", "no", "1", "01", "\x85", ":", "x" * 200, "\\"),
+        *("▁\U0001f600", "▁"),
+    ]
+    path.write_text("a: 0\nb: 2\n")
+    with pytest.raises(UserError, match="not 0, 1, 2"):
+        read_vocabulary_yml(path)
+    path.write_text("a: 0\nb\n")
+    with pytest.raises(UserError, match="line 2: 'b' is not PIECE: ID"):
+        read_vocabulary_yml(path)

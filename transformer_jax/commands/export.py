@@ -1,0 +1,94 @@
+"""The `export` command: a run's model as a folder for another engine."""
+
+import logging
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from transformer_jax import __version__
+from transformer_jax.config.schema import Config
+from transformer_jax.decoding.lines import banned_ids
+from transformer_jax.errors import ConfigError, UserError
+from transformer_jax.files import read_json
+from transformer_jax.interop.ctranslate2 import write_ctranslate2
+from transformer_jax.interop.exported import Exported
+from transformer_jax.interop.huggingface_out import write_huggingface
+from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.parameters import abstract_params
+from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.runs.weights import load_params
+from transformer_jax.text.vocabulary import load_vocabulary
+
+log = logging.getLogger(__name__)
+FORMATS = ("ctranslate2", "huggingface")
+
+
+def export(
+    workdir: str,
+    *,
+    format: str,
+    output: str,
+    quantization: str | None = None,
+    checkpoint: str = "latest",
+) -> None:
+    """Writes a run's model for another engine, with what turns text into subwords.
+
+    Args:
+      workdir: the run's folder.
+      format: one of FORMATS.
+      output: the folder to write, which must not exist.
+      quantization: of CTranslate2's weights, such as "int8"; None: float32.
+      checkpoint: "latest", "best", "average", a step, or an average's name.
+
+    Raises:
+      UserError: there is no such run, checkpoint or format, the format has no place for a part of
+        the model, or the folder cannot be written.
+    """
+    folder, run = Path(output), RunFolder(workdir)
+    if format not in FORMATS:
+        raise ConfigError(f"--format={format} is not one of {', '.join(FORMATS)}.")
+    if quantization is not None and format != "ctranslate2":
+        raise ConfigError(f"--quantization={quantization} is for --format=ctranslate2.")
+    if folder.exists():
+        raise UserError(f"--output={output} exists. Name a folder that does not.")
+    config = run.read_config()
+    vocabulary = load_vocabulary(run.vocabulary_file)
+    like = abstract_params(make_model(config.model, vocabulary.size))
+    params, name = load_params(run, checkpoint, like)
+    params = jax.tree.map(np.asarray, params)
+    model = Exported(config, params, vocabulary, banned_ids(config.decode, vocabulary))
+    if format == "ctranslate2":
+        write_ctranslate2(model, folder, quantization)
+    else:
+        write_huggingface(model, folder, _facts(run, config, name))
+    log.info("%s: checkpoint %s of %s", folder, name, run.path)
+    log.info("the same search there: %s", _search(config, format))
+
+
+def _facts(run: RunFolder, config: Config, checkpoint: str) -> dict[str, str]:
+    """Facts for a model card: data, checkpoint, and the scores of its evaluations."""
+    data = config.data
+    corpus = data.name or f"{data.source}, training split {', '.join(data.train)}"
+    facts = {"checkpoint": checkpoint, "written by": f"transformer_jax {__version__}"}
+    if run.corpus_file.is_file():
+        facts["data"] = f"{corpus}; fingerprint {run.corpus_file.read_text().strip()[:16]}"
+    for path in sorted(run.evaluations.glob("*.json")):
+        record = read_json(path)
+        if record.get("checkpoint") == checkpoint and "bleu" in record:
+            signature = f"beam {record.get('beam_size')}, {record.get('bleu_signature')}"
+            facts[f"sacreBLEU on {record.get('name')}"] = f"{record['bleu']:.1f} ({signature})"
+    return facts
+
+
+def _search(config: Config, format: str) -> str:
+    """The call of the engine whose search is that of the run's settings, or nearest to it."""
+    decode = config.decode
+    if format == "ctranslate2":
+        call = f"beam_size={decode.beam_size}, length_penalty={decode.length_penalty:g}"
+        call = f"translate_batch(..., {call})"
+    else:
+        call = "generate(...) with the folder's generation_config.json"
+    if decode.penalty == "gnmt" and decode.length_penalty:
+        call += "; it divides by length^alpha, ours by GNMT's penalty: at alpha 0 both are the same"
+    return call

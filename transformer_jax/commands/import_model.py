@@ -1,0 +1,85 @@
+"""The `import` command: a pretrained Marian model as a run's folder."""
+
+import logging
+from pathlib import Path
+
+from transformer_jax.config.changes import with_values
+from transformer_jax.config.checks import check
+from transformer_jax.config.schema import KEYS, Config
+from transformer_jax.errors import ConfigError, RunError, UserError
+from transformer_jax.interop.huggingface import languages_of, read_huggingface
+from transformer_jax.interop.imported import Imported
+from transformer_jax.interop.marian import read_marian
+from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.runs.weights import save_weights
+from transformer_jax.text.bundle import packed
+from transformer_jax.text.vocabulary import TableVocabulary
+
+log = logging.getLogger(__name__)
+NO_CORPUS = "imported: trained elsewhere"  # in place of a corpus's fingerprint
+
+
+def import_model(
+    folder: str, workdir: str, *, src: str | None = None, tgt: str | None = None
+) -> None:
+    """Makes a run of a folder of Marian (.npz) or of Hugging Face (config.json, safetensors).
+
+    The run translates and evaluates, and another run can start from its weights
+    (train.init_from), with the model's keys and its vocabulary.
+
+    Args:
+      folder: the model's folder; nothing in it is executed or unpickled.
+      workdir: the run's folder, which must be empty or not exist.
+      src: source language, such as "en"; None: as the tokenizer's settings say.
+      tgt: target language.
+
+    Raises:
+      UserError: a file is missing or damaged, the model has parts that ours cannot have, or the
+        run's folder cannot be written.
+    """
+    origin, run = Path(folder), RunFolder(workdir)
+    if not origin.is_dir():
+        raise UserError(f"--from={folder} is no folder; name the one with the model's files.")
+    if run.config_file.exists():
+        raise RunError(f"{run.path} holds a run. Choose another --workdir.")
+    from_huggingface = (origin / "config.json").is_file()
+    known = languages_of(origin) if from_huggingface else (None, None)
+    languages = src or known[0] or "", tgt or known[1] or ""
+    if "" in languages or languages[0] == languages[1]:
+        raise ConfigError(
+            "name the two languages: --src=en --tgt=de, for example. They choose the rules for "
+            "punctuation and the scores of `evaluate`."
+        )
+    read = read_huggingface if from_huggingface else read_marian
+    model = read(origin, languages)
+    config = _config(model, run, languages)
+    check(config)
+    run.check(config)
+    run.claim(config, NO_CORPUS)
+    try:
+        vocabulary = TableVocabulary(packed(model.bundle), str(origin))
+        vocabulary.save(run.vocabulary_file)
+        run.seal()
+        save_weights(run, model.params)
+    finally:
+        run.unlock()
+    log.info("%s: %d subwords, %s", run.path, vocabulary.size, _described(model))
+
+
+def _config(model: Imported, run: RunFolder, languages: tuple[str, str]) -> Config:
+    """The run's config; its data is a placeholder, since the run cannot be trained on."""
+    smallest = int(KEYS["vocabulary.size"].at_least or 0)
+    values = {f"decode.{name}": value for name, value in model.decode.items()}
+    values |= {
+        "data.path": str(run.path),
+        "data.src": languages[0],
+        "data.tgt": languages[1],
+        "vocabulary.size": max(len(model.bundle.pieces), smallest),
+    }
+    config = with_values(Config(model=model.model), values)
+    return config
+
+
+def _described(model: Imported) -> str:
+    of = model.model
+    return f"{of.encoder_depth}+{of.decoder_depth} layers of {of.d_model}, {of.activation}"

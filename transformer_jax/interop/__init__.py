@@ -1,0 +1,1 @@
+"""Models of Marian and Hugging Face in, and models for other engines out."""

@@ -1,0 +1,197 @@
+"""Our parameters under the names and in the layout of MarianMTModel of Hugging Face's transformers.
+
+The other formats are converted from and to these names. The layouts differ in
+- linear maps: ours are `[in..., out...]` with heads as an axis of their own, theirs `[out, in]`;
+- sinusoids: ours interleave sine and cosine as the paper's equation does, theirs have all sines and
+  then all cosines. With `halves=True` every axis of size d_model is permuted;
+- the vocabulary's padding, which they do not have;
+- biases that a model of ours may lack, which are zeros there.
+
+Dimension key
+  D d_model   V vocabulary, real
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.errors import DataError
+
+Weights = dict[str, np.ndarray]
+Tree = Mapping[str, Any]  # of parameters
+
+ATTENTIONS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
+PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
+# Arrays whose first, or last, axis is d_model.
+FIRST, LAST = "first", "last"
+
+
+class Entry(NamedTuple):
+    """One array in both worlds."""
+
+    path: tuple[str, ...]  # in our tree of parameters
+    name: str  # in transformers' MarianMTModel
+    features: str | None  # FIRST or LAST axis of ours is d_model; None: neither
+    linear: bool = False  # a map from FIRST, or to LAST
+
+
+def entries(config: ModelConfig, tree: Tree) -> Iterator[Entry]:
+    """Every array of a model that the block can hold; `tree` is of its parameters, or shapes."""
+    if config.tie_embeddings:
+        yield Entry(("embedding", "table"), "model.shared.weight", LAST)
+    else:
+        yield Entry(("embedding", "table"), "model.encoder.embed_tokens.weight", LAST)
+        yield Entry(("tgt_embedding", "table"), "model.decoder.embed_tokens.weight", LAST)
+        yield Entry(("output", "table"), "lm_head.weight", LAST)
+    yield Entry(("output_bias",), "final_logits_bias", None)
+    for side, depth in (("encoder", config.encoder_depth), ("decoder", config.decoder_depth)):
+        for n in range(depth):
+            yield from _of_layer(f"{side}_{n}", f"model.{side}.layers.{n}", side == "decoder")
+        if f"{side}_norm" in tree:
+            yield from _of_norm((f"{side}_norm",), f"model.{side}.layer_norm")
+
+
+def _of_layer(here: str, there: str, has_memory: bool) -> Iterator[Entry]:
+    for sublayer, name in list(ATTENTIONS.items())[: 2 if has_memory else 1]:
+        for ours, theirs in PROJECTIONS.items():
+            own, axis = f"{there}.{name}.{theirs}", LAST if ours == "out" else FIRST
+            yield Entry((here, sublayer, ours), f"{own}.weight", axis, linear=True)
+            bias_axis = LAST if ours == "out" else None
+            yield Entry((here, sublayer, f"{ours}_bias"), f"{own}.bias", bias_axis)
+        yield from _of_norm((here, f"{sublayer}_residual", "norm"), f"{there}.{name}_layer_norm")
+    yield Entry((here, "feed_forward", "inner"), f"{there}.fc1.weight", FIRST, linear=True)
+    yield Entry((here, "feed_forward", "inner_bias"), f"{there}.fc1.bias", None)
+    yield Entry((here, "feed_forward", "outer"), f"{there}.fc2.weight", LAST, linear=True)
+    yield Entry((here, "feed_forward", "outer_bias"), f"{there}.fc2.bias", LAST)
+    yield from _of_norm((here, "feed_forward_residual", "norm"), f"{there}.final_layer_norm")
+
+
+def _of_norm(here: tuple[str, ...], there: str) -> Iterator[Entry]:
+    yield Entry((*here, "scale"), f"{there}.weight", LAST)
+    yield Entry((*here, "bias"), f"{there}.bias", LAST)
+
+
+def halves_first(x: np.ndarray, axis: int) -> np.ndarray:
+    """Features 0, 2, 4, ... and then 1, 3, 5, ... of an axis: interleaved pairs as two halves."""
+    features = np.arange(x.shape[axis])
+    return np.take(x, np.concatenate([features[0::2], features[1::2]]), axis)
+
+
+def interleaved(x: np.ndarray, axis: int) -> np.ndarray:
+    """The inverse of `halves_first`: feature 0 of each half, then feature 1 of each half, ..."""
+    features = np.arange(x.shape[axis])
+    order = np.concatenate([features[0::2], features[1::2]])
+    return np.take(x, np.argsort(order), axis)
+
+
+# Out ---------------------------------------------------------------------------------------------
+
+
+def to_block(params: Tree, config: ModelConfig, vocabulary_size: int, halves: bool) -> Weights:
+    """Our parameters under transformers' names.
+
+    Args:
+      params: arrays as `load_params` restores them.
+      config: the model's, which the block can hold.
+      vocabulary_size: the real one; rows of padding are left out.
+      halves: whether to permute axes of size d_model, for sinusoids in two halves.
+
+    Returns:
+      float32 arrays; a linear map's weight is `[out, in]`, `final_logits_bias` `[1, vocabulary]`.
+    """
+    weights: Weights = {}
+    for entry in entries(config, params):
+        x = _found(params, entry.path)
+        if x is None:
+            x = np.zeros(_size_of_bias(entry, weights, vocabulary_size), np.float32)
+        elif entry.features and halves:
+            x = halves_first(x, _axis(entry))
+        if entry.path[-1] in ("table", "output_bias"):
+            x = x[:vocabulary_size]
+        if entry.linear:
+            x = (x.reshape(len(x), -1) if entry.features == FIRST else _rows(x)).T
+        elif x.ndim > 1 and entry.path[-1] != "table":
+            x = x.reshape(-1)  # a bias of heads
+        if entry.path == ("output_bias",):
+            x = x[None]
+        weights[entry.name] = np.array(x, np.float32, order="C")
+    return weights
+
+
+def _size_of_bias(entry: Entry, weights: Weights, vocabulary_size: int) -> int:
+    if entry.path == ("output_bias",):
+        return vocabulary_size
+    return len(weights[entry.name.removesuffix("bias") + "weight"])
+
+
+def _rows(x: np.ndarray) -> np.ndarray:
+    return x.reshape(-1, x.shape[-1])
+
+
+def _axis(entry: Entry) -> int:
+    return 0 if entry.features == FIRST else -1
+
+
+def _found(tree: Tree, path: tuple[str, ...]) -> np.ndarray | None:
+    node: Any = tree
+    for name in path:
+        if name not in node:
+            return None
+        node = node[name]
+    return np.asarray(node)
+
+
+# In ----------------------------------------------------------------------------------------------
+
+
+def from_block(weights: Weights, config: ModelConfig, like: Tree, rows: np.ndarray) -> Tree:
+    """Our parameters from transformers' names; sinusoids are in two halves there.
+
+    Args:
+      weights: by name. Embeddings and `final_logits_bias` have the foreign order of subwords.
+      config: the model's; biases that it does not have are not read.
+      like: shapes of our parameters.
+      rows: for each of our subwords the foreign one, int `[vocabulary]`.
+
+    Raises:
+      DataError: an array is missing or has another shape than the config says.
+    """
+    tree: dict[str, Any] = {}
+    for entry in entries(config, like):
+        want = _shape(like, entry.path)
+        if want is None:
+            continue
+        if entry.name not in weights:
+            raise DataError(f"the weights have no {entry.name}: is the file complete?")
+        x = np.asarray(weights[entry.name], np.float32)
+        if entry.path[-1] in ("table", "output_bias"):
+            x = x.reshape(-1) if entry.path[-1] == "output_bias" else x
+            x = x[rows]
+            missing = want[0] - len(x)
+            x = np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1))
+        x = x.T if entry.linear else x
+        if x.size != np.prod(want) or (entry.linear and _rows_of(entry, want) != len(x)):
+            raise DataError(f"{entry.name} is {list(x.shape)}, but ours is {list(want)}.")
+        x = x.reshape(want)
+        x = interleaved(x, _axis(entry)) if entry.features else x
+        node = tree
+        for name in entry.path[:-1]:
+            node = node.setdefault(name, {})
+        node[entry.path[-1]] = np.ascontiguousarray(x)
+    return tree
+
+
+def _rows_of(entry: Entry, want: tuple[int, ...]) -> int:
+    """Rows of a linear map as a matrix `[in, out]`."""
+    return want[0] if entry.features == FIRST else int(np.prod(want[:-1]))
+
+
+def _shape(like: Tree, path: tuple[str, ...]) -> tuple[int, ...] | None:
+    node: Any = like
+    for name in path:
+        if name not in node:
+            return None
+        node = node[name]
+    return tuple(node.shape)

@@ -1,0 +1,163 @@
+"""Writes a folder for CTranslate2, by CTranslate2's own converter class.
+
+The weights go out as they are, without a permutation: positions are a table of vectors there, and
+the table is ours. An unscaled score is a scaled one whose queries are multiplied by sqrt(d_k).
+
+Dimension key
+  L positions   D d_model
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.errors import ConfigError, UserError
+from transformer_jax.interop.block import ATTENTIONS, PROJECTIONS, Weights, to_block
+from transformer_jax.interop.exported import Exported, refuse
+from transformer_jax.model.positions import POSITIONS
+from transformer_jax.model.transformer import watched_layer
+from transformer_jax.text.vocabulary import BOS, EOS, UNK
+
+FORMAT = "CTranslate2"
+SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "encoder": ("transformer",),
+    "decoder": ("transformer",),
+    "score": ("scaled_dot", "dot"),
+    "cross_score": (None, "scaled_dot", "dot"),
+    "window": (None,),
+    "attention_memory": (None,),
+    "positions": ("sinusoidal", "sinusoidal_t2t", "learned", "none"),
+}
+# Its bfloat16 needs PyTorch.
+QUANTIZATIONS = ("float32", "float16", "int16", "int8", "int8_float32", "int8_float16")
+ACTIVATIONS = {"relu": "RELU", "swish": "SWISH", "gelu": "GELU"}
+
+
+def write_ctranslate2(model: Exported, folder: Path, quantization: str | None) -> None:
+    """Writes the folder, with the SentencePiece models that text needs.
+
+    Args:
+      model: the run's.
+      folder: to create.
+      quantization: one of QUANTIZATIONS; None: float32.
+
+    Raises:
+      UserError: ctranslate2 is not installed, or the model or the quantization has no place there.
+    """
+    refuse(model.config, SUPPORTED, FORMAT)
+    if quantization not in (None, *QUANTIZATIONS):
+        raise ConfigError(
+            f"--quantization={quantization} is not one of {', '.join(QUANTIZATIONS)}."
+        )
+    try:
+        from ctranslate2.converters.converter import Converter
+    except ImportError:
+        raise UserError(
+            "--format=ctranslate2 needs the package: pip install 'transformer_jax[interop]'."
+        ) from None
+
+    class FromRun(Converter):
+        """Fills CTranslate2's description of a model."""
+
+        def _load(self) -> Any:
+            return _spec(model)
+
+    FromRun().convert(str(folder), quantization=quantization)
+    for name, content in model.sentencepiece_files().items():
+        (folder / name).write_bytes(content)
+
+
+def _spec(model: Exported) -> Any:
+    """CTranslate2's description of the model, filled with its arrays."""
+    from ctranslate2 import specs
+
+    of, d_k = model.config.model, model.config.model.head_sizes[0]
+    shared = {
+        "pre_norm": "encoder_norm" in model.params,
+        "activation": getattr(specs.Activation, ACTIVATIONS[of.activation]),
+        "head_dim": d_k if d_k * of.num_heads != of.d_model else None,
+    }
+    encoder = specs.TransformerEncoderSpec(of.encoder_depth, of.num_heads, **shared)
+    decoder = specs.TransformerDecoderSpec(
+        of.decoder_depth,
+        of.num_heads,
+        alignment_layer=watched_layer(of),
+        alignment_heads=of.watched_heads or 0,  # 0: all of them
+        **shared,
+    )
+    weights = to_block(model.params, of, model.vocabulary.size, halves=False)
+    _fill_ends(encoder, decoder, weights, model)
+    for side, part in (("encoder", encoder), ("decoder", decoder)):
+        for n, layer in enumerate(part.layer):
+            _fill_layer(layer, weights, f"model.{side}.layers.{n}", of)
+    spec = specs.TransformerSpec(encoder, decoder)
+    pieces = model.pieces
+    spec.register_source_vocabulary(pieces)
+    spec.register_target_vocabulary(pieces)
+    spec.config.unk_token, spec.config.eos_token = pieces[UNK], pieces[EOS]
+    spec.config.bos_token = spec.config.decoder_start_token = pieces[BOS]
+    spec.config.add_source_bos, spec.config.add_source_eos = False, True
+    spec.config.layer_norm_epsilon = of.norm_epsilon
+    return spec
+
+
+def _fill_ends(encoder: Any, decoder: Any, weights: Weights, model: Exported) -> None:
+    """Embeddings, positions, last norms and the output."""
+    shared = weights.get("model.shared.weight")
+    for side, part, embeddings in (
+        ("encoder", encoder, encoder.embeddings[0]),
+        ("decoder", decoder, decoder.embeddings),
+    ):
+        own = weights.get(f"model.{side}.embed_tokens.weight")
+        embeddings.weight = shared if own is None else own
+        name = "src_positions" if side == "encoder" else "tgt_positions"
+        part.position_encodings.encodings = _positions(model, name)
+        if f"{side}_norm" in model.params:
+            _fill_norm(part.layer_norm, weights, f"model.{side}.layer_norm")
+    output = weights.get("lm_head.weight")
+    decoder.projection.weight = shared if output is None else output
+    if model.config.model.output_bias:
+        decoder.projection.bias = weights["final_logits_bias"][0]
+
+
+def _positions(model: Exported, name: str) -> np.ndarray:
+    """The vectors added to the input, float32 `[positions, d_model]`."""
+    of, kind = model.config.model, POSITIONS[model.config.model.positions]
+    if name in model.params:
+        return np.asarray(model.params[name]["table"], np.float32)
+    if kind.added is None:
+        return np.zeros((model.positions, of.d_model), np.float32)
+    return kind.added(of, model.positions)
+
+
+def _fill_layer(layer: Any, weights: Weights, name: str, of: ModelConfig) -> None:
+    scores = {"self_attention": of.score, "cross_attention": of.cross_score or of.score}
+    specs = {"self_attention": layer.self_attention}
+    if hasattr(layer, "attention"):
+        specs["cross_attention"] = layer.attention
+    for sublayer, spec in specs.items():
+        theirs = f"{name}.{ATTENTIONS[sublayer]}"
+        factor = of.head_sizes[0] ** 0.5 if scores[sublayer] == "dot" else 1.0
+        parts = {
+            part: (weights[f"{theirs}.{own}.weight"], weights[f"{theirs}.{own}.bias"])
+            for part, own in PROJECTIONS.items()
+        }
+        parts["query"] = parts["query"][0] * factor, parts["query"][1] * factor
+        groups = [("query", "key", "value"), ("out",)]
+        if sublayer == "cross_attention":
+            groups = [("query",), ("key", "value"), ("out",)]
+        for linear, group in zip(spec.linear, groups, strict=True):
+            linear.weight = np.concatenate([parts[part][0] for part in group])
+            if of.attention_bias:
+                linear.bias = np.concatenate([parts[part][1] for part in group])
+        _fill_norm(spec.layer_norm, weights, f"{theirs}_layer_norm")
+    for linear, part in ((layer.ffn.linear_0, "fc1"), (layer.ffn.linear_1, "fc2")):
+        linear.weight = weights[f"{name}.{part}.weight"]
+        linear.bias = weights[f"{name}.{part}.bias"]
+    _fill_norm(layer.ffn.layer_norm, weights, f"{name}.final_layer_norm")
+
+
+def _fill_norm(norm: Any, weights: Weights, name: str) -> None:
+    norm.gamma, norm.beta = weights[f"{name}.weight"], weights[f"{name}.bias"]

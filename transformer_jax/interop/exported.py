@@ -1,0 +1,51 @@
+"""What the exports to other engines share: the model to write, and refusals."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from transformer_jax.config.schema import Config, value_at
+from transformer_jax.errors import UserError
+from transformer_jax.text.vocabulary import TableVocabulary, Vocabulary
+
+LEAST_POSITIONS = 1_024  # that an engine gets at least; it refuses longer sentences
+
+
+class Exported(NamedTuple):
+    """A run's model, as an export needs it."""
+
+    config: Config
+    params: Any  # NumPy arrays
+    vocabulary: Vocabulary
+    banned: tuple[int, ...]  # ids that are never generated
+
+    @property
+    def pieces(self) -> list[str]:
+        """The pieces by id."""
+        return self.vocabulary.pieces(range(self.vocabulary.size))
+
+    @property
+    def positions(self) -> int:
+        """How many positions the engine should know."""
+        decode = self.config.decode
+        return max(LEAST_POSITIONS, decode.max_length + decode.max_extra_length + 1)
+
+    def sentencepiece_files(self) -> dict[str, bytes]:
+        """The SentencePiece models by file name; one model serves as both."""
+        if isinstance(self.vocabulary, TableVocabulary):
+            bundle = self.vocabulary.bundle
+            return {"source.spm": bundle.source, "target.spm": bundle.target}
+        return dict.fromkeys(("source.spm", "target.spm"), self.vocabulary.model)
+
+
+def refuse(config: Config, supported: Mapping[str, Sequence[Any]], what: str) -> None:
+    """Raises UserError that names each key whose value the format has no place for."""
+    wrong = [
+        f"model.{name}={value!r}"
+        for name, values in supported.items()
+        if (value := value_at(config, f"model.{name}")) not in values
+    ]
+    d_k, d_v = config.model.head_sizes
+    if d_v != d_k:
+        wrong.append(f"model.d_v={d_v} that is not model.d_k={d_k}")
+    if wrong:
+        raise UserError(f"{what} has no place for {', '.join(wrong)}.")

@@ -1,0 +1,167 @@
+"""Reads a Hugging Face folder of a MarianMTModel: config.json, model.safetensors and the tokenizer.
+
+transformers gives Marian's weights the paper's wavelengths of sinusoids and an epsilon of 1e-5,
+which is not what marian-decoder computes; the import follows transformers.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.errors import DataError, UserError
+from transformer_jax.interop.block import Weights
+from transformer_jax.interop.imported import Imported, Special, imported, only_file, read_bytes
+from transformer_jax.interop.safetensors import read_safetensors
+from transformer_jax.text.bundle import Bundle
+
+SIDES = ("source", "target")
+EPSILON = 1e-5  # PyTorch's default, which MarianMTModel uses
+ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
+# Keys of config.json that the model needs with one of these values (None: no such key).
+SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "model_type": ("marian",),
+    "activation_function": tuple(ACTIVATIONS),
+    "scale_embedding": (True,),
+    "share_encoder_decoder_embeddings": (None, True),
+    "tie_word_embeddings": (None, True),
+    "normalize_before": (None, False),
+    "normalize_embedding": (None, False),
+    "add_final_layer_norm": (None, False),
+    "add_bias_logits": (None, False),
+    "static_position_embeddings": (None, True),
+}
+
+
+def read_huggingface(folder: Path, languages: tuple[str, str]) -> Imported:
+    """The model of a folder.
+
+    Args:
+      folder: what `save_pretrained` of model and tokenizer wrote.
+      languages: of source and target, for the normalizer of punctuation.
+
+    Raises:
+      UserError: a file is missing or damaged, or the model has parts that ours cannot have.
+    """
+    options = read_json(folder / "config.json")
+    config = _config(folder, options)
+    weights = _read_weights(folder)
+    table = read_json(folder / "vocab.json")
+    pieces = _pieces(folder, table, _size(options))
+    start, pad = _first(folder, options), options.get("pad_token_id")
+    if "</s>" not in table:
+        raise DataError(f"{folder / 'vocab.json'} has no </s>.")
+    special = Special(
+        pad=pad if isinstance(pad, int) else None,
+        eos=table["</s>"],
+        unk=table.get("<unk>"),
+        start=start,
+    )
+    files = [
+        only_file(folder, f"SentencePiece model of the {side}", f"{side}.spm") for side in SIDES
+    ]
+    bundle = Bundle(read_bytes(files[0]), read_bytes(files[1]), pieces, languages)
+    return imported(weights, config, special, bundle, _decode(folder, options))
+
+
+def languages_of(folder: Path) -> tuple[str | None, str | None]:
+    """The languages that tokenizer_config.json names."""
+    options = tokenizer_options(folder)
+    return options.get("source_lang"), options.get("target_lang")
+
+
+def tokenizer_options(folder: Path) -> dict[str, Any]:
+    """The content of tokenizer_config.json; empty if there is no such file."""
+    path = folder / "tokenizer_config.json"
+    return read_json(path) if path.is_file() else {}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises DataError if there is none."""
+    try:
+        found = json.loads(read_bytes(path))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is no JSON: {error}.") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{path} is no JSON object.")
+    return found
+
+
+def _config(folder: Path, options: Mapping[str, Any]) -> ModelConfig:
+    wrong = [
+        f"{name}={options.get(name)!r}"
+        for name, values in SUPPORTED.items()
+        if options.get(name) not in values
+    ]
+    for what in ("ffn_dim", "attention_heads"):
+        if options.get(f"encoder_{what}") != options.get(f"decoder_{what}"):
+            wrong.append(f"encoder_{what} that is not decoder_{what}")
+    if options.get("decoder_vocab_size") not in (None, options.get("vocab_size")):
+        wrong.append("decoder_vocab_size (two vocabularies)")
+    if wrong:
+        raise UserError(f"{folder} cannot be imported: its {'; its '.join(wrong)}.")
+    try:
+        return ModelConfig(
+            num_layers=int(options["encoder_layers"]),
+            num_decoder_layers=int(options["decoder_layers"]),
+            d_model=int(options["d_model"]),
+            num_heads=int(options["encoder_attention_heads"]),
+            d_ff=int(options["encoder_ffn_dim"]),
+            activation=ACTIVATIONS[options["activation_function"]],
+            norm_epsilon=EPSILON,
+            attention_bias=True,
+            output_bias=True,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{folder / 'config.json'} lacks {error}.") from None
+
+
+def _read_weights(folder: Path) -> Weights:
+    file = folder / "model.safetensors"
+    if not file.is_file():
+        if (folder / "pytorch_model.bin").exists():
+            line = f"from transformers import MarianMTModel as M; M.from_pretrained('{folder}')"
+            raise UserError(
+                f"{folder / 'pytorch_model.bin'} is a pickle, which can run any code, and is never "
+                "read. If you trust it, convert it where torch and transformers are installed: "
+                f"python -c \"{line}.save_pretrained('{folder}')\""
+            )
+        raise DataError(f"{folder} has no model.safetensors.")
+    return dict(read_safetensors(file))
+
+
+def _size(options: Mapping[str, Any]) -> int:
+    size = options.get("vocab_size")
+    if not isinstance(size, int) or size < 2:
+        raise DataError(f"config.json has vocab_size={size!r}.")
+    return size
+
+
+def _pieces(folder: Path, table: Mapping[str, Any], size: int) -> tuple[str, ...]:
+    """The pieces by id; ids without a piece get a name of their own."""
+    if tokenizer_options(folder).get("separate_vocabs"):
+        raise UserError(f"{folder} has two vocabularies (separate_vocabs), and ours is one.")
+    if not all(isinstance(i, int) and 0 <= i < size for i in table.values()):
+        raise DataError(f"{folder / 'vocab.json'}: its ids are not 0 to {size - 1}.")
+    found = {i: piece for piece, i in table.items()}
+    return tuple(found.get(i, f"<unused {i}>") for i in range(size))
+
+
+def _first(folder: Path, options: Mapping[str, Any]) -> int:
+    start = options.get("decoder_start_token_id")
+    if not isinstance(start, int) or not 0 <= start < _size(options):
+        raise DataError(f"{folder / 'config.json'}: decoder_start_token_id={start!r} is no id.")
+    return start
+
+
+def _decode(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Beam and penalty of generation_config.json, or of config.json in older folders."""
+    path = folder / "generation_config.json"
+    both = {**options, **(read_json(path) if path.is_file() else {})}
+    alpha, beams = both.get("length_penalty"), both.get("num_beams")
+    decode: dict[str, Any] = {"penalty": "power"}
+    decode["length_penalty"] = 1.0 if alpha is None else float(alpha)  # transformers' default
+    if beams:
+        decode["beam_size"] = int(beams)
+    return decode

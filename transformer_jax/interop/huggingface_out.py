@@ -1,0 +1,170 @@
+"""Writes a folder for Hugging Face's transformers, without torch.
+
+A post-norm model is a MarianMTModel. A pre-norm model is a PegasusForConditionalGeneration, which
+is the same block with the norms before the sub-layers and one after the last. Both have sinusoids
+of the paper's wavelengths in two halves, so axes of size d_model are permuted.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.errors import UserError
+from transformer_jax.interop.block import to_block
+from transformer_jax.interop.exported import Exported, refuse
+from transformer_jax.interop.safetensors import safetensors_bytes
+from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK, TableVocabulary
+
+FORMAT = "Hugging Face's MarianMT and Pegasus"
+EPSILON = 1e-5  # fixed in their code
+SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "encoder": ("transformer",),
+    "decoder": ("transformer",),
+    "score": ("scaled_dot",),
+    "cross_score": (None, "scaled_dot"),
+    "window": (None,),
+    "attention_memory": (None,),
+    "positions": ("sinusoidal",),
+    "tie_embeddings": (True,),
+}
+
+
+def write_huggingface(model: Exported, folder: Path, about: Mapping[str, str]) -> None:
+    """Writes config, weights, tokenizer, generation config and a model card.
+
+    Args:
+      model: the run's.
+      folder: to create.
+      about: facts for the model card, by name.
+
+    Raises:
+      UserError: the model has parts that have no place there.
+    """
+    refuse(model.config, SUPPORTED, FORMAT)
+    of = model.config.model
+    if of.d_model % of.num_heads or of.head_sizes[0] != of.d_model // of.num_heads:
+        raise UserError(
+            f"{FORMAT} has no place for model.d_k={of.head_sizes[0]}: it is d_model / num_heads "
+            "there."
+        )
+    arrays = to_block(model.params, of, model.vocabulary.size, halves=True)
+    content = {
+        "config.json": _config(model),
+        "generation_config.json": _generation(model),
+        "tokenizer_config.json": _tokenizer(model),
+        "vocab.json": {piece: i for i, piece in enumerate(model.pieces)},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.safetensors").write_bytes(safetensors_bytes(arrays))
+    for name, values in content.items():
+        text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+        (folder / name).write_text(text, encoding="utf-8")
+    for name, model_bytes in model.sentencepiece_files().items():
+        (folder / name).write_bytes(model_bytes)
+    (folder / "README.md").write_text(_card(model, about), encoding="utf-8")
+
+
+SPECIAL = {
+    "pad_token_id": PAD,
+    "eos_token_id": EOS,
+    "bos_token_id": BOS,
+    "decoder_start_token_id": BOS,
+    "forced_eos_token_id": None,  # the default, 0, would end long outputs with padding
+}
+
+
+def _config(model: Exported) -> dict[str, Any]:
+    of, is_pre = model.config.model, "encoder_norm" in model.params
+    sides = {
+        f"{side}_{name}": value
+        for side, depth in (("encoder", of.encoder_depth), ("decoder", of.decoder_depth))
+        for name, value in (
+            ("layers", depth),
+            ("attention_heads", of.num_heads),
+            ("ffn_dim", of.d_ff),
+            ("layerdrop", 0.0),
+        )
+    }
+    marian = {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": model.vocabulary.size}
+    return {
+        "architectures": ["PegasusForConditionalGeneration" if is_pre else "MarianMTModel"],
+        "model_type": "pegasus" if is_pre else "marian",
+        "is_encoder_decoder": True,
+        "vocab_size": model.vocabulary.size,
+        "d_model": of.d_model,
+        **sides,
+        "activation_function": of.activation,
+        "dropout": of.dropout,
+        "attention_dropout": 0.0,
+        "activation_dropout": 0.0,
+        "scale_embedding": True,
+        "static_position_embeddings": True,
+        "max_position_embeddings": model.positions,
+        "tie_word_embeddings": True,
+        **({} if is_pre else marian),
+        **SPECIAL,
+        "dtype": "float32",
+    }
+
+
+def _generation(model: Exported) -> dict[str, Any]:
+    decode = model.config.decode
+    banned = {"bad_words_ids": [[i] for i in model.banned]} if model.banned else {}
+    return {
+        **SPECIAL,
+        "num_beams": decode.beam_size,
+        "length_penalty": decode.length_penalty,
+        "max_length": model.positions,
+        **banned,
+    }
+
+
+def _tokenizer(model: Exported) -> dict[str, Any]:
+    data = model.config.data
+    pieces = model.pieces
+    return {
+        "tokenizer_class": "MarianTokenizer",
+        "source_lang": data.src,
+        "target_lang": data.tgt,
+        "pad_token": pieces[PAD],
+        "eos_token": pieces[EOS],
+        "unk_token": pieces[UNK],
+        "model_max_length": model.config.decode.max_length,
+        "separate_vocabs": False,
+    }
+
+
+def _card(model: Exported, about: Mapping[str, str]) -> str:
+    """README.md: what the model is, its scores, and what the format changes."""
+    data, decode, of = model.config.data, model.config.decode, model.config.model
+    vocabulary = model.vocabulary
+    notes = [
+        f"Layer normalization has an epsilon of {of.norm_epsilon:g} in training and {EPSILON:g} in "
+        "transformers, which moves logits by about as much."
+        if of.norm_epsilon != EPSILON
+        else "",
+        "Training ranked translations by GNMT's length penalty; transformers divides by "
+        f"length^{decode.length_penalty:g} instead. At length_penalty=0.0 both are the same."
+        if decode.penalty == "gnmt" and decode.length_penalty
+        else "",
+        "Normalize punctuation before the tokenizer: `tokenizer.normalize(line)`."
+        if isinstance(vocabulary, TableVocabulary)
+        else "",
+    ]
+    facts = {"languages": f"{data.src} to {data.tgt}", **about}
+    lines = [
+        *("---", "library_name: transformers", "pipeline_tag: translation"),
+        *("language:", f"- {data.src}", f"- {data.tgt}", "---", ""),
+        *(f"# Translation, {data.src} to {data.tgt}", ""),
+        *(f"- {name}: {value}" for name, value in facts.items()),
+        "",
+        *(note for note in notes if note),
+        *("", "```python", "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer"),
+        'tokenizer, model = (c.from_pretrained("FOLDER") for c in (AutoTokenizer, '
+        "AutoModelForSeq2SeqLM))",
+        'batch = tokenizer(["A sentence."], return_tensors="pt", padding=True)',
+        "print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))",
+        "```",
+    ]
+    return "\n".join(lines) + "\n"

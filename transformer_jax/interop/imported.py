@@ -1,0 +1,139 @@
+"""A foreign model as the parts of a run, and the vocabulary's order in which ours begins.
+
+Dimension key
+  V foreign vocabulary
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.errors import DataError
+from transformer_jax.interop.block import Weights, from_block
+from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.parameters import abstract_params
+from transformer_jax.text.bundle import Bundle
+
+# Bias of subwords that the foreign model does not have: exp(-100) is nothing beside the others,
+# and label smoothing, which gives each subword a part of 1, does not notice it.
+NEVER = -100.0
+TABLES = (
+    "model.shared.weight",
+    "model.encoder.embed_tokens.weight",
+    "model.decoder.embed_tokens.weight",
+    "lm_head.weight",
+)
+
+
+class Imported(NamedTuple):
+    """What a run needs of a foreign model."""
+
+    model: ModelConfig
+    decode: Mapping[str, Any]  # keys of decode and their values
+    bundle: Bundle
+    params: Any  # as our model has them, NumPy float32
+
+
+class Special(NamedTuple):
+    """Foreign ids of the pieces that come first in our vocabulary; None: it has no such piece."""
+
+    pad: int | None
+    eos: int
+    unk: int | None
+    start: int | None  # the decoder's first input; None: a vector of zeros
+
+
+def in_our_order(special: Special, pieces: Sequence[str]) -> tuple[list[int], tuple[str, ...]]:
+    """For each of our subwords the foreign one, and its piece.
+
+    Ours begin with PAD, EOS, BOS and UNK (text/vocabulary.py). Two numbers are no foreign ids:
+    V is a subword that the foreign model lacks, and V + 1 is the decoder's first input, which has a
+    row of its own, because here it is BOS and never generated.
+    """
+    size, taken = len(pieces), set(pieces)
+    first = [special.pad, special.eos, size + 1, special.unk]
+    rest = [i for i in range(size) if i not in first]
+    rows = [size if row is None else row for row in first] + rest
+
+    def name(usual: str) -> str:
+        return f"{usual} (ours)" if usual in taken else usual
+
+    names = ["<pad>", "</s>", "<s>", "<unk>"]
+    own = [pieces[row] if row < size else name(names[i]) for i, row in enumerate(rows[:4])]
+    return rows, (*own, *(pieces[i] for i in rest))
+
+
+def imported(
+    weights: Weights,
+    config: ModelConfig,
+    special: Special,
+    bundle: Bundle,
+    decode: Mapping[str, Any],
+) -> Imported:
+    """A model from its weights under transformers' names.
+
+    Args:
+      weights: by name (interop/block.py), `[V, d_model]` and `[1, V]` in the foreign order.
+      config: of our model.
+      special: foreign ids.
+      bundle: its pieces are in the foreign order.
+      decode: keys of `decode` beside the banned subwords, which are PAD, BOS and UNK.
+
+    Raises:
+      DataError: an array is missing or has another shape than the config says.
+    """
+    rows, pieces = in_our_order(special, bundle.pieces)
+    like = abstract_params(make_model(config, len(rows)))
+    weights = _with_our_rows(weights, special.start, len(bundle.pieces))
+    params = from_block(weights, config, like, np.array(rows))
+    banned = (pieces[0], pieces[2], pieces[3])
+    return Imported(
+        config, {**decode, "banned_subwords": banned}, bundle._replace(pieces=pieces), params
+    )
+
+
+def _with_our_rows(weights: Weights, start: int | None, size: int) -> Weights:
+    """The weights with rows V and V + 1 of each table, and the biases of these."""
+    weights = dict(weights)
+    for name in TABLES:
+        if name in weights:
+            table = np.asarray(weights[name], np.float32)
+            if len(table) != size:
+                raise DataError(
+                    f"{name} has {len(table)} rows, and the vocabulary {size} pieces: are these "
+                    "files of one model? A model with two vocabularies cannot be imported."
+                )
+            zeros = np.zeros_like(table[:1])
+            first = zeros if start is None else table[start : start + 1]
+            weights[name] = np.concatenate([table, zeros, first])
+    bias = np.asarray(weights["final_logits_bias"], np.float32).reshape(-1)
+    weights["final_logits_bias"] = np.append(bias, [NEVER, NEVER])
+    return weights
+
+
+def only_file(folder: Path, what: str, *patterns: str) -> Path:
+    """The one file in a folder whose name matches. Raises DataError if there are none or several.
+
+    The first pattern that matches anything decides.
+    """
+    for pattern in patterns:
+        found = sorted(path for path in folder.glob(pattern) if path.is_file())
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = ", ".join(path.name for path in found)
+            raise DataError(
+                f"{folder} has several files that may be its {what}: {names}. Keep one."
+            )
+    raise DataError(f"{folder} has no {what} ({' or '.join(patterns)}).")
+
+
+def read_bytes(path: Path) -> bytes:
+    """A file's bytes. Raises DataError if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}.") from None

@@ -1,0 +1,285 @@
+"""Reads a folder of a Marian model: weights in .npz, decoder.yml, SentencePiece models, vocabulary.
+
+Marian writes its options into the .npz, as YAML in `special:model.yml`. A vocabulary is a .yml file
+of pieces and ids, or a SentencePiece model (.spm) whose pieces have the model's own ids.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import sentencepiece
+import yaml
+
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.errors import DataError, UserError
+from transformer_jax.interop.block import ATTENTIONS, Weights
+from transformer_jax.interop.imported import Imported, Special, imported, only_file, read_bytes
+from transformer_jax.interop.vocabulary_yml import read_vocabulary_yml
+from transformer_jax.text.bundle import Bundle
+
+OPTIONS = "special:model.yml"
+EPSILON = 1e-9  # of Marian's layer normalization
+EOS, UNKNOWN = "</s>", "<unk>"
+# Options that our block has no place for unless they have one of these values (None: no option).
+SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "type": ("transformer",),
+    "transformer-decoder-autoreg": (None, "self-attention"),
+    "transformer-ffn-activation": ("relu", "swish"),
+    "transformer-postprocess-emb": (None, "", "d"),
+    "transformer-no-projection": (None, False),
+    "transformer-no-bias": (None, False),
+    "transformer-no-affine": (None, False),
+    "transformer-rnn-projection": (None, False),
+    "transformer-train-position-embeddings": (None, False),
+    "transformer-ffn-depth": (None, 2),
+    "transformer-decoder-ffn-depth": (None, 0, 2),
+    "transformer-tied-layers": (None, []),
+    "transformer-pool": (None, False),
+    "transformer-depth-scaling": (None, False, True),  # of the initial weights only
+    "output-omit-bias": (None, False),
+    "lemma-dim-emb": (None, 0),
+    "lemma-dependency": (None, "", []),
+    "factors-combine": (None, "sum"),
+    "factors-dim-emb": (None, 0),
+}
+POST_NORM, PRE_NORM = ("", "dan", ""), ("n", "da", "n")
+LETTERS = {"q": "q", "k": "k", "v": "v", "o": "out"}  # of an attention's linear maps
+
+
+class _Search(NamedTuple):
+    """What decoder.yml says."""
+
+    model: Path
+    vocabularies: list[Path]
+    decode: dict[str, Any]
+
+
+def read_marian(folder: Path, languages: tuple[str, str]) -> Imported:
+    """The model of a folder, with Marian's own wavelengths of sinusoids.
+
+    Args:
+      folder: the folder of an OPUS-MT release, for example.
+      languages: of source and target, for the normalizer of punctuation.
+
+    Raises:
+      UserError: a file is missing or damaged, or the model has parts that ours cannot have.
+    """
+    search = _read_search(folder)
+    arrays = _read_npz(search.model)
+    options = _read_options(search.model, arrays)
+    config = _config(search.model, options)
+    pieces = _pieces(search.vocabularies)
+    special = Special(
+        pad=pieces.index("<pad>") if "<pad>" in pieces else None,
+        eos=_id_of(EOS, pieces, search.vocabularies[0]),
+        unk=_id_of(UNKNOWN, pieces, search.vocabularies[0]),
+        start=None,
+    )
+    models = [_sentencepiece_model(folder, side, search) for side in ("source", "target")]
+    bundle = Bundle(models[0], models[1], tuple(pieces), languages)
+    weights = transformers_names(arrays, config, str(search.model))
+    return imported(weights, config, special, bundle, search.decode)
+
+
+# Files -------------------------------------------------------------------------------------------
+
+
+def _read_search(folder: Path) -> _Search:
+    file = folder / "decoder.yml"
+    options: Any = _yaml(read_bytes(file), str(file)) if file.is_file() else {}
+    if not isinstance(options, dict):
+        raise DataError(f"{file} is no list of options.")
+    models = [_inside(folder, name) for name in options.get("models") or []]
+    vocabularies = [_inside(folder, name) for name in options.get("vocabs") or []]
+    if len(models) > 1:
+        raise UserError(f"{file} names an ensemble of {len(models)} models; leave one in `models`.")
+    model = models[0] if models else only_file(folder, "weights", "*best*.npz", "*.npz")
+    if not vocabularies:
+        vocabularies = [only_file(folder, "vocabulary", "vocab.yml", "*vocab*.yml", "*vocab*.spm")]
+    if model.suffix == ".bin":
+        raise UserError(f"{model} is packed for Marian's decoder. Import the .npz that it is from.")
+    decode = {"penalty": "power", "length_penalty": float(options.get("normalize") or 0.0)}
+    if options.get("beam-size"):
+        decode["beam_size"] = int(options["beam-size"])
+    return _Search(model, vocabularies, decode)
+
+
+def _inside(folder: Path, name: object) -> Path:
+    """A file that decoder.yml names; its folder may have been another machine's."""
+    return folder / Path(str(name)).name
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or 'it is no .npz file'}.") from None
+    except Exception as error:  # zipfile and NumPy raise many types on damaged files
+        raise DataError(f"{path} is no .npz file of arrays: {error}.") from None
+
+
+def _read_options(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    if OPTIONS not in arrays:
+        raise DataError(f"{path} has no {OPTIONS}: it is no model that Marian wrote.")
+    content = arrays[OPTIONS].astype(np.uint8, copy=False).tobytes().rstrip(b"\0")
+    options = _yaml(content, f"{path}, {OPTIONS}")
+    if not isinstance(options, dict):
+        raise DataError(f"{path}: {OPTIONS} is no list of options.")
+    return options
+
+
+def _yaml(content: bytes, name: str) -> Any:
+    try:
+        return yaml.safe_load(content)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise DataError(f"{name} is no YAML: {' '.join(str(error).split())[:200]}.") from None
+
+
+def _sentencepiece_model(folder: Path, side: str, search: _Search) -> bytes:
+    own = search.vocabularies[0]
+    if own.suffix == ".spm":
+        return read_bytes(own)
+    for name in (f"{side}.bpe", f"{side}.tcmodel"):
+        if (folder / name).exists() and not (folder / f"{side}.spm").exists():
+            raise UserError(
+                f"{folder / name}: a model of the time before SentencePiece, whose text is split "
+                "by preprocess.sh, cannot be imported. Look for a newer release."
+            )
+    return read_bytes(only_file(folder, f"SentencePiece model of the {side}", f"{side}.spm"))
+
+
+# Options -----------------------------------------------------------------------------------------
+
+
+def _config(path: Path, options: Mapping[str, Any]) -> ModelConfig:
+    """Our config. Raises UserError that names each option that it cannot express."""
+    get = options.get
+    same = {"transformer-decoder-dim-ffn": (None, 0, get("transformer-dim-ffn"))}
+    wrong = [
+        f"{name}={get(name)!r}"
+        for name, values in {**SUPPORTED, **same}.items()
+        if get(name) not in values
+    ]
+    norms = tuple(
+        get(f"transformer-{name}") or ""
+        for name in ("preprocess", "postprocess", "postprocess-top")
+    )
+    if norms not in (POST_NORM, PRE_NORM):
+        wrong.append(
+            "transformer-preprocess, -postprocess, -postprocess-top="
+            + ", ".join(map(repr, norms))
+            + f" (known: {POST_NORM} and {PRE_NORM})"
+        )
+    if len(set(get("dim-vocabs") or [0])) > 1:
+        wrong.append(f"dim-vocabs={get('dim-vocabs')} (two vocabularies)")
+    if wrong:
+        raise UserError(f"{path} cannot be imported: its {'; its '.join(wrong)}.")
+    try:
+        return ModelConfig(
+            num_layers=int(options["enc-depth"]),
+            num_decoder_layers=int(options["dec-depth"]),
+            d_model=int(options["dim-emb"]),
+            num_heads=int(options["transformer-heads"]),
+            d_ff=int(options["transformer-dim-ffn"]),
+            activation=options["transformer-ffn-activation"],
+            norm="post" if norms == POST_NORM else "pre",
+            norm_epsilon=EPSILON,
+            attention_bias=True,
+            output_bias=True,
+            positions="sinusoidal_t2t",
+            tie_embeddings=bool(get("tied-embeddings-all")),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: {OPTIONS} lacks {error}.") from None
+
+
+# The vocabulary ----------------------------------------------------------------------------------
+
+
+def _pieces(paths: list[Path]) -> list[str]:
+    """The pieces by id of the one vocabulary that all paths hold."""
+    found = [_pieces_of(path) for path in paths]
+    if any(pieces != found[0] for pieces in found):
+        names = " and ".join(path.name for path in paths)
+        raise UserError(
+            f"{names} are different vocabularies: only models with one vocabulary for source and "
+            "target can be imported."
+        )
+    return found[0]
+
+
+def _pieces_of(path: Path) -> list[str]:
+    if path.suffix == ".spm":
+        try:
+            model = sentencepiece.SentencePieceProcessor(model_proto=read_bytes(path))
+        except (RuntimeError, OSError):
+            raise DataError(f"{path} is no SentencePiece model.") from None
+        return [model.id_to_piece(i) for i in range(model.vocab_size())]
+    if ".fsv" in path.suffixes:
+        raise UserError(f"{path} is a factored vocabulary, which cannot be imported.")
+    return read_vocabulary_yml(path)
+
+
+def _id_of(piece: str, pieces: list[str], path: Path) -> int:
+    if piece not in pieces:
+        raise DataError(f"{path} has no {piece}: it is no vocabulary of Marian.")
+    return pieces.index(piece)
+
+
+# Weights -----------------------------------------------------------------------------------------
+
+
+def transformers_names(arrays: Mapping[str, np.ndarray], config: ModelConfig, path: str) -> Weights:
+    """Marian's arrays under transformers' names, linear maps as `[out, in]`.
+
+    Raises:
+      DataError: an array is missing.
+    """
+
+    def get(*names: str) -> np.ndarray:
+        for name in names:
+            if name in arrays:
+                return arrays[name]
+        raise DataError(f"{path} has no array {' or '.join(names)}: is it complete?")
+
+    shared = get("Wemb", "decoder_Wemb", "encoder_Wemb")
+    weights: Weights = {"final_logits_bias": get("decoder_ff_logit_out_b")}
+    if config.tie_embeddings:
+        weights["model.shared.weight"] = shared
+    else:
+        target = arrays.get("decoder_Wemb", shared)
+        weights["model.encoder.embed_tokens.weight"] = arrays.get("encoder_Wemb", shared)
+        weights["model.decoder.embed_tokens.weight"] = target
+        own = arrays.get("decoder_ff_logit_out_W")
+        weights["lm_head.weight"] = (
+            arrays.get("decoder_ff_logit_out_Wt", target) if own is None else own.T
+        )
+    for side, depth in (("encoder", config.encoder_depth), ("decoder", config.decoder_depth)):
+        attentions = {"self": ATTENTIONS["self_attention"]}
+        if side == "decoder":
+            attentions["context"] = ATTENTIONS["cross_attention"]
+        for n in range(depth):
+            here, there = f"{side}_l{n + 1}", f"model.{side}.layers.{n}"
+            for theirs, name in attentions.items():
+                for letter, part in LETTERS.items():
+                    old, new = f"{here}_{theirs}", f"{there}.{name}.{part}_proj"
+                    weights[f"{new}.weight"] = get(f"{old}_W{letter}").T
+                    weights[f"{new}.bias"] = get(f"{old}_b{letter}").reshape(-1)
+                norm = f"{here}_{theirs}_Wo_ln"
+                _norm(weights, get, norm, f"{there}.{name}_layer_norm")
+            for number in "12":
+                weights[f"{there}.fc{number}.weight"] = get(f"{here}_ffn_W{number}").T
+                weights[f"{there}.fc{number}.bias"] = get(f"{here}_ffn_b{number}").reshape(-1)
+            _norm(weights, get, f"{here}_ffn_ffn_ln", f"{there}.final_layer_norm")
+        if f"{side}_top_ln_scale" in arrays:
+            _norm(weights, get, f"{side}_top_ln", f"model.{side}.layer_norm")
+    return weights
+
+
+def _norm(weights: Weights, get: Any, here: str, there: str) -> None:
+    # Before a sub-layer, or before the output, the names end in _pre.
+    weights[f"{there}.weight"] = get(f"{here}_scale", f"{here}_scale_pre").reshape(-1)
+    weights[f"{there}.bias"] = get(f"{here}_bias", f"{here}_bias_pre").reshape(-1)

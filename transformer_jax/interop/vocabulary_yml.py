@@ -1,0 +1,58 @@
+"""Reads Marian's vocabularies, vocab.yml."""
+
+import re
+from pathlib import Path
+
+from transformer_jax.errors import DataError
+from transformer_jax.interop.imported import read_bytes
+
+
+def read_vocabulary_yml(path: Path) -> list[str]:
+    """The pieces of a vocabulary by id.
+
+    A line is `PIECE: ID` with a plain, 'single' or "double" quoted piece, or it is two lines,
+    `? PIECE` and `: ID`. Not a YAML parser: that of PyYAML joins pieces that YAML takes for equal
+    (1 and 01, no and false), and takes a minute.
+
+    Raises:
+      DataError: a line is none of these, or the ids are not 0, 1, 2, ...
+    """
+    try:
+        lines = read_bytes(path).decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8: {error.reason}.") from None
+    pieces: dict[int, str] = {}
+    waiting: str | None = None
+    for number, line in enumerate(lines, 1):
+        line = line.removesuffix("\r")
+        if not line.strip() or line in ("---", "..."):
+            continue
+        if waiting is None and line.startswith("? "):
+            waiting = line[2:]
+            continue
+        piece, _, i = line.rpartition(":")
+        piece, waiting = (piece if waiting is None else waiting), None
+        if not i.strip().isdecimal():
+            raise DataError(f"{path}, line {number}: {line!r} is not PIECE: ID.")
+        pieces[int(i)] = unquoted(piece)
+    if sorted(pieces) != list(range(len(pieces))):
+        raise DataError(f"{path}: the ids of its {len(pieces)} pieces are not 0, 1, 2, ...")
+    return [pieces[i] for i in range(len(pieces))]
+
+
+ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "a": "\a", "b": "\b", "e": "\x1b"}
+ESCAPED = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))")
+
+
+def unquoted(piece: str) -> str:
+    """A YAML scalar without its quotation marks and escapes."""
+    if len(piece) > 1 and piece[0] == piece[-1] == "'":
+        return piece[1:-1].replace("''", "'")
+    if not (len(piece) > 1 and piece[0] == piece[-1] == '"'):
+        return piece
+
+    def plain(match: re.Match) -> str:
+        code = match[1] or match[2] or match[3]
+        return chr(int(code, 16)) if code else ESCAPES.get(match[4], match[4])
+
+    return ESCAPED.sub(plain, piece[1:-1])
