@@ -119,6 +119,16 @@ def test_flops_are_those_of_the_closed_forms_forward_and_backward(shape):
     assert cost.training_flops(model, VOCABULARY, src, tgt) == 3 * want
 
 
+def test_types_and_kernels_do_not_change_the_flops():
+    narrow = {"dtype": "bfloat16", "residual_dtype": "bfloat16", "attention_kernel": "fused"}
+    sizes = {"num_layers": 1, "d_model": 32, "num_heads": 2, "d_ff": 48}
+    counts = {
+        cost.training_flops(ModelConfig(**sizes, **changes), VOCABULARY, 24, 16)
+        for changes in ({}, narrow)
+    }
+    assert len(counts) == 1
+
+
 def test_flops_of_the_score_functions_by_hand():
     """Additive scores have as many products as q . k; a coverage has one more, a word and head."""
     plain, src, tgt = ModelConfig(**SIZES), 9, 7
