@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.gpu_roofline import BYTES_PER_S, FLOPS_PER_S, Kernel, kernels
+from benchmarks.gpu_roofline import BYTES_PER_S, FLOPS_PER_S, Kernel, conditionals, kernels
 from transformer_jax.commands.command_line import Flag, exit_status, parse_flags
+from transformer_jax.decoding.translator import SearchShape
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.files import write_atomically
 from transformer_jax.reporting.revision import revision
@@ -28,11 +29,39 @@ SIZES: dict[str, dict[str, Any]] = {"base": {}, "big": BIG}
 # The keys for speed on a GPU; "auto", the default, is the fused attention kernel there.
 KEYS = {"dtype": "bfloat16", "residual_dtype": "bfloat16", "attention_kernel": "auto"}
 ROWS, LENGTH, VOCABULARY = 104, 256, 37_000
+SEARCH = SearchShape(
+    rows=256,
+    together=32,
+    src_length=64,
+    beam_size=4,
+    n_best=1,
+    size=114,
+    max_extra_length=50,
+    penalizes_coverage=False,
+)
 MATRIX_RATE = 790e12  # FLOP/s of large bfloat16 products that an H200 reaches
 FLAGS = (
     Flag("sizes", str, "NAMES", f"of {', '.join(SIZES)}", default=",".join(SIZES)),
+    Flag("search", bool, "BOOL", "compile a step of search too", default=True),
     Flag("out", str, "FILE", "the page to write", default="docs/gpu_plan.md"),
 )
+
+
+class SearchCost(NamedTuple):
+    """What one compiled search step costs."""
+
+    kernels: Sequence[Kernel]
+    conditionals: int
+    compile_seconds: float
+
+    @property
+    def totals(self) -> dict[str, float]:
+        """What has a limit."""
+        return {
+            "milliseconds": 1e3 * sum(one.seconds for one in self.kernels),
+            "kernels": sum(one.calls for one in self.kernels),
+            "conditionals": self.conditionals,
+        }
 
 
 class Cost(NamedTuple):
@@ -53,21 +82,27 @@ class Cost(NamedTuple):
         }
 
 
-def compiled_cost(changes: Mapping[str, Any]) -> Cost:
-    """Compiles the training step of the paper's model with these keys changed, and `KEYS`."""
+def device_mesh() -> Any:
+    """A mesh of one device that is not there."""
     import numpy as np
     from jax.experimental import topologies
     from jax.sharding import Mesh
 
-    from transformer_jax.config.schema import ModelConfig, TrainConfig
     from transformer_jax.parallel.mesh import AXES
-    from transformer_jax.training.cost import training_flops
-    from transformer_jax.training.program import BatchShape, compile_program
 
     topology = topologies.get_topology_desc(
         "1x1x1", "cuda", target_config=DEVICE.read_text(), topology="1x1x1"
     )
-    mesh = Mesh(np.array(topology.devices).reshape(1, 1, 1), AXES)
+    return Mesh(np.array(topology.devices).reshape(1, 1, 1), AXES)
+
+
+def compiled_cost(changes: Mapping[str, Any]) -> Cost:
+    """Compiles the training step of the paper's model with these keys changed, and `KEYS`."""
+    from transformer_jax.config.schema import ModelConfig, TrainConfig
+    from transformer_jax.training.cost import training_flops
+    from transformer_jax.training.program import BatchShape, compile_program
+
+    mesh = device_mesh()
     config, shape = ModelConfig(**KEYS, **changes), BatchShape(ROWS, LENGTH, LENGTH)
     start = time.perf_counter()
     program = compile_program(config, TrainConfig(), mesh, VOCABULARY, shape)
@@ -78,7 +113,40 @@ def compiled_cost(changes: Mapping[str, Any]) -> Cost:
     return Cost(kernels(compiled.as_text()), temporaries, seconds, flops)
 
 
-def table(cost: Cost) -> str:
+def compiled_search() -> SearchCost:
+    """Compiles one search step of the base model in bfloat16."""
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    from transformer_jax.config.schema import ModelConfig
+    from transformer_jax.decoding.search import SearchState, advance, make_rules
+    from transformer_jax.decoding.translator import empty_rows, prepared_output
+    from transformer_jax.model.encoder_decoder import make_model
+    from transformer_jax.model.parameters import abstract_params
+
+    model = make_model(ModelConfig(dtype="bfloat16"), VOCABULARY)
+    whole = NamedSharding(device_mesh(), PartitionSpec())
+
+    def on_device(tree: Any) -> Any:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), tree)
+
+    params = on_device(abstract_params(model))
+    prepared = on_device(jax.eval_shape(lambda params: prepared_output(model, params), params))
+    rows = on_device(jax.eval_shape(lambda: empty_rows(model, SEARCH)))
+
+    def search_step(params: Any, prepared: Any, state: SearchState) -> SearchState:
+        def step(*of_step: Any) -> Any:
+            return model.apply({"params": params}, *of_step, prepared, method="decode_step")
+
+        return advance(step, make_rules(SEARCH.size, 0.6), state)
+
+    start = time.perf_counter()
+    lowered = jax.jit(search_step, donate_argnums=2).lower(params, prepared, rows.search)
+    text = lowered.compile().as_text()
+    return SearchCost(kernels(text), conditionals(text), time.perf_counter() - start)
+
+
+def table(cost: Cost | SearchCost) -> str:
     """A line for each part of the model, the slowest first, and their sum."""
     parts: dict[str, list[Kernel]] = {}
     for one in cost.kernels:
@@ -96,7 +164,7 @@ def table(cost: Cost) -> str:
     return "\n".join(lines)
 
 
-def page(costs: Mapping[str, Cost]) -> str:
+def page(costs: Mapping[str, Cost], search: SearchCost | None) -> str:
     """The page docs/gpu_plan.md."""
     import jax
 
@@ -127,11 +195,21 @@ def page(costs: Mapping[str, Cost]) -> str:
             f"Temporaries: {cost.temporaries_gib:.1f} GiB. The compilation took "
             f"{cost.compile_seconds:.0f} s.",
         ]
+    if search:
+        parts += [
+            "## One step of beam search, base",
+            table(search),
+            f"{SEARCH.rows} sentences of up to {SEARCH.src_length} subwords with beam "
+            f"{SEARCH.beam_size}, at the end of the longest translation ({SEARCH.size} subwords), "
+            f"`model.dtype='bfloat16'`. The program has {search.conditionals} conditionals, at "
+            "which the GPU may wait for the host. The compilation took "
+            f"{search.compile_seconds:.0f} s.",
+        ]
     return "\n\n".join(parts) + "\n"
 
 
 def passed_limits(
-    costs: Mapping[str, Cost], limits: Mapping[str, Mapping[str, float]]
+    costs: Mapping[str, Cost | SearchCost], limits: Mapping[str, Mapping[str, float]]
 ) -> list[str]:
     """A phrase for each limit that a size passes."""
     return [
@@ -149,9 +227,11 @@ def main() -> None:
     if unknown := [name for name in names if name not in SIZES]:
         raise ConfigError(f"--sizes={unknown[0]} is not one of {', '.join(SIZES)}.")
     costs = {name: compiled_cost(SIZES[name]) for name in names}
-    write_atomically(Path(values["out"]), page(costs).encode())
-    print("\n\n".join(f"{name}\n{table(cost)}" for name, cost in costs.items()))
-    if passed := passed_limits(costs, json.loads(LIMITS.read_text())):
+    search = compiled_search() if values["search"] else None
+    write_atomically(Path(values["out"]), page(costs, search).encode())
+    every: dict[str, Any] = costs | ({"search": search} if search else {})
+    print("\n\n".join(f"{name}\n{table(cost)}" for name, cost in every.items()))
+    if passed := passed_limits(every, json.loads(LIMITS.read_text())):
         raise RunError(f"limits of {LIMITS.name} are passed: {'; '.join(passed)}.")
 
 

@@ -69,6 +69,8 @@ CALLED = re.compile(r"(?:calls|to_apply|body)=%?([\w.-]+)")
 def kernels(text: str) -> list[Kernel]:
     """Every kernel of a compiled program; those of a loop's body are called once a trip.
 
+    Of the branches of a conditional, the slowest one counts.
+
     Raises:
       ValueError: a loop does not say how often it runs.
     """
@@ -88,11 +90,27 @@ def _kernels(module: Module, computation: str, calls: int) -> Iterator[Kernel]:
             yield from _kernels(module, called[1], calls * int(trips[1]))
         elif one.opcode in ("call", "async-start") and called:
             yield from _kernels(module, called[1], calls)
+        elif one.opcode == "conditional":
+            branches = [list(_kernels(module, name, calls)) for name in _branches(one)]
+            yield from max(branches, key=lambda own: sum(kernel.seconds for kernel in own))
         elif one.opcode not in FREE and not one.opcode.endswith("-done"):
             body = module.get(called[1], {}) if called and one.opcode == "fusion" else {}
             flops = _flops(module, body) if body else _flops(module, {one.name: one}, instructions)
             moved = _moved(one, instructions, body)
             yield Kernel(one.name, _part(one), calls, moved, flops)
+
+
+def conditionals(text: str) -> int:
+    """The number of conditionals, at each of which the GPU may wait for the host."""
+    module = computations(text).values()
+    return sum(one.opcode == "conditional" for own in module for one in own.values())
+
+
+def _branches(one: Instruction) -> list[str]:
+    found = re.search(r"branch_computations=\{([^}]*)\}", one.attributes)
+    if found:
+        return [name.strip().lstrip("%") for name in found[1].split(",")]
+    return re.findall(r"(?:true|false)_computation=%?([\w.-]+)", one.attributes)
 
 
 def _moved(one: Instruction, instructions: dict[str, Instruction], body: dict) -> float:

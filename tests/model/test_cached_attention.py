@@ -15,6 +15,7 @@ from tests.fixtures.tiny import relative_error
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.cached_attention import (
     attend_to_cache,
+    attend_to_past,
     cached_places,
     cached_score,
     empty_blocks,
@@ -140,3 +141,26 @@ def test_new_keys_and_values_are_written_at_each_row_s_position_and_nowhere_else
     got = written([tuple(map(jnp.asarray, block)) for block in blocks], new, jnp.array(positions))
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_only_a_gpu_reads_all_blocks_without_a_switch():
+    blocks = [(jnp.ones((2, 3, n, 4, 5)), jnp.ones((2, 3, n, 4, 5))) for n in (16, 16, 32)]
+    query, mask = jnp.ones((2, 4, 3, 5)), jnp.ones((2, 1, 4, 64 * 4), bool)
+
+    def past(query, blocks, position):
+        return attend_to_past(
+            query,
+            blocks,
+            mask,
+            position,
+            lambda *arrays: attend_to_cache(*arrays, score=cached_score(SCORES["scaled_dot"], {}))[
+                0
+            ],
+        )
+
+    traced = jax.jit(past).trace(query, blocks, jnp.zeros(2, jnp.int32))
+    cpu, cuda = (
+        traced.lower(lowering_platforms=(platform,)).as_text().count("stablehlo.case")
+        for platform in ("cpu", "cuda")
+    )
+    assert cuda == cpu - 1, "the choice of the platform is a case too, of one branch"

@@ -115,7 +115,8 @@ def attend_to_past(
       query_BKHK: queries `[batch, beams, heads, d_k]`.
       blocks: keys `[batch, heads, length, beams, d_k]` and values, the newest position included.
       mask: see `own_past`.
-      position_B: int32 `[batch]`, 0-based: no block beyond the last of these is read.
+      position_B: int32 `[batch]`, 0-based: except on a GPU, no block beyond the last of these is
+        read.
       attend: `attend_to_cache` with the layer's score, without its weights.
     """
 
@@ -123,10 +124,15 @@ def attend_to_past(
         flat = [(_flattened(key), _flattened(value)) for key, value in blocks[:count]]
         return attend(query_BKHK, flat, mask)
 
-    ends = np.cumsum([key.shape[2] for key, _ in blocks])
-    last = jnp.searchsorted(jnp.array(ends), position_B.max(), side="right")
-    branches = [functools.partial(read, n + 1) for n in range(len(blocks))]
-    return jax.lax.switch(last, branches, query_BKHK, blocks)
+    def read_needed(query_BKHK: Array, blocks: Sequence[KeysValues]) -> Array:
+        ends = np.cumsum([key.shape[2] for key, _ in blocks])
+        last = jnp.searchsorted(jnp.array(ends), position_B.max(), side="right")
+        branches = [functools.partial(read, n + 1) for n in range(len(blocks))]
+        return jax.lax.switch(last, branches, query_BKHK, blocks)
+
+    # A GPU waits for the host at each switch, which takes longer than to read all blocks.
+    read_all = functools.partial(read, len(blocks))
+    return jax.lax.platform_dependent(query_BKHK, blocks, cuda=read_all, default=read_needed)
 
 
 def _flattened(block: Array) -> Array:
