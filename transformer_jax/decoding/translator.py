@@ -10,6 +10,7 @@ Dimension key
 """
 
 import concurrent.futures
+import dataclasses
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -293,7 +294,8 @@ class Translator:
         mesh: Mesh,
         n_best: int = 1,
     ):
-        self.model = model.clone(watch=decode.coverage_penalty > 0)
+        config = dataclasses.replace(model.config, dtype=decode.dtype or model.config.dtype)
+        self.model = model.clone(config=config, watch=decode.coverage_penalty > 0)
         self.params, self.decode = params, decode
         self.mesh, self.n_best = mesh, n_best
         with placed(mesh, self.model):
