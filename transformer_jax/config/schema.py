@@ -335,6 +335,12 @@ class DecodeConfig:
         mutable=True,
         at_least=1,
     )
+    dtype: str | None = key(
+        None,
+        "type of the operands of matrix products in search; None: model.dtype",
+        mutable=True,
+        choices=("float32", "bfloat16"),
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ Dimension key
 """
 
 import concurrent.futures
+import dataclasses
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -297,7 +298,8 @@ class Translator:
         n_best: int = 1,
         banned: tuple[int, ...] = (),
     ):
-        self.model = model.clone(watch=decode.coverage_penalty > 0)
+        config = dataclasses.replace(model.config, dtype=decode.dtype or model.config.dtype)
+        self.model = model.clone(config=config, watch=decode.coverage_penalty > 0)
         self.params, self.decode = params, decode
         self.mesh, self.n_best, self.banned = mesh, n_best, banned
         with placed(mesh, self.model):
