@@ -16,6 +16,7 @@ from jax import Array
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import BATCH, FEATURES, HEADS, constrain, declared, named
 from transformer_jax.model.normalizers import softmax
+from transformer_jax.model.products import product
 from transformer_jax.model.scores import SCORES, scaled_dot
 
 SCALED_DOT = functools.partial(scaled_dot, None)
@@ -104,4 +105,4 @@ class MultiHeadAttention(nn.Module):
         return self._product("BLHV,HVD->BLD", heads_BLHV, self.out)
 
     def _product(self, axes: str, x: Array, weights: Array) -> Array:
-        return jnp.einsum(axes, x.astype(self.config.dtype), weights.astype(self.config.dtype))
+        return product(axes, x.astype(self.config.dtype), weights.astype(self.config.dtype))

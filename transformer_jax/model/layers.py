@@ -10,7 +10,6 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
@@ -18,6 +17,7 @@ from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, constrain, named
 from transformer_jax.model.dropout import Dropout
 from transformer_jax.model.mixers import MIXERS, Sublayer
 from transformer_jax.model.norms import NORMS
+from transformer_jax.model.products import product
 from transformer_jax.model.records import Cache, Context, SearchSizes, StepContext
 
 ENCODER_LAYER = ("self_attention", "feed_forward")
@@ -31,9 +31,9 @@ def feed_forward(
 
     Source: Vaswani et al. 2017, section 3.3, equation 2.
     """
-    hidden_BLF = jax.nn.relu(jnp.einsum("BLD,DF->BLF", x_BLD, inner_DF) + inner_bias_F)
+    hidden_BLF = jax.nn.relu(product("BLD,DF->BLF", x_BLD, inner_DF) + inner_bias_F)
     hidden_BLF = constrain(hidden_BLF, BATCH, None, HIDDEN)
-    return jnp.einsum("BLF,FD->BLD", hidden_BLF, outer_FD) + outer_bias_D
+    return product("BLF,FD->BLD", hidden_BLF, outer_FD) + outer_bias_D
 
 
 class FeedForward(Sublayer):

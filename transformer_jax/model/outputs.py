@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.model.axes import BATCH, VOCABULARY, constrain
+from transformer_jax.model.products import settled
 from transformer_jax.model.records import LossSums
 from transformer_jax.text.batches import Packed
 
@@ -140,11 +141,12 @@ def _forward(
         total: tuple[LossSums, Array], block: tuple[Array, Array, Array]
     ) -> tuple[tuple[LossSums, Array], Array]:
         sums, gradient_RbLV = _block_loss(block, cast_VD, settings)
-        gradient_RbLV = gradient_RbLV.astype(dtype)
-        table_gradient_RVD = jnp.einsum(
-            "RbLV,RbLD->RVD",
-            gradient_RbLV,
+        gradient_RbLV = settled(gradient_RbLV.astype(dtype))
+        # [D, V], so that the smaller factor is the one that a CPU has to transpose.
+        table_gradient_RDV = jnp.einsum(
+            "RbLD,RbLV->RDV",
             block[0].astype(dtype),
+            gradient_RbLV,
             preferred_element_type=wide,
         )
         x_gradient_RbLD = jnp.einsum(
@@ -153,16 +155,17 @@ def _forward(
             cast_VD,
             preferred_element_type=wide,
         )
-        return jax.tree.map(jnp.add, total, (sums, table_gradient_RVD)), x_gradient_RbLD
+        return jax.tree.map(jnp.add, total, (sums, table_gradient_RDV)), x_gradient_RbLD
 
     blocks = _split((x_BLD, targets_BL, real_BL), settings)
     # Summed over the replicas once, after the last block.
-    zeros_RVD = constrain(jnp.zeros((replicas, *table_VD.shape), wide), BATCH, VOCABULARY, None)
-    (sums, table_gradient_RVD), x_gradient_NRbLD = jax.lax.scan(
-        add, (_nothing(settings), zeros_RVD), blocks
+    zeros_RDV = jnp.zeros((replicas, *table_VD.shape[::-1]), wide)
+    zeros_RDV = constrain(zeros_RDV, BATCH, None, VOCABULARY)
+    (sums, table_gradient_RDV), x_gradient_NRbLD = jax.lax.scan(
+        add, (_nothing(settings), zeros_RDV), blocks
     )
     x_gradient_BLD = x_gradient_NRbLD.swapaxes(0, 1).reshape(x_BLD.shape)
-    return sums, (x_gradient_BLD, table_gradient_RVD.sum(0))
+    return sums, (x_gradient_BLD, table_gradient_RDV.sum(0).T)
 
 
 def _backward(
