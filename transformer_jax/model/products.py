@@ -41,6 +41,11 @@ def _forward(axes: str, x: Array, weights: Array) -> tuple[Array, tuple[Array, A
 
 
 def _backward(axes: str, operands: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    return _gradients(axes, *operands, gradient)
+
+
+@functools.partial(jax.jit, static_argnums=0, inline=True)  # traced once for all layers
+def _gradients(axes: str, x: Array, weights: Array, gradient: Array) -> tuple[Array, Array]:
     einsum = functools.partial(jnp.einsum, axes)
 
     def of_x(x: Array, weights: Array, gradient: Array) -> Array:
@@ -60,7 +65,7 @@ def _backward(axes: str, operands: tuple[Array, Array], gradient: Array) -> tupl
         of_weights = weight_gradient(x_NI, gradient_NO).reshape(weights.shape)
         return of_x(x, weights, gradient), of_weights
 
-    return jax.lax.platform_dependent(*operands, gradient, cpu=on_cpu, default=plain)
+    return jax.lax.platform_dependent(x, weights, gradient, cpu=on_cpu, default=plain)
 
 
 product.defvjp(_forward, _backward)
