@@ -16,9 +16,11 @@ from jax import Array
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import BATCH, FEATURES, HEADS, constrain, declared, named
 from transformer_jax.model.normalizers import softmax
+from transformer_jax.model.products import product
 from transformer_jax.model.scores import BIASES, SCORES, scaled_dot
 
 SCALED_DOT = functools.partial(scaled_dot, None)
+BY_HEAD = (BATCH, None, HEADS, None)
 
 
 def attend(
@@ -88,23 +90,20 @@ class MultiHeadAttention(nn.Module):
     def queries(self, x_BLD: Array) -> Array:
         """`[batch, query_len, heads, d_k]`."""
         query_BLHK = self._product("BLD,DHK->BLHK", x_BLD, "query")
-        return constrain(query_BLHK, BATCH, None, HEADS, None)
+        return constrain(query_BLHK, *BY_HEAD)
 
     def keys_values(self, memory_BME: Array) -> tuple[Array, Array]:
         """Keys and values of the memory, `[batch, key_len, heads, d_k or d_v]`."""
         key_BMHK = self._product("BME,EHK->BMHK", memory_BME, "key")
         value_BMHV = self._product("BME,EHV->BMHV", memory_BME, "value")
-        return (
-            constrain(key_BMHK, BATCH, None, HEADS, None),
-            constrain(value_BMHV, BATCH, None, HEADS, None),
-        )
+        return constrain(key_BMHK, *BY_HEAD), constrain(value_BMHV, *BY_HEAD)
 
     def joined(self, heads_BLHV: Array) -> Array:
         """Concat(head_1, ..., head_h) W^O: `[batch, query_len, d_model]`."""
-        heads_BLHV = constrain(heads_BLHV, BATCH, None, HEADS, None)
+        heads_BLHV = constrain(heads_BLHV, *BY_HEAD)
         return self._product("BLHV,HVD->BLD", heads_BLHV, "out")
 
     def _product(self, axes: str, x: Array, name: str) -> Array:
         dtype, bias = self.config.dtype, self.biases.get(f"{name}_bias")
-        y = jnp.einsum(axes, x.astype(dtype), getattr(self, name).astype(dtype))
+        y = product(axes, x.astype(dtype), getattr(self, name).astype(dtype))
         return y if bias is None else y + bias.astype(dtype)

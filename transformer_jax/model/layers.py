@@ -19,6 +19,7 @@ from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, constrain, named
 from transformer_jax.model.dropout import Dropout
 from transformer_jax.model.mixers import MIXERS, Sublayer
 from transformer_jax.model.norms import NORMS
+from transformer_jax.model.products import product
 from transformer_jax.model.records import Cache, Context, SearchSizes, StepContext
 
 ENCODER_LAYER = ("self_attention", "feed_forward")
@@ -46,9 +47,9 @@ def feed_forward(
 
     Source: Vaswani et al. 2017, section 3.3, equation 2.
     """
-    hidden_BLF = jnp.einsum("BLD,DF->BLF", x_BLD, inner_DF) + inner_bias_F
+    hidden_BLF = product("BLD,DF->BLF", x_BLD, inner_DF) + inner_bias_F
     hidden_BLF = constrain(ACTIVATIONS[activation](hidden_BLF), BATCH, None, HIDDEN)
-    return jnp.einsum("BLF,FD->BLD", hidden_BLF, outer_FD) + outer_bias_D
+    return product("BLF,FD->BLD", hidden_BLF, outer_FD) + outer_bias_D
 
 
 class FeedForward(Sublayer):

@@ -18,6 +18,7 @@ from jax import Array
 from transformer_jax.model.axes import BATCH, VOCABULARY, constrain, divided
 from transformer_jax.model.cross_entropy import PAD_LOGIT, LossSettings, loss_and_gradient
 from transformer_jax.model.fused_loss import fused_loss_and_gradient
+from transformer_jax.model.products import settled
 from transformer_jax.model.records import LossSums
 from transformer_jax.text.batches import Packed
 
@@ -100,10 +101,12 @@ def _forward(
         total: tuple[LossSums, Array], block: tuple[Array, Array, Array]
     ) -> tuple[tuple[LossSums, Array], Array]:
         sums, gradient_RbLV = _block_loss(block, cast_VD, settings)
-        table_gradient_RVD = jnp.einsum(
-            "RbLV,RbLD->RVD",
-            gradient_RbLV,
+        gradient_RbLV = settled(gradient_RbLV)
+        # [D, V], so that the smaller factor is the one that a CPU has to transpose.
+        table_gradient_RDV = jnp.einsum(
+            "RbLD,RbLV->RDV",
             block[0].astype(dtype),
+            gradient_RbLV,
             preferred_element_type=wide,
         )
         x_gradient_RbLD = jnp.einsum(
@@ -112,16 +115,17 @@ def _forward(
             cast_VD,
             preferred_element_type=wide,
         )
-        return jax.tree.map(jnp.add, total, (sums, table_gradient_RVD)), x_gradient_RbLD
+        return jax.tree.map(jnp.add, total, (sums, table_gradient_RDV)), x_gradient_RbLD
 
     blocks = _split((x_BLD, targets_BL, real_BL), settings)
     # Summed over the replicas once, after the last block.
-    zeros_RVD = constrain(jnp.zeros((replicas, *table_VD.shape), wide), BATCH, VOCABULARY, None)
-    (sums, table_gradient_RVD), x_gradient_NRbLD = jax.lax.scan(
-        add, (_nothing(settings), zeros_RVD), blocks
+    zeros_RDV = jnp.zeros((replicas, *table_VD.shape[::-1]), wide)
+    zeros_RDV = constrain(zeros_RDV, BATCH, None, VOCABULARY)
+    (sums, table_gradient_RDV), x_gradient_NRbLD = jax.lax.scan(
+        add, (_nothing(settings), zeros_RDV), blocks
     )
     x_gradient_BLD = x_gradient_NRbLD.swapaxes(0, 1).reshape(x_BLD.shape)
-    return sums, (x_gradient_BLD, table_gradient_RVD.sum(0))
+    return sums, (x_gradient_BLD, table_gradient_RDV.sum(0).T)
 
 
 def _backward(

@@ -1,0 +1,65 @@
+"""Products with weights: their gradients are those of the einsum."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.model.products import product, settled, weight_gradient
+
+
+@pytest.mark.parametrize(
+    "axes, x_shape, weight_shape, result",
+    [
+        ("BLD,DF->BLF", (2, 3, 5), (5, 7), (2, 3, 7)),  # more outputs than inputs
+        ("BLF,FD->BLD", (2, 3, 7), (7, 5), (2, 3, 5)),  # fewer
+        ("BLD,DHK->BLHK", (2, 3, 12), (12, 4, 2), (2, 3, 4, 2)),
+        ("BLHV,HVD->BLD", (2, 3, 4, 2), (4, 2, 9), (2, 3, 9)),
+    ],
+)
+def test_value_and_gradients_are_those_of_loops(axes, x_shape, weight_shape, result):
+    draw = np.random.default_rng(0)
+    x, weights = draw.normal(size=x_shape), draw.normal(size=weight_shape)
+    gradient = draw.normal(size=result)
+    got, back = jax.vjp(lambda *pair: product(axes, *pair), jnp.array(x), jnp.array(weights))
+    x_gradient, weights_gradient = back(jnp.array(gradient, got.dtype))
+
+    positions = x_shape[0] * x_shape[1]
+    x_NI, gradient_NO = x.reshape(positions, -1), gradient.reshape(positions, -1)
+    weights_IO = weights.reshape(x_NI.shape[1], -1)
+    want_NO, want_NI = np.zeros_like(gradient_NO), np.zeros_like(x_NI)
+    want_IO = np.zeros_like(weights_IO)
+    for n, i, o in np.ndindex(positions, *weights_IO.shape):
+        want_NO[n, o] += x_NI[n, i] * weights_IO[i, o]
+        want_NI[n, i] += gradient_NO[n, o] * weights_IO[i, o]
+        want_IO[i, o] += x_NI[n, i] * gradient_NO[n, o]
+
+    np.testing.assert_allclose(got, want_NO.reshape(result), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(x_gradient, want_NI.reshape(x_shape), rtol=1e-4, atol=1e-5)
+    want = want_IO.reshape(weight_shape)
+    np.testing.assert_allclose(weights_gradient, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("inputs, outputs", [(128, 512), (512, 128)])
+def test_on_a_cpu_the_smaller_factor_is_transposed_first(inputs, outputs):
+    shapes = [jax.ShapeDtypeStruct((64, size), jnp.float32) for size in (inputs, outputs)]
+    text = jax.jit(weight_gradient).lower(*shapes).as_text()
+    assert f"(tensor<64x{min(inputs, outputs)}xf32>)" in text.split("stablehlo.transpose")[1]
+    assert "contracting_dims = [1] x [0]" in text
+
+
+def test_other_platforms_get_no_barriers_and_no_second_form_of_the_products():
+    x, weights = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2, 3, 5), (5, 7)))
+
+    def step(x: jax.Array, weights: jax.Array) -> jax.Array:
+        return settled(product("BLD,DF->BLF", x, weights)).sum()
+
+    gradients = jax.jit(jax.value_and_grad(step, (0, 1)))
+    lines = {
+        platform: jax.export.export(gradients, platforms=[platform])(x, weights).mlir_module()
+        for platform in ("cpu", "cuda", "tpu")
+    }
+    assert lines["cpu"].count("stablehlo.optimization_barrier") > 0
+    assert lines["cuda"].count("stablehlo.optimization_barrier") == 0
+    assert lines["tpu"].count("stablehlo.optimization_barrier") == 0
+    assert all(text.count("stablehlo.dot_general") == 3 for text in lines.values())
