@@ -123,6 +123,19 @@ COMMANDS = {
         ),
         keys=("decode.", "data.path", "data.valid", "data.test"),
     ),
+    "score": Command(
+        "transformer_jax.commands.score:score",
+        "score given translations: SCORE, LOG_PROBABILITY, SUBWORDS a line",
+        (
+            WORKDIR,
+            Flag("src", str, "FILE", "the sources", required=True),
+            Flag("tgt", str, "FILE", "their translations, a line each", required=True),
+            CHECKPOINT,
+            LENGTH_PENALTY,
+            COVERAGE_PENALTY,
+        ),
+        keys=("decode.",),
+    ),
     "attention": Command(
         "transformer_jax.commands.attention:attention",
         "translate a sentence and draw, or write, what its words attended to",

@@ -82,6 +82,31 @@ def test_scores_of_translations_are_those_of_marian_s_formula():
     )
 
 
+def test_ctranslate2_s_own_converter_gives_the_same_log_probabilities(tmp_path):
+    """With Marian's wavelengths, which it takes from an array `Wpos`, and Marian's epsilon."""
+    engine = pytest.importorskip("ctranslate2")
+    with np.load(opus_folder() / "opus.best-perplexity.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    table = marian.positions(256, marian.TINY["dim-emb"]).astype(np.float32)
+    np.savez(tmp_path / "model.npz", **arrays, Wpos=table)
+    vocabulary = str(opus_folder() / "opus.vocab.yml")
+    converter = engine.converters.MarianConverter(str(tmp_path / "model.npz"), [vocabulary] * 2)
+    folder = converter.convert(str(tmp_path / "converted"))
+    settings = Path(folder) / "config.json"  # its converter leaves the epsilon at 1e-5
+    values = {**json.loads(settings.read_text()), "layer_norm_epsilon": marian.EPSILON}
+    settings.write_text(json.dumps(values))
+    loaded = load_model(str(imported()), beam_size=1)
+    encoded = loaded.line_translator().encode(runs.read_lines(runs.tiny_corpus() / "test.en")[:4])
+    found = [best for (best,) in loaded.translator.translate(encoded)]
+    sides = [
+        [loaded.vocabulary.pieces(ids[:-1]) for ids in side]
+        for side in (encoded, [best.ids for best in found])
+    ]
+    theirs = engine.Translator(folder, "cpu", intra_threads=1).score_batch(*sides)
+    for scored, best in zip(theirs, found, strict=True):
+        assert sum(scored.log_probs) == pytest.approx(best.log_prob, rel=1e-5)
+
+
 def test_an_imported_run_is_evaluated_on_text_that_is_named(capsys):
     path = f"--config.data.path={runs.tiny_corpus()}"
     flags = (f"--workdir={imported()}", "--split=test", "--beam_size=1", path)

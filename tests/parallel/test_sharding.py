@@ -213,6 +213,7 @@ def test_a_dimension_that_an_axis_does_not_divide_stays_whole():
 SIDES = ("transformer", "recurrent")
 PAIRS = [{"encoder": encoder, "decoder": decoder} for encoder in SIDES for decoder in SIDES]
 VARIANTS = [
+    {"attention_bias": True, "output_bias": True},
     {"score": "additive"},
     {"attention_memory": "coverage"},
     {"attention_memory": "coverage", "cross_score": "additive", "encoder": "recurrent"},

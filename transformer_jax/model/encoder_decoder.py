@@ -130,8 +130,14 @@ class EncoderDecoder(nn.Module):
           target: the target side, its ids shifted right.
           rows_B: numbers of the rows in the global batch `[batch]`, for dropout; None: no dropout.
         """
-        x_BLD, _ = self.decode(self.encode(source, rows_B), source, target, rows_B)
-        return self._out().logits(x_BLD, self._output_table())
+        return self.logits_and_watched(source, target, rows_B)[0]
+
+    def logits_and_watched(
+        self, source: Packed, target: Packed, rows_B: Array | None = None
+    ) -> tuple[Array, Array | None]:
+        """The logits of `__call__`, and the watched weights of `decode`."""
+        x_BLD, watched_BLM = self.decode(self.encode(source, rows_B), source, target, rows_B)
+        return self._out().logits(x_BLD, self._output_table()), watched_BLM
 
     def loss(self, batch: Batch, rows_B: Array | None, settings: LossSettings) -> LossSums:
         """The sums of the loss over a batch's real target positions.

@@ -1,0 +1,64 @@
+"""The `score` command: the scores that search reports, for translations that are given."""
+
+import pytest
+
+from tests import tiny_runs as runs
+from tests.commands.test_import import imported
+from transformer_jax.commands.loading import load_model
+from transformer_jax.commands.score import score
+from transformer_jax.decoding.scoring import forced_scores
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [{}, {"decode.penalty": "power", "decode.length_penalty": 1.0, "decode.coverage_penalty": 0.3}],
+    ids=["gnmt", "power and coverage"],
+)
+def test_a_forced_score_is_what_search_reports(decode):
+    loaded = load_model(str(runs.trained_run()), beam_size=3, n_best=3, overrides=decode)
+    source = runs.read_lines(runs.tiny_corpus() / "test.en")
+    source += [" ".join(source[:3])]  # a longer row
+    encoded = loaded.line_translator().encode(source)
+    sources, want = [], []
+    for ids, hypotheses in zip(encoded, loaded.translator.translate(encoded), strict=True):
+        sources += [ids] * len(hypotheses)
+        want += hypotheses
+    found = forced_scores(loaded.translator, sources, [one.ids for one in want])
+    assert len({one.length for one in found}) > 3
+    for got, one in zip(found, want, strict=True):
+        assert got.length == len(one.ids)
+        assert got.score == pytest.approx(one.score, abs=1e-4)
+        assert got.log_prob == pytest.approx(one.log_prob, abs=1e-4)
+
+
+def test_each_line_has_a_score_and_blank_ones_too(tmp_path, capsys):
+    source = runs.read_lines(runs.tiny_corpus() / "test.en")[:3]
+    target = runs.read_lines(runs.tiny_corpus() / "test.de")[:3]
+    src = runs.write_lines(tmp_path / "src", [*source, "", "", source[0]])
+    tgt = runs.write_lines(tmp_path / "tgt", [*target, "", target[0], ""])
+    for run in (runs.trained_run(), imported()):
+        capsys.readouterr()
+        score(str(run), src=str(src), tgt=str(tgt))
+        lines = [line.split("\t") for line in capsys.readouterr().out.split("\n")[:-1]]
+        assert len(lines) == 6
+        vocabulary = load_model(str(run)).vocabulary
+        lengths = [len(vocabulary.target.encode(line)) + 1 for line in target]
+        assert [int(length) for *_, length in lines[:3]] == lengths
+        assert all(float(log_prob) < float(value) < 0 for value, log_prob, _ in lines[:3])
+        assert lines[3] == ["0.000000", "0.000000", "0"]
+        assert lines[4][:2] == ["-inf", "-inf"]
+        assert lines[5][2] == "1" and float(lines[5][0]) < 0
+
+
+def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):
+    short = runs.write_lines(tmp_path / "short", ["ein"])
+    source = runs.tiny_corpus() / "test.en"
+    run = f"--workdir={runs.trained_run()}"
+    for flags, words in [
+        ((run, f"--src={source}"), "score needs --tgt=FILE"),
+        ((run, f"--src={source}", f"--tgt={short}"), "12 lines"),
+        ((run, f"--src={source}", f"--tgt={tmp_path / 'no'}"), "no such file"),
+    ]:
+        assert runs.command("score", *flags) == 2
+        error = capsys.readouterr().err
+        assert words.lower() in error.lower() and error.count("\n") == 1, error

@@ -1,0 +1,66 @@
+"""The `score` command: scores of given translations."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.commands.loading import NO_OVERRIDES, load_model
+from transformer_jax.decoding.scoring import forced_scores
+from transformer_jax.text.corpora import TextLines, TextPairs
+from transformer_jax.text.vocabulary import EOS
+
+LINES = 8_192  # read and scored together
+END = np.array([EOS], np.int32)  # the translation that is blank
+
+
+def score(
+    workdir: str,
+    *,
+    src: str,
+    tgt: str,
+    checkpoint: str = "latest",
+    length_penalty: float | None = None,
+    coverage_penalty: float | None = None,
+    overrides: Mapping[str, Any] = NO_OVERRIDES,
+) -> None:
+    """Prints "SCORE<tab>LOG_PROBABILITY<tab>SUBWORDS" for each pair of lines.
+
+    The score is what search reports for these subwords: the log probability (nats, summed over the
+    subwords, EOS included) over the length penalty. A blank source has only a blank translation,
+    with score 0; any other has the score -inf.
+
+    Args:
+      workdir: the run's folder.
+      src: a file of sources.
+      tgt: a file of their translations.
+      checkpoint: "latest", "best", "average", a step, or an average's name.
+      length_penalty: None: the run's.
+      coverage_penalty: None: the run's.
+      overrides: keys of `decode` and their values; the arguments above win.
+
+    Raises:
+      UserError: there is no such run, checkpoint or file, or the files differ in length.
+    """
+    pairs = TextPairs(TextLines(Path(src)), TextLines(Path(tgt)))
+    loaded = load_model(workdir, checkpoint, None, length_penalty, 1, coverage_penalty, overrides)
+    lines = loaded.line_translator()
+    for start in range(0, len(pairs), LINES):
+        part = [pairs[i] for i in range(start, min(start + LINES, len(pairs)))]
+        sources = lines.encode([pair.src for pair in part])
+        targets = lines.encode([pair.tgt for pair in part], is_target=True)
+        filled = [i for i, source in enumerate(sources) if len(source)]
+        given = [targets[i] if len(targets[i]) else END for i in filled]
+        found = forced_scores(loaded.translator, [sources[i] for i in filled], given)
+        scored = dict(zip(filled, found, strict=True))
+        for i, target in enumerate(targets):
+            value, log_prob, length = scored.get(i) or _of_blank(len(target))
+            print(f"{value:.6f}\t{log_prob:.6f}\t{length}")
+    lines.warn_of_cut()
+
+
+def _of_blank(target_length: int) -> tuple[float, float, int]:
+    """What a blank source gives to a translation of that many subwords."""
+    return (-math.inf, -math.inf, target_length) if target_length else (0.0, 0.0, 0)

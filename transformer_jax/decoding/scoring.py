@@ -1,0 +1,108 @@
+"""Scores of given translations: what search would report, had it found them (forced decoding).
+
+Dimension key
+  B rows, one pair each   M source length   L target length   V vocabulary, padded
+"""
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from transformer_jax.decoding.penalties import PENALTIES, Coverage, coverage_penalty
+from transformer_jax.decoding.search import LARGEST, SMALLEST
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.model.embeddings import shift_right
+from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.model.records import Params
+from transformer_jax.parallel.mesh import placed
+from transformer_jax.text.batches import Packed, padded_sentences
+from transformer_jax.text.vocabulary import BOS
+
+SHORTEST = 16  # subwords of the shortest row; longer ones have twice as many, and so on
+POSITIONS = 1_024  # target positions whose logits are in memory at once
+
+
+class Forced(NamedTuple):
+    """The score of a given translation."""
+
+    score: float  # log probability over the length penalty, plus the coverage penalty
+    log_prob: float  # nats, summed over the subwords
+    length: int  # subwords, EOS included
+
+
+def forced_scores(
+    translator: Translator, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]
+) -> list[Forced]:
+    """The score of each pair, by the translator's model and settings of search.
+
+    Args:
+      translator: has the model.
+      sources: subwords of each, EOS included.
+      targets: the same of their translations.
+    """
+    decode, found = translator.decode, [Forced(math.nan, math.nan, 0)] * len(sources)
+    for rows, src_length, tgt_length, numbers in _groups(sources, targets):
+        sides = [
+            _packed([side[i] for i in numbers], rows, length)
+            for side, length in ((sources, src_length), (targets, tgt_length))
+        ]
+        with placed(translator.mesh, translator.model):
+            sums_B, coverage_B = _forced(translator.model, translator.params, *sides)
+        for place, number in enumerate(numbers):
+            length, log_prob = len(targets[number]), float(sums_B[place])
+            divisor = PENALTIES[decode.penalty](jnp.float32(length), decode.length_penalty)
+            score = log_prob / float(np.clip(divisor, SMALLEST, LARGEST))
+            if translator.model.watch:
+                score += decode.coverage_penalty * float(coverage_B[place])
+            found[number] = Forced(score, log_prob, length)
+    return found
+
+
+def _groups(
+    sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]
+) -> Iterator[tuple[int, int, int, list[int]]]:
+    """(rows, source length, target length, numbers of pairs); few shapes, so few compilations."""
+    shapes: dict[tuple[int, int], list[int]] = {}
+    for number, pair in enumerate(zip(sources, targets, strict=True)):
+        src_length, tgt_length = map(_row_length, map(len, pair))
+        shapes.setdefault((src_length, tgt_length), []).append(number)
+    for (src_length, tgt_length), numbers in shapes.items():
+        rows = max(1, POSITIONS // max(src_length, tgt_length))
+        for start in range(0, len(numbers), rows):
+            yield rows, src_length, tgt_length, numbers[start : start + rows]
+
+
+def _row_length(length: int) -> int:
+    return SHORTEST * 2 ** max(0, math.ceil(math.log2(max(length, 1) / SHORTEST)))
+
+
+def _packed(sentences: list[np.ndarray], rows: int, length: int) -> Packed:
+    ids_BL, lengths_B = padded_sentences(sentences, rows, length)
+    place_BL = np.broadcast_to(np.arange(length, dtype=np.int32), ids_BL.shape)
+    return Packed(ids_BL, np.int32(place_BL < lengths_B[:, None]), place_BL)
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _forced(
+    model: EncoderDecoder, params: Params, source: Packed, target: Packed
+) -> tuple[Array, Array]:
+    """Summed log probabilities, and coverage penalties (0 if nothing is watched): `[rows]`."""
+    given = target._replace(ids=shift_right(target.ids, target.positions, BOS))
+    found: Any = model.apply({"params": params}, source, given, method="logits_and_watched")
+    logits_BLV, watched_BLM = found
+    log_probs_BLV = jax.nn.log_softmax(logits_BLV.astype(jnp.float32))
+    own_BL = jnp.take_along_axis(log_probs_BLV, target.ids[..., None], axis=-1)[..., 0]
+    real_BL = target.segments != 0
+    sums_B = jnp.where(real_BL, own_BL, 0.0).sum(1)
+    if watched_BLM is None:
+        return sums_B, jnp.zeros_like(sums_B)
+    attended_BM = jnp.where(real_BL[..., None], watched_BLM, 0.0).sum(1)
+    counted_BM = source.segments * jnp.roll(source.segments, -1, axis=1) != 0  # without EOS
+    counted_BM &= jnp.arange(counted_BM.shape[1]) < counted_BM.shape[1] - 1
+    return sums_B, coverage_penalty(Coverage(attended_BM[:, None], counted_BM))[:, 0]
