@@ -393,10 +393,9 @@ class Translator:
 
 
 def _hypotheses(pool: Any, row: int) -> list[Hypothesis]:
+    numbers = pool.lengths[row], pool.scores[row], pool.log_probs[row]
     return [
         Hypothesis(pool.ids[row, n, :length].copy(), float(score), float(log_prob))
-        for n, (length, score, log_prob) in enumerate(
-            zip(pool.lengths[row], pool.scores[row], pool.log_probs[row], strict=True)
-        )
+        for n, (length, score, log_prob) in enumerate(zip(*numbers, strict=True))
         if length
     ]
