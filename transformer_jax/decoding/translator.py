@@ -386,9 +386,8 @@ class Translator:
         """Empty rows; they are made on the host, which needs no compilation."""
         like = jax.eval_shape(partial(empty_rows, self.model, shape))
         zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like)
-        nothing = np.full(like.search.log_probs_BK.shape, -np.inf, np.float32)
-        nobody: Any = np.full(shape.rows, NOBODY, np.int32)
-        rows = Rows(zeros.search._replace(log_probs_BK=nothing), nobody)
+        nothing = np.full_like(zeros.search.log_probs_BK, -np.inf)
+        rows = Rows(zeros.search._replace(log_probs_BK=nothing), zeros.sentence_B + NOBODY)
         return jax.device_put(rows, row_shardings(self.model, shape, self.mesh))
 
 
