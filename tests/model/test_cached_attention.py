@@ -1,5 +1,7 @@
 """Attention over the cache of search against the references of equation 1."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,10 +17,10 @@ from tests.fixtures.tiny import relative_error
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.cached_attention import (
     attend_to_cache,
-    attend_to_past,
     cached_places,
     cached_score,
     empty_blocks,
+    last_block,
     own_past,
     written,
 )
@@ -143,24 +145,14 @@ def test_new_keys_and_values_are_written_at_each_row_s_position_and_nowhere_else
         np.testing.assert_array_equal(one, other)
 
 
-def test_only_a_gpu_reads_all_blocks_without_a_switch():
-    blocks = [(jnp.ones((2, 3, n, 4, 5)), jnp.ones((2, 3, n, 4, 5))) for n in (16, 16, 32)]
-    query, mask = jnp.ones((2, 4, 3, 5)), jnp.ones((2, 1, 4, 64 * 4), bool)
+@pytest.mark.parametrize(("position", "block"), [(0, 0), (15, 0), (16, 1), (31, 1), (32, 2)])
+def test_the_last_block_has_the_furthest_position(position, block):
+    positions_B = jnp.array([3, position, 0])
+    assert last_block([16, 16, 32], positions_B) == block
 
-    def past(query, blocks, position):
-        return attend_to_past(
-            query,
-            blocks,
-            mask,
-            position,
-            lambda *arrays: attend_to_cache(*arrays, score=cached_score(SCORES["scaled_dot"], {}))[
-                0
-            ],
-        )
 
-    traced = jax.jit(past).trace(query, blocks, jnp.zeros(2, jnp.int32))
-    cpu, cuda = (
-        traced.lower(lowering_platforms=(platform,)).as_text().count("stablehlo.case")
-        for platform in ("cpu", "cuda")
-    )
-    assert cuda == cpu - 1, "the choice of the platform is a case too, of one branch"
+def test_on_a_gpu_every_block_is_read_so_that_no_switch_is_left():
+    traced = jax.jit(functools.partial(last_block, [16, 16, 32])).trace(jnp.zeros(2, jnp.int32))
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert "stablehlo.constant dense<2> : tensor<i32>" in text
+    assert "stablehlo.compare" not in text

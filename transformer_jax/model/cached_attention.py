@@ -124,15 +124,25 @@ def attend_to_past(
         flat = [(_flattened(key), _flattened(value)) for key, value in blocks[:count]]
         return attend(query_BKHK, flat, mask)
 
-    def read_needed(query_BKHK: Array, blocks: Sequence[KeysValues]) -> Array:
-        ends = np.cumsum([key.shape[2] for key, _ in blocks])
-        last = jnp.searchsorted(jnp.array(ends), position_B.max(), side="right")
-        branches = [functools.partial(read, n + 1) for n in range(len(blocks))]
-        return jax.lax.switch(last, branches, query_BKHK, blocks)
+    last = last_block([key.shape[2] for key, _ in blocks], position_B)
+    branches = [functools.partial(read, n + 1) for n in range(len(blocks))]
+    return jax.lax.switch(last, branches, query_BKHK, blocks)
 
-    # A GPU waits for the host at each switch, which takes longer than to read all blocks.
-    read_all = functools.partial(read, len(blocks))
-    return jax.lax.platform_dependent(query_BKHK, blocks, cuda=read_all, default=read_needed)
+
+def last_block(lengths: Sequence[int], position_B: Array) -> Array:
+    """The number of the last block to read, int32.
+
+    A GPU waits for the host at each switch, which takes longer than to read all blocks. There the
+    number is a constant, and XLA removes the switch.
+    """
+
+    def needed(position_B: Array) -> Array:
+        return jnp.searchsorted(jnp.cumsum(jnp.array(lengths)), position_B.max(), side="right")
+
+    def every(position_B: Array) -> Array:
+        return jnp.full_like(needed(position_B), len(lengths) - 1)
+
+    return jax.lax.platform_dependent(position_B, cuda=every, default=needed)
 
 
 def _flattened(block: Array) -> Array:
