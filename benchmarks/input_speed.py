@@ -3,7 +3,7 @@
     python benchmarks/input_speed.py --data=FOLDER/multi30k --size=8000 --row-length=128
 
 FOLDER/multi30k has train.en and train.de, .gz or plain. The script prints a Markdown table; the
-figures in the README are from two cores. --pairs=N also packs N generated pairs of log-normal
+figures in docs/results.md are from two cores. --pairs=N also packs N generated pairs of log-normal
 lengths (WMT 2014 en-de has 4.5 million pairs).
 """
 

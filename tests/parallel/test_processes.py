@@ -145,7 +145,7 @@ def both(command: list[str], port: int, texts: tuple[bytes, bytes]) -> list[byte
         out, error = process.communicate(timeout=300)
         assert process.returncode == 0, error[-2000:]
         greetings = re.match(rb"(\[Gloo\] Rank \d is connected to 1 peer ranks\..*\n)+", out)
-        assert greetings, "does it print no more? Then say so in processes.py and the README"
+        assert greetings, "does it print no more? Then say so in processes.py and docs/guide.md"
         outputs.append(out[greetings.end() :])
     return outputs
 
