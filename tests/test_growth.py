@@ -141,7 +141,7 @@ def test_flops_of_a_decode_step_are_those_of_xla():
     )
     # One hypothesis per sentence, and a cache as long as its past: no masked work is computed.
     cache = jax.eval_shape(lambda: model.empty_cache(SearchSizes(batch, 1, past, source)))
-    output = shapes(vocabulary, SMALL.d_model, dtype=jnp.float32)
+    output = shapes(SMALL.d_model, vocabulary, dtype=jnp.float32)
     now = Now(shapes(batch), shapes(batch, 1), shapes(batch, 1, past))
     arguments = (now, memory, cache, output)
     counted = batch * decode_step_flops(SMALL, vocabulary, source, past)
