@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks import gpu_plan
-from benchmarks.gpu_plan import Cost, passed_limits, table
+from benchmarks.gpu_plan import Cost, SearchCost, passed_limits, table
 from benchmarks.gpu_roofline import BYTES_PER_S, FLOPS_PER_S, Kernel, kernels
 
 LOSS = "jit(train_step)/jvp(EncoderDecoder.loss)"
@@ -111,9 +111,10 @@ def test_the_page_sums_the_parts_and_names_the_limits_that_are_passed():
 
 def test_every_size_has_limits_and_the_device_is_described():
     limits = json.loads(gpu_plan.LIMITS.read_text())
-    assert limits.keys() == gpu_plan.SIZES.keys()
+    assert limits.keys() == {*gpu_plan.SIZES, "search"}
+    assert limits["search"].keys() == SearchCost([], 0, 0.0).totals.keys()
     whats = Cost([], 0.0, 0.0, 0).totals.keys()
-    assert all(own.keys() == whats for own in limits.values())
+    assert all(limits[size].keys() == whats for size in gpu_plan.SIZES)
     assert "memory_bandwidth: 4800000000000" in gpu_plan.DEVICE.read_text()
 
 

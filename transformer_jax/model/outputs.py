@@ -125,7 +125,9 @@ def _forward(
         add, (_nothing(settings), zeros_RDV), blocks
     )
     x_gradient_BLD = x_gradient_NRbLD.swapaxes(0, 1).reshape(x_BLD.shape)
-    return sums, (x_gradient_BLD, table_gradient_RDV.sum(0).T)
+    # Settled: of a single block, XLA for a CPU would join product and transpose, and it has no such
+    # product of bfloat16.
+    return sums, (x_gradient_BLD, settled(table_gradient_RDV.sum(0)).T)
 
 
 def _backward(
