@@ -43,7 +43,9 @@ MAY_IMPORT = {
     "interop": {"config", "text", "model"},
     "reporting": set(),
     "tables": {*COMMON, "training", "reporting", "commands.command_line"},
-    "commands": {*COMMON, "training", "decoding", "evaluation", "interop", "reporting"},
+    "api": {*COMMON, "decoding", "evaluation", "commands.loading"},
+    "commands": {*COMMON, "training", "decoding", "evaluation", "interop", "reporting", "api"},
+    "__init__": {"api"},
     "__main__": {"config", "parallel", "commands", "runs.run_folder"},
 }
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.fixtures.tiny import tiny_model
+from transformer_jax.api import AttendedSentence
 from transformer_jax.commands import attention as command
-from transformer_jax.commands.attention import AttendedSentence
 from transformer_jax.commands.loading import load_model
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
@@ -185,7 +185,7 @@ def test_a_given_translation_is_drawn_in_place_of_the_model_s_own(tmp_path, caps
         ([" "], "The sentence is blank"),
         (["x", "--output=no/such/folder/x.png"], "its folder is not there"),
         (["x", "--output={tmp}/x.gif"], "one of .png, .pdf, .svg, .html, .npz, .json"),
-        (["x", "--target= "], "--target is blank"),
+        (["x", "--target= "], "The target is blank"),
         (["x", "--kind=crossed"], "--kind=crossed is not one of encoder, decoder, cross, all"),
         (["x", "--kind=all"], "--kind=all is more than a picture: name a file that ends in one of"),
     ],

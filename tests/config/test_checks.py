@@ -48,6 +48,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ),
     ({"data.source": "file"}, ("data.source='file'", "valid choices", "mean 'files'")),
     ({"data.source": "files"}, ("data.path is not set", "--config.data.path=FOLDER")),
+    ({"data.source": "parquet"}, ("data.source='parquet' needs", "--config.data.path=FOLDER")),
     ({"data.source": "tfds"}, ("data.name is not set", "--config.data.name=wmt14_translate")),
     ({"data.tgt": "fr"}, ("data.tgt='fr'", "'en' and 'de'", "data.source='files'")),
     ({"data.src": "de"}, ("data.src='de', data.tgt='de'",)),

@@ -7,15 +7,16 @@ Dimension key
 import io
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from transformer_jax.api import AttendedSentence, Run
 from transformer_jax.commands.loading import LoadedModel, load_model
-from transformer_jax.errors import ConfigError, RunError
-from transformer_jax.evaluation.attention import KINDS, Attention, pair_attention
+from transformer_jax.errors import ConfigError
+from transformer_jax.evaluation.attention import KINDS
 from transformer_jax.files import write_atomically
 from transformer_jax.model.attention_maps import USES, uses_of
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Text, write_page
@@ -26,16 +27,6 @@ ALL = "all"  # the --kind of all of KINDS
 PICTURES = (".png", ".pdf", ".svg")  # of one layer
 WEIGHTS = (".npz", ".json")
 FORMATS = (*PICTURES, ".html", *WEIGHTS)
-
-
-class AttendedSentence(NamedTuple):
-    """A sentence, its translation, and the attention weights of the pair."""
-
-    source: str
-    translation: str
-    checkpoint: str
-    kinds: Mapping[str, Attention]  # by the names of KINDS
-    is_given: bool = False  # whether the translation was given, not found by search
 
 
 def attend(
@@ -62,23 +53,7 @@ def attend(
     """
     loaded = load_model(workdir, checkpoint)
     _check_kinds(loaded, kinds, layer)
-    translator, lines = loaded.translator, loaded.line_translator()
-    is_given = target is not None
-    [src_ids] = lines.encode([sentence])
-    [tgt_ids] = lines.encode([target or ""], is_target=True)
-    lines.warn_of_cut()
-    if not len(src_ids):
-        raise ConfigError("The sentence is blank: give one to translate.")
-    if is_given and not len(tgt_ids):
-        raise ConfigError("--target is blank: give a translation, or leave it out.")
-    if not is_given:
-        [hypotheses] = translator.translate([src_ids])
-        if not hypotheses:
-            raise RunError(f"{workdir}: the model finds no translation; did its training diverge?")
-        tgt_ids = hypotheses[0].ids
-    model, params = translator.model, translator.params
-    found = pair_attention(model, params, loaded.vocabulary, src_ids, tgt_ids)
-    return AttendedSentence(sentence, lines.text(tgt_ids), loaded.checkpoint, found, is_given)
+    return Run(loaded).attention(sentence, target)
 
 
 def _check_kinds(loaded: LoadedModel, kinds: Sequence[str], layer: int | None) -> None:

@@ -22,7 +22,8 @@ from transformer_jax.reporting.revision import revision
 from transformer_jax.runs.evaluations import evaluation_path, text_digest, write_evaluation
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.by_position import Joined
-from transformer_jax.text.corpora import Pair, TextLines, TextPairs, open_corpus
+from transformer_jax.text.corpora import TextLines, TextPairs, open_corpus
+from transformer_jax.text.folder_corpus import Pair
 
 log = logging.getLogger(__name__)
 

@@ -1,5 +1,6 @@
 """A run's model, loaded for translation and analysis."""
 
+import copy
 import logging
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -31,9 +32,18 @@ class LoadedModel(NamedTuple):
     translator: Translator  # holds the model and its parameters
     checkpoint: str  # its name, such as "40" or "40-last5"
 
-    def line_translator(self) -> LineTranslator:
-        """A new translator of text lines, whose count of cut lines is zero."""
-        return LineTranslator(self.vocabulary, self.translator)
+    def line_translator(self, n_best: int | None = None) -> LineTranslator:
+        """A new translator of text lines, whose count of cut lines is zero.
+
+        Args:
+          n_best: hypotheses per sentence; None: as loaded.
+        """
+        translator = self.translator
+        if n_best is not None:
+            check_n_best(n_best, self.config)
+            translator = copy.copy(translator)  # shares the parameters
+            translator.n_best = n_best
+        return LineTranslator(self.vocabulary, translator)
 
 
 def load_model(
@@ -69,13 +79,7 @@ def load_model(
     given = {name: value for name, value in given.items() if value is not None}
     config = with_values(config, {**overrides, **given})
     check(config)
-    if n_best < 1:
-        raise ConfigError(f"--n_best={n_best} is below 1: ask for at least 1 translation per line.")
-    if n_best > config.decode.beam_size:
-        raise ConfigError(
-            f"--n_best={n_best} is not in 1..{config.decode.beam_size}: a beam of "
-            f"{config.decode.beam_size} finds no more. Raise --beam_size."
-        )
+    check_n_best(n_best, config)
     keep_compiled_programs()
     vocabulary, mesh = load_vocabulary(run.vocabulary_file), decoding_mesh(config.mesh)
     model = make_model(config.model, vocabulary.size)
@@ -86,3 +90,14 @@ def load_model(
         model, params, config.decode, mesh, n_best, banned_ids(config.decode, vocabulary)
     )
     return LoadedModel(config, vocabulary, translator, name)
+
+
+def check_n_best(n_best: int, config: Config) -> None:
+    """Raises ConfigError if a search does not find that many translations."""
+    if n_best < 1:
+        raise ConfigError(f"--n_best={n_best} is below 1: ask for at least 1 translation per line.")
+    if n_best > config.decode.beam_size:
+        raise ConfigError(
+            f"--n_best={n_best} is not in 1..{config.decode.beam_size}: a beam of "
+            f"{config.decode.beam_size} finds no more. Raise --beam_size."
+        )

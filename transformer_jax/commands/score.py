@@ -1,19 +1,13 @@
 """The `score` command: scores of given translations."""
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from transformer_jax.commands.loading import NO_OVERRIDES, load_model
-from transformer_jax.decoding.scoring import forced_scores
 from transformer_jax.text.corpora import TextLines, TextPairs
-from transformer_jax.text.vocabulary import EOS
 
 LINES = 8_192  # read and scored together
-END = np.array([EOS], np.int32)  # the translation that is blank
 
 
 def score(
@@ -49,18 +43,6 @@ def score(
     lines = loaded.line_translator()
     for start in range(0, len(pairs), LINES):
         part = [pairs[i] for i in range(start, min(start + LINES, len(pairs)))]
-        sources = lines.encode([pair.src for pair in part])
-        targets = lines.encode([pair.tgt for pair in part], is_target=True)
-        filled = [i for i, source in enumerate(sources) if len(source)]
-        given = [targets[i] if len(targets[i]) else END for i in filled]
-        found = forced_scores(loaded.translator, [sources[i] for i in filled], given)
-        scored = dict(zip(filled, found, strict=True))
-        for i, target in enumerate(targets):
-            value, log_prob, length = scored.get(i) or _of_blank(len(target))
-            print(f"{value:.6f}\t{log_prob:.6f}\t{length}")
+        for found in lines.score([pair.src for pair in part], [pair.tgt for pair in part]):
+            print(f"{found.score:.6f}\t{found.log_prob:.6f}\t{found.length}")
     lines.warn_of_cut()
-
-
-def _of_blank(target_length: int) -> tuple[float, float, int]:
-    """What a blank source gives to a translation of that many subwords."""
-    return (-math.inf, -math.inf, target_length) if target_length else (0.0, 0.0, 0)

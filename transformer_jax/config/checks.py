@@ -101,9 +101,9 @@ def _asked_of_the_model(question: str, config: ModelConfig) -> Any:
 
 
 def _data(data: DataConfig) -> Iterator[str]:
-    if data.source == "files" and not data.path:
+    if data.source in ("files", "parquet") and not data.path:
         yield (
-            "data.path is not set, and data.source='files' needs the folder of the text files: "
+            f"data.path is not set, and data.source={data.source!r} needs the folder of the files: "
             "add --config.data.path=FOLDER."
         )
     if data.source == "tfds" and not data.name:

@@ -156,15 +156,18 @@ class DataConfig:
 
     source: str = key(
         "files",
-        "text files, TensorFlow Datasets, or the built-in corpus (grammar)",
-        choices=("files", "tfds", "grammar"),
+        "text files, Parquet files with a column translation, TensorFlow Datasets, or the built-in "
+        "corpus (grammar)",
+        choices=("files", "parquet", "tfds", "grammar"),
     )
-    path: str | None = key(None, "folder of the text files, or of the TFDS data sets", mutable=True)
+    path: str | None = key(None, "folder of the files, or of the TFDS data sets", mutable=True)
     name: str | None = key(None, "TFDS builder, such as wmt14_translate/de-en")
-    src: str = key("en", "source language: suffix of the files, or TFDS language")
-    tgt: str = key("de", "target language: suffix of the files, or TFDS language")
+    src: str = key("en", "source language: suffix of the text files, or the column's or TFDS's")
+    tgt: str = key("de", "target language: suffix of the text files, or the column's or TFDS's")
     train: tuple[str, ...] = key(
-        ("train",), "training text: file stems (STEM.en or STEM.en.gz), or TFDS split names"
+        ("train",),
+        "training text: file stems (STEM.en or STEM.en.gz; STEM.parquet, STEM-*-of-*.parquet, also "
+        "patterns), or TFDS split names",
     )
     valid: tuple[str, ...] = key(
         (),

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer_jax.config.schema import DecodeConfig
+from transformer_jax.decoding.scoring import Forced, forced_scores
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.parallel import processes
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 GROUP_LINES = 1_024  # lines that are sorted by length and searched together
 GATHER_SECONDS = 0.02  # time to wait for further lines of a pipe
 BLOCK_BYTES = 1 << 20  # bytes read at a time
+END = np.array([EOS], np.int32)  # the translation that is blank
 
 
 class Translation(NamedTuple):
@@ -77,6 +79,18 @@ class LineTranslator:
             results[first::others] = [[Translation(*found) for found in line] for line in part]
         return results
 
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Forced]:
+        """The score of each given translation: what search reports for its subwords.
+
+        A blank source has only a blank translation, with score 0; any other has the score -inf.
+        """
+        src_ids, tgt_ids = self.encode(sources), self.encode(targets, is_target=True)
+        filled = [i for i, ids in enumerate(src_ids) if len(ids)]
+        given = [tgt_ids[i] if len(tgt_ids[i]) else END for i in filled]
+        found = forced_scores(self.translator, [src_ids[i] for i in filled], given)
+        scored = dict(zip(filled, found, strict=True))
+        return [scored.get(i) or _of_blank(len(ids)) for i, ids in enumerate(tgt_ids)]
+
     def encode(self, lines: Sequence[str], is_target: bool = False) -> list[np.ndarray]:
         """Subwords of each line, EOS included, cut to the limit; empty for a blank line."""
         vocabulary = self.vocabulary.target if is_target else self.vocabulary
@@ -97,6 +111,11 @@ class LineTranslator:
                 cut,
                 self.longest,
             )
+
+
+def _of_blank(target_length: int) -> Forced:
+    """What a blank source gives to a translation of that many subwords."""
+    return Forced(-math.inf, -math.inf, target_length) if target_length else Forced(0.0, 0.0, 0)
 
 
 def line_groups(stream: io.BufferedIOBase, size: int = GROUP_LINES) -> Iterator[list[str]]:

@@ -29,6 +29,15 @@ BYTE = re.compile("<0x([0-9A-F]{2})>")
 Links = Sequence[tuple[int, int]]  # (source word, target word), 0-based, each once
 
 
+class WordAlignment(NamedTuple):
+    """For each target word of a sentence pair, the number of a source word; -1: none."""
+
+    src_words: list[str]  # as the vocabulary normalizes them
+    tgt_words: list[str]
+    heads_NHJ: np.ndarray  # int, by each layer's and head's weights
+    mean_NJ: np.ndarray  # int, by the mean of the weights of a layer's heads
+
+
 class AlignmentErrors(NamedTuple):
     """Alignment error rates over a corpus, each from 0 (the gold alignment) to 1."""
 
@@ -60,11 +69,21 @@ def subword_words(pieces: Sequence[str], words: Sequence[str]) -> np.ndarray:
     return np.where(lengths > 0, word_of_byte[np.cumsum(lengths) - lengths], NONE)
 
 
+def spelled_words(pieces: Sequence[str]) -> list[str]:
+    """The words that a sentence's subwords spell, between spaces; the last subword is EOS."""
+    spelled = b"".join(map(_octets, pieces[:-1])).split(SPACE.encode())
+    return [word.decode(errors="replace") for word in spelled if word]
+
+
 def _spelled(piece: str) -> bytes:
-    """UTF-8 of a subword without its spaces; a byte piece can be part of a character."""
-    if found := BYTE.fullmatch(piece):
-        return bytes.fromhex(found[1])
-    return piece.replace(SPACE, "").encode()
+    """UTF-8 of a subword without its spaces."""
+    return _octets(piece).replace(SPACE.encode(), b"")
+
+
+def _octets(piece: str) -> bytes:
+    """UTF-8 of a subword; a byte piece can be part of a character."""
+    found = BYTE.fullmatch(piece)
+    return bytes.fromhex(found[1]) if found else piece.encode()
 
 
 def links(weights_NHLM: np.ndarray, src_words_M: np.ndarray, tgt_words_L: np.ndarray) -> np.ndarray:
@@ -86,6 +105,8 @@ def links(weights_NHLM: np.ndarray, src_words_M: np.ndarray, tgt_words_L: np.nda
     tgt_LJ = tgt_words_L[:, None] == np.arange(tgt_words_L.max() + 1)
     # Sums over a target word's subwords are enough: they have the same maximum as the means.
     sums_NHJI = np.einsum("NHLM,LJ,MI->NHJI", weights_NHLM, tgt_LJ, src_MI, optimize=True)
+    if not sums_NHJI.shape[-1]:  # a blank source
+        return np.full(sums_NHJI.shape[:-1], NONE)
     return np.where(tgt_LJ.any(0), sums_NHJI.argmax(-1), NONE)
 
 
@@ -134,22 +155,48 @@ def alignment_error_rates(
     """
     src = _encoded(vocabulary, [pair.src for pair in pairs])
     tgt = _encoded(vocabulary.target, [pair.tgt for pair in pairs])
-    pieces, weights = vocabulary.pieces, cross_weights(model, params, src, tgt)
-    heads, means = [], []
-    for pair, src_ids, tgt_ids, weights_NHLM in zip(pairs, src, tgt, weights, strict=True):
-        src_words_M = subword_words(pieces(src_ids), pair.src_words)
-        words = (src_words_M, subword_words(pieces(tgt_ids), pair.tgt_words))
-        heads.append(links(weights_NHLM, *words))
-        means.append(links(weights_NHLM.mean(1, keepdims=True), *words)[:, 0])
+    words = [(pair.src_words, pair.tgt_words) for pair in pairs]
+    found = list(align_words(model, params, vocabulary, src, tgt, words))
     gold = [pair.alignment for pair in pairs]
     straight = [diagonal(len(pair.src_words), len(pair.tgt_words)) for pair in pairs]
     return AlignmentErrors(
-        error_rate(heads, gold),
-        error_rate(means, gold),
+        error_rate([one.heads_NHJ for one in found], gold),
+        error_rate([one.mean_NJ for one in found], gold),
         float(error_rate(straight, gold)),
         len(pairs),
         sum(map(len, gold)),
     )
+
+
+def align_words(
+    model: EncoderDecoder,
+    params: Params,
+    vocabulary: Vocabulary,
+    src: Sequence[np.ndarray],
+    tgt: Sequence[np.ndarray],
+    words: Sequence[tuple[Sequence[str], Sequence[str]]] | None = None,
+) -> Iterator[WordAlignment]:
+    """Yields the word alignment of each given translation, by encoder-decoder attention.
+
+    Args:
+      model: a model with a Transformer decoder.
+      params: its parameters.
+      vocabulary: its vocabulary.
+      src: subwords of each source, EOS included, int `[src_len]`.
+      tgt: subwords of each translation, EOS included, int `[tgt_len]`.
+      words: source and target words of each pair; None: what is between spaces.
+
+    Raises:
+      RunError: the subwords do not spell the words.
+    """
+    weights = cross_weights(model, params, src, tgt) if len(src) else iter(())
+    for number, (src_ids, tgt_ids, weights_NHLM) in enumerate(zip(src, tgt, weights, strict=True)):
+        pieces = vocabulary.pieces(src_ids), vocabulary.pieces(tgt_ids)
+        src_words, tgt_words = words[number] if words else map(spelled_words, pieces)
+        places = subword_words(pieces[0], src_words), subword_words(pieces[1], tgt_words)
+        heads_NHJ = links(weights_NHLM, *places)
+        mean_NJ = links(weights_NHLM.mean(1, keepdims=True), *places)[:, 0]
+        yield WordAlignment(list(src_words), list(tgt_words), heads_NHJ, mean_NJ)
 
 
 def _encoded(vocabulary: Vocabulary, lines: Sequence[str]) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""Sentence pairs by position: from text files, TensorFlow Datasets or the built-in corpus.
+"""Sentence pairs by position: text files, Parquet files, TensorFlow Datasets, the built-in corpus.
 
 This module drops and changes no pair; it also keeps pairs with an empty side.
 """
@@ -11,33 +11,23 @@ import hashlib
 import io
 import itertools
 import mmap
-import os
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from transformer_jax.config.schema import DataConfig
+from transformer_jax.config.schema import KEYS, DataConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text import tfds_corpus
-from transformer_jax.text.by_position import ByPosition, Joined, Selected, sample_places
+from transformer_jax.text.by_position import ByPosition
+from transformer_jax.text.folder_corpus import FolderCorpus, Pair, parts_of
+from transformer_jax.text.parquet_corpus import ParquetCorpus
 
 GRAMMAR_PAIRS = {"valid": 500, "test": 1_000}  # of the built-in corpus; "train" has data.pairs
 BLOCK_BYTES = 1 << 24  # bytes read, or searched for line ends, at a time
 CHECK_LINES = 1 << 16  # lines decoded at a time by the check for UTF-8
-
-# Of text files without a validation split: the share of training pairs that is cut off for one, and
-# the largest number.
-VALID_SHARE, VALID_MOST = 0.05, 2_000
-
-
-class Pair(NamedTuple):
-    """A sentence and its translation, each without its line end."""
-
-    src: str
-    tgt: str
 
 
 class Corpus(Protocol):
@@ -65,16 +55,19 @@ def open_corpus(data: DataConfig, seed: int = 0) -> Corpus:
       seed: the config's seed, which chooses the pairs of a validation split that is cut off.
 
     Raises:
-      ConfigError: data.source is none of the three.
+      ConfigError: data.source is no such source.
       DataError: the corpus is not where the config says.
     """
     if data.source == "files":
         return TextCorpus(data, seed)
+    if data.source == "parquet":
+        return ParquetCorpus(data, seed)
     if data.source == "tfds":
         return TfdsCorpus(data)
     if data.source == "grammar":
         return BuiltInCorpus(data)
-    raise ConfigError(f"data.source={data.source!r} is not one of 'files', 'tfds', 'grammar'.")
+    sources = ", ".join(map(repr, KEYS["data.source"].valid_choices()))
+    raise ConfigError(f"data.source={data.source!r} is not one of {sources}.")
 
 
 def read_lines(path: str | Path) -> list[str]:
@@ -233,69 +226,26 @@ class TfdsPairs(ByPosition[Pair]):
 # Corpora -------------------------------------------------------------------------------------
 
 
-class TextCorpus:
-    """Files STEM.src and STEM.tgt in one folder, each plain or .gz.
+class TextCorpus(FolderCorpus):
+    """Files STEM.src and STEM.tgt in one folder, each plain or .gz."""
 
-    If data.valid is empty, the validation split is valid.*, or, without such files, a sample of the
-    training text: min(2,000, 5 %) of its pairs, at least one, by their places. The sample depends
-    only on the number of pairs and the seed. The training split is the other pairs.
-    """
+    FILES, VALID = "text files", "valid.{data.src}, valid.{data.tgt}"
 
-    def __init__(self, data: DataConfig, seed: int = 0):
-        if data.path is None:
-            raise DataError(
-                "data.path is not set: with data.source='files' it names the folder of the text "
-                "files (--config.data.path=FOLDER)."
-            )
-        self.data, self.seed = data, seed
-        self.folder = Path(os.path.expanduser(data.path))
-        if not self.folder.is_dir():
-            raise DataError(
-                f"data.path={data.path!r} is not a folder. Give the folder of the text files with "
-                "--config.data.path=FOLDER (for `evaluate`: --src=FILE --ref=FILE)."
-            )
-        self.cuts = not data.valid and not any(
+    def has_valid(self) -> bool:
+        """Whether there is a file of the stem `valid` in either language."""
+        return any(
             (self.folder / f"valid.{language}{ending}").exists()
-            for language in (data.src, data.tgt)
+            for language in (self.data.src, self.data.tgt)
             for ending in ("", ".gz")
         )
 
-    def split(self, name: str) -> Sequence[Pair]:
-        """The pairs of the split's files, in the order of their stems."""
-        if name not in ("train", "valid") or not self.cuts:
-            return self._pairs(self._stems(name))
-        pairs = self._pairs(self.data.train)
-        if len(pairs) < 2:
-            raise DataError(
-                f"the training text in {self.folder} has one pair, too few to cut off a validation "
-                f"split. Add pairs, or validation files: valid.{self.data.src}, "
-                f"valid.{self.data.tgt}."
-            )
-        count = max(1, min(VALID_MOST, int(VALID_SHARE * len(pairs))))
-        cut, rest = sample_places(len(pairs), count, self.seed)
-        return Selected(pairs, cut if name == "valid" else rest)
+    def parts(self, stem: str) -> list[Sequence[Pair]]:
+        """The pairs of the two files of a stem."""
+        return [TextPairs(*map(TextLines, self.files(stem)))]
 
-    def _pairs(self, stems: Sequence[str]) -> Sequence[Pair]:
-        pairs = [TextPairs(*map(TextLines, self.files(stem))) for stem in stems]
-        return pairs[0] if len(pairs) == 1 else Joined(pairs)
-
-    def _stems(self, name: str) -> tuple[str, ...]:
-        return parts_of(self.data, "train" if self.cuts and name == "valid" else name)
-
-    def fingerprint(self, name: str) -> str:
-        """SHA-256 of the SHA-256 sums of the files' decompressed bytes; file names do not count."""
-        digest = hashlib.sha256()
-        for path in itertools.chain.from_iterable(map(self.files, self._stems(name))):
-            digest.update(_digest(path))
-        if self.cuts and name in ("train", "valid"):
-            digest.update(f"{name}, cut with seed {self.seed}".encode())
-        return digest.hexdigest()
-
-    def describe(self) -> str:
-        """The folder, the direction of translation, and where validation pairs come from."""
-        cut = f", no valid.{self.data.src}: validation pairs cut off the training text"
-        direction = f"{self.data.src}→{self.data.tgt}"
-        return f"text files in {self.folder}, {direction}{cut if self.cuts else ''}"
+    def digests(self, stem: str) -> Iterator[bytes]:
+        """The SHA-256 sums of the two files' decompressed bytes."""
+        return map(_digest, self.files(stem))
 
     def files(self, stem: str) -> tuple[Path, Path]:
         """The two files of a stem, each plain or .gz."""
@@ -386,12 +336,3 @@ class BuiltInCorpus:
     def describe(self) -> str:
         """The number of training pairs."""
         return f"the built-in corpus, {self.sizes['train']:,} training pairs"
-
-
-def parts_of(data: DataConfig, name: str) -> tuple[str, ...]:
-    """The file stems or TFDS splits that make up a split. Raises DataError if there are none."""
-    configured = {"train": data.train, "valid": data.valid or ("valid",), "test": data.test}
-    parts = configured.get(name, (name,))
-    if not parts:
-        raise DataError(f"data.{name} is empty: name at least one file stem or TFDS split.")
-    return parts

@@ -25,8 +25,9 @@ from transformer_jax.text.batches import (
     rows_per_batch,
     train_batches,
 )
-from transformer_jax.text.corpora import Corpus, Pair, open_corpus
+from transformer_jax.text.corpora import Corpus, open_corpus
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus
+from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.packing import RowPlan, plan_rows, select_pairs, source_row_length
 from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary, train_vocabulary
 from transformer_jax.training.program import BatchShape

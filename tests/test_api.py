@@ -1,0 +1,136 @@
+"""A run in a Python program: the example of docs/python.md, and each method beside the commands."""
+
+import functools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import transformer_jax
+from tests import tiny_runs as runs
+from transformer_jax.api import Run, load
+from transformer_jax.commands.attention import attend
+from transformer_jax.errors import ConfigError, UserError
+from transformer_jax.evaluation.alignment import links, spelled_words, subword_words
+
+PAGE = Path(__file__).parent.parent / "docs" / "python.md"
+SOURCES = ["The old man sleeps .", "A child reads ."]
+
+
+@functools.cache
+def run() -> Run:
+    return load(runs.trained_run(), beam_size=2)
+
+
+def test_the_page_s_example_runs_away_from_the_repository(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mine").symlink_to(runs.trained_run())
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 3
+    names: dict = {}
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), names)
+    assert len(names["targets"]) == 2
+    assert len(capsys.readouterr().out.splitlines()) >= 2 * 3 + 2
+
+
+def test_importing_the_package_imports_no_jax_and_load_is_found_when_used():
+    code = (
+        "import sys, transformer_jax\n"
+        "assert not [name for name in sys.modules if name.split('.')[0] == 'jax']\n"
+        "assert transformer_jax.load.__module__ == 'transformer_jax.api'\n"
+        "assert 'jax' in sys.modules and 'matplotlib' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert (transformer_jax.load, transformer_jax.Run) == (load, Run)
+    with pytest.raises(AttributeError, match="no attribute 'lode'"):
+        _ = transformer_jax.lode
+
+
+def test_translations_are_those_of_search_and_their_scores_are_found_again():
+    found = run().n_best([*SOURCES, " "], 2)
+    assert [len(translations) for translations in found] == [2, 2, 1]
+    assert run().translate([*SOURCES, " "]) == [best.text for best, *_ in found]
+    assert [one.text for [one] in run().n_best(SOURCES, 1)] == run().translate(SOURCES)
+    assert found[2] == [("", 0.0)]
+    assert all(first.score >= second.score for first, second in found[:2])
+
+
+def test_scores_of_given_translations():
+    scored, blank, wrong = run().score([SOURCES[0], "", ""], ["Der alte Mann .", "", "x"])
+    penalty = ((5 + scored.length) / 6) ** run().config.decode.length_penalty
+    assert scored.log_prob < scored.score == pytest.approx(scored.log_prob / penalty)
+    assert blank == (0.0, 0.0, 0) and wrong.score == wrong.log_prob == -np.inf
+
+
+def test_settings_of_search_are_those_given_and_the_rest_the_run_s():
+    assert run().config.decode.beam_size == 2
+    assert load(str(runs.trained_run()), checkpoint=runs.STEPS).config.decode.beam_size == 4
+    assert run().checkpoint == str(runs.STEPS)
+
+
+def test_attention_is_that_of_the_command():
+    want = attend(str(runs.trained_run()), SOURCES[0], target="Der alte Mann .")
+    found = run().attention(SOURCES[0], "Der alte Mann .")
+    assert found[:3] == want[:3] and found.is_given
+    for kind, attention in want.kinds.items():
+        np.testing.assert_array_equal(found.kinds[kind].weights_NHLM, attention.weights_NHLM)
+    assert not run().attention(SOURCES[0]).is_given
+
+
+def test_words_are_aligned_by_the_weights_of_the_pair():
+    targets = ["Der alte Mann schläft .", "Ein Kind ☃ liest ."]
+    pairs = run().align(SOURCES, targets)
+    for source, target, pair in zip(SOURCES, targets, pairs, strict=True):
+        assert (pair.src_words, pair.tgt_words) == (source.split(), target.split())
+        cross = run().attention(source, target).kinds["cross"]
+        places = (
+            subword_words(cross.attended, source.split()),
+            subword_words(cross.attending, target.split()),
+        )
+        np.testing.assert_array_equal(pair.heads_NHJ, links(cross.weights_NHLM, *places))
+        mean = cross.weights_NHLM.mean(1, keepdims=True)
+        np.testing.assert_array_equal(pair.mean_NJ, links(mean, *places)[:, 0])
+        assert pair.heads_NHJ.shape == (1, 2, len(pair.tgt_words))
+    assert run().align([], []) == []
+
+
+def test_no_word_of_a_blank_side_is_linked():
+    no_target, no_source = run().align(["a b", " "], ["", "a b"])
+    assert no_target.heads_NHJ.shape == (1, 2, 0) and no_target.mean_NJ.shape == (1, 0)
+    assert (no_source.heads_NHJ == -1).all() and no_source.heads_NHJ.shape == (1, 2, 2)
+    assert (no_source.mean_NJ == [-1, -1]).all()
+
+
+def test_words_are_between_spaces_whatever_the_subwords_are():
+    pieces = ["▁", "a", "b▁c", "<0xC3>", "<0xA9>", "▁▁d", "</s>"]
+    assert spelled_words(pieces) == ["ab", "cé", "d"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: run().translate("The old man ."), "takes a list of sentences"),
+        (lambda: run().n_best(SOURCES, 3), "n_best=3 is not in 1..2"),
+        (lambda: run().n_best(SOURCES, 0), "n_best=0 is below 1"),
+        (lambda: run().score(SOURCES, ["x"]), "2 sources and 1 targets are no pairs"),
+        (lambda: run().attention(" "), "The sentence is blank"),
+        (lambda: run().attention("x", ""), "The target is blank"),
+        (lambda: load(runs.trained_run(), beam=2), "decode.beam"),
+        (lambda: load(runs.trained_run(), checkpoint=7), "7"),
+    ],
+)
+def test_a_mistake_is_one_line(call, message):
+    with pytest.raises(UserError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_without_such_attention_is_refused(monkeypatch):
+    monkeypatch.setattr("transformer_jax.api.uses_of", lambda _: ())
+    with pytest.raises(ConfigError, match="no layers of encoder-decoder attention"):
+        run().align(SOURCES, SOURCES)

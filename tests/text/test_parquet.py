@@ -1,0 +1,194 @@
+"""Parquet files with a column `translation` as sequences of pairs."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests import tiny_runs as runs
+from transformer_jax.config.schema import DataConfig, value_at
+from transformer_jax.errors import DataError
+from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.text.corpora import Corpus, Pair, open_corpus
+from transformer_jax.text.parquet_corpus import ParquetPairs
+
+PAIRS = [Pair(f"source {i} é", f"Ziel {i}\u2028ß" if i % 3 else "") for i in range(25)]
+TEXTS = pa.struct([("de", pa.string()), ("fr", pa.string()), ("en", pa.string())])
+
+
+def write(path: Path, pairs: list[Any], kind: Any = TEXTS, group: int = 4, **how: Any) -> Path:
+    """A file of (en, de) pairs, or of any values, and another column."""
+    rows = [
+        {"en": one[0], "de": one[1], "fr": "x"} if isinstance(one, tuple) else one for one in pairs
+    ]
+    columns = {"id": list(range(len(rows))), "translation": pa.array(rows, kind)}
+    pq.write_table(pa.table(columns), path, row_group_size=group, **how)
+    return path
+
+
+def corpus(folder: Path, seed: int = 0, **changes: Any) -> Corpus:
+    return open_corpus(DataConfig(source="parquet", path=str(folder), **changes), seed)
+
+
+@pytest.mark.parametrize("group", [1, 4, 25, 100])
+def test_pairs_are_read_by_position_whatever_the_row_groups_are(tmp_path, group):
+    pairs = ParquetPairs(write(tmp_path / "a.parquet", PAIRS, group=group), "en", "de")
+    assert len(pairs) == 25 and list(pairs) == PAIRS
+    places = [24, 0, 3, 4, 4, 23, 7]
+    assert pairs.items(places) == [PAIRS[i] for i in places]
+    assert pairs[-1] == PAIRS[-1] and pairs[2:9] == PAIRS[2:9]
+    assert pairs.items(np.array(places)) == [PAIRS[i] for i in places]
+    assert list(pickle.loads(pickle.dumps(pairs))) == PAIRS
+    with pytest.raises(IndexError):
+        pairs[25]
+
+
+def test_one_row_group_is_in_memory_and_ascending_places_read_each_once(tmp_path, monkeypatch):
+    pairs = ParquetPairs(write(tmp_path / "a.parquet", PAIRS), "en", "de")
+    read, groups = ParquetPairs._read, list[int]()
+    monkeypatch.setattr(
+        ParquetPairs, "_read", lambda self, group: (groups.append(group), read(self, group))
+    )
+    assert [pairs[i] for i in range(25)] == PAIRS
+    assert groups == list(range(7))
+    assert [len(texts) for texts in pairs._texts] == [1, 1], "the last group has one row"
+
+
+def test_a_stem_is_a_file_or_its_shards_or_a_pattern(tmp_path):
+    folder = tmp_path / "with [brackets]"
+    folder.mkdir()
+    for n in range(3):
+        write(folder / f"train-{n:05}-of-00003.parquet", PAIRS[8 * n : 8 * n + 8])
+    write(folder / "validation-00000-of-00001.parquet", PAIRS[:3])
+    write(folder / "test.parquet", PAIRS[3:5])
+    found = corpus(folder)
+    assert list(found.split("train")) == PAIRS[:24]
+    assert (list(found.split("valid")), list(found.split("test"))) == (PAIRS[:3], PAIRS[3:5])
+    assert list(found.split("train-00001*")) == PAIRS[8:16]
+    both = corpus(folder, train=("test", "train-*0[02]-of*"))
+    assert list(both.split("train")) == PAIRS[3:5] + PAIRS[:8] + PAIRS[16:24]
+    assert found.describe() == f"Parquet files in {folder}, en→de"
+    assert list(corpus(folder, src="de", tgt="en").split("test")) == [
+        Pair(tgt, src) for src, tgt in PAIRS[3:5]
+    ]
+
+
+def test_the_fingerprint_is_of_the_texts_alone(tmp_path):
+    prints = []
+    for name, changes in {
+        "plain": {},
+        "groups": {"group": 7},
+        "gzip": {"compression": "gzip"},
+        "large": {"kind": pa.struct([(one, pa.large_string()) for one in ("en", "de")])},
+        "shards": {},
+        "other": {},
+        "swapped": {},
+    }.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        pairs = PAIRS if name != "other" else [*PAIRS[:-1], Pair("source 2", "4 é")]
+        if name == "large":
+            pairs = [{"en": src, "de": tgt} for src, tgt in pairs]
+        if name == "shards":
+            for n, part in enumerate((PAIRS[:9], PAIRS[9:])):
+                write(folder / f"train-{n}-of-2.parquet", part)
+        else:
+            write(folder / "train.parquet", pairs, **changes)
+        sides = {"src": "de", "tgt": "en"} if name == "swapped" else {}
+        prints.append(corpus(folder, valid=("train",), **sides).fingerprint("train"))
+    assert len(set(prints[:5])) == 1 and len(set(prints)) == 3
+    [first, second] = [[Pair("a", "b c")], [Pair("a b", "c")]]
+    for name, pairs in (("one", first), ("two", second)):
+        write(tmp_path / f"{name}.parquet", pairs)
+    stems = corpus(tmp_path, train=("one",), valid=("two",))
+    assert stems.fingerprint("one") != stems.fingerprint("two")
+
+
+def test_without_validation_files_pairs_are_cut_off_as_from_text_files(tmp_path):
+    write(tmp_path / "train.parquet", PAIRS * 8)
+    for suffix, texts in zip(("en", "de"), zip(*PAIRS * 8, strict=True), strict=True):
+        runs.write_lines(tmp_path / f"train.{suffix}", texts)
+    found = corpus(tmp_path, seed=3)
+    text = open_corpus(DataConfig(path=str(tmp_path)), 3)
+    for name, count in (("train", 190), ("valid", 10)):
+        assert list(found.split(name)) == list(text.split(name))
+        assert len(found.split(name)) == count
+    assert "no valid.parquet: validation pairs cut off the training text" in found.describe()
+    prints = {
+        corpus(tmp_path, seed).fingerprint(name) for seed in (3, 4) for name in ("train", "valid")
+    }
+    assert len(prints) == 4
+
+
+INTEGERS = pa.struct([("en", pa.string()), ("de", pa.int32())])
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "changes", "message"),
+    [
+        ([("a", "b")], TEXTS, {"tgt": "cs"}, "has 'de', 'fr', 'en', and not 'cs'. Set data.src"),
+        (["a ||| b"], pa.string(), {}, "has values of type string, and not 'en'"),
+        ([{"en": "a", "de": 1}], INTEGERS, {}, "translation.de holds int32, not strings"),
+        ([("a", "b")] * 6 + [("a", None)], TEXTS, {}, r"row 6 \(from 0\): translation.de is null"),
+        ([("a", "b")] * 5 + [None], TEXTS, {}, r"row 5 \(from 0\): translation.en is null"),
+        ([], TEXTS, {}, "is empty. Give a file with one sentence pair per row"),
+    ],
+)
+def test_wrong_columns_and_rows_are_one_line(tmp_path, rows, kind, changes, message):
+    path = write(tmp_path / "train.parquet", rows, kind)
+    with pytest.raises(DataError, match=message) as caught:
+        corpus(tmp_path, valid=("train",), **changes).split("train")
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_missing_column_or_file_is_one_line(tmp_path):
+    pq.write_table(pa.table({"en": ["a"], "de": ["b"]}), tmp_path / "train.parquet")
+    with pytest.raises(DataError, match="has no column 'translation', only 'en', 'de'. Write it"):
+        corpus(tmp_path).split("train")
+    with pytest.raises(DataError, match=r"dev.parquet: no such file.*there: train.parquet"):
+        corpus(tmp_path, valid=("dev",)).split("valid")
+    with pytest.raises(DataError, match="is not a folder. Give the folder of the Parquet files"):
+        corpus(tmp_path / "no")
+
+
+def test_text_that_is_not_utf8_is_one_line(tmp_path):
+    raw = pa.array([b"ok", b"f\xfcr"]).cast(pa.binary())
+    texts = pa.Array.from_buffers(pa.string(), 2, raw.buffers())
+    struct = pa.StructArray.from_arrays([texts, pa.array(["a", "b"])], ["en", "de"])
+    pq.write_table(pa.table({"translation": struct}), tmp_path / "train.parquet")
+    with pytest.raises(DataError, match="cannot be read as a Parquet file: .*UTF8"):
+        corpus(tmp_path).split("train")
+
+
+def test_damaged_files_are_one_line_or_give_the_pairs(tmp_path):
+    """Bytes are changed or cut off everywhere; page checksums find changed texts."""
+    path = write(tmp_path / "a.parquet", PAIRS, group=9, write_page_checksum=True)
+    whole, damaged = path.read_bytes(), 0
+    for place in range(0, len(whole), 7):
+        for content in (whole[:place], whole[:place] + b"\xa5" + whole[place + 1 :]):
+            path.write_bytes(content)
+            try:
+                assert len(list(ParquetPairs(path, "en", "de"))) <= len(PAIRS)
+            except DataError as error:
+                damaged += 1
+                assert "\n" not in str(error) and str(path) in str(error)
+    assert damaged > len(whole) / 7
+
+
+def test_a_run_is_trained_on_parquet_files(tmp_path):
+    """With the same texts, its batches and losses are those of text files."""
+    text = runs.tiny_corpus()
+    for split in runs.SIZES:
+        sides = [runs.read_lines(text / f"{split}.{suffix}") for suffix in ("en", "de")]
+        write(tmp_path / f"{split}.parquet", list(zip(*sides, strict=True)), group=50)
+    changes = {"data__source": "parquet", "data__path": tmp_path, "train__steps": 3}
+    assert runs.train(tmp_path / "run", **changes) == 0
+    found, want = runs.metrics(tmp_path / "run")[0], runs.metrics(runs.trained_run())[0]
+    assert found == want and found["step"] == 3
+    changed = ("data.source", "data.path")
+    config = RunFolder(tmp_path / "run").read_config()
+    assert [value_at(config, name) for name in changed] == ["parquet", str(tmp_path)]

@@ -1,0 +1,149 @@
+"""A run's model in a Python program: translations, scores, attention weights, word alignments."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from transformer_jax.commands.loading import LoadedModel, load_model
+from transformer_jax.decoding.lines import END, LineTranslator, Translation
+from transformer_jax.decoding.scoring import Forced
+from transformer_jax.errors import ConfigError, RunError
+from transformer_jax.evaluation.alignment import WordAlignment, align_words
+from transformer_jax.evaluation.attention import Attention, pair_attention
+from transformer_jax.model.attention_maps import uses_of
+
+
+class AttendedSentence(NamedTuple):
+    """A sentence, its translation, and the attention weights of the pair."""
+
+    source: str
+    translation: str
+    checkpoint: str
+    kinds: dict[str, Attention]  # "encoder", "decoder" and "cross": those that the model has
+    is_given: bool = False  # whether the translation was given, not found by search
+
+
+def load(
+    workdir: str | os.PathLike[str], checkpoint: str | int = "latest", **decode_changes: Any
+) -> "Run":
+    """Loads the model of a run's folder onto this process's devices.
+
+    Args:
+      workdir: the run's folder.
+      checkpoint: "latest", "best", "average", a step, or an average's name, such as "40-last5".
+      decode_changes: keys of the config's section `decode` in place of the run's: beam_size=1.
+
+    Raises:
+      UserError: the folder has no run or no such checkpoint, or a key or its value is wrong.
+    """
+    overrides = {f"decode.{name}": value for name, value in decode_changes.items()}
+    folder = os.path.expanduser(os.fspath(workdir))
+    return Run(load_model(folder, str(checkpoint), overrides=overrides))
+
+
+class Run:
+    """A loaded run; each method takes and returns plain text and NumPy arrays.
+
+    Lines with more than decode.max_length subwords are cut there, with a warning in the log.
+    """
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        """`load` makes one from a run's folder."""
+        self.loaded = loaded
+        self.config, self.checkpoint = loaded.config, loaded.checkpoint
+
+    def translate(self, lines: Sequence[str]) -> list[str]:
+        """The best translation of each line; a blank line has a blank one."""
+        return [best.text for [best, *_] in self.n_best(lines, 1)]
+
+    def n_best(self, lines: Sequence[str], n: int) -> list[list[Translation]]:
+        """The n best translations of each line with their scores, best first; a blank line has one.
+
+        Raises:
+          ConfigError: n is not in 1..decode.beam_size.
+        """
+        translator = self.loaded.line_translator(n)
+        found = translator(_listed(lines))
+        translator.warn_of_cut()
+        return found
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Forced]:
+        """What search would report for these translations: score, log probability, subwords.
+
+        The score is the log probability (nats, summed over the subwords, EOS included) over the
+        length penalty. A blank source has only a blank translation, with score 0; any other has
+        the score -inf.
+        """
+        lines = self.loaded.line_translator()
+        found = lines.score(*_paired(sources, targets))
+        lines.warn_of_cut()
+        return found
+
+    def attention(self, source: str, target: str | None = None) -> AttendedSentence:
+        """The attention weights of every layer and head between a sentence and its translation.
+
+        Args:
+          source: a sentence.
+          target: its translation; None: the model's own.
+
+        Returns:
+          `kinds["cross"].weights_NHLM` is float32 [layers, heads, target subwords, source
+          subwords]; `.attending` and `.attended` name the subwords of rows and columns.
+
+        Raises:
+          UserError: a side is blank, or the model finds no translation.
+        """
+        translator, lines = self.loaded.translator, self.loaded.line_translator()
+        src_ids, tgt_ids = self._encoded(lines, [source], [target or ""])
+        if not len(src_ids[0]):
+            raise ConfigError("The sentence is blank: give one to translate.")
+        if target is not None and not len(tgt_ids[0]):
+            raise ConfigError("The target is blank: give a translation, or leave it out.")
+        if target is None:
+            [hypotheses] = translator.translate(src_ids)
+            if not hypotheses:
+                raise RunError("The model finds no translation; did its training diverge?")
+            tgt_ids = [hypotheses[0].ids]
+        model, params = translator.model, translator.params
+        found = pair_attention(model, params, self.loaded.vocabulary, src_ids[0], tgt_ids[0])
+        said = lines.text(tgt_ids[0])
+        return AttendedSentence(source, said, self.checkpoint, found, target is not None)
+
+    def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[WordAlignment]:
+        """For each word of each target, the source word with the largest attention weight.
+
+        Words are separated by spaces. Each head has its alignment, and so has each layer's mean. No
+        word of a blank side is linked.
+
+        Raises:
+          UserError: the model has no layers of encoder-decoder attention to align by.
+        """
+        translator, lines = self.loaded.translator, self.loaded.line_translator()
+        if "cross" not in uses_of(translator.model):
+            raise ConfigError("This model has no layers of encoder-decoder attention to align by.")
+        encoded = self._encoded(lines, *_paired(sources, targets))
+        src_ids, tgt_ids = ([ids if len(ids) else END for ids in side] for side in encoded)
+        model, params = translator.model, translator.params
+        return list(align_words(model, params, self.loaded.vocabulary, src_ids, tgt_ids))
+
+    def _encoded(
+        self, lines: LineTranslator, sources: Sequence[str], targets: Sequence[str]
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        found = lines.encode(sources), lines.encode(targets, is_target=True)
+        lines.warn_of_cut()
+        return found
+
+
+def _listed(lines: Sequence[str]) -> list[str]:
+    if isinstance(lines, str):
+        raise ConfigError("This takes a list of sentences, not one: put it in brackets.")
+    return list(lines)
+
+
+def _paired(sources: Sequence[str], targets: Sequence[str]) -> tuple[list[str], list[str]]:
+    pairs = _listed(sources), _listed(targets)
+    if len(pairs[0]) != len(pairs[1]):
+        raise ConfigError(f"{len(pairs[0])} sources and {len(pairs[1])} targets are no pairs.")
+    return pairs

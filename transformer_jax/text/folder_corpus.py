@@ -1,0 +1,110 @@
+"""What corpora in a folder of files share: the files of a split, and a validation split cut off."""
+
+import hashlib
+import os
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from transformer_jax.config.schema import DataConfig
+from transformer_jax.errors import DataError
+from transformer_jax.text.by_position import Joined, Selected, sample_places
+
+# Of files without a validation split: the share of training pairs that is cut off for one, and the
+# largest number.
+VALID_SHARE, VALID_MOST = 0.05, 2_000
+
+
+class Pair(NamedTuple):
+    """A sentence and its translation, each without its line end."""
+
+    src: str
+    tgt: str
+
+
+class FolderCorpus:
+    """Files in one folder, which data.train, data.valid and data.test name by their stems.
+
+    If data.valid is empty, the validation split is that of the stem `valid`, or, without such
+    files, a sample of the training pairs: min(2,000, 5 %) of them, at least one, by their places.
+    The sample depends only on the number of pairs and the seed. The training split is the other
+    pairs.
+    """
+
+    FILES: str  # what the files are called in messages
+    VALID: str  # the name of a validation file, to be formatted with the config's `data`
+
+    def __init__(self, data: DataConfig, seed: int = 0):
+        if data.path is None:
+            raise DataError(
+                f"data.path is not set: with data.source={data.source!r} it names the folder of "
+                f"the {self.FILES} (--config.data.path=FOLDER)."
+            )
+        self.data, self.seed = data, seed
+        self.folder = Path(os.path.expanduser(data.path))
+        if not self.folder.is_dir():
+            raise DataError(
+                f"data.path={data.path!r} is not a folder. Give the folder of the {self.FILES} "
+                "with --config.data.path=FOLDER (for `evaluate`: --src=FILE --ref=FILE)."
+            )
+        self.cuts = not data.valid and not self.has_valid()
+
+    @abstractmethod
+    def has_valid(self) -> bool:
+        """Whether there is a file of the stem `valid`."""
+
+    @abstractmethod
+    def parts(self, stem: str) -> list[Sequence[Pair]]:
+        """The pairs of each file of a stem, in order."""
+
+    @abstractmethod
+    def digests(self, stem: str) -> Iterator[bytes]:
+        """Digests of the content of a stem's files."""
+
+    def split(self, name: str) -> Sequence[Pair]:
+        """The pairs of the split's files, in the order of their stems."""
+        if name not in ("train", "valid") or not self.cuts:
+            return self._pairs(self._stems(name))
+        pairs = self._pairs(self.data.train)
+        if len(pairs) < 2:
+            raise DataError(
+                f"the training text in {self.folder} has one pair, too few to cut off a validation "
+                f"split. Add pairs, or validation files: {self.VALID.format(data=self.data)}."
+            )
+        count = max(1, min(VALID_MOST, int(VALID_SHARE * len(pairs))))
+        cut, rest = sample_places(len(pairs), count, self.seed)
+        return Selected(pairs, cut if name == "valid" else rest)
+
+    def _pairs(self, stems: Sequence[str]) -> Sequence[Pair]:
+        parts = [part for stem in stems for part in self.parts(stem)]
+        return parts[0] if len(parts) == 1 else Joined(parts)
+
+    def _stems(self, name: str) -> tuple[str, ...]:
+        return parts_of(self.data, "train" if self.cuts and name == "valid" else name)
+
+    def fingerprint(self, name: str) -> str:
+        """SHA-256 of the digests of the files' content; file names do not count."""
+        digest = hashlib.sha256()
+        for stem in self._stems(name):
+            for one in self.digests(stem):
+                digest.update(one)
+        if self.cuts and name in ("train", "valid"):
+            digest.update(f"{name}, cut with seed {self.seed}".encode())
+        return digest.hexdigest()
+
+    def describe(self) -> str:
+        """The folder, the direction of translation, and where validation pairs come from."""
+        first = self.VALID.format(data=self.data).partition(",")[0]
+        cut = f", no {first}: validation pairs cut off the training text"
+        direction = f"{self.data.src}→{self.data.tgt}"
+        return f"{self.FILES} in {self.folder}, {direction}{cut if self.cuts else ''}"
+
+
+def parts_of(data: DataConfig, name: str) -> tuple[str, ...]:
+    """The file stems or TFDS splits that make up a split. Raises DataError if there are none."""
+    configured = {"train": data.train, "valid": data.valid or ("valid",), "test": data.test}
+    parts = configured.get(name, (name,))
+    if not parts:
+        raise DataError(f"data.{name} is empty: name at least one file stem or TFDS split.")
+    return parts
