@@ -19,7 +19,13 @@ CODE = re.compile(r"^```\w*\n(.*?)^```$", re.M | re.S)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SECTION = "|".join(sorted(SECTIONS))
 KEY = re.compile(rf"`(?:{SECTION})\.[a-z][a-z_]*\b|--config\.(?:{SECTION})\.[a-z_]+")
-FILES = {"train.en", "train.de", "vocabulary.model", "model.safetensors"}  # named like keys
+FILES = {
+    "train.en",
+    "train.de",
+    "train.parquet",
+    "vocabulary.model",
+    "model.safetensors",
+}  # named like keys
 
 
 def text_of(page: str) -> str:

@@ -133,7 +133,9 @@ def product_flops(jaxpr):
     total = 0
     for equation in jaxpr.eqns:
         inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
-        if inner is not None:
+        if equation.primitive.name == "cond":  # the choice of a platform
+            total += max(product_flops(branch.jaxpr) for branch in equation.params["branches"])
+        elif inner is not None:
             times = equation.params.get("length", 1)
             total += times * product_flops(getattr(inner, "jaxpr", inner))
         elif equation.primitive.name == "dot_general":

@@ -194,6 +194,10 @@ def test_workers_map_the_corpus_themselves(tmp_path):
     class Characters:
         size, digest = 200, "characters"
 
+        @property
+        def target(self):
+            return self
+
         def encode_lines(self, lines):
             return [np.array([ord(c) for c in line], np.int32) for line in lines]
 

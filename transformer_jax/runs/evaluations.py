@@ -70,7 +70,8 @@ def find_evaluation(
     """
     stem = _stem(split, checkpoint, decode["beam_size"])
     name = re.compile(re.escape(stem) + rf"(\.[0-9a-f]{{{DIGITS}}})?\.json")
-    wanted = {"split": split, "checkpoint": checkpoint, **decode}
+    # As JSON has it: a tuple is a list there.
+    wanted = json.loads(json.dumps({"split": split, "checkpoint": checkpoint, **decode}))
     found = []
     for path in folder.glob(f"{glob.escape(stem)}.*json"):
         if not name.fullmatch(path.name):
