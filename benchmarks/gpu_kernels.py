@@ -1,4 +1,4 @@
-"""The project's own GPU kernels on the GPU at hand: are they right, repeatable, and fast?
+"""Checks the errors, the repeatability and the speed of the project's own GPU kernels.
 
     python -m benchmarks.gpu_kernels
 

@@ -47,6 +47,13 @@ FLAGS = (
 )
 
 
+def _time_and_launches(kernels: Sequence[Kernel]) -> dict[str, float]:
+    return {
+        "milliseconds": 1e3 * sum(one.seconds for one in kernels),
+        "kernels": sum(one.calls for one in kernels),
+    }
+
+
 class SearchCost(NamedTuple):
     """What one compiled search step costs."""
 
@@ -58,8 +65,7 @@ class SearchCost(NamedTuple):
     def totals(self) -> dict[str, float]:
         """What has a limit."""
         return {
-            "milliseconds": 1e3 * sum(one.seconds for one in self.kernels),
-            "kernels": sum(one.calls for one in self.kernels),
+            **_time_and_launches(self.kernels),
             "conditionals": self.conditionals,
         }
 
@@ -76,8 +82,7 @@ class Cost(NamedTuple):
     def totals(self) -> dict[str, float]:
         """What has a limit."""
         return {
-            "milliseconds": 1e3 * sum(one.seconds for one in self.kernels),
-            "kernels": sum(one.calls for one in self.kernels),
+            **_time_and_launches(self.kernels),
             "temporaries_gib": self.temporaries_gib,
         }
 
@@ -185,8 +190,7 @@ def page(costs: Mapping[str, Cost], search: SearchCost | None) -> str:
         + ", one device. Limits: benchmarks/gpu_limits.json.",
     ]
     for name, cost in costs.items():
-        seconds = sum(one.seconds for one in cost.kernels)
-        share = cost.flops / seconds / MATRIX_RATE
+        share = 1e3 * cost.flops / cost.totals["milliseconds"] / MATRIX_RATE
         parts += [
             f"## {name}",
             table(cost),

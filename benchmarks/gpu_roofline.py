@@ -101,7 +101,7 @@ def _kernels(module: Module, computation: str, calls: int) -> Iterator[Kernel]:
 
 
 def conditionals(text: str) -> int:
-    """The number of conditionals, at each of which the GPU may wait for the host."""
+    """The number of conditionals. The GPU may wait for the host at each of them."""
     module = computations(text).values()
     return sum(one.opcode == "conditional" for own in module for one in own.values())
 

@@ -57,6 +57,7 @@ ONLY = {
     **{"model.score": "scaled_dot", "model.cross_score": None, "model.attention_memory": None},
     **{"model.num_encoder_layers": None, "model.num_decoder_layers": None, "model.window": None},
     **{"model.positions": "sinusoidal", "model.tie_embeddings": True},
+    **{"model.activation": "relu", "model.attention_bias": False, "model.output_bias": False},
 }
 FLAGS = [
     Flag("data", str, "FOLDER", "has train.en, train.de, valid.en, valid.de, .gz or plain"),

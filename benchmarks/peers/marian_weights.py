@@ -13,20 +13,16 @@ Dimension key
   D d_model   F d_ff   H heads   K d_k per head   V vocabulary, real
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.errors import UserError
+from transformer_jax.interop.block import Tree, Weights, halves_first, to_block
+from transformer_jax.interop.ctranslate2 import fill_layer
 from transformer_jax.model.norms import DEFAULT_EPSILON as LAYER_NORM_EPSILON
 from transformer_jax.model.positions import sinusoids
 from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK
-
-Weights = dict[str, np.ndarray]
-Tree = Mapping[str, Any]  # of parameters
 
 
 class Sizes(NamedTuple):
@@ -53,6 +49,9 @@ def refuse_other_blocks(config: ModelConfig) -> None:
         "window": (config.window, None),
         "attention_memory": (config.attention_memory, None),
         "norm": (config.norm, "post"),
+        "activation": (config.activation, "relu"),
+        "attention_bias": (config.attention_bias, False),
+        "output_bias": (config.output_bias, False),
         "positions": (config.positions, "sinusoidal"),
         "tie_embeddings": (config.tie_embeddings, True),
         "dtype": (config.dtype, "float32"),
@@ -67,12 +66,6 @@ def refuse_other_blocks(config: ModelConfig) -> None:
             )
 
 
-def halves_first(x: np.ndarray, axis: int) -> np.ndarray:
-    """Features 0, 2, 4, ... and then 1, 3, 5, ... of an axis: interleaved pairs as two halves."""
-    features = np.arange(x.shape[axis])
-    return np.take(x, np.concatenate([features[0::2], features[1::2]]), axis)
-
-
 def marian_weights(params: Tree, sizes: Sizes) -> Weights:
     """Our parameters under the names and in the layout of transformers' MarianMTModel.
 
@@ -83,52 +76,16 @@ def marian_weights(params: Tree, sizes: Sizes) -> Weights:
     Returns:
       float32 arrays; a linear map's weight is `[out, in]`.
     """
-    table_VD = halves_first(np.asarray(params["embedding"]["table"])[: sizes.vocabulary], 1)
-    weights = {"model.shared.weight": table_VD}
-    weights["final_logits_bias"] = np.zeros((1, sizes.vocabulary), np.float32)
-    for i in range(sizes.num_layers):
-        for side in ("encoder", "decoder"):
-            layer = _layer(params[f"{side}_{i}"], side == "decoder")
-            weights |= {f"model.{side}.layers.{i}.{name}": x for name, x in layer.items()}
-    return {name: np.array(x, np.float32, order="C") for name, x in weights.items()}
+    return to_block(params, _config(sizes), sizes.vocabulary, halves=True)
 
 
-def _layer(tree: Tree, has_memory: bool) -> Weights:
-    feed_forward = tree["feed_forward"]
-    weights = {
-        "fc1.weight": halves_first(np.asarray(feed_forward["inner"]), 0).T,
-        "fc1.bias": np.asarray(feed_forward["inner_bias"]),
-        "fc2.weight": halves_first(np.asarray(feed_forward["outer"]), 1).T,
-        "fc2.bias": halves_first(np.asarray(feed_forward["outer_bias"]), 0),
-        **_norm(tree["feed_forward_residual"], "final"),
-        **_attention(tree["self_attention"], "self_attn"),
-        **_norm(tree["self_attention_residual"], "self_attn"),
-    }
-    if has_memory:
-        weights |= _attention(tree["cross_attention"], "encoder_attn")
-        weights |= _norm(tree["cross_attention_residual"], "encoder_attn")
-    return weights
-
-
-def _attention(tree: Tree, name: str) -> Weights:
-    weights: Weights = {}
-    for ours, theirs in (("query", "q"), ("key", "k"), ("value", "v")):
-        x_DHK = np.asarray(tree[ours])
-        weights[f"{name}.{theirs}_proj.weight"] = halves_first(x_DHK, 0).reshape(len(x_DHK), -1).T
-    out_HKD = np.asarray(tree["out"])
-    weights[f"{name}.out_proj.weight"] = halves_first(out_HKD, 2).reshape(-1, out_HKD.shape[2]).T
-    for theirs in ("q", "k", "v", "out"):
-        size = len(weights[f"{name}.{theirs}_proj.weight"])
-        weights[f"{name}.{theirs}_proj.bias"] = np.zeros(size, np.float32)
-    return weights
-
-
-def _norm(residual: Tree, name: str) -> Weights:
-    norm = residual["norm"]
-    return {
-        f"{name}_layer_norm.weight": halves_first(np.asarray(norm["scale"]), 0),
-        f"{name}_layer_norm.bias": halves_first(np.asarray(norm["bias"]), 0),
-    }
+def _config(sizes: Sizes) -> ModelConfig:
+    return ModelConfig(
+        num_layers=sizes.num_layers,
+        d_model=sizes.d_model,
+        num_heads=sizes.num_heads,
+        d_ff=sizes.d_ff,
+    )
 
 
 def marian_model(weights: Weights, sizes: Sizes, attention: str = "sdpa") -> Any:
@@ -197,7 +154,7 @@ def save_ctranslate2(
         embeddings.weight = weights["model.shared.weight"]
         part.position_encodings.encodings = positions_LD
         for i, layer in enumerate(part.layer):
-            _fill_layer(layer, weights, f"model.{side}.layers.{i}")
+            fill_layer(layer, weights, f"model.{side}.layers.{i}", _config(sizes))
     spec.decoder.projection.weight = weights["model.shared.weight"]
     tokens = [str(i) for i in range(sizes.vocabulary)]
     spec.register_source_vocabulary(tokens)
@@ -209,24 +166,3 @@ def save_ctranslate2(
     spec.optimize()
     folder.mkdir(parents=True)
     spec.save(str(folder))
-
-
-def _fill_layer(layer: Any, weights: Weights, name: str) -> None:
-    attention, last = layer.self_attention, weights[f"{name}.self_attn.out_proj.weight"]
-    parts = [weights[f"{name}.self_attn.{part}_proj.weight"] for part in "qkv"]
-    attention.linear[0].weight, attention.linear[1].weight = np.concatenate(parts), last
-    _fill_norm(attention.layer_norm, weights, f"{name}.self_attn_layer_norm")
-    if hasattr(layer, "attention"):
-        memory = layer.attention
-        parts = [weights[f"{name}.encoder_attn.{part}_proj.weight"] for part in "qkv"]
-        memory.linear[0].weight, memory.linear[1].weight = parts[0], np.concatenate(parts[1:])
-        memory.linear[2].weight = weights[f"{name}.encoder_attn.out_proj.weight"]
-        _fill_norm(memory.layer_norm, weights, f"{name}.encoder_attn_layer_norm")
-    for linear, part in ((layer.ffn.linear_0, "fc1"), (layer.ffn.linear_1, "fc2")):
-        linear.weight = weights[f"{name}.{part}.weight"]
-        linear.bias = weights[f"{name}.{part}.bias"]
-    _fill_norm(layer.ffn.layer_norm, weights, f"{name}.final_layer_norm")
-
-
-def _fill_norm(norm: Any, weights: Weights, name: str) -> None:
-    norm.gamma, norm.beta = weights[f"{name}.weight"], weights[f"{name}.bias"]

@@ -91,7 +91,7 @@ def _spec(model: Exported) -> Any:
     _fill_ends(encoder, decoder, weights, model)
     for side, part in (("encoder", encoder), ("decoder", decoder)):
         for n, layer in enumerate(part.layer):
-            _fill_layer(layer, weights, f"model.{side}.layers.{n}", of)
+            fill_layer(layer, weights, f"model.{side}.layers.{n}", of)
     spec = specs.TransformerSpec(encoder, decoder)
     pieces = model.pieces
     spec.register_source_vocabulary(pieces)
@@ -132,7 +132,15 @@ def _positions(model: Exported, name: str) -> np.ndarray:
     return kind.added(of, model.positions)
 
 
-def _fill_layer(layer: Any, weights: Weights, name: str, of: ModelConfig) -> None:
+def fill_layer(layer: Any, weights: Weights, name: str, of: ModelConfig) -> None:
+    """Fills one layer of CTranslate2's description.
+
+    Args:
+      layer: of the encoder or decoder.
+      weights: the result of `to_block`.
+      name: the layer's name there, such as "model.encoder.layers.0".
+      of: the config of our model.
+    """
     scores = {"self_attention": of.score, "cross_attention": of.cross_score or of.score}
     specs = {"self_attention": layer.self_attention}
     if hasattr(layer, "attention"):

@@ -32,6 +32,7 @@ from transformer_jax.model.patterns import Pattern, mask_of
 from transformer_jax.model.records import Place
 
 LONGEST_BLOCK, SHORTEST_BLOCK = 64, 16  # positions; a matrix unit multiplies at least 16 rows
+GPUS = ("cuda", "gpu")  # names of the platform
 MASKED = -1e30  # the score of a key that is not allowed: finite, and its exp is 0
 
 
@@ -39,7 +40,7 @@ def with_attention_kernel(config: ModelConfig, platform: str) -> ModelConfig:
     """The config with "auto" replaced by the attention kernel of this platform."""
     if config.attention_kernel != "auto":
         return config
-    fits = platform in ("cuda", "gpu") and config.dtype == "bfloat16"
+    fits = platform in GPUS and config.dtype == "bfloat16"
     fits &= all(size >= SHORTEST_BLOCK and size.bit_count() == 1 for size in config.head_sizes)
     return dataclasses.replace(config, attention_kernel="fused" if fits else "plain")
 

@@ -102,7 +102,8 @@ def compile_program(
     """Compiles the training step ahead of time, without running anything."""
     auxiliary, platform = auxiliary_weights(train), mesh.devices.flat[0].platform
     model_config = with_attention_kernel(model_config, platform)
-    train = dataclasses.replace(train, loss_block=loss_block(train, platform))
+    block = loss_block(train, platform)
+    train = dataclasses.replace(train, loss_block=block)
     model = make_model(model_config, vocabulary_size, train.remat, watch=bool(auxiliary))
     optimizer = make_optimizer(train, model_config.d_model)
     state = jax.eval_shape(lambda: init_state(0, model, optimizer, auxiliary))
@@ -119,7 +120,7 @@ def compile_program(
     allocator.give_back()
     memory = compiled.memory_analysis()
     held = memory.temp_size_in_bytes + memory.argument_size_in_bytes if memory else 0
-    eval_loss = make_loss_fn(model, 0.0, loss_block(train, platform), ways)
+    eval_loss = make_loss_fn(model, 0.0, block, ways)
     return Program(model, optimizer, mesh, state, compiled, eval_loss, held)
 
 

@@ -16,13 +16,13 @@ from transformer_jax.config.schema import TrainConfig
 from transformer_jax.model.auxiliary import auxiliary_weights
 from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.model.fused_attention import GPUS
 from transformer_jax.model.records import LossSums, Params
 from transformer_jax.text.batches import Batch
 from transformer_jax.training.state import TrainState, Window
 
 LossFn = Callable[[Params, Batch, Array | None, Array | None], LossSums]
 LOSS_BLOCK, GPU_LOSS_BLOCK = 2_048, 8_192  # target positions
-GPUS = ("gpu", "cuda")  # names of the platform
 
 
 def loss_block(train: TrainConfig, platform: str) -> int:
