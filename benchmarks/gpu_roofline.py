@@ -29,6 +29,8 @@ KERNELS = {
     "query_kernel": (2, 1),
     "key_kernel": (2, 2),
     "loss_kernel": (0, 0),
+    "residual_kernel": (0, 0),
+    "residual_gradient_kernel": (0, 0),
 }
 SLICES = {"dynamic-slice", "gather", "slice"}
 ELEMENTWISE = {"bitcast", "convert", "select", "multiply", "add", "subtract", "negate", "reshape"}

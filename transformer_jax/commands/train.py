@@ -148,8 +148,9 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
 
 def _first_state(config: Config, program: Program, checkpoints: Checkpoints) -> TrainState:
     """The state of the newest checkpoint; in a new run, the initial one."""
-    state = checkpoints.restore_latest(program.state)
-    if state is not None:
+    saved = checkpoints.restore_latest(program.saved_state)
+    if saved is not None:
+        state: TrainState = program.from_saved(saved)
         log.info("continuing from step %d", int(state.step))
         if config.train.init_from is not None:
             log.info("train.init_from has no effect: it is for the start of a run")
@@ -157,9 +158,9 @@ def _first_state(config: Config, program: Program, checkpoints: Checkpoints) -> 
     state = program.init(config.seed)
     if config.train.init_from is not None:
         origin = RunFolder(config.train.init_from)
-        params, name = load_params(origin, "latest", program.state.params)
+        params, name = load_params(origin, "latest", program.saved_state.params)
         log.info("starting from the weights of %s, checkpoint %s", origin.path, name)
-        state = state._replace(params=params)
+        state = state._replace(params=program.from_saved(params))
     return state
 
 

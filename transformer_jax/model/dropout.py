@@ -8,10 +8,15 @@ Dimension key
   B rows   L length   D features
 """
 
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.extend.random import define_prng_impl
 
 
 def mix(bits: Array) -> Array:
@@ -24,6 +29,69 @@ def mix(bits: Array) -> Array:
     return bits ^ (bits >> 16)
 
 
+def _folded(words: Array, data: Array) -> Array:
+    """The words `[2]` of a key, changed by one number.
+
+    It is linear: `_bits` mixes the words. `mix` uses its input several times, and XLA's code for a
+    fused chain of such uses grows exponentially; with it a CPU's step took a minute to compile.
+    """
+    factors = jnp.array([0x9E3779B1, 0x85EBCA77], jnp.uint32)
+    return words * factors + jnp.asarray(data).astype(jnp.uint32)
+
+
+def _bits(words: Array, width: int, shape: tuple[int, ...]) -> Array:
+    """Random uint32 of this shape, fewer than 2^32 of them."""
+    assert width == 32, "masks are drawn from 32 bits"
+    counter = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
+    return mix(words[0] + counter * jnp.uint32(0xC2B2AE3D)) + words[1]
+
+
+def _split(words: Array, shape: tuple[int, ...]) -> Array:
+    numbers = jnp.arange(math.prod(shape), dtype=jnp.uint32)
+    return jax.vmap(lambda n: _folded(words, n))(numbers).reshape(*shape, 2)
+
+
+HASH = define_prng_impl(
+    key_shape=(2,),
+    seed=lambda seed: _folded(jnp.zeros(2, jnp.uint32), seed),
+    split=_split,
+    random_bits=_bits,
+    fold_in=_folded,
+    name="hash",
+    tag="hash",
+)
+
+
+def hashed(key: Array) -> Array:
+    """A key whose descendants cost a few integer operations each, from any key of two words."""
+    return jax.random.wrap_key_data(jax.random.key_data(key), impl=HASH)
+
+
+class Drawn(NamedTuple):
+    """What a dropout mask is computed from."""
+
+    words: Any  # uint32 [3], random: for rows, positions and features
+    rows_B: Any  # int [rows], numbers of the rows in the global batch
+
+
+def mask_words(key: Array) -> Array:
+    """Three random words from a key: uint32 `[3]`."""
+    return jax.random.bits(key, (3,), jnp.uint32)
+
+
+def position_bits(words: Sequence[Any], rows_B: Array, begin: Any, length: int) -> Array:
+    """A hash of each position from number `begin` on, uint32 `[rows, length]`."""
+    row_B = mix(rows_B.astype(jnp.uint32) ^ words[0])
+    positions_L = jnp.arange(length, dtype=jnp.uint32) + jnp.uint32(begin)
+    return mix(row_B[:, None] + mix(positions_L ^ words[1]))
+
+
+def kept(position_BL: Array, words: Sequence[Any], features: int, rate: float) -> Array:
+    """Booleans `[rows, length, features]`, each True with probability 1 - rate."""
+    feature_D = mix(jnp.arange(features, dtype=jnp.uint32) ^ words[2])
+    return mix(position_BL[:, :, None] ^ feature_D) >= jnp.uint32(round(rate * 2**32))
+
+
 def keep_mask(key: Array, rows_B: Array, length: int, features: int, rate: float) -> Array:
     """Booleans `[rows, length, features]`, each True with probability 1 - rate.
 
@@ -34,12 +102,8 @@ def keep_mask(key: Array, rows_B: Array, length: int, features: int, rate: float
       features: features of a position.
       rate: probability of False, 0 <= rate < 1.
     """
-    row_word, position_word, feature_word = jax.random.bits(key, (3,), jnp.uint32)
-    row_B = mix(rows_B.astype(jnp.uint32) ^ row_word)
-    position_BL = mix(row_B[:, None] + mix(jnp.arange(length, dtype=jnp.uint32) ^ position_word))
-    feature_D = mix(jnp.arange(features, dtype=jnp.uint32) ^ feature_word)
-    bits_BLD = mix(position_BL[:, :, None] ^ feature_D)
-    return bits_BLD >= jnp.uint32(round(rate * 2**32))
+    words = mask_words(key)
+    return kept(position_bits(words, rows_B, 0, length), words, features, rate)
 
 
 class Dropout(nn.Module):
@@ -50,7 +114,6 @@ class Dropout(nn.Module):
 
     rate: float
 
-    @nn.compact
     def __call__(self, x_BLD: Array, rows_B: Array | None) -> Array:
         """Applies dropout to x `[rows, length, features]`; without row numbers, returns x."""
         if rows_B is None or self.rate == 0.0:
@@ -58,3 +121,7 @@ class Dropout(nn.Module):
         length, features = x_BLD.shape[1:]
         keep_BLD = keep_mask(self.make_rng("dropout"), rows_B, length, features, self.rate)
         return jnp.where(keep_BLD, x_BLD / (1.0 - self.rate), 0.0)
+
+    def drawn(self, rows_B: Array) -> Drawn:
+        """What the mask of these rows is computed from."""
+        return Drawn(mask_words(self.make_rng("dropout")), rows_B)

@@ -5,6 +5,7 @@ Dimension key
 """
 
 import functools
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -91,12 +92,14 @@ class LayerNorm(nn.Module):
     epsilon: float = DEFAULT_EPSILON
 
     @nn.compact
-    def __call__(self, x_BLD: Array) -> Array:
-        """float32 `[batch, length, d_model]`."""
+    def __call__(
+        self, x_BLD: Array, function: Callable[..., Array] = layer_norm
+    ) -> Array:
+        """`function(x, gain, bias, epsilon)`: float32 `[batch, length, d_model]`."""
         features = (x_BLD.shape[-1],)
         scale_D = self.param("scale", named(nn.initializers.ones, None), features)
         bias_D = self.param("bias", named(nn.initializers.zeros, None), features)
-        return layer_norm(x_BLD, scale_D, bias_D, self.epsilon)
+        return function(x_BLD, scale_D, bias_D, self.epsilon)
 
 
 NORMS: dict[str, type[LayerNorm]] = {"layer": LayerNorm}

@@ -15,17 +15,23 @@ from transformer_jax.model.embeddings import padded_vocabulary
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.layers import Layer
 from transformer_jax.model.records import Context, Params, Place
+from transformer_jax.model.stacks import unstacked
 from transformer_jax.text.batches import Packed
 
 STACKS = ("encoder", "decoder")
 
 
 def init_params(model: EncoderDecoder, key: Array) -> Params:
-    """The model's initial parameters, a pure function of the key.
+    """The model's initial parameters, a pure function of the key."""
+    return unstacked(init_stacked_params(model, key))
+
+
+def init_stacked_params(model: EncoderDecoder, key: Array) -> Params:
+    """The same, stacked by layer as training holds them.
 
     The layers of a stack are drawn together, since compiling each layer's draws takes seconds.
     """
-    return unboxed(boxed_params(model, key))
+    return unboxed(_boxed_params(model, key))
 
 
 def axis_names(model: EncoderDecoder) -> Any:
@@ -45,11 +51,11 @@ def _of_parameters(model: EncoderDecoder) -> EncoderDecoder:
 
 @functools.lru_cache(maxsize=16)  # tracing takes 0.2 s, and a run asks several times
 def _abstract_boxes(model: EncoderDecoder) -> Any:
-    return jax.eval_shape(lambda: boxed_params(model, jax.random.key(0)))
+    return jax.eval_shape(lambda: unstacked(_boxed_params(model, jax.random.key(0))))
 
 
-def boxed_params(model: EncoderDecoder, key: Array) -> Any:
-    """The parameters of `init_params`, each array in a box with the names of its axes."""
+def _boxed_params(model: EncoderDecoder, key: Array) -> Any:
+    """Stacked by layer, each array in a box with the names of its axes but for that of layers."""
     stacks = model.stacks()
     other_key, *stack_keys = jax.random.split(key, 3) if stacks else (key,)
     side = Packed(*(jnp.ones((1, 2), jnp.int32),) * 3)  # shapes do not depend on the batch's
@@ -60,12 +66,12 @@ def boxed_params(model: EncoderDecoder, key: Array) -> Any:
     for name, stack_key in zip(STACKS, stack_keys, strict=False):
         if name in stacks:
             layer, depth = stacks[name]
-            params |= _drawn_together(layer, jax.random.split(stack_key, depth), name)
+            params[f"{name}_layers"] = _drawn_together(layer, jax.random.split(stack_key, depth))
     return params
 
 
-def _drawn_together(layer: Layer, keys_N: Array, name: str) -> Params:
-    """The parameters of layers `NAME_0`, `NAME_1`, ..."""
+def _drawn_together(layer: Layer, keys_N: Array) -> Params:
+    """The parameters of layers 0, 1, ..., stacked."""
     d_model, features = layer.config.d_model, layer.encoded_features or layer.config.d_model
     ones, mask = jnp.ones((1, 2), jnp.int32), jnp.ones((1, 1, 2, 2), bool)
     place, encoded = Place(ones, ones), jnp.ones((1, 2, features))
@@ -74,12 +80,7 @@ def _drawn_together(layer: Layer, keys_N: Array, name: str) -> Params:
     def draw(key: Array) -> Params:
         return layer.init(key, jnp.ones((1, 2, d_model)), context)["params"]
 
-    stack = jax.vmap(draw)(keys_N)
-
-    def one(n: int) -> Params:
-        return jax.tree.map(lambda x: x[n], stack)
-
-    return {f"{name}_{n}": one(n) for n in range(len(keys_N))}
+    return jax.vmap(draw)(keys_N)
 
 
 @functools.lru_cache(maxsize=16)

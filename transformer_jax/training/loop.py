@@ -82,7 +82,7 @@ def train_steps(
                 score = validation(step)
             stopping = stop.at_step(step)
             if step % train.checkpoint_every == 0 or last or stopping:
-                checkpoints.save(state, step, score)
+                checkpoints.save(program.to_save(state), step, score)
             if stopping and not last:
                 return
 

@@ -17,6 +17,7 @@ from transformer_jax.model.auxiliary import auxiliary_weights
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.model.fused_attention import with_attention_kernel
 from transformer_jax.model.records import LossSums, Params
+from transformer_jax.model.stacks import stacked, unstacked
 from transformer_jax.parallel.mesh import batch_sharding, batch_ways, placed, with_shardings
 from transformer_jax.text.batches import Batch, Packed
 from transformer_jax.training.optimizer import make_optimizer
@@ -69,8 +70,34 @@ class Program(NamedTuple):
         return state
 
     def replicated(self, params: Params) -> Params:
-        """The parameters, replicated on every device."""
-        return jax.jit(lambda x: x, out_shardings=NamedSharding(self.mesh, PartitionSpec()))(params)
+        """The parameters of a state as the model takes them, replicated on every device."""
+        return jax.jit(unstacked, out_shardings=NamedSharding(self.mesh, PartitionSpec()))(params)
+
+    @property
+    def saved_state(self) -> TrainState:
+        """Shapes, types and shardings of the state in a checkpoint."""
+        saved: TrainState = unstacked(self.state, _layers_of)
+        return saved
+
+    def to_save(self, state: TrainState) -> TrainState:
+        """The state for a checkpoint, which has the parameters of each layer apart."""
+        saved: TrainState = _unstack(state)
+        return saved
+
+    def from_saved(self, saved: Any) -> Any:
+        """The state, or the parameters, of a checkpoint as the training step takes them."""
+        like = self.state if isinstance(saved, TrainState) else self.state.params
+        return jax.jit(stacked, out_shardings=shardings_of(like), donate_argnums=0)(saved)
+
+
+_unstack = jax.jit(unstacked)
+
+
+def _layers_of(x: jax.ShapeDtypeStruct) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """The shape of a layer's parameter, for each layer of a stack."""
+    assert isinstance(x.sharding, NamedSharding)
+    own = NamedSharding(x.sharding.mesh, PartitionSpec(*x.sharding.spec[1:]))
+    return (jax.ShapeDtypeStruct(x.shape[1:], x.dtype, sharding=own),) * x.shape[0]
 
 
 def shardings_of(tree: Any) -> Any:

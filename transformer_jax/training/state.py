@@ -9,8 +9,9 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.parameters import axis_names, init_params
+from transformer_jax.model.parameters import axis_names, init_stacked_params
 from transformer_jax.model.records import Params
+from transformer_jax.model.stacks import stacked
 
 if TYPE_CHECKING:
     import optax  # the import takes 0.1 s, and translation does not need it
@@ -38,7 +39,7 @@ class TrainState(NamedTuple):
     """The whole state of a run: what a checkpoint holds and a continued run needs."""
 
     step: Array  # int32 scalar, batches consumed; selects batch and key
-    params: Params
+    params: Params  # stacked by layer, see model/stacks.py
     opt_state: "optax.OptState"  # counts updates, which drives the schedule
     key: Array  # base key data; never split, only folded with `step`
     skipped: Array  # int32 scalar, updates skipped because they were not finite
@@ -57,7 +58,7 @@ def init_state(
 ) -> TrainState:
     """The state before the first step; `auxiliary` names the auxiliary losses."""
     init_key, key = jax.random.split(jax.random.key(seed))
-    params = init_params(model, init_key)
+    params = init_stacked_params(model, init_key)
     zero = jnp.zeros((), jnp.int32)
     return TrainState(
         step=zero,
@@ -77,7 +78,7 @@ def state_names(
     """The axis names of each array of a state; Adam's moments have those of their parameters."""
     import optax
 
-    params = axis_names(model)
+    params = stacked(axis_names(model), lambda *layers: PartitionSpec(None, *layers[0]))
     whole: TrainState = jax.tree.map(lambda _: PartitionSpec(), state)
     opt_state = optax.tree_utils.tree_map_params(
         optimizer,

@@ -15,9 +15,11 @@ from jax import Array
 from transformer_jax.config.schema import TrainConfig
 from transformer_jax.model.auxiliary import auxiliary_weights
 from transformer_jax.model.cross_entropy import LossSettings
+from transformer_jax.model.dropout import hashed
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.fused_attention import GPUS
 from transformer_jax.model.records import LossSums, Params
+from transformer_jax.model.stacks import unstacked
 from transformer_jax.text.batches import Batch
 from transformer_jax.training.state import TrainState, Window
 
@@ -55,9 +57,9 @@ def make_loss_fn(
     def loss_fn(
         params: Params, batch: Batch, rows_B: Array | None = None, dropout_key: Array | None = None
     ) -> LossSums:
-        rngs = None if dropout_key is None else {"dropout": dropout_key}
+        rngs = None if dropout_key is None else {"dropout": hashed(dropout_key)}
         sums: Any = model.apply(
-            {"params": params}, batch, rows_B, settings, rngs=rngs, method="loss"
+            {"params": unstacked(params)}, batch, rows_B, settings, rngs=rngs, method="loss"
         )
         return sums
 

@@ -1,0 +1,79 @@
+"""The parameters of a stack's layers as one array each, with the layer's number as first axis.
+
+Training holds them so: Adam updates 31 arrays of the base model instead of 181, which takes fewer
+kernels on a GPU and less time to compile. The model itself and checkpoints have the parameters of
+each layer apart, under `encoder_0`, `encoder_1`, ...; the stack is under `encoder_layers`.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+LAYER = re.compile(r"((?:encoder|decoder)_)\d+")
+STACKS = ("encoder_", "decoder_")
+
+
+def stacked(tree: Any, join: Callable[..., Any] = lambda *layers: jnp.stack(layers)) -> Any:
+    """A tree in which all parameters, such as Adam's moments too, are stacked by layer.
+
+    Args:
+      tree: arrays in dicts and tuples; in each dict of parameters the layers are apart.
+      join: a function from the leaves of layers 0, 1, ... to the leaf of the stack.
+    """
+    if not isinstance(tree, Mapping):
+        return _in_tuple(tree, lambda part: stacked(part, join))
+    layers = {name: LAYER.fullmatch(name) for name in tree}
+    result = {name: value for name, value in tree.items() if not layers[name]}
+    for stack in STACKS:
+        depth = sum(match[1] == stack for match in layers.values() if match)
+        if depth:
+            own = (tree[f"{stack}{n}"] for n in range(depth))
+            result[f"{stack}layers"] = jax.tree.map(join, *own)
+    return result
+
+
+def unstacked(tree: Any, split: Callable[[Any], tuple] | None = None) -> Any:
+    """The inverse of `stacked`: the layers apart.
+
+    Args:
+      tree: as `stacked` returns it.
+      split: a function from a leaf of a stack to its leaves of layers 0, 1, ...
+    """
+    if not isinstance(tree, Mapping):
+        return _in_tuple(tree, lambda part: unstacked(part, split))
+    result = dict(tree)
+    for stack in STACKS:
+        if f"{stack}layers" in tree:
+            leaves, structure = jax.tree.flatten(result.pop(f"{stack}layers"))
+            layers = zip(*map(split or split_array, leaves), strict=True)
+            for n, layer in enumerate(layers):
+                result[f"{stack}{n}"] = jax.tree.unflatten(structure, layer)
+    return result
+
+
+def _in_tuple(tree: Any, convert: Callable[[Any], Any]) -> Any:
+    if not isinstance(tree, tuple):
+        return tree
+    parts = map(convert, tree)
+    return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+
+
+@jax.custom_vjp
+def split_array(x: Array) -> tuple[Array, ...]:
+    """The parts of an array along its first axis.
+
+    The gradient is one concatenation. The gradient of indexing would be a sum of padded arrays.
+    """
+    return tuple(x[n] for n in range(x.shape[0]))
+
+
+def _joined(_: None, parts: tuple[Array, ...]) -> tuple[Array]:
+    # Fused into the optimizer, the concatenation would take XLA a minute to compile for a CPU.
+    return (jax.lax.optimization_barrier(jnp.stack(parts)),)
+
+
+split_array.defvjp(lambda x: (split_array(x), None), _joined)
