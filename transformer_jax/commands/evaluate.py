@@ -13,7 +13,6 @@ import jax
 
 from transformer_jax import __version__
 from transformer_jax.commands.loading import NO_OVERRIDES, load_model
-from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.evaluation.bleu import Scores, format_scores, score
 from transformer_jax.parallel import processes
@@ -69,7 +68,11 @@ def evaluate(
     loaded = load_model(workdir, checkpoint, beam_size, overrides=overrides)
     run = RunFolder(workdir)
     name = split if src is None else Path(src).name
-    texts = [_read_split(loaded.config, split)] if src is None else _read_files(src, ref or ())
+    if src is None:
+        data, seed = loaded.config.data, loaded.config.seed
+        texts = [open_corpus(data, seed).split(split)]
+    else:
+        texts = _read_files(src, ref or ())
     sources = [pair.src for pair in texts[0]]
     references, *others = [[pair.tgt for pair in text] for text in texts]
     processes.first_does(lambda: _make_folder(run.evaluations))
@@ -112,10 +115,6 @@ def _print_examples(pairs: Sequence[Pair], hypotheses: Sequence[str], examples: 
         source, reference = map(printable, pairs[i])
         print(f"\nsource      {source}\nreference   {reference}")
         print(f"translation {printable(hypotheses[i])}")
-
-
-def _read_split(config: Config, split: str) -> Sequence[Pair]:
-    return open_corpus(config.data, config.seed).split(split)
 
 
 def _read_files(src: str, ref: Sequence[str]) -> list[Sequence[Pair]]:

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from transformer_jax import __version__
-from transformer_jax.config.schema import Config
+from transformer_jax.config.schema import DataConfig, DecodeConfig
 from transformer_jax.decoding.lines import banned_ids
 from transformer_jax.errors import ConfigError, UserError
 from transformer_jax.files import read_json
@@ -61,14 +61,13 @@ def export(
     if format == "ctranslate2":
         write_ctranslate2(model, folder, quantization)
     else:
-        write_huggingface(model, folder, _facts(run, config, name))
+        write_huggingface(model, folder, _facts(run, config.data, name))
     log.info("%s: checkpoint %s of %s", folder, name, run.path)
-    log.info("the same search there: %s", _search(config, format))
+    log.info("the same search there: %s", _search(config.decode, format))
 
 
-def _facts(run: RunFolder, config: Config, checkpoint: str) -> dict[str, str]:
+def _facts(run: RunFolder, data: DataConfig, checkpoint: str) -> dict[str, str]:
     """Facts for a model card: data, checkpoint, and the scores of its evaluations."""
-    data = config.data
     corpus = data.name or f"{data.source}, training split {', '.join(data.train)}"
     facts = {"checkpoint": checkpoint, "written by": f"transformer_jax {__version__}"}
     if run.corpus_file.is_file():
@@ -81,9 +80,8 @@ def _facts(run: RunFolder, config: Config, checkpoint: str) -> dict[str, str]:
     return facts
 
 
-def _search(config: Config, format: str) -> str:
+def _search(decode: DecodeConfig, format: str) -> str:
     """The call of the engine whose search is that of the run's settings, or nearest to it."""
-    decode = config.decode
     if format == "ctranslate2":
         call = f"beam_size={decode.beam_size}, length_penalty={decode.length_penalty:g}"
         call = f"translate_batch(..., {call})"

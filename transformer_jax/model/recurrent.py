@@ -93,8 +93,11 @@ class GatedUnit(nn.Module):
         h = self.hidden
         self.input = whole(self.param("input", _xavier, (self.num_inputs, 3 * h)))
         self.bias = self.param("bias", _zeros, (3 * h,))
-        names = ("update", "reset", "candidate")
-        self.gates = Gates(*(whole(self.param(name, _orthogonal, (h, h))) for name in names))
+
+        def matrix(name: str) -> Array:
+            return whole(self.param(name, _orthogonal, (h, h)))
+
+        self.gates = Gates(matrix("update"), matrix("reset"), matrix("candidate"))
 
     def inputs(self, x: Array) -> Array:
         """The part of inputs `[..., inputs]` in gates and candidate, `[..., 3 d_hidden]`."""
