@@ -49,7 +49,7 @@ PATH_READING = """
 The number of stacked layers until every output depends on every input, found from the entries of
 Jacobians that are not 0. Recurrence reaches all later positions in one layer, with one step of its
 scan for each, and no earlier position: its path is counted in steps. Kernels and neighborhoods move
-(k-1)/2 or (r-1)/2 positions per layer, hence O(n/k) and O(n/r). The paper's logarithm is that of
+(k-1)/2 or (r-1)/2 positions per layer, which gives O(n/k) and O(n/r). The paper's logarithm is that of
 dilated kernels. A symmetric kernel of k positions, dilated by ((k+1)/2)^i in layer i, gives the
 base (k+1)/2 instead of the paper's k.
 """

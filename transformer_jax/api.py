@@ -108,8 +108,8 @@ class Run:
             tgt_ids = [hypotheses[0].ids]
         model, params = translator.model, translator.params
         found = pair_attention(model, params, self.loaded.vocabulary, src_ids[0], tgt_ids[0])
-        said = lines.text(tgt_ids[0])
-        return AttendedSentence(source, said, self.checkpoint, found, target is not None)
+        translation = lines.text(tgt_ids[0])
+        return AttendedSentence(source, translation, self.checkpoint, found, target is not None)
 
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[WordAlignment]:
         """For each word of each target, the source word with the largest attention weight.

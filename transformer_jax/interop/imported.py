@@ -83,7 +83,7 @@ def imported(
       decode: keys of `decode` beside the banned subwords, which are PAD, BOS and UNK.
 
     Raises:
-      DataError: an array is missing or has another shape than the config says.
+      DataError: an array is missing or has another shape than in the config.
     """
     rows, pieces = in_our_order(special, bundle.pieces)
     like = abstract_params(make_model(config, len(rows)))
