@@ -68,11 +68,8 @@ def evaluate(
     loaded = load_model(workdir, checkpoint, beam_size, overrides=overrides)
     run = RunFolder(workdir)
     name = split if src is None else Path(src).name
-    if src is None:
-        data, seed = loaded.config.data, loaded.config.seed
-        texts = [open_corpus(data, seed).split(split)]
-    else:
-        texts = _read_files(src, ref or ())
+    data, seed = loaded.config.data, loaded.config.seed
+    texts = [open_corpus(data, seed).split(split)] if src is None else _read_files(src, ref or ())
     sources = [pair.src for pair in texts[0]]
     references, *others = [[pair.tgt for pair in text] for text in texts]
     processes.first_does(lambda: _make_folder(run.evaluations))
