@@ -1026,6 +1026,17 @@ def import_of_a_language_that_is_none(box: Sandbox) -> Sequence[str]:
     return [*arguments, "--src= ", "--tgt=../de"]
 
 
+@case("--from={tmp}/run is a run's folder already")
+def import_of_a_run(box: Sandbox) -> Sequence[str]:
+    return ["import", f"--from={box.trained()}", f"--workdir={box.folder}/new"]
+
+
+@case("{tmp}/run was imported and has no text of its own", "--src=FILE")
+def evaluate_an_imported_run_without_text(box: Sandbox) -> Sequence[str]:
+    shutil.copytree(test_export.run_of("post"), box.run)
+    return [*box.uses("evaluate"), f"--config.data.path={box.run}"]
+
+
 def exporting(box: Sandbox, **changes: str) -> Sequence[str]:
     """`export` of a model that Hugging Face has a place for."""
     shutil.copytree(test_export.run_of("post"), box.run)

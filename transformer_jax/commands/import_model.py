@@ -42,6 +42,8 @@ def import_model(
     origin, run = Path(folder), RunFolder(workdir)
     if not origin.is_dir():
         raise UserError(f"--from={folder} is no folder; name the one with the model's files.")
+    if (origin / run.vocabulary_file.name).is_file():
+        raise UserError(f"--from={folder} is a run's folder already: give it as --workdir.")
     if run.config_file.exists():
         raise RunError(f"{run.path} holds a run. Choose another --workdir.")
     from_huggingface = (origin / "config.json").is_file()
