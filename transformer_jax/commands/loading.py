@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import numbers
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -94,6 +95,8 @@ def load_model(
 
 def check_n_best(n_best: int, decode: DecodeConfig) -> None:
     """Raises ConfigError if a search does not find that many translations."""
+    if not isinstance(n_best, numbers.Integral):
+        raise ConfigError(f"n_best={n_best!r} is no whole number.")
     if n_best < 1:
         raise ConfigError(f"--n_best={n_best} is below 1: ask for at least 1 translation per line.")
     if n_best > decode.beam_size:
