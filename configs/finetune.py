@@ -15,19 +15,20 @@ import dataclasses
 from ml_collections import ConfigDict
 
 from transformer_jax.config.serialization import default_config_dict
+from transformer_jax.errors import ConfigError
 from transformer_jax.runs.run_folder import RunFolder
 
 
-def get_config(run: str | None = None) -> ConfigDict:
+def get_config(run: str) -> ConfigDict:
     """The preset, a diff against the schema's defaults and the other run's model."""
-    config = default_config_dict()
-    if run is not None:
-        other = RunFolder(run).read_config()
-        config.model.update(dataclasses.asdict(other.model))
-        config.decode.update(dataclasses.asdict(other.decode))
-        config.data.src, config.data.tgt = other.data.src, other.data.tgt
-        config.vocabulary.size = other.vocabulary.size
-        config.train.init_from = run
+    if not run:
+        raise ConfigError("--config=finetune: names no run. Give its folder: finetune:RUN.")
+    config, other = default_config_dict(), RunFolder(run).read_config()
+    config.model.update(dataclasses.asdict(other.model))
+    config.decode.update(dataclasses.asdict(other.decode))
+    config.data.src, config.data.tgt = other.data.src, other.data.tgt
+    config.vocabulary.size = other.vocabulary.size
+    config.train.init_from = run
 
     config.train.steps = 5_000
     config.train.tokens_per_batch = 5_000

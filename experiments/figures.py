@@ -217,7 +217,8 @@ def draw_bleu_by_length(asked: Asked) -> list[Part]:
         Table(["source words", "sentences", "BLEU", "from", "to"], rows),
         Text(
             f"From and to: the middle 95 % of {RESAMPLES:,} resamples of a bucket's sentences "
-            f"(bootstrap, seed {SEED}); of a few sentences it says little. {scores.bleu_signature}"
+            f"(bootstrap, seed {SEED}); with few sentences the range is unreliable. "
+            f"{scores.bleu_signature}"
         ),
     ]
 

@@ -49,9 +49,9 @@ PATH_READING = """
 The number of stacked layers until every output depends on every input, found from the entries of
 Jacobians that are not 0. Recurrence reaches all later positions in one layer, with one step of its
 scan for each, and no earlier position: its path is counted in steps. Kernels and neighborhoods move
-(k-1)/2 or (r-1)/2 positions per layer, hence O(n/k) and O(n/r). The paper's logarithm is that of
-dilated kernels. A symmetric kernel of k positions, dilated by ((k+1)/2)^i in layer i, gives the
-base (k+1)/2 instead of the paper's k.
+(k-1)/2 or (r-1)/2 positions per layer, so paths are O(n/k) and O(n/r). The paper's logarithm is
+that of dilated kernels. A symmetric kernel of k positions, dilated by ((k+1)/2)^i in layer i, gives
+the base (k+1)/2 instead of the paper's k.
 """
 CROSSING_READING = """
 The length n from which self-attention costs more than recurrence. The paper's n = d leaves out

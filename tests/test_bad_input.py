@@ -10,10 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
+from tests.commands import test_export, test_import
 from transformer_jax.config.schema import KEYS
+from transformer_jax.interop.safetensors import read_safetensors, safetensors_bytes
 
 
 class Sandbox:
@@ -944,3 +947,175 @@ MORE = {
     for key in ("model.d_model", "train.steps", "train.row_length", "vocabulary.size")
 }
 CASES |= {f"value {name[:40]}": (of_value(name), [said]) for name, said in MORE.items()}
+
+
+# Importing, exporting and scoring ----------------------------------------------------------------
+
+HF, OPUS = "hf", "opus"
+
+
+def importing(box: Sandbox, kind: str, file: str, content: str | bytes | None) -> Sequence[str]:
+    """`import` of a folder of which one file holds something else; None: it is a pipe."""
+    make = {HF: lambda: test_export.exported("post", "huggingface"), OPUS: test_import.opus_folder}
+    folder = Path(shutil.copytree(make[kind](), box.folder / kind))
+    (folder / file).unlink(missing_ok=True)
+    if content is None:
+        os.mkfifo(folder / file)
+    else:
+        (folder / file).write_bytes(content.encode() if isinstance(content, str) else content)
+    return ["import", f"--from={folder}", f"--workdir={box.run}", "--src=en", "--tgt=de"]
+
+
+def of_file(kind: str, file: str, content: str | bytes | None) -> Case:
+    return lambda box: importing(box, kind, file, content)
+
+
+def of_settings(**values: object) -> Case:
+    """`import` of a Hugging Face folder with other settings of the model."""
+
+    def make(box: Sandbox) -> Sequence[str]:
+        text = (test_export.exported("post", "huggingface") / "config.json").read_text()
+        return importing(box, HF, "config.json", json.dumps({**json.loads(text), **values}))
+
+    return make
+
+
+IMPORTS = {
+    "an empty SentencePiece model": (of_file(HF, "source.spm", ""), "source.spm is no SentencePie"),
+    "another file as such a model": (of_file(OPUS, "target.spm", "{}"), "target.spm is no Sente"),
+    "a pipe as vocabulary": (of_file(HF, "vocab.json", None), "vocab.json is a pipe or a device"),
+    "cut-off weights": (of_file(HF, "model.safetensors", b"\x09\0\0"), "is no safetensors file"),
+    "one id twice": (of_file(HF, "vocab.json", '{"</s>": 1, "a": 1}'), "have the same id"),
+    "beams in words": (
+        of_file(HF, "generation_config.json", '{"num_beams": "four"}'),
+        "{tmp}/hf: num_beams='four' is no number.",
+    ),
+    "beams in words (Marian)": (
+        of_file(OPUS, "decoder.yml", "beam-size: four"),
+        "decoder.yml: beam-size='four' is no number.",
+    ),
+    "an exponent that is a list": (
+        of_file(OPUS, "decoder.yml", "normalize: [1]"),
+        "decoder.yml: normalize=[1] is no number.",
+    ),
+    "a model that is no list": (
+        of_file(OPUS, "decoder.yml", "models: model.npz"),
+        "decoder.yml: models='model.npz' is no list of files.",
+    ),
+    "no heads": (
+        of_settings(encoder_attention_heads=0, decoder_attention_heads=0),
+        "settings cannot be right: model.num_heads=0 is below 1",
+    ),
+    "a width beyond any machine": (of_settings(d_model=10**9), "model.d_model=1000000000 is above"),
+    "another width than the weights'": (of_settings(d_model=10**6), "and the settings say d_model"),
+}
+CASES |= {f"import of {name}": (make, [said]) for name, (make, said) in IMPORTS.items()}
+
+
+@case("model.shared.weight has values that are no numbers: the weights are damaged")
+def import_of_weights_that_are_no_numbers(box: Sandbox) -> Sequence[str]:
+    path = test_export.exported("post", "huggingface") / "model.safetensors"
+    arrays = {name: np.array(x) for name, x in read_safetensors(path).items()}
+    arrays["model.shared.weight"][3] = np.nan
+    return importing(box, HF, path.name, safetensors_bytes(arrays))
+
+
+@case("name the two languages: --src=en --tgt=de")
+def import_of_a_language_that_is_none(box: Sandbox) -> Sequence[str]:
+    arguments = importing(box, OPUS, "README.md", "")
+    return [*arguments, "--src= ", "--tgt=../de"]
+
+
+@case("--from={tmp}/run is a run's folder already")
+def import_of_a_run(box: Sandbox) -> Sequence[str]:
+    return ["import", f"--from={box.trained()}", f"--workdir={box.folder}/new"]
+
+
+@case("{tmp}/run was imported and has no text of its own", "--src=FILE")
+def evaluate_an_imported_run_without_text(box: Sandbox) -> Sequence[str]:
+    shutil.copytree(test_export.run_of("post"), box.run)
+    return [*box.uses("evaluate"), f"--config.data.path={box.run}"]
+
+
+def exporting(box: Sandbox, **changes: str) -> Sequence[str]:
+    """`export` of a model that Hugging Face has a place for."""
+    shutil.copytree(test_export.run_of("post"), box.run)
+    flags = {"format": "huggingface", "output": f"{box.folder}/out", **changes}
+    return box.uses("export", *(f"--{name}={value}" for name, value in flags.items()))
+
+
+@case("--output=gs://bucket/x is no folder of a file system")
+def export_to_a_bucket(box: Sandbox) -> Sequence[str]:
+    return exporting(box, output="gs://bucket/x")
+
+
+@case("--output={tmp}/preset.py/x cannot be written: Not a directory.")
+def export_below_a_file(box: Sandbox) -> Sequence[str]:
+    return exporting(box, output=f"{box.preset}/x")
+
+
+@case("--output={tmp}/link cannot be written: File exists.")
+def export_to_a_link_to_nothing(box: Sandbox) -> Sequence[str]:
+    (box.folder / "link").symlink_to("nothing")
+    return exporting(box, output=f"{box.folder}/link")
+
+
+@case("x.json: bleu='high' is no number. Remove the file.")
+def export_of_a_run_with_a_damaged_evaluation(box: Sandbox) -> Sequence[str]:
+    arguments = exporting(box)
+    (box.run / "evaluations").mkdir()
+    (box.run / "evaluations" / "x.json").write_text('{"checkpoint": "0", "bleu": "high"}')
+    return arguments
+
+
+@case("{tmp}/run/corpus.sha256, line 1: not UTF-8")
+def export_of_a_run_with_a_binary_fingerprint(box: Sandbox) -> Sequence[str]:
+    arguments = exporting(box)
+    (box.run / "corpus.sha256").write_bytes(b"\xff\xfe")
+    return arguments
+
+
+def scoring(src: str, tgt: str, *flags: str) -> Case:
+    def make(box: Sandbox) -> Sequence[str]:
+        box.trained()
+        (box.folder / "nothing").write_text("")
+        (box.folder / "latin").write_bytes(b"Zo\xeb\n" * 12)
+        files = f"--src={box.folder}/{src}", f"--tgt={box.folder}/{tgt}"
+        return box.uses("score", *files, *flags)
+
+    return make
+
+
+SCORES = {
+    "a folder": (scoring("corpus", "corpus/test.de"), "{tmp}/corpus cannot be read: Is a direct"),
+    "no text": (scoring("nothing", "nothing"), "{tmp}/nothing is empty"),
+    "Latin-1": (scoring("corpus/test.en", "latin"), "{tmp}/latin, line 1: not UTF-8"),
+    "a penalty that is no number": (
+        scoring("corpus/test.en", "corpus/test.de", "--length_penalty=nan"),
+        "decode.length_penalty=nan is not in",
+    ),
+    "a key of training": (
+        scoring("corpus/test.en", "corpus/test.de", "--config.train.steps=3"),
+        "score does not take --config.train.steps. It takes decode.*",
+    ),
+}
+CASES |= {f"score of {name}": (make, [said]) for name, (make, said) in SCORES.items()}
+
+
+# Going on from another run -----------------------------------------------------------------------
+
+
+@case("--config=finetune: names no run")
+def finetune_without_a_folder(box: Sandbox) -> Sequence[str]:
+    return ["train", "--config=finetune:", f"--workdir={box.run}"]
+
+
+@case("--config=finetune: its get_config needs one argument")
+def finetune_without_an_argument(box: Sandbox) -> Sequence[str]:
+    return ["train", "--config=finetune", f"--workdir={box.run}"]
+
+
+@case("{tmp}/hf/config.json cannot be read: architectures is not a key of the config")
+def finetune_of_a_folder_that_was_not_imported(box: Sandbox) -> Sequence[str]:
+    importing(box, HF, "README.md", "")
+    return ["train", f"--config=finetune:{box.folder}/hf", f"--workdir={box.run}"]

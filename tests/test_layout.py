@@ -153,6 +153,18 @@ def test_functions_of_the_model_take_at_most_five_arguments(path):
             assert len(given) <= 5, f"{node.name} takes {len(given)} arguments"
 
 
+# Functions that take any number of arguments of one kind: names of axes, sizes, trees.
+VARIADIC = {"constrain", "named", "reshape", "PartitionSpec", "zip", "platform_dependent"}
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "model").glob("*.py")), ids=name_of)
+def test_nothing_of_the_model_is_unpacked_into_positional_arguments(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and any(isinstance(a, ast.Starred) for a in node.args):
+            name = ast.unparse(node.func).rpartition(".")[2]
+            assert name in VARIADIC, f"line {node.lineno}: {ast.unparse(node)}"
+
+
 QUESTION = re.compile(
     r"isinstance\([^)]*[mM]odel|\.(encoder|decoder|norm|positions|score|cross_score|window"
     r"|attention_memory) *(==|!=|in |not )|max_positions *[<>]"

@@ -287,13 +287,20 @@ def test_another_error_of_the_device_keeps_its_traceback(monkeypatch):
         run_fake(monkeypatch, fail)
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_one_line(number, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("number", "fix"),
+    [
+        (errno.ENOSPC, "Free disk space"),
+        (errno.EDQUOT, "Free disk space"),
+        (errno.EFBIG, "Raise the limit (ulimit -f)"),
+    ],
+)
+def test_a_full_disk_is_one_line(number, fix, monkeypatch, capsys):
     def fill() -> None:
         raise OSError(number, os.strerror(number), "run/metrics.jsonl")
 
     assert run_fake(monkeypatch, fill) == 2
-    want = f"{os.strerror(number)} (run/metrics.jsonl). Free disk space and call it again."
+    want = f"{os.strerror(number)} (run/metrics.jsonl). {fix} and call it again."
     assert capsys.readouterr().err == f"transformer-jax: {want}\n"
 
 

@@ -38,6 +38,8 @@ def load(
     Raises:
       UserError: the folder has no run or no such checkpoint, or a key or its value is wrong.
     """
+    if not os.fspath(workdir):
+        raise ConfigError("The run's folder is empty: name one, such as 'runs/mine'.")
     overrides = {f"decode.{name}": value for name, value in decode_changes.items()}
     folder = os.path.expanduser(os.fspath(workdir))
     return Run(load_model(folder, str(checkpoint), overrides=overrides))
@@ -64,8 +66,9 @@ class Run:
         Raises:
           ConfigError: n is not in 1..decode.beam_size.
         """
+        listed = _listed(lines)
         translator = self.loaded.line_translator(n)
-        found = translator(_listed(lines))
+        found = translator(listed)
         translator.warn_of_cut()
         return found
 
@@ -96,7 +99,8 @@ class Run:
           UserError: a side is blank, or the model finds no translation.
         """
         translator, lines = self.loaded.translator, self.loaded.line_translator()
-        src_ids, tgt_ids = self._encoded(lines, [source], [target or ""])
+        pair = _paired([source], ["" if target is None else target])
+        src_ids, tgt_ids = self._encoded(lines, *pair)
         if not len(src_ids[0]):
             raise ConfigError("The sentence is blank: give one to translate.")
         if target is not None and not len(tgt_ids[0]):
@@ -108,8 +112,8 @@ class Run:
             tgt_ids = [hypotheses[0].ids]
         model, params = translator.model, translator.params
         found = pair_attention(model, params, self.loaded.vocabulary, src_ids[0], tgt_ids[0])
-        said = lines.text(tgt_ids[0])
-        return AttendedSentence(source, said, self.checkpoint, found, target is not None)
+        translation = lines.text(tgt_ids[0])
+        return AttendedSentence(source, translation, self.checkpoint, found, target is not None)
 
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[WordAlignment]:
         """For each word of each target, the source word with the largest attention weight.
@@ -139,7 +143,14 @@ class Run:
 def _listed(lines: Sequence[str]) -> list[str]:
     if isinstance(lines, str):
         raise ConfigError("This takes a list of sentences, not one: put it in brackets.")
-    return list(lines)
+    listed = list(lines)
+    for number, line in enumerate(listed):
+        if not isinstance(line, str):
+            raise ConfigError(
+                f"Sentence {number} (from 0) is of type {type(line).__name__}: {line!r:.60}. Give "
+                "texts; a blank sentence is ''."
+            )
+    return listed
 
 
 def _paired(sources: Sequence[str], targets: Sequence[str]) -> tuple[list[str], list[str]]:

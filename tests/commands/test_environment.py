@@ -10,6 +10,7 @@ import pytest
 
 from tests.tiny_runs import command
 from transformer_jax.commands.environment import (
+    ADDRESSES_NEEDED,
     FILES_NEEDED,
     FILES_WANTED,
     check_devices,
@@ -98,6 +99,17 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be(monkeypatch, caps
     assert limits["now"] == (60, 60)
     said = f"may open only 60 files at a time (ulimit -n), and needs {FILES_NEEDED}"
     assert said in capsys.readouterr().err
+
+
+def test_too_few_addresses_for_the_libraries_are_refused(monkeypatch, capsys):
+    """With less, importing them raises or aborts; a command without a device needs none of them."""
+    limit = ADDRESSES_NEEDED - 1, resource.RLIM_INFINITY
+    own, which = resource.getrlimit, resource.RLIMIT_AS
+    monkeypatch.setattr("resource.getrlimit", lambda of: limit if of == which else own(of))
+    assert command("translate", "--workdir=run") == 2
+    error = capsys.readouterr().err
+    assert "may use only 2047 MiB of addresses (ulimit -v)" in error and error.count("\n") == 1
+    assert command("keys", "seed") == 0
 
 
 @pytest.mark.parametrize(

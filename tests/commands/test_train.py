@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -139,6 +140,28 @@ def test_a_dry_run_counts_the_pairs_and_refuses_text_that_cannot_be_used(tmp_pat
     (tmp_path / "train.de").unlink()
     assert runs.command("train", "--dry_run", *flags) == 2
     assert "train.de: no such file" in capsys.readouterr().err
+
+
+def test_a_dry_run_refuses_a_folder_that_training_would_refuse(tmp_path, capsys, monkeypatch):
+    preset = runs.write_preset(tmp_path / "preset.py", runs.tiny_values())
+    run = runs.copy_of_run(tmp_path / "run")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.tex").write_text("years of work")
+
+    def refused(workdir: Path, *flags: str) -> str:
+        start = ("train", f"--config={preset}", "--dry_run", f"--workdir={workdir}")
+        assert runs.command(*start, *flags) == 2
+        out, err = capsys.readouterr()
+        assert err.count("\n") == 1
+        return out + err
+
+    assert "preset.py is a file" in refused(preset / "run")
+    assert "is not empty and holds no run" in refused(tmp_path / "thesis")
+    assert "d_ff: the run has 32, the config now says 48" in refused(run, "--config.model.d_ff=48")
+    (run / "corpus.sha256").write_text("other text")
+    monkeypatch.setattr("transformer_jax.commands.train.compile_program", lambda *_: None)
+    monkeypatch.setattr("transformer_jax.commands.train.describe", lambda *_: ["sizes"])
+    assert "trained on other text" in refused(run, "--force")
 
 
 def test_a_finished_run_is_not_changed_and_the_log_describes_it(caplog, tmp_path):

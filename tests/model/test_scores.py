@@ -8,7 +8,8 @@ import pytest
 from tests.fixtures.references import additive_by_hand, dot_by_hand, softmax_by_hand
 from tests.fixtures.tiny import relative_error
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model.recurrent import AttendingUnit, RecurrentEncoder, Remembered, product
+from transformer_jax.model.gated_unit import product
+from transformer_jax.model.recurrent import AttendingUnit, RecurrentEncoder, Remembered
 from transformer_jax.model.scores import SCORES, additive, dot, scaled_dot
 
 B, L, M, H, K = 2, 3, 4, 5, 6

@@ -5,7 +5,7 @@
 MESHES is JSON, [[data, fsdp, tensor, micro-batches, kind], ...]; a kind is "transformer",
 "recurrent", or "fused": a transformer with the fused kernels, which Pallas interprets. The results
 of each go to FOLDER, as NumPy and JSON files, from the first process. The number of devices is
-fixed when JAX starts, hence processes of their own.
+fixed when JAX starts, so this is a process of its own.
 """
 
 import dataclasses
@@ -117,7 +117,7 @@ def loss_error(program: Program) -> float:
 
 
 def flat(tree: Any) -> np.ndarray:
-    """All arrays of a tree that lies whole on every device, as one vector."""
+    """All arrays of a tree that is whole on every device, as one vector."""
     leaves = [np.asarray(x.addressable_data(0), np.float64) for x in jax.tree.leaves(tree)]
     return np.concatenate([leaf.ravel() for leaf in leaves])
 

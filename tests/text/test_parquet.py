@@ -1,5 +1,6 @@
 """Parquet files with a column `translation` as sequences of pairs."""
 
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,41 @@ def test_a_stem_is_a_file_or_its_shards_or_a_pattern(tmp_path):
     assert list(corpus(folder, src="de", tgt="en").split("test")) == [
         Pair(tgt, src) for src, tgt in PAIRS[3:5]
     ]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["train", "train-0-of-1"], "train.parquet and train-0-of-1.parquet are all in"),
+        (["valid", "validation", "train"], "valid.parquet and validation.parquet are all in"),
+        (["train-0-of-3", "train-2-of-3"], r"2 of its 3 files are there \(numbers 0, 2\)"),
+        (["train-0-of-1", "train-1-of-2"], "are not of one division"),
+        (["train-0-of-2-ab", "train-0-of-2-cd"], "are not of one division"),
+    ],
+)
+def test_files_of_which_it_is_unclear_whether_they_are_the_stem_s_are_refused(
+    names, message, tmp_path
+):
+    for name in names:
+        write(tmp_path / f"{name}.parquet", PAIRS[:3])
+    with pytest.raises(DataError, match=message) as caught:
+        corpus(tmp_path).split("train")
+    assert "\n" not in str(caught.value)
+    if len(names) < 3:
+        every = corpus(tmp_path, train=("train*",), valid=("train*",))
+        assert len(every.split("train")) == 6  # a pattern takes what it names
+
+
+def test_shards_may_have_a_hash_and_be_numbered_from_one(tmp_path):
+    for n in (1, 2):
+        write(tmp_path / f"train-{n}-of-2-0a1b.parquet", PAIRS[n : n + 1])
+    assert list(corpus(tmp_path, valid=("train",)).split("train")) == PAIRS[1:3]
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "train.parquet")
+    with pytest.raises(DataError, match="train.parquet is a pipe or a device"):
+        corpus(tmp_path, valid=("train",)).split("train")
 
 
 def test_the_fingerprint_is_of_the_texts_alone(tmp_path):

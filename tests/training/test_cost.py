@@ -182,7 +182,7 @@ def test_a_scan_counts_its_length():
     assert flops(scanned) == (4 * 5 + 1) * PRODUCT
 
 
-def test_a_branch_counts_its_dearest():
+def test_of_several_branches_the_most_expensive_counts():
     def either(x, w):
         return jax.lax.cond(x.sum() > 0, lambda x: x @ w @ w, lambda x: x @ w, x)
 

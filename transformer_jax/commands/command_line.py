@@ -110,7 +110,8 @@ def _about_file(error: OSError) -> str:
     path = error.filename2 or error.filename  # of a rename: the new name
     if error.errno in DISK_FULL:
         where = f" ({path})" if path else ""
-        return f"{error.strerror}{where}. Free disk space and call it again."
+        fix = "Raise the limit (ulimit -f)" if error.errno == errno.EFBIG else "Free disk space"
+        return f"{error.strerror}{where}. {fix} and call it again."
     if path and error.errno == errno.ENAMETOOLONG:
         return f"{error.strerror}: {path}"
     if path and error.errno in NO_ACCESS:

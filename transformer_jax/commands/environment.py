@@ -20,6 +20,8 @@ UNUSABLE = {
 }
 FILES_NEEDED = 128  # open at a time: a checkpoint's, the corpus's, the libraries'
 FILES_WANTED = 4_096
+# Bytes that ulimit -v must allow. With less, libraries cannot be loaded, or XLA aborts the process.
+ADDRESSES_NEEDED = 2 << 30
 
 
 def open_missing_streams() -> set[str]:
@@ -123,10 +125,16 @@ def end_stuck_threads(status: int) -> None:
 
 
 def check_devices() -> None:
-    """Raises UserError if JAX cannot use the platform that JAX_PLATFORMS names, or none at all.
+    """Raises UserError if JAX cannot use the platform that JAX_PLATFORMS names, or cannot start.
 
     Call it after the processes of a run have joined. Without the variable, JAX takes what there is.
     """
+    addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if addresses != resource.RLIM_INFINITY and addresses < ADDRESSES_NEEDED:
+        raise UserError(
+            f"This process may use only {addresses >> 20} MiB of addresses (ulimit -v), and the "
+            f"libraries need {ADDRESSES_NEEDED >> 20} MiB. Raise the limit: ulimit -v unlimited."
+        )
     platforms = os.environ.get("JAX_PLATFORMS")
     try:
         import jax

@@ -69,7 +69,7 @@ def evaluate(
     loaded = load_model(workdir, checkpoint, beam_size, overrides=overrides)
     run = RunFolder(workdir)
     name = split if src is None else Path(src).name
-    texts = [_read_split(loaded.config, split)] if src is None else _read_files(src, ref or ())
+    texts = [_read_split(loaded.config, split, run)] if src is None else _read_files(src, ref or ())
     sources = [pair.src for pair in texts[0]]
     references, *others = [[pair.tgt for pair in text] for text in texts]
     processes.first_does(lambda: _make_folder(run.evaluations))
@@ -114,7 +114,12 @@ def _print_examples(pairs: Sequence[Pair], hypotheses: Sequence[str], examples: 
         print(f"translation {printable(hypotheses[i])}")
 
 
-def _read_split(config: Config, split: str) -> Sequence[Pair]:
+def _read_split(config: Config, split: str, run: RunFolder) -> Sequence[Pair]:
+    if config.data.path == str(run.path):  # what `import` writes
+        raise ConfigError(
+            f"{run.path} was imported and has no text of its own: name some with --src=FILE "
+            "--ref=FILE, or with --config.data.path=FOLDER."
+        )
     return open_corpus(config.data, config.seed).split(split)
 
 

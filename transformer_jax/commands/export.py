@@ -1,22 +1,23 @@
 """The `export` command: a run's model as a folder for another engine."""
 
 import logging
+import shutil
 from pathlib import Path
 
 import jax
 import numpy as np
 
 from transformer_jax import __version__
-from transformer_jax.config.schema import Config
+from transformer_jax.config.schema import DataConfig, DecodeConfig
 from transformer_jax.decoding.lines import banned_ids
-from transformer_jax.errors import ConfigError, UserError
-from transformer_jax.files import read_json
+from transformer_jax.errors import ConfigError, DataError, UserError
+from transformer_jax.files import read_json, read_utf8
 from transformer_jax.interop.ctranslate2 import write_ctranslate2
 from transformer_jax.interop.exported import Exported
 from transformer_jax.interop.huggingface_out import write_huggingface
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
-from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.runs.run_folder import URL, RunFolder
 from transformer_jax.runs.weights import load_params
 from transformer_jax.text.vocabulary import load_vocabulary
 
@@ -50,6 +51,8 @@ def export(
         raise ConfigError(f"--format={format} is not one of {', '.join(FORMATS)}.")
     if quantization is not None and format != "ctranslate2":
         raise ConfigError(f"--quantization={quantization} is for --format=ctranslate2.")
+    if URL.match(output):
+        raise UserError(f"--output={output} is no folder of a file system. Name one that is.")
     if folder.exists():
         raise UserError(f"--output={output} exists. Name a folder that does not.")
     config = run.read_config()
@@ -58,32 +61,38 @@ def export(
     params, name = load_params(run, checkpoint, like)
     params = jax.tree.map(np.asarray, params)
     model = Exported(config, params, vocabulary, banned_ids(config.decode, vocabulary))
-    if format == "ctranslate2":
-        write_ctranslate2(model, folder, quantization)
-    else:
-        write_huggingface(model, folder, _facts(run, config, name))
+    about = _facts(run, config.data, name)
+    try:
+        if format == "ctranslate2":
+            write_ctranslate2(model, folder, quantization)
+        else:
+            write_huggingface(model, folder, about)
+    except OSError as error:
+        if not folder.is_symlink():
+            shutil.rmtree(folder, ignore_errors=True)  # half a model
+        raise UserError(f"--output={output} cannot be written: {error.strerror}.") from None
     log.info("%s: checkpoint %s of %s", folder, name, run.path)
-    log.info("the same search there: %s", _search(config, format))
+    log.info("the same search there: %s", _search(config.decode, format))
 
 
-def _facts(run: RunFolder, config: Config, checkpoint: str) -> dict[str, str]:
+def _facts(run: RunFolder, data: DataConfig, checkpoint: str) -> dict[str, str]:
     """Facts for a model card: data, checkpoint, and the scores of its evaluations."""
-    data = config.data
     corpus = data.name or f"{data.source}, training split {', '.join(data.train)}"
     facts = {"checkpoint": checkpoint, "written by": f"transformer_jax {__version__}"}
     if run.corpus_file.is_file():
-        facts["data"] = f"{corpus}; fingerprint {run.corpus_file.read_text().strip()[:16]}"
+        facts["data"] = f"{corpus}; fingerprint {read_utf8(run.corpus_file).strip()[:16]}"
     for path in sorted(run.evaluations.glob("*.json")):
         record = read_json(path)
         if record.get("checkpoint") == checkpoint and "bleu" in record:
+            if not isinstance(record["bleu"], int | float):
+                raise DataError(f"{path}: bleu={record['bleu']!r} is no number. Remove the file.")
             signature = f"beam {record.get('beam_size')}, {record.get('bleu_signature')}"
             facts[f"sacreBLEU on {record.get('name')}"] = f"{record['bleu']:.1f} ({signature})"
     return facts
 
 
-def _search(config: Config, format: str) -> str:
+def _search(decode: DecodeConfig, format: str) -> str:
     """The call of the engine whose search is that of the run's settings, or nearest to it."""
-    decode = config.decode
     if format == "ctranslate2":
         call = f"beam_size={decode.beam_size}, length_penalty={decode.length_penalty:g}"
         call = f"translate_batch(..., {call})"

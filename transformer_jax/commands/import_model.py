@@ -1,6 +1,7 @@
 """The `import` command: a pretrained Marian model as a run's folder."""
 
 import logging
+import re
 from pathlib import Path
 
 from transformer_jax.config.changes import with_values
@@ -16,6 +17,7 @@ from transformer_jax.text.bundle import packed
 from transformer_jax.text.vocabulary import TableVocabulary
 
 log = logging.getLogger(__name__)
+CODE = re.compile(r"[A-Za-z][\w.+-]*")  # of a language
 NO_CORPUS = "imported: trained elsewhere"  # in place of a corpus's fingerprint
 
 
@@ -40,12 +42,14 @@ def import_model(
     origin, run = Path(folder), RunFolder(workdir)
     if not origin.is_dir():
         raise UserError(f"--from={folder} is no folder; name the one with the model's files.")
+    if (origin / run.vocabulary_file.name).is_file():
+        raise UserError(f"--from={folder} is a run's folder already: give it as --workdir.")
     if run.config_file.exists():
         raise RunError(f"{run.path} holds a run. Choose another --workdir.")
     from_huggingface = (origin / "config.json").is_file()
     known = languages_of(origin) if from_huggingface else (None, None)
-    languages = src or known[0] or "", tgt or known[1] or ""
-    if "" in languages or languages[0] == languages[1]:
+    languages = str(src or known[0] or ""), str(tgt or known[1] or "")
+    if not all(map(CODE.fullmatch, languages)) or languages[0] == languages[1]:
         raise ConfigError(
             "name the two languages: --src=en --tgt=de, for example. They choose the rules for "
             "punctuation and the scores of `evaluate`."
@@ -54,10 +58,10 @@ def import_model(
     model = read(origin, languages)
     config = _config(model, run, languages)
     check(config)
+    vocabulary = TableVocabulary(packed(model.bundle), str(origin))
     run.check(config)
     run.claim(config, NO_CORPUS)
     try:
-        vocabulary = TableVocabulary(packed(model.bundle), str(origin))
         vocabulary.save(run.vocabulary_file)
         run.seal()
         save_weights(run, model.params)

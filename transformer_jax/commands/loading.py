@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import numbers
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
-from transformer_jax.config.schema import Config
+from transformer_jax.config.schema import Config, DecodeConfig
 from transformer_jax.decoding.lines import LineTranslator, banned_ids
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
@@ -40,7 +41,7 @@ class LoadedModel(NamedTuple):
         """
         translator = self.translator
         if n_best is not None:
-            check_n_best(n_best, self.config)
+            check_n_best(n_best, self.config.decode)
             translator = copy.copy(translator)  # shares the parameters
             translator.n_best = n_best
         return LineTranslator(self.vocabulary, translator)
@@ -79,7 +80,7 @@ def load_model(
     given = {name: value for name, value in given.items() if value is not None}
     config = with_values(config, {**overrides, **given})
     check(config)
-    check_n_best(n_best, config)
+    check_n_best(n_best, config.decode)
     keep_compiled_programs()
     vocabulary, mesh = load_vocabulary(run.vocabulary_file), decoding_mesh(config.mesh)
     model = make_model(config.model, vocabulary.size)
@@ -92,12 +93,14 @@ def load_model(
     return LoadedModel(config, vocabulary, translator, name)
 
 
-def check_n_best(n_best: int, config: Config) -> None:
+def check_n_best(n_best: int, decode: DecodeConfig) -> None:
     """Raises ConfigError if a search does not find that many translations."""
+    if not isinstance(n_best, numbers.Integral):
+        raise ConfigError(f"n_best={n_best!r} is no whole number.")
     if n_best < 1:
         raise ConfigError(f"--n_best={n_best} is below 1: ask for at least 1 translation per line.")
-    if n_best > config.decode.beam_size:
+    if n_best > decode.beam_size:
         raise ConfigError(
-            f"--n_best={n_best} is not in 1..{config.decode.beam_size}: a beam of "
-            f"{config.decode.beam_size} finds no more. Raise --beam_size."
+            f"--n_best={n_best} is not in 1..{decode.beam_size}: a beam of "
+            f"{decode.beam_size} finds no more. Raise --beam_size."
         )

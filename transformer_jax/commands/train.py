@@ -82,8 +82,8 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
       UserError: the folder or the text files cannot be used, or memory is too small. A TFDS data
         set that is not prepared here is only reported.
     """
-    if run.config_file.exists():
-        processes.first_does(lambda: run.check(config, lock=False))
+    own = with_absolute_paths(config)
+    processes.first_does(lambda: _check_folder(run, own, lock=False))
     shape, size = nominal_shape(config.train), config.vocabulary.size
     check_rows(config.train, mesh, shape.rows)
     program = compile_program(config.model, config.train, mesh, size, shape)
@@ -95,6 +95,8 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     try:
         corpus = open_corpus(config.data, config.seed)
         counts = {name: len(corpus.split(name)) for name in ("train", "valid")}
+        if run.corpus_file.exists():
+            run.check_corpus(corpus.fingerprint("train"))
     except DataError as error:
         if config.data.source != "tfds":
             raise
@@ -105,8 +107,8 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     print(f"data: {corpus.describe()}: {pairs}")
 
 
-def _check_folder(run: RunFolder, config: Config) -> None:
-    run.check(config)
+def _check_folder(run: RunFolder, config: Config, lock: bool = True) -> None:
+    run.check(config, lock)
     check_metrics(run.path)
     check_wandb(config.train.wandb_project)
 

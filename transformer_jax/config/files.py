@@ -106,7 +106,10 @@ def parse_value(key: Key, texts: Sequence[str]) -> Any:
     except (TypeError, ValueError):
         expected = {bool: "true or false", tuple: "a list, such as a,b or ('a','b')"}
         kind = expected.get(key.kind, key.kind.__name__) + (" or none" if key.optional else "")
-        raise ConfigError(f"--config.{key.name}={texts[-1]}: expected {kind}.") from None
+        several = ""
+        if "," in texts[-1] and key.kind in (int, float):
+            several = " A run for each of several values: python -m experiments.sweep --help."
+        raise ConfigError(f"--config.{key.name}={texts[-1]}: expected {kind}.{several}") from None
 
 
 def _items(text: str) -> Sequence[Any]:

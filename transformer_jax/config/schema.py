@@ -1,6 +1,6 @@
 """The config's schema: frozen dataclasses that hold every key, its default, range and meaning.
 
-A config file is a diff against these defaults. A key is immutable unless it says `mutable=True`: a
+A config file is a diff against these defaults. A key is immutable unless it has `mutable=True`: a
 later `train` on the same folder that contradicts an immutable key is refused.
 """
 
@@ -158,7 +158,7 @@ class DataConfig:
         "files",
         "text files, Parquet files with a column translation, TensorFlow Datasets, or the built-in "
         "corpus (grammar)",
-        choices=("files", "parquet", "tfds", "grammar"),
+        choices_of="transformer_jax.text.corpora:SOURCES",
     )
     path: str | None = key(None, "folder of the files, or of the TFDS data sets", mutable=True)
     name: str | None = key(None, "TFDS builder, such as wmt14_translate/de-en")
@@ -224,7 +224,7 @@ class TrainConfig:
     schedule: str = key(
         "rsqrt",
         "learning rate after the warm-up; rsqrt is equation 3",
-        choices=("rsqrt", "linear", "cosine", "constant"),
+        choices_of="transformer_jax.training.optimizer:SCHEDULES",
     )
     peak_learning_rate: float | None = key(
         None,

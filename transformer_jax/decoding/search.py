@@ -131,7 +131,7 @@ def beam_search(
       The hypotheses, and how many times `step` was called (int32 scalar).
 
     Raises:
-      ValueError: an argument cannot be, or a leaf of memory or cache is not `[batch, ...]`.
+      ValueError: an argument is invalid, or a leaf of memory or cache is not `[batch, ...]`.
     """
     batch = max_lengths.shape[0]
     rules = make_rules(size, alpha, penalty, beta)._replace(banned=banned)
@@ -167,7 +167,7 @@ def empty_search(
     """Rows in which nothing is searched yet, without a coverage penalty.
 
     Raises:
-      ValueError: an argument cannot be, or a leaf of memory or cache is not `[batch, ...]`.
+      ValueError: an argument is invalid, or a leaf of memory or cache is not `[batch, ...]`.
     """
     _check_arguments(memory, cache, batch, beam_size, size, n_best)
     places = (batch, beam_size)

@@ -76,9 +76,9 @@ def pair_attention(
     inputs = tgt._replace(ids=shift_right(tgt.ids, tgt.positions, BOS))
     # Compiled as a whole, since separate operations take three times as long.
     found = jax.jit(functools.partial(attention_maps, model))(params, src, inputs)
-    source, said = (vocabulary.pieces(ids) for ids in (src_ids, tgt_ids))
+    source, target = (vocabulary.pieces(ids) for ids in (src_ids, tgt_ids))
     before = vocabulary.pieces(np.asarray(inputs.ids[0]))
-    pieces = {"encoder": (source, source), "decoder": (said, before), "cross": (said, source)}
+    pieces = {"encoder": (source, source), "decoder": (target, before), "cross": (target, source)}
     return {name: Attention(np.asarray(w[0]), *pieces[name]) for name, w in found.items()}
 
 

@@ -156,7 +156,7 @@ def from_block(weights: Weights, config: ModelConfig, like: Tree, rows: np.ndarr
       rows: for each of our subwords the foreign one, int `[vocabulary]`.
 
     Raises:
-      DataError: an array is missing or has another shape than the config says.
+      DataError: an array is missing or has another shape than in the config.
     """
     tree: dict[str, Any] = {}
     for entry in entries(config, like):

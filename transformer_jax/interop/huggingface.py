@@ -12,7 +12,15 @@ from typing import Any
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.errors import DataError, UserError
 from transformer_jax.interop.block import Weights
-from transformer_jax.interop.imported import Imported, Special, imported, only_file, read_bytes
+from transformer_jax.interop.imported import (
+    Imported,
+    Special,
+    as_number,
+    imported,
+    only_file,
+    read_bytes,
+    read_sentencepiece,
+)
 from transformer_jax.interop.safetensors import read_safetensors
 from transformer_jax.text.bundle import Bundle
 
@@ -61,7 +69,8 @@ def read_huggingface(folder: Path, languages: tuple[str, str]) -> Imported:
     files = [
         only_file(folder, f"SentencePiece model of the {side}", f"{side}.spm") for side in SIDES
     ]
-    bundle = Bundle(read_bytes(files[0]), read_bytes(files[1]), pieces, languages)
+    source, target = map(read_sentencepiece, files)
+    bundle = Bundle(source, target, pieces, languages)
     return imported(weights, config, special, bundle, _decode(folder, options))
 
 
@@ -145,6 +154,9 @@ def _pieces(folder: Path, table: Mapping[str, Any], size: int) -> tuple[str, ...
     if not all(isinstance(i, int) and 0 <= i < size for i in table.values()):
         raise DataError(f"{folder / 'vocab.json'}: its ids are not 0 to {size - 1}.")
     found = {i: piece for piece, i in table.items()}
+    if len(found) < len(table):
+        one, other = next((p, found[i]) for p, i in table.items() if found[i] != p)
+        raise DataError(f"{folder / 'vocab.json'}: {one!r} and {other!r} have the same id.")
     return tuple(found.get(i, f"<unused {i}>") for i in range(size))
 
 
@@ -161,7 +173,8 @@ def _decode(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     both = {**options, **(read_json(path) if path.is_file() else {})}
     alpha, beams = both.get("length_penalty"), both.get("num_beams")
     decode: dict[str, Any] = {"penalty": "power"}
-    decode["length_penalty"] = 1.0 if alpha is None else float(alpha)  # transformers' default
+    alpha = 1.0 if alpha is None else alpha  # transformers' default
+    decode["length_penalty"] = as_number(float, alpha, f"{folder}: length_penalty")
     if beams:
-        decode["beam_size"] = int(beams)
+        decode["beam_size"] = as_number(int, beams, f"{folder}: num_beams")
     return decode

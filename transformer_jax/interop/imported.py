@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import sentencepiece
 
-from transformer_jax.config.schema import ModelConfig
-from transformer_jax.errors import DataError
+from transformer_jax.config.changes import with_values
+from transformer_jax.config.checks import check
+from transformer_jax.config.schema import Config, ModelConfig
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.files import is_stream
 from transformer_jax.interop.block import Weights, from_block
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
@@ -83,8 +87,10 @@ def imported(
       decode: keys of `decode` beside the banned subwords, which are PAD, BOS and UNK.
 
     Raises:
-      DataError: an array is missing or has another shape than the config says.
+      DataError: the config is invalid, or an array is missing, has another shape than the config
+        says or a value that is no number.
     """
+    _check(weights, config)
     rows, pieces = in_our_order(special, bundle.pieces)
     like = abstract_params(make_model(config, len(rows)))
     weights = _with_our_rows(weights, special.start, len(bundle.pieces))
@@ -93,6 +99,22 @@ def imported(
     return Imported(
         config, {**decode, "banned_subwords": banned}, bundle._replace(pieces=pieces), params
     )
+
+
+def _check(weights: Weights, config: ModelConfig) -> None:
+    """Checks the config before arrays of its sizes are made, and the values of the weights."""
+    try:
+        check(with_values(Config(model=config), {"data.path": "."}))  # it has to name a folder
+    except ConfigError as error:
+        raise DataError(f"The model's settings cannot be right: {error}") from None
+    for name, x in weights.items():
+        if name in TABLES and x.shape[1:] != (config.d_model,):
+            raise DataError(
+                f"{name} is {list(x.shape)}, and the settings say d_model={config.d_model}: are "
+                "these files of one model?"
+            )
+        if name != "final_logits_bias" and not np.isfinite(np.asarray(x, np.float32)).all():
+            raise DataError(f"{name} has values that are no numbers: the weights are damaged.")
 
 
 def _with_our_rows(weights: Weights, start: int | None, size: int) -> Weights:
@@ -133,7 +155,29 @@ def only_file(folder: Path, what: str, *patterns: str) -> Path:
 
 def read_bytes(path: Path) -> bytes:
     """A file's bytes. Raises DataError if it cannot be read."""
+    if is_stream(path):
+        raise DataError(f"{path} is a pipe or a device, not a file.")
     try:
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}.") from None
+
+
+def read_sentencepiece(path: Path) -> bytes:
+    """The bytes of a SentencePiece model. Raises DataError if the file is none."""
+    content = read_bytes(path)
+    try:
+        if content:  # the library accepts none at first
+            sentencepiece.SentencePieceProcessor(model_proto=content)
+            return content
+    except (RuntimeError, OSError):
+        pass
+    raise DataError(f"{path} is no SentencePiece model. Download it again.")
+
+
+def as_number(kind: type[int] | type[float], value: Any, what: str) -> Any:
+    """The value as a number of that kind. Raises DataError, naming `what`, if it is none."""
+    try:
+        return kind(value)
+    except (TypeError, ValueError, OverflowError):
+        raise DataError(f"{what}={value!r} is no number.") from None

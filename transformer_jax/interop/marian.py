@@ -15,7 +15,15 @@ import yaml
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.errors import DataError, UserError
 from transformer_jax.interop.block import ATTENTIONS, Weights
-from transformer_jax.interop.imported import Imported, Special, imported, only_file, read_bytes
+from transformer_jax.interop.imported import (
+    Imported,
+    Special,
+    as_number,
+    imported,
+    only_file,
+    read_bytes,
+    read_sentencepiece,
+)
 from transformer_jax.interop.vocabulary_yml import read_vocabulary_yml
 from transformer_jax.text.bundle import Bundle
 
@@ -91,8 +99,8 @@ def _read_search(folder: Path) -> _Search:
     options: Any = _yaml(read_bytes(file), str(file)) if file.is_file() else {}
     if not isinstance(options, dict):
         raise DataError(f"{file} is no list of options.")
-    models = [_inside(folder, name) for name in options.get("models") or []]
-    vocabularies = [_inside(folder, name) for name in options.get("vocabs") or []]
+    models = _inside(folder, options.get("models"), f"{file}: models")
+    vocabularies = _inside(folder, options.get("vocabs"), f"{file}: vocabs")
     if len(models) > 1:
         raise UserError(f"{file} names an ensemble of {len(models)} models; leave one in `models`.")
     model = models[0] if models else only_file(folder, "weights", "*best*.npz", "*.npz")
@@ -100,15 +108,18 @@ def _read_search(folder: Path) -> _Search:
         vocabularies = [only_file(folder, "vocabulary", "vocab.yml", "*vocab*.yml", "*vocab*.spm")]
     if model.suffix == ".bin":
         raise UserError(f"{model} is packed for Marian's decoder. Import the .npz that it is from.")
-    decode = {"penalty": "power", "length_penalty": float(options.get("normalize") or 0.0)}
+    alpha = as_number(float, options.get("normalize") or 0.0, f"{file}: normalize")
+    decode = {"penalty": "power", "length_penalty": alpha}
     if options.get("beam-size"):
-        decode["beam_size"] = int(options["beam-size"])
+        decode["beam_size"] = as_number(int, options["beam-size"], f"{file}: beam-size")
     return _Search(model, vocabularies, decode)
 
 
-def _inside(folder: Path, name: object) -> Path:
-    """A file that decoder.yml names; its folder may have been another machine's."""
-    return folder / Path(str(name)).name
+def _inside(folder: Path, names: Any, what: str) -> list[Path]:
+    """The files that decoder.yml names; their folder may have been another machine's."""
+    if not isinstance(names, list | None):
+        raise DataError(f"{what}={names!r} is no list of files.")
+    return [folder / Path(str(name)).name for name in names or []]
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -141,14 +152,16 @@ def _yaml(content: bytes, name: str) -> Any:
 def _sentencepiece_model(folder: Path, side: str, search: _Search) -> bytes:
     own = search.vocabularies[0]
     if own.suffix == ".spm":
-        return read_bytes(own)
+        return read_sentencepiece(own)
     for name in (f"{side}.bpe", f"{side}.tcmodel"):
         if (folder / name).exists() and not (folder / f"{side}.spm").exists():
             raise UserError(
                 f"{folder / name}: a model of the time before SentencePiece, whose text is split "
                 "by preprocess.sh, cannot be imported. Look for a newer release."
             )
-    return read_bytes(only_file(folder, f"SentencePiece model of the {side}", f"{side}.spm"))
+    return read_sentencepiece(
+        only_file(folder, f"SentencePiece model of the {side}", f"{side}.spm")
+    )
 
 
 # Options -----------------------------------------------------------------------------------------
@@ -213,10 +226,7 @@ def _pieces(paths: list[Path]) -> list[str]:
 
 def _pieces_of(path: Path) -> list[str]:
     if path.suffix == ".spm":
-        try:
-            model = sentencepiece.SentencePieceProcessor(model_proto=read_bytes(path))
-        except (RuntimeError, OSError):
-            raise DataError(f"{path} is no SentencePiece model.") from None
+        model = sentencepiece.SentencePieceProcessor(model_proto=read_sentencepiece(path))
         return [model.id_to_piece(i) for i in range(model.vocab_size())]
     if ".fsv" in path.suffixes:
         raise UserError(f"{path} is a factored vocabulary, which cannot be imported.")

@@ -45,8 +45,9 @@ def attention_maps(
     sown: Any = state["intermediates"]
     depths = {name: depth for name, (_, depth) in model.stacks().items()}
 
-    def weights(stack: str, mixer: str) -> Array:
+    def weights(name: str) -> Array:
+        stack, mixer = USES[name]
         layers = (sown[f"{stack}_{n}"][mixer]["attention_weights"] for n in range(depths[stack]))
         return jnp.stack([weights_BHLM for [weights_BHLM] in layers], axis=1)
 
-    return {name: weights(*USES[name]) for name in uses_of(model)}
+    return {name: weights(name) for name in uses_of(model)}

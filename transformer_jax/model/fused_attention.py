@@ -99,7 +99,8 @@ def _in_blocks(queries: Queries, keys: Keys, setting: Setting) -> Array:
         missing = -x.shape[1] % _block(x.shape[1])
         return jnp.pad(x, ((0, 0), (0, missing), *((0, 0),) * (x.ndim - 2))) if missing else x
 
-    out_BLHV = _attended(*jax.tree.map(padded, (queries, keys)), setting)
+    queries_padded, keys_padded = jax.tree.map(padded, (queries, keys))
+    out_BLHV = _attended(queries_padded, keys_padded, setting)
     return out_BLHV[:, : queries.query.shape[1]]
 
 

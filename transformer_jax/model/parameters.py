@@ -58,7 +58,8 @@ def _boxed_params(model: EncoderDecoder, key: Array) -> Any:
     """Stacked by layer, each array in a box with the names of its axes but for that of layers."""
     stacks = model.stacks()
     other_key, *stack_keys = jax.random.split(key, 3) if stacks else (key,)
-    side = Packed(*(jnp.ones((1, 2), jnp.int32),) * 3)  # shapes do not depend on the batch's
+    ones = jnp.ones((1, 2), jnp.int32)
+    side = Packed(ones, ones, ones)  # shapes do not depend on the batch's
     without_layers = model.clone(
         config=dataclasses.replace(model.config, num_encoder_layers=0, num_decoder_layers=0)
     )

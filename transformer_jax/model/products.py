@@ -41,7 +41,8 @@ def _forward(axes: str, x: Array, weights: Array) -> tuple[Array, tuple[Array, A
 
 
 def _backward(axes: str, operands: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    return _gradients(axes, *operands, gradient)
+    x, weights = operands
+    return _gradients(axes, x, weights, gradient)
 
 
 @functools.partial(jax.jit, static_argnums=0, inline=True)  # traced once for all layers

@@ -5,7 +5,7 @@ other; the encoder does so from left to right and from right to left.
 
 Dimension key
   B batch   L target length   M source length   D d_model   H d_hidden   G gates, 3 H
-  C annotations, 2 H   I inputs, O outputs   K beams
+  C annotations, 2 H   I features of the encoder's summary   K beams
 """
 
 from collections.abc import Iterator
@@ -17,114 +17,18 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, constrain, named, zeros
+from transformer_jax.model.axes import BATCH, constrain, named, zeros
 from transformer_jax.model.dropout import Dropout
+from transformer_jax.model.gated_unit import GatedUnit, product, whole, xavier, zero_vector
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.patterns import same_sentence
 from transformer_jax.model.records import Cache, Memory, Now, Place, SearchSizes
 from transformer_jax.model.scores import sum_score
 
-_xavier = named(nn.initializers.xavier_uniform(), FEATURES, HIDDEN)
-_orthogonal = named(nn.initializers.orthogonal(), FEATURES, HIDDEN)
-_zeros = named(nn.initializers.zeros, None)
-
 
 def hidden_size(config: ModelConfig) -> int:
     """The number of units of each of the three recurrent layers."""
     return config.d_model if config.d_hidden is None else config.d_hidden
-
-
-def product(x: Array, weights_IO: Array, dtype: str) -> Array:
-    """x W, float32 `[..., outputs]`, from operands of type `dtype`."""
-    return jnp.einsum(
-        "...I,IO->...O",
-        x.astype(dtype),
-        weights_IO.astype(dtype),
-        preferred_element_type=jnp.promote_types(dtype, jnp.float32),
-    )
-
-
-def whole(weights_IO: Array) -> Array:
-    """The weights of a scan, gathered before it.
-
-    XLA's partitioner (jaxlib 0.10) computes wrong gradients where a scan's rows are divided over
-    data and fsdp and its weights over fsdp and tensor: on a mesh of 2 x 2 x 2 they are off by 4
-    percent to more than 100. So weights are whole within a scan, and its states are constrained.
-    """
-    return constrain(weights_IO, None, None)
-
-
-class Gates(NamedTuple):
-    """The matrices `[d_hidden, d_hidden]` that a gated unit applies to its last state."""
-
-    update_HH: Array
-    reset_HH: Array
-    candidate_HH: Array
-
-
-def gated_update(state: Array, inputs: Array, gates: Gates, dtype: str) -> Array:
-    """The next state (1 - z) s + z tanh(W x + U (r s)), float32 `[..., d_hidden]`.
-
-    z = sigmoid(W_z x + U_z s) updates, r = sigmoid(W_r x + U_r s) resets.
-
-    Args:
-      state: s, the last state `[..., d_hidden]`.
-      inputs: W_z x, W_r x and W x, with their biases, side by side `[..., 3 d_hidden]`.
-      gates: U_z, U_r and U.
-      dtype: type of the products' operands.
-
-    Source: Bahdanau et al. 2015, appendix A.1.1; Cho et al. 2014.
-    """
-    to_update, to_reset, to_candidate = jnp.split(inputs, 3, axis=-1)
-    update = jax.nn.sigmoid(to_update + product(state, gates.update_HH, dtype))
-    reset = jax.nn.sigmoid(to_reset + product(state, gates.reset_HH, dtype))
-    candidate = jnp.tanh(to_candidate + product(reset * state, gates.candidate_HH, dtype))
-    return (1.0 - update) * state + update * candidate
-
-
-class GatedUnit(nn.Module):
-    """A gated recurrent unit (Cho et al. 2014)."""
-
-    num_inputs: int
-    hidden: int
-    dtype: str
-
-    def setup(self) -> None:
-        h = self.hidden
-        self.input = whole(self.param("input", _xavier, (self.num_inputs, 3 * h)))
-        self.bias = self.param("bias", _zeros, (3 * h,))
-        names = ("update", "reset", "candidate")
-        self.gates = Gates(*(whole(self.param(name, _orthogonal, (h, h))) for name in names))
-
-    def inputs(self, x: Array) -> Array:
-        """The part of inputs `[..., inputs]` in gates and candidate, `[..., 3 d_hidden]`."""
-        return product(x, self.input, self.dtype) + self.bias
-
-    def __call__(self, state: Array, inputs: Array) -> Array:
-        """The next state `[..., d_hidden]`, from the last state and the result of `inputs`."""
-        return gated_update(state, inputs, self.gates, self.dtype)
-
-    def run(self, x_BMI: Array, segments_BM: Array, reverse: bool) -> Array:
-        """The states after each position `[batch, length, d_hidden]`; a sentence starts from zeros.
-
-        Args:
-          x_BMI: inputs `[batch, length, inputs]`.
-          segments_BM: the sentence of each position `[batch, length]`.
-          reverse: whether to read from right to left.
-        """
-        same_BM = segments_BM[:, 1:] == segments_BM[:, :-1]
-        goes_on_BM = jnp.pad(same_BM, ((0, 0), (0, 1) if reverse else (1, 0)))
-
-        def step(state_BH: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
-            inputs_BG, goes_on_B = now
-            state_BH = self(jnp.where(goes_on_B[:, None], state_BH, 0.0), inputs_BG)
-            state_BH = constrain(state_BH, BATCH, None)
-            return state_BH, state_BH
-
-        along = (self.inputs(x_BMI).swapaxes(0, 1), goes_on_BM.swapaxes(0, 1))
-        start_BH = jnp.zeros((x_BMI.shape[0], self.hidden), x_BMI.dtype)
-        _, states_MBH = jax.lax.scan(step, start_BH, along, reverse=reverse)
-        return constrain(states_MBH.swapaxes(0, 1), BATCH, None, None)
 
 
 def no_limit(config: ModelConfig) -> None:
@@ -197,13 +101,13 @@ class AttendingUnit(nn.Module):
         c = self.encoder.features(self.config)
         summary = jax.eval_shape(self.encoder.summary, jax.ShapeDtypeStruct((1, c), jnp.float32))
         self.unit = GatedUnit(d_model, h, dtype)
-        self.context = whole(self.param("context", _xavier, (c, 3 * h)))
-        self.start = self.param("start", _xavier, (summary.shape[-1], h))
-        self.query = whole(self.param("query", _xavier, (h, h)))
-        self.key = self.param("key", _xavier, (c, h))
+        self.context = whole(self.param("context", xavier, (c, 3 * h)))
+        self.start = self.param("start", xavier, (summary.shape[-1], h))
+        self.query = whole(self.param("query", xavier, (h, h)))
+        self.key = self.param("key", xavier, (c, h))
         self.score = self.param("score", named(nn.initializers.normal(h**-0.5), None), (h,))
-        self.readout = self.param("readout", _xavier, (h + c + d_model, 2 * d_model))
-        self.readout_bias = self.param("readout_bias", _zeros, (2 * d_model,))
+        self.readout = self.param("readout", xavier, (h + c + d_model, 2 * d_model))
+        self.readout_bias = self.param("readout_bias", zero_vector, (2 * d_model,))
 
     def keys(self, annotation_BMC: Array) -> Array:
         """U h of each annotation `[batch, src_len, d_hidden]`."""

@@ -327,7 +327,7 @@ class Checkpoints:
                 log.warning("the damaged checkpoint %s is now %s", folder, _set_aside(folder).name)
 
     def _make_way(self, step: int) -> None:
-        """Sets aside what has the name of the next checkpoint, or of its manifest, and is not."""
+        """Sets aside files that have the name of the next checkpoint, or of its manifest."""
         folder = self.folder / str(step)
         if _is_checkpoint(folder):
             return

@@ -108,8 +108,8 @@ def run_commands(job: Job, share: Share | None = None, stop: threading.Event | N
 
 def _last_words(job: Job) -> str:
     lines = log_file(job).read_text(encoding="utf-8", errors="replace").splitlines()
-    said = [line.strip() for line in lines if line.strip()]
-    return said[-1][-WORDS:] if said else "it said nothing"
+    printed = [line.strip() for line in lines if line.strip()]
+    return printed[-1][-WORDS:] if printed else "it printed nothing"
 
 
 def run_here(jobs: Sequence[Job], done: Callable[[Job, str], None], processes: int = 1) -> None:

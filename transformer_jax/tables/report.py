@@ -343,7 +343,7 @@ def _far(here: Sequence[float], paper: Sequence[float]) -> bool:
 def curves_figure(
     records: Sequence[Mapping[str, Any]], label: Callable[[str], str] = str
 ) -> "Figure":
-    """Perplexity of the validation split over the steps: a look per row, a line per seed."""
+    """Perplexity of the validation split over the steps: a color per row, a line per seed."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.0, 4.5), layout="constrained")

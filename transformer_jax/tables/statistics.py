@@ -81,7 +81,7 @@ def differences(lines: Sequence[Line], row: str, base: str, metric: str) -> list
 
 
 def without_bleu(lines: Sequence[Line], row: str, base: str) -> set[int]:
-    """The seeds at which both rows have a BLEU of 0.00, which says nothing on their difference."""
+    """The seeds at which both rows have a BLEU of 0.00, so their difference means nothing."""
     nothing = {(line.row, line.seed) for line in lines if _is_nothing(line.bleu)}
     return {seed for name, seed in nothing if name == row and (base, seed) in nothing}
 

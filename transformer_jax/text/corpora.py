@@ -12,13 +12,13 @@ import io
 import itertools
 import mmap
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from transformer_jax.config.schema import KEYS, DataConfig
+from transformer_jax.config.schema import DataConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text import tfds_corpus
 from transformer_jax.text.by_position import ByPosition
@@ -58,16 +58,10 @@ def open_corpus(data: DataConfig, seed: int = 0) -> Corpus:
       ConfigError: data.source is no such source.
       DataError: the corpus is not where the config says.
     """
-    if data.source == "files":
-        return TextCorpus(data, seed)
-    if data.source == "parquet":
-        return ParquetCorpus(data, seed)
-    if data.source == "tfds":
-        return TfdsCorpus(data)
-    if data.source == "grammar":
-        return BuiltInCorpus(data)
-    sources = ", ".join(map(repr, KEYS["data.source"].valid_choices()))
-    raise ConfigError(f"data.source={data.source!r} is not one of {sources}.")
+    if data.source not in SOURCES:
+        sources = ", ".join(map(repr, SOURCES))
+        raise ConfigError(f"data.source={data.source!r} is not one of {sources}.")
+    return SOURCES[data.source](data, seed)
 
 
 def read_lines(path: str | Path) -> list[str]:
@@ -336,3 +330,12 @@ class BuiltInCorpus:
     def describe(self) -> str:
         """The number of training pairs."""
         return f"the built-in corpus, {self.sizes['train']:,} training pairs"
+
+
+# (the config's data, its seed) -> the corpus
+SOURCES: dict[str, Callable[[DataConfig, int], Corpus]] = {
+    "files": TextCorpus,
+    "parquet": ParquetCorpus,
+    "tfds": lambda data, seed: TfdsCorpus(data),
+    "grammar": lambda data, seed: BuiltInCorpus(data),
+}

@@ -9,16 +9,20 @@ import glob
 import hashlib
 import itertools
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.config.schema import DataConfig
 from transformer_jax.errors import DataError
+from transformer_jax.files import is_stream
 from transformer_jax.text.by_position import ByPosition
 from transformer_jax.text.folder_corpus import FolderCorpus, Pair
 
 COLUMN = "translation"
+# Its number and how many there are; some writers add a hash.
+SHARD = re.compile(r"-(\d+)-of-(\d+)(-\w+)?\.parquet$")
 
 
 class ParquetPairs(ByPosition[Pair]):
@@ -31,6 +35,8 @@ class ParquetPairs(ByPosition[Pair]):
           DataError: the file is damaged or empty, has no such columns, or a text is null.
         """
         self.path, self.languages = path, (src, tgt)
+        if is_stream(path):
+            raise DataError(f"{path} is a pipe or a device; give a file, which is read in parts.")
         with _one_line(path):
             import pyarrow.parquet as pq
 
@@ -126,15 +132,55 @@ class ParquetCorpus(FolderCorpus):
         )
 
     def _found(self, stem: str) -> list[Path]:
+        """The files of a stem, or none.
+
+        Raises:
+          DataError: it is not clear which files are the stem's, or a shard is missing.
+        """
         stems = ("valid", "validation") if stem == "valid" else (stem,)
-        for name in (name for one in stems for name in (one, f"{one}-*-of-*")):
-            file = self.folder / f"{name}.parquet"
-            if file.is_file():
-                return [file]
-            pattern = os.path.join(glob.escape(str(self.folder)), f"{name}.parquet")
-            if found := sorted(glob.glob(pattern)):
-                return list(map(Path, found))
-        return []
+        several = [paths for one in stems for paths in self._candidates(one) if paths]
+        if len(several) > 1:
+            names = " and ".join(paths[0].name for paths in several)
+            raise DataError(
+                f"{names} are all in {self.folder}, and only one can be the text of the stem "
+                f"{stem!r}. Remove or rename the others."
+            )
+        return several[0] if several else []
+
+    def _candidates(self, stem: str) -> tuple[list[Path], list[Path]]:
+        """The file of a stem, or those of a pattern; and the stem's shards."""
+        file = self.folder / f"{stem}.parquet"
+        whole = [file] if file.exists() else self._matches(f"{stem}.parquet")
+        if whole and not file.exists():
+            return whole, []  # a pattern chooses freely, among shards too
+        shards = self._matches(f"{stem}-*-of-*.parquet")
+        if not whole:
+            _check_shards(shards)
+        return whole, shards
+
+    def _matches(self, pattern: str) -> list[Path]:
+        return sorted(map(Path, glob.glob(os.path.join(glob.escape(str(self.folder)), pattern))))
+
+
+def _check_shards(paths: Sequence[Path]) -> None:
+    """Raises DataError if shards are missing, or are of several divisions of a text."""
+    found = [(match, path) for path in paths if (match := SHARD.search(path.name))]
+    if not found:
+        return
+    first = found[0][1]
+    counts = sorted({int(match[2]) for match, _ in found})
+    numbers = sorted(int(match[1]) for match, _ in found)
+    if len(counts) > 1 or len(set(numbers)) < len(numbers):
+        raise DataError(
+            f"{first} and {found[-1][1].name} are not of one division of a text into files. Remove "
+            "those of the other."
+        )
+    if len(numbers) != counts[0]:
+        raise DataError(
+            f"{first}: {len(numbers)} of its {counts[0]} files are there (numbers "
+            f"{', '.join(map(str, numbers[:10]))}). Add the others, or name those that you want by "
+            "a pattern, such as train-*."
+        )
 
 
 def _check_columns(path: Path, schema: Any, languages: Sequence[str]) -> None:
@@ -172,7 +218,7 @@ def _one_line(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise DataError(
             f"{path} cannot be read as a Parquet file: {reason}. Copy or download it again."
         ) from None

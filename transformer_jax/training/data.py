@@ -112,7 +112,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     vocabulary = _vocabulary(config, run, corpus, fingerprint)
     train = _encode(pairs, vocabulary, fingerprint)
     valid = _encode(valid_pairs, vocabulary, corpus.fingerprint("valid"))
-    plan, shape = _plan_training(train, config)
+    plan, shape = _plan_training(train, config.train, config.data.max_length, config.seed)
     valid_plan, valid_shape = _plan_validation(valid, shape)
     _check_positions(config.model, shape, valid_shape)
     return TrainingData(
@@ -138,12 +138,14 @@ def warn_without_test_split(corpus: Corpus, data: DataConfig) -> None:
             log.warning("there is no test split for a later `evaluate`: %s", error)
 
 
-def _plan_training(train: EncodedPairs, config: Config) -> tuple[RowPlan, BatchShape]:
+def _plan_training(
+    pairs: EncodedPairs, train: TrainConfig, max_length: int, seed: int
+) -> tuple[RowPlan, BatchShape]:
     """The plan of the training rows, and the batch's shape that follows from their fill."""
-    src_lengths, tgt_lengths = train.src_lengths(), train.tgt_lengths()
-    row_length, max_length = config.train.row_length, config.data.max_length
+    src_lengths, tgt_lengths = pairs.src_lengths(), pairs.tgt_lengths()
+    row_length = train.row_length
     src_row_length = source_row_length(src_lengths, tgt_lengths, row_length, max_length)
-    plan = plan_rows(src_lengths, tgt_lengths, src_row_length, row_length, config.seed, max_length)
+    plan = plan_rows(src_lengths, tgt_lengths, src_row_length, row_length, seed, max_length)
     if plan.too_long or plan.empty:
         log.warning(
             "training skips %d pairs with more than %d source or %d target subwords, "
@@ -163,9 +165,7 @@ def _plan_training(train: EncodedPairs, config: Config) -> tuple[RowPlan, BatchS
         row_length,
         100 * plan.tgt_fill,
     )
-    rows = rows_per_batch(
-        config.train.tokens_per_batch, row_length, plan.tgt_fill, config.train.rows_multiple
-    )
+    rows = rows_per_batch(train.tokens_per_batch, row_length, plan.tgt_fill, train.rows_multiple)
     return plan, BatchShape(rows, src_row_length, row_length)
 
 

@@ -8,6 +8,35 @@ from jax import Array
 
 from transformer_jax.config.schema import TrainConfig
 
+# (update number, settings) -> share of the peak after the warm-up
+Schedule = Callable[[Array, TrainConfig], Array]
+
+
+def _rsqrt(step: Array, train: TrainConfig) -> Array:
+    return (train.warmup_steps / jnp.maximum(step, 1)) ** 0.5
+
+
+def _linear(step: Array, train: TrainConfig) -> Array:
+    assert train.decay_steps is not None  # config/checks.py
+    left = (train.decay_steps - step) / (train.decay_steps - train.warmup_steps)
+    return jnp.clip(left, 0.0, 1.0)
+
+
+def _cosine(step: Array, train: TrainConfig) -> Array:
+    return 0.5 - 0.5 * jnp.cos(jnp.pi * _linear(step, train))
+
+
+def _constant(step: Array, train: TrainConfig) -> Array:
+    return jnp.ones_like(step)
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "rsqrt": _rsqrt,
+    "linear": _linear,
+    "cosine": _cosine,
+    "constant": _constant,
+}
+
 
 def learning_rate_schedule(train: TrainConfig, d_model: int) -> Callable[[Array | int], Array]:
     """The learning rate of update number `count + 1`, for optax's 0-based `count`.
@@ -18,23 +47,14 @@ def learning_rate_schedule(train: TrainConfig, d_model: int) -> Callable[[Array 
 
     Source: Vaswani et al. 2017, section 5.3, equation 3.
     """
-    warmup = train.warmup_steps
+    warmup, decay = train.warmup_steps, SCHEDULES[train.schedule]
     peak = train.peak_learning_rate
     if peak is None:
         peak = (d_model * warmup) ** -0.5
 
-    def decay(step: Array) -> Array:
-        if train.schedule == "rsqrt":
-            return (warmup / jnp.maximum(step, 1)) ** 0.5
-        if train.schedule == "constant":
-            return jnp.ones_like(step)
-        assert train.decay_steps is not None  # config/checks.py
-        left = jnp.clip((train.decay_steps - step) / (train.decay_steps - warmup), 0.0, 1.0)
-        return left if train.schedule == "linear" else 0.5 - 0.5 * jnp.cos(jnp.pi * left)
-
     def schedule(count: Array | int) -> Array:
         step = jnp.asarray(count, jnp.float32) + 1.0  # the paper's first step is 1
-        return peak * jnp.where(step < warmup, step / warmup, decay(step))
+        return peak * jnp.where(step < warmup, step / warmup, decay(step, train))
 
     return schedule
 

@@ -1,0 +1,71 @@
+"""Gradients of several models on one device and on a mesh of eight, for test_sharding.py.
+
+    python -m tests.parallel.sharded_gradients NAME ...
+
+NAME is a line of tests/model/configs.py. Prints a JSON object: for each name, the relative error of
+the gradient on the mesh (data 2, fsdp 2, tensor 2) with two micro-batches, and its norm.
+"""
+
+import dataclasses
+import functools
+import json
+import sys
+
+import jax
+import numpy as np
+
+from tests.fixtures.tiny import (
+    VOCABULARY,
+    lay_out,
+    random_pairs,
+    random_params,
+    relative_error,
+)
+from tests.model.configs import CONFIGS
+from transformer_jax.config.schema import MeshConfig, ModelConfig
+from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.parameters import axis_names
+from transformer_jax.parallel.mesh import (
+    batch_sharding,
+    batch_ways,
+    make_mesh,
+    placed,
+    shardings,
+)
+from transformer_jax.training.step import accumulated_gradients, make_loss_fn
+
+ROWS, SRC_LENGTH, TGT_LENGTH = 8, 18, 16
+PAIRS = random_pairs(0, [(9, 7), (3, 9), (8, 2), (5, 5), (1, 1), (7, 6), (6, 4), (4, 3)] * 2)
+SIZES = ModelConfig(
+    num_layers=1, d_model=16, num_heads=4, d_k=4, d_v=6, d_ff=24, d_hidden=24, dropout=0.3
+)
+
+
+def gradient(name: str, mesh_config: MeshConfig, micro_batches: int) -> np.ndarray:
+    """The gradient of the loss, with dropout, of packed rows on a mesh, as one vector."""
+    changes = {**CONFIGS[name], "num_layers": 1, "d_hidden": SIZES.d_hidden}
+    model = make_model(dataclasses.replace(SIZES, **changes), VOCABULARY)
+    mesh = make_mesh(mesh_config)
+    params = random_params(model)
+    params = jax.device_put(params, shardings(params, axis_names(model), mesh))
+    rows = [[2 * n, 2 * n + 1] for n in range(ROWS)]
+    batch = jax.device_put(lay_out(PAIRS, rows, SRC_LENGTH, TGT_LENGTH), batch_sharding(mesh))
+    loss_fn = make_loss_fn(model, 0.1, replicas=batch_ways(mesh))
+    gradients = functools.partial(accumulated_gradients, loss_fn, micro_batches=micro_batches)
+    with placed(mesh, model):
+        found, _ = jax.jit(gradients)(params, batch, jax.random.key(3))
+    return np.concatenate([np.asarray(x, np.float64).ravel() for x in jax.tree.leaves(found)])
+
+
+def main(names: list[str]) -> None:
+    """Prints the errors and norms."""
+    errors = {}
+    for name in names:
+        one = gradient(name, MeshConfig(data=1), 1)
+        eight = gradient(name, MeshConfig(data=2, fsdp=2, tensor=2), 2)
+        errors[name] = [relative_error(eight, one), float(np.linalg.norm(one))]
+    print(json.dumps(errors))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
