@@ -59,7 +59,7 @@ class Run:
         """Seconds of `steps` steps, with a save before them or a line of metrics after each."""
         begin = time.perf_counter()
         if saves:
-            self.checkpoints.save(self.state, int(self.state.step), None)
+            self.checkpoints.save(self.program.to_save(self.state), int(self.state.step), None)
         for _ in range(steps):
             self.state = self.program.train_step(self.state, next(self.batches))
             if line:

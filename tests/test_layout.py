@@ -154,7 +154,7 @@ def test_functions_of_the_model_take_at_most_five_arguments(path):
 
 
 # Functions that take any number of arguments of one kind: names of axes, sizes, trees.
-VARIADIC = {"constrain", "named", "reshape", "PartitionSpec", "zip", "platform_dependent"}
+VARIADIC = {"constrain", "map", "named", "reshape", "PartitionSpec", "zip", "platform_dependent"}
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "model").glob("*.py")), ids=name_of)

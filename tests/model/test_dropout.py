@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_params, tiny_model
-from transformer_jax.model.dropout import Dropout, keep_mask, mix
+from transformer_jax.model.dropout import Dropout, hashed, keep_mask, mix
 
 ROWS, LENGTH, FEATURES = 48, 40, 56
 SIGMAS = 5.0  # of a normal deviate: one chance in a million each
 
 
 def mask(seed=0, rows=range(ROWS), rate=0.5, length=LENGTH, features=FEATURES):
-    key = jax.random.fold_in(jax.random.key(7), seed)
+    key = jax.random.fold_in(hashed(jax.random.key(7)), seed)
     rows = jnp.array(list(rows))
     return np.asarray(keep_mask(key, rows, length, features, rate))
 

@@ -63,7 +63,7 @@ def test_the_step_has_the_products_of_the_equations_and_no_others(dtype):
 
 
 def test_the_fused_kernels_take_the_place_of_attention_s_products_and_scores():
-    """Each attention sub-layer has three kernels, and the loss has one, in the loop."""
+    """Three kernels an attention, two a residual, and one of the loss, in the loop."""
     lines = exported("bfloat16", kernel="fused")
     attentions, products = 3 * LAYERS, 2 + 2 * 2  # products of one attention, forward and backward
     assert len(operand_types(lines)) == len(operand_types(exported("bfloat16"))) - (
@@ -72,6 +72,7 @@ def test_the_fused_kernels_take_the_place_of_attention_s_products_and_scores():
     calls = [re.search(r'name = "(\w+)"', line) for line in lines if "xla.gpu.triton" in line]
     counts = collections.Counter(call[1] for call in calls if call)
     expected = dict.fromkeys(("forward_kernel", "query_kernel", "key_kernel"), attentions)
+    expected |= dict.fromkeys(("residual_kernel", "residual_gradient_kernel"), 5 * LAYERS)
     assert counts == expected | {"loss_kernel": 1}
     scores = re.compile(rf"tensor<{SHAPE.rows}x{HEADS}x(64|48)x(64|48)x")
     assert any(scores.search(line) for line in exported("bfloat16")), "the pattern finds scores"

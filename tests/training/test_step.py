@@ -18,6 +18,7 @@ from tests.fixtures.tiny import (
     tiny_model,
 )
 from transformer_jax.config.schema import Config, ModelConfig, TrainConfig
+from transformer_jax.model.dropout import hashed
 from transformer_jax.model.embeddings import shift_right
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.outputs import projected_loss
@@ -188,7 +189,7 @@ def test_dropout_s_key_follows_the_step_and_its_rows_the_global_batch(accumulate
     step, state = bigram_step(accumulate)
     batch = bigram_batch(1, NOISE)
     for number in (0, 1):
-        key = jax.random.fold_in(jax.random.wrap_key_data(state.key), number)
+        key = hashed(jax.random.fold_in(jax.random.wrap_key_data(state.key), number))
         noise_BV = np.asarray(noise(key, jnp.arange(ROWS)), np.float64)
         table = np.asarray(state.params["table"], np.float64)
         want = by_hand(table, batch, TRAIN.label_smoothing, noise_BV)

@@ -9,7 +9,6 @@ Dimension key
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -29,7 +28,7 @@ def mix(bits: Array) -> Array:
     return bits ^ (bits >> 16)
 
 
-def _folded(words: Array, data: Array) -> Array:
+def _folded(words: Array, data: Array | int) -> Array:
     """The words `[2]` of a key, changed by one number.
 
     It is linear: `_bits` mixes the words. `mix` uses its input several times, and XLA's code for a
@@ -79,14 +78,14 @@ def mask_words(key: Array) -> Array:
     return jax.random.bits(key, (3,), jnp.uint32)
 
 
-def position_bits(words: Sequence[Any], rows_B: Array, begin: Any, length: int) -> Array:
+def position_bits(words: Any, rows_B: Array, begin: Any, length: int) -> Array:
     """A hash of each position from number `begin` on, uint32 `[rows, length]`."""
     row_B = mix(rows_B.astype(jnp.uint32) ^ words[0])
     positions_L = jnp.arange(length, dtype=jnp.uint32) + jnp.uint32(begin)
     return mix(row_B[:, None] + mix(positions_L ^ words[1]))
 
 
-def kept(position_BL: Array, words: Sequence[Any], features: int, rate: float) -> Array:
+def kept(position_BL: Array, words: Any, features: int, rate: float) -> Array:
     """Booleans `[rows, length, features]`, each True with probability 1 - rate."""
     feature_D = mix(jnp.arange(features, dtype=jnp.uint32) ^ words[2])
     return mix(position_BL[:, :, None] ^ feature_D) >= jnp.uint32(round(rate * 2**32))

@@ -16,8 +16,14 @@ from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, constrain, named
-from transformer_jax.model.dropout import Dropout, Drawn
-from transformer_jax.model.fused_residual import Setting, Summands, fits, fused_residual
+from transformer_jax.model.dropout import Drawn, Dropout
+from transformer_jax.model.fused_residual import (
+    Norm,
+    Setting,
+    Summands,
+    fits,
+    fused_residual,
+)
 from transformer_jax.model.mixers import MIXERS, Sublayer
 from transformer_jax.model.norms import NORMS
 from transformer_jax.model.products import product
@@ -104,27 +110,29 @@ class Residual(nn.Module):
         is_pre = self.config.norm == "pre"
         y_BLD, beside = sublayer(self.norm(x_BLD) if is_pre else x_BLD)
         if self._fuses(x_BLD):
-            return self.norm(x_BLD, functools.partial(self._fused, y_BLD, rows_B)), beside
+            return self.norm(x_BLD, self._fused(y_BLD, rows_B)), beside
         wide = jnp.promote_types(x_BLD.dtype, jnp.float32)
         y_BLD = constrain(y_BLD.astype(wide), BATCH, None, None)
         x_BLD = (x_BLD + self.dropout(y_BLD, rows_B)).astype(x_BLD.dtype)
         return x_BLD if is_pre else self.norm(x_BLD).astype(x_BLD.dtype), beside
 
     def _fuses(self, x_BLD: Array) -> bool:
+        """Whether sum and norm are computed by the fused kernel."""
         config = self.config
         kernel = config.attention_kernel == "fused" and config.norm == "post"
         return kernel and fits(x_BLD.shape[-1]) and not self.is_initializing()
 
-    def _fused(
-        self, y_BLD: Array, rows_B: Array | None, x_BLD: Array, *of_norm: Any
-    ) -> Array:
-        scale_D, bias_D, epsilon = of_norm
-        if rows_B is None or self.config.dropout == 0.0:
-            rate, drawn = 0.0, Drawn(jnp.zeros(3, jnp.uint32), jnp.arange(x_BLD.shape[0]))
-        else:
+    def _fused(self, y_BLD: Array, rows_B: Array | None) -> Callable[..., Array]:
+        """The function of x and the norm's parameters that adds y before the norm."""
+        rate, drawn = 0.0, Drawn(jnp.zeros(3, jnp.uint32), jnp.arange(y_BLD.shape[0]))
+        if rows_B is not None and self.config.dropout:
             rate, drawn = self.config.dropout, self.dropout.drawn(rows_B)
-        setting = Setting(rate, epsilon)
-        return fused_residual(Summands(x_BLD, y_BLD), scale_D, bias_D, drawn, setting)
+
+        def normed(x_BLD: Array, scale_D: Array, bias_D: Array, epsilon: float) -> Array:
+            norm, setting = Norm(scale_D, bias_D), Setting(rate, epsilon)
+            return fused_residual(Summands(x_BLD, y_BLD), norm, drawn, setting)
+
+        return normed
 
 
 class Layer(nn.Module):

@@ -92,9 +92,7 @@ class LayerNorm(nn.Module):
     epsilon: float = DEFAULT_EPSILON
 
     @nn.compact
-    def __call__(
-        self, x_BLD: Array, function: Callable[..., Array] = layer_norm
-    ) -> Array:
+    def __call__(self, x_BLD: Array, function: Callable[..., Array] = layer_norm) -> Array:
         """`function(x, gain, bias, epsilon)`: float32 `[batch, length, d_model]`."""
         features = (x_BLD.shape[-1],)
         scale_D = self.param("scale", named(nn.initializers.ones, None), features)

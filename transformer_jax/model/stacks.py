@@ -21,19 +21,23 @@ def stacked(tree: Any, join: Callable[..., Any] = lambda *layers: jnp.stack(laye
     """A tree in which all parameters, such as Adam's moments too, are stacked by layer.
 
     Args:
-      tree: arrays in dicts and tuples; in each dict of parameters the layers are apart.
+      tree: arrays and dicts of parameters, in any tuples; each dict has the layers apart.
       join: a function from the leaves of layers 0, 1, ... to the leaf of the stack.
     """
-    if not isinstance(tree, Mapping):
-        return _in_tuple(tree, lambda part: stacked(part, join))
-    layers = {name: LAYER.fullmatch(name) for name in tree}
-    result = {name: value for name, value in tree.items() if not layers[name]}
-    for stack in STACKS:
-        depth = sum(match[1] == stack for match in layers.values() if match)
-        if depth:
-            own = (tree[f"{stack}{n}"] for n in range(depth))
-            result[f"{stack}layers"] = jax.tree.map(join, *own)
-    return result
+
+    def convert(part: Any) -> Any:
+        if not _is_dict(part):
+            return part
+        layers = {name: LAYER.fullmatch(name) for name in part}
+        result = {name: value for name, value in part.items() if not layers[name]}
+        for stack in STACKS:
+            depth = sum(match[1] == stack for match in layers.values() if match)
+            if depth:
+                own = [part[f"{stack}{n}"] for n in range(depth)]
+                result[f"{stack}layers"] = jax.tree.map(join, *own)
+        return result
+
+    return jax.tree.map(convert, tree, is_leaf=_is_dict)
 
 
 def unstacked(tree: Any, split: Callable[[Any], tuple] | None = None) -> Any:
@@ -43,23 +47,23 @@ def unstacked(tree: Any, split: Callable[[Any], tuple] | None = None) -> Any:
       tree: as `stacked` returns it.
       split: a function from a leaf of a stack to its leaves of layers 0, 1, ...
     """
-    if not isinstance(tree, Mapping):
-        return _in_tuple(tree, lambda part: unstacked(part, split))
-    result = dict(tree)
-    for stack in STACKS:
-        if f"{stack}layers" in tree:
-            leaves, structure = jax.tree.flatten(result.pop(f"{stack}layers"))
-            layers = zip(*map(split or split_array, leaves), strict=True)
-            for n, layer in enumerate(layers):
-                result[f"{stack}{n}"] = jax.tree.unflatten(structure, layer)
-    return result
+
+    def convert(part: Any) -> Any:
+        if not _is_dict(part):
+            return part
+        result = dict(part)
+        for stack in STACKS:
+            if f"{stack}layers" in part:
+                leaves, structure = jax.tree.flatten(result.pop(f"{stack}layers"))
+                for n, layer in enumerate(zip(*map(split or split_array, leaves), strict=True)):
+                    result[f"{stack}{n}"] = jax.tree.unflatten(structure, layer)
+        return result
+
+    return jax.tree.map(convert, tree, is_leaf=_is_dict)
 
 
-def _in_tuple(tree: Any, convert: Callable[[Any], Any]) -> Any:
-    if not isinstance(tree, tuple):
-        return tree
-    parts = map(convert, tree)
-    return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+def _is_dict(x: Any) -> bool:
+    return isinstance(x, Mapping)
 
 
 @jax.custom_vjp

@@ -87,7 +87,7 @@ class Program(NamedTuple):
     def from_saved(self, saved: Any) -> Any:
         """The state, or the parameters, of a checkpoint as the training step takes them."""
         like = self.state if isinstance(saved, TrainState) else self.state.params
-        return jax.jit(stacked, out_shardings=shardings_of(like), donate_argnums=0)(saved)
+        return jax.jit(stacked, out_shardings=shardings_of(like))(saved)
 
 
 _unstack = jax.jit(unstacked)
