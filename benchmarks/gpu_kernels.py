@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu_kernels
 
-It compares fused attention and the fused loss, in bfloat16, with the plain functions in float32,
+It compares fused attention, residuals and loss, in bfloat16, with the plain functions in float32,
 beside the plain functions in bfloat16. It runs each twice to see that the bits are the same, and
 times both. It needs jax and flax only, and takes a minute. It prints Markdown, and fails if a
 kernel's error is more than 1.5 times that of the plain function, or if its bits change. On a CPU,
@@ -23,14 +23,18 @@ from transformer_jax.commands.command_line import Flag, exit_status, parse_flags
 from transformer_jax.errors import RunError
 from transformer_jax.model.attention import attend
 from transformer_jax.model.cross_entropy import LossSettings, loss_and_gradient
+from transformer_jax.model.dropout import Drawn, keep_mask, mask_words
 from transformer_jax.model.fused_attention import Keys, Queries, Setting, fused_attend
 from transformer_jax.model.fused_loss import fused_loss_and_gradient
+from transformer_jax.model.fused_residual import Norm, Summands, fused_residual
+from transformer_jax.model.fused_residual import Setting as Residual
 from transformer_jax.model.normalizers import softmax
+from transformer_jax.model.norms import DEFAULT_EPSILON, layer_norm
 from transformer_jax.model.patterns import Pattern, causal, mask_of, same_sentence
 from transformer_jax.model.records import Place
 from transformer_jax.model.scores import inverse_root
 
-HEADS, D_K = 8, 64
+HEADS, D_K, D_MODEL = 8, 64, 512
 REPEATS = 20  # of each timing; the median counts
 FLAGS = (
     Flag("rows", int, "N", "packed rows of a batch", default=104),
@@ -61,31 +65,56 @@ def packed_places(rows: int, length: int) -> Place:
     return Place(jnp.asarray(segments), jnp.asarray(positions))
 
 
+def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function from the arguments and the output's gradient to output and gradients."""
+
+    def run(*arrays: Any) -> Any:
+        out, pull = jax.vjp(function, *arrays[:-1])
+        return out, *pull(arrays[-1])
+
+    return jax.jit(run)
+
+
 def attention_case(name: str, patterns: tuple[Pattern, ...], rows: int, length: int) -> Case:
     """The output of attention, and its gradients by queries, keys and values."""
     place, draw = packed_places(rows, length), np.random.default_rng(1)
     real = (place.segments != 0)[:, :, None, None]
     arrays = tuple(jnp.asarray(draw.normal(size=(4, rows, length, HEADS, D_K)), jnp.float32))
 
-    def with_gradients(attention: Callable[..., Any]) -> Callable[..., Any]:
-        def run(query: Any, key: Any, value: Any, cotangent: Any) -> Any:
-            out, pull = jax.vjp(lambda *x: jnp.where(real, attention(*x), 0), query, key, value)
-            return out, *pull(cotangent)
-
-        return jax.jit(run)
-
     def fused(query: Any, key: Any, value: Any) -> Any:
         setting = Setting(patterns, inverse_root(D_K))
-        return fused_attend(Queries(query, place), Keys(key, value, place), setting)
+        out = fused_attend(Queries(query, place), Keys(key, value, place), setting)
+        return jnp.where(real, out, 0)
 
     def plain(query: Any, key: Any, value: Any) -> Any:
         def normalize(scores: Any, mask: Any) -> Any:
             return softmax(scores, mask, kept=str(query.dtype))
 
         mask = mask_of(patterns, place, place)
-        return attend(query, key, value, mask, normalize=normalize)[0]
+        return jnp.where(real, attend(query, key, value, mask, normalize=normalize)[0], 0)
 
     return Case(name, with_gradients(fused), with_gradients(plain), arrays)
+
+
+def residual_case(rows: int, length: int, rate: float = 0.1) -> Case:
+    """The norm of x + dropout(y), and its gradients by x, y, gain and bias."""
+    draw, key, numbers = np.random.default_rng(3), jax.random.key(0), jnp.arange(rows)
+    x, y, cotangent = draw.normal(size=(3, rows, length, D_MODEL))
+    scale, bias = draw.normal(size=(2, D_MODEL))
+    arrays = tuple(jnp.asarray(a, jnp.float32) for a in (x, y, scale, bias, cotangent))
+
+    def fused(x: Any, y: Any, scale: Any, bias: Any) -> Any:
+        norm = Norm(scale.astype(jnp.float32), bias.astype(jnp.float32))
+        drawn = Drawn(mask_words(key), numbers)
+        return fused_residual(Summands(x, y), norm, drawn, Residual(rate, DEFAULT_EPSILON))
+
+    def plain(x: Any, y: Any, scale: Any, bias: Any) -> Any:
+        keep = keep_mask(key, numbers, length, D_MODEL, rate)
+        dropped = jnp.where(keep, y.astype(jnp.float32) / (1 - rate), 0.0)
+        norm = scale.astype(jnp.float32), bias.astype(jnp.float32)
+        return layer_norm((x + dropped).astype(x.dtype), *norm).astype(x.dtype)
+
+    return Case("residual and norm", with_gradients(fused), with_gradients(plain), arrays)
 
 
 def loss_case(rows: int, length: int, vocabulary: int) -> Case:
@@ -158,6 +187,7 @@ def main() -> None:
     for case in (
         attention_case("attention, encoder", (same_sentence,), rows, length),
         attention_case("attention, decoder", (same_sentence, causal), rows, length),
+        residual_case(rows, length),
         loss_case(rows, length, values["vocabulary"]),
     ):
         row, own = line(case)
