@@ -27,7 +27,7 @@ demo: $(READY)
 	@$(RUN) -m experiments.demo --workdir=runs/demo
 
 test: $(READY)
-	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadfile $(ARGS)
+	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 survive: $(READY)
 	@$(RUN) benchmarks/survive.py $(ARGS)
