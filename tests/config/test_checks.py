@@ -19,7 +19,11 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"model.num_heads": 0}, ("model.num_heads=0 is below 1",)),
     ({"model.d_k": 0}, ("model.d_k=0 is below 1", "default is None")),
     ({"model.d_v": -1}, ("model.d_v=-1 is below 1",)),
-    ({"model.d_ff": 0}, ("model.d_ff=0 is below 1",)),
+    (
+        {"model.attention_memory": "coverage", "model.normalizer": "sparsemax"},
+        ("'coverage' has its own softmax", "model.cross_normalizer='softmax'"),
+    ),
+    ({"model.d_ff": -1}, ("model.d_ff=-1 is below 0",)),
     ({"model.dropout": 1.0}, ("model.dropout=1.0 is not in [0, 1)", "paper uses 0.1")),
     ({"model.dropout": -0.1}, ("model.dropout=-0.1 is not in [0, 1)",)),
     ({"model.dropout": math.nan}, ("model.dropout=nan is not in [0, 1)",)),

@@ -13,6 +13,8 @@ from transformer_jax.model.normalizers import (
     coverage_step,
     fertility,
     softmax,
+    sparsemax,
+    top_k,
     weights_of_all,
 )
 
@@ -65,6 +67,66 @@ def test_the_gradient_of_kept_bfloat16_weights_is_that_of_the_equation(mask):
 def test_a_query_that_may_attend_to_nothing_gets_equal_weights():
     got = softmax(jnp.float32(SCORES), jnp.zeros((1, 1, 1, M), bool))
     np.testing.assert_array_equal(got, np.full((B, H, L, M), 1 / M, np.float32))
+
+
+def sparsemax_by_hand(scores, mask):
+    """The nearest point of the simplex, by trying every number of keys."""
+    mask, want = np.broadcast_to(mask, scores.shape), np.zeros(scores.shape)
+    for place in np.ndindex(*scores.shape[:-1]):
+        allowed = scores[place][mask[place]].astype(np.float64)
+        ordered = np.sort(allowed)[::-1]
+        points = [
+            np.maximum(allowed - (ordered[:n].sum() - 1) / n, 0) for n in range(1, len(ordered) + 1)
+        ]
+        on_simplex = [point for point in points if abs(point.sum() - 1) < 1e-9]
+        want[place][mask[place]] = min(on_simplex, key=lambda p: ((p - allowed) ** 2).sum())
+    return want
+
+
+@pytest.mark.parametrize("size", [0.1, 1.0, 30.0])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_sparsemax_is_the_nearest_point_of_the_simplex(mask, size):
+    mask, scores = np.asarray(mask) | (np.arange(M) == 0), np.float32(size * SCORES)
+    got = jax.jit(sparsemax)(scores, mask)
+    np.testing.assert_allclose(got, sparsemax_by_hand(scores, mask), atol=2e-6 * max(size, 1))
+    assert not np.any(np.asarray(got)[~np.broadcast_to(mask, got.shape)])
+
+
+def test_sparsemax_by_hand_worked_figures():
+    got = sparsemax(jnp.array([[0.5, 0.1, -1.0], [2.0, 0.0, 0.0]]), jnp.ones(3, bool))
+    np.testing.assert_allclose(got, [[0.7, 0.3, 0.0], [1.0, 0.0, 0.0]], atol=1e-6)
+
+
+def test_the_gradient_of_sparsemax_is_that_of_the_equation():
+    """s (g - mean of g over the support), where s is 1 in the support (equation 12)."""
+    upstream = DRAW.normal(size=SCORES.shape).astype(np.float32)
+    weights, vjp = jax.vjp(lambda scores: sparsemax(scores, MASK), SCORES)
+    support, want = np.asarray(weights) > 0, np.zeros(SCORES.shape)
+    for place in np.ndindex(*SCORES.shape[:-1]):
+        inside = support[place]
+        want[place][inside] = upstream[place][inside] - upstream[place][inside].mean()
+    assert relative_error(vjp(jnp.asarray(upstream))[0], want) < 1e-6
+
+
+@pytest.mark.parametrize("size", [1, 2, M, M + 3])
+def test_top_k_is_the_softmax_over_the_highest_scores(size):
+    keep = np.zeros(SCORES.shape, bool)
+    for b, h, i in np.ndindex(B, H, L):
+        allowed = [j for j in range(M) if MASK[b, 0, i, j]]
+        keep[b, h, i, sorted(allowed, key=lambda j: -SCORES[b, h, i, j])[:size]] = True
+    assert (
+        relative_error(
+            jax.jit(top_k, static_argnums=2)(SCORES, MASK, size), softmax_by_hand(SCORES, keep)
+        )
+        < 1e-6
+    )
+
+
+@pytest.mark.parametrize("normalize", [sparsemax, lambda s, m: top_k(s, m, 2)])
+def test_a_query_without_keys_has_equal_weights_and_a_finite_gradient(normalize):
+    nothing = jnp.zeros((1, 1, 1, M), bool)
+    total, gradient = jax.value_and_grad(lambda s: (normalize(s, nothing) ** 2).sum())(SCORES)
+    assert total == pytest.approx(B * H * L / M) and np.all(np.isfinite(gradient))
 
 
 def fertility_by_hand():

@@ -7,7 +7,8 @@ import pytest
 
 from tests.fixtures.references import norm_by_hand
 from tests.fixtures.tiny import relative_error
-from transformer_jax.model.norms import LayerNorm, layer_norm
+from transformer_jax.model.axes import unboxed
+from transformer_jax.model.norms import LayerNorm, ScaleNorm, layer_norm
 
 DRAW = np.random.default_rng(2)
 X = DRAW.normal(size=(2, 3, 4)) * 3 + 2
@@ -51,3 +52,27 @@ def test_the_norm_of_narrow_input_has_the_same_value_and_gradients():
     np.testing.assert_allclose(gradients[0].astype(jnp.float32), exact[0], rtol=2**-8)
     for one, other in zip(gradients[1:], exact[1:], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_scale_norm_gives_every_vector_one_length():
+    params = {"scale": jnp.float32(1.7)}
+    got = ScaleNorm().apply({"params": params}, jnp.float32(X))
+    want = np.zeros(X.shape)
+    for place in np.ndindex(*X.shape[:-1]):
+        want[place] = 1.7 * X[place] / np.sqrt((X[place] ** 2).sum())
+    assert relative_error(got, want) < 1e-6
+    narrow = ScaleNorm().apply({"params": params}, jnp.asarray(X, jnp.bfloat16))
+    assert narrow.dtype == jnp.float32 and relative_error(narrow, want) < 2**-7
+
+
+def test_scale_norm_begins_with_the_length_of_layer_normalization():
+    start = ScaleNorm().init(jax.random.key(0), jnp.ones((1, 1, 4)))
+    assert float(unboxed(start)["params"]["scale"]) == 2.0
+
+
+def test_scale_norm_of_a_zero_vector_is_zero_with_a_finite_gradient():
+    def total(x):
+        return ScaleNorm().apply({"params": {"scale": jnp.float32(3)}}, x).sum()
+
+    value, gradient = jax.value_and_grad(total)(jnp.zeros((1, 1, 4)))
+    assert value == 0 and np.all(np.isfinite(gradient))

@@ -5,12 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixtures.references import additive_by_hand, dot_by_hand, softmax_by_hand
+from tests.fixtures.references import (
+    additive_by_hand,
+    bilinear_by_hand,
+    cosine_by_hand,
+    dot_by_hand,
+    softmax_by_hand,
+)
 from tests.fixtures.tiny import relative_error
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.gated_unit import product
 from transformer_jax.model.recurrent import AttendingUnit, RecurrentEncoder, Remembered
-from transformer_jax.model.scores import SCORES, additive, dot, scaled_dot
+from transformer_jax.model.scores import SCORES, additive, bilinear, cosine, dot, scaled_dot
 
 B, L, M, H, K = 2, 3, 4, 5, 6
 DRAW = np.random.default_rng(6)
@@ -75,6 +81,30 @@ def test_additive_has_the_gradient_of_its_equation():
         slope = total_by_hand(n, 1e-5 * direction) - total_by_hand(n, -1e-5 * direction)
         got = (np.asarray(gradient, np.float64) * direction).sum()
         assert got == pytest.approx(slope / 2e-5, rel=1e-4)
+
+
+def test_bilinear_equals_its_equation_and_begins_as_the_scaled_dot_product():
+    matrix = DRAW.normal(size=(H, K, K)).astype(np.float32)
+    got = bilinear({"matrix": matrix}, QUERY, KEY)
+    assert relative_error(got, bilinear_by_hand(QUERY, KEY, matrix)) < 1e-6
+    first = SCORES["bilinear"].parameters["matrix"].initializer(None, (H, K, K))
+    at_first = bilinear({"matrix": first}, QUERY, KEY)
+    assert relative_error(at_first, scaled_dot(None, QUERY, KEY)) < 1e-6
+
+
+def test_cosine_equals_its_equation_whatever_the_lengths_of_the_vectors():
+    gain = DRAW.normal(size=H).astype(np.float32)
+    want = cosine_by_hand(QUERY, KEY, gain)
+    assert relative_error(cosine({"gain": gain}, QUERY, KEY), want) < 1e-6
+    assert relative_error(cosine({"gain": gain}, 1e3 * QUERY, 1e-3 * KEY), want) < 1e-6
+
+
+def test_the_gradient_of_the_cosine_of_a_zero_vector_is_a_number():
+    def total(query):
+        return cosine({"gain": np.ones(H, np.float32)}, query, KEY).sum()
+
+    value, gradient = jax.value_and_grad(total)(np.zeros_like(QUERY))
+    assert value == 0 and np.all(np.isfinite(gradient))
 
 
 def test_scores_of_bfloat16_are_float32():

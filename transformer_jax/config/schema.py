@@ -17,6 +17,7 @@ DEFAULT_PEAK = "None gives the paper's (d_model * warmup_steps)^-0.5."
 NO_CLIPPING = "None turns clipping off."
 BYTE_PIECES = "The 256 bytes and 4 control pieces count."
 SCORES = "transformer_jax.model.scores:SCORES"
+NORMALIZERS = "transformer_jax.model.normalizers:NORMALIZERS"
 WIDEST = 1_000_000
 MOST_LAYERS = 1_000  # layers are compiled one by one
 NORMS = ("post", "pre")
@@ -56,7 +57,12 @@ class ModelConfig:
         None, "size of keys per head; None: d_model / num_heads", at_least=1, at_most=WIDEST
     )
     d_v: int | None = key(None, "size of values per head; None: d_k", at_least=1, at_most=WIDEST)
-    d_ff: int = key(2048, "hidden units of the feed-forward network", at_least=1, at_most=WIDEST)
+    d_ff: int = key(
+        2048,
+        "hidden units of the feed-forward network; 0: layers without it",
+        at_least=0,
+        at_most=WIDEST,
+    )
     d_hidden: int | None = key(
         None, "recurrent: hidden units per direction; None: d_model", at_least=1, at_most=WIDEST
     )
@@ -75,10 +81,28 @@ class ModelConfig:
     norm: str = key(
         "post", "post: the paper's LayerNorm(x + f(x)); pre: x + f(LayerNorm(x))", choices=NORMS
     )
-    norm_epsilon: float = key(1e-6, "added to the variance by layer normalization", above=0)
+    norm_kind: str = key(
+        "layer",
+        "layer: zero mean, unit variance, gain and bias; scale: a learned length",
+        choices_of="transformer_jax.model.norms:NORMS",
+    )
+    norm_epsilon: float = key(
+        1e-6, "added to the variance by layer normalization; the shortest length of scale", above=0
+    )
     score: str = key("scaled_dot", "how well a query matches a key", choices_of=SCORES)
     cross_score: str | None = key(
         None, "the same for encoder-decoder attention; None: score", choices_of=SCORES
+    )
+    normalizer: str = key(
+        "softmax",
+        "scores to weights, in self-attention",
+        choices_of=NORMALIZERS,
+    )
+    cross_normalizer: str | None = key(
+        None, "the same for encoder-decoder attention; None: normalizer", choices_of=NORMALIZERS
+    )
+    attended_keys: int = key(
+        8, "normalizer top_k: keys that a query attends to", at_least=1, at_most=WIDEST
     )
     attention_bias: bool = key(
         False, "biases of the projections of queries, keys, values and of the heads together"

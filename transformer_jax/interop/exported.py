@@ -47,5 +47,7 @@ def refuse(config: Config, supported: Mapping[str, Sequence[Any]], what: str) ->
     d_k, d_v = config.model.head_sizes
     if d_v != d_k:
         wrong.append(f"model.d_v={d_v} that is not model.d_k={d_k}")
+    if not config.model.d_ff:
+        wrong.append("model.d_ff=0")
     if wrong:
         raise UserError(f"{what} has no place for {', '.join(wrong)}.")

@@ -33,6 +33,11 @@ ENCODER_LAYER = ("self_attention", "feed_forward")
 DECODER_LAYER = ("self_attention", "cross_attention", "feed_forward")
 
 
+def sublayers_of(config: ModelConfig, layer: tuple[str, ...]) -> tuple[str, ...]:
+    """The sub-layers that a layer of this config has."""
+    return tuple(name for name in layer if config.d_ff or name != "feed_forward")
+
+
 # swish: Ramachandran et al. 2017, section 3; gelu: Hendrycks and Gimpel 2016, equation 1, exactly.
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
@@ -97,7 +102,7 @@ class Residual(nn.Module):
     config: ModelConfig
 
     def setup(self) -> None:
-        self.norm = NORMS["layer"](self.config.norm_epsilon)
+        self.norm = NORMS[self.config.norm_kind](self.config.norm_epsilon)
         self.dropout = Dropout(self.config.dropout)
 
     def __call__(
@@ -120,6 +125,7 @@ class Residual(nn.Module):
         """Whether sum and norm are computed by the fused kernel."""
         config = self.config
         kernel = config.attention_kernel == "fused" and config.norm == "post"
+        kernel &= config.norm_kind == "layer"
         return kernel and fits(x_BLD.shape[-1]) and not self.is_initializing()
 
     def _fused(self, y_BLD: Array, rows_B: Array | None) -> Callable[..., Array]:

@@ -12,7 +12,6 @@ Dimension key
   E features of the encoder's output
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -67,8 +66,12 @@ class Sublayer(nn.Module):
         return NOTHING
 
 
-def _softmax(config: ModelConfig) -> Callable[[Array, Array], Array]:
-    return functools.partial(NORMALIZERS["softmax"], kept=config.dtype)
+def _normalizer(config: ModelConfig) -> Callable[[Array, Array], Array]:
+    return NORMALIZERS[config.normalizer](config)
+
+
+def _cross_normalizer(config: ModelConfig) -> Callable[[Array, Array], Array]:
+    return NORMALIZERS[config.cross_normalizer or config.normalizer](config)
 
 
 class SelfAttention(Sublayer):
@@ -85,7 +88,7 @@ class SelfAttention(Sublayer):
         """
         place = context.place
         query_BLHK, key_BLHK, value_BLHV = self._projected(x_BLD, place.positions)
-        if context.self_bias is None and _fuses(self, self.config.score):
+        if context.self_bias is None and _fuses(self, self.config.score, self.config.normalizer):
             patterns = self_patterns(self.config, is_decoder=self.encoded_features is not None)
             setting = Setting(patterns, _factor(self.config, self.config.score))
             queries, keys = Queries(query_BLHK, place), Keys(key_BLHK, value_BLHV, place)
@@ -97,7 +100,7 @@ class SelfAttention(Sublayer):
             context.self_mask,
             score=self.attention.scores,
             bias=context.self_bias,
-            normalize=_softmax(self.config),
+            normalize=_normalizer(self.config),
         )
         _sow(self, weights_BHLL)
         return self.attention.joined(heads_BLHV), weights_BHLL
@@ -121,9 +124,12 @@ class SelfAttention(Sublayer):
         query_BKHK, key_BKHK, value_BKHV = self._projected(x_BKD, now.position_B[:, None])
         blocks = written(cache.written, (key_BKHK, value_BKHV), now.position_B)
         score = cached_score(SCORES[self.config.score], self.attention.score_params)
+        normalize = _normalizer(self.config)
 
         def attended(query: Array, read: Any, mask: Array) -> Array:
-            return attend_to_cache(query, read, mask, score=score, bias=now.self_bias)[0]
+            return attend_to_cache(
+                query, read, mask, score=score, bias=now.self_bias, normalize=normalize
+            )[0]
 
         heads_BKHV = attend_to_past(query_BKHK, blocks, now.self_mask, now.position_B, attended)
         return self.attention.joined(heads_BKHV), Cache(blocks, ()), None
@@ -150,7 +156,7 @@ class CrossAttention(Sublayer):
         """
         assert context.encoded_BME is not None and context.cross_mask is not None
         query_BLHK = self.attention.queries(x_BLD)
-        normalize = _softmax(self.config)
+        normalize = _cross_normalizer(self.config)
         if self.config.attention_memory is not None:
             features = self.carries.prepare(self.carries_params, context.encoded_BME)
             begins_BL = context.place.positions == 0
@@ -160,7 +166,8 @@ class CrossAttention(Sublayer):
                 return weights_of_all(self.carries, self.carries_params, scored, begins_BL)
 
         key_BMHK, value_BMHV = self.attention.keys_values(context.encoded_BME)
-        if self.config.attention_memory is None and _fuses(self, self.score):
+        name = self.config.cross_normalizer or self.config.normalizer
+        if self.config.attention_memory is None and _fuses(self, self.score, name):
             assert context.source is not None
             setting = Setting((same_sentence,), _factor(self.config, self.score))
             queries = Queries(query_BLHK, context.place)
@@ -208,7 +215,7 @@ class CrossAttention(Sublayer):
         """One new position of every hypothesis over the source; weights `[B, H, K, M]`."""
         keys_values, features_BHM = memory
         query_BKHK = self.attention.queries(x_BKD)
-        normalize, carried = NORMALIZERS["softmax"], [cache.carried]
+        normalize, carried = _cross_normalizer(self.config), [cache.carried]
         if self.config.attention_memory is not None:
 
             def normalize(scores_BHKM: Array, mask_B11M: Array) -> Array:
@@ -229,8 +236,10 @@ class CrossAttention(Sublayer):
         return self.attention.joined(heads_BKHV), Cache((), carried[0]), weights_BHKM
 
 
-def _fuses(mixer: Sublayer, score: str) -> bool:
+def _fuses(mixer: Sublayer, score: str, normalizer: str) -> bool:
     """Whether all positions are computed by the fused kernel, which gives no weights."""
+    if normalizer != "softmax":
+        return False
     weights = mixer.is_mutable_collection("intermediates") or mixer.is_initializing()
     return mixer.config.attention_kernel == "fused" and not weights and bool(SCORES[score].factor)
 

@@ -8,7 +8,7 @@ Dimension key
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import FEATURES, HEADS, Parameter
 from transformer_jax.model.records import Params
 
@@ -67,8 +68,69 @@ def _narrow_softmax_backward(
 
 narrow_softmax.defvjp(_narrow_softmax_forward, _narrow_softmax_backward)
 
-# (scores, mask, kept) -> weights
-NORMALIZERS: dict[str, Callable[..., Array]] = {"softmax": softmax}
+
+def sparsemax(scores_BHLM: Array, mask: Array) -> Array:
+    """The nearest weights to the scores, many of them exactly 0: max(score - tau, 0).
+
+    tau makes each query's weights sum to 1. A query that may attend to nothing gets equal weights.
+
+    Args:
+      scores_BHLM: scores `[batch, heads, query_len, key_len]`, float32.
+      mask: booleans that broadcast to that shape, True = may attend.
+
+    Source: Martins and Astudillo 2016, equation 2 and algorithm 1.
+    """
+    allowed = jnp.where(mask, scores_BHLM, jnp.finfo(scores_BHLM.dtype).min)
+    highest_BHL1 = jax.lax.stop_gradient(allowed.max(-1, keepdims=True))
+    # tau is at least the highest score - 1, so a score 2 below it has no weight.
+    scores_BHLM = jnp.where(mask, scores_BHLM - highest_BHL1, -2.0)
+    scores_BHLM = jnp.where(jnp.any(mask, -1, keepdims=True), scores_BHLM, 0.0)
+    sorted_BHLM = -jnp.sort(-jax.lax.stop_gradient(scores_BHLM), axis=-1)
+    sums_BHLM, number_M = jnp.cumsum(sorted_BHLM, -1), jnp.arange(1, scores_BHLM.shape[-1] + 1)
+    count_BHL1 = (1 + number_M * sorted_BHLM > sums_BHLM).sum(-1, keepdims=True)
+    sum_BHL1 = jnp.take_along_axis(sums_BHLM, count_BHL1 - 1, -1)
+    # Not a comparison with the lowest score in: XLA may round the scores differently here.
+    support = scores_BHLM > (sum_BHL1 - 1) / count_BHL1
+    inside_BHLM = jnp.where(support, scores_BHLM, 0.0)
+    tau_BHL1 = (inside_BHLM.sum(-1, keepdims=True) - 1) / support.sum(-1, keepdims=True)
+    return jnp.where(support, scores_BHLM - tau_BHL1, 0.0)
+
+
+def top_k(scores_BHLM: Array, mask: Array, size: int) -> Array:
+    """The softmax over each query's keys with the `size` highest scores, and those equal to them.
+
+    Args:
+      scores_BHLM: scores `[batch, heads, query_len, key_len]`, float32.
+      mask: booleans that broadcast to that shape, True = may attend.
+      size: at least 1.
+
+    Source: Zhao et al. 2019, "Explicit Sparse Transformer".
+    """
+    # XLA would compute the scores twice, round them differently, and miss equal ones.
+    scores_BHLM = jax.lax.optimization_barrier(scores_BHLM)
+    allowed = jnp.where(mask, scores_BHLM, jnp.finfo(scores_BHLM.dtype).min)
+    highest = jax.lax.top_k(jax.lax.stop_gradient(allowed), min(size, scores_BHLM.shape[-1]))[0]
+    return softmax(scores_BHLM, mask & (allowed >= highest[..., -1:]))
+
+
+# From a config to (scores, mask) -> weights. The backward pass of the softmax keeps weights in the
+# type of the activations.
+NORMALIZERS: dict[str, Callable[[ModelConfig], Callable[[Array, Array], Array]]] = {
+    "softmax": lambda config: functools.partial(softmax, kept=config.dtype),
+    "sparsemax": lambda config: sparsemax,
+    "top_k": lambda config: functools.partial(top_k, size=config.attended_keys),
+}
+
+
+def problems(config: ModelConfig) -> Iterator[str]:
+    """Why this normalizer cannot be combined with the model's other keys."""
+    cross = config.cross_normalizer or config.normalizer
+    if config.attention_memory is not None and cross != "softmax":
+        yield (
+            f"model.attention_memory={config.attention_memory!r} has its own softmax, so that "
+            f"encoder-decoder attention cannot have the normalizer {cross!r}. Set "
+            "model.cross_normalizer='softmax', or model.attention_memory=None."
+        )
 
 
 # Normalizers with a state ------------------------------------------------------------------------

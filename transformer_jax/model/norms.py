@@ -100,4 +100,20 @@ class LayerNorm(nn.Module):
         return function(x_BLD, scale_D, bias_D, self.epsilon)
 
 
-NORMS: dict[str, type[LayerNorm]] = {"layer": LayerNorm}
+class ScaleNorm(nn.Module):
+    """g x / |x|, with one learned length g for all positions (Nguyen and Salazar 2019)."""
+
+    epsilon: float = DEFAULT_EPSILON
+
+    @nn.compact
+    def __call__(self, x_BLD: Array) -> Array:
+        """float32 `[batch, length, d_model]`; vectors shorter than epsilon are divided by it."""
+        features = x_BLD.shape[-1]
+        # The length that layer normalization gives a vector at first.
+        gain = self.param("scale", named(nn.initializers.constant(features**0.5)), ())
+        wide_BLD = x_BLD.astype(jnp.promote_types(x_BLD.dtype, jnp.float32))
+        squares_BL1 = jnp.square(wide_BLD).sum(-1, keepdims=True)
+        return gain * wide_BLD * jax.lax.rsqrt(jnp.maximum(squares_BL1, self.epsilon**2))
+
+
+NORMS: dict[str, type[nn.Module]] = {"layer": LayerNorm, "scale": ScaleNorm}

@@ -117,6 +117,7 @@ class Positions(NamedTuple):
     # (config, length) -> float32 [length, d_model], added to the input.
     added: Callable[[ModelConfig, int], np.ndarray] | None = None
     learned: bool = False  # the vectors are parameters, so the number of positions is limited
+    counted: bool = False  # the vector is the position's number times a learned direction
     # (queries or keys, positions) -> the same, rotated; in self-attention.
     rotate: Callable[[Array, Array], Array] | None = None
     # (config, distances) -> what is added to the scores of self-attention.
@@ -131,6 +132,7 @@ POSITIONS: dict[str, Positions] = {
     "sinusoidal_t2t": Positions(
         added=lambda config, length: sinusoids(length, config.d_model, t2t_wavelengths)
     ),
+    "index": Positions(counted=True),
     "none": Positions(),
 }
 
@@ -155,6 +157,11 @@ class PositionVectors(nn.Module):
         config, kind = self.config, POSITIONS[self.config.positions]
         if kind.added is not None:
             return jnp.asarray(kind.added(config, length))[positions]
+        if kind.counted:
+            # As if the number were one more feature of the input, before a matrix whose other
+            # rows are the identity. It grows without bound.
+            init = named(nn.initializers.normal(config.d_model**-0.5), FEATURES)
+            return positions[..., None] * self.param("direction", init, (config.d_model,))
         if not kind.learned:
             return 0.0
         # An index beyond the table would silently read its last row.

@@ -9,7 +9,7 @@ Dimension key
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -18,6 +18,10 @@ from jax import Array
 
 from transformer_jax.model.axes import HEADS, Parameter
 from transformer_jax.model.records import Params
+
+SHORTEST = 1e-6  # vectors below this length are not made longer than 1
+# The largest weight can be exp(20) times the smallest, so a few of hundreds of keys can stand out.
+FIRST_GAIN = 10.0
 
 
 def dot(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
@@ -103,6 +107,45 @@ def additive(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
     return jax.checkpoint(sum_score)(query_BLHK, key_BMHK, params["vector"])
 
 
+def bilinear(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
+    """q^T W k of each head, float32 `[batch, heads, query_len, key_len]`.
+
+    With W = I / sqrt(d_k), its initial value, it is the scaled dot product.
+
+    Args:
+      params: "matrix" W, float32 `[heads, d_k, d_k]`.
+      query_BLHK: queries `[batch, query_len, heads, d_k]`.
+      key_BMHK: keys `[batch, key_len, heads, d_k]`.
+
+    Source: Luong et al. 2015, section 3.1, "general".
+    """
+    matrix_HKJ = params["matrix"].astype(query_BLHK.dtype)
+    turned_BLHJ = jnp.einsum("BLHK,HKJ->BLHJ", query_BLHK, matrix_HKJ)
+    return dot(params, turned_BLHJ, key_BMHK)
+
+
+def cosine(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
+    """g cos(q, k) of each head, float32 `[batch, heads, query_len, key_len]`.
+
+    Args:
+      params: "gain" g, float32 `[heads]`.
+      query_BLHK: queries `[batch, query_len, heads, d_k]`.
+      key_BMHK: keys `[batch, key_len, heads, d_k]`.
+
+    Source: Henry et al. 2020, "Query-Key Normalization for Transformers".
+    """
+    scores_BHLM = dot(params, unit(query_BLHK), unit(key_BMHK))
+    return scores_BHLM * params["gain"][:, None, None]
+
+
+def unit(x_BLHK: Array) -> Array:
+    """Vectors of length 1 in the same directions, in x's type; 0 stays 0."""
+    wide = x_BLHK.astype(jnp.promote_types(x_BLHK.dtype, jnp.float32))
+    # The root of 0 has no gradient, so the sum is kept above 0.
+    squares = jnp.maximum(jnp.square(wide).sum(-1, keepdims=True), SHORTEST**2)
+    return (wide * jax.lax.rsqrt(squares)).astype(x_BLHK.dtype)
+
+
 # Of the projections that make queries, keys and values, and of the one that joins the heads.
 BIASES = {
     "query_bias": Parameter(nn.initializers.zeros, ("heads", "d_k"), (HEADS, None)),
@@ -122,9 +165,23 @@ class Score(NamedTuple):
     parameters: Mapping[str, Parameter] = MappingProxyType({})
 
 
+def _scaled_identity(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    return jnp.broadcast_to(jnp.eye(shape[-1], dtype=dtype) * inverse_root(shape[-1]), shape)
+
+
 SCORES: dict[str, Score] = {
     "scaled_dot": Score(scaled_dot, factor=inverse_root),
     "dot": Score(dot, factor=lambda d_k: 1.0),
+    "bilinear": Score(
+        bilinear,
+        parameters={
+            "matrix": Parameter(_scaled_identity, ("heads", "d_k", "d_k"), (HEADS, None, None))
+        },
+    ),
+    "cosine": Score(
+        cosine,
+        parameters={"gain": Parameter(nn.initializers.constant(FIRST_GAIN), ("heads",), (HEADS,))},
+    ),
     "additive": Score(
         additive,
         parameters={

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model import patterns, positions
+from transformer_jax.model import normalizers, patterns, positions
 from transformer_jax.model.cached_attention import cached_places, own_past
-from transformer_jax.model.layers import DECODER_LAYER, ENCODER_LAYER, Layer
+from transformer_jax.model.layers import DECODER_LAYER, ENCODER_LAYER, Layer, sublayers_of
 from transformer_jax.model.norms import NORMS
 from transformer_jax.model.patterns import mask_of, same_sentence, self_patterns
 from transformer_jax.model.positions import POSITIONS, PositionVectors
@@ -65,6 +65,7 @@ def problems(config: ModelConfig) -> Iterator[str]:
         )
     yield from positions.problems(config)
     yield from patterns.problems(config)
+    yield from normalizers.problems(config)
 
 
 class TransformerEncoder(nn.Module):
@@ -86,11 +87,11 @@ class TransformerEncoder(nn.Module):
         layer = nn.remat(Layer) if self.remat else Layer
         self.src_positions = PositionVectors(self.config)
         self.layers = [
-            layer(self.config, ENCODER_LAYER, name=f"encoder_{n}")
+            layer(self.config, sublayers_of(self.config, ENCODER_LAYER), name=f"encoder_{n}")
             for n in range(self.config.encoder_depth)
         ]
         if self.config.norm == "pre":  # the sum of all residuals is normalized once, at the end
-            self.encoder_norm = NORMS["layer"](self.config.norm_epsilon)
+            self.encoder_norm = NORMS[self.config.norm_kind](self.config.norm_epsilon)
 
     def position_vectors(self, place: Place) -> Array | float:
         """What is added to the embedding."""
@@ -110,7 +111,9 @@ class TransformerEncoder(nn.Module):
     @nn.nowrap
     def stack(self) -> tuple[Layer, int]:
         """A layer of this stack, and how many there are."""
-        return Layer(self.config, ENCODER_LAYER, parent=None), self.config.encoder_depth
+        return Layer(
+            self.config, sublayers_of(self.config, ENCODER_LAYER), parent=None
+        ), self.config.encoder_depth
 
     @staticmethod
     def summary(encoded_BMD: Array) -> Array:
@@ -133,14 +136,15 @@ class TransformerDecoder(nn.Module):
         """The positions and the layers."""
         layer = nn.remat(Layer) if self.remat else Layer
         features = self.encoder.features(self.config)
+        sublayers = sublayers_of(self.config, DECODER_LAYER)
         watched = watched_layer(self.config) if self.watch else None
         self.tgt_positions = PositionVectors(self.config)
         self.layers = [
-            layer(self.config, DECODER_LAYER, features, n == watched, name=f"decoder_{n}")
+            layer(self.config, sublayers, features, n == watched, name=f"decoder_{n}")
             for n in range(self.config.decoder_depth)
         ]
         if self.config.norm == "pre":
-            self.decoder_norm = NORMS["layer"](self.config.norm_epsilon)
+            self.decoder_norm = NORMS[self.config.norm_kind](self.config.norm_epsilon)
 
     def position_vectors(self, positions_BL: Array, length: int) -> Array | float:
         """What is added to the embedding."""
@@ -208,7 +212,7 @@ class TransformerDecoder(nn.Module):
     def stack(self) -> tuple[Layer, int]:
         """A layer of this stack, and how many there are."""
         features = self.encoder.features(self.config)
-        layer = Layer(self.config, DECODER_LAYER, features, parent=None)
+        layer = Layer(self.config, sublayers_of(self.config, DECODER_LAYER), features, parent=None)
         return layer, self.config.decoder_depth
 
     @nn.nowrap
