@@ -291,8 +291,10 @@ def restore_on_two(workdir: Path, out: Path) -> None:
     logging.disable()
     from transformer_jax.config.changes import with_values
     from transformer_jax.model.encoder_decoder import make_model
+    from transformer_jax.model.stacks import unstacked
     from transformer_jax.parallel.mesh import make_mesh, with_shardings
     from transformer_jax.training.optimizer import make_optimizer
+    from transformer_jax.training.program import layers_of
     from transformer_jax.training.state import init_state, state_names
 
     config = with_values(RunFolder(workdir).read_config(), {"mesh.fsdp": 2})
@@ -302,7 +304,8 @@ def restore_on_two(workdir: Path, out: Path) -> None:
     )
     state = jax.eval_shape(lambda: init_state(config.seed, model, optimizer))
     state = with_shardings(state, state_names(model, optimizer, state), make_mesh(config.mesh))
-    restored = Checkpoints(workdir / "checkpoints", 3).restore_latest(state)
+    saved = unstacked(state, layers_of)
+    restored = Checkpoints(workdir / "checkpoints", 3).restore_latest(saved)
     assert restored is not None
     if len(jax.devices()) != 2:
         sys.exit(3)

@@ -76,7 +76,7 @@ class Program(NamedTuple):
     @property
     def saved_state(self) -> TrainState:
         """Shapes, types and shardings of the state in a checkpoint."""
-        saved: TrainState = unstacked(self.state, _layers_of)
+        saved: TrainState = unstacked(self.state, layers_of)
         return saved
 
     def to_save(self, state: TrainState) -> TrainState:
@@ -93,7 +93,7 @@ class Program(NamedTuple):
 _unstack = jax.jit(unstacked)
 
 
-def _layers_of(x: jax.ShapeDtypeStruct) -> tuple[jax.ShapeDtypeStruct, ...]:
+def layers_of(x: jax.ShapeDtypeStruct) -> tuple[jax.ShapeDtypeStruct, ...]:
     """The shape of a layer's parameter, for each layer of a stack."""
     assert isinstance(x.sharding, NamedSharding)
     own = NamedSharding(x.sharding.mesh, PartitionSpec(*x.sharding.spec[1:]))
