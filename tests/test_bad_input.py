@@ -955,7 +955,7 @@ HF, OPUS = "hf", "opus"
 
 
 def importing(box: Sandbox, kind: str, file: str, content: str | bytes | None) -> Sequence[str]:
-    """`import` of a folder of which one file holds something else; None: it is a pipe."""
+    """`import` of a folder in which one file has this content; None: the file is a pipe."""
     make = {HF: lambda: test_export.exported("post", "huggingface"), OPUS: test_import.opus_folder}
     folder = Path(shutil.copytree(make[kind](), box.folder / kind))
     (folder / file).unlink(missing_ok=True)

@@ -45,7 +45,7 @@ def both_ways(length, features, rate, types=(jnp.float32, jnp.float32)):
     return jax.jit(lambda: run(fused, arrays))(), jax.jit(lambda: run(plain, wide))()
 
 
-# 40 positions are 5 turns of 8 in one program's 8; 64 are two programs; 7 are one a turn.
+# 40 positions are five programs of 8, 64 are two of 32, and 7 are seven of one.
 @pytest.mark.parametrize(
     ("length", "features", "rate"), [(40, 16, 0.3), (64, 256, 0.1), (7, 32, 0.5), (40, 16, 0.0)]
 )

@@ -13,7 +13,7 @@ import jax
 
 from transformer_jax import __version__
 from transformer_jax.commands.loading import NO_OVERRIDES, load_model
-from transformer_jax.config.schema import Config
+from transformer_jax.config.schema import DataConfig
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.evaluation.bleu import Scores, format_scores, score
 from transformer_jax.parallel import processes
@@ -69,7 +69,8 @@ def evaluate(
     loaded = load_model(workdir, checkpoint, beam_size, overrides=overrides)
     run = RunFolder(workdir)
     name = split if src is None else Path(src).name
-    texts = [_read_split(loaded.config, split, run)] if src is None else _read_files(src, ref or ())
+    data, seed = loaded.config.data, loaded.config.seed
+    texts = [_read_split(data, seed, split, run)] if src is None else _read_files(src, ref or ())
     sources = [pair.src for pair in texts[0]]
     references, *others = [[pair.tgt for pair in text] for text in texts]
     processes.first_does(lambda: _make_folder(run.evaluations))
@@ -114,13 +115,13 @@ def _print_examples(pairs: Sequence[Pair], hypotheses: Sequence[str], examples: 
         print(f"translation {printable(hypotheses[i])}")
 
 
-def _read_split(config: Config, split: str, run: RunFolder) -> Sequence[Pair]:
-    if config.data.path == str(run.path):  # what `import` writes
+def _read_split(data: DataConfig, seed: int, split: str, run: RunFolder) -> Sequence[Pair]:
+    if data.path == str(run.path):  # what `import` writes
         raise ConfigError(
             f"{run.path} was imported and has no text of its own: name some with --src=FILE "
             "--ref=FILE, or with --config.data.path=FOLDER."
         )
-    return open_corpus(config.data, config.seed).split(split)
+    return open_corpus(data, seed).split(split)
 
 
 def _read_files(src: str, ref: Sequence[str]) -> list[Sequence[Pair]]:

@@ -87,8 +87,8 @@ def imported(
       decode: keys of `decode` beside the banned subwords, which are PAD, BOS and UNK.
 
     Raises:
-      DataError: the config is invalid, or an array is missing, has another shape than the config
-        says or a value that is no number.
+      DataError: the config is invalid, or an array is missing, has another shape than in the
+        config, or has a value that is no number.
     """
     _check(weights, config)
     rows, pieces = in_our_order(special, bundle.pieces)

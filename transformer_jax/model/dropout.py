@@ -29,7 +29,7 @@ def mix(bits: Array) -> Array:
 
 
 def _folded(words: Array, data: Array | int) -> Array:
-    """The words `[2]` of a key, changed by one number.
+    """The words `[2]` of a key, changed by one number, or by each of `[..., 1]`.
 
     It is linear: `_bits` mixes the words. `mix` uses its input several times, and XLA's code for a
     fused chain of such uses grows exponentially; with it a CPU's step took a minute to compile.
@@ -46,8 +46,7 @@ def _bits(words: Array, width: int, shape: tuple[int, ...]) -> Array:
 
 
 def _split(words: Array, shape: tuple[int, ...]) -> Array:
-    numbers = jnp.arange(math.prod(shape), dtype=jnp.uint32)
-    return jax.vmap(lambda n: _folded(words, n))(numbers).reshape(*shape, 2)
+    return _folded(words, jnp.arange(math.prod(shape)).reshape(*shape, 1))
 
 
 HASH = define_prng_impl(
@@ -78,15 +77,19 @@ def mask_words(key: Array) -> Array:
     return jax.random.bits(key, (3,), jnp.uint32)
 
 
-def position_bits(words: Any, rows_B: Array, begin: Any, length: int) -> Array:
-    """A hash of each position from number `begin` on, uint32 `[rows, length]`."""
+def keep_from(begin: Any, shape: tuple[int, ...], drawn: Drawn, rate: float) -> Array:
+    """`keep_mask` of the positions from number `begin` on.
+
+    Args:
+      begin: int, 0 for the first position of the rows.
+      shape: numbers of positions and features.
+      drawn: three words, and the rows' numbers.
+      rate: probability of False.
+    """
+    (length, features), (words, rows_B) = shape, drawn
     row_B = mix(rows_B.astype(jnp.uint32) ^ words[0])
     positions_L = jnp.arange(length, dtype=jnp.uint32) + jnp.uint32(begin)
-    return mix(row_B[:, None] + mix(positions_L ^ words[1]))
-
-
-def kept(position_BL: Array, words: Any, features: int, rate: float) -> Array:
-    """Booleans `[rows, length, features]`, each True with probability 1 - rate."""
+    position_BL = mix(row_B[:, None] + mix(positions_L ^ words[1]))
     feature_D = mix(jnp.arange(features, dtype=jnp.uint32) ^ words[2])
     return mix(position_BL[:, :, None] ^ feature_D) >= jnp.uint32(round(rate * 2**32))
 
@@ -101,8 +104,12 @@ def keep_mask(key: Array, rows_B: Array, length: int, features: int, rate: float
       features: features of a position.
       rate: probability of False, 0 <= rate < 1.
     """
-    words = mask_words(key)
-    return kept(position_bits(words, rows_B, 0, length), words, features, rate)
+    return keep_from(0, (length, features), Drawn(mask_words(key), rows_B), rate)
+
+
+def dropped(x: Array, keep: Array, rate: float) -> Array:
+    """x / (1 - rate) where the mask is True, and 0 elsewhere."""
+    return jnp.where(keep, x / (1.0 - rate), 0.0)
 
 
 class Dropout(nn.Module):
@@ -117,10 +124,10 @@ class Dropout(nn.Module):
         """Applies dropout to x `[rows, length, features]`; without row numbers, returns x."""
         if rows_B is None or self.rate == 0.0:
             return x_BLD
-        length, features = x_BLD.shape[1:]
-        keep_BLD = keep_mask(self.make_rng("dropout"), rows_B, length, features, self.rate)
-        return jnp.where(keep_BLD, x_BLD / (1.0 - self.rate), 0.0)
+        keep_BLD = keep_from(0, x_BLD.shape[1:], self.drawn(rows_B), self.rate)
+        return dropped(x_BLD, keep_BLD, self.rate)
 
+    @nn.nowrap
     def drawn(self, rows_B: Array) -> Drawn:
         """What the mask of these rows is computed from."""
         return Drawn(mask_words(self.make_rng("dropout")), rows_B)

@@ -22,7 +22,7 @@ from jax.experimental.pallas import triton
 from jax.sharding import PartitionSpec, get_abstract_mesh
 
 from transformer_jax.model.axes import BATCH, mesh_axes
-from transformer_jax.model.dropout import Drawn, kept, position_bits
+from transformer_jax.model.dropout import Drawn, dropped, keep_from
 
 POSITIONS = 32  # of a program
 ELEMENTS = 2_048  # of x that a program holds at once
@@ -111,19 +111,12 @@ fused_residual.defvjp(_forward, _backward)
 def _on_each_device(call: Callable[..., Any], inputs: tuple, outputs: tuple) -> Any:
     """`call(outputs, inputs)`; on a mesh, each device calls it for its own rows.
 
-    The compiler cannot divide a kernel.
+    The compiler cannot divide a kernel. The last two inputs are a Norm and a Drawn.
     """
     if get_abstract_mesh().size <= 1:
         return call(outputs, inputs)
-    rows = mesh_axes(BATCH)
-    specs = tuple(
-        Norm(PartitionSpec(), PartitionSpec())
-        if isinstance(x, Norm)
-        else Drawn(PartitionSpec(), rows)
-        if isinstance(x, Drawn)
-        else rows
-        for x in inputs
-    )
+    rows, whole = mesh_axes(BATCH), PartitionSpec()
+    specs = (rows,) * (len(inputs) - 2) + (whole, Drawn(whole, rows))
     run = functools.partial(call, outputs)
     return jax.shard_map(run, in_specs=(specs,), out_specs=rows, check_vma=False)(inputs)
 
@@ -137,7 +130,7 @@ def _call(body: Callable[..., None], setting: Setting, outputs: tuple, inputs: t
       outputs: arrays of the outputs' shapes and types, or only these; of the whole batch.
       inputs: trees of arrays, of this device's rows.
     """
-    batch, length, features = inputs[0].x.shape if body is _residual_kernel else inputs[0].shape
+    batch, length, features = jax.tree.leaves(inputs)[0].shape  # of x, or of its gradient
     own = math.gcd(length, POSITIONS)
 
     def spec(x: Any) -> pl.BlockSpec:
@@ -229,13 +222,11 @@ def _dropout(drawn: Drawn, own: int, rate: float) -> Callable[[Array, Any], Arra
     if rate == 0.0:
         return lambda x_lD, begin: x_lD
     words = tuple(drawn.words[n] for n in range(3))
-    row_1 = drawn.rows_B[pl.program_id(0)].reshape(1)
+    own_row = Drawn(words, drawn.rows_B[pl.program_id(0)].reshape(1))
     first = pl.program_id(1) * own
 
     def drop(x_lD: Array, begin: Any) -> Array:
-        length, features = x_lD.shape
-        bits_1l = position_bits(words, row_1, first + begin, length)
-        keep_lD = kept(bits_1l, words, features, rate).reshape(x_lD.shape)
-        return jnp.where(keep_lD, x_lD / (1.0 - rate), 0.0)
+        keep_1lD = keep_from(first + begin, x_lD.shape, own_row, rate)
+        return dropped(x_lD, keep_1lD.reshape(x_lD.shape), rate)
 
     return drop

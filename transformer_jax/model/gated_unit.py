@@ -1,4 +1,4 @@
-"""Gated recurrent units (Cho et al. 2014), of which the recurrent encoder and decoder are made.
+"""Gated recurrent units (Cho et al. 2014): the parts of the recurrent encoder and decoder.
 
 Dimension key
   B batch   M length   H d_hidden   G gates, 3 H   I inputs, O outputs

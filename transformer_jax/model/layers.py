@@ -17,13 +17,7 @@ from jax import Array
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, constrain, named
 from transformer_jax.model.dropout import Drawn, Dropout
-from transformer_jax.model.fused_residual import (
-    Norm,
-    Setting,
-    Summands,
-    fits,
-    fused_residual,
-)
+from transformer_jax.model.fused_residual import Norm, Setting, Summands, fits, fused_residual
 from transformer_jax.model.mixers import MIXERS, Sublayer
 from transformer_jax.model.norms import NORMS
 from transformer_jax.model.products import product

@@ -12,7 +12,6 @@ Dimension key
   E features of the encoder's output
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -66,14 +65,6 @@ class Sublayer(nn.Module):
         return NOTHING
 
 
-def _normalizer(config: ModelConfig) -> Callable[[Array, Array], Array]:
-    return NORMALIZERS[config.normalizer](config)
-
-
-def _cross_normalizer(config: ModelConfig) -> Callable[[Array, Array], Array]:
-    return NORMALIZERS[config.cross_normalizer or config.normalizer](config)
-
-
 class SelfAttention(Sublayer):
     """Attention of a sequence to itself (Vaswani et al. 2017, section 3.2.3)."""
 
@@ -100,7 +91,7 @@ class SelfAttention(Sublayer):
             context.self_mask,
             score=self.attention.scores,
             bias=context.self_bias,
-            normalize=_normalizer(self.config),
+            normalize=NORMALIZERS[self.config.normalizer](self.config),
         )
         _sow(self, weights_BHLL)
         return self.attention.joined(heads_BLHV), weights_BHLL
@@ -124,7 +115,7 @@ class SelfAttention(Sublayer):
         query_BKHK, key_BKHK, value_BKHV = self._projected(x_BKD, now.position_B[:, None])
         blocks = written(cache.written, (key_BKHK, value_BKHV), now.position_B)
         score = cached_score(SCORES[self.config.score], self.attention.score_params)
-        normalize = _normalizer(self.config)
+        normalize = NORMALIZERS[self.config.normalizer](self.config)
 
         def attended(query: Array, read: Any, mask: Array) -> Array:
             return attend_to_cache(
@@ -141,6 +132,7 @@ class CrossAttention(Sublayer):
     def setup(self) -> None:
         config = self.config
         self.score = config.score if config.cross_score is None else config.cross_score
+        self.normalizer = config.cross_normalizer or config.normalizer
         self.attention = MultiHeadAttention(config, self.score, self.encoded_features)
         nn.share_scope(self, self.attention)
         if config.attention_memory is not None:
@@ -156,7 +148,7 @@ class CrossAttention(Sublayer):
         """
         assert context.encoded_BME is not None and context.cross_mask is not None
         query_BLHK = self.attention.queries(x_BLD)
-        normalize = _cross_normalizer(self.config)
+        normalize = NORMALIZERS[self.normalizer](self.config)
         if self.config.attention_memory is not None:
             features = self.carries.prepare(self.carries_params, context.encoded_BME)
             begins_BL = context.place.positions == 0
@@ -166,8 +158,8 @@ class CrossAttention(Sublayer):
                 return weights_of_all(self.carries, self.carries_params, scored, begins_BL)
 
         key_BMHK, value_BMHV = self.attention.keys_values(context.encoded_BME)
-        name = self.config.cross_normalizer or self.config.normalizer
-        if self.config.attention_memory is None and _fuses(self, self.score, name):
+        no_memory = self.config.attention_memory is None
+        if no_memory and _fuses(self, self.score, self.normalizer):
             assert context.source is not None
             setting = Setting((same_sentence,), _factor(self.config, self.score))
             queries = Queries(query_BLHK, context.place)
@@ -215,7 +207,7 @@ class CrossAttention(Sublayer):
         """One new position of every hypothesis over the source; weights `[B, H, K, M]`."""
         keys_values, features_BHM = memory
         query_BKHK = self.attention.queries(x_BKD)
-        normalize, carried = _cross_normalizer(self.config), [cache.carried]
+        normalize, carried = NORMALIZERS[self.normalizer](self.config), [cache.carried]
         if self.config.attention_memory is not None:
 
             def normalize(scores_BHKM: Array, mask_B11M: Array) -> Array:
@@ -238,10 +230,9 @@ class CrossAttention(Sublayer):
 
 def _fuses(mixer: Sublayer, score: str, normalizer: str) -> bool:
     """Whether all positions are computed by the fused kernel, which gives no weights."""
-    if normalizer != "softmax":
-        return False
     weights = mixer.is_mutable_collection("intermediates") or mixer.is_initializing()
-    return mixer.config.attention_kernel == "fused" and not weights and bool(SCORES[score].factor)
+    can = normalizer == "softmax" and SCORES[score].factor is not None
+    return mixer.config.attention_kernel == "fused" and not weights and can
 
 
 def _factor(config: ModelConfig, score: str) -> float:

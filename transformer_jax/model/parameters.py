@@ -15,10 +15,8 @@ from transformer_jax.model.embeddings import padded_vocabulary
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.layers import Layer
 from transformer_jax.model.records import Context, Params, Place
-from transformer_jax.model.stacks import unstacked
+from transformer_jax.model.stacks import STACKS, key_of, unstacked
 from transformer_jax.text.batches import Packed
-
-STACKS = ("encoder", "decoder")
 
 
 def init_params(model: EncoderDecoder, key: Array) -> Params:
@@ -67,7 +65,7 @@ def _boxed_params(model: EncoderDecoder, key: Array) -> Any:
     for name, stack_key in zip(STACKS, stack_keys, strict=False):
         if name in stacks:
             layer, depth = stacks[name]
-            params[f"{name}_layers"] = _drawn_together(layer, jax.random.split(stack_key, depth))
+            params[key_of(name)] = _drawn_together(layer, jax.random.split(stack_key, depth))
     return params
 
 

@@ -85,9 +85,10 @@ class TransformerEncoder(nn.Module):
     def setup(self) -> None:
         """The positions and the layers."""
         layer = nn.remat(Layer) if self.remat else Layer
+        sublayers = sublayers_of(self.config, ENCODER_LAYER)
         self.src_positions = PositionVectors(self.config)
         self.layers = [
-            layer(self.config, sublayers_of(self.config, ENCODER_LAYER), name=f"encoder_{n}")
+            layer(self.config, sublayers, name=f"encoder_{n}")
             for n in range(self.config.encoder_depth)
         ]
         if self.config.norm == "pre":  # the sum of all residuals is normalized once, at the end
@@ -111,9 +112,8 @@ class TransformerEncoder(nn.Module):
     @nn.nowrap
     def stack(self) -> tuple[Layer, int]:
         """A layer of this stack, and how many there are."""
-        return Layer(
-            self.config, sublayers_of(self.config, ENCODER_LAYER), parent=None
-        ), self.config.encoder_depth
+        layer = Layer(self.config, sublayers_of(self.config, ENCODER_LAYER), parent=None)
+        return layer, self.config.encoder_depth
 
     @staticmethod
     def summary(encoded_BMD: Array) -> Array:
