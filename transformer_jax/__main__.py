@@ -113,7 +113,7 @@ COMMANDS = {
         "translate a split and score it: BLEU, paper BLEU, chrF",
         (
             WORKDIR,
-            Flag("split", str, "NAME", "split of the run's corpus", default="test"),
+            Flag("split", str, "NAME", "split of the run's corpus (test)"),
             Flag("src", str, "FILE", "a file to translate instead, with --ref"),
             Flag("ref", list, "FILE", "its references; several: repeat the flag, or commas"),
             CHECKPOINT,
