@@ -982,6 +982,8 @@ MORE = {
     "translate --checkpoint=٤٠": "--checkpoint=٤٠ is not there",
     "translate --beam_size=1" + "0" * 30: " is above 2147483647",
     "translate --config.decode.max_extra_length=2000000000": " is above 1000000",
+    "evaluate --config.decode.tokens_per_batch=2000000000": " is above 1000000",
+    "attention x --output=/proc/x.png": "No file can be created there: /proc/x.png. ",
 }
 CASES |= {name[:30]: (of_flag(name), [said]) for name, said in MORE.items()}
 MORE = {

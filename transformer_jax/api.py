@@ -1,7 +1,7 @@
 """A run's model in a Python program: translations, scores, attention weights, word alignments."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -143,7 +143,7 @@ class Run:
 def _listed(lines: Sequence[str]) -> list[str]:
     if isinstance(lines, str):
         raise ConfigError("This takes a list of sentences, not one: put it in brackets.")
-    if not isinstance(lines, Iterable):
+    if not isinstance(lines, Iterable) or isinstance(lines, Mapping | Set):  # keys, or no order
         raise ConfigError(f"This takes a list of sentences, not {type(lines).__name__}.")
     listed = list(lines)
     for number, line in enumerate(listed):

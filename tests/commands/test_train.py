@@ -142,6 +142,14 @@ def test_a_run_that_goes_on_without_its_metrics_says_so(tmp_path, caplog):
     assert f"{run}/metrics.jsonl is gone: the curves begin after step 40" in caplog.text
 
 
+def test_a_run_that_begins_again_without_its_checkpoints_says_so(tmp_path, caplog):
+    run = runs.copy_of_run(tmp_path / "run")
+    shutil.rmtree(run / "checkpoints")
+    with caplog.at_level("INFO"):
+        assert runs.train(run, train__steps=1) == 0
+    assert f"{run} has no checkpoint: training begins again at step 0" in caplog.text
+
+
 def test_a_dry_run_counts_the_pairs_and_refuses_text_that_cannot_be_used(tmp_path, capsys):
     for name in ("train.en", "train.de", "test.en", "test.de"):
         shutil.copy(runs.tiny_corpus() / name, tmp_path)

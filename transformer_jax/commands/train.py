@@ -135,8 +135,10 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     try:
         state = _first_state(config, program, checkpoints)
         start = int(state.step)
-        if start and not (run.path / FILE).exists():
+        if start != 0 and not (run.path / FILE).exists():
             log.warning("%s is gone: the curves begin after step %d", run.path / FILE, start)
+        if start == 0 and (run.path / FILE).exists():
+            log.warning("%s has no checkpoint: training begins again at step 0", run.path)
         processes.first_does(lambda: _claim(run, config, data))
         with StopRequest() as stop:
             bleu = _make_bleu(config, data, program, stop) if train.valid_bleu else None

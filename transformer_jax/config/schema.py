@@ -358,6 +358,7 @@ class DecodeConfig:
         "source subwords, padding included, that are searched together",
         mutable=True,
         at_least=1,
+        at_most=WIDEST,
     )
     dtype: str | None = key(
         None,

@@ -59,7 +59,7 @@ class RunFolder:
     def _advice(self) -> str:
         """What to do where no run is: name the run around this path, or train one."""
         for folder in self.path.parents:
-            if (folder / self.config_file.name).is_file():
+            if all((folder / own.name).exists() for own in (self.config_file, self.checkpoints)):
                 named = shlex.quote(f"--workdir={folder}")
                 return f"The run is in the folder above: {named}, and --checkpoint names a step."
         named = shlex.quote(f"--workdir={self.path}")
