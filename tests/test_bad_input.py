@@ -219,6 +219,28 @@ def command_is_unknown(box: Sandbox) -> Sequence[str]:
     return ["trian"]
 
 
+@case("preset.py: get_config returned coroutine, not a ConfigDict")
+def config_file_has_an_asynchronous_function(box: Sandbox) -> Sequence[str]:
+    return with_preset(box, "async def get_config(): return {}\n")
+
+
+@case("model.watched_heads=9 is above model.num_heads=2. Lower it")
+def more_heads_are_watched_than_there_are(box: Sandbox) -> Sequence[str]:
+    return box.train("model.watched_heads=9")
+
+
+@case("'xyzzy' is no piece of the run's vocabulary")
+def banned_subword_is_unknown_on_resume(box: Sandbox) -> Sequence[str]:
+    box.trained()
+    return box.train("train.steps=1000", "decode.banned_subwords=xyzzy")
+
+
+@case("'xyzzy' is no piece of the run's vocabulary")
+def banned_subword_is_unknown_in_a_dry_run(box: Sandbox) -> Sequence[str]:
+    box.trained()
+    return [*box.train("train.steps=1000", "decode.banned_subwords=xyzzy"), "--dry_run"]
+
+
 # The run's folder ------------------------------------------------------------------------------
 
 
@@ -335,6 +357,25 @@ def average_before_the_first_checkpoint(box: Sandbox) -> Sequence[str]:
 @case("{tmp}/run holds no run: it has no config.json", "python -m transformer_jax train")
 def there_is_no_run(box: Sandbox) -> Sequence[str]:
     return box.uses("translate")
+
+
+@case("holds no run: it has no config.json. The run is in the folder above: --workdir={tmp}/run,")
+def checkpoint_is_given_as_the_run(box: Sandbox) -> Sequence[str]:
+    box.trained()
+    return ["translate", f"--workdir={box.run}/checkpoints/40"]
+
+
+@case("The run is in the folder above: --workdir={tmp}/run, ")
+def finetune_of_a_file_of_a_run(box: Sandbox) -> Sequence[str]:
+    box.trained()
+    return ["train", f"--config=finetune:{box.run}/config.json", f"--workdir={box.folder}/new"]
+
+
+@case("--split=valid and --src={tmp}/corpus/test.en: one or the other is translated")
+def both_a_split_and_a_file_are_evaluated(box: Sandbox) -> Sequence[str]:
+    box.trained()
+    files = f"--src={box.corpus}/test.en", f"--ref={box.corpus}/test.de"
+    return box.uses("evaluate", "--split=valid", *files)
 
 
 @case("--checkpoint=41 is not there. Valid: latest, best, 30, 35, 40.")
@@ -940,6 +981,9 @@ MORE = {
     "translate --checkpoint=" + "9" * 5000: "is not there. Valid: latest",
     "translate --checkpoint=٤٠": "--checkpoint=٤٠ is not there",
     "translate --beam_size=1" + "0" * 30: " is above 2147483647",
+    "translate --config.decode.max_extra_length=2000000000": " is above 1000000",
+    "evaluate --config.decode.tokens_per_batch=2000000000": " is above 1000000",
+    "attention x --output=/proc/x.png": "No file can be created there: /proc/x.png. ",
 }
 CASES |= {name[:30]: (of_flag(name), [said]) for name, said in MORE.items()}
 MORE = {

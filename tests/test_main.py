@@ -109,7 +109,7 @@ def test_prepare_is_called_with_the_config(called, preset):
     [
         (
             ["evaluate", "--workdir=w"],
-            {"workdir": "w", "split": "test", "src": None, "ref": None}
+            {"workdir": "w", "split": None, "src": None, "ref": None}
             | {"checkpoint": "latest", "beam_size": None, "examples": 0, "overrides": {}},
         ),
         (
@@ -125,7 +125,7 @@ def test_prepare_is_called_with_the_config(called, preset):
                 "--config.decode.length_penalty=1",
                 "--config.data.path=there",
             ],
-            {"workdir": "w", "split": "test", "src": "a", "ref": ["b", "c", "d"]}
+            {"workdir": "w", "split": None, "src": "a", "ref": ["b", "c", "d"]}
             | {"checkpoint": "7", "beam_size": 1, "examples": 3}
             | {"overrides": {"decode.length_penalty": 1.0, "data.path": "there"}},
         ),
@@ -279,6 +279,17 @@ def test_too_little_memory_is_one_line_with_the_fix(message, monkeypatch, capsys
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("message", ["Unable to allocate 29.8 GiB for an array", ""])
+def test_too_little_memory_of_the_machine_is_one_line(message, monkeypatch, capsys):
+    def exhaust() -> None:
+        raise MemoryError(message)
+
+    assert run_fake(monkeypatch, exhaust) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"transformer-jax: {message or 'no memory left'}. This machine")
+    assert error.count("\n") == 1
+
+
 def test_another_error_of_the_device_keeps_its_traceback(monkeypatch):
     def fail() -> None:
         raise jax.errors.JaxRuntimeError("INTERNAL: no such kernel")
@@ -349,16 +360,23 @@ def test_what_is_no_user_s_mistake_keeps_its_traceback(monkeypatch):
         run_fake(monkeypatch, lambda: 1 / 0)
 
 
-def test_of_errors_that_nobody_can_catch_only_closed_event_loops_are_hidden(monkeypatch):
-    """After a failed save, a thread of TensorStore may call an event loop that Orbax has closed."""
+def test_of_errors_that_nobody_can_catch_only_those_of_orbax_are_hidden(monkeypatch):
+    """After a failed save, a thread of TensorStore may call an event loop that Orbax has closed.
+
+    After a failed restore, Orbax leaves coroutines behind that have failed too.
+    """
     reported = []
     monkeypatch.setattr(sys, "unraisablehook", reported.append)
     for _ in range(2):  # the second time adds nothing
         set_up_logs()
     errors = [RuntimeError("Event loop is closed"), RuntimeError("something else")]
     for error in errors:
-        sys.unraisablehook(types.SimpleNamespace(exc_value=error))
-    assert [unraisable.exc_value for unraisable in reported] == errors[1:]
+        sys.unraisablehook(types.SimpleNamespace(exc_value=error, object=None))
+    for file in ("/site-packages/orbax/checkpoint/x.py", "/home/orbax.py"):
+        errors.append(RuntimeError(file))
+        code = types.SimpleNamespace(cr_code=types.SimpleNamespace(co_filename=file))
+        sys.unraisablehook(types.SimpleNamespace(exc_value=errors[-1], object=code))
+    assert [unraisable.exc_value for unraisable in reported] == [errors[1], errors[3]]
     assert sys.unraisablehook.other == reported.append
 
 

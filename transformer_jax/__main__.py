@@ -113,7 +113,7 @@ COMMANDS = {
         "translate a split and score it: BLEU, paper BLEU, chrF",
         (
             WORKDIR,
-            Flag("split", str, "NAME", "split of the run's corpus", default="test"),
+            Flag("split", str, "NAME", "split of the run's corpus (test)"),
             Flag("src", str, "FILE", "a file to translate instead, with --ref"),
             Flag("ref", list, "FILE", "its references; several: repeat the flag, or commas"),
             CHECKPOINT,
@@ -285,7 +285,7 @@ def prepare_call(
         check_devices()
     if name == "translate":  # bytes, independent of the locale's encoding
         for stream in sorted({"standard input", "standard output"} & set(closed)):
-            raise UserError(f"{stream} is closed: transformer-jax translate ... < TEXT > OUTPUT.")
+            raise UserError(f"{stream} is closed, or open the wrong way: ... < TEXT > OUTPUT.")
         values |= {"stdin": sys.stdin.buffer, "stdout": sys.stdout.buffer}
     set_up_logs(quiet=not processes.is_first())
     module, _, function = command.target.partition(":")

@@ -1,7 +1,7 @@
 """A run's model in a Python program: translations, scores, attention weights, word alignments."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,8 +38,8 @@ def load(
     Raises:
       UserError: the folder has no run or no such checkpoint, or a key or its value is wrong.
     """
-    if not os.fspath(workdir):
-        raise ConfigError("The run's folder is empty: name one, such as 'runs/mine'.")
+    if not isinstance(workdir, str | os.PathLike) or not os.fspath(workdir):
+        raise ConfigError(f"{workdir!r} names no run's folder: give one, such as 'runs/mine'.")
     overrides = {f"decode.{name}": value for name, value in decode_changes.items()}
     folder = os.path.expanduser(os.fspath(workdir))
     return Run(load_model(folder, str(checkpoint), overrides=overrides))
@@ -143,6 +143,8 @@ class Run:
 def _listed(lines: Sequence[str]) -> list[str]:
     if isinstance(lines, str):
         raise ConfigError("This takes a list of sentences, not one: put it in brackets.")
+    if not isinstance(lines, Iterable) or isinstance(lines, Mapping | Set):  # keys, or no order
+        raise ConfigError(f"This takes a list of sentences, not {type(lines).__name__}.")
     listed = list(lines)
     for number, line in enumerate(listed):
         if not isinstance(line, str):

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import errno
 import hashlib
 import io
 import json
@@ -25,6 +26,9 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
+        if error.errno == errno.ENOENT and path.parent.is_dir():  # in /proc, for example
+            words = "No file can be created there"
+            raise PermissionError(errno.EACCES, words, str(path)) from None
         error.filename = str(path)  # not the temporary file; a failed write names none
         raise
     finally:

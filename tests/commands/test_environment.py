@@ -48,6 +48,22 @@ def test_a_closed_stream_is_the_null_device_and_no_other_file_gets_its_number(cl
     assert (tmp_path / "file").read_bytes() == b""
 
 
+def test_a_stream_that_is_open_in_the_wrong_direction_counts_as_closed(tmp_path):
+    subprocess.run(
+        [
+            "sh",
+            "-c",
+            'cd "$2"; "$0" -c "$1" 0>written 1</dev/null',
+            sys.executable,
+            STREAMS,
+            tmp_path,
+        ],
+        check=True,
+        env=os.environ | {"PYTHONPATH": os.getcwd()},
+    )
+    assert (tmp_path / "found").read_text() == "standard input,standard output,3,0\n"
+
+
 @pytest.mark.parametrize("name", ["JAX_ENABLE_X64", "JAX_DISABLE_JIT"])
 def test_what_jax_cannot_run_with_is_refused_before_anything_is_written(name, monkeypatch, capsys):
     monkeypatch.setenv(name, "True")
@@ -60,7 +76,12 @@ def test_what_jax_cannot_run_with_is_refused_before_anything_is_written(name, mo
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("JAX_NUMPY_DTYPE_PROMOTION", "strict"), ("SOURCE_DATE_EPOCH", "today")]
+    ("name", "value"),
+    [
+        ("JAX_NUMPY_DTYPE_PROMOTION", "strict"),
+        ("JAX_DEFAULT_PRNG_IMPL", "rbg"),
+        ("SOURCE_DATE_EPOCH", "today"),
+    ],
 )
 def test_other_values_that_libraries_fail_on_are_refused(name, value, monkeypatch):
     monkeypatch.setenv(name, value)
@@ -140,7 +161,7 @@ def test_translate_needs_its_streams(monkeypatch, capsys):
     for name in ("standard input", "standard output"):
         monkeypatch.setattr("transformer_jax.__main__.open_missing_streams", lambda n=name: {n})
         assert command("translate", "--workdir=run") == 2
-        assert f"{name} is closed: transformer-jax translate" in capsys.readouterr().err
+        assert f"{name} is closed, or open the wrong way: ... < TEXT" in capsys.readouterr().err
 
 
 STUCK = """

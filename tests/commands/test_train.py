@@ -62,7 +62,7 @@ def test_a_run_starts_from_another_s_weights_and_vocabulary(tmp_path, caplog):
             np.testing.assert_allclose(got[name], want[name], rtol=0, atol=1e-20, err_msg=name)
 
 
-def test_validation_bleu_is_that_of_greedy_search_and_picks_the_best(tmp_path, monkeypatch):
+def test_validation_bleu_is_that_of_greedy_search_and_picks_the_best(tmp_path, monkeypatch, caplog):
     scores, seen = [5.0, 9.0, 1.0], []
 
     def score(hypotheses, references, src, tgt):
@@ -73,7 +73,10 @@ def test_validation_bleu_is_that_of_greedy_search_and_picks_the_best(tmp_path, m
 
     monkeypatch.setattr(bleu, "score", score)
     changes = {"train__valid_every": 2, "train__checkpoint_every": 2, "train__keep_last": 1}
-    assert runs.train(tmp_path, train__steps=6, train__valid_bleu=True, **changes) == 0
+    changes |= {"train__valid_bleu": True, "decode__max_length": 8}
+    with caplog.at_level("WARNING"):
+        assert runs.train(tmp_path, train__steps=6, **changes) == 0
+    assert caplog.text.count("more than decode.max_length=8 subwords") == 3, "sources are cut"
     assert [record["bleu"] for record in lines(tmp_path, "valid")] == scores
     assert committed_steps(tmp_path / "checkpoints") == [4, 6], "4 has the best BLEU"
     result = evaluate(str(tmp_path), split="valid", beam_size=1)
@@ -122,6 +125,29 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(tmp_path, capsys, in_che
     assert printed["mesh"].startswith("data 1, fsdp 1, tensor 1 on 1 x ")
     assert "1 training step" in printed["programs to compile"]
     assert "prepare" in printed["data"]
+
+
+def test_a_dry_run_describes_the_vocabulary_that_would_be_used(tmp_path, capsys):
+    preset = runs.write_preset(tmp_path / "preset.py", runs.tiny_values(vocabulary__size=300))
+    model = runs.trained_run() / "vocabulary.model"
+    flags = f"--config={preset}", f"--workdir={tmp_path}/run", f"--config.vocabulary.path={model}"
+    assert "(vocabulary 400, padded to 512)" in dry_run(capsys, *flags)["parameters"]
+
+
+def test_a_run_that_goes_on_without_its_metrics_says_so(tmp_path, caplog):
+    run = runs.copy_of_run(tmp_path / "run")
+    (run / "metrics.jsonl").unlink()
+    with caplog.at_level("INFO"):
+        assert runs.train(run) == 0
+    assert f"{run}/metrics.jsonl is gone: the curves begin after step 40" in caplog.text
+
+
+def test_a_run_that_begins_again_without_its_checkpoints_says_so(tmp_path, caplog):
+    run = runs.copy_of_run(tmp_path / "run")
+    shutil.rmtree(run / "checkpoints")
+    with caplog.at_level("INFO"):
+        assert runs.train(run, train__steps=1) == 0
+    assert f"{run} has no checkpoint: training begins again at step 0" in caplog.text
 
 
 def test_a_dry_run_counts_the_pairs_and_refuses_text_that_cannot_be_used(tmp_path, capsys):

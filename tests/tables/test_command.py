@@ -10,9 +10,9 @@ import submitit  # noqa: F401  (when imported, it closes absl's handler, and a t
 
 from tests import tiny_runs as runs
 from tests.tables.test_statistics import line
-from transformer_jax.errors import ConfigError, RunError
+from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.tables import command, launch
-from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
+from transformer_jax.tables.experiment import Experiment, Scale, check_results, make_jobs
 from transformer_jax.tables.launch import Share, run_commands, run_with_submitit, shares
 from transformer_jax.tables.live import LiveTable, progress_of
 from transformer_jax.tables.results import read_results, write_results
@@ -127,6 +127,28 @@ def test_flags_that_cannot_be_are_one_line(call):
     ]:
         with pytest.raises(ConfigError, match=says):
             call(*flags)
+
+
+def test_a_run_whose_results_could_not_be_found_is_not_trained(tmp_path):
+    values = runs.tiny_values(train__steps=12)
+    preset = str(runs.write_preset(tmp_path / "preset.py", values))
+    mistakes = [
+        (Scale(preset, split="newstest"), DataError, r"newstest.en: no such file.*with .en: test"),
+        (Scale(preset, average=4), ConfigError, "a, seed 0: 4 checkpoints .* the run keeps 3: tr"),
+        (Scale(preset, {"train.steps": 6}, average=3), ConfigError, "3 check.* the run keeps 2"),
+    ]
+    for scale, error, says in mistakes:
+        with pytest.raises(error, match=says):
+            check_results(
+                make_jobs(Experiment("t", {"a": {}}, {"small": scale}), "small", tmp_path)
+            )
+    right = Experiment("t", {"a": {}}, {"small": Scale(preset, split="valid", average=3)})
+    check_results(make_jobs(right, "small", tmp_path))
+
+
+def test_a_row_is_a_mapping():
+    with pytest.raises(ConfigError, match="t: row 'a' is 3; expected keys of the config"):
+        make_jobs(Experiment("t", {"a": 3}, {"small": Scale("x.py")}), "small", Path("runs"))
 
 
 def test_an_error_of_a_job_s_thread_is_raised_and_starts_no_other_job(tmp_path, monkeypatch):

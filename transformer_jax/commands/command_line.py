@@ -9,6 +9,7 @@ import os
 import select
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from absl import flags
@@ -24,6 +25,10 @@ OUT_OF_MEMORY = (
     "The device has too little memory. In training, raise train.accumulate_steps, set "
     "train.remat=true or divide the model by mesh.fsdp (a run's results stay the same). In "
     "translation, lower decode.beam_size or decode.tokens_per_batch."
+)
+LESS = (
+    "This machine has too little memory. Lower the model's sizes, train.tokens_per_batch or, in "
+    "translation, decode.beam_size, decode.tokens_per_batch or decode.max_extra_length."
 )
 LONGEST_MESSAGE = 4_000  # characters
 BROKEN_PIPE = 128 + 13  # SIGPIPE
@@ -89,6 +94,11 @@ def exit_status(action: Callable[[], object]) -> int:
             sys.stdout.flush()
         except OSError:
             _discard_output()
+        return 2
+    except MemoryError as error:  # of this machine, not of a device
+        print(
+            f"transformer-jax: {_one_line(str(error)) or 'no memory left'}. {LESS}", file=sys.stderr
+        )
         return 2
     except Exception as error:
         if type(error).__name__ != "JaxRuntimeError" or not _is_out_of_memory(str(error)):
@@ -219,8 +229,9 @@ def set_up_logs(quiet: bool = False) -> None:
     - absl and asyncio, through which Orbax logs, show fatal errors only: Orbax warns of each
       checkpoint without a score, and prints a traceback of each failed save, which it also raises
       and runs/checkpoints.py reports in one line.
-    - sys.unraisablehook leaves out one error: after a failed save, TensorStore may call an event
-      loop that Orbax has closed.
+    - sys.unraisablehook leaves out two errors: after a failed save, TensorStore may call an event
+      loop that Orbax has closed; of a checkpoint that cannot be restored, Orbax raises one error,
+      and leaves the other arrays' behind.
     - The root logger and those of other packages stay as they are: Python prints their warnings.
 
     Args:
@@ -244,11 +255,14 @@ def set_up_logs(quiet: bool = False) -> None:
 
 
 class UnraisableHook(NamedTuple):
-    """An unraisablehook that does not report calls of a closed event loop."""
+    """An unraisablehook that does not report what Orbax has left behind."""
 
     other: Callable[[Any], object]  # the hook that reports everything else
 
     def __call__(self, unraisable: Any) -> None:
         """Reports an error that no caller can catch."""
-        if str(unraisable.exc_value) != "Event loop is closed":
+        code = getattr(unraisable.object, "cr_code", None)  # of a coroutine
+        if str(unraisable.exc_value) == "Event loop is closed":
+            return
+        if code is None or "orbax" not in Path(code.co_filename).parts:
             self.other(unraisable)

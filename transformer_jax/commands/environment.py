@@ -1,6 +1,7 @@
 """Checks of the process that a command runs in, before the command starts."""
 
 import contextlib
+import fcntl
 import os
 import resource
 import signal
@@ -16,6 +17,7 @@ TRUE = {"1", "true", "t", "yes", "y", "on"}
 UNUSABLE = {
     "JAX_ENABLE_X64": (TRUE, "parameters and metrics are float32"),
     "JAX_DISABLE_JIT": (TRUE, "the training step is compiled before it runs"),
+    "JAX_DEFAULT_PRNG_IMPL": ({"rbg", "unsafe_rbg"}, "a run's random keys are of threefry's size"),
     "JAX_NUMPY_DTYPE_PROMOTION": ({"strict"}, "the model adds integers to float32 arrays"),
 }
 FILES_NEEDED = 128  # open at a time: a checkpoint's, the corpus's, the libraries'
@@ -27,6 +29,7 @@ ADDRESSES_NEEDED = 2 << 30
 def open_missing_streams() -> set[str]:
     """Opens the null device as each standard stream that is closed, as `nohup COMMAND <&-` does.
 
+    Standard input that cannot be read, and standard output that cannot be written, count as closed.
     Otherwise the next file that is opened gets the stream's number, and what is printed goes there.
 
     Returns:
@@ -35,8 +38,13 @@ def open_missing_streams() -> set[str]:
     closed = set()
     for number, name in enumerate(("input", "output", "error")):
         try:
-            os.fstat(number)
+            mode = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
+            is_open = mode != (os.O_RDONLY if number else os.O_WRONLY)  # as `0> FILE` opens it
+            if not is_open:
+                os.close(number)
         except OSError:
+            is_open = False
+        if not is_open:
             # The lowest free number, which is this one.
             os.open(os.devnull, os.O_RDONLY if number == 0 else os.O_WRONLY)
             closed.add(f"standard {name}")

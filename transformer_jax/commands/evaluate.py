@@ -39,7 +39,7 @@ class Evaluation(NamedTuple):
 def evaluate(
     workdir: str,
     *,
-    split: str = "test",
+    split: str | None = None,
     src: str | None = None,
     ref: Sequence[str] | None = None,
     checkpoint: str = "latest",
@@ -54,7 +54,8 @@ def evaluate(
 
     Args:
       workdir: the run's folder.
-      split: "train", "valid", "test", or a file stem or TFDS split of the run's corpus.
+      split: "train", "valid", "test", or a file stem or TFDS split of the run's corpus; None:
+        "test".
       src: a file of source lines to use instead of a split, together with `ref`.
       ref: the files of its references, one or several.
       checkpoint: "latest", "best", "average", a step, or an average's name, such as "40-last5".
@@ -65,7 +66,8 @@ def evaluate(
     Raises:
       UserError: there is no such run, checkpoint, split or file, or the folder cannot be written.
     """
-    _check(src, ref, examples)
+    _check(split, src, ref, examples)
+    split = "test" if split is None else split
     loaded = load_model(workdir, checkpoint, beam_size, overrides=overrides)
     run = RunFolder(workdir)
     name = split if src is None else Path(src).name
@@ -97,10 +99,12 @@ def evaluate(
     return Evaluation(scores, path, texts[0])
 
 
-def _check(src: str | None, ref: Sequence[str] | None, examples: int) -> None:
+def _check(split: str | None, src: str | None, ref: Sequence[str] | None, examples: int) -> None:
     """Raises ConfigError if the flags do not fit together."""
     if (src is None) != (not ref):
         raise ConfigError("--src and --ref belong together: sources and their references.")
+    if split is not None and src is not None:
+        raise ConfigError(f"--split={split} and --src={src}: one or the other is translated.")
     if src == "":
         raise ConfigError("--src= is empty: name the file of the sources.")
     if examples < 0:

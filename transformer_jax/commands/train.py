@@ -21,7 +21,7 @@ from transformer_jax.model.records import Params
 from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import decoding_mesh, local, make_mesh
 from transformer_jax.runs.checkpoints import Checkpoints, committed_steps
-from transformer_jax.runs.metrics import check_metrics
+from transformer_jax.runs.metrics import FILE, check_metrics
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params
 from transformer_jax.runs.weights_and_biases import check_wandb
@@ -29,6 +29,7 @@ from transformer_jax.text.corpora import open_corpus
 from transformer_jax.training.data import (
     NOMINAL_FILL,
     TrainingData,
+    known_vocabulary,
     load_data,
     nominal_shape,
     warn_without_test_split,
@@ -85,6 +86,9 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     own = with_absolute_paths(config)
     processes.first_does(lambda: _check_folder(run, own, lock=False))
     shape, size = nominal_shape(config.train), config.vocabulary.size
+    if (vocabulary := known_vocabulary(config, run)) is not None:
+        banned_ids(config.decode, vocabulary)
+        size = vocabulary.size
     check_rows(config.train, mesh, shape.rows)
     program = compile_program(config.model, config.train, mesh, size, shape)
     print("\n".join(describe(config, program, size, shape, NOMINAL_FILL)))
@@ -120,6 +124,7 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
       Interrupted: a signal came.
     """
     data, train = load_data(config, run), config.train
+    banned_ids(config.decode, data.vocabulary)  # found wrong before training, not after it
     check_rows(config.train, mesh, data.shape.rows)
     program = compile_program(config.model, config.train, mesh, data.vocabulary.size, data.shape)
     for line in describe(config, program, data.vocabulary.size, data.shape, data.plan.tgt_fill):
@@ -130,6 +135,10 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     try:
         state = _first_state(config, program, checkpoints)
         start = int(state.step)
+        if start != 0 and not (run.path / FILE).exists():
+            log.warning("%s is gone: the curves begin after step %d", run.path / FILE, start)
+        if start == 0 and (run.path / FILE).exists():
+            log.warning("%s has no checkpoint: training begins again at step 0", run.path)
         processes.first_does(lambda: _claim(run, config, data))
         with StopRequest() as stop:
             bleu = _make_bleu(config, data, program, stop) if train.valid_bleu else None
@@ -201,6 +210,7 @@ def _make_bleu(
                 return None
             part = lines.shared(sources[start : start + BLEU_LINES])
             hypotheses += [best.text for best, *_ in part]
+        lines.warn_of_cut()
         return score(hypotheses, references, config.data.src, config.data.tgt).bleu
 
     return bleu

@@ -128,6 +128,8 @@ def _call_get_config(spec: str) -> ConfigDict | Mapping[str, Any]:
     with contextlib.redirect_stdout(sys.stderr), contextlib.chdir(os.curdir):
         raw = _run_file(spec, file, [argument] if colon else [])
     if not isinstance(raw, ConfigDict | Mapping):
+        if inspect.iscoroutine(raw):
+            raw.close()  # otherwise Python warns of it
         raise ConfigError(f"{file}: get_config returned {type(raw).__name__}, not a ConfigDict.")
     return raw
 

@@ -93,11 +93,7 @@ class ModelConfig:
     cross_score: str | None = key(
         None, "the same for encoder-decoder attention; None: score", choices_of=SCORES
     )
-    normalizer: str = key(
-        "softmax",
-        "scores to weights, in self-attention",
-        choices_of=NORMALIZERS,
-    )
+    normalizer: str = key("softmax", "scores to weights, in self-attention", choices_of=NORMALIZERS)
     cross_normalizer: str | None = key(
         None, "the same for encoder-decoder attention; None: normalizer", choices_of=NORMALIZERS
     )
@@ -349,6 +345,7 @@ class DecodeConfig:
         "a translation has at most source length + this many subwords",
         mutable=True,
         at_least=0,
+        at_most=WIDEST,
     )
     max_length: int = key(
         512,
@@ -361,6 +358,7 @@ class DecodeConfig:
         "source subwords, padding included, that are searched together",
         mutable=True,
         at_least=1,
+        at_most=WIDEST,
     )
     dtype: str | None = key(
         None,

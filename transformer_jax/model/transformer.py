@@ -63,6 +63,11 @@ def problems(config: ModelConfig) -> Iterator[str]:
             f"model.d_model={config.d_model} is not divisible by model.num_heads="
             f"{config.num_heads}, and model.d_k is not set. Change one of them, or set model.d_k."
         )
+    if config.watched_heads is not None and config.watched_heads > config.num_heads:
+        yield (
+            f"model.watched_heads={config.watched_heads} is above model.num_heads="
+            f"{config.num_heads}. Lower it, or use None for all heads."
+        )
     yield from positions.problems(config)
     yield from patterns.problems(config)
     yield from normalizers.problems(config)

@@ -48,16 +48,22 @@ class RunFolder:
         """
         self._check_files()
         if not self.config_file.is_file():
-            raise RunError(
-                f"{self.path} holds no run: it has no config.json. Train one with `python -m "
-                f"transformer_jax train --config=CONFIG {shlex.quote(f'--workdir={self.path}')}`."
-            )
+            raise RunError(f"{self.path} holds no run: it has no config.json. {self._advice()}")
         try:
             config = from_json(self.config_file.read_text(encoding="utf-8"))
         except (ConfigError, UnicodeDecodeError) as error:
             raise RunError(f"{self.config_file} cannot be read: {error}") from None
         check_sums(self.sums_file, self.config_file, self.vocabulary_file)
         return config
+
+    def _advice(self) -> str:
+        """What to do where no run is: name the run around this path, or train one."""
+        for folder in self.path.parents:
+            if all((folder / own.name).exists() for own in (self.config_file, self.checkpoints)):
+                named = shlex.quote(f"--workdir={folder}")
+                return f"The run is in the folder above: {named}, and --checkpoint names a step."
+        named = shlex.quote(f"--workdir={self.path}")
+        return f"Train one with `python -m transformer_jax train --config=CONFIG {named}`."
 
     def check(self, config: Config, lock: bool = True) -> None:
         """Checks that `train` may use the folder. Writes nothing, but locks a run that is there.

@@ -16,7 +16,7 @@ from transformer_jax.commands.command_line import Flag, exit_status, parse_exper
 from transformer_jax.errors import ConfigError, RunError, UserError
 from transformer_jax.files import in_the_way
 from transformer_jax.reporting.page import markdown_table
-from transformer_jax.tables.experiment import Experiment, Job, check_rows, make_jobs
+from transformer_jax.tables.experiment import Experiment, Job, check_results, check_rows, make_jobs
 from transformer_jax.tables.launch import (
     command_lines,
     log_file,
@@ -113,6 +113,8 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
         _check_folder("--out", output.folder)
         _check_folder("--runs", runs)
         base = experiment.shown(scale)[0]
+        if not values["report"]:
+            check_results(missing)
         failed = [] if values["report"] else _run_missing(missing, base, output, values)
         lines = read_results(output.results)
         seeds = tuple(sorted({line.seed for line in lines}))  # whatever --seeds asks

@@ -8,9 +8,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from transformer_jax.config.files import load_config
-from transformer_jax.config.schema import Config
+from transformer_jax.config.schema import Config, DataConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.reporting.page import Part
+from transformer_jax.text.corpora import open_corpus
 
 Overrides = Mapping[str, Any]  # dotted config keys and their values
 Seeds = Sequence[int]
@@ -147,6 +148,12 @@ def make_jobs(
     if unknown:
         known = "; ".join(every)
         raise ConfigError(f"--rows: {experiment.name} has no row {unknown[0]!r}; it has {known}.")
+    for row in every:
+        if not isinstance(experiment.rows[row], Mapping):
+            raise ConfigError(
+                f"{experiment.name}: row {row!r} is {experiment.rows[row]!r:.60}; expected keys of "
+                "the config and their values, such as {'model.num_heads': 4}."
+            )
     chosen = experiment.scales[scale]
     seeds_of = {row: seeds or chosen.seeds_of(row) for row in rows or every}
     jobs = []
@@ -193,3 +200,24 @@ def check_rows(jobs: Sequence[Job]) -> None:
                 f"{job.experiment}: the rows {same!r} and {row!r} are the same config "
                 f"({job.config_file} with all overrides). Change one of them or remove it."
             )
+
+
+def check_results(jobs: Sequence[Job]) -> None:
+    """Raises UserError if a run would be trained whose results could then not be found.
+
+    That is: the split that is scored is not there, or fewer checkpoints are kept than averaged.
+    """
+    seen = set[tuple[DataConfig, str]]()
+    for job in jobs:
+        config = job.config()
+        train, split = config.train, job.scale.split
+        kept = min(train.keep_last, -(-train.steps // train.checkpoint_every))
+        if job.average > kept:
+            raise ConfigError(
+                f"{job.label}: {job.average} checkpoints are averaged, and the run keeps {kept}: "
+                f"train.steps={train.steps}, train.checkpoint_every={train.checkpoint_every}, "
+                f"train.keep_last={train.keep_last}. Average fewer, or keep more."
+            )
+        if (config.data, split) not in seen and config.data.source in ("files", "parquet"):
+            seen.add((config.data, split))
+            open_corpus(config.data, config.seed).split(split)

@@ -241,6 +241,19 @@ def _vocabulary_of_origin(config: Config, origin: RunFolder) -> Vocabulary:
     return load_vocabulary(origin.vocabulary_file)
 
 
+def known_vocabulary(config: Config, run: RunFolder) -> Vocabulary | None:
+    """The run's own vocabulary, else that of train.init_from, else the given; None: none is yet.
+
+    Raises:
+      UserError: the vocabulary cannot be read, or train.init_from is a run of another model.
+    """
+    if run.vocabulary_file.exists():
+        return load_vocabulary(run.vocabulary_file)
+    if config.train.init_from is not None:
+        return _vocabulary_of_origin(config, RunFolder(config.train.init_from))
+    return None if config.vocabulary.path is None else load_vocabulary(config.vocabulary.path)
+
+
 def _vocabulary(config: Config, run: RunFolder, corpus: Corpus, fingerprint: str) -> Vocabulary:
     """The run's own vocabulary, else that of train.init_from, else the given, else a new one."""
     given = config.vocabulary.path
@@ -258,10 +271,8 @@ def _vocabulary(config: Config, run: RunFolder, corpus: Corpus, fingerprint: str
             f"{run.path} has checkpoints and no vocabulary.model: put that run's file "
             "back, or choose another --workdir."
         )
-    if config.train.init_from is not None:
-        return _vocabulary_of_origin(config, RunFolder(config.train.init_from))
-    if given is not None:
-        return load_vocabulary(given)
+    if (known := known_vocabulary(config, run)) is not None:
+        return known
 
     def train_one() -> bytes:
         log.info("training a vocabulary of %d pieces", config.vocabulary.size)
