@@ -44,7 +44,17 @@ MAY_IMPORT = {
     "reporting": set(),
     "tables": {*COMMON, "training", "reporting", "commands.command_line"},
     "api": {*COMMON, "decoding", "evaluation", "commands.loading"},
-    "commands": {*COMMON, "training", "decoding", "evaluation", "interop", "reporting", "api"},
+    "serving": {*COMMON, "decoding", "evaluation", "api"},
+    "commands": {
+        *COMMON,
+        "training",
+        "decoding",
+        "evaluation",
+        "interop",
+        "reporting",
+        "api",
+        "serving",
+    },
     "__init__": {"api"},
     "__main__": {"config", "parallel", "commands", "runs.run_folder"},
 }

@@ -71,13 +71,7 @@ COMMANDS = {
         (
             CONFIG._replace(required=False, help="a config file (the run's config.json)"),
             WORKDIR._replace(required=False),
-            Flag(
-                "dry_run",
-                bool,
-                "",
-                "stop before the first step: sizes, memory, the text files",
-                default=False,
-            ),
+            Flag("dry_run", bool, "", "stop before step 1: sizes, memory, texts", default=False),
             Flag("force", bool, "", "start although memory is too small", default=False),
             Flag("print_config", bool, "", "print the config as JSON and stop", default=False),
             Flag(
@@ -161,6 +155,17 @@ COMMANDS = {
             ),
             CHECKPOINT,
         ),
+    ),
+    "serve": Command(
+        "transformer_jax.commands.serve:serve",
+        "a page and an HTTP API that translate, on this machine",
+        (
+            WORKDIR,
+            CHECKPOINT,
+            Flag("host", str, "ADDRESS", "where to listen", default="127.0.0.1"),
+            Flag("port", int, "N", "0: a free one", default=8_000),
+        ),
+        keys=("decode.",),
     ),
     "plot": Command(
         "transformer_jax.commands.plot:plot",

@@ -18,6 +18,18 @@ def test_scaled_attention_becomes_a_score(scaled, score):
     assert upgraded({"model": {"scale_attention": scaled}}) == {"model": {"score": score}}
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"decode": {"tokens_per_batch": 10**9}}, {"decode": {"tokens_per_batch": 10**6}}),
+        ({"decode": {"max_extra_length": 10**9}}, {"decode": {"max_extra_length": 10**6}}),
+        ({"decode": {"max_extra_length": 50}}, {"decode": {"max_extra_length": 50}}),
+    ],
+)
+def test_a_value_that_has_a_limit_now_is_lowered_to_it(old, new):
+    assert upgraded(old) == new
+
+
 @pytest.mark.parametrize("value", ["false", 0, None])
 def test_a_value_that_an_old_key_never_had_is_refused(value):
     with pytest.raises(ConfigError, match="model.scale_attention=.* is neither true nor false"):
@@ -44,6 +56,6 @@ def test_an_old_key_beside_its_replacement_is_left_to_be_reported():
 
 
 def test_upgrading_does_not_change_its_argument():
-    tree = {"model": {"kind": "recurrent"}}
+    tree = {"model": {"kind": "recurrent"}, "decode": {"tokens_per_batch": 10**9}}
     upgraded(tree)
-    assert tree == {"model": {"kind": "recurrent"}}
+    assert tree == {"model": {"kind": "recurrent"}, "decode": {"tokens_per_batch": 10**9}}

@@ -80,14 +80,13 @@ def evaluate(
     log.info("translating %d lines of %s", len(sources), name)
     hypotheses = [best.text for best, *_ in translator.shared(sources)]
     translator.warn_of_cut()
-    data, decode = loaded.config.data, loaded.config.decode
     scores = score(hypotheses, references, data.src, data.tgt, others)
     settings = {
         "split": split if src is None else None,
         "src_sha256": text_digest(sources),
         "ref_sha256": text_digest(itertools.chain(references, *others)),
         "checkpoint": loaded.checkpoint,
-        **dataclasses.asdict(decode),
+        **dataclasses.asdict(loaded.config.decode),
     }
     path = evaluation_path(run.evaluations, name, settings)
     if processes.is_first():

@@ -142,7 +142,7 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
         processes.first_does(lambda: _claim(run, config, data))
         with StopRequest() as stop:
             bleu = _make_bleu(config, data, program, stop) if train.valid_bleu else None
-            train_steps(state, train, data, program, checkpoints, run.path, stop, bleu)
+            last = train_steps(state, train, data, program, checkpoints, run.path, stop, bleu)
     except BaseException:
         checkpoints.abandon()
         raise
@@ -154,7 +154,7 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
             f"{signal.Signals(stop.signal).name}: stopped, with a checkpoint at step "
             f"{committed_steps(run.checkpoints)[-1]}; the same command continues from there.",
         )
-    log.info("trained to step %d", max(start, train.steps))
+    log.info("trained to step %d", last)
 
 
 def _first_state(config: Config, program: Program, checkpoints: Checkpoints) -> TrainState:

@@ -29,10 +29,12 @@ OLD_KEYS: dict[str, OldKey] = {
     "model.kind": OldKey(("model.encoder", "model.decoder"), lambda kind: (kind, kind)),
     "model.scale_attention": OldKey(("model.score",), _score_of),
 }
+# Numbers that had no upper limit once. Searches as large as that never fitted into a memory.
+UPPER_LIMITS = {"decode.tokens_per_batch": 1_000_000, "decode.max_extra_length": 1_000_000}
 
 
 def upgraded(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A config as nested dicts, with every old key replaced; `tree` itself is not changed.
+    """A config as nested dicts, with old keys and values replaced; `tree` itself is not changed.
 
     An old key remains if the tree has one of its replacements too, since the two could disagree.
 
@@ -47,4 +49,9 @@ def upgraded(tree: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(keys, dict) or last not in keys or not keys.keys().isdisjoint(lasts):
             continue
         keys |= dict(zip(lasts, old.convert(keys.pop(last)), strict=True))
+    for name, limit in UPPER_LIMITS.items():
+        section, _, last = name.partition(".")
+        keys = new.get(section)
+        if isinstance(keys, dict) and isinstance(keys.get(last), int) and keys[last] > limit:
+            keys[last] = limit
     return new

@@ -279,13 +279,18 @@ class TrainConfig:
     )
     log_every: int = key(100, "steps between two lines of metrics", mutable=True, at_least=1)
     wandb_project: str | None = key(
-        None,
-        "Weights & Biases project that gets the metrics too (pip install wandb); None: off",
-        mutable=True,
+        None, "project of Weights & Biases (pip install wandb); None: off", mutable=True
     )
     valid_every: int = key(1_000, "steps between two validations", mutable=True, at_least=1)
     valid_bleu: bool = key(
         False, "greedy BLEU of the validation split too; it then decides the best checkpoint"
+    )
+    patience: int | None = key(
+        None,
+        "validations in a row without a better score after which training ends; None: it never "
+        "ends early",
+        mutable=True,
+        at_least=1,
     )
     checkpoint_every: int = key(1_000, "steps between two checkpoints", mutable=True, at_least=1)
     keep_last: int = key(20, "checkpoints kept, beside the best", mutable=True, at_least=1)
@@ -341,11 +346,7 @@ class DecodeConfig:
         mutable=True,
     )
     max_extra_length: int = key(
-        50,
-        "a translation has at most source length + this many subwords",
-        mutable=True,
-        at_least=0,
-        at_most=WIDEST,
+        50, "subwords beyond the source's length", mutable=True, at_least=0, at_most=WIDEST
     )
     max_length: int = key(
         512,

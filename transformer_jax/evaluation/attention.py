@@ -4,19 +4,20 @@ Dimension key
   N layers   H heads   L attending subwords   M subwords attended to
 """
 
-import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from transformer_jax.model.attention_maps import attention_maps
-from transformer_jax.model.embeddings import shift_right
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.records import Params
-from transformer_jax.text.batches import Packed
+from transformer_jax.text.batches import Packed, padded_sentences
 from transformer_jax.text.vocabulary import BOS, Vocabulary
+
+LENGTHS = 16  # rows are padded to a multiple of this
 
 
 class Kind(NamedTuple):
@@ -72,16 +73,28 @@ def pair_attention(
       `[layers, heads, tgt_len, src_len]` and decoder `[layers, heads, tgt_len, tgt_len]`, whose
       row n belongs to `tgt_ids[n]` and whose column n belongs to the subword before it (BOS at 0).
     """
-    src, tgt = (_one_row(ids) for ids in (src_ids, tgt_ids))
-    inputs = tgt._replace(ids=shift_right(tgt.ids, tgt.positions, BOS))
-    # Compiled as a whole, since separate operations take three times as long.
-    found = jax.jit(functools.partial(attention_maps, model))(params, src, inputs)
-    source, target = (vocabulary.pieces(ids) for ids in (src_ids, tgt_ids))
-    before = vocabulary.pieces(np.asarray(inputs.ids[0]))
+    inputs = [BOS, *tgt_ids[:-1]]
+    sides = (_one_row(ids, model.longest()) for ids in (src_ids, inputs))
+    found = _attention_maps(model, params, *sides)
+    source, target, before = map(vocabulary.pieces, (src_ids, tgt_ids, np.array(inputs)))
     pieces = {"encoder": (source, source), "decoder": (target, before), "cross": (target, source)}
-    return {name: Attention(np.asarray(w[0]), *pieces[name]) for name, w in found.items()}
+
+    def attention(weights_1NHLM: Array, attending: list[str], attended: list[str]) -> Attention:
+        # Cut on the host: on the device, each length would be another program.
+        own_NHLM = np.asarray(weights_1NHLM)[0, :, :, : len(attending), : len(attended)]
+        return Attention(own_NHLM, attending, attended)
+
+    return {name: attention(weights, *pieces[name]) for name, weights in found.items()}
 
 
-def _one_row(ids: np.ndarray) -> Packed:
-    ids_1L = jnp.asarray(ids, jnp.int32)[None]
-    return Packed(ids_1L, jnp.ones_like(ids_1L), jnp.arange(len(ids))[None])
+# Compiled as a whole, since separate operations take three times as long.
+_attention_maps = jax.jit(attention_maps, static_argnums=0)
+
+
+def _one_row(ids: Sequence[int] | np.ndarray, longest: int | None) -> Packed:
+    """A row of one sentence; few lengths, since each pair of them is compiled."""
+    length = -(-len(ids) // LENGTHS) * LENGTHS
+    length = max(len(ids), min(length, longest or length))
+    ids_1L, lengths_1 = padded_sentences([ids], 1, length)
+    positions_1L = np.arange(length, dtype=np.int32)[None]
+    return Packed(ids_1L, (positions_1L < lengths_1[:, None]).astype(np.int32), positions_1L)

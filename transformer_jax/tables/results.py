@@ -126,7 +126,10 @@ def collect(job: Job) -> tuple[Line, dict[str, Any]]:
     config, metrics, scores = job.config(), read_metrics(job.folder), read_scores(job)
     valid = [m for m in metrics if m["kind"] == "valid" and m["step"] == config.train.steps]
     if not valid:
-        raise RunError(f"{job.folder} has no validation at step {config.train.steps}.")
+        raise RunError(
+            f"{job.folder} has no validation at step {config.train.steps}: a "
+            "row is trained to its last step, without train.patience."
+        )
     parameters, flops = counts(config)
     line = Line(
         row=job.row,

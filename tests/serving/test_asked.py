@@ -1,0 +1,83 @@
+"""What requests may ask for, and the status of those that are refused."""
+
+import json
+
+import pytest
+
+from transformer_jax.serving.asked import (
+    Asked,
+    Limits,
+    Model,
+    Refused,
+    parse_attention,
+    parse_translate,
+)
+
+LIMITS = Limits(lines=3, characters=20)
+MODEL = Model(beam_size=4, layers=2, heads=8)
+
+
+@pytest.mark.parametrize(
+    ("values", "want"),
+    [
+        ({"text": "a b"}, Asked(["a b"])),
+        ({"text": "a\r\n\nb"}, Asked(["a", "", "b"])),
+        ({"lines": ["a", ""], "n_best": 4}, Asked(["a", ""], 4)),
+        ({"text": "a", "attention": True}, Asked(["a"], 1, True, 2, None)),
+        ({"text": "a", "attention": True, "layer": 1, "head": 8}, Asked(["a"], 1, True, 1, 8)),
+        ({"text": "\x00 \u2028 🙂"}, Asked(["\x00 \u2028 🙂"])),
+    ],
+)
+def test_requests_that_are_answered(values, want):
+    assert parse_translate(json.dumps(values).encode(), LIMITS, MODEL) == want
+
+
+WRONG = [
+    (b"", 400, "not JSON"),
+    (b"{", 400, "not JSON"),
+    (b"[" * 60_000, 400, "not JSON"),
+    (b'{"n_best": ' + b"9" * 5_000 + b"}", 400, "not JSON"),
+    (b'{"text": "\xff"}', 400, "not UTF-8"),
+    (b"[]", 400, "no JSON object"),
+    (b"null", 400, "no JSON object"),
+    (b"{}", 400, '"text", a string, or "lines"'),
+    (b'{"text": "a", "lines": ["a"]}', 400, '"text", a string, or "lines"'),
+    (b'{"text": 1}', 400, '"text" is no string'),
+    (b'{"text": "a", "beam": 1}', 400, "'beam' is unknown"),
+    (b'{"text": "a", "\xc3\xa9": 1}', 400, "'\\xe9' is unknown"),
+    (b'{"lines": "a"}', 400, '"lines" is no list'),
+    (b'{"lines": []}', 400, '"lines" is no list'),
+    (b'{"lines": ["a", null]}', 400, "Line 1 (from 0) is no string"),
+    (b'{"lines": ["a\\nb"]}', 400, "has a line end"),
+    (b'{"lines": ["a\\ud800"]}', 400, "surrogate"),
+    (b'{"lines": ["a", "a", "a", "a"]}', 413, "at most 3"),
+    (b'{"text": "aaaaaaaaaaaaaaaaaaaaa"}', 413, "21 characters: at most 20"),
+    (b'{"text": "a", "n_best": 0}', 400, "1 to 4"),
+    (b'{"text": "a", "n_best": 5}', 400, "1 to 4"),
+    (b'{"text": "a", "n_best": true}', 400, "1 to 4"),
+    (b'{"text": "a", "n_best": 1.5}', 400, "1 to 4"),
+    (b'{"text": "a", "n_best": NaN}', 400, "1 to 4"),
+    (b'{"text": "a", "attention": 1}', 400, "true or false"),
+    (b'{"text": "a", "layer": 1}', 400, '"attention": true'),
+    (b'{"text": "a", "attention": true, "layer": 3}', 400, "1 to 2"),
+    (b'{"text": "a", "attention": true, "head": 9}', 400, "1 to 8"),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "words"), WRONG)
+def test_others_are_refused_with_a_status_and_one_sentence(body, status, words):
+    with pytest.raises(Refused) as refused:
+        parse_translate(body, LIMITS, MODEL)
+    message = str(refused.value).replace("is not a JSON object", "is no JSON object")
+    assert (refused.value.status, words in message) == (status, True), message
+    assert "\n" not in message and message.isascii() and len(message) < 200
+
+
+def test_requests_for_the_attention_of_a_pair():
+    body = b'{"source": "a", "target": "b", "layer": 1, "head": 3}'
+    assert parse_attention(body, LIMITS, MODEL) == Asked(["a"], 1, True, 1, 3, "b")
+    for wrong in (b'{"source": "a"}', b'{"source": "a", "target": " "}', b'{"text": "a"}'):
+        with pytest.raises(Refused):
+            parse_attention(wrong, LIMITS, MODEL)
+    with pytest.raises(Refused, match="no layers"):
+        parse_attention(body, LIMITS, MODEL._replace(layers=0))

@@ -1,0 +1,55 @@
+"""Requests that wait are answered together, in order; too many are refused; errors end nothing."""
+
+import threading
+
+import pytest
+
+from transformer_jax.serving.asked import Asked, Refused
+from transformer_jax.serving.worker import LINES, Worker
+
+
+class Model:
+    """Answers with the requests' own lines, after `gate` is open; notes the groups."""
+
+    def __init__(self) -> None:
+        self.gate, self.begun, self.groups = threading.Event(), threading.Event(), []
+
+    def __call__(self, asked):
+        self.begun.set()
+        assert self.gate.wait(10)
+        self.groups.append([one.lines[0] for one in asked])
+        if asked[0].lines == ["broken"]:
+            raise RuntimeError("the device is gone")
+        return [Refused(413, "no") if one.lines == ["no"] else one.lines for one in asked]
+
+
+def test_requests_that_come_while_the_model_is_busy_share_the_next_call():
+    model = Model()
+    worker = Worker(model, 6)
+    first = worker.ask(Asked(["0"]))
+    assert model.begun.wait(10)
+    others = [worker.ask(Asked([name])) for name in ("1", "no", "3")]
+    others += [worker.ask(Asked([str(n)] * (LINES - 2))) for n in (4, 5)]
+    with pytest.raises(Refused) as refused:  # one is being answered, five wait
+        worker.ask(Asked(["6"]))
+    assert refused.value.status == 503
+    model.gate.set()
+    assert first.result(10) == ["0"]
+    assert [one.result(10)[0] for one in (others[0], *others[2:])] == ["1", "3", "4", "5"]
+    with pytest.raises(Refused, match="no"):
+        others[1].result(10)
+    assert model.groups == [["0"], ["1", "no", "3"], ["4"], ["5"]]
+    worker.stop()
+    with pytest.raises(Refused, match="stopping"):
+        worker.ask(Asked(["7"]))
+
+
+def test_a_call_that_fails_is_reported_and_the_next_is_answered(caplog):
+    model = Model()
+    model.gate.set()
+    worker = Worker(model, 4)
+    with pytest.raises(Refused) as refused:
+        worker.ask(Asked(["broken"])).result(10)
+    assert refused.value.status == 500 and "the device is gone" in caplog.text
+    assert worker.ask(Asked(["1"])).result(10) == ["1"]
+    worker.stop()

@@ -1,0 +1,85 @@
+"""Early stopping: when training ends, and that a continued run decides as one never stopped."""
+
+import json
+import logging
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from tests import tiny_runs as runs
+from transformer_jax.runs.checkpoints import committed_steps
+from transformer_jax.training.patience import Patience, past_scores
+
+KEYS = {"train__valid_every": 2, "train__steps": 30, "train__checkpoint_every": 4}
+
+
+@pytest.mark.parametrize(
+    ("limit", "scores", "over"),
+    [
+        (2, [1.0, 0.5, 0.9], True),
+        (2, [1.0, 0.5, 1.1, 0.9], False),  # a better one starts the count again
+        (2, [0.5, 0.7, 0.6, 0.65], True),  # the best counts, not the one before
+        (1, [1.0, 1.0], True),  # equal is not better
+        (2, [math.nan, math.nan], True),
+        (3, [-5.0, math.nan, -4.0, -6.0, -7.0], False),
+        (None, [1.0] + [0.0] * 99, False),
+        (1, [], False),
+    ],
+)
+def test_training_ends_after_that_many_validations_without_a_better_score(limit, scores, over):
+    patience = Patience(limit)
+    for step, score in enumerate(scores):
+        assert not patience.is_over
+        patience.note(step, score)
+    assert patience.is_over == over
+    assert Patience(limit, list(enumerate(scores))).waited == patience.waited
+
+
+def test_scores_of_the_past_are_those_of_validations_up_to_a_step(tmp_path):
+    lines = [
+        {"step": 2, "kind": "valid", "nats_per_token": 5.0},
+        {"step": 3, "kind": "train", "nats_per_token": 1.0},
+        {"step": 4, "kind": "valid", "nats_per_token": 4.0, "bleu": 7.5},
+        {"step": 6, "kind": "valid", "nats_per_token": "NaN"},
+    ]
+    assert past_scores(tmp_path, 9) == []
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert past_scores(tmp_path, 4) == [(2, -5.0), (4, 7.5)]
+    assert math.isnan(past_scores(tmp_path, 6)[-1][1])
+
+
+def validations_with(scores: list[float]):
+    """The module to patch, and validations whose scores are those of a list, not the model's."""
+    from transformer_jax.training import loop
+
+    def make(*_):
+        left = iter(scores)
+        return lambda params: ({"nats_per_token": -(score := next(left))}, score)
+
+    return loop, make
+
+
+def test_a_stopped_run_ends_where_the_scores_of_all_validations_say_and_keeps_its_best(
+    tmp_path, monkeypatch, caplog
+):
+    """Validations at 2, 4, ... score -9, -5, -6, -7, -8: with patience 3, step 10 is the last."""
+    table = [-9.0, -5.0, -6.0, -7.0, -8.0, -1.0]
+    changes = KEYS | {"train__patience": 3, "train__keep_last": 1}
+    for done, stop in ((0, 7), (7, 30)):
+        loop, make = validations_with(table[done // 2 :])
+        monkeypatch.setattr(loop, "make_validate", make)
+        monkeypatch.setattr(loop.StopRequest, "at_step", lambda self, n, at=stop: n == at)
+        with caplog.at_level(logging.INFO):
+            assert runs.train(tmp_path, **changes) == 0
+    assert "training ends at step 10: train.patience=3: the last 3 validations" in caplog.text
+    assert "that of step 4" in caplog.text and "trained to step 10" in caplog.text
+    valid = [one["step"] for one in runs.metrics(tmp_path) if one["kind"] == "valid"]
+    assert valid == [2, 4, 6, 8, 10]
+    assert committed_steps(tmp_path / "checkpoints") == [4, 10]  # the best and the last
+    # Called again, it does nothing: no data, program or checkpoints are used.
+    train, state = runs.tiny_config(**changes).train, SimpleNamespace(step=10)
+    data = SimpleNamespace(shape=SimpleNamespace(rows=8))
+    with caplog.at_level(logging.INFO):
+        assert loop.train_steps(state, train, data, None, None, tmp_path, None) == 10
+    assert "nothing to do: trained to step 10 of train.steps=30; train.patience=3" in caplog.text

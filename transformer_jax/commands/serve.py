@@ -1,0 +1,66 @@
+"""The `serve` command: an HTTP API and one page that translate."""
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from transformer_jax.api import Run
+from transformer_jax.commands.loading import NO_OVERRIDES, load_model
+from transformer_jax.errors import UserError
+from transformer_jax.serving.answers import answer_all, model_of
+from transformer_jax.serving.asked import Asked, Limits
+from transformer_jax.serving.worker import Worker
+
+log = logging.getLogger(__name__)
+
+
+def serve(
+    workdir: str,
+    *,
+    checkpoint: str,
+    host: str,
+    port: int,
+    overrides: Mapping[str, Any] = NO_OVERRIDES,
+) -> None:
+    """Serves a run's model until SIGTERM or SIGINT; then it answers what has arrived, and ends.
+
+    Args:
+      workdir: the run's folder.
+      checkpoint: "latest", "best", "average" or a step.
+      host: the address to listen on; 127.0.0.1 is reached from this machine only.
+      port: 0: a free one, which is logged.
+      overrides: keys of `decode` and their values.
+
+    Raises:
+      UserError: a package is missing, there is no run or no such checkpoint, or the address cannot
+        be used.
+    """
+    try:
+        from transformer_jax.serving.app import make_app
+        from transformer_jax.serving.server import listen, make_server
+    except ModuleNotFoundError:
+        raise UserError(
+            "serve needs starlette and uvicorn: pip install 'transformer_jax[serve]'."
+        ) from None
+    with listen(host, port) as listening:
+        run, limits = Run(load_model(workdir, checkpoint, overrides=overrides)), Limits()
+        model = model_of(run)
+        warm = Asked(["a"], 1, bool(model.layers), model.layers)
+        answer_all(run, [warm])  # compiles, so that the first request does not wait for it
+        about = {
+            "checkpoint": run.checkpoint,
+            "source_language": run.config.data.src,
+            "target_language": run.config.data.tgt,
+            **model._asdict(),
+            "limits": limits._asdict(),
+        }
+        worker = Worker(partial(answer_all, run), limits.requests)
+        server = make_server(make_app(worker, about, model, limits))
+        name = f"[{host}]" if ":" in host else host
+        log.info("http://%s:%d/ (Ctrl-C ends it)", name, listening.getsockname()[1])
+        try:
+            server.run([listening])
+        finally:
+            worker.stop()
+    log.info("ended after %d requests in %d groups", worker.requests, worker.groups)

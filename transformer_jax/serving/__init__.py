@@ -1,0 +1,1 @@
+"""A loaded run behind an HTTP server: translations as JSON, and one page."""

@@ -1,0 +1,104 @@
+"""Answers to requests, computed with a loaded run; requests that come together share a search.
+
+Dimension key
+  L target subwords   M source subwords
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from transformer_jax.api import Run
+from transformer_jax.decoding.lines import Translation
+from transformer_jax.errors import UserError
+from transformer_jax.evaluation.alignment import NONE, links, spelled_words, subword_words
+from transformer_jax.model.attention_maps import USES, uses_of
+from transformer_jax.serving.asked import Asked, Model, Refused
+
+Answer = dict[str, Any]  # a JSON object
+
+
+def model_of(run: Run) -> Model:
+    """What the checks of requests need to know of a run's model."""
+    model = run.loaded.translator.model
+    has_cross = "cross" in uses_of(model)
+    layers = model.stacks()[USES["cross"][0]][1] if has_cross else 0
+    return Model(run.config.decode.beam_size, layers, run.config.model.num_heads)
+
+
+def answer_all(run: Run, asked: Sequence[Asked]) -> list[Answer | Refused]:
+    """The answer to each request, or why it is refused. All searches of one size are one call."""
+    found: list[Answer | Refused | None] = [_too_long(run, one) for one in asked]
+    # Two sizes are compiled, not one for each n: the best n are the first of all.
+    for size in {1, run.config.decode.beam_size}:
+        chosen = [
+            i
+            for i, one in enumerate(asked)
+            if found[i] is None and one.target is None and (one.n_best == 1) == (size == 1)
+        ]
+        lines = [line for i in chosen for line in asked[i].lines]
+        translated = iter(run.n_best(lines, size) if lines else ())
+        for i in chosen:
+            results = [next(translated)[: asked[i].n_best] for _ in asked[i].lines]
+            found[i] = _translations(run, asked[i], results)
+    return [
+        _given(run, one) if answer is None else answer
+        for one, answer in zip(asked, found, strict=True)
+    ]
+
+
+def _too_long(run: Run, asked: Asked) -> Refused | None:
+    """Why a request is refused that the model would have to cut."""
+    translator = run.loaded.line_translator()
+    translator.encode(asked.lines)
+    if asked.target is not None:
+        translator.encode([asked.target], is_target=True)
+    if not translator.cut:
+        return None
+    return Refused(413, f"A line has more subwords than the model takes: {translator.longest - 1}.")
+
+
+def _translations(run: Run, asked: Asked, results: Sequence[Sequence[Translation]]) -> Answer:
+    lines = []
+    for source, translations in zip(asked.lines, results, strict=True):
+        listed = [{"text": one.text, "score": _finite(one.score)} for one in translations]
+        line: Answer = {"source": source, "translations": listed}
+        if asked.attention:
+            line["attention"] = _attention(run, asked, source, translations[0].text)
+        lines.append(line)
+    return {"checkpoint": run.checkpoint, "lines": lines}
+
+
+def _given(run: Run, asked: Asked) -> Answer:
+    [source] = asked.lines
+    target = asked.target or ""
+    return {"checkpoint": run.checkpoint, "attention": _attention(run, asked, source, target)}
+
+
+def _attention(run: Run, asked: Asked, source: str, target: str) -> Answer | None:
+    """The weights of a layer and head, and the alignment by them; None if a side is blank."""
+    try:
+        cross = run.attention(source, target).kinds["cross"]
+    except UserError:
+        return None
+    weights_HLM = cross.weights_NHLM[asked.layer - 1]
+    weights_LM = weights_HLM.mean(0) if asked.head is None else weights_HLM[asked.head - 1]
+    answer = {
+        "layer": asked.layer,
+        "head": asked.head,
+        "source_subwords": cross.attended,
+        "target_subwords": cross.attending,
+        "weights": [[round(float(weight), 4) for weight in row] for row in weights_LM],
+    }
+    words = spelled_words(cross.attended), spelled_words(cross.attending)
+    try:
+        places = subword_words(cross.attended, words[0]), subword_words(cross.attending, words[1])
+    except UserError:  # byte pieces that are no character: these subwords spell no words
+        return answer | {"source_words": [], "target_words": [], "alignment": []}
+    [[linked_J]] = links(weights_LM[None, None], *places)
+    alignment = [None if place == NONE else place for place in linked_J.tolist()]
+    return answer | {"source_words": words[0], "target_words": words[1], "alignment": alignment}
+
+
+def _finite(score: float) -> float | None:
+    return score if math.isfinite(score) else None  # JSON has no infinity

@@ -1,0 +1,122 @@
+"""The HTTP API and the page as a Starlette application."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from importlib import resources
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from transformer_jax.serving.asked import (
+    Asked,
+    Limits,
+    Model,
+    Refused,
+    parse_attention,
+    parse_translate,
+)
+from transformer_jax.serving.worker import Worker
+
+Parse = Callable[[bytes, Limits, Model], Asked]
+
+# The page has its own style and script and loads nothing; nobody may put it into a frame.
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
+    "connect-src 'self'; frame-ancestors 'none'"
+)
+HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+
+
+def to_json(status: int, values: Any, headers: dict[str, str] | None = None) -> Response:
+    """An answer in JSON."""
+    text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Response(
+        text.encode(), status, {**HEADERS, **(headers or {})}, media_type="application/json"
+    )
+
+
+def make_app(worker: Worker, about: dict[str, Any], model: Model, limits: Limits) -> Starlette:
+    """The application.
+
+    Args:
+      worker: answers requests.
+      about: the answer to GET /model.
+      model: what requests are checked against.
+      limits: likewise.
+    """
+    page = resources.files("transformer_jax.serving").joinpath("page.html").read_bytes()
+
+    async def show_page(request: Request) -> Response:
+        headers = HEADERS | {"Content-Security-Policy": POLICY}
+        return Response(page, headers=headers, media_type="text/html")
+
+    async def show_model(request: Request) -> Response:
+        return to_json(200, about)
+
+    def answering(parse: Parse) -> Callable[[Request], Any]:
+        async def answer(request: Request) -> Response:
+            body = await _read(request, limits)
+            asked = parse(body, limits, model)
+            return to_json(200, await asyncio.wrap_future(worker.ask(asked)))
+
+        return answer
+
+    return Starlette(
+        routes=[
+            Route("/", show_page),
+            Route("/model", show_model),
+            Route("/translate", answering(parse_translate), methods=["POST"]),
+            Route("/attention", answering(parse_attention), methods=["POST"]),
+        ],
+        exception_handlers={
+            Refused: _refused,
+            HTTPException: _http_error,
+            ClientDisconnect: _left,
+            Exception: _failed,
+        },
+    )
+
+
+async def _read(request: Request, limits: Limits) -> bytes:
+    """The body of a request. Raises Refused if it is too large, too slow or not called JSON."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":  # also, pages of other sites cannot send this type
+        raise Refused(415, "Send Content-Type: application/json (curl --json does).")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            async for part in request.stream():
+                body += part
+                if len(body) > limits.body_bytes:
+                    raise Refused(413, f"The body has more than {limits.body_bytes} bytes.")
+    except TimeoutError:
+        raise Refused(
+            408, f"The body did not arrive within {limits.body_seconds:g} seconds."
+        ) from None
+    return bytes(body)
+
+
+async def _refused(request: Request, error: Any) -> Response:
+    headers = {"Retry-After": "1"} if error.status == 503 else {}
+    if error.status in (408, 413, 415):
+        headers["Connection"] = "close"  # the rest of the body is not read
+    return to_json(error.status, {"error": str(error)}, headers)
+
+
+async def _http_error(request: Request, error: Any) -> Response:
+    text = {404: "There is no such page.", 405: "This page has another method."}
+    message = text.get(error.status_code, str(error.detail))
+    return to_json(error.status_code, {"error": message}, dict(error.headers or {}))
+
+
+async def _left(request: Request, error: Any) -> Response:
+    return to_json(400, {"error": "The body ended too early."})  # nobody reads it
+
+
+async def _failed(request: Request, error: Any) -> Response:
+    return to_json(500, {"error": "The server failed at this; its log says why."})

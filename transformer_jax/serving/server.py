@@ -1,0 +1,135 @@
+"""The server's socket: uvicorn, with errors of HTTP in JSON too, and a clean end."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from transformer_jax.errors import UserError
+
+HEAD_SECONDS = 10.0  # until the head of a request must have arrived
+END_SECONDS = 10  # for answers that are under way when a signal comes
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+log = logging.getLogger(__name__)
+
+
+class _Protocol(H11Protocol):
+    """Refuses what is no HTTP in JSON, and closes connections whose request does not arrive."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_waiting()
+        elif self._deadline is None:
+            self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers something that is no HTTP request, then closes the connection."""
+        body = json.dumps({"error": "This is not an HTTP request."}).encode()
+        self._send_and_close(400, body)
+
+    def _wait_for_head(self) -> None:
+        self._deadline = self.loop.call_later(HEAD_SECONDS, self._head_is_late)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _head_is_late(self) -> None:
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self._send_and_close(408, b'{"error":"No request arrived in time."}')
+
+    def _send_and_close(self, status: int, body: bytes) -> None:
+        reason = {400: b"Bad Request", 408: b"Request Timeout"}[status]
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        events = (
+            h11.Response(status_code=status, headers=headers, reason=reason),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        )
+        with contextlib.suppress(h11.LocalProtocolError):  # an answer was under way already
+            self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
+        self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """A server that a signal ends with exit status 0; a second signal has its usual effect."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Notes a signal while the server runs; only the main thread can."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+
+        def restore() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        def note(number: int, frame: Any) -> None:
+            restore()
+            self.should_exit = True
+
+        for number in SIGNALS:
+            signal.signal(number, note)
+        try:
+            yield
+        finally:
+            restore()
+
+
+def make_server(app: Any) -> Server:
+    """A server of an application; run it with the sockets of `listen`."""
+    # What clients send wrong is their mistake: the server's log would fill with it.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    return Server(
+        uvicorn.Config(
+            app,
+            http=_Protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=END_SECONDS,
+        )
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises UserError if the address cannot be used."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=256)
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(
+            f"--host={host} --port={port} cannot be used: {reason}. Choose another; --port=0 "
+            "takes a free one."
+        ) from None

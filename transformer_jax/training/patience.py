@@ -1,0 +1,55 @@
+"""Early stopping: training ends after train.patience validations in a row without a better score.
+
+The count comes from the scores of all validations, which metrics.jsonl keeps. A continued run
+therefore decides as one that never stopped, and old runs can begin to use the key.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformer_jax.runs.metrics import FILE, read_metrics
+
+Scored = tuple[int, float]  # a step and its validation score; higher is better
+
+
+def past_scores(workdir: Path, step: int) -> list[Scored]:
+    """The validations of a run up to this step, oldest first; empty for a new run."""
+    if not (workdir / FILE).exists():
+        return []
+    records = [one for one in read_metrics(workdir) if one["kind"] == "valid"]
+    return [(one["step"], score_in(one)) for one in records if one["step"] <= step]
+
+
+def score_in(values: dict[str, float]) -> float:
+    """The score in a validation's metrics: BLEU, or minus the loss without train.valid_bleu."""
+    return values.get("bleu", -values.get("nats_per_token", math.inf))
+
+
+class Patience:
+    """Counts validations in a row whose score is not above the best before them."""
+
+    def __init__(self, limit: int | None, past: Sequence[Scored] = ()) -> None:
+        """Takes train.patience (None: training never ends early) and the validations so far."""
+        self.limit, self.waited = limit, 0
+        self.best: Scored = (0, -math.inf)
+        for step, score in past:
+            self.note(step, score)
+
+    def note(self, step: int, score: float) -> None:
+        """Counts a validation. A score that is equal, or not a number, is not better."""
+        if score > self.best[1]:
+            self.best, self.waited = (step, score), 0
+        else:
+            self.waited += 1
+
+    @property
+    def is_over(self) -> bool:
+        """Whether training ends here."""
+        return self.limit is not None and self.waited >= self.limit
+
+    def __str__(self) -> str:
+        return (
+            f"train.patience={self.limit}: the last {self.waited} validations were not better than "
+            f"that of step {self.best[0]}"
+        )
