@@ -140,9 +140,15 @@ def test_what_tables_share_with_commands_imports_no_part():
     assert not forbidden_imports(PACKAGE / "commands" / "command_line.py", {"config"})
 
 
-def test_search_knows_nothing_of_the_transformer():
-    allowed = {"text", "model.records", "decoding.penalties", "decoding.top_k"}
-    assert not forbidden_imports(PACKAGE / "decoding" / "search.py", allowed)
+SEARCH = {"text", "model.records", "decoding.penalties", "decoding.state", "decoding.top_k"}
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [("search", set()), ("sampling", {"decoding.search", "model.dropout"})],  # Rules, a hash
+)
+def test_search_and_sampling_know_nothing_of_the_transformer(name, more):
+    assert not forbidden_imports(PACKAGE / "decoding" / f"{name}.py", SEARCH | more)
 
 
 # The model ---------------------------------------------------------------------------------------

@@ -109,13 +109,13 @@ def test_prepare_is_called_with_the_config(called, preset):
     [
         (
             ["evaluate", "--workdir=w"],
-            {"workdir": "w", "split": None, "src": None, "ref": None}
+            {"workdir": ["w"], "split": None, "src": None, "ref": None}
             | {"checkpoint": "latest", "beam_size": None, "examples": 0, "overrides": {}},
         ),
         (
             [
                 "evaluate",
-                "--workdir=w",
+                "--workdir=w,v",
                 "--src=a",
                 "--ref=b",
                 "--ref=c,d",
@@ -125,7 +125,7 @@ def test_prepare_is_called_with_the_config(called, preset):
                 "--config.decode.length_penalty=1",
                 "--config.data.path=there",
             ],
-            {"workdir": "w", "split": None, "src": "a", "ref": ["b", "c", "d"]}
+            {"workdir": ["w", "v"], "split": None, "src": "a", "ref": ["b", "c", "d"]}
             | {"checkpoint": "7", "beam_size": 1, "examples": 3}
             | {"overrides": {"decode.length_penalty": 1.0, "data.path": "there"}},
         ),
@@ -164,7 +164,7 @@ def test_translate_reads_and_writes_bytes(called, monkeypatch):
     assert main(["translate", "--workdir=w", "--n_best=3", "--scores", "--length_penalty=1"]) == 0
     expected = {"checkpoint": "latest", "beam_size": None, "length_penalty": 1.0}
     expected |= {"coverage_penalty": None, "overrides": {}}
-    expected |= {"workdir": "w", "n_best": 3, "scores": True}
+    expected |= {"workdir": ["w"], "n_best": 3, "scores": True, "sample": False}
     assert called == [expected | {"stdin": streams.buffer, "stdout": out.buffer}]
 
 

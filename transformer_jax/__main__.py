@@ -48,6 +48,7 @@ CONFIG = Flag(
     "config", str, "FILE[:ARGUMENT]", "a config file, such as configs/demo.py", required=True
 )
 WORKDIR = Flag("workdir", str, "FOLDER", "the run's folder", required=True)
+WORKDIRS = WORKDIR._replace(kind=list, help="the run's folder; several: an ensemble")
 WHICH = "latest, best, average (or one: 300-last3) or a step"
 CHECKPOINT = Flag("checkpoint", str, "WHICH", WHICH, default="latest")
 BEAM_SIZE = Flag("beam_size", int, "K", "hypotheses a sentence; 1 is greedy (the config's)")
@@ -85,19 +86,14 @@ COMMANDS = {
         "transformer_jax.commands.translate:translate",
         "translate standard input, line by line, to standard output",
         (
-            WORKDIR,
+            WORKDIRS,
             CHECKPOINT,
             BEAM_SIZE,
             LENGTH_PENALTY,
             COVERAGE_PENALTY,
             Flag("n_best", int, "N", "translations of each line", default=1),
-            Flag(
-                "scores",
-                bool,
-                "",
-                "write scores: log probability / length penalty",
-                default=False,
-            ),
+            Flag("sample", bool, "", "draw translations instead of searching", default=False),
+            Flag("scores", bool, "", "log probability / length penalty too", default=False),
             *PROCESSES,
         ),
         keys=("decode.",),
@@ -106,7 +102,7 @@ COMMANDS = {
         "transformer_jax.commands.evaluate:evaluate",
         "translate a split and score it: BLEU, paper BLEU, chrF",
         (
-            WORKDIR,
+            WORKDIRS,
             Flag("split", str, "NAME", "split of the run's corpus (test)"),
             Flag("src", str, "FILE", "a file to translate instead, with --ref"),
             Flag("ref", list, "FILE", "its references; several: repeat the flag, or commas"),
@@ -121,7 +117,7 @@ COMMANDS = {
         "transformer_jax.commands.score:score",
         "score given translations: SCORE, LOG_PROBABILITY, SUBWORDS a line",
         (
-            WORKDIR,
+            WORKDIRS,
             Flag("src", str, "FILE", "the sources", required=True),
             Flag("tgt", str, "FILE", "their translations, a line each", required=True),
             CHECKPOINT,

@@ -14,6 +14,8 @@ from transformer_jax.evaluation.alignment import WordAlignment, align_words
 from transformer_jax.evaluation.attention import Attention, pair_attention
 from transformer_jax.model.attention_maps import uses_of
 
+Folder = str | os.PathLike[str]
+
 
 class AttendedSentence(NamedTuple):
     """A sentence, its translation, and the attention weights of the pair."""
@@ -26,23 +28,25 @@ class AttendedSentence(NamedTuple):
 
 
 def load(
-    workdir: str | os.PathLike[str], checkpoint: str | int = "latest", **decode_changes: Any
+    workdir: Folder | Sequence[Folder], checkpoint: str | int = "latest", **decode_changes: Any
 ) -> "Run":
-    """Loads the model of a run's folder onto this process's devices.
+    """Loads the model of a run's folder, or of several, onto this process's devices.
 
     Args:
-      workdir: the run's folder.
+      workdir: the run's folder; a list of folders loads an ensemble, the mean of probabilities.
       checkpoint: "latest", "best", "average", a step, or an average's name, such as "40-last5".
       decode_changes: keys of the config's section `decode` in place of the run's: beam_size=1.
 
     Raises:
       UserError: the folder has no run or no such checkpoint, or a key or its value is wrong.
     """
-    if not isinstance(workdir, str | os.PathLike) or not os.fspath(workdir):
-        raise ConfigError(f"{workdir!r} names no run's folder: give one, such as 'runs/mine'.")
+    given: list[Any] = list(workdir) if isinstance(workdir, list | tuple) else [workdir]
+    for folder in given or [workdir]:
+        if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+            raise ConfigError(f"{folder!r} names no run's folder: give one, such as 'runs/mine'.")
     overrides = {f"decode.{name}": value for name, value in decode_changes.items()}
-    folder = os.path.expanduser(os.fspath(workdir))
-    return Run(load_model(folder, str(checkpoint), overrides=overrides))
+    folders = [os.path.expanduser(os.fspath(folder)) for folder in given]
+    return Run(load_model(folders, str(checkpoint), overrides=overrides))
 
 
 class Run:
@@ -99,6 +103,7 @@ class Run:
           UserError: a side is blank, or the model finds no translation.
         """
         translator, lines = self.loaded.translator, self.loaded.line_translator()
+        model = self.loaded.model
         pair = _paired([source], ["" if target is None else target])
         src_ids, tgt_ids = self._encoded(lines, *pair)
         if not len(src_ids[0]):
@@ -110,8 +115,9 @@ class Run:
             if not hypotheses:
                 raise RunError("The model finds no translation; did its training diverge?")
             tgt_ids = [hypotheses[0].ids]
-        model, params = translator.model, translator.params
-        found = pair_attention(model, params, self.loaded.vocabulary, src_ids[0], tgt_ids[0])
+        found = pair_attention(
+            model, translator.params, self.loaded.vocabulary, src_ids[0], tgt_ids[0]
+        )
         translation = lines.text(tgt_ids[0])
         return AttendedSentence(source, translation, self.checkpoint, found, target is not None)
 
@@ -124,12 +130,12 @@ class Run:
         Raises:
           UserError: the model has no layers of encoder-decoder attention to align by.
         """
-        translator, lines = self.loaded.translator, self.loaded.line_translator()
-        if "cross" not in uses_of(translator.model):
+        model, lines = self.loaded.model, self.loaded.line_translator()
+        if "cross" not in uses_of(model):
             raise ConfigError("This model has no layers of encoder-decoder attention to align by.")
         encoded = self._encoded(lines, *_paired(sources, targets))
         src_ids, tgt_ids = ([ids if len(ids) else END for ids in side] for side in encoded)
-        model, params = translator.model, translator.params
+        params = self.loaded.translator.params
         return list(align_words(model, params, self.loaded.vocabulary, src_ids, tgt_ids))
 
     def _encoded(

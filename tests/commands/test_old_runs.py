@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny_runs import command, metrics, write_preset
+from tests.tiny_runs import command, metrics, trained_run, write_preset
+from transformer_jax.commands.loading import load_model
 from transformer_jax.config.schema import KEYS, value_at
+from transformer_jax.errors import ConfigError
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
 
@@ -55,3 +57,9 @@ def test_training_continues_an_old_run_with_the_keys_of_today(name, old_run, tmp
     changed = f"--config.model.decoder={other}"
     assert command("train", f"--config={preset}", f"--workdir={old_run}", changed) == 2
     assert "model.decoder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["transformer"])
+def test_runs_with_other_vocabularies_are_no_ensemble(old_run):
+    with pytest.raises(ConfigError, match="has another vocabulary than"):
+        load_model([str(trained_run()), str(old_run)])

@@ -18,6 +18,7 @@ import pytest
 from tests import tiny_runs as runs
 from transformer_jax.commands.loading import load_model
 from transformer_jax.commands.translate import translate
+from transformer_jax.decoding.mbr import UTILITIES, expected_utilities
 from transformer_jax.errors import ConfigError, DataError
 
 OPTIONS: dict[str, Any] = {"checkpoint": "latest", "beam_size": 2, "length_penalty": None}
@@ -195,3 +196,34 @@ def test_on_a_terminal_each_line_is_answered_when_it_is_entered(caplog):
         assert not run.is_alive()
     os.close(keyboard)
     assert caplog.text.count("type a sentence and press Enter; Ctrl-D") == 1
+
+
+def test_samples_are_drawn_anew_with_another_seed_and_mbr_chooses_among_them():
+    source = runs.read_lines(runs.tiny_corpus() / "test.en")[:2]
+    hot = {"decode.temperature": 0.7, "decode.top_p": 0.9}
+    drawn = answers(source, sample=True, n_best=6, scores=True, overrides=hot)
+    assert drawn == answers(source, sample=True, n_best=6, scores=True, overrides=hot)
+    assert [line.split(" ||| ")[0] for line in drawn] == ["0"] * 6 + ["1"] * 6
+    other = {**hot, "decode.seed": 1}
+    assert drawn != answers(source, sample=True, n_best=6, scores=True, overrides=other)
+    mbr = {**hot, "decode.method": "mbr", "decode.samples": 6}
+    chosen = [line.split("\t") for line in answers(source, scores=True, overrides=mbr)]
+    for number, (score, text) in enumerate(chosen):
+        samples = [line.split(" ||| ")[1] for line in drawn if line.startswith(f"{number} ")]
+        want = expected_utilities(samples, UTILITIES["chrf"]())
+        assert text == next(iter(want)) and float(score) == pytest.approx(want[text], abs=1e-5)
+    with pytest.raises(ConfigError, match="mbr chooses from 6 samples"):
+        answers(source, n_best=7, overrides=mbr)
+
+
+def test_an_ensemble_of_a_run_with_itself_answers_as_the_run():
+    run, source = str(runs.trained_run()), runs.read_lines(runs.tiny_corpus() / "test.en")[:3]
+    alone = [line.split("\t") for line in answers(source, scores=True)]
+    loaded = load_model([run, run], beam_size=2)
+    both = [found[0] for found in loaded.line_translator()(source)]
+    assert [one.text for one in both] == [text for _, text in alone]
+    scores = [float(score) for score, _ in alone]
+    np.testing.assert_allclose([one.score for one in both], scores, rtol=1e-5)
+    assert loaded.checkpoint == f"{runs.STEPS}+{runs.STEPS}"
+    with pytest.raises(ConfigError, match="those of one model"):
+        assert loaded.model

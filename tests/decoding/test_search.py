@@ -27,15 +27,9 @@ from tests.decoding.toy_decoders import (
     run,
 )
 from transformer_jax.decoding import search
-from transformer_jax.decoding.penalties import gnmt_penalty
-from transformer_jax.decoding.search import (
-    advance,
-    beam_search,
-    empty_search,
-    enter,
-    is_live,
-    make_rules,
-)
+from transformer_jax.decoding.penalties import PENALTIES, gnmt_penalty
+from transformer_jax.decoding.search import advance, beam_search, make_rules
+from transformer_jax.decoding.state import empty_search, enter, is_live
 from transformer_jax.model.records import Cache, Stepped
 from transformer_jax.text.vocabulary import BOS, EOS, PAD
 
@@ -121,7 +115,7 @@ def humped(lengths, alpha):
 
 @pytest.mark.parametrize("penalty", ["gnmt", "humped"])
 def test_early_stopping_saves_steps_and_changes_nothing(penalty, monkeypatch):
-    monkeypatch.setitem(search.PENALTIES, "humped", humped)
+    monkeypatch.setitem(PENALTIES, "humped", humped)
     limits = np.array([9, 7, 9, 0, 5])
     settings = {"beam": 4, "n_best": 3, "penalty": penalty}
     cases = [(seed, alpha) for seed in range(8) for alpha in [0.6, 0.0, -1.0, 3.0]]

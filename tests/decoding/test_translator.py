@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import random_params, tiny_model
-from transformer_jax.config.schema import DecodeConfig, MeshConfig
+from transformer_jax.config.decode import DecodeConfig
+from transformer_jax.config.schema import MeshConfig
+from transformer_jax.decoding.scoring import forced_scores
 from transformer_jax.decoding.translator import Hypothesis, Translator
 from transformer_jax.model.embeddings import shift_right
 from transformer_jax.model.encoder_decoder import EncoderDecoder
@@ -190,6 +192,44 @@ def test_sinusoidal_positions_have_no_limit():
 
 def test_no_sentences_no_translations():
     assert translator().translate([]) == []
+
+
+# Samples -----------------------------------------------------------------------------------------
+
+
+def sampled_ids(sources: list[np.ndarray], n: int = 3, **decode: Any) -> list[list[list[int]]]:
+    t = translator("sinusoidal", n, method="sample", **decode)
+    return [[h.ids.tolist() for h in found] for found in t.translate(sources)]
+
+
+def test_a_sentence_alone_or_in_any_batch_has_the_same_samples_and_their_forced_scores():
+    sources = sentences()
+    t = translator("sinusoidal", 3, method="sample", temperature=0.5)
+    together = t.translate(sources)
+    for found, source in zip(together, sources, strict=True):
+        assert len(found) == 3
+        for one, again in zip(found, t.translate([source])[0], strict=True):
+            np.testing.assert_array_equal(one.ids, again.ids)
+    forced = forced_scores(t, sources, [found[2].ids for found in together])
+    np.testing.assert_allclose(
+        [one.score for one in forced], [found[2].score for found in together], rtol=1e-5
+    )
+
+
+def test_the_settings_of_sampling_reach_it():
+    sources = sentences()[:3]
+    plain = sampled_ids(sources)
+    assert sampled_ids(sources) == plain
+    for changes in ({"seed": 1}, {"temperature": 0.2}, {"top_k": 2}, {"top_p": 0.3}):
+        assert sampled_ids(sources, **changes) != plain, changes
+    greedy = [
+        [h.ids.tolist() for h in found] for found in translator(beam_size=1).translate(sources)
+    ]
+    assert sampled_ids(sources, 1, temperature=0.0) == greedy
+    assert [found[:2] for found in plain] == sampled_ids(sources, 2)
+    mbr = translator("sinusoidal", 1, method="mbr", samples=5).translate(sources)
+    assert [[h.ids.tolist() for h in found[:3]] for found in mbr] == plain
+    assert all(len(found) == 5 for found in mbr)
 
 
 # Other models ------------------------------------------------------------------------------------

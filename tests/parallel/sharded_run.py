@@ -21,7 +21,8 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tests.fixtures.tiny import VOCABULARY, lay_out, random_pairs, random_params
-from transformer_jax.config.schema import Config, DecodeConfig, MeshConfig, ModelConfig, TrainConfig
+from transformer_jax.config.decode import DecodeConfig
+from transformer_jax.config.schema import Config, MeshConfig, ModelConfig, TrainConfig
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.model.cross_entropy import LossSettings, loss_and_gradient
 from transformer_jax.model.encoder_decoder import make_model

@@ -57,7 +57,7 @@ def attend(
 
 
 def _check_kinds(loaded: LoadedModel, kinds: Sequence[str], layer: int | None) -> None:
-    model = loaded.translator.model
+    model = loaded.model
     missing = [kind for kind in kinds if kind not in uses_of(model)]
     if missing:
         of = loaded.config.model

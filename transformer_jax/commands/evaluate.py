@@ -13,7 +13,7 @@ import jax
 
 from transformer_jax import __version__
 from transformer_jax.commands.loading import NO_OVERRIDES, load_model
-from transformer_jax.config.schema import DataConfig
+from transformer_jax.config.schema import Config, DataConfig
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.evaluation.bleu import Scores, format_scores, score
 from transformer_jax.parallel import processes
@@ -37,7 +37,7 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    workdir: str,
+    workdir: str | Sequence[str],
     *,
     split: str | None = None,
     src: str | None = None,
@@ -53,7 +53,7 @@ def evaluate(
     another one.
 
     Args:
-      workdir: the run's folder.
+      workdir: the run's folder; several: an ensemble of their models.
       split: "train", "valid", "test", or a file stem or TFDS split of the run's corpus; None:
         "test".
       src: a file of source lines to use instead of a split, together with `ref`.
@@ -67,12 +67,10 @@ def evaluate(
       UserError: there is no such run, checkpoint, split or file, or the folder cannot be written.
     """
     _check(split, src, ref, examples)
-    split = "test" if split is None else split
-    loaded = load_model(workdir, checkpoint, beam_size, overrides=overrides)
-    run = RunFolder(workdir)
-    name = split if src is None else Path(src).name
-    data, seed = loaded.config.data, loaded.config.seed
-    texts = [_read_split(data, seed, split, run)] if src is None else _read_files(src, ref or ())
+    folders = [workdir] if isinstance(workdir, str) else list(workdir)
+    loaded = load_model(folders, checkpoint, beam_size, overrides=overrides)
+    run = RunFolder(folders[0])
+    name, texts = _read_texts(loaded.config, split or "test", src, ref or (), run)
     sources = [pair.src for pair in texts[0]]
     references, *others = [[pair.tgt for pair in text] for text in texts]
     processes.first_does(lambda: _make_folder(run.evaluations))
@@ -80,13 +78,15 @@ def evaluate(
     log.info("translating %d lines of %s", len(sources), name)
     hypotheses = [best.text for best, *_ in translator.shared(sources)]
     translator.warn_of_cut()
-    scores = score(hypotheses, references, data.src, data.tgt, others)
+    languages = loaded.config.data.src, loaded.config.data.tgt
+    scores = score(hypotheses, references, *languages, others)
     settings = {
-        "split": split if src is None else None,
+        "split": name if src is None else None,
         "src_sha256": text_digest(sources),
         "ref_sha256": text_digest(itertools.chain(references, *others)),
         "checkpoint": loaded.checkpoint,
         **dataclasses.asdict(loaded.config.decode),
+        **({"ensemble": folders} if len(folders) > 1 else {}),
     }
     path = evaluation_path(run.evaluations, name, settings)
     if processes.is_first():
@@ -116,6 +116,15 @@ def _print_examples(pairs: Sequence[Pair], hypotheses: Sequence[str], examples: 
         source, reference = map(printable, pairs[i])
         print(f"\nsource      {source}\nreference   {reference}")
         print(f"translation {printable(hypotheses[i])}")
+
+
+def _read_texts(
+    config: Config, split: str, src: str | None, ref: Sequence[str], run: RunFolder
+) -> tuple[str, Sequence[Sequence[Pair]]]:
+    """The evaluation's name, and the texts with each of the references."""
+    if src is None:
+        return split, [_read_split(config.data, config.seed, split, run)]
+    return Path(src).name, _read_files(src, ref)
 
 
 def _read_split(data: DataConfig, seed: int, split: str, run: RunFolder) -> Sequence[Pair]:

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from transformer_jax import __version__
-from transformer_jax.config.schema import DataConfig, DecodeConfig
+from transformer_jax.config.decode import DecodeConfig
+from transformer_jax.config.schema import DataConfig
 from transformer_jax.decoding.lines import banned_ids
 from transformer_jax.errors import ConfigError, DataError, UserError
 from transformer_jax.files import read_json, read_utf8

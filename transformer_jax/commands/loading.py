@@ -3,19 +3,24 @@
 import copy
 import logging
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
+
+from jax.sharding import Mesh
 
 from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
-from transformer_jax.config.schema import Config, DecodeConfig
+from transformer_jax.config.decode import DecodeConfig
+from transformer_jax.config.schema import Config
 from transformer_jax.decoding.lines import LineTranslator, banned_ids
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
-from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
+from transformer_jax.model.ensemble import Ensemble
 from transformer_jax.model.parameters import abstract_params, axis_names
+from transformer_jax.model.records import Params
 from transformer_jax.parallel.mesh import decoding_mesh, with_shardings
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params
@@ -31,7 +36,15 @@ class LoadedModel(NamedTuple):
     config: Config  # the run's, with the overrides
     vocabulary: Vocabulary
     translator: Translator  # holds the model and its parameters
-    checkpoint: str  # its name, such as "40" or "40-last5"
+    checkpoint: str  # its name, such as "40" or "40-last5"; of an ensemble: joined by "+"
+
+    @property
+    def model(self) -> EncoderDecoder:
+        """The one model. Raises ConfigError if several runs were loaded."""
+        model, *others = self.translator.model.members
+        if others:
+            raise ConfigError("Attention and alignments are those of one model: load one run.")
+        return model
 
     def line_translator(self, n_best: int | None = None) -> LineTranslator:
         """A new translator of text lines, whose count of cut lines is zero.
@@ -48,7 +61,7 @@ class LoadedModel(NamedTuple):
 
 
 def load_model(
-    workdir: str,
+    workdir: str | Sequence[str],
     checkpoint: str = "latest",
     beam_size: int | None = None,
     length_penalty: float | None = None,
@@ -56,10 +69,11 @@ def load_model(
     coverage_penalty: float | None = None,
     overrides: Mapping[str, Any] = NO_OVERRIDES,
 ) -> LoadedModel:
-    """Loads the model of a run's folder.
+    """Loads the model of a run's folder; or of several, which predict together.
 
     Args:
-      workdir: the run's folder.
+      workdir: the run's folder. Several folders give an ensemble: the mean of their models'
+        probabilities, searched with the settings of the first run.
       checkpoint: "latest", "best", "average", a step, or an average's name, such as "40-last5".
       beam_size: None: the run's.
       length_penalty: None: the run's.
@@ -68,29 +82,54 @@ def load_model(
       overrides: dotted keys and their values, in place of the run's; the arguments above win.
 
     Raises:
-      UserError: the folder has no run or no such checkpoint, or a setting is out of range.
+      UserError: a folder has no run or no such checkpoint, a setting is out of range, or the runs'
+        vocabularies differ.
     """
-    run = RunFolder(workdir)
-    config = run.read_config()
+    runs = [RunFolder(folder) for folder in ([workdir] if isinstance(workdir, str) else workdir)]
     given = {
         "decode.beam_size": beam_size,
         "decode.length_penalty": length_penalty,
         "decode.coverage_penalty": coverage_penalty,
     }
     given = {name: value for name, value in given.items() if value is not None}
-    config = with_values(config, {**overrides, **given})
+    config = with_values(runs[0].read_config(), {**overrides, **given})
     check(config)
     check_n_best(n_best, config.decode)
     keep_compiled_programs()
-    vocabulary, mesh = load_vocabulary(run.vocabulary_file), decoding_mesh(config.mesh)
-    model = make_model(config.model, vocabulary.size)
-    like = with_shardings(abstract_params(model), axis_names(model), mesh)
-    params, name = load_params(run, checkpoint, like)
-    log.info("%s, checkpoint %s, beam %d", run.path, name, config.decode.beam_size)
-    translator = Translator(
-        model, params, config.decode, mesh, n_best, banned_ids(config.decode, vocabulary)
-    )
+    vocabulary, mesh = _common_vocabulary(runs), decoding_mesh(config.mesh)
+    loaded = [_load_member(run, checkpoint, vocabulary.size, mesh) for run in runs]
+    models, params, names = zip(*loaded, strict=True)
+    name = "+".join(names)
+    model = models[0] if len(models) == 1 else Ensemble(models)
+    held = params[0] if len(models) == 1 else Ensemble.joined(params)
+    folders, method = " + ".join(str(run.path) for run in runs), config.decode.method
+    searched = f"beam {config.decode.beam_size}" if method == "beam" else method
+    log.info("%s, checkpoint %s, %s", folders, name, searched)
+    banned = banned_ids(config.decode, vocabulary)
+    translator = Translator(model, held, config.decode, mesh, n_best, banned)
     return LoadedModel(config, vocabulary, translator, name)
+
+
+def _load_member(
+    run: RunFolder, checkpoint: str, vocabulary_size: int, mesh: Mesh
+) -> tuple[EncoderDecoder, Params, str]:
+    """A run's model, its parameters on the mesh, and the checkpoint's name."""
+    model = make_model(run.read_config().model, vocabulary_size)
+    like = with_shardings(abstract_params(model), axis_names(model), mesh)
+    return model, *load_params(run, checkpoint, like)
+
+
+def _common_vocabulary(runs: Sequence[RunFolder]) -> Vocabulary:
+    """The runs' vocabulary. Raises ConfigError if they do not have the same."""
+    vocabulary = load_vocabulary(runs[0].vocabulary_file)
+    for run in runs[1:]:
+        load_vocabulary(run.vocabulary_file)  # a file that is missing or damaged is named
+        if run.vocabulary_file.read_bytes() != runs[0].vocabulary_file.read_bytes():
+            raise ConfigError(
+                f"{run.path} has another vocabulary than {runs[0].path}: an ensemble needs one. "
+                "Train both on the same data with the same keys of vocabulary, or leave one out."
+            )
+    return vocabulary
 
 
 def check_n_best(n_best: int, decode: DecodeConfig) -> None:
@@ -99,8 +138,13 @@ def check_n_best(n_best: int, decode: DecodeConfig) -> None:
         raise ConfigError(f"n_best={n_best!r} is no whole number.")
     if n_best < 1:
         raise ConfigError(f"--n_best={n_best} is below 1: ask for at least 1 translation per line.")
-    if n_best > decode.beam_size:
+    if decode.method == "beam" and n_best > decode.beam_size:
         raise ConfigError(
             f"--n_best={n_best} is not in 1..{decode.beam_size}: a beam of "
             f"{decode.beam_size} finds no more. Raise --beam_size."
+        )
+    if decode.method == "mbr" and n_best > decode.samples:
+        raise ConfigError(
+            f"--n_best={n_best} is not in 1..{decode.samples}: mbr chooses from "
+            f"{decode.samples} samples. Raise decode.samples."
         )

@@ -1,6 +1,6 @@
 """The `score` command: scores of given translations."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ LINES = 8_192  # read and scored together
 
 
 def score(
-    workdir: str,
+    workdir: str | Sequence[str],
     *,
     src: str,
     tgt: str,
@@ -27,7 +27,7 @@ def score(
     with score 0; any other has the score -inf.
 
     Args:
-      workdir: the run's folder.
+      workdir: the run's folder; several: an ensemble of their models.
       src: a file of sources.
       tgt: a file of their translations.
       checkpoint: "latest", "best", "average", a step, or an average's name.

@@ -197,7 +197,7 @@ def _make_bleu(
 
     pairs, mesh = data.corpus.split("valid"), decoding_mesh(config.mesh)
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
-    greedy = dataclasses.replace(config.decode, beam_size=1)
+    greedy = dataclasses.replace(config.decode, method="beam", beam_size=1)
     banned = banned_ids(greedy, data.vocabulary)
 
     def bleu(params: Params) -> float | None:

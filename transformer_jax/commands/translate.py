@@ -2,7 +2,7 @@
 
 import io
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 from transformer_jax.commands.loading import NO_OVERRIDES, load_model
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 def translate(
-    workdir: str,
+    workdir: str | Sequence[str],
     *,
     checkpoint: str,
     beam_size: int | None,
@@ -23,6 +23,7 @@ def translate(
     scores: bool,
     stdin: io.BufferedIOBase,
     stdout: BinaryIO,
+    sample: bool = False,
     overrides: Mapping[str, Any] = NO_OVERRIDES,
 ) -> None:
     """Translates each line of `stdin`; writes a group of lines as soon as it is translated.
@@ -31,7 +32,7 @@ def translate(
     "LINE ||| TEXT ||| SCORE", where LINE counts the lines of `stdin` from 0.
 
     Args:
-      workdir: the run's folder.
+      workdir: the run's folder; several: an ensemble of their models.
       checkpoint: "latest", "best", "average" or a step.
       beam_size: None: the run's.
       length_penalty: None: the run's.
@@ -40,12 +41,15 @@ def translate(
       scores: whether to write scores.
       stdin: UTF-8, one sentence a line.
       stdout: where translations are written as UTF-8.
+      sample: whether to draw translations instead of searching for the best.
       overrides: keys of `decode` and their values; the arguments above win.
 
     Raises:
       UserError: there is no run or no such checkpoint, a setting is out of range, or a line is not
         UTF-8.
     """
+    if sample:
+        overrides = {**overrides, "decode.method": "sample"}
     translator = load_model(
         workdir, checkpoint, beam_size, length_penalty, n_best, coverage_penalty, overrides
     ).line_translator()

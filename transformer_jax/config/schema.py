@@ -7,12 +7,12 @@ later `train` on the same folder that contradicts an immutable key is refused.
 import dataclasses
 from typing import Any
 
+from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.keys import Key, key, keys_of
 
 PAPER_STEPS = "The paper uses 100000 (base) and 300000 (big)."
 PAPER_DROPOUT = "The paper uses 0.1 (base) and 0.3 (big)."
 PAPER_SMOOTHING = "The paper uses 0.1; 0 turns it off."
-PAPER_PENALTY = "The paper uses 0.6; 0 turns it off."
 DEFAULT_PEAK = "None gives the paper's (d_model * warmup_steps)^-0.5."
 NO_CLIPPING = "None turns clipping off."
 BYTE_PIECES = "The 256 bytes and 4 control pieces count."
@@ -314,59 +314,6 @@ class MeshConfig:
     )
     fsdp: int = key(1, "devices that divide rows, parameters and optimizer state", mutable=True)
     tensor: int = key(1, "devices that divide heads, hidden units and vocabulary", mutable=True)
-
-
-@dataclasses.dataclass(frozen=True)
-class DecodeConfig:
-    """Search (section 6.1); beam_size 1 is greedy search."""
-
-    beam_size: int = key(
-        4, "hypotheses per sentence", mutable=True, at_least=1, hint="1 is greedy search."
-    )
-    penalty: str = key(
-        "gnmt",
-        "what divides a log probability; gnmt: ((5 + length) / 6)^alpha (Wu et al. 2016, equation "
-        "14); power: length^alpha",
-        mutable=True,
-        choices_of="transformer_jax.decoding.penalties:PENALTIES",
-    )
-    length_penalty: float = key(
-        0.6, "alpha of decode.penalty", mutable=True, at_least=0, hint=PAPER_PENALTY
-    )
-    coverage_penalty: float = key(
-        0.0,
-        "beta of the coverage penalty (Wu et al. 2016, equation 14); 0: none",
-        mutable=True,
-        at_least=0,
-    )
-    banned_subwords: tuple[str, ...] = key(
-        (),
-        "pieces of the vocabulary that are never generated, such as ('<pad>', '<unk>'); their "
-        "probability is not given to others",
-        mutable=True,
-    )
-    max_extra_length: int = key(
-        50, "subwords beyond the source's length", mutable=True, at_least=0, at_most=WIDEST
-    )
-    max_length: int = key(
-        512,
-        "subwords of a source, end sign included; longer sources are cut",
-        mutable=True,
-        at_least=2,
-    )
-    tokens_per_batch: int = key(
-        4_096,
-        "source subwords, padding included, that are searched together",
-        mutable=True,
-        at_least=1,
-        at_most=WIDEST,
-    )
-    dtype: str | None = key(
-        None,
-        "type of the operands of matrix products in search; None: model.dtype",
-        mutable=True,
-        choices=("float32", "bfloat16"),
-    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer_jax.config.schema import DecodeConfig
+from transformer_jax.config.decode import DecodeConfig
+from transformer_jax.decoding.mbr import UTILITIES, expected_utilities
 from transformer_jax.decoding.scoring import Forced, forced_scores
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
@@ -28,7 +29,7 @@ class Translation(NamedTuple):
     """One hypothesis as text."""
 
     text: str
-    score: float  # log probability over the length penalty
+    score: float  # log probability over the length penalty; with mbr the expected utility, 0..100
 
 
 def banned_ids(decode: DecodeConfig, vocabulary: Vocabulary) -> tuple[int, ...]:
@@ -67,8 +68,17 @@ class LineTranslator:
         for i, hypotheses in zip(filled, found, strict=True):
             # Search drops hypotheses whose logits are NaN; such a line still gets an answer.
             translations = [Translation(self.text(h.ids), h.score) for h in hypotheses]
-            results[i] = translations or [Translation("", -math.inf)]
+            results[i] = self._ranked(translations) or [Translation("", -math.inf)]
         return results
+
+    def _ranked(self, translations: list[Translation]) -> list[Translation]:
+        """Samples of minimum Bayes risk by their utility; others as they are."""
+        translator = self.translator
+        if translator.decode.method != "mbr":
+            return translations
+        utility = UTILITIES[translator.decode.utility]()
+        found = expected_utilities([one.text for one in translations], utility)
+        return [Translation(*one) for one in found.items()][: translator.n_best]
 
     def shared(self, lines: Sequence[str]) -> list[list[Translation]]:
         """Like a call, but each process translates its share; every process must call it."""

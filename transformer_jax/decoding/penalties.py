@@ -8,8 +8,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+# Divisors are clipped, so that no alpha makes a score 0 / 0, or -inf, which means no hypothesis.
+SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 LEAST_COVERED = 1e-6  # smallest attention that a source position counts with
 
 
@@ -28,6 +31,22 @@ Penalty = Callable[[Array, float | Array], Array]
 PENALTIES: dict[str, Penalty] = {"gnmt": gnmt_penalty, "power": power_penalty}
 
 
+def divisors(penalty: str, lengths: Array, alpha: float | Array) -> Array:
+    """The positive, finite float32 divisors of summed log probabilities, by length.
+
+    Raises:
+      ValueError: there is no such penalty.
+    """
+    if penalty not in PENALTIES:
+        raise ValueError(f"penalty={penalty!r} is unknown; there are {', '.join(PENALTIES)}.")
+    return jnp.clip(PENALTIES[penalty](lengths, alpha), SMALLEST, LARGEST)
+
+
+def penalized(log_probs: Array, divisors: Array) -> Array:
+    """Scores without a coverage penalty: finite where the log probability is."""
+    return jnp.maximum(log_probs / divisors, -LARGEST)
+
+
 class Coverage(NamedTuple):
     """The attention that each source position has received."""
 
@@ -39,6 +58,19 @@ def empty_coverage(beam_size: int, counted_BM: Array) -> Coverage:
     """The coverage before the first subword."""
     batch, src_length = counted_BM.shape
     return Coverage(jnp.zeros((batch, beam_size, src_length)), counted_BM)
+
+
+def covered(coverage: Coverage | None, watched_BKM: Array | None) -> Coverage | None:
+    """The coverage after another subword; None if there is no coverage penalty.
+
+    Raises:
+      ValueError: there is one, but the decoder returns no watched weights.
+    """
+    if coverage is None:
+        return None
+    if watched_BKM is None:
+        raise ValueError("a coverage penalty needs the decoder's watched weights.")
+    return coverage._replace(sums_BKM=coverage.sums_BKM + watched_BKM)
 
 
 def coverage_penalty(coverage: Coverage) -> Array:

@@ -14,11 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from transformer_jax.decoding.penalties import PENALTIES, Coverage, coverage_penalty
-from transformer_jax.decoding.search import LARGEST, SMALLEST
+from transformer_jax.decoding.penalties import Coverage, coverage_penalty, divisors
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.model.embeddings import shift_right
-from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.model.ensemble import Predictor
 from transformer_jax.model.records import Params
 from transformer_jax.parallel.mesh import placed
 from transformer_jax.text.batches import Packed, padded_sentences
@@ -56,8 +55,8 @@ def forced_scores(
             sums_B, coverage_B = _forced(translator.model, translator.params, *sides)
         for place, number in enumerate(numbers):
             length, log_prob = len(targets[number]), float(sums_B[place])
-            divisor = PENALTIES[decode.penalty](jnp.float32(length), decode.length_penalty)
-            score = log_prob / float(np.clip(divisor, SMALLEST, LARGEST))
+            divisor = divisors(decode.penalty, jnp.float32(length), decode.length_penalty)
+            score = log_prob / float(divisor)
             if translator.model.watch:
                 score += decode.coverage_penalty * float(coverage_B[place])
             found[number] = Forced(score, log_prob, length)
@@ -90,7 +89,7 @@ def _packed(sentences: list[np.ndarray], rows: int, length: int) -> Packed:
 
 @functools.partial(jax.jit, static_argnames="model")
 def _forced(
-    model: EncoderDecoder, params: Params, source: Packed, target: Packed
+    model: Predictor, params: Params, source: Packed, target: Packed
 ) -> tuple[Array, Array]:
     """Summed log probabilities, and coverage penalties (0 if nothing is watched): `[rows]`."""
     given = target._replace(ids=shift_right(target.ids, target.positions, BOS))

@@ -5,6 +5,7 @@ Dimension key
   K beams   V vocabulary, padded
 """
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -178,6 +179,17 @@ class EncoderDecoder(nn.Module):
         x_BKD = self._embed_target(now.ids_BK, vectors, None)
         x_BKD, cache, watched_BKM = self.target_side.step(x_BKD, now, memory, cache)
         return Stepped(self._out().step_logits(prepared, x_BKD), cache, watched_BKM)
+
+    @property
+    def members(self) -> tuple["EncoderDecoder"]:
+        """The models that predict: this one alone; an ensemble has several."""
+        return (self,)
+
+    @nn.nowrap
+    def for_search(self, dtype: str | None, watch: bool) -> "EncoderDecoder":
+        """The model with another type of its matrix products (None: its own), and with watching."""
+        config = dataclasses.replace(self.config, dtype=dtype or self.config.dtype)
+        return self.clone(config=config, watch=watch)
 
     @nn.nowrap
     def boxed_memory(self, sizes: SearchSizes) -> Memory:

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 from transformer_jax.model.axes import VOCABULARY, names_of, unboxed
 from transformer_jax.model.embeddings import padded_vocabulary
 from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.model.ensemble import Predictor
 from transformer_jax.model.layers import Layer
 from transformer_jax.model.records import Context, Params, Place
 from transformer_jax.model.stacks import STACKS, key_of, unstacked
@@ -83,13 +84,14 @@ def _drawn_together(layer: Layer, keys_N: Array) -> Params:
 
 
 @functools.lru_cache(maxsize=16)
-def axis_sizes(model: EncoderDecoder) -> dict[str, set[int]]:
-    """The sizes that axes of each name have in the model's parameters."""
+def axis_sizes(model: Predictor) -> dict[str, set[int]]:
+    """The sizes that axes of each name have in the model's parameters, or in those of several."""
     sizes: dict[str, set[int]] = {}
-    leaves = jax.tree.leaves(abstract_params(model)), jax.tree.leaves(axis_names(model))
-    for x, names in zip(*leaves, strict=True):
-        for name, size in zip(names, x.shape, strict=True):
-            sizes.setdefault(name, set()).add(size)
+    for member in model.members:
+        leaves = jax.tree.leaves(abstract_params(member)), jax.tree.leaves(axis_names(member))
+        for x, names in zip(*leaves, strict=True):
+            for name, size in zip(names, x.shape, strict=True):
+                sizes.setdefault(name, set()).add(size)
     return sizes
 
 

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.model import axes
-from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.model.ensemble import Predictor
 from transformer_jax.model.parameters import axis_sizes
 from transformer_jax.model.records import Params
 from transformer_jax.text.batches import Batch
@@ -165,7 +165,7 @@ def put_rows(mesh: Mesh, rows: int, own: np.ndarray, batch: Batch) -> Batch:
 
 
 @contextlib.contextmanager
-def placed(mesh: Mesh, model: EncoderDecoder) -> Iterator[None]:
+def placed(mesh: Mesh, model: Predictor) -> Iterator[None]:
     """A context in which traced activations are divided over the mesh according to `TABLE`.
 
     A name is left out if the mesh does not divide the model's axes of that name.

@@ -27,7 +27,7 @@ def text_digest(lines: Iterable[str]) -> str:
 
 
 def evaluation_path(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
-    """FOLDER/NAME.CHECKPOINT.beamK.HASH.txt, the file of translations.
+    """FOLDER/NAME.CHECKPOINT.HOW.HASH.txt, the file of translations; HOW is beamK, sample or mbr.
 
     Args:
       folder: the run's folder of evaluations.
@@ -36,13 +36,15 @@ def evaluation_path(folder: Path, name: str, settings: Mapping[str, Any]) -> Pat
     """
     whole = json.dumps([SCHEME, dict(settings)], sort_keys=True)
     digest = hashlib.sha256(whole.encode()).hexdigest()[:DIGITS]
-    stem = _stem(name, settings["checkpoint"], settings["beam_size"])
+    stem = _stem(name, settings["checkpoint"], settings)
     return folder / f"{stem}.{digest}.txt"
 
 
-def _stem(name: str, checkpoint: str, beam_size: int) -> str:
+def _stem(name: str, checkpoint: str, decode: Mapping[str, Any]) -> str:
+    method = decode.get("method", "beam")
+    how = f"beam{decode['beam_size']}" if method == "beam" else method
     name = name.encode()[:LONGEST_NAME].decode(errors="ignore")
-    return re.sub(r"[^\w.-]", "_", f"{name}.{checkpoint}.beam{beam_size}")
+    return re.sub(r"[^\w.-]", "_", f"{name}.{checkpoint}.{how}")
 
 
 def write_evaluation(path: Path, hypotheses: Iterable[str], record: Mapping[str, Any]) -> None:
@@ -68,7 +70,7 @@ def find_evaluation(
     Raises:
       DataError: a file of scores is damaged.
     """
-    stem = _stem(split, checkpoint, decode["beam_size"])
+    stem = _stem(split, checkpoint, decode)
     name = re.compile(re.escape(stem) + rf"(\.[0-9a-f]{{{DIGITS}}})?\.json")
     # As JSON has it: a tuple is a list there.
     wanted = json.loads(json.dumps({"split": split, "checkpoint": checkpoint, **decode}))

@@ -20,7 +20,7 @@ Answer = dict[str, Any]  # a JSON object
 
 def model_of(run: Run) -> Model:
     """What the checks of requests need to know of a run's model."""
-    model = run.loaded.translator.model
+    model = run.loaded.model
     has_cross = "cross" in uses_of(model)
     layers = model.stacks()[USES["cross"][0]][1] if has_cross else 0
     return Model(run.config.decode.beam_size, layers, run.config.model.num_heads)

@@ -1,0 +1,89 @@
+"""Ensembles: several models that predict together."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.decoding.test_translator import DECODE, logits_of, sentences
+from tests.fixtures.tiny import random_params, tiny_model
+from transformer_jax.config.schema import MeshConfig
+from transformer_jax.decoding.scoring import forced_scores
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.model.ensemble import Ensemble, mixed
+from transformer_jax.parallel.mesh import make_mesh
+
+RECURRENT = {"encoder": "recurrent", "decoder": "recurrent"}
+
+
+def member(seed, **changes):
+    model = tiny_model(norm="pre", tie_embeddings=False, **changes)
+    return model, random_params(model, seed=seed)
+
+
+def translator(*members, n_best=2, **decode):
+    models, params = zip(*members, strict=True)
+    model, held = Ensemble(models), Ensemble.joined(params)
+    if len(members) == 1:
+        [model], [held] = models, params
+    settings = type(DECODE)(**{**DECODE.__dict__, **decode})
+    return Translator(model, held, settings, make_mesh(MeshConfig()), n_best)
+
+
+def test_a_model_twice_is_the_model():
+    one, sources = member(1), sentences()[:3]
+    want = translator(one).translate(sources)
+    found = translator(one, one).translate(sources)
+    for ours, theirs in zip(found, want, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(a.ids, b.ids)
+            assert a.score == pytest.approx(b.score, rel=1e-5)
+
+
+def test_scores_are_those_of_mean_probabilities_in_search_and_when_forced():
+    members = [member(1), member(2, **RECURRENT), member(3, num_heads=1, score="additive")]
+    t, sources = translator(*members), sentences()[:3]
+    singles = [translator(one) for one in members]
+    found = t.translate(sources)
+    for source, hypotheses in zip(sources, found, strict=True):
+        for hypothesis in hypotheses:
+            ids, total = hypothesis.ids, 0.0
+            logits = [logits_of(single, source, ids) for single in singles]
+            for place, i in enumerate(ids):
+                rows = [np.exp(own[place] - own[place].max()) for own in logits]
+                total += np.log(np.mean([row[i] / row.sum() for row in rows]))
+            assert hypothesis.log_prob == pytest.approx(total, rel=1e-4)
+    forced = forced_scores(t, sources, [hypotheses[1].ids for hypotheses in found])
+    np.testing.assert_allclose(
+        [one.score for one in forced], [found[n][1].score for n in range(3)], rtol=1e-5
+    )
+    assert [h.ids.tolist() for [h, _] in found] != [
+        h.ids.tolist() for [h, _] in singles[0].translate(sources)
+    ]
+
+
+def test_a_coverage_penalty_takes_the_mean_of_the_watched_weights():
+    members = [member(1), member(2, **RECURRENT)]
+    t, sources = translator(*members, coverage_penalty=0.4), sentences()[2:3]
+    found = t.translate(sources)
+    forced = forced_scores(t, sources, [best.ids for best, _ in found])
+    for one, (best, _) in zip(forced, found, strict=True):
+        assert one.score == pytest.approx(best.score, rel=1e-5)
+        assert one.score < one.log_prob / ((5 + one.length) / 6) ** 0.6  # weights were watched
+    weights = (jnp.array([0.2, 0.8]), jnp.array([0.6, 0.4]))
+    _, mean = mixed((jnp.zeros(3), jnp.zeros(3)), weights)
+    np.testing.assert_allclose(mean, [0.4, 0.6], rtol=1e-6)
+
+
+def test_the_mean_is_of_probabilities_not_of_logits():
+    logits = jnp.log(jnp.array([0.5, 0.5])), jnp.log(jnp.array([0.1, 0.9])) + 3.0
+    log_probs, _ = mixed(logits, (None, None))
+    np.testing.assert_allclose(jnp.exp(log_probs), [0.3, 0.7], rtol=1e-6)
+
+
+def test_an_ensemble_samples_and_is_as_long_as_its_shortest_member():
+    members = [member(1), member(2, positions="learned", max_positions=20)]
+    assert translator(*members).model.longest() == 20
+    found = translator(*members, method="sample").translate(sentences()[:2])
+    assert all(len(samples) == 2 for samples in found)
+    assert jax.tree.structure(Ensemble.joined([{"a": 1}, {"b": 2}])).num_leaves == 2

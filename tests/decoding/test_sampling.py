@@ -1,0 +1,231 @@
+"""Samples against exact probabilities, and what must never change them."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.decoding import reference_search as reference
+from tests.decoding.toy_decoders import (
+    BATCH,
+    SIZE,
+    AttendingModel,
+    Found,
+    HashModel,
+    RecurrentModel,
+    rows,
+    run,
+)
+from transformer_jax.decoding.penalties import empty_coverage
+from transformer_jax.decoding.sampling import (
+    Sampling,
+    draw,
+    gumbel_noise,
+    kept_logits,
+    nucleus_threshold,
+    sentence_key,
+)
+from transformer_jax.decoding.search import make_rules
+from transformer_jax.decoding.state import empty_search, enter, is_live
+from transformer_jax.text.vocabulary import EOS
+
+KEYS = np.arange(10, 10 + BATCH, dtype=np.uint32)
+
+
+class Asked(NamedTuple):
+    samples: int
+    size: int = SIZE
+    top_k: int | None = None
+    nucleus: bool = False
+    banned: tuple[int, ...] = ()
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def _sampled(model, table, limits, keys, asked, temperature, top_p, counted):
+    batch = len(limits)
+    rules = make_rules(asked.size, 0.6, beta=0.3)._replace(banned=asked.banned)
+    sampling = Sampling(temperature, asked.top_k, top_p if asked.nucleus else None, rules)
+    cache = model.cache(batch, asked.samples, asked.size)
+    sizes = {"beam_size": asked.samples, "n_best": asked.samples, "size": asked.size}
+    state = empty_search(model.memory(table), cache, batch, **sizes)
+    state = state._replace(key_B=jnp.zeros(batch, jnp.uint32))
+    if counted is not None:
+        state = state._replace(coverage=empty_coverage(asked.samples, counted))
+    state = enter(state, jnp.arange(batch), limits, counted, keys)
+    step = functools.partial(model.step, table)
+    state = jax.lax.while_loop(
+        lambda state: is_live(state).any(), lambda state: draw(step, sampling, state), state
+    )
+    return Found(*state.pool, state.steps)
+
+
+def sampled(model, limits, keys=KEYS, temperature=1.0, top_p=None, counted=None, **asked) -> Any:
+    return jax.device_get(
+        _sampled(
+            type(model),
+            model.table,
+            np.asarray(limits),
+            np.asarray(keys, np.uint32),
+            Asked(nucleus=top_p is not None, **asked),
+            temperature,
+            top_p or 1.0,
+            counted,
+        )
+    )
+
+
+def test_samples_have_the_probabilities_of_every_hypothesis():
+    model = HashModel(3, batch=1, vocabulary=4)
+    found = rows(sampled(model, [3], [7], samples=20_000, size=3), 0)
+    every = reference.every_hypothesis(model.next_logits, 0, limit=3)
+    # At the limit only EOS may follow, so the sequences that reach it share its probability.
+    exact: dict[tuple[int, ...], float] = {}
+    for ids, log_prob in every.items():
+        last = reference.log_softmax(model.next_logits(0, list(ids[:-1])))[EOS]
+        exact[ids] = np.exp(log_prob - (last if len(ids) == 3 else 0.0))
+    assert sum(exact.values()) == pytest.approx(1.0)
+    counts = dict.fromkeys(exact, 0)
+    for ids, log_prob, _ in found:
+        counts[tuple(ids)] += 1
+        assert log_prob == pytest.approx(every[tuple(ids)], rel=1e-5)
+    often = [ids for ids, p in exact.items() if p * len(found) >= 5]
+    expected = np.array([exact[ids] * len(found) for ids in often])
+    squares = (np.array([counts[ids] for ids in often]) - expected) ** 2 / expected
+    assert len(often) >= 10
+    assert squares.sum() < 2.2 * len(often)  # chi-square; far above its 99.9th percentile
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_a_temperature_divides_the_logits(temperature):
+    model = HashModel(5, batch=1, vocabulary=6)
+    found = sampled(model, [2], [1], temperature, samples=20_000, size=2)
+    probs = np.exp(reference.log_softmax(model.next_logits(0, []) / temperature))
+    shares = np.bincount(found.ids[0, :, 0], minlength=6) / 20_000
+    np.testing.assert_allclose(shares, probs, atol=4 * 0.5 / np.sqrt(20_000))
+
+
+@pytest.mark.parametrize("model_class", [HashModel, RecurrentModel])
+def test_temperature_0_is_greedy_search(model_class):
+    model, limits = model_class(1), np.array([SIZE, 4, 1, 0, 6])
+    greedy = run(model_class, model.table, limits, 0.6, beam=1, n_best=1)
+    found = sampled(model, limits, temperature=0.0, samples=3)
+    for n in range(3):
+        np.testing.assert_array_equal(found.ids[:, n], greedy.ids[:, 0])
+        np.testing.assert_allclose(found.scores[:, n], greedy.scores[:, 0], rtol=2e-6)
+    assert found.steps == greedy.steps
+
+
+def test_one_subword_to_draw_from_is_greedy_search_at_any_temperature():
+    model, limits = HashModel(2), np.full(BATCH, SIZE)
+    greedy = run(HashModel, model.table, limits, 0.6, beam=1, n_best=1)
+    for settings in ({"top_k": 1}, {"top_p": 1e-6}):
+        found = sampled(model, limits, temperature=0.7, samples=1, **settings)
+        np.testing.assert_array_equal(found.ids, greedy.ids)
+
+
+def test_log_probabilities_and_scores_are_those_of_forced_decoding():
+    model, limits = HashModel(4), np.array([SIZE, 4, 1, 0, 6])
+    found = sampled(model, limits, temperature=1.5, top_p=0.8, top_k=5, samples=6)
+    for sentence, limit in enumerate(limits):
+        hypotheses = rows(found, sentence)
+        assert len(hypotheses) == (6 if limit else 0)
+        for ids, log_prob, score in hypotheses:
+            assert ids[-1] == EOS and EOS not in ids[:-1] and len(ids) <= limit
+            want = reference.forced_log_prob(model.next_logits, sentence, ids)
+            assert log_prob == pytest.approx(want, rel=2e-6)
+            assert score == pytest.approx(want / reference.gnmt(len(ids), 0.6), rel=2e-6)
+
+
+def test_a_coverage_penalty_counts_in_the_score():
+    model = AttendingModel(6)
+    found = sampled(model, np.full(BATCH, SIZE), samples=4, counted=model.counted)
+    for sentence in range(BATCH):
+        for ids, log_prob, score in rows(found, sentence):
+            penalty = 0.3 * model.penalty(sentence, ids)
+            want = log_prob / reference.gnmt(len(ids), 0.6) + penalty
+            assert score == pytest.approx(want, rel=2e-6)
+
+
+def test_a_sentence_s_samples_depend_on_its_key_alone():
+    model, limits = HashModel(8), np.array([SIZE, 5, 7, 3, 8])
+    found = sampled(model, limits, samples=5)
+    fewer = sampled(model, limits, samples=3)
+    np.testing.assert_array_equal(found.ids[:, :3], fewer.ids)
+    order = np.array([3, 1, 4, 0, 2])
+    moved = HashModel(8)
+    moved.table = moved.table[order]
+    again = sampled(moved, limits[order], KEYS[order], samples=5)
+    np.testing.assert_array_equal(again.ids, found.ids[order])
+    other = sampled(model, limits, KEYS + 1, samples=5)
+    assert (other.ids != found.ids).any(axis=(1, 2)).sum() >= 4
+    assert len({tuple(ids) for ids in found.ids[0].tolist()}) > 1  # samples differ
+
+
+def test_a_nan_drops_the_samples_and_banned_subwords_are_never_drawn():
+    model = HashModel(9)
+    assert all((sampled(model, [SIZE] * BATCH, samples=50).ids == i).any() for i in (3, 4))
+    ids = sampled(model, [SIZE] * BATCH, samples=50, banned=(3, 4)).ids
+    assert not np.isin(ids, (3, 4)).any()
+    model.table = model.table.copy()
+    model.table[2] = np.nan
+    found = sampled(model, [SIZE] * BATCH, samples=2)
+    assert [len(rows(found, sentence)) for sentence in range(BATCH)] == [2, 2, 0, 2, 2]
+
+
+@pytest.mark.parametrize("top_p", [0.05, 0.3, 0.75, 0.99])
+def test_the_nucleus_is_the_smallest_set_with_that_mass(top_p):
+    probs = np.random.default_rng(0).dirichlet(np.full(40, 0.3), 50).astype(np.float32)
+    kept = probs >= np.asarray(nucleus_threshold(jnp.asarray(probs), top_p))
+    for own, inside in zip(probs, kept, strict=True):
+        order = np.argsort(-own)
+        count = int(np.searchsorted(np.cumsum(own[order].astype(np.float64)), top_p)) + 1
+        np.testing.assert_array_equal(np.sort(order[:count]), np.flatnonzero(inside))
+
+
+def test_equally_likely_subwords_stay_or_go_together():
+    threshold = nucleus_threshold(jnp.array([0.4, 0.2, 0.2, 0.2]), 0.5)
+    assert threshold[0] == np.float32(0.2)
+    logits = jnp.array([[[1.0, 2.0, 2.0, 0.0]]])
+    sampling = Sampling(1.0, 1, None, make_rules(2, 0.0))
+    assert (kept_logits(logits, sampling) > -np.inf).tolist() == [[[False, True, True, False]]]
+
+
+def test_top_k_is_applied_before_the_nucleus_and_after_the_temperature():
+    logits = jnp.log(jnp.array([[[0.4, 0.3, 0.2, 0.1, 0.0]]]))
+
+    def kept(temperature, top_k, top_p):
+        sampling = Sampling(temperature, top_k, top_p, make_rules(2, 0.0))
+        return np.flatnonzero(kept_logits(logits, sampling)[0, 0] > -np.inf).tolist()
+
+    assert kept(1.0, None, 0.6) == [0, 1]
+    assert kept(1.0, 2, 0.56) == [0]  # 0.4 / 0.7 of the two that are left
+    assert kept(1.0, 2, 0.58) == [0, 1]
+    assert kept(0.5, None, 0.52) == [0]  # 0.16 / 0.30
+    assert kept(1.0, None, 0.62) == [0, 1] and kept(2.0, None, 0.62) == [0, 1, 2]
+    assert kept(0.0, None, 0.9) == [0]
+
+
+def test_noise_has_the_moments_of_gumbel_and_no_two_places_share_it():
+    state = empty_search((), (), 8, beam_size=8, size=4, n_best=1)
+    state = state._replace(key_B=jnp.arange(8, dtype=jnp.uint32))
+    noise = np.asarray(gumbel_noise(state, 5_000), np.float64)
+    assert np.isfinite(noise).all()
+    assert noise.mean() == pytest.approx(np.euler_gamma, abs=0.01)
+    assert noise.var() == pytest.approx(np.pi**2 / 6, rel=0.01)
+    flat = noise.reshape(64, -1)
+    assert np.abs(np.corrcoef(flat) - np.eye(64)).max() < 0.08
+    later = state._replace(now=state.now._replace(position_B=jnp.ones(8, jnp.int32)))
+    other = np.asarray(gumbel_noise(later, 5_000)).reshape(64, -1)
+    assert abs(np.corrcoef(flat.ravel(), other.ravel())[0, 1]) < 0.01
+
+
+def test_keys_of_sentences_depend_on_subwords_and_seed():
+    ids = np.array([5, 6, EOS], np.int32)
+    key = sentence_key(ids, 0)
+    assert 0 <= key < 2**32
+    assert key == sentence_key(ids.astype(np.int64), 0)
+    others = sentence_key(ids, 1), sentence_key(ids[1:], 0), sentence_key(ids[::-1], 0)
+    assert len({key, *others}) == 4

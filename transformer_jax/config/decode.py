@@ -1,0 +1,101 @@
+"""The keys of search and sampling."""
+
+import dataclasses
+
+from transformer_jax.config.keys import key
+
+PAPER_PENALTY = "The paper uses 0.6; 0 turns it off."
+WIDEST = 1_000_000
+UTILITIES = "transformer_jax.decoding.mbr:UTILITIES"
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeConfig:
+    """Search (section 6.1); beam_size 1 is greedy search."""
+
+    method: str = key(
+        "beam",
+        "beam: beam search; sample: draws translations from the model; mbr: draws decode.samples "
+        "and takes the one most like the others (minimum Bayes risk)",
+        mutable=True,
+        choices=("beam", "sample", "mbr"),
+    )
+    beam_size: int = key(
+        4, "hypotheses per sentence", mutable=True, at_least=1, hint="1 is greedy search."
+    )
+    penalty: str = key(
+        "gnmt",
+        "what divides a log probability; gnmt: ((5 + length) / 6)^alpha (Wu et al. 2016, equation "
+        "14); power: length^alpha",
+        mutable=True,
+        choices_of="transformer_jax.decoding.penalties:PENALTIES",
+    )
+    length_penalty: float = key(
+        0.6, "alpha of decode.penalty", mutable=True, at_least=0, hint=PAPER_PENALTY
+    )
+    coverage_penalty: float = key(
+        0.0,
+        "beta of the coverage penalty (Wu et al. 2016, equation 14); 0: none",
+        mutable=True,
+        at_least=0,
+    )
+    banned_subwords: tuple[str, ...] = key(
+        (),
+        "pieces of the vocabulary that are never generated, such as ('<pad>', '<unk>'); their "
+        "probability is not given to others",
+        mutable=True,
+    )
+    max_extra_length: int = key(
+        50,
+        "a translation has at most source length + this many subwords",
+        mutable=True,
+        at_least=0,
+        at_most=WIDEST,
+    )
+    max_length: int = key(
+        512,
+        "subwords of a source, end sign included; longer sources are cut",
+        mutable=True,
+        at_least=2,
+    )
+    tokens_per_batch: int = key(
+        4_096,
+        "source subwords, padding included, that are searched together",
+        mutable=True,
+        at_least=1,
+        at_most=WIDEST,
+    )
+    dtype: str | None = key(
+        None,
+        "type of the operands of matrix products in search; None: model.dtype",
+        mutable=True,
+        choices=("float32", "bfloat16"),
+    )
+    temperature: float = key(
+        1.0,
+        "of sampling: logits are divided by it; 0: the likeliest subword",
+        mutable=True,
+        at_least=0,
+        below=1_000,
+    )
+    top_k: int | None = key(
+        None,
+        "sampling draws from the k likeliest subwords (Fan et al. 2018); None: from all",
+        mutable=True,
+        at_least=1,
+    )
+    top_p: float | None = key(
+        None,
+        "sampling draws from the likeliest subwords whose probabilities sum to this (Holtzman et "
+        "al. 2020); None: from all",
+        mutable=True,
+        above=0,
+        below=1,
+    )
+    seed: int = key(0, "of sampling", mutable=True, at_least=0, at_most=2**32 - 1)
+    samples: int = key(
+        64, "translations that mbr draws and chooses from", mutable=True, at_least=1, at_most=1_000
+    )
+    utility: str = key(
+        "chrf", "what mbr measures against the other samples", mutable=True, choices_of=UTILITIES
+    )

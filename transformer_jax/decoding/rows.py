@@ -1,0 +1,306 @@
+"""The compiled part of translation: rows that search or draw samples and are never idle.
+
+When a sentence has ended, the next sentence takes over its row while the other rows continue. This
+happens on the device: a call gets a queue of sentences and returns the sentences that have ended.
+
+Dimension key
+  B rows, one sentence each   F rows that sentences enter   Q sentences of a queue
+  E sentences that may end in a call, B + Q   K beams, or samples   M source length
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+
+from transformer_jax.decoding.penalties import empty_coverage
+from transformer_jax.decoding.sampling import Sampling, draw, sentence_key
+from transformer_jax.decoding.search import advance, make_rules
+from transformer_jax.decoding.state import (
+    SearchResult,
+    SearchState,
+    StepFn,
+    empty_search,
+    enter,
+    is_live,
+)
+from transformer_jax.model.axes import BATCH, names_of, unboxed
+from transformer_jax.model.ensemble import Predictor
+from transformer_jax.model.records import Cache, Memory, Now, Params, SearchSizes, Stepped
+from transformer_jax.parallel.mesh import shardings
+from transformer_jax.text.batches import Packed, padded_sentences
+
+# New sentences enter when one row in this many is free. A larger number makes the encoder's batches
+# small; a smaller number leaves rows idle.
+ENTER_TOGETHER = 8
+NOBODY = -1  # sentence number of a row without a sentence
+
+
+class Kept(NamedTuple):
+    """Which subwords samples are drawn from."""
+
+    top_k: int | None  # the likeliest; None: all
+    nucleus: bool  # whether only those of Strengths.top_p
+
+
+class Strengths(NamedTuple):
+    """Settings on which no compilation depends."""
+
+    length_penalty: Any  # float32 scalar, as those that follow
+    coverage_penalty: Any
+    temperature: Any
+    top_p: Any
+
+
+class SearchShape(NamedTuple):
+    """Everything that the compilation of a search depends on, except the model."""
+
+    rows: int
+    together: int  # rows that sentences enter at once
+    src_length: int
+    beam_size: int
+    n_best: int
+    size: int  # subwords of the longest possible translation
+    max_extra_length: int
+    penalizes_coverage: bool
+    penalty: str = "gnmt"
+    banned: tuple[int, ...] = ()
+    kept: Kept | None = None  # None: beam search
+
+    @property
+    def queue(self) -> int:
+        """Sentences in the queue of a call: about as many as there are rows."""
+        return self.together * ENTER_TOGETHER
+
+
+class Rows(NamedTuple):
+    """Searches that have not ended, and the sentences that they belong to."""
+
+    search: SearchState
+    sentence_B: Array  # int32, the host's number of each row's sentence, or NOBODY
+
+
+class Queue(NamedTuple):
+    """Sentences that wait for a row; entries after the last one are ignored."""
+
+    ids_QM: Array  # int32, each ending in EOS
+    lengths_Q: Array  # int32, subwords, EOS included
+    sentence_Q: Array  # int32, the host's numbers of the sentences; NOBODY: no sentence
+    key_Q: Array  # uint32, from which a sentence's samples are drawn
+    waiting: Array  # int32 scalar, number of sentences
+
+
+class Ended(NamedTuple):
+    """Sentences whose search has ended, in the order in which they ended."""
+
+    sentence_E: Array  # int32
+    results: SearchResult  # their results
+    total: Array  # int32 scalar, number of sentences
+
+
+class _Loop(NamedTuple):
+    """What one call of `search_rows` carries from step to step."""
+
+    rows: Rows
+    ended: Ended
+    taken: Array  # int32 scalar, sentences that have left the queue
+
+
+def boxed_rows(model: Predictor, shape: SearchShape) -> Rows:
+    """Rows without sentences; memory and cache are in boxes with the names of their axes."""
+    sizes = SearchSizes(shape.rows, shape.beam_size, shape.size, shape.src_length)
+    memory, cache = model.boxed_memory(sizes), model.boxed_cache(sizes)
+    search = empty_search(
+        unboxed(memory),
+        unboxed(cache),
+        shape.rows,
+        beam_size=shape.beam_size,
+        size=shape.size,
+        n_best=shape.n_best,
+    )._replace(memory=memory, cache=cache)
+    if shape.penalizes_coverage:
+        counted_BM = jnp.zeros((shape.rows, shape.src_length), bool)
+        search = search._replace(coverage=empty_coverage(shape.beam_size, counted_BM))
+    if shape.kept is not None:
+        search = search._replace(key_B=jnp.zeros(shape.rows, jnp.uint32))
+    return Rows(search, jnp.full(shape.rows, NOBODY, jnp.int32))
+
+
+def empty_rows(model: Predictor, shape: SearchShape) -> Rows:
+    """Rows without sentences."""
+    return unboxed(boxed_rows(model, shape))
+
+
+def row_shardings(model: Predictor, shape: SearchShape, mesh: Mesh) -> Any:
+    """The sharding of each array: divided by rows, and according to the names of its axes."""
+    boxed = jax.eval_shape(partial(boxed_rows, model, shape))
+    return shardings(unboxed(boxed), names_of(boxed, (BATCH,)), mesh)
+
+
+def make_queue(
+    shape: SearchShape, numbers: Sequence[int], sentences: Sequence[Any], seed: int = 0
+) -> Queue:
+    """A queue on the host.
+
+    Args:
+      shape: the shape of the search; at most `shape.queue` sentences can wait.
+      numbers: numbers of the sentences that wait.
+      sentences: all sentences, by number.
+      seed: of samples.
+    """
+    waiting = [sentences[number] for number in numbers]
+    ids_QM, lengths_Q = padded_sentences(waiting, shape.queue, shape.src_length)
+    sentence_Q = np.full(shape.queue, NOBODY, np.int32)
+    sentence_Q[: len(numbers)] = numbers
+    key_Q = np.zeros(shape.queue, np.uint32)
+    if shape.kept is not None:
+        key_Q[: len(numbers)] = [sentence_key(ids, seed) for ids in waiting]
+    arrays: Any = (ids_QM, lengths_Q, sentence_Q, key_Q, np.int32(len(numbers)))
+    return Queue(*arrays)
+
+
+@partial(jax.jit, static_argnames=("model", "mesh", "shape"), donate_argnames="rows")
+def search_rows(
+    model: Predictor,
+    mesh: Mesh,
+    shape: SearchShape,
+    params: Params,
+    prepared: Any,
+    rows: Rows,
+    queue: Queue,
+    strengths: Strengths,
+    more: Array,
+) -> tuple[Rows, Ended]:
+    """Searches for all sentences of a queue; each shape is compiled once.
+
+    Args:
+      model: has `encode`, `remember` and `decode_step`.
+      mesh: the mesh of the arrays; call this within `placed(mesh, model)`.
+      shape: the shape of the search.
+      params: the model's parameters.
+      prepared: the result of `prepare_output`.
+      rows: the rows of the last call; donated.
+      queue: sentences, each with a limit of its own length + max_extra_length.
+      strengths: further settings.
+      more: whether there will be another queue. If so, the call ends as soon as its sentences could
+        enter, and the rows keep unfinished searches; if not, it ends when every search has ended.
+    """
+    variables = {"params": params}
+
+    def step(now: Now, memory: Memory, cache: Cache) -> Stepped:
+        stepped: Any = model.apply(variables, now, memory, cache, prepared, method="decode_step")
+        return stepped
+
+    take_step = _method(shape, strengths, step)
+
+    def has_room(loop: _Loop) -> Array:
+        return (~is_live(loop.rows.search)).sum() >= shape.together
+
+    def lets_in(loop: _Loop) -> Array:
+        return (loop.taken < queue.waiting) & has_room(loop)
+
+    def goes_on(loop: _Loop) -> Array:
+        until_end = jnp.where(more, ~has_room(loop), is_live(loop.rows.search).any())
+        return (loop.taken < queue.waiting) | until_end
+
+    def go_on(loop: _Loop) -> _Loop:
+        let_in = partial(_let_in, model, shape, params, queue)
+        loop = jax.lax.while_loop(lets_in, let_in, loop)
+        return loop._replace(rows=loop.rows._replace(search=take_step(loop.rows.search)))
+
+    loop = _Loop(rows, _none_ended(shape, rows.search.pool), jnp.int32(0))
+    loop = jax.lax.while_loop(goes_on, go_on, loop)
+    loop = _put_aside(loop, jnp.arange(shape.rows))
+    return jax.lax.with_sharding_constraint(
+        loop.rows, row_shardings(model, shape, mesh)
+    ), loop.ended
+
+
+@partial(jax.jit, static_argnames="model")
+def prepared_output(model: Predictor, params: Params) -> Any:
+    """The array from which search makes logits, laid out once for all calls of `search_rows`."""
+    return model.apply({"params": params}, method="prepare_output")
+
+
+def _method(
+    shape: SearchShape, strengths: Strengths, step: StepFn
+) -> Callable[[SearchState], SearchState]:
+    """One step of beam search, or of sampling."""
+    alpha, beta = strengths.length_penalty, strengths.coverage_penalty
+    rules = make_rules(shape.size, alpha, shape.penalty, beta)._replace(banned=shape.banned)
+    if shape.kept is None:
+        return partial(advance, step, rules)
+    top_p = strengths.top_p if shape.kept.nucleus else None
+    sampling = Sampling(strengths.temperature, shape.kept.top_k, top_p, rules)
+    return partial(draw, step, sampling)
+
+
+def _let_in(
+    model: Predictor, shape: SearchShape, params: Params, queue: Queue, loop: _Loop
+) -> _Loop:
+    """Moves the next sentences of the queue into rows whose search has ended."""
+    (rows_F,) = jnp.nonzero(~is_live(loop.rows.search), size=shape.together, fill_value=shape.rows)
+    loop = _put_aside(loop, rows_F)
+
+    def next_ones(x: Array) -> Array:  # never cut: Q is a multiple of F
+        return jax.lax.dynamic_slice_in_dim(x, loop.taken, shape.together)
+
+    search, lengths_F = loop.rows.search, next_ones(queue.lengths_Q)
+    memory = _remember(model, params, next_ones(queue.ids_QM), lengths_F)
+
+    def write(kept_B: Array, new_F: Array) -> Array:
+        return kept_B.at[rows_F].set(new_F, mode="drop")
+
+    # Set to zero, so that nothing of the row's last sentence is left, not even a NaN.
+    cache = jax.tree.map(lambda c: c.at[rows_F].set(0, mode="drop"), search.cache)
+    search = search._replace(memory=jax.tree.map(write, search.memory, memory), cache=cache)
+    limits_F = jnp.where(lengths_F > 0, lengths_F + shape.max_extra_length, 0)
+    counted_FM = jnp.arange(shape.src_length) < lengths_F[:, None] - 1  # without EOS
+    rows = Rows(
+        enter(search, rows_F, limits_F, counted_FM, next_ones(queue.key_Q)),
+        write(loop.rows.sentence_B, next_ones(queue.sentence_Q)),
+    )
+    return loop._replace(rows=rows, taken=loop.taken + shape.together)
+
+
+def _remember(model: Predictor, params: Params, ids_FM: Array, lengths_F: Array) -> Memory:
+    place_M = jnp.arange(ids_FM.shape[1])
+    segments_FM = (place_M < lengths_F[:, None]).astype(jnp.int32)
+    source = Packed(ids_FM, segments_FM, jnp.broadcast_to(place_M, ids_FM.shape))
+    variables = {"params": params}
+    encoded_FME = model.apply(variables, source, method="encode")
+    memory: Any = model.apply(variables, encoded_FME, source, method="remember")
+    return memory
+
+
+def _none_ended(shape: SearchShape, pool: SearchResult) -> Ended:
+    most = shape.rows + shape.queue
+    results = SearchResult(*(jnp.zeros((most, *x.shape[1:]), x.dtype) for x in pool))
+    return Ended(jnp.full(most, NOBODY, jnp.int32), results, jnp.int32(0))
+
+
+def _put_aside(loop: _Loop, rows_F: Array) -> _Loop:
+    """Stores the results of these rows' ended searches, and marks their rows as free."""
+    (search, sentence_B), ended = loop.rows, loop.ended
+    has_ended_B = ~is_live(search) & (sentence_B != NOBODY)
+    has_ended_F = has_ended_B.at[rows_F].get(mode="fill", fill_value=False)
+    place_F = ended.total + jnp.cumsum(has_ended_F) - 1
+    place_F = jnp.where(has_ended_F, place_F, len(ended.sentence_E))  # past the end: dropped
+
+    def write(kept_E: Array, x_B: Array) -> Array:
+        return kept_E.at[place_F].set(x_B.at[rows_F].get(mode="clip"), mode="drop")
+
+    ended = Ended(
+        write(ended.sentence_E, sentence_B),
+        jax.tree.map(write, ended.results, search.pool),
+        ended.total + has_ended_F.sum(dtype=jnp.int32),
+    )
+    left_B = sentence_B.at[rows_F].set(
+        jnp.where(has_ended_F, NOBODY, sentence_B.at[rows_F].get(mode="clip")), mode="drop"
+    )
+    return loop._replace(rows=Rows(search, left_B), ended=ended)

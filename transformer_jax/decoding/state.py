@@ -1,0 +1,202 @@
+"""What search and sampling share: the decoder that they call, and the state of their rows.
+
+The decoder is one function, `step(now, memory, cache) -> Stepped`:
+- `now`: the newest subword of each hypothesis, its position, and for each earlier position the beam
+  slot that held the hypothesis's subword. Empty beam slots are computed too, and ignored.
+- `memory`: any pytree of arrays `[B, ...]`, made from the encoder's output. It never changes.
+- `cache`: what the decoder keeps for the hypotheses. `cache.written` (keys and values by position)
+  never moves: a hypothesis finds its own past by `now`. `cache.carried` (a recurrent state, a
+  coverage) has leaves `[B, K, ...]`, which search reorders together with the hypotheses.
+- `logits_BKV`: float32 logits of the next subword; -1e9 or less for the vocabulary's padding.
+- `watched_BKM`: attention weights over the source, which a coverage penalty sums.
+
+Rows are independent and each has its own position. So a finished sentence can give its row to a new
+one while others continue: call `empty_search`, then `enter` and a step any number of times. A step
+is `advance` in search.py or `draw` in sampling.py.
+
+Dimension key
+  B batch   K beams, or samples   V vocabulary, padded   N n_best   T size, the longest hypothesis
+  M source length   F rows that new sentences enter
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.decoding.penalties import Coverage
+from transformer_jax.model.records import Cache, Now, Stepped
+from transformer_jax.text.vocabulary import BOS, PAD
+
+IMPOSSIBLE = -1e8  # below any real log probability, above that of the vocabulary's padding
+Memory = Any  # a pytree of arrays [B, ...]
+StepFn = Callable[[Now, Memory, Cache], Stepped]
+
+
+class SearchResult(NamedTuple):
+    """The best hypotheses of each sentence, best first."""
+
+    ids: Array  # int32 [B, N, T]; EOS kept, PAD after it
+    lengths: Array  # int32 [B, N], subwords, EOS included; 0: no such hypothesis was found
+    log_probs: Array  # float32 [B, N], nats, summed over the subwords; -inf where length is 0
+    scores: Array  # float32 [B, N], log_probs over the length penalty; -inf where length is 0
+
+
+class SearchState(NamedTuple):
+    """The state of a search, one sentence per row."""
+
+    now: Now
+    log_probs_BK: Array  # float32, nats; -inf = no live hypothesis in this beam slot
+    sequences_BKT: Array  # int32, subwords of the live hypotheses, without BOS
+    memory: Memory
+    cache: Cache
+    coverage: Coverage | None  # None: no coverage penalty
+    key_B: Array | None  # uint32, from which a sentence's samples are drawn; None: beam search
+    limits_B: Array  # int32, subwords, EOS included
+    pool: SearchResult
+    steps: Array  # int32 scalar, number of calls of the step function
+
+
+def empty_search(
+    memory: Memory, cache: Cache, batch: int, *, beam_size: int, size: int, n_best: int = 1
+) -> SearchState:
+    """Rows in which nothing is searched yet, without a coverage penalty and without sampling.
+
+    Raises:
+      ValueError: an argument is invalid, or a leaf of memory or cache is not `[batch, ...]`.
+    """
+    _check_arguments(memory, cache, batch, beam_size, size, n_best)
+    places = (batch, beam_size)
+    now = Now(
+        position_B=jnp.zeros(batch, jnp.int32),
+        ids_BK=jnp.full(places, BOS, jnp.int32),
+        ancestors_BKT=jnp.zeros((*places, size), jnp.int32),
+    )
+    nothing_BN = jnp.full((batch, n_best), -jnp.inf, jnp.float32)
+    pool = SearchResult(
+        ids=jnp.full((batch, n_best, size), PAD, jnp.int32),
+        lengths=jnp.zeros((batch, n_best), jnp.int32),
+        log_probs=nothing_BN,
+        scores=nothing_BN,
+    )
+    return SearchState(
+        now=now,
+        log_probs_BK=jnp.full(places, -jnp.inf, jnp.float32),
+        sequences_BKT=jnp.zeros((*places, size), jnp.int32),
+        memory=memory,
+        cache=cache,
+        coverage=None,
+        key_B=None,
+        limits_B=jnp.zeros(batch, jnp.int32),
+        pool=pool,
+        steps=jnp.int32(0),
+    )
+
+
+def enter(
+    state: SearchState,
+    rows_F: Array,
+    limits_F: Array,
+    counted_FM: Array | None = None,
+    key_F: Array | None = None,
+) -> SearchState:
+    """Starts new sentences in these rows, with one live hypothesis without subwords, or K samples.
+
+    The caller writes their memory and sets what the cache carries to zero.
+
+    Args:
+      state: the state; the rows' last sentences are discarded.
+      rows_F: int32; a number that is no row is ignored.
+      limits_F: limits in subwords, EOS included, int32; a limit above the size of the arrays counts
+        as that size, and a limit of 0 leaves the row empty.
+      counted_FM: True at the source positions that a coverage penalty counts; None: there is none.
+      key_F: uint32, from which a sentence's samples are drawn; None: beam search.
+    """
+    batch, beams, size = state.sequences_BKT.shape
+    rows_F = jnp.where(rows_F < 0, batch, rows_F)  # negative numbers would count from the end
+    limits_F = jnp.clip(limits_F, 0, size)
+    begun_K = jnp.arange(beams) == 0 if state.key_B is None else jnp.ones(beams, bool)
+    alive_FK = begun_K & (limits_F > 0)[:, None]
+    # Ancestors need no reset: a position is read only after it was written.
+    now = state.now._replace(
+        position_B=state.now.position_B.at[rows_F].set(0),
+        ids_BK=state.now.ids_BK.at[rows_F].set(BOS),
+    )
+    coverage = state.coverage
+    if coverage is not None:
+        assert counted_FM is not None
+        coverage = Coverage(
+            coverage.sums_BKM.at[rows_F].set(0.0),
+            coverage.counted_BM.at[rows_F].set(counted_FM, mode="drop"),
+        )
+    key_B = state.key_B
+    if key_B is not None:
+        assert key_F is not None
+        key_B = key_B.at[rows_F].set(key_F, mode="drop")
+    empty = (PAD, 0, -jnp.inf, -jnp.inf)
+    return state._replace(
+        now=now,
+        log_probs_BK=state.log_probs_BK.at[rows_F].set(jnp.where(alive_FK, 0.0, -jnp.inf)),
+        coverage=coverage,
+        key_B=key_B,
+        limits_B=state.limits_B.at[rows_F].set(limits_F),
+        pool=SearchResult(
+            *(x.at[rows_F].set(none) for x, none in zip(state.pool, empty, strict=True))
+        ),
+    )
+
+
+def is_live(state: SearchState) -> Array:
+    """True for rows whose search has not ended: booleans `[batch]`."""
+    return (state.log_probs_BK > -jnp.inf).any(axis=1)
+
+
+def gather_rows(x_BK: Array, places_BK: Array) -> Array:
+    """The entries of each row at these places: `[batch, places, ...]`."""
+    return jax.vmap(lambda x_K, places_K: x_K.at[places_K].get(mode="promise_in_bounds"))(
+        x_BK, places_BK
+    )
+
+
+def at_own_slot(now: Now) -> Now:
+    """`now` with the newest subword of each hypothesis in the hypothesis's own beam slot."""
+    rows_B = jnp.arange(now.ids_BK.shape[0])
+    places_K = jnp.arange(now.ids_BK.shape[1])
+    ancestors_BKT = now.ancestors_BKT.at[rows_B, :, now.position_B].set(places_K)
+    return now._replace(ancestors_BKT=ancestors_BKT)
+
+
+def with_newest(sequences_BKT: Array, position_B: Array, ids_BK: Array) -> Array:
+    """The sequences with these subwords at these positions."""
+    here_B1T = jnp.arange(sequences_BKT.shape[2]) == position_B[:, None, None]
+    return jnp.where(here_B1T, ids_BK[..., None], sequences_BKT)
+
+
+def ended(log_probs_BK: Array, scores_BK: Array, length_B: Array, ids_BKT: Array) -> SearchResult:
+    """Hypotheses that end at these lengths; a log probability of -inf: none ends here."""
+    beyond_B1T = jnp.arange(ids_BKT.shape[2]) >= length_B[:, None, None]
+    exists_BK = log_probs_BK > -jnp.inf
+    return SearchResult(
+        ids=jnp.where(beyond_B1T, PAD, ids_BKT),
+        lengths=jnp.where(exists_BK, length_B[:, None], 0),
+        log_probs=log_probs_BK,
+        scores=jnp.where(exists_BK, scores_BK, -jnp.inf),
+    )
+
+
+def _check_arguments(
+    memory: Memory, cache: Cache, batch: int, beam_size: int, size: int, n_best: int
+) -> None:
+    if not 1 <= n_best <= beam_size:
+        raise ValueError(f"n_best={n_best} is not in 1 .. beam_size={beam_size}.")
+    if size < 1:
+        raise ValueError(f"size={size} leaves no room for a subword; it must be at least 1.")
+    for name, tree in (("memory", memory), ("cache", cache)):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            if leaf.shape[:1] != (batch,):
+                raise ValueError(
+                    f"{name}{jax.tree_util.keystr(path)} has shape {list(leaf.shape)}; expected "
+                    f"[batch={batch}, ...]."
+                )
