@@ -1,0 +1,145 @@
+"""How well a query matches a key: five score functions, with narrow and with wide keys.
+
+    python -m experiments.scores --scale=rate_0.001
+    python -m experiments.scores --scale=rate_0.002
+    python -m experiments.scores --scale=rate_0.004
+    python -m experiments.scores --seeds=0,1,2
+
+The question: the paper says that dot products fail as d_k grows unless they are divided by its root
+(section 3.2.1), and that additive attention (Bahdanau et al. 2015) does not fail. Is it so, and
+what of a bilinear form, and of the cosine?
+
+The built-in corpus, a pre-norm Transformer with 2 + 2 layers of d_model 128, and in every attention
+one head with d_v 128 and d_k 8 or 128. Every row trains for 1,000 steps of 1,000 target subwords
+with Adam and a cosine schedule. Each row has the same budget for its learning rate: three peak
+rates, 400 steps each, seed 0; the best validation perplexity decides. The three rate scales record
+it, and RATES below holds the choice.
+
+The rules, written before the runs. A score's loss is its BLEU with d_k 8 minus its BLEU with d_k
+128, of the same seed. A score fails with wide keys if its loss is larger than that of the scaled
+product by Student's t over three seeds, p < 0.05. The claim about additive attention, and what is
+asked of bilinear and cosine, holds if the score does not fail in this sense, and its loss is
+smaller than that of the plain product by the same test; it does not hold if the score fails;
+otherwise it is not decided. A score whose BLEU with d_k 8 is already below 5 shows nothing about
+d_k: not decided.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.claims_judging import FAILS, HOLDS, NOT_RUN, OPEN, exceeds_seeds, of_shared_seeds
+from transformer_jax.reporting.page import Heading, Part
+from transformer_jax.reporting.page import Table as PageTable
+from transformer_jax.tables.command import main
+from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
+from transformer_jax.tables.results import Line, read_results
+from transformer_jax.tables.statistics import differences, of_row, text_of
+
+SCORES = ("scaled_dot", "dot", "bilinear", "additive", "cosine")
+NARROW, WIDE = 8, 128  # d_k
+SCALED, PLAIN = "scaled_dot", "dot"
+LEARNT = 5.0  # BLEU; a row below it learned nothing
+RECIPE: dict[str, Any] = {
+    **{"model.num_heads": 1, "model.d_v": 128},
+    **{"train.checkpoint_every": 500, "train.keep_last": 1},
+}
+TRIED = (0.001, 0.002, 0.004)
+SHORT = {"train.steps": 400, "train.decay_steps": 400, "train.valid_every": 400}
+WHOLE = {"train.steps": 1_000, "train.decay_steps": 1_000, "train.valid_every": 250}
+# The peak rate of each row with the best validation perplexity after 400 steps.
+RATES: dict[tuple[str, int], float] = {}
+
+
+def name_of(score: str, d_k: int) -> str:
+    """A row's name."""
+    return f"{score}, d_k {d_k}"
+
+
+def with_rate(row: Overrides) -> Overrides:
+    """A row's overrides with the learning rate that was chosen for it."""
+    chosen = RATES.get((row["model.score"], row["model.d_k"]), TRIED[1])
+    return {**row, "train.peak_learning_rate": chosen}
+
+
+def losses(lines: Sequence[Line], score: str) -> list[float]:
+    """BLEU with narrow keys minus BLEU with wide keys: a value for each seed that has both."""
+    narrow, wide = name_of(score, NARROW), name_of(score, WIDE)
+    return differences(of_shared_seeds(lines, [narrow, wide]), narrow, wide, "bleu")
+
+
+def is_larger(some: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether losses exceed others of the same seeds (Student's t, p < 0.05)."""
+    gaps = [a - b for a, b in zip(some, others, strict=True)]
+    return bool(gaps) and exceeds_seeds(gaps) and sum(gaps) > 0
+
+
+def verdict_of(lines: Sequence[Line], score: str) -> tuple[str, str]:
+    """The verdict on "it does not fail with wide keys", and the reason."""
+    names = [name_of(each, d_k) for each in {SCALED, PLAIN, score} for d_k in (NARROW, WIDE)]
+    shared = of_shared_seeds(lines, names)
+    own, scaled, plain = (losses(shared, each) for each in (score, SCALED, PLAIN))
+    if len(own) < 2:
+        return NOT_RUN, "fewer than two seeds have its rows and those it is compared with"
+    narrow = of_row(shared, name_of(score, NARROW), "bleu")
+    reason = f"loss {_mean(own):+.1f} BLEU; scaled product {_mean(scaled):+.1f}"
+    if score != PLAIN:
+        reason += f", plain product {_mean(plain):+.1f}"
+    if narrow is None or narrow.mean < LEARNT:
+        return OPEN, f"{reason}; with d_k {NARROW} it learned nothing"
+    if is_larger(own, scaled):
+        return FAILS, reason
+    return (HOLDS if is_larger(plain, own) else OPEN), reason
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
+    """The verdict on each score, and its BLEU with narrow and wide keys."""
+    lines = read_results(folder / "results.csv")
+    rows = []
+    for score in SCORES:
+        names = [name_of(score, d_k) for d_k in (NARROW, WIDE)]
+        cells = [text_of(of_row(lines, name, "bleu"), ".1f") for name in names]
+        verdict, reason = ("", "") if score == SCALED else verdict_of(lines, score)
+        rows.append([score, *cells, verdict, reason])
+    head = [
+        "score",
+        f"BLEU, d_k {NARROW}",
+        f"d_k {WIDE}",
+        "does not fail with wide keys",
+        "because",
+    ]
+    return [Heading("Verdicts"), PageTable(head, rows)]
+
+
+ROWS: dict[str, Overrides] = {
+    name_of(score, d_k): {**RECIPE, "model.score": score, "model.d_k": d_k}
+    for d_k in (NARROW, WIDE)
+    for score in SCORES
+}
+
+
+def rate_scale(rate: float) -> Scale:
+    """The scale at which one peak rate is tried for every row."""
+    settings = {**SHORT, "train.peak_learning_rate": rate}
+    return Scale("configs/demo.py", settings, split="valid", compared=False)
+
+
+EXPERIMENT = Experiment(
+    name="scores",
+    rows=ROWS,
+    scales={
+        "small": Scale("configs/demo.py", WHOLE, seeds=(0, 1, 2), row=with_rate, compared=False),
+        **{f"rate_{rate}": rate_scale(rate) for rate in TRIED},
+    },
+    about=__doc__,
+    metrics=("perplexity", "bleu", "minutes"),
+    findings=lambda folder, jobs: findings(folder, jobs) if folder.name == "small" else [],
+)
+
+if __name__ == "__main__":
+    sys.exit(main(EXPERIMENT))
