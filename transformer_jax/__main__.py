@@ -92,6 +92,7 @@ COMMANDS = {
             LENGTH_PENALTY,
             COVERAGE_PENALTY,
             Flag("n_best", int, "N", "translations of each line", default=1),
+            Flag("engine", str, "NAME", "ctranslate2 searches instead, or ctranslate2:int8"),
             Flag("sample", bool, "", "draw translations instead of searching", default=False),
             Flag("scores", bool, "", "log probability / length penalty too", default=False),
             *PROCESSES,

@@ -3,11 +3,14 @@
 import io
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from transformer_jax.commands.loading import NO_OVERRIDES, load_model
-from transformer_jax.decoding.lines import line_groups
+from transformer_jax.commands.loading import NO_OVERRIDES, LoadedModel, load_model
+from transformer_jax.decoding.lines import LineTranslator, line_groups
 from transformer_jax.parallel import processes
+
+if TYPE_CHECKING:
+    from transformer_jax.commands.engine import EngineLines
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +27,7 @@ def translate(
     stdin: io.BufferedIOBase,
     stdout: BinaryIO,
     sample: bool = False,
+    engine: str | None = None,
     overrides: Mapping[str, Any] = NO_OVERRIDES,
 ) -> None:
     """Translates each line of `stdin`; writes a group of lines as soon as it is translated.
@@ -42,6 +46,7 @@ def translate(
       stdin: UTF-8, one sentence a line.
       stdout: where translations are written as UTF-8.
       sample: whether to draw translations instead of searching for the best.
+      engine: another engine that searches, such as "ctranslate2"; None: this package.
       overrides: keys of `decode` and their values; the arguments above win.
 
     Raises:
@@ -50,9 +55,10 @@ def translate(
     """
     if sample:
         overrides = {**overrides, "decode.method": "sample"}
-    translator = load_model(
+    loaded = load_model(
         workdir, checkpoint, beam_size, length_penalty, n_best, coverage_penalty, overrides
-    ).line_translator()
+    )
+    translator = _lines(loaded, engine)
     if processes.is_first() and stdin.isatty():
         log.info("type a sentence and press Enter; Ctrl-D on an empty line ends the input")
     number = 0
@@ -68,3 +74,11 @@ def translate(
             number += 1
         stdout.flush()
     translator.warn_of_cut()
+
+
+def _lines(loaded: LoadedModel, engine: str | None) -> "LineTranslator | EngineLines":
+    if engine is None:
+        return loaded.line_translator()
+    from transformer_jax.commands.engine import engine_lines
+
+    return engine_lines(loaded, engine)

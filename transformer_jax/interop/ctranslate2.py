@@ -51,14 +51,12 @@ def write_ctranslate2(model: Exported, folder: Path, quantization: str | None) -
     """
     refuse(model.config, SUPPORTED, FORMAT)
     if quantization not in (None, *QUANTIZATIONS):
-        raise ConfigError(
-            f"--quantization={quantization} is not one of {', '.join(QUANTIZATIONS)}."
-        )
+        raise ConfigError(f"quantization={quantization} is not one of {', '.join(QUANTIZATIONS)}.")
     try:
         from ctranslate2.converters.converter import Converter
     except ImportError:
         raise UserError(
-            "--format=ctranslate2 needs the package: pip install 'transformer_jax[interop]'."
+            "CTranslate2 needs its package: pip install 'transformer_jax[interop]'."
         ) from None
 
     class FromRun(Converter):

@@ -1,0 +1,41 @@
+"""Translation by another engine: the same lines, and settings that it has no place for."""
+
+import pytest
+
+from tests import tiny_runs as runs
+from tests.commands.test_translate import answers
+from transformer_jax.errors import ConfigError
+
+ALPHA_0 = {"decode.length_penalty": 0.0}
+
+
+def test_an_engine_answers_the_same_lines():
+    pytest.importorskip("ctranslate2")
+    source = ["", *runs.read_lines(runs.tiny_corpus() / "test.en")[:6], " "]
+    settings = {"scores": True, "beam_size": 1, "overrides": ALPHA_0}
+    ours = [line.split("\t") for line in answers(source, **settings)]
+    theirs = [line.split("\t") for line in answers(source, engine="ctranslate2", **settings)]
+    assert [text for _, text in theirs] == [text for _, text in ours]
+    best_of_2 = answers(source[1:3], engine="ctranslate2:int8", n_best=2)
+    assert [line.split(" ||| ")[0] for line in best_of_2] == ["0", "0", "1", "1"]
+    unk = {"decode.banned_subwords": ("<unk>",)}
+    assert len(answers(source, engine="ctranslate2", overrides=unk)) == len(source)
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "message"),
+    [
+        ("marian", {}, "--engine=marian is unknown; there is ctranslate2"),
+        ("ctranslate2", {"sample": True}, "searches with a beam"),
+        ("ctranslate2", {"coverage_penalty": 0.2}, "without a coverage penalty"),
+    ],
+)
+def test_what_an_engine_has_no_place_for_is_refused(engine, options, message):
+    with pytest.raises(ConfigError, match=message):
+        answers(["a dog"], engine=engine, **options)
+
+
+def test_a_type_that_does_not_exist_is_refused():
+    pytest.importorskip("ctranslate2")
+    with pytest.raises(ConfigError, match="quantization=int3 is not one of float32, float16"):
+        answers(["a dog"], engine="ctranslate2:int3")

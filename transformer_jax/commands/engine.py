@@ -1,0 +1,118 @@
+"""Translation by a deployed engine: a run's model in CTranslate2, with the run's vocabulary."""
+
+import contextlib
+import io
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer_jax.commands.loading import LoadedModel
+from transformer_jax.decoding.lines import LineTranslator, Translation
+from transformer_jax.errors import ConfigError, UserError
+from transformer_jax.interop.ctranslate2 import write_ctranslate2
+from transformer_jax.interop.exported import Exported
+from transformer_jax.parallel import processes
+
+ENGINES = "ctranslate2, ctranslate2:int8 or another of its types"
+GPU = ("gpu", "cuda")
+
+
+class EngineLines:
+    """Translates text lines as `LineTranslator` does, but by CTranslate2."""
+
+    def __init__(self, lines: LineTranslator, engine: Any, search: dict[str, Any]) -> None:
+        """Takes a line translator for its subwords, an engine, and the arguments of its search."""
+        self.lines, self.engine, self.search = lines, engine, search
+
+    def shared(self, group: Sequence[str]) -> list[list[Translation]]:
+        """The translations of each line, best first; a blank line has an empty one with score 0."""
+        sentences, lines = self.lines.encode(group), self.lines
+        filled = [i for i, ids in enumerate(sentences) if len(ids)]
+        results = [[Translation("", 0.0)] for _ in group]
+        if not filled:
+            return results
+        extra = lines.translator.decode.max_extra_length
+        found = self.engine.translate_batch(
+            [lines.vocabulary.pieces(sentences[i][:-1]) for i in filled],  # it adds the end sign
+            max_decoding_length=max(len(sentences[i]) for i in filled) + extra,
+            **self.search,
+        )
+        for i, result in zip(filled, found, strict=True):
+            ids = [lines.vocabulary.ids_of(pieces) for pieces in result.hypotheses]
+            texts = [
+                lines.text(np.array([own[piece] for piece in pieces], np.int32))
+                for own, pieces in zip(ids, result.hypotheses, strict=True)
+            ]
+            translations = map(Translation, texts, result.scores)
+            results[i] = list(translations) or [Translation("", -math.inf)]
+        return results
+
+    def warn_of_cut(self) -> None:
+        """Logs one warning with the number of cut lines."""
+        self.lines.warn_of_cut()
+
+
+def engine_lines(loaded: LoadedModel, engine: str) -> EngineLines:
+    """The engine with the run's model and settings of search.
+
+    It divides log probabilities by length^alpha, whatever decode.penalty is.
+
+    Args:
+      loaded: the run.
+      engine: "ctranslate2", or "ctranslate2:TYPE" with the type of its weights, such as int8.
+
+    Raises:
+      UserError: the package is not installed, or the engine has no place for the model or for a
+        setting of search.
+    """
+    name, _, quantization = engine.partition(":")
+    decode, translator = loaded.config.decode, loaded.translator
+    if name != "ctranslate2":
+        raise ConfigError(f"--engine={engine} is unknown; there is {ENGINES}.")
+    if decode.method != "beam" or decode.coverage_penalty:
+        raise ConfigError(
+            f"--engine={engine} searches with a beam and without a coverage penalty: leave out "
+            "--sample, decode.method and decode.coverage_penalty."
+        )
+    if processes.count() > 1:
+        raise ConfigError(f"--engine={engine} runs in one process: leave out --coordinator.")
+    params = jax.tree.map(np.asarray, loaded.translator.params)
+    loaded.model  # noqa: B018  raises for an ensemble
+    exported = Exported(loaded.config, params, loaded.vocabulary, translator.banned)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        with contextlib.redirect_stdout(io.StringIO()):  # standard output is for translations
+            write_ctranslate2(exported, path, quantization or None)
+        opened = _opened(path, quantization)
+    search = {
+        "beam_size": decode.beam_size,
+        "num_hypotheses": translator.n_best,
+        "length_penalty": decode.length_penalty,
+        "suppress_sequences": [[piece] for piece in decode.banned_subwords],
+        "return_scores": True,
+        "batch_type": "tokens",
+        "max_batch_size": decode.tokens_per_batch,
+    }
+    return EngineLines(loaded.line_translator(), opened, search)
+
+
+def _opened(path: Path, quantization: str) -> Any:
+    """The engine, which reads the whole folder into memory."""
+    import ctranslate2
+
+    on_gpu = jax.default_backend() in GPU and ctranslate2.get_cuda_device_count() > 0
+    try:
+        return ctranslate2.Translator(
+            str(path),
+            device="cuda" if on_gpu else "cpu",
+            compute_type=quantization or "float32",
+            intra_threads=len(os.sched_getaffinity(0)),
+        )
+    except ValueError as error:  # a type that the device does not have
+        raise UserError(f"CTranslate2: {error}") from None
