@@ -128,6 +128,7 @@ def test_words_are_between_spaces_whatever_the_subwords_are():
         (lambda: run().translate(None), "takes a list of sentences, not NoneType"),
         (lambda: run().translate({"x": 1}), "takes a list of sentences, not dict"),
         (lambda: load(""), "'' names no run's folder: give one"),
+        (lambda: load(["a\0b"]), "'a.x00b' names no run's folder: give one"),
         (lambda: load(None), "None names no run's folder: give one"),
         (lambda: load(runs.trained_run(), beam=2), "decode.beam"),
         (lambda: load(runs.trained_run(), checkpoint=7), "7"),

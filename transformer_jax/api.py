@@ -42,7 +42,7 @@ def load(
     """
     given: list[Any] = list(workdir) if isinstance(workdir, list | tuple) else [workdir]
     for folder in given or [workdir]:
-        if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+        if not _is_path(folder):
             raise ConfigError(f"{folder!r} names no run's folder: give one, such as 'runs/mine'.")
     overrides = {f"decode.{name}": value for name, value in decode_changes.items()}
     folders = [os.path.expanduser(os.fspath(folder)) for folder in given]
@@ -144,6 +144,12 @@ class Run:
         found = lines.encode(sources), lines.encode(targets, is_target=True)
         lines.warn_of_cut()
         return found
+
+
+def _is_path(folder: Any) -> bool:
+    """Whether it can name a folder; no file system has a name with a NUL."""
+    path = os.fspath(folder) if isinstance(folder, str | os.PathLike) else ""
+    return path != "" and "\0" not in path
 
 
 def _listed(lines: Sequence[str]) -> list[str]:

@@ -4,6 +4,8 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.commands.test_translate import answers
+from transformer_jax.commands.engine import engine_lines
+from transformer_jax.commands.loading import load_model
 from transformer_jax.errors import ConfigError
 
 ALPHA_0 = {"decode.length_penalty": 0.0}
@@ -33,6 +35,12 @@ def test_an_engine_answers_the_same_lines():
 def test_what_an_engine_has_no_place_for_is_refused(engine, options, message):
     with pytest.raises(ConfigError, match=message):
         answers(["a dog"], engine=engine, **options)
+
+
+def test_an_engine_takes_one_model():
+    run = str(runs.trained_run())
+    with pytest.raises(ConfigError, match="--engine=ctranslate2 has one model"):
+        engine_lines(load_model([run, run]), "ctranslate2")
 
 
 def test_a_type_that_does_not_exist_is_refused():

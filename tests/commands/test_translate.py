@@ -19,7 +19,7 @@ from tests import tiny_runs as runs
 from transformer_jax.commands.loading import load_model
 from transformer_jax.commands.translate import translate
 from transformer_jax.decoding.mbr import UTILITIES, expected_utilities
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, UserError
 
 OPTIONS: dict[str, Any] = {"checkpoint": "latest", "beam_size": 2, "length_penalty": None}
 OPTIONS |= {"coverage_penalty": None, "n_best": 1, "scores": False}
@@ -225,5 +225,15 @@ def test_an_ensemble_of_a_run_with_itself_answers_as_the_run():
     scores = [float(score) for score, _ in alone]
     np.testing.assert_allclose([one.score for one in both], scores, rtol=1e-5)
     assert loaded.checkpoint == f"{runs.STEPS}+{runs.STEPS}"
-    with pytest.raises(ConfigError, match="those of one model"):
+    with pytest.raises(ConfigError, match="not for an ensemble"):
         assert loaded.model
+
+
+def test_what_cannot_be_loaded_together_or_drawn_is_named(tmp_path):
+    run = str(runs.trained_run())
+    with pytest.raises(UserError, match="nothere holds no run: it has no config.json"):
+        load_model([run, str(tmp_path / "nothere")])
+    with pytest.raises(ConfigError, match="--n_best=1001 is above 1000"):
+        answers(["a dog"], sample=True, n_best=1_001)
+    with pytest.raises(ConfigError, match="--sample and decode.method='mbr'"):
+        answers(["a dog"], sample=True, overrides={"decode.method": "mbr"})

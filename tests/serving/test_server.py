@@ -138,6 +138,7 @@ def test_every_refusal_is_json_with_its_status(serving):
     assert (status, headers["allow"]) == (405, "POST")
     assert request(port, "BREW", "/translate")[0] == 405
     assert request(port, "POST", "/translate", b'{"text": "a"}', {})[0] == 415
+    assert request(port, "POST", "/translate?n_best=2", b'{"text": "a"}')[0] == 400
     assert request(port, "POST", "/translate", b"{")[0] == 400
     assert request(port, "POST", "/translate", {"text": "a", "n_best": 3})[0] == 400
     assert request(port, "POST", "/translate", {"text": "a " * 75})[0] == 413  # 150 subwords

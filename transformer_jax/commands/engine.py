@@ -82,8 +82,9 @@ def engine_lines(loaded: LoadedModel, engine: str) -> EngineLines:
         )
     if processes.count() > 1:
         raise ConfigError(f"--engine={engine} runs in one process: leave out --coordinator.")
-    params = jax.tree.map(np.asarray, loaded.translator.params)
-    loaded.model  # noqa: B018  raises for an ensemble
+    if len(translator.model.members) > 1:
+        raise ConfigError(f"--engine={engine} has one model: give one --workdir.")
+    params = jax.tree.map(np.asarray, translator.params)
     exported = Exported(loaded.config, params, loaded.vocabulary, translator.banned)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"

@@ -13,7 +13,7 @@ from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
 from transformer_jax.config.decode import DecodeConfig
-from transformer_jax.config.schema import Config
+from transformer_jax.config.schema import Config, ModelConfig
 from transformer_jax.decoding.lines import LineTranslator, banned_ids
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
@@ -27,6 +27,7 @@ from transformer_jax.runs.weights import load_params
 from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary
 
 NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
+MOST_SAMPLES = 1_000  # of a sentence at a time; memory is for all of them
 log = logging.getLogger(__name__)
 
 
@@ -43,7 +44,7 @@ class LoadedModel(NamedTuple):
         """The one model. Raises ConfigError if several runs were loaded."""
         model, *others = self.translator.model.members
         if others:
-            raise ConfigError("Attention and alignments are those of one model: load one run.")
+            raise ConfigError("This is for one model, not for an ensemble: give one run.")
         return model
 
     def line_translator(self, n_best: int | None = None) -> LineTranslator:
@@ -92,12 +93,16 @@ def load_model(
         "decode.coverage_penalty": coverage_penalty,
     }
     given = {name: value for name, value in given.items() if value is not None}
-    config = with_values(runs[0].read_config(), {**overrides, **given})
+    configs = [run.read_config() for run in runs]
+    config = with_values(configs[0], {**overrides, **given})
     check(config)
     check_n_best(n_best, config.decode)
     keep_compiled_programs()
     vocabulary, mesh = _common_vocabulary(runs), decoding_mesh(config.mesh)
-    loaded = [_load_member(run, checkpoint, vocabulary.size, mesh) for run in runs]
+    loaded = [
+        _load_member(run, own.model, checkpoint, vocabulary.size, mesh)
+        for run, own in zip(runs, configs, strict=True)
+    ]
     models, params, names = zip(*loaded, strict=True)
     name = "+".join(names)
     model = models[0] if len(models) == 1 else Ensemble(models)
@@ -111,10 +116,10 @@ def load_model(
 
 
 def _load_member(
-    run: RunFolder, checkpoint: str, vocabulary_size: int, mesh: Mesh
+    run: RunFolder, config: ModelConfig, checkpoint: str, vocabulary_size: int, mesh: Mesh
 ) -> tuple[EncoderDecoder, Params, str]:
     """A run's model, its parameters on the mesh, and the checkpoint's name."""
-    model = make_model(run.read_config().model, vocabulary_size)
+    model = make_model(config, vocabulary_size)
     like = with_shardings(abstract_params(model), axis_names(model), mesh)
     return model, *load_params(run, checkpoint, like)
 
@@ -138,6 +143,8 @@ def check_n_best(n_best: int, decode: DecodeConfig) -> None:
         raise ConfigError(f"n_best={n_best!r} is no whole number.")
     if n_best < 1:
         raise ConfigError(f"--n_best={n_best} is below 1: ask for at least 1 translation per line.")
+    if n_best > MOST_SAMPLES:
+        raise ConfigError(f"--n_best={n_best} is above {MOST_SAMPLES}. Draw more with other seeds.")
     if decode.method == "beam" and n_best > decode.beam_size:
         raise ConfigError(
             f"--n_best={n_best} is not in 1..{decode.beam_size}: a beam of "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from transformer_jax.commands.loading import NO_OVERRIDES, LoadedModel, load_model
 from transformer_jax.decoding.lines import LineTranslator, line_groups
+from transformer_jax.errors import ConfigError
 from transformer_jax.parallel import processes
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def translate(
         UTF-8.
     """
     if sample:
-        overrides = {**overrides, "decode.method": "sample"}
+        overrides = _sampling(overrides)
     loaded = load_model(
         workdir, checkpoint, beam_size, length_penalty, n_best, coverage_penalty, overrides
     )
@@ -74,6 +75,13 @@ def translate(
             number += 1
         stdout.flush()
     translator.warn_of_cut()
+
+
+def _sampling(overrides: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The overrides, with which samples are drawn."""
+    if (method := overrides.get("decode.method", "sample")) != "sample":
+        raise ConfigError(f"--sample and decode.method={method!r}: leave one of them out.")
+    return {**overrides, "decode.method": "sample"}
 
 
 def _lines(loaded: LoadedModel, engine: str | None) -> "LineTranslator | EngineLines":

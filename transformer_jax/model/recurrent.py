@@ -25,6 +25,8 @@ from transformer_jax.model.patterns import same_sentence
 from transformer_jax.model.records import Cache, Memory, Now, Place, SearchSizes
 from transformer_jax.model.scores import sum_score
 
+SELF_ATTENTION = ("score", "normalizer", "window")  # keys that only self-attention reads
+
 
 def hidden_size(config: ModelConfig) -> int:
     """The number of units of each of the three recurrent layers."""
@@ -175,6 +177,14 @@ class RecurrentDecoder(nn.Module):
                 f"model.attention_memory={config.attention_memory!r} with model.decoder='recurrent'"
                 ": its attention has no such memory. Use model.decoder='transformer'."
             )
+        # A value that changes nothing would make a row of an ablation that measures nothing.
+        alone = config.encoder == "recurrent"
+        for name in ("cross_score", "cross_normalizer", *(SELF_ATTENTION if alone else ())):
+            if (value := getattr(config, name)) != getattr(ModelConfig, name):
+                yield (
+                    f"model.{name}={value!r} changes nothing in this model: a recurrent decoder "
+                    "has additive attention and no self-attention. Leave it out."
+                )
 
     def setup(self) -> None:
         """Creates the unit."""

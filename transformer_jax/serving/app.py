@@ -60,6 +60,8 @@ def make_app(worker: Worker, about: dict[str, Any], model: Model, limits: Limits
 
     def answering(parse: Parse) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
+            if request.url.query:
+                raise Refused(400, "Everything is in the JSON body: leave out what follows the ?.")
             body = await _read(request, limits)
             asked = parse(body, limits, model)
             return to_json(200, await asyncio.wrap_future(worker.ask(asked)))

@@ -124,6 +124,8 @@ def make_server(app: Any) -> Server:
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens. Raises UserError if the address cannot be used."""
+    if not 0 <= port < 1 << 16:
+        raise UserError(f"--port={port} is not in 0..65535; 0 takes a free one.")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=256)

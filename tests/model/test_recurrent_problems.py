@@ -1,0 +1,26 @@
+"""Keys that a recurrent model does not read are refused by name."""
+
+import pytest
+
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.encoder_decoder import problems
+
+RECURRENT = {"encoder": "recurrent", "decoder": "recurrent"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({}, []),
+        ({"window": 3, "score": "cosine"}, ["score='cosine'", "window=3"]),
+        ({"cross_normalizer": "top_k"}, ["cross_normalizer='top_k'"]),
+        ({"attention_memory": "coverage"}, ["attention_memory='coverage'"]),
+        ({"encoder": "transformer", "window": 3, "normalizer": "sparsemax"}, []),
+        ({"encoder": "transformer", "cross_score": "dot"}, ["cross_score='dot'"]),
+        ({"decoder": "transformer", "window": 3, "cross_score": "dot"}, []),
+    ],
+)
+def test_a_key_that_changes_nothing_is_refused(changes, names):
+    found = list(problems(ModelConfig(**{**RECURRENT, **changes})))
+    assert len(found) == len(names)
+    assert all(any(f"model.{name} " in problem for problem in found) for name in names)
