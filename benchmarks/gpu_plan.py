@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.gpu_roofline import BYTES_PER_S, FLOPS_PER_S, Kernel, conditionals, kernels
 from transformer_jax.commands.command_line import Flag, exit_status, parse_flags
-from transformer_jax.decoding.translator import SearchShape
+from transformer_jax.decoding.rows import SearchShape
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.files import write_atomically
 from transformer_jax.reporting.revision import revision
@@ -124,8 +124,9 @@ def compiled_search() -> SearchCost:
     from jax.sharding import NamedSharding, PartitionSpec
 
     from transformer_jax.config.schema import ModelConfig
-    from transformer_jax.decoding.search import SearchState, advance, make_rules
-    from transformer_jax.decoding.translator import empty_rows, prepared_output
+    from transformer_jax.decoding.rows import empty_rows, prepared_output
+    from transformer_jax.decoding.search import advance, make_rules
+    from transformer_jax.decoding.state import SearchState
     from transformer_jax.model.encoder_decoder import make_model
     from transformer_jax.model.parameters import abstract_params
 

@@ -24,8 +24,9 @@ from benchmarks.search_cost import (
 from benchmarks.turns import markdown
 from transformer_jax.config.files import load_config
 from transformer_jax.config.schema import Config, MeshConfig, ModelConfig
-from transformer_jax.decoding.translator import (
+from transformer_jax.decoding.rows import (
     SearchShape,
+    Strengths,
     empty_rows,
     make_queue,
     prepared_output,
@@ -203,8 +204,8 @@ def search_point(setting: Setting) -> Point:
     draw = np.random.default_rng(0)
     ids = draw.integers(EOS + 1, setting.vocabulary, (rows, length), np.int32)
     queue = jax.device_put(make_queue(shape, range(rows), ids))
-    penalties = (jnp.float32(0.6), jnp.float32(0.0))  # alpha, beta
-    rest = (queue, penalties, jnp.bool_(False))  # no sentences follow
+    strengths = Strengths(*map(jnp.float32, (0.6, 0.0, 1.0, 1.0)))
+    rest = (queue, strengths, jnp.bool_(False))  # no sentences follow
     with placed(mesh, model):
         weights = params, prepared_output(model, params)
         compiled = search_rows.lower(model, mesh, shape, *weights, state, *rest).compile()

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from tests.fixtures.tiny import relative_error
 from tests.tiny_runs import free_port
 from transformer_jax.config.schema import MeshConfig, ModelConfig, TrainConfig
-from transformer_jax.decoding.translator import SearchShape, empty_rows, row_shardings
+from transformer_jax.decoding.rows import SearchShape, empty_rows, row_shardings
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params, axis_names
