@@ -203,7 +203,7 @@ def test_what_cannot_be_drawn_is_one_line(arguments, message, tmp_path, capsys):
 )
 def test_the_layers_to_choose_from_are_those_that_every_drawn_kind_has(kinds, layers):
     model = tiny_model(num_encoder_layers=1, num_decoder_layers=3)
-    loaded = SimpleNamespace(translator=SimpleNamespace(model=model))
+    loaded = SimpleNamespace(model=model)
     command._check_kinds(loaded, kinds, layers)
     with pytest.raises(ConfigError, match=f"={layers + 1}: this model has layers 1 to {layers}"):
         command._check_kinds(loaded, kinds, layers + 1)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.scores import TRIED
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.files import load_config
 from transformer_jax.config.schema import KEYS, Config
@@ -49,6 +50,7 @@ def test_all_tables_of_runs_have_recorded_digests():
     found = {"-".join(path.parts[-3:-1]) for path in RECORDED}
     assert found == {
         *("claims-small", "table2_bleu-longer", "table2_bleu-small", "table3_ablations-small"),
+        *(f"scores-rate_{rate}" for rate in TRIED),
     }
 
 

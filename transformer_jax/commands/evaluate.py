@@ -70,7 +70,7 @@ def evaluate(
     folders = [workdir] if isinstance(workdir, str) else list(workdir)
     loaded = load_model(folders, checkpoint, beam_size, overrides=overrides)
     run = RunFolder(folders[0])
-    name, texts = _read_texts(loaded.config, split or "test", src, ref or (), run)
+    name, texts = _read_texts(loaded.config, split, src, ref or (), run)
     sources = [pair.src for pair in texts[0]]
     references, *others = [[pair.tgt for pair in text] for text in texts]
     processes.first_does(lambda: _make_folder(run.evaluations))
@@ -119,12 +119,13 @@ def _print_examples(pairs: Sequence[Pair], hypotheses: Sequence[str], examples: 
 
 
 def _read_texts(
-    config: Config, split: str, src: str | None, ref: Sequence[str], run: RunFolder
+    config: Config, split: str | None, src: str | None, ref: Sequence[str], run: RunFolder
 ) -> tuple[str, Sequence[Sequence[Pair]]]:
     """The evaluation's name, and the texts with each of the references."""
-    if src is None:
-        return split, [_read_split(config.data, config.seed, split, run)]
-    return Path(src).name, _read_files(src, ref)
+    if src is not None:
+        return Path(src).name, _read_files(src, ref)
+    split = "test" if split is None else split
+    return split, [_read_split(config.data, config.seed, split, run)]
 
 
 def _read_split(data: DataConfig, seed: int, split: str, run: RunFolder) -> Sequence[Pair]:
