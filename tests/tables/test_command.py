@@ -124,6 +124,7 @@ def test_flags_that_cannot_be_are_one_line(call):
         (["--jobs=1000"], "--jobs=1000"),
         ([f"--out={__file__}/results"], "--out: cannot write into .* is a file. Name another."),
         ([f"--runs={__file__}"], "--runs: cannot write into .* is a file. Name another."),
+        (["--out=/proc/results"], "--out: cannot write into /proc/results: "),
     ]:
         with pytest.raises(ConfigError, match=says):
             call(*flags)

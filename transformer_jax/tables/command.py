@@ -132,8 +132,14 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
 
 
 def _check_folder(flag: str, folder: Path) -> None:
-    """Raises ConfigError if the folder cannot be written, before hours of training."""
-    if wrong := in_the_way(folder):
+    """Makes the folder. Raises ConfigError if it cannot be written, before hours of training."""
+    wrong = in_the_way(folder)
+    if not wrong:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:  # as below /proc, which says that it can be written
+            wrong = str(error.strerror)
+    if wrong:
         raise ConfigError(f"{flag}: cannot write into {folder}: {wrong}. Name another.")
 
 
