@@ -59,6 +59,7 @@ ONLY = {
     **{"model.num_encoder_layers": None, "model.num_decoder_layers": None, "model.window": None},
     **{"model.positions": "sinusoidal", "model.tie_embeddings": True},
     **{"model.activation": "relu", "model.attention_bias": False, "model.output_bias": False},
+    **{"model.fix_norm": False},
 }
 FLAGS = [
     Flag("data", str, "FOLDER", "has train.en, train.de, valid.en, valid.de, .gz or plain"),

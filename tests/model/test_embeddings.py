@@ -5,7 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixtures.tiny import VOCABULARY, tiny_model
+from tests.fixtures.tiny import (
+    VOCABULARY,
+    lay_out,
+    model_inputs,
+    random_pairs,
+    random_params,
+    relative_error,
+    tiny_model,
+)
+from transformer_jax.config.checks import check
+from transformer_jax.config.schema import Config, DataConfig, ModelConfig
+from transformer_jax.errors import ConfigError
 from transformer_jax.model.axes import unboxed
 from transformer_jax.model.embeddings import Embedding, padded_vocabulary, shift_right
 from transformer_jax.text.vocabulary import BOS
@@ -44,3 +55,26 @@ def test_dropout_falls_on_the_sum_of_embedding_and_position():
     got = np.asarray(module.apply({"params": params}, *arguments, jnp.arange(1), rngs=rngs))
     assert (got == 0).mean() == pytest.approx(0.5, abs=0.05)
     np.testing.assert_allclose(got[got != 0], 2 * whole[got != 0], rtol=1e-6)
+
+
+def test_fix_norm_makes_every_vector_1_long_as_input_and_for_logits():
+    model = tiny_model(fix_norm=True)
+    module = Embedding(model.config, VOCABULARY)
+    table = jnp.asarray(np.random.default_rng(0).normal(size=(128, 12)), jnp.float32)
+    got = module.apply({"params": {"table": table}}, jnp.array([[3, 7]]), 0.0, None)
+    want = table / np.linalg.norm(table, axis=1, keepdims=True)
+    np.testing.assert_allclose(got[0], 12**0.5 * want[jnp.array([3, 7])], rtol=1e-5)
+    rows = module.apply({"params": {"table": table}}, method="for_output")
+    np.testing.assert_allclose(rows, want, rtol=1e-5)
+    # The length of a vector has no effect, so a gradient has no part along the vector.
+    params = random_params(model)
+    inputs = model_inputs(lay_out(random_pairs(0, [(9, 7)]), [[0]], 9, 7))
+    logits = model.apply({"params": params}, *inputs)
+    longer = {**params, "embedding": {"table": 3 * params["embedding"]["table"]}}
+    assert relative_error(model.apply({"params": longer}, *inputs), logits) < 1e-5
+
+
+def test_fix_norm_needs_one_matrix():
+    model = ModelConfig(fix_norm=True, tie_embeddings=False)
+    with pytest.raises(ConfigError, match=r"fix_norm=True.*Set model.tie_embeddings=True"):
+        check(Config(model=model, data=DataConfig(source="grammar")))

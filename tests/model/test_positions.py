@@ -16,17 +16,13 @@ from tests.fixtures.tiny import (
     relative_error,
     tiny_model,
 )
-from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.positions import (
-    PositionVectors,
-    linear_bias,
+    StackPositions,
     paper_wavelengths,
     rotated,
     sinusoids,
-    slopes,
     t2t_wavelengths,
 )
-from transformer_jax.model.transformer import self_bias
 from transformer_jax.text.batches import Packed
 
 
@@ -76,7 +72,7 @@ def test_an_odd_number_of_features_is_refused():
 
 
 def positions_of(kind, positions, length, **variables):
-    module = PositionVectors(tiny_model(positions=kind).config)
+    module = StackPositions(tiny_model(positions=kind).config)
     return module.apply(variables, jnp.asarray(positions), length)
 
 
@@ -163,45 +159,6 @@ def test_turned_bfloat16_features_are_computed_in_float32_and_stay_bfloat16():
     assert relative_error(got, want) < 2**-8
 
 
-@pytest.mark.parametrize(
-    ("num_heads", "want"),
-    [
-        (8, [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]),
-        (6, [1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8]),
-        (3, [1 / 16, 1 / 256, 1 / 4]),
-        (1, [1 / 256]),
-    ],
-)
-def test_slopes_by_hand(num_heads, want):
-    got = slopes(num_heads)
-    assert got.dtype == np.float32
-    assert got.tolist() == want
-
-
-def test_linear_bias_by_hand_is_symmetric():
-    config = ModelConfig(num_heads=3)  # slopes 1/16, 1/256 and 1/4
-    got = linear_bias(config, jnp.array([[0, 1, -2]]))
-    assert got.tolist() == [[[0, -1 / 16, -1 / 8]], [[0, -1 / 256, -1 / 128]], [[0, -1 / 4, -0.5]]]
-
-
-def test_the_bias_of_self_attention_is_linear_in_the_distance_of_query_and_key():
-    config = ModelConfig(num_heads=3, positions="alibi")
-    got = self_bias(config, jnp.arange(2), jnp.arange(3))
-    assert got.shape == (3, 2, 3)
-    assert got[2].tolist() == [[0, -0.25, -0.5], [-0.25, 0, -0.25]]
-    assert (got[0] == got[2] / 4).all()
-    # In search each sentence of the batch has a query position of its own.
-    newest = self_bias(config, jnp.array([[2], [0]]), jnp.arange(3)[None])
-    assert newest.shape == (2, 3, 1, 3)
-    assert newest[:, 2, 0].tolist() == [[-0.5, -0.25, 0], [0, -0.25, -0.5]]
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "none"])
-def test_other_kinds_have_no_bias(positions):
-    config = ModelConfig(positions=positions)
-    assert self_bias(config, jnp.arange(2), jnp.arange(3)) is None
-
-
-@pytest.mark.parametrize("positions", ["rotary", "alibi", "none"])
+@pytest.mark.parametrize("positions", ["rotary", "alibi", "relative", "none"])
 def test_other_kinds_add_nothing_to_the_input(positions):
     assert positions_of(positions, [[0, 1]], 2) == 0.0

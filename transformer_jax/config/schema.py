@@ -89,6 +89,9 @@ class ModelConfig:
     norm_epsilon: float = key(
         1e-6, "added to the variance by layer normalization; the shortest length of scale", above=0
     )
+    fix_norm: bool = key(
+        False, "embeddings of length 1, as input and for logits (Nguyen and Salazar 2019)"
+    )
     score: str = key("scaled_dot", "how well a query matches a key", choices_of=SCORES)
     cross_score: str | None = key(
         None, "the same for encoder-decoder attention; None: score", choices_of=SCORES
@@ -122,6 +125,16 @@ class ModelConfig:
     )
     max_positions: int = key(
         512, "learned positions: subwords of a sentence, end sign included", at_least=1
+    )
+    relative_distance: int = key(
+        16,
+        "relative positions: k, the largest distance with a vector of its own; farther keys have "
+        "its vector",
+        at_least=1,
+        at_most=WIDEST,
+    )
+    relative_values: bool = key(
+        True, "relative positions: vectors are added to the values too, not only to the keys"
     )
     tie_embeddings: bool = key(
         True, "one matrix for source, target and output embeddings (section 3.4)"

@@ -26,6 +26,7 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "normalizer": ("softmax",),
     "cross_normalizer": (None, "softmax"),
     "norm_kind": ("layer",),
+    "fix_norm": (False,),
     "window": (None,),
     "attention_memory": (None,),
     "positions": ("sinusoidal",),

@@ -21,6 +21,7 @@ from jax.sharding import PartitionSpec
 BATCH, HEADS, HIDDEN, VOCABULARY = "batch", "heads", "hidden", "vocabulary"
 FEATURES = "features"  # d_model, and other axes that a matrix multiplies
 REPLICA = "replica"  # rows of a lookup
+DISTANCES = "distances"  # or buckets of them; never divided
 
 Names = tuple[str | None, ...]
 Initializer = Callable[..., Any]
@@ -30,7 +31,7 @@ class Parameter(NamedTuple):
     """A parameter that a part of the model (a score, a normalizer) asks its module for."""
 
     initializer: Initializer
-    sizes: tuple[str, ...]  # of its axes: "heads", "d_k" or "encoded"
+    sizes: tuple[str, ...]  # of its axes: "heads", "d_k", "encoded", ...
     names: Names
 
 

@@ -4,6 +4,8 @@ Dimension key
   B batch   L length   D d_model   V vocabulary, padded
 """
 
+from collections.abc import Iterator
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
@@ -11,6 +13,7 @@ from jax import Array
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import BATCH, FEATURES, REPLICA, VOCABULARY, constrain, named
 from transformer_jax.model.dropout import Dropout
+from transformer_jax.model.norms import unit
 
 VOCABULARY_MULTIPLE = 128  # for any mesh, so that shapes and initial values never depend on it
 
@@ -30,7 +33,11 @@ def shift_right(ids_BL: Array, positions_BL: Array, bos: int) -> Array:
 
 
 class Embedding(nn.Module):
-    """Subword vectors times sqrt(d_model), plus positions, then dropout (3.4, 3.5 and 5.4)."""
+    """Subword vectors times sqrt(d_model), plus positions, then dropout (3.4, 3.5 and 5.4).
+
+    With model.fix_norm every vector has length 1 (Nguyen and Chiang 2018, section 3.2); for logits
+    too, whose range is then left to the decoder's last norm.
+    """
 
     config: ModelConfig
     vocabulary_size: int
@@ -50,5 +57,19 @@ class Embedding(nn.Module):
         # sends less than the table and its gradient.
         table_VD = constrain(self.table, VOCABULARY, FEATURES)
         parts_BLD = constrain(table_VD[constrain(ids_BL, REPLICA, None)], REPLICA, None, FEATURES)
-        x_BLD = constrain(parts_BLD, BATCH, None, None) * self.config.d_model**0.5
+        x_BLD = constrain(parts_BLD, BATCH, None, None)
+        x_BLD = (unit(x_BLD) if self.config.fix_norm else x_BLD) * self.config.d_model**0.5
         return self.dropout(x_BLD + position_vectors, rows_B)
+
+    def for_output(self) -> Array:
+        """The vectors that the decoder's output is multiplied by `[padded vocabulary, d_model]`."""
+        return unit(self.table) if self.config.fix_norm else self.table
+
+
+def problems(config: ModelConfig) -> Iterator[str]:
+    """Why the embeddings cannot be combined, with the fix; empty if they can."""
+    if config.fix_norm and not config.tie_embeddings:
+        yield (
+            "model.fix_norm=True with model.tie_embeddings=False: vectors of length 1 are meant "
+            "for one matrix of input and output. Set model.tie_embeddings=True."
+        )

@@ -13,6 +13,7 @@ import flax.linen as nn
 from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model import embeddings
 from transformer_jax.model.auxiliary import weighted_losses
 from transformer_jax.model.axes import BATCH, VOCABULARY, named, unboxed, zeros
 from transformer_jax.model.cross_entropy import LossSettings
@@ -52,6 +53,7 @@ def problems(config: ModelConfig) -> Iterator[str]:
     """Why the parts that a config names cannot be combined, with the fix; empty if they can."""
     sides = ENCODERS[config.encoder], DECODERS[config.decoder]
     yield from dict.fromkeys(problem for side in sides for problem in side.problems(config))
+    yield from embeddings.problems(config)
 
 
 def place_of(side: Packed) -> Place:
@@ -233,7 +235,7 @@ class EncoderDecoder(nn.Module):
         return embedding(ids_BL, vectors, rows_B)
 
     def _output_table(self) -> Array:
-        table_VD = (self.embedding if self.config.tie_embeddings else self.output).table
+        table_VD = (self.embedding if self.config.tie_embeddings else self.output).for_output()
         return with_bias(table_VD, self.output_bias) if self.config.output_bias else table_VD
 
     @nn.nowrap

@@ -12,6 +12,8 @@ Dimension key
   E features of the encoder's output
 """
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -19,9 +21,11 @@ import jax
 from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model import relative_vectors
 from transformer_jax.model.attention import MultiHeadAttention, attend
 from transformer_jax.model.axes import BATCH, HEADS, declared, zeros
 from transformer_jax.model.cached_attention import (
+    KeysValues,
     attend_to_cache,
     attend_to_past,
     cached_score,
@@ -39,7 +43,15 @@ from transformer_jax.model.normalizers import (
 from transformer_jax.model.patterns import same_sentence, self_patterns
 from transformer_jax.model.positions import POSITIONS
 from transformer_jax.model.records import Cache, Context, SearchSizes, StepContext
+from transformer_jax.model.relative_vectors import (
+    Attended,
+    Spread,
+    spread_in_cache,
+    spread_in_row,
+    with_relative_vectors,
+)
 from transformer_jax.model.scores import SCORES
+from transformer_jax.model.windows import Blocks, blocks_of
 
 NOTHING = Cache((), ())
 
@@ -69,32 +81,52 @@ class SelfAttention(Sublayer):
     """Attention of a sequence to itself (Vaswani et al. 2017, section 3.2.3)."""
 
     def setup(self) -> None:
-        self.attention = MultiHeadAttention(self.config, self.config.score)
+        config, self.relative = self.config, None
+        self.attention = MultiHeadAttention(config, config.score)
         nn.share_scope(self, self.attention)
+        if POSITIONS[config.positions].relative:
+            d_k, d_v = config.head_sizes
+            sizes = {"distances": relative_vectors.distances(config), "d_k": d_k, "d_v": d_v}
+            self.relative = declared(self, relative_vectors.parameters(config), sizes)
 
     def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array | None]:
         """`[batch, length, d_model]` and the weights `[batch, heads, length, length]`.
 
-        The fused kernel gives no weights.
+        The fused kernel gives no weights, and those of a window are block by block.
         """
-        place = context.place
+        config, place, is_decoder = self.config, context.place, self.encoded_features is not None
         query_BLHK, key_BLHK, value_BLHV = self._projected(x_BLD, place.positions)
-        if context.self_bias is None and _fuses(self, self.config.score, self.config.normalizer):
-            patterns = self_patterns(self.config, is_decoder=self.encoded_features is not None)
-            setting = Setting(patterns, _factor(self.config, self.config.score))
+        biased = context.self_bias is not None or self.relative is not None
+        if not biased and _fuses(self, config.score, config.normalizer):
+            setting = Setting(self_patterns(config, is_decoder), _factor(config, config.score))
             queries, keys = Queries(query_BLHK, place), Keys(key_BLHK, value_BLHV, place)
             return self.attention.joined(fused_attend(queries, keys, setting)), None
-        heads_BLHV, weights_BHLL = attend(
+        blocks = self_blocks(self, config, x_BLD.shape[1], is_decoder)
+        query_BLHK = blocks.of_queries(query_BLHK)
+        attended = functools.partial(
+            attend,
             query_BLHK,
-            key_BLHK,
-            value_BLHV,
+            blocks.of_keys(key_BLHK),
+            blocks.of_keys(value_BLHV),
             context.self_mask,
             score=self.attention.scores,
-            bias=context.self_bias,
-            normalize=NORMALIZERS[self.config.normalizer](self.config),
+            normalize=NORMALIZERS[config.normalizer](config),
         )
-        _sow(self, weights_BHLL)
-        return self.attention.joined(heads_BLHV), weights_BHLL
+        spread = functools.partial(spread_in_row, keys=blocks.keys, behind=blocks.behind)
+        heads_BLHV, weights_BHLM = self._by_distance(
+            query_BLHK, spread, attended, context.self_bias
+        )
+        _sow(self, weights_BHLM)
+        return self.attention.joined(blocks.joined(heads_BLHV)), weights_BHLM
+
+    def _by_distance(
+        self, query_BLHK: Array, spread: Spread, attended: Attended, bias: Array | None
+    ) -> tuple[Array, Array]:
+        """What `attended` returns for the bias, or for the layer's vectors of distances."""
+        if self.relative is None:
+            return attended(bias=bias)
+        factor = _factor(self.config, self.config.score)
+        return with_relative_vectors(self.relative, query_BLHK * factor, spread, attended)
 
     def _projected(self, x_BLD: Array, positions_BL: Array) -> tuple[Array, Array, Array]:
         query_BLHK = self.attention.queries(x_BLD)
@@ -117,10 +149,13 @@ class SelfAttention(Sublayer):
         score = cached_score(SCORES[self.config.score], self.attention.score_params)
         normalize = NORMALIZERS[self.config.normalizer](self.config)
 
-        def attended(query: Array, read: Any, mask: Array) -> Array:
-            return attend_to_cache(
-                query, read, mask, score=score, bias=now.self_bias, normalize=normalize
-            )[0]
+        def attended(query_BKHK: Array, read: Sequence[KeysValues], mask: Array) -> Array:
+            keys = sum(key.shape[2] for key, _ in read)
+            attended = functools.partial(
+                attend_to_cache, query_BKHK, read, mask, score=score, normalize=normalize
+            )
+            spread = functools.partial(spread_in_cache, distance_BM=now.distance_BS[:, :keys])
+            return self._by_distance(query_BKHK, spread, attended, now.self_bias)[0]
 
         heads_BKHV = attend_to_past(query_BKHK, blocks, now.self_mask, now.position_B, attended)
         return self.attention.joined(heads_BKHV), Cache(blocks, ()), None
@@ -228,9 +263,20 @@ class CrossAttention(Sublayer):
         return self.attention.joined(heads_BKHV), Cache((), carried[0]), weights_BHKM
 
 
+def self_blocks(module: nn.Module, config: ModelConfig, length: int, is_decoder: bool) -> Blocks:
+    """The blocks in which a row's self-attention is computed: one if plots ask for its weights."""
+    return (
+        Blocks(length, length) if _gives_weights(module) else blocks_of(config, length, is_decoder)
+    )
+
+
+def _gives_weights(module: nn.Module) -> bool:
+    return module.is_mutable_collection("intermediates") or module.is_initializing()
+
+
 def _fuses(mixer: Sublayer, score: str, normalizer: str) -> bool:
     """Whether all positions are computed by the fused kernel, which gives no weights."""
-    weights = mixer.is_mutable_collection("intermediates") or mixer.is_initializing()
+    weights = _gives_weights(mixer)
     can = normalizer == "softmax" and SCORES[score].factor is not None
     return mixer.config.attention_kernel == "fused" and not weights and can
 

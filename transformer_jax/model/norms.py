@@ -17,6 +17,7 @@ from transformer_jax.model.axes import named
 
 # As in the authors' tensor2tensor; the paper gives no value.
 DEFAULT_EPSILON = ModelConfig.norm_epsilon
+SHORTEST = 1e-6  # `unit` makes shorter vectors no longer than 1
 
 
 def layer_norm(
@@ -98,6 +99,18 @@ class LayerNorm(nn.Module):
         scale_D = self.param("scale", named(nn.initializers.ones, None), features)
         bias_D = self.param("bias", named(nn.initializers.zeros, None), features)
         return function(x_BLD, scale_D, bias_D, self.epsilon)
+
+
+def unit(x: Array) -> Array:
+    """Vectors of length 1 in the same directions, in x's type; 0 stays 0.
+
+    Args:
+      x: any number of axes before the features.
+    """
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    # The root of 0 has no gradient, so the sum is kept above 0.
+    squares = jnp.maximum(jnp.square(wide).sum(-1, keepdims=True), SHORTEST**2)
+    return (wide * jax.lax.rsqrt(squares)).astype(x.dtype)
 
 
 class ScaleNorm(nn.Module):

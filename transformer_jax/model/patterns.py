@@ -35,12 +35,12 @@ def causal(query: Place, key: Place) -> Array:
     return (key.positions[:, None, :] <= query.positions[:, :, None])[:, None]
 
 
-def within(reach: int) -> Pattern:
-    """True where query and key are at most `reach` positions apart."""
+def within(most: int) -> Pattern:
+    """True where query and key are at most `most` positions apart."""
 
     def near(query: Place, key: Place) -> Array:
         apart_BLM = query.positions[:, :, None] - key.positions[:, None, :]
-        return (abs(apart_BLM) <= reach)[:, None]
+        return (abs(apart_BLM) <= most)[:, None]
 
     return near
 
@@ -54,9 +54,16 @@ def self_patterns(config: ModelConfig, is_decoder: bool) -> tuple[Pattern, ...]:
     Source: Vaswani et al. 2017, sections 3.2.3 and 4.
     """
     patterns = (same_sentence, causal) if is_decoder else (same_sentence,)
-    if config.window is None:
-        return patterns
-    return (*patterns, within(config.window - 1 if is_decoder else (config.window - 1) // 2))
+    return (
+        patterns if config.window is None else (*patterns, within(max(reach(config, is_decoder))))
+    )
+
+
+def reach(config: ModelConfig, is_decoder: bool) -> tuple[int, int]:
+    """How many positions before and after its own a query sees in a window."""
+    assert config.window is not None
+    middle = (config.window - 1) // 2
+    return (config.window - 1, 0) if is_decoder else (middle, middle)
 
 
 def mask_of(patterns: tuple[Pattern, ...], query: Place, key: Place) -> Array:

@@ -1,13 +1,14 @@
 """Positional encodings: vectors added to the input, rotated queries and keys, biases of scores.
 
-A new kind is its functions here and its line in `POSITIONS`.
+A new kind is its functions and its line in `POSITIONS`. Biases are in position_biases.py, the
+vectors of distances in relative_vectors.py.
 
 Dimension key
   B batch   L query length   M key length   D d_model   H heads   K d_k per head
 """
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -16,7 +17,10 @@ import numpy as np
 from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model.axes import FEATURES, named
+from transformer_jax.model import relative_vectors
+from transformer_jax.model.axes import FEATURES, Parameter, declared, named
+from transformer_jax.model.position_biases import BUCKET_TABLE, BUCKETS, bucket_bias, linear_bias
+from transformer_jax.model.records import Params
 from transformer_jax.model.scores import SCORES
 
 WAVELENGTH = 10_000.0  # wavelength of the slowest angle, divided by 2 pi
@@ -85,32 +89,6 @@ def rotated(x_BLHK: Array, positions_BL: Array) -> Array:
     return pairs.reshape(x_BLHK.shape).astype(x_BLHK.dtype)
 
 
-def slopes(num_heads: int) -> np.ndarray:
-    """2^(-8 h / H) for head h = 1, 2, ..., H: float32 `[heads]`.
-
-    If H is no power of 2, the slopes of the next lower power come first, then every second slope of
-    the next higher power.
-
-    Source: Press et al. 2022, section 3, and the authors' code for other numbers of heads.
-    """
-    power = 2 ** math.floor(math.log2(num_heads))
-    own = 2.0 ** (-8.0 * np.arange(1, power + 1) / power)
-    above = 2.0 ** (-4.0 * np.arange(1, 2 * power + 1, 2) / power)
-    return np.concatenate([own, above])[:num_heads].astype(np.float32)
-
-
-def linear_bias(config: ModelConfig, distance: Array) -> Array:
-    """-slope |distance| of each head: float32 `[..., heads, query_len, key_len]`.
-
-    Args:
-      config: has the number of heads.
-      distance: position of the key minus that of the query, int `[..., query_len, key_len]`.
-
-    Source: Press et al. 2022, section 3; symmetric in the encoder.
-    """
-    return -jnp.asarray(slopes(config.num_heads))[:, None, None] * abs(distance)[..., None, :, :]
-
-
 class Positions(NamedTuple):
     """An entry of the registry; a function is None if the kind does not need it."""
 
@@ -120,8 +98,10 @@ class Positions(NamedTuple):
     counted: bool = False  # the vector is the position's number times a learned direction
     # (queries or keys, positions) -> the same, rotated; in self-attention.
     rotate: Callable[[Array, Array], Array] | None = None
-    # (config, distances) -> what is added to the scores of self-attention.
-    bias: Callable[[ModelConfig, Array], Array] | None = None
+    # (config, parameters, distances, causal) -> what is added to the scores of self-attention.
+    bias: Callable[[ModelConfig, Params, Array, bool], Array] | None = None
+    bias_parameters: Mapping[str, Parameter] = MappingProxyType({})  # all layers share them
+    relative: bool = False  # each layer has vectors of distances (relative_vectors.py)
 
 
 POSITIONS: dict[str, Positions] = {
@@ -129,6 +109,8 @@ POSITIONS: dict[str, Positions] = {
     "learned": Positions(learned=True),
     "rotary": Positions(rotate=rotated),
     "alibi": Positions(bias=linear_bias),
+    "t5": Positions(bias=bucket_bias, bias_parameters=BUCKET_TABLE),
+    "relative": Positions(relative=True),
     "sinusoidal_t2t": Positions(
         added=lambda config, length: sinusoids(length, config.d_model, t2t_wavelengths)
     ),
@@ -142,12 +124,25 @@ def longest(config: ModelConfig) -> int | None:
     return config.max_positions if POSITIONS[config.positions].learned else None
 
 
-class PositionVectors(nn.Module):
-    """The vectors that a stack adds to its input."""
+class StackPositions(nn.Module):
+    """What a stack knows of positions: vectors for its input, and a bias for its layers' scores."""
 
     config: ModelConfig
+    causal: bool = False  # True in the decoder
 
-    @nn.compact
+    def setup(self) -> None:
+        config, kind = self.config, POSITIONS[self.config.positions]
+        init = nn.initializers.normal(config.d_model**-0.5)
+        if kind.counted:
+            # As if the number were one more feature of the input, before a matrix whose other
+            # rows are the identity. It grows without bound.
+            self.direction = self.param("direction", named(init, FEATURES), (config.d_model,))
+        if kind.learned:
+            shape = (config.max_positions, config.d_model)
+            self.table = self.param("table", named(init, None, FEATURES), shape)
+        sizes = {"heads": config.num_heads, "buckets": BUCKETS}
+        self.bias_params = declared(self, kind.bias_parameters, sizes)
+
     def __call__(self, positions: Array, length: int) -> Array | float:
         """Vectors `[*positions.shape, d_model]` of 0-based positions below `length`; 0.0: none.
 
@@ -158,10 +153,7 @@ class PositionVectors(nn.Module):
         if kind.added is not None:
             return jnp.asarray(kind.added(config, length))[positions]
         if kind.counted:
-            # As if the number were one more feature of the input, before a matrix whose other
-            # rows are the identity. It grows without bound.
-            init = named(nn.initializers.normal(config.d_model**-0.5), FEATURES)
-            return positions[..., None] * self.param("direction", init, (config.d_model,))
+            return positions[..., None] * self.direction
         if not kind.learned:
             return 0.0
         # An index beyond the table would silently read its last row.
@@ -170,8 +162,16 @@ class PositionVectors(nn.Module):
                 f"{length} positions are more than the model.max_positions={config.max_positions} "
                 "learned ones. Sinusoidal positions have no limit."
             )
-        init = named(nn.initializers.normal(config.d_model**-0.5), None, FEATURES)
-        return self.param("table", init, (config.max_positions, config.d_model))[positions]
+        return self.table[positions]
+
+    def bias(self, distance: Array) -> Array | None:
+        """Added to the scores of self-attention `[..., heads, query_len, key_len]`; None: nothing.
+
+        Args:
+          distance: position of the key minus that of the query, int `[..., query_len, key_len]`.
+        """
+        bias = POSITIONS[self.config.positions].bias
+        return None if bias is None else bias(self.config, self.bias_params, distance, self.causal)
 
 
 def problems(config: ModelConfig) -> Iterator[str]:
@@ -198,3 +198,4 @@ def problems(config: ModelConfig) -> Iterator[str]:
             "makes only their product depend on the distance. Use model.score='scaled_dot', or "
             "another score in model.cross_score alone."
         )
+    yield from relative_vectors.problems(config)

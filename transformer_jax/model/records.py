@@ -2,7 +2,7 @@
 
 Dimension key
   B batch   L target length   M source length   K beams   T positions of the cache   H heads
-  E features of the encoder's output
+  E features of the encoder's output   S keys of the cache, T K
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,9 @@ class Context(NamedTuple):
 
     place: Place  # of the stack's own positions
     rows_B: Array | None  # numbers of the rows in the global batch; None: no dropout
-    self_mask: Array  # booleans [B, 1, L, L], True = may attend
-    self_bias: Array | None  # float32 [H, L, L], added to the scores of self-attention
+    # Booleans [B, 1, L, L], True = may attend; in a window, block by block (windows.py).
+    self_mask: Array
+    self_bias: Array | None  # float32 [H, L, L], added to the scores; one block of a window
     encoded_BME: Array | None = None  # the encoder's output, for a decoder
     source: Place | None = None  # of the encoder's positions
     cross_mask: Array | None = None  # booleans [B, 1, L, M]
@@ -48,6 +49,7 @@ class StepContext(NamedTuple):
     position_B: Array  # int32, of the newest subword
     self_mask: Array  # booleans [B, 1, K, T * K]: the hypothesis's own past
     self_bias: Array | None  # float32 [B, H, 1, T * K]
+    distance_BS: Array  # int32 [B, T * K], position of each key minus that of the newest subword
     source_mask: Array  # booleans [B, 1, 1, M], True = a real source position
 
 

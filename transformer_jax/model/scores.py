@@ -17,9 +17,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.model.axes import HEADS, Parameter
+from transformer_jax.model.norms import unit
 from transformer_jax.model.records import Params
 
-SHORTEST = 1e-6  # vectors below this length are not made longer than 1
 # The largest weight can be exp(20) times the smallest, so a few of hundreds of keys can stand out.
 FIRST_GAIN = 10.0
 
@@ -136,14 +136,6 @@ def cosine(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
     """
     scores_BHLM = dot(params, unit(query_BLHK), unit(key_BMHK))
     return scores_BHLM * params["gain"][:, None, None]
-
-
-def unit(x_BLHK: Array) -> Array:
-    """Vectors of length 1 in the same directions, in x's type; 0 stays 0."""
-    wide = x_BLHK.astype(jnp.promote_types(x_BLHK.dtype, jnp.float32))
-    # The root of 0 has no gradient, so the sum is kept above 0.
-    squares = jnp.maximum(jnp.square(wide).sum(-1, keepdims=True), SHORTEST**2)
-    return (wide * jax.lax.rsqrt(squares)).astype(x_BLHK.dtype)
 
 
 # Of the projections that make queries, keys and values, and of the one that joins the heads.

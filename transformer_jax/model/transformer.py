@@ -16,9 +16,10 @@ from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model import normalizers, patterns, positions
 from transformer_jax.model.cached_attention import cached_places, own_past
 from transformer_jax.model.layers import DECODER_LAYER, ENCODER_LAYER, Layer, sublayers_of
+from transformer_jax.model.mixers import self_blocks
 from transformer_jax.model.norms import NORMS
 from transformer_jax.model.patterns import mask_of, same_sentence, self_patterns
-from transformer_jax.model.positions import POSITIONS, PositionVectors
+from transformer_jax.model.positions import StackPositions
 from transformer_jax.model.records import (
     Cache,
     Context,
@@ -28,21 +29,6 @@ from transformer_jax.model.records import (
     SearchSizes,
     StepContext,
 )
-
-
-def self_bias(config: ModelConfig, query: Array, key: Array) -> Array | None:
-    """The position bias of the scores of self-attention, from 0-based positions or indices.
-
-    Args:
-      config: has the kind of positions.
-      query: int `[..., query_len]`.
-      key: int `[..., key_len]`.
-
-    Returns:
-      float32 `[..., heads, query_len, key_len]`, or None.
-    """
-    bias = POSITIONS[config.positions].bias
-    return None if bias is None else bias(config, key[..., None, :] - query[..., :, None])
 
 
 def residuals(config: ModelConfig, x_BLD: Array) -> Array:
@@ -91,7 +77,7 @@ class TransformerEncoder(nn.Module):
         """The positions and the layers."""
         layer = nn.remat(Layer) if self.remat else Layer
         sublayers = sublayers_of(self.config, ENCODER_LAYER)
-        self.src_positions = PositionVectors(self.config)
+        self.src_positions = StackPositions(self.config)
         self.layers = [
             layer(self.config, sublayers, name=f"encoder_{n}")
             for n in range(self.config.encoder_depth)
@@ -105,10 +91,9 @@ class TransformerEncoder(nn.Module):
 
     def __call__(self, x_BMD: Array, place: Place, rows_B: Array | None) -> Array:
         """`[batch, src_len, d_model]` from the embedded source."""
-        index_M = jnp.arange(x_BMD.shape[1])
-        mask_B1MM = mask_of(self_patterns(self.config, is_decoder=False), place, place)
-        bias_HMM = self_bias(self.config, index_M, index_M)
-        context = Context(place, rows_B, mask_B1MM, bias_HMM)
+        blocks = self_blocks(self, self.config, x_BMD.shape[1], is_decoder=False)
+        mask = blocks.mask(self_patterns(self.config, is_decoder=False), place)
+        context = Context(place, rows_B, mask, self.src_positions.bias(blocks.distance()))
         x_BMD = residuals(self.config, x_BMD)
         for layer in self.layers:
             x_BMD, _ = layer(x_BMD, context)
@@ -143,7 +128,7 @@ class TransformerDecoder(nn.Module):
         features = self.encoder.features(self.config)
         sublayers = sublayers_of(self.config, DECODER_LAYER)
         watched = watched_layer(self.config) if self.watch else None
-        self.tgt_positions = PositionVectors(self.config)
+        self.tgt_positions = StackPositions(self.config, causal=True)
         self.layers = [
             layer(self.config, sublayers, features, n == watched, name=f"decoder_{n}")
             for n in range(self.config.decoder_depth)
@@ -159,12 +144,13 @@ class TransformerDecoder(nn.Module):
         self, x_BLD: Array, target: Place, encoded_BME: Array, source: Place, rows_B: Array | None
     ) -> tuple[Array, Array | None]:
         """`[batch, tgt_len, d_model]`, and the watched weights `[batch, tgt_len, src_len]`."""
-        index_L = jnp.arange(x_BLD.shape[1])
+        blocks = self_blocks(self, self.config, x_BLD.shape[1], is_decoder=True)
+        patterns = self_patterns(self.config, is_decoder=True)
         context = Context(
             place=target,
             rows_B=rows_B,
-            self_mask=mask_of(self_patterns(self.config, is_decoder=True), target, target),
-            self_bias=self_bias(self.config, index_L, index_L),
+            self_mask=blocks.mask(patterns, target),
+            self_bias=self.tgt_positions.bias(blocks.distance()),
             encoded_BME=encoded_BME,
             source=source,
             cross_mask=same_sentence(target, source),
@@ -206,10 +192,12 @@ class TransformerDecoder(nn.Module):
         newest, cached = cached_places(now.position_B, length)
         allowed_B11T = mask_of(self_patterns(self.config, is_decoder=True), newest, cached)
         key_S = jnp.repeat(jnp.arange(length), beams)  # position of each key of the cache
+        distance_BS = key_S - now.position_B[:, None]
         return StepContext(
             position_B=now.position_B,
             self_mask=own_past(allowed_B11T, now.ancestors_BKT),
-            self_bias=self_bias(self.config, newest.positions, key_S[None]),
+            self_bias=self.tgt_positions.bias(distance_BS[:, None]),
+            distance_BS=distance_BS,
             source_mask=memory.source_BM[:, None, None],
         )
 

@@ -1,0 +1,102 @@
+"""The numbers that position biases add to scores, by hand and against the authors' formulas."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.position_biases import (
+    BUCKETS,
+    bucket_bias,
+    bucket_of,
+    first_distances,
+    linear_bias,
+    slopes,
+)
+from transformer_jax.model.positions import StackPositions
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "want"),
+    [
+        (8, [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]),
+        (6, [1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8]),
+        (3, [1 / 16, 1 / 256, 1 / 4]),
+        (1, [1 / 256]),
+    ],
+)
+def test_slopes_by_hand(num_heads, want):
+    got = slopes(num_heads)
+    assert got.dtype == np.float32
+    assert got.tolist() == want
+
+
+def test_linear_bias_by_hand_is_symmetric():
+    config = ModelConfig(num_heads=3)  # slopes 1/16, 1/256 and 1/4
+    got = linear_bias(config, {}, jnp.array([[0, 1, -2]]), causal=False)
+    assert got.tolist() == [[[0, -1 / 16, -1 / 8]], [[0, -1 / 256, -1 / 128]], [[0, -1 / 4, -0.5]]]
+
+
+def authors_bucket(distance, causal):
+    """The formula of the authors' code: a logarithm, rounded down."""
+    buckets, far, offset = BUCKETS, -min(distance, 0), 0
+    if not causal:
+        buckets, far, offset = BUCKETS // 2, abs(distance), BUCKETS // 2 * (distance > 0)
+    exact = buckets // 2
+    if far < exact:
+        return offset + far
+    # The epsilon makes up for powers that are whole numbers and rounded to a little less.
+    share = math.log(far / exact) / math.log(128 / exact) * (buckets - exact)
+    return offset + min(exact + math.floor(share + 1e-9), buckets - 1)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_buckets_are_those_of_the_authors(causal):
+    distance = np.arange(-600, 600)
+    got = np.asarray(bucket_of(jnp.asarray(distance), causal))
+    assert got.tolist() == [authors_bucket(d, causal) for d in distance]
+    assert got.min() == 0
+    assert got.max() == BUCKETS - 1
+    assert set(got) == set(range(BUCKETS)) - ({BUCKETS // 2} if not causal else set())
+
+
+def test_the_first_distances_of_32_buckets():
+    exact = [*range(16)]
+    wide = [16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
+    assert list(first_distances(32, 128)) == exact + wide
+
+
+def test_a_bucket_s_bias_is_its_row_of_the_table():
+    table = np.random.default_rng(0).normal(size=(BUCKETS, 3)).astype(np.float32)
+    distance = jnp.array([[-200, -9, 0, 1, 9]])
+    got = bucket_bias(ModelConfig(num_heads=3), {"buckets": table}, distance, causal=False)
+    assert got.shape == (3, 1, 5)
+    np.testing.assert_array_equal(got[:, 0].T, table[[15, 8, 0, 17, 24]])
+    decoder = bucket_bias(ModelConfig(num_heads=3), {"buckets": table}, distance, causal=True)
+    np.testing.assert_array_equal(decoder[:, 0].T, table[[31, 9, 0, 0, 0]])
+
+
+def bias_of(kind, distance, causal=False):
+    module = StackPositions(ModelConfig(num_heads=3, positions=kind), causal)
+    variables = module.init(jax.random.key(0), distance, method="bias")
+    return module.apply(variables, distance, method="bias")
+
+
+def test_the_bias_of_a_stack_has_a_row_for_each_sentence_of_a_search():
+    distance = jnp.arange(3)[None] - jnp.arange(2)[:, None]
+    got = bias_of("alibi", distance)
+    assert got.shape == (3, 2, 3)
+    assert got[2].tolist() == [[0, -0.25, -0.5], [-0.25, 0, -0.25]]
+    assert (got[0] == got[2] / 4).all()
+    newest = bias_of("alibi", jnp.arange(3)[None, None] - jnp.array([2, 0])[:, None, None])
+    assert newest.shape == (2, 3, 1, 3)
+    assert newest[:, 2, 0].tolist() == [[-0.5, -0.25, 0], [0, -0.25, -0.5]]
+    assert bias_of("t5", jnp.zeros((2, 1, 4), jnp.int32)).shape == (2, 3, 1, 4)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "relative", "none"])
+def test_other_kinds_have_no_bias(positions):
+    assert bias_of(positions, jnp.zeros((2, 3), jnp.int32)) is None

@@ -1,0 +1,124 @@
+"""Restricted self-attention block by block, against attention to the whole row with a mask."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import jaxprs_in_params
+
+from tests.fixtures.tiny import (
+    lay_out,
+    model_inputs,
+    random_pairs,
+    random_params,
+    relative_error,
+    tiny_model,
+)
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.attention import attend
+from transformer_jax.model.parameters import abstract_params
+from transformer_jax.model.patterns import self_patterns
+from transformer_jax.model.records import Place
+from transformer_jax.model.windows import SHORTEST_BLOCK, Blocks, blocks_of
+from transformer_jax.text.batches import Packed
+
+B, H, K = 2, 3, 4
+SIDES = pytest.mark.parametrize("is_decoder", [False, True])
+
+
+def place_of_sentences(lengths, length):
+    """Sentences of these lengths one after the other, then padding, in each of two rows."""
+    segments, positions = np.zeros((2, B, length), np.int32)
+    for row, own in enumerate((lengths, lengths[::-1])):
+        ends = np.cumsum([0, *own])
+        for n, (begin, end) in enumerate(zip(ends[:-1], ends[1:], strict=True), start=1):
+            segments[row, begin:end], positions[row, begin:end] = n, range(end - begin)
+    return Place(jnp.asarray(segments), jnp.asarray(positions))
+
+
+def test_blocks_by_hand():
+    blocks = Blocks(length=6, queries=4, behind=2, ahead=1)
+    x = jnp.arange(1, 7)[None]
+    assert blocks.of_queries(x).tolist() == [[1, 2, 3, 4], [5, 6, 0, 0]]
+    assert blocks.of_keys(x).tolist() == [[0, 0, 1, 2, 3, 4, 5], [3, 4, 5, 6, 0, 0, 0]]
+    assert blocks.joined(blocks.of_queries(x)).tolist() == x.tolist()
+    assert blocks.distance()[0].tolist() == [-2, -1, 0, 1, 2, 3, 4]
+    assert blocks.distance()[3].tolist() == [-5, -4, -3, -2, -1, 0, 1]
+
+
+@SIDES
+@pytest.mark.parametrize("length", [40, 64, 75])
+@pytest.mark.parametrize("window", [1, 5, 17, 35])
+def test_blocks_give_what_a_mask_over_the_whole_row_gives(window, length, is_decoder):
+    config, draw = ModelConfig(window=window), np.random.default_rng(window)
+    query, key, value = (
+        jnp.asarray(draw.normal(size=(B, length, H, K)), jnp.float32) for _ in range(3)
+    )
+    place = place_of_sentences([length // 2, length // 4, length // 5], length)
+    blocks = blocks_of(config, length, is_decoder)
+    assert blocks.number > 1 or length < 3 * window
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def attended(blocks, *arrays):
+        query, key, value = arrays
+        mask = blocks.mask(self_patterns(config, is_decoder), place)
+        cut = blocks.of_queries(query), blocks.of_keys(key), blocks.of_keys(value)
+        return blocks.joined(attend(*cut, mask)[0])
+
+    def total(blocks, *arrays):
+        return (attended(blocks, *arrays)[place.segments != 0] ** 2).sum()
+
+    real, whole = place.segments != 0, Blocks(length, length)
+    want = attended(whole, query, key, value)[real]
+    assert relative_error(attended(blocks, query, key, value)[real], want) < 1e-6
+    gradients = (jax.grad(total, (1, 2, 3))(by, query, key, value) for by in (blocks, whole))
+    for got, want in zip(*gradients, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5)  # a window of 1 has gradients of 0
+
+
+def shapes_of(jaxpr):
+    for equation in jaxpr.eqns:
+        yield from (x.aval.shape for x in (*equation.invars, *equation.outvars))
+        for inner in jaxprs_in_params(equation.params):
+            yield from shapes_of(inner)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "alibi", "t5", "relative", "rotary"])
+def test_no_array_of_a_training_step_has_a_number_for_each_pair_of_positions(positions):
+    """The encoder's and the decoder's self-attention, forward and backward."""
+    length = 64 * SHORTEST_BLOCK
+    shape = jnp.zeros((1, length), jnp.int32)
+    sizes = {"window": 5, "positions": positions, "d_k": 6, "relative_distance": 3}
+
+    def largest(**changes):
+        model = tiny_model(**{**sizes, **changes})
+
+        def loss(params):
+            side = Packed(shape, shape, shape)
+            # One source position: the cross-attention of a window is to the whole source.
+            source = Packed(*(x[:, :1] for x in side))
+            encoded = model.apply({"params": params}, side, method="encode").sum()
+            return encoded + model.apply({"params": params}, source, side).sum()
+
+        traced = jax.make_jaxpr(jax.grad(loss))(abstract_params(model))
+        sizes_of_arrays = [int(np.prod(shape)) for shape in shapes_of(traced.jaxpr)]
+        return max(sizes_of_arrays)
+
+    assert largest() < length * length / 4 < length * length <= largest(window=None)
+
+
+@pytest.mark.parametrize("positions", ["alibi", "t5", "relative"])
+def test_the_model_in_blocks_equals_the_model_whose_weights_are_asked_for(positions):
+    """Plots make self-attention compute whole rows."""
+    model = tiny_model(window=5, positions=positions, relative_distance=3)
+    batch = lay_out(random_pairs(0, [(20, 30), (25, 15)]), [[0, 1]], 48, 48)
+    variables = {"params": random_params(model)}
+    blocks = jax.jit(model.apply)(variables, *model_inputs(batch))
+    apply = functools.partial(model.apply, mutable=["intermediates"])
+    whole, sown = jax.jit(apply)(variables, *model_inputs(batch))
+    real = batch.tgt.segments != 0
+    assert relative_error(blocks[real], whole[real]) < 1e-5
+    (weights,) = sown["intermediates"]["encoder_0"]["self_attention"]["attention_weights"]
+    assert weights.shape == (1, 3, 48, 48)

@@ -1,0 +1,106 @@
+"""Position biases: what is added to the scores of self-attention, a number for each distance.
+
+Dimension key
+  H heads   N buckets of distances
+"""
+
+import functools
+import math
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.axes import DISTANCES, HEADS, Parameter
+from transformer_jax.model.records import Params
+
+BUCKETS, FARTHEST = 32, 128  # of Raffel et al. 2020; distances from FARTHEST on share a bucket
+
+
+def slopes(num_heads: int) -> np.ndarray:
+    """2^(-8 h / H) for head h = 1, 2, ..., H: float32 `[heads]`.
+
+    If H is no power of 2, the slopes of the next lower power come first, then every second slope of
+    the next higher power.
+
+    Source: Press et al. 2022, section 3, and the authors' code for other numbers of heads.
+    """
+    power = 2 ** math.floor(math.log2(num_heads))
+    own = 2.0 ** (-8.0 * np.arange(1, power + 1) / power)
+    above = 2.0 ** (-4.0 * np.arange(1, 2 * power + 1, 2) / power)
+    return np.concatenate([own, above])[:num_heads].astype(np.float32)
+
+
+def linear_bias(config: ModelConfig, params: Params, distance: Array, causal: bool) -> Array:
+    """-slope |distance| of each head: float32 `[..., heads, query_len, key_len]`.
+
+    Args:
+      config: has the number of heads.
+      params: nothing.
+      distance: position of the key minus that of the query, int `[..., query_len, key_len]`.
+      causal: makes no difference.
+
+    Source: Press et al. 2022, section 3; symmetric in the encoder.
+    """
+    return -jnp.asarray(slopes(config.num_heads))[:, None, None] * abs(distance)[..., None, :, :]
+
+
+@functools.cache
+def first_distances(buckets: int, farthest: int) -> tuple[int, ...]:
+    """The least distance of each bucket.
+
+    The first half of the buckets has one distance each. The limits of the others grow by a constant
+    factor, and the last bucket holds all distances from `farthest` on, or from a little before.
+
+    Source: Raffel et al. 2020, section 2.1, and the authors' code.
+    """
+    exact, wide = buckets // 2, buckets - buckets // 2
+    limits = list(range(exact))
+    for n in range(wide):
+        # The least d with log(d / exact) / log(farthest / exact) * wide >= n, in whole numbers.
+        distance = max(exact, limits[-1])
+        while distance**wide * exact**n < farthest**n * exact**wide:
+            distance += 1
+        limits.append(distance)
+    return tuple(limits)
+
+
+def bucket_of(distance: Array, causal: bool) -> Array:
+    """The number of the distance's bucket, from 0 to BUCKETS - 1.
+
+    Args:
+      distance: position of the key minus that of the query, int, any shape.
+      causal: True if keys are never after their query; otherwise keys before and after a query have
+        half of the buckets each.
+    """
+    sides = 1 if causal else 2
+    limits = jnp.asarray(first_distances(BUCKETS // sides, FARTHEST))
+    far = -jnp.minimum(distance, 0) if causal else abs(distance)
+    bucket = jnp.searchsorted(limits, far, side="right") - 1
+    return bucket if causal else bucket + (distance > 0) * (BUCKETS // 2)
+
+
+BUCKET_TABLE = {
+    "buckets": Parameter(nn.initializers.zeros, ("buckets", "heads"), (DISTANCES, HEADS))
+}
+
+
+def bucket_bias(config: ModelConfig, params: Params, distance: Array, causal: bool) -> Array:
+    """A learned number for each bucket of distances and head, the same in all layers of a stack.
+
+    The scores themselves stay divided by sqrt(d_k); T5 leaves this out.
+
+    Args:
+      config: of the model.
+      params: "buckets", float32 `[buckets, heads]`.
+      distance: position of the key minus that of the query, int `[..., query_len, key_len]`.
+      causal: see `bucket_of`.
+
+    Returns:
+      float32 `[..., heads, query_len, key_len]`.
+
+    Source: Raffel et al. 2020, section 2.1.
+    """
+    return jnp.moveaxis(params["buckets"][bucket_of(distance, causal)], -1, -3)
