@@ -40,10 +40,21 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **{"window": 5, "positions": "alibi", "attention_memory": "coverage"},
         **{"cross_score": "additive", "num_encoder_layers": 1, "num_heads": 4},
     },
+    "average": {"decoder": "average", "positions": "t5", "attention_memory": "coverage"},
+    "average-mean": {"decoder": "average", "encoder": "recurrent", "d_hidden": 17, "d_ff": 0},
+    "ssru": {"decoder": "ssru", "norm": "pre", "positions": "learned", "max_positions": 32},
     "recurrent": {"encoder": "recurrent", "decoder": "recurrent", "d_hidden": 17},
     "recurrent-encoder": {"encoder": "recurrent", "d_hidden": 17, "attention_memory": "coverage"},
     "recurrent-decoder": {"decoder": "recurrent", "d_hidden": 17, "norm": "pre"},
 }
 
 # For what is slow: together these have every part that a mesh or a run treats in its own way.
-COVERING = ("learned", "together", "recurrent", "recurrent-encoder", "recurrent-decoder")
+COVERING = (
+    "learned",
+    "together",
+    "recurrent",
+    "recurrent-encoder",
+    "recurrent-decoder",
+    "average",
+    "ssru",
+)

@@ -39,7 +39,8 @@ class ModelConfig:
     )
     decoder: str = key(
         "transformer",
-        "what writes the translation; recurrent is that of Bahdanau et al. 2015",
+        "what writes the translation; average and ssru: a transformer whose self-attention is "
+        "replaced (Zhang et al. 2018; Kim et al. 2019); recurrent is that of Bahdanau et al. 2015",
         choices_of="transformer_jax.model.encoder_decoder:DECODERS",
     )
     num_layers: int = key(
@@ -69,7 +70,7 @@ class ModelConfig:
     activation: str = key(
         "relu",
         "of the feed-forward network",
-        choices_of="transformer_jax.model.layers:ACTIVATIONS",
+        choices_of="transformer_jax.model.feed_forward:ACTIVATIONS",
     )
     dropout: float = key(
         0.1,

@@ -24,7 +24,11 @@ USES = {
 def uses_of(model: EncoderDecoder) -> tuple[str, ...]:
     """The names of those USES for which the model has weights of every layer and head."""
     stacks = model.stacks()
-    return tuple(name for name, (stack, _) in USES.items() if stack in stacks)
+    return tuple(
+        name
+        for name, (stack, mixer) in USES.items()
+        if stack in stacks and mixer in stacks[stack][0].sublayers
+    )
 
 
 def attention_maps(

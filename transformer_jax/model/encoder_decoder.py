@@ -35,12 +35,22 @@ from transformer_jax.model.records import (
     Stepped,
 )
 from transformer_jax.model.recurrent import RecurrentDecoder, RecurrentEncoder
-from transformer_jax.model.transformer import TransformerDecoder, TransformerEncoder
+from transformer_jax.model.transformer import (
+    AverageDecoder,
+    SSRUDecoder,
+    TransformerDecoder,
+    TransformerEncoder,
+)
 from transformer_jax.text.batches import Batch, Packed
 from transformer_jax.text.vocabulary import BOS
 
 ENCODERS: dict[str, Any] = {"transformer": TransformerEncoder, "recurrent": RecurrentEncoder}
-DECODERS: dict[str, Any] = {"transformer": TransformerDecoder, "recurrent": RecurrentDecoder}
+DECODERS: dict[str, Any] = {
+    "transformer": TransformerDecoder,
+    "average": AverageDecoder,
+    "ssru": SSRUDecoder,
+    "recurrent": RecurrentDecoder,
+}
 
 
 def longest(config: ModelConfig) -> int | None:

@@ -1,7 +1,7 @@
 """Layers: a list of sub-layers, each within a residual (Vaswani et al. 2017, sections 3.1, 3.3).
 
 Dimension key
-  B batch   L length   D d_model   F d_ff   K beams   M source length   H heads
+  B batch   L length   D d_model   K beams   M source length   H heads
 """
 
 import dataclasses
@@ -10,81 +10,28 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, constrain, named
+from transformer_jax.model.axes import BATCH, constrain
 from transformer_jax.model.dropout import Drawn, Dropout
+from transformer_jax.model.feed_forward import FeedForward
 from transformer_jax.model.fused_residual import Norm, Setting, Summands, fits, fused_residual
-from transformer_jax.model.mixers import MIXERS, Sublayer
+from transformer_jax.model.mixers import MIXERS
 from transformer_jax.model.norms import NORMS
-from transformer_jax.model.products import product
 from transformer_jax.model.records import Cache, Context, SearchSizes, StepContext
+from transformer_jax.model.sublayer import Sublayer
 
 ENCODER_LAYER = ("self_attention", "feed_forward")
 DECODER_LAYER = ("self_attention", "cross_attention", "feed_forward")
+AVERAGE_LAYER = ("average_attention", "cross_attention", "feed_forward")
+SSRU_LAYER = ("ssru", "cross_attention", "feed_forward")
 
 
 def sublayers_of(config: ModelConfig, layer: tuple[str, ...]) -> tuple[str, ...]:
     """The sub-layers that a layer of this config has."""
     return tuple(name for name in layer if config.d_ff or name != "feed_forward")
-
-
-# swish: Ramachandran et al. 2017, section 3; gelu: Hendrycks and Gimpel 2016, equation 1, exactly.
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": jax.nn.relu,
-    "swish": jax.nn.swish,
-    "gelu": functools.partial(jax.nn.gelu, approximate=False),
-}
-
-
-def feed_forward(
-    x_BLD: Array,
-    inner_DF: Array,
-    inner_bias_F: Array,
-    outer_FD: Array,
-    outer_bias_D: Array,
-    *,
-    activation: str = "relu",
-) -> Array:
-    """f(x W1 + b1) W2 + b2 with the paper's f(h) = max(0, h), or another: `[B, L, d_model]`.
-
-    Source: Vaswani et al. 2017, section 3.3, equation 2.
-    """
-    hidden_BLF = product("BLD,DF->BLF", x_BLD, inner_DF) + inner_bias_F
-    hidden_BLF = constrain(ACTIVATIONS[activation](hidden_BLF), BATCH, None, HIDDEN)
-    return product("BLF,FD->BLD", hidden_BLF, outer_FD) + outer_bias_D
-
-
-class FeedForward(Sublayer):
-    """The position-wise feed-forward network of a layer."""
-
-    @nn.compact
-    def __call__(self, x_BLD: Array, context: Context | None = None) -> tuple[Array, None]:
-        """From `[batch, length, d_model]` to the same shape."""
-        d_model, d_ff, dtype = self.config.d_model, self.config.d_ff, self.config.dtype
-        xavier, zeros = nn.initializers.xavier_uniform(), nn.initializers.zeros
-        inner_DF = self.param("inner", named(xavier, FEATURES, HIDDEN), (d_model, d_ff))
-        inner_bias_F = self.param("inner_bias", named(zeros, HIDDEN), (d_ff,))
-        outer_FD = self.param("outer", named(xavier, HIDDEN, FEATURES), (d_ff, d_model))
-        outer_bias_D = self.param("outer_bias", named(zeros, None), (d_model,))
-        y_BLD = feed_forward(
-            x_BLD.astype(dtype),
-            inner_DF.astype(dtype),
-            inner_bias_F.astype(dtype),
-            outer_FD.astype(dtype),
-            outer_bias_D.astype(dtype),
-            activation=self.config.activation,
-        )
-        return y_BLD, None
-
-    def step(
-        self, x_BKD: Array, now: StepContext, memory: tuple, cache: Cache
-    ) -> tuple[Array, Cache, None]:
-        """The same for the newest positions."""
-        return self(x_BKD)[0], cache, None
 
 
 SUBLAYERS: dict[str, type[Sublayer]] = {**MIXERS, "feed_forward": FeedForward}

@@ -1,11 +1,7 @@
 """Mixers: the sub-layers that let positions see one another.
 
-A sub-layer is a module with
-    __call__(x_BLD, context) -> (y_BLD, weights | None)               all positions at once
-    remember(encoded_BME) -> memory                                   once a source sentence
-    step(x_BKD, now, memory, cache) -> (y_BKD, Cache, weights | None) one step of search
-    empty_memory(sizes), empty(sizes)                                 the shapes of memory and cache
-A new mixer is a class here and its line in `MIXERS`.
+A new mixer is a class (sublayer.py says of what) and its line in `MIXERS`. Attention is here; what
+replaces it in a decoder is in running_mixers.py.
 
 Dimension key
   B batch   L query length   M key length   D d_model   H heads   K beams, or d_k per head
@@ -50,31 +46,10 @@ from transformer_jax.model.relative_vectors import (
     spread_in_row,
     with_relative_vectors,
 )
+from transformer_jax.model.running_mixers import AverageAttention, SimplerUnit
 from transformer_jax.model.scores import SCORES
+from transformer_jax.model.sublayer import NOTHING, Sublayer
 from transformer_jax.model.windows import Blocks, blocks_of
-
-NOTHING = Cache((), ())
-
-
-class Sublayer(nn.Module):
-    """The base class of a layer's parts; by default a sub-layer keeps nothing for search."""
-
-    config: ModelConfig
-    encoded_features: int | None = None  # of the encoder's output, in a decoder
-
-    def remember(self, encoded_BME: Array) -> Any:
-        """What the sub-layer keeps of the source sentences: nothing."""
-        return ()
-
-    @nn.nowrap
-    def empty_memory(self, sizes: SearchSizes) -> Any:
-        """The shapes of `remember`, boxed with the names of their axes."""
-        return ()
-
-    @nn.nowrap
-    def empty(self, sizes: SearchSizes) -> Cache:
-        """The cache before the first position, boxed with the names of its axes."""
-        return NOTHING
 
 
 class SelfAttention(Sublayer):
@@ -296,4 +271,6 @@ def _sow(mixer: nn.Module, weights: Array) -> None:
 MIXERS: dict[str, type[Sublayer]] = {
     "self_attention": SelfAttention,
     "cross_attention": CrossAttention,
+    "average_attention": AverageAttention,
+    "ssru": SimplerUnit,
 }

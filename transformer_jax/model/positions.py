@@ -124,11 +124,18 @@ def longest(config: ModelConfig) -> int | None:
     return config.max_positions if POSITIONS[config.positions].learned else None
 
 
+def between_positions(config: ModelConfig) -> bool:
+    """Whether only self-attention knows the positions: nothing is added to the input."""
+    kind = POSITIONS[config.positions]
+    return kind.rotate is not None or kind.bias is not None or kind.relative
+
+
 class StackPositions(nn.Module):
     """What a stack knows of positions: vectors for its input, and a bias for its layers' scores."""
 
     config: ModelConfig
     causal: bool = False  # True in the decoder
+    biased: bool = True  # False for layers without self-attention
 
     def setup(self) -> None:
         config, kind = self.config, POSITIONS[self.config.positions]
@@ -141,7 +148,7 @@ class StackPositions(nn.Module):
             shape = (config.max_positions, config.d_model)
             self.table = self.param("table", named(init, None, FEATURES), shape)
         sizes = {"heads": config.num_heads, "buckets": BUCKETS}
-        self.bias_params = declared(self, kind.bias_parameters, sizes)
+        self.bias_params = declared(self, kind.bias_parameters if self.biased else {}, sizes)
 
     def __call__(self, positions: Array, length: int) -> Array | float:
         """Vectors `[*positions.shape, d_model]` of 0-based positions below `length`; 0.0: none.
@@ -171,7 +178,9 @@ class StackPositions(nn.Module):
           distance: position of the key minus that of the query, int `[..., query_len, key_len]`.
         """
         bias = POSITIONS[self.config.positions].bias
-        return None if bias is None else bias(self.config, self.bias_params, distance, self.causal)
+        if bias is None or not self.biased:
+            return None
+        return bias(self.config, self.bias_params, distance, self.causal)
 
 
 def problems(config: ModelConfig) -> Iterator[str]:

@@ -15,7 +15,14 @@ from jax import Array
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model import normalizers, patterns, positions
 from transformer_jax.model.cached_attention import cached_places, own_past
-from transformer_jax.model.layers import DECODER_LAYER, ENCODER_LAYER, Layer, sublayers_of
+from transformer_jax.model.layers import (
+    AVERAGE_LAYER,
+    DECODER_LAYER,
+    ENCODER_LAYER,
+    SSRU_LAYER,
+    Layer,
+    sublayers_of,
+)
 from transformer_jax.model.mixers import self_blocks
 from transformer_jax.model.norms import NORMS
 from transformer_jax.model.patterns import mask_of, same_sentence, self_patterns
@@ -57,6 +64,20 @@ def problems(config: ModelConfig) -> Iterator[str]:
     yield from positions.problems(config)
     yield from patterns.problems(config)
     yield from normalizers.problems(config)
+
+
+def problems_without_self_attention(config: ModelConfig) -> Iterator[str]:
+    """The same for a decoder without self-attention."""
+    yield from problems(config)
+    if config.encoder != "recurrent":
+        return
+    # A value that changes nothing would make a row of an ablation that measures nothing.
+    names = ["window"] * (config.window is not None)
+    for name in (*names, *["positions"] * positions.between_positions(config)):
+        yield (
+            f"model.{name}={getattr(config, name)!r} changes nothing in this model, which has no "
+            "self-attention. Leave it out."
+        )
 
 
 class TransformerEncoder(nn.Module):
@@ -119,6 +140,8 @@ class TransformerDecoder(nn.Module):
     remat: bool = False
     watch: bool = False
 
+    layer_parts = DECODER_LAYER
+
     longest = staticmethod(positions.longest)
     problems = staticmethod(problems)
 
@@ -126,9 +149,10 @@ class TransformerDecoder(nn.Module):
         """The positions and the layers."""
         layer = nn.remat(Layer) if self.remat else Layer
         features = self.encoder.features(self.config)
-        sublayers = sublayers_of(self.config, DECODER_LAYER)
+        sublayers = sublayers_of(self.config, self.layer_parts)
         watched = watched_layer(self.config) if self.watch else None
-        self.tgt_positions = StackPositions(self.config, causal=True)
+        biased = "self_attention" in sublayers
+        self.tgt_positions = StackPositions(self.config, causal=True, biased=biased)
         self.layers = [
             layer(self.config, sublayers, features, n == watched, name=f"decoder_{n}")
             for n in range(self.config.decoder_depth)
@@ -205,8 +229,8 @@ class TransformerDecoder(nn.Module):
     def stack(self) -> tuple[Layer, int]:
         """A layer of this stack, and how many there are."""
         features = self.encoder.features(self.config)
-        layer = Layer(self.config, sublayers_of(self.config, DECODER_LAYER), features, parent=None)
-        return layer, self.config.decoder_depth
+        sublayers = sublayers_of(self.config, self.layer_parts)
+        return Layer(self.config, sublayers, features, parent=None), self.config.decoder_depth
 
     @nn.nowrap
     def empty_memory(self, sizes: SearchSizes) -> tuple[Any, ...]:
@@ -220,3 +244,17 @@ class TransformerDecoder(nn.Module):
         layer, depth = self.stack()
         written, carried = layer.empty(sizes)
         return Cache((written,) * depth, (carried,) * depth)
+
+
+class AverageDecoder(TransformerDecoder):
+    """A mean of all positions so far in place of self-attention (Zhang et al. 2018)."""
+
+    layer_parts = AVERAGE_LAYER
+    problems = staticmethod(problems_without_self_attention)
+
+
+class SSRUDecoder(TransformerDecoder):
+    """A simpler simple recurrent unit in place of self-attention (Kim et al. 2019)."""
+
+    layer_parts = SSRU_LAYER
+    problems = staticmethod(problems_without_self_attention)

@@ -1,0 +1,134 @@
+"""Mixers without attention, for the decoder: a step of search takes as long at any position.
+
+Each position is mixed with what came before it through one vector, which a hypothesis carries from
+one step of search to the next.
+
+Dimension key
+  B batch   L length   D d_model   K beams
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, constrain, named, zeros
+from transformer_jax.model.feed_forward import FeedForward
+from transformer_jax.model.patterns import causal, mask_of, same_sentence
+from transformer_jax.model.products import product
+from transformer_jax.model.records import Cache, Context, SearchSizes, StepContext
+from transformer_jax.model.sublayer import Sublayer
+
+_matrix = named(nn.initializers.xavier_uniform(), FEATURES, HIDDEN)
+_vector = named(nn.initializers.zeros, HIDDEN)
+
+
+def mean_so_far(x_BLD: Array, context: Context) -> Array:
+    """The mean of each sentence's positions up to this one, `[batch, length, d_model]`, float32.
+
+    Source: Zhang et al. 2018, equation 1; its form for training, a product with a mask.
+    """
+    mask_BLL = mask_of((same_sentence, causal), context.place, context.place)[:, 0]
+    weights_BLL = mask_BLL / (context.place.positions + 1.0)[..., None]
+    wide = jnp.promote_types(x_BLD.dtype, jnp.float32)
+    return jnp.einsum("BLM,BMD->BLD", weights_BLL.astype(wide), x_BLD.astype(wide))
+
+
+def weighted_so_far(kept_BLD: Array, added_BLD: Array) -> Array:
+    """c_t = kept_t c_{t-1} + added_t with c_{-1} = 0, all t at once in O(log L) steps.
+
+    Both are float32 `[batch, length, d_model]`, and so is c.
+    """
+
+    def joined(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
+        return left[0] * right[0], left[1] * right[0] + right[1]
+
+    return jax.lax.associative_scan(joined, (kept_BLD, added_BLD), axis=1)[1]
+
+
+class AverageAttention(Sublayer):
+    """The mean of all positions so far, a feed-forward network, and a gate (Zhang et al. 2018).
+
+    The output is i x + f g with g = FFN(mean) and [i; f] = sigmoid(W [x; g]). The residual and the
+    norm around it are those of every sub-layer.
+    """
+
+    def setup(self) -> None:
+        d_model = self.config.d_model
+        if self.config.d_ff:
+            self.feed_forward = FeedForward(self.config)
+        self.gates = self.param("gates", _matrix, (2 * d_model, 2 * d_model))
+        self.gates_bias = self.param("gates_bias", _vector, (2 * d_model,))
+
+    def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, None]:
+        """`[batch, length, d_model]`; there are no weights."""
+        return self._gated(x_BLD, mean_so_far(x_BLD, context)), None
+
+    @nn.nowrap
+    def empty(self, sizes: SearchSizes) -> Cache:
+        """The sum of the positions so far."""
+        shape = (sizes.batch, sizes.beams, self.config.d_model)
+        return Cache((), zeros(shape, (BATCH, None, None)))
+
+    def step(
+        self, x_BKD: Array, now: StepContext, memory: Any, cache: Cache
+    ) -> tuple[Array, Cache, None]:
+        """One new position of every hypothesis."""
+        sum_BKD = cache.carried + x_BKD
+        mean_BKD = sum_BKD / (now.position_B + 1.0)[:, None, None]
+        return self._gated(x_BKD, mean_BKD), Cache((), sum_BKD), None
+
+    def _gated(self, x_BLD: Array, mean_BLD: Array) -> Array:
+        dtype = self.config.dtype
+        g_BLD = self.feed_forward(mean_BLD)[0] if self.config.d_ff else mean_BLD
+        both = jnp.concatenate([x_BLD.astype(dtype), g_BLD.astype(dtype)], axis=-1)
+        gates = product("BLD,DF->BLF", both, self.gates.astype(dtype)) + self.gates_bias
+        input_BLD, forget_BLD = jnp.split(jax.nn.sigmoid(gates), 2, axis=-1)
+        return input_BLD * x_BLD + forget_BLD * g_BLD
+
+
+class SimplerUnit(Sublayer):
+    """The simpler simple recurrent unit (Kim et al. 2019, section 3.1).
+
+    f = sigmoid(W_f x + b_f), c_t = f c_{t-1} + (1 - f) W x, and the output is relu(c_t).
+    """
+
+    def setup(self) -> None:
+        d_model = self.config.d_model
+        self.input = self.param("input", _matrix, (d_model, d_model))
+        self.forget = self.param("forget", _matrix, (d_model, d_model))
+        self.forget_bias = self.param("forget_bias", _vector, (d_model,))
+
+    def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, None]:
+        """`[batch, length, d_model]`; there are no weights."""
+        forget_BLD, added_BLD = self._products(x_BLD)
+        begins_BL1 = (context.place.positions == 0)[..., None]
+        kept_BLD = jnp.where(begins_BL1, 0.0, forget_BLD)  # a sentence begins with c = 0
+        return jax.nn.relu(weighted_so_far(kept_BLD, added_BLD)), None
+
+    @nn.nowrap
+    def empty(self, sizes: SearchSizes) -> Cache:
+        """c."""
+        shape = (sizes.batch, sizes.beams, self.config.d_model)
+        return Cache((), zeros(shape, (BATCH, None, HIDDEN)))
+
+    def step(
+        self, x_BKD: Array, now: StepContext, memory: Any, cache: Cache
+    ) -> tuple[Array, Cache, None]:
+        """One new position of every hypothesis."""
+        forget_BKD, added_BKD = self._products(x_BKD)
+        c_BKD = forget_BKD * cache.carried + added_BKD
+        return jax.nn.relu(c_BKD), Cache((), c_BKD), None
+
+    def _products(self, x_BLD: Array) -> tuple[Array, Array]:
+        """f and (1 - f) W x, float32."""
+        dtype, wide = self.config.dtype, jnp.promote_types(x_BLD.dtype, jnp.float32)
+
+        def times(matrix_DD: Array) -> Array:
+            y_BLD = product("BLD,DF->BLF", x_BLD.astype(dtype), matrix_DD.astype(dtype))
+            return constrain(y_BLD.astype(wide), BATCH, None, HIDDEN)
+
+        forget_BLD = jax.nn.sigmoid(times(self.forget) + self.forget_bias)
+        return forget_BLD, (1 - forget_BLD) * times(self.input)

@@ -1,0 +1,42 @@
+"""The base class of sub-layers, which are the parts of a layer.
+
+A sub-layer is a module with
+    __call__(x_BLD, context) -> (y_BLD, weights | None)               all positions at once
+    remember(encoded_BME) -> memory                                   once a source sentence
+    step(x_BKD, now, memory, cache) -> (y_BKD, Cache, weights | None) one step of search
+    empty_memory(sizes), empty(sizes)                                 the shapes of memory and cache
+
+Dimension key
+  B batch   L length   M source length   D d_model   K beams   E features of the encoder's output
+"""
+
+from typing import Any
+
+import flax.linen as nn
+from jax import Array
+
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.records import Cache, SearchSizes
+
+NOTHING = Cache((), ())
+
+
+class Sublayer(nn.Module):
+    """The base class of a layer's parts; by default a sub-layer keeps nothing for search."""
+
+    config: ModelConfig
+    encoded_features: int | None = None  # of the encoder's output, in a decoder
+
+    def remember(self, encoded_BME: Array) -> Any:
+        """What the sub-layer keeps of the source sentences: nothing."""
+        return ()
+
+    @nn.nowrap
+    def empty_memory(self, sizes: SearchSizes) -> Any:
+        """The shapes of `remember`, boxed with the names of their axes."""
+        return ()
+
+    @nn.nowrap
+    def empty(self, sizes: SearchSizes) -> Cache:
+        """The cache before the first position, boxed with the names of its axes."""
+        return NOTHING
