@@ -43,17 +43,29 @@ class Probe(NamedTuple):
 
 def gather(path: Path, jobs: Sequence[Job]) -> Evidence:
     """The recorded evidence, with what existing runs of the first seed can add to it."""
-    kept: Evidence = read_json(path) if path.exists() else {}
     first = {job.row: job for job in jobs if job.seed == jobs[0].seed}
-    for name, probe in PROBES.items():
-        own = [first[row] for row in probe.rows]
+    asked = {name: ([first[row] for row in one.rows], one.ask) for name, one in PROBES.items()}
+    return answers(path, asked)
+
+
+def answers(
+    path: Path, asked: Mapping[str, tuple[Sequence[Job], Callable[..., Evidence]]]
+) -> Evidence:
+    """The recorded answers, by the names of the questions; existing runs answer new questions.
+
+    Args:
+      path: the file of the answers; it may not exist yet.
+      asked: by name, the jobs and the question, a function of these jobs.
+    """
+    kept: Evidence = read_json(path) if path.exists() else {}
+    for name, (own, ask) in asked.items():
         configs = [digest_of(job.config()) for job in own]
         if kept.get(name, {}).get("configs") == configs:
             continue
         kept.pop(name, None)  # it came from other runs
         if all(map(_is_done, own)):
-            log.info("claims: %s", name)
-            kept[name] = {"configs": configs, "found": probe.ask(*own)}
+            log.info("evidence: %s", name)
+            kept[name] = {"configs": configs, "found": ask(*own)}
         write_atomically(path, (json.dumps(kept, indent=1) + "\n").encode())
     return {name: entry["found"] for name, entry in kept.items()}
 

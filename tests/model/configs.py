@@ -44,6 +44,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "average-mean": {"decoder": "average", "encoder": "recurrent", "d_hidden": 17, "d_ff": 0},
     "ssru": {"decoder": "ssru", "norm": "pre", "positions": "learned", "max_positions": 32},
     "recurrent": {"encoder": "recurrent", "decoder": "recurrent", "d_hidden": 17},
+    "convolutional": {
+        **{"encoder": "convolutional", "decoder": "convolutional", "d_hidden": 10},
+        **{"positions": "learned", "max_positions": 32, "num_decoder_layers": 3},
+    },
+    "convolutional-encoder": {"encoder": "convolutional", "kernel_width": 5, "num_layers": 1},
+    "convolutional-decoder": {"decoder": "convolutional", "num_layers": 1},
+    "recurrent-to-convolutional": {
+        **{"encoder": "recurrent", "decoder": "convolutional", "d_hidden": 17, "num_layers": 1},
+    },
     "recurrent-encoder": {"encoder": "recurrent", "d_hidden": 17, "attention_memory": "coverage"},
     "recurrent-decoder": {"decoder": "recurrent", "d_hidden": 17, "norm": "pre"},
 }

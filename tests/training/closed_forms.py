@@ -5,17 +5,16 @@ Dimension key
 """
 
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model.recurrent import hidden_size
 
 
 def encoded_features(model: ModelConfig) -> int:
     """e, the width of the encoder's output: d_model, or the states of both directions."""
-    return model.d_model if model.encoder == "transformer" else 2 * hidden_size(model)
+    return model.d_model if model.encoder == "transformer" else 2 * model.hidden_units
 
 
 def summary_features(model: ModelConfig) -> int:
     """s, the width of the input to a recurrent decoder's first state."""
-    return model.d_model if model.encoder == "transformer" else hidden_size(model)
+    return model.d_model if model.encoder == "transformer" else model.hidden_units
 
 
 def attention_parameters(model: ModelConfig, memory: int) -> int:
@@ -61,11 +60,11 @@ def _unit_parameters(d: int, h: int) -> int:
 
 
 def _recurrent_encoder_parameters(model: ModelConfig) -> int:
-    return 2 * _unit_parameters(model.d_model, hidden_size(model))
+    return 2 * _unit_parameters(model.d_model, model.hidden_units)
 
 
 def _recurrent_decoder_parameters(model: ModelConfig) -> int:
-    d, h = model.d_model, hidden_size(model)
+    d, h = model.d_model, model.hidden_units
     e, s = encoded_features(model), summary_features(model)
     attention, context, start = h * h + e * h + h, 3 * e * h, s * h
     readout = (h + e + d) * 2 * d + 2 * d
@@ -110,12 +109,12 @@ def _transformer_decoder_products(model: ModelConfig, src: int, tgt: int) -> int
 
 
 def _recurrent_encoder_products(model: ModelConfig, src: int) -> int:
-    d, h = model.d_model, hidden_size(model)
+    d, h = model.d_model, model.hidden_units
     return src * 2 * 3 * (d * h + h * h)
 
 
 def _recurrent_decoder_products(model: ModelConfig, src: int, tgt: int) -> int:
-    d, h = model.d_model, hidden_size(model)
+    d, h = model.d_model, model.hidden_units
     e, s = encoded_features(model), summary_features(model)
     # Keys, and the first state that the decoder would have if a sentence began there.
     a_source = e * h + s * h

@@ -114,6 +114,7 @@ OTHER = {
     "model.relative_distance": 4,
     "model.relative_values": False,
     "model.fix_norm": True,
+    "model.kernel_width": 5,
     "model.tie_embeddings": False,
     "model.dtype": "bfloat16",
     "model.residual_dtype": "bfloat16",

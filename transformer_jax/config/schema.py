@@ -29,18 +29,20 @@ class ModelConfig:
     """The Transformer (Vaswani et al. 2017, sections 3, 5.4); the defaults are its base model.
 
     A recurrent encoder or decoder (Bahdanau et al. 2015) has one layer, and of these keys it uses
-    d_model, d_hidden, dropout and dtype.
+    d_model, d_hidden, dropout and dtype. A convolutional one (Gehring et al. 2017) uses the number
+    of layers, positions and kernel_width too.
     """
 
     encoder: str = key(
         "transformer",
-        "what reads the source; recurrent is that of Bahdanau et al. 2015",
+        "what reads the source; recurrent is that of Bahdanau et al. 2015, convolutional that of "
+        "Gehring et al. 2017",
         choices_of="transformer_jax.model.encoder_decoder:ENCODERS",
     )
     decoder: str = key(
         "transformer",
         "what writes the translation; average and ssru: a transformer whose self-attention is "
-        "replaced (Zhang et al. 2018; Kim et al. 2019); recurrent is that of Bahdanau et al. 2015",
+        "replaced (Zhang et al. 2018; Kim et al. 2019); recurrent and convolutional as above",
         choices_of="transformer_jax.model.encoder_decoder:DECODERS",
     )
     num_layers: int = key(
@@ -65,7 +67,13 @@ class ModelConfig:
         at_most=WIDEST,
     )
     d_hidden: int | None = key(
-        None, "recurrent: hidden units per direction; None: d_model", at_least=1, at_most=WIDEST
+        None,
+        "recurrent: hidden units per direction; convolutional: of a layer; None: d_model",
+        at_least=1,
+        at_most=WIDEST,
+    )
+    kernel_width: int = key(
+        3, "convolutional: positions that a layer sees, an odd number", at_least=3, at_most=WIDEST
     )
     activation: str = key(
         "relu",
@@ -176,6 +184,11 @@ class ModelConfig:
     def decoder_depth(self) -> int:
         """Layers of the decoder."""
         return self.num_layers if self.num_decoder_layers is None else self.num_decoder_layers
+
+    @property
+    def hidden_units(self) -> int:
+        """Hidden units of recurrent and convolutional layers."""
+        return self.d_model if self.d_hidden is None else self.d_hidden
 
     @property
     def head_sizes(self) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model import embeddings
 from transformer_jax.model.auxiliary import weighted_losses
 from transformer_jax.model.axes import BATCH, VOCABULARY, named, unboxed, zeros
+from transformer_jax.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.embeddings import (
     VOCABULARY_MULTIPLE,
@@ -23,8 +24,8 @@ from transformer_jax.model.embeddings import (
     padded_vocabulary,
     shift_right,
 )
-from transformer_jax.model.layers import Layer
 from transformer_jax.model.outputs import OUTPUTS, Softmax, with_bias
+from transformer_jax.model.positions import between_positions
 from transformer_jax.model.records import (
     Cache,
     LossSums,
@@ -44,12 +45,17 @@ from transformer_jax.model.transformer import (
 from transformer_jax.text.batches import Batch, Packed
 from transformer_jax.text.vocabulary import BOS
 
-ENCODERS: dict[str, Any] = {"transformer": TransformerEncoder, "recurrent": RecurrentEncoder}
+ENCODERS: dict[str, Any] = {
+    "transformer": TransformerEncoder,
+    "recurrent": RecurrentEncoder,
+    "convolutional": ConvolutionalEncoder,
+}
 DECODERS: dict[str, Any] = {
     "transformer": TransformerDecoder,
     "average": AverageDecoder,
     "ssru": SSRUDecoder,
     "recurrent": RecurrentDecoder,
+    "convolutional": ConvolutionalDecoder,
 }
 
 
@@ -64,6 +70,26 @@ def problems(config: ModelConfig) -> Iterator[str]:
     sides = ENCODERS[config.encoder], DECODERS[config.decoder]
     yield from dict.fromkeys(problem for side in sides for problem in side.problems(config))
     yield from embeddings.problems(config)
+    yield from _without_effect(config)
+
+
+def _without_effect(config: ModelConfig) -> Iterator[str]:
+    """Keys that no part of the model reads: as a row of an ablation, each would measure nothing."""
+    encoder, decoder = ENCODERS[config.encoder], DECODERS[config.decoder]
+    names, reasons = [], []
+    if not decoder.multi_head:
+        names += ["cross_score", "cross_normalizer", "attention_memory"]
+        reasons.append(f"the attention of a {config.decoder} decoder is of its own kind")
+    if not (encoder.self_attention or decoder.self_attention):
+        names += ["window", *(["positions"] if between_positions(config) else [])]
+        names += [] if decoder.multi_head else ["score", "normalizer"]
+        reasons.append("nothing has self-attention")
+    for name in names:
+        if (value := getattr(config, name)) != getattr(ModelConfig, name):
+            yield (
+                f"model.{name}={value!r} changes nothing in this model, where "
+                f"{' and '.join(reasons)}. Leave it out."
+            )
 
 
 def place_of(side: Packed) -> Place:
@@ -230,7 +256,7 @@ class EncoderDecoder(nn.Module):
         return longest(self.config)
 
     @nn.nowrap
-    def stacks(self) -> dict[str, tuple[Layer, int]]:
+    def stacks(self) -> dict[str, tuple[Any, int]]:
         """A layer and the number of layers, for "encoder" and "decoder" if they have layers."""
         encoder = ENCODERS[self.config.encoder](self.config, parent=None)
         sides = {"encoder": encoder.stack(), "decoder": self._decoder(parent=None).stack()}

@@ -20,7 +20,7 @@ from transformer_jax.model.feed_forward import FeedForward
 from transformer_jax.model.fused_residual import Norm, Setting, Summands, fits, fused_residual
 from transformer_jax.model.mixers import MIXERS
 from transformer_jax.model.norms import NORMS
-from transformer_jax.model.records import Cache, Context, SearchSizes, StepContext
+from transformer_jax.model.records import Cache, Context, Place, SearchSizes, StepContext
 from transformer_jax.model.sublayer import Sublayer
 
 ENCODER_LAYER = ("self_attention", "feed_forward")
@@ -129,6 +129,15 @@ class Layer(nn.Module):
         caches = {name: found[name][0] for name in self.sublayers}
         weights = found["cross_attention"][1] if self.watched else None
         return x_BKD, _of_parts(caches), weights
+
+    @nn.nowrap
+    def example(self) -> tuple[Array, Context]:
+        """Small arguments of a call, from which `init` learns the parameters' shapes."""
+        d_model, features = self.config.d_model, self.encoded_features or self.config.d_model
+        ones, mask = jnp.ones((1, 2), jnp.int32), jnp.ones((1, 1, 2, 2), bool)
+        place, encoded = Place(ones, ones), jnp.ones((1, 2, features))
+        context = Context(place, None, mask, None, encoded, source=place, cross_mask=mask)
+        return jnp.ones((1, 2, d_model)), context
 
     def remember(self, encoded_BME: Array) -> dict[str, Any]:
         """What each sub-layer keeps of the source sentences."""

@@ -14,8 +14,7 @@ from transformer_jax.model.axes import VOCABULARY, names_of, unboxed
 from transformer_jax.model.embeddings import padded_vocabulary
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.ensemble import Predictor
-from transformer_jax.model.layers import Layer
-from transformer_jax.model.records import Context, Params, Place
+from transformer_jax.model.records import Params
 from transformer_jax.model.stacks import STACKS, key_of, unstacked
 from transformer_jax.text.batches import Packed
 
@@ -70,17 +69,10 @@ def _boxed_params(model: EncoderDecoder, key: Array) -> Any:
     return params
 
 
-def _drawn_together(layer: Layer, keys_N: Array) -> Params:
+def _drawn_together(layer: Any, keys_N: Array) -> Params:
     """The parameters of layers 0, 1, ..., stacked."""
-    d_model, features = layer.config.d_model, layer.encoded_features or layer.config.d_model
-    ones, mask = jnp.ones((1, 2), jnp.int32), jnp.ones((1, 1, 2, 2), bool)
-    place, encoded = Place(ones, ones), jnp.ones((1, 2, features))
-    context = Context(place, None, mask, None, encoded, source=place, cross_mask=mask)
-
-    def draw(key: Array) -> Params:
-        return layer.init(key, jnp.ones((1, 2, d_model)), context)["params"]
-
-    return jax.vmap(draw)(keys_N)
+    x, context = layer.example()
+    return jax.vmap(lambda key: layer.init(key, x, context)["params"])(keys_N)
 
 
 @functools.lru_cache(maxsize=16)

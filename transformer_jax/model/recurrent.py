@@ -25,16 +25,14 @@ from transformer_jax.model.patterns import same_sentence
 from transformer_jax.model.records import Cache, Memory, Now, Place, SearchSizes
 from transformer_jax.model.scores import sum_score
 
-SELF_ATTENTION = ("score", "normalizer", "window")  # keys that only self-attention reads
-
-
-def hidden_size(config: ModelConfig) -> int:
-    """The number of units of each of the three recurrent layers."""
-    return config.d_model if config.d_hidden is None else config.d_hidden
-
 
 def no_limit(config: ModelConfig) -> None:
     """A recurrent encoder or decoder reads sentences of any length."""
+
+
+def no_problems(config: ModelConfig) -> Iterator[str]:
+    """Yields nothing: every combination is valid."""
+    yield from ()
 
 
 class RecurrentEncoder(nn.Module):
@@ -43,21 +41,18 @@ class RecurrentEncoder(nn.Module):
     config: ModelConfig
     remat: bool = False
 
+    self_attention = False
     longest = staticmethod(no_limit)
-
-    @staticmethod
-    def problems(config: ModelConfig) -> Iterator[str]:
-        """Yields nothing: every combination is valid."""
-        yield from ()
+    problems = staticmethod(no_problems)
 
     @staticmethod
     def features(config: ModelConfig) -> int:
         """The number of features of the output."""
-        return 2 * hidden_size(config)
+        return 2 * config.hidden_units
 
     def setup(self) -> None:
         """Creates the units of both directions."""
-        config, h = self.config, hidden_size(self.config)
+        config, h = self.config, self.config.hidden_units
         self.left_to_right = GatedUnit(config.d_model, h, config.dtype)
         self.right_to_left = GatedUnit(config.d_model, h, config.dtype)
         self.encoder_dropout = Dropout(config.dropout)
@@ -82,6 +77,11 @@ class RecurrentEncoder(nn.Module):
         """The right-to-left states; the state at the first position has read the whole sentence."""
         return jnp.split(annotation_BMC, 2, axis=-1)[1]
 
+    @staticmethod
+    def keys_values(annotation_BMC: Array) -> tuple[Array, Array]:
+        """What a convolutional decoder's attention compares, and what it sums."""
+        return annotation_BMC, annotation_BMC
+
 
 class Remembered(NamedTuple):
     """What every search step needs of a source sentence."""
@@ -99,7 +99,7 @@ class AttendingUnit(nn.Module):
 
     def setup(self) -> None:
         """Creates the unit, its attention and the maxout layer."""
-        d_model, h, dtype = self.config.d_model, hidden_size(self.config), self.config.dtype
+        d_model, h, dtype = self.config.d_model, self.config.hidden_units, self.config.dtype
         c = self.encoder.features(self.config)
         summary = jax.eval_shape(self.encoder.summary, jax.ShapeDtypeStruct((1, c), jnp.float32))
         self.unit = GatedUnit(d_model, h, dtype)
@@ -167,24 +167,9 @@ class RecurrentDecoder(nn.Module):
     remat: bool = False  # compute the attention again in the backward pass
     watch: bool = False
 
+    self_attention, multi_head = False, False
     longest = staticmethod(no_limit)
-
-    @staticmethod
-    def problems(config: ModelConfig) -> Iterator[str]:
-        """Why the decoder cannot be combined with another key."""
-        if config.attention_memory is not None:
-            yield (
-                f"model.attention_memory={config.attention_memory!r} with model.decoder='recurrent'"
-                ": its attention has no such memory. Use model.decoder='transformer'."
-            )
-        # A value that changes nothing would make a row of an ablation that measures nothing.
-        alone = config.encoder == "recurrent"
-        for name in ("cross_score", "cross_normalizer", *(SELF_ATTENTION if alone else ())):
-            if (value := getattr(config, name)) != getattr(ModelConfig, name):
-                yield (
-                    f"model.{name}={value!r} changes nothing in this model: a recurrent decoder "
-                    "has additive attention and no self-attention. Leave it out."
-                )
+    problems = staticmethod(no_problems)
 
     def setup(self) -> None:
         """Creates the unit."""
@@ -246,7 +231,7 @@ class RecurrentDecoder(nn.Module):
     @nn.nowrap
     def empty_memory(self, sizes: SearchSizes) -> Remembered:
         """The shapes of `remember`, boxed with the names of their axes."""
-        h, c = hidden_size(self.config), self.encoder.features(self.config)
+        h, c = self.config.hidden_units, self.encoder.features(self.config)
         return Remembered(
             key_BMH=zeros((sizes.batch, sizes.src_length, h), (BATCH, None, None)),
             annotation_BMC=zeros((sizes.batch, sizes.src_length, c), (BATCH, None, None)),
@@ -256,5 +241,5 @@ class RecurrentDecoder(nn.Module):
     @nn.nowrap
     def empty_cache(self, sizes: SearchSizes) -> Cache:
         """The states before the first position; they do not depend on a length."""
-        shape = (sizes.batch, sizes.beams, hidden_size(self.config))
+        shape = (sizes.batch, sizes.beams, self.config.hidden_units)
         return Cache((), zeros(shape, (BATCH, None, None)))

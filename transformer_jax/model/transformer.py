@@ -66,25 +66,13 @@ def problems(config: ModelConfig) -> Iterator[str]:
     yield from normalizers.problems(config)
 
 
-def problems_without_self_attention(config: ModelConfig) -> Iterator[str]:
-    """The same for a decoder without self-attention."""
-    yield from problems(config)
-    if config.encoder != "recurrent":
-        return
-    # A value that changes nothing would make a row of an ablation that measures nothing.
-    names = ["window"] * (config.window is not None)
-    for name in (*names, *["positions"] * positions.between_positions(config)):
-        yield (
-            f"model.{name}={getattr(config, name)!r} changes nothing in this model, which has no "
-            "self-attention. Leave it out."
-        )
-
-
 class TransformerEncoder(nn.Module):
     """N layers of self-attention and feed-forward network (section 3.1)."""
 
     config: ModelConfig
     remat: bool = False
+
+    self_attention = True
 
     @staticmethod
     def features(config: ModelConfig) -> int:
@@ -131,6 +119,11 @@ class TransformerEncoder(nn.Module):
         """What a recurrent decoder's first state is made from, at each source position."""
         return encoded_BMD
 
+    @staticmethod
+    def keys_values(encoded_BMD: Array) -> tuple[Array, Array]:
+        """What a convolutional decoder's attention compares, and what it sums."""
+        return encoded_BMD, encoded_BMD
+
 
 class TransformerDecoder(nn.Module):
     """N layers of masked self-attention, attention to the source and feed-forward network."""
@@ -140,6 +133,7 @@ class TransformerDecoder(nn.Module):
     remat: bool = False
     watch: bool = False
 
+    self_attention, multi_head = True, True
     layer_parts = DECODER_LAYER
 
     longest = staticmethod(positions.longest)
@@ -250,11 +244,11 @@ class AverageDecoder(TransformerDecoder):
     """A mean of all positions so far in place of self-attention (Zhang et al. 2018)."""
 
     layer_parts = AVERAGE_LAYER
-    problems = staticmethod(problems_without_self_attention)
+    self_attention = False
 
 
 class SSRUDecoder(TransformerDecoder):
     """A simpler simple recurrent unit in place of self-attention (Kim et al. 2019)."""
 
     layer_parts = SSRU_LAYER
-    problems = staticmethod(problems_without_self_attention)
+    self_attention = False

@@ -1,0 +1,149 @@
+"""How a model knows the order of subwords: BLEU within and beyond the lengths of training.
+
+    python -m experiments.positions --seeds=0,1,2
+    python -m experiments.positions --scale=multi30k
+
+The question: which kind of positions translates sentences that are longer than any in training, and
+does it cost anything within those lengths? The paper chose sinusoids because they "may allow the
+model to extrapolate" (section 3.5); its own measurement is on lengths that training has.
+
+The small scale: the built-in corpus, a pre-norm Transformer with 2 + 2 layers of d_model 128 and
+4 heads, trained on sentences of at most 12 subwords a side for 1,000 steps of 1,000 target
+subwords. No row is tuned: all have the preset's learning rate. The test split has sources of any
+length; "within" is BLEU of those of at most 12 subwords, "beyond" of all longer ones. The row "all
+lengths" trains on every length, with sinusoids: what is possible. The scale multi30k compares BLEU
+within the lengths of training, for the small pre-norm model of table 2 and one seed.
+
+The rules, written before the runs. A kind extrapolates if in every seed its BLEU beyond is above
+80 % of that of the row "all lengths", and does not if it is below 50 % in every seed; otherwise it
+is not decided. It is better or worse than sinusoids, within or beyond, if its BLEU differs seed by
+seed by Student's t, p < 0.05; otherwise it is not decided. With eight kinds and two comparisons
+each, about one of the 16 will differ by chance.
+"""
+
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.claims import GRAMMAR, LONG_SENTENCES_UNSEEN, SHORT_SENTENCES
+from experiments.claims_evidence import Evidence, answers, bleu_by_length
+from experiments.claims_judging import NOT_RUN, OPEN, exceeds_seeds
+from experiments.claims_measured import DOES_NOT, EXTRAPOLATES
+from experiments.table3_ablations import BASE, RECIPE, SHORT, shrink
+from transformer_jax.reporting.page import Heading, Part
+from transformer_jax.reporting.page import Table as PageTable
+from transformer_jax.tables.command import main
+from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
+
+ALL_LENGTHS, SINUSOIDAL = "all lengths", "sinusoidal"
+KINDS: dict[str, Overrides] = {
+    SINUSOIDAL: {"model.positions": "sinusoidal"},
+    "learned": {"model.positions": "learned"},
+    "none": {"model.positions": "none"},
+    "index": {"model.positions": "index"},
+    "relative": {"model.positions": "relative"},
+    "relative, keys only": {"model.positions": "relative", "model.relative_values": False},
+    "t5": {"model.positions": "t5"},
+    "rotary": {"model.positions": "rotary"},
+    "alibi": {"model.positions": "alibi"},
+}
+ROWS: dict[str, Overrides] = {
+    **{name: {**row, **LONG_SENTENCES_UNSEEN} for name, row in KINDS.items()},
+    ALL_LENGTHS: {},
+}
+WITHIN, BEYOND = 0, -1  # places in a row of bleu_by_length
+Lengths = Mapping[str, Mapping[int, Sequence[float]]]  # by row and seed, as bleu_by_length has it
+
+DOES, NOT = "extrapolates", "does not"
+
+
+def on_all_lengths(row: Overrides) -> Overrides:
+    """A row without the limit of the lengths that training has."""
+    return {name: value for name, value in row.items() if name not in LONG_SENTENCES_UNSEEN}
+
+
+def by_row(found: Evidence, jobs: Sequence[Job]) -> Lengths:
+    """BLEU in bins of the source's length, by row and seed."""
+    lengths: dict[str, dict[int, Any]] = {}
+    for job in jobs:
+        if job.label in found:
+            lengths.setdefault(job.row, {})[job.seed] = found[job.label][job.row]
+    return lengths
+
+
+def extrapolation(lengths: Lengths, row: str) -> str:
+    """Whether a row translates longer sentences than it was trained on."""
+    own, whole = lengths.get(row, {}), lengths.get(ALL_LENGTHS, {})
+    shares = [own[seed][BEYOND] / whole[seed][BEYOND] for seed in own if seed in whole]
+    if not shares:
+        return NOT_RUN
+    if min(shares) > EXTRAPOLATES:
+        return DOES
+    return NOT if max(shares) < DOES_NOT else OPEN
+
+
+def against_sinusoids(lengths: Lengths, row: str, place: int) -> str:
+    """Whether a row is better or worse than sinusoids."""
+    own, other = lengths.get(row, {}), lengths.get(SINUSOIDAL, {})
+    gaps = [own[seed][place] - other[seed][place] for seed in own if seed in other]
+    if len(gaps) < 2:
+        return NOT_RUN
+    if not exceeds_seeds(gaps):
+        return OPEN
+    return f"{'better' if statistics.fmean(gaps) > 0 else 'worse'} ({statistics.fmean(gaps):+.1f})"
+
+
+def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
+    """BLEU within and beyond the lengths of training, and the verdicts."""
+    asked = {job.label: ([job], bleu_by_length) for job in jobs}
+    lengths = by_row(answers(folder / "evidence.json", asked), jobs)
+    rows = []
+    for name in ROWS:
+        cells = [_mean(lengths, name, place) for place in (WITHIN, BEYOND)]
+        verdicts = ["", "", ""]
+        if name != ALL_LENGTHS:
+            verdicts[0] = extrapolation(lengths, name)
+        if name not in (ALL_LENGTHS, SINUSOIDAL):
+            verdicts[1:] = [against_sinusoids(lengths, name, n) for n in (WITHIN, BEYOND)]
+        rows.append([name, *cells, *verdicts])
+    limit = f"{SHORT_SENTENCES} subwords"
+    head = [
+        "positions",
+        f"BLEU to {limit}",
+        "above",
+        f"above {limit}",
+        "than sinusoids, within",
+        "beyond",
+    ]
+    return [Heading("Verdicts"), PageTable(head, rows)]
+
+
+def _mean(lengths: Lengths, row: str, place: int) -> str:
+    values = [bins[place] for bins in lengths.get(row, {}).values()]
+    if not values:
+        return ""
+    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.1f}{deviation}"
+
+
+EXPERIMENT = Experiment(
+    name="positions",
+    rows=ROWS,
+    scales={
+        "small": Scale("configs/demo.py", GRAMMAR, seeds=(0, 1, 2), compared=False),
+        "multi30k": Scale(
+            "configs/multi30k.py",
+            {**shrink(BASE), **RECIPE, **SHORT, "model.norm": "pre"},
+            row=on_all_lengths,
+            rows=tuple(KINDS),
+        ),
+    },
+    about=__doc__,
+    metrics=("perplexity", "bleu"),
+    findings=lambda folder, jobs: findings(folder, jobs) if folder.name == "small" else [],
+)
+
+if __name__ == "__main__":
+    sys.exit(main(EXPERIMENT))

@@ -1,0 +1,136 @@
+"""The convolutional encoder and decoder against PyTorch's layers, and its parts by hand."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.fixtures.tiny import relative_error
+from transformer_jax.config.checks import check
+from transformer_jax.config.schema import Config, DataConfig, ModelConfig
+from transformer_jax.errors import ConfigError
+from transformer_jax.model.axes import unboxed
+from transformer_jax.model.convolutional import (
+    Affine,
+    ConvolutionalDecoder,
+    ConvolutionalEncoder,
+    around,
+)
+from transformer_jax.model.records import Place
+
+FIXTURE = Path(__file__).parent.parent / "fixtures" / "convolutional.npz"
+SRC_LENGTHS, TGT_LENGTHS = (9, 4, 6), (7, 3, 5)
+CONFIG = ModelConfig(
+    encoder="convolutional",
+    decoder="convolutional",
+    num_layers=2,
+    d_model=12,
+    d_hidden=10,
+    dropout=0.0,
+    positions="none",
+)
+
+
+def affine(arrays, name, kind):
+    """A product's direction, length and bias as the model has them."""
+    length, direction = (
+        arrays[f"{kind}/{name}.parametrizations.weight.original{n}"] for n in range(2)
+    )
+    bias = arrays[f"{kind}/{name}.bias"]
+    if direction.ndim == 3:  # [outputs, inputs, taps]
+        halves = (2, direction.shape[0] // 2)
+        taps = direction.transpose(2, 1, 0).reshape(-1, *halves)
+        return {"direction": taps, "gain": length.reshape(halves), "bias": bias.reshape(halves)}
+    return {"direction": direction.T, "gain": length[:, 0], "bias": bias}
+
+
+def stack_of(arrays, kind, stack):
+    ends = ("input", "output")
+    params = {f"{stack}_{end}": affine(arrays, f"{stack}_{end}", kind) for end in ends}
+    for n in range(CONFIG.num_layers):
+        layer = params[f"{stack}_{n}"] = {"convolution": affine(arrays, f"{stack}.{n}.conv", kind)}
+        if stack == "decoder":
+            names = ("query", "out")
+            own = {name: affine(arrays, f"{stack}.{n}.{name}", kind) for name in names}
+            layer["cross_attention"] = own
+    return jax.tree.map(jnp.float32, params)
+
+
+def place_of(lengths):
+    inside = np.arange(max(lengths)) < np.array(lengths)[:, None]
+    return Place(jnp.int32(inside), jnp.int32(inside * np.arange(max(lengths))))
+
+
+def test_outputs_and_gradients_equal_pytorch_s():
+    with np.load(FIXTURE) as file:
+        arrays = dict(file)
+    source, target = place_of(SRC_LENGTHS), place_of(TGT_LENGTHS)
+    encoder = ConvolutionalEncoder(CONFIG)
+    decoder = ConvolutionalDecoder(CONFIG, ConvolutionalEncoder)
+
+    def outputs(params):
+        encoded = encoder.apply({"params": params["encoder"]}, arrays["source"], source, None)
+        sides = arrays["target"], target, encoded, source, None
+        embedded, place, encoded, source_place, rows = sides
+        decoded, _ = decoder.apply(
+            {"params": params["decoder"]}, embedded, place, encoded, source_place, rows
+        )
+        return encoded, decoded
+
+    def objective(params):
+        return (outputs(params)[1] ** 2)[target.segments != 0].sum()
+
+    params = {stack: stack_of(arrays, "weight", stack) for stack in ("encoder", "decoder")}
+    encoded, decoded = jax.jit(outputs)(params)
+    for got, name, place in ((encoded, "encoded", source), (decoded, "decoded", target)):
+        real = place.segments != 0
+        assert relative_error(got[real], arrays[name][real]) < 1e-6
+    got = jax.grad(objective)(params)
+    want = {stack: stack_of(arrays, "gradient", stack) for stack in ("encoder", "decoder")}
+    paths = jax.tree_util.tree_leaves_with_path(want)
+    for (path, gradient), found in zip(paths, jax.tree.leaves(got), strict=True):
+        np.testing.assert_allclose(found, gradient, rtol=1e-4, atol=1e-4, err_msg=str(path))
+
+
+def test_a_convolution_sees_its_own_sentence_alone():
+    x = jnp.arange(1.0, 6.0).reshape(1, 5, 1)
+    segments = jnp.array([[1, 1, 2, 2, 0]])
+    middle = around(x, segments, 1, 1)[0].tolist()
+    assert middle == [[0, 1, 2], [1, 2, 0], [0, 3, 4], [3, 4, 0], [0, 0, 0]]
+    past = around(x, segments, 2, 0)[0].tolist()
+    assert past == [[0, 0, 1], [0, 1, 2], [0, 0, 3], [0, 3, 4], [0, 0, 0]]
+
+
+def test_the_variance_of_a_layer_is_that_of_its_input_at_first():
+    """Gehring et al. 2017, section 3.5: lengths of 2 before a gate, and of 1 before a sum."""
+    draw = np.random.default_rng(0)
+    x = jnp.asarray(draw.normal(size=(4, 50, 256)), jnp.float32)
+    for outputs, length, variance in (((256,), 1.0, 1.0), ((2, 256), 2.0, 4.0)):
+        module = Affine(256, outputs, "float32", length)
+        variables = unboxed(module.init(jax.random.key(0), x))
+        y = module.apply(variables, x)
+        assert float(y.var()) == pytest.approx(variance, rel=0.05)
+        columns = jnp.square(variables["params"]["direction"]).sum(0)
+        assert float(columns.mean()) == pytest.approx(1.0, rel=0.05)
+
+
+def test_an_even_width_is_refused():
+    model = ModelConfig(encoder="convolutional", kernel_width=4)
+    with pytest.raises(ConfigError, match=r"kernel_width=4 is even: .*Use 5"):
+        check(Config(model=model, data=DataConfig(source="grammar")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"score": "dot"}, "score"),
+        ({"positions": "rotary"}, "positions"),
+        ({"attention_memory": "coverage"}, "attention_memory"),
+    ],
+)
+def test_keys_of_parts_that_it_lacks_are_refused(changes, name):
+    model = ModelConfig(encoder="convolutional", decoder="convolutional", **changes)
+    with pytest.raises(ConfigError, match=f"model.{name}=.*changes nothing"):
+        check(Config(model=model, data=DataConfig(source="grammar")))
