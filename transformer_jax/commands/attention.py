@@ -34,7 +34,7 @@ def attend(
     sentence: str,
     checkpoint: str = "latest",
     layer: int | None = None,
-    kinds: Sequence[str] = tuple(KINDS),
+    kinds: Sequence[str] = (),
     target: str | None = None,
 ) -> AttendedSentence:
     """The attention weights of a run's model between a sentence and its translation.
@@ -44,7 +44,7 @@ def attend(
       sentence: a source line.
       checkpoint: "latest", "best", "average" or a step.
       layer: number from 1 of the layer that is drawn of each kind; None: all layers.
-      kinds: names of KINDS that the model must have.
+      kinds: names of KINDS that the model must have; empty: at least one.
       target: the translation; None: the model's own.
 
     Raises:
@@ -58,15 +58,17 @@ def attend(
 
 def _check_kinds(loaded: LoadedModel, kinds: Sequence[str], layer: int | None) -> None:
     model = loaded.model
-    missing = [kind for kind in kinds if kind not in uses_of(model)]
+    own = uses_of(model)
+    missing = [kind for kind in kinds or own or [ALL] if kind not in own]
     if missing:
         of = loaded.config.model
+        has = f"it has {' and '.join(own)}" if own else "its attention has no layers"
         raise ConfigError(
             f"--kind={missing[0]}: this model has no such layers and heads (model.encoder="
-            f"{of.encoder!r}, model.decoder={of.decoder!r}); only a Transformer's are drawn."
+            f"{of.encoder!r}, model.decoder={of.decoder!r}); {has}."
         )
     stacks = model.stacks()
-    layers = min(stacks[USES[kind][0]][1] for kind in kinds)  # that every kind has
+    layers = min(stacks[USES[kind][0]][1] for kind in kinds or own)  # that every kind has
     if layer is not None and not 1 <= layer <= layers:
         raise ConfigError(f"--layer={layer}: this model has layers 1 to {layers}.")
 
@@ -168,7 +170,8 @@ def attention(
       sentence: a source line.
       output: the file to write: .png, .pdf or .svg with heat maps of one layer, .html for a
         self-contained page, .npz or .json for the weights (see `write_weights`).
-      kind: "cross", "encoder" or "decoder"; "all" for all three, but not in one picture.
+      kind: "cross", "encoder" or "decoder"; "all" for those that the model has, but not in one
+        picture.
       layer: from 1; None: the last for a picture, else all.
       checkpoint: "latest", "best", "average" or a step.
       target: the translation that the model is given; None: its own.
@@ -183,8 +186,8 @@ def attention(
             f"--output={output} is a file of the run in {workdir}, and would be overwritten. Give "
             "another name."
         )
-    kinds = list(KINDS) if kind == ALL else [kind]
-    found = attend(workdir, sentence, checkpoint, layer, kinds, target)
+    found = attend(workdir, sentence, checkpoint, layer, () if kind == ALL else [kind], target)
+    kinds = list(found.kinds) if kind == ALL else [kind]
     if path.suffix in PICTURES:
         last = len(found.kinds[kind].weights_NHLM)
         draw_layer(found, kind, last if layer is None else layer, path)
