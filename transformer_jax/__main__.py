@@ -193,7 +193,7 @@ COMMANDS = {
         "write a run's model for CTranslate2 or Hugging Face's transformers",
         (
             WORKDIR,
-            Flag("format", str, "FORMAT", "ctranslate2 or huggingface", required=True),
+            Flag("format", str, "FORMAT", "ctranslate2, huggingface or stablehlo", required=True),
             Flag("output", str, "FOLDER", "the folder to create", required=True),
             Flag("quantization", str, "TYPE", "ctranslate2: float16, int8, ... (float32)"),
             CHECKPOINT,

@@ -16,6 +16,7 @@ from transformer_jax.files import read_json, read_utf8
 from transformer_jax.interop.ctranslate2 import write_ctranslate2
 from transformer_jax.interop.exported import Exported
 from transformer_jax.interop.huggingface_out import write_huggingface
+from transformer_jax.interop.stablehlo import write_stablehlo
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.runs.run_folder import URL, RunFolder
@@ -23,7 +24,7 @@ from transformer_jax.runs.weights import load_params
 from transformer_jax.text.vocabulary import load_vocabulary
 
 log = logging.getLogger(__name__)
-FORMATS = ("ctranslate2", "huggingface")
+FORMATS = ("ctranslate2", "huggingface", "stablehlo")
 
 
 def export(
@@ -66,6 +67,8 @@ def export(
     try:
         if format == "ctranslate2":
             write_ctranslate2(model, folder, quantization)
+        elif format == "stablehlo":
+            write_stablehlo(model, folder)
         else:
             write_huggingface(model, folder, about)
     except OSError as error:
@@ -97,6 +100,8 @@ def _search(decode: DecodeConfig, format: str) -> str:
     if format == "ctranslate2":
         call = f"beam_size={decode.beam_size}, length_penalty={decode.length_penalty:g}"
         call = f"translate_batch(..., {call})"
+    elif format == "stablehlo":
+        return f"search.py of the folder, with {decode.beam_size} beams and no length penalty"
     else:
         call = "generate(...) with the folder's generation_config.json"
     if decode.penalty == "gnmt" and decode.length_penalty:

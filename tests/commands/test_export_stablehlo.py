@@ -1,0 +1,111 @@
+"""`export --format=stablehlo`: the folder's own search finds what ours finds, for any model."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests import tiny_runs as runs
+from tests.commands.test_import import imported
+from tests.fixtures.tiny import random_params
+from transformer_jax.commands.loading import load_model
+from transformer_jax.config.changes import with_values
+from transformer_jax.config.schema import Config
+from transformer_jax.interop.stablehlo_search import ExportedModel
+from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.runs.weights import save_weights
+from transformer_jax.text.vocabulary import load_vocabulary
+
+pytest.importorskip("flatbuffers")
+MODELS: dict[str, dict[str, Any]] = {
+    "relative": {"model.positions": "relative", "decode.banned_subwords": ("e",)},
+    "coverage": {"model.attention_memory": "coverage", "model.decoder": "average"},
+    "recurrent": {"model.encoder": "recurrent", "model.decoder": "recurrent"},
+    "convolutional": {"model.encoder": "convolutional", "model.decoder": "convolutional"},
+}
+
+
+@functools.cache
+def run_of(name: str) -> Path:
+    """A run with random weights, whose search is short and without a length penalty."""
+    if name == "imported":
+        return imported()
+    short = {"decode.length_penalty": 0.0, "decode.max_length": 24, "decode.max_extra_length": 8}
+    values = {**runs.TINY, **short, **MODELS[name], "data.path": str(runs.tiny_corpus())}
+    config = with_values(Config(), values)
+    folder = RunFolder(Path(tempfile.mkdtemp(dir=runs.scratch().name)) / "run")
+    folder.claim(config, "none")
+    vocabulary = load_vocabulary(RunFolder(runs.trained_run()).vocabulary_file)
+    vocabulary.save(folder.vocabulary_file)
+    folder.seal()
+    params = random_params(make_model(config.model, vocabulary.size), seed=4)
+    save_weights(folder, jax.tree.map(np.asarray, params))
+    folder.unlock()
+    return folder.path
+
+
+@functools.cache
+def exported(name: str) -> Path:
+    output = Path(tempfile.mkdtemp(dir=runs.scratch().name)) / "exported"
+    flags = (f"--workdir={run_of(name)}", "--format=stablehlo", f"--output={output}")
+    assert runs.command("export", *flags) == 0
+    return output
+
+
+def sources() -> list[str]:
+    return ["", *runs.read_lines(runs.tiny_corpus() / "test.en")[:5]]
+
+
+@pytest.mark.parametrize("name", [*MODELS, "imported"])
+def test_the_exported_search_finds_what_ours_finds(name):
+    loaded = load_model(str(run_of(name)), length_penalty=0.0)
+    ours = [found[0].text if found else "" for found in loaded.line_translator()(sources())]
+    model = ExportedModel(exported(name))
+    theirs = [model.translate(line) for line in sources()]
+    assert theirs == ours
+    assert len(set(theirs)) > 2
+
+
+def test_the_folder_needs_none_of_our_code(tmp_path):
+    """Its search runs alone, in another folder, while no module of ours can be imported."""
+    folder = exported("convolutional")
+    forbid = "import sys, runpy; sys.modules['transformer_jax'] = None; sys.argv = sys.argv[1:]; "
+    run = "runpy.run_path(sys.argv[0], run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", forbid + run, str(folder / "search.py")],
+        input="\n".join(sources()[:2]) + "\n",
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": "", "JAX_PLATFORMS": "cpu"},
+    )
+    assert done.returncode == 0, done.stderr
+    model = ExportedModel(folder)
+    assert done.stdout.split("\n") == [*(model.translate(line) for line in sources()[:2]), ""]
+
+
+def test_the_signature_says_what_the_programs_take():
+    folder = exported("coverage")
+    signature = json.loads((folder / "signature.json").read_text())
+    assert signature["sizes"] == {"source": 24, "target": 32, "beams": 4}
+    assert signature["encode"]["arguments"][-2:] == [
+        "int32[rows,24]",
+        "int32[rows]",
+    ]
+    assert signature["step"]["results"][0].startswith("float32[rows,4,")
+    carried = [signature["cache"][n]["shape"] for n in signature["carried"]]
+    assert len(carried) == len(signature["cache"]) > 0, "an average decoder writes nothing"
+    assert all(shape[0] == 4 for shape in carried)
+    with np.load(folder / "weights.npz") as weights:
+        assert list(weights) == signature["weights"]
+    for name in ("prepare", "encode", "step"):
+        assert (folder / f"{name}.mlir").read_bytes().startswith(b"ML\xefR")

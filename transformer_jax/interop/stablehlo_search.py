@@ -1,0 +1,112 @@
+"""Beam search over an exported model, without the code that trained it.
+
+    python search.py < source.txt > translation.txt
+
+It needs jax, numpy and sentencepiece, and the other files of its folder. The score of a translation
+is the sum of its log probabilities; there is no length penalty.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export
+from sentencepiece import SentencePieceProcessor
+
+
+class ExportedModel:
+    """The functions of a folder, its weights, and what turns text into subwords and back."""
+
+    def __init__(self, folder: Path):
+        self.signature = json.loads((folder / "signature.json").read_text(encoding="utf-8"))
+        with np.load(folder / "weights.npz") as file:
+            self.weights = [file[name] for name in self.signature["weights"]]
+        self.encode, self.step, prepare = (
+            jax.jit(export.deserialize(bytearray((folder / f"{name}.jax").read_bytes())).call)
+            for name in ("encode", "step", "prepare")
+        )
+        self.prepared = prepare(self.weights)
+        self.source, self.target = (
+            SentencePieceProcessor(str(folder / f"{side}.spm")) for side in ("source", "target")
+        )
+        self.pieces = self.signature["pieces"]
+        self.ids = {piece: i for i, piece in enumerate(self.pieces)}
+
+    def translate(self, line: str) -> str:
+        """The best translation of a line; of a blank line, nothing."""
+        pieces = self.source.encode(line.strip(), out_type=str)
+        if not pieces:
+            return ""
+        unknown = self.ids.get("<unk>", 0)
+        found = self.search([self.ids.get(piece, unknown) for piece in pieces])
+        return str(self.target.decode([self.pieces[i] for i in found]))
+
+    def search(self, ids: Sequence[int]) -> list[int]:
+        """The best hypothesis's subwords, without the end sign.
+
+        Args:
+          ids: the source's subwords, without the end sign.
+        """
+        sizes, special = self.signature["sizes"], self.signature["special"]
+        beams, longest = sizes["beams"], sizes["target"]
+        ids = [*ids[: sizes["source"] - 1], special["eos"]]
+        limit = min(longest, len(ids) + self.signature["max_extra_length"])
+        padded = np.zeros((1, sizes["source"]), np.int32)
+        padded[0, : len(ids)] = ids
+        memory = self.encode(self.weights, padded, np.array([len(ids)], np.int32))
+        cache: list[Any] = [np.zeros((1, *x["shape"]), x["dtype"]) for x in self.signature["cache"]]
+        newest = np.full((1, beams), special["bos"], np.int32)
+        ancestors = np.zeros((1, beams, longest), np.int32)
+        sums = np.array([0.0, *[-np.inf] * (beams - 1)])  # one live hypothesis at first
+        live: list[list[int]] = [[] for _ in range(beams)]
+        best, best_sum = list[int](), -np.inf
+        for position in range(limit):
+            # The newest subword of each hypothesis is at its own beam slot.
+            ancestors[0, :, position] = np.arange(beams)
+            now = np.array([position], np.int32), newest, ancestors
+            logits, cache = self.step(self.weights, self.prepared, memory, cache, *now)
+            totals = sums[:, None] + log_softmax(np.asarray(logits[0], np.float64))
+            allowed = totals.copy()
+            allowed[:, special["banned"]] = -np.inf
+            if position == limit - 1:  # only the end sign may follow
+                ends = allowed[:, special["eos"]].copy()
+                allowed[:] = -np.inf
+                allowed[:, special["eos"]] = ends
+            order = np.argsort(-allowed, axis=None, kind="stable")[: 2 * beams]
+            ranked = [divmod(int(place), allowed.shape[1]) for place in order]
+            for slot, subword in ranked[:beams]:
+                if subword == special["eos"] and allowed[slot, subword] > best_sum:
+                    best, best_sum = live[slot], allowed[slot, subword]
+            going = [pair for pair in ranked if pair[1] != special["eos"]][:beams]
+            sums = np.array([allowed[pair] for pair in going])
+            if not np.isfinite(sums).any() or sums.max() <= best_sum:  # sums only fall
+                break
+            parents = np.array([slot for slot, _ in going])
+            live = [[*live[slot], subword] for slot, subword in going]
+            newest = np.array([[subword for _, subword in going]], np.int32)
+            ancestors = ancestors[:, parents]
+            for n in self.signature["carried"]:
+                cache[n] = np.asarray(cache[n])[:, parents]
+        return best
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """The logarithms of the probabilities of the last axis."""
+    shifted = logits - logits.max(-1, keepdims=True)
+    result: np.ndarray = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return result
+
+
+def main() -> None:
+    """Translates standard input."""
+    model = ExportedModel(Path(__file__).parent)
+    for line in sys.stdin:
+        print(model.translate(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()
