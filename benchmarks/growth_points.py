@@ -204,7 +204,7 @@ def search_point(setting: Setting) -> Point:
     draw = np.random.default_rng(0)
     ids = draw.integers(EOS + 1, setting.vocabulary, (rows, length), np.int32)
     queue = jax.device_put(make_queue(shape, range(rows), ids))
-    strengths = Strengths(*map(jnp.float32, (0.6, 0.0, 1.0, 1.0)))
+    strengths = Strengths(*map(jnp.float32, (0.6, 0.0, 0.0, 1.0, 1.0)))
     rest = (queue, strengths, jnp.bool_(False))  # no sentences follow
     with placed(mesh, model):
         weights = params, prepared_output(model, params)

@@ -28,7 +28,7 @@ def test_an_engine_answers_the_same_lines():
     ("engine", "options", "message"),
     [
         ("marian", {}, "--engine=marian is unknown; there is ctranslate2"),
-        ("ctranslate2", {"sample": True}, "searches with a beam"),
+        ("ctranslate2", {"sample": True}, "searches with one beam"),
         ("ctranslate2", {"coverage_penalty": 0.2}, "without a coverage penalty"),
     ],
 )

@@ -75,8 +75,8 @@ def test_a_registry_gives_the_choices_of_a_key():
     with pytest.raises(ConfigError) as caught:
         check(with_values(Config(), {"model.encoder": "recurent"}))
     assert str(caught.value) == (
-        "model.encoder='recurent' is not known; valid choices: 'transformer', 'recurrent'. "
-        "Did you mean 'recurrent'?"
+        "model.encoder='recurent' is not known; valid choices: 'transformer', 'recurrent', "
+        "'convolutional'. Did you mean 'recurrent'?"
     )
 
 

@@ -167,6 +167,8 @@ def find(
     size=SIZE,
     penalty="gnmt",
     banned=(),
+    groups=1,
+    diversity=0.0,
 ):
     pool, steps = beam_search(
         functools.partial(model.step, table),
@@ -181,12 +183,14 @@ def find(
         beta=beta,
         counted=counted,
         banned=banned,
+        groups=groups,
+        diversity=diversity,
     )
     return Found(*pool, steps)
 
 
 def compiled(function):
-    names = ("beam", "n_best", "size", "penalty", "banned")
+    names = ("beam", "n_best", "size", "penalty", "banned", "groups")
     call = jax.jit(function, static_argnums=0, static_argnames=names)
     return lambda *args, **kwargs: jax.device_get(call(*args, **kwargs))
 

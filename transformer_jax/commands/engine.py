@@ -75,10 +75,10 @@ def engine_lines(loaded: LoadedModel, engine: str) -> EngineLines:
     decode, translator = loaded.config.decode, loaded.translator
     if name != "ctranslate2":
         raise ConfigError(f"--engine={engine} is unknown; there is {ENGINES}.")
-    if decode.method != "beam" or decode.coverage_penalty:
+    if decode.method != "beam" or decode.coverage_penalty or decode.groups > 1:
         raise ConfigError(
-            f"--engine={engine} searches with a beam and without a coverage penalty: leave out "
-            "--sample, decode.method and decode.coverage_penalty."
+            f"--engine={engine} searches with one beam and without a coverage penalty: leave out "
+            "--sample, decode.method, decode.coverage_penalty and decode.groups."
         )
     if processes.count() > 1:
         raise ConfigError(f"--engine={engine} runs in one process: leave out --coordinator.")

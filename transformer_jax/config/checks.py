@@ -5,6 +5,7 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
+from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.keys import Key
 from transformer_jax.config.schema import (
     KEYS,
@@ -31,6 +32,7 @@ def check(config: Config) -> None:
             *_training(config.train, config.data),
             *_lengths(config),
             *_mesh(config),
+            *_search(config.decode),
         ]
     if problems:
         raise ConfigError(" ".join(problems))
@@ -170,6 +172,14 @@ def _lengths(config: Config) -> Iterator[str]:
         yield (
             f"decode.tokens_per_batch={config.decode.tokens_per_batch} is below decode.max_length="
             f"{config.decode.max_length}: the longest sentence must fit. Raise it or lower that."
+        )
+
+
+def _search(decode: DecodeConfig) -> Iterator[str]:
+    if decode.beam_size % decode.groups:
+        yield (
+            f"decode.beam_size={decode.beam_size} is no multiple of decode.groups={decode.groups}: "
+            f"each group has as many beams. Use --config.decode.beam_size={2 * decode.groups}."
         )
 
 

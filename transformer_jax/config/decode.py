@@ -23,6 +23,21 @@ class DecodeConfig:
     beam_size: int = key(
         4, "hypotheses per sentence", mutable=True, at_least=1, hint="1 is greedy search."
     )
+    groups: int = key(
+        1,
+        "groups of beams that avoid one another's subwords (diverse beam search); decode.beam_size "
+        "is a multiple of it",
+        mutable=True,
+        at_least=1,
+    )
+    diversity: float = key(
+        0.5,
+        "with several groups: nats by which a subword is worse for each hypothesis of an earlier "
+        "group that has just chosen it (Vijayakumar et al. 2018)",
+        mutable=True,
+        at_least=0,
+        below=1_000,
+    )
     penalty: str = key(
         "gnmt",
         "what divides a log probability; gnmt: ((5 + length) / 6)^alpha (Wu et al. 2016, equation "

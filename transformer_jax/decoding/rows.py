@@ -53,6 +53,7 @@ class Strengths(NamedTuple):
 
     length_penalty: Any  # float32 scalar, as those that follow
     coverage_penalty: Any
+    diversity: Any
     temperature: Any
     top_p: Any
 
@@ -71,6 +72,7 @@ class SearchShape(NamedTuple):
     penalty: str = "gnmt"
     banned: tuple[int, ...] = ()
     kept: Kept | None = None  # None: beam search
+    groups: int = 1  # of beams; beam_size and n_best are multiples of it
 
     @property
     def queue(self) -> int:
@@ -234,6 +236,7 @@ def _method(
     alpha, beta = strengths.length_penalty, strengths.coverage_penalty
     rules = make_rules(shape.size, alpha, shape.penalty, beta)._replace(banned=shape.banned)
     if shape.kept is None:
+        rules = rules._replace(groups=shape.groups, diversity=strengths.diversity)
         return partial(advance, step, rules)
     top_p = strengths.top_p if shape.kept.nucleus else None
     sampling = Sampling(strengths.temperature, shape.kept.top_k, top_p, rules)
@@ -262,7 +265,7 @@ def _let_in(
     limits_F = jnp.where(lengths_F > 0, lengths_F + shape.max_extra_length, 0)
     counted_FM = jnp.arange(shape.src_length) < lengths_F[:, None] - 1  # without EOS
     rows = Rows(
-        enter(search, rows_F, limits_F, counted_FM, next_ones(queue.key_Q)),
+        enter(search, rows_F, limits_F, counted_FM, next_ones(queue.key_Q), shape.groups),
         write(loop.rows.sentence_B, next_ones(queue.sentence_Q)),
     )
     return loop._replace(rows=rows, taken=loop.taken + shape.together)

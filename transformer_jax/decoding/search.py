@@ -18,6 +18,11 @@ Rules of the search
   with the lower id. Of equal scores in the pool, the shorter hypothesis comes first. A hypothesis
   whose logits are NaN is dropped.
 - A banned subword keeps its probability but continues no hypothesis.
+- With several groups (diverse beam search, Vijayakumar et al. 2018), each group is a search with
+  its own beams and pool. In a search step the groups choose one after the other. A continuation is
+  ranked by its log probability minus the diversity times the number of hypotheses of earlier groups
+  that have just chosen the same subword. Scores have no such term, and ends are not counted. A
+  group whose search has ended chooses nothing more.
 - A sentence's result does not depend on the rest of its batch. A limit of 0 marks an empty row,
   which takes no search step and has no result.
 
@@ -29,6 +34,7 @@ Dimension key
   L lengths 0 .. T + 1
 """
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -68,6 +74,27 @@ class Rules(NamedTuple):
     largest_LL: Array  # [limit, length]: the largest penalty of the lengths from length to limit
     beta: float | Array  # strength of the coverage penalty
     banned: tuple[int, ...] = ()  # subwords that are never generated
+    groups: int = 1  # of beams; of each group, the pool has as many hypotheses
+    diversity: float | Array = 0.0  # nats; see the head of this file
+
+
+class Group(NamedTuple):
+    """One group of beams in a search step."""
+
+    logits_BKV: Array
+    log_probs_BK: Array
+    sequences_BKT: Array
+    added_BK: Array | None  # the coverage penalty, which is added to scores
+    pool: SearchResult
+
+
+class Chosen(NamedTuple):
+    """The live hypotheses after a search step, and the pool."""
+
+    ids_BK: Array
+    parents_BK: Array
+    log_probs_BK: Array
+    pool: SearchResult
 
 
 def beam_search(
@@ -84,6 +111,8 @@ def beam_search(
     beta: float | Array = 0.0,
     counted: Array | None = None,
     banned: tuple[int, ...] = (),
+    groups: int = 1,
+    diversity: float | Array = 0.0,
 ) -> tuple[SearchResult, Array]:
     """The `n_best` best hypotheses of each sentence; call it under `jax.jit`.
 
@@ -102,6 +131,9 @@ def beam_search(
       counted: True at the source positions that the coverage penalty counts `[batch, src_len]`;
         None: no coverage penalty.
       banned: ids that no hypothesis contains. EOS cannot be one of them.
+      groups: of beams; K and n_best are multiples of it. The result has the n_best / groups best of
+        the first group, then those of the next.
+      diversity: nats, at least 0; see the head of this file.
 
     Returns:
       The hypotheses, and how many times `step` was called (int32 scalar).
@@ -110,11 +142,12 @@ def beam_search(
       ValueError: an argument is invalid, or a leaf of memory or cache is not `[batch, ...]`.
     """
     batch = max_lengths.shape[0]
-    rules = make_rules(size, alpha, penalty, beta)._replace(banned=banned)
+    rules = make_rules(size, alpha, penalty, beta)
+    rules = rules._replace(banned=banned, groups=groups, diversity=diversity)
     state = empty_search(memory, cache, batch, beam_size=beam_size, size=size, n_best=n_best)
     if counted is not None:
         state = state._replace(coverage=empty_coverage(beam_size, counted))
-    state = enter(state, jnp.arange(batch), max_lengths, counted)
+    state = enter(state, jnp.arange(batch), max_lengths, counted, groups=groups)
     state = lax.while_loop(
         lambda state: is_live(state).any(), lambda state: advance(step, rules, state), state
     )
@@ -137,28 +170,17 @@ def make_rules(
 
 def advance(step: StepFn, rules: Rules, state: SearchState) -> SearchState:
     """One search step: extends every live hypothesis by one subword."""
-    batch, beams, _ = state.sequences_BKT.shape
     now, goes_on_B = at_own_slot(state.now), is_live(state)
-    length_B = now.position_B + 1
     stepped = step(now, state.memory, state.cache)
     coverage = covered(state.coverage, stepped.watched_BKM)
-    ids_BC, sums_BC, parents_C = _candidates(
-        stepped.logits_BKV, state.log_probs_BK, length_B == state.limits_B, rules.banned
-    )
-    best_BK, index_BK = top_k(sums_BC, beams)
-    ended_BK = jnp.take_along_axis(ids_BC, index_BK, axis=1) == EOS
-    ended_parents_BK = parents_C[index_BK]
-    ended_BKT = gather_rows(state.sequences_BKT, ended_parents_BK)
-    ended_BKT = with_newest(ended_BKT, now.position_B, jnp.full((batch, beams), EOS))
-    log_probs_BK = jnp.where(ended_BK, best_BK, -jnp.inf)
-    scores_BK = penalized(log_probs_BK, rules.penalties_L[length_B][:, None])
-    if coverage is not None:
-        scores_BK += rules.beta * gather_rows(coverage_penalty(coverage), ended_parents_BK)
-    pool = _merge(state.pool, ended(log_probs_BK, scores_BK, length_B, ended_BKT))
-    log_probs_BK, index_BK = top_k(jnp.where(ids_BC == EOS, -jnp.inf, sums_BC), beams)
-    ids_BK, parents_BK = jnp.take_along_axis(ids_BC, index_BK, axis=1), parents_C[index_BK]
-    bound_B = rules.largest_LL[state.limits_B, length_B + 1]
-    open_B = _may_still_enter(log_probs_BK, bound_B, pool)
+    added_BK = None if coverage is None else rules.beta * coverage_penalty(coverage)
+    whole = Group(stepped.logits_BKV, state.log_probs_BK, state.sequences_BKT, added_BK, state.pool)
+    found, avoided_BV = list[Chosen](), None
+    for group in _divided(whole, rules.groups):
+        found.append(_extended(group, state, rules, avoided_BV))
+        if rules.groups > 1:
+            avoided_BV = _avoided(avoided_BV, found[-1], rules.diversity, group.logits_BKV.shape)
+    ids_BK, parents_BK, log_probs_BK, pool = _united(found)
 
     def follow(x_BK: Array) -> Array:  # a hypothesis inherits what its parent carries
         return gather_rows(x_BK, parents_BK)
@@ -167,11 +189,11 @@ def advance(step: StepFn, rules: Rules, state: SearchState) -> SearchState:
         coverage = coverage._replace(sums_BKM=follow(coverage.sums_BKM))
     return state._replace(
         now=Now(
-            position_B=jnp.where(goes_on_B, length_B, now.position_B),
+            position_B=now.position_B + goes_on_B,
             ids_BK=ids_BK,
             ancestors_BKT=follow(now.ancestors_BKT),
         ),
-        log_probs_BK=jnp.where(open_B[:, None], log_probs_BK, -jnp.inf),
+        log_probs_BK=log_probs_BK,
         sequences_BKT=with_newest(follow(state.sequences_BKT), now.position_B, ids_BK),
         cache=Cache(stepped.cache.written, jax.tree.map(follow, stepped.cache.carried)),
         coverage=coverage,
@@ -180,8 +202,75 @@ def advance(step: StepFn, rules: Rules, state: SearchState) -> SearchState:
     )
 
 
+def _divided(whole: Group, groups: int) -> Iterator[Group]:
+    """The groups, each with as many neighboring beams and entries of the pool."""
+    for g in range(groups):
+
+        def part(x: Array, g: int = g) -> Array:
+            size = x.shape[1] // groups
+            return x if groups == 1 else x[:, g * size : (g + 1) * size]
+
+        yield jax.tree.map(part, whole)
+
+
+def _united(found: Sequence[Chosen]) -> Chosen:
+    """The choices of all groups side by side, with parents among all beams."""
+    if len(found) == 1:
+        return found[0]
+    size = found[0].ids_BK.shape[1]
+    found = [one._replace(parents_BK=one.parents_BK + g * size) for g, one in enumerate(found)]
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *found)
+
+
+def _avoided(
+    before_BV: Array | None, chosen: Chosen, diversity: float | Array, shape: Sequence[int]
+) -> Array:
+    """What is subtracted from continuations of the next group `[batch, vocabulary]`."""
+    counts_BV = jnp.zeros((shape[0], shape[-1])) if before_BV is None else before_BV
+    added_BK = jnp.where(chosen.log_probs_BK > -jnp.inf, diversity, 0.0)
+    return counts_BV.at[jnp.arange(shape[0])[:, None], chosen.ids_BK].add(added_BK)
+
+
+def _extended(group: Group, state: SearchState, rules: Rules, avoided_BV: Array | None) -> Chosen:
+    """Extends the live hypotheses of one group."""
+    batch, beams = group.log_probs_BK.shape
+    position_B = state.now.position_B
+    length_B = position_B + 1
+    ids_BC, sums_BC, parents_C = _candidates(
+        group, length_B == state.limits_B, rules.banned, avoided_BV
+    )
+    avoided_BC = None
+    if avoided_BV is not None:
+        avoided_BC = jnp.take_along_axis(avoided_BV, ids_BC, axis=1)
+    best_BK, index_BK = _best(sums_BC, avoided_BC, beams)
+    ended_BK = jnp.take_along_axis(ids_BC, index_BK, axis=1) == EOS
+    ended_parents_BK = parents_C[index_BK]
+    ended_BKT = gather_rows(group.sequences_BKT, ended_parents_BK)
+    ended_BKT = with_newest(ended_BKT, position_B, jnp.full((batch, beams), EOS))
+    log_probs_BK = jnp.where(ended_BK, best_BK, -jnp.inf)
+    scores_BK = penalized(log_probs_BK, rules.penalties_L[length_B][:, None])
+    if group.added_BK is not None:
+        scores_BK += gather_rows(group.added_BK, ended_parents_BK)
+    pool = _merge(group.pool, ended(log_probs_BK, scores_BK, length_B, ended_BKT))
+    going_BC = jnp.where(ids_BC == EOS, -jnp.inf, sums_BC)
+    log_probs_BK, index_BK = _best(going_BC, avoided_BC, beams)
+    ids_BK, parents_BK = jnp.take_along_axis(ids_BC, index_BK, axis=1), parents_C[index_BK]
+    bound_B = rules.largest_LL[state.limits_B, length_B + 1]
+    open_B = _may_still_enter(log_probs_BK, bound_B, pool)
+    log_probs_BK = jnp.where(open_B[:, None], log_probs_BK, -jnp.inf)
+    return Chosen(ids_BK, parents_BK, log_probs_BK, pool)
+
+
+def _best(sums_BC: Array, avoided_BC: Array | None, k: int) -> tuple[Array, Array]:
+    """The sums of the k highest-ranked continuations, and their indices `[batch, k]`."""
+    if avoided_BC is None:
+        return top_k(sums_BC, k)
+    _, index_BK = top_k(sums_BC - avoided_BC, k)
+    return jnp.take_along_axis(sums_BC, index_BK, axis=1), index_BK
+
+
 def _candidates(
-    logits_BKV: Array, log_probs_BK: Array, last_B: Array, banned: tuple[int, ...]
+    group: Group, last_B: Array, banned: tuple[int, ...], avoided_BV: Array | None
 ) -> tuple[Array, Array, Array]:
     """The best continuations of the first hypothesis, then of the next, and so on.
 
@@ -189,20 +278,26 @@ def _candidates(
       Subwords and summed log probabilities (-inf: none) `[batch, beams * continuations]`, and the
       beam slots of the hypotheses `[beams * continuations]`.
     """
-    batch, beams, vocabulary = logits_BKV.shape
-    logits_BKV = logits_BKV.astype(jnp.float32)
+    batch, beams, vocabulary = group.logits_BKV.shape
+    logits_BKV = group.logits_BKV.astype(jnp.float32)
     # K + 1 continuations suffice: one of them ends the hypothesis, and at most K others are among
     # the K best. Logits have the order of log probabilities, so no full log-softmax is needed.
     allowed_BKV = logits_BKV.at[..., list(banned)].set(-jnp.inf) if banned else logits_BKV
-    logits_BKC, ids_BKC = top_k(allowed_BKV, min(beams + (beams > 1), vocabulary))
-    highest_BK1 = logits_BKV.max(-1, keepdims=True) if banned else logits_BKC[..., :1]
+    count = min(beams + (beams > 1), vocabulary)
+    if avoided_BV is None:
+        logits_BKC, ids_BKC = top_k(allowed_BKV, count)
+    else:
+        _, ids_BKC = top_k(allowed_BKV - avoided_BV[:, None], count)
+        logits_BKC = jnp.take_along_axis(allowed_BKV, ids_BKC, axis=2)
+    same = not banned and avoided_BV is None
+    highest_BK1 = logits_BKC[..., :1] if same else logits_BKV.max(-1, keepdims=True)
     total_BK1 = highest_BK1 + jnp.log(jnp.exp(logits_BKV - highest_BK1).sum(-1, keepdims=True))
     end_BKC = jnp.where(jnp.arange(ids_BKC.shape[-1]) == 0, logits_BKV[..., EOS, None], -jnp.inf)
     last_B11 = last_B[:, None, None]
     logits_BKC = jnp.where(last_B11, end_BKC, logits_BKC)
     ids_BKC = jnp.where(last_B11, EOS, ids_BKC)
     # The gain is at most 0 after rounding too: logsumexp >= the largest.
-    sums_BKC = log_probs_BK[..., None] + (logits_BKC - total_BK1)
+    sums_BKC = group.log_probs_BK[..., None] + (logits_BKC - total_BK1)
     sums_BKC = jnp.where(sums_BKC > IMPOSSIBLE, sums_BKC, -jnp.inf)  # NaN too
     parents_C = jnp.repeat(jnp.arange(beams, dtype=jnp.int32), ids_BKC.shape[-1])
     return ids_BKC.reshape(batch, -1), sums_BKC.reshape(batch, -1), parents_C

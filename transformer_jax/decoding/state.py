@@ -101,8 +101,9 @@ def enter(
     limits_F: Array,
     counted_FM: Array | None = None,
     key_F: Array | None = None,
+    groups: int = 1,
 ) -> SearchState:
-    """Starts new sentences in these rows, with one live hypothesis without subwords, or K samples.
+    """Starts new sentences in these rows, with one live hypothesis a group, or K samples.
 
     The caller writes their memory and sets what the cache carries to zero.
 
@@ -113,11 +114,13 @@ def enter(
         as that size, and a limit of 0 leaves the row empty.
       counted_FM: True at the source positions that a coverage penalty counts; None: there is none.
       key_F: uint32, from which a sentence's samples are drawn; None: beam search.
+      groups: of beams, each with its own search.
     """
     batch, beams, size = state.sequences_BKT.shape
     rows_F = jnp.where(rows_F < 0, batch, rows_F)  # negative numbers would count from the end
     limits_F = jnp.clip(limits_F, 0, size)
-    begun_K = jnp.arange(beams) == 0 if state.key_B is None else jnp.ones(beams, bool)
+    each = beams // groups if state.key_B is None else 1
+    begun_K = jnp.arange(beams) % each == 0
     alive_FK = begun_K & (limits_F > 0)[:, None]
     # Ancestors need no reset: a position is read only after it was written.
     now = state.now._replace(

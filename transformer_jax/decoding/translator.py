@@ -72,6 +72,17 @@ class Translator:
         by_method = {"beam": 0, "sample": self.n_best, "mbr": self.decode.samples}
         return by_method[self.decode.method]
 
+    @property
+    def groups(self) -> int:
+        """Groups of beams; 1 for samples."""
+        return 1 if self.samples else self.decode.groups
+
+    def _best(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+        """The n_best best of all groups together; otherwise what search returned."""
+        if self.groups == 1:
+            return hypotheses
+        return sorted(hypotheses, key=lambda one: -one.score)[: self.n_best]
+
     def translate(self, sentences: Sequence[np.ndarray]) -> list[list[Hypothesis]]:
         """The n_best best translations of each sentence, best first; or its samples, as drawn.
 
@@ -88,7 +99,7 @@ class Translator:
         )
         for bucket in buckets:
             for number, hypotheses in self._search(bucket, sentences):
-                results[number] = hypotheses
+                results[number] = self._best(hypotheses)
         return results
 
     def _search(
@@ -129,7 +140,8 @@ class Translator:
     def _call(self, shape: SearchShape, rows: Rows, queue: Queue, more: bool) -> tuple[Rows, Ended]:
         """Starts a call on the device; the host does not wait for its end."""
         of = self.decode
-        strengths = of.length_penalty, of.coverage_penalty, of.temperature, of.top_p or 1.0
+        penalties = of.length_penalty, of.coverage_penalty, of.diversity
+        strengths = *penalties, of.temperature, of.top_p or 1.0
         settings = Strengths(*map(np.float32, strengths))
         with placed(self.mesh, self.model):
             arguments: Any = (self.params, self.prepared, rows, queue, settings, np.bool_(more))
@@ -144,12 +156,13 @@ class Translator:
             together=ways * max(1, bucket.rows // (ENTER_TOGETHER * ways)),
             src_length=bucket.length,
             beam_size=self.samples or self.decode.beam_size,
-            n_best=self.samples or self.n_best,
+            n_best=self.samples or self.groups * -(-self.n_best // self.groups),
             size=size,
             max_extra_length=self.decode.max_extra_length,
             penalizes_coverage=self.decode.coverage_penalty > 0,
             penalty=self.decode.penalty,
             banned=self.banned,
+            groups=self.groups,
             kept=Kept(self.decode.top_k, self.decode.top_p is not None) if self.samples else None,
         )
 
