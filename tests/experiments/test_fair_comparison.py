@@ -1,0 +1,105 @@
+"""The fair comparison: equal budgets, and verdicts by its rule."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments.claims_judging import FAILS, HOLDS, NOT_RUN, OPEN
+from experiments.fair_comparison import (
+    BUDGETS,
+    EXPERIMENT,
+    HYBRID,
+    POST,
+    PRE,
+    RATES,
+    ROWS,
+    TRIED,
+    findings,
+    gaps_of,
+    verdict_of,
+)
+from transformer_jax.tables.experiment import make_jobs
+from transformer_jax.tables.results import Line, counts, write_results
+
+
+def line(row, seed, perplexity, bleu):
+    shared = ("digest", "revision", "cpu", "2026-11-23", "signature")
+    return Line(row, seed, perplexity, bleu, bleu, 50.0, 2, 1e13, 60.0, 1.0, 800, *shared)
+
+
+def lines_of(**bleu):
+    """Lines of rows; the first row of each side has the lowest perplexity."""
+    rows = {"pre": PRE, "post": POST, "recurrent": "recurrent", "hybrid": HYBRID}
+    return [
+        line(rows[name], seed, 5.0 + n, value)
+        for n, (name, values) in enumerate(bleu.items())
+        for seed, value in enumerate(values)
+    ]
+
+
+@pytest.fixture(scope="module")
+def jobs():
+    return make_jobs(EXPERIMENT, "budget_1", Path("runs"), seeds=(1,))
+
+
+def test_contenders_have_equal_parameters_and_training_flops(jobs):
+    found = {job.row: counts(job.config()) for job in jobs}
+    parameters, flops = found[POST]
+    for name, (own_parameters, own_flops) in found.items():
+        assert own_parameters == pytest.approx(parameters, rel=0.01), name
+        assert own_flops == pytest.approx(flops, rel=0.002), name
+
+
+def test_contenders_have_equal_settings(jobs):
+    """Everything but the model, the number of steps and the rate; and remat, which is speed."""
+    train = {job.row: job.config().train for job in jobs}
+    free = {"steps", "peak_learning_rate", "remat"}
+    for name, own in train.items():
+        differing = {key for key in vars(own) if getattr(own, key) != getattr(train[POST], key)}
+        assert differing <= free, name
+    assert {job.config().model.dropout for job in jobs} == {0.1}
+
+
+def test_budgets_differ_in_steps_alone_and_use_other_seeds_than_tuning():
+    of = {n: make_jobs(EXPERIMENT, f"budget_{n}", Path("runs")) for n in BUDGETS}
+    assert [job.config().train.steps for job in of[3][:1]] == [2_400]
+    assert all(job.seed > 0 for jobs in of.values() for job in jobs)
+    tuning = [make_jobs(EXPERIMENT, f"rate_{rate}", Path("runs")) for rate in TRIED]
+    assert {job.seed for jobs in tuning for job in jobs} == {0}
+    assert [len(jobs) for jobs in tuning] == [len(ROWS)] * 3
+    assert RATES.keys() == ROWS.keys()
+
+
+def test_the_better_transformer_is_compared_with_the_best_other():
+    lines = lines_of(pre=(33, 34), post=(35, 36), hybrid=(30, 30), recurrent=(40, 40))
+    assert gaps_of(lines) == (PRE, HYBRID, [3, 4])
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "verdict"),
+    [
+        ((35, 36, 35.5), (30, 31, 30.6), HOLDS),
+        ((30, 31, 30.6), (35, 36, 35.5), FAILS),
+        ((35, 30, 33), (30, 34, 31), OPEN),
+        ((), (), NOT_RUN),
+    ],
+)
+def test_a_verdict_needs_a_difference_larger_than_between_seeds(ours, theirs, verdict):
+    assert verdict_of(lines_of(pre=ours, recurrent=theirs))[0] == verdict
+
+
+def test_one_seed_is_judged_by_the_deviation_of_another_budget():
+    lines = lines_of(pre=(35,), recurrent=(30,))
+    assert verdict_of(lines)[0] == OPEN
+    assert verdict_of(lines, noise=(2.0, 2.3))[0] == HOLDS
+    assert verdict_of(lines, noise=(2.0, 6.0))[0] == OPEN
+
+
+def test_the_findings_read_every_budget(tmp_path, jobs):
+    for times, values in ((1, (33, 34, 35)), (3, (36, 37))):
+        lines = lines_of(pre=values, recurrent=tuple(value - 4 for value in values))
+        (tmp_path / f"budget_{times}").mkdir()
+        write_results(tmp_path / f"budget_{times}" / "results.csv", lines)
+    parts = findings(tmp_path / "budget_1", jobs)
+    assert [row[1] for row in parts[1].rows] == [HOLDS, HOLDS, NOT_RUN]
+    assert (tmp_path / "budget_1" / "budgets.png").stat().st_size > 5_000
