@@ -1,5 +1,6 @@
 """The convolutional encoder and decoder against PyTorch's layers, and its parts by hand."""
 
+import dataclasses
 from pathlib import Path
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixtures.tiny import relative_error
+from tests.fixtures.tiny import relative_error, tiny_model
 from transformer_jax.config.checks import check
 from transformer_jax.config.schema import Config, DataConfig, ModelConfig
 from transformer_jax.errors import ConfigError
@@ -16,8 +17,11 @@ from transformer_jax.model.convolutional import (
     Affine,
     ConvolutionalDecoder,
     ConvolutionalEncoder,
+    ConvolutionalLayer,
+    LayerContext,
     around,
 )
+from transformer_jax.model.parameters import init_params
 from transformer_jax.model.records import Place
 
 FIXTURE = Path(__file__).parent.parent / "fixtures" / "convolutional.npz"
@@ -134,3 +138,44 @@ def test_keys_of_parts_that_it_lacks_are_refused(changes, name):
     model = ModelConfig(encoder="convolutional", decoder="convolutional", **changes)
     with pytest.raises(ConfigError, match=f"model.{name}=.*changes nothing"):
         check(Config(model=model, data=DataConfig(source="grammar")))
+
+
+def test_products_begin_with_the_lengths_of_the_paper():
+    """Section 3.5: sqrt(4 p) before a gate and sqrt(p) after dropout, where p is kept; else 1."""
+    model = tiny_model(encoder="convolutional", decoder="convolutional", dropout=0.36)
+    params = init_params(model, jax.random.key(0))
+    for stack in ("encoder", "decoder"):
+        gains = {name: float(params[f"{stack}_{name}"]["gain"][0]) for name in ("input", "output")}
+        assert gains == pytest.approx({"input": 0.8, "output": 1.0})
+        np.testing.assert_allclose(params[f"{stack}_1"]["convolution"]["gain"], 1.6, rtol=1e-6)
+    for part in params["decoder_0"]["cross_attention"].values():
+        np.testing.assert_allclose(part["gain"], 1.0)
+
+
+def test_dropout_falls_on_inputs_of_convolutions_and_on_the_decoder_s_output():
+    config = dataclasses.replace(CONFIG, dropout=0.5)
+    layer = ConvolutionalLayer(config)
+    draw = np.random.default_rng(0)
+    x = jnp.asarray(draw.normal(size=(3, 9, 10)), jnp.float32)
+    context = LayerContext(place_of(SRC_LENGTHS), None)
+    variables, rngs = unboxed(layer.init(jax.random.key(0), x, context)), jax.random.key(1)
+    whole, _ = layer.apply(variables, x, context)
+    some = context._replace(rows_B=jnp.arange(3))
+    dropped, _ = layer.apply(variables, x, some, rngs={"dropout": rngs})
+    assert relative_error(dropped, whole) > 0.1
+    # The residual is whole: without the convolution, the output is x.
+    silent = jax.tree.map(jnp.zeros_like, variables["params"]["convolution"])
+    silent |= {"direction": jnp.ones_like(silent["direction"])}
+    without = {"params": {"convolution": silent}}
+    residual, _ = layer.apply(without, x, some, rngs={"dropout": rngs})
+    np.testing.assert_allclose(residual, x * 0.5**0.5, rtol=1e-6)
+
+    decoder, source = ConvolutionalDecoder(config, ConvolutionalEncoder), place_of(SRC_LENGTHS)
+    embedded = jnp.asarray(draw.normal(size=(3, 7, 12)), jnp.float32)
+    encoded = jnp.asarray(draw.normal(size=(3, 9, 24)), jnp.float32)
+    sides = place_of(TGT_LENGTHS), encoded, source, jnp.arange(3)
+    target, encoded, source, rows = sides
+    keys = {"params": jax.random.key(0), "dropout": rngs}
+    variables = unboxed(decoder.init(keys, embedded, target, encoded, source, None))
+    y, _ = decoder.apply(variables, embedded, target, encoded, source, rows, rngs={"dropout": rngs})
+    assert 0.35 < float((y == 0).mean()) < 0.65

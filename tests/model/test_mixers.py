@@ -92,6 +92,28 @@ def test_self_attention_equals_its_equations(score, biased, positions):
     assert relative_error(y, joined(params, want, value)) < 1e-5
 
 
+@pytest.mark.parametrize("score", FACTORS)
+def test_relative_positions_are_added_to_keys_and_values_before_the_score_is_scaled(score):
+    """Shaw et al. 2018, equations 3 and 4, with k = 1: vectors of the distances -1, 0 and 1."""
+    params = random_params(D)
+    params |= {
+        "relative_keys": DRAW.normal(size=(3, K)),
+        "relative_values": DRAW.normal(size=(3, V)),
+    }
+    query, key, value = projected(params, X)
+    near = np.clip(np.arange(L) - np.arange(L)[:, None], -1, 1) + 1
+    keys = key[:, None] + params["relative_keys"][near][None, :, :, None]  # [B, L, M, H, K]
+    values = value[:, None] + params["relative_values"][near][None, :, :, None]
+    scores = np.einsum("blhk,blmhk->bhlm", query, keys) * FACTORS[score]
+    want = softmax_by_hand(scores, SELF_MASK)
+    heads = np.einsum("bhlm,blmhv->blhv", want, values)
+    module = SelfAttention(config(score=score, positions="relative", relative_distance=1))
+    y, weights = applied(module, params, CONTEXT)
+    assert relative_error(weights, want) < 1e-5
+    joined_heads = np.concatenate([heads[:, :, h] for h in range(H)], -1)
+    assert relative_error(y, joined_heads @ params["out"].reshape(-1, D)) < 1e-5
+
+
 @pytest.mark.parametrize(
     ("score", "cross_score"),
     [

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_params, tiny_model
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.position_biases import (
     BUCKETS,
@@ -100,3 +101,20 @@ def test_the_bias_of_a_stack_has_a_row_for_each_sentence_of_a_search():
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "relative", "none"])
 def test_other_kinds_have_no_bias(positions):
     assert bias_of(positions, jnp.zeros((2, 3), jnp.int32)) is None
+
+
+def test_the_encoder_s_buckets_are_of_both_sides_and_the_decoder_s_of_the_past():
+    """Distance 8 is in bucket 8 of 16 on each side, or of 32; distance 9 is in 8 or in 9."""
+    model = tiny_model(positions="t5", num_layers=1)
+    params = random_params(model)
+    inputs = model_inputs(lay_out(random_pairs(0, [(11, 10)]), [[0]], 11, 10))
+
+    def total(params):
+        return (model.apply({"params": params}, *inputs) ** 2).sum()
+
+    gradient = jax.jit(jax.grad(total))(params)
+    used = {
+        side: np.flatnonzero(np.abs(gradient[f"{side}_positions"]["buckets"]).max(1)).tolist()
+        for side in ("src", "tgt")
+    }
+    assert used == {"src": [*range(9), *range(17, 25)], "tgt": [*range(10)]}
