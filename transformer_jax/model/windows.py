@@ -43,16 +43,23 @@ class Blocks(NamedTuple):
         """N, the blocks of a row; the last one may end in padding."""
         return -(-self.length // self.queries)
 
+    @property
+    def is_row(self) -> bool:
+        """Whether the row is one block, with nothing around it."""
+        return self.keys == self.queries == self.length
+
     def distance(self) -> Array:
         """Position of the key minus that of the query, the same in each block: int `[Q, M]`."""
         return jnp.arange(-self.behind, self.keys - self.behind) - jnp.arange(self.queries)[:, None]
 
     def of_queries(self, x_BL: Array) -> Array:
         """`[batch, length, ...]` cut into blocks `[batch * N, Q, ...]`."""
-        return self._rows(self._cut(x_BL))
+        return x_BL if self.is_row else self._rows(self._cut(x_BL))
 
     def of_keys(self, x_BL: Array) -> Array:
         """The blocks with what is around them `[batch * N, M, ...]`; zeros outside the row."""
+        if self.is_row:
+            return x_BL
         x_BNQ = self._cut(x_BL)
         parts, none = [x_BNQ], ((0, 0),) * (x_BL.ndim - 1)
         if self.behind:
@@ -65,6 +72,8 @@ class Blocks(NamedTuple):
 
     def joined(self, x: Array) -> Array:
         """The inverse of `of_queries`."""
+        if self.is_row:
+            return x
         x_BL = x.reshape(-1, self.number * self.queries, *x.shape[2:])
         return x_BL[:, : self.length]
 
