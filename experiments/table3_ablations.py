@@ -2,6 +2,7 @@
 
     python -m experiments.table3_ablations --scale=paper --dry_run
     python -m experiments.table3_ablations --scale=small --seeds=0,1,2
+    python -m experiments.table3_ablations --scale=converged
 
 How to read it: perplexity is per subword of the validation split. The paper has BLEU of the same
 split; the small scale has BLEU of test2016. No checkpoints are averaged. A row lists what differs
@@ -16,6 +17,11 @@ minutes on two cores and reaches 22 BLEU on test2016. Such short training favors
 fast: compare rows with the base row, not with the paper's figures. The table and plots label rows
 with the sizes that were used, beside the paper's figures for the full sizes; `--rows`, `--list` and
 results.csv name rows by the full sizes.
+
+The scale "converged" asks whether the paper's order of rows appears once models are trained well:
+half of the paper's widths and layers, with the recipe of configs/multi30k.py (pre-norm, dropout
+0.2, a linear schedule) for its 3,000 updates. Its rows are those of (A), (B) and (C), since the
+recipe changes what (D) varies.
 """
 
 import re
@@ -80,14 +86,15 @@ PRINTED: dict[str, tuple[float, ...]] = {
 
 WIDTHS = {"model.d_model", "model.d_ff", "model.d_k", "model.d_v"}
 SMALL_WIDTH, SMALL_DEPTH = 4, 2  # divisors
+CONVERGED_WIDTH = 2
 
 
-def shrink(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row at the small scale: a quarter of the widths, half the depth, the same steps."""
+def shrink(row: Mapping[str, Any], width: int = SMALL_WIDTH) -> dict[str, Any]:
+    """A row with its widths divided by `width` and half the depth, without steps of its own."""
     small = {}
     for key, value in row.items():
         if key in WIDTHS:
-            small[key] = value // SMALL_WIDTH
+            small[key] = value // width
         elif key == "model.num_layers":
             small[key] = value // SMALL_DEPTH
         elif key != "train.steps":
@@ -95,9 +102,14 @@ def shrink(row: Mapping[str, Any]) -> dict[str, Any]:
     return small
 
 
-def small_label(row: str) -> str:
-    """The row's name with the sizes that it has at the small scale."""
-    row = re.sub(r"(?<=d_)(\w+) (\d+)", lambda m: f"{m[1]} {int(m[2]) // SMALL_WIDTH}", row)
+def converged(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row at the scale of half the widths."""
+    return shrink(row, CONVERGED_WIDTH)
+
+
+def small_label(row: str, width: int = SMALL_WIDTH) -> str:
+    """The row's name with the sizes that it has when its widths are divided."""
+    row = re.sub(r"(?<=d_)(\w+) (\d+)", lambda m: f"{m[1]} {int(m[2]) // width}", row)
     row = re.sub(r"(\d+) layers", lambda m: f"{int(m[1]) // SMALL_DEPTH} layers", row)
     return re.sub(r"\b1 layers", "1 layer", row)
 
@@ -120,6 +132,13 @@ EXPERIMENT = Experiment(
             {**shrink(BASE), **RECIPE, **SHORT},
             row=shrink,
             label=small_label,
+        ),
+        "converged": Scale(
+            "configs/multi30k.py",
+            converged(BASE),
+            row=converged,
+            label=lambda row: small_label(row, CONVERGED_WIDTH),
+            rows=tuple(row for row in ROWS if row == "base" or row[:3] in ("(A)", "(B)", "(C)")),
         ),
     },
     about=__doc__,
