@@ -11,7 +11,7 @@ import pytest
 
 import transformer_jax
 from tests import tiny_runs as runs
-from transformer_jax.api import Run, load
+from transformer_jax.api import Run, load, train
 from transformer_jax.commands.attention import attend
 from transformer_jax.errors import ConfigError, UserError
 from transformer_jax.evaluation.alignment import links, spelled_words, subword_words
@@ -30,7 +30,7 @@ def test_the_page_s_example_runs_away_from_the_repository(tmp_path, monkeypatch,
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "mine").symlink_to(runs.trained_run())
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     names: dict = {}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)
@@ -47,6 +47,7 @@ def test_importing_the_package_imports_no_jax_and_load_is_found_when_used():
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     assert (transformer_jax.load, transformer_jax.Run) == (load, Run)
+    assert transformer_jax.train is train
     with pytest.raises(AttributeError, match="no attribute 'lode'"):
         _ = transformer_jax.lode
 
@@ -65,6 +66,36 @@ def test_scores_of_given_translations():
     penalty = ((5 + scored.length) / 6) ** run().config.decode.length_penalty
     assert scored.log_prob < scored.score == pytest.approx(scored.log_prob / penalty)
     assert blank == (0.0, 0.0, 0) and wrong.score == wrong.log_prob == -np.inf
+
+
+def test_logits_make_the_log_probability_of_a_translation():
+    targets = ["Der alte Mann .", "Ein Kind liest zwei neue Bücher ."]
+    scored = run().score(SOURCES, targets)
+    for pair, want in zip(run().logits(SOURCES, targets), scored, strict=True):
+        shifted_LV = pair.logits_LV - pair.logits_LV.max(1, keepdims=True)
+        log_probs_LV = shifted_LV - np.log(np.exp(shifted_LV).sum(1, keepdims=True))
+        assert pair.logits_LV.shape == (want.length, run().loaded.vocabulary.size)
+        assert len(pair.subwords) == want.length and pair.subwords[-1] == "</s>"
+        own = log_probs_LV[np.arange(want.length), pair.ids_L].sum()
+        assert own == pytest.approx(want.log_prob, rel=1e-5)
+    [blank] = run().logits([""], [""])
+    assert blank.logits_LV.shape[0] == 1
+
+
+def test_training_from_python_is_that_of_the_command(tmp_path):
+    config = runs.tiny_config()
+    trained = transformer_jax.train(config, tmp_path / "run")
+    assert trained.translate(SOURCES) == load(runs.trained_run()).translate(SOURCES)
+    again = transformer_jax.train(config, tmp_path / "run", {"train.steps": runs.STEPS + 1})
+    assert again.checkpoint == str(runs.STEPS + 1)
+    for wrong in ({"model.head": 1}, {"train.steps": "many"}):
+        with pytest.raises(UserError):
+            transformer_jax.train("demo", tmp_path / "other", wrong)
+    with pytest.raises(ConfigError, match="no config"):
+        transformer_jax.train(3, tmp_path / "other")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="cannot name a run's folder"):
+        transformer_jax.train(config, 3)  # type: ignore[arg-type]
+    assert not (tmp_path / "other").exists()
 
 
 def test_settings_of_search_are_those_given_and_the_rest_the_run_s():

@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "interop": {"config", "text", "model"},
     "reporting": set(),
     "tables": {*COMMON, "training", "reporting", "commands.command_line"},
-    "api": {*COMMON, "decoding", "evaluation", "commands.loading"},
+    "api": {*COMMON, "decoding", "evaluation", "commands.loading", "commands.train"},
     "serving": {*COMMON, "decoding", "evaluation", "api"},
     "commands": {
         *COMMON,

@@ -1,6 +1,7 @@
 """The Transformer (Vaswani et al. 2017) as a JAX/Flax research codebase.
 
-`load(workdir)` loads a run into a Python program (docs/python.md).
+`train(config, workdir)` trains a run in a Python program, and `load(workdir)` loads one
+(docs/python.md).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -8,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformer_jax.api import Run as Run
     from transformer_jax.api import load as load
+    from transformer_jax.api import train as train
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Imports `load` and `Run` when they are used, since the import of JAX takes a second."""
-    if name not in ("load", "Run"):
+    """Imports `load`, `train` and `Run` when used, since the import of JAX takes a second."""
+    if name not in ("load", "train", "Run"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from transformer_jax import api
 

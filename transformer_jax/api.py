@@ -1,4 +1,4 @@
-"""A run's model in a Python program: translations, scores, attention weights, word alignments."""
+"""Training, and a run's model, in a Python program: translations, scores, logits, attention."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -7,14 +7,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer_jax.commands.loading import LoadedModel, load_model
+from transformer_jax.config.changes import with_values
+from transformer_jax.config.files import load_config
+from transformer_jax.config.schema import Config
 from transformer_jax.decoding.lines import END, LineTranslator, Translation
-from transformer_jax.decoding.scoring import Forced
+from transformer_jax.decoding.scoring import Forced, forced_logits
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.evaluation.alignment import WordAlignment, align_words
 from transformer_jax.evaluation.attention import Attention, pair_attention
 from transformer_jax.model.attention_maps import uses_of
 
 Folder = str | os.PathLike[str]
+
+
+class PairLogits(NamedTuple):
+    """The logits of a given translation; row l is for predicting its subword l."""
+
+    logits_LV: np.ndarray  # float32 [target subwords, vocabulary]; an ensemble's log probabilities
+    ids_L: np.ndarray  # int [target subwords], the translation's own ids, EOS last
+    subwords: list[str]  # the same as texts
 
 
 class AttendedSentence(NamedTuple):
@@ -47,6 +58,35 @@ def load(
     overrides = {f"decode.{name}": value for name, value in decode_changes.items()}
     folders = [os.path.expanduser(os.fspath(folder)) for folder in given]
     return Run(load_model(folders, str(checkpoint), overrides=overrides))
+
+
+def train(
+    config: Config | str, workdir: Folder, overrides: Mapping[str, Any] | None = None
+) -> "Run":
+    """Trains a run on this process's devices, or continues it, and loads its last checkpoint.
+
+    Args:
+      config: a config, or a preset's name or a config file, such as "demo" or "mine.py:big".
+      workdir: the run's folder, which is created if it does not exist.
+      overrides: dotted keys and their values, such as {"train.steps": 100}.
+
+    Raises:
+      UserError: the config, text or folder cannot be used.
+      Interrupted: SIGTERM or SIGINT came; a checkpoint has been written.
+    """
+    from transformer_jax.commands.train import train as train_run  # Optax takes long to import
+
+    if not _is_path(workdir):
+        raise ConfigError(f"{workdir!r} cannot name a run's folder: give one, such as 'runs/mine'.")
+    changes = overrides or {}
+    whole = load_config(config, changes) if isinstance(config, str) else config
+    if not isinstance(whole, Config):
+        raise ConfigError(f"{config!r:.60} is no config: give a Config or a preset's name.")
+    if whole is config and changes:
+        whole = with_values(whole, changes)
+    folder = os.path.expanduser(os.fspath(workdir))
+    train_run(whole, folder)
+    return load(folder)
 
 
 class Run:
@@ -87,6 +127,21 @@ class Run:
         found = lines.score(*_paired(sources, targets))
         lines.warn_of_cut()
         return found
+
+    def logits(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairLogits]:
+        """The logits of given translations, each subword after the translation's own ones.
+
+        A blank side is read as the end sign alone.
+        """
+        translator, lines = self.loaded.translator, self.loaded.line_translator()
+        src_ids, tgt_ids = self._filled(lines, *_paired(sources, targets))
+        target = self.loaded.vocabulary.target
+        return [
+            PairLogits(logits_LV[:, : target.size], ids_L, list(target.pieces(ids_L)))
+            for logits_LV, ids_L in zip(
+                forced_logits(translator, src_ids, tgt_ids), tgt_ids, strict=True
+            )
+        ]
 
     def attention(self, source: str, target: str | None = None) -> AttendedSentence:
         """The attention weights of every layer and head between a sentence and its translation.
@@ -133,10 +188,18 @@ class Run:
         model, lines = self.loaded.model, self.loaded.line_translator()
         if "cross" not in uses_of(model):
             raise ConfigError("This model has no layers of encoder-decoder attention to align by.")
-        encoded = self._encoded(lines, *_paired(sources, targets))
-        src_ids, tgt_ids = ([ids if len(ids) else END for ids in side] for side in encoded)
+        src_ids, tgt_ids = self._filled(lines, *_paired(sources, targets))
         params = self.loaded.translator.params
         return list(align_words(model, params, self.loaded.vocabulary, src_ids, tgt_ids))
+
+    def _filled(
+        self, lines: LineTranslator, sources: Sequence[str], targets: Sequence[str]
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        src_ids, tgt_ids = (
+            [ids if len(ids) else END for ids in side]
+            for side in self._encoded(lines, sources, targets)
+        )
+        return src_ids, tgt_ids
 
     def _encoded(
         self, lines: LineTranslator, sources: Sequence[str], targets: Sequence[str]

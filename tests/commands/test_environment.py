@@ -194,6 +194,7 @@ def test_ctrl_c_while_libraries_are_imported_ends_the_process_without_a_tracebac
     code = """
 import os, signal
 from transformer_jax.commands.environment import ended_by_interrupts
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `... &` ignores it
 with ended_by_interrupts():
     try:
         os.kill(os.getpid(), signal.SIGINT)

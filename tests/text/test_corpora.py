@@ -169,6 +169,17 @@ def test_a_split_joins_its_stems_in_order(folder):
     assert list(open_corpus(config(folder, train=("b", "a"))).split("train")) == B + A
 
 
+@pytest.mark.parametrize(
+    ("stem", "want"),
+    [("b[:2]", B[:2]), ("b[1:]", B[1:]), ("b[1:2]", B[1:2]), ("b[:9]", B), ("b[:]", B)],
+)
+def test_a_slice_of_a_stem_is_read_and_has_its_fingerprint(folder, stem, want):
+    corpus = open_corpus(config(folder, train=("a", stem)))
+    assert list(corpus.split("train")) == A + want
+    assert list(pickle.loads(pickle.dumps(corpus.split(stem)))) == want
+    assert corpus.fingerprint(stem) != corpus.fingerprint("b")
+
+
 def test_the_config_says_which_suffix_is_the_source(folder):
     corpus = open_corpus(config(folder, src="de", tgt="en"))
     assert corpus.split("a")[0] == Pair("eins", "one")
@@ -222,6 +233,9 @@ def test_a_plain_and_a_compressed_file_of_one_stem_are_refused(folder):
         ({}, "empty", ["empty.de is empty"]),
         ({}, "latin", ["latin.de, line 2: not UTF-8"]),
         ({"train": ("a", "short")}, "train", ["short.en has 2 lines"]),
+        ({"train": ("a[:0]",)}, "train", ["a[:0] has no pairs: a has 2."]),
+        ({}, "b[3:]", ["b[3:] has no pairs: b has 3."]),
+        ({}, "c[:1]", ["c.en: no such file"]),
     ],
 )
 def test_mistakes_are_one_line_that_says_where(folder, changes, split, want):
@@ -264,11 +278,14 @@ def test_the_fingerprint_is_of_the_content_alone(folder, tmp_path):
 def test_the_fingerprint_sees_every_change(folder):
     seen = [
         open_corpus(config(folder, **changes)).fingerprint("train")
-        for changes in ({}, {"train": ("b", "a")}, {"train": ("a",)}, {"src": "de", "tgt": "en"})
+        for changes in (
+            *({}, {"train": ("b", "a")}, {"train": ("a",)}, {"src": "de", "tgt": "en"}),
+            *({"train": ("a[:1]",)}, {"train": ("a[1:]",)}),
+        )
     ]
     write(folder / "b.de", "drei\nvier\nfünF\n")
     seen.append(open_corpus(config(folder)).fingerprint("train"))
-    assert len(set(seen)) == 5
+    assert len(set(seen)) == 7
 
 
 # A validation split that is cut off ------------------------------------------------------------

@@ -104,7 +104,8 @@ def test_a_full_disk_is_said_and_harms_no_older_checkpoint(mode, tmp_path):
     values = runs.tiny_values(train__keep_last=20, train__on_save_error=mode)
     preset = runs.write_preset(tmp_path / "preset.py", values)
     command = f"{sys.executable} -m transformer_jax train --config={preset} --workdir={folder}/run"
-    script = FULL_DISK.format(size="1500k", folder=folder, command=command)
+    # Room for the vocabulary and one checkpoint: whichever is written first, the last fails.
+    script = FULL_DISK.format(size="1000k", folder=folder, command=command)
     environment = os.environ | {"TRANSFORMER_JAX_CACHE": str(tmp_path / "cache")}
     mounting = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script]
     done = subprocess.run(mounting, cwd=ROOT, env=environment, capture_output=True, text=True)

@@ -214,7 +214,7 @@ class DataConfig:
     train: tuple[str, ...] = key(
         ("train",),
         "training text: file stems (STEM.en or STEM.en.gz; STEM.parquet, STEM-*-of-*.parquet, also "
-        "patterns), or TFDS split names",
+        "patterns), or TFDS split names; STEM[:5000] is the first 5,000 pairs",
     )
     valid: tuple[str, ...] = key(
         (),

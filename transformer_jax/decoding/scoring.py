@@ -47,10 +47,7 @@ def forced_scores(
     """
     decode, found = translator.decode, [Forced(math.nan, math.nan, 0)] * len(sources)
     for rows, src_length, tgt_length, numbers in _groups(sources, targets):
-        sides = [
-            _packed([side[i] for i in numbers], rows, length)
-            for side, length in ((sources, src_length), (targets, tgt_length))
-        ]
+        sides = _sides(sources, targets, rows, (src_length, tgt_length), numbers)
         with placed(translator.mesh, translator.model):
             sums_B, coverage_B = _forced(translator.model, translator.params, *sides)
         for place, number in enumerate(numbers):
@@ -61,6 +58,40 @@ def forced_scores(
                 score += decode.coverage_penalty * float(coverage_B[place])
             found[number] = Forced(score, log_prob, length)
     return found
+
+
+def forced_logits(
+    translator: Translator, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """The logits of each target in forced decoding, float32 `[tgt_len, vocabulary]`.
+
+    Args:
+      translator: has the model.
+      sources: subwords of each, EOS included.
+      targets: the same of their translations; row l of the logits is for predicting subword l.
+    """
+    found = [np.zeros((0, 0), np.float32)] * len(sources)
+    for rows, src_length, tgt_length, numbers in _groups(sources, targets):
+        sides = _sides(sources, targets, rows, (src_length, tgt_length), numbers)
+        with placed(translator.mesh, translator.model):
+            logits_BLV, _ = _logits_and_watched(translator.model, translator.params, *sides)
+        of_pairs = np.asarray(logits_BLV, np.float32)
+        for place, number in enumerate(numbers):
+            found[number] = of_pairs[place, : len(targets[number])]
+    return found
+
+
+def _sides(
+    sources: Sequence[np.ndarray],
+    targets: Sequence[np.ndarray],
+    rows: int,
+    lengths: tuple[int, int],
+    numbers: Sequence[int],
+) -> list[Packed]:
+    return [
+        _packed([side[i] for i in numbers], rows, length)
+        for side, length in zip((sources, targets), lengths, strict=True)
+    ]
 
 
 def _groups(
@@ -92,9 +123,7 @@ def _forced(
     model: Predictor, params: Params, source: Packed, target: Packed
 ) -> tuple[Array, Array]:
     """Summed log probabilities, and coverage penalties (0 if nothing is watched): `[rows]`."""
-    given = target._replace(ids=shift_right(target.ids, target.positions, BOS))
-    found: Any = model.apply({"params": params}, source, given, method="logits_and_watched")
-    logits_BLV, watched_BLM = found
+    logits_BLV, watched_BLM = _logits_and_watched(model, params, source, target)
     log_probs_BLV = jax.nn.log_softmax(logits_BLV.astype(jnp.float32))
     own_BL = jnp.take_along_axis(log_probs_BLV, target.ids[..., None], axis=-1)[..., 0]
     real_BL = target.segments != 0
@@ -105,3 +134,12 @@ def _forced(
     counted_BM = source.segments * jnp.roll(source.segments, -1, axis=1) != 0  # without EOS
     counted_BM &= jnp.arange(counted_BM.shape[1]) < counted_BM.shape[1] - 1
     return sums_B, coverage_penalty(Coverage(attended_BM[:, None], counted_BM))[:, 0]
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _logits_and_watched(
+    model: Predictor, params: Params, source: Packed, target: Packed
+) -> tuple[Array, Array | None]:
+    given = target._replace(ids=shift_right(target.ids, target.positions, BOS))
+    found: Any = model.apply({"params": params}, source, given, method="logits_and_watched")
+    return found  # type: ignore[no-any-return]

@@ -2,10 +2,13 @@
 
 import hashlib
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from transformer_jax.config.schema import DataConfig
 from transformer_jax.errors import DataError
@@ -14,6 +17,7 @@ from transformer_jax.text.by_position import Joined, Selected, sample_places
 # Of files without a validation split: the share of training pairs that is cut off for one, and the
 # largest number.
 VALID_SHARE, VALID_MOST = 0.05, 2_000
+SLICE = re.compile(r"(.+)\[(\d*):(\d*)\]")  # of a stem's pairs, as in TFDS: train[:5000]
 
 
 class Pair(NamedTuple):
@@ -25,6 +29,8 @@ class Pair(NamedTuple):
 
 class FolderCorpus:
     """Files in one folder, which data.train, data.valid and data.test name by their stems.
+
+    `train[:5000]` is the first 5,000 pairs of the stem `train`, `train[5000:]` the others.
 
     If data.valid is empty, the validation split is that of the stem `valid`, or, without such
     files, a sample of the training pairs: min(2,000, 5 %) of them, at least one, by their places.
@@ -77,8 +83,20 @@ class FolderCorpus:
         return Selected(pairs, cut if name == "valid" else rest)
 
     def _pairs(self, stems: Sequence[str]) -> Sequence[Pair]:
-        parts = [part for stem in stems for part in self.parts(stem)]
+        parts = [part for stem in stems for part in self._parts(stem)]
         return parts[0] if len(parts) == 1 else Joined(parts)
+
+    def _parts(self, stem: str) -> list[Sequence[Pair]]:
+        """The pairs of a stem, or of a slice of it."""
+        found = SLICE.fullmatch(stem)
+        if found is None:
+            return self.parts(stem)
+        parts = self.parts(found[1])
+        pairs = parts[0] if len(parts) == 1 else Joined(parts)
+        first, last = int(found[2] or 0), min(int(found[3] or len(pairs)), len(pairs))
+        if first >= last:
+            raise DataError(f"{stem} has no pairs: {found[1]} has {len(pairs)}.")
+        return [Selected(pairs, np.arange(first, last))]
 
     def _stems(self, name: str) -> tuple[str, ...]:
         return parts_of(self.data, "train" if self.cuts and name == "valid" else name)
@@ -87,8 +105,11 @@ class FolderCorpus:
         """SHA-256 of the digests of the files' content; file names do not count."""
         digest = hashlib.sha256()
         for stem in self._stems(name):
-            for one in self.digests(stem):
+            found = SLICE.fullmatch(stem)
+            for one in self.digests(found[1] if found else stem):
                 digest.update(one)
+            if found:
+                digest.update(f"[{found[2]}:{found[3]}]".encode())
         if self.cuts and name in ("train", "valid"):
             digest.update(f"{name}, cut with seed {self.seed}".encode())
         return digest.hexdigest()

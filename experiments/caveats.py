@@ -1,0 +1,174 @@
+"""Every encoder with every decoder: how well, and how fast, do they translate?
+
+    python -m experiments.caveats
+
+The questions: is a Transformer slower to translate with than other decoders? Is a recurrent network
+as good in the decoder? (A third caveat of the lectures, few training pairs, has an experiment of
+its own: experiments.few_pairs.)
+
+The small scale has every encoder with every decoder on the built-in corpus, in pre-norm, with 2 + 2
+layers of d_model 128 and 1.3 million parameters within 6 % (the average network's gates need 1.6
+million beside a Transformer's encoder). Two rows more have a decoder of one layer. No row is tuned:
+all have the preset's learning rate for 1,000 steps of 1,000 target subwords. Speeds are sentences a
+second of processor time, so that other work on the machine counts little, in the second of two
+passes over 500 sentences of the test split.
+
+The rules, written before the runs. "A Transformer's decoder is slower" than another holds if, with
+a Transformer's encoder, its speed is lower in every seed, and fails if it is higher in every seed.
+A decoder "is as good" if the 95 % interval of its difference in BLEU from a Transformer's decoder,
+by Student's t over seeds, lies above -1; otherwise it is not if the interval lies below 0.
+Otherwise nothing is decided.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.claims_evidence import Evidence, answers
+from experiments.claims_judging import FAILS, HOLDS, NOT_RUN, OPEN, judge
+from transformer_jax.reporting.page import Heading, Part
+from transformer_jax.reporting.page import Table as PageTable
+from transformer_jax.tables.command import main
+from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
+from transformer_jax.tables.results import read_results, references
+from transformer_jax.tables.statistics import differences, of_row, text_of
+
+ENCODERS = ("transformer", "recurrent", "convolutional")
+DECODERS = ("transformer", "average", "ssru", "recurrent", "convolutional")
+# d_hidden with which a model has as many parameters as the Transformer.
+HIDDEN: dict[tuple[str, str], int] = {
+    **{("transformer", "recurrent"): 216, ("transformer", "convolutional"): 180},
+    **{("recurrent", "transformer"): 164, ("recurrent", "average"): 96},
+    **{("recurrent", "ssru"): 184, ("recurrent", "recurrent"): 172},
+    **{("recurrent", "convolutional"): 172, ("convolutional", "transformer"): 156},
+    **{("convolutional", "average"): 96, ("convolutional", "ssru"): 172},
+    **{("convolutional", "recurrent"): 168, ("convolutional", "convolutional"): 176},
+}
+AS_GOOD = -1.0  # BLEU; a difference above it is as good
+TIMED = 500  # sentences
+
+
+def name_of(encoder: str, decoder: str) -> str:
+    """A row's name."""
+    return f"{encoder} to {decoder}"
+
+
+def row_of(encoder: str, decoder: str) -> Overrides:
+    """A row of the small scale."""
+    row: dict[str, Any] = {"model.encoder": encoder, "model.decoder": decoder}
+    if (encoder, decoder) in HIDDEN:
+        row["model.d_hidden"] = HIDDEN[encoder, decoder]
+    return row | ({"train.remat": True} if "recurrent" in (encoder, decoder) else {})
+
+
+BASE = name_of("transformer", "transformer")
+ROWS: dict[str, Overrides] = {
+    **{name_of(one, other): row_of(one, other) for one in ENCODERS for other in DECODERS},
+    f"{BASE}, 2 + 1 layers": {"model.num_decoder_layers": 1},
+    f"{BASE}, 3 + 1 layers": {"model.num_encoder_layers": 3, "model.num_decoder_layers": 1},
+}
+
+
+def speeds(job: Job) -> Evidence:
+    """Sentences a second of processor time, for a run's greedy search and for its beam of 4."""
+    from transformer_jax.commands.loading import load_model
+
+    sources = references(job)[0][:TIMED]
+    found = {}
+    for beam in (1, 4):
+        loaded = load_model(str(job.folder), overrides={"decode.beam_size": beam})
+        lines = loaded.line_translator()
+        lines(sources)
+        start = time.process_time()
+        lines(sources)
+        found[str(beam)] = len(sources) / (time.process_time() - start)
+    return found
+
+
+def slower(mine: Sequence[float], others: Sequence[float]) -> str:
+    """The verdict on "slower", from speeds for each seed."""
+    if not mine or not others:
+        return NOT_RUN
+    if max(mine) < min(others):
+        return HOLDS
+    return FAILS if min(mine) > max(others) else OPEN
+
+
+def as_good(gaps: Sequence[float]) -> str:
+    """The verdict on "as good", from differences in BLEU for each seed."""
+    if len(gaps) < 2:
+        return NOT_RUN
+    shifted = [gap - AS_GOOD for gap in gaps]
+    if judge(shifted, 1) == HOLDS:
+        return HOLDS
+    return FAILS if judge(gaps, 1) == FAILS else OPEN
+
+
+def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
+    """BLEU, parameters, time and speeds of every pair of encoder and decoder, and the verdicts."""
+    lines = read_results(folder / "results.csv")
+    asked = {job.label: ([job], speeds) for job in jobs}
+    found = answers(folder / "evidence.json", asked)
+    of_seeds = {
+        row: {
+            beam: [found[job.label][beam] for job in jobs if job.row == row and job.label in found]
+            for beam in ("1", "4")
+        }
+        for row in ROWS
+    }
+    rows = []
+    for row in ROWS:
+        cells = [text_of(of_row(lines, row, name), text) for name, text in COLUMNS.items()]
+        rates = [_mean(of_seeds[row][beam]) for beam in ("1", "4")]
+        rows.append([row, *cells, *rates])
+    verdicts = []
+    for decoder in DECODERS[1:]:
+        name = name_of("transformer", decoder)
+        which = [slower(of_seeds[BASE][beam], of_seeds[name][beam]) for beam in ("1", "4")]
+        gaps = differences(lines, name, BASE, "bleu")
+        verdicts.append([decoder, *which, as_good(gaps), _gap(gaps)])
+    head = ["decoder", "Transformer is slower, greedy", "beam 4", "as good", "BLEU"]
+    columns = ["encoder to decoder", "BLEU", "parameters, millions", "minutes"]
+    return [
+        Heading("Verdicts"),
+        PageTable(head, verdicts),
+        Heading("Every encoder with every decoder"),
+        PageTable([*columns, "sentences/s, greedy", "sentences/s, beam 4"], rows),
+    ]
+
+
+COLUMNS = {"bleu": ".1f", "parameters": ".2f", "minutes": ".1f"}
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{statistics.fmean(values):.0f}" if values else ""
+
+
+def _gap(values: Sequence[float]) -> str:
+    return f"{statistics.fmean(values):+.1f}" if values else ""
+
+
+EXPERIMENT = Experiment(
+    name="caveats",
+    rows=ROWS,
+    scales={
+        "small": Scale(
+            "configs/demo.py",
+            {
+                **{"train.steps": 1_000, "train.decay_steps": 1_000, "train.valid_every": 250},
+                **{"train.checkpoint_every": 500, "train.keep_last": 1},
+            },
+            seeds=(0, 1, 2),
+            compared=False,
+        ),
+    },
+    about=__doc__,
+    metrics=("perplexity", "bleu", "parameters", "minutes"),
+    findings=findings,
+)
+
+if __name__ == "__main__":
+    sys.exit(main(EXPERIMENT))

@@ -1,0 +1,141 @@
+"""How the Transformer and a recurrent model do on few pairs, and which norms help.
+
+    python -m experiments.few_pairs --scale=pairs_5000
+    python -m experiments.few_pairs --scale=pairs_29000
+
+The questions: is a Transformer, more than a recurrent model, hard to train on few pairs? Do other
+norms change that?
+
+The rows are the small models of experiments.fair_comparison on the first 5,000 and on all pairs of
+Multi30k, 800 steps of 2,000 target subwords: the Transformer in post- and in pre-norm, with
+LayerNorm or ScaleNorm, with and without FixNorm (Nguyen & Salazar 2019), and the recurrent model.
+Their peak rates are those that experiments.fair_comparison chose for post-norm, pre-norm and the
+recurrent model, from three each; ScaleNorm and FixNorm take the rate of their norm's place.
+
+The rules, written before the runs. "Hard on few pairs" holds if the BLEU that the post-norm
+Transformer with LayerNorm loses from 29,000 to 5,000 pairs is larger than what the recurrent model
+loses, seed by seed, by Student's t, p < 0.05, and fails if it is smaller by the same test. A norm
+helps on 5,000 pairs if BLEU with it is higher than without it, in the mean over the other choices,
+by the same test, and does not if it is lower. Otherwise nothing is decided.
+"""
+
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.claims_judging import NOT_RUN, judge, of_shared_seeds
+from experiments.fair_comparison import ALIKE, POST, PRE, RATES, TRIED
+from experiments.fair_comparison import ROWS as CONTENDERS
+from experiments.table2_bleu import CONFIG, LAST
+from transformer_jax.reporting.page import Heading, Part
+from transformer_jax.reporting.page import Table as PageTable
+from transformer_jax.tables.command import main
+from transformer_jax.tables.experiment import NONE, Experiment, Overrides, Scale
+from transformer_jax.tables.results import Line, read_results
+from transformer_jax.tables.statistics import differences, of_row, text_of
+
+RECURRENT = "recurrent"
+PLACES = {"post": POST, "pre": PRE}  # of the norm, and whose rate a row takes
+
+
+def name_of(place: str, kind: str, fixed: bool) -> str:
+    """A row's name."""
+    return f"{place}-norm, {kind}" + (", fix_norm" if fixed else "")
+
+
+def row_of(place: str, kind: str, fixed: bool) -> Overrides:
+    """A row of the scales with Multi30k."""
+    rate = RATES[PLACES[place]] or TRIED[1]
+    row = {"model.norm": place, "model.norm_kind": kind, "model.fix_norm": fixed}
+    return {**row, "train.steps": 800, "train.peak_learning_rate": rate}
+
+
+CHOICES = [(a, b, c) for a in PLACES for b in ("layer", "scale") for c in (False, True)]
+ROWS: dict[str, Overrides] = {
+    **{name_of(*choice): row_of(*choice) for choice in CHOICES},
+    RECURRENT: {
+        **CONTENDERS[RECURRENT],
+        "train.peak_learning_rate": RATES[RECURRENT] or TRIED[1],
+    },
+}
+FEW, ALL = "pairs_5000", "pairs_29000"
+
+
+def effect_of(lines: Sequence[Line], place: int, value: Any) -> list[float]:
+    """What a value of a choice adds in BLEU, for each seed: the mean over the other choices.
+
+    Args:
+      lines: runs of all rows of CHOICES.
+      place: which part of a choice: 0 the place of the norm, 1 its kind, 2 FixNorm.
+      value: its value; the other one is the base.
+    """
+    shared = of_shared_seeds(lines, [name_of(*choice) for choice in CHOICES])
+    gaps = []
+    for choice in CHOICES:
+        if choice[place] == value:
+            [base] = [other for other in CHOICES if _differ(choice, other) == [place]]
+            gaps.append(differences(shared, name_of(*choice), name_of(*base), "bleu"))
+    return [statistics.fmean(of_seed) for of_seed in zip(*gaps, strict=True)]
+
+
+def _differ(choice: Sequence[Any], other: Sequence[Any]) -> list[int]:
+    return [n for n, (a, b) in enumerate(zip(choice, other, strict=True)) if a != b]
+
+
+def losses(few: Sequence[Line], every: Sequence[Line], row: str) -> dict[int, float]:
+    """The BLEU that a row loses with few pairs, by seed."""
+    bleu = [{line.seed: line.bleu for line in lines if line.row == row} for lines in (few, every)]
+    return {seed: bleu[1][seed] - bleu[0][seed] for seed in bleu[0] if seed in bleu[1]}
+
+
+def findings(folder: Path) -> list[Part]:
+    """BLEU with few and with all pairs, and the verdicts."""
+    few, every = (read_results(folder.parent / name / "results.csv") for name in (FEW, ALL))
+    rows = []
+    for row in ROWS:
+        cells = [text_of(of_row(lines, row, "bleu"), ".1f") for lines in (few, every)]
+        rows.append([row, *cells, _gap(list(losses(few, every, row).values()))])
+    ours, theirs = (losses(few, every, row) for row in (name_of("post", "layer", False), RECURRENT))
+    gaps = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+    verdicts = [["a Transformer is hard on few pairs", _judged(gaps), _gap(gaps)]]
+    for name, place, value in (
+        ("pre-norm helps on 5,000 pairs", 0, "pre"),
+        ("ScaleNorm helps on 5,000 pairs", 1, "scale"),
+        ("FixNorm helps on 5,000 pairs", 2, True),
+    ):
+        gaps = effect_of(few, place, value)
+        verdicts.append([name, _judged(gaps), _gap(gaps)])
+    return [
+        Heading("Verdicts"),
+        PageTable(["claim", "verdict", "BLEU"], verdicts),
+        Heading("BLEU by the number of pairs"),
+        PageTable(["norms", "5,000 pairs", "29,000 pairs", "loss"], rows),
+    ]
+
+
+def _judged(gaps: Sequence[float]) -> str:
+    return judge(gaps, 1) if len(gaps) > 1 else NOT_RUN
+
+
+def _gap(values: Sequence[float]) -> str:
+    return f"{statistics.fmean(values):+.1f}" if values else ""
+
+
+def scale_of(settings: Overrides = NONE) -> Scale:
+    """The scale of a number of pairs."""
+    return Scale(CONFIG, {**ALIKE, **settings}, seeds=(1, 2), average=LAST, compared=False)
+
+
+EXPERIMENT = Experiment(
+    name="few_pairs",
+    rows=ROWS,
+    scales={FEW: scale_of({"data.train": ("train[:5000]",)}), ALL: scale_of()},
+    about=__doc__,
+    metrics=("perplexity", "bleu"),
+    findings=lambda folder, jobs: findings(folder),
+)
+
+if __name__ == "__main__":
+    sys.exit(main(EXPERIMENT))

@@ -1,0 +1,106 @@
+"""Encoders with decoders, and few pairs: the configs of the rows, and verdicts by their rules."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments import caveats, few_pairs
+from experiments.claims_judging import FAILS, HOLDS, NOT_RUN, OPEN
+from experiments.few_pairs import ALL, CHOICES, FEW, RECURRENT, effect_of, losses, name_of
+from tests.experiments.test_fair_comparison import line
+from transformer_jax.tables.experiment import make_jobs
+from transformer_jax.tables.results import counts, write_results
+
+
+def test_models_have_as_many_parameters():
+    jobs = make_jobs(caveats.EXPERIMENT, "small", Path("runs"), seeds=(0,))
+    found = {job.row: counts(job.config())[0] for job in jobs}
+    base = found[caveats.BASE]
+    for encoder in caveats.ENCODERS:
+        for decoder in caveats.DECODERS:
+            name = caveats.name_of(encoder, decoder)
+            gated = encoder == "transformer" and decoder == "average"
+            assert found[name] == pytest.approx(base, rel=0.21 if gated else 0.06), name
+    assert found[f"{caveats.BASE}, 3 + 1 layers"] == pytest.approx(base, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "verdict"),
+    [([9, 10], [11, 12], HOLDS), ([9, 11.5], [11, 12], OPEN), ([13], [11, 12], FAILS)],
+)
+def test_slower_is_slower_in_every_seed(mine, others, verdict):
+    assert caveats.slower(mine, others) == verdict
+    assert caveats.slower([], others) == caveats.slower(mine, []) == NOT_RUN
+
+
+@pytest.mark.parametrize(
+    ("gaps", "verdict"),
+    [
+        ([0.1, 0.0, -0.1], HOLDS),
+        ([-0.5, -0.51, -0.49], HOLDS),  # lower, but by less than a point
+        ([2.0, 2.1, 1.9], HOLDS),
+        ([-3.0, -3.1, -2.9], FAILS),
+        ([-2.0, 2.0, 0.0], OPEN),
+        ([-1.0], NOT_RUN),
+    ],
+)
+def test_as_good_is_less_than_a_point_below(gaps, verdict):
+    assert caveats.as_good(gaps) == verdict
+
+
+def test_tables_without_runs_are_empty(tmp_path):
+    jobs = make_jobs(caveats.EXPERIMENT, "small", tmp_path / "runs")
+    _, verdicts, _, every = caveats.findings(tmp_path, jobs)
+    assert [row[1:] for row in verdicts.rows] == [[NOT_RUN, NOT_RUN, NOT_RUN, ""]] * 4
+    assert [row[0] for row in every.rows] == list(caveats.ROWS)
+    _, verdicts, *_ = few_pairs.findings(tmp_path / "few_pairs" / FEW)
+    assert [row[1:] for row in verdicts.rows] == [[NOT_RUN, ""]] * 4
+
+
+def lines_of(bleu, seeds=(1, 2)):
+    return [line(row, seed, 5.0, value + seed / 10) for row, value in bleu for seed in seeds]
+
+
+def test_the_effect_of_a_norm_is_its_mean_over_the_other_choices():
+    worth = {"pre": 4.0, "scale": -1.0, True: 0.5}
+    bleu = [(name_of(*one), 10 + sum(worth.get(part, 0.0) for part in one)) for one in CHOICES]
+    lines = lines_of(bleu)
+    assert effect_of(lines, 0, "pre") == pytest.approx([4.0, 4.0])
+    assert effect_of(lines, 1, "scale") == pytest.approx([-1.0, -1.0])
+    assert effect_of(lines, 2, True) == pytest.approx([0.5, 0.5])
+    assert effect_of([one for one in lines if one[:2] != (name_of(*CHOICES[0]), 1)], 2, True) == (
+        pytest.approx([0.5])
+    )
+    assert effect_of(lines[2:], 0, "pre") == []
+
+
+def test_a_transformer_is_hard_on_few_pairs_if_it_loses_more(tmp_path):
+    base = name_of("post", "layer", False)
+    for name, own, other in ((FEW, 10.0, 20.0), (ALL, 30.0, 25.0)):
+        lines = [line(base, seed, 5.0, own + seed) for seed in (1, 2, 3)]
+        lines += [line(RECURRENT, seed, 5.0, other + seed**2 / 9) for seed in (1, 2, 3)]
+        (tmp_path / name).mkdir()
+        write_results(tmp_path / name / "results.csv", lines)
+    _, verdicts, _, table = few_pairs.findings(tmp_path / FEW)
+    assert verdicts.rows[0][1:] == [HOLDS, "+15.0"]
+    assert table.rows[0][1:] == ["12.0 ± 1.0", "32.0 ± 1.0", "+20.0"]
+    assert losses(lines, lines, base) == {1: 0.0, 2: 0.0, 3: 0.0}
+
+
+def test_rows_differ_in_their_norms_and_pairs_alone():
+    few, every = (
+        {
+            job.row: job.config()
+            for job in make_jobs(few_pairs.EXPERIMENT, scale, Path("runs"), seeds=(1,))
+        }
+        for scale in (FEW, ALL)
+    )
+    assert len(few) == 9 and few.keys() == every.keys()
+    assert {config.data.train for config in few.values()} == {("train[:5000]",)}
+    assert {config.data.train for config in every.values()} == {("train",)}
+    found = [
+        (config.model.norm, config.model.norm_kind, config.model.fix_norm)
+        for row, config in few.items()
+        if row != RECURRENT
+    ]
+    assert found == CHOICES and len(set(found)) == 8
