@@ -62,8 +62,9 @@ MAY_IMPORT = {
 # Beside the commands' own functions: parts, or modules of one.
 EXPERIMENTS_MAY_IMPORT = {
     *("config", "errors", "files", "grammar", "model", "reporting", "tables"),
-    *("commands.attention", "commands.command_line", "commands.loading"),
-    *("evaluation.alignment", "evaluation.attention", "runs.metrics", "training.optimizer"),
+    *("api", "commands.attention", "commands.command_line", "commands.loading"),
+    *("evaluation.alignment", "evaluation.attention", "runs.metrics", "text.batches"),
+    "training.optimizer",
 }
 
 NEVER_IMPORTED = {
