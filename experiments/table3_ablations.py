@@ -20,8 +20,9 @@ results.csv name rows by the full sizes.
 
 The scale "converged" asks whether the paper's order of rows appears once models are trained well:
 half of the paper's widths and layers, with the recipe of configs/multi30k.py (pre-norm, dropout
-0.2, a linear schedule) for its 3,000 updates. Its rows are those of (A), (B) and (C), since the
-recipe changes what (D) varies.
+0.2, a linear schedule) for its 3,000 updates. Its rows are those of (A), (B), (C) and (F), since
+the recipe changes what (D) varies. The rows (F) are not the paper's: a head for every unit of
+d_model, which is close to what Choi et al. 2018 propose, and layers without a feed-forward network.
 """
 
 import re
@@ -54,6 +55,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "(D) smoothing 0.0": {"train.label_smoothing": 0.0},
     "(D) smoothing 0.2": {"train.label_smoothing": 0.2},
     "(E) learned positions": {"model.positions": "learned"},
+    "(F) one head a unit": {"model.num_heads": 512, "model.d_k": 1, "model.d_v": 1},
+    "(F) no feed-forward": {"model.d_ff": 0},
     "big": {
         **{"model.d_model": 1_024, "model.d_ff": 4_096, "model.num_heads": 16},
         **{"model.dropout": 0.3, "train.steps": 300_000},
@@ -85,15 +88,19 @@ PRINTED: dict[str, tuple[float, ...]] = {
 }
 
 WIDTHS = {"model.d_model", "model.d_ff", "model.d_k", "model.d_v"}
+EVERY_UNIT = 512  # heads, of d_model 512; they shrink with it
 SMALL_WIDTH, SMALL_DEPTH = 4, 2  # divisors
 CONVERGED_WIDTH = 2
+CONVERGED = ("(A)", "(B)", "(C)", "(F)")
 
 
 def shrink(row: Mapping[str, Any], width: int = SMALL_WIDTH) -> dict[str, Any]:
     """A row with its widths divided by `width` and half the depth, without steps of its own."""
     small = {}
     for key, value in row.items():
-        if key in WIDTHS:
+        if value == 1:  # the d_k and d_v of one head a unit
+            small[key] = value
+        elif key in WIDTHS or (key == "model.num_heads" and value == EVERY_UNIT):
             small[key] = value // width
         elif key == "model.num_layers":
             small[key] = value // SMALL_DEPTH
@@ -126,19 +133,20 @@ EXPERIMENT = Experiment(
     name="table3_ablations",
     rows=ROWS,
     scales={
-        "paper": Scale("configs/wmt14.py:base", split="valid"),
+        "paper": Scale("configs/wmt14.py:base", split="valid", rows=tuple(PRINTED)),
         "small": Scale(
             "configs/multi30k.py",
             {**shrink(BASE), **RECIPE, **SHORT},
             row=shrink,
             label=small_label,
+            rows=tuple(PRINTED),
         ),
         "converged": Scale(
             "configs/multi30k.py",
             converged(BASE),
             row=converged,
             label=lambda row: small_label(row, CONVERGED_WIDTH),
-            rows=tuple(row for row in ROWS if row == "base" or row[:3] in ("(A)", "(B)", "(C)")),
+            rows=tuple(row for row in ROWS if row == "base" or row[:3] in CONVERGED),
         ),
     },
     about=__doc__,
