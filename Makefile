@@ -10,12 +10,13 @@ READY := $(VENV)/.ready
 # Its presence says that an installation began and did not end.
 BEGUN := $(VENV)/.begun
 
-.PHONY: help demo test survive gpu-plan run-gpu-plan lint format clean
+.PHONY: help demo test survive docs run-docs gpu-plan run-gpu-plan lint format clean
 
 help:
 	@echo "make demo    train on the built-in corpus, translate, score, plot (a few minutes)"
 	@echo "make test    the test suite (PYTHON=python3.12 for another Python, ARGS=... for pytest)"
 	@echo "make survive kill runs again and again, and see that nothing is lost (20 minutes)"
+	@echo "make docs    the documentation as a site in site/, every link checked"
 	@echo "make gpu-plan  what the training step costs on an H200, compiled without one (6 minutes)"
 	@echo "make lint    ruff and mypy, as CI and pre-commit run them"
 	@echo "make format  let ruff rewrite what it can"
@@ -31,6 +32,15 @@ test: $(READY)
 
 survive: $(READY)
 	@$(RUN) benchmarks/survive.py $(ARGS)
+
+# What builds the site gets an environment of its own too.
+docs:
+	@$(MAKE) --no-print-directory run-docs VENV=.venv-docs EXTRAS=docs
+
+run-docs: export NO_MKDOCS_2_WARNING = 1
+run-docs: $(READY)
+	@$(RUN) -m mkdocs build --clean $(ARGS)
+	@echo "open site/index.html"
 
 # Compiles for a GPU that is not there; the compiler's packages get an environment of their own.
 gpu-plan:
@@ -51,7 +61,7 @@ format: $(READY)
 	@$(RUN) -m ruff format .
 
 clean:
-	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find configs experiments benchmarks tests transformer_jax -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Done once, and again when pyproject.toml or constraints.txt changes. pyenv's shims refuse a Python
