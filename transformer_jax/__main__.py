@@ -64,6 +64,10 @@ PROCESSES = (
 )
 
 EVERY_KEY = ("",)
+PAIRS = (
+    Flag("src", str, "FILE", "the sources", required=True),
+    Flag("tgt", str, "FILE", "their translations, a line each", required=True),
+)
 
 COMMANDS = {
     "train": Command(
@@ -119,26 +123,23 @@ COMMANDS = {
         "score given translations: SCORE, LOG_PROBABILITY, SUBWORDS a line",
         (
             WORKDIRS,
-            Flag("src", str, "FILE", "the sources", required=True),
-            Flag("tgt", str, "FILE", "their translations, a line each", required=True),
+            *PAIRS,
             CHECKPOINT,
             LENGTH_PENALTY,
             COVERAGE_PENALTY,
         ),
         keys=("decode.",),
     ),
+    "align": Command(
+        "transformer_jax.commands.align:align",
+        "word alignments of given translations: i-j, source and target word from 0",
+        (WORKDIR, *PAIRS, Flag("layer", int, "N", "from 1; else model.watched_layer"), CHECKPOINT),
+    ),
     "attention": Command(
         "transformer_jax.commands.attention:attention",
         "translate a sentence and draw, or write, what its words attended to",
         (
-            Flag(
-                "sentence",
-                str,
-                "SENTENCE",
-                "what to translate, in quotation marks",
-                required=True,
-                positional=True,
-            ),
+            Flag("sentence", str, "SENTENCE", "what to translate", required=True, positional=True),
             WORKDIR,
             Flag("target", str, "TEXT", "the translation to give the model, instead of its own"),
             Flag("kind", str, "KIND", "cross, encoder, decoder; all (no picture)", default="cross"),

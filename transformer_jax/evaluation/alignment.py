@@ -6,6 +6,7 @@ Dimension key
 """
 
 import functools
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ from transformer_jax.text.batches import Packed, padded_sentences
 from transformer_jax.text.vocabulary import BOS, EOS, SPACE, Vocabulary
 
 BATCH = 64  # sentence pairs per call of the model
+CELLS = 2**20  # or as many as have so many weights a head: 64 pairs of 128 by 128 subwords
+MULTIPLE = 16  # of which lengths are multiples, so that few shapes are compiled
 NONE = -1  # the word of a subword that belongs to no word, and the link of an unlinked word
 BYTE = re.compile("<0x([0-9A-F]{2})>")
 
@@ -218,8 +221,8 @@ def cross_weights(
     Yields:
       For each pair, float32 `[layers, heads, tgt_len, src_len]`.
     """
-    rows = min(BATCH, len(src))
-    src_length, tgt_length = (max(map(len, side)) for side in (src, tgt))
+    src_length, tgt_length = (_row_length(max(map(len, side)), model) for side in (src, tgt))
+    rows = max(1, min(BATCH, len(src), CELLS // (src_length * tgt_length)))
     for first in range(0, len(src), rows):
         src_part, tgt_part = src[first : first + rows], tgt[first : first + rows]
         before = [[BOS, *ids[:-1]] for ids in tgt_part]
@@ -227,6 +230,11 @@ def cross_weights(
         weights_BNHLM = np.asarray(_cross_attention(model, params, *inputs))
         for row, (src_ids, tgt_ids) in enumerate(zip(src_part, tgt_part, strict=True)):
             yield weights_BNHLM[row, :, :, : len(tgt_ids), : len(src_ids)]
+
+
+def _row_length(longest: int, model: EncoderDecoder) -> int:
+    rounded = math.ceil(longest / MULTIPLE) * MULTIPLE
+    return max(longest, min(rounded, model.longest() or rounded))
 
 
 def _padded(sentences: Sequence[Any], rows: int, length: int) -> Packed:

@@ -1,0 +1,46 @@
+"""The `align` command: links of given translations, by a layer's attention."""
+
+import pytest
+
+from tests import tiny_runs as runs
+from transformer_jax.api import load
+from transformer_jax.commands import align as command
+from transformer_jax.commands.align import align
+from transformer_jax.errors import UserError
+
+SOURCE = ["The old man sleeps .", "A child reads two books .", "", "No ."]
+TARGET = ["Der alte Mann schläft .", "Ein Kind liest zwei Bücher .", "Ja", ""]
+
+
+@pytest.fixture
+def files(tmp_path):
+    names = {"src": SOURCE, "tgt": TARGET}
+    return {name: str(runs.write_lines(tmp_path / name, text)) for name, text in names.items()}
+
+
+def test_links_are_those_of_the_layer_s_mean(files, capsys, monkeypatch):
+    monkeypatch.setattr(command, "LINES", 3)
+    run = str(runs.trained_run())
+    want = load(run).align(SOURCE, TARGET)
+    capsys.readouterr()
+    align(run, **files, layer=1)
+    lines = capsys.readouterr().out.split("\n")
+    assert len(lines) == 5 and lines[2:] == ["", "", ""]
+    for line, found in zip(lines, want, strict=False):
+        links = [tuple(map(int, link.split("-"))) for link in line.split()]
+        assert links == [(i, j) for j, i in enumerate(found.mean_NJ[0]) if i >= 0]
+    assert [link.split("-")[1] for link in lines[1].split()] == list("012345")
+    align(run, **files)
+    assert capsys.readouterr().out.split("\n") == lines, "one layer: the watched one"
+
+
+def test_a_layer_that_is_not_there_is_refused(files):
+    for layer in (0, 2):
+        with pytest.raises(UserError, match="the decoder has layers 1 to 1"):
+            align(str(runs.trained_run()), **files, layer=layer)
+
+
+def test_words_that_the_vocabulary_spells_otherwise_are_counted(tmp_path, caplog):
+    src, tgt = (str(runs.write_lines(tmp_path / name, ["a\u00a0b c"])) for name in "st")
+    align(str(runs.trained_run()), src=src, tgt=tgt)
+    assert "1 lines have more words" in caplog.text
