@@ -316,7 +316,7 @@ def test_files_of_hostile_text_are_evaluated(tmp_path, capsys):
     ref.write_bytes(as_file(EVERYTHING[::-1]))
     flags = [f"--workdir={run}", f"--src={src}", f"--ref={ref}", "--beam_size=2"]
     assert runs.command("evaluate", *flags) == 0
-    assert capsys.readouterr().out.count("\n") == 3
+    assert capsys.readouterr().out.count("\n") == 4
     [kept] = (run / "evaluations").glob("*.json")
     record = strict(kept.read_text(encoding="utf-8"))
     assert record["sentences"] == len(EVERYTHING)

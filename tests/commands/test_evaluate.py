@@ -53,6 +53,7 @@ def test_hypotheses_and_scores_are_kept(run, capsys):
     for words in (
         f"BLEU       {want.bleu:6.2f}  en→de  {want.bleu_signature}",
         "paper BLEU",
+        "lower BLEU",
         "chrF2",
     ):
         assert words in printed
@@ -113,7 +114,7 @@ def test_several_references_are_all_used(run, capsys, tmp_path):
     short = runs.write_lines(tmp_path / "short.de", ["x"] * (runs.SIZES["valid"] - 1))
     files = [f"--src={corpus}/valid.en", f"--ref={corpus}/valid.de"]
     printed = evaluate(run, capsys, *files, f"--ref={corpus}/valid.en")
-    assert printed.count("nrefs:2|") == 3
+    assert printed.count("nrefs:2|") == 4
     with pytest.raises(DataError, match="has 24 lines and .*short.de has 23"):
         evaluate_command(str(run), src=f"{corpus}/valid.en", ref=[f"{corpus}/valid.de", str(short)])
 

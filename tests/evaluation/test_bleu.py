@@ -10,6 +10,7 @@ import pytest
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.bleu import (
     format_scores,
+    lowercased_tokens,
     paper_tokens,
     score,
     split_compounds,
@@ -126,6 +127,28 @@ def test_paper_bleu_is_plain_bleu_over_its_tokens(language):
     assert got.paper_bleu == pytest.approx(want, abs=1e-9)
 
 
+def test_lowercased_tokens_are_those_of_moses_scripts():
+    """In the order of the Multi30k data set's own script: lowercase, punctuation, tokens."""
+    lines = ["Ein Mann – „groß“ – ruft:  “Ja”, d. h. ÜBER 3,5 km!", "L'Île d'Yeu « est » là"]
+    assert lowercased_tokens(lines[:1], "de") == [
+        "ein mann - &quot; groß &quot; - ruft : &quot; ja &quot; , d. h. über 3,5 km !"
+    ]
+    assert lowercased_tokens(lines[1:], "fr") == ["l&apos; île d&apos; yeu &quot; est &quot; là"]
+
+
+@pytest.mark.parametrize("language", ["de", "fr"])
+def test_lowercased_bleu_is_plain_bleu_over_its_tokens(language):
+    hypotheses = perturbed(REFERENCES * 20, seed=1)
+    tokens = (lowercased_tokens(lines, language) for lines in (hypotheses, REFERENCES * 20))
+    got = score(hypotheses, REFERENCES * 20, "cs", language)
+    assert got.lowercased_bleu == pytest.approx(plain_bleu(*tokens), abs=1e-9)
+    upper = score([line.upper() for line in REFERENCES], REFERENCES, "en", language)
+    assert upper.lowercased_bleu > 90 > upper.paper_bleu
+    assert got.lowercased_bleu_signature.startswith(
+        f"lowercased-bleu|nrefs:1|case:lc|punct:normalized|tok:moses-{language}|smooth:none|"
+    )
+
+
 def test_the_style_of_quotation_marks_costs_bleu_but_not_german_paper_bleu():
     plain = [line.replace("„", '"').replace("“", '"') for line in REFERENCES]
     german, french = (score(plain, REFERENCES, "en", language) for language in ("de", "fr"))
@@ -163,17 +186,20 @@ def test_signatures_and_direction_say_what_was_done():
 def test_a_language_without_moses_rules_has_no_paper_bleu():
     scores = score(["wa"], ["wa"], "en", "tlh")
     assert (scores.paper_bleu, scores.paper_bleu_signature) == (None, None)
+    assert (scores.lowercased_bleu, scores.lowercased_bleu_signature) == (None, None)
     assert "paper" not in format_scores(scores)
     assert json.loads(to_json(scores))["paper_bleu"] is None
 
 
 def test_every_line_shown_names_score_direction_and_signature():
     scores = score(perturbed(REFERENCES, seed=0), REFERENCES, "en", "de")
-    bleu, paper, chrf = format_scores(scores).splitlines()
+    bleu, paper, lowercased, chrf = format_scores(scores).splitlines()
     assert bleu.split() == ["BLEU", f"{scores.bleu:.2f}", "en→de", scores.bleu_signature]
     assert paper.split() == [
         *("paper", "BLEU", f"{scores.paper_bleu:.2f}", "en→de", scores.paper_bleu_signature)
     ]
+    value, signature = scores.lowercased_bleu, scores.lowercased_bleu_signature
+    assert lowercased.split() == ["lower", "BLEU", f"{value:.2f}", "en→de", signature]
     assert chrf.split() == ["chrF2", f"{scores.chrf:.2f}", "en→de", scores.chrf_signature]
 
 

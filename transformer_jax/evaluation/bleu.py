@@ -1,4 +1,4 @@
-"""BLEU in two senses, whose scores are not comparable, and chrF.
+"""BLEU in three senses, whose scores are not comparable, and chrF.
 
 **BLEU** is sacreBLEU's (Post 2018): 13a tokens, cased, on detokenized text.
 
@@ -16,11 +16,15 @@ references:
 
 That script does not handle French. For French and every other language that Moses knows, steps 1
 and 3 are skipped. A language that Moses does not know has no paper BLEU.
+
+**Lowercased BLEU** is the score of papers on Multi30k (Elliott et al. 2016): multi-bleu.perl on
+lowercased text after Moses' normalize-punctuation.perl and tokenizer.perl, in this order,
+hypotheses and references alike.
 """
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import sacrebleu
@@ -42,6 +46,8 @@ class Scores(NamedTuple):
     brevity_penalty: float  # of `bleu`; below 1 if translations are shorter than references
     paper_bleu: float | None  # 0 to 100; None: no Moses tokenizer for the target language
     paper_bleu_signature: str | None
+    lowercased_bleu: float | None  # the same range and languages
+    lowercased_bleu_signature: str | None
     chrf: float  # chrF2 (Popović 2015), 0 to 100
     chrf_signature: str
 
@@ -79,6 +85,7 @@ def score(
     bleu = bleu_metric.corpus_score(hypotheses, sets)
     chrf = chrf_metric.corpus_score(hypotheses, sets)
     paper, paper_signature = _paper_bleu(hypotheses, sets, tgt)
+    lowercased, lowercased_signature = _lowercased_bleu(hypotheses, sets, tgt)
     return Scores(
         direction=direction,
         sentences=len(references),
@@ -87,6 +94,8 @@ def score(
         brevity_penalty=bleu.bp,
         paper_bleu=paper,
         paper_bleu_signature=paper_signature,
+        lowercased_bleu=lowercased,
+        lowercased_bleu_signature=lowercased_signature,
         chrf=chrf.score,
         chrf_signature=str(chrf_metric.get_signature()),
     )
@@ -97,6 +106,8 @@ def format_scores(scores: Scores) -> str:
     rows: list[tuple[str, float, str | None]] = [("BLEU", scores.bleu, scores.bleu_signature)]
     if scores.paper_bleu is not None:
         rows.append(("paper BLEU", scores.paper_bleu, scores.paper_bleu_signature))
+    if scores.lowercased_bleu is not None:
+        rows.append(("lower BLEU", scores.lowercased_bleu, scores.lowercased_bleu_signature))
     rows.append(("chrF2", scores.chrf, scores.chrf_signature))
     return "\n".join(
         f"{name:<10} {value:6.2f}  {scores.direction}  {signature}"
@@ -119,6 +130,15 @@ def paper_tokens(lines: Sequence[str], language: str) -> list[str]:
     return [split_compounds(tokenizer.tokenize(line, return_str=True)) for line in plain]
 
 
+def lowercased_tokens(lines: Sequence[str], language: str) -> list[str]:
+    """Lines lowercased, with Moses' punctuation and tokens, with spaces between tokens."""
+    normalizer = sacremoses.MosesPunctNormalizer(language)
+    tokenizer = sacremoses.MosesTokenizer(language)
+    return [
+        tokenizer.tokenize(normalizer.normalize(line.lower()), return_str=True) for line in lines
+    ]
+
+
 def split_compounds(tokens: str) -> str:
     """`perl -ple 's{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g'`, byte for byte.
 
@@ -132,18 +152,46 @@ def split_compounds(tokens: str) -> str:
 def _paper_bleu(
     hypotheses: Sequence[str], sets: Sequence[Sequence[str]], tgt: str
 ) -> tuple[float, str] | tuple[None, None]:
-    if tgt not in NonbreakingPrefixes().available_langs.values():
-        return None, None
-    # `force`: these lines are tokenized on purpose.
-    metric = BLEU(tokenize="none", smooth_method="none", force=True)
-    tokens = [paper_tokens(lines, tgt) for lines in sets]
-    result = metric.corpus_score(paper_tokens(hypotheses, tgt), tokens)
     german = tgt == "de"
-    steps = (
+    return _tokenized_bleu(
+        hypotheses,
+        sets,
+        tgt,
+        paper_tokens,
         f"paper-bleu|nrefs:{len(sets)}|case:mixed",
         "punct:ascii" if german else "punct:raw",
         f"tok:moses-{tgt}",
         "compounds:split" if german else "compounds:whole",
-        f"smooth:none|sacremoses:{sacremoses.__version__}|sacrebleu:{sacrebleu.__version__}",
     )
-    return result.score, "|".join(steps)
+
+
+def _lowercased_bleu(
+    hypotheses: Sequence[str], sets: Sequence[Sequence[str]], tgt: str
+) -> tuple[float, str] | tuple[None, None]:
+    return _tokenized_bleu(
+        hypotheses,
+        sets,
+        tgt,
+        lowercased_tokens,
+        f"lowercased-bleu|nrefs:{len(sets)}|case:lc",
+        "punct:normalized",
+        f"tok:moses-{tgt}",
+    )
+
+
+def _tokenized_bleu(
+    hypotheses: Sequence[str],
+    sets: Sequence[Sequence[str]],
+    tgt: str,
+    tokens_of: Callable[[Sequence[str], str], list[str]],
+    *steps: str,
+) -> tuple[float, str] | tuple[None, None]:
+    """BLEU without smoothing over tokens, and its signature; None if Moses lacks the language."""
+    if tgt not in NonbreakingPrefixes().available_langs.values():
+        return None, None
+    # `force`: these lines are tokenized on purpose.
+    metric = BLEU(tokenize="none", smooth_method="none", force=True)
+    references = [tokens_of(lines, tgt) for lines in sets]
+    result = metric.corpus_score(tokens_of(hypotheses, tgt), references)
+    versions = f"sacremoses:{sacremoses.__version__}|sacrebleu:{sacrebleu.__version__}"
+    return result.score, "|".join((*steps, f"smooth:none|{versions}"))
