@@ -10,12 +10,13 @@ READY := $(VENV)/.ready
 # Its presence says that an installation began and did not end.
 BEGUN := $(VENV)/.begun
 
-.PHONY: help demo test survive docs run-docs gpu-plan run-gpu-plan lint format clean
+.PHONY: help demo test survive results docs run-docs gpu-plan run-gpu-plan lint format clean
 
 help:
 	@echo "make demo    train on the built-in corpus, translate, score, plot (a few minutes)"
 	@echo "make test    the test suite (PYTHON=python3.12 for another Python, ARGS=... for pytest)"
 	@echo "make survive kill runs again and again, and see that nothing is lost (20 minutes)"
+	@echo "make results  the tables of docs/results.md, from the recorded results"
 	@echo "make docs    the documentation as a site in site/, every link checked"
 	@echo "make gpu-plan  what the training step costs on an H200, compiled without one (6 minutes)"
 	@echo "make lint    ruff and mypy, as CI and pre-commit run them"
@@ -32,6 +33,9 @@ test: $(READY)
 
 survive: $(READY)
 	@$(RUN) benchmarks/survive.py $(ARGS)
+
+results: $(READY)
+	@$(RUN) -m experiments.results_page
 
 # What builds the site gets an environment of its own too.
 docs:

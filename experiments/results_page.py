@@ -1,0 +1,83 @@
+"""Writes the tables of docs/results.md from recorded results: `make results`.
+
+    python -m experiments.results_page
+
+The page's text is written by hand; its tables are not. A table stands between two comments, of
+which the first says where it comes from:
+
+    <!-- results: table2_bleu/small bleu minutes -->    metrics of results.csv, a line for each row
+    <!-- verdicts: positions/small -->                  the table of verdicts in table.md
+    <!-- end -->
+
+docs/results/NAME/SCALE/table.md is written from results.csv and evidence.json by the experiment.
+"""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+from transformer_jax.commands.command_line import exit_status
+from transformer_jax.errors import DataError
+from transformer_jax.files import read_utf8, write_atomically
+from transformer_jax.reporting.page import markdown_table
+from transformer_jax.tables.experiment import Experiment
+from transformer_jax.tables.results import read_results
+from transformer_jax.tables.statistics import METRICS, of_row, text_of
+
+PAGE = Path("docs/results.md")
+BLOCK = re.compile(
+    r"^<!-- (?P<kind>results|verdicts): (?P<folder>\S+)(?P<rest>.*?) -->\n.*?^<!-- end -->$",
+    re.MULTILINE | re.DOTALL,
+)
+VERDICTS = re.compile(r"^## Verdicts.*?\n\n(?P<table>(?:\|.*\n)+)", re.MULTILINE)
+
+
+def main() -> int:
+    """Writes the page; the exit status."""
+    return exit_status(lambda: write_atomically(PAGE, rendered(PAGE).encode()))
+
+
+def rendered(page: Path) -> str:
+    """The page with its tables made from the results beside it.
+
+    Raises:
+      DataError: a table's results are not there.
+    """
+    return BLOCK.sub(lambda found: _block(found, page.parent / "results"), read_utf8(page))
+
+
+def _block(found: re.Match[str], results: Path) -> str:
+    make = {"results": _metrics, "verdicts": _verdicts}[found["kind"]]
+    first = found[0].partition("\n")[0]
+    return f"{first}\n{make(results / found['folder'], found['rest'].split())}\n<!-- end -->"
+
+
+def _metrics(folder: Path, metrics: list[str]) -> str:
+    """A line for each row that was run, with the mean and the deviation of each metric."""
+    lines = read_results(folder / "results.csv")
+    if not lines:
+        raise DataError(f"{folder}/results.csv has no results.")
+    name, scale = folder.parts[-2:]
+    experiment: Experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
+    label = experiment.scales[scale].label
+    rows = [
+        [label(row), *(text_of(of_row(lines, row, name), METRICS[name].text) for name in metrics)]
+        for row in experiment.shown(scale)
+        if any(line.row == row for line in lines)
+    ]
+    return markdown_table(["row", *(METRICS[metric].label for metric in metrics)], rows).rstrip(
+        "\n"
+    )
+
+
+def _verdicts(folder: Path, _: list[str]) -> str:
+    """The table of verdicts of an experiment's own page."""
+    found = VERDICTS.search(read_utf8(folder / "table.md"))
+    if found is None:
+        raise DataError(f"{folder}/table.md has no table of verdicts.")
+    return found["table"].rstrip("\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

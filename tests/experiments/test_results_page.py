@@ -1,0 +1,57 @@
+"""docs/results.md has the tables of the recorded results."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments import results_page
+from experiments.results_page import BLOCK, PAGE, rendered
+from transformer_jax.errors import DataError
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_is_up_to_date():
+    """`make results` changes nothing."""
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    assert rendered(ROOT / PAGE) == text
+    blocks = BLOCK.findall(text)
+    assert len(blocks) >= 6 and text.count("<!-- end -->") == len(blocks)
+
+
+def test_every_recorded_small_table_is_on_the_page():
+    recorded = {
+        "/".join(path.parts[-3:-1]) for path in (ROOT / "docs/results").glob("*/small/results.csv")
+    }
+    assert recorded <= {folder for _, folder, _ in BLOCK.findall((ROOT / PAGE).read_text())}
+
+
+def page_of(folder: Path, comment: str) -> Path:
+    page = folder / "results.md"
+    page.write_text(f"Before.\n\n<!-- {comment} -->\nold\n<!-- end -->\n\nAfter.\n")
+    return page
+
+
+def test_a_table_is_made_of_the_lines_of_its_rows(tmp_path, in_checkout):
+    recorded = ROOT / "docs/results/table2_bleu/longer/results.csv"
+    (tmp_path / "results/table2_bleu/longer").mkdir(parents=True)
+    copy = tmp_path / "results/table2_bleu/longer/results.csv"
+    copy.write_text("".join(recorded.read_text().splitlines(keepends=True)[:2]))
+    page = page_of(tmp_path, "results: table2_bleu/longer bleu perplexity")
+    assert rendered(page).splitlines() == [
+        *("Before.", "", "<!-- results: table2_bleu/longer bleu perplexity -->"),
+        "| row | BLEU | perplexity (per subword) |",
+        "| --- | ---: | ---: |",
+        "| Transformer | 33.47 | 7.94 |",
+        *("<!-- end -->", "", "After."),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["results", "verdicts"])
+def test_results_that_are_not_there_are_one_line(kind, tmp_path, in_checkout, monkeypatch, capsys):
+    page = page_of(tmp_path, f"{kind}: scores/small bleu")
+    with pytest.raises(DataError):
+        rendered(page)
+    monkeypatch.setattr(results_page, "PAGE", page)
+    assert results_page.main() == 2
+    assert capsys.readouterr().err.count("\n") == 1 and "old" in page.read_text()
