@@ -133,7 +133,13 @@ COMMANDS = {
     "align": Command(
         "transformer_jax.commands.align:align",
         "word alignments of given translations: i-j, source and target word from 0",
-        (WORKDIR, *PAIRS, Flag("layer", int, "N", "from 1; else model.watched_layer"), CHECKPOINT),
+        (
+            WORKDIR,
+            *PAIRS,
+            Flag("gold", str, "FILE", "the right links, for alignment error rates"),
+            Flag("layer", int, "N", "from 1; else model.watched_layer"),
+            CHECKPOINT,
+        ),
     ),
     "attention": Command(
         "transformer_jax.commands.attention:attention",

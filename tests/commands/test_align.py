@@ -7,6 +7,8 @@ from transformer_jax.api import load
 from transformer_jax.commands import align as command
 from transformer_jax.commands.align import align
 from transformer_jax.errors import UserError
+from transformer_jax.evaluation.alignment import error_rate
+from transformer_jax.grammar import generate
 
 SOURCE = ["The old man sleeps .", "A child reads two books .", "", "No ."]
 TARGET = ["Der alte Mann schläft .", "Ein Kind liest zwei Bücher .", "Ja", ""]
@@ -32,6 +34,24 @@ def test_links_are_those_of_the_layer_s_mean(files, capsys, monkeypatch):
     assert [link.split("-")[1] for link in lines[1].split()] == list("012345")
     align(run, **files)
     assert capsys.readouterr().out.split("\n") == lines, "one layer: the watched one"
+
+
+def test_error_rates_against_given_links(tmp_path, caplog):
+    """They are those of evaluation/alignment.py, which the built-in corpus's links test."""
+    run, pairs = load(runs.trained_run()), generate("test", 20)
+    src = [" ".join(pair.src_words) for pair in pairs]
+    tgt = [" ".join(pair.tgt_words) for pair in pairs]
+    gold = [" ".join(f"{i}-{j}" for i, j in pair.alignment) for pair in pairs]
+    lines = {"src": src, "tgt": tgt, "gold": gold}
+    files = {name: str(runs.write_lines(tmp_path / name, text)) for name, text in lines.items()}
+    with caplog.at_level("INFO"):
+        align(str(runs.trained_run()), **files)
+    found = [one.mean_NJ for one in run.align(src, tgt)]
+    [want] = error_rate(found, [pair.alignment for pair in pairs])
+    assert f"alignment error rate of layers 1 to 1: {want:.3f}" in caplog.text
+    runs.write_lines(tmp_path / "gold", [*gold[:-1], "0-99"])
+    with pytest.raises(UserError, match="line 20: the link 0-99 names target word 99"):
+        align(str(runs.trained_run()), **files)
 
 
 def test_a_layer_that_is_not_there_is_refused(files):

@@ -6,8 +6,10 @@ from pathlib import Path
 from transformer_jax.api import Run
 from transformer_jax.commands.loading import load_model
 from transformer_jax.errors import ConfigError
+from transformer_jax.evaluation.alignment import error_rate
 from transformer_jax.model.transformer import watched_layer
 from transformer_jax.text.corpora import TextLines, TextPairs
+from transformer_jax.text.pharaoh import read_alignments, words_of
 
 log = logging.getLogger(__name__)
 
@@ -15,38 +17,50 @@ LINES = 1_024  # read and aligned together
 
 
 def align(
-    workdir: str, *, src: str, tgt: str, layer: int | None = None, checkpoint: str = "latest"
+    workdir: str,
+    *,
+    src: str,
+    tgt: str,
+    gold: str | None = None,
+    layer: int | None = None,
+    checkpoint: str = "latest",
 ) -> None:
     """Prints a line "i-j i-j ..." for each pair of lines: source word i, target word j, from 0.
 
     Each target word is linked to the source word with the largest weight in the mean of a layer's
     heads. Words are what ASCII spaces separate; a file whose punctuation is separated links it too.
+    With a gold alignment, the log has the alignment error rate of each layer's mean.
 
     Args:
       workdir: the run's folder.
       src: a file of sources.
       tgt: a file of their translations.
+      gold: a file of the right links, in the same form; None: none.
       layer: of the decoder, from 1; None: model.watched_layer.
       checkpoint: "latest", "best", "average", a step, or an average's name.
 
     Raises:
-      UserError: there is no such run, checkpoint, file or layer, the files differ in length, or the
-        model has no encoder-decoder attention.
+      UserError: there is no such run, checkpoint, file or layer, the files differ in length, a gold
+        link is wrong, or the model has no encoder-decoder attention.
     """
     pairs = TextPairs(TextLines(Path(src)), TextLines(Path(tgt)))
+    right = None if gold is None else read_alignments(gold, pairs)
     run = Run(load_model(workdir, checkpoint))
-    changed = 0
+    changed, means = 0, []
     for start in range(0, len(pairs), LINES):
         part = [pairs[i] for i in range(start, min(start + LINES, len(pairs)))]
         for pair, found in zip(part, run.align(*map(list, zip(*part, strict=True))), strict=True):
             number = _number(layer, len(found.mean_NJ), watched_layer(run.config.model))
+            means.append(found.mean_NJ)
             links = found.mean_NJ[number].tolist()
             print(" ".join(f"{i}-{j}" for j, i in enumerate(links) if i >= 0))
             sides = (found.src_words, found.tgt_words)
             changed += any(
-                len(words) > len(line.encode().split())
-                for words, line in zip(sides, pair, strict=True)
+                len(words) > len(words_of(line)) for words, line in zip(sides, pair, strict=True)
             )
+    if right is not None:
+        rates = " ".join(f"{rate:.3f}" for rate in error_rate(means, right))
+        log.info("alignment error rate of layers 1 to %d: %s", len(means[0]), rates)
     if changed:
         log.warning("%d lines have more words as the vocabulary spells them", changed)
 
