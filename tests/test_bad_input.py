@@ -840,7 +840,7 @@ WRONG_FLAGS = {
     "translate --src=input.en": "Unknown command line flag 'src'",
     "translate input.en": "translate does not take 'input.en'; its flags: translate --help",
     "attention A dog": "attention takes one SENTENCE, not 2 arguments: put it in quotation marks",
-    "attention --output=x.png": "attention needs SENTENCE: what to translate, in quotation marks",
+    "attention --output=x.png": "attention needs SENTENCE: what to translate",
     "attention --kind=self x": "--kind=self is not one of encoder, decoder, cross, all",
     "attention --kind=all x": "--kind=all is more than a picture: name a file that ends in one",
     "evaluate --beam_size=-3": "decode.beam_size=-3 is below 1",
