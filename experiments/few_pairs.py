@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.claims_judging import NOT_RUN, judge, of_shared_seeds
-from experiments.fair_comparison import ALIKE, POST, PRE, RATES, TRIED
+from experiments.fair_comparison import ALIKE, POST, PRE, RATES
 from experiments.fair_comparison import ROWS as CONTENDERS
 from experiments.table2_bleu import CONFIG, LAST
 from transformer_jax.reporting.page import Heading, Part
@@ -47,18 +47,14 @@ def name_of(place: str, kind: str, fixed: bool) -> str:
 
 def row_of(place: str, kind: str, fixed: bool) -> Overrides:
     """A row of the scales with Multi30k."""
-    rate = RATES[PLACES[place]] or TRIED[1]
     row = {"model.norm": place, "model.norm_kind": kind, "model.fix_norm": fixed}
-    return {**row, "train.steps": 800, "train.peak_learning_rate": rate}
+    return {**row, "train.steps": 800, "train.peak_learning_rate": RATES[PLACES[place]]}
 
 
 CHOICES = [(a, b, c) for a in PLACES for b in ("layer", "scale") for c in (False, True)]
 ROWS: dict[str, Overrides] = {
     **{name_of(*choice): row_of(*choice) for choice in CHOICES},
-    RECURRENT: {
-        **CONTENDERS[RECURRENT],
-        "train.peak_learning_rate": RATES[RECURRENT] or TRIED[1],
-    },
+    RECURRENT: {**CONTENDERS[RECURRENT], "train.peak_learning_rate": RATES[RECURRENT]},
 }
 FEW, ALL = "pairs_5000", "pairs_29000"
 

@@ -19,7 +19,7 @@ from experiments.fair_comparison import (
     verdict_of,
 )
 from transformer_jax.tables.experiment import make_jobs
-from transformer_jax.tables.results import Line, counts, write_results
+from transformer_jax.tables.results import Line, counts, read_results, write_results
 
 
 def line(row, seed, perplexity, bleu):
@@ -67,7 +67,20 @@ def test_budgets_differ_in_steps_alone_and_use_other_seeds_than_tuning():
     tuning = [make_jobs(EXPERIMENT, f"rate_{rate}", Path("runs")) for rate in TRIED]
     assert {job.seed for jobs in tuning for job in jobs} == {0}
     assert [len(jobs) for jobs in tuning] == [len(ROWS)] * 3
-    assert RATES.keys() == ROWS.keys()
+
+
+def test_the_rates_are_those_with_the_best_recorded_perplexity():
+    folder = Path(__file__).parents[2] / "docs/results/fair_comparison"
+    found = {rate: read_results(folder / f"rate_{rate}" / "results.csv") for rate in TRIED}
+    for row in ROWS:
+        perplexity = {
+            rate: line.perplexity
+            for rate, lines in found.items()
+            for line in lines
+            if line.row == row
+        }
+        assert perplexity.keys() == set(TRIED)
+        assert RATES[row] == min(perplexity, key=lambda rate: perplexity[rate]), row
 
 
 def test_the_better_transformer_is_compared_with_the_best_other():
