@@ -139,7 +139,7 @@ def forced_logits(
     source = Packed(src_BM, segments_BM, positions_BM)
     shifted_BL = shift_right(tgt_BL, positions_BL, BOS)
     target = Packed(shifted_BL, jnp.ones_like(tgt_BL), positions_BL)
-    return model.apply({"params": params}, source, target)[..., : model.vocabulary_size]
+    return model.apply({"params": params}, source, target)[..., : model.sizes.target]
 
 
 @jax.jit(static_argnums=0)

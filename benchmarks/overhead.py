@@ -45,7 +45,7 @@ class Run:
         data = load_data(config, RunFolder(folder))
         rows, mesh = data.shape.rows, make_mesh(config.mesh)
         self.program = compile_program(
-            config.model, config.train, mesh, data.vocabulary.size, data.shape
+            config.model, config.train, mesh, data.vocabulary.sizes, data.shape
         )
         self.state: Any = self.program.init(config.seed)
         self.read_window = WindowReader(config.train, data, self.program, self.state.window)

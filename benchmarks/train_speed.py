@@ -83,7 +83,7 @@ def measure_ours(config: Config, folder: Path, warm_up: int, steps: int) -> Figu
     """
     data = load_data(config, RunFolder(folder))
     rows, mesh = data.shape.rows, make_mesh(config.mesh)
-    program = compile_program(config.model, config.train, mesh, data.vocabulary.size, data.shape)
+    program = compile_program(config.model, config.train, mesh, data.vocabulary.sizes, data.shape)
     own = own_rows(mesh, rows)
     batches = train_batches(data.train, data.plan, rows, config.seed, own_rows=own)
     state = program.init(config.seed)
@@ -122,7 +122,7 @@ def flops_per_token(config: Config, data: TrainingData) -> float:
     """Training FLOPs of the corpus's pairs, without padding, per token of both sides."""
     kept = data.plan.pair_order
     src, tgt = data.train.src_lengths()[kept], data.train.tgt_lengths()[kept]
-    flops = flops_of_pairs(config.model, data.vocabulary.size, src, tgt)
+    flops = flops_of_pairs(config.model, data.vocabulary.sizes, src, tgt)
     return float(flops.sum() / (src.sum() + tgt.sum()))
 
 

@@ -15,8 +15,9 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.commands import test_export, test_import
-from transformer_jax.config.schema import KEYS
+from transformer_jax.config.schema import KEYS, VocabularyConfig
 from transformer_jax.interop.safetensors import read_safetensors, safetensors_bytes
+from transformer_jax.text.vocabulary import train_vocabularies
 
 
 class Sandbox:
@@ -144,6 +145,19 @@ def vocabulary_is_smaller_than_the_alphabet(box: Sandbox) -> Sequence[str]:
 @case("{tmp}/my.model: No such file or directory; name a SentencePiece .model file")
 def vocabulary_file_is_missing(box: Sandbox) -> Sequence[str]:
     return box.train(f"vocabulary.path={box.folder}/my.model")
+
+
+@case("vocabulary.separate=True", "Set model.tie_embeddings=False")
+def vocabularies_are_separate_and_the_matrix_is_one(box: Sandbox) -> Sequence[str]:
+    return box.train("vocabulary.separate=True")
+
+
+@case("{tmp}/two.model has a vocabulary for each side", "Set model.tie_embeddings=False")
+def vocabulary_file_has_two_and_the_matrix_is_one(box: Sandbox) -> Sequence[str]:
+    pairs = [("a dog", "ein Hund")] * 9
+    config = VocabularyConfig(size=270)
+    train_vocabularies(pairs, config, seed=0).save(box.folder / "two.model")
+    return box.train(f"vocabulary.path={box.folder}/two.model")
 
 
 @case("preset.py is no SentencePiece model")

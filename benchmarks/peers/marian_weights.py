@@ -22,7 +22,7 @@ from transformer_jax.interop.block import Tree, Weights, halves_first, to_block
 from transformer_jax.interop.ctranslate2 import fill_layer
 from transformer_jax.model.norms import DEFAULT_EPSILON as LAYER_NORM_EPSILON
 from transformer_jax.model.positions import sinusoids
-from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK
+from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK, both_sides
 
 
 class Sizes(NamedTuple):
@@ -76,7 +76,7 @@ def marian_weights(params: Tree, sizes: Sizes) -> Weights:
     Returns:
       float32 arrays; a linear map's weight is `[out, in]`.
     """
-    return to_block(params, _config(sizes), sizes.vocabulary, halves=True)
+    return to_block(params, _config(sizes), both_sides(sizes.vocabulary), halves=True)
 
 
 def _config(sizes: Sizes) -> ModelConfig:

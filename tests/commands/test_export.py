@@ -15,50 +15,77 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
-from tests.commands.test_import import imported
+from tests.commands.test_import import imported, imported_two
 from tests.fixtures.tiny import random_params, relative_error
 from transformer_jax.commands.loading import load_model
 from transformer_jax.config.changes import with_values
-from transformer_jax.config.schema import Config
+from transformer_jax.config.schema import Config, VocabularyConfig
 from transformer_jax.model.embeddings import shift_right
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import save_weights
 from transformer_jax.text.batches import Packed
-from transformer_jax.text.vocabulary import BOS, EOS, load_vocabulary
+from transformer_jax.text.bundle import Bundle, packed
+from transformer_jax.text.vocabulary import (
+    BOS,
+    EOS,
+    TableVocabulary,
+    Vocabulary,
+    load_vocabulary,
+    train_vocabulary,
+)
 
 LONGEST = 64  # subwords
+IMPORTED = {"imported": imported, "imported, two": imported_two}
 POST = {"model.norm": "post", "model.norm_epsilon": 1e-5}
 MODELS: dict[str, dict[str, Any]] = {
     "post": {**POST, "model.num_decoder_layers": 2},
     "pre": {"model.norm": "pre", "model.norm_epsilon": 1e-5, "model.activation": "gelu"},
     "biases": {**POST, "model.attention_bias": True, "model.output_bias": True},
+    "untied": {**POST, "model.activation": "swish", "model.tie_embeddings": False},
+    "two": {
+        **{**POST, "model.tie_embeddings": False, "model.tie_output": True},
+        **{"vocabulary.separate": True, "model.output_bias": True},
+    },
 }
 FOR_CTRANSLATE2 = {
     **MODELS,
-    "swish": {"model.activation": "swish", "model.tie_embeddings": False},
     "learned": {"model.positions": "learned", "model.max_positions": 64},
     "t2t": {"model.positions": "sinusoidal_t2t", "model.score": "dot"},
     "none": {"model.positions": "none", "model.d_k": 5},
+    "pre, untied": {"model.tie_embeddings": False},
 }
 
 
 @functools.cache
 def run_of(name: str) -> Path:
     """A run with random weights and the vocabulary of the tiny run."""
-    if name == "imported":
-        return imported()
+    if name in IMPORTED:
+        return IMPORTED[name]()
     values = {**runs.TINY, **FOR_CTRANSLATE2[name], "data.path": str(runs.tiny_corpus())}
     config = with_values(Config(), values)
     folder = RunFolder(Path(tempfile.mkdtemp(dir=runs.scratch().name)) / "run")
     folder.claim(config, "none")
-    vocabulary = load_vocabulary(RunFolder(runs.trained_run()).vocabulary_file)
+    vocabulary = vocabulary_of(config)
     vocabulary.save(folder.vocabulary_file)
     folder.seal()
-    params = random_params(make_model(config.model, vocabulary.size), seed=4)
+    params = random_params(make_model(config.model, vocabulary.sizes), seed=4)
     save_weights(folder, jax.tree.map(np.asarray, params))
     folder.unlock()
     return folder.path
+
+
+def vocabulary_of(config: Config) -> Vocabulary:
+    """That of the tiny run, or two of different sizes."""
+    if not config.vocabulary.separate:
+        return load_vocabulary(RunFolder(runs.trained_run()).vocabulary_file)
+    own = [
+        train_vocabulary(runs.read_lines(runs.tiny_corpus() / f"train.{side}"), of, 0)
+        for side, of in (("en", VocabularyConfig(size=320)), ("de", VocabularyConfig(size=350)))
+    ]
+    tables = [tuple(one.pieces(range(one.size))) for one in own]
+    bundle = Bundle(own[0].model, own[1].model, tables[0], ("", ""), tables[1])
+    return TableVocabulary(packed(bundle))
 
 
 @functools.cache
@@ -75,7 +102,7 @@ def sources() -> list[str]:
 
 def pairs_of(loaded: Any) -> list[tuple[np.ndarray, np.ndarray]]:
     """Encoded sources, and random targets."""
-    draw, size = np.random.default_rng(0), loaded.vocabulary.size
+    draw, size = np.random.default_rng(0), loaded.vocabulary.target.size
     encoded = loaded.line_translator().encode(sources())
     return [(ids, np.append(draw.integers(4, size, len(ids) % 7), EOS)) for ids in encoded]
 
@@ -95,7 +122,7 @@ def logits_of(loaded: Any, src: np.ndarray, tgt: np.ndarray) -> np.ndarray:
         return Packed(row, np.int32(place < len(ids)), place)
 
     logits = apply(loaded.translator.model, loaded.translator.params, packed(src), packed(tgt))
-    return np.asarray(logits[0, : len(tgt)], np.float64)[:, : loaded.vocabulary.size]
+    return np.asarray(logits[0, : len(tgt)], np.float64)[:, : loaded.vocabulary.target.size]
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -105,15 +132,15 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 # CTranslate2 -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*FOR_CTRANSLATE2, "imported"])
+@pytest.mark.parametrize("name", [*FOR_CTRANSLATE2, *IMPORTED])
 def test_ctranslate2_gives_the_log_probabilities_and_subwords_that_we_give(name):
     engine = pytest.importorskip("ctranslate2")
     loaded = load_model(str(run_of(name)), beam_size=1)
     folder = exported(name, "ctranslate2")
     translator = engine.Translator(str(folder), "cpu", intra_threads=1)
-    pieces = loaded.vocabulary.pieces
+    pieces = loaded.vocabulary.target.pieces
     pairs = pairs_of(loaded)
-    inputs = [pieces(src[:-1]) for src, _ in pairs]
+    inputs = [loaded.vocabulary.pieces(src[:-1]) for src, _ in pairs]
     scored = translator.score_batch(inputs, [pieces(tgt[:-1]) for _, tgt in pairs])
     for (src, tgt), got in zip(pairs, scored, strict=True):
         want = log_softmax(logits_of(loaded, src, tgt))[np.arange(len(tgt)), tgt]
@@ -172,7 +199,7 @@ def test_transformers_gives_the_logits_and_subwords_that_we_give(name):
     assert generated.tolist() == [BOS, *best.ids[:-1].tolist()]  # ours ends in EOS at its limit
 
 
-@pytest.mark.parametrize("name", ["post", "biases"])
+@pytest.mark.parametrize("name", ["post", "biases", "untied", "two"])
 def test_what_is_exported_can_be_imported_and_is_the_same_model(name, tmp_path):
     """A subword more, the decoder's first input, does not change the others' logits."""
     folder = exported(name, "huggingface")
@@ -183,15 +210,21 @@ def test_what_is_exported_can_be_imported_and_is_the_same_model(name, tmp_path):
     assert (again.config.data.src, again.config.data.tgt) == ("en", "de")
     for src, tgt in pairs_of(ours):
         want = logits_of(ours, src, tgt)
-        names = [ours.vocabulary.pieces(ids) for ids in (src, tgt)]
+        names = ours.vocabulary.pieces(src), ours.vocabulary.target.pieces(tgt)
         theirs = [
-            np.array([again.vocabulary.ids_of([piece])[piece] for piece in side]) for side in names
+            np.array([vocabulary.ids_of([piece])[piece] for piece in side])
+            for vocabulary, side in zip(both_sides_of(again), names, strict=True)
         ]
         got = logits_of(again, *theirs)
-        order = again.vocabulary.ids_of(ours.vocabulary.pieces(range(ours.vocabulary.size)))
-        keep = [i for i in range(ours.vocabulary.size) if i != BOS]
+        size = ours.vocabulary.target.size
+        order = again.vocabulary.target.ids_of(ours.vocabulary.target.pieces(range(size)))
+        keep = [i for i in range(size) if i != BOS]
         columns = list(order.values())
         assert relative_error(got[:, [columns[i] for i in keep]], want[:, keep]) < 1e-5
+
+
+def both_sides_of(loaded: Any) -> tuple[Vocabulary, Vocabulary]:
+    return loaded.vocabulary, loaded.vocabulary.target
 
 
 def test_the_folder_says_how_it_is_used():
@@ -223,6 +256,6 @@ def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):
     assert "is for --format=ctranslate2" in fails(huggingface, "--quantization=int8")
     assert "bfloat16 is not one of float32" in fails(ctranslate2, "--quantization=bfloat16")
     assert "no place for model.positions='learned'" in fails(huggingface, name="learned")
-    assert "model.tie_embeddings=False" in fails(huggingface, name="swish")
+    assert "model.tie_embeddings=False" in fails(huggingface, name="pre, untied")
     assert "--checkpoint=7 is not there" in fails(huggingface, "--checkpoint=7")
     assert not (tmp_path / "x").exists()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
-from tests.commands.test_import import imported
+from tests.commands.test_import import imported, imported_two
 from tests.fixtures.tiny import random_params
 from transformer_jax.commands.loading import load_model
 from transformer_jax.config.changes import with_values
@@ -37,8 +37,8 @@ MODELS: dict[str, dict[str, Any]] = {
 @functools.cache
 def run_of(name: str) -> Path:
     """A run with random weights, whose search is short and without a length penalty."""
-    if name == "imported":
-        return imported()
+    if name.startswith("imported"):
+        return {"imported": imported, "imported, two": imported_two}[name]()
     short = {"decode.length_penalty": 0.0, "decode.max_length": 24, "decode.max_extra_length": 8}
     values = {**runs.TINY, **short, **MODELS[name], "data.path": str(runs.tiny_corpus())}
     config = with_values(Config(), values)
@@ -65,7 +65,7 @@ def sources() -> list[str]:
     return ["", *runs.read_lines(runs.tiny_corpus() / "test.en")[:5]]
 
 
-@pytest.mark.parametrize("name", [*MODELS, "imported"])
+@pytest.mark.parametrize("name", [*MODELS, "imported", "imported, two"])
 def test_the_exported_search_finds_what_ours_finds(name):
     loaded = load_model(str(run_of(name)), length_penalty=0.0)
     ours = [found[0].text if found else "" for found in loaded.line_translator()(sources())]

@@ -12,6 +12,7 @@ from tests import tiny_runs as runs
 from tests.interop import marian_by_hand as marian
 from transformer_jax.commands.loading import load_model
 from transformer_jax.commands.translate import translate
+from transformer_jax.interop.vocabulary_yml import read_vocabulary_yml
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.vocabulary import EOS
@@ -33,15 +34,35 @@ def opus_folder() -> Path:
     return marian.write_folder(folder, arrays, marian.TINY, vocabularies(), pieces)
 
 
-def import_opus(workdir: Path, *flags: str) -> int:
+TWO = {**marian.TINY, "tied-embeddings-all": False, "tied-embeddings": True}
+
+
+@functools.cache
+def opus_folder_of_two() -> Path:
+    """The same with a vocabulary for each side, of other sizes, and a matrix for each."""
+    tables = [marian.pieces_of(model) for model in vocabularies()]
+    tables[0] = [">>deu<<", *tables[0][1:60], "</s>"]
+    arrays = marian.random_arrays(TWO, len(tables[1]), src_vocabulary=len(tables[0]))
+    folder = Path(runs.scratch().name) / "opus_of_two"
+    return marian.write_folder(folder, arrays, TWO, vocabularies(), *tables)
+
+
+def import_opus(workdir: Path, folder: Path) -> int:
     languages = ("--src=en", "--tgt=de")
-    return runs.command("import", f"--from={opus_folder()}", f"--workdir={workdir}", *languages)
+    return runs.command("import", f"--from={folder}", f"--workdir={workdir}", *languages)
 
 
 @functools.cache
 def imported() -> Path:
     workdir = Path(runs.scratch().name) / "imported"
-    assert import_opus(workdir) == 0
+    assert import_opus(workdir, opus_folder()) == 0
+    return workdir
+
+
+@functools.cache
+def imported_two() -> Path:
+    workdir = Path(runs.scratch().name) / "imported_two"
+    assert import_opus(workdir, opus_folder_of_two()) == 0
     return workdir
 
 
@@ -54,29 +75,36 @@ def translated(lines: list[str], workdir: Path, **changes) -> list[str]:
     return out.getvalue().decode().split("\n")[:-1]
 
 
-def test_scores_of_translations_are_those_of_marian_s_formula():
+@pytest.mark.parametrize("kind", ["one", "two"])
+def test_scores_of_translations_are_those_of_marian_s_formula(kind):
     """From a line of text to its score: subwords, search, penalty and weights together."""
     source = runs.read_lines(runs.tiny_corpus() / "test.en")[:3] + [">>deu<< a dog"]
-    loaded = load_model(str(imported()))
+    folder, run = {
+        "one": (opus_folder(), imported()),
+        "two": (opus_folder_of_two(), imported_two()),
+    }[kind]
+    loaded = load_model(str(run))
     assert loaded.config.decode.beam_size == 3
     lines, arrays = loaded.line_translator(), {}
-    with np.load(opus_folder() / "opus.best-perplexity.npz") as file:
+    with np.load(folder / "opus.best-perplexity.npz") as file:
         arrays = {name: file[name] for name in file.files}
-    theirs = [">>deu<<", *marian.pieces_of(*vocabularies())]
+    files = sorted(folder.glob("*.vocab.yml"))
+    theirs = [read_vocabulary_yml(file) for file in (files[0], files[-1])]
     encoded = lines.encode(source)
     for ids, (best,) in zip(encoded, loaded.translator.translate(encoded), strict=True):
+        own = loaded.vocabulary.pieces(ids), loaded.vocabulary.target.pieces(best.ids)
         src, tgt = (
-            [theirs.index(piece) for piece in loaded.vocabulary.pieces(side)]
-            for side in (ids, best.ids)
+            [table.index(piece) for piece in pieces]
+            for table, pieces in zip(theirs, own, strict=True)
         )
         assert best.ids[-1] == EOS and not {0, 2, 3} & set(best.ids.tolist())
-        logits = marian.logits_by_hand(arrays, marian.TINY, src, tgt)
+        logits = marian.logits_by_hand(arrays, marian.TINY if kind == "one" else TWO, src, tgt)
         log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         want = log_probs[np.arange(len(tgt)), tgt].sum()
         assert best.log_prob == pytest.approx(want, rel=1e-5)
         assert best.score == pytest.approx(want / len(tgt), rel=1e-5)  # normalize: 1
-    assert theirs[0] in loaded.vocabulary.pieces(encoded[-1])
-    answers = [line.split("\t") for line in translated(source, imported())]
+    assert theirs[0][0] == ">>deu<<" in loaded.vocabulary.pieces(encoded[-1])
+    answers = [line.split("\t") for line in translated(source, run)]
     assert [float(score) for score, _ in answers] == pytest.approx(
         [best.score for (best,) in loaded.translator.translate(encoded)], abs=1e-5
     )
@@ -116,21 +144,23 @@ def test_an_imported_run_is_evaluated_on_text_that_is_named(capsys):
     assert json.loads(written.read_text())["checkpoint"] == "0"
 
 
-def finetune(workdir: Path, **changes) -> int:
+def finetune(workdir: Path, origin: Path, **changes) -> int:
     values = {"data.path": runs.tiny_corpus(), "data.max_length": 48, "train.row_length": 48}
     values |= {"train.tokens_per_batch": 400, "train.steps": 12, "train.log_every": 3}
     values |= {"train.warmup_steps": 2, "train.decay_steps": 12, "model.dropout": 0.0, **changes}
     overrides = [f"--config.{name}={value}" for name, value in values.items()]
-    config = f"--config=finetune:{imported()}"
+    config = f"--config=finetune:{origin}"
     return runs.command("train", config, f"--workdir={workdir}", *overrides)
 
 
-def test_training_goes_on_from_the_imported_weights(tmp_path, capsys):
-    assert finetune(tmp_path / "run", **{"train.peak_learning_rate": 3e-3}) == 0
+@pytest.mark.parametrize("kind", ["one", "two"])
+def test_training_goes_on_from_the_imported_weights(kind, tmp_path, capsys):
+    origin = imported() if kind == "one" else imported_two()
+    assert finetune(tmp_path / "run", origin, **{"train.peak_learning_rate": 3e-3}) == 0
     records = read_metrics(tmp_path / "run")
     losses = [one["nats_per_token"] for one in records if "nats_per_token" in one]
     assert losses[-1] < losses[0] - 0.3, losses
-    ours, theirs = (RunFolder(path).vocabulary_file for path in (tmp_path / "run", imported()))
+    ours, theirs = (RunFolder(path).vocabulary_file for path in (tmp_path / "run", origin))
     assert ours.read_bytes() == theirs.read_bytes()
     assert len(translated(["a dog"], tmp_path / "run")) == 1
 
@@ -138,7 +168,7 @@ def test_training_goes_on_from_the_imported_weights(tmp_path, capsys):
 def test_the_first_step_starts_where_the_imported_model_is(tmp_path):
     """At a vanishing learning rate the weights stay those of the imported run."""
     values = {"train.peak_learning_rate": 1e-12, "train.steps": 3, "train.checkpoint_every": 3}
-    assert finetune(tmp_path / "run", **values) == 0
+    assert finetune(tmp_path / "run", imported(), **values) == 0
     own, origin = (
         load_model(str(path)).translator.params for path in (tmp_path / "run", imported())
     )

@@ -11,6 +11,7 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.training.test_loop import lines
+from transformer_jax.api import load
 from transformer_jax.commands.evaluate import evaluate
 from transformer_jax.evaluation import bleu
 from transformer_jax.runs.checkpoints import committed_steps
@@ -209,3 +210,19 @@ def test_a_finished_run_is_not_changed_and_the_log_describes_it(caplog, tmp_path
     tokens = [record["target_tokens_per_step"] for record in lines(workdir, "train")]
     assert float(logged[1]) == pytest.approx(np.mean(tokens), rel=0.05)
     assert RunFolder(workdir).read_config() == runs.tiny_config()
+
+
+def test_each_side_can_have_its_own_vocabulary(tmp_path):
+    """From training to every command that turns ids into text."""
+    changes = {"vocabulary__separate": True, "model__tie_embeddings": False}
+    changes |= {"model__tie_output": True, "train__steps": 20, "vocabulary__size": 330}
+    assert runs.train(tmp_path / "run", train__valid_bleu=True, **changes) == 0
+    run = load(tmp_path / "run")
+    assert run.loaded.vocabulary.sizes == (330, 330) and not run.loaded.vocabulary.is_shared
+    src, tgt = (runs.read_lines(runs.tiny_corpus() / f"test.{side}")[:3] for side in ("en", "de"))
+    [logits] = run.logits(src[:1], tgt[:1])
+    assert "".join(logits.subwords[:-1]).replace("\u2581", " ").strip() == tgt[0]
+    attended = run.attention(src[0], tgt[0]).kinds["cross"]
+    assert "".join(attended.attending[:-1]).replace("\u2581", " ").strip() == tgt[0]
+    assert "".join(attended.attended[:-1]).replace("\u2581", " ").strip() == src[0]
+    assert [link.tgt_words for link in run.align(src, tgt)] == [line.split() for line in tgt]

@@ -71,6 +71,11 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"data.max_length": 1}, ("data.max_length=1 is below 2",)),
     ({"data.max_length": 257}, ("data.max_length=257 is above train.row_length=256", "Lower")),
     ({"vocabulary.size": 260}, ("vocabulary.size=260 is below 261", "256 bytes")),
+    (
+        {"vocabulary.separate": True},
+        ("vocabulary.separate=True", "Set model.tie_embeddings=False", "model.tie_output=True"),
+    ),
+    ({"model.tie_output": True}, ("model.tie_output=True changes nothing", "Leave one out")),
     ({"vocabulary.kind": "word"}, ("vocabulary.kind='word'", "'bpe', 'unigram'")),
     ({"vocabulary.normalization": "nfc"}, ("vocabulary.normalization='nfc'", "'identity'")),
     ({"vocabulary.max_lines": 0}, ("vocabulary.max_lines=0 is below 1",)),

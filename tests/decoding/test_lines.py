@@ -7,13 +7,13 @@ import pytest
 
 from tests import tiny_runs as runs
 from transformer_jax.config.decode import DecodeConfig
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.schema import ModelConfig, VocabularyConfig
 from transformer_jax.decoding.lines import LineTranslator, banned_ids, line_groups
 from transformer_jax.decoding.translator import Hypothesis
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.text.vocabulary import BOS, EOS, UNK, load_vocabulary
+from transformer_jax.text.vocabulary import BOS, EOS, UNK, load_vocabulary, train_vocabularies
 
 
 class Echo:
@@ -111,6 +111,15 @@ def test_a_line_for_which_search_finds_nothing_is_still_answered(vocabulary):
     """A model with NaN logits gives no hypothesis; the lines after it keep their places."""
     translator = LineTranslator(vocabulary, Echo(answers=0))
     assert translator(["A dog."]) == [[("", float("-inf"))]]
+
+
+def test_banned_subwords_are_the_target_s():
+    pairs = [("the dog", "der Hund"), ("a cat", "die Katze")] * 9
+    both = train_vocabularies(pairs, VocabularyConfig(size=275), seed=0)
+    sides = [set(side.pieces(range(both.size))) for side in (both, both.target)]
+    [first, *_] = sorted(sides[1] - sides[0])
+    [banned] = banned_ids(DecodeConfig(banned_subwords=(first,)), both)
+    assert both.target.pieces([banned]) == [first]
 
 
 # A stream in groups ----------------------------------------------------------------------------

@@ -118,7 +118,9 @@ def norm(w, name, suffix, x):
 # Folders -----------------------------------------------------------------------------------------
 
 
-def random_arrays(options: dict, vocabulary: int, seed: int = 0) -> Arrays:
+def random_arrays(
+    options: dict, vocabulary: int, seed: int = 0, src_vocabulary: int | None = None
+) -> Arrays:
     """Random weights under Marian's names; float32 numbers that are far from neutral values."""
     draw, d = np.random.default_rng(seed), options["dim-emb"]
     arrays: Arrays = {}
@@ -132,9 +134,12 @@ def random_arrays(options: dict, vocabulary: int, seed: int = 0) -> Arrays:
         add("Wemb", vocabulary, d)
         arrays["Wemb"] *= vocabulary**0.5 * d**-0.5
     else:
-        for name in ("encoder_Wemb", "decoder_Wemb"):
-            add(name, vocabulary, d)
-            arrays[name] *= vocabulary**0.5 * d**-0.5
+        for name, size in (
+            ("encoder_Wemb", src_vocabulary or vocabulary),
+            ("decoder_Wemb", vocabulary),
+        ):
+            add(name, size, d)
+            arrays[name] *= size**0.5 * d**-0.5
         if not options.get("tied-embeddings"):
             add("decoder_ff_logit_out_W", d, vocabulary)
     add("decoder_ff_logit_out_b", 1, vocabulary)
@@ -184,18 +189,25 @@ def pieces_of(*models: bytes) -> list[str]:
 
 
 def write_folder(
-    folder: Path, arrays: Arrays, options: dict, models: tuple[bytes, bytes], pieces: list[str]
+    folder: Path,
+    arrays: Arrays,
+    options: dict,
+    models: tuple[bytes, bytes],
+    *tables: list[str],
 ) -> Path:
-    """A folder as an OPUS-MT release has it."""
+    """A folder as an OPUS-MT release has it; `tables` are the pieces of one or two vocabularies."""
     folder.mkdir(parents=True)
     content = yaml.safe_dump(options).encode() + b"\0"
     special = {"special:model.yml": np.frombuffer(content, np.int8)}
     np.savez(folder / "opus.best-perplexity.npz", **arrays, **special)
-    lines = [f"{json.dumps(piece, ensure_ascii=False)}: {i}\n" for i, piece in enumerate(pieces)]
-    (folder / "opus.vocab.yml").write_text("".join(lines), encoding="utf-8")
+    names = ["opus.vocab.yml"] if len(tables) == 1 else ["opus.src.vocab.yml", "opus.trg.vocab.yml"]
+    for name, pieces in zip(names, tables, strict=True):
+        written = [json.dumps(piece, ensure_ascii=False) for piece in pieces]
+        lines = [f"{piece}: {i}\n" for i, piece in enumerate(written)]
+        (folder / name).write_text("".join(lines), encoding="utf-8")
     for name, model in zip(("source.spm", "target.spm"), models, strict=True):
         (folder / name).write_bytes(model)
-    search = {"models": ["opus.best-perplexity.npz"], "vocabs": ["opus.vocab.yml"] * 2}
+    search = {"models": ["opus.best-perplexity.npz"], "vocabs": [names[0], names[-1]]}
     search |= {"beam-size": 3, "normalize": 1}
     (folder / "decoder.yml").write_text(yaml.safe_dump(search))
     return folder

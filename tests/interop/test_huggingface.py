@@ -16,16 +16,19 @@ from tests.interop import marian_by_hand as marian
 from transformer_jax.errors import UserError
 from transformer_jax.interop.huggingface import languages_of, read_huggingface
 from transformer_jax.model.encoder_decoder import make_model
-from transformer_jax.text.vocabulary import EOS
+from transformer_jax.text.vocabulary import EOS, Sizes
 
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "marian_huggingface.npz"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+ONE, TWO = "marian_huggingface.npz", "marian_huggingface_two.npz"
 VOCABULARY = 60
 PIECES = ["</s>", "<unk>", *(f"piece{i}" for i in range(2, VOCABULARY - 1)), "<pad>"]
+SOURCE_PIECES = [f"source{i}" for i in range(72)]
+SOURCE_PIECES[0], SOURCE_PIECES[1], SOURCE_PIECES[VOCABULARY - 1] = "</s>", "<unk>", "<pad>"
 
 
 @functools.cache
-def fixture() -> dict[str, np.ndarray]:
-    with np.load(FIXTURE) as file:
+def fixture(name: str = ONE) -> dict[str, np.ndarray]:
+    with np.load(FIXTURES / name) as file:
         return {name: file[name] for name in file.files}
 
 
@@ -36,15 +39,23 @@ def a_sentencepiece_model() -> bytes:
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    for name in ("config.json", "generation_config.json", "model.safetensors"):
-        (tmp_path / name).write_bytes(fixture()[name].tobytes())
-    table = {piece: i for i, piece in enumerate(PIECES)}
-    (tmp_path / "vocab.json").write_text(json.dumps(table))
+    return write_folder(tmp_path, ONE)
+
+
+def write_folder(path: Path, name: str) -> Path:
+    for file in ("config.json", "generation_config.json", "model.safetensors"):
+        (path / file).write_bytes(fixture(name)[file].tobytes())
+    tables = {"vocab.json": PIECES}
+    if name == TWO:
+        tables = {"vocab.json": SOURCE_PIECES, "target_vocab.json": PIECES}
+    for file, pieces in tables.items():
+        (path / file).write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
     for side in ("source", "target"):
-        (tmp_path / f"{side}.spm").write_bytes(a_sentencepiece_model())
+        (path / f"{side}.spm").write_bytes(a_sentencepiece_model())
     names = {"tokenizer_class": "MarianTokenizer", "source_lang": "eng", "target_lang": "deu"}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(names))
-    return tmp_path
+    names |= {"separate_vocabs": name == TWO}
+    (path / "tokenizer_config.json").write_text(json.dumps(names))
+    return path
 
 
 def change(path: Path, **values) -> None:
@@ -55,20 +66,30 @@ def read(folder: Path):
     return read_huggingface(folder, ("en", "de"))
 
 
-def test_logits_equal_those_of_transformers(folder):
-    found, reference = read(folder), fixture()
-    ours = found.bundle.pieces
-    assert (len(ours), ours[:4]) == (VOCABULARY + 1, ("<pad>", "</s>", "<s>", "<unk>"))
-    ids = {PIECES.index(piece): i for i, piece in enumerate(ours) if piece in PIECES}
+@pytest.mark.parametrize("name", [ONE, TWO])
+def test_logits_equal_those_of_transformers(name, tmp_path):
+    found, reference = read(write_folder(tmp_path, name)), fixture(name)
+    ours = found.bundle.tables
+    theirs = (SOURCE_PIECES if name == TWO else PIECES), PIECES
+    assert found.model.tie_output == (name == TWO) and "output" not in found.params
+    assert [len(own) for own in ours] == [len(foreign) + 1 for foreign in theirs]
+    assert ours[0][:4] == ours[1][:4] == ("<pad>", "</s>", "<s>", "<unk>")
+    src_ids, ids = (
+        {foreign.index(piece): i for i, piece in enumerate(own) if piece in foreign}
+        for foreign, own in zip(theirs, ours, strict=True)
+    )
     numbers = range(4)
     pairs = [
-        tuple([ids[int(i)] for i in reference[f"{side}{n}"]] for side in ("src", "tgt"))
+        tuple(
+            [own[int(i)] for i in reference[f"{side}{n}"]]
+            for side, own in (("src", src_ids), ("tgt", ids))
+        )
         for n in numbers
     ]
     rows = [[0], [1, 2], [3]]
     batch = lay_out(pairs, rows, 18, 16)
     with jax.default_matmul_precision("highest"):
-        model = make_model(found.model, len(ours))
+        model = make_model(found.model, Sizes(*map(len, ours)))
         logits = jax.jit(model.apply)({"params": found.params}, *model_inputs(batch))
     got = of_each_pair(logits, batch, rows)
     columns = [ids[i] for i in range(VOCABULARY)]
@@ -90,11 +111,13 @@ REFUSED = [
     ({"model_type": "pegasus"}, "model_type='pegasus'"),
     ({"activation_function": "gelu_new"}, "activation_function='gelu_new'"),
     ({"scale_embedding": False}, "scale_embedding=False"),
-    ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings=False"),
+    ({"tie_word_embeddings": False}, "tie_word_embeddings=False"),
+    ({"share_encoder_decoder_embeddings": False}, "no model.encoder.embed_tokens.weight"),
     ({"normalize_embedding": True}, "normalize_embedding=True"),
     ({"decoder_ffn_dim": 99}, "encoder_ffn_dim that is not"),
-    ({"decoder_vocab_size": 61}, "two vocabularies"),
+    ({"decoder_vocab_size": 61}, "decoder_vocab_size=61 is not vocab_size"),
     ({"decoder_start_token_id": 99}, "decoder_start_token_id=99"),
+    ({"decoder_start_token_id": -1}, "decoder_start_token_id=-1"),
 ]
 
 
@@ -128,7 +151,17 @@ def test_damaged_files_are_one_clear_line(folder):
     (folder / "vocab.json").write_text("[1]")
     with pytest.raises(UserError, match="is no JSON object"):
         read(folder)
-    change(folder / "tokenizer_config.json", separate_vocabs=True)
     (folder / "vocab.json").write_text("{}")
+    with pytest.raises(UserError, match="vocab.json has no </s>"):
+        read(folder)
+
+
+def test_two_vocabularies_that_do_not_fit_the_config_are_refused(folder, tmp_path):
+    change(folder / "tokenizer_config.json", separate_vocabs=True)
     with pytest.raises(UserError, match="two vocabularies"):
         read(folder)
+    (tmp_path / "two").mkdir()
+    two = write_folder(tmp_path / "two", TWO)
+    (two / "target_vocab.json").unlink()
+    with pytest.raises(UserError, match="target_vocab.json"):
+        read(two)

@@ -1,6 +1,7 @@
 """A Marian folder in: logits against Marian's own formula, the vocabulary, what is refused."""
 
 import functools
+import pickle
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from transformer_jax.interop.marian import read_marian
 from transformer_jax.interop.vocabulary_yml import read_vocabulary_yml
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.text.bundle import packed
-from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK, TableVocabulary
+from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK, Sizes, TableVocabulary
 
 SOURCE = ["the old dog sees a cat", "a cat sees the dog", "the man has an old dog"] * 9
 TARGET = ["der alte Hund sieht eine Katze", "eine Katze sieht den Hund", "der Mann hat ihn"] * 9
@@ -23,6 +24,8 @@ KINDS = {
     "pre": {**marian.PRE_NORM, "transformer-ffn-activation": "relu"},
     "untied": {"tied-embeddings-all": False},
     "target-tied": {"tied-embeddings-all": False, "tied-embeddings": True},
+    "two vocabularies": {"tied-embeddings-all": False, "tied-embeddings": True},
+    "two vocabularies, untied": {"tied-embeddings-all": False},
 }
 
 
@@ -31,11 +34,12 @@ def models() -> tuple[bytes, bytes]:
     return marian.train_spm(SOURCE, 60), marian.train_spm(TARGET, 60)
 
 
-def folder_of(tmp_path, pieces=None, **changes) -> Any:
+def folder_of(tmp_path, pieces=None, src_pieces=None, **changes) -> Any:
     options = {**marian.TINY, **changes}
     pieces = pieces or marian.pieces_of(*models())
-    arrays = marian.random_arrays(options, len(pieces))
-    return marian.write_folder(tmp_path / "opus", arrays, options, models(), pieces)
+    tables = [pieces] if src_pieces in (None, pieces) else [src_pieces, pieces]
+    arrays = marian.random_arrays(options, len(pieces), src_vocabulary=len(tables[0]))
+    return marian.write_folder(tmp_path / "opus", arrays, options, models(), *tables)
 
 
 def read(folder):
@@ -44,35 +48,73 @@ def read(folder):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_equal_marian_s_formula(kind, tmp_path):
-    folder = folder_of(tmp_path, **KINDS[kind])
+    theirs = tables_of(kind)
+    folder = folder_of(tmp_path, theirs[1], theirs[0], **KINDS[kind])
     found = read(folder)
     with np.load(folder / "opus.best-perplexity.npz") as file:
         arrays = {name: file[name] for name in file.files}
-    theirs = marian.pieces_of(*models())
-    ours = found.bundle.pieces
-    to_theirs = [theirs.index(piece) if piece in theirs else None for piece in ours]
+    ours = found.bundle.tables
+    to_theirs = [
+        [foreign.index(piece) if piece in foreign else None for piece in own]
+        for foreign, own in zip(theirs, ours, strict=True)
+    ]
     draw = np.random.default_rng(3)
     pairs = [
-        tuple([*draw.integers(4, len(ours), n).tolist(), EOS] for n in lengths)
+        tuple(
+            [*draw.integers(4, len(own), n).tolist(), EOS]
+            for own, n in zip(ours, lengths, strict=True)
+        )
         for lengths in [(9, 7), (4, 5), (2, 1), (0, 6)]
     ]
     rows = [[0], [1, 2], [3]]
     batch = lay_out(pairs, rows, 18, 16)
     with jax.default_matmul_precision("highest"):
-        model = make_model(found.model, len(ours))
+        model = make_model(found.model, Sizes(*map(len, ours)))
         logits = jax.jit(model.apply)({"params": found.params}, *model_inputs(batch))
     got = of_each_pair(logits, batch, rows)
-    columns = [i for i, own in enumerate(to_theirs) if own is not None]
-    assert columns == [EOS, UNK, *range(4, len(ours))]
+    columns = [i for i, own in enumerate(to_theirs[1]) if own is not None]
+    assert columns == [EOS, UNK, *range(4, len(ours[1]))]
     options = {**marian.TINY, **KINDS[kind]}
-    for number, (src, tgt) in enumerate(pairs):
-        foreign = [[to_theirs[i] for i in side] for side in (src, tgt)]
+    for number, pair in enumerate(pairs):
+        foreign = [[ids[i] for i in side] for ids, side in zip(to_theirs, pair, strict=True)]
         want = marian.logits_by_hand(arrays, options, *foreign)
-        own = want[:, [to_theirs[i] for i in columns]]
+        own = want[:, [to_theirs[1][i] for i in columns]]
         assert relative_error(got[number][:, columns], own) < 1e-5
         # Subwords that Marian does not have take nothing from the others.
-        both = jax.nn.log_softmax(got[number][:, : len(ours)])[:, columns]
+        both = jax.nn.log_softmax(got[number][:, : len(ours[1])])[:, columns]
         assert relative_error(both, jax.nn.log_softmax(own)) < 1e-5
+
+
+def tables_of(kind: str) -> tuple[list[str], list[str]]:
+    """The pieces of source and target; in two vocabularies, control pieces have other ids."""
+    pieces = marian.pieces_of(*models())
+    return ([*pieces[2:20], "<unk>", "</s>"] if kind.startswith("two") else pieces), pieces
+
+
+def test_matrices_that_are_one_in_marian_are_one_here(tmp_path):
+    tied = read(folder_of(tmp_path / "a", *reversed(tables_of("two")), **KINDS["two vocabularies"]))
+    assert (tied.model.tie_embeddings, tied.model.tie_output) == (False, True)
+    assert "output" not in tied.params
+    untied = read(folder_of(tmp_path / "b", **KINDS["untied"]))
+    assert not untied.model.tie_output and "output" in untied.params
+    assert {"tgt_embedding", "output"}.isdisjoint(read(folder_of(tmp_path / "c")).params)
+
+
+def test_two_vocabularies_are_found_without_decoder_yml(tmp_path):
+    folder = folder_of(tmp_path, *reversed(tables_of("two")), **KINDS["two vocabularies"])
+    (folder / "decoder.yml").unlink()
+    bundle = read(folder).bundle
+    assert bundle.tables[0] != bundle.tables[1]
+    vocabulary = TableVocabulary(packed(bundle))
+    assert vocabulary.sizes == tuple(map(len, bundle.tables)) and not vocabulary.is_shared
+    again = pickle.loads(pickle.dumps(vocabulary))
+    assert again.target.decode(again.target.encode("der alte Hund")) == "der alte Hund"
+    assert again.target.target.sizes[1] == again.sizes[1]
+
+
+def test_two_vocabularies_with_one_matrix_are_refused(tmp_path):
+    with pytest.raises(UserError, match="opus.trg.vocab.yml are different vocabularies"):
+        read(folder_of(tmp_path, *reversed(tables_of("two"))))
 
 
 def test_the_ids_of_control_pieces_are_ours_wherever_marian_has_them(tmp_path):
@@ -95,7 +137,8 @@ def test_decoder_yml_gives_beam_and_penalty(tmp_path):
 def test_source_and_target_have_their_own_sentencepiece_models(tmp_path):
     bundle = read(folder_of(tmp_path)).bundle
     vocabulary = TableVocabulary(packed(bundle))
-    assert vocabulary.decode(vocabulary.target.encode("der alte Hund")) == "der alte Hund"
+    target = vocabulary.target
+    assert target.decode(target.encode("der alte Hund")) == "der alte Hund"
     src, tgt = vocabulary.encode("the old dog"), vocabulary.target.encode("der alte Hund")
     assert UNK not in src and UNK not in tgt
     assert "".join(vocabulary.pieces(src)) == "▁the▁old▁dog"
@@ -114,7 +157,6 @@ REFUSED = [
     ({"transformer-train-position-embeddings": True}, "transformer-train-position-embeddings=True"),
     ({"lemma-dim-emb": 512}, "lemma-dim-emb=512"),
     ({"transformer-decoder-dim-ffn": 99}, "transformer-decoder-dim-ffn=99"),
-    ({"dim-vocabs": [100, 200]}, "two vocabularies"),
     ({"transformer-postprocess": "dn"}, "transformer-preprocess"),
 ]
 

@@ -15,7 +15,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **{"positions": "sinusoidal_t2t", "activation": "swish", "attention_bias": True},
         **{"output_bias": True, "norm_epsilon": 1e-5},
     },
-    "gelu": {"activation": "gelu", "tie_embeddings": False, "output_bias": True, "num_layers": 1},
+    "gelu": {
+        **{"activation": "gelu", "tie_embeddings": False, "tie_output": True},
+        **{"output_bias": True, "num_layers": 1},
+    },
     "rotary": {"positions": "rotary", "d_k": 6},
     "alibi": {"positions": "alibi"},
     "t5": {"positions": "t5", "normalizer": "sparsemax"},

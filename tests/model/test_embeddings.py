@@ -19,7 +19,9 @@ from transformer_jax.config.schema import Config, DataConfig, ModelConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.axes import unboxed
 from transformer_jax.model.embeddings import Embedding, padded_vocabulary, shift_right
-from transformer_jax.text.vocabulary import BOS
+from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.parameters import parameter_count
+from transformer_jax.text.vocabulary import BOS, Sizes
 
 
 def test_the_decoder_s_input_is_each_sentence_one_later_bos_first():
@@ -74,7 +76,28 @@ def test_fix_norm_makes_every_vector_1_long_as_input_and_for_logits():
     assert relative_error(model.apply({"params": longer}, *inputs), logits) < 1e-5
 
 
-def test_fix_norm_needs_one_matrix():
+def test_fix_norm_needs_one_matrix_of_input_and_output():
     model = ModelConfig(fix_norm=True, tie_embeddings=False)
     with pytest.raises(ConfigError, match=r"fix_norm=True.*Set model.tie_embeddings=True"):
         check(Config(model=model, data=DataConfig(source="grammar")))
+    tied = ModelConfig(fix_norm=True, tie_embeddings=False, tie_output=True)
+    check(Config(model=tied, data=DataConfig(source="grammar")))
+
+
+def test_each_side_has_a_table_of_its_size_and_the_output_is_the_target_s():
+    config = tiny_model(tie_embeddings=False, tie_output=True, num_layers=1).config
+    model = make_model(config, Sizes(200, 150))
+    params = random_params(model)
+    assert params["embedding"]["table"].shape == (256, 12)
+    assert params["tgt_embedding"]["table"].shape == (256, 12) and "output" not in params
+    pairs = random_pairs(0, [(9, 7)])
+    inputs = model_inputs(lay_out(pairs, [[0]], 9, 7))
+    logits = model.apply({"params": params}, *inputs)
+    table_VD = params["tgt_embedding"]["table"].at[140].mul(3)
+    tripled = {**params, "tgt_embedding": {"table": table_VD}}
+    got = model.apply({"params": tripled}, *inputs)
+    assert 140 not in np.concatenate(pairs[0])  # so it is changed as an output alone
+    assert relative_error(got[..., 140], 3 * logits[..., 140]) < 1e-5
+    assert relative_error(got[..., :140], logits[..., :140]) < 1e-6
+    assert (np.asarray(logits[..., 150:]) < -1e8).all() and (logits[..., 149] > -1e8).all()
+    assert parameter_count(model) == parameter_count(make_model(config, 150)) + 50 * 12

@@ -21,6 +21,7 @@ from transformer_jax.text.vocabulary import (
     UNK,
     Vocabulary,
     load_vocabulary,
+    train_vocabularies,
     train_vocabulary,
 )
 
@@ -115,6 +116,24 @@ def test_decode_leaves_out_control_ids_at_any_place(vocabulary):
 def test_an_id_of_the_padded_rows_is_an_error(vocabulary):
     with pytest.raises(IndexError):
         vocabulary.decode([vocabulary.size])
+
+
+def test_each_side_can_have_its_own_model(tmp_path):
+    pairs = [(line.upper(), line) for line in LINES]
+    both = train_vocabularies(pairs, CONFIG, seed=0)
+    alone = [train_vocabulary(lines, CONFIG, 0) for lines in zip(*pairs, strict=True)]
+    assert (both.bundle.source, both.bundle.target) == tuple(one.model for one in alone)
+    assert both.sizes == (330, 330) and not both.is_shared and both.target.target is both.target
+    both.save(tmp_path / "vocabulary.model")
+    again = load_vocabulary(tmp_path / "vocabulary.model")
+    assert again.digest == both.digest == train_vocabularies(pairs, CONFIG, seed=0).digest
+    for one in (both, pickle.loads(pickle.dumps(both)), again):
+        for line in ("HUND LÄUFT", "Hund läuft", "日本 \U0001f600", ""):
+            for own, side in zip(alone, (one, one.target), strict=True):
+                assert side.encode(line) == own.encode(line)
+                assert side.decode(side.encode(line)) == own.decode(own.encode(line))
+                assert side.pieces(side.encode(line)) == own.pieces(own.encode(line))
+    assert both.target.normalize("ﬁ") == "fi"
 
 
 # Training -------------------------------------------------------------------------------------

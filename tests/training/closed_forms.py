@@ -26,7 +26,7 @@ def attention_parameters(model: ModelConfig, memory: int) -> int:
 
 def parameters(model: ModelConfig, vocabulary_size: int) -> int:
     """Trained parameters."""
-    tables = 1 if model.tie_embeddings else 3
+    tables = 1 if model.tie_embeddings else 2 if model.tie_output else 3
     sides = {
         "transformer": (_transformer_encoder_parameters, _transformer_decoder_parameters),
         "recurrent": (_recurrent_encoder_parameters, _recurrent_decoder_parameters),

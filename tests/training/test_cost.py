@@ -15,6 +15,7 @@ from transformer_jax.model.embeddings import padded_vocabulary
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.text.batches import Packed
+from transformer_jax.text.vocabulary import both_sides
 from transformer_jax.training import cost
 
 # Table 3 of the paper: what differs from the base model, and millions of parameters as printed.
@@ -99,7 +100,7 @@ SHAPES = {
 
 def forward_flops(config, vocabulary_size, src_length, tgt_length):
     """The traced count of the forward pass of one row, up to the logits."""
-    model = EncoderDecoder(config, vocabulary_size, vocabulary_multiple=1)
+    model = EncoderDecoder(config, both_sides(vocabulary_size), vocabulary_multiple=1)
     sides = [
         Packed(*(jnp.ones((1, length), jnp.int32),) * 3) for length in (src_length, tgt_length)
     ]

@@ -35,7 +35,7 @@ def average(workdir: str, last: int = 5) -> Path:
     run.check_name()
     config = run.read_config()
     vocabulary = load_vocabulary(run.vocabulary_file)
-    like = abstract_params(make_model(config.model, vocabulary.size))
+    like = abstract_params(make_model(config.model, vocabulary.sizes))
     steps = _last_steps(run, last, config.train.keep_last)
     try:
         mean = _mean(run, steps, like)

@@ -6,17 +6,18 @@ from transformer_jax.config.schema import Config
 from transformer_jax.model.embeddings import padded_vocabulary
 from transformer_jax.parallel import processes
 from transformer_jax.text.batches import bucket_lengths, bucket_rows
+from transformer_jax.text.vocabulary import Sizes, both_sides
 from transformer_jax.training import cost
 from transformer_jax.training.program import BatchShape, Program
 
 
 def describe(
-    config: Config, program: Program, vocabulary_size: int, shape: BatchShape, fill: float
+    config: Config, program: Program, sizes: Sizes | int, shape: BatchShape, fill: float
 ) -> list[str]:
     """What a run is, before its first step: a line each, for the log and for `--dry_run`."""
-    padded = padded_vocabulary(vocabulary_size)
+    both = [f"{size:,}, padded to {padded_vocabulary(size):,}" for size in both_sides(sizes)]
     parameters = sum(x.size for x in jax.tree.leaves(program.state.params))
-    flops = shape.rows * cost.training_flops(config.model, vocabulary_size, *shape[1:])
+    flops = shape.rows * cost.training_flops(config.model, sizes, *shape[1:])
     micro = shape.rows // config.train.accumulate_steps
     tokens = shape.rows * shape.tgt_length * fill
     axes = ", ".join(f"{axis} {size}" for axis, size in program.mesh.shape.items())
@@ -29,7 +30,7 @@ def describe(
     )
     searches = f", up to {shapes} searches of validation BLEU" if config.train.valid_bleu else ""
     return [
-        f"parameters: {parameters:,} (vocabulary {vocabulary_size:,}, padded to {padded:,})",
+        f"parameters: {parameters:,} (vocabulary {'; target '.join(dict.fromkeys(both))})",
         f"batch: {shape.rows} rows of {shape.src_length} source and {shape.tgt_length} target "
         f"positions, about {tokens:,.0f} real target tokens "
         f"(nominal {config.train.tokens_per_batch:,}), "

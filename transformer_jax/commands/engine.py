@@ -44,7 +44,7 @@ class EngineLines:
             **self.search,
         )
         for i, result in zip(filled, found, strict=True):
-            ids = [lines.vocabulary.ids_of(pieces) for pieces in result.hypotheses]
+            ids = [lines.vocabulary.target.ids_of(pieces) for pieces in result.hypotheses]
             texts = [
                 lines.text(np.array([own[piece] for piece in pieces], np.int32))
                 for own, pieces in zip(ids, result.hypotheses, strict=True)

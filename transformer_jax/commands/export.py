@@ -59,7 +59,7 @@ def export(
         raise UserError(f"--output={output} exists. Name a folder that does not.")
     config = run.read_config()
     vocabulary = load_vocabulary(run.vocabulary_file)
-    like = abstract_params(make_model(config.model, vocabulary.size))
+    like = abstract_params(make_model(config.model, vocabulary.sizes))
     params, name = load_params(run, checkpoint, like)
     params = jax.tree.map(np.asarray, params)
     model = Exported(config, params, vocabulary, banned_ids(config.decode, vocabulary))

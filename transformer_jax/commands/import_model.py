@@ -67,7 +67,8 @@ def import_model(
         save_weights(run, model.params)
     finally:
         run.unlock()
-    log.info("%s: %d subwords, %s", run.path, vocabulary.size, _described(model))
+    sizes = " and ".join(str(size) for size in dict.fromkeys(vocabulary.sizes))
+    log.info("%s: %s subwords, %s", run.path, sizes, _described(model))
 
 
 def _config(model: Imported, run: RunFolder, languages: tuple[str, str]) -> Config:
@@ -78,7 +79,8 @@ def _config(model: Imported, run: RunFolder, languages: tuple[str, str]) -> Conf
         "data.path": str(run.path),
         "data.src": languages[0],
         "data.tgt": languages[1],
-        "vocabulary.size": max(len(model.bundle.pieces), smallest),
+        "vocabulary.size": max(smallest, *map(len, model.bundle.tables)),
+        "vocabulary.separate": model.bundle.target_pieces is not None,
     }
     config = with_values(Config(model=model.model), values)
     return config

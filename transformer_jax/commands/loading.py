@@ -24,7 +24,7 @@ from transformer_jax.model.records import Params
 from transformer_jax.parallel.mesh import decoding_mesh, with_shardings
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params
-from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary
+from transformer_jax.text.vocabulary import Sizes, Vocabulary, load_vocabulary
 
 NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
 MOST_SAMPLES = 1_000  # of a sentence at a time; memory is for all of them
@@ -100,7 +100,7 @@ def load_model(
     keep_compiled_programs()
     vocabulary, mesh = _common_vocabulary(runs), decoding_mesh(config.mesh)
     loaded = [
-        _load_member(run, own.model, checkpoint, vocabulary.size, mesh)
+        _load_member(run, own.model, checkpoint, vocabulary.sizes, mesh)
         for run, own in zip(runs, configs, strict=True)
     ]
     models, params, names = zip(*loaded, strict=True)
@@ -116,10 +116,10 @@ def load_model(
 
 
 def _load_member(
-    run: RunFolder, config: ModelConfig, checkpoint: str, vocabulary_size: int, mesh: Mesh
+    run: RunFolder, config: ModelConfig, checkpoint: str, sizes: Sizes, mesh: Mesh
 ) -> tuple[EncoderDecoder, Params, str]:
     """A run's model, its parameters on the mesh, and the checkpoint's name."""
-    model = make_model(config, vocabulary_size)
+    model = make_model(config, sizes)
     like = with_shardings(abstract_params(model), axis_names(model), mesh)
     return model, *load_params(run, checkpoint, like)
 

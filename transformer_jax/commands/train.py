@@ -26,6 +26,7 @@ from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params
 from transformer_jax.runs.weights_and_biases import check_wandb
 from transformer_jax.text.corpora import open_corpus
+from transformer_jax.text.vocabulary import both_sides
 from transformer_jax.training.data import (
     NOMINAL_FILL,
     TrainingData,
@@ -85,13 +86,14 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     """
     own = with_absolute_paths(config)
     processes.first_does(lambda: _check_folder(run, own, lock=False))
-    shape, size = nominal_shape(config.train), config.vocabulary.size
+    shape = nominal_shape(config.train)
+    sizes = both_sides(config.vocabulary.size)
     if (vocabulary := known_vocabulary(config, run)) is not None:
         banned_ids(config.decode, vocabulary)
-        size = vocabulary.size
+        sizes = vocabulary.sizes
     check_rows(config.train, mesh, shape.rows)
-    program = compile_program(config.model, config.train, mesh, size, shape)
-    print("\n".join(describe(config, program, size, shape, NOMINAL_FILL)))
+    program = compile_program(config.model, config.train, mesh, sizes, shape)
+    print("\n".join(describe(config, program, sizes, shape, NOMINAL_FILL)))
     if not force:
         check_memory(program)
     if config.data.source == "grammar":  # always there; writing it takes seconds
@@ -126,8 +128,8 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     data, train = load_data(config, run), config.train
     banned_ids(config.decode, data.vocabulary)  # found wrong before training, not after it
     check_rows(config.train, mesh, data.shape.rows)
-    program = compile_program(config.model, config.train, mesh, data.vocabulary.size, data.shape)
-    for line in describe(config, program, data.vocabulary.size, data.shape, data.plan.tgt_fill):
+    program = compile_program(config.model, config.train, mesh, data.vocabulary.sizes, data.shape)
+    for line in describe(config, program, data.vocabulary.sizes, data.shape, data.plan.tgt_fill):
         log.info(line)
     if not force:
         check_memory(program)

@@ -28,6 +28,7 @@ def check(config: Config) -> None:
     if not problems:  # relations between keys mean something only if each key is valid
         problems = [
             *_model(config.model),
+            *_vocabularies(config),
             *_data(config.data),
             *_training(config.train, config.data),
             *_lengths(config),
@@ -36,6 +37,15 @@ def check(config: Config) -> None:
         ]
     if problems:
         raise ConfigError(" ".join(problems))
+
+
+def _vocabularies(config: Config) -> Iterator[str]:
+    if config.vocabulary.separate and config.model.tie_embeddings:
+        yield (
+            "vocabulary.separate=True gives each side its own subwords, and "
+            "model.tie_embeddings=True needs the same for both. Set model.tie_embeddings=False "
+            "and, as usual, model.tie_output=True."
+        )
 
 
 def _single_values(config: Config) -> Iterator[str]:

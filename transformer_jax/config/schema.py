@@ -148,6 +148,11 @@ class ModelConfig:
     tie_embeddings: bool = key(
         True, "one matrix for source, target and output embeddings (section 3.4)"
     )
+    tie_output: bool = key(
+        False,
+        "one matrix for target and output embeddings, and another for the source's "
+        "(Press and Wolf 2017); needs tie_embeddings=False",
+    )
     output_bias: bool = key(False, "a bias of every subword's logit")
     dtype: str = key(
         "float32", "of activations; parameters stay float32", choices=("float32", "bfloat16")
@@ -234,10 +239,13 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyConfig:
-    """One SentencePiece model, shared by source and target, with byte fallback."""
+    """One SentencePiece model, shared by source and target, or one each; with byte fallback."""
 
     size: int = key(
         37_000, "subwords, with bytes and control pieces", at_least=261, hint=BYTE_PIECES
+    )
+    separate: bool = key(
+        False, "a vocabulary of `size` subwords for each side; needs model.tie_embeddings=False"
     )
     kind: str = key("bpe", "SentencePiece's algorithm", choices=("bpe", "unigram"))
     normalization: str = key(

@@ -39,7 +39,7 @@ def banned_ids(decode: DecodeConfig, vocabulary: Vocabulary) -> tuple[int, ...]:
       ConfigError: one is no piece of the vocabulary, or the end sign, without which no translation
         ends.
     """
-    found = vocabulary.ids_of(decode.banned_subwords)
+    found = vocabulary.target.ids_of(decode.banned_subwords)
     for piece, i in found.items():
         if i is None or i == EOS:
             wrong = "the end sign" if i == EOS else "no piece of the run's vocabulary"
@@ -110,7 +110,7 @@ class LineTranslator:
 
     def text(self, ids: np.ndarray) -> str:
         """A hypothesis as one line; byte pieces can spell any character, even line ends."""
-        return self.vocabulary.decode(ids).replace("\n", " ").replace("\r", " ")
+        return self.vocabulary.target.decode(ids).replace("\n", " ").replace("\r", " ")
 
     def warn_of_cut(self) -> None:
         """Logs one warning with the number of cut lines, summed over all processes."""

@@ -194,7 +194,7 @@ def align_words(
     """
     weights = cross_weights(model, params, src, tgt) if len(src) else iter(())
     for number, (src_ids, tgt_ids, weights_NHLM) in enumerate(zip(src, tgt, weights, strict=True)):
-        pieces = vocabulary.pieces(src_ids), vocabulary.pieces(tgt_ids)
+        pieces = vocabulary.pieces(src_ids), vocabulary.target.pieces(tgt_ids)
         src_words, tgt_words = words[number] if words else map(spelled_words, pieces)
         places = subword_words(pieces[0], src_words), subword_words(pieces[1], tgt_words)
         heads_NHJ = links(weights_NHLM, *places)

@@ -76,7 +76,8 @@ def pair_attention(
     inputs = [BOS, *tgt_ids[:-1]]
     sides = (_one_row(ids, model.longest()) for ids in (src_ids, inputs))
     found = _attention_maps(model, params, *sides)
-    source, target, before = map(vocabulary.pieces, (src_ids, tgt_ids, np.array(inputs)))
+    source = vocabulary.pieces(src_ids)
+    target, before = map(vocabulary.target.pieces, (tgt_ids, np.array(inputs)))
     pieces = {"encoder": (source, source), "decoder": (target, before), "cross": (target, source)}
 
     def attention(weights_1NHLM: Array, attending: list[str], attended: list[str]) -> Attention:

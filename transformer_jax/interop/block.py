@@ -18,6 +18,7 @@ import numpy as np
 
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.errors import DataError
+from transformer_jax.text.vocabulary import Sizes
 
 Weights = dict[str, np.ndarray]
 Tree = Mapping[str, Any]  # of parameters
@@ -36,6 +37,13 @@ class Entry(NamedTuple):
     features: str | None  # FIRST or LAST axis of ours is d_model; None: neither
     linear: bool = False  # a map from FIRST, or to LAST
 
+    @property
+    def side(self) -> int | None:
+        """0 or 1 if the first axis is the source's or the target's vocabulary; a tied table: 0."""
+        if self.path[-1] not in ("table", "output_bias"):
+            return None
+        return int(self.path[0] != "embedding")
+
 
 def entries(config: ModelConfig, tree: Tree) -> Iterator[Entry]:
     """Every array of a model that the block can hold; `tree` is of its parameters, or shapes."""
@@ -44,7 +52,8 @@ def entries(config: ModelConfig, tree: Tree) -> Iterator[Entry]:
     else:
         yield Entry(("embedding", "table"), "model.encoder.embed_tokens.weight", LAST)
         yield Entry(("tgt_embedding", "table"), "model.decoder.embed_tokens.weight", LAST)
-        yield Entry(("output", "table"), "lm_head.weight", LAST)
+        if not config.tie_output:
+            yield Entry(("output", "table"), "lm_head.weight", LAST)
     yield Entry(("output_bias",), "final_logits_bias", None)
     for side, depth in (("encoder", config.encoder_depth), ("decoder", config.decoder_depth)):
         for n in range(depth):
@@ -89,13 +98,13 @@ def interleaved(x: np.ndarray, axis: int) -> np.ndarray:
 # Out ---------------------------------------------------------------------------------------------
 
 
-def to_block(params: Tree, config: ModelConfig, vocabulary_size: int, halves: bool) -> Weights:
+def to_block(params: Tree, config: ModelConfig, sizes: Sizes, halves: bool) -> Weights:
     """Our parameters under transformers' names.
 
     Args:
       params: arrays as `load_params` restores them.
       config: the model's, which the block can hold.
-      vocabulary_size: the real one; rows of padding are left out.
+      sizes: of the vocabularies, without padding; rows of padding are left out.
       halves: whether to permute axes of size d_model, for sinusoids in two halves.
 
     Returns:
@@ -105,14 +114,14 @@ def to_block(params: Tree, config: ModelConfig, vocabulary_size: int, halves: bo
     for entry in entries(config, params):
         x = _found(params, entry.path)
         if x is None:
-            x = np.zeros(_size_of_bias(entry, weights, vocabulary_size), np.float32)
+            x = np.zeros(_size_of_bias(entry, weights, sizes), np.float32)
         elif entry.features and halves:
             x = halves_first(x, _axis(entry))
-        if entry.path[-1] in ("table", "output_bias"):
-            x = x[:vocabulary_size]
+        if entry.side is not None:
+            x = x[: sizes[entry.side]]
         if entry.linear:
             x = (x.reshape(len(x), -1) if entry.features == FIRST else _rows(x)).T
-        elif x.ndim > 1 and entry.path[-1] != "table":
+        elif x.ndim > 1 and entry.side is None:
             x = x.reshape(-1)  # a bias of heads
         if entry.path == ("output_bias",):
             x = x[None]
@@ -120,9 +129,9 @@ def to_block(params: Tree, config: ModelConfig, vocabulary_size: int, halves: bo
     return weights
 
 
-def _size_of_bias(entry: Entry, weights: Weights, vocabulary_size: int) -> int:
+def _size_of_bias(entry: Entry, weights: Weights, sizes: Sizes) -> int:
     if entry.path == ("output_bias",):
-        return vocabulary_size
+        return sizes.target
     return len(weights[entry.name.removesuffix("bias") + "weight"])
 
 
@@ -146,14 +155,16 @@ def _found(tree: Tree, path: tuple[str, ...]) -> np.ndarray | None:
 # In ----------------------------------------------------------------------------------------------
 
 
-def from_block(weights: Weights, config: ModelConfig, like: Tree, rows: np.ndarray) -> Tree:
+def from_block(
+    weights: Weights, config: ModelConfig, like: Tree, rows: tuple[np.ndarray, np.ndarray]
+) -> Tree:
     """Our parameters from transformers' names; sinusoids are in two halves there.
 
     Args:
       weights: by name. Embeddings and `final_logits_bias` have the foreign order of subwords.
       config: the model's; biases that it does not have are not read.
       like: shapes of our parameters.
-      rows: for each of our subwords the foreign one, int `[vocabulary]`.
+      rows: for each of our subwords of source and target the foreign one, int `[vocabulary]`.
 
     Raises:
       DataError: an array is missing or has another shape than in the config.
@@ -166,9 +177,9 @@ def from_block(weights: Weights, config: ModelConfig, like: Tree, rows: np.ndarr
         if entry.name not in weights:
             raise DataError(f"the weights have no {entry.name}: is the file complete?")
         x = np.asarray(weights[entry.name], np.float32)
-        if entry.path[-1] in ("table", "output_bias"):
-            x = x.reshape(-1) if entry.path[-1] == "output_bias" else x
-            x = x[rows]
+        if entry.side is not None:
+            x = x.reshape(-1) if entry.path == ("output_bias",) else x
+            x = x[rows[entry.side]]
             missing = want[0] - len(x)
             x = np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1))
         x = x.T if entry.linear else x

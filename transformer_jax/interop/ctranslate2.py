@@ -89,14 +89,14 @@ def _spec(model: Exported) -> Any:
         alignment_heads=of.watched_heads or 0,  # 0: all of them
         **shared,
     )
-    weights = to_block(model.params, of, model.vocabulary.size, halves=False)
+    weights = to_block(model.params, of, model.vocabulary.sizes, halves=False)
     _fill_ends(encoder, decoder, weights, model)
     for side, part in (("encoder", encoder), ("decoder", decoder)):
         for n, layer in enumerate(part.layer):
             fill_layer(layer, weights, f"model.{side}.layers.{n}", of)
     spec = specs.TransformerSpec(encoder, decoder)
-    pieces = model.pieces
-    spec.register_source_vocabulary(pieces)
+    source, pieces = model.pieces
+    spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(pieces)
     spec.config.unk_token, spec.config.eos_token = pieces[UNK], pieces[EOS]
     spec.config.bos_token = spec.config.decoder_start_token = pieces[BOS]
@@ -119,7 +119,7 @@ def _fill_ends(encoder: Any, decoder: Any, weights: Weights, model: Exported) ->
         if f"{side}_norm" in model.params:
             _fill_norm(part.layer_norm, weights, f"model.{side}.layer_norm")
     output = weights.get("lm_head.weight")
-    decoder.projection.weight = shared if output is None else output
+    decoder.projection.weight = decoder.embeddings.weight if output is None else output
     if model.config.model.output_bias:
         decoder.projection.bias = weights["final_logits_bias"][0]
 

@@ -19,9 +19,11 @@ class Exported(NamedTuple):
     banned: tuple[int, ...]  # ids that are never generated
 
     @property
-    def pieces(self) -> list[str]:
-        """The pieces by id."""
-        return self.vocabulary.pieces(range(self.vocabulary.size))
+    def pieces(self) -> tuple[list[str], list[str]]:
+        """The pieces of source and target by id."""
+        both = self.vocabulary, self.vocabulary.target
+        source, target = (side.pieces(range(side.size)) for side in both)
+        return source, target
 
     @property
     def positions(self) -> int:

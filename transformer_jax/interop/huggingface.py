@@ -32,8 +32,8 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "model_type": ("marian",),
     "activation_function": tuple(ACTIVATIONS),
     "scale_embedding": (True,),
-    "share_encoder_decoder_embeddings": (None, True),
-    "tie_word_embeddings": (None, True),
+    "share_encoder_decoder_embeddings": (None, True, False),
+    "tie_word_embeddings": (None, True, False),
     "normalize_before": (None, False),
     "normalize_embedding": (None, False),
     "add_final_layer_norm": (None, False),
@@ -55,23 +55,27 @@ def read_huggingface(folder: Path, languages: tuple[str, str]) -> Imported:
     options = read_json(folder / "config.json")
     config = _config(folder, options)
     weights = _read_weights(folder)
-    table = read_json(folder / "vocab.json")
-    pieces = _pieces(folder, table, _size(options))
-    start, pad = _first(folder, options), options.get("pad_token_id")
-    if "</s>" not in table:
-        raise DataError(f"{folder / 'vocab.json'} has no </s>.")
-    special = Special(
-        pad=pad if isinstance(pad, int) else None,
-        eos=table["</s>"],
-        unk=table.get("<unk>"),
-        start=start,
-    )
+    source, special = _side(folder, "vocab.json", options, "vocab_size")
+    target, tgt_special = None, special
+    if tokenizer_options(folder).get("separate_vocabs"):
+        if config.tie_embeddings:
+            raise UserError(
+                f"{folder} has two vocabularies (separate_vocabs) and one matrix for both "
+                "(share_encoder_decoder_embeddings): are these files of one model?"
+            )
+        target, tgt_special = _side(folder, "target_vocab.json", options, "decoder_vocab_size")
+    elif options.get("decoder_vocab_size") not in (None, len(source)):
+        raise UserError(
+            f"{folder}: decoder_vocab_size={options['decoder_vocab_size']} is not vocab_size, and "
+            "its tokenizer has one vocabulary (separate_vocabs)."
+        )
     files = [
         only_file(folder, f"SentencePiece model of the {side}", f"{side}.spm") for side in SIDES
     ]
-    source, target = map(read_sentencepiece, files)
-    bundle = Bundle(source, target, pieces, languages)
-    return imported(weights, config, special, bundle, _decode(folder, options))
+    models = [read_sentencepiece(file) for file in files]
+    bundle = Bundle(models[0], models[1], source, languages, target)
+    decode = _decode(folder, options)
+    return imported(weights, config, (special, tgt_special), bundle, decode)
 
 
 def languages_of(folder: Path) -> tuple[str | None, str | None]:
@@ -106,8 +110,10 @@ def _config(folder: Path, options: Mapping[str, Any]) -> ModelConfig:
     for what in ("ffn_dim", "attention_heads"):
         if options.get(f"encoder_{what}") != options.get(f"decoder_{what}"):
             wrong.append(f"encoder_{what} that is not decoder_{what}")
-    if options.get("decoder_vocab_size") not in (None, options.get("vocab_size")):
-        wrong.append("decoder_vocab_size (two vocabularies)")
+    is_shared = options.get("share_encoder_decoder_embeddings") is not False
+    is_tied = options.get("tie_word_embeddings") is not False
+    if is_shared and not is_tied:
+        wrong.append("tie_word_embeddings=False beside share_encoder_decoder_embeddings")
     if wrong:
         raise UserError(f"{folder} cannot be imported: its {'; its '.join(wrong)}.")
     try:
@@ -121,6 +127,8 @@ def _config(folder: Path, options: Mapping[str, Any]) -> ModelConfig:
             norm_epsilon=EPSILON,
             attention_bias=True,
             output_bias=True,
+            tie_embeddings=is_shared,
+            tie_output=is_tied and not is_shared,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{folder / 'config.json'} lacks {error}.") from None
@@ -140,31 +148,37 @@ def _read_weights(folder: Path) -> Weights:
     return dict(read_safetensors(file))
 
 
-def _size(options: Mapping[str, Any]) -> int:
-    size = options.get("vocab_size")
+def _side(
+    folder: Path, file: str, options: Mapping[str, Any], size_key: str
+) -> tuple[tuple[str, ...], Special]:
+    """The pieces by id in one side's file, and its special ids."""
+    size = options.get(size_key)
     if not isinstance(size, int) or size < 2:
-        raise DataError(f"config.json has vocab_size={size!r}.")
-    return size
+        raise DataError(f"config.json has {size_key}={size!r}.")
+    table = read_json(folder / file)
+    pieces = _pieces(folder / file, table, size)
+    if "</s>" not in table:
+        raise DataError(f"{folder / file} has no </s>.")
+    start, pad = options.get("decoder_start_token_id"), options.get("pad_token_id")
+    if not isinstance(start, int) or start < 0:
+        raise DataError(f"{folder / 'config.json'}: decoder_start_token_id={start!r} is no id.")
+    return pieces, Special(
+        pad=pad if isinstance(pad, int) and 0 <= pad < size else None,
+        eos=table["</s>"],
+        unk=table.get("<unk>"),
+        start=start,
+    )
 
 
-def _pieces(folder: Path, table: Mapping[str, Any], size: int) -> tuple[str, ...]:
+def _pieces(path: Path, table: Mapping[str, Any], size: int) -> tuple[str, ...]:
     """The pieces by id; ids without a piece get a name of their own."""
-    if tokenizer_options(folder).get("separate_vocabs"):
-        raise UserError(f"{folder} has two vocabularies (separate_vocabs), and ours is one.")
     if not all(isinstance(i, int) and 0 <= i < size for i in table.values()):
-        raise DataError(f"{folder / 'vocab.json'}: its ids are not 0 to {size - 1}.")
+        raise DataError(f"{path}: its ids are not 0 to {size - 1}.")
     found = {i: piece for piece, i in table.items()}
     if len(found) < len(table):
         one, other = next((p, found[i]) for p, i in table.items() if found[i] != p)
-        raise DataError(f"{folder / 'vocab.json'}: {one!r} and {other!r} have the same id.")
+        raise DataError(f"{path}: {one!r} and {other!r} have the same id.")
     return tuple(found.get(i, f"<unused {i}>") for i in range(size))
-
-
-def _first(folder: Path, options: Mapping[str, Any]) -> int:
-    start = options.get("decoder_start_token_id")
-    if not isinstance(start, int) or not 0 <= start < _size(options):
-        raise DataError(f"{folder / 'config.json'}: decoder_start_token_id={start!r} is no id.")
-    return start
 
 
 def _decode(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from transformer_jax.interop.safetensors import safetensors_bytes
 from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK, TableVocabulary
 
 FORMAT = "Hugging Face's MarianMT and Pegasus"
+PRE_NORM = "Hugging Face's Pegasus, which a pre-norm model becomes,"
 EPSILON = 1e-5  # fixed in their code
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "encoder": ("transformer",),
@@ -30,7 +31,6 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "window": (None,),
     "attention_memory": (None,),
     "positions": ("sinusoidal",),
-    "tie_embeddings": (True,),
 }
 
 
@@ -46,18 +46,23 @@ def write_huggingface(model: Exported, folder: Path, about: Mapping[str, str]) -
       UserError: the model has parts that have no place there.
     """
     refuse(model.config, SUPPORTED, FORMAT)
-    of = model.config.model
+    of, is_pre = model.config.model, "encoder_norm" in model.params
+    if is_pre and not of.tie_embeddings:
+        raise UserError(f"{PRE_NORM} has no place for model.tie_embeddings=False.")
     if of.d_model % of.num_heads or of.head_sizes[0] != of.d_model // of.num_heads:
         raise UserError(
             f"{FORMAT} has no place for model.d_k={of.head_sizes[0]}: it is d_model / num_heads "
             "there."
         )
-    arrays = to_block(model.params, of, model.vocabulary.size, halves=True)
+    arrays = to_block(model.params, of, model.vocabulary.sizes, halves=True)
     content = {
         "config.json": _config(model),
         "generation_config.json": _generation(model),
         "tokenizer_config.json": _tokenizer(model),
-        "vocab.json": {piece: i for i, piece in enumerate(model.pieces)},
+        **{
+            name: {piece: i for i, piece in enumerate(pieces)}
+            for name, pieces in zip(_tables(model), model.pieces, strict=False)
+        },
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "model.safetensors").write_bytes(safetensors_bytes(arrays))
@@ -90,12 +95,16 @@ def _config(model: Exported) -> dict[str, Any]:
             ("layerdrop", 0.0),
         )
     }
-    marian = {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": model.vocabulary.size}
+    sizes = model.vocabulary.sizes
+    marian = {
+        "share_encoder_decoder_embeddings": of.tie_embeddings,
+        "decoder_vocab_size": sizes.target,
+    }
     return {
         "architectures": ["PegasusForConditionalGeneration" if is_pre else "MarianMTModel"],
         "model_type": "pegasus" if is_pre else "marian",
         "is_encoder_decoder": True,
-        "vocab_size": model.vocabulary.size,
+        "vocab_size": sizes.source,
         "d_model": of.d_model,
         **sides,
         "activation_function": of.activation,
@@ -105,7 +114,7 @@ def _config(model: Exported) -> dict[str, Any]:
         "scale_embedding": True,
         "static_position_embeddings": True,
         "max_position_embeddings": model.positions,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": of.tie_embeddings or of.tie_output,
         **({} if is_pre else marian),
         **SPECIAL,
         "dtype": "float32",
@@ -126,7 +135,7 @@ def _generation(model: Exported) -> dict[str, Any]:
 
 def _tokenizer(model: Exported) -> dict[str, Any]:
     data = model.config.data
-    pieces = model.pieces
+    _, pieces = model.pieces
     return {
         "tokenizer_class": "MarianTokenizer",
         "source_lang": data.src,
@@ -135,8 +144,13 @@ def _tokenizer(model: Exported) -> dict[str, Any]:
         "eos_token": pieces[EOS],
         "unk_token": pieces[UNK],
         "model_max_length": model.config.decode.max_length,
-        "separate_vocabs": False,
+        "separate_vocabs": not model.vocabulary.is_shared,
     }
+
+
+def _tables(model: Exported) -> tuple[str, ...]:
+    """The files of the vocabularies' pieces."""
+    return ("vocab.json",) if model.vocabulary.is_shared else ("vocab.json", "target_vocab.json")
 
 
 def _card(model: Exported, about: Mapping[str, str]) -> str:

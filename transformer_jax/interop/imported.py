@@ -20,13 +20,15 @@ from transformer_jax.interop.block import Weights, from_block
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.text.bundle import Bundle
+from transformer_jax.text.vocabulary import Sizes
 
 # Bias of subwords that the foreign model does not have: exp(-100) is nothing beside the others,
 # and label smoothing, which gives each subword a part of 1, does not notice it.
 NEVER = -100.0
+ENCODER_TABLE = "model.encoder.embed_tokens.weight"
 TABLES = (
     "model.shared.weight",
-    "model.encoder.embed_tokens.weight",
+    ENCODER_TABLE,
     "model.decoder.embed_tokens.weight",
     "lm_head.weight",
 )
@@ -73,7 +75,7 @@ def in_our_order(special: Special, pieces: Sequence[str]) -> tuple[list[int], tu
 def imported(
     weights: Weights,
     config: ModelConfig,
-    special: Special,
+    special: tuple[Special, Special],
     bundle: Bundle,
     decode: Mapping[str, Any],
 ) -> Imported:
@@ -82,7 +84,7 @@ def imported(
     Args:
       weights: by name (interop/block.py), `[V, d_model]` and `[1, V]` in the foreign order.
       config: of our model.
-      special: foreign ids.
+      special: foreign ids of the source's and the target's vocabulary, which may be one.
       bundle: its pieces are in the foreign order.
       decode: keys of `decode` beside the banned subwords, which are PAD, BOS and UNK.
 
@@ -91,14 +93,19 @@ def imported(
         config, or has a value that is no number.
     """
     _check(weights, config)
-    rows, pieces = in_our_order(special, bundle.pieces)
-    like = abstract_params(make_model(config, len(rows)))
-    weights = _with_our_rows(weights, special.start, len(bundle.pieces))
-    params = from_block(weights, config, like, np.array(rows))
-    banned = (pieces[0], pieces[2], pieces[3])
-    return Imported(
-        config, {**decode, "banned_subwords": banned}, bundle._replace(pieces=pieces), params
-    )
+    ordered = [
+        in_our_order(own, pieces) for own, pieces in zip(special, bundle.tables, strict=True)
+    ]
+    (src_rows, src_pieces), (tgt_rows, tgt_pieces) = ordered
+    if (start := special[1].start) is not None and start >= len(bundle.tables[1]):
+        raise DataError(f"decoder_start_token_id={start!r} is no id of the target's vocabulary.")
+    like = abstract_params(make_model(config, Sizes(len(src_rows), len(tgt_rows))))
+    weights = _with_our_rows(weights, start, bundle)
+    params = from_block(weights, config, like, (np.array(src_rows), np.array(tgt_rows)))
+    banned = (tgt_pieces[0], tgt_pieces[2], tgt_pieces[3])
+    own_target = None if bundle.target_pieces is None else tgt_pieces
+    bundle = bundle._replace(pieces=src_pieces, target_pieces=own_target)
+    return Imported(config, {**decode, "banned_subwords": banned}, bundle, params)
 
 
 def _check(weights: Weights, config: ModelConfig) -> None:
@@ -117,19 +124,21 @@ def _check(weights: Weights, config: ModelConfig) -> None:
             raise DataError(f"{name} has values that are no numbers: the weights are damaged.")
 
 
-def _with_our_rows(weights: Weights, start: int | None, size: int) -> Weights:
+def _with_our_rows(weights: Weights, start: int | None, bundle: Bundle) -> Weights:
     """The weights with rows V and V + 1 of each table, and the biases of these."""
     weights = dict(weights)
     for name in TABLES:
         if name in weights:
-            table = np.asarray(weights[name], np.float32)
+            is_target = name != ENCODER_TABLE
+            table, size = np.asarray(weights[name], np.float32), len(bundle.tables[is_target])
             if len(table) != size:
                 raise DataError(
                     f"{name} has {len(table)} rows, and the vocabulary {size} pieces: are these "
-                    "files of one model? A model with two vocabularies cannot be imported."
+                    "files of one model?"
                 )
             zeros = np.zeros_like(table[:1])
-            first = zeros if start is None else table[start : start + 1]
+            # BOS is the decoder's first input; the encoder never reads it.
+            first = table[start : start + 1] if is_target and start is not None else zeros
             weights[name] = np.concatenate([table, zeros, first])
     bias = np.asarray(weights["final_logits_bias"], np.float32).reshape(-1)
     weights["final_logits_bias"] = np.append(bias, [NEVER, NEVER])

@@ -4,7 +4,7 @@ Marian writes its options into the .npz, as YAML in `special:model.yml`. A vocab
 of pieces and ids, or a SentencePiece model (.spm) whose pieces have the model's own ids.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,15 +78,21 @@ def read_marian(folder: Path, languages: tuple[str, str]) -> Imported:
     arrays = _read_npz(search.model)
     options = _read_options(search.model, arrays)
     config = _config(search.model, options)
-    pieces = _pieces(search.vocabularies)
-    special = Special(
-        pad=pieces.index("<pad>") if "<pad>" in pieces else None,
-        eos=_id_of(EOS, pieces, search.vocabularies[0]),
-        unk=_id_of(UNKNOWN, pieces, search.vocabularies[0]),
-        start=None,
+    files = search.vocabularies[0], search.vocabularies[-1]
+    source, target = [tuple(_pieces_of(file)) for file in files]
+    if source != target and config.tie_embeddings:
+        raise UserError(
+            f"{files[0].name} and {files[1].name} are different vocabularies, and "
+            "tied-embeddings-all needs one: are these files of one model?"
+        )
+    special = _special(source, files[0]), _special(target, files[1])
+    bundle = Bundle(
+        _sentencepiece_model(folder, "source", files[0]),
+        _sentencepiece_model(folder, "target", files[1]),
+        source,
+        languages,
+        target if source != target else None,
     )
-    models = [_sentencepiece_model(folder, side, search) for side in ("source", "target")]
-    bundle = Bundle(models[0], models[1], tuple(pieces), languages)
     weights = transformers_names(arrays, config, str(search.model))
     return imported(weights, config, special, bundle, search.decode)
 
@@ -105,7 +111,12 @@ def _read_search(folder: Path) -> _Search:
         raise UserError(f"{file} names an ensemble of {len(models)} models; leave one in `models`.")
     model = models[0] if models else only_file(folder, "weights", "*best*.npz", "*.npz")
     if not vocabularies:
-        vocabularies = [only_file(folder, "vocabulary", "vocab.yml", "*vocab*.yml", "*vocab*.spm")]
+        sides = [sorted(folder.glob(f"*{side}.vocab.*")) for side in ("src", "trg")]
+        vocabularies = (
+            [side[0] for side in sides]
+            if all(len(side) == 1 for side in sides)
+            else [only_file(folder, "vocabulary", "vocab.yml", "*vocab*.yml", "*vocab*.spm")]
+        )
     if model.suffix == ".bin":
         raise UserError(f"{model} is packed for Marian's decoder. Import the .npz that it is from.")
     alpha = as_number(float, options.get("normalize") or 0.0, f"{file}: normalize")
@@ -149,8 +160,7 @@ def _yaml(content: bytes, name: str) -> Any:
         raise DataError(f"{name} is no YAML: {' '.join(str(error).split())[:200]}.") from None
 
 
-def _sentencepiece_model(folder: Path, side: str, search: _Search) -> bytes:
-    own = search.vocabularies[0]
+def _sentencepiece_model(folder: Path, side: str, own: Path) -> bytes:
     if own.suffix == ".spm":
         return read_sentencepiece(own)
     for name in (f"{side}.bpe", f"{side}.tcmodel"):
@@ -186,8 +196,6 @@ def _config(path: Path, options: Mapping[str, Any]) -> ModelConfig:
             + ", ".join(map(repr, norms))
             + f" (known: {POST_NORM} and {PRE_NORM})"
         )
-    if len(set(get("dim-vocabs") or [0])) > 1:
-        wrong.append(f"dim-vocabs={get('dim-vocabs')} (two vocabularies)")
     if wrong:
         raise UserError(f"{path} cannot be imported: its {'; its '.join(wrong)}.")
     try:
@@ -204,6 +212,7 @@ def _config(path: Path, options: Mapping[str, Any]) -> ModelConfig:
             output_bias=True,
             positions="sinusoidal_t2t",
             tie_embeddings=bool(get("tied-embeddings-all")),
+            tie_output=bool(get("tied-embeddings")) and not get("tied-embeddings-all"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: {OPTIONS} lacks {error}.") from None
@@ -212,19 +221,8 @@ def _config(path: Path, options: Mapping[str, Any]) -> ModelConfig:
 # The vocabulary ----------------------------------------------------------------------------------
 
 
-def _pieces(paths: list[Path]) -> list[str]:
-    """The pieces by id of the one vocabulary that all paths hold."""
-    found = [_pieces_of(path) for path in paths]
-    if any(pieces != found[0] for pieces in found):
-        names = " and ".join(path.name for path in paths)
-        raise UserError(
-            f"{names} are different vocabularies: only models with one vocabulary for source and "
-            "target can be imported."
-        )
-    return found[0]
-
-
 def _pieces_of(path: Path) -> list[str]:
+    """The pieces by id."""
     if path.suffix == ".spm":
         model = sentencepiece.SentencePieceProcessor(model_proto=read_sentencepiece(path))
         return [model.id_to_piece(i) for i in range(model.vocab_size())]
@@ -233,7 +231,16 @@ def _pieces_of(path: Path) -> list[str]:
     return read_vocabulary_yml(path)
 
 
-def _id_of(piece: str, pieces: list[str], path: Path) -> int:
+def _special(pieces: Sequence[str], path: Path) -> Special:
+    return Special(
+        pad=pieces.index("<pad>") if "<pad>" in pieces else None,
+        eos=_id_of(EOS, pieces, path),
+        unk=_id_of(UNKNOWN, pieces, path),
+        start=None,
+    )
+
+
+def _id_of(piece: str, pieces: Sequence[str], path: Path) -> int:
     if piece not in pieces:
         raise DataError(f"{path} has no {piece}: it is no vocabulary of Marian.")
     return pieces.index(piece)
@@ -263,6 +270,7 @@ def transformers_names(arrays: Mapping[str, np.ndarray], config: ModelConfig, pa
         target = arrays.get("decoder_Wemb", shared)
         weights["model.encoder.embed_tokens.weight"] = arrays.get("encoder_Wemb", shared)
         weights["model.decoder.embed_tokens.weight"] = target
+    if not (config.tie_embeddings or config.tie_output):
         own = arrays.get("decoder_ff_logit_out_W")
         weights["lm_head.weight"] = (
             arrays.get("decoder_ff_logit_out_Wt", target) if own is None else own.T

@@ -56,7 +56,7 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
             "StableHLO needs flatbuffers: pip install 'transformer_jax[interop]'."
         ) from None
     plain = dataclasses.replace(model.config.model, attention_kernel="plain")
-    made = make_model(plain, model.vocabulary.size)
+    made = make_model(plain, model.vocabulary.sizes)
     decode = model.config.decode
     size = decode.max_length + decode.max_extra_length
     sizes = SearchSizes(
@@ -73,7 +73,7 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
         "sizes": {"source": sizes.src_length, "target": sizes.length, "beams": sizes.beams},
         "special": {"bos": BOS, "eos": EOS, "banned": list(model.banned)},
         "max_extra_length": decode.max_extra_length,
-        "pieces": model.pieces,
+        "pieces": dict(zip(("source", "target"), model.pieces, strict=True)),
         "weights": names,
         **_cache_of(made, sizes),
     }

@@ -34,7 +34,7 @@ class ExportedModel:
             SentencePieceProcessor(str(folder / f"{side}.spm")) for side in ("source", "target")
         )
         self.pieces = self.signature["pieces"]
-        self.ids = {piece: i for i, piece in enumerate(self.pieces)}
+        self.ids = {piece: i for i, piece in enumerate(self.pieces["source"])}
 
     def translate(self, line: str) -> str:
         """The best translation of a line; of a blank line, nothing."""
@@ -43,7 +43,7 @@ class ExportedModel:
             return ""
         unknown = self.ids.get("<unk>", 0)
         found = self.search([self.ids.get(piece, unknown) for piece in pieces])
-        return str(self.target.decode([self.pieces[i] for i in found]))
+        return str(self.target.decode([self.pieces["target"][i] for i in found]))
 
     def search(self, ids: Sequence[int]) -> list[int]:
         """The best hypothesis's subwords, without the end sign.

@@ -43,7 +43,7 @@ from transformer_jax.model.transformer import (
     TransformerEncoder,
 )
 from transformer_jax.text.batches import Batch, Packed
-from transformer_jax.text.vocabulary import BOS
+from transformer_jax.text.vocabulary import BOS, Sizes, both_sides
 
 ENCODERS: dict[str, Any] = {
     "transformer": TransformerEncoder,
@@ -101,23 +101,24 @@ class EncoderDecoder(nn.Module):
     """Any encoder with any decoder; every method is a pure function through `apply`."""
 
     config: ModelConfig
-    vocabulary_size: int  # real, not padded
+    sizes: Sizes  # of the vocabularies, real, not padded
     remat: bool = False  # compute layers again in the backward pass instead of keeping them
     watch: bool = False  # whether decoders return the weights of the watched layer
     vocabulary_multiple: int = VOCABULARY_MULTIPLE  # 1: no padding, for counting FLOPs
 
     def setup(self) -> None:
         """Creates the embeddings, the encoder and the decoder, and names their parameters."""
-        config, size, multiple = self.config, self.vocabulary_size, self.vocabulary_multiple
-        self.embedding = Embedding(config, size, multiple)
+        config, sizes, multiple = self.config, self.sizes, self.vocabulary_multiple
+        self.embedding = Embedding(config, sizes.source, multiple)
         if not config.tie_embeddings:
-            self.tgt_embedding = Embedding(config, size, multiple)
-            self.output = Embedding(config, size, multiple)
+            self.tgt_embedding = Embedding(config, sizes.target, multiple)
+        if not (config.tie_embeddings or config.tie_output):
+            self.output = Embedding(config, sizes.target, multiple)
         if config.output_bias:
             self.output_bias = self.param(
                 "output_bias",
                 named(nn.initializers.zeros, VOCABULARY),
-                (padded_vocabulary(size, multiple),),
+                (padded_vocabulary(sizes.target, multiple),),
             )
         self.source_side = ENCODERS[config.encoder](config, self.remat)
         self.target_side = self._decoder()
@@ -265,23 +266,34 @@ class EncoderDecoder(nn.Module):
     # Parts -------------------------------------------------------------------------------------
 
     def _embed_target(self, ids_BL: Array, vectors: Array | float, rows_B: Array | None) -> Array:
-        embedding = self.embedding if self.config.tie_embeddings else self.tgt_embedding
         # Linen derives the dropout key from the module's path and the number of its calls, so the
         # masks of source and target differ.
-        return embedding(ids_BL, vectors, rows_B)
+        return self._target_embedding()(ids_BL, vectors, rows_B)
+
+    @nn.nowrap
+    def _target_embedding(self) -> Embedding:
+        return self.embedding if self.config.tie_embeddings else self.tgt_embedding
 
     def _output_table(self) -> Array:
-        table_VD = (self.embedding if self.config.tie_embeddings else self.output).for_output()
+        is_tied = self.config.tie_embeddings or self.config.tie_output
+        table_VD = (self._target_embedding() if is_tied else self.output).for_output()
         return with_bias(table_VD, self.output_bias) if self.config.output_bias else table_VD
 
     @nn.nowrap
     def _out(self) -> Softmax:
         config = self.config
-        return OUTPUTS["softmax"](config.dtype, self.vocabulary_size, config.output_bias)
+        return OUTPUTS["softmax"](config.dtype, self.sizes.target, config.output_bias)
 
 
 def make_model(
-    config: ModelConfig, vocabulary_size: int, remat: bool = False, watch: bool = False
+    config: ModelConfig, sizes: Sizes | int, remat: bool = False, watch: bool = False
 ) -> EncoderDecoder:
-    """The model of a config; `vocabulary_size` is the real one, not padded."""
-    return EncoderDecoder(config, vocabulary_size, remat, watch)
+    """The model of a config.
+
+    Args:
+      config: keys of the model.
+      sizes: of the vocabularies, real, not padded; a number: one vocabulary for both sides.
+      remat: computes layers again in the backward pass instead of keeping their arrays.
+      watch: returns the weights of the watched layer.
+    """
+    return EncoderDecoder(config, both_sides(sizes), remat, watch)

@@ -8,10 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.sharding import PartitionSpec
 
-from transformer_jax.model.axes import VOCABULARY, names_of, unboxed
-from transformer_jax.model.embeddings import padded_vocabulary
+from transformer_jax.model.axes import names_of, unboxed
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.ensemble import Predictor
 from transformer_jax.model.records import Params
@@ -89,11 +87,5 @@ def axis_sizes(model: Predictor) -> dict[str, set[int]]:
 
 def parameter_count(model: EncoderDecoder) -> int:
     """The number of trained parameters, without the vocabulary's padding."""
-    padded = padded_vocabulary(model.vocabulary_size, model.vocabulary_multiple)
-    shapes, names = abstract_params(model), axis_names(model)
-
-    def size(x: Any, own: PartitionSpec) -> int:
-        real = math.prod(x.shape)
-        return real // padded * model.vocabulary_size if VOCABULARY in own else real
-
-    return sum(jax.tree.leaves(jax.tree.map(size, shapes, names)))
+    unpadded = abstract_params(model.clone(vocabulary_multiple=1))
+    return sum(math.prod(x.shape) for x in jax.tree.leaves(unpadded))

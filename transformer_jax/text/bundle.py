@@ -13,17 +13,26 @@ MODIFIED = (1980, 1, 1, 0, 0, 0)  # of every member, so that the same content ha
 
 
 class Bundle(NamedTuple):
-    """The vocabulary of a Marian model."""
+    """The vocabulary of a Marian model, or of two SentencePiece models of our own."""
 
     source: bytes  # a SentencePiece model
     target: bytes  # a SentencePiece model, or the same one
     pieces: tuple[str, ...]  # by id; PAD, EOS, BOS and UNK come first
     languages: tuple[str, str]  # of the Moses normalizer of punctuation; "": do not normalize
+    target_pieces: tuple[str, ...] | None = None  # of the target; None: `pieces` are of both sides
+
+    @property
+    def tables(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The pieces of source and target by id."""
+        return self.pieces, self.pieces if self.target_pieces is None else self.target_pieces
 
 
 def packed(bundle: Bundle) -> bytes:
     """The bytes of the file."""
-    table = json.dumps({"languages": bundle.languages, "pieces": bundle.pieces}, indent=0)
+    values = {"languages": bundle.languages, "pieces": bundle.pieces}
+    if bundle.target_pieces is not None:
+        values["target_pieces"] = bundle.target_pieces
+    table = json.dumps(values, indent=0)
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as file:
         for name, content in (
@@ -43,9 +52,12 @@ def unpacked(content: bytes, name: str) -> Bundle:
                 raise ValueError("compressed")  # such a member may be of any size
             table = json.loads(file.read(TABLE))
             pieces, (src, tgt) = tuple(map(str, table["pieces"])), table["languages"]
-            return Bundle(file.read(SOURCE), file.read(TARGET), pieces, (str(src), str(tgt)))
+            own = table.get("target_pieces")
+            target_pieces = None if own is None else tuple(map(str, own))
+            models = file.read(SOURCE), file.read(TARGET)
+            return Bundle(*models, pieces, (str(src), str(tgt)), target_pieces)
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError, EOFError, RecursionError):
         raise DataError(
-            f"{name} is no vocabulary that `import` wrote: an uncompressed zip of {SOURCE}, "
-            f"{TARGET} and {TABLE}. Import the model again."
+            f"{name} is no vocabulary of this project: an uncompressed zip of {SOURCE}, {TARGET} "
+            f"and {TABLE}. Copy it again, or import the model again."
         ) from None

@@ -136,7 +136,7 @@ def _sentence(ids: np.ndarray, offsets: np.ndarray, i: int) -> np.ndarray:
 
 
 def _empty_ids(vocabulary: Vocabulary) -> np.ndarray:
-    return np.empty(0, np.uint16 if vocabulary.size <= 1 << 16 else np.int32)
+    return np.empty(0, np.uint16 if max(vocabulary.sizes) <= 1 << 16 else np.int32)
 
 
 def _offsets(lengths: list[np.ndarray]) -> np.ndarray:

@@ -8,7 +8,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import sentencepiece
@@ -16,7 +16,7 @@ import sentencepiece
 from transformer_jax.config.schema import KEYS, VocabularyConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import is_stream, write_atomically
-from transformer_jax.text.bundle import MAGIC, unpacked
+from transformer_jax.text.bundle import MAGIC, Bundle, packed, unpacked
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 LANGUAGE = re.compile(r"\s*(>>[^<\s]*<<)")  # that a source line may begin with
@@ -29,6 +29,18 @@ LINE_CHARACTERS = 1_000  # at most 4,000 bytes: the trainer silently skips lines
 CHARACTER_COVERAGE = 0.9999
 KINDS = KEYS["vocabulary.kind"].choices
 NORMALIZATIONS = KEYS["vocabulary.normalization"].choices
+
+
+class Sizes(NamedTuple):
+    """The numbers of pieces of the source's and the target's vocabulary."""
+
+    source: int
+    target: int
+
+
+def both_sides(sizes: Sizes | int) -> Sizes:
+    """The sizes of both sides; a number is the size of one vocabulary for both."""
+    return Sizes(sizes, sizes) if isinstance(sizes, int) else sizes
 
 
 class Vocabulary:
@@ -48,13 +60,23 @@ class Vocabulary:
 
     @property
     def target(self) -> "Vocabulary":
-        """The vocabulary that encodes target lines; this one."""
+        """The vocabulary that encodes target lines and decodes translations; this one."""
         return self
 
     @property
     def size(self) -> int:
         """The number of pieces, control pieces and bytes included."""
         return self._processor.vocab_size()
+
+    @property
+    def sizes(self) -> Sizes:
+        """The numbers of pieces of both sides."""
+        return Sizes(self.size, self.target.size)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether an id is the same piece on both sides."""
+        return True
 
     @property
     def digest(self) -> str:
@@ -99,23 +121,24 @@ class Vocabulary:
 
 
 class TableVocabulary(Vocabulary):
-    """Two SentencePiece models, and a table of pieces whose places are the ids (text/bundle.py).
+    """Two SentencePiece models, and tables of pieces whose places are the ids (text/bundle.py).
 
-    Marian's models have such vocabularies. A piece that is not in the table is UNK. A source line
-    may begin with a language such as >>deu<<, which is one piece. Punctuation is normalized before,
-    as in the scripts with which OPUS-MT's models were trained.
+    This is the source's vocabulary, and `target` the target's. Marian's models have one table for
+    both sides or two, and vocabulary.separate makes two. A piece that is not in the table is UNK. A
+    source line may begin with a language such as >>deu<<, which is one piece. Punctuation is
+    normalized before, as in the scripts with which OPUS-MT's models were trained.
     """
 
     def __init__(self, model: bytes, name: str = "vocabulary", is_target: bool = False):
         """Raises DataError, naming `name`, if the bytes are no bundle."""
         self.model, self.is_target = model, is_target
         self.bundle = unpacked(model, name)
-        if len(self.bundle.pieces) <= UNK:
-            raise DataError(f"{name} has {len(self.bundle.pieces)} pieces; 4 are control pieces.")
+        self._table = self.bundle.tables[is_target]
+        if len(self._table) <= UNK:
+            raise DataError(f"{name} has {len(self._table)} pieces; 4 are control pieces.")
         models = self.bundle.source, self.bundle.target
-        self._source, self._target = (_processor(content, name) for content in models)
-        self._processor = self._target if is_target else self._source
-        self._ids = {piece: i for i, piece in reversed(list(enumerate(self.bundle.pieces)))}
+        self._processor = [_processor(content, name) for content in models][is_target]
+        self._ids = {piece: i for i, piece in reversed(list(enumerate(self._table)))}
         self._normalize = _punctuation_normalizer(self.bundle.languages[is_target])
 
     def __reduce__(self) -> tuple[type, tuple]:
@@ -123,13 +146,18 @@ class TableVocabulary(Vocabulary):
 
     @functools.cached_property
     def target(self) -> Vocabulary:
-        """The same table with the target's SentencePiece model."""
-        return TableVocabulary(self.model, is_target=True)
+        """The target's table and SentencePiece model."""
+        return self if self.is_target else TableVocabulary(self.model, is_target=True)
 
     @property
     def size(self) -> int:
-        """The number of pieces in the table."""
-        return len(self.bundle.pieces)
+        """The number of pieces in this side's table."""
+        return len(self._table)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether both sides have one table."""
+        return self.bundle.target_pieces is None
 
     def encode(self, line: str) -> list[int]:
         """Subword ids of a line, without EOS; [] for a blank one."""
@@ -150,12 +178,12 @@ class TableVocabulary(Vocabulary):
         ]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the target's subword ids; control ids (PAD, EOS, BOS, UNK) are skipped.
+        """The text of this side's subword ids; control ids (PAD, EOS, BOS, UNK) are skipped.
 
         Raises:
           IndexError: an id is not below `size`.
         """
-        return self._target.decode_pieces(self.pieces(i for i in ids if i > UNK))
+        return self._processor.decode_pieces(self.pieces(i for i in ids if i > UNK))
 
     def ids_of(self, pieces: Iterable[str]) -> dict[str, int | None]:
         """The id of each piece; None if the table has no such piece."""
@@ -163,7 +191,7 @@ class TableVocabulary(Vocabulary):
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The subwords as they are in the table."""
-        return [self.bundle.pieces[int(i)] for i in ids]
+        return [self._table[int(i)] for i in ids]
 
     def normalize(self, line: str) -> str:
         """The line after the Moses normalizer of punctuation and SentencePiece's normalization."""
@@ -182,6 +210,12 @@ def _punctuation_normalizer(language: str) -> Callable[[str], str]:
     return MosesPunctNormalizer(language).normalize
 
 
+def made_of(content: bytes, name: str) -> Vocabulary:
+    """The vocabulary of a file's bytes. Raises DataError, naming `name`, if it is none."""
+    kind = TableVocabulary if content.startswith(MAGIC) else Vocabulary
+    return kind(content, name)
+
+
 def load_vocabulary(path: str | Path) -> Vocabulary:
     """The vocabulary of a .model file. Raises DataError if it is missing or no such model."""
     if is_stream(Path(path)):
@@ -190,8 +224,17 @@ def load_vocabulary(path: str | Path) -> Vocabulary:
         model = Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; name a SentencePiece .model file.") from None
-    kind = TableVocabulary if model.startswith(MAGIC) else Vocabulary
-    return kind(model, str(path))
+    return made_of(model, str(path))
+
+
+def train_vocabularies(
+    pairs: Sequence[tuple[str, str]], config: VocabularyConfig, seed: int
+) -> TableVocabulary:
+    """Trains a model of config.size pieces for each side; raises what `train_vocabulary` does."""
+    own = [train_vocabulary((pair[side] for pair in pairs), config, seed) for side in (0, 1)]
+    tables = [tuple(one.pieces(range(one.size))) for one in own]
+    bundle = Bundle(own[0].model, own[1].model, tables[0], ("", ""), target_pieces=tables[1])
+    return TableVocabulary(packed(bundle), "the trained vocabularies")
 
 
 def train_vocabulary(lines: Iterable[str], config: VocabularyConfig, seed: int) -> Vocabulary:
@@ -202,7 +245,7 @@ def train_vocabulary(lines: Iterable[str], config: VocabularyConfig, seed: int) 
     Args:
       lines: text of the training split, read once; if there are more than config.max_lines, a
         random sample is used.
-      config: size, kind, normalization and max_lines; `path` is not used here.
+      config: size, kind, normalization and max_lines; the other keys are not used here.
       seed: seed of the sample.
 
     Raises:

@@ -19,6 +19,7 @@ from transformer_jax.config.schema import ModelConfig, TrainConfig
 from transformer_jax.model import parameters
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.text.batches import Batch, Packed
+from transformer_jax.text.vocabulary import Sizes, both_sides
 from transformer_jax.training.step import make_loss_fn
 
 # Dense peak of the matrix units in FLOP/s as the vendors print it, for bfloat16 and for float32 (as
@@ -37,17 +38,15 @@ DEVICE_PEAKS = {
 
 
 @functools.lru_cache(maxsize=256)
-def parameter_count(model: ModelConfig, vocabulary_size: int) -> int:
+def parameter_count(model: ModelConfig, sizes: Sizes | int) -> int:
     """The number of trained parameters, without the vocabulary's padding."""
-    return parameters.parameter_count(_unpadded(model, vocabulary_size))
+    return parameters.parameter_count(_unpadded(model, sizes))
 
 
 @functools.lru_cache(maxsize=256)
-def training_flops(
-    model: ModelConfig, vocabulary_size: int, src_length: int, tgt_length: int
-) -> int:
+def training_flops(model: ModelConfig, sizes: Sizes | int, src_length: int, tgt_length: int) -> int:
     """FLOPs of the forward and backward pass of one row with these numbers of positions."""
-    unpadded = _unpadded(model, vocabulary_size)
+    unpadded = _unpadded(model, sizes)
     loss_fn = make_loss_fn(unpadded, TrainConfig.label_smoothing)
 
     def smoothed(params: Any, batch: Batch) -> Any:
@@ -58,10 +57,10 @@ def training_flops(
     return product_flops(jax.grad(smoothed), parameters.abstract_params(unpadded), batch)
 
 
-def _unpadded(model: ModelConfig, vocabulary_size: int) -> EncoderDecoder:
+def _unpadded(model: ModelConfig, sizes: Sizes | int) -> EncoderDecoder:
     # The products are the same in any type; a trace in bfloat16 has kernels beside them.
     plain = dataclasses.replace(model, attention_kernel="plain", dtype="float32")
-    return EncoderDecoder(plain, vocabulary_size, vocabulary_multiple=1)
+    return EncoderDecoder(plain, both_sides(sizes), vocabulary_multiple=1)
 
 
 def product_flops(function: Callable[..., Any], *arguments: Any) -> int:

@@ -29,7 +29,13 @@ from transformer_jax.text.corpora import Corpus, open_corpus
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.packing import RowPlan, plan_rows, select_pairs, source_row_length
-from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary, train_vocabulary
+from transformer_jax.text.vocabulary import (
+    Vocabulary,
+    load_vocabulary,
+    made_of,
+    train_vocabularies,
+    train_vocabulary,
+)
 from transformer_jax.training.program import BatchShape
 
 log = logging.getLogger(__name__)
@@ -251,7 +257,16 @@ def known_vocabulary(config: Config, run: RunFolder) -> Vocabulary | None:
         return load_vocabulary(run.vocabulary_file)
     if config.train.init_from is not None:
         return _vocabulary_of_origin(config, RunFolder(config.train.init_from))
-    return None if config.vocabulary.path is None else load_vocabulary(config.vocabulary.path)
+    if (path := config.vocabulary.path) is None:
+        return None
+    vocabulary = load_vocabulary(path)
+    if config.model.tie_embeddings and not vocabulary.is_shared:
+        raise ConfigError(
+            f"vocabulary.path={path} has a vocabulary for each side, and model.tie_embeddings=True "
+            "needs one for both. Set model.tie_embeddings=False and, as usual, "
+            "model.tie_output=True."
+        )
+    return vocabulary
 
 
 def _vocabulary(config: Config, run: RunFolder, corpus: Corpus, fingerprint: str) -> Vocabulary:
@@ -275,13 +290,16 @@ def _vocabulary(config: Config, run: RunFolder, corpus: Corpus, fingerprint: str
         return known
 
     def train_one() -> bytes:
-        log.info("training a vocabulary of %d pieces", config.vocabulary.size)
-        lines = itertools.chain.from_iterable(corpus.split("train"))
-        return train_vocabulary(lines, config.vocabulary, config.seed).model
+        pairs, own = corpus.split("train"), config.vocabulary
+        sides = "a vocabulary of each side" if own.separate else "a vocabulary"
+        log.info("training %s of %d pieces", sides, own.size)
+        if own.separate:
+            return train_vocabularies(pairs, own, config.seed).model
+        return train_vocabulary(itertools.chain.from_iterable(pairs), own, config.seed).model
 
     # Kept in the cache, since the rows of a table and repeated runs share it.
     name = f"{sentencepiece.__version__} {fingerprint} {config.vocabulary} {config.seed}"
     model = processes.first_does(
         lambda: base64.b64encode(kept("vocabularies", name, train_one)).decode()
     )
-    return Vocabulary(base64.b64decode(model))
+    return made_of(base64.b64decode(model), "the trained vocabulary")

@@ -20,6 +20,7 @@ from transformer_jax.model.records import LossSums, Params
 from transformer_jax.model.stacks import stacked, unstacked
 from transformer_jax.parallel.mesh import batch_sharding, batch_ways, placed, with_shardings
 from transformer_jax.text.batches import Batch, Packed
+from transformer_jax.text.vocabulary import Sizes
 from transformer_jax.training.optimizer import make_optimizer
 from transformer_jax.training.state import TrainState, init_state, state_names
 from transformer_jax.training.step import LossFn, loss_block, make_loss_fn, make_train_step
@@ -123,7 +124,7 @@ def compile_program(
     model_config: ModelConfig,
     train: TrainConfig,
     mesh: Mesh,
-    vocabulary_size: int,
+    sizes: Sizes | int,
     shape: BatchShape,
 ) -> Program:
     """Compiles the training step ahead of time, without running anything."""
@@ -131,7 +132,7 @@ def compile_program(
     model_config = with_attention_kernel(model_config, platform)
     block = loss_block(train, platform)
     train = dataclasses.replace(train, loss_block=block)
-    model = make_model(model_config, vocabulary_size, train.remat, watch=bool(auxiliary))
+    model = make_model(model_config, sizes, train.remat, watch=bool(auxiliary))
     optimizer = make_optimizer(train, model_config.d_model)
     state = jax.eval_shape(lambda: init_state(0, model, optimizer, auxiliary))
     state = with_shardings(state, state_names(model, optimizer, state), mesh)

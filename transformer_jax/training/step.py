@@ -50,7 +50,7 @@ def make_loss_fn(
       replicas: number of devices that the batch's rows are divided over.
       auxiliary: weights of auxiliary losses by name, for a model that watches; None: no loss.
     """
-    size, dtype = model.vocabulary_size, model.config.dtype
+    size, dtype = model.sizes.target, model.config.dtype
     losses = tuple((auxiliary or {}).items())
     settings = LossSettings(smoothing, size, dtype, block, replicas, losses)
 
