@@ -79,9 +79,7 @@ COMMANDS = {
             Flag("dry_run", bool, "", "stop before step 1: sizes, memory, texts", default=False),
             Flag("force", bool, "", "start although memory is too small", default=False),
             Flag("print_config", bool, "", "print the config as JSON and stop", default=False),
-            Flag(
-                "init_from", str, "FOLDER", "start a new run from the weights of this run's folder"
-            ),
+            Flag("init_from", str, "FOLDER", "start a new run from this run's weights"),
             *PROCESSES,
         ),
         keys=EVERY_KEY,
@@ -203,6 +201,7 @@ COMMANDS = {
             Flag("format", str, "FORMAT", "ctranslate2, huggingface or stablehlo", required=True),
             Flag("output", str, "FOLDER", "the folder to create", required=True),
             Flag("quantization", str, "TYPE", "ctranslate2: float16, int8, ... (float32)"),
+            Flag("gold", str, "STEM", "ctranslate2: pairs and links that choose what aligns"),
             CHECKPOINT,
         ),
     ),

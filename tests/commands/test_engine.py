@@ -1,8 +1,11 @@
 """Translation by another engine: the same lines, and settings that it has no place for."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests import tiny_runs as runs
+from tests.commands.test_export import run_of
 from tests.commands.test_translate import answers
 from transformer_jax.commands.engine import engine_lines
 from transformer_jax.commands.loading import load_model
@@ -22,6 +25,28 @@ def test_an_engine_answers_the_same_lines():
     assert [line.split(" ||| ")[0] for line in best_of_2] == ["0", "0", "1", "1"]
     unk = {"decode.banned_subwords": ("<unk>",)}
     assert len(answers(source, engine="ctranslate2", overrides=unk)) == len(source)
+
+
+def test_each_line_has_its_own_limit_of_length():
+    """A random model's translations go on until the limit."""
+    pytest.importorskip("ctranslate2")
+    source = ["a", "dog", "Who", *runs.read_lines(runs.tiny_corpus() / "test.en")[:3]]
+    settings = {**ALPHA_0, "decode.max_extra_length": 1}
+    loaded = load_model(str(run_of("post")), overrides=settings, beam_size=1)
+    lines, found = engine_lines(loaded, "ctranslate2"), []
+    limits = [len(ids) + 1 for ids in loaded.line_translator().encode(source)]
+    translate = lines.engine.translate_batch
+
+    def noted(*args, **how):
+        found.append(translate(*args, **how))
+        return list(found[-1])
+
+    lines.engine = SimpleNamespace(translate_batch=noted)
+    together = [best.text for [best] in lines.shared(source)]
+    lengths = [len(result.hypotheses[0]) for result in found[0]]
+    late = [limit for length, limit in zip(lengths, limits, strict=True) if length > limit]
+    assert late and [len(result.hypotheses[0]) for [result] in found[1:]] == late
+    assert together == [best.text for line in source for [best] in lines.shared([line])]
 
 
 @pytest.mark.parametrize(

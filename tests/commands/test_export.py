@@ -17,6 +17,7 @@ import pytest
 from tests import tiny_runs as runs
 from tests.commands.test_import import imported, imported_two
 from tests.fixtures.tiny import random_params, relative_error
+from transformer_jax.api import Run
 from transformer_jax.commands.loading import load_model
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import Config, VocabularyConfig
@@ -152,6 +153,28 @@ def test_ctranslate2_gives_the_log_probabilities_and_subwords_that_we_give(name)
         assert got.hypotheses[0][:9] == pieces([i for i in best.ids if i != EOS])[:9]
 
 
+def test_ctranslate2_aligns_by_the_head_with_the_lowest_error_rate(tmp_path, caplog):
+    """Of gold links that are those of one head of one layer; its weights are what it returns."""
+    engine = pytest.importorskip("ctranslate2")
+    run, layer, head = Run(load_model(str(run_of("post")), beam_size=1)), 0, 1
+    source, target = sources()[:4], runs.read_lines(runs.tiny_corpus() / "test.de")[:4]
+    links = [one.heads_NHJ[layer, head] for one in run.align(source, target)]
+    runs.write_lines(tmp_path / "gold.en", source)
+    runs.write_lines(tmp_path / "gold.de", target)
+    pharaoh = [" ".join(f"{i}-{j}" for j, i in enumerate(own) if i >= 0) for own in links]
+    runs.write_lines(tmp_path / "gold.align", pharaoh)
+    with caplog.at_level("INFO"):
+        folder = exported("post", "ctranslate2", f"--gold={tmp_path / 'gold'}")
+    assert "alignments by layer 1, head 2: error rate 0.000 on 4 pairs" in caplog.text
+    attended = run.attention(source[0]).kinds["cross"]
+    pieces = [attended.attended[:-1]]
+    translator = engine.Translator(str(folder), "cpu", intra_threads=1)
+    [found] = translator.translate_batch(pieces, beam_size=1, return_attention=True)
+    got, want = np.array(found.attention[0]), attended.weights_NHLM[layer, head]
+    assert found.hypotheses[0][:9] == attended.attending[:9]
+    np.testing.assert_allclose(got[:9], want[:9, : got.shape[1]], atol=1e-4)
+
+
 def test_a_quantized_folder_is_smaller_and_nearly_as_likely():
     engine = pytest.importorskip("ctranslate2")
     whole = exported("post", "ctranslate2")
@@ -254,6 +277,8 @@ def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):
     assert "--format=onnx is not one of ctranslate2, huggingface" in fails("--format=onnx")
     assert "exists" in fails(huggingface, output=tmp_path)
     assert "is for --format=ctranslate2" in fails(huggingface, "--quantization=int8")
+    assert "is for --format=ctranslate2" in fails(huggingface, "--gold=x")
+    assert "x.en cannot be read" in fails(ctranslate2, "--gold=x")
     assert "bfloat16 is not one of float32" in fails(ctranslate2, "--quantization=bfloat16")
     assert "no place for model.positions='learned'" in fails(huggingface, name="learned")
     assert "model.tie_embeddings=False" in fails(huggingface, name="pre, untied")

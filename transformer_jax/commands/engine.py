@@ -37,12 +37,7 @@ class EngineLines:
         results = [[Translation("", 0.0)] for _ in group]
         if not filled:
             return results
-        extra = lines.translator.decode.max_extra_length
-        found = self.engine.translate_batch(
-            [lines.vocabulary.pieces(sentences[i][:-1]) for i in filled],  # it adds the end sign
-            max_decoding_length=max(len(sentences[i]) for i in filled) + extra,
-            **self.search,
-        )
+        found = self._translated([sentences[i] for i in filled])
         for i, result in zip(filled, found, strict=True):
             ids = [lines.vocabulary.target.ids_of(pieces) for pieces in result.hypotheses]
             texts = [
@@ -52,6 +47,20 @@ class EngineLines:
             translations = map(Translation, texts, result.scores)
             results[i] = list(translations) or [Translation("", -math.inf)]
         return results
+
+    def _translated(self, sentences: Sequence[np.ndarray]) -> list[Any]:
+        """The engine's result for each sentence, with our limit of each one's length."""
+        pieces = [self.lines.vocabulary.pieces(ids[:-1]) for ids in sentences]  # it adds the end
+        extra = self.lines.translator.decode.max_extra_length
+        limits = [len(ids) + extra for ids in sentences]
+        # A batch has one limit. Nearly all translations end before their own; others are repeated.
+        found = self.engine.translate_batch(pieces, max_decoding_length=max(limits), **self.search)
+        for k, limit in enumerate(limits):
+            if any(len(hypothesis) > limit for hypothesis in found[k].hypotheses):
+                [found[k]] = self.engine.translate_batch(
+                    [pieces[k]], max_decoding_length=limit, **self.search
+                )
+        return list(found)
 
     def warn_of_cut(self) -> None:
         """Logs one warning with the number of cut lines."""

@@ -2,29 +2,38 @@
 
 import logging
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
 
 from transformer_jax import __version__
+from transformer_jax.api import Run
+from transformer_jax.commands.loading import load_model
 from transformer_jax.config.decode import DecodeConfig
-from transformer_jax.config.schema import DataConfig
+from transformer_jax.config.schema import Config, DataConfig
 from transformer_jax.decoding.lines import banned_ids
 from transformer_jax.errors import ConfigError, DataError, UserError
+from transformer_jax.evaluation.alignment import Aligner, best_aligner
 from transformer_jax.files import read_json, read_utf8
-from transformer_jax.interop.ctranslate2 import write_ctranslate2
-from transformer_jax.interop.exported import Exported
+from transformer_jax.grammar import generate
+from transformer_jax.interop import ctranslate2
+from transformer_jax.interop.exported import Exported, refuse
 from transformer_jax.interop.huggingface_out import write_huggingface
 from transformer_jax.interop.stablehlo import write_stablehlo
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.runs.run_folder import URL, RunFolder
 from transformer_jax.runs.weights import load_params
+from transformer_jax.text.corpora import TextLines, TextPairs
+from transformer_jax.text.folder_corpus import Pair
+from transformer_jax.text.pharaoh import read_alignments
 from transformer_jax.text.vocabulary import load_vocabulary
 
 log = logging.getLogger(__name__)
 FORMATS = ("ctranslate2", "huggingface", "stablehlo")
+GOLD_PAIRS = 200  # of the built-in corpus, which choose the head that aligns
 
 
 def export(
@@ -33,6 +42,7 @@ def export(
     format: str,
     output: str,
     quantization: str | None = None,
+    gold: str | None = None,
     checkpoint: str = "latest",
 ) -> None:
     """Writes a run's model for another engine, with what turns text into subwords.
@@ -42,6 +52,9 @@ def export(
       format: one of FORMATS.
       output: the folder to write, which must not exist.
       quantization: of CTranslate2's weights, such as "int8"; None: float32.
+      gold: for CTranslate2, a stem of files: pairs in the run's languages (STEM.en, STEM.de) and
+        their links (STEM.align), by which the head with the lowest alignment error rate is chosen;
+        None: model.watched_layer aligns, or for a run on the built-in corpus its own links choose.
       checkpoint: "latest", "best", "average", a step, or an average's name.
 
     Raises:
@@ -53,6 +66,8 @@ def export(
         raise ConfigError(f"--format={format} is not one of {', '.join(FORMATS)}.")
     if quantization is not None and format != "ctranslate2":
         raise ConfigError(f"--quantization={quantization} is for --format=ctranslate2.")
+    if gold is not None and format != "ctranslate2":
+        raise ConfigError(f"--gold={gold} is for --format=ctranslate2, which has alignments.")
     if URL.match(output):
         raise UserError(f"--output={output} is no folder of a file system. Name one that is.")
     if folder.exists():
@@ -62,11 +77,13 @@ def export(
     like = abstract_params(make_model(config.model, vocabulary.sizes))
     params, name = load_params(run, checkpoint, like)
     params = jax.tree.map(np.asarray, params)
-    model = Exported(config, params, vocabulary, banned_ids(config.decode, vocabulary))
+    banned = banned_ids(config.decode, vocabulary)
+    aligner = _aligner(workdir, name, config, gold) if format == "ctranslate2" else None
+    model = Exported(config, params, vocabulary, banned, aligner and aligner[:2])
     about = _facts(run, config.data, name)
     try:
         if format == "ctranslate2":
-            write_ctranslate2(model, folder, quantization)
+            ctranslate2.write_ctranslate2(model, folder, quantization)
         elif format == "stablehlo":
             write_stablehlo(model, folder)
         else:
@@ -77,6 +94,29 @@ def export(
         raise UserError(f"--output={output} cannot be written: {error.strerror}.") from None
     log.info("%s: checkpoint %s of %s", folder, name, run.path)
     log.info("the same search there: %s", _search(config.decode, format))
+
+
+def _aligner(workdir: str, checkpoint: str, config: Config, stem: str | None) -> Aligner | None:
+    """What aligns best by gold links; None if there are none."""
+    refuse(config, ctranslate2.SUPPORTED, ctranslate2.FORMAT)
+    if stem is not None:
+        files = [Path(f"{stem}.{side}") for side in (config.data.src, config.data.tgt)]
+        pairs: Sequence[Pair] = TextPairs(*map(TextLines, files))
+        links = read_alignments(f"{stem}.align", pairs)
+    elif config.data.source == "grammar":
+        drawn = generate("valid", GOLD_PAIRS)
+        pairs = [Pair(" ".join(one.src_words), " ".join(one.tgt_words)) for one in drawn]
+        links = [one.alignment for one in drawn]
+    else:
+        return None
+    run = Run(load_model(workdir, checkpoint))
+    found = best_aligner(run.align(*map(list, zip(*pairs, strict=True))), links)
+    what = "the mean of heads" if found.head is None else f"head {found.head + 1}"
+    log.info(
+        "alignments by layer %d, %s: error rate %.3f on %d pairs",
+        *(found.layer + 1, what, found.error_rate, len(pairs)),
+    )
+    return found
 
 
 def _facts(run: RunFolder, data: DataConfig, checkpoint: str) -> dict[str, str]:

@@ -142,6 +142,25 @@ def error_rate(found: Sequence[np.ndarray], gold: Sequence[Links]) -> np.ndarray
     return 1 - 2 * right / counted
 
 
+class Aligner(NamedTuple):
+    """What of the encoder-decoder attention aligns words best."""
+
+    layer: int  # from 0
+    head: int | None  # from 0; None: the mean of the layer's heads
+    error_rate: float
+
+
+def best_aligner(found: Sequence[WordAlignment], gold: Sequence[Links]) -> Aligner:
+    """The layer's mean, or the head, with the lowest alignment error rate; a mean if equal."""
+    means_N = error_rate([one.mean_NJ for one in found], gold)
+    heads_NH = error_rate([one.heads_NHJ for one in found], gold)
+    if means_N.min() <= heads_NH.min():
+        layer = int(means_N.argmin())
+        return Aligner(layer, None, float(means_N[layer]))
+    layer, head = map(int, np.unravel_index(heads_NH.argmin(), heads_NH.shape))
+    return Aligner(layer, head, float(heads_NH[layer, head]))
+
+
 def alignment_error_rates(
     model: EncoderDecoder, params: Params, vocabulary: Vocabulary, pairs: Sequence[AlignedPair]
 ) -> AlignmentErrors:

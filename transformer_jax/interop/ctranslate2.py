@@ -7,6 +7,7 @@ Dimension key
   L positions   D d_model
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,15 +82,17 @@ def _spec(model: Exported) -> Any:
         "activation": getattr(specs.Activation, ACTIVATIONS[of.activation]),
         "head_dim": d_k if d_k * of.num_heads != of.d_model else None,
     }
+    weights = to_block(model.params, of, model.vocabulary.sizes, halves=False)
+    layer, heads = watched_layer(of), of.watched_heads or 0  # 0: all of them
+    if model.aligner is not None:
+        layer, head = model.aligner
+        heads = 0 if head is None else 1
+        if head is not None:
+            _put_first(weights, f"model.decoder.layers.{layer}.encoder_attn", head, of.num_heads)
     encoder = specs.TransformerEncoderSpec(of.encoder_depth, of.num_heads, **shared)
     decoder = specs.TransformerDecoderSpec(
-        of.decoder_depth,
-        of.num_heads,
-        alignment_layer=watched_layer(of),
-        alignment_heads=of.watched_heads or 0,  # 0: all of them
-        **shared,
+        of.decoder_depth, of.num_heads, alignment_layer=layer, alignment_heads=heads, **shared
     )
-    weights = to_block(model.params, of, model.vocabulary.sizes, halves=False)
     _fill_ends(encoder, decoder, weights, model)
     for side, part in (("encoder", encoder), ("decoder", decoder)):
         for n, layer in enumerate(part.layer):
@@ -103,6 +106,23 @@ def _spec(model: Exported) -> Any:
     spec.config.add_source_bos, spec.config.add_source_eos = False, True
     spec.config.layer_norm_epsilon = of.norm_epsilon
     return spec
+
+
+def _put_first(weights: Weights, name: str, head: int, num_heads: int) -> None:
+    """Reorders an attention's heads, which changes nothing but which one the engine aligns by."""
+    order = [head, *(h for h in range(num_heads) if h != head)]
+    for part, theirs in PROJECTIONS.items():
+        weight, bias = f"{name}.{theirs}.weight", f"{name}.{theirs}.bias"
+        if part == "out":
+            weights[weight] = _by_heads(weights[weight].T, order).T
+        else:
+            weights[weight] = _by_heads(weights[weight], order)
+            weights[bias] = _by_heads(weights[bias], order)
+
+
+def _by_heads(x: np.ndarray, order: Sequence[int]) -> np.ndarray:
+    """The rows in another order of heads."""
+    return x.reshape(len(order), -1, *x.shape[1:])[np.array(order)].reshape(x.shape)
 
 
 def _fill_ends(encoder: Any, decoder: Any, weights: Weights, model: Exported) -> None:

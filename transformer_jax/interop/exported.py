@@ -17,6 +17,8 @@ class Exported(NamedTuple):
     params: Any  # NumPy arrays
     vocabulary: Vocabulary
     banned: tuple[int, ...]  # ids that are never generated
+    # What an engine aligns by: a layer and its head (None: the mean of its heads), from 0.
+    aligner: tuple[int, int | None] | None = None  # None: model.watched_layer
 
     @property
     def pieces(self) -> tuple[list[str], list[str]]:
