@@ -1,7 +1,7 @@
 """A Marian model written obviously: float64 NumPy from the arrays of an .npz, and random folders.
 
 From marian-dev: src/models/transformer.h, src/layers/generic.h (swish, layer normalization with
-epsilon 1e-9), src/graph/node_initializers.cpp (sinusoids).
+epsilon 1e-9), src/graph/node_initializers.cpp (sinusoids), src/rnn/cells.h (SSRU).
 """
 
 import io
@@ -49,8 +49,13 @@ def logits_by_hand(arrays: Arrays, options: dict, src: list[int], tgt: list[int]
     y = shifted * root + positions(len(tgt), options["dim-emb"])
     for n in range(options["dec-depth"]):
         name = f"decoder_l{n + 1}"
-        past = attention_to(w, options, f"{name}_self", is_causal=True)
-        y = sublayer(w, options, f"{name}_self_Wo", y, past)
+        if options["transformer-decoder-autoreg"] == "rnn":
+            before = "n" in options["transformer-preprocess"]
+            named = f"{name}_rnn" if before else f"{name}_rnn_ffn"
+            y = sublayer(w, options, named, y, lambda x, n=f"{name}_rnn": ssru(w, n, x))
+        else:
+            past = attention_to(w, options, f"{name}_self", is_causal=True)
+            y = sublayer(w, options, f"{name}_self_Wo", y, past)
         context = attention_to(w, options, f"{name}_context", encoded)
         y = sublayer(w, options, f"{name}_context_Wo", y, context)
         y = sublayer(w, options, f"{name}_ffn_ffn", y, lambda y, n=name: network(w, options, n, y))
@@ -91,6 +96,16 @@ def attention_to(w, options, name, memory=None, is_causal=False):
         return joined.reshape(len(x), -1) @ w[f"{name}_Wo"] + w[f"{name}_bo"]
 
     return attention
+
+
+def ssru(w, name, x):
+    """Cell state c = f c + (1 - f) W x, and relu(c)."""
+    c, outputs = np.zeros(x.shape[1]), []
+    for row in x:
+        forget = 1 / (1 + np.exp(-(row @ w[f"{name}_Wf"] + w[f"{name}_bf"][0])))
+        c = forget * c + (1 - forget) * (row @ w[f"{name}_W"])
+        outputs.append(np.maximum(c, 0))
+    return np.array(outputs)
 
 
 def network(w, options, name, x):
@@ -146,7 +161,13 @@ def random_arrays(
     before = "_pre" if "n" in options["transformer-preprocess"] else ""
     for side, depth in (("encoder", options["enc-depth"]), ("decoder", options["dec-depth"])):
         for n in range(1, depth + 1):
-            for kind in ("self", "context")[: 1 + (side == "decoder")]:
+            is_student = side == "decoder" and options["transformer-decoder-autoreg"] == "rnn"
+            if is_student:
+                for part, rows in (("W", d), ("Wf", d), ("bf", 1)):
+                    add(f"{side}_l{n}_rnn_{part}", rows, d)
+                for part in ("scale", "bias"):
+                    add(f"{side}_l{n}_rnn{'' if before else '_ffn'}_ln_{part}{before}", 1, d)
+            for kind in ("self", "context")[is_student : 1 + (side == "decoder")]:
                 name = f"{side}_l{n}_{kind}"
                 for letter in "qkvo":
                     add(f"{name}_W{letter}", d, d)

@@ -24,6 +24,8 @@ KINDS = {
     "pre": {**marian.PRE_NORM, "transformer-ffn-activation": "relu"},
     "untied": {"tied-embeddings-all": False},
     "target-tied": {"tied-embeddings-all": False, "tied-embeddings": True},
+    "student": {"transformer-decoder-autoreg": "rnn", "dec-cell": "ssru"},
+    "student, pre": {**marian.PRE_NORM, "transformer-decoder-autoreg": "rnn", "dec-cell": "ssru"},
     "two vocabularies": {"tied-embeddings-all": False, "tied-embeddings": True},
     "two vocabularies, untied": {"tied-embeddings-all": False},
 }
@@ -151,7 +153,9 @@ def test_source_and_target_have_their_own_sentencepiece_models(tmp_path):
 
 REFUSED = [
     ({"type": "s2s"}, "type='s2s'"),
-    ({"transformer-decoder-autoreg": "rnn"}, "transformer-decoder-autoreg='rnn'"),
+    ({"transformer-decoder-autoreg": "average-attention"}, "autoreg='average-attention'"),
+    ({"transformer-decoder-autoreg": "rnn", "dec-cell": "gru"}, "dec-cell='gru'"),
+    ({**KINDS["student"], "layer-normalization": True}, "layer-normalization=True"),
     ({"transformer-ffn-activation": "gelu"}, "transformer-ffn-activation='gelu'"),
     ({"transformer-postprocess-emb": "nd"}, "transformer-postprocess-emb='nd'"),
     ({"transformer-train-position-embeddings": True}, "transformer-train-position-embeddings=True"),

@@ -25,8 +25,10 @@ Tree = Mapping[str, Any]  # of parameters
 
 ATTENTIONS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
-# Arrays whose first, or last, axis is d_model.
-FIRST, LAST = "first", "last"
+SSRU = {"input": "input", "forget": "forget"}  # transformers has none: names of our own
+# Arrays whose first axis, last axis, or both axes are d_model.
+FIRST, LAST, BOTH = "first", "last", "both"
+AXES = {FIRST: (0,), LAST: (-1,), BOTH: (0, 1), None: ()}
 
 
 class Entry(NamedTuple):
@@ -34,8 +36,8 @@ class Entry(NamedTuple):
 
     path: tuple[str, ...]  # in our tree of parameters
     name: str  # in transformers' MarianMTModel
-    features: str | None  # FIRST or LAST axis of ours is d_model; None: neither
-    linear: bool = False  # a map from FIRST, or to LAST
+    features: str | None  # a key of AXES
+    linear: bool = False  # a map from FIRST, to LAST, or from d_model to d_model
 
     @property
     def side(self) -> int | None:
@@ -57,13 +59,18 @@ def entries(config: ModelConfig, tree: Tree) -> Iterator[Entry]:
     yield Entry(("output_bias",), "final_logits_bias", None)
     for side, depth in (("encoder", config.encoder_depth), ("decoder", config.decoder_depth)):
         for n in range(depth):
-            yield from _of_layer(f"{side}_{n}", f"model.{side}.layers.{n}", side == "decoder")
+            here = f"{side}_{n}"
+            yield from _of_layer(here, f"model.{side}.layers.{n}", tree[here])
         if f"{side}_norm" in tree:
             yield from _of_norm((f"{side}_norm",), f"model.{side}.layer_norm")
 
 
-def _of_layer(here: str, there: str, has_memory: bool) -> Iterator[Entry]:
-    for sublayer, name in list(ATTENTIONS.items())[: 2 if has_memory else 1]:
+def _of_layer(here: str, there: str, layer: Tree) -> Iterator[Entry]:
+    if "ssru" in layer:
+        yield from _of_ssru(here, there)
+    for sublayer, name in ATTENTIONS.items():
+        if sublayer not in layer:
+            continue
         for ours, theirs in PROJECTIONS.items():
             own, axis = f"{there}.{name}.{theirs}", LAST if ours == "out" else FIRST
             yield Entry((here, sublayer, ours), f"{own}.weight", axis, linear=True)
@@ -75,6 +82,13 @@ def _of_layer(here: str, there: str, has_memory: bool) -> Iterator[Entry]:
     yield Entry((here, "feed_forward", "outer"), f"{there}.fc2.weight", LAST, linear=True)
     yield Entry((here, "feed_forward", "outer_bias"), f"{there}.fc2.bias", LAST)
     yield from _of_norm((here, "feed_forward_residual", "norm"), f"{there}.final_layer_norm")
+
+
+def _of_ssru(here: str, there: str) -> Iterator[Entry]:
+    for ours, theirs in SSRU.items():
+        yield Entry((here, "ssru", ours), f"{there}.ssru.{theirs}.weight", BOTH, linear=True)
+    yield Entry((here, "ssru", "forget_bias"), f"{there}.ssru.forget.bias", LAST)
+    yield from _of_norm((here, "ssru_residual", "norm"), f"{there}.ssru_layer_norm")
 
 
 def _of_norm(here: tuple[str, ...], there: str) -> Iterator[Entry]:
@@ -115,8 +129,9 @@ def to_block(params: Tree, config: ModelConfig, sizes: Sizes, halves: bool) -> W
         x = _found(params, entry.path)
         if x is None:
             x = np.zeros(_size_of_bias(entry, weights, sizes), np.float32)
-        elif entry.features and halves:
-            x = halves_first(x, _axis(entry))
+        elif halves:
+            for axis in AXES[entry.features]:
+                x = halves_first(x, axis)
         if entry.side is not None:
             x = x[: sizes[entry.side]]
         if entry.linear:
@@ -137,10 +152,6 @@ def _size_of_bias(entry: Entry, weights: Weights, sizes: Sizes) -> int:
 
 def _rows(x: np.ndarray) -> np.ndarray:
     return x.reshape(-1, x.shape[-1])
-
-
-def _axis(entry: Entry) -> int:
-    return 0 if entry.features == FIRST else -1
 
 
 def _found(tree: Tree, path: tuple[str, ...]) -> np.ndarray | None:
@@ -186,7 +197,8 @@ def from_block(
         if x.size != np.prod(want) or (entry.linear and _rows_of(entry, want) != len(x)):
             raise DataError(f"{entry.name} is {list(x.shape)}, but ours is {list(want)}.")
         x = x.reshape(want)
-        x = interleaved(x, _axis(entry)) if entry.features else x
+        for axis in AXES[entry.features]:
+            x = interleaved(x, axis)
         node = tree
         for name in entry.path[:-1]:
             node = node.setdefault(name, {})

@@ -33,7 +33,7 @@ EOS, UNKNOWN = "</s>", "<unk>"
 # Options that our block has no place for unless they have one of these values (None: no option).
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "type": ("transformer",),
-    "transformer-decoder-autoreg": (None, "self-attention"),
+    "transformer-decoder-autoreg": (None, "self-attention", "rnn"),
     "transformer-ffn-activation": ("relu", "swish"),
     "transformer-postprocess-emb": (None, "", "d"),
     "transformer-no-projection": (None, False),
@@ -51,6 +51,11 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "lemma-dependency": (None, "", []),
     "factors-combine": (None, "sum"),
     "factors-dim-emb": (None, 0),
+}
+# The same beside "transformer-decoder-autoreg: rnn".
+STUDENT: dict[str, tuple[Any, ...]] = {
+    "dec-cell": ("ssru",),
+    "layer-normalization": (None, False),
 }
 POST_NORM, PRE_NORM = ("", "dan", ""), ("n", "da", "n")
 LETTERS = {"q": "q", "k": "k", "v": "v", "o": "out"}  # of an attention's linear maps
@@ -180,10 +185,13 @@ def _sentencepiece_model(folder: Path, side: str, own: Path) -> bytes:
 def _config(path: Path, options: Mapping[str, Any]) -> ModelConfig:
     """Our config. Raises UserError that names each option that it cannot express."""
     get = options.get
-    same = {"transformer-decoder-dim-ffn": (None, 0, get("transformer-dim-ffn"))}
+    same: dict[str, tuple[Any, ...]] = {
+        "transformer-decoder-dim-ffn": (None, 0, get("transformer-dim-ffn"))
+    }
+    is_recurrent = get("transformer-decoder-autoreg") == "rnn"
     wrong = [
         f"{name}={get(name)!r}"
-        for name, values in {**SUPPORTED, **same}.items()
+        for name, values in {**SUPPORTED, **same, **(STUDENT if is_recurrent else {})}.items()
         if get(name) not in values
     ]
     norms = tuple(
@@ -200,6 +208,7 @@ def _config(path: Path, options: Mapping[str, Any]) -> ModelConfig:
         raise UserError(f"{path} cannot be imported: its {'; its '.join(wrong)}.")
     try:
         return ModelConfig(
+            decoder="ssru" if is_recurrent else "transformer",
             num_layers=int(options["enc-depth"]),
             num_decoder_layers=int(options["dec-depth"]),
             d_model=int(options["dim-emb"]),
@@ -276,11 +285,14 @@ def transformers_names(arrays: Mapping[str, np.ndarray], config: ModelConfig, pa
             arrays.get("decoder_ff_logit_out_Wt", target) if own is None else own.T
         )
     for side, depth in (("encoder", config.encoder_depth), ("decoder", config.decoder_depth)):
-        attentions = {"self": ATTENTIONS["self_attention"]}
+        has_ssru = f"{side}_l1_rnn_W" in arrays
+        attentions = {} if has_ssru else {"self": ATTENTIONS["self_attention"]}
         if side == "decoder":
             attentions["context"] = ATTENTIONS["cross_attention"]
         for n in range(depth):
             here, there = f"{side}_l{n + 1}", f"model.{side}.layers.{n}"
+            if has_ssru:
+                _ssru(weights, get, f"{here}_rnn", there)
             for theirs, name in attentions.items():
                 for letter, part in LETTERS.items():
                     old, new = f"{here}_{theirs}", f"{there}.{name}.{part}_proj"
@@ -295,6 +307,16 @@ def transformers_names(arrays: Mapping[str, np.ndarray], config: ModelConfig, pa
         if f"{side}_top_ln_scale" in arrays:
             _norm(weights, get, f"{side}_top_ln", f"model.{side}.layer_norm")
     return weights
+
+
+def _ssru(weights: Weights, get: Any, here: str, there: str) -> None:
+    for theirs, part in (("W", "input"), ("Wf", "forget")):
+        weights[f"{there}.ssru.{part}.weight"] = get(f"{here}_{theirs}").T
+    weights[f"{there}.ssru.forget.bias"] = get(f"{here}_bf").reshape(-1)
+    # After the sub-layer the norm's name has "_ffn", though it is not the feed-forward network's.
+    for part, name in (("weight", "scale"), ("bias", "bias")):
+        found = get(f"{here}_ffn_ln_{name}", f"{here}_ln_{name}_pre")
+        weights[f"{there}.ssru_layer_norm.{part}"] = found.reshape(-1)
 
 
 def _norm(weights: Weights, get: Any, here: str, there: str) -> None:
