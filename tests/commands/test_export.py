@@ -257,6 +257,7 @@ def test_the_folder_says_how_it_is_used():
     card = (folder / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: transformers") and "en to de" in card
     assert "GNMT's length penalty" in card
+    assert "revision" in card and "--format=huggingface --checkpoint=0" in card
 
 
 # Mistakes ----------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from transformer_jax.interop.huggingface_out import write_huggingface
 from transformer_jax.interop.stablehlo import write_stablehlo
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
+from transformer_jax.reporting.revision import revision
 from transformer_jax.runs.run_folder import URL, RunFolder
 from transformer_jax.runs.weights import load_params
 from transformer_jax.text.corpora import TextLines, TextPairs
@@ -122,7 +123,12 @@ def _aligner(workdir: str, checkpoint: str, config: Config, stem: str | None) ->
 def _facts(run: RunFolder, data: DataConfig, checkpoint: str) -> dict[str, str]:
     """Facts for a model card: data, checkpoint, and the scores of its evaluations."""
     corpus = data.name or f"{data.source}, training split {', '.join(data.train)}"
-    facts = {"checkpoint": checkpoint, "written by": f"transformer_jax {__version__}"}
+    facts = {
+        "checkpoint": checkpoint,
+        "written by": f"transformer_jax {__version__}, revision {revision()}",
+        "command": f"`transformer-jax export --workdir={run.path} --format=huggingface "
+        f"--checkpoint={checkpoint} --output=FOLDER`",
+    }
     if run.corpus_file.is_file():
         facts["data"] = f"{corpus}; fingerprint {read_utf8(run.corpus_file).strip()[:16]}"
     for path in sorted(run.evaluations.glob("*.json")):
@@ -130,7 +136,10 @@ def _facts(run: RunFolder, data: DataConfig, checkpoint: str) -> dict[str, str]:
         if record.get("checkpoint") == checkpoint and "bleu" in record:
             if not isinstance(record["bleu"], int | float):
                 raise DataError(f"{path}: bleu={record['bleu']!r} is no number. Remove the file.")
-            signature = f"beam {record.get('beam_size')}, {record.get('bleu_signature')}"
+            signature = (
+                f"beam {record.get('beam_size')}, length penalty {record.get('length_penalty')}, "
+                f"{record.get('bleu_signature')}"
+            )
             facts[f"sacreBLEU on {record.get('name')}"] = f"{record['bleu']:.1f} ({signature})"
     return facts
 
