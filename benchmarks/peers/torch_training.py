@@ -227,7 +227,7 @@ class Trainer:
         config = task["config"]
         torch.manual_seed(config["seed"])
         size, longest = task["vocabulary_size"], config["data"]["max_length"]
-        self.train = config["train"]
+        self.train, self.dtype = config["train"], config["model"]["dtype"]
         self.model = {"marian": Marian, "torch": TorchTransformer}[name](
             config["model"], size, longest
         ).train()
@@ -244,7 +244,9 @@ class Trainer:
         """One update. Returns (source tokens, target tokens, slots), and nats per token."""
         batch = next(self.batches)
         self.optimizer.zero_grad(set_to_none=True)
-        loss, nats = losses(self.model(batch), batch.labels, self.train["label_smoothing"])
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.dtype == "bfloat16"):
+            logits = self.model(batch)
+        loss, nats = losses(logits.float(), batch.labels, self.train["label_smoothing"])
         loss.backward()
         self.optimizer.step()
         self.schedule.step()

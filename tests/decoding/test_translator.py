@@ -77,7 +77,7 @@ def logits_of(t: Translator, source: np.ndarray, target: np.ndarray) -> np.ndarr
     if t.model.config.positions == "learned":
         src, mask, tgt = (x[:, : t.model.config.max_positions] for x in (src, mask, tgt))
     logits = all_logits(t.model, t.params, src, mask, tgt)[0, : len(target)]
-    return np.asarray(logits, np.float64)[:, : t.model.vocabulary_size]
+    return np.asarray(logits, np.float64)[:, : t.model.sizes.target]
 
 
 def forced(t: Translator, source: np.ndarray, target: np.ndarray) -> tuple[float, float]:

@@ -94,6 +94,7 @@ def test_weights_of_every_layer_and_head_equal_a_plain_computation(norm):
     model = tiny_model(norm=norm)
     params = random_params(model)
     names: Any = SimpleNamespace(pieces=lambda ids: [str(i) for i in ids])
+    names.target = names
     src, tgt = (np.array(ids, np.int32) for ids in random_pairs(5, [(7, 4)])[0])
     found = pair_attention(model, params, names, src, tgt)
     reference = Reference(in_float64(params), norm, SIZES["d_model"])

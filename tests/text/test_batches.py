@@ -29,6 +29,7 @@ from transformer_jax.text.batches import (
 )
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus
 from transformer_jax.text.packing import plan_rows
+from transformer_jax.text.vocabulary import both_sides
 
 ROOT = Path(__file__).parents[2]
 EOS = 1
@@ -192,7 +193,7 @@ def test_worker_processes_make_the_same_batches_and_end_with_the_run(tmp_path):
 
 def test_workers_map_the_corpus_themselves(tmp_path):
     class Characters:
-        size, digest = 200, "characters"
+        sizes, digest = both_sides(200), "characters"
 
         @property
         def target(self):

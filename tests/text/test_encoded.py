@@ -19,7 +19,7 @@ from transformer_jax.text.encoded import (
     encode_corpus,
     encode_pairs,
 )
-from transformer_jax.text.vocabulary import EOS
+from transformer_jax.text.vocabulary import EOS, both_sides
 
 PAIRS = [(f"{'ab ' * (i % 5)}", f"{'xyz ' * ((3 * i) % 7)}{i}") for i in range(50)] + [("", "")]
 
@@ -29,6 +29,7 @@ class Characters:
 
     def __init__(self, size: int = 5_000, digest: str = "characters"):
         self.size, self.digest, self.calls, self.target = size, digest, 0, self
+        self.sizes = both_sides(size)
 
     def encode_lines(self, lines):
         self.calls += 1

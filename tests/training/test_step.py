@@ -24,7 +24,7 @@ from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.outputs import projected_loss
 from transformer_jax.model.parameters import abstract_params, init_params
 from transformer_jax.parallel.mesh import make_mesh
-from transformer_jax.text.vocabulary import BOS
+from transformer_jax.text.vocabulary import BOS, both_sides
 from transformer_jax.training.optimizer import make_optimizer
 from transformer_jax.training.program import BatchShape, compile_program
 from transformer_jax.training.state import TrainState, Window, init_state
@@ -42,7 +42,7 @@ ROWS = 8
 class Bigrams:
     """A toy model with an update worked by hand: logits = table[previous subword]."""
 
-    vocabulary_size = VOCABULARY
+    sizes = both_sides(VOCABULARY)
     config = types.SimpleNamespace(dtype="float32")
 
     def apply(self, variables, batch, rows_B, settings, rngs, method):
