@@ -75,7 +75,8 @@ RATES: dict[str, float] = {
     "convolutional": 0.003,
     HYBRID: 0.009,
 }
-BUDGETS = {1: (1, 2, 3), 3: (1, 2), 9: (1,)}  # times 2.25e13 FLOPs, and the seeds
+FLOPS = 2.25e13  # of training, at budget 1
+BUDGETS = {1: (1, 2, 3), 3: (1, 2), 9: (1,)}  # times FLOPS, and the seeds
 ALIKE: dict[str, Any] = {**AT_SMALL, "train.clip_norm": 1.0}
 
 
@@ -176,6 +177,8 @@ def _curves(by_budget: dict[int, list[Line]], folder: Path) -> Path:
                     points.append((x.mean, y.mean))
             if points:
                 plot_curve(axes, points, label=name)
+        if metric == "training_flops":
+            axes.set_xlim(0.7 * min(BUDGETS) * FLOPS, 1.4 * max(BUDGETS) * FLOPS)
         use_log_axis(axes, "x")
         finish_axes(axes, label, "BLEU")
     panels[0].legend(frameon=False, fontsize=8)
