@@ -1,7 +1,7 @@
 """What `make docs` does before mkdocs reads the pages.
 
-README.md and CONTRIBUTING.md become pages of the site. Their links to docs/ lead to its pages, and
-links to other files of the repository, which the site does not have, become plain text.
+README.md, CONTRIBUTING.md and the notebook become pages of the site. Their links to docs/ lead to its
+pages, and links to other files of the repository, which the site does not have, become plain text.
 """
 
 import re
@@ -10,6 +10,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
+NOTEBOOKS = {"the_paper.ipynb": "the_paper.md"}
+EQUATION = re.compile(r"\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$\n]+)\$", re.S)
 LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)#]+)(?P<anchor>#[^)]*)?\)")
 
 
@@ -20,7 +22,33 @@ def on_files(files: Any, config: Any) -> Any:
     for source, page in PAGES.items():
         text = (ROOT / source).read_text()
         files.append(File.generated(config, page, content=text.replace("](docs/", "](")))
+    for source, page in NOTEBOOKS.items():
+        text, pictures = notebook_page(ROOT / "docs" / source)
+        files.append(File.generated(config, page, content=text))
+        for name, picture in pictures.items():
+            files.append(File.generated(config, name, content=picture))
     return files
+
+
+def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:
+    """A notebook with its stored outputs as Markdown, its equations as MathML, and its pictures."""
+    import nbconvert
+    import nbformat
+
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = EQUATION.sub(_as_mathml, cell.source)
+    names = {"unique_key": path.stem}  # of its pictures
+    text, resources = nbconvert.MarkdownExporter().from_notebook_node(notebook, resources=names)
+    return text, resources["outputs"]
+
+
+def _as_mathml(found: re.Match[str]) -> str:
+    from latex2mathml.converter import convert
+
+    display = "block" if found["block"] else "inline"
+    return convert(found[display], display=display)
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
@@ -32,8 +60,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         if "://" in target or target.startswith("mailto:"):
             return found[0]
         name = target.removeprefix("../")
-        if name in PAGES:
-            return f"[{text}]({PAGES[name]}{found['anchor'] or ''})"
+        page_of = PAGES | NOTEBOOKS
+        if name in page_of:
+            return f"[{text}]({page_of[name]}{found['anchor'] or ''})"
         there = folder / target
         known = files.get_file_from_path(there.as_posix())
         return found[0] if known is not None or (ROOT / "docs" / there).exists() else text
