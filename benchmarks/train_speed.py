@@ -2,12 +2,14 @@
 
     python benchmarks/train_speed.py --data=FOLDER/multi30k
     python benchmarks/train_speed.py --data=FOLDER/multi30k --peers=marian --config.train.remat=true
+    python benchmarks/train_speed.py --data=FOLDER/multi30k --dtypes=float32,bfloat16
 
 Text, vocabulary, model and tokens per step are the same. Our code packs sentences; the peers sort
 them by length. Tokens are source and target subwords; EOS counts, BOS and padding do not.
 Contenders take turns in new processes, which compile and warm up before the clock starts. Overrides
 change our config, and the peers follow where they have the same setting: the model's sizes,
-dropout, tokens, Adam. The peers need torch and transformers: see
+dropout, tokens, Adam, the type of the products. With several types, each contender runs with each,
+and ratios are to our fastest. The peers need torch and transformers: see
 benchmarks/peers/torch_training.py. The script prints Markdown.
 """
 
@@ -67,6 +69,7 @@ FLAGS = [
     Flag("steps", int, "N", "timed steps of a process", default=30),
     Flag("warm_up", int, "N", "untimed steps before them", default=6),
     Flag("peers", str, "NAMES", "any of marian,torch; or none", default="marian,torch"),
+    Flag("dtypes", str, "NAMES", "values of model.dtype, with commas", default=None),
     Flag("hugetlb", int, "0|1", "glibc.malloc.hugetlb of every contender", default=1),
     Flag("task", str, "FILE", "measure only our code, in this process (internal)"),
 ]
@@ -146,23 +149,25 @@ def write_task(config: Config, data: TrainingData, folder: Path, warm_up: int, s
 
 def report(results: dict[str, list[Figures]], flops: float) -> str:
     """The Markdown table; `flops` is the number of FLOPs per token."""
+    own = [name for name in results if name.startswith(OURS)]
+    fastest = max(own, key=lambda name: median(results, name, "tokens_per_s"))
     bounds = [1e9 * turn["gflops"] / flops for turn in results[CALIBRATION]]
     head = ["contender", "tokens/s", "ours / it", "of the bound", "padding", "peak MiB"]
     head += ["first step", "target tokens a step", "nats per token", "parameters"]
     rate = median(results, CALIBRATION, "gflops")
-    bound = f"bound: matrix products alone, at {rate:.0f} GFLOP/s"
+    bound = f"bound: float32 matrix products alone, at {rate:.0f} GFLOP/s"
     rows = [[bound, f"{statistics.median(bounds):,.0f}", *[""] * (len(head) - 2)]]
     for name, turns in results.items():
         if name == CALIBRATION:
             continue
         pairs = zip(turns, bounds, strict=True)
         share = statistics.median(turn["tokens_per_s"] / bound for turn, bound in pairs)
-        ratio = ratio_text(ratios(results, OURS, name, "tokens_per_s")) if name != OURS else ""
+        ratio = ratio_text(ratios(results, fastest, name, "tokens_per_s"))
         rows.append(
             [
                 name,
                 f"{median(results, name, 'tokens_per_s'):,.0f}",
-                ratio,
+                ratio if name != fastest else "",
                 f"{share:.1%}",
                 f"{median(results, name, 'padding'):.2%}",
                 f"{median(results, name, 'peak_mib'):,.0f}",
@@ -213,16 +218,27 @@ def chosen_peers(names: str, config: Config) -> list[str]:
     return peers
 
 
-def compare(config: Config, values: dict[str, Any]) -> None:
-    """Runs the comparison; prints the heading and the table."""
-    peers = chosen_peers(values["peers"], config)
+def contenders_of(name: str, peers: list[str], task: Path) -> dict[str, list[str]]:
+    """The commands of one task by contender; `name` is added to the contenders' names."""
+    contenders = {OURS + name: [sys.executable, __file__, f"--task={task}"]}
+    for peer in peers:
+        command = [sys.executable, str(PEER_SCRIPT), f"--model={peer}", f"--task={task}"]
+        contenders[PEERS[peer] + name] = command
+    return contenders
+
+
+def compare(configs: dict[str, Config], values: dict[str, Any]) -> None:
+    """Runs the comparison of configs that differ in model.dtype; prints heading and table."""
+    contenders: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        data = load_data(config, RunFolder(Path(scratch) / "run"))
-        task = write_task(config, data, Path(scratch), values["warm_up"], values["steps"])
-        contenders = {OURS: [sys.executable, __file__, f"--task={task}"]}
-        for peer in peers:
-            command = [sys.executable, str(PEER_SCRIPT), f"--model={peer}", f"--task={task}"]
-            contenders[PEERS[peer]] = command
+        for dtype, config in configs.items():
+            peers = chosen_peers(values["peers"], config)
+            folder = Path(scratch) / dtype
+            folder.mkdir()
+            data = load_data(config, RunFolder(folder / "run"))
+            task = write_task(config, data, folder, values["warm_up"], values["steps"])
+            name = f", {dtype}" if len(configs) > 1 else ""
+            contenders |= contenders_of(name, peers, task)
         tunables = {"GLIBC_TUNABLES": f"glibc.malloc.hugetlb={values['hugetlb']}"}
         results = by_turns(contenders, values["turns"], dict.fromkeys(contenders, tunables))
     flops = flops_per_token(config, data)
@@ -242,7 +258,9 @@ def main() -> None:
     if not values["data"]:
         raise UserError("train_speed needs --data=FOLDER, the folder of train.en and train.de.")
     known = OVERRIDES | {"data.path": values["data"]} | overrides
-    compare(load_config(str(ROOT / "configs" / "multi30k.py"), known), values)
+    preset = str(ROOT / "configs" / "multi30k.py")
+    dtypes = (values["dtypes"] or known.get("model.dtype") or "float32").split(",")
+    compare({d: load_config(preset, known | {"model.dtype": d}) for d in dtypes}, values)
 
 
 if __name__ == "__main__":

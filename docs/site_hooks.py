@@ -1,7 +1,8 @@
 """What `make docs` does before mkdocs reads the pages.
 
-README.md, CONTRIBUTING.md and the notebook become pages of the site. Their links to docs/ lead to its
-pages, and links to other files of the repository, which the site does not have, become plain text.
+README.md, CONTRIBUTING.md and the notebook become pages of the site. Their links to docs/ lead to
+its pages, and links to other files of the repository, which the site does not have, become plain
+text.
 """
 
 import re

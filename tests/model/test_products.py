@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.model.products import product, settled, weight_gradient
+from transformer_jax.model.products import add_bias, product, settled, weight_gradient
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,19 @@ def test_value_and_gradients_are_those_of_loops(axes, x_shape, weight_shape, res
     np.testing.assert_allclose(x_gradient, want_NI.reshape(x_shape), rtol=1e-4, atol=1e-5)
     want = want_IO.reshape(weight_shape)
     np.testing.assert_allclose(weights_gradient, want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_bias_is_added_in_the_type_of_x_and_its_gradient_summed_in_float32():
+    x = jnp.full((4, 1_100, 3), 0.5, jnp.bfloat16)
+    bias = jnp.array([1.0, 2.0, 1 / 3], jnp.float32)
+    got, back = jax.vjp(add_bias, x, bias)
+    assert got.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(got[0, 0], x[0, 0] + bias.astype(jnp.bfloat16))
+    # A sum that rounds to bfloat16 stops growing long before 4,400.
+    x_gradient, bias_gradient = back(jnp.ones_like(got) * jnp.array([1, 1, 3], jnp.bfloat16))
+    assert (x_gradient.dtype, bias_gradient.dtype) == (jnp.bfloat16, jnp.float32)
+    np.testing.assert_array_equal(x_gradient[1, 7], [1, 1, 3])
+    np.testing.assert_array_equal(bias_gradient, [4_400, 4_400, 13_200])
 
 
 @pytest.mark.parametrize("inputs, outputs", [(128, 512), (512, 128)])

@@ -16,7 +16,7 @@ from jax import Array
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import BATCH, FEATURES, HEADS, constrain, declared, named
 from transformer_jax.model.normalizers import softmax
-from transformer_jax.model.products import product
+from transformer_jax.model.products import add_bias, product
 from transformer_jax.model.scores import BIASES, SCORES, scaled_dot
 
 SCALED_DOT = functools.partial(scaled_dot, None)
@@ -106,4 +106,4 @@ class MultiHeadAttention(nn.Module):
     def _product(self, axes: str, x: Array, name: str) -> Array:
         dtype, bias = self.config.dtype, self.biases.get(f"{name}_bias")
         y = product(axes, x.astype(dtype), getattr(self, name).astype(dtype))
-        return y if bias is None else y + bias.astype(dtype)
+        return y if bias is None else add_bias(y, bias)

@@ -12,7 +12,7 @@ import jax
 from jax import Array
 
 from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, constrain, named
-from transformer_jax.model.products import product
+from transformer_jax.model.products import add_bias, product
 from transformer_jax.model.records import Cache, Context, StepContext
 from transformer_jax.model.sublayer import Sublayer
 
@@ -37,9 +37,9 @@ def feed_forward(
 
     Source: Vaswani et al. 2017, section 3.3, equation 2.
     """
-    hidden_BLF = product("BLD,DF->BLF", x_BLD, inner_DF) + inner_bias_F
+    hidden_BLF = add_bias(product("BLD,DF->BLF", x_BLD, inner_DF), inner_bias_F)
     hidden_BLF = constrain(ACTIVATIONS[activation](hidden_BLF), BATCH, None, HIDDEN)
-    return product("BLF,FD->BLD", hidden_BLF, outer_FD) + outer_bias_D
+    return add_bias(product("BLF,FD->BLD", hidden_BLF, outer_FD), outer_bias_D)
 
 
 class FeedForward(Sublayer):
@@ -57,9 +57,9 @@ class FeedForward(Sublayer):
         y_BLD = feed_forward(
             x_BLD.astype(dtype),
             inner_DF.astype(dtype),
-            inner_bias_F.astype(dtype),
+            inner_bias_F,
             outer_FD.astype(dtype),
-            outer_bias_D.astype(dtype),
+            outer_bias_D,
             activation=self.config.activation,
         )
         return y_BLD, None
