@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.config.schema import ModelConfig, TrainConfig
+from transformer_jax.text.vocabulary import both_sides
 from transformer_jax.training import cost
 from transformer_jax.training.state import Window
 from transformer_jax.training.window import WindowReader
@@ -49,7 +50,7 @@ def make_reader(before: Window | None = None, devices: int = 1, **train: Any) ->
     plan = SimpleNamespace(
         pair_order=np.arange(PAIRS), src_tokens=SRC_MEAN * PAIRS, tgt_tokens=TGT_MEAN * PAIRS
     )
-    data: Any = SimpleNamespace(plan=plan, vocabulary=SimpleNamespace(size=VOCABULARY))
+    data: Any = SimpleNamespace(plan=plan, vocabulary=SimpleNamespace(sizes=both_sides(VOCABULARY)))
     mesh = SimpleNamespace(devices=np.empty((devices, 1), object))
     program: Any = SimpleNamespace(mesh=mesh, model=SimpleNamespace(config=MODEL))
     before = window() if before is None else before
