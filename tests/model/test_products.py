@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.model.products import add_bias, product, settled, weight_gradient
+from transformer_jax.model.products import add_bias, einsum, product, settled, weight_gradient
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,31 @@ def test_value_and_gradients_are_those_of_loops(axes, x_shape, weight_shape, res
     np.testing.assert_allclose(x_gradient, want_NI.reshape(x_shape), rtol=1e-4, atol=1e-5)
     want = want_IO.reshape(weight_shape)
     np.testing.assert_allclose(weights_gradient, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "axes, left, right",
+    [
+        ("BHLM,BMHV->BLHV", (2, 3, 4, 5), (2, 5, 3, 6)),
+        ("BHLM,BHMV->BHLV", (2, 3, 4, 5), (2, 3, 5, 6)),
+        ("BLHK,HKJ->BLHJ", (2, 4, 3, 5), (3, 5, 6)),
+    ],
+)
+def test_an_einsum_of_bfloat16_and_its_gradients_are_rounded_once(axes, left, right):
+    draw = np.random.default_rng(1)
+    exact = [np.asarray(jnp.asarray(draw.normal(size=s), jnp.bfloat16)) for s in (left, right)]
+    got, back = jax.vjp(lambda *pair: einsum(axes, *pair), *map(jnp.asarray, exact))
+    gradient = jnp.asarray(draw.normal(size=got.shape), jnp.bfloat16)
+    wide = [np.asarray(array, np.float64) for array in (*exact, gradient)]
+    (of_left, of_right), result = axes.split("->")[0].split(","), axes.split("->")[1]
+    wants = [
+        np.einsum(axes, wide[0], wide[1]),
+        np.einsum(f"{result},{of_right}->{of_left}", wide[2], wide[1]),
+        np.einsum(f"{of_left},{result}->{of_right}", wide[0], wide[2]),
+    ]
+    for found, want in zip((got, *back(gradient)), wants, strict=True):
+        assert found.dtype == jnp.bfloat16
+        np.testing.assert_allclose(np.asarray(found, np.float64), want, rtol=2**-8, atol=1e-5)
 
 
 def test_a_bias_is_added_in_the_type_of_x_and_its_gradient_summed_in_float32():

@@ -1,6 +1,7 @@
 """What the training step asks of a GPU, read from the program that is exported for CUDA.
 
 JAX lowers the step for a platform that this machine does not have, in a second, kernels included.
+One test reads the program for a CPU in the same way.
 """
 
 import collections
@@ -24,8 +25,8 @@ PRODUCT = re.compile(rf"stablehlo\.dot_general.*: \({TENSOR}, {TENSOR}\) -> {TEN
 
 
 @functools.cache
-def exported(dtype: str, kernel: str = "plain", **train: int) -> list[str]:
-    """The lines of the step's StableHLO for CUDA."""
+def exported(dtype: str, kernel: str = "plain", platform: str = "cuda", **train: int) -> list[str]:
+    """The lines of the step's StableHLO for a platform."""
     sizes = {"num_layers": LAYERS, "d_model": D_MODEL, "num_heads": HEADS, "d_ff": 96}
     config = ModelConfig(**sizes, dtype=dtype, attention_kernel=kernel)
     settings = TrainConfig(loss_block=256, **train)
@@ -34,7 +35,7 @@ def exported(dtype: str, kernel: str = "plain", **train: int) -> list[str]:
     step = jax.jit(make_train_step(model, optimizer, settings))
     return (
         step.trace(state, SHAPE.abstract())
-        .lower(lowering_platforms=("cuda",))
+        .lower(lowering_platforms=(platform,))
         .as_text()
         .split("\n")
     )
@@ -51,6 +52,15 @@ def test_no_product_of_a_bfloat16_step_has_a_float32_operand():
     """Matrix units multiply float32 several times more slowly than bfloat16."""
     assert set(operand_types(exported("bfloat16"))) == {("bf16", "bf16")}
     assert set(operand_types(exported("float32"))) == {("f32", "f32")}, "the test reads types"
+
+
+def test_a_cpu_gets_bfloat16_products_with_float32_results():
+    """XLA for a CPU multiplies bfloat16 as float32 where the result is bfloat16."""
+    lines = exported("bfloat16", platform="cpu")
+    assert len(operand_types(lines)) == len(operand_types(exported("bfloat16")))
+    assert set(operand_types(lines)) == {("bf16", "bf16")}
+    products = [PRODUCT.search(line) for line in lines if "stablehlo.dot_general" in line]
+    assert {match[6] for match in products if match} == {"f32"}
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

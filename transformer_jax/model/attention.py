@@ -10,13 +10,12 @@ import functools
 from collections.abc import Callable
 
 import flax.linen as nn
-import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import BATCH, FEATURES, HEADS, constrain, declared, named
 from transformer_jax.model.normalizers import softmax
-from transformer_jax.model.products import add_bias, product
+from transformer_jax.model.products import add_bias, einsum, product
 from transformer_jax.model.scores import BIASES, SCORES, scaled_dot
 
 SCALED_DOT = functools.partial(scaled_dot, None)
@@ -53,7 +52,7 @@ def attend(
     if bias is not None:
         scores_BHLM += bias
     weights_BHLM = normalize(scores_BHLM, mask)
-    heads_BLHV = jnp.einsum("BHLM,BMHV->BLHV", weights_BHLM.astype(value_BMHV.dtype), value_BMHV)
+    heads_BLHV = einsum("BHLM,BMHV->BLHV", weights_BHLM.astype(value_BMHV.dtype), value_BMHV)
     return heads_BLHV, weights_BHLM
 
 

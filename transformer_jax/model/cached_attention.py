@@ -31,6 +31,7 @@ from jax import Array
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import BATCH, HEADS, zeros
 from transformer_jax.model.normalizers import softmax
+from transformer_jax.model.products import einsum
 from transformer_jax.model.records import Params, Place
 from transformer_jax.model.scores import Score
 
@@ -70,7 +71,7 @@ def attend_to_cache(
     weights_BHLM = normalize(scores_BHLM, mask[..., :keys])
     ends = np.cumsum([key.shape[2] for key, _ in blocks])
     heads_BHLV = sum(
-        jnp.einsum("BHLM,BHMV->BHLV", weights.astype(value.dtype), value)
+        einsum("BHLM,BHMV->BHLV", weights.astype(value.dtype), value)
         for weights, (_, value) in zip(
             jnp.split(weights_BHLM, ends[:-1], axis=3), blocks, strict=True
         )

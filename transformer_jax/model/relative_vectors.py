@@ -17,6 +17,7 @@ from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import DISTANCES, Parameter
+from transformer_jax.model.products import einsum
 from transformer_jax.model.records import Params
 from transformer_jax.model.scores import SCORES
 
@@ -102,7 +103,7 @@ def with_relative_vectors(
     # The transpose of the spread sums the weights of all keys at one distance.
     (sums_BHLC,) = jax.linear_transpose(spread, products)(weights_BHLM)
     vectors_CV = params["relative_values"].astype(heads_BLHV.dtype)
-    own_BLHV = jnp.einsum("BHLC,CV->BLHV", sums_BHLC.astype(heads_BLHV.dtype), vectors_CV)
+    own_BLHV = einsum("BHLC,CV->BLHV", sums_BHLC.astype(heads_BLHV.dtype), vectors_CV)
     return heads_BLHV + own_BLHV, weights_BHLM
 
 

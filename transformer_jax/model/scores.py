@@ -18,6 +18,7 @@ from jax import Array
 
 from transformer_jax.model.axes import HEADS, Parameter
 from transformer_jax.model.norms import unit
+from transformer_jax.model.products import einsum
 from transformer_jax.model.records import Params
 
 # The largest weight can be exp(20) times the smallest, so a few of hundreds of keys can stand out.
@@ -54,8 +55,8 @@ def _narrow_dot_backward(
     query_BLHK, key_BMHK = operands
     gradient_BHLM = gradient_BHLM.astype(query_BLHK.dtype)
     return (
-        jnp.einsum("BHLM,BMHK->BLHK", gradient_BHLM, key_BMHK),
-        jnp.einsum("BHLM,BLHK->BMHK", gradient_BHLM, query_BLHK),
+        einsum("BHLM,BMHK->BLHK", gradient_BHLM, key_BMHK),
+        einsum("BHLM,BLHK->BMHK", gradient_BHLM, query_BLHK),
     )
 
 
@@ -120,7 +121,7 @@ def bilinear(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
     Source: Luong et al. 2015, section 3.1, "general".
     """
     matrix_HKJ = params["matrix"].astype(query_BLHK.dtype)
-    turned_BLHJ = jnp.einsum("BLHK,HKJ->BLHJ", query_BLHK, matrix_HKJ)
+    turned_BLHJ = einsum("BLHK,HKJ->BLHJ", query_BLHK, matrix_HKJ)
     return dot(params, turned_BLHJ, key_BMHK)
 
 
