@@ -41,11 +41,12 @@ Engine = Callable[[Job, int, dict[str, Any]], Callable[[], tuple[float, Ids]]]
 
 
 def ours(job: Job, beam_size: int, options: dict[str, Any]) -> Callable[[], tuple[float, Ids]]:
-    """Translator.translate, as the run's config says; options: length_penalty, GNMT's alpha."""
+    """Translator.translate with the run's config; options: length_penalty (GNMT's alpha), dtype."""
     from transformer_jax.commands.loading import load_model
 
-    alpha = options["length_penalty"]
-    translator = load_model(job.workdir, job.checkpoint, beam_size, alpha).translator
+    alpha, dtype = options["length_penalty"], {"decode.dtype": options["dtype"]}
+    loaded = load_model(job.workdir, job.checkpoint, beam_size, alpha, overrides=dtype)
+    translator = loaded.translator
     sentences = [np.array(ids, np.int32) for ids in job.sources]
 
     def search() -> tuple[float, Ids]:
