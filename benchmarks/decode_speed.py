@@ -246,17 +246,13 @@ def command(job: Job, name: str, kind: str, options: dict[str, Options]) -> list
     """Writes the job's file; the command line of an engine, which writes to `found_file`."""
     job_file = Path(job.folder) / f"{kind}.json"
     job_file.write_text(json.dumps(job._asdict()))
-    out_file = str(found_file(job, name))
-    return [sys.executable, str(SEARCHING), ENGINES[name], str(job_file), out_file, _text(options)]
+    files = [str(job_file), str(found_file(job, name))]
+    return [sys.executable, str(SEARCHING), ENGINES[name], *files, json.dumps(options)]
 
 
 def found_file(job: Job, name: str) -> Path:
     """The file to which an engine's process writes its outputs."""
     return Path(job.folder) / f"{name.replace(' ', '_')}.found.json"
-
-
-def _text(options: Options) -> str:
-    return json.dumps(options)
 
 
 def fastest_settings(
@@ -273,7 +269,7 @@ def fastest_settings(
         for options in tried:
             contender = command(part, name, "tune", dict.fromkeys(MODES, options))
             figures.append(run_once(contender, environment))
-            print(f"{name} {_text(options)}: {figures[-1]}", file=sys.stderr, flush=True)
+            print(f"{name} {json.dumps(options)}: {figures[-1]}", file=sys.stderr, flush=True)
         best = {mode: max(range(len(tried)), key=lambda i: figures[i][mode]) for mode in MODES}
         chosen[name] = {mode: tried[place] for mode, place in best.items()}
     return chosen
@@ -314,14 +310,8 @@ def output_table(loaded: LoadedModel, job: Job, text: Text) -> str:
             bleu = score(texts, text.references, config.src, config.tgt).bleu
             compared = _compare(loaded, text, found[OURS][mode], outputs)
             rows.append([f"{name}, {mode}", *compared, f"{bleu:.2f}"])
-    head = [
-        "engine, mode",
-        "same as ours",
-        "not: ours higher / equal / lower",
-        "at our limit",
-        "BLEU",
-    ]
-    return markdown(head, rows)
+    head = ["engine, mode", "same as ours", "not: ours higher / equal / lower", "at our limit"]
+    return markdown([*head, "BLEU"], rows)
 
 
 def _compare(loaded: LoadedModel, text: Text, ours: Ids, theirs: Ids) -> list[str]:
@@ -354,12 +344,10 @@ def describe(
     versions = [f"{name} {importlib.metadata.version(name)}" for name in names]
     cpu = platform.processor() or platform.machine()
     if (info := Path("/proc/cpuinfo")).exists():
-        models = [
-            line.split(":")[1] for line in info.read_text().splitlines() if "model name" in line
-        ]
-        cpu = models[0].strip() if models else cpu
+        lines = [line for line in info.read_text().splitlines() if "model name" in line]
+        cpu = lines[0].split(":")[1].strip() if lines else cpu
     subwords = sum(map(len, job.sources))
-    chosen = [f"{name}: {_text(settings[name])}" for name in ENGINES]
+    chosen = [f"{name}: {json.dumps(settings[name])}" for name in ENGINES]
     return [
         f"{datetime.date.today()}, {cpu}, {job.threads} threads an engine; {', '.join(versions)}",
         f"{len(job.sources)} sentences, {subwords} source subwords; model (layers, d_model, heads, "

@@ -24,6 +24,7 @@ from transformer_jax.model.cached_attention import (
     empty_blocks,
     last_block,
     own_past,
+    replaced,
     written,
 )
 from transformer_jax.model.scores import SCORES
@@ -152,6 +153,27 @@ def test_new_keys_and_values_are_written_at_each_row_s_position_and_nowhere_else
     got = written([tuple(map(jnp.asarray, block)) for block in blocks], new, jnp.array(positions))
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("new", [0, [[np.nan, 3.0], [-0.0, 1e-40], [7.0, 8.0]]], ids=["0", "rows"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rows_are_replaced_bit_by_bit_and_an_index_outside_is_dropped(dtype, new):
+    old = np.array([[np.nan, -0.0], [1e-40, 2.0], [3.0, 4.0], [5.0, 6.0]], dtype)
+    new = np.array(new, dtype)
+    want = old.copy()
+    want[1], want[3] = (new, new) if new.ndim == 0 else (new[0], new[2])
+    got = replaced(jnp.array(old), jnp.array([1, 4, 3]), jnp.array(new))
+    assert got.dtype == dtype
+    assert np.asarray(got).tobytes() == want.tobytes()
+
+
+def test_a_bfloat16_cache_is_written_without_a_conversion_of_the_whole():
+    def write(cache, new):
+        return replaced(cache, (jnp.arange(2), slice(None), jnp.array([3, 1])), new)
+
+    shapes = [jax.ShapeDtypeStruct(shape, "bfloat16") for shape in [(2, 8, 64, 4), (2, 8, 4)]]
+    text = jax.jit(write, donate_argnums=0).lower(*shapes).compile().as_text()
+    assert "f32[2,8,64,4]" not in text
 
 
 @pytest.mark.parametrize(("position", "block"), [(0, 0), (15, 0), (16, 1), (31, 1), (32, 2)])

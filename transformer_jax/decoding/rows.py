@@ -30,6 +30,7 @@ from transformer_jax.decoding.state import (
     is_live,
 )
 from transformer_jax.model.axes import BATCH, names_of, unboxed
+from transformer_jax.model.cached_attention import replaced
 from transformer_jax.model.ensemble import Predictor
 from transformer_jax.model.records import Cache, Memory, Now, Params, SearchSizes, Stepped
 from transformer_jax.parallel.mesh import shardings
@@ -257,10 +258,10 @@ def _let_in(
     memory = _remember(model, params, next_ones(queue.ids_QM), lengths_F)
 
     def write(kept_B: Array, new_F: Array) -> Array:
-        return kept_B.at[rows_F].set(new_F, mode="drop")
+        return replaced(kept_B, rows_F, new_F)
 
     # Set to zero, so that nothing of the row's last sentence is left, not even a NaN.
-    cache = jax.tree.map(lambda c: c.at[rows_F].set(0, mode="drop"), search.cache)
+    cache = jax.tree.map(lambda c: replaced(c, rows_F, 0), search.cache)
     search = search._replace(memory=jax.tree.map(write, search.memory, memory), cache=cache)
     limits_F = jnp.where(lengths_F > 0, lengths_F + shape.max_extra_length, 0)
     counted_FM = jnp.arange(shape.src_length) < lengths_F[:, None] - 1  # without EOS

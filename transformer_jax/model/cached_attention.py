@@ -22,6 +22,7 @@ Dimension key
 import functools
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -189,6 +190,20 @@ def empty_keys_values(config: ModelConfig, batch: int, *places: int) -> tuple:
     return tuple(zeros((*shape, size), names, config.dtype) for size in config.head_sizes)
 
 
+def replaced(x: Array, index: Any, new: Array | int) -> Array:
+    """`x.at[index].set(new, mode="drop")`.
+
+    XLA for a CPU would convert a whole array of bfloat16 to float32 and back, so its bits are set.
+    """
+    if x.dtype != jnp.bfloat16:
+        return x.at[index].set(new, mode="drop")
+    x_bits, new_bits = (
+        jax.lax.bitcast_convert_type(one, jnp.uint16) for one in (x, jnp.asarray(new, x.dtype))
+    )
+    x_bits = x_bits.at[index].set(new_bits, mode="drop")
+    return jax.lax.bitcast_convert_type(x_bits, x.dtype)
+
+
 def written(
     blocks: Sequence[KeysValues], new: KeysValues, position_B: Array
 ) -> tuple[KeysValues, ...]:
@@ -198,8 +213,7 @@ def written(
     for key, value in blocks:
         # A position outside this block is dropped: a negative index would count from its end.
         place_B = jnp.where(position_B < begin, key.shape[2], position_B - begin)
-        key = key.at[rows_B, :, place_B].set(new_key, mode="drop")
-        value = value.at[rows_B, :, place_B].set(new_value, mode="drop")
-        result.append((key, value))
+        here = (rows_B, slice(None), place_B)
+        result.append((replaced(key, here, new_key), replaced(value, here, new_value)))
         begin += key.shape[2]
     return tuple(result)
