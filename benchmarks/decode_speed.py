@@ -76,7 +76,7 @@ FLAGS = [
 ]
 SEARCHING = Path(__file__).parent / "peers" / "searching.py"
 OURS = "transformer_jax"
-OUR_NARROW = "transformer_jax, bfloat16"  # decode.dtype; the others search in float32
+OUR_NARROW = "transformer_jax, bfloat16 weights"  # decode.weights; the others: float32
 OUR_DEFAULT = "transformer_jax, with its length penalty"  # our default search
 ENGINES = {  # name in the table -> engine of searching.py
     OURS: "ours",
@@ -105,8 +105,8 @@ def settings_of(name: str, threads: int, length_penalty: float) -> list[Options]
     """The settings to try for an engine; ours uses its config, except for the length penalty."""
     if ENGINES[name] == "ours":
         alpha = length_penalty if name == OUR_DEFAULT else 0.0
-        dtype = "bfloat16" if name == OUR_NARROW else "float32"
-        return [{"length_penalty": alpha, "dtype": dtype}]
+        narrow = {"decode.weights": "bfloat16"} if name == OUR_NARROW else {}
+        return [{"length_penalty": alpha, "keys": WIDE | narrow}]
     if name == "MarianMT":
         tried = [("sdpa", 32), ("sdpa", 64), ("sdpa", 128), ("eager", 64)]
         return [{"attention": attention, "batch_size": size} for attention, size in tried]
@@ -278,7 +278,7 @@ def fastest_settings(
 def speed_table(results: dict[str, list[dict[str, float]]], beam_size: int) -> str:
     """Medians over the turns, and ratios of ours to each peer, turn by turn.
 
-    The ratios are those of the faster of float32 and bfloat16.
+    The ratios are those of the faster of float32 and bfloat16 weights.
     """
     ours = {mode: max((OURS, OUR_NARROW), key=lambda n: median(results, n, mode)) for mode in MODES}
     titles = {"greedy": "greedy", "beam": f"beam {beam_size}"}

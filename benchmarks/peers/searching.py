@@ -41,11 +41,11 @@ Engine = Callable[[Job, int, dict[str, Any]], Callable[[], tuple[float, Ids]]]
 
 
 def ours(job: Job, beam_size: int, options: dict[str, Any]) -> Callable[[], tuple[float, Ids]]:
-    """Translator.translate with the run's config; options: length_penalty (GNMT's alpha), dtype."""
+    """Translator.translate with the run's config; options: length_penalty (alpha), keys."""
     from transformer_jax.commands.loading import load_model
 
-    alpha, dtype = options["length_penalty"], {"decode.dtype": options["dtype"]}
-    loaded = load_model(job.workdir, job.checkpoint, beam_size, alpha, overrides=dtype)
+    alpha, keys = options["length_penalty"], options["keys"]
+    loaded = load_model(job.workdir, job.checkpoint, beam_size, alpha, overrides=keys)
     translator = loaded.translator
     sentences = [np.array(ids, np.int32) for ids in job.sources]
 

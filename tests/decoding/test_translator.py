@@ -305,8 +305,13 @@ def test_the_type_of_search_is_a_model_of_that_type_and_by_default_the_models(dt
         assert_same(got, want)
 
 
-def test_scores_of_a_bfloat16_search_are_near_those_of_float32():
-    exact, rounded = translator(), translator(dtype="bfloat16")
+@pytest.mark.parametrize("key", ["dtype", "weights"])
+def test_scores_of_a_bfloat16_search_are_near_those_of_float32(key):
+    exact, rounded = translator(), translator(**{key: "bfloat16"})
+    assert rounded.prepared.dtype == "bfloat16"
+    assert rounded.model.config.dtype == {"dtype": "bfloat16", "weights": "float32"}[key]
+    types = {str(leaf.dtype) for leaf in jax.tree.leaves(rounded.params)}
+    assert types == {"float32"} | ({"bfloat16"} if key == "weights" else set())
     found = rounded.translate(sentences())
     errors = [
         abs(best.log_prob - forced(exact, source, best.ids)[1]) / len(best.ids)

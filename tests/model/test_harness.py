@@ -33,6 +33,7 @@ from transformer_jax.config.serialization import from_json, to_json
 from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.encoder_decoder import EncoderDecoder, place_of
 from transformer_jax.model.parameters import abstract_params, axis_names
+from transformer_jax.model.products import narrowed
 
 SRC_LENGTH, TGT_LENGTH = 24, 23  # a window of 5 is computed in blocks of 16
 PAIRS = random_pairs(3, [(9, 7), (4, 5), (2, 3), (6, 8)])
@@ -111,6 +112,22 @@ def test_search_s_steps_give_what_all_positions_at_once_give(name):
     """The watched weights too, while hypotheses change beam slots at every step."""
     model, params = model_and_params(name)
     assert_steps_equal_all_at_once(model.clone(watch=True), params)
+
+
+@pytest.mark.parametrize("name", [*COVERING, "base", "convolutional"])
+def test_narrow_weights_change_the_logits_as_little_as_their_rounding(name):
+    """Matrices that bfloat16 holds exactly: only the products' other factor is rounded."""
+    model, params = model_and_params(name)
+    narrow = narrowed(params, "bfloat16")
+    exact = jax.tree.map(lambda x: x.astype("float32"), narrow)
+    batch = lay_out(PAIRS, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
+    apply = jax.jit(model.apply)
+    got, want = (
+        np.asarray(apply({"params": p}, *model_inputs(batch)))[..., :VOCABULARY]
+        for p in (narrow, exact)
+    )
+    assert got.dtype == np.float32
+    assert 1e-5 < relative_error(got, want) < 0.03
 
 
 @pytest.mark.parametrize("name", COVERING)

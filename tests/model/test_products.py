@@ -1,11 +1,21 @@
-"""Products with weights: their gradients are those of the einsum."""
+"""Products with weights: values, gradients, and weights in a narrower type."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.model.products import add_bias, einsum, product, settled, weight_gradient
+from tests.fixtures.tiny import random_params, tiny_model
+from tests.model.configs import CONFIGS
+from transformer_jax.model.products import (
+    MATRICES,
+    add_bias,
+    einsum,
+    narrowed,
+    product,
+    settled,
+    weight_gradient,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,7 +31,8 @@ def test_value_and_gradients_are_those_of_loops(axes, x_shape, weight_shape, res
     draw = np.random.default_rng(0)
     x, weights = draw.normal(size=x_shape), draw.normal(size=weight_shape)
     gradient = draw.normal(size=result)
-    got, back = jax.vjp(lambda *pair: product(axes, *pair), jnp.array(x), jnp.array(weights))
+    x, weights = jnp.array(x, "float32"), jnp.array(weights, "float32")
+    got, back = jax.vjp(lambda *pair: product(axes, *pair, "float32"), x, weights)
     x_gradient, weights_gradient = back(jnp.array(gradient, got.dtype))
 
     positions = x_shape[0] * x_shape[1]
@@ -65,6 +76,37 @@ def test_an_einsum_of_bfloat16_and_its_gradients_are_rounded_once(axes, left, ri
         np.testing.assert_allclose(np.asarray(found, np.float64), want, rtol=2**-8, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "axes, x_shape, weight_shape",
+    [("BLD,DHK->BLHK", (1, 3, 12), (12, 4, 2)), ("BLHV,HVD->BLD", (2, 3, 4, 2), (4, 2, 9))],
+)
+def test_narrow_weights_round_x_and_nothing_else(axes, x_shape, weight_shape):
+    draw = np.random.default_rng(2)
+    x = jnp.asarray(draw.normal(size=x_shape), jnp.float32)
+    weights = jnp.asarray(draw.normal(size=weight_shape), jnp.bfloat16)
+
+    # XLA for a CPU would move the transpose into the product, and has no such product.
+    turned = jax.jit(lambda x, weights: product(axes, x.T, weights, "float32"))
+    got = turned(x.T, weights)
+    wide = [np.asarray(array.astype(jnp.bfloat16), np.float64) for array in (x, weights)]
+    assert got.dtype == jnp.float32
+    np.testing.assert_allclose(got, np.einsum(axes, *wide), rtol=1e-5, atol=1e-6)
+
+
+def test_every_matrix_of_every_model_is_either_narrowed_or_looked_up_or_added():
+    other = "table bias key_bias query_bias value_bias gain buckets fertility vector matrix"
+    other += " relative_keys relative_values"
+    found = set()
+    for changes in CONFIGS.values():
+        for path, leaf in jax.tree_util.tree_leaves_with_path(
+            narrowed(random_params(tiny_model(**changes)), "bfloat16")
+        ):
+            name, narrow = path[-1].key, leaf.dtype == jnp.bfloat16
+            assert narrow == (leaf.ndim > 1 and name in MATRICES)
+            found |= {name} if leaf.ndim > 1 else set()
+    assert found == MATRICES | set(other.split())
+
+
 def test_a_bias_is_added_in_the_type_of_x_and_its_gradient_summed_in_float32():
     x = jnp.full((4, 1_100, 3), 0.5, jnp.bfloat16)
     bias = jnp.array([1.0, 2.0, 1 / 3], jnp.float32)
@@ -90,7 +132,7 @@ def test_other_platforms_get_no_barriers_and_no_second_form_of_the_products():
     x, weights = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2, 3, 5), (5, 7)))
 
     def step(x: jax.Array, weights: jax.Array) -> jax.Array:
-        return settled(product("BLD,DF->BLF", x, weights)).sum()
+        return settled(product("BLD,DF->BLF", x, weights, "float32")).sum()
 
     gradients = jax.jit(jax.value_and_grad(step, (0, 1)))
     lines = {

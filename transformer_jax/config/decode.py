@@ -86,6 +86,13 @@ class DecodeConfig:
         mutable=True,
         choices=("float32", "bfloat16"),
     )
+    weights: str | None = key(
+        None,
+        "type in which search keeps the matrices of products; bfloat16: products take operands of "
+        "this type, and all else is as decode.dtype says (docs/speed.md); None: decode.dtype",
+        mutable=True,
+        choices=("bfloat16",),
+    )
     temperature: float = key(
         1.0,
         "of sampling: logits are divided by it; 0: the likeliest subword",

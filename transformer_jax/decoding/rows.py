@@ -224,10 +224,15 @@ def search_rows(
     ), loop.ended
 
 
-@partial(jax.jit, static_argnames="model")
-def prepared_output(model: Predictor, params: Params) -> Any:
-    """The array from which search makes logits, laid out once for all calls of `search_rows`."""
-    return model.apply({"params": params}, method="prepare_output")
+@partial(jax.jit, static_argnames=("model", "weights"))
+def prepared_output(model: Predictor, params: Params, weights: str | None = None) -> Any:
+    """The array from which search makes logits, laid out once for all calls of `search_rows`.
+
+    Args:
+      weights: decode.weights, the type in which it is stored; None: that of the model's products.
+    """
+    prepared = model.apply({"params": params}, method="prepare_output")
+    return jax.tree.map(lambda x: x.astype(weights), prepared) if weights else prepared
 
 
 def _method(

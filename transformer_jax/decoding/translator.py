@@ -31,6 +31,7 @@ from transformer_jax.decoding.rows import (
     search_rows,
 )
 from transformer_jax.model.ensemble import Predictor
+from transformer_jax.model.products import narrowed
 from transformer_jax.model.records import Params
 from transformer_jax.parallel.mesh import batch_ways, placed
 from transformer_jax.text.batches import Bucket, translation_buckets
@@ -60,10 +61,11 @@ class Translator:
         banned: tuple[int, ...] = (),
     ):
         self.model = model.for_search(decode.dtype, decode.coverage_penalty > 0)
-        self.params, self.decode = params, decode
+        self.params = narrowed(params, decode.weights) if decode.weights else params
+        self.decode = decode
         self.mesh, self.n_best, self.banned = mesh, n_best, banned
         with placed(mesh, self.model):
-            self.prepared = prepared_output(self.model, params)
+            self.prepared = prepared_output(self.model, params, decode.weights)
         self._idle: dict[SearchShape, list[Rows]] = {}  # rows to use again
 
     @property

@@ -104,5 +104,5 @@ class MultiHeadAttention(nn.Module):
 
     def _product(self, axes: str, x: Array, name: str) -> Array:
         dtype, bias = self.config.dtype, self.biases.get(f"{name}_bias")
-        y = product(axes, x.astype(dtype), getattr(self, name).astype(dtype))
+        y = product(axes, x, getattr(self, name), dtype)
         return y if bias is None else add_bias(y, bias)

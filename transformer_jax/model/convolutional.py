@@ -24,7 +24,7 @@ from transformer_jax.model.dropout import Dropout
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.patterns import same_sentence
 from transformer_jax.model.positions import StackPositions
-from transformer_jax.model.products import product
+from transformer_jax.model.products import operand_type, product
 from transformer_jax.model.records import Cache, Memory, Now, Place, SearchSizes
 from transformer_jax.model.transformer import watched_layer
 
@@ -96,10 +96,11 @@ class Affine(nn.Module):
 
     def __call__(self, x_BLI: Array) -> Array:
         """float32 `[batch, length, *outputs]`."""
-        squares = jnp.square(self.direction).sum(0)
-        matrix = self.direction * (self.gain * jax.lax.rsqrt(squares))
+        direction = self.direction.astype(self.bias.dtype)
+        matrix = direction * (self.gain * jax.lax.rsqrt(jnp.square(direction).sum(0)))
+        matrix = matrix.astype(operand_type(self.direction, self.dtype))
         axes = "BLI,IO->BLO" if len(self.outputs) == 1 else "BLI,IGO->BLGO"
-        y = product(axes, x_BLI.astype(self.dtype), matrix.astype(self.dtype))
+        y = product(axes, x_BLI, matrix, self.dtype)
         return y.astype(jnp.promote_types(self.dtype, jnp.float32)) + self.bias
 
 

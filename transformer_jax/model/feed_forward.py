@@ -35,11 +35,13 @@ def feed_forward(
 ) -> Array:
     """f(x W1 + b1) W2 + b2 with the paper's f(h) = max(0, h), or another: `[B, L, d_model]`.
 
+    The products are in the type of x (see `product`).
+
     Source: Vaswani et al. 2017, section 3.3, equation 2.
     """
-    hidden_BLF = add_bias(product("BLD,DF->BLF", x_BLD, inner_DF), inner_bias_F)
+    hidden_BLF = add_bias(product("BLD,DF->BLF", x_BLD, inner_DF, x_BLD.dtype), inner_bias_F)
     hidden_BLF = constrain(ACTIVATIONS[activation](hidden_BLF), BATCH, None, HIDDEN)
-    return add_bias(product("BLF,FD->BLD", hidden_BLF, outer_FD), outer_bias_D)
+    return add_bias(product("BLF,FD->BLD", hidden_BLF, outer_FD, x_BLD.dtype), outer_bias_D)
 
 
 class FeedForward(Sublayer):
@@ -56,9 +58,9 @@ class FeedForward(Sublayer):
         outer_bias_D = self.param("outer_bias", named(zeros, None), (d_model,))
         y_BLD = feed_forward(
             x_BLD.astype(dtype),
-            inner_DF.astype(dtype),
+            inner_DF,
             inner_bias_F,
-            outer_FD.astype(dtype),
+            outer_FD,
             outer_bias_D,
             activation=self.config.activation,
         )

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, constrain, named
+from transformer_jax.model.products import operand_type
 
 xavier = named(nn.initializers.xavier_uniform(), FEATURES, HIDDEN)
 orthogonal = named(nn.initializers.orthogonal(), FEATURES, HIDDEN)
@@ -19,11 +20,12 @@ zero_vector = named(nn.initializers.zeros, None)
 
 
 def product(x: Array, weights_IO: Array, dtype: str) -> Array:
-    """x W, float32 `[..., outputs]`, from operands of type `dtype`."""
+    """x W, float32 `[..., outputs]`, from operands of type `dtype`, or of narrower weights."""
+    operand = operand_type(weights_IO, dtype)
     return jnp.einsum(
         "...I,IO->...O",
-        x.astype(dtype),
-        weights_IO.astype(dtype),
+        x.astype(operand),
+        weights_IO.astype(operand),
         preferred_element_type=jnp.promote_types(dtype, jnp.float32),
     )
 

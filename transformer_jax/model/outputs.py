@@ -212,7 +212,10 @@ class Softmax(NamedTuple):
         """float32 `[batch, beams, vocabulary]`, without padding."""
         x_BKD, wide = self._given(x_BKD), jnp.promote_types(self.dtype, jnp.float32)
         logits_BKV = jnp.einsum(
-            "BKD,DV->BKV", x_BKD.astype(self.dtype), prepared_DV, preferred_element_type=wide
+            "BKD,DV->BKV",
+            x_BKD.astype(prepared_DV.dtype),
+            prepared_DV,
+            preferred_element_type=wide,
         )
         return constrain(logits_BKV, BATCH, None, VOCABULARY)
 

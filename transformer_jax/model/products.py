@@ -6,10 +6,12 @@ Dimension key
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
 
 def settled(x: Array) -> Array:
@@ -90,17 +92,52 @@ def transposed_axes(axes: str) -> tuple[str, str]:
     return f"{result},{right}->{left}", f"{left},{result}->{right}"
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def product(axes: str, x: Array, weights: Array) -> Array:
-    """`einsum(axes, x, weights)`, for weights whose first axes are the last axes of x.
+# Parameters of which every use is a product, or a column's direction (model/convolutional.py).
+MATRICES = frozenset(
+    "query key value out inner outer gates input forget update reset candidate start context "
+    "readout direction".split()
+)
 
-    Only the gradient of the weights is special, and only on a CPU: see `weight_gradient`.
+
+def narrowed(params: Any, dtype: DTypeLike) -> Any:
+    """The parameters with the matrices of products stored in another type, such as bfloat16.
+
+    `product` then multiplies in that type. What is looked up or added keeps its type.
+    """
+
+    def cast(path: tuple[Any, ...], leaf: Array) -> Array:
+        return leaf.astype(dtype) if leaf.ndim > 1 and path[-1].key in MATRICES else leaf
+
+    return jax.tree_util.tree_map_with_path(cast, params)
+
+
+def operand_type(weights: Array, dtype: DTypeLike) -> jnp.dtype:
+    """The type of a product's operands: `dtype`, or that of narrower weights (decode.weights)."""
+    stored, wanted = weights.dtype, jnp.dtype(dtype)
+    return stored if jnp.finfo(stored).bits < jnp.finfo(wanted).bits else wanted
+
+
+def product(axes: str, x: Array, weights: Array, dtype: DTypeLike) -> Array:
+    """`einsum(axes, x, weights)` in `dtype`, for weights whose first axes are the last axes of x.
 
     Args:
       axes: for example "BLD,DF->BLF", or "BLHV,HVD->BLD".
       x: activations; their first axes are positions.
-      weights: the contracted axes, then those of the output.
+      weights: the contracted axes, then those of the output. If they are stored in a narrower type
+        than `dtype`, x is rounded to it, and only the result has `dtype`; this has no gradient.
+      dtype: the type of the result, and usually of the operands.
     """
+    operand = operand_type(weights, dtype)
+    if operand == dtype:
+        return _product(axes, x.astype(dtype), weights.astype(dtype))
+    # Stored before: XLA for a CPU has no such product of a left factor that it would transpose.
+    x = settled(x.astype(operand))
+    return jnp.einsum(axes, x, weights, preferred_element_type=dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _product(axes: str, x: Array, weights: Array) -> Array:
+    """Only the gradient of the weights is special, and only on a CPU: see `weight_gradient`."""
     return einsum(axes, x, weights)
 
 
@@ -128,7 +165,7 @@ def _gradients(axes: str, x: Array, weights: Array, gradient: Array) -> tuple[Ar
     return jax.lax.platform_dependent(x, weights, gradient, cpu=on_cpu, default=plain)
 
 
-product.defvjp(lambda axes, x, weights: (einsum(axes, x, weights), (x, weights)), _backward)
+_product.defvjp(lambda axes, x, weights: (einsum(axes, x, weights), (x, weights)), _backward)
 
 
 @jax.custom_vjp

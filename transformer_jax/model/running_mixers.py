@@ -84,7 +84,7 @@ class AverageAttention(Sublayer):
         dtype = self.config.dtype
         g_BLD = self.feed_forward(mean_BLD)[0] if self.config.d_ff else mean_BLD
         both = jnp.concatenate([x_BLD.astype(dtype), g_BLD.astype(dtype)], axis=-1)
-        gates = product("BLD,DF->BLF", both, self.gates.astype(dtype)) + self.gates_bias
+        gates = product("BLD,DF->BLF", both, self.gates, dtype) + self.gates_bias
         input_BLD, forget_BLD = jnp.split(jax.nn.sigmoid(gates), 2, axis=-1)
         return input_BLD * x_BLD + forget_BLD * g_BLD
 
@@ -127,7 +127,7 @@ class SimplerUnit(Sublayer):
         dtype, wide = self.config.dtype, jnp.promote_types(x_BLD.dtype, jnp.float32)
 
         def times(matrix_DD: Array) -> Array:
-            y_BLD = product("BLD,DF->BLF", x_BLD.astype(dtype), matrix_DD.astype(dtype))
+            y_BLD = product("BLD,DF->BLF", x_BLD, matrix_DD, dtype)
             return constrain(y_BLD.astype(wide), BATCH, None, HIDDEN)
 
         forget_BLD = jax.nn.sigmoid(times(self.forget) + self.forget_bias)
