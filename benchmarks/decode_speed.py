@@ -59,7 +59,8 @@ from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.records import Params
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.batches import Packed, padded_sentences
-from transformer_jax.text.corpora import TextLines, TextPairs
+from transformer_jax.text.corpora import TextPairs
+from transformer_jax.text.lines import TextLines
 from transformer_jax.text.vocabulary import BOS, EOS, PAD
 
 FLAGS = [

@@ -159,7 +159,7 @@ def step_point(setting: Setting) -> Point:
     compiled: Any = program.train_step
     padded = padded_vocabulary(setting.vocabulary)
     return Point(
-        flops=shape.rows * training_flops(config.model, padded, *shape[1:]),
+        flops=shape.rows * training_flops(config.model, padded, *shape.lengths),
         moved=step_bytes(config.model, setting.vocabulary, shape),
         xla_moved=(compiled.cost_analysis() or {}).get("bytes accessed"),
         memory=program.memory_bytes,

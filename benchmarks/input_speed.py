@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 
-from transformer_jax.config.schema import DataConfig, VocabularyConfig
+from transformer_jax.config.data import DataConfig, VocabularyConfig
 from transformer_jax.text.batches import Batch, rows_per_batch, train_batches
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus

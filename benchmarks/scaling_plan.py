@@ -154,7 +154,7 @@ def measure(size: str, mesh_axes: Axes, rows: int, dumps: Path) -> Plan:
     shape = BatchShape(rows, ROW_LENGTH, ROW_LENGTH)
     program = compile_program(config.model, config.train, mesh, VOCABULARY, shape)
     compiled: Any = program.train_step  # a jax.stages.Compiled
-    every_row = training_flops(config.model, padded_vocabulary(VOCABULARY), *shape[1:])
+    every_row = training_flops(config.model, padded_vocabulary(VOCABULARY), *shape.lengths)
     return Plan(
         size,
         mesh_axes,

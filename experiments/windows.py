@@ -96,8 +96,8 @@ def jumps(links: Sequence[tuple[int, int]], words: int) -> list[int | None]:
 def accuracy_by_jump(job: Job) -> Evidence:
     """For each jump, the number of target words and of right ones."""
     from transformer_jax.api import load
-    from transformer_jax.evaluation.alignment import subword_words
     from transformer_jax.grammar import generate
+    from transformer_jax.text.words import subword_words
 
     pairs = generate("test", PAIRS)
     run = load(job.folder, max_length=LONGEST)

@@ -14,7 +14,8 @@ from tests import tiny_runs as runs
 from transformer_jax.api import Run, load, train
 from transformer_jax.commands.attention import attend
 from transformer_jax.errors import ConfigError, UserError
-from transformer_jax.evaluation.alignment import links, spelled_words, subword_words
+from transformer_jax.evaluation.alignment import links
+from transformer_jax.text.words import spelled_words, subword_words
 
 PAGE = Path(__file__).parent.parent / "docs" / "python.md"
 SOURCES = ["The old man sleeps .", "A child reads ."]

@@ -15,7 +15,8 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.commands import test_export, test_import
-from transformer_jax.config.schema import KEYS, VocabularyConfig
+from transformer_jax.config.data import VocabularyConfig
+from transformer_jax.config.schema import KEYS
 from transformer_jax.interop.safetensors import read_safetensors, safetensors_bytes
 from transformer_jax.text.vocabulary import train_vocabularies
 

@@ -26,8 +26,9 @@ from hypothesis import strategies as st
 from tests import tiny_runs as runs
 from transformer_jax.commands import translate as command
 from transformer_jax.commands.loading import LoadedModel, load_model
+from transformer_jax.config.data import DataConfig, VocabularyConfig
 from transformer_jax.config.decode import DecodeConfig
-from transformer_jax.config.schema import Config, DataConfig, VocabularyConfig
+from transformer_jax.config.schema import Config
 from transformer_jax.decoding.lines import LineTranslator, line_groups
 from transformer_jax.decoding.translator import Hypothesis
 from transformer_jax.evaluation.bleu import score, to_json

@@ -64,6 +64,7 @@ EXPERIMENTS_MAY_IMPORT = {
     *("config", "errors", "files", "grammar", "model", "reporting", "tables"),
     *("api", "commands.attention", "commands.command_line", "commands.loading"),
     *("evaluation.alignment", "evaluation.attention", "runs.metrics", "text.batches"),
+    "text.words",
     "training.optimizer",
 }
 

@@ -20,7 +20,8 @@ from tests.fixtures.tiny import random_params, relative_error
 from transformer_jax.api import Run
 from transformer_jax.commands.loading import load_model
 from transformer_jax.config.changes import with_values
-from transformer_jax.config.schema import Config, VocabularyConfig
+from transformer_jax.config.data import VocabularyConfig
+from transformer_jax.config.schema import Config
 from transformer_jax.model.embeddings import shift_right
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.runs.run_folder import RunFolder

@@ -52,6 +52,8 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ),
     ({"data.source": "file"}, ("data.source='file'", "valid choices", "mean 'files'")),
     ({"data.source": "files"}, ("data.path is not set", "--config.data.path=FOLDER")),
+    ({"data.aligned_pairs": 5}, ("data.aligned_pairs=5 counts", "data.alignments=True")),
+    ({"train.alignment_weight": 0.1}, ("train.alignment_weight=0.1 needs", "data.alignments=True")),
     ({"data.source": "parquet"}, ("data.source='parquet' needs", "--config.data.path=FOLDER")),
     ({"data.source": "tfds"}, ("data.name is not set", "--config.data.name=wmt14_translate")),
     ({"data.tgt": "fr"}, ("data.tgt='fr'", "'en' and 'de'", "data.source='files'")),

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import SIZES, random_params
-from transformer_jax.config.schema import ModelConfig, VocabularyConfig
+from transformer_jax.config.data import VocabularyConfig
+from transformer_jax.config.schema import ModelConfig
 from transformer_jax.errors import RunError
 from transformer_jax.evaluation import alignment
 from transformer_jax.evaluation.alignment import (
@@ -16,12 +17,12 @@ from transformer_jax.evaluation.alignment import (
     diagonal,
     error_rate,
     links,
-    subword_words,
 )
 from transformer_jax.evaluation.attention import pair_attention
 from transformer_jax.grammar import AlignedPair, generate
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.text.vocabulary import EOS, SPACE, Vocabulary, train_vocabulary
+from transformer_jax.text.words import subword_words
 
 
 @functools.cache

@@ -17,7 +17,13 @@ from tests.fixtures.tiny import (
 )
 from tests.tiny_runs import arrays, metrics, train
 from transformer_jax.config.schema import TrainConfig
-from transformer_jax.model.auxiliary import auxiliary_weights, coverage
+from transformer_jax.model.auxiliary import (
+    alignment,
+    auxiliary_weights,
+    coverage,
+    fertility,
+)
+from transformer_jax.text.vocabulary import EOS
 from transformer_jax.training.step import accumulated_gradients, make_loss_fn
 
 LENGTHS = [(9, 7), (3, 9), (10, 2), (5, 5), (1, 1), (7, 8)]
@@ -61,9 +67,72 @@ def test_a_word_that_is_read_twice_costs_what_is_read_again():
     assert coverage(weights_BLM, batch) == pytest.approx(0.3 + 0.7)
 
 
+def test_fertility_is_the_distance_of_a_source_subword_s_sum_from_1():
+    batch = lay_out(PAIRS, PACKED, SRC_LENGTH, TGT_LENGTH)
+    weights_BLM = watched_weights(batch)
+    want = 0.0
+    for row, weights_LM in enumerate(weights_BLM):
+        for place in np.flatnonzero(batch.src.segments[row]):
+            own = batch.tgt.segments[row] == batch.src.segments[row, place]
+            if batch.src.ids[row, place] != EOS:
+                want += (1 - weights_LM[own, place].sum()) ** 2
+    weights_BLM[batch.tgt.segments == 0] = 0.3  # of padding, which does not count
+    found = fertility(jnp.asarray(weights_BLM, jnp.float32), batch)
+    assert found == pytest.approx(want, rel=1e-5) and want > 1
+
+
+def test_a_permutation_has_no_loss_of_fertility():
+    batch = lay_out(random_pairs(0, [(4, 4)]), [[0]], 4, 4)
+    weights_BLM = jnp.eye(4)[jnp.array([[2, 0, 1, 3]])]
+    assert fertility(weights_BLM, batch) == 0
+    twice_BLM = weights_BLM[:, jnp.array([0, 0, 2, 3])]
+    assert fertility(twice_BLM, batch) == 1 + 1, "a word read twice, and one not at all"
+
+
+def linked_batch(seed=0):
+    """The packed batch with random links within its sentences; some positions have none."""
+    batch = lay_out(PAIRS, PACKED, 35, TGT_LENGTH)  # more than 32 source positions
+    draw = np.random.default_rng(seed)
+    same_BLM = batch.tgt.segments[:, :, None] == batch.src.segments[:, None, :]
+    same_BLM &= (batch.tgt.segments != 0)[:, :, None]
+    linked_BLM = same_BLM & (draw.random(same_BLM.shape) < 0.3)
+    bits = np.zeros((*linked_BLM.shape[:2], 2), np.uint32)
+    for b, position, place in zip(*np.nonzero(linked_BLM), strict=True):
+        bits[b, position, place // 32] |= np.uint32(1 << place % 32)
+    return batch._replace(links=bits), linked_BLM
+
+
+def test_alignment_is_the_cross_entropy_between_links_and_weights():
+    batch, linked_BLM = linked_batch()
+    weights_BLM = watched_weights(batch)
+    want = 0.0
+    for weights_M, linked_M in zip(
+        weights_BLM.reshape(-1, 35), linked_BLM.reshape(-1, 35), strict=True
+    ):
+        for place in np.flatnonzero(linked_M):
+            want -= np.log(weights_M[place]) / linked_M.sum()
+    assert (linked_BLM.sum(-1) > 1).any() and want > 1
+    found = alignment(jnp.asarray(weights_BLM, jnp.float32), batch)
+    assert found == pytest.approx(want, rel=1e-5)
+
+
+def test_alignment_is_zero_where_all_weight_is_on_the_only_link_and_finite_where_none_is():
+    batch = lay_out(random_pairs(0, [(3, 3)]), [[0]], 3, 4)
+    batch = batch._replace(links=np.array([[[0b001], [0b100], [0b000], [0b000]]], np.uint32))
+    right = jnp.array([[[1.0, 0, 0], [0, 0, 1.0], [0.2, 0.5, 0.3], [0, 1.0, 0]]])
+    assert alignment(right, batch) == 0
+    wrong = right[:, :, ::-1]
+    assert alignment(wrong, batch) == pytest.approx(2 * -np.log(1e-9), rel=1e-5)
+    assert jnp.isfinite(jax.grad(alignment)(wrong, batch)).all()
+    with pytest.raises(ValueError, match="alignment needs a batch with links"):
+        alignment(right, batch._replace(links=None))
+
+
 def test_a_weight_of_zero_turns_a_loss_off():
     assert auxiliary_weights(TrainConfig()) == {}
     assert auxiliary_weights(TrainConfig(coverage_weight=0.5)) == {"coverage": 0.5}
+    both = {"coverage": 0.5, "alignment": 0.05}
+    assert auxiliary_weights(TrainConfig(coverage_weight=0.5, alignment_weight=0.05)) == both
 
 
 WEIGHT = 0.7
@@ -118,27 +187,31 @@ def test_a_model_that_does_not_watch_is_refused():
         jax.eval_shape(loss_fn, random_params(tiny_model()), batch)
 
 
-SETTINGS = {
-    "train__coverage_weight": 0.5,
-    **{"train__steps": 12, "train__checkpoint_every": 5, "train__valid_every": 12},
-}
+SETTINGS = {"train__steps": 12, "train__checkpoint_every": 5, "train__valid_every": 12}
+BUILT_IN = {"data__source": "grammar", "data__pairs": 300, "data__alignments": True}
 
 
-def test_a_run_trains_on_it_logs_it_and_continues_bit_for_bit(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("name", "weight", "others", "most"),
+    [("coverage", 0.5, {}, 1), ("alignment", 0.3, {**BUILT_IN, "train__data_workers": 1}, 5)],
+)
+def test_a_run_trains_on_it_logs_it_and_continues_bit_for_bit(
+    tmp_path, capsys, name, weight, others, most
+):
     """Step 5 is inside the window of steps 4 to 6, so its checkpoint holds a part of the sum."""
-    whole = tmp_path / "whole"
-    assert train(whole, **SETTINGS) == 0
-    losses = [r["coverage_loss_per_token"] for r in metrics(whole) if r["kind"] == "train"]
-    assert all(0 < loss < 1 for loss in losses) and len(losses) == 4
+    whole, settings = tmp_path / "whole", {**SETTINGS, **others, f"train__{name}_weight": weight}
+    assert train(whole, **settings) == 0
+    losses = [r[f"{name}_loss_per_token"] for r in metrics(whole) if r["kind"] == "train"]
+    assert all(0 < loss < most for loss in losses) and len(losses) == 4
     assert [name for name in arrays(whole / "checkpoints" / "12") if "auxiliary" in name]
 
     killed = shutil.copytree(whole, tmp_path / "killed")
     for step in ("10", "12"):
         shutil.rmtree(killed / "checkpoints" / step)
-    assert train(killed, **SETTINGS) == 0
+    assert train(killed, **settings) == 0
     assert metrics(killed) == metrics(whole)
     got, want = (arrays(path / "checkpoints" / "12") for path in (killed, whole))
-    for name in want:
-        np.testing.assert_array_equal(got[name], want[name], err_msg=name)
-    assert train(killed, **SETTINGS | {"train__coverage_weight": 1.0}) == 2
-    assert "train.coverage_weight" in capsys.readouterr().err
+    for leaf in want:
+        np.testing.assert_array_equal(got[leaf], want[leaf], err_msg=leaf)
+    assert train(killed, **settings | {f"train__{name}_weight": 1.0}) == 2
+    assert f"train.{name}_weight" in capsys.readouterr().err

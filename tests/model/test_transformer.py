@@ -77,7 +77,7 @@ def test_the_ids_of_padding_change_nothing(seed, pairs):
     rows = [[0], [1], [2], [3]]
     batch = lay_out(random_pairs(seed, pairs), rows, SRC_LENGTH, TGT_LENGTH)
     before = of_each_pair(compiled("post")(batch), batch, rows)
-    for side in batch:
+    for side in batch[:2]:
         side.ids[side.segments == 0] = np.random.default_rng(seed).integers(4, VOCABULARY)
     after = of_each_pair(compiled("post")(batch), batch, rows)
     for number in range(4):

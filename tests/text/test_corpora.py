@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_jax.config.schema import DataConfig
+from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.text import by_position, corpora
-from transformer_jax.text.corpora import Pair, open_corpus, read_lines, read_lines_from
+from transformer_jax.text import by_position, corpora, lines
+from transformer_jax.text.corpora import Pair, open_corpus
+from transformer_jax.text.lines import read_lines, read_lines_from
 
 # Each ends a line for str.splitlines, and none does here.
 NOT_LINE_ENDS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r"
@@ -74,8 +75,8 @@ def test_only_newlines_end_a_line(tmp_path, name, content, want):
 @given(text=st.text(st.sampled_from("aé\n\r" + NOT_LINE_ENDS), min_size=1))
 def test_lines_are_those_of_python_reading_by_newline(text):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpora, "BLOCK_BYTES", 3)  # so that blocks end everywhere
-        patch.setattr(corpora, "CHECK_LINES", 2)
+        patch.setattr(lines, "BLOCK_BYTES", 3)  # so that blocks end everywhere
+        patch.setattr(lines, "CHECK_LINES", 2)
         got = read_lines_from(io.BytesIO(text.encode()), "stdin")
     want = io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline="\n")
     assert got == [
@@ -104,7 +105,7 @@ def test_an_empty_stream_has_no_lines_but_an_empty_file_is_an_error(tmp_path):
 def test_what_is_not_utf8_is_named_by_file_and_line(
     tmp_path, monkeypatch, content, line, lines_together
 ):
-    monkeypatch.setattr(corpora, "CHECK_LINES", lines_together)
+    monkeypatch.setattr(lines, "CHECK_LINES", lines_together)
     for name in ("a.en", "a.en.gz"):
         path = write(tmp_path / name, content)
         with pytest.raises(DataError, match=rf"^{path}, line {line}: not UTF-8"):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from transformer_jax.config.schema import VocabularyConfig
+from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.errors import DataError
 from transformer_jax.text.encoded import encode_pairs
 from transformer_jax.text.packing import (

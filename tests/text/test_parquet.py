@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests import tiny_runs as runs
-from transformer_jax.config.schema import DataConfig, value_at
+from transformer_jax.config.data import DataConfig
+from transformer_jax.config.schema import value_at
 from transformer_jax.errors import DataError
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.corpora import Corpus, Pair, open_corpus

@@ -6,7 +6,8 @@ from tests import tiny_runs as runs
 from transformer_jax.errors import DataError
 from transformer_jax.grammar import generate
 from transformer_jax.text.folder_corpus import Pair
-from transformer_jax.text.pharaoh import read_alignments, words_of
+from transformer_jax.text.pharaoh import read_alignments
+from transformer_jax.text.words import words_of
 
 PAIRS = [Pair("a b c", "x y"), Pair("", ""), Pair("a\u00a0b", "x")]
 

@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from tests.text.tfds_fixture import serve_as_wmt, write_wmt14_archives, write_wmt14_like
-from transformer_jax.config.schema import DataConfig
+from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text import by_position, tfds_corpus
 from transformer_jax.text.corpora import Pair, open_corpus
@@ -111,7 +111,7 @@ def test_a_split_can_be_pickled_without_its_content(folder):
 def test_nothing_imports_tensorflow(folder, tmp_path):
     program = f"""
 import dataclasses, sys
-from transformer_jax.config.schema import DataConfig
+from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError
 from transformer_jax.text.corpora import open_corpus
 assert "tensorflow_datasets" not in sys.modules  # half a second, for those who need it
@@ -253,7 +253,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLI
 from tensorflow_datasets.core import shuffle
 shuffle.MAX_MEM_BUFFER_SIZE = 100  # bytes: the sorting goes to disk, as the real data's does
 from tests.text.tfds_fixture import serve_as_wmt
-from transformer_jax.config.schema import DataConfig
+from transformer_jax.config.data import DataConfig
 from transformer_jax.text.tfds_corpus import prepare
 archives, folder = map(Path, sys.argv[1:])
 data = DataConfig(source="tfds", path=str(folder), name="wmt14_translate/de-en")

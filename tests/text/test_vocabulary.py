@@ -11,7 +11,7 @@ import sentencepiece
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from transformer_jax.config.schema import VocabularyConfig
+from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text import vocabulary as module
 from transformer_jax.text.vocabulary import (

@@ -92,6 +92,8 @@ OTHER = {
     "model.encoder": "recurrent",
     "model.decoder": "recurrent",
     "train.coverage_weight": 1.0,
+    "train.alignment_weight": 1.0,
+    "train.fertility_weight": 1.0,
     "model.num_layers": 2,
     "model.num_encoder_layers": 2,
     "model.num_decoder_layers": 2,
@@ -133,6 +135,8 @@ OTHER = {
     "data.tgt": "fr",
     "data.train": "valid",
     "data.pairs": 7,
+    "data.alignments": True,
+    "data.aligned_pairs": 9,
     "data.max_length": 40,
     "vocabulary.size": 410,
     "vocabulary.separate": True,
@@ -158,7 +162,12 @@ OTHER = {
 
 # Keys that are valid only beside a change of another one.
 UNTIED = {"model.tie_embeddings": False}
-BESIDE = {"model.tie_output": UNTIED, "vocabulary.separate": UNTIED}
+BESIDE = {
+    "model.tie_output": UNTIED,
+    "vocabulary.separate": UNTIED,
+    "train.alignment_weight": {"data.alignments": True},
+    "data.aligned_pairs": {"data.alignments": True},
+}
 
 
 def test_every_immutable_key_is_tried():

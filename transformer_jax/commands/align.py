@@ -8,8 +8,10 @@ from transformer_jax.commands.loading import load_model
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.alignment import error_rate
 from transformer_jax.model.transformer import watched_layer
-from transformer_jax.text.corpora import TextLines, TextPairs
-from transformer_jax.text.pharaoh import read_alignments, words_of
+from transformer_jax.text.corpora import TextPairs
+from transformer_jax.text.lines import TextLines
+from transformer_jax.text.pharaoh import read_alignments
+from transformer_jax.text.words import words_of
 
 log = logging.getLogger(__name__)
 

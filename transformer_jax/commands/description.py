@@ -17,7 +17,7 @@ def describe(
     """What a run is, before its first step: a line each, for the log and for `--dry_run`."""
     both = [f"{size:,}, padded to {padded_vocabulary(size):,}" for size in both_sides(sizes)]
     parameters = sum(x.size for x in jax.tree.leaves(program.state.params))
-    flops = shape.rows * cost.training_flops(config.model, sizes, *shape[1:])
+    flops = shape.rows * cost.training_flops(config.model, sizes, *shape.lengths)
     micro = shape.rows // config.train.accumulate_steps
     tokens = shape.rows * shape.tgt_length * fill
     axes = ", ".join(f"{axis} {size}" for axis, size in program.mesh.shape.items())

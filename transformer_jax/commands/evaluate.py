@@ -13,7 +13,8 @@ import jax
 
 from transformer_jax import __version__
 from transformer_jax.commands.loading import NO_OVERRIDES, load_model
-from transformer_jax.config.schema import Config, DataConfig
+from transformer_jax.config.data import DataConfig
+from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.evaluation.bleu import Scores, format_scores, score
 from transformer_jax.parallel import processes
@@ -22,8 +23,9 @@ from transformer_jax.reporting.revision import revision
 from transformer_jax.runs.evaluations import evaluation_path, text_digest, write_evaluation
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.by_position import Joined
-from transformer_jax.text.corpora import TextLines, TextPairs, open_corpus
+from transformer_jax.text.corpora import TextPairs, open_corpus
 from transformer_jax.text.folder_corpus import Pair
+from transformer_jax.text.lines import TextLines
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,9 @@ import numpy as np
 from transformer_jax import __version__
 from transformer_jax.api import Run
 from transformer_jax.commands.loading import load_model
+from transformer_jax.config.data import DataConfig
 from transformer_jax.config.decode import DecodeConfig
-from transformer_jax.config.schema import Config, DataConfig
+from transformer_jax.config.schema import Config
 from transformer_jax.decoding.lines import banned_ids
 from transformer_jax.errors import ConfigError, DataError, UserError
 from transformer_jax.evaluation.alignment import Aligner, best_aligner
@@ -27,8 +28,9 @@ from transformer_jax.model.parameters import abstract_params
 from transformer_jax.reporting.revision import revision
 from transformer_jax.runs.run_folder import URL, RunFolder
 from transformer_jax.runs.weights import load_params
-from transformer_jax.text.corpora import TextLines, TextPairs
+from transformer_jax.text.corpora import TextPairs
 from transformer_jax.text.folder_corpus import Pair
+from transformer_jax.text.lines import TextLines
 from transformer_jax.text.pharaoh import read_alignments
 from transformer_jax.text.vocabulary import load_vocabulary
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.commands.loading import NO_OVERRIDES, load_model
-from transformer_jax.text.corpora import TextLines, TextPairs
+from transformer_jax.text.corpora import TextPairs
+from transformer_jax.text.lines import TextLines
 
 LINES = 8_192  # read and scored together
 

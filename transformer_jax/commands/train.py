@@ -65,7 +65,7 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
     mesh, run = make_mesh(config.mesh), RunFolder(workdir)
     check_workers(config.train.data_workers)
     if not force:
-        check_sizes(config, mesh, nominal_shape(config.train))
+        check_sizes(config, mesh, nominal_shape(config))
     if dry_run:
         _dry_run(run, config, mesh, force)
         return
@@ -86,7 +86,7 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     """
     own = with_absolute_paths(config)
     processes.first_does(lambda: _check_folder(run, own, lock=False))
-    shape = nominal_shape(config.train)
+    shape = nominal_shape(config)
     sizes = both_sides(config.vocabulary.size)
     if (vocabulary := known_vocabulary(config, run)) is not None:
         banned_ids(config.decode, vocabulary)

@@ -5,16 +5,10 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
+from transformer_jax.config.data import DataConfig
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.keys import Key
-from transformer_jax.config.schema import (
-    KEYS,
-    Config,
-    DataConfig,
-    ModelConfig,
-    TrainConfig,
-    value_at,
-)
+from transformer_jax.config.schema import KEYS, Config, ModelConfig, TrainConfig, value_at
 from transformer_jax.errors import ConfigError
 
 MODEL = "transformer_jax.model.encoder_decoder"
@@ -133,6 +127,11 @@ def _data(data: DataConfig) -> Iterator[str]:
             f"data.src={data.src!r}, data.tgt={data.tgt!r} must be two different suffixes, "
             "such as 'en' and 'de'."
         )
+    if data.aligned_pairs is not None and not data.alignments:
+        yield (
+            f"data.aligned_pairs={data.aligned_pairs} counts links between words: set "
+            "data.alignments=True, or leave it out."
+        )
     if not data.train:
         yield "data.train is empty: name a split or file stem, such as ('train',)."
     for name in ("train", "valid", "test"):
@@ -162,6 +161,11 @@ def _training(train: TrainConfig, data: DataConfig) -> Iterator[str]:
         yield (
             f"data.max_length={data.max_length} is above train.row_length={train.row_length}: a "
             "pair must fit into a row. Lower the first or raise the second."
+        )
+    if train.alignment_weight and not data.alignments:
+        yield (
+            f"train.alignment_weight={train.alignment_weight} needs links between words: set "
+            "data.alignments=True."
         )
     if train.wandb_project == "":
         yield "train.wandb_project='' names no project. Give its name, or None."

@@ -7,6 +7,7 @@ later `train` on the same folder that contradicts an immutable key is refused.
 import dataclasses
 from typing import Any
 
+from transformer_jax.config.data import DataConfig, VocabularyConfig
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.keys import Key, key, keys_of
 
@@ -15,13 +16,11 @@ PAPER_DROPOUT = "The paper uses 0.1 (base) and 0.3 (big)."
 PAPER_SMOOTHING = "The paper uses 0.1; 0 turns it off."
 DEFAULT_PEAK = "None gives the paper's (d_model * warmup_steps)^-0.5."
 NO_CLIPPING = "None turns clipping off."
-BYTE_PIECES = "The 256 bytes and 4 control pieces count."
 SCORES = "transformer_jax.model.scores:SCORES"
 NORMALIZERS = "transformer_jax.model.normalizers:NORMALIZERS"
 WIDEST = 1_000_000
 MOST_LAYERS = 1_000  # layers are compiled one by one
 NORMS = ("post", "pre")
-NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")  # SentencePiece's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,63 +202,6 @@ class ModelConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig:
-    """Where the sentence pairs come from."""
-
-    source: str = key(
-        "files",
-        "text files, Parquet files with a column translation, TensorFlow Datasets, or the built-in "
-        "corpus (grammar)",
-        choices_of="transformer_jax.text.corpora:SOURCES",
-    )
-    path: str | None = key(None, "folder of the files, or of the TFDS data sets", mutable=True)
-    name: str | None = key(None, "TFDS builder, such as wmt14_translate/de-en")
-    src: str = key("en", "source language: suffix of the text files, or the column's or TFDS's")
-    tgt: str = key("de", "target language: suffix of the text files, or the column's or TFDS's")
-    train: tuple[str, ...] = key(
-        ("train",),
-        "training text: file stems (STEM.en or STEM.en.gz; STEM.parquet, STEM-*-of-*.parquet, also "
-        "patterns), or TFDS split names; STEM[:5000] is the first 5,000 pairs",
-    )
-    valid: tuple[str, ...] = key(
-        (),
-        "validation text, as in data.train; empty: valid.*, or, without such files, min(2000, 5 %) "
-        "of the training pairs, which are then not trained on; TFDS: the split valid",
-        mutable=True,
-    )
-    test: tuple[str, ...] = key(("test",), "test text, as in data.train", mutable=True)
-    pairs: int = key(20_000, "training pairs that the built-in corpus writes", at_least=1)
-    max_length: int = key(
-        128,
-        "subwords per side, end sign included; training skips, and counts, pairs that are longer, "
-        "or whose source is longer than a packed source row",
-        at_least=2,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class VocabularyConfig:
-    """One SentencePiece model, shared by source and target, or one each; with byte fallback."""
-
-    size: int = key(
-        37_000, "subwords, with bytes and control pieces", at_least=261, hint=BYTE_PIECES
-    )
-    separate: bool = key(
-        False, "a vocabulary of `size` subwords for each side; needs model.tie_embeddings=False"
-    )
-    kind: str = key("bpe", "SentencePiece's algorithm", choices=("bpe", "unigram"))
-    normalization: str = key(
-        "nmt_nfkc", "SentencePiece's normalization of text", choices=NORMALIZATIONS
-    )
-    max_lines: int = key(
-        5_000_000, "size of the random sample of lines that trains the vocabulary", at_least=1
-    )
-    path: str | None = key(
-        None, "an existing .model file to use; None: train one on the training text", mutable=True
-    )
-
-
-@dataclasses.dataclass(frozen=True)
 class TrainConfig:
     """Batches, optimizer, schedule and intervals; the defaults are the paper's (section 5)."""
 
@@ -274,6 +216,18 @@ class TrainConfig:
         0.0,
         "weight of the coverage loss (See et al. 2017, equation 13) on model.watched_layer; the "
         "paper has 1",
+        at_least=0,
+    )
+    alignment_weight: float = key(
+        0.0,
+        "weight of the cross-entropy between links and the attention of model.watched_layer (Mi et "
+        "al. 2016; Garg et al. 2019, where it is 0.05); needs data.alignments=True",
+        at_least=0,
+    )
+    fertility_weight: float = key(
+        0.0,
+        "weight of the squared difference between 1 and a source subword's attention in the whole "
+        "translation (Cohn et al. 2016), on model.watched_layer",
         at_least=0,
     )
     schedule: str = key(

@@ -7,7 +7,6 @@ Dimension key
 
 import functools
 import math
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -15,19 +14,17 @@ import jax
 import numpy as np
 from jax import Array
 
-from transformer_jax.errors import RunError
 from transformer_jax.grammar.pairs import AlignedPair
 from transformer_jax.model.attention_maps import attention_maps
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.records import Params
 from transformer_jax.text.batches import Packed, padded_sentences
-from transformer_jax.text.vocabulary import BOS, EOS, SPACE, Vocabulary
+from transformer_jax.text.vocabulary import BOS, EOS, Vocabulary
+from transformer_jax.text.words import NONE, spelled_words, subword_words
 
 BATCH = 64  # sentence pairs per call of the model
 CELLS = 2**20  # or as many as have so many weights a head: 64 pairs of 128 by 128 subwords
 MULTIPLE = 16  # of which lengths are multiples, so that few shapes are compiled
-NONE = -1  # the word of a subword that belongs to no word, and the link of an unlinked word
-BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 Links = Sequence[tuple[int, int]]  # (source word, target word), 0-based, each once
 
@@ -49,44 +46,6 @@ class AlignmentErrors(NamedTuple):
     diagonal: float  # for the baseline, which uses only the numbers of words
     pairs: int
     links: int  # number of gold links
-
-
-def subword_words(pieces: Sequence[str], words: Sequence[str]) -> np.ndarray:
-    """The 0-based word in which each subword begins, int `[subwords]`; -1 for EOS and a lone space.
-
-    Args:
-      pieces: a sentence's subwords as SentencePiece writes them, EOS last.
-      words: the sentence's words, with punctuation as separate words; spaces do not count.
-
-    Raises:
-      RunError: the subwords do not spell the words.
-    """
-    spelled = [_spelled(piece) for piece in pieces[:-1]]
-    if b"".join(spelled) != "".join(words).encode():
-        raise RunError(
-            f"The subwords {' '.join(pieces)} do not spell {' '.join(words)}: links between words "
-            "need a vocabulary that keeps the text, such as vocabulary.normalization=identity."
-        )
-    lengths = np.array([*map(len, spelled), 0])  # in bytes; EOS has none
-    word_of_byte = np.repeat(np.arange(len(words) + 1), [*(len(w.encode()) for w in words), 1])
-    return np.where(lengths > 0, word_of_byte[np.cumsum(lengths) - lengths], NONE)
-
-
-def spelled_words(pieces: Sequence[str]) -> list[str]:
-    """The words that a sentence's subwords spell, between spaces; the last subword is EOS."""
-    spelled = b"".join(map(_octets, pieces[:-1])).split(SPACE.encode())
-    return [word.decode(errors="replace") for word in spelled if word]
-
-
-def _spelled(piece: str) -> bytes:
-    """UTF-8 of a subword without its spaces."""
-    return _octets(piece).replace(SPACE.encode(), b"")
-
-
-def _octets(piece: str) -> bytes:
-    """UTF-8 of a subword; a byte piece can be part of a character."""
-    found = BYTE.fullmatch(piece)
-    return bytes.fromhex(found[1]) if found else piece.encode()
 
 
 def links(weights_NHLM: np.ndarray, src_words_M: np.ndarray, tgt_words_L: np.ndarray) -> np.ndarray:

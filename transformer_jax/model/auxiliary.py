@@ -14,6 +14,10 @@ from jax import Array
 
 from transformer_jax.config.schema import TrainConfig
 from transformer_jax.text.batches import Batch
+from transformer_jax.text.links import BITS
+from transformer_jax.text.vocabulary import EOS
+
+LEAST_WEIGHT = 1e-9  # in the logarithm
 
 AuxiliaryLoss = Callable[[Array, Batch], Array]
 
@@ -39,7 +43,56 @@ def coverage(watched_BLM: Array, batch: Batch) -> Array:
     return jnp.minimum(watched_BLM, covered_BLM).sum()
 
 
-AUXILIARY_LOSSES: dict[str, AuxiliaryLoss] = {"coverage": coverage}
+def alignment(watched_BLM: Array, batch: Batch) -> Array:
+    """Punishes attention to source subwords that the predicted subword is not linked to.
+
+    Args:
+      watched_BLM: attention weights over the source, `[batch, tgt_len, src_len]`.
+      batch: the batch that they belong to, with links.
+
+    Returns:
+      -sum_l sum_m g_lm log a_lm, float32 scalar, with g_lm = 1 / n for the n links of position l. A
+      position without links adds nothing.
+
+    Raises:
+      ValueError: the batch has no links.
+
+    Source: Garg et al. 2019, equation 5; Mi, Wang and Ittycheriah 2016, section 4.
+    """
+    if batch.links is None:
+        raise ValueError("the auxiliary loss alignment needs a batch with links.")
+    place_M = jnp.arange(watched_BLM.shape[-1], dtype=jnp.uint32)
+    linked_BLM = (batch.links[..., place_M // BITS] >> (place_M % BITS)) & 1
+    count_BL1 = linked_BLM.sum(-1, keepdims=True)
+    share_BLM = linked_BLM / jnp.maximum(count_BL1, 1)
+    # A weight that is 0, as outside a window, has no gradient.
+    return -(share_BLM * jnp.log(jnp.maximum(watched_BLM, LEAST_WEIGHT))).sum()
+
+
+def fertility(watched_BLM: Array, batch: Batch) -> Array:
+    """Punishes source subwords whose weights over the whole translation do not add up to 1.
+
+    Args:
+      watched_BLM: attention weights over the source, `[batch, tgt_len, src_len]`.
+      batch: the batch that they belong to.
+
+    Returns:
+      sum_m (1 - sum_l a_lm)^2, float32 scalar, over real source positions without the end sign.
+
+    Source: Cohn et al. 2016, section 3.3, as in the authors' code, where every word's fertility is
+    1; the paper has a normal distribution around a fertility that the model predicts.
+    """
+    real_BL1 = (batch.tgt.segments != 0)[..., None]
+    sums_BM = jnp.where(real_BL1, watched_BLM, 0.0).sum(1)
+    counted_BM = (batch.src.segments != 0) & (batch.src.ids != EOS)
+    return jnp.where(counted_BM, jnp.square(1 - sums_BM), 0.0).sum()
+
+
+AUXILIARY_LOSSES: dict[str, AuxiliaryLoss] = {
+    "coverage": coverage,
+    "alignment": alignment,
+    "fertility": fertility,
+}
 
 
 def weighted_losses(

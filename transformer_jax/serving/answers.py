@@ -11,9 +11,10 @@ from typing import Any
 from transformer_jax.api import Run
 from transformer_jax.decoding.lines import Translation
 from transformer_jax.errors import UserError
-from transformer_jax.evaluation.alignment import NONE, links, spelled_words, subword_words
+from transformer_jax.evaluation.alignment import links
 from transformer_jax.model.attention_maps import USES, uses_of
 from transformer_jax.serving.asked import Asked, Model, Refused
+from transformer_jax.text.words import NONE, spelled_words, subword_words
 
 Answer = dict[str, Any]  # a JSON object
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from transformer_jax.config.data import DataConfig
 from transformer_jax.config.files import load_config
-from transformer_jax.config.schema import Config, DataConfig
+from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
 from transformer_jax.reporting.page import Part
 from transformer_jax.text.corpora import open_corpus

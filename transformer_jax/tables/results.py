@@ -49,8 +49,8 @@ MAY_BE_EMPTY = ("paper_bleu", "device_rate")  # columns where NaN, no value, is 
 def counts(config: Config) -> tuple[int, float]:
     """The number of parameters, and the training FLOPs of all steps."""
     vocabulary = config.vocabulary.size
-    shape = nominal_shape(config.train)
-    flops = shape.rows * cost.training_flops(config.model, vocabulary, *shape[1:])
+    shape = nominal_shape(config)
+    flops = shape.rows * cost.training_flops(config.model, vocabulary, *shape.lengths)
     return cost.parameter_count(config.model, vocabulary), float(flops * config.train.steps)
 
 

@@ -9,7 +9,7 @@ import functools
 import os
 import select
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,7 @@ from absl import flags
 
 from transformer_jax.errors import DataError
 from transformer_jax.text.encoded import EncodedPairs
+from transformer_jax.text.links import link_bits
 from transformer_jax.text.packing import RowPlan, random_order
 
 if TYPE_CHECKING:
@@ -47,6 +48,12 @@ class Batch(NamedTuple):
 
     src: Packed  # [R, M]
     tgt: Packed  # [R, L], the tokens to predict
+    links: Ints | None = None  # uint32 [R, L, W] of `link_bits`, with data.alignments
+
+    def map(self, function: Callable[[Any], Any]) -> "Batch":
+        """The batch with a function of each array."""
+        src, tgt = (Packed(*map(function, side)) for side in (self.src, self.tgt))
+        return Batch(src, tgt, None if self.links is None else function(self.links))
 
 
 class Bucket(NamedTuple):
@@ -113,7 +120,7 @@ def _stream(batches: "grain.DatasetIterator") -> Generator[Batch, None, None]:
         for batch in batches:
             # Workers pass batches in shared memory, which must be released before the run ends,
             # so copy each batch.
-            own = Batch(*(Packed(*map(np.array, side)) for side in batch))
+            own = batch.map(np.array)
             del batch
             yield own
     except RuntimeError as error:
@@ -247,13 +254,16 @@ def _lay_out_pairs(
 
     The three arrays are [sentences], ordered by row.
     """
-    src = _lay_out(
+    src, src_begins = _lay_out(
         encoded.src_ids, encoded.src_offsets, pairs, rows, slots, (row_count, src_row_length)
     )
-    tgt = _lay_out(
+    tgt, tgt_begins = _lay_out(
         encoded.tgt_ids, encoded.tgt_offsets, pairs, rows, slots, (row_count, tgt_row_length)
     )
-    return Batch(Packed(*src), Packed(*tgt))
+    if encoded.links is None:
+        return Batch(src, tgt)
+    shape = row_count, tgt_row_length, src_row_length
+    return Batch(src, tgt, link_bits(encoded.links, pairs, rows, (src_begins, tgt_begins), shape))
 
 
 def _lay_out(
@@ -263,8 +273,8 @@ def _lay_out(
     rows: np.ndarray,
     slots: np.ndarray,
     shape: tuple[int, int],
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ids, segments and positions of one side of a batch, each int32 of this shape."""
+) -> tuple[Packed, np.ndarray]:
+    """One side of a batch, of this shape, and the position in its row of each sentence's start."""
     begins = offsets[pairs]
     lengths = offsets[pairs + 1] - begins
     before = np.cumsum(lengths) - lengths  # tokens before each sentence, in the batch
@@ -277,7 +287,7 @@ def _lay_out(
         flat = np.zeros(shape[0] * shape[1], np.int32)
         flat[places] = values
         laid_out.append(flat.reshape(shape))
-    return laid_out[0], laid_out[1], laid_out[2]
+    return Packed(*laid_out), in_row
 
 
 @functools.lru_cache(maxsize=4)

@@ -3,31 +3,30 @@
 This module drops and changes no pair; it also keeps pairs with an empty side.
 """
 
-import codecs
-import contextlib
 import difflib
-import gzip
 import hashlib
-import io
 import itertools
-import mmap
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
-import numpy as np
-
-from transformer_jax.config.schema import DataConfig
+from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.grammar.pairs import AlignedPair, generate
 from transformer_jax.text import tfds_corpus
 from transformer_jax.text.by_position import ByPosition
-from transformer_jax.text.folder_corpus import FolderCorpus, Pair, parts_of
+from transformer_jax.text.folder_corpus import (
+    NO_ALIGNMENTS,
+    AlignedWords,
+    FolderCorpus,
+    Pair,
+    parts_of,
+)
+from transformer_jax.text.lines import TextLines, file_digest
 from transformer_jax.text.parquet_corpus import ParquetCorpus
+from transformer_jax.text.pharaoh import AlignedLines
 
 GRAMMAR_PAIRS = {"valid": 500, "test": 1_000}  # of the built-in corpus; "train" has data.pairs
-BLOCK_BYTES = 1 << 24  # bytes read, or searched for line ends, at a time
-CHECK_LINES = 1 << 16  # lines decoded at a time by the check for UTF-8
 
 
 class Corpus(Protocol):
@@ -39,6 +38,9 @@ class Corpus(Protocol):
 
     def split(self, name: str) -> Sequence[Pair]:
         """The pairs of a split, in order. Raises DataError if it is missing or malformed."""
+
+    def alignments(self, name: str) -> Sequence[AlignedWords]:
+        """Words and links of each pair of `split`. Raises DataError if there are none."""
 
     def fingerprint(self, name: str) -> str:
         """A hex digest of the split's content; folder and compression do not change it."""
@@ -62,122 +64,6 @@ def open_corpus(data: DataConfig, seed: int = 0) -> Corpus:
         sources = ", ".join(map(repr, SOURCES))
         raise ConfigError(f"data.source={data.source!r} is not one of {sources}.")
     return SOURCES[data.source](data, seed)
-
-
-def read_lines(path: str | Path) -> list[str]:
-    """The lines of a file, plain or .gz. Raises DataError if it is missing, empty or not UTF-8."""
-    return list(TextLines(Path(path)))
-
-
-def read_lines_from(stream: BinaryIO, name: str) -> list[str]:
-    """The lines of a byte stream such as sys.stdin.buffer; an empty stream has no lines.
-
-    Raises:
-      DataError: a line is not UTF-8; the message calls the stream `name`.
-    """
-    buffer = stream.read()
-    starts = index_lines(buffer)
-    check_utf8(buffer, starts, name)
-    return [decode_line(buffer, start, end) for start, end in itertools.pairwise(starts.tolist())]
-
-
-# Lines ---------------------------------------------------------------------------------------
-
-
-class TextLines(ByPosition[str]):
-    """The lines of a UTF-8 file: only "\\n" and "\\r\\n" end a line; the last needs no line end.
-
-    A plain file is memory-mapped, and a .gz file is kept decompressed in memory. The index takes 8
-    bytes per line. A pickle contains only the path.
-    """
-
-    def __init__(self, path: Path):
-        self.path = path
-        self.buffer = _read_only(path)
-        self.starts = index_lines(self.buffer)
-        if len(self) == 0:
-            raise DataError(f"{path} is empty. Give a text file with one sentence per line.")
-        check_utf8(self.buffer, self.starts, str(path))
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    def items(self, places: Sequence[int]) -> list[str]:
-        """The lines at these places, without their line ends."""
-        starts, buffer = self.starts, self.buffer
-        return [decode_line(buffer, int(starts[i]), int(starts[i + 1])) for i in places]
-
-    def __reduce__(self) -> tuple[type["TextLines"], tuple[Path]]:
-        return TextLines, (self.path,)
-
-
-Buffer = bytes | bytearray | mmap.mmap
-
-
-def index_lines(buffer: Buffer) -> np.ndarray:
-    """The byte offset of each line's start, and of the last line's end: int64 [lines + 1]."""
-    if len(buffer) == 0:
-        return np.zeros(1, np.int64)
-    octets = np.frombuffer(buffer, np.uint8)
-    first = len(codecs.BOM_UTF8) if buffer[:3] == codecs.BOM_UTF8 else 0
-    starts = [np.array([first])]
-    for begin in range(0, len(octets), BLOCK_BYTES):
-        ends = np.flatnonzero(octets[begin : begin + BLOCK_BYTES] == ord("\n"))
-        starts.append(ends + (begin + 1))
-    if octets[-1] != ord("\n") and len(octets) > first:
-        starts.append(np.array([len(octets)]))
-    return np.concatenate(starts)
-
-
-def check_utf8(buffer: Buffer, starts: np.ndarray, name: str) -> None:
-    """Raises DataError if a line is not UTF-8; the message gives the line's number."""
-    for first in range(0, len(starts) - 1, CHECK_LINES):
-        last = min(first + CHECK_LINES, len(starts) - 1)
-        try:
-            buffer[starts[first] : starts[last]].decode()
-        except UnicodeDecodeError as error:
-            line = np.searchsorted(starts, starts[first] + error.start, side="right")
-            raise DataError(
-                f"{name}, line {line}: not UTF-8 ({error.reason}). Convert it, for example with "
-                f"iconv -t UTF-8."
-            ) from None
-
-
-def decode_line(buffer: Buffer, start: int, end: int) -> str:
-    """The line in buffer[start:end], without its "\\n" or "\\r\\n"."""
-    line = buffer[start:end]
-    if line.endswith(b"\n"):
-        line = line[: -2 if line.endswith(b"\r\n") else -1]
-    return line.decode()
-
-
-def _read_only(path: Path) -> Buffer:
-    with _open(path) as stream:
-        if path.suffix == ".gz":
-            content = bytearray()
-            while block := stream.read(BLOCK_BYTES):
-                content += block
-            return content
-        if path.is_file() and path.stat().st_size > 0:  # empty files and pipes cannot be mapped
-            return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        return stream.read()
-
-
-def _digest(path: Path) -> bytes:
-    with _open(path) as stream:
-        return hashlib.file_digest(stream, "sha256").digest()
-
-
-@contextlib.contextmanager
-def _open(path: Path) -> Iterator[io.BufferedIOBase]:
-    """Opens a file for reading, decompressed. Raises DataError if it cannot be read."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            yield stream
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path} is not a whole gzip file: {error}.") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}.") from None
 
 
 # Pairs ---------------------------------------------------------------------------------------
@@ -237,14 +123,26 @@ class TextCorpus(FolderCorpus):
         """The pairs of the two files of a stem."""
         return [TextPairs(*map(TextLines, self.files(stem)))]
 
+    def aligned_parts(self, stem: str) -> list[Sequence[AlignedWords]]:
+        """Words and links of the pairs, from STEM.align."""
+        [pairs] = self.parts(stem)
+        return [AlignedLines(TextLines(self._links_file(stem)), pairs)]
+
     def digests(self, stem: str) -> Iterator[bytes]:
         """The SHA-256 sums of the two files' decompressed bytes."""
-        return map(_digest, self.files(stem))
+        return map(file_digest, self.files(stem))
+
+    def aligned_digests(self, stem: str) -> Iterator[bytes]:
+        """The SHA-256 sum of STEM.align's decompressed bytes."""
+        return map(file_digest, [self._links_file(stem)])
 
     def files(self, stem: str) -> tuple[Path, Path]:
         """The two files of a stem, each plain or .gz."""
         src, tgt = (self._file(f"{stem}.{language}") for language in (self.data.src, self.data.tgt))
         return src, tgt
+
+    def _links_file(self, stem: str) -> Path:
+        return self._file(f"{stem}.align")
 
     def _file(self, name: str) -> Path:
         paths = (self.folder / name, self.folder / f"{name}.gz")
@@ -291,6 +189,10 @@ class TfdsCorpus:
         records = tfds_corpus.open_records(self.builder, parts_of(self.data, name))
         return TfdsPairs(records, self.data.src, self.data.tgt)
 
+    def alignments(self, name: str) -> Sequence[AlignedWords]:
+        """Raises DataError: there are none."""
+        raise DataError(NO_ALIGNMENTS.format("tfds"))
+
     def fingerprint(self, name: str) -> str:
         """SHA-256 of name, version, sizes, a sample of the examples, and the direction."""
         content = tfds_corpus.fingerprint(self.builder, parts_of(self.data, name))
@@ -303,11 +205,15 @@ class TfdsCorpus:
 
 
 class BuiltInCorpus:
-    """The generated corpus: data.pairs pairs for training, 500 to validate and 1,000 to test."""
+    """The generated corpus: data.pairs pairs for training, 500 to validate and 1,000 to test.
+
+    With data.src='de' its sides are swapped.
+    """
 
     def __init__(self, data: DataConfig):
         self.sizes = {"train": data.pairs} | GRAMMAR_PAIRS
-        self._generated: dict[str, list[Pair]] = {}
+        self.is_swapped = data.src == "de"
+        self._generated: dict[str, list[AlignedPair]] = {}
 
     def split(self, name: str) -> Sequence[Pair]:
         """The pairs of "train", "valid" or "test"."""
@@ -315,12 +221,19 @@ class BuiltInCorpus:
             raise DataError(
                 f"the built-in corpus has no split {name!r}, only {', '.join(self.sizes)}."
             )
-        from transformer_jax import grammar
-
         if name not in self._generated:  # a run asks for each split three times
-            drawn = grammar.generate(name, self.sizes[name])
-            self._generated[name] = [Pair(pair.src, pair.tgt) for pair in drawn]
-        return self._generated[name]
+            self._generated[name] = generate(name, self.sizes[name])
+        pairs = [Pair(pair.src, pair.tgt) for pair in self._generated[name]]
+        return [Pair(*pair[::-1]) for pair in pairs] if self.is_swapped else pairs
+
+    def alignments(self, name: str) -> Sequence[AlignedWords]:
+        """Words and gold links of each pair; a punctuation mark is a word."""
+        self.split(name)
+        found = [
+            AlignedWords(pair.src_words, pair.tgt_words, pair.alignment)
+            for pair in self._generated[name]
+        ]
+        return list(map(_swapped, found)) if self.is_swapped else found
 
     def fingerprint(self, name: str) -> str:
         """SHA-256 of the lines of the split."""
@@ -330,6 +243,11 @@ class BuiltInCorpus:
     def describe(self) -> str:
         """The number of training pairs."""
         return f"the built-in corpus, {self.sizes['train']:,} training pairs"
+
+
+def _swapped(one: AlignedWords) -> AlignedWords:
+    """The words of the other direction."""
+    return AlignedWords(one.tgt, one.src, tuple(sorted((j, i) for i, j in one.links)))
 
 
 # (the config's data, its seed) -> the corpus

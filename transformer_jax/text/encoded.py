@@ -33,6 +33,14 @@ CHUNK_PAIRS = 20_000  # pairs encoded at a time: bounds the memory and keeps all
 CHECK_BYTES = 1 << 24
 
 
+class EncodedLinks(NamedTuple):
+    """Links between the subwords of each pair: those of pair i are offsets[i] to offsets[i + 1]."""
+
+    src: np.ndarray  # int32 [links], place in the source sentence, from 0
+    tgt: np.ndarray  # int32 [links], place in the target sentence
+    offsets: np.ndarray  # int64 [pairs + 1]
+
+
 @dataclass(frozen=True, eq=False)
 class EncodedPairs:
     """Sentence pairs as subword ids, each sentence ending in EOS.
@@ -46,6 +54,7 @@ class EncodedPairs:
     tgt_ids: np.ndarray  # uint16 or int32 [tgt_tokens]
     tgt_offsets: np.ndarray  # int64 [pairs + 1]
     folder: Path | None = None  # folder from which the arrays are mapped; None: they are in memory
+    links: EncodedLinks | None = None  # with data.alignments
 
     def __len__(self) -> int:
         return len(self.src_offsets) - 1
@@ -53,8 +62,9 @@ class EncodedPairs:
     def __reduce__(self) -> tuple:
         # A worker process maps the files itself, so no array is copied through the pipe.
         if self.folder is not None:
-            return _map_arrays, (self.folder,)
-        return EncodedPairs, (self.src_ids, self.src_offsets, self.tgt_ids, self.tgt_offsets)
+            return _map_arrays, (self.folder, self.links)
+        arrays = self.src_ids, self.src_offsets, self.tgt_ids, self.tgt_offsets
+        return EncodedPairs, (*arrays, None, self.links)
 
     def src(self, i: int) -> np.ndarray:
         """Source sentence i, EOS included: int32 [length]."""
@@ -252,8 +262,8 @@ def _is_sound(entry: _Entry | None) -> TypeGuard[_Entry]:
         return False
 
 
-def _map_arrays(folder: Path) -> EncodedPairs:
+def _map_arrays(folder: Path, links: EncodedLinks | None = None) -> EncodedPairs:
     src_ids, src_offsets, tgt_ids, tgt_offsets = (
         np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in ARRAYS
     )
-    return EncodedPairs(src_ids, src_offsets, tgt_ids, tgt_offsets, folder)
+    return EncodedPairs(src_ids, src_offsets, tgt_ids, tgt_offsets, folder, links)

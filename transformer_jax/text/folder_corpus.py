@@ -4,20 +4,27 @@ import hashlib
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from transformer_jax.config.schema import DataConfig
+from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError
 from transformer_jax.text.by_position import Joined, Selected, sample_places
 
 # Of files without a validation split: the share of training pairs that is cut off for one, and the
 # largest number.
 VALID_SHARE, VALID_MOST = 0.05, 2_000
+NO_ALIGNMENTS = (
+    "data.alignments=True with data.source={!r}: links between words are read from text files "
+    "(data.source='files', STEM.align) or come with the built-in corpus (data.source='grammar')."
+)
 SLICE = re.compile(r"(.+)\[(\d*):(\d*)\]")  # of a stem's pairs, as in TFDS: train[:5000]
+
+T = TypeVar("T")
+Links = tuple[tuple[int, int], ...]  # (source word, target word), each once, sorted
 
 
 class Pair(NamedTuple):
@@ -25,6 +32,14 @@ class Pair(NamedTuple):
 
     src: str
     tgt: str
+
+
+class AlignedWords(NamedTuple):
+    """The words of a sentence pair, and the links between them."""
+
+    src: Sequence[str]
+    tgt: Sequence[str]
+    links: Links
 
 
 class FolderCorpus:
@@ -64,15 +79,30 @@ class FolderCorpus:
     def parts(self, stem: str) -> list[Sequence[Pair]]:
         """The pairs of each file of a stem, in order."""
 
+    def aligned_parts(self, stem: str) -> list[Sequence[AlignedWords]]:
+        """The words and links of `parts`. Raises DataError if there are none for such files."""
+        raise DataError(NO_ALIGNMENTS.format(self.data.source))
+
     @abstractmethod
     def digests(self, stem: str) -> Iterator[bytes]:
         """Digests of the content of a stem's files."""
 
+    def aligned_digests(self, stem: str) -> Iterator[bytes]:
+        """Digests of the files from which `aligned_parts` reads links."""
+        return iter(())
+
     def split(self, name: str) -> Sequence[Pair]:
         """The pairs of the split's files, in the order of their stems."""
+        return self._split(name, self.parts)
+
+    def alignments(self, name: str) -> Sequence[AlignedWords]:
+        """Words and links of each pair of `split`."""
+        return self._split(name, self.aligned_parts)
+
+    def _split(self, name: str, of_stem: Callable[[str], list[Sequence[T]]]) -> Sequence[T]:
         if name not in ("train", "valid") or not self.cuts:
-            return self._pairs(self._stems(name))
-        pairs = self._pairs(self.data.train)
+            return _of_stems(self._stems(name), of_stem)
+        pairs = _of_stems(self.data.train, of_stem)
         if len(pairs) < 2:
             raise DataError(
                 f"the training text in {self.folder} has one pair, too few to cut off a validation "
@@ -82,22 +112,6 @@ class FolderCorpus:
         cut, rest = sample_places(len(pairs), count, self.seed)
         return Selected(pairs, cut if name == "valid" else rest)
 
-    def _pairs(self, stems: Sequence[str]) -> Sequence[Pair]:
-        parts = [part for stem in stems for part in self._parts(stem)]
-        return parts[0] if len(parts) == 1 else Joined(parts)
-
-    def _parts(self, stem: str) -> list[Sequence[Pair]]:
-        """The pairs of a stem, or of a slice of it."""
-        found = SLICE.fullmatch(stem)
-        if found is None:
-            return self.parts(stem)
-        parts = self.parts(found[1])
-        pairs = parts[0] if len(parts) == 1 else Joined(parts)
-        first, last = int(found[2] or 0), min(int(found[3] or len(pairs)), len(pairs))
-        if first >= last:
-            raise DataError(f"{stem} has no pairs: {found[1]} has {len(pairs)}.")
-        return [Selected(pairs, np.arange(first, last))]
-
     def _stems(self, name: str) -> tuple[str, ...]:
         return parts_of(self.data, "train" if self.cuts and name == "valid" else name)
 
@@ -106,8 +120,12 @@ class FolderCorpus:
         digest = hashlib.sha256()
         for stem in self._stems(name):
             found = SLICE.fullmatch(stem)
-            for one in self.digests(found[1] if found else stem):
+            whole = found[1] if found else stem
+            for one in self.digests(whole):
                 digest.update(one)
+            if self.data.alignments and name == "train":
+                for one in self.aligned_digests(whole):
+                    digest.update(one)
             if found:
                 digest.update(f"[{found[2]}:{found[3]}]".encode())
         if self.cuts and name in ("train", "valid"):
@@ -120,6 +138,24 @@ class FolderCorpus:
         cut = f", no {first}: validation pairs cut off the training text"
         direction = f"{self.data.src}→{self.data.tgt}"
         return f"{self.FILES} in {self.folder}, {direction}{cut if self.cuts else ''}"
+
+
+def _of_stems(stems: Sequence[str], of_stem: Callable[[str], list[Sequence[T]]]) -> Sequence[T]:
+    parts = [part for stem in stems for part in _of_slice(stem, of_stem)]
+    return parts[0] if len(parts) == 1 else Joined(parts)
+
+
+def _of_slice(stem: str, of_stem: Callable[[str], list[Sequence[T]]]) -> list[Sequence[T]]:
+    """The parts of a stem, or of a slice of it."""
+    found = SLICE.fullmatch(stem)
+    if found is None:
+        return of_stem(stem)
+    parts = of_stem(found[1])
+    pairs = parts[0] if len(parts) == 1 else Joined(parts)
+    first, last = int(found[2] or 0), min(int(found[3] or len(pairs)), len(pairs))
+    if first >= last:
+        raise DataError(f"{stem} has no pairs: {found[1]} has {len(pairs)}.")
+    return [Selected(pairs, np.arange(first, last))]
 
 
 def parts_of(data: DataConfig, name: str) -> tuple[str, ...]:

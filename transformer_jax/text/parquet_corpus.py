@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.config.schema import DataConfig
+from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError
 from transformer_jax.files import is_stream
 from transformer_jax.text.by_position import ByPosition

@@ -5,55 +5,64 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.errors import DataError
-from transformer_jax.text.corpora import TextLines
-from transformer_jax.text.folder_corpus import Pair
+from transformer_jax.text.by_position import ByPosition
+from transformer_jax.text.folder_corpus import AlignedWords, Links, Pair
+from transformer_jax.text.lines import TextLines
+from transformer_jax.text.words import words_of
 
 LINK = re.compile(r"(\d{1,6})-(\d{1,6})", re.ASCII)
 
-Links = tuple[tuple[int, int], ...]  # (source word, target word), each once, sorted
 
+class AlignedLines(ByPosition[AlignedWords]):
+    """The words of pairs, which ASCII spaces separate, and their links from a file."""
 
-def words_of(line: str) -> list[str]:
-    """What ASCII spaces separate, as tools for word alignment count words."""
-    return [word.decode() for word in line.encode().split()]
+    def __init__(self, lines: TextLines, pairs: Sequence[Pair]):
+        """Takes a line of links for each pair; an empty line has none.
+
+        Raises:
+          DataError: the numbers of lines and pairs differ.
+        """
+        if len(lines) != len(pairs):
+            raise DataError(
+                f"{lines.path} has {len(lines)} lines for {len(pairs)} pairs; give one line a "
+                "pair, an empty one for a pair without links."
+            )
+        self.lines, self.pairs = lines, pairs
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def items(self, places: Sequence[int]) -> list[AlignedWords]:
+        """The words and links of the pairs at these places.
+
+        Raises:
+          DataError: a link is not of the form i-j, or names a word that is not there; the message
+            has the line's number.
+        """
+        return [
+            _aligned(line, self.pairs[place], f"{self.lines.path}, line {place + 1}")
+            for place, line in zip(places, self.lines.items(places), strict=True)
+        ]
 
 
 def read_alignments(path: str | Path, pairs: Sequence[Pair]) -> list[Links]:
-    """The links of each pair.
-
-    Args:
-      path: a file with a line for each pair; plain or .gz.
-      pairs: the sentences, whose words are separated by spaces.
-
-    Raises:
-      DataError: the file cannot be read, has another number of lines, or a link is not of the form
-        i-j or names a word that is not there; the message has the line's number.
-    """
-    lines = TextLines(Path(path))
-    if len(lines) != len(pairs):
-        raise DataError(
-            f"{path} has {len(lines)} lines for {len(pairs)} pairs; give one line a pair, an empty "
-            "one for a pair without links."
-        )
-    return [
-        _links(line, pair, f"{path}, line {number}")
-        for number, (line, pair) in enumerate(zip(lines, pairs, strict=True), start=1)
-    ]
+    """The links of each pair; see `AlignedLines`. The file is plain or .gz."""
+    return [aligned.links for aligned in AlignedLines(TextLines(Path(path)), pairs)]
 
 
-def _links(line: str, pair: Pair, where: str) -> Links:
-    sizes = [len(words_of(side)) for side in pair]
+def _aligned(line: str, pair: Pair, where: str) -> AlignedWords:
+    words = words_of(pair.src), words_of(pair.tgt)
     found = set()
     for text in words_of(line):
         link = LINK.fullmatch(text)
         if link is None:
             raise DataError(f"{where}: {text!r:.40} is no link; write source-target, such as 0-2.")
         numbers = int(link[1]), int(link[2])
-        for number, size, side in zip(numbers, sizes, ("source", "target"), strict=True):
-            if number >= size:
+        for number, own, side in zip(numbers, words, ("source", "target"), strict=True):
+            if number >= len(own):
                 raise DataError(
                     f"{where}: the link {text} names {side} word {number}, and the sentence has "
-                    f"{size}, from 0."
+                    f"{len(own)}, from 0."
                 )
         found.add(numbers)
-    return tuple(sorted(found))
+    return AlignedWords(*words, tuple(sorted(found)))

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from transformer_jax.config.schema import DataConfig
+from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import ConfigError, DataError
 
 PREPARE = "python -m transformer_jax prepare --config=CONFIG"

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import sentencepiece
 
-from transformer_jax.config.schema import KEYS, VocabularyConfig
+from transformer_jax.config.data import VocabularyConfig
+from transformer_jax.config.schema import KEYS
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import is_stream, write_atomically
 from transformer_jax.text.bundle import MAGIC, Bundle, packed, unpacked

@@ -1,6 +1,7 @@
 """Prepares what training reads: vocabulary, encoded splits and the plan of packed rows."""
 
 import base64
+import dataclasses
 import itertools
 import logging
 from collections.abc import Generator, Iterator, Sequence
@@ -11,7 +12,8 @@ import numpy as np
 import sentencepiece
 
 from transformer_jax.config.changes import immutable_differences
-from transformer_jax.config.schema import Config, DataConfig, ModelConfig, TrainConfig
+from transformer_jax.config.data import DataConfig
+from transformer_jax.config.schema import Config, ModelConfig, TrainConfig
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import kept
 from transformer_jax.model.encoder_decoder import longest as longest_of
@@ -20,7 +22,6 @@ from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.batches import (
     Batch,
-    Packed,
     packed_batch,
     rows_per_batch,
     train_batches,
@@ -28,6 +29,7 @@ from transformer_jax.text.batches import (
 from transformer_jax.text.corpora import Corpus, open_corpus
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus
 from transformer_jax.text.folder_corpus import Pair
+from transformer_jax.text.links import encode_links
 from transformer_jax.text.packing import RowPlan, plan_rows, select_pairs, source_row_length
 from transformer_jax.text.vocabulary import (
     Vocabulary,
@@ -91,15 +93,16 @@ class TrainingData(NamedTuple):
             batch = packed_batch(self.valid, plan, np.arange(first, min(first + rows, len(plan))))
             missing = rows - len(batch.src.ids)
             padding = ((0, missing), (0, 0))
-            yield Batch(*(Packed(*(np.pad(x, padding)[own_rows] for x in s)) for s in batch))
+            yield batch.map(lambda x: np.pad(x, padding)[own_rows])  # noqa: B023
 
 
-def nominal_shape(train: TrainConfig) -> BatchShape:
+def nominal_shape(config: Config) -> BatchShape:
     """The batch's shape if no corpus was measured: source rows are as long as target rows."""
+    train = config.train
     rows = rows_per_batch(
         train.tokens_per_batch, train.row_length, NOMINAL_FILL, train.rows_multiple
     )
-    return BatchShape(rows, train.row_length, train.row_length)
+    return BatchShape(rows, train.row_length, train.row_length, config.data.alignments)
 
 
 def load_data(config: Config, run: RunFolder) -> TrainingData:
@@ -117,6 +120,11 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     run.check_corpus(fingerprint)
     vocabulary = _vocabulary(config, run, corpus, fingerprint)
     train = _encode(pairs, vocabulary, fingerprint)
+    if config.data.alignments:
+        links = encode_links(
+            corpus.alignments("train"), train, vocabulary, config.data.aligned_pairs
+        )
+        train = dataclasses.replace(train, links=links)
     valid = _encode(valid_pairs, vocabulary, corpus.fingerprint("valid"))
     plan, shape = _plan_training(train, config.train, config.data.max_length, config.seed)
     valid_plan, valid_shape = _plan_validation(valid, shape)
@@ -172,7 +180,7 @@ def _plan_training(
         100 * plan.tgt_fill,
     )
     rows = rows_per_batch(train.tokens_per_batch, row_length, plan.tgt_fill, train.rows_multiple)
-    return plan, BatchShape(rows, src_row_length, row_length)
+    return plan, BatchShape(rows, src_row_length, row_length, pairs.links is not None)
 
 
 def _plan_validation(valid: EncodedPairs, shape: BatchShape) -> tuple[RowPlan, BatchShape]:

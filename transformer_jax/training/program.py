@@ -20,6 +20,7 @@ from transformer_jax.model.records import LossSums, Params
 from transformer_jax.model.stacks import stacked, unstacked
 from transformer_jax.parallel.mesh import batch_sharding, batch_ways, placed, with_shardings
 from transformer_jax.text.batches import Batch, Packed
+from transformer_jax.text.links import BITS
 from transformer_jax.text.vocabulary import Sizes
 from transformer_jax.training.optimizer import make_optimizer
 from transformer_jax.training.state import TrainState, init_state, state_names
@@ -32,12 +33,20 @@ class BatchShape(NamedTuple):
     rows: int
     src_length: int  # positions in a row
     tgt_length: int
+    has_links: bool = False  # between subwords, with data.alignments
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Positions of a row in the source and in the target."""
+        return self.src_length, self.tgt_length
 
     def abstract(self) -> Batch:
         """Shapes and types of the batch's arrays."""
         src = jax.ShapeDtypeStruct((self.rows, self.src_length), jnp.int32)
         tgt = jax.ShapeDtypeStruct((self.rows, self.tgt_length), jnp.int32)
-        return Batch(Packed(src, src, src), Packed(tgt, tgt, tgt))
+        bits = (self.rows, self.tgt_length, -(-self.src_length // BITS))
+        links = jax.ShapeDtypeStruct(bits, jnp.uint32) if self.has_links else None
+        return Batch(Packed(src, src, src), Packed(tgt, tgt, tgt), links)
 
 
 class Program(NamedTuple):

@@ -1,0 +1,200 @@
+"""Links between words: as subwords, in packed batches, and from each kind of corpus."""
+
+import logging
+import pickle
+
+import numpy as np
+import pytest
+
+from tests import tiny_runs as runs
+from transformer_jax.config.data import VocabularyConfig
+from transformer_jax.errors import DataError
+from transformer_jax.grammar import generate
+from transformer_jax.text.batches import TrainSource
+from transformer_jax.text.corpora import open_corpus
+from transformer_jax.text.encoded import EncodedLinks, EncodedPairs, encode_pairs
+from transformer_jax.text.folder_corpus import AlignedWords, Pair
+from transformer_jax.text.links import encode_links, link_bits
+from transformer_jax.text.packing import plan_rows
+from transformer_jax.text.vocabulary import train_vocabulary
+from transformer_jax.text.words import words_of
+
+PAIRS = generate("test", 60)
+LINES = [Pair(pair.src, pair.tgt) for pair in PAIRS]
+GOLD = [AlignedWords(pair.src_words, pair.tgt_words, pair.alignment) for pair in PAIRS]
+
+
+def trained(**changes):
+    config = VocabularyConfig(size=400, **changes)
+    return train_vocabulary([line for pair in LINES for line in pair], config, seed=0)
+
+
+VOCABULARY = trained(normalization="identity")
+ENCODED = encode_pairs(LINES, VOCABULARY)
+LINKS = encode_links(GOLD, ENCODED, VOCABULARY)
+
+
+def links_of(links: EncodedLinks, number: int) -> set[tuple[int, int]]:
+    place = slice(*links.offsets[number : number + 2])
+    return set(zip(links.src[place].tolist(), links.tgt[place].tolist(), strict=True))
+
+
+def begins(pieces: list[str], words: tuple[str, ...]) -> list[int]:
+    """The word in which each subword begins; -1: none. By the characters, one at a time."""
+    text, at, found = list(words), 0, []
+    starts = [sum(map(len, text[:n])) for n in range(len(text))]
+    for piece in pieces:
+        letters = piece.replace("\u2581", "")
+        inside = [n for n, start in enumerate(starts) if start <= at < start + len(text[n])]
+        found.append(inside[0] if letters and inside and piece != "</s>" else -1)
+        at += len(letters)
+    return found
+
+
+def test_every_subword_of_a_word_is_linked_to_every_subword_of_its_words():
+    for number, pair in enumerate(PAIRS):
+        src = begins(VOCABULARY.pieces(ENCODED.src(number)), pair.src_words)
+        tgt = begins(VOCABULARY.pieces(ENCODED.tgt(number)), pair.tgt_words)
+        want = {
+            (m, n) for m, i in enumerate(src) for n, j in enumerate(tgt) if (i, j) in pair.alignment
+        }
+        assert links_of(LINKS, number) == want and want
+    assert len(LINKS.offsets) == len(PAIRS) + 1
+
+
+def test_a_packed_batch_has_the_bits_of_its_pairs_links():
+    encoded = EncodedPairs(
+        ENCODED.src_ids, ENCODED.src_offsets, ENCODED.tgt_ids, ENCODED.tgt_offsets, links=LINKS
+    )
+    lengths = encoded.src_lengths(), encoded.tgt_lengths()
+    plan = plan_rows(*lengths, 70, 65, seed=0)  # three numbers of 32 bits, the last not full
+    source = TrainSource(encoded, plan, 5, seed=0)
+    found = 0
+    for number in range(3):
+        batch = source[number]
+        bits = batch.links
+        assert bits.shape == (5, 65, 3) and bits.dtype == np.uint32
+        for row in range(5):
+            want = np.zeros((65, 70), bool)
+            for segment in range(1, batch.src.segments[row].max() + 1):
+                src = np.flatnonzero(batch.src.segments[row] == segment)
+                tgt = np.flatnonzero(batch.tgt.segments[row] == segment)
+                [pair] = [
+                    n
+                    for n in range(len(PAIRS))
+                    if encoded.src(n).tolist() == batch.src.ids[row, src].tolist()
+                    and encoded.tgt(n).tolist() == batch.tgt.ids[row, tgt].tolist()
+                ]
+                for m, n in links_of(LINKS, pair):
+                    want[tgt[n], src[m]] = True
+            got = (bits[row][:, np.arange(70) // 32] >> (np.arange(70) % 32).astype("u4")) & 1
+            np.testing.assert_array_equal(got.astype(bool), want)
+            found += want.sum()
+        again = pickle.loads(pickle.dumps(source))[number]
+        np.testing.assert_array_equal(again.links, bits)
+    assert found > 100
+
+
+def test_only_the_first_pairs_keep_their_links():
+    few = encode_links(GOLD, ENCODED, VOCABULARY, 7)
+    assert len(few.offsets) == len(LINKS.offsets)
+    for number in range(len(PAIRS)):
+        assert links_of(few, number) == (links_of(LINKS, number) if number < 7 else set())
+
+
+def test_no_pairs_no_bits():
+    empty = np.zeros(0, np.int64)
+    assert not link_bits(LINKS, empty, empty, (empty, empty), (2, 3, 4)).any()
+
+
+def test_words_that_the_vocabulary_spells_otherwise_are_counted_between_spaces(caplog):
+    lower = trained(normalization="nmt_nfkc_cf")
+    lines = [Pair("The Dog .", "Der Hund ."), Pair("a\u00a0b c", "x y")]
+    aligned = [
+        AlignedWords(words_of(pair.src), words_of(pair.tgt), ((0, 0), (1, 1))) for pair in lines
+    ]
+    encoded = encode_pairs(lines, lower)
+    with caplog.at_level(logging.WARNING):
+        links = encode_links(aligned, encoded, lower)
+    pieces = lower.pieces(encoded.src(0)), lower.target.pieces(encoded.tgt(0))
+    first = [[n for n, p in enumerate(side) if p.startswith("\u2581")] for side in pieces]
+    assert (first[0][1], first[1][1]) in links_of(links, 0)
+    assert not links_of(links, 1), "the vocabulary makes a space of U+00A0, so there are 3 words"
+    assert "no links in 1 pairs" in caplog.text
+    with pytest.raises(DataError, match="no pair has a link"):
+        encode_links([AlignedWords(["a"], ["b"], ())] * 2, encoded, lower)
+
+
+# Corpora ------------------------------------------------------------------------------------------
+
+
+def folder(tmp_path, stem="train", pairs=tuple(PAIRS)):
+    sides = {
+        "en": [" ".join(p.src_words) for p in pairs],
+        "de": [" ".join(p.tgt_words) for p in pairs],
+    }
+    sides["align"] = [" ".join(f"{i}-{j}" for i, j in p.alignment) for p in pairs]
+    for suffix, lines in sides.items():
+        runs.write_lines(tmp_path / f"{stem}.{suffix}", lines)
+    return tmp_path
+
+
+def corpus(path, **changes):
+    values = {f"data__{name}": value for name, value in changes.items()}
+    return open_corpus(runs.tiny_config(data__path=str(path), data__alignments=True, **values).data)
+
+
+@pytest.mark.parametrize("train", [("train",), ("train[10:30]", "train[:5]")])
+def test_links_stay_beside_their_pairs_in_slices_and_when_a_split_is_cut_off(tmp_path, train):
+    files = corpus(folder(tmp_path), train=train)
+    for split in ("train", "valid"):
+        pairs, aligned = files.split(split), files.alignments(split)
+        assert len(pairs) == len(aligned) > 0
+        known = {" ".join(p.src_words): p.alignment for p in PAIRS}
+        for pair, one in zip(pairs, aligned, strict=True):
+            assert (words_of(pair.src), words_of(pair.tgt)) == (one.src, one.tgt)
+            assert one.links == known[pair.src]
+
+
+def test_the_links_of_training_are_part_of_its_fingerprint(tmp_path):
+    path = folder(tmp_path)
+    before = corpus(path).fingerprint("train"), corpus(path).fingerprint("valid")
+    lines = runs.read_lines(path / "train.align")
+    runs.write_lines(path / "train.align", ["", *lines[1:]])
+    assert corpus(path).fingerprint("train") != before[0]
+    assert corpus(path).fingerprint("valid") == before[1]
+    without = open_corpus(runs.tiny_config(data__path=str(path)).data).fingerprint("train")
+    assert without not in (before[0], corpus(path).fingerprint("train"))
+
+
+def test_a_missing_file_and_a_wrong_link_are_named(tmp_path):
+    path = folder(tmp_path)
+    runs.write_lines(path / "train.align", ["0-0"] * 59 + ["0-99"])
+    with pytest.raises(DataError, match="train.align, line 60: the link 0-99 names target word"):
+        list(corpus(path, valid=("train",)).alignments("train"))
+    runs.write_lines(path / "train.align", ["0-0"] * 59)
+    with pytest.raises(DataError, match="train.align has 59 lines for 60 pairs"):
+        corpus(path).alignments("train")
+    (path / "train.align").unlink()
+    with pytest.raises(DataError, match="train.align: no such file"):
+        corpus(path).alignments("train")
+
+
+@pytest.mark.parametrize("source", ["parquet"])
+def test_other_sources_have_no_links(tmp_path, source):
+    with pytest.raises(DataError, match="data.alignments=True with data.source='parquet'"):
+        corpus(tmp_path, source=source, valid=("valid",)).alignments("train")
+
+
+@pytest.mark.parametrize(("src", "tgt"), [("en", "de"), ("de", "en")])
+def test_the_built_in_corpus_has_gold_links_in_both_directions(src, tgt):
+    built_in = corpus("", source="grammar", src=src, tgt=tgt)
+    pairs, aligned = built_in.split("test"), built_in.alignments("test")
+    first = PAIRS[0]
+    assert {src: pairs[0].src, tgt: pairs[0].tgt} == {"en": first.src, "de": first.tgt}
+    assert {src: aligned[0].src, tgt: aligned[0].tgt} == {
+        "en": first.src_words,
+        "de": first.tgt_words,
+    }
+    links = first.alignment if src == "en" else tuple(sorted((j, i) for i, j in first.alignment))
+    assert aligned[0].links == links

@@ -1,0 +1,73 @@
+"""The keys of the corpus and of its vocabulary."""
+
+import dataclasses
+
+from transformer_jax.config.keys import key
+
+BYTE_PIECES = "The 256 bytes and 4 control pieces count."
+NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")  # SentencePiece's
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Where the sentence pairs come from."""
+
+    source: str = key(
+        "files",
+        "text files, Parquet files with a column translation, TensorFlow Datasets, or the built-in "
+        "corpus (grammar)",
+        choices_of="transformer_jax.text.corpora:SOURCES",
+    )
+    path: str | None = key(None, "folder of the files, or of the TFDS data sets", mutable=True)
+    name: str | None = key(None, "TFDS builder, such as wmt14_translate/de-en")
+    src: str = key("en", "source language: suffix of the text files, or the column's or TFDS's")
+    tgt: str = key("de", "target language: suffix of the text files, or the column's or TFDS's")
+    train: tuple[str, ...] = key(
+        ("train",),
+        "training text: file stems (STEM.en or STEM.en.gz; STEM.parquet, STEM-*-of-*.parquet, also "
+        "patterns), or TFDS split names; STEM[:5000] is the first 5,000 pairs",
+    )
+    valid: tuple[str, ...] = key(
+        (),
+        "validation text, as in data.train; empty: valid.*, or, without such files, min(2000, 5 %) "
+        "of the training pairs, which are then not trained on; TFDS: the split valid",
+        mutable=True,
+    )
+    test: tuple[str, ...] = key(("test",), "test text, as in data.train", mutable=True)
+    pairs: int = key(20_000, "training pairs that the built-in corpus writes", at_least=1)
+    alignments: bool = key(
+        False,
+        "training reads links between words: STEM.align beside the text files, a line i-j i-j ... "
+        "for each pair (source and target word, from 0), or those of the built-in corpus",
+    )
+    aligned_pairs: int | None = key(
+        None, "only so many training pairs, the first, keep their links; None: all", at_least=1
+    )
+    max_length: int = key(
+        128,
+        "subwords per side, end sign included; training skips, and counts, pairs that are longer, "
+        "or whose source is longer than a packed source row",
+        at_least=2,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabularyConfig:
+    """One SentencePiece model, shared by source and target, or one each; with byte fallback."""
+
+    size: int = key(
+        37_000, "subwords, with bytes and control pieces", at_least=261, hint=BYTE_PIECES
+    )
+    separate: bool = key(
+        False, "a vocabulary of `size` subwords for each side; needs model.tie_embeddings=False"
+    )
+    kind: str = key("bpe", "SentencePiece's algorithm", choices=("bpe", "unigram"))
+    normalization: str = key(
+        "nmt_nfkc", "SentencePiece's normalization of text", choices=NORMALIZATIONS
+    )
+    max_lines: int = key(
+        5_000_000, "size of the random sample of lines that trains the vocabulary", at_least=1
+    )
+    path: str | None = key(
+        None, "an existing .model file to use; None: train one on the training text", mutable=True
+    )

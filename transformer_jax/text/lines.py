@@ -1,0 +1,135 @@
+"""Files of lines: read by position, checked for UTF-8, plain or .gz."""
+
+import codecs
+import contextlib
+import gzip
+import hashlib
+import io
+import itertools
+import mmap
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from transformer_jax.errors import DataError
+from transformer_jax.text.by_position import ByPosition
+
+BLOCK_BYTES = 1 << 24  # bytes read, or searched for line ends, at a time
+CHECK_LINES = 1 << 16  # lines decoded at a time by the check for UTF-8
+
+
+def read_lines(path: str | Path) -> list[str]:
+    """The lines of a file, plain or .gz. Raises DataError if it is missing, empty or not UTF-8."""
+    return list(TextLines(Path(path)))
+
+
+def read_lines_from(stream: BinaryIO, name: str) -> list[str]:
+    """The lines of a byte stream such as sys.stdin.buffer; an empty stream has no lines.
+
+    Raises:
+      DataError: a line is not UTF-8; the message calls the stream `name`.
+    """
+    buffer = stream.read()
+    starts = index_lines(buffer)
+    check_utf8(buffer, starts, name)
+    return [decode_line(buffer, start, end) for start, end in itertools.pairwise(starts.tolist())]
+
+
+class TextLines(ByPosition[str]):
+    """The lines of a UTF-8 file: only "\\n" and "\\r\\n" end a line; the last needs no line end.
+
+    A plain file is memory-mapped, and a .gz file is kept decompressed in memory. The index takes 8
+    bytes per line. A pickle contains only the path.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.buffer = _read_only(path)
+        self.starts = index_lines(self.buffer)
+        if len(self) == 0:
+            raise DataError(f"{path} is empty. Give a text file with one sentence per line.")
+        check_utf8(self.buffer, self.starts, str(path))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def items(self, places: Sequence[int]) -> list[str]:
+        """The lines at these places, without their line ends."""
+        starts, buffer = self.starts, self.buffer
+        return [decode_line(buffer, int(starts[i]), int(starts[i + 1])) for i in places]
+
+    def __reduce__(self) -> tuple[type["TextLines"], tuple[Path]]:
+        return TextLines, (self.path,)
+
+
+Buffer = bytes | bytearray | mmap.mmap
+
+
+def index_lines(buffer: Buffer) -> np.ndarray:
+    """The byte offset of each line's start, and of the last line's end: int64 [lines + 1]."""
+    if len(buffer) == 0:
+        return np.zeros(1, np.int64)
+    octets = np.frombuffer(buffer, np.uint8)
+    first = len(codecs.BOM_UTF8) if buffer[:3] == codecs.BOM_UTF8 else 0
+    starts = [np.array([first])]
+    for begin in range(0, len(octets), BLOCK_BYTES):
+        ends = np.flatnonzero(octets[begin : begin + BLOCK_BYTES] == ord("\n"))
+        starts.append(ends + (begin + 1))
+    if octets[-1] != ord("\n") and len(octets) > first:
+        starts.append(np.array([len(octets)]))
+    return np.concatenate(starts)
+
+
+def check_utf8(buffer: Buffer, starts: np.ndarray, name: str) -> None:
+    """Raises DataError if a line is not UTF-8; the message gives the line's number."""
+    for first in range(0, len(starts) - 1, CHECK_LINES):
+        last = min(first + CHECK_LINES, len(starts) - 1)
+        try:
+            buffer[starts[first] : starts[last]].decode()
+        except UnicodeDecodeError as error:
+            line = np.searchsorted(starts, starts[first] + error.start, side="right")
+            raise DataError(
+                f"{name}, line {line}: not UTF-8 ({error.reason}). Convert it, for example with "
+                f"iconv -t UTF-8."
+            ) from None
+
+
+def decode_line(buffer: Buffer, start: int, end: int) -> str:
+    """The line in buffer[start:end], without its "\\n" or "\\r\\n"."""
+    line = buffer[start:end]
+    if line.endswith(b"\n"):
+        line = line[: -2 if line.endswith(b"\r\n") else -1]
+    return line.decode()
+
+
+def _read_only(path: Path) -> Buffer:
+    with _open(path) as stream:
+        if path.suffix == ".gz":
+            content = bytearray()
+            while block := stream.read(BLOCK_BYTES):
+                content += block
+            return content
+        if path.is_file() and path.stat().st_size > 0:  # empty files and pipes cannot be mapped
+            return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        return stream.read()
+
+
+def file_digest(path: Path) -> bytes:
+    """SHA-256 of a file's bytes, decompressed."""
+    with _open(path) as stream:
+        return hashlib.file_digest(stream, "sha256").digest()
+
+
+@contextlib.contextmanager
+def _open(path: Path) -> Iterator[io.BufferedIOBase]:
+    """Opens a file for reading, decompressed. Raises DataError if it cannot be read."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            yield stream
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path} is not a whole gzip file: {error}.") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from None

@@ -1,0 +1,69 @@
+"""Which word a subword belongs to."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from transformer_jax.errors import RunError
+from transformer_jax.text.vocabulary import SPACE
+
+NONE = -1  # the word of a subword that belongs to no word, and the link of an unlinked word
+BYTE = re.compile("<0x([0-9A-F]{2})>")
+
+
+def words_of(line: str) -> list[str]:
+    """What ASCII spaces separate, as tools for word alignment count words."""
+    return [word.decode() for word in line.encode().split()]
+
+
+def subword_words(pieces: Sequence[str], words: Sequence[str]) -> np.ndarray:
+    """The 0-based word in which each subword begins, int `[subwords]`; -1 for EOS and a lone space.
+
+    Args:
+      pieces: a sentence's subwords as SentencePiece writes them, EOS last.
+      words: the sentence's words, with punctuation as separate words; spaces do not count.
+
+    Raises:
+      RunError: the subwords do not spell the words.
+    """
+    spelled = [_spelled(piece) for piece in pieces[:-1]]
+    if b"".join(spelled) != "".join(words).encode():
+        raise RunError(
+            f"The subwords {' '.join(pieces)} do not spell {' '.join(words)}: links between words "
+            "need a vocabulary that keeps the text, such as vocabulary.normalization=identity."
+        )
+    lengths = np.array([*map(len, spelled), 0])  # in bytes; EOS has none
+    word_of_byte = np.repeat(np.arange(len(words) + 1), [*(len(w.encode()) for w in words), 1])
+    return np.where(lengths > 0, word_of_byte[np.cumsum(lengths) - lengths], NONE)
+
+
+def places_in_words(pieces: Sequence[str], words: Sequence[str]) -> np.ndarray | None:
+    """`subword_words`; None if the subwords spell another number of words.
+
+    Words that a vocabulary spells in another way, for example without capitals, are the same words
+    if there are as many of them between spaces.
+    """
+    if len(spelled := spelled_words(pieces)) == len(words):
+        return subword_words(pieces, spelled)
+    try:
+        return subword_words(pieces, words)
+    except RunError:
+        return None
+
+
+def spelled_words(pieces: Sequence[str]) -> list[str]:
+    """The words that a sentence's subwords spell, between spaces; the last subword is EOS."""
+    spelled = b"".join(map(_octets, pieces[:-1])).split(SPACE.encode())
+    return [word.decode(errors="replace") for word in spelled if word]
+
+
+def _spelled(piece: str) -> bytes:
+    """UTF-8 of a subword without its spaces."""
+    return _octets(piece).replace(SPACE.encode(), b"")
+
+
+def _octets(piece: str) -> bytes:
+    """UTF-8 of a subword; a byte piece can be part of a character."""
+    found = BYTE.fullmatch(piece)
+    return bytes.fromhex(found[1]) if found else piece.encode()
