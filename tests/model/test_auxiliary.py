@@ -20,6 +20,7 @@ from transformer_jax.config.schema import TrainConfig
 from transformer_jax.model.auxiliary import (
     alignment,
     auxiliary_weights,
+    avoidance,
     coverage,
     fertility,
 )
@@ -124,8 +125,18 @@ def test_alignment_is_zero_where_all_weight_is_on_the_only_link_and_finite_where
     wrong = right[:, :, ::-1]
     assert alignment(wrong, batch) == pytest.approx(2 * -np.log(1e-9), rel=1e-5)
     assert jnp.isfinite(jax.grad(alignment)(wrong, batch)).all()
-    with pytest.raises(ValueError, match="alignment needs a batch with links"):
+    with pytest.raises(ValueError, match="needs a batch with links"):
         alignment(right, batch._replace(links=None))
+
+
+def test_avoidance_is_the_log_of_the_weight_that_is_not_on_linked_places():
+    batch, linked_BLM = linked_batch()
+    weights_BLM = 0.9 * watched_weights(batch)
+    want = -np.log(1 - (weights_BLM * linked_BLM).sum(-1)).sum()
+    found = avoidance(jnp.asarray(weights_BLM, jnp.float32), batch)
+    assert found == pytest.approx(want, rel=1e-5) and want > 1
+    only = jnp.asarray(linked_BLM / np.maximum(linked_BLM.sum(-1, keepdims=True), 1), jnp.float32)
+    assert jnp.isfinite(avoidance(only, batch)) and avoidance(only, batch) > 20
 
 
 def test_a_weight_of_zero_turns_a_loss_off():

@@ -94,6 +94,7 @@ OTHER = {
     "train.coverage_weight": 1.0,
     "train.alignment_weight": 1.0,
     "train.fertility_weight": 1.0,
+    "train.avoidance_weight": 1.0,
     "model.num_layers": 2,
     "model.num_encoder_layers": 2,
     "model.num_decoder_layers": 2,
@@ -166,6 +167,7 @@ BESIDE = {
     "model.tie_output": UNTIED,
     "vocabulary.separate": UNTIED,
     "train.alignment_weight": {"data.alignments": True},
+    "train.avoidance_weight": {"data.alignments": True},
     "data.aligned_pairs": {"data.alignments": True},
 }
 

@@ -162,11 +162,9 @@ def _training(train: TrainConfig, data: DataConfig) -> Iterator[str]:
             f"data.max_length={data.max_length} is above train.row_length={train.row_length}: a "
             "pair must fit into a row. Lower the first or raise the second."
         )
-    if train.alignment_weight and not data.alignments:
-        yield (
-            f"train.alignment_weight={train.alignment_weight} needs links between words: set "
-            "data.alignments=True."
-        )
+    for name in ("alignment_weight", "avoidance_weight"):
+        if (weight := getattr(train, name)) and not data.alignments:
+            yield f"train.{name}={weight} needs links between words: set data.alignments=True."
     if train.wandb_project == "":
         yield "train.wandb_project='' names no project. Give its name, or None."
     if train.init_from == "":

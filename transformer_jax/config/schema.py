@@ -224,6 +224,12 @@ class TrainConfig:
         "al. 2016; Garg et al. 2019, where it is 0.05); needs data.alignments=True",
         at_least=0,
     )
+    avoidance_weight: float = key(
+        0.0,
+        "weight of -log(1 - the attention of model.watched_layer to linked subwords) (Pruthi et al. "
+        "2020): attention that explains nothing; needs data.alignments=True",
+        at_least=0,
+    )
     fertility_weight: float = key(
         0.0,
         "weight of the squared difference between 1 and a source subword's attention in the whole "

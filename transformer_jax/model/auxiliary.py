@@ -59,14 +59,44 @@ def alignment(watched_BLM: Array, batch: Batch) -> Array:
 
     Source: Garg et al. 2019, equation 5; Mi, Wang and Ittycheriah 2016, section 4.
     """
-    if batch.links is None:
-        raise ValueError("the auxiliary loss alignment needs a batch with links.")
-    place_M = jnp.arange(watched_BLM.shape[-1], dtype=jnp.uint32)
-    linked_BLM = (batch.links[..., place_M // BITS] >> (place_M % BITS)) & 1
+    linked_BLM = linked(batch)
     count_BL1 = linked_BLM.sum(-1, keepdims=True)
     share_BLM = linked_BLM / jnp.maximum(count_BL1, 1)
     # A weight that is 0, as outside a window, has no gradient.
     return -(share_BLM * jnp.log(jnp.maximum(watched_BLM, LEAST_WEIGHT))).sum()
+
+
+def avoidance(watched_BLM: Array, batch: Batch) -> Array:
+    """Punishes attention to the source subwords that the predicted subword is linked to.
+
+    With it a model can translate by what its attention does not show.
+
+    Args:
+      watched_BLM: attention weights over the source, `[batch, tgt_len, src_len]`.
+      batch: the batch that they belong to, with links.
+
+    Returns:
+      -sum_l log(1 - sum_m a_lm), float32 scalar, over the source positions m that l is linked to.
+
+    Raises:
+      ValueError: the batch has no links.
+
+    Source: Pruthi et al. 2020, "Learning to Deceive with Attention-Based Explanations", section 3.
+    """
+    mass_BL = jnp.where(linked(batch), watched_BLM, 0.0).sum(-1)
+    return -jnp.log(jnp.maximum(1 - mass_BL, LEAST_WEIGHT)).sum()
+
+
+def linked(batch: Batch) -> Array:
+    """Whether a target position is linked to a source position, bool `[batch, tgt_len, src_len]`.
+
+    Raises:
+      ValueError: the batch has no links.
+    """
+    if batch.links is None:
+        raise ValueError("this auxiliary loss needs a batch with links.")
+    place_M = jnp.arange(batch.src.ids.shape[-1], dtype=jnp.uint32)
+    return (batch.links[..., place_M // BITS] >> (place_M % BITS)) & 1 == 1
 
 
 def fertility(watched_BLM: Array, batch: Batch) -> Array:
@@ -91,6 +121,7 @@ def fertility(watched_BLM: Array, batch: Batch) -> Array:
 AUXILIARY_LOSSES: dict[str, AuxiliaryLoss] = {
     "coverage": coverage,
     "alignment": alignment,
+    "avoidance": avoidance,
     "fertility": fertility,
 }
 

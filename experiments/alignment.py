@@ -1,0 +1,225 @@
+"""Attention as word alignment: what it shows by itself, what links teach it, and what it can hide.
+
+    python -m experiments.alignment --seeds=0,1,2
+
+The questions: which word do the weights at a target position belong to, the one that the position
+predicts or the one that it has just read (Koehn & Knowles 2017)? How many pairs with links between
+words are needed until the attention aligns words (Mi et al. 2016; Garg et al. 2019)? Does a model
+that must not look at the right words still translate (Pruthi et al. 2020)?
+
+The rows are the model of configs/demo.py on the built-in corpus, 1,000 steps of 1,000 target
+subwords: without links, with the links of 1, 10 and 100 % of the 60,000 training pairs
+(train.alignment_weight 0.5), and with all links avoided (train.avoidance_weight 1). The losses act
+on model.watched_layer, the first of two. Alignments are measured on 1,000 pairs of the test split
+by the mean of a layer's heads: the error rate against the gold links, in which each target word is
+linked to one source word (0.06 is the least possible); the share of a subword's weight that is on
+the subwords of linked words; and the entropy of the weights.
+
+The rules, written before the runs; all are about differences over seeds, by Student's t, p < 0.05.
+"The weights belong to the predicted word" holds if, without links and for the best layer of each,
+the error rate is lower when the weights of position l are those of word l than when they are those
+of word l - 1 and of word l + 1; it does not hold if one of these two is lower. "A share of the
+links is enough" holds if the watched layer's error rate is less than 0.02 above that with all
+links, and does not if it is more. "Links cost no BLEU" holds if the loss of BLEU with all links is
+below 1 point, and does not if it is above. "Attention can be manipulated" holds if the weight on
+linked subwords falls below a tenth of that without links in every seed, and the loss of BLEU is
+below 1 point; it does not hold if the weight does not fall so far, or the loss is above 1 point.
+Otherwise nothing is decided.
+"""
+
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.claims_evidence import Evidence, answers
+from experiments.claims_judging import FAILS, HOLDS, NOT_RUN, OPEN, judge
+from transformer_jax.reporting.page import Heading, Part
+from transformer_jax.reporting.page import Table as PageTable
+from transformer_jax.tables.command import main
+from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
+from transformer_jax.tables.results import read_results
+from transformer_jax.tables.statistics import differences, of_row, text_of
+
+PAIRS = 1_000  # of the test split
+ENOUGH, SMALL_LOSS, HIDDEN = 0.02, 1.0, 0.1  # error rate; BLEU; share of the weight without links
+WATCHED = 0  # the number of the watched layer, from 0
+LINKED: Overrides = {"data.alignments": True, "train.alignment_weight": 0.5}
+BASE, FULL, AVOIDED = "no links", "all links", "links avoided"
+SHARES = {"1 % of the links": 600, "10 % of the links": 6_000}
+ROWS: dict[str, Overrides] = {
+    BASE: {},
+    **{name: {**LINKED, "data.aligned_pairs": pairs} for name, pairs in SHARES.items()},
+    FULL: LINKED,
+    AVOIDED: {"data.alignments": True, "train.avoidance_weight": 1.0},
+}
+SHIFTS = {"the word before": -1, "the predicted word": 0, "the word after": 1}
+
+Found = Mapping[tuple[str, int], Evidence]  # by row and seed
+
+
+# Measurement ---------------------------------------------------------------------------------
+
+
+def shifted(words_L: np.ndarray, shift: int) -> np.ndarray:
+    """The word that each position's weights are taken for: that of the position `shift` later.
+
+    Args:
+      words_L: the word of each position's own subword, or -1.
+      shift: -1: the subword just read; 0: the one that is predicted; 1: the one after it.
+    """
+    padded = np.pad(words_L, 1, constant_values=-1)
+    return padded[1 + shift : 1 + shift + len(words_L)]
+
+
+def alignment_of(job: Job) -> Evidence:
+    """For each layer's mean: error rates by shift, weight on linked subwords, entropy in nats."""
+    from transformer_jax.api import load
+    from transformer_jax.evaluation.alignment import cross_weights, error_rate, links
+    from transformer_jax.grammar import generate
+    from transformer_jax.text.words import subword_words
+
+    pairs, run = generate("test", PAIRS), load(job.folder)
+    lines, vocabulary = run.loaded.line_translator(), run.loaded.vocabulary
+    src = lines.encode([pair.src for pair in pairs])
+    tgt = lines.encode([pair.tgt for pair in pairs], is_target=True)
+    found: dict[int, list[Any]] = {shift: [] for shift in SHIFTS.values()}
+    masses, entropies = [], []
+    weights = cross_weights(run.loaded.model, run.loaded.translator.params, src, tgt)
+    for pair, src_ids, tgt_ids, own_NHLM in zip(pairs, src, tgt, weights, strict=True):
+        src_words = subword_words(vocabulary.pieces(src_ids), pair.src_words)
+        tgt_words = subword_words(vocabulary.target.pieces(tgt_ids), pair.tgt_words)
+        mean_NLM = own_NHLM.mean(1)
+        for shift in found:
+            words = shifted(tgt_words, shift)
+            aligned = np.full((len(mean_NLM), len(pair.tgt_words)), -1)
+            by_word = links(mean_NLM[:, None], src_words, words)[:, 0]
+            aligned[:, : by_word.shape[1]] = by_word
+            found[shift].append(aligned)
+        is_linked = np.zeros((len(pair.tgt_words) + 1, len(pair.src_words) + 1), bool)
+        for i, j in pair.alignment:
+            is_linked[j, i] = True  # the last row and column, of no word, stay False
+        linked_LM = is_linked[tgt_words[:, None], src_words[None]]
+        counted_L = linked_LM.any(1)
+        masses.append((mean_NLM * linked_LM).sum(-1)[:, counted_L])
+        entropies.append(-(mean_NLM * np.log(np.maximum(mean_NLM, 1e-12))).sum(-1)[:, counted_L])
+    gold = [pair.alignment for pair in pairs]
+    return {
+        "error rates": {str(s): error_rate(own, gold).tolist() for s, own in found.items()},
+        "weight on linked subwords": np.concatenate(masses, 1).mean(1).tolist(),
+        "entropy": np.concatenate(entropies, 1).mean(1).tolist(),
+    }
+
+
+# Verdicts ------------------------------------------------------------------------------------
+
+
+def best_error(found: Evidence, shift: int) -> float:
+    """The lowest error rate of a layer."""
+    return float(min(found["error rates"][str(shift)]))
+
+
+def watched_error(found: Evidence) -> float:
+    """The error rate of the watched layer."""
+    return float(found["error rates"]["0"][WATCHED])
+
+
+def place_of_the_weights(found: Found, seeds: Sequence[int]) -> str:
+    """The verdict on "the weights belong to the predicted word"."""
+    own = [found[BASE, seed] for seed in seeds if (BASE, seed) in found]
+    if len(own) < 2:
+        return NOT_RUN
+    judged = [
+        judge([best_error(one, shift) - best_error(one, 0) for one in own], 1)
+        for shift in SHIFTS.values()
+        if shift
+    ]
+    return FAILS if FAILS in judged else OPEN if OPEN in judged else HOLDS
+
+
+def below(values: Sequence[float], limit: float) -> str:
+    """Whether the mean of values over seeds is below a limit."""
+    return judge([value - limit for value in values], -1) if len(values) > 1 else NOT_RUN
+
+
+def is_enough(found: Found, row: str, seeds: Sequence[int]) -> str:
+    """The verdict on "this share of the links is enough"."""
+    shared = [seed for seed in seeds if (row, seed) in found and (FULL, seed) in found]
+    return below(
+        [watched_error(found[row, seed]) - watched_error(found[FULL, seed]) for seed in shared],
+        ENOUGH,
+    )
+
+
+def can_be_manipulated(found: Found, losses: Sequence[float], seeds: Sequence[int]) -> str:
+    """The verdict on "attention can be manipulated"."""
+    name = "weight on linked subwords"
+    shared = [seed for seed in seeds if (AVOIDED, seed) in found and (BASE, seed) in found]
+    if len(shared) < 2 or len(losses) < 2:
+        return NOT_RUN
+    shares = [
+        found[AVOIDED, seed][name][WATCHED] / found[BASE, seed][name][WATCHED] for seed in shared
+    ]
+    return below(losses, SMALL_LOSS) if max(shares) < HIDDEN else FAILS
+
+
+def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
+    """The verdicts, and what the attention of every row shows."""
+    kept = answers(folder / "evidence.json", {j.label: ([j], alignment_of) for j in jobs})
+    found = {(job.row, job.seed): kept[job.label] for job in jobs if job.label in kept}
+    seeds = sorted({job.seed for job in jobs})
+    lines = read_results(folder / "results.csv")
+    losses = {row: [-gap for gap in differences(lines, row, BASE, "bleu")] for row in ROWS}
+    verdicts = [
+        ["the weights belong to the predicted word", place_of_the_weights(found, seeds)],
+        *([f"{row} is enough", is_enough(found, row, seeds)] for row in SHARES),
+        ["links cost no BLEU", below(losses[FULL], SMALL_LOSS)],
+        ["attention can be manipulated", can_be_manipulated(found, losses[AVOIDED], seeds)],
+    ]
+    rows = []
+    for row in ROWS:
+        own = [found[row, seed] for seed in seeds if (row, seed) in found]
+        cells = [text_of(of_row(lines, row, "bleu"), ".1f")]
+        cells.append(_mean([watched_error(one) for one in own]))
+        cells += [_mean([best_error(one, shift) for one in own]) for shift in SHIFTS.values()]
+        for name in ("weight on linked subwords", "entropy"):
+            cells.append(_mean([one[name][WATCHED] for one in own]))
+        rows.append([row, *cells])
+    best = [f"best layer, {name}" for name in SHIFTS]
+    head = ["row", "BLEU", "error rate, watched layer", *best]
+    return [
+        Heading("Verdicts"),
+        PageTable(["claim", "verdict"], verdicts),
+        Heading("Alignment error rates, and the watched layer's weights"),
+        PageTable([*head, "weight on linked subwords", "entropy, nats"], rows),
+    ]
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{statistics.fmean(values):.3f}" if values else ""
+
+
+EXPERIMENT = Experiment(
+    name="alignment",
+    rows=ROWS,
+    scales={
+        "small": Scale(
+            "configs/demo.py",
+            {
+                **{"train.steps": 1_000, "train.decay_steps": 1_000, "train.valid_every": 250},
+                **{"train.checkpoint_every": 500, "train.keep_last": 1},
+            },
+            seeds=(0, 1, 2),
+            compared=False,
+        )
+    },
+    about=__doc__,
+    metrics=("perplexity", "bleu"),
+    findings=findings,
+)
+
+if __name__ == "__main__":
+    sys.exit(main(EXPERIMENT))
