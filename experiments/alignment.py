@@ -45,6 +45,7 @@ from transformer_jax.tables.results import read_results
 from transformer_jax.tables.statistics import differences, of_row, text_of
 
 PAIRS = 1_000  # of the test split
+LONGEST = 256  # subwords of a sentence
 ENOUGH, SMALL_LOSS, HIDDEN = 0.02, 1.0, 0.1  # error rate; BLEU; share of the weight without links
 WATCHED = 0  # the number of the watched layer, from 0
 LINKED: Overrides = {"data.alignments": True, "train.alignment_weight": 0.5}
@@ -82,7 +83,7 @@ def alignment_of(job: Job) -> Evidence:
     from transformer_jax.grammar import generate
     from transformer_jax.text.words import subword_words
 
-    pairs, run = generate("test", PAIRS), load(job.folder)
+    pairs, run = generate("test", PAIRS), load(job.folder, max_length=LONGEST)
     lines, vocabulary = run.loaded.line_translator(), run.loaded.vocabulary
     src = lines.encode([pair.src for pair in pairs])
     tgt = lines.encode([pair.tgt for pair in pairs], is_target=True)

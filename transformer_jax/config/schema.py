@@ -226,8 +226,8 @@ class TrainConfig:
     )
     avoidance_weight: float = key(
         0.0,
-        "weight of -log(1 - the attention of model.watched_layer to linked subwords) (Pruthi et al. "
-        "2020): attention that explains nothing; needs data.alignments=True",
+        "weight of -log(1 - the attention of model.watched_layer to linked subwords) (Pruthi et "
+        "al. 2020): attention that explains nothing; needs data.alignments=True",
         at_least=0,
     )
     fertility_weight: float = key(
