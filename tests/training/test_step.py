@@ -1,6 +1,7 @@
 """One update: against a hand-written one, when it is skipped, and split into any parts."""
 
 import functools
+import threading
 import types
 from typing import NamedTuple
 
@@ -279,6 +280,19 @@ def test_the_run_s_program_recomputes_where_the_config_says_so(remat):
         config.model, config.train, make_mesh(config.mesh), VOCABULARY, BatchShape(1, 8, 8)
     )
     assert program.model.remat == remat
+
+
+def test_work_beside_the_compilation_ends_before_the_program_is_there():
+    config, threads = Config(model=tiny_model(num_layers=1).config), []
+
+    def compiled(meanwhile):
+        parts = config.model, config.train, make_mesh(config.mesh), VOCABULARY
+        return compile_program(*parts, BatchShape(1, 8, 8), meanwhile)
+
+    compiled(lambda: threads.append(threading.current_thread()))
+    assert len(threads) == 1 and threads[0] is not threading.main_thread()
+    with pytest.raises(ZeroDivisionError):
+        compiled(lambda: 1 // 0)
 
 
 def test_the_loss_has_dropout_with_a_key_and_none_without():

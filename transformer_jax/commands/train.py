@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from jax.sharding import Mesh
 
+from transformer_jax import allocator
 from transformer_jax.commands.description import describe
 from transformer_jax.commands.limits import check_memory, check_sizes, check_workers
 from transformer_jax.compilation import keep_compiled_programs
@@ -27,6 +28,7 @@ from transformer_jax.runs.weights import load_params
 from transformer_jax.runs.weights_and_biases import check_wandb
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.vocabulary import both_sides
+from transformer_jax.training.cost import training_flops
 from transformer_jax.training.data import (
     NOMINAL_FILL,
     TrainingData,
@@ -128,11 +130,21 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     data, train = load_data(config, run), config.train
     banned_ids(config.decode, data.vocabulary)  # found wrong before training, not after it
     check_rows(config.train, mesh, data.shape.rows)
-    program = compile_program(config.model, config.train, mesh, data.vocabulary.sizes, data.shape)
+    of_step = config.model, data.vocabulary.sizes, *data.shape.lengths
+    program = compile_program(
+        config.model,
+        train,
+        mesh,
+        data.vocabulary.sizes,
+        data.shape,
+        meanwhile=lambda: training_flops(*of_step),  # `describe` asks for it again
+    )
     for line in describe(config, program, data.vocabulary.sizes, data.shape, data.plan.tgt_fill):
         log.info(line)
     if not force:
         check_memory(program)
+    if mesh.devices.flat[0].platform == "cpu":
+        allocator.touch(program.memory_bytes)  # while the first state is made
     checkpoints = Checkpoints(run.checkpoints, train.keep_last, train.on_save_error)
     try:
         state = _first_state(config, program, checkpoints)

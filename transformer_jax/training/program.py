@@ -1,5 +1,6 @@
 """The programs that a run compiles: a training and a validation step, each for one batch shape."""
 
+import concurrent.futures
 import dataclasses
 import os
 from collections.abc import Callable
@@ -135,8 +136,19 @@ def compile_program(
     mesh: Mesh,
     sizes: Sizes | int,
     shape: BatchShape,
+    meanwhile: Callable[[], Any] | None = None,
 ) -> Program:
-    """Compiles the training step ahead of time, without running anything."""
+    """Compiles the training step ahead of time, without running anything.
+
+    Args:
+      model_config: the model.
+      train: batches, optimizer and loss.
+      mesh: the devices.
+      sizes: of the vocabularies.
+      shape: of a batch.
+      meanwhile: called in another thread while XLA compiles, which needs no Python; the program is
+        returned when it has ended.
+    """
     auxiliary, platform = auxiliary_weights(train), mesh.devices.flat[0].platform
     model_config = with_attention_kernel(model_config, platform)
     block = loss_block(train, platform)
@@ -152,8 +164,11 @@ def compile_program(
         out_shardings=shardings_of(state),
         donate_argnums=0,
     )
-    with placed(mesh, model):
-        compiled = step.lower(state, shape.abstract()).compile()
+    with placed(mesh, model), concurrent.futures.ThreadPoolExecutor(1) as beside:
+        lowered = step.lower(state, shape.abstract())
+        done = beside.submit(meanwhile or (lambda: None))
+        compiled = lowered.compile()
+        done.result()
     allocator.give_back()
     memory = compiled.memory_analysis()
     held = memory.temp_size_in_bytes + memory.argument_size_in_bytes if memory else 0
