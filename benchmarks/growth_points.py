@@ -130,7 +130,7 @@ def random_batch(shape: BatchShape, vocabulary_size: int) -> Batch:
     """Packed rows of random pairs, whose lengths are like those of Multi30k."""
     draw = np.random.default_rng(0)
     pairs = 2 * shape.rows * (shape.tgt_length // SENTENCE + 1)
-    lengths = np.clip(draw.poisson(SENTENCE, (2, pairs)), 2, min(shape[1:]))
+    lengths = np.clip(draw.poisson(SENTENCE, (2, pairs)), 2, min(shape.lengths))
     sides = []
     for counts in lengths:
         ids = draw.integers(EOS + 1, vocabulary_size, counts.sum(), np.int32)

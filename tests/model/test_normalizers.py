@@ -1,4 +1,4 @@
-"""Scores to weights, with and without a state, against slow float64 references."""
+"""Scores to weights, against slow float64 references."""
 
 import jax
 import jax.numpy as jnp
@@ -7,28 +7,13 @@ import pytest
 
 from tests.fixtures.references import softmax_by_hand
 from tests.fixtures.tiny import relative_error
-from transformer_jax.model.normalizers import (
-    ATTENTION_MEMORIES,
-    Scored,
-    coverage_step,
-    fertility,
-    softmax,
-    sparsemax,
-    top_k,
-    weights_of_all,
-)
+from transformer_jax.model.normalizers import softmax, sparsemax, top_k
 
-B, L, M, H, K, E = 2, 5, 4, 3, 6, 7
+B, L, M, H = 2, 5, 4, 3
 DRAW = np.random.default_rng(8)
 SCORES = DRAW.normal(size=(B, H, L, M)).astype(np.float32)
 MASK = DRAW.random((B, 1, L, M)) < 0.6
 MASK[..., 0] = True  # each query may attend to something
-QUERY = DRAW.normal(size=(B, L, H, K)).astype(np.float32)
-ENCODED = DRAW.normal(size=(B, M, E)).astype(np.float32)
-PARAMS = {
-    "coverage": DRAW.normal(size=H).astype(np.float32),
-    "fertility": DRAW.normal(size=(E, H)).astype(np.float32),
-}
 
 
 MASKS = {"of a row": MASK, "of each head": DRAW.random((B, H, L, M)) < 0.9, "everything": True}
@@ -123,80 +108,3 @@ def test_a_query_without_keys_has_equal_weights_and_a_finite_gradient(normalize)
     nothing = jnp.zeros((1, 1, 1, M), bool)
     total, gradient = jax.value_and_grad(lambda s: (normalize(s, nothing) ** 2).sum())(SCORES)
     assert total == pytest.approx(B * H * L / M) and np.all(np.isfinite(gradient))
-
-
-def fertility_by_hand():
-    want, matrix = np.zeros((B, H, M)), PARAMS["fertility"].astype(np.float64)
-    for b, h, j in np.ndindex(B, H, M):
-        want[b, h, j] = 2 / (1 + np.exp(-(ENCODED[b, j] @ matrix[:, h])))
-    return want
-
-
-def test_fertility_is_between_0_and_2_by_its_equation():
-    assert relative_error(fertility(PARAMS, ENCODED), fertility_by_hand()) < 1e-6
-
-
-def coverage_by_hand(begins):
-    """Weights `[B, H, L, M]`, one target position after the other, and the last coverage."""
-    features, want = fertility_by_hand(), np.zeros((B, H, L, M))
-    covered = np.zeros((B, H, M))
-    for b, i, h in np.ndindex(B, L, H):
-        if begins[b, i]:
-            covered[b, h] = 0
-        scores = SCORES[b, h, i] + float(PARAMS["coverage"][h]) * covered[b, h]
-        want[b, h, i] = softmax_by_hand(scores[None], MASK[b, 0, i][None])[0]
-        covered[b, h] += want[b, h, i] / features[b, h]
-    return want, covered
-
-
-def test_coverage_step_adds_each_weight_over_the_fertility():
-    begins = np.arange(L) == np.zeros((B, 1))
-    want, last = coverage_by_hand(begins)
-    features, covered = fertility(PARAMS, ENCODED), jnp.zeros((B, H, M))
-    for i in range(L):
-        now = Scored(SCORES[:, :, i], MASK[:, :, i], QUERY[:, i], features)
-        covered, weights = coverage_step(PARAMS, covered, now)
-        assert relative_error(weights, want[:, :, i]) < 1e-6
-    assert relative_error(covered, last) < 1e-6
-
-
-def test_coverage_of_three_target_positions_worked_by_hand():
-    # Fertility 1/2, w = -ln 3. Weights 1/2, 1/2 make both coverages 1. Equal coverages change no
-    # weights, so scores ln 3, 0 give 3/4, 1/4, and the coverages are 5/2, 3/2. Then equal scores
-    # give 1/4, 3/4.
-    params = {"coverage": jnp.array([-np.log(3.0)])}
-    features, mask, covered = jnp.full((1, 1, 2), 0.5), jnp.ones((1, 1, 2), bool), 0.0
-    for scores, want in (
-        ([0.0, 0.0], [1 / 2, 1 / 2]),
-        ([np.log(3.0), 0.0], [3 / 4, 1 / 4]),
-        ([0.0, 0.0], [1 / 4, 3 / 4]),
-    ):
-        now = Scored(jnp.array([[scores]]), mask, None, features)
-        covered, weights = coverage_step(params, covered, now)
-        np.testing.assert_allclose(weights[0, 0], want, rtol=1e-6)
-    np.testing.assert_allclose(covered[0, 0], [3.0, 3.0], rtol=1e-6)
-
-
-BEGINS = np.array([[1, 0, 1, 0, 0], [1, 0, 0, 0, 1]], bool)  # where a sentence of the row begins
-
-
-def all_weights(scores=SCORES):
-    memory = ATTENTION_MEMORIES["coverage"]
-    features = memory.prepare(PARAMS, ENCODED)
-    scored = Scored(scores, MASK, QUERY, features)
-    return jax.jit(lambda scored, begins: weights_of_all(memory, PARAMS, scored, begins))(
-        scored, BEGINS
-    )
-
-
-def test_the_state_goes_from_position_to_position_and_starts_from_0_in_each_sentence():
-    assert relative_error(all_weights(), coverage_by_hand(BEGINS)[0]) < 1e-6
-
-
-def test_nan_scores_of_a_sentence_do_not_reach_the_next_sentence_of_its_row():
-    scores = np.array(SCORES)
-    scores[0, :, 1] = np.nan
-    got, want = np.asarray(all_weights(scores)), np.asarray(all_weights())
-    assert np.isnan(got[0, :, 1]).all()
-    np.testing.assert_array_equal(got[0, :, 2:], want[0, :, 2:])
-    np.testing.assert_array_equal(got[1], want[1])

@@ -66,7 +66,7 @@ def run(
     state = program.init(config.seed)
     losses, first_gradient, before = [], None, 0.0
     for step in range(STEPS):
-        batch = lay_out(random_pairs(step, LENGTHS), [[n] for n in range(ROWS)], *shape[1:])
+        batch = lay_out(random_pairs(step, LENGTHS), [[n] for n in range(ROWS)], *shape.lengths)
         batch = jax.tree.map(lambda x: x[own], batch)
         batch = put_rows(program.mesh, ROWS, own, batch)
         state = program.train_step(state, batch)

@@ -240,6 +240,7 @@ VARIANTS = [
     {"attention_bias": True, "output_bias": True},
     {"score": "additive"},
     {"attention_memory": "coverage"},
+    {"attention_memory": "coverage_gru"},
     {"attention_memory": "coverage", "cross_score": "additive", "encoder": "recurrent"},
     {"positions": "learned", "tie_embeddings": False},
 ]

@@ -122,9 +122,10 @@ class ModelConfig:
     )
     attention_memory: str | None = key(
         None,
-        "state that encoder-decoder attention carries from one target position to the next; "
-        "None: no state",
-        choices_of="transformer_jax.model.normalizers:ATTENTION_MEMORIES",
+        "what encoder-decoder attention knows of earlier target positions; coverage: the sum of "
+        "weights over a fertility, coverage_gru: a vector of a recurrent unit (both Tu et al. "
+        "2016), markov: the last weights around each position (Cohn et al. 2016); None: nothing",
+        choices_of="transformer_jax.model.attention_memories:ATTENTION_MEMORIES",
     )
     positions: str = key(
         "sinusoidal",

@@ -19,6 +19,12 @@ from jax import Array
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model import relative_vectors
 from transformer_jax.model.attention import MultiHeadAttention, attend
+from transformer_jax.model.attention_memories import (
+    ATTENTION_MEMORIES,
+    Scored,
+    weights_of_all,
+)
+from transformer_jax.model.attention_memories import SIZES as MEMORY_SIZES
 from transformer_jax.model.axes import BATCH, HEADS, declared, zeros
 from transformer_jax.model.cached_attention import (
     KeysValues,
@@ -30,12 +36,7 @@ from transformer_jax.model.cached_attention import (
     written,
 )
 from transformer_jax.model.fused_attention import Keys, Queries, Setting, fused_attend
-from transformer_jax.model.normalizers import (
-    ATTENTION_MEMORIES,
-    NORMALIZERS,
-    Scored,
-    weights_of_all,
-)
+from transformer_jax.model.normalizers import NORMALIZERS
 from transformer_jax.model.patterns import same_sentence, self_patterns
 from transformer_jax.model.positions import POSITIONS
 from transformer_jax.model.records import Cache, Context, SearchSizes, StepContext
@@ -148,6 +149,7 @@ class CrossAttention(Sublayer):
         if config.attention_memory is not None:
             assert self.encoded_features is not None
             sizes = {"heads": config.num_heads, "encoded": self.encoded_features}
+            sizes |= {"d_k": config.head_sizes[0], **MEMORY_SIZES}
             self.carries = ATTENTION_MEMORIES[config.attention_memory]
             self.carries_params = declared(self, self.carries.parameters, sizes)
 
@@ -198,18 +200,21 @@ class CrossAttention(Sublayer):
     def empty_memory(self, sizes: SearchSizes) -> Any:
         """Keys, values and features of rows without a source sentence."""
         features: Any = ()
-        if self.config.attention_memory is not None:
+        if (name := self.config.attention_memory) is not None:
+            own = ATTENTION_MEMORIES[name].features_shape
             shape = (sizes.batch, self.config.num_heads, sizes.src_length)
-            features = zeros(shape, (BATCH, HEADS, None))
+            if own is not None:
+                features = zeros((*shape, *own), (BATCH, HEADS, None, *(None,) * len(own)))
         return empty_keys_values(self.config, sizes.batch, sizes.src_length), features
 
     @nn.nowrap
     def empty(self, sizes: SearchSizes) -> Cache:
         """The state of the normalizer, if it has one."""
-        if self.config.attention_memory is None:
+        if (name := self.config.attention_memory) is None:
             return NOTHING
-        shape = (sizes.batch, sizes.beams, self.config.num_heads, sizes.src_length)
-        return Cache((), zeros(shape, (BATCH, None, HEADS, None)))
+        own = ATTENTION_MEMORIES[name].state_shape
+        shape = (sizes.batch, sizes.beams, self.config.num_heads, sizes.src_length, *own)
+        return Cache((), zeros(shape, (BATCH, None, HEADS, None, *(None,) * len(own))))
 
     def step(
         self, x_BKD: Array, now: StepContext, memory: Any, cache: Cache
