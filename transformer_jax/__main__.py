@@ -132,7 +132,7 @@ COMMANDS = {
         "transformer_jax.commands.align:align",
         "word alignments of given translations: i-j, source and target word from 0",
         (
-            WORKDIR,
+            Flag("workdir", str, "FOLDER", "a run; none: two HMMs, trained on these lines alone"),
             *PAIRS,
             Flag("gold", str, "FILE", "the right links, for alignment error rates"),
             Flag("layer", int, "N", "from 1; else model.watched_layer"),

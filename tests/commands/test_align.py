@@ -9,6 +9,7 @@ from transformer_jax.commands.align import align
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation.alignment import error_rate
 from transformer_jax.grammar import generate
+from transformer_jax.text.hmm_aligner import hmm_alignments
 
 SOURCE = ["The old man sleeps .", "A child reads two books .", "", "No ."]
 TARGET = ["Der alte Mann schläft .", "Ein Kind liest zwei Bücher .", "Ja", ""]
@@ -52,6 +53,31 @@ def test_error_rates_against_given_links(tmp_path, caplog):
     runs.write_lines(tmp_path / "gold", [*gold[:-1], "0-99"])
     with pytest.raises(UserError, match="line 20: the link 0-99 names target word 99"):
         align(str(runs.trained_run()), **files)
+
+
+def test_without_a_run_the_links_are_those_of_the_lines_own_aligner(tmp_path, capsys, caplog):
+    pairs = generate("train", 400)
+    words = [(list(pair.src_words), list(pair.tgt_words)) for pair in pairs]
+    gold = [" ".join(f"{i}-{j}" for i, j in pair.alignment) for pair in pairs]
+    lines = {"src": [" ".join(w) for w, _ in words], "tgt": [" ".join(w) for _, w in words]}
+    lines["gold"] = gold
+    files = {name: str(runs.write_lines(tmp_path / name, text)) for name, text in lines.items()}
+    with caplog.at_level("INFO"):
+        align(**files)
+    want = hmm_alignments(words)
+    printed = capsys.readouterr().out.split("\n")
+    assert printed == [*(" ".join(f"{i}-{j}" for i, j in links) for links in want), ""]
+    right = sum(len({*one} & {*pair.alignment}) for one, pair in zip(want, pairs, strict=True))
+    both = sum(map(len, want)) + sum(len(pair.alignment) for pair in pairs)
+    assert f"alignment error rate: {1 - 2 * right / both:.3f}" in caplog.text
+
+
+def test_what_is_of_a_run_needs_one_and_too_much_text_is_refused(files, monkeypatch):
+    with pytest.raises(UserError, match="--layer and --checkpoint are of a run"):
+        align(**files, layer=1)
+    monkeypatch.setattr(command, "MOST_CELLS", 10)
+    with pytest.raises(UserError, match="4 pairs have 61 pairs of words, more than 10"):
+        align(**files)
 
 
 def test_a_layer_that_is_not_there_is_refused(files):

@@ -1,14 +1,17 @@
 """The `align` command: word alignments of given translations, by encoder-decoder attention."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.api import Run
 from transformer_jax.commands.loading import load_model
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.alignment import error_rate
 from transformer_jax.model.transformer import watched_layer
 from transformer_jax.text.corpora import TextPairs
+from transformer_jax.text.folder_corpus import Links
+from transformer_jax.text.hmm_aligner import hmm_alignments
 from transformer_jax.text.lines import TextLines
 from transformer_jax.text.pharaoh import read_alignments
 from transformer_jax.text.words import words_of
@@ -16,10 +19,11 @@ from transformer_jax.text.words import words_of
 log = logging.getLogger(__name__)
 
 LINES = 1_024  # read and aligned together
+MOST_CELLS = 2 * 10**8  # pairs of a source and a target word
 
 
 def align(
-    workdir: str,
+    workdir: str | None = None,
     *,
     src: str,
     tgt: str,
@@ -29,12 +33,13 @@ def align(
 ) -> None:
     """Prints a line "i-j i-j ..." for each pair of lines: source word i, target word j, from 0.
 
-    Each target word is linked to the source word with the largest weight in the mean of a layer's
-    heads. Words are what ASCII spaces separate; a file whose punctuation is separated links it too.
-    With a gold alignment, the log has the alignment error rate of each layer's mean.
+    With a run, each target word is linked to the source word with the largest weight in the mean of
+    a layer's heads. Without one, an aligner is trained on these lines (`hmm_alignments`). Words are
+    what ASCII spaces separate; a file whose punctuation is separated links it too. With a gold
+    alignment, the log has the alignment error rate of each layer's mean, or of the aligner.
 
     Args:
-      workdir: the run's folder.
+      workdir: the run's folder; None: no run.
       src: a file of sources.
       tgt: a file of their translations.
       gold: a file of the right links, in the same form; None: none.
@@ -47,6 +52,11 @@ def align(
     """
     pairs = TextPairs(TextLines(Path(src)), TextLines(Path(tgt)))
     right = None if gold is None else read_alignments(gold, pairs)
+    if workdir is None:
+        if layer is not None or checkpoint != "latest":
+            raise ConfigError("--layer and --checkpoint are of a run: add --workdir=FOLDER.")
+        _align_alone(pairs, right)
+        return
     run = Run(load_model(workdir, checkpoint))
     changed, means = 0, []
     for start in range(0, len(pairs), LINES):
@@ -65,6 +75,24 @@ def align(
         log.info("alignment error rate of layers 1 to %d: %s", len(means[0]), rates)
     if changed:
         log.warning("%d lines have more words as the vocabulary spells them", changed)
+
+
+def _align_alone(pairs: TextPairs, right: Sequence[Links] | None) -> None:
+    """Prints the links that two hidden Markov models find in these lines."""
+    words = [(words_of(pair.src), words_of(pair.tgt)) for pair in pairs]
+    cells = sum(len(src) * len(tgt) for src, tgt in words)
+    if cells > MOST_CELLS:
+        raise DataError(
+            f"{len(pairs)} pairs have {cells:,} pairs of words, more than {MOST_CELLS:,}, which "
+            "would take tens of GB. Align a part of the lines."
+        )
+    found = hmm_alignments(words)
+    for links in found:
+        print(" ".join(f"{i}-{j}" for i, j in links))
+    if right is not None:
+        hits = sum(len({*mine} & {*gold}) for mine, gold in zip(found, right, strict=True))
+        both = sum(map(len, found)) + sum(map(len, right))
+        log.info("alignment error rate: %.3f", 1 - 2 * hits / both if both else 0.0)
 
 
 def _number(layer: int | None, layers: int, watched: int) -> int:

@@ -1,0 +1,134 @@
+"""The aligner: posteriors by enumeration of all paths, and gold links of the built-in corpus."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from transformer_jax.grammar import generate
+from transformer_jax.text.hmm_aligner import (
+    ANY_JUMP,
+    FARTHEST,
+    NOBODY,
+    Dictionary,
+    _cells,
+    _forward_backward,
+    _markov,
+    _model_1,
+    _side,
+    _transposed,
+    hmm_alignments,
+)
+
+DRAW = np.random.default_rng(0)
+
+
+def moves(jumps, positions):
+    """p(position | position before), the first row from before the sentence."""
+    found = np.zeros((positions + 1, positions))
+    for i, j in np.ndindex(*found.shape):
+        found[i, j] = jumps[FARTHEST + j - (i - 1)]
+    found /= found.sum(1, keepdims=True)
+    return (1 - ANY_JUMP) * found + ANY_JUMP / positions
+
+
+def test_posteriors_and_counts_are_those_of_all_paths():
+    lengths, positions = (4, 2), 3
+    said_BLM = DRAW.random((2, 4, positions)) + 0.1
+    real_BL = np.arange(4) < np.array(lengths)[:, None]
+    jumps = DRAW.random(2 * FARTHEST + 1) + 0.1
+    move = moves(jumps, positions)
+    want_BLM, counts = np.zeros((2, 4, positions)), np.zeros(2 * FARTHEST + 1)
+    for b, length in enumerate(lengths):
+        paths = list(itertools.product(range(positions), repeat=length))
+        chances = []
+        for path in paths:
+            chance, before = 1.0, -1
+            for n, place in enumerate(path):
+                chance *= move[before + 1, place] * said_BLM[b, n, place]
+                before = place
+            chances.append(chance)
+        for path, chance in zip(paths, np.array(chances) / sum(chances), strict=True):
+            before = -1
+            for n, place in enumerate(path):
+                want_BLM[b, n, place] += chance
+                counts[FARTHEST + place - before] += chance
+                before = place
+    got_BLM, got = _forward_backward(said_BLM, real_BL, jumps)
+    np.testing.assert_allclose(got_BLM[real_BL], want_BLM[real_BL], rtol=1e-9)
+    np.testing.assert_allclose(got - 1e-6, counts, atol=1e-9)
+
+
+PAIRS = [(["a", "b"], ["x", "y", "z"]), (["c"], ["x"]), (["b", "a", "c"], ["z", "x"])]
+
+
+def small():
+    sides = [_side([pair[of] for pair in PAIRS]) for of in (0, 1)]
+    return _cells(*sides), _cells(*sides[::-1])
+
+
+def test_model_1_shares_a_word_among_all_positions_and_none():
+    cells, _ = small()
+    model = Dictionary(DRAW.random(len(cells.of_entry)), DRAW.random(3))
+    found, of_none, _ = _model_1(cells, model)
+    place = row = 0
+    entry = iter(cells.entry)
+    for src, tgt in PAIRS:
+        for word in tgt:
+            said = [(1 - NOBODY) * model.entries[next(entry)] / len(src) for _ in src]
+            none = NOBODY * model.of_none["xyz".index(word)]
+            total = sum(said) + none
+            np.testing.assert_allclose(found[place : place + len(src)], np.array(said) / total)
+            assert of_none[row] == pytest.approx(none / total)
+            place, row = place + len(src), row + 1
+    entries = list(zip(cells.of_entry[cells.entry], cells.entry, strict=True))
+    assert [of for of, _ in entries] == [*[0, 1] * 3, 2, *[1, 0, 2] * 2]
+    assert cells.entry[0] == cells.entry[11] and cells.entry[0] != cells.entry[1], "a says x"
+
+
+def test_pairs_of_different_lengths_are_computed_apart():
+    """Each pair alone gives the same posteriors as all together."""
+    cells, _ = small()
+    model = Dictionary(DRAW.random(len(cells.of_entry)), DRAW.random(3))
+    jumps = DRAW.random(2 * FARTHEST + 1) + 0.1
+    found, of_none, _ = _markov(cells, model, jumps)
+    for number, (src, tgt) in enumerate(PAIRS):
+        own = slice(*cells.starts[number : number + 2])
+        said_LM = (1 - NOBODY) * model.entries[cells.entry[own]].reshape(len(tgt), len(src))
+        none_L1 = NOBODY * np.array([[model.of_none["xyz".index(word)]] for word in tgt])
+        whole = said_LM + none_L1
+        states, _ = _forward_backward(whole[None], np.ones((1, len(tgt)), bool), jumps)
+        want = (states[0] * said_LM / whole).ravel()
+        np.testing.assert_allclose(found[own], want, rtol=1e-9)
+        rows = slice(sum(len(p[1]) for p in PAIRS[:number]), None)
+        np.testing.assert_allclose(of_none[rows][: len(tgt)], 1 - want.reshape(whole.shape).sum(1))
+
+
+def test_the_other_direction_has_the_same_pairs_of_words():
+    forward, backward = small()
+    other = _transposed(forward)
+    assert sorted(other) == list(range(len(other)))
+    ours = forward.of_entry[forward.entry]
+    np.testing.assert_array_equal(
+        ours, np.array([n for pair in PAIRS for _ in pair[1] for n in map("abc".index, pair[0])])
+    )
+    theirs = backward.of_entry[backward.entry][other]
+    np.testing.assert_array_equal(
+        theirs, np.array(["xyz".index(word) for pair in PAIRS for word in pair[1] for _ in pair[0]])
+    )
+
+
+def test_gold_links_are_found_from_the_text_alone():
+    pairs = generate("train", 3_000)
+    found = hmm_alignments([(pair.src_words, pair.tgt_words) for pair in pairs])
+    hits = sum(len({*mine} & {*pair.alignment}) for mine, pair in zip(found, pairs, strict=True))
+    links = sum(map(len, found)), sum(len(pair.alignment) for pair in pairs)
+    assert 1 - 2 * hits / sum(links) < 0.08
+    assert hits / links[0] > 0.96 and hits / links[1] > 0.87
+
+
+def test_empty_sides_have_no_links_and_capitals_do_not_count():
+    pairs = [(["Yes"], []), ([], ["Ja"]), ([], [])]
+    assert hmm_alignments(pairs) == [(), (), ()]
+    known = [(["Yes"], ["ja"]), (["no"], ["nein"]), (["yes", "no"], ["Ja", "nein"])] * 5
+    assert hmm_alignments([*pairs, *known])[-1] == ((0, 0), (1, 1))

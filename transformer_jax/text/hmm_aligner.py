@@ -1,0 +1,214 @@
+"""An aligner of words, for text without links: two hidden Markov models that agree.
+
+Each model generates the words of one side from the words of the other: a word jumps from the
+position of the word before to a position of the other side, and is said by the word there, or with
+a fixed probability by none (Vogel, Ney and Tillmann 1996). Both directions are trained together:
+what counts for the dictionaries is the product of their posteriors (Liang, Taskar and Klein 2006).
+IBM's model 1 starts the dictionaries (Brown et al. 1993).
+
+Dimension key
+  N pairs   S source words, T target words of all pairs   C cells: pairs of words of one sentence
+  pair   D pairs of word forms in a cell   B pairs of a bucket   L length   M positions
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from transformer_jax.text.folder_corpus import Links
+
+MODEL_1, MODEL_H = 5, 5  # iterations
+NOBODY = 0.2  # probability that a word is said by none
+ANY_JUMP = 0.1  # share of the jumps that go anywhere
+FARTHEST = 20  # longer jumps count as this one
+LEAST = 0.02  # product of the posteriors of a link
+
+
+class Side(NamedTuple):
+    """The words of all pairs on one side."""
+
+    forms: np.ndarray  # int [words], the number of each word's form
+    starts: np.ndarray  # int [N + 1], where the words of each pair begin
+
+
+class Cells(NamedTuple):
+    """Every word of one side beside every word of the other; pair n has L M cells, by rows."""
+
+    starts: np.ndarray  # int [N + 1]
+    rows: np.ndarray  # int [N], L: words that are generated
+    columns: np.ndarray  # int [N], M: words that generate
+    entry: np.ndarray  # int [C], the entry of the dictionary
+    row_starts: np.ndarray  # int [rows], the first cell of each generated word
+    of_row: np.ndarray  # int [rows], the generated word's form
+    of_entry: np.ndarray  # int [D], the generating form
+
+
+def hmm_alignments(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[Links]:
+    """The links between the words of each pair, from these pairs alone.
+
+    Capital letters do not distinguish words. A pair with an empty side has no links.
+
+    Args:
+      pairs: source words and target words; thousands of pairs, or the result is poor.
+    """
+    whole = [n for n, pair in enumerate(pairs) if pair[0] and pair[1]]
+    found: list[Links] = [()] * len(pairs)
+    if not whole:
+        return found
+    sides = [_side([pairs[n][of] for n in whole]) for of in (0, 1)]
+    forward, backward = _cells(sides[0], sides[1]), _cells(sides[1], sides[0])
+    other = _transposed(forward)
+    product = _trained(forward, backward, other)
+    source, target = _places(forward)
+    linked = product >= LEAST
+    for number, n in enumerate(whole):
+        cells = slice(*forward.starts[number : number + 2])
+        kept = linked[cells]
+        links = zip(source[cells][kept].tolist(), target[cells][kept].tolist(), strict=True)
+        found[n] = tuple(sorted(links))
+    return found
+
+
+def _side(sentences: Sequence[Sequence[str]]) -> Side:
+    words = [word.casefold() for words in sentences for word in words]
+    forms = np.unique(np.array(words), return_inverse=True)[1]
+    return Side(forms, np.cumsum([0, *map(len, sentences)]))
+
+
+def _cells(generating: Side, generated: Side) -> Cells:
+    rows, columns = np.diff(generated.starts), np.diff(generating.starts)
+    starts = np.concatenate([[0], np.cumsum(rows * columns)])
+    pair = np.repeat(np.arange(len(rows)), rows * columns)
+    place = np.arange(starts[-1]) - starts[pair]
+    row, column = place // columns[pair], place % columns[pair]
+    of_row = generated.forms[generated.starts[pair] + row]
+    of_column = generating.forms[generating.starts[pair] + column]
+    size = int(generated.forms.max()) + 1
+    entries, entry = np.unique(of_column * size + of_row, return_inverse=True)
+    row_starts = np.flatnonzero(column == 0)
+    return Cells(starts, rows, columns, entry, row_starts, of_row[row_starts], entries // size)
+
+
+def _places(cells: Cells) -> tuple[np.ndarray, np.ndarray]:
+    """The generating and the generated word of each cell, from 0 in its sentence."""
+    pair = np.repeat(np.arange(len(cells.rows)), cells.rows * cells.columns)
+    place = np.arange(cells.starts[-1]) - cells.starts[pair]
+    return place % cells.columns[pair], place // cells.columns[pair]
+
+
+def _transposed(cells: Cells) -> np.ndarray:
+    """For each cell, the number of the same pair of words in the other direction: int [C]."""
+    pair = np.repeat(np.arange(len(cells.rows)), cells.rows * cells.columns)
+    column, row = _places(cells)
+    return cells.starts[pair] + column * cells.rows[pair] + row
+
+
+# Training ------------------------------------------------------------------------------------
+
+
+class Dictionary(NamedTuple):
+    """p(generated form | generating form), and p(generated form | none)."""
+
+    entries: np.ndarray  # float64 [D]
+    of_none: np.ndarray  # float64 [forms]
+
+
+def _trained(forward: Cells, backward: Cells, other: np.ndarray) -> np.ndarray:
+    """The product of both directions' posteriors, float64 [C], in the order of `forward`."""
+    both = forward, backward
+    models = [_uniform(cells) for cells in both]
+    jumps = [np.ones(2 * FARTHEST + 1) for _ in both]
+    product = np.zeros(0)
+    for iteration in range(MODEL_1 + MODEL_H):
+        if iteration < MODEL_1:
+            found = [_model_1(cells, model) for cells, model in zip(both, models, strict=True)]
+        else:
+            found = [_markov(*of) for of in zip(both, models, jumps, strict=True)]
+            jumps = [counts for *_, counts in found]
+        product = found[0][0] * found[1][0][other]
+        in_order = np.empty_like(product)
+        in_order[other] = product
+        # Model 1 counts each direction's own posteriors: products of vague ones would be lost.
+        counted = (product, in_order) if iteration >= MODEL_1 else (found[0][0], found[1][0])
+        models = [
+            _dictionary(cells, counts, of_none)
+            for cells, counts, (_, of_none, _) in zip(both, counted, found, strict=True)
+        ]
+    return product
+
+
+def _uniform(cells: Cells) -> Dictionary:
+    forms = int(cells.of_row.max()) + 1
+    frequency = np.bincount(cells.of_row, minlength=forms) / len(cells.of_row)
+    return Dictionary(np.full(len(cells.of_entry), 1 / forms), frequency)
+
+
+def _dictionary(cells: Cells, counts: np.ndarray, of_none: np.ndarray) -> Dictionary:
+    entries = np.bincount(cells.entry, counts, minlength=len(cells.of_entry))
+    totals = np.bincount(cells.of_entry, entries)
+    of_forms = np.bincount(cells.of_row, of_none)
+    return Dictionary(
+        entries / np.maximum(totals, 1e-12)[cells.of_entry], of_forms / of_forms.sum()
+    )
+
+
+Posteriors = tuple[np.ndarray, np.ndarray, np.ndarray]  # of cells, of no word by row, of jumps
+
+
+def _model_1(cells: Cells, model: Dictionary) -> Posteriors:
+    """Every position of the other side is as likely as any other."""
+    lengths = np.diff(np.append(cells.row_starts, cells.starts[-1]))
+    said = (1 - NOBODY) * model.entries[cells.entry] / np.repeat(lengths, lengths)
+    by_none = NOBODY * model.of_none[cells.of_row]
+    totals = np.add.reduceat(said, cells.row_starts) + by_none + 1e-300
+    return said / np.repeat(totals, lengths), by_none / totals, np.zeros(0)
+
+
+def _markov(cells: Cells, model: Dictionary, jumps: np.ndarray) -> Posteriors:
+    """Posteriors by the forward-backward algorithm, for all pairs of as many positions together."""
+    posterior, by_none = np.zeros(cells.starts[-1]), np.zeros(len(cells.of_row))
+    first_rows = np.concatenate([[0], np.cumsum(cells.rows)])
+    counts = np.zeros_like(jumps)
+    for positions in np.unique(cells.columns):
+        own = np.flatnonzero(cells.columns == positions)
+        lengths = cells.rows[own]
+        real_BL = np.arange(lengths.max()) < lengths[:, None]
+        row_BL = np.where(real_BL, first_rows[own][:, None] + np.arange(lengths.max()), 0)
+        cell_BLM = cells.row_starts[row_BL][:, :, None] + np.arange(positions)
+        said_BLM = (1 - NOBODY) * model.entries[cells.entry[cell_BLM]]
+        none_BL1 = NOBODY * model.of_none[cells.of_row[row_BL]][:, :, None] + 1e-30
+        state_BLM, counted = _forward_backward(said_BLM + none_BL1, real_BL, jumps)
+        counts += counted
+        share_BLM = state_BLM / (said_BLM + none_BL1)
+        posterior[cell_BLM[real_BL]] = (share_BLM * said_BLM)[real_BL]
+        by_none[row_BL[real_BL]] = (share_BLM * none_BL1).sum(-1)[real_BL]
+    return posterior, by_none, counts
+
+
+def _forward_backward(
+    said_BLM: np.ndarray, real_BL: np.ndarray, jumps: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The posterior of each position at each word `[B, L, M]`, and expected counts of jumps."""
+    batch, length, positions = said_BLM.shape
+    # A sentence's first word jumps from before the first position.
+    distance = np.arange(positions)[None] - np.arange(-1, positions)[:, None]
+    bins = np.clip(distance, -FARTHEST, FARTHEST) + FARTHEST
+    move = jumps[bins]
+    move = (1 - ANY_JUMP) * move / move.sum(1, keepdims=True) + ANY_JUMP / positions
+    forward, scale = np.zeros_like(said_BLM), np.ones((batch, length))
+    for n in range(length):
+        now = (forward[:, n - 1] @ move[1:] if n else move[0]) * said_BLM[:, n]
+        scale[:, n] = now.sum(1)
+        forward[:, n] = now / scale[:, n, None]
+    backward, counted = np.ones_like(said_BLM), np.zeros((positions + 1, positions))
+    for n in range(length - 1, -1, -1):
+        ahead = said_BLM[:, n] * backward[:, n] / scale[:, n, None] * real_BL[:, n, None]
+        if n == 0:
+            counted[0] = (move[0] * ahead).sum(0)
+            break
+        counted[1:] += move[1:] * (forward[:, n - 1].T @ ahead)
+        # A sentence that has ended keeps the 1 of its end.
+        backward[:, n - 1] = np.where(real_BL[:, n, None], ahead @ move[1:].T, 1.0)
+    counts = np.bincount(bins.ravel(), counted.ravel(), minlength=len(jumps))
+    return forward * backward, counts + 1e-6
