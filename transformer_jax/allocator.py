@@ -5,8 +5,6 @@ import os
 import sys
 import threading
 
-import numpy as np
-
 TUNABLES = "GLIBC_TUNABLES"
 HUGE_PAGES = "glibc.malloc.hugetlb=1"  # transparent large pages, where the system allows them
 PAGE = 4_096  # bytes
@@ -43,6 +41,8 @@ def touch(size: int) -> threading.Thread:
     """
 
     def write() -> None:
+        import numpy as np  # here, so that --help stays fast
+
         np.empty(min(size, MOST_TOUCHED), np.uint8)[::PAGE] = 0
 
     thread = threading.Thread(target=write, name="touch memory", daemon=True)
