@@ -129,3 +129,13 @@ def test_search_and_data_of_the_run_can_be_overridden(run, tmp_path):
     assert [pair.tgt for pair in result.pairs] == runs.read_lines(tmp_path / "moved.de")
     record = json.loads(result.hypotheses.with_suffix(".json").read_text())
     assert (record["length_penalty"], record["beam_size"]) == (0.1, 1)
+
+
+def test_a_model_that_waits_has_a_latency(tmp_path, caplog):
+    workdir = tmp_path / "run"
+    assert runs.train(workdir, train__steps=2, model__wait_k=2) == 0
+    with caplog.at_level("INFO"):
+        found = evaluate_command(str(workdir), split="test", beam_size=1)
+    latency = read_json(found.hypotheses.with_suffix(".json"))["latency"]
+    assert 0 < latency["average_proportion"] <= 1 and latency["differentiable"] >= 2
+    assert f"AL {latency['average_lagging']:.2f}" in caplog.text

@@ -37,6 +37,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "additive": {"score": "additive", "num_layers": 1},
     "cross-additive": {"cross_score": "additive", "positions": "rotary", "d_k": 6},
     "window": {"window": 3},
+    "wait-k": {"wait_k": 2, "positions": "t5", "num_layers": 1},
+    "wait-k-fused": {"wait_k": 3, "attention_kernel": "fused", "window": 5, "num_layers": 1},
     "fused": {"attention_kernel": "fused", "window": 5, "num_decoder_layers": 1},
     "coverage": {"attention_memory": "coverage", "norm": "pre"},
     "coverage-gru": {"attention_memory": "coverage_gru", "num_layers": 1},

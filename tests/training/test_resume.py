@@ -109,6 +109,7 @@ OTHER = {
     "model.score": "dot",
     "model.cross_score": "additive",
     "model.window": 3,
+    "model.wait_k": 2,
     "model.attention_memory": "coverage",
     "model.watched_layer": -1,
     "model.watched_heads": 1,

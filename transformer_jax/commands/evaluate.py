@@ -12,11 +12,17 @@ from typing import Any, NamedTuple
 import jax
 
 from transformer_jax import __version__
-from transformer_jax.commands.loading import NO_OVERRIDES, load_model
+from transformer_jax.commands.loading import NO_OVERRIDES, LoadedModel, load_model
 from transformer_jax.config.data import DataConfig
 from transformer_jax.config.schema import Config
+from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.evaluation.bleu import Scores, format_scores, score
+from transformer_jax.evaluation.latency import (
+    format_latency,
+    mean_latency,
+    wait_k_delays,
+)
 from transformer_jax.parallel import processes
 from transformer_jax.reporting.plots import printable
 from transformer_jax.reporting.revision import revision
@@ -51,8 +57,7 @@ def evaluate(
 ) -> Evaluation:
     """Translates a split or a file; prints the scores and writes them to WORKDIR/evaluations.
 
-    A name in that folder ends in a hash of texts and settings, so that no evaluation overwrites
-    another one.
+    Names there end in a hash of texts and settings: no evaluation overwrites another one.
 
     Args:
       workdir: the run's folder; several: an ensemble of their models.
@@ -93,11 +98,36 @@ def evaluate(
     path = evaluation_path(run.evaluations, name, settings)
     if processes.is_first():
         about = {"name": name, **_files(texts), **settings, **scores._asdict(), **_origin()}
+        about |= _latency(loaded, translator, sources, hypotheses, references)
         write_evaluation(path, hypotheses, about)
         log.info("hypotheses and scores: %s", path.with_suffix(".*"))
         print(format_scores(scores))
         _print_examples(texts[0], hypotheses, examples)
     return Evaluation(scores, path, texts[0])
+
+
+def _latency(
+    loaded: LoadedModel,
+    translator: LineTranslator,
+    sources: Sequence[str],
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+) -> dict[str, Any]:
+    """How far a model with wait_k lags behind, in subwords with end signs; of others, nothing."""
+    k = loaded.config.model.wait_k
+    if k is None:
+        return {}
+    lengths = [len(ids) for ids in translator.encode(sources)]
+    of_output, of_reference = (
+        [len(ids) for ids in translator.encode(lines, is_target=True)]
+        for lines in (hypotheses, references)
+    )
+    delays = [
+        wait_k_delays(k, source, target) for source, target in zip(lengths, of_output, strict=True)
+    ]
+    latency = mean_latency(delays, lengths, of_reference)
+    log.info(format_latency(latency))
+    return {"latency": latency._asdict()}
 
 
 def _check(split: str | None, src: str | None, ref: Sequence[str] | None, examples: int) -> None:

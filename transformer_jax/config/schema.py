@@ -120,6 +120,13 @@ class ModelConfig:
         "it in the decoder; None: the whole sentence",
         at_least=1,
     )
+    wait_k: int | None = key(
+        None,
+        "target subword t sees the first k + t - 1 source subwords, end sign included, and the "
+        "encoder sees nothing later, as if the model translated while it read (Ma et al. 2019); "
+        "None: the whole source",
+        at_least=1,
+    )
     attention_memory: str | None = key(
         None,
         "what encoder-decoder attention knows of earlier target positions; coverage: the sum of "

@@ -32,6 +32,7 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "norm_kind": ("layer",),
     "fix_norm": (False,),
     "window": (None,),
+    "wait_k": (None,),
     "attention_memory": (None,),
     "positions": ("sinusoidal", "sinusoidal_t2t", "learned", "none"),
 }

@@ -29,6 +29,7 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "norm_kind": ("layer",),
     "fix_norm": (False,),
     "window": (None,),
+    "wait_k": (None,),
     "attention_memory": (None,),
     "positions": ("sinusoidal",),
 }

@@ -70,6 +70,14 @@ def problems(config: ModelConfig) -> Iterator[str]:
     sides = ENCODERS[config.encoder], DECODERS[config.decoder]
     yield from dict.fromkeys(problem for side in sides for problem in side.problems(config))
     yield from embeddings.problems(config)
+    encoder, decoder = sides
+    if config.wait_k is not None and not (encoder.self_attention and decoder.multi_head):
+        yield (
+            f"model.wait_k={config.wait_k} is for attention that can leave out what is not yet "
+            f"read: not for an encoder of kind {config.encoder} with a decoder of kind "
+            f"{config.decoder}. Use model.encoder='transformer' and the decoder 'transformer', "
+            "'average' or 'ssru', or model.wait_k=None."
+        )
     yield from _without_effect(config)
 
 

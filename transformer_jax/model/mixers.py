@@ -37,7 +37,7 @@ from transformer_jax.model.cached_attention import (
 )
 from transformer_jax.model.fused_attention import Keys, Queries, Setting, fused_attend
 from transformer_jax.model.normalizers import NORMALIZERS
-from transformer_jax.model.patterns import same_sentence, self_patterns
+from transformer_jax.model.patterns import cross_patterns, self_patterns
 from transformer_jax.model.positions import POSITIONS
 from transformer_jax.model.records import Cache, Context, SearchSizes, StepContext
 from transformer_jax.model.relative_vectors import (
@@ -173,7 +173,7 @@ class CrossAttention(Sublayer):
         no_memory = self.config.attention_memory is None
         if no_memory and _fuses(self, self.score, self.normalizer):
             assert context.source is not None
-            setting = Setting((same_sentence,), _factor(self.config, self.score))
+            setting = Setting(cross_patterns(self.config), _factor(self.config, self.score))
             queries = Queries(query_BLHK, context.place)
             keys = Keys(key_BMHK, value_BMHV, context.source)
             return self.attention.joined(fused_attend(queries, keys, setting)), None

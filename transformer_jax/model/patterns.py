@@ -45,15 +45,39 @@ def within(most: int) -> Pattern:
     return near
 
 
+def read_before(wait_k: int) -> Pattern:
+    """True where the key is among the source subwords that are read before the query is said.
+
+    k of them are read before the first target position, and one more before each later one.
+
+    Source: Ma et al. 2019, equation 3.
+    """
+
+    def is_read(query: Place, key: Place) -> Array:
+        return (key.positions[:, None, :] < wait_k + query.positions[:, :, None])[:, None]
+
+    return is_read
+
+
+def cross_patterns(config: ModelConfig) -> tuple[Pattern, ...]:
+    """The patterns of encoder-decoder attention."""
+    if config.wait_k is None:
+        return (same_sentence,)
+    return same_sentence, read_before(config.wait_k)
+
+
 def self_patterns(config: ModelConfig, is_decoder: bool) -> tuple[Pattern, ...]:
     """The patterns of self-attention.
+
+    The encoder of a model that waits for k subwords sees no subword that is not yet read.
 
     In the encoder, the query is in the middle of a window of r positions; in the decoder, it is at
     the window's end.
 
     Source: Vaswani et al. 2017, sections 3.2.3 and 4.
     """
-    patterns = (same_sentence, causal) if is_decoder else (same_sentence,)
+    one_way = is_decoder or config.wait_k is not None
+    patterns = (same_sentence, causal) if one_way else (same_sentence,)
     return (
         patterns if config.window is None else (*patterns, within(max(reach(config, is_decoder))))
     )

@@ -25,7 +25,7 @@ from transformer_jax.model.layers import (
 )
 from transformer_jax.model.mixers import self_blocks
 from transformer_jax.model.norms import NORMS
-from transformer_jax.model.patterns import mask_of, same_sentence, self_patterns
+from transformer_jax.model.patterns import cross_patterns, mask_of, self_patterns
 from transformer_jax.model.positions import StackPositions
 from transformer_jax.model.records import (
     Cache,
@@ -171,7 +171,7 @@ class TransformerDecoder(nn.Module):
             self_bias=self.tgt_positions.bias(blocks.distance()),
             encoded_BME=encoded_BME,
             source=source,
-            cross_mask=same_sentence(target, source),
+            cross_mask=mask_of(cross_patterns(self.config), target, source),
         )
         x_BLD, watched_BLM = residuals(self.config, x_BLD), None
         for layer in self.layers:
@@ -211,12 +211,14 @@ class TransformerDecoder(nn.Module):
         allowed_B11T = mask_of(self_patterns(self.config, is_decoder=True), newest, cached)
         key_S = jnp.repeat(jnp.arange(length), beams)  # position of each key of the cache
         distance_BS = key_S - now.position_B[:, None]
+        source_BM = memory.source_BM
+        source = Place(source_BM.astype(jnp.int32), jnp.arange(source_BM.shape[1])[None])
         return StepContext(
             position_B=now.position_B,
             self_mask=own_past(allowed_B11T, now.ancestors_BKT),
             self_bias=self.tgt_positions.bias(distance_BS[:, None]),
             distance_BS=distance_BS,
-            source_mask=memory.source_BM[:, None, None],
+            source_mask=mask_of(cross_patterns(self.config), newest, source),
         )
 
     @nn.nowrap

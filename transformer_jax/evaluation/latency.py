@@ -1,0 +1,96 @@
+"""How far a translation lags behind its source, if it is said while the source is read.
+
+The delay g(t) is the number of source tokens that are read before target token t, from 1, is said.
+Every measure is of one sentence with |x| source and |y| target tokens; a corpus has their mean.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Latency(NamedTuple):
+    """Means over the sentences, in source tokens; the proportion is between 0 and 1."""
+
+    average_lagging: float  # AL, by the hypothesis's length
+    average_lagging_of_reference: float  # AL, by the reference's length
+    length_adaptive: float  # LAAL
+    average_proportion: float  # AP
+    differentiable: float  # DAL, by the hypothesis's length
+
+
+def wait_k_delays(k: int, source: int, target: int) -> np.ndarray:
+    """g(t) = min(k + t - 1, |x|) for each target token: int `[target]`.
+
+    Source: Ma et al. 2019, equation 3.
+    """
+    return np.minimum(k + np.arange(target), source)
+
+
+def average_lagging(delays: np.ndarray, source: int, target: float) -> float:
+    """AL = 1 / tau sum_{t <= tau} (g(t) - (t - 1) |x| / |y|); tau is the first t with g(t) = |x|.
+
+    Args:
+      delays: g of each target token that was said; at least one.
+      source: |x|.
+      target: |y|; with the longer one of hypothesis and reference it is the length-adaptive LAAL.
+
+    Source: Ma et al. 2019, section 4.1; LAAL: Papi et al. 2022, equation 1.
+    """
+    read = np.flatnonzero(delays >= source)
+    tau = int(read[0]) + 1 if len(read) else len(delays)
+    return float((delays[:tau] - np.arange(tau) * source / target).mean())
+
+
+def average_proportion(delays: np.ndarray, source: int) -> float:
+    """AP = sum_t g(t) / (|x| |y|).
+
+    Source: Cho and Esipova 2016, equation 4.
+    """
+    return float(delays.sum() / (source * len(delays)))
+
+
+def differentiable_lagging(delays: np.ndarray, source: int) -> float:
+    """DAL: the mean of g'(t) - (t - 1) |x| / |y| with g'(t) = max(g(t), g'(t - 1) + |x| / |y|).
+
+    Source: Cherry and Foster 2019, equations 5 and 6.
+    """
+    step, last, total = source / len(delays), 0.0, 0.0
+    for place, delay in enumerate(delays.tolist()):
+        last = max(delay, last + step) if place else float(delay)
+        total += last - place * step
+    return total / len(delays)
+
+
+def mean_latency(
+    delays: Sequence[np.ndarray], sources: Sequence[int], references: Sequence[int]
+) -> Latency:
+    """The means over the sentences that have a translation.
+
+    Args:
+      delays: of each sentence's target tokens.
+      sources: |x| of each.
+      references: the length of each reference, at least 1.
+    """
+    rows = [
+        (
+            average_lagging(own, source, len(own)),
+            average_lagging(own, source, reference),
+            average_lagging(own, source, max(len(own), reference)),
+            average_proportion(own, source),
+            differentiable_lagging(own, source),
+        )
+        for own, source, reference in zip(delays, sources, references, strict=True)
+        if len(own)
+    ]
+    return Latency(*np.mean(rows or [(np.nan,) * 5], axis=0).tolist())
+
+
+def format_latency(latency: Latency) -> str:
+    """A line for the log."""
+    return (
+        f"latency in source subwords: AL {latency.average_lagging:.2f} (by the reference's length "
+        f"{latency.average_lagging_of_reference:.2f}), LAAL {latency.length_adaptive:.2f}, DAL "
+        f"{latency.differentiable:.2f}; AP {latency.average_proportion:.3f}"
+    )
