@@ -115,7 +115,7 @@ def activation_bytes(model: ModelConfig, vocabulary_size: int, shape: BatchShape
     - Attention weights in float32: H per layer and pair of positions. A row has M^2 + L^2 + L M
       pairs.
     """
-    rows, src_length, tgt_length = shape
+    rows, (src_length, tgt_length) = shape.rows, shape.lengths
     layers, d, places = model.num_layers, model.d_model, src_length + tgt_length
     heads = attention_parameters(model) // d  # H (2 d_k + 2 d_v)
     pairs = src_length**2 + tgt_length**2 + src_length * tgt_length
