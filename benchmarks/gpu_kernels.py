@@ -24,10 +24,11 @@ from transformer_jax.errors import RunError
 from transformer_jax.model.attention import attend
 from transformer_jax.model.cross_entropy import LossSettings, loss_and_gradient
 from transformer_jax.model.dropout import Drawn, keep_mask, mask_words
-from transformer_jax.model.fused_attention import Keys, Queries, Setting, fused_attend
+from transformer_jax.model.fused_attention import fused_attend
 from transformer_jax.model.fused_loss import fused_loss_and_gradient
 from transformer_jax.model.fused_residual import Norm, Summands, fused_residual
 from transformer_jax.model.fused_residual import Setting as Residual
+from transformer_jax.model.kernels import Keys, Queries, Setting
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.norms import DEFAULT_EPSILON, layer_norm
 from transformer_jax.model.patterns import Pattern, causal, mask_of, same_sentence

@@ -1,5 +1,6 @@
-"""A process restarts with large pages: once, on Linux, unless the user has turned it off."""
+"""Large pages by one restart on Linux, memory touched, and the search for cycles of garbage."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -56,3 +57,16 @@ def test_memory_is_touched_up_to_a_limit(monkeypatch):
         allocator.touch(size).join()
     assert [len(one) for one in made] == [0, 10_000, 2**26]
     assert all(one[:: allocator.PAGE].sum() == 0 for one in made), "a byte of each page"
+
+
+def test_python_searches_for_cycles_rarely_during_a_start_and_as_usual_after_it():
+    usual = gc.get_threshold()
+    try:
+        allocator.collect_rarely()
+        assert gc.get_threshold()[0] > 100 * usual[0]
+        allocator.collect_as_usual()
+        assert gc.get_threshold() == usual
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*usual)

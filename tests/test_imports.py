@@ -35,3 +35,11 @@ for was, now in zip(before[:-1], after[:-1]):
 def test_importing_every_module_sets_up_no_logs_hooks_or_filters():
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_a_command_imports_late_what_its_start_does_not_need():
+    late = "jax.experimental.pallas", "orbax.checkpoint", "grain", "transformer_jax.grammar.pairs"
+    code = "import sys, transformer_jax.commands.train, transformer_jax.commands.translate\n"
+    code += f"print([name for name in {late} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr

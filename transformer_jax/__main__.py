@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_jax import __version__
-from transformer_jax.allocator import SWITCH, use_huge_pages
+from transformer_jax.allocator import SWITCH, collect_rarely, use_huge_pages
 from transformer_jax.commands.command_line import (
     OVERRIDES,
     Flag,
@@ -236,6 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line and returns the exit status: 0, or 2 for a user's mistake."""
     if arguments is None:
         use_huge_pages()
+        collect_rarely()
     closed = open_missing_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):  # for the arrow in "en→de" in any locale
         sys.stdout.reconfigure(errors="backslashreplace")

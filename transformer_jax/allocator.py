@@ -1,6 +1,7 @@
-"""Settings of the C library's allocator: large pages, and returning free memory."""
+"""Settings of memory: large pages, returning what is free, and Python's search for cycles."""
 
 import ctypes
+import gc
 import os
 import sys
 import threading
@@ -9,6 +10,8 @@ TUNABLES = "GLIBC_TUNABLES"
 HUGE_PAGES = "glibc.malloc.hugetlb=1"  # transparent large pages, where the system allows them
 PAGE = 4_096  # bytes
 MOST_TOUCHED = 2**30
+USUAL = gc.get_threshold()
+RARE = (200_000, *USUAL[1:])
 SWITCH = f"{TUNABLES}= (empty) turns off large pages, for which a command restarts itself on Linux"
 
 
@@ -54,3 +57,18 @@ def give_back() -> None:
     """Returns free memory to the system: glibc would keep 0.2 GB that a compilation has freed."""
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
         libc.malloc_trim(0)
+
+
+def collect_rarely() -> None:
+    """Lets Python search for cycles of garbage less often, until `collect_as_usual`.
+
+    Imports and tracing make many objects and little garbage, so that the search takes 0.3 of the
+    4.3 s of a start with cached programs (docs/speed.md).
+    """
+    gc.set_threshold(*RARE)
+
+
+def collect_as_usual() -> None:
+    """Lets Python search as often as before, but not through what exists already."""
+    gc.freeze()
+    gc.set_threshold(*USUAL)

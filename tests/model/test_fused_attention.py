@@ -11,13 +11,8 @@ import pytest
 
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.attention import attend
-from transformer_jax.model.fused_attention import (
-    Keys,
-    Queries,
-    Setting,
-    fused_attend,
-    with_attention_kernel,
-)
+from transformer_jax.model.fused_attention import fused_attend
+from transformer_jax.model.kernels import Keys, Queries, Setting, with_attention_kernel
 from transformer_jax.model.patterns import causal, mask_of, same_sentence, within
 from transformer_jax.model.records import Place
 from transformer_jax.model.scores import inverse_root

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from transformer_jax import allocator
 from transformer_jax.api import Run
 from transformer_jax.commands.loading import NO_OVERRIDES, load_model
 from transformer_jax.errors import UserError
@@ -55,6 +56,7 @@ def serve(
             **model._asdict(),
             "limits": limits._asdict(),
         }
+        allocator.collect_as_usual()
         worker = Worker(partial(answer_all, run), limits.requests)
         server = make_server(make_app(worker, about, model, limits))
         name = f"[{host}]" if ":" in host else host

@@ -1,6 +1,7 @@
 """The `train` command: trains a run, or continues it."""
 
 import dataclasses
+import importlib
 import logging
 import signal
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from transformer_jax.commands.limits import check_memory, check_sizes, check_wor
 from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config.changes import mutable_differences, with_absolute_paths
 from transformer_jax.config.checks import check
-from transformer_jax.config.schema import Config
+from transformer_jax.config.schema import Config, ModelConfig
 from transformer_jax.decoding.lines import LineTranslator, banned_ids
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import DataError, Interrupted
@@ -27,7 +28,7 @@ from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params
 from transformer_jax.runs.weights_and_biases import check_wandb
 from transformer_jax.text.corpora import open_corpus
-from transformer_jax.text.vocabulary import both_sides
+from transformer_jax.text.vocabulary import Sizes, both_sides
 from transformer_jax.training.cost import training_flops
 from transformer_jax.training.data import (
     NOMINAL_FILL,
@@ -38,7 +39,7 @@ from transformer_jax.training.data import (
     warn_without_test_split,
 )
 from transformer_jax.training.loop import train_steps
-from transformer_jax.training.program import Program, check_rows, compile_program
+from transformer_jax.training.program import BatchShape, Program, check_rows, compile_program
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.stopping import StopRequest
 
@@ -130,16 +131,11 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     data, train = load_data(config, run), config.train
     banned_ids(config.decode, data.vocabulary)  # found wrong before training, not after it
     check_rows(config.train, mesh, data.shape.rows)
-    of_step = config.model, data.vocabulary.sizes, *data.shape.lengths
+    sizes, shape = data.vocabulary.sizes, data.shape
     program = compile_program(
-        config.model,
-        train,
-        mesh,
-        data.vocabulary.sizes,
-        data.shape,
-        meanwhile=lambda: training_flops(*of_step),  # `describe` asks for it again
+        config.model, train, mesh, sizes, shape, lambda: _prepare(config.model, sizes, shape)
     )
-    for line in describe(config, program, data.vocabulary.sizes, data.shape, data.plan.tgt_fill):
+    for line in describe(config, program, sizes, shape, data.plan.tgt_fill):
         log.info(line)
     if not force:
         check_memory(program)
@@ -154,6 +150,7 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
         if start == 0 and (run.path / FILE).exists():
             log.warning("%s has no checkpoint: training begins again at step 0", run.path)
         processes.first_does(lambda: _claim(run, config, data))
+        allocator.collect_as_usual()
         with StopRequest() as stop:
             bleu = _make_bleu(config, data, program, stop) if train.valid_bleu else None
             last = train_steps(state, train, data, program, checkpoints, run.path, stop, bleu)
@@ -169,6 +166,12 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
             f"{committed_steps(run.checkpoints)[-1]}; the same command continues from there.",
         )
     log.info("trained to step %d", last)
+
+
+def _prepare(model: ModelConfig, sizes: Sizes, shape: BatchShape) -> None:
+    """What takes Python some time and is asked for later."""
+    training_flops(model, sizes, *shape.lengths)
+    importlib.import_module("grain")
 
 
 def _first_state(config: Config, program: Program, checkpoints: Checkpoints) -> TrainState:

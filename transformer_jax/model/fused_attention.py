@@ -14,7 +14,6 @@ Dimension key
   l, m  positions of one block of queries or keys
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -26,45 +25,13 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jax.sharding import get_abstract_mesh
 
-from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import BATCH, HEADS, mesh_axes
-from transformer_jax.model.patterns import Pattern, mask_of
+from transformer_jax.model.kernels import SMALLEST_BLOCK, Keys, Queries, Setting
+from transformer_jax.model.patterns import mask_of
 from transformer_jax.model.records import Place
 
-LONGEST_BLOCK, SHORTEST_BLOCK = 64, 16  # positions; a matrix unit multiplies at least 16 rows
-GPUS = ("cuda", "gpu")  # names of the platform
+LONGEST_BLOCK = 64  # positions
 MASKED = -1e30  # the score of a key that is not allowed: finite, and its exp is 0
-
-
-def with_attention_kernel(config: ModelConfig, platform: str) -> ModelConfig:
-    """The config with "auto" replaced by the attention kernel of this platform."""
-    if config.attention_kernel != "auto":
-        return config
-    fits = platform in GPUS and config.dtype == "bfloat16"
-    fits &= all(size >= SHORTEST_BLOCK and size.bit_count() == 1 for size in config.head_sizes)
-    return dataclasses.replace(config, attention_kernel="fused" if fits else "plain")
-
-
-class Setting(NamedTuple):
-    """What the kernel depends on, except arrays."""
-
-    patterns: tuple[Pattern, ...]  # who may attend to whom
-    factor: float  # what q . k is multiplied by
-
-
-class Queries(NamedTuple):
-    """The queries; in a kernel, references to the part that a program reads."""
-
-    query: Any  # [B, L, H, K]
-    place: Place  # [B, L]
-
-
-class Keys(NamedTuple):
-    """The keys and values; in a kernel, references to the part that a program reads."""
-
-    key: Any  # [B, M, H, K]
-    value: Any  # [B, M, H, V]
-    place: Place  # [B, M]
 
 
 def fused_attend(queries: Queries, keys: Keys, setting: Setting) -> Array:
@@ -106,7 +73,7 @@ def _in_blocks(queries: Queries, keys: Keys, setting: Setting) -> Array:
 
 def _block(length: int) -> int:
     """Positions of a block: a power of 2."""
-    return min(LONGEST_BLOCK, max(SHORTEST_BLOCK, pl.next_power_of_2(length)))
+    return min(LONGEST_BLOCK, max(SMALLEST_BLOCK, pl.next_power_of_2(length)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))

@@ -57,11 +57,6 @@ class Kept(NamedTuple):
     rate: Any  # float32 [B, L], 1 / deviation
 
 
-def fits(features: int) -> bool:
-    """Whether the kernels take this number of features: Triton's blocks are powers of 2."""
-    return features.bit_count() == 1
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def fused_residual(summands: Summands, norm: Norm, drawn: Drawn, setting: Setting) -> Array:
     """LayerNorm(x + dropout(y)), `[batch, length, d_model]` in x's type.

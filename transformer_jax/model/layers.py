@@ -17,7 +17,7 @@ from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import BATCH, constrain
 from transformer_jax.model.dropout import Drawn, Dropout
 from transformer_jax.model.feed_forward import FeedForward
-from transformer_jax.model.fused_residual import Norm, Setting, Summands, fits, fused_residual
+from transformer_jax.model.kernels import fits_triton
 from transformer_jax.model.mixers import MIXERS
 from transformer_jax.model.norms import NORMS
 from transformer_jax.model.records import Cache, Context, Place, SearchSizes, StepContext
@@ -67,10 +67,12 @@ class Residual(nn.Module):
         config = self.config
         kernel = config.attention_kernel == "fused" and config.norm == "post"
         kernel &= config.norm_kind == "layer"
-        return kernel and fits(x_BLD.shape[-1]) and not self.is_initializing()
+        return kernel and fits_triton(x_BLD.shape[-1]) and not self.is_initializing()
 
     def _fused(self, y_BLD: Array, rows_B: Array | None) -> Callable[..., Array]:
         """The function of x and the norm's parameters that adds y before the norm."""
+        from transformer_jax.model.fused_residual import Norm, Setting, Summands, fused_residual
+
         rate, drawn = 0.0, Drawn(jnp.zeros(3, jnp.uint32), jnp.arange(y_BLD.shape[0]))
         if rows_B is not None and self.config.dropout:
             rate, drawn = self.config.dropout, self.dropout.drawn(rows_B)

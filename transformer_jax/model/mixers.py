@@ -35,7 +35,7 @@ from transformer_jax.model.cached_attention import (
     empty_keys_values,
     written,
 )
-from transformer_jax.model.fused_attention import Keys, Queries, Setting, fused_attend
+from transformer_jax.model.kernels import Keys, Queries, Setting
 from transformer_jax.model.normalizers import NORMALIZERS
 from transformer_jax.model.patterns import cross_patterns, self_patterns
 from transformer_jax.model.positions import POSITIONS
@@ -76,7 +76,7 @@ class SelfAttention(Sublayer):
         if not biased and _fuses(self, config.score, config.normalizer):
             setting = Setting(self_patterns(config, is_decoder), _factor(config, config.score))
             queries, keys = Queries(query_BLHK, place), Keys(key_BLHK, value_BLHV, place)
-            return self.attention.joined(fused_attend(queries, keys, setting)), None
+            return self.attention.joined(_in_kernel(queries, keys, setting)), None
         blocks = self_blocks(self, config, x_BLD.shape[1], is_decoder)
         query_BLHK = blocks.of_queries(query_BLHK)
         attended = functools.partial(
@@ -176,7 +176,7 @@ class CrossAttention(Sublayer):
             setting = Setting(cross_patterns(self.config), _factor(self.config, self.score))
             queries = Queries(query_BLHK, context.place)
             keys = Keys(key_BMHK, value_BMHV, context.source)
-            return self.attention.joined(fused_attend(queries, keys, setting)), None
+            return self.attention.joined(_in_kernel(queries, keys, setting)), None
         heads_BLHV, weights_BHLM = attend(
             query_BLHK,
             key_BMHK,
@@ -259,6 +259,13 @@ def _fuses(mixer: Sublayer, score: str, normalizer: str) -> bool:
     weights = _gives_weights(mixer)
     can = normalizer == "softmax" and SCORES[score].factor is not None
     return mixer.config.attention_kernel == "fused" and not weights and can
+
+
+def _in_kernel(queries: Queries, keys: Keys, setting: Setting) -> Array:
+    """`[batch, query_len, heads, d_v]`, without a matrix of weights."""
+    from transformer_jax.model.fused_attention import fused_attend
+
+    return fused_attend(queries, keys, setting)
 
 
 def _factor(config: ModelConfig, score: str) -> float:

@@ -17,7 +17,6 @@ from jax import Array
 
 from transformer_jax.model.axes import BATCH, VOCABULARY, constrain, divided
 from transformer_jax.model.cross_entropy import PAD_LOGIT, LossSettings, loss_and_gradient
-from transformer_jax.model.fused_loss import fused_loss_and_gradient
 from transformer_jax.model.products import settled
 from transformer_jax.model.records import LossSums
 from transformer_jax.text.batches import Packed
@@ -155,6 +154,8 @@ def _block_loss(
 
     if jnp.finfo(settings.dtype).bits >= 32 or divided(VOCABULARY):
         return plain(logits_RbLV, targets_RbL, real_RbL)
+    from transformer_jax.model.fused_loss import fused_loss_and_gradient  # Pallas takes 0.1 s
+
     fused = functools.partial(fused_loss_and_gradient, settings=settings)
     return jax.lax.platform_dependent(logits_RbLV, targets_RbL, real_RbL, cuda=fused, default=plain)
 

@@ -42,7 +42,8 @@ def abstract_params(model: EncoderDecoder) -> Params:
 
 def _of_parameters(model: EncoderDecoder) -> EncoderDecoder:
     """The model without the settings that its parameters do not depend on."""
-    return model.clone(remat=False, watch=False)
+    config = dataclasses.replace(model.config, attention_kernel="plain")
+    return model.clone(config=config, remat=False, watch=False)
 
 
 @functools.lru_cache(maxsize=16)  # tracing takes 0.2 s, and a run asks several times

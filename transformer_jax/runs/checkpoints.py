@@ -11,18 +11,17 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
-import orbax.checkpoint as ocp
-from etils import epath
-from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from transformer_jax.errors import RunError
 from transformer_jax.files import is_stream, write_atomically
 from transformer_jax.parallel import processes
+
+if TYPE_CHECKING:
+    from transformer_jax.runs.orbax_files import Manager
 
 Params = Any  # a pytree of arrays
 # A training state: a NamedTuple of pytrees, among them `params`.
@@ -122,29 +121,6 @@ def _set_aside(path: Path) -> Path:
     return new
 
 
-class _StepNames(ocp.path.step.NameFormat):
-    """Orbax's names of checkpoints, for those only that `committed_steps` lists."""
-
-    def __init__(self) -> None:
-        self._names = ocp.path.step.standard_name_format()
-
-    def build_name(self, step: int) -> str:
-        return self._names.build_name(step)
-
-    def find_all(self, base_path: Any) -> Iterator[Any]:
-        return (one for one in self._names.find_all(base_path) if _is_checkpoint(Path(one.path)))
-
-    def find_step(self, base_path: Any, step: int) -> Any:
-        return self._names.find_step(base_path, step)
-
-
-class _Manager(ocp.CheckpointManager):
-    """Orbax's manager without its own check for signals; the training loop does that check."""
-
-    def reached_preemption(self, step: int) -> bool:
-        return False
-
-
 class Checkpoints:
     """The checkpoints of a run in training: saves asynchronously, keeps the best and the last k."""
 
@@ -155,28 +131,14 @@ class Checkpoints:
         self._newest_failed = False
 
     @functools.cached_property
-    def manager(self) -> ocp.CheckpointManager:
+    def manager(self) -> "Manager":
         """Orbax's manager, created at the first save; it removes unfinished checkpoints."""
+        from transformer_jax.runs.orbax_files import make_manager
 
-        def score(metrics: dict[str, float]) -> float:
-            return metrics[SCORE]
-
-        keep = [
-            preservation_policy.LatestN(self.keep_last),
-            preservation_policy.BestN(
-                get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False
-            ),
-        ]
-        options = ocp.CheckpointManagerOptions(
-            best_fn=score,
-            preservation_policy=preservation_policy.AnyPreservationPolicy(keep),
-            cleanup_tmp_directories=True,
-            step_name_format=_StepNames(),
-        )
         if processes.is_first():
             for manifest in self.folder.glob(".*.tmp"):
                 manifest.unlink()
-        return _Manager(self.folder, options=options)
+        return make_manager(self.folder, self.keep_last, SCORE, _is_checkpoint)
 
     def save(self, state: NamedTuple, step: int, score: float | None) -> None:
         """Starts to write a checkpoint.
@@ -194,13 +156,10 @@ class Checkpoints:
         self._newest_failed = False
         processes.first_does(lambda: self._make_way(step))
         params, rest = _split(state)
-        items = ocp.args.Composite(
-            params=ocp.args.StandardSave(params), rest=ocp.args.StandardSave(rest)
-        )
         metrics = None if score is None else {SCORE: score}
         error = None
         try:
-            self.manager.save(step, args=items, metrics=metrics)
+            self.manager.save_parts(step, {"params": params, "rest": rest}, metrics)
         except Exception as raised:
             error = raised
         if self._any_failed(error):
@@ -355,11 +314,12 @@ def _restore_sound(folder: Path, like: State) -> tuple[State | None, str]:
     wrong = processes.first_does(lambda: damaged_file(folder))
     if wrong:
         return None, wrong
+    from transformer_jax.runs.orbax_files import read_arrays
+
     params, rest = _split(like)
     try:
-        with ocp.StandardCheckpointer() as checkpointer:
-            params = checkpointer.restore(epath.Path(folder / "params"), params)
-            rest = checkpointer.restore(epath.Path(folder / "rest"), rest)
+        params = read_arrays(folder / "params", params)
+        rest = read_arrays(folder / "rest", rest)
     except Exception as error:  # Orbax and its libraries raise many types on damaged files
         if manifest_of(folder).exists():
             raise  # the files match their manifest, so the error has another cause

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
-from etils import epath
 
 from transformer_jax.errors import RunError
 from transformer_jax.parallel import processes
@@ -44,6 +42,8 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
     Raises:
       RunError: there is no such checkpoint, or it is damaged.
     """
+    from transformer_jax.runs.orbax_files import read_arrays
+
     folder = Path(processes.first_does(lambda: str(_find(run, which))))
     wrong = processes.first_does(lambda: damaged_file(folder))
     if wrong:
@@ -53,8 +53,7 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or device), like
     )
     try:
-        with ocp.StandardCheckpointer() as checkpointer:
-            return checkpointer.restore(epath.Path(folder / "params"), like), folder.name
+        return read_arrays(folder / "params", like), folder.name
     except jax.errors.JaxRuntimeError:  # the device failed, not the files
         raise
     except Exception as error:  # Orbax and its libraries raise many types on damaged files
@@ -139,11 +138,12 @@ def save_weights(run: RunFolder, params: Params) -> None:
     Raises:
       RunError: the folder cannot be written.
     """
+    from transformer_jax.runs.orbax_files import write_arrays
+
     folder = run.checkpoints / "0"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save(epath.Path(folder / "params"), params, force=True)
+        write_arrays(folder / "params", params)
         write_manifest(folder)
     except Exception as error:  # Orbax and its libraries raise many types
         shutil.rmtree(folder, ignore_errors=True)
@@ -161,6 +161,8 @@ def save_average(run: RunFolder, name: str, params: Params) -> Path:
     Raises:
       RunError: the folder cannot be written.
     """
+    from transformer_jax.runs.orbax_files import write_arrays
+
     folder = run.averages / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -172,8 +174,7 @@ def save_average(run: RunFolder, name: str, params: Params) -> Path:
             fcntl.lockf(lock, fcntl.LOCK_EX)
         manifest_of(folder).unlink(missing_ok=True)  # until the new files are complete
         try:
-            with ocp.StandardCheckpointer() as checkpointer:
-                checkpointer.save(epath.Path(folder / "params"), params, force=True)
+            write_arrays(folder / "params", params)
             write_manifest(folder)
         except Exception as error:  # Orbax and its libraries raise many types
             for left in folder.glob("params*"):

@@ -8,11 +8,10 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.grammar.pairs import AlignedPair, generate
 from transformer_jax.text import tfds_corpus
 from transformer_jax.text.by_position import ByPosition
 from transformer_jax.text.folder_corpus import (
@@ -25,6 +24,9 @@ from transformer_jax.text.folder_corpus import (
 from transformer_jax.text.lines import TextLines, file_digest
 from transformer_jax.text.parquet_corpus import ParquetCorpus
 from transformer_jax.text.pharaoh import AlignedLines
+
+if TYPE_CHECKING:
+    from transformer_jax.grammar.pairs import AlignedPair
 
 GRAMMAR_PAIRS = {"valid": 500, "test": 1_000}  # of the built-in corpus; "train" has data.pairs
 
@@ -222,6 +224,8 @@ class BuiltInCorpus:
                 f"the built-in corpus has no split {name!r}, only {', '.join(self.sizes)}."
             )
         if name not in self._generated:  # a run asks for each split three times
+            from transformer_jax.grammar.pairs import generate  # most runs have other text
+
             self._generated[name] = generate(name, self.sizes[name])
         pairs = [Pair(pair.src, pair.tgt) for pair in self._generated[name]]
         return [Pair(*pair[::-1]) for pair in pairs] if self.is_swapped else pairs

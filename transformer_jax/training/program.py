@@ -16,7 +16,7 @@ from transformer_jax.config.schema import ModelConfig, TrainConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.auxiliary import auxiliary_weights
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
-from transformer_jax.model.fused_attention import with_attention_kernel
+from transformer_jax.model.kernels import with_attention_kernel
 from transformer_jax.model.records import LossSums, Params
 from transformer_jax.model.stacks import stacked, unstacked
 from transformer_jax.parallel.mesh import batch_sharding, batch_ways, placed, with_shardings

@@ -17,7 +17,7 @@ from transformer_jax.model.auxiliary import auxiliary_weights
 from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.dropout import hashed
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.fused_attention import GPUS
+from transformer_jax.model.kernels import GPUS
 from transformer_jax.model.records import LossSums, Params
 from transformer_jax.model.stacks import unstacked
 from transformer_jax.text.batches import Batch

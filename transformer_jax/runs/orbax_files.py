@@ -1,0 +1,83 @@
+"""Arrays in files and the folder of checkpoints, by Orbax.
+
+Import it where it is called: Orbax takes 0.1 s to import, which a new run needs at its first
+checkpoint only.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orbax.checkpoint as ocp
+from etils import epath
+from orbax.checkpoint.checkpoint_managers import preservation_policy
+
+
+def write_arrays(folder: Path, arrays: Any) -> None:
+    """Writes a tree of arrays, over what is there."""
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(epath.Path(folder), arrays, force=True)
+
+
+def read_arrays(folder: Path, like: Any) -> Any:
+    """The arrays of a folder, with the shapes, types and shardings of `like`."""
+    with ocp.StandardCheckpointer() as checkpointer:
+        return checkpointer.restore(epath.Path(folder), like)
+
+
+class Manager(ocp.CheckpointManager):
+    """Orbax's manager without its own check for signals; the training loop does that check."""
+
+    def reached_preemption(self, step: int) -> bool:
+        return False
+
+    def save_parts(self, step: int, parts: Mapping[str, Any], metrics: Any) -> None:
+        """Starts to write a checkpoint, each part in a folder of its own."""
+        items = {name: ocp.args.StandardSave(part) for name, part in parts.items()}
+        self.save(step, args=ocp.args.Composite(**items), metrics=metrics)
+
+
+def make_manager(
+    folder: Path, keep_last: int, score: str, is_checkpoint: Callable[[Path], bool]
+) -> Manager:
+    """A manager that keeps the last checkpoints and the best, and removes unfinished ones.
+
+    Args:
+      folder: of all checkpoints.
+      keep_last: how many of the last ones it keeps.
+      score: the metric of which the highest is the best.
+      is_checkpoint: whether a path is a checkpoint; others are left alone.
+    """
+
+    def score_of(metrics: dict[str, float]) -> float:
+        return metrics[score]
+
+    last = preservation_policy.LatestN(keep_last)
+    best = preservation_policy.BestN(
+        get_metric_fn=score_of, n=1, keep_checkpoints_without_metrics=False
+    )
+    options = ocp.CheckpointManagerOptions(
+        best_fn=score_of,
+        preservation_policy=preservation_policy.AnyPreservationPolicy([last, best]),
+        cleanup_tmp_directories=True,
+        step_name_format=_StepNames(is_checkpoint),
+    )
+    return Manager(folder, options=options)
+
+
+class _StepNames(ocp.path.step.NameFormat):
+    """Orbax's names of checkpoints, for those only that are ours."""
+
+    def __init__(self, is_checkpoint: Callable[[Path], bool]) -> None:
+        self._names = ocp.path.step.standard_name_format()
+        self._is_checkpoint = is_checkpoint
+
+    def build_name(self, step: int) -> str:
+        return self._names.build_name(step)
+
+    def find_all(self, base_path: Any) -> Iterator[Any]:
+        found = self._names.find_all(base_path)
+        return (one for one in found if self._is_checkpoint(Path(one.path)))
+
+    def find_step(self, base_path: Any, step: int) -> Any:
+        return self._names.find_step(base_path, step)
