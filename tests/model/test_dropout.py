@@ -24,6 +24,15 @@ def signs(*args, **kwargs):
     return mask(*args, **kwargs) * 2.0 - 1.0
 
 
+def apply(dropout, x, rows, key=None):
+    """The dropout of a module in the rows with these numbers."""
+
+    def call(module):
+        return module(x, module.drawn(rows))
+
+    return nn.apply(call, dropout)({}, rngs={} if key is None else {"dropout": key})
+
+
 def assert_averages_to_0(products):
     assert abs(products.mean()) < SIGMAS / np.sqrt(products.size)
 
@@ -96,7 +105,7 @@ def test_a_row_has_its_mask_alone_or_in_any_batch():
 
 def test_what_is_kept_is_scaled_so_that_the_expectation_stays():
     x = jnp.full((ROWS, LENGTH, FEATURES), 3.0, jnp.bfloat16)
-    got = Dropout(0.25).apply({}, x, jnp.arange(ROWS), rngs={"dropout": jax.random.key(0)})
+    got = apply(Dropout(0.25), x, jnp.arange(ROWS), jax.random.key(0))
     assert got.dtype == jnp.bfloat16
     values, counts = np.unique(np.asarray(got, np.float32), return_counts=True)
     assert values.tolist() == [0.0, 4.0]
@@ -106,8 +115,8 @@ def test_what_is_kept_is_scaled_so_that_the_expectation_stays():
 
 def test_without_rows_or_at_rate_0_nothing_is_dropped():
     x = jnp.ones((2, 3, 4))
-    assert Dropout(0.9).apply({}, x, None) is x
-    assert Dropout(0.0).apply({}, x, jnp.arange(2)) is x
+    assert apply(Dropout(0.9), x, None) is x
+    assert apply(Dropout(0.0), x, jnp.arange(2)) is x
 
 
 def test_mix_is_lowbias32_and_flips_half_of_the_bits():

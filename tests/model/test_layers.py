@@ -1,7 +1,9 @@
 """The feed-forward network and residuals against float64 references."""
 
 import math
+import re
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -94,3 +96,33 @@ def test_dropout_falls_on_the_sublayers_output_not_on_the_residual():
 def test_dropout_never_falls_on_the_residual_of_post_norm_either():
     kept = residual("post", rows=jnp.arange(B), dropout=0.5, sublayer=jnp.zeros_like)
     assert relative_error(kept, norm_by_hand(X, GAIN, BIAS)) < 1e-5
+
+
+class Residuals(nn.Module):
+    """Pre-norm residuals in a row, with a product as each sub-layer."""
+
+    depth: int
+
+    @nn.compact
+    def __call__(self, x, weights, rows):
+        config = ModelConfig(d_model=8, norm="pre", dropout=0.5)
+        for _ in range(self.depth):
+            x, _ = Residual(config)(x, lambda y: (y @ weights, None), rows)
+        return x
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="how XLA for a CPU fuses")
+def test_no_operation_computes_the_residuals_of_all_layers_again():
+    def largest_fusion(depth):
+        stack, key = Residuals(depth), jax.random.key(0)
+        x, weights, rows = jnp.ones((2, 4, 8)), jnp.ones((8, 8)), jnp.arange(2)
+        params = stack.init({"params": key, "dropout": key}, x, weights, rows)
+
+        def total(params, weights, key):
+            return stack.apply(params, x, weights, rows, rngs={"dropout": key}).sum()
+
+        compiled = jax.jit(jax.grad(total, (0, 1))).lower(params, weights, key).compile()
+        parts = re.split(r"\n(?=\S)", compiled.as_text())
+        return max(part.count(" = ") for part in parts if "fused_computation" in part[:40])
+
+    assert largest_fusion(6) <= largest_fusion(3)

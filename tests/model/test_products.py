@@ -16,6 +16,7 @@ from transformer_jax.model.products import (
     narrowed,
     product,
     settled,
+    stored,
     weight_gradient,
 )
 
@@ -147,3 +148,11 @@ def test_other_platforms_get_no_barriers_and_no_second_form_of_the_products():
     assert lines["cuda"].count("stablehlo.optimization_barrier") == 0
     assert lines["tpu"].count("stablehlo.optimization_barrier") == 0
     assert all(text.count("stablehlo.dot_general") == 3 for text in lines.values())
+
+
+@pytest.mark.parametrize("opaque", [True, False])
+def test_stored_is_the_identity_whatever_the_scalar(opaque):
+    x, gradient = (np.random.default_rng(n).normal(size=(2, 3, 5)) for n in range(2))
+    got, back = jax.vjp(lambda x: stored(x, jnp.bool_(opaque)), jnp.float32(x))
+    np.testing.assert_array_equal(got, np.float32(x))
+    np.testing.assert_array_equal(back(jnp.float32(gradient))[0], np.float32(gradient))

@@ -190,7 +190,7 @@ class ConvolutionalLayer(nn.Module):
         others = self.config.kernel_width - 1
         is_decoder = self.encoded_features is not None
         before, after = (others, 0) if is_decoder else (others // 2, others // 2)
-        inputs_BLH = self.dropout(x_BLH, context.rows_B)
+        inputs_BLH = self.dropout(x_BLH, self.dropout.drawn(context.rows_B))
         taps_BLI = around(inputs_BLH, context.place.segments, before, after)
         return self._residual(x_BLH, taps_BLI, context.embedded_BLD, context.attended)
 
@@ -333,7 +333,7 @@ class ConvolutionalDecoder(nn.Module):
             x_BLH, weights = layer(x_BLH, context)
             watched_BLM = watched_BLM if weights is None else weights
         y_BLD = constrain(self.decoder_output(x_BLH), BATCH, None, None)
-        return self.decoder_dropout(y_BLD, rows_B), watched_BLM
+        return self.decoder_dropout(y_BLD, self.decoder_dropout.drawn(rows_B)), watched_BLM
 
     def _keys_values(self, encoded_BMC: Array) -> tuple[Array, Array]:
         key_BMD, value_BMC = self.encoder.keys_values(encoded_BMC)

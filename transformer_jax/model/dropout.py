@@ -120,14 +120,15 @@ class Dropout(nn.Module):
 
     rate: float
 
-    def __call__(self, x_BLD: Array, rows_B: Array | None) -> Array:
-        """Applies dropout to x `[rows, length, features]`; without row numbers, returns x."""
-        if rows_B is None or self.rate == 0.0:
+    def __call__(self, x_BLD: Array, drawn: Drawn | None) -> Array:
+        """Applies the mask to x `[rows, length, features]`; without one, returns x."""
+        if drawn is None:
             return x_BLD
-        keep_BLD = keep_from(0, x_BLD.shape[1:], self.drawn(rows_B), self.rate)
-        return dropped(x_BLD, keep_BLD, self.rate)
+        return dropped(x_BLD, keep_from(0, x_BLD.shape[1:], drawn, self.rate), self.rate)
 
     @nn.nowrap
-    def drawn(self, rows_B: Array) -> Drawn:
-        """What the mask of these rows is computed from."""
+    def drawn(self, rows_B: Array | None) -> Drawn | None:
+        """What the mask of rows `[rows]` is computed from; None if nothing is to be dropped."""
+        if rows_B is None or self.rate == 0.0:
+            return None
         return Drawn(mask_words(self.make_rng("dropout")), rows_B)

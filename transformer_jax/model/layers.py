@@ -20,6 +20,7 @@ from transformer_jax.model.feed_forward import FeedForward
 from transformer_jax.model.kernels import fits_triton
 from transformer_jax.model.mixers import MIXERS
 from transformer_jax.model.norms import NORMS
+from transformer_jax.model.products import stored
 from transformer_jax.model.records import Cache, Context, Place, SearchSizes, StepContext
 from transformer_jax.model.sublayer import Sublayer
 
@@ -59,7 +60,10 @@ class Residual(nn.Module):
             return self.norm(x_BLD, self._fused(y_BLD, rows_B)), beside
         wide = jnp.promote_types(x_BLD.dtype, jnp.float32)
         y_BLD = constrain(y_BLD.astype(wide), BATCH, None, None)
-        x_BLD = (x_BLD + self.dropout(y_BLD, rows_B)).astype(x_BLD.dtype)
+        drawn = self.dropout.drawn(rows_B)
+        x_BLD = (x_BLD + self.dropout(y_BLD, drawn)).astype(x_BLD.dtype)
+        if is_pre and drawn is not None:
+            x_BLD = stored(x_BLD, drawn.words[0] == 0)
         return x_BLD if is_pre else self.norm(x_BLD).astype(x_BLD.dtype), beside
 
     def _fuses(self, x_BLD: Array) -> bool:
@@ -73,9 +77,9 @@ class Residual(nn.Module):
         """The function of x and the norm's parameters that adds y before the norm."""
         from transformer_jax.model.fused_residual import Norm, Setting, Summands, fused_residual
 
-        rate, drawn = 0.0, Drawn(jnp.zeros(3, jnp.uint32), jnp.arange(y_BLD.shape[0]))
-        if rows_B is not None and self.config.dropout:
-            rate, drawn = self.config.dropout, self.dropout.drawn(rows_B)
+        drawn, rate = self.dropout.drawn(rows_B), self.config.dropout
+        if drawn is None:
+            drawn, rate = Drawn(jnp.zeros(3, jnp.uint32), jnp.arange(y_BLD.shape[0])), 0.0
 
         def normed(x_BLD: Array, scale_D: Array, bias_D: Array, epsilon: float) -> Array:
             norm, setting = Norm(scale_D, bias_D), Setting(rate, epsilon)

@@ -66,7 +66,7 @@ class RecurrentEncoder(nn.Module):
         forward_BMH = self.left_to_right.run(x_BMD, place.segments, reverse=False)
         backward_BMH = self.right_to_left.run(x_BMD, place.segments, reverse=True)
         annotation_BMC = jnp.concatenate([forward_BMH, backward_BMH], axis=-1)
-        return self.encoder_dropout(annotation_BMC, rows_B)
+        return self.encoder_dropout(annotation_BMC, self.encoder_dropout.drawn(rows_B))
 
     @nn.nowrap
     def stack(self) -> None:
@@ -205,7 +205,8 @@ class RecurrentDecoder(nn.Module):
         )
         state_BLH, context_BLC, *watched = (x.swapaxes(0, 1) for x in found)
         y_BLD = constrain(unit.read(state_BLH, context_BLC, x_BLD), BATCH, None, None)
-        return self.decoder_dropout(y_BLD, rows_B), watched[0] if watched else None
+        y_BLD = self.decoder_dropout(y_BLD, self.decoder_dropout.drawn(rows_B))
+        return y_BLD, watched[0] if watched else None
 
     def remember(self, encoded_BME: Array, source: Place) -> Remembered:
         """Keys, annotations and the first state."""
