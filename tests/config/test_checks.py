@@ -53,6 +53,19 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"data.source": "file"}, ("data.source='file'", "valid choices", "mean 'files'")),
     ({"data.source": "files"}, ("data.path is not set", "--config.data.path=FOLDER")),
     ({"data.aligned_pairs": 5}, ("data.aligned_pairs=5 counts", "data.alignments=True")),
+    (
+        {"train.agreement_weight": 0.0, "model.wait_k": 2, "data.alignments": True},
+        ("train.agreement_weight=0.0", "model.wait_k=2 does not go", "data.alignments=True does"),
+    ),
+    (
+        {
+            "train.agreement_weight": 1,
+            "train.patience": 3,
+            "vocabulary.separate": True,
+            "model.tie_embeddings": False,
+        },
+        ("train.patience=3 does not go", "vocabulary.separate=True does not go"),
+    ),
     ({"train.alignment_weight": 0.1}, ("train.alignment_weight=0.1 needs", "data.alignments=True")),
     ({"data.source": "parquet"}, ("data.source='parquet' needs", "--config.data.path=FOLDER")),
     ({"data.source": "tfds"}, ("data.name is not set", "--config.data.name=wmt14_translate")),

@@ -18,6 +18,7 @@ from tests.fixtures.tiny import (
 from tests.tiny_runs import arrays, metrics, train
 from transformer_jax.config.schema import TrainConfig
 from transformer_jax.model.auxiliary import (
+    agreement,
     alignment,
     auxiliary_weights,
     avoidance,
@@ -137,6 +138,37 @@ def test_avoidance_is_the_log_of_the_weight_that_is_not_on_linked_places():
     assert found == pytest.approx(want, rel=1e-5) and want > 1
     only = jnp.asarray(linked_BLM / np.maximum(linked_BLM.sum(-1, keepdims=True), 1), jnp.float32)
     assert jnp.isfinite(avoidance(only, batch)) and avoidance(only, batch) > 20
+
+
+def test_agreement_is_the_trace_of_the_product_of_both_directions():
+    """Pair by pair in float64; padding has weights on padding, which do not count."""
+    batch = lay_out(PAIRS, PACKED, SRC_LENGTH, TGT_LENGTH)
+    forward_BLM = watched_weights(batch)
+    reverse_BML = watched_weights(batch.swapped(), seed=1)
+    want, most = 0.0, 0
+    for row, (A_LM, B_ML) in enumerate(zip(forward_BLM, reverse_BML, strict=True)):
+        for segment in range(1, batch.tgt.segments[row].max() + 1):
+            own_L, own_M = (side.segments[row] == segment for side in (batch.tgt, batch.src))
+            A, B = A_LM[own_L][:, own_M], B_ML[own_M][:, own_L]
+            assert np.trace(A @ B) <= min(A.shape)
+            want, most = want + np.trace(A @ B), most + min(A.shape)
+    found = agreement(jnp.asarray(forward_BLM), jnp.asarray(reverse_BML), batch)
+    assert found == pytest.approx(want, rel=1e-5) and 5 < want < most
+    other = agreement(jnp.asarray(reverse_BML), jnp.asarray(forward_BLM), batch.swapped())
+    assert other == pytest.approx(want, rel=1e-5), "neither direction is the first"
+
+
+def test_agreement_of_the_same_words_is_their_number_and_of_the_words_beside_them_none():
+    """Three target and four source subwords."""
+    batch = lay_out(random_pairs(0, [(4, 3)]), [[0]], 4, 3)
+    A_LM = np.eye(4)[[2, 0, 3]]  # the source subword of each target subword
+    assert agreement(jnp.asarray([A_LM]), jnp.asarray([A_LM.T]), batch) == 3
+    beside_ML = np.roll(A_LM.T, 1, axis=1)
+    assert agreement(jnp.asarray([A_LM]), jnp.asarray([beside_ML]), batch) == 0
+    even = jnp.full((1, 3, 4), 1 / 4), jnp.full((1, 4, 3), 1 / 3)
+    assert agreement(*even, batch) == pytest.approx(1)
+    with pytest.raises(ValueError, match="a batch with links has no other"):
+        batch._replace(links=np.zeros((1, 3, 1), np.uint32)).swapped()
 
 
 def test_a_weight_of_zero_turns_a_loss_off():

@@ -2,8 +2,9 @@
 
     python -m tests.parallel.sharded_gradients NAME ...
 
-NAME is a line of tests/model/configs.py. Prints a JSON object: for each name, the relative error of
-the gradient on the mesh (data 2, fsdp 2, tensor 2) with two micro-batches, and its norm.
+NAME is a line of tests/model/configs.py, or "agreement": two directions of translation. Prints a
+JSON object: for each name, the relative error of the gradient on the mesh (data 2, fsdp 2, tensor
+2) with two micro-batches, and its norm.
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ from tests.fixtures.tiny import (
     relative_error,
 )
 from tests.model.configs import CONFIGS
-from transformer_jax.config.schema import MeshConfig, ModelConfig
+from transformer_jax.config.schema import MeshConfig, ModelConfig, TrainConfig
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import axis_names
 from transformer_jax.parallel.mesh import (
@@ -32,7 +33,9 @@ from transformer_jax.parallel.mesh import (
     placed,
     shardings,
 )
+from transformer_jax.training.state import AGREEMENT
 from transformer_jax.training.step import accumulated_gradients, make_loss_fn
+from transformer_jax.training.two_directions import make_two_way_loss
 
 ROWS, SRC_LENGTH, TGT_LENGTH = 8, 18, 16
 PAIRS = random_pairs(0, [(9, 7), (3, 9), (8, 2), (5, 5), (1, 1), (7, 6), (6, 4), (4, 3)] * 2)
@@ -43,17 +46,22 @@ SIZES = ModelConfig(
 
 def gradient(name: str, mesh_config: MeshConfig, micro_batches: int) -> np.ndarray:
     """The gradient of the loss, with dropout, of packed rows on a mesh, as one vector."""
-    changes = {**CONFIGS[name], "num_layers": 1, "d_hidden": SIZES.d_hidden}
-    model = make_model(dataclasses.replace(SIZES, **changes), VOCABULARY)
+    changes = {**CONFIGS.get(name, {}), "num_layers": 1, "d_hidden": SIZES.d_hidden}
+    both = name == AGREEMENT
+    model = make_model(dataclasses.replace(SIZES, **changes), VOCABULARY, watch=both)
     mesh = make_mesh(mesh_config)
-    params = random_params(model)
-    params = jax.device_put(params, shardings(params, axis_names(model), mesh))
+    params, names, key = random_params(model), axis_names(model), jax.random.key(3)
+    if both:
+        params, names, key = (params, random_params(model, seed=1)), (names,) * 2, (key,) * 2
+    params = jax.device_put(params, shardings(params, names, mesh))
     rows = [[2 * n, 2 * n + 1] for n in range(ROWS)]
     batch = jax.device_put(lay_out(PAIRS, rows, SRC_LENGTH, TGT_LENGTH), batch_sharding(mesh))
     loss_fn = make_loss_fn(model, 0.1, replicas=batch_ways(mesh))
+    if both:
+        loss_fn = make_two_way_loss(model, TrainConfig(agreement_weight=30.0), batch_ways(mesh))
     gradients = functools.partial(accumulated_gradients, loss_fn, micro_batches=micro_batches)
     with placed(mesh, model):
-        found, _ = jax.jit(gradients)(params, batch, jax.random.key(3))
+        found, _ = jax.jit(gradients)(params, batch, key)
     return np.concatenate([np.asarray(x, np.float64).ravel() for x in jax.tree.leaves(found)])
 
 

@@ -94,6 +94,7 @@ OTHER = {
     "train.coverage_weight": 1.0,
     "train.alignment_weight": 1.0,
     "train.fertility_weight": 1.0,
+    "train.agreement_weight": 0.0,
     "train.avoidance_weight": 1.0,
     "model.num_layers": 2,
     "model.num_encoder_layers": 2,

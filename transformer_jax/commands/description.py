@@ -17,7 +17,9 @@ def describe(
     """What a run is, before its first step: a line each, for the log and for `--dry_run`."""
     both = [f"{size:,}, padded to {padded_vocabulary(size):,}" for size in both_sides(sizes)]
     parameters = sum(x.size for x in jax.tree.leaves(program.state.params))
-    flops = shape.rows * cost.training_flops(config.model, sizes, *shape.lengths)
+    two_ways = config.train.agreement_weight is not None
+    flops = shape.rows * cost.step_flops(config.model, sizes, shape.lengths, two_ways)
+    each = " in each direction" if two_ways else ""
     micro = shape.rows // config.train.accumulate_steps
     tokens = shape.rows * shape.tgt_length * fill
     axes = ", ".join(f"{axis} {size}" for axis, size in program.mesh.shape.items())
@@ -30,7 +32,7 @@ def describe(
     )
     searches = f", up to {shapes} searches of validation BLEU" if config.train.valid_bleu else ""
     return [
-        f"parameters: {parameters:,} (vocabulary {'; target '.join(dict.fromkeys(both))})",
+        f"parameters: {parameters:,}{each} (vocabulary {'; target '.join(dict.fromkeys(both))})",
         f"batch: {shape.rows} rows of {shape.src_length} source and {shape.tgt_length} target "
         f"positions, about {tokens:,.0f} real target tokens "
         f"(nominal {config.train.tokens_per_batch:,}), "

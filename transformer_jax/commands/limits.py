@@ -47,7 +47,8 @@ def check_sizes(config: Config, mesh: Mesh, shape: BatchShape) -> None:
     model = make_model(config.model, config.vocabulary.size)
     count = sum(math.prod(x.shape) for x in jax.tree.leaves(abstract_params(model)))
     # Each parameter has a gradient and two moments, all float32.
-    state = 16 * count / (mesh.shape["fsdp"] * mesh.shape["tensor"])
+    directions = 1 if config.train.agreement_weight is None else 2
+    state = directions * 16 * count / (mesh.shape["fsdp"] * mesh.shape["tensor"])
     positions = shape.rows * (shape.src_length + shape.tgt_length) / batch_ways(mesh)
     # A position has three int32, and in a micro-batch at least one vector of the model's width.
     batch = positions * (12 + 4 * config.model.d_model / config.train.accumulate_steps)

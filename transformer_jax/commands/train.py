@@ -1,10 +1,12 @@
 """The `train` command: trains a run, or continues it."""
 
+import contextlib
 import dataclasses
 import importlib
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from jax.sharding import Mesh
 
@@ -12,12 +14,16 @@ from transformer_jax import allocator
 from transformer_jax.commands.description import describe
 from transformer_jax.commands.limits import check_memory, check_sizes, check_workers
 from transformer_jax.compilation import keep_compiled_programs
-from transformer_jax.config.changes import mutable_differences, with_absolute_paths
+from transformer_jax.config.changes import (
+    mutable_differences,
+    of_other_direction,
+    with_absolute_paths,
+)
 from transformer_jax.config.checks import check
 from transformer_jax.config.schema import Config, ModelConfig
 from transformer_jax.decoding.lines import LineTranslator, banned_ids
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.errors import DataError, Interrupted
+from transformer_jax.errors import DataError, Interrupted, RunError
 from transformer_jax.model.parameters import axis_names
 from transformer_jax.model.records import Params
 from transformer_jax.parallel import processes
@@ -25,6 +31,7 @@ from transformer_jax.parallel.mesh import decoding_mesh, local, make_mesh
 from transformer_jax.runs.checkpoints import Checkpoints, committed_steps
 from transformer_jax.runs.metrics import FILE, check_metrics
 from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.runs.together import restore_together
 from transformer_jax.runs.weights import load_params
 from transformer_jax.runs.weights_and_biases import check_wandb
 from transformer_jax.text.corpora import open_corpus
@@ -38,9 +45,9 @@ from transformer_jax.training.data import (
     nominal_shape,
     warn_without_test_split,
 )
-from transformer_jax.training.loop import train_steps
+from transformer_jax.training.loop import Direction, train_steps
 from transformer_jax.training.program import BatchShape, Program, check_rows, compile_program
-from transformer_jax.training.state import TrainState
+from transformer_jax.training.state import TrainState, joined
 from transformer_jax.training.stopping import StopRequest
 
 log = logging.getLogger(__name__)
@@ -77,7 +84,8 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
         processes.first_does(lambda: _check_folder(run, config))
         _train_in(run, config, mesh, force)
     finally:
-        run.unlock()
+        for one, _ in _runs(run, config):
+            one.unlock()
 
 
 def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
@@ -116,10 +124,28 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     print(f"data: {corpus.describe()}: {pairs}")
 
 
+def _runs(run: RunFolder, config: Config) -> list[tuple[RunFolder, Config]]:
+    """Folder and config of each direction of translation that is trained."""
+    if config.train.agreement_weight is None:
+        return [(run, config)]
+    return [(run, config), (run.reverse, of_other_direction(config))]
+
+
 def _check_folder(run: RunFolder, config: Config, lock: bool = True) -> None:
-    run.check(config, lock)
-    check_metrics(run.path)
+    run.check_is_main()
+    for one, own in _runs(run, config):
+        one.check(own, lock)
+        check_metrics(one.path)
     check_wandb(config.train.wandb_project)
+
+
+class _Own(NamedTuple):
+    """What belongs to one direction of translation."""
+
+    run: RunFolder
+    config: Config
+    data: TrainingData
+    checkpoints: Checkpoints
 
 
 def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
@@ -141,23 +167,28 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
         check_memory(program)
     if mesh.devices.flat[0].platform == "cpu":
         allocator.touch(program.memory_bytes)  # while the first state is made
-    checkpoints = Checkpoints(run.checkpoints, train.keep_last, train.on_save_error)
+    both = [_own(one, of_it, data, config) for one, of_it in _runs(run, config)]
     try:
-        state = _first_state(config, program, checkpoints)
-        start = int(state.step)
-        if start != 0 and not (run.path / FILE).exists():
-            log.warning("%s is gone: the curves begin after step %d", run.path / FILE, start)
-        if start == 0 and (run.path / FILE).exists():
-            log.warning("%s has no checkpoint: training begins again at step 0", run.path)
-        processes.first_does(lambda: _claim(run, config, data))
+        states = _first_states(both, program)
+        start = int(states[0].step)
+        for own in both:
+            curves = own.run.path / FILE
+            if start != 0 and not curves.exists():
+                log.warning("%s is gone: the curves begin after step %d", curves, start)
+            if start == 0 and curves.exists():
+                log.warning("%s has no checkpoint: training begins again at step 0", own.run.path)
+        processes.first_does(lambda: _claim(both))
         allocator.collect_as_usual()
         with StopRequest() as stop:
-            bleu = _make_bleu(config, data, program, stop) if train.valid_bleu else None
-            last = train_steps(state, train, data, program, checkpoints, run.path, stop, bleu)
+            directions = [_direction(own, program, stop) for own in both]
+            last = train_steps(joined(states), train, program, directions, stop)
     except BaseException:
-        checkpoints.abandon()
+        for own in both:
+            own.checkpoints.abandon()
         raise
-    checkpoints.close()
+    with contextlib.ExitStack() as closing:  # closes the others if one raises
+        for own in both:
+            closing.callback(own.checkpoints.close)
     if stop.signal:
         processes.part()
         raise Interrupted(
@@ -174,15 +205,49 @@ def _prepare(model: ModelConfig, sizes: Sizes, shape: BatchShape) -> None:
     importlib.import_module("grain")
 
 
-def _first_state(config: Config, program: Program, checkpoints: Checkpoints) -> TrainState:
-    """The state of the newest checkpoint; in a new run, the initial one."""
-    saved = checkpoints.restore_latest(program.saved_state)
-    if saved is not None:
-        state: TrainState = program.from_saved(saved)
-        log.info("continuing from step %d", int(state.step))
-        if config.train.init_from is not None:
-            log.info("train.init_from has no effect: it is for the start of a run")
-        return state
+def _own(run: RunFolder, config: Config, data: TrainingData, main: Config) -> _Own:
+    """One direction: that of the config `main`, to which the data belong, or the other one."""
+    if config is not main:
+        data = data.of_other_direction(config)
+        run.check_corpus(data.fingerprint)
+        known = known_vocabulary(config, run)
+        if known is not None and known.digest != data.vocabulary.digest:
+            raise RunError(
+                f"{run.path} or train.init_from has another vocabulary than the direction that it "
+                "is trained with. Choose another --workdir, or leave train.init_from out."
+            )
+    train = config.train
+    return _Own(
+        run, config, data, Checkpoints(run.checkpoints, train.keep_last, train.on_save_error)
+    )
+
+
+def _direction(own: _Own, program: Program, stop: StopRequest) -> Direction:
+    """What the loop needs of a direction."""
+    bleu = None
+    if own.config.train.valid_bleu:
+        bleu = _make_bleu(own.config, own.data, program, stop)
+    return Direction(own.run.path, own.data, own.checkpoints, bleu)
+
+
+def _first_states(both: Sequence[_Own], program: Program) -> list[TrainState]:
+    """The states of the newest checkpoint of each direction; in a new run, the initial ones."""
+    if len(both) == 1:
+        saved = both[0].checkpoints.restore_latest(program.saved_state)
+        found = None if saved is None else [saved]
+    else:
+        found = restore_together([own.checkpoints for own in both], program.saved_state)
+    if found is None:
+        return [_initial_state(own.config, program) for own in both]
+    states: list[TrainState] = [program.from_saved(saved) for saved in found]
+    log.info("continuing from step %d", int(states[0].step))
+    if both[0].config.train.init_from is not None:
+        log.info("train.init_from has no effect: it is for the start of a run")
+    return states
+
+
+def _initial_state(config: Config, program: Program) -> TrainState:
+    """The state before the first step, with the weights of train.init_from if that is set."""
     state = program.init(config.seed)
     if config.train.init_from is not None:
         origin = RunFolder(config.train.init_from)
@@ -192,15 +257,16 @@ def _first_state(config: Config, program: Program, checkpoints: Checkpoints) -> 
     return state
 
 
-def _claim(run: RunFolder, config: Config, data: TrainingData) -> None:
-    """Writes config, fingerprint and vocabulary into the folder; logs the keys that change."""
-    if run.config_file.exists():
-        for difference in mutable_differences(run.read_config(), config):
-            log.info("from here on, %s", difference)
-    run.claim(config, data.fingerprint)
-    if not run.vocabulary_file.exists():
-        data.vocabulary.save(run.vocabulary_file)
-    run.seal()
+def _claim(both: Sequence[_Own]) -> None:
+    """Writes config, fingerprint and vocabulary into each folder; logs the keys that change."""
+    for run, config, data, _ in both:
+        if run.config_file.exists() and config is both[0].config:
+            for difference in mutable_differences(run.read_config(), config):
+                log.info("from here on, %s", difference)
+        run.claim(config, data.fingerprint)
+        if not run.vocabulary_file.exists():
+            data.vocabulary.save(run.vocabulary_file)
+        run.seal()
 
 
 def _make_bleu(

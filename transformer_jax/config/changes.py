@@ -8,6 +8,7 @@ from transformer_jax.config.lookup import known_key
 from transformer_jax.config.schema import KEYS, Config, value_at
 from transformer_jax.config.serialization import from_config_dict, to_dict
 
+REVERSE = "reverse"  # the folder of the other direction, in that of a run
 PATHS = ("data.path", "vocabulary.path", "train.init_from")
 
 
@@ -27,6 +28,15 @@ def with_absolute_paths(config: Config) -> Config:
     known = {name: path for name, path in paths.items() if path and path[0] != "~"}
     local = {name: os.path.abspath(path) for name, path in known.items() if "://" not in path}
     return with_values(config, local)
+
+
+def of_other_direction(config: Config) -> Config:
+    """The config of the run in WORKDIR/reverse, which train.agreement_weight trains too."""
+    data, origin = config.data, config.train.init_from
+    values = {"data.src": data.tgt, "data.tgt": data.src}
+    if origin is not None:
+        values["train.init_from"] = os.path.join(origin, REVERSE)
+    return with_values(config, values)
 
 
 def immutable_differences(old: Config, new: Config) -> list[str]:

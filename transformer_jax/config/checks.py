@@ -25,6 +25,7 @@ def check(config: Config) -> None:
             *_vocabularies(config),
             *_data(config.data),
             *_training(config.train, config.data),
+            *_directions(config),
             *_lengths(config),
             *_mesh(config),
             *_search(config.decode),
@@ -169,6 +170,23 @@ def _training(train: TrainConfig, data: DataConfig) -> Iterator[str]:
         yield "train.wandb_project='' names no project. Give its name, or None."
     if train.init_from == "":
         yield "train.init_from='' names no run. Give a run's folder, or None."
+
+
+def _directions(config: Config) -> Iterator[str]:
+    if (weight := config.train.agreement_weight) is None:
+        return
+    reasons = {
+        "vocabulary.separate": "each subword must be in the vocabulary of both directions",
+        "data.alignments": "links are those of one direction",
+        "model.wait_k": "attention to what is read so far differs in both directions",
+        "train.patience": "both directions have to end at the same step",
+    }
+    for name, reason in reasons.items():
+        if value := value_at(config, name):
+            yield (
+                f"train.agreement_weight={weight} trains both directions together, and {name}="
+                f"{value} does not go with it: {reason}. Leave one of them out."
+            )
 
 
 def _lengths(config: Config) -> Iterator[str]:

@@ -244,6 +244,13 @@ class TrainConfig:
         "translation (Cohn et al. 2016), on model.watched_layer",
         at_least=0,
     )
+    agreement_weight: float | None = key(
+        None,
+        "trains the other direction of translation too, on the same batches with swapped sides, as "
+        "a run of its own in WORKDIR/reverse; the weight of a bonus for attentions that agree on "
+        "model.watched_layer (Cohn et al. 2016, section 3.4; 0: no bonus); None: one direction",
+        at_least=0,
+    )
     schedule: str = key(
         "rsqrt",
         "learning rate after the warm-up; rsqrt is equation 3",

@@ -118,6 +118,28 @@ def fertility(watched_BLM: Array, batch: Batch) -> Array:
     return jnp.where(counted_BM, jnp.square(1 - sums_BM), 0.0).sum()
 
 
+def agreement(watched_BLM: Array, reverse_BML: Array, batch: Batch) -> Array:
+    """How far the attentions of both directions of translation agree: tr(A B^T).
+
+    It is a bonus of two models, not a loss of one: `training/two_directions.py` adds it.
+
+    Args:
+      watched_BLM: attention weights of the model that writes the target, `[batch, L, M]`.
+      reverse_BML: those of the model that writes the source of the same batch, `[batch, M, L]`.
+      batch: the batch that they belong to.
+
+    Returns:
+      sum_l sum_m a_lm b_ml, float32 scalar, over real positions; of a sentence pair at most the
+      length of its shorter side. Both matrices are indexed by the subwords that are predicted.
+
+    Source: Cohn et al. 2016, section 3.4.
+    """
+    real_BL1 = (batch.tgt.segments != 0)[..., None]
+    # A real target position has no weight on other sentences or padding, which leaves out those
+    # rows of the reverse weights too.
+    return (jnp.where(real_BL1, watched_BLM, 0.0) * reverse_BML.swapaxes(1, 2)).sum()
+
+
 AUXILIARY_LOSSES: dict[str, AuxiliaryLoss] = {
     "coverage": coverage,
     "alignment": alignment,

@@ -195,11 +195,18 @@ class EncoderDecoder(nn.Module):
           rows_B: numbers of the rows in the global batch `[batch]`, for dropout; None: no dropout.
           settings: of the loss. Auxiliary losses need a model that watches.
         """
+        return self.loss_and_watched(batch, rows_B, settings)[0]
+
+    def loss_and_watched(
+        self, batch: Batch, rows_B: Array | None, settings: LossSettings
+    ) -> tuple[LossSums, Array | None]:
+        """The sums of `loss`, and the watched weights of `decode`."""
         target = batch.tgt._replace(ids=shift_right(batch.tgt.ids, batch.tgt.positions, BOS))
         encoded_BME = self.encode(batch.src, rows_B)
         x_BLD, watched_BLM = self.decode(encoded_BME, batch.src, target, rows_B)
         sums = self._out().loss(x_BLD, self._output_table(), batch.tgt, settings)
-        return sums._replace(auxiliary=weighted_losses(settings.auxiliary, watched_BLM, batch))
+        losses = weighted_losses(settings.auxiliary, watched_BLM, batch)
+        return sums._replace(auxiliary=losses), watched_BLM
 
     # Search ------------------------------------------------------------------------------------
 

@@ -111,9 +111,9 @@ def _log_stray(path: Path) -> None:  # once, since training lists the folder at 
     log.warning("%s is ignored: it is not a checkpoint that `train` wrote", path)
 
 
-def _set_aside(path: Path) -> Path:
+def set_aside(path: Path, reason: str = "damaged") -> Path:
     """Renames a damaged checkpoint to STEP.damaged or STEP.damagedN, its manifest with it."""
-    names = (f"{path.name}.damaged{n if n > 1 else ''}" for n in itertools.count(1))
+    names = (f"{path.name}.{reason}{n if n > 1 else ''}" for n in itertools.count(1))
     new = next(one for one in map(path.with_name, names) if not one.exists())
     path.rename(new)
     if manifest_of(path).exists():
@@ -196,7 +196,7 @@ class Checkpoints:
         steps = processes.first_does(lambda: committed_steps(self.folder))
         for step in reversed(steps):
             folder = self.folder / str(step)
-            state, wrong = _restore_sound(folder, like)
+            state, wrong = restore_sound(folder, like)
             if state is not None:
                 processes.first_does(lambda: self._drop(steps, step))  # noqa: B023  called at once
                 return state
@@ -283,7 +283,7 @@ class Checkpoints:
         for step in steps:
             folder = self.folder / str(step)
             if step > restored or unreadable_score(folder):
-                log.warning("the damaged checkpoint %s is now %s", folder, _set_aside(folder).name)
+                log.warning("the damaged checkpoint %s is now %s", folder, set_aside(folder).name)
 
     def _make_way(self, step: int) -> None:
         """Sets aside files that have the name of the next checkpoint, or of its manifest."""
@@ -292,7 +292,7 @@ class Checkpoints:
             return
         for path in (folder, manifest_of(folder)):
             if path.exists():
-                log.warning("%s is in the way; it is now %s", path, _set_aside(path).name)
+                log.warning("%s is in the way; it is now %s", path, set_aside(path).name)
 
     def _seal(self) -> None:
         """After the commit: adds missing manifests and removes those of deleted checkpoints."""
@@ -309,7 +309,7 @@ class Checkpoints:
                 manifest.unlink()
 
 
-def _restore_sound(folder: Path, like: State) -> tuple[State | None, str]:
+def restore_sound(folder: Path, like: State) -> tuple[State | None, str]:
     """The state in a checkpoint and "", or None and what is wrong with the checkpoint."""
     wrong = processes.first_does(lambda: damaged_file(folder))
     if wrong:

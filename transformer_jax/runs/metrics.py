@@ -174,6 +174,7 @@ def open_reports(
     first: int,
     silent: bool,
     wandb_project: str | None = None,
+    shown: bool = True,
 ) -> Iterator[Reports]:
     """A context that reports metrics into the run's folder and to the user.
 
@@ -183,6 +184,7 @@ def open_reports(
       first: number of steps already taken.
       silent: report nothing; only one of several processes reports.
       wandb_project: the Weights & Biases project that gets the metrics too; None: none.
+      shown: whether the user sees them; else they are only written.
     """
     if silent:
         yield _Silence()
@@ -193,8 +195,9 @@ def open_reports(
         if wandb_project is not None:
             writers.append(WandbWriter(wandb_project, Path(workdir)))
             closing.callback(writers[1].close)
-        progress = Progress(total, first)
-        closing.callback(progress.close)
+        progress = Progress(total, first) if shown else None
+        if progress is not None:
+            closing.callback(progress.close)
         yield _FilesAndProgress(writers, progress)
 
 
@@ -208,18 +211,20 @@ class _Silence:
 
 class _FilesAndProgress(NamedTuple):
     writers: Sequence[Writer]
-    progress: "Progress"
+    progress: "Progress | None"
 
     def trained(self, step: int, values: Mapping[str, float]) -> None:
         for writer in self.writers:
             writer.write(step, "train", values)
-        self.progress.update(step, values)
+        if self.progress is not None:
+            self.progress.update(step, values)
 
     def validated(self, step: int, values: Mapping[str, float]) -> None:
         for writer in self.writers:
             writer.write(step, "valid", values)
-        shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
-        self.progress.write(f"step {step:,}: validation {shown}")
+        if self.progress is not None:
+            shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+            self.progress.write(f"step {step:,}: validation {shown}")
 
 
 class Progress:

@@ -1,6 +1,7 @@
 """A run's folder: the paths in it, the checks that it belongs to a run, and its lock."""
 
 import fcntl
+import functools
 import logging
 import os
 import re
@@ -8,7 +9,7 @@ import shlex
 from pathlib import Path
 from typing import IO
 
-from transformer_jax.config.changes import immutable_differences
+from transformer_jax.config.changes import REVERSE, immutable_differences
 from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_json, to_json
 from transformer_jax.errors import ConfigError, RunError
@@ -99,6 +100,22 @@ class RunFolder:
             raise RunError(f"Cannot write into {self.checkpoints}: change its permissions.")
         if lock and self.config_file.exists():
             self.lock()
+
+    @functools.cached_property  # one object, which holds the lock
+    def reverse(self) -> "RunFolder":
+        """The run of the other direction of translation, with train.agreement_weight."""
+        return RunFolder(self.path / REVERSE)
+
+    def check_is_main(self) -> None:
+        """Raises RunError if this is the folder of a run's other direction, to be trained alone."""
+        main = RunFolder(self.path.parent)
+        if self.path.name != REVERSE or not main.config_file.is_file():
+            return
+        if main.read_config().train.agreement_weight is not None:
+            raise RunError(
+                f"{self.path} is trained together with {main.path}: use --workdir={main.path} for "
+                "both, or train.init_from to start a new run from one of them."
+            )
 
     def check_name(self) -> None:
         """Checks that Orbax can write checkpoints into the folder.

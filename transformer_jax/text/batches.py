@@ -55,6 +55,12 @@ class Batch(NamedTuple):
         src, tgt = (Packed(*map(function, side)) for side in (self.src, self.tgt))
         return Batch(src, tgt, None if self.links is None else function(self.links))
 
+    def swapped(self) -> "Batch":
+        """The batch for the other direction of translation. Raises ValueError if it has links."""
+        if self.links is not None:
+            raise ValueError("links are those of one direction: a batch with links has no other.")
+        return Batch(self.tgt, self.src)
+
 
 class Bucket(NamedTuple):
     """Source sentences of similar length; all are padded to one length for the search."""

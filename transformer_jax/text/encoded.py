@@ -82,6 +82,10 @@ class EncodedPairs:
         """Subwords of each target sentence, EOS included: int64 [pairs]."""
         return np.diff(self.tgt_offsets)
 
+    def swapped(self) -> "EncodedPairs":
+        """The pairs of the other direction of translation, without links."""
+        return EncodedPairs(self.tgt_ids, self.tgt_offsets, self.src_ids, self.src_offsets)
+
 
 def encode_pairs(pairs: Sequence[tuple[str, str]], vocabulary: Vocabulary) -> EncodedPairs:
     """Encodes (source, target) pairs in memory."""

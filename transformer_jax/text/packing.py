@@ -10,7 +10,7 @@ lookups; in practice each row needs only a few.
 """
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -58,6 +58,16 @@ class RowPlan:
     def tgt_fill(self) -> float:
         """The share of target positions that hold real tokens."""
         return self.tgt_tokens / (len(self) * self.tgt_row_length)
+
+    def swapped(self) -> "RowPlan":
+        """The same rows for the other direction of translation."""
+        return replace(
+            self,
+            src_row_length=self.tgt_row_length,
+            tgt_row_length=self.src_row_length,
+            src_tokens=self.tgt_tokens,
+            tgt_tokens=self.src_tokens,
+        )
 
 
 def random_order(count: int, *entropy: int) -> np.ndarray:

@@ -57,6 +57,19 @@ def training_flops(model: ModelConfig, sizes: Sizes | int, src_length: int, tgt_
     return product_flops(jax.grad(smoothed), parameters.abstract_params(unpadded), batch)
 
 
+def step_flops(model: ModelConfig, sizes: Sizes | int, lengths: tuple[int, int], both: bool) -> int:
+    """FLOPs of `training_flops`, in both directions of translation if both are trained.
+
+    Args:
+      model: of each direction.
+      sizes: of its vocabularies.
+      lengths: source and target positions of a row.
+      both: whether both directions are trained.
+    """
+    ways = (lengths, lengths[::-1]) if both else (lengths,)
+    return sum(training_flops(model, sizes, *way) for way in ways)
+
+
 def _unpadded(model: ModelConfig, sizes: Sizes | int) -> EncoderDecoder:
     # The products are the same in any type; a trace in bfloat16 has kernels beside them.
     plain = dataclasses.replace(model, attention_kernel="plain", dtype="float32")

@@ -82,6 +82,33 @@ class TrainingData(NamedTuple):
             own_rows=own_rows,
         )
 
+    def of_other_direction(self, config: Config) -> "TrainingData":
+        """The same pairs in the same rows for the other direction of translation.
+
+        Args:
+          config: of that direction.
+
+        Raises:
+          ConfigError: the sides have different vocabularies.
+        """
+        if not self.vocabulary.is_shared:
+            raise ConfigError(
+                f"train.agreement_weight={config.train.agreement_weight} needs one vocabulary for "
+                "both sides, since each direction writes what the other one reads. Leave it out, "
+                "or vocabulary.path."
+            )
+        corpus = open_corpus(config.data, config.seed)
+        return self._replace(
+            corpus=corpus,
+            fingerprint=corpus.fingerprint("train"),
+            train=self.train.swapped(),
+            plan=self.plan.swapped(),
+            valid=self.valid.swapped(),
+            valid_plan=self.valid_plan.swapped(),
+            shape=self.shape.swapped(),
+            valid_shape=self.valid_shape.swapped(),
+        )
+
     def valid_batches(self, own_rows: np.ndarray) -> Iterator[Batch]:
         """Every validation pair once, packed; the last batch is filled up with empty rows.
 

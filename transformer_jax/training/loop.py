@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from transformer_jax.text.batches import Batch
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.patience import Patience, past_scores
 from transformer_jax.training.program import Program, shardings_of
-from transformer_jax.training.state import TrainState, Window
+from transformer_jax.training.state import States, TrainState, Window, apart, joined
 from transformer_jax.training.stopping import StopRequest
 from transformer_jax.training.validation import Validate, make_validate
 from transformer_jax.training.window import WindowReader
@@ -27,20 +27,32 @@ from transformer_jax.training.window import WindowReader
 log = logging.getLogger(__name__)
 
 
+class Direction(NamedTuple):
+    """A direction of translation in training, and where it writes what comes of it."""
+
+    workdir: Path
+    data: TrainingData
+    checkpoints: Checkpoints
+    # Scores parameters on the validation split, or returns None if a signal came. Without it the
+    # score of a checkpoint is minus the validation loss.
+    bleu: Callable[[Params], float | None] | None = None
+
+
 def train_steps(
-    state: TrainState,
+    states: States,
     train: TrainConfig,
-    data: TrainingData,
     program: Program,
-    checkpoints: Checkpoints,
-    workdir: Path,
+    directions: Sequence[Direction],
     stop: StopRequest,
-    bleu: Callable[[Params], float | None] | None = None,
 ) -> int:
     """Trains to the last step, until train.patience is over, or until a signal asks to stop.
 
-    `bleu` scores parameters on the validation split, or returns None if a signal came. Without it
-    the score of a checkpoint is minus the validation loss.
+    Args:
+      states: the state of each direction.
+      train: the run's keys of training.
+      program: the compiled step.
+      directions: one, or with train.agreement_weight two; the batches are those of the first.
+      stop: whether a signal asks to stop.
 
     Returns:
       The number of steps taken.
@@ -48,45 +60,98 @@ def train_steps(
     Raises:
       RunError: training diverged, or a checkpoint cannot be written.
     """
-    first, rows = int(state.step), data.shape.rows
-    owes_validation = processes.first_does(lambda: _owes_validation(workdir, first, train))
-    past = processes.first_does(lambda: past_scores(workdir, first))
+    first, main = int(apart(states)[0].step), directions[0]
+    owing = processes.first_does(
+        lambda: [_owes_validation(one.workdir, first, train) for one in directions]
+    )
+    past = processes.first_does(lambda: past_scores(main.workdir, first))
     patience = Patience(train.patience, past)
-    if (first >= train.steps or patience.is_over) and not owes_validation:
+    if (first >= train.steps or patience.is_over) and not any(owing):
         why = f"; {patience}" if patience.is_over else ""
         log.info("nothing to do: trained to step %d of train.steps=%d%s", first, train.steps, why)
         return first
-    read_window = WindowReader(train, data, program, state.window)
+    rows = main.data.shape.rows
     own = own_rows(program.mesh, rows)
-    batches = data.train_batches(own, first, train.data_workers)
-    silent = not processes.is_first()
-    reporting = open_reports(workdir, train.steps, first, silent, train.wandb_project)
-    with contextlib.closing(batches), reporting as reports:
-        validate = make_validate(data, program, bleu)
-        validation = _Validation(validate, read_window, reports, patience)
-        if owes_validation:
-            validation(first, state.params)
+    with contextlib.ExitStack() as opened:
+        watch = _Watch(states, train, program, directions, patience, opened)
+        batches = main.data.train_batches(own, first, train.data_workers)
+        opened.enter_context(contextlib.closing(batches))
+        if any(owing):
+            watch.validate(first, states, owing)
         step = first
         for step, batch in _counted(batches, first + 1, 0 if patience.is_over else train.steps):
             if step == first + 2:  # logged once: training runs, and this is how long a step takes
-                jax.block_until_ready(state.step)
+                jax.block_until_ready(apart(states)[0].step)
                 log.info("step %d taken; metrics follow every %d", first + 1, train.log_every)
-            state = program.train_step(state, put_rows(program.mesh, rows, own, batch))
+            states = program.train_step(states, put_rows(program.mesh, rows, own, batch))
             last = step == train.steps
-            score = None
+            scores: Sequence[float | None] = [None] * len(directions)
             if step % train.log_every == 0 or last:
-                values = read_window(state)
-                state = _with_empty_window(state)
-                reports.trained(step, values)
-                checkpoints.check()
+                states = watch.report(step, states)
             if step % train.valid_every == 0 or last:
-                score = validation(step, state.params)
+                scores = watch.validate(step, states)
             ends = stop.at_step(step) or last or patience.is_over
             if step % train.checkpoint_every == 0 or ends:
-                checkpoints.save(program.to_save(state), step, score)
+                watch.save(step, states, scores)
             if ends:
                 break
     return step
+
+
+class _Watch:
+    """The metrics, validations and checkpoints of each direction."""
+
+    def __init__(
+        self,
+        states: States,
+        train: TrainConfig,
+        program: Program,
+        directions: Sequence[Direction],
+        patience: Patience,
+        opened: contextlib.ExitStack,
+    ) -> None:
+        """Opens the files of metrics; `opened` closes them."""
+        self.program, self.directions = program, directions
+        self.validations: list[_Validation] = []
+        for number, (one, state) in enumerate(zip(directions, apart(states), strict=True)):
+            read_window = WindowReader(train, one.data, program, state.window)
+            silent, is_main = not processes.is_first(), number == 0
+            project = train.wandb_project if is_main else None
+            reporting = open_reports(
+                one.workdir, train.steps, int(state.step), silent, project, is_main
+            )
+            validate = make_validate(one.data, program, one.bleu)
+            reports = opened.enter_context(reporting)
+            self.validations.append(_Validation(validate, read_window, reports, patience))
+
+    def report(self, step: int, states: States) -> States:
+        """Reports the metrics since the last call; returns the states with empty windows."""
+        emptied = []
+        for one, own, state in zip(self.directions, self.validations, apart(states), strict=True):
+            values = own.read_window(state)
+            emptied.append(_with_empty_window(state))
+            own.reports.trained(step, values)
+            one.checkpoints.check()
+        return joined(emptied)
+
+    def validate(
+        self, step: int, states: States, which: Sequence[bool] = (True, True)
+    ) -> list[float | None]:
+        """The score of each direction that is asked for; None if a signal came."""
+        with contextlib.ExitStack() as paused:
+            for own in self.validations:
+                paused.enter_context(own.read_window.paused())
+            return [
+                own(step, state.params) if asked else None
+                for own, state, asked in zip(self.validations, apart(states), which, strict=False)
+            ]
+
+    def save(self, step: int, states: States, scores: Sequence[float | None]) -> None:
+        """Starts to write a checkpoint of each direction, when all have written the one before."""
+        for one in self.directions:
+            one.checkpoints.check(wait=True)
+        for one, state, score in zip(self.directions, apart(states), scores, strict=True):
+            one.checkpoints.save(self.program.to_save(state), step, score)
 
 
 class _Validation(NamedTuple):
@@ -99,8 +164,7 @@ class _Validation(NamedTuple):
 
     def __call__(self, step: int, params: Params) -> float | None:
         """The score at a step; None if a signal came."""
-        with self.read_window.paused():
-            result = self.validate(params)
+        result = self.validate(params)
         if result is None:
             return None
         self.reports.validated(step, result[0])

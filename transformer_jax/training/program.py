@@ -24,8 +24,9 @@ from transformer_jax.text.batches import Batch, Packed
 from transformer_jax.text.links import BITS
 from transformer_jax.text.vocabulary import Sizes
 from transformer_jax.training.optimizer import make_optimizer
-from transformer_jax.training.state import TrainState, init_state, state_names
+from transformer_jax.training.state import AGREEMENT, TrainState, init_state, joined, state_names
 from transformer_jax.training.step import LossFn, loss_block, make_loss_fn, make_train_step
+from transformer_jax.training.two_directions import make_two_way_step
 
 
 class BatchShape(NamedTuple):
@@ -35,6 +36,10 @@ class BatchShape(NamedTuple):
     src_length: int  # positions in a row
     tgt_length: int
     has_links: bool = False  # between subwords, with data.alignments
+
+    def swapped(self) -> "BatchShape":
+        """The shape for the other direction of translation."""
+        return self._replace(src_length=self.tgt_length, tgt_length=self.src_length)
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -56,8 +61,8 @@ class Program(NamedTuple):
     model: EncoderDecoder
     optimizer: optax.GradientTransformation
     mesh: Mesh
-    state: TrainState  # shapes, types and shardings
-    train_step: Callable[[TrainState, Batch], TrainState]  # donates the state
+    state: TrainState  # shapes, types and shardings; both directions have the same
+    train_step: Callable[[Any, Batch], Any]  # from States to States; donates them
     eval_loss: LossFn  # without smoothing; not compiled
     memory_bytes: int  # per device: arguments and temporaries of the training step
 
@@ -153,19 +158,23 @@ def compile_program(
     model_config = with_attention_kernel(model_config, platform)
     block = loss_block(train, platform)
     train = dataclasses.replace(train, loss_block=block)
-    model = make_model(model_config, sizes, train.remat, watch=bool(auxiliary))
+    both = train.agreement_weight is not None
+    sums = (*auxiliary, AGREEMENT) if both else tuple(auxiliary)
+    model = make_model(model_config, sizes, train.remat, watch=bool(sums))
     optimizer = make_optimizer(train, model_config.d_model)
-    state = jax.eval_shape(lambda: init_state(0, model, optimizer, auxiliary))
+    state = jax.eval_shape(lambda: init_state(0, model, optimizer, sums))
     state = with_shardings(state, state_names(model, optimizer, state), mesh)
+    states = joined([state] * (1 + both))
+    make_step: Callable[..., Any] = make_two_way_step if both else make_train_step
     ways = batch_ways(mesh)
     step = jax.jit(
-        make_train_step(model, optimizer, train, ways),
-        in_shardings=(shardings_of(state), batch_sharding(mesh)),
-        out_shardings=shardings_of(state),
+        make_step(model, optimizer, train, ways),
+        in_shardings=(shardings_of(states), batch_sharding(mesh)),
+        out_shardings=shardings_of(states),
         donate_argnums=0,
     )
     with placed(mesh, model), concurrent.futures.ThreadPoolExecutor(1) as beside:
-        lowered = step.lower(state, shape.abstract())
+        lowered = step.lower(states, shape.abstract())
         done = beside.submit(meanwhile or (lambda: None))
         compiled = lowered.compile()
         done.result()

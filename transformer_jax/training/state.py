@@ -1,6 +1,6 @@
 """The training state, which each training step updates."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -15,6 +15,8 @@ from transformer_jax.model.stacks import stacked
 
 if TYPE_CHECKING:
     import optax  # the import takes 0.1 s, and translation does not need it
+
+AGREEMENT = "agreement"  # the sum of tr(A B^T), without its weight, which may be 0
 
 
 class Window(NamedTuple):
@@ -45,9 +47,29 @@ class TrainState(NamedTuple):
     skipped: Array  # int32 scalar, updates skipped because they were not finite
     skipped_in_a_row: Array  # int32 scalar
     window: Window
-    # The window's sums of auxiliary losses, each times its weight. They are not a part of `Window`,
-    # because checkpoints that were made without them must still load.
+    # The window's sums of auxiliary losses, each times its weight, and of AGREEMENT. They are not a
+    # part of `Window`, because checkpoints that were made without them must still load.
     auxiliary: Mapping[str, Array] = {}
+
+
+class TwoStates(NamedTuple):
+    """The states of both directions of translation, each that of a run of its own."""
+
+    forward: TrainState
+    reverse: TrainState
+
+
+States = TrainState | TwoStates  # what a training step updates
+
+
+def apart(states: States) -> tuple[TrainState, ...]:
+    """The state of each direction that is trained: one or two."""
+    return (states,) if isinstance(states, TrainState) else tuple(states)
+
+
+def joined(states: Sequence[TrainState]) -> States:
+    """The inverse of `apart`."""
+    return states[0] if len(states) == 1 else TwoStates(*states)
 
 
 def init_state(
@@ -56,7 +78,7 @@ def init_state(
     optimizer: "optax.GradientTransformation",
     auxiliary: Iterable[str] = (),
 ) -> TrainState:
-    """The state before the first step; `auxiliary` names the auxiliary losses."""
+    """The state before the first step; `auxiliary` names its sums of auxiliary losses."""
     init_key, key = jax.random.split(jax.random.key(seed))
     params = init_stacked_params(model, init_key)
     zero = jnp.zeros((), jnp.int32)

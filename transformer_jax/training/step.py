@@ -40,6 +40,7 @@ def make_loss_fn(
     block: int = LOSS_BLOCK,
     replicas: int = 1,
     auxiliary: Mapping[str, float] | None = None,
+    method: str = "loss",
 ) -> LossFn:
     """Returns (params, batch, rows_B, dropout_key) -> LossSums; no dropout without rows and key.
 
@@ -49,6 +50,7 @@ def make_loss_fn(
       block: target positions of a replica whose logits are in memory at the same time.
       replicas: number of devices that the batch's rows are divided over.
       auxiliary: weights of auxiliary losses by name, for a model that watches; None: no loss.
+      method: of the model; with "loss_and_watched", the function returns what that does.
     """
     size, dtype = model.sizes.target, model.config.dtype
     losses = tuple((auxiliary or {}).items())
@@ -59,7 +61,7 @@ def make_loss_fn(
     ) -> LossSums:
         rngs = None if dropout_key is None else {"dropout": hashed(dropout_key)}
         sums: Any = model.apply(
-            {"params": unstacked(params)}, batch, rows_B, settings, rngs=rngs, method="loss"
+            {"params": unstacked(params)}, batch, rows_B, settings, rngs=rngs, method=method
         )
         return sums
 
@@ -113,11 +115,28 @@ def make_train_step(
         auxiliary_weights(train),
     )
 
+    update = make_update(optimizer, train.max_skipped)
+
     def train_step(state: TrainState, batch: Batch) -> TrainState:
-        dropout_key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         grads, sums = accumulated_gradients(
-            loss_fn, state.params, batch, dropout_key, train.accumulate_steps
+            loss_fn, state.params, batch, dropout_key(state), train.accumulate_steps
         )
+        return update(state, batch, grads, sums)
+
+    return train_step
+
+
+def dropout_key(state: TrainState) -> Array:
+    """The key of the next step's dropout masks."""
+    return jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
+
+
+def make_update(
+    optimizer: optax.GradientTransformation, max_skipped: int
+) -> Callable[[TrainState, Batch, Params, LossSums], TrainState]:
+    """Returns (state, batch, gradients, sums of the loss) -> the state after one update."""
+
+    def update(state: TrainState, batch: Batch, grads: Params, sums: LossSums) -> TrainState:
         # Divide by the global count, so that the update is the same on 1 device or 64, with or
         # without accumulation.
         grads = jax.tree.map(lambda g: g / jnp.maximum(sums.tokens, 1.0), grads)
@@ -136,12 +155,12 @@ def make_train_step(
             opt_state=opt_state,
             key=state.key,
             skipped=state.skipped + ~good,
-            skipped_in_a_row=_in_a_row(state.skipped_in_a_row, good, train.max_skipped),
+            skipped_in_a_row=_in_a_row(state.skipped_in_a_row, good, max_skipped),
             window=_add_to_window(state.window, batch, sums, grad_norm, good),
             auxiliary=_add_if(good, state.auxiliary, sums.auxiliary),
         )
 
-    return train_step
+    return update
 
 
 def _in_a_row(count: Array, good: Array, limit: int) -> Array:

@@ -14,7 +14,7 @@ from transformer_jax.training import cost
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.optimizer import learning_rate_schedule
 from transformer_jax.training.program import Program
-from transformer_jax.training.state import TrainState, Window
+from transformer_jax.training.state import AGREEMENT, TrainState, Window
 
 
 class WindowReader:
@@ -30,13 +30,14 @@ class WindowReader:
         model = program.model.config
         self.max_skipped = train.max_skipped
         self.auxiliary = auxiliary_weights(train)
+        self.agrees = train.agreement_weight is not None
         self.schedule = learning_rate_schedule(train, model.d_model)
         peak = cost.device_peak(model.dtype)
         self.peak = peak * program.mesh.devices.size if peak else None  # FLOP/s of all devices
         if self.peak:  # the count traces the model, which takes a second
             pairs = len(data.plan.pair_order)
             mean_lengths = round(data.plan.src_tokens / pairs), round(data.plan.tgt_tokens / pairs)
-            flops = cost.training_flops(model, data.vocabulary.sizes, *mean_lengths)
+            flops = cost.step_flops(model, data.vocabulary.sizes, mean_lengths, self.agrees)
             self.flops_per_token = flops / mean_lengths[1]  # of a target token and its source
         self.before = _tokens(jax.device_get(window))
         self.start = time.perf_counter()
@@ -88,6 +89,8 @@ class WindowReader:
         }
         for name, weight in self.auxiliary.items():
             values[f"{name}_loss_per_token"] = float(auxiliary[name]) / weight / tokens
+        if self.agrees:
+            values["agreement_per_token"] = float(auxiliary[AGREEMENT]) / tokens
         if self.peak:
             values["mfu"] = self.flops_per_token * values["target_tokens_per_second"] / self.peak
         return values

@@ -1,0 +1,180 @@
+"""Two directions of translation, rewarded where their attentions agree: error rates and BLEU.
+
+    python -m experiments.agreement --seeds=0,1,2
+
+The question: does a bonus for attentions that agree (Cohn et al. 2016, section 3.4) make the
+attention a better alignment of words, without links, and what does it cost in BLEU?
+
+The rows are the model of configs/demo.py in both directions on the built-in corpus, 1,000 steps of
+1,000 target subwords: gamma (train.agreement_weight) 0, 0.1, 0.3 and 1. The bonus acts on
+model.watched_layer, the first of two. Alignments are measured on 1,000 pairs of the test split, by
+the mean of that layer's heads: the error rate against the gold links in each direction, in which
+each target word is linked to one source word (0.06 is the least possible from English to German),
+and that of the links that both directions have. BLEU is that of the test split, in each direction.
+
+The rules, written before the runs; all are about differences over seeds, by Student's t, p < 0.05.
+"Agreement lowers the error rate" holds for a gamma if the error rate, the mean of both directions,
+is lower than with gamma 0, and does not if it is higher. "Agreement lowers the error rate of common
+links" is the same about the links that both directions have. "Agreement costs no BLEU" holds if the
+loss of BLEU, the mean of both directions, is below 1 point, and does not if it is above. Otherwise
+nothing is decided.
+"""
+
+import contextlib
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from experiments.claims_evidence import Evidence, answers
+from experiments.claims_judging import NOT_RUN, judge
+from transformer_jax.grammar.pairs import AlignedPair
+from transformer_jax.reporting.page import Heading, Part
+from transformer_jax.reporting.page import Table as PageTable
+from transformer_jax.tables.command import main
+from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
+
+PAIRS = 1_000  # of the test split
+LONGEST = 256  # subwords of a sentence
+WATCHED = 0  # the number of the watched layer, from 0
+SMALL_LOSS = 1.0  # BLEU
+BASE = "gamma 0"
+ROWS: dict[str, Overrides] = {
+    f"gamma {gamma:g}": {"train.agreement_weight": gamma} for gamma in (0.0, 0.1, 0.3, 1.0)
+}
+WAYS = ("forward", "reverse")
+
+Found = Mapping[tuple[str, int], Evidence]  # by row and seed
+LinkSet = set[tuple[int, int]]  # (English word, German word)
+
+
+# Measurement ---------------------------------------------------------------------------------
+
+
+def set_error_rate(found: Sequence[LinkSet], gold: Sequence[LinkSet]) -> float:
+    """The alignment error rate of sets of links over a corpus (Och and Ney 2003)."""
+    hits = sum(len(own & right) for own, right in zip(found, gold, strict=True))
+    return 1 - 2 * hits / (sum(map(len, found)) + sum(map(len, gold)))
+
+
+def links_of(folder: Path, pairs: Sequence[AlignedPair], swapped: bool) -> list[LinkSet]:
+    """The links that a run's watched layer gives each pair, or the pair with swapped sides."""
+    from transformer_jax.api import load
+    from transformer_jax.evaluation.alignment import align_words
+
+    run = load(str(folder), max_length=LONGEST)
+    loaded, lines = run.loaded, run.loaded.line_translator()
+    order = slice(None, None, -1 if swapped else 1)
+    sides = list(zip(*((pair.src, pair.tgt)[order] for pair in pairs), strict=True))
+    src, tgt = lines.encode(sides[0]), lines.encode(sides[1], is_target=True)
+    words = [(pair.src_words, pair.tgt_words)[order] for pair in pairs]
+    params, vocabulary = loaded.translator.params, loaded.vocabulary
+    found = []
+    for one in align_words(loaded.model, params, vocabulary, src, tgt, words):
+        linked = [(i, j) for j, i in enumerate(one.mean_NJ[WATCHED].tolist()) if i >= 0]
+        found.append({pair[order] for pair in linked})
+    return found
+
+
+def agreement_of(job: Job) -> Evidence:
+    """Error rates of the watched layer in both directions and of common links; BLEU of both."""
+    from transformer_jax.commands.evaluate import evaluate
+    from transformer_jax.grammar import generate
+
+    pairs = generate("test", PAIRS)
+    folders = dict(zip(WAYS, (job.folder, job.folder / "reverse"), strict=True))
+    links = {way: links_of(folder, pairs, way == "reverse") for way, folder in folders.items()}
+    with contextlib.redirect_stdout(sys.stderr):
+        bleu = {way: evaluate(str(own), split="test").scores.bleu for way, own in folders.items()}
+    gold = [set(pair.alignment) for pair in pairs]
+    common = [a & b for a, b in zip(links["forward"], links["reverse"], strict=True)]
+    return {
+        "error rate": {way: set_error_rate(links[way], gold) for way in WAYS},
+        "error rate of common links": set_error_rate(common, gold),
+        "bleu": bleu,
+    }
+
+
+# Verdicts ------------------------------------------------------------------------------------
+
+
+def both_ways(found: Evidence, name: str) -> float:
+    """The mean of both directions."""
+    return statistics.fmean(found[name][way] for way in WAYS)
+
+
+def gaps(
+    found: Found, row: str, seeds: Sequence[int], value: Callable[[Evidence], float]
+) -> list[float]:
+    """By seed, the value with gamma 0 minus that of the row."""
+    shared = [seed for seed in seeds if (row, seed) in found and (BASE, seed) in found]
+    return [value(found[BASE, seed]) - value(found[row, seed]) for seed in shared]
+
+
+def verdicts(found: Found, row: str, seeds: Sequence[int]) -> list[str]:
+    """The verdicts on a gamma: error rate, that of common links, and BLEU."""
+    lower = gaps(found, row, seeds, lambda one: both_ways(one, "error rate"))
+    common = gaps(found, row, seeds, lambda one: float(one["error rate of common links"]))
+    losses = gaps(found, row, seeds, lambda one: both_ways(one, "bleu"))
+    if len(lower) < 2:
+        return [NOT_RUN] * 3
+    return [
+        judge(lower, 1),
+        judge(common, 1),
+        judge([loss - SMALL_LOSS for loss in losses], -1),
+    ]
+
+
+def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
+    """The verdicts, and what was measured of every row."""
+    kept = answers(folder / "evidence.json", {j.label: ([j], agreement_of) for j in jobs})
+    found = {(job.row, job.seed): kept[job.label] for job in jobs if job.label in kept}
+    seeds = sorted({job.seed for job in jobs})
+    claims = [
+        "agreement lowers the error rate",
+        "agreement lowers the error rate of common links",
+        "agreement costs no BLEU",
+    ]
+    judged = [[row, *verdicts(found, row, seeds)] for row in ROWS if row != BASE]
+    rows = []
+    for row in ROWS:
+        own = [found[row, seed] for seed in seeds if (row, seed) in found]
+        cells = [_mean([one["bleu"][way] for one in own], ".1f") for way in WAYS]
+        cells += [_mean([one["error rate"][way] for one in own], ".3f") for way in WAYS]
+        cells.append(_mean([one["error rate of common links"] for one in own], ".3f"))
+        rows.append([row, *cells])
+    names = ["BLEU", "error rate, watched layer"]
+    head = [f"{name}, {way}" for name in names for way in ("en-de", "de-en")]
+    return [
+        Heading("Verdicts"),
+        PageTable(["row", *claims], judged),
+        Heading("BLEU and alignment error rates"),
+        PageTable(["row", *head, "error rate of common links"], rows),
+    ]
+
+
+def _mean(values: Sequence[float], form: str) -> str:
+    return format(statistics.fmean(values), form) if values else ""
+
+
+EXPERIMENT = Experiment(
+    name="agreement",
+    rows=ROWS,
+    scales={
+        "small": Scale(
+            "configs/demo.py",
+            {
+                **{"train.steps": 1_000, "train.decay_steps": 1_000, "train.valid_every": 250},
+                **{"train.checkpoint_every": 500, "train.keep_last": 1},
+            },
+            seeds=(0, 1, 2),
+            compared=False,
+        )
+    },
+    about=__doc__,
+    metrics=("perplexity", "bleu"),
+    findings=findings,
+)
+
+if __name__ == "__main__":
+    sys.exit(main(EXPERIMENT))

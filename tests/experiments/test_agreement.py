@@ -1,0 +1,85 @@
+"""The error rate by hand, the measurement on a tiny run, and the rules of the verdicts."""
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from experiments import agreement
+from experiments.agreement import BASE, EXPERIMENT, ROWS, agreement_of, findings, verdicts
+from experiments.claims_judging import FAILS, HOLDS, NOT_RUN, OPEN
+from tests import tiny_runs as runs
+from transformer_jax.api import load
+from transformer_jax.evaluation.alignment import alignment_error_rates
+from transformer_jax.grammar import generate
+from transformer_jax.tables.experiment import make_jobs
+
+SEEDS = (0, 1, 2)
+ROW = "gamma 0.3"
+
+
+def test_the_error_rate_of_sets_is_worked_by_hand():
+    """Of 3 links found, 2 are among the 4 that are right: 1 - 2 * 2 / 7."""
+    found, gold = [{(0, 0), (1, 1)}, {(2, 0)}], [{(0, 0), (1, 2)}, {(2, 0), (3, 0)}]
+    assert agreement.set_error_rate(found, gold) == pytest.approx(1 - 4 / 7)
+
+
+def test_both_directions_are_measured_on_their_own_folders(tmp_path, monkeypatch):
+    """One model in both folders: it reads German too, in its way."""
+    shutil.copytree(runs.trained_run(), tmp_path / "run")
+    shutil.copytree(runs.trained_run(), tmp_path / "run" / "reverse")
+    scored = {tmp_path / "run": 30.0, tmp_path / "run" / "reverse": 20.0}
+    monkeypatch.setattr(agreement, "PAIRS", 30)
+    monkeypatch.setattr(
+        "transformer_jax.commands.evaluate.evaluate",
+        lambda folder, split: SimpleNamespace(scores=SimpleNamespace(bleu=scored[Path(folder)])),
+    )
+    job = make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]._replace(folder=tmp_path / "run")
+    found = agreement_of(job)
+    assert found["bleu"] == {"forward": 30.0, "reverse": 20.0}
+
+    loaded = load(str(job.folder), max_length=256).loaded
+    pairs, parts = generate("test", 30), (loaded.model, loaded.translator.params, loaded.vocabulary)
+    swapped = [
+        pair._replace(
+            src=pair.tgt,
+            tgt=pair.src,
+            src_words=pair.tgt_words,
+            tgt_words=pair.src_words,
+            alignment=[(j, i) for i, j in pair.alignment],
+        )
+        for pair in pairs
+    ]
+    for way, own in (("forward", pairs), ("reverse", swapped)):
+        want = alignment_error_rates(*parts, own).mean_N[0]
+        assert found["error rate"][way] == pytest.approx(want)
+    assert 0 <= found["error rate of common links"] <= 1
+
+
+def evidence(rate, common, bleu):
+    both = {"forward": rate + 0.01, "reverse": rate - 0.01}
+    scores = {"forward": bleu - 1, "reverse": bleu + 1}
+    return {"error rate": both, "error rate of common links": common, "bleu": scores}
+
+
+@pytest.mark.parametrize(
+    ("rates", "commons", "bleus", "want"),
+    [
+        ([0.1, 0.11, 0.1], [0.05, 0.06, 0.05], [89.9, 90.0, 90.1], [HOLDS, HOLDS, HOLDS]),
+        ([0.3, 0.31, 0.3], [0.15, 0.16, 0.15], [87.9, 88.0, 88.1], [FAILS, FAILS, FAILS]),
+        ([0.1, 0.2, 0.3], [0.05, 0.1, 0.15], [87.0, 89.0, 91.0], [OPEN, OPEN, OPEN]),
+        ([0.1], [0.1], [90.0], [NOT_RUN, NOT_RUN, NOT_RUN]),
+    ],
+)
+def test_the_verdicts_on_a_gamma(rates, commons, bleus, want):
+    found = {(BASE, seed): evidence(0.2, 0.1, 90.0) for seed in SEEDS}
+    rows = enumerate(zip(rates, commons, bleus, strict=True))
+    found |= {(ROW, seed): evidence(*values) for seed, values in rows}
+    assert verdicts(found, ROW, SEEDS) == want
+
+
+def test_a_page_without_runs_says_so(tmp_path):
+    parts = findings(tmp_path, make_jobs(EXPERIMENT, "small", runs=Path(tmp_path)))
+    assert {cell for row in parts[1].rows for cell in row[1:]} == {NOT_RUN}
+    assert [row[0] for row in parts[3].rows] == list(ROWS)

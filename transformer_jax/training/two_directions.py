@@ -1,0 +1,99 @@
+"""The training step of both directions of translation, whose attentions are to agree.
+
+Each direction has a training state of its own, and its update is that of an ordinary run: its
+gradient is divided by its own number of target tokens. Only the objective is common,
+nll(x->y) + nll(y->x) - gamma tr(A B^T) (Cohn et al. 2016, section 3.4).
+
+Dimension key
+  B rows of the batch   L target length   M source length
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import optax
+from jax import Array
+
+from transformer_jax.config.schema import TrainConfig
+from transformer_jax.model.auxiliary import agreement, auxiliary_weights
+from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.model.records import LossSums, Params
+from transformer_jax.text.batches import Batch
+from transformer_jax.training.state import AGREEMENT, TwoStates
+from transformer_jax.training.step import (
+    LOSS_BLOCK,
+    accumulated_gradients,
+    dropout_key,
+    make_loss_fn,
+    make_update,
+)
+
+
+class TwoSums(NamedTuple):
+    """Sums over a batch in both directions."""
+
+    forward: LossSums
+    reverse: LossSums
+    agreement: Array  # tr(A B^T), float32 scalar
+    objective: Array  # what training minimizes
+
+
+def make_two_way_loss(
+    model: EncoderDecoder, train: TrainConfig, replicas: int = 1
+) -> Callable[[Any, Batch, Array | None, Any], TwoSums]:
+    """Returns (two parameter trees, batch, rows_B, two dropout keys) -> TwoSums.
+
+    Args:
+      model: the model of each direction, which watches.
+      train: its keys of the loss.
+      replicas: number of devices that the batch's rows are divided over.
+    """
+    block, losses = train.loss_block or LOSS_BLOCK, auxiliary_weights(train)
+    smoothing, method = train.label_smoothing, "loss_and_watched"
+    loss_fn: Any = make_loss_fn(model, smoothing, block, replicas, losses, method)
+    gamma = train.agreement_weight
+
+    def two_way_loss(
+        params: tuple[Params, Params],
+        batch: Batch,
+        rows_B: Array | None = None,
+        keys: tuple[Array, Array] | tuple[None, None] = (None, None),
+    ) -> TwoSums:
+        forward, watched_BLM = loss_fn(params[0], batch, rows_B, keys[0])
+        reverse, reverse_BML = loss_fn(params[1], batch.swapped(), rows_B, keys[1])
+        agreed = agreement(watched_BLM, reverse_BML, batch)
+        objective = forward.objective + reverse.objective
+        if gamma:  # without it, nothing of one direction is in the gradient of the other
+            objective -= gamma * agreed
+        return TwoSums(forward, reverse, agreed, objective)
+
+    return two_way_loss
+
+
+def make_two_way_step(
+    model: EncoderDecoder,
+    optimizer: optax.GradientTransformation,
+    train: TrainConfig,
+    replicas: int = 1,
+) -> Callable[[TwoStates, Batch], TwoStates]:
+    """The pure function (states, batch) -> states of one update of both directions."""
+    two_way_loss: Any = make_two_way_loss(model, train, replicas)
+    update = make_update(optimizer, train.max_skipped)
+
+    def train_step(states: TwoStates, batch: Batch) -> TwoStates:
+        params = states.forward.params, states.reverse.params
+        keys: Any = dropout_key(states.forward), dropout_key(states.reverse)
+        parts = train.accumulate_steps
+        found: Any = accumulated_gradients(two_way_loss, params, batch, keys, parts)
+        (forward, reverse), sums = found
+        agreed = {AGREEMENT: sums.agreement}
+        return TwoStates(
+            update(states.forward, batch, forward, _with(sums.forward, agreed)),
+            update(states.reverse, batch.swapped(), reverse, _with(sums.reverse, agreed)),
+        )
+
+    return train_step
+
+
+def _with(sums: LossSums, more: dict[str, Array]) -> LossSums:
+    return sums._replace(auxiliary={**sums.auxiliary, **more})
