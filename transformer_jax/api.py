@@ -189,8 +189,9 @@ class Run:
         if "cross" not in uses_of(model):
             raise ConfigError("This model has no layers of encoder-decoder attention to align by.")
         src_ids, tgt_ids = self._filled(lines, *_paired(sources, targets))
-        params = self.loaded.translator.params
-        return list(align_words(model, params, self.loaded.vocabulary, src_ids, tgt_ids))
+        params, train = self.loaded.translator.params, self.loaded.config.train
+        full, words = train.alignment_context == "full", self.loaded.vocabulary
+        return list(align_words(model, params, words, src_ids, tgt_ids, full_context=full))
 
     def _filled(
         self, lines: LineTranslator, sources: Sequence[str], targets: Sequence[str]

@@ -1,13 +1,15 @@
 """The `align` command: links of given translations, by a layer's attention."""
 
+import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
-from transformer_jax.api import load
+from transformer_jax.api import Run, load
 from transformer_jax.commands import align as command
 from transformer_jax.commands.align import align
+from transformer_jax.config.changes import with_values
 from transformer_jax.errors import UserError
-from transformer_jax.evaluation.alignment import error_rate
+from transformer_jax.evaluation.alignment import align_words, error_rate
 from transformer_jax.grammar import generate
 from transformer_jax.text.hmm_aligner import hmm_alignments
 
@@ -35,6 +37,22 @@ def test_links_are_those_of_the_layer_s_mean(files, capsys, monkeypatch):
     assert [link.split("-")[1] for link in lines[1].split()] == list("012345")
     align(run, **files)
     assert capsys.readouterr().out.split("\n") == lines, "one layer: the watched one"
+
+
+def test_a_run_that_learned_in_full_context_aligns_in_full_context():
+    run, pairs = load(runs.trained_run()), generate("test", 20)
+    src = [" ".join(pair.src_words) for pair in pairs]
+    tgt = [" ".join(pair.tgt_words) for pair in pairs]
+    config = with_values(run.config, {"train.alignment_context": "full"})
+    found = Run(run.loaded._replace(config=config)).align(src, tgt)
+    loaded, lines = run.loaded, run.loaded.line_translator()
+    ids = lines.encode(src), lines.encode(tgt, is_target=True)
+    parts = loaded.model, loaded.translator.params, loaded.vocabulary
+    want = list(align_words(*parts, *ids, full_context=True))
+    past = run.align(src, tgt)
+    for one, other in zip(found, want, strict=True):
+        np.testing.assert_array_equal(one.heads_NHJ, other.heads_NHJ)
+    assert any((a.heads_NHJ != b.heads_NHJ).any() for a, b in zip(found, past, strict=True))
 
 
 def test_error_rates_against_given_links(tmp_path, caplog):

@@ -66,6 +66,23 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         },
         ("train.patience=3 does not go", "vocabulary.separate=True does not go"),
     ),
+    (
+        {"train.alignment_context": "full", "model.window": 3, "model.wait_k": 2},
+        (
+            "changes nothing without train.alignment_weight",
+            "train.alignment_context='full': model.window=3 leaves out",
+            "model.wait_k=2 leaves out",
+        ),
+    ),
+    (
+        {
+            "train.alignment_context": "full",
+            "train.alignment_weight": 1.0,
+            "data.alignments": True,
+            "model.decoder": "ssru",
+        },
+        ("a decoder of kind ssru has no self-attention that could see the whole target",),
+    ),
     ({"train.alignment_weight": 0.1}, ("train.alignment_weight=0.1 needs", "data.alignments=True")),
     ({"data.source": "parquet"}, ("data.source='parquet' needs", "--config.data.path=FOLDER")),
     ({"data.source": "tfds"}, ("data.name is not set", "--config.data.name=wmt14_translate")),

@@ -231,12 +231,16 @@ def test_a_model_that_does_not_watch_is_refused():
 
 
 SETTINGS = {"train__steps": 12, "train__checkpoint_every": 5, "train__valid_every": 12}
+FULL_CONTEXT = {"train__alignment_context": "full"}
 BUILT_IN = {"data__source": "grammar", "data__pairs": 300, "data__alignments": True}
 
 
 @pytest.mark.parametrize(
     ("name", "weight", "others", "most"),
-    [("coverage", 0.5, {}, 1), ("alignment", 0.3, {**BUILT_IN, "train__data_workers": 1}, 5)],
+    [
+        ("coverage", 0.5, {}, 1),
+        ("alignment", 0.3, {**BUILT_IN, "train__data_workers": 1, **FULL_CONTEXT}, 5),
+    ],
 )
 def test_a_run_trains_on_it_logs_it_and_continues_bit_for_bit(
     tmp_path, capsys, name, weight, others, most

@@ -93,6 +93,7 @@ OTHER = {
     "model.decoder": "recurrent",
     "train.coverage_weight": 1.0,
     "train.alignment_weight": 1.0,
+    "train.alignment_context": "full",
     "train.fertility_weight": 1.0,
     "train.agreement_weight": 0.0,
     "train.avoidance_weight": 1.0,
@@ -169,6 +170,7 @@ BESIDE = {
     "model.tie_output": UNTIED,
     "vocabulary.separate": UNTIED,
     "train.alignment_weight": {"data.alignments": True},
+    "train.alignment_context": {"data.alignments": True, "train.alignment_weight": 1.0},
     "train.avoidance_weight": {"data.alignments": True},
     "data.aligned_pairs": {"data.alignments": True},
 }

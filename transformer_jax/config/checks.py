@@ -25,6 +25,7 @@ def check(config: Config) -> None:
             *_vocabularies(config),
             *_data(config.data),
             *_training(config.train, config.data),
+            *_alignment_context(config),
             *_directions(config),
             *_lengths(config),
             *_mesh(config),
@@ -170,6 +171,19 @@ def _training(train: TrainConfig, data: DataConfig) -> Iterator[str]:
         yield "train.wandb_project='' names no project. Give its name, or None."
     if train.init_from == "":
         yield "train.init_from='' names no run. Give a run's folder, or None."
+
+
+def _alignment_context(config: Config) -> Iterator[str]:
+    train = config.train
+    if train.alignment_context == "past":
+        return
+    if not train.alignment_weight:
+        yield (
+            f"train.alignment_context={train.alignment_context!r} changes nothing without "
+            "train.alignment_weight. Set that, or leave it out."
+        )
+    for problem in _asked_of_the_model("no_full_context", config.model) or ():
+        yield f"train.alignment_context={train.alignment_context!r}: {problem}"
 
 
 def _directions(config: Config) -> Iterator[str]:

@@ -232,6 +232,13 @@ class TrainConfig:
         "al. 2016; Garg et al. 2019, where it is 0.05); needs data.alignments=True",
         at_least=0,
     )
+    alignment_context: str = key(
+        "past",
+        "what of the translation a decoder sees that train.alignment_weight teaches; past: the "
+        "subwords before, as for translation; full: all of it, in a second pass that only learns "
+        "to align, and that `align` uses (Garg et al. 2019, section 4.3)",
+        choices=("past", "full"),
+    )
     avoidance_weight: float = key(
         0.0,
         "weight of -log(1 - the attention of model.watched_layer to linked subwords) (Pruthi et "

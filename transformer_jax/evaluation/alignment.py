@@ -156,6 +156,7 @@ def align_words(
     src: Sequence[np.ndarray],
     tgt: Sequence[np.ndarray],
     words: Sequence[tuple[Sequence[str], Sequence[str]]] | None = None,
+    full_context: bool = False,
 ) -> Iterator[WordAlignment]:
     """Yields the word alignment of each given translation, by encoder-decoder attention.
 
@@ -166,11 +167,12 @@ def align_words(
       src: subwords of each source, EOS included, int `[src_len]`.
       tgt: subwords of each translation, EOS included, int `[tgt_len]`.
       words: source and target words of each pair; None: what is between spaces.
+      full_context: whether the decoder sees the whole target (train.alignment_context).
 
     Raises:
       RunError: the subwords do not spell the words.
     """
-    weights = cross_weights(model, params, src, tgt) if len(src) else iter(())
+    weights = cross_weights(model, params, src, tgt, full_context) if len(src) else iter(())
     for number, (src_ids, tgt_ids, weights_NHLM) in enumerate(zip(src, tgt, weights, strict=True)):
         pieces = vocabulary.pieces(src_ids), vocabulary.target.pieces(tgt_ids)
         src_words, tgt_words = words[number] if words else map(spelled_words, pieces)
@@ -186,7 +188,11 @@ def _encoded(vocabulary: Vocabulary, lines: Sequence[str]) -> list[np.ndarray]:
 
 
 def cross_weights(
-    model: EncoderDecoder, params: Params, src: Sequence[np.ndarray], tgt: Sequence[np.ndarray]
+    model: EncoderDecoder,
+    params: Params,
+    src: Sequence[np.ndarray],
+    tgt: Sequence[np.ndarray],
+    full_context: bool = False,
 ) -> Iterator[np.ndarray]:
     """Yields the "cross" weights of `pair_attention` for each pair, computed in batches.
 
@@ -195,6 +201,7 @@ def cross_weights(
       params: its parameters.
       src: subwords of each source, EOS included, int `[src_len]`; at least one source.
       tgt: subwords of each translation, int `[tgt_len]`.
+      full_context: whether the decoder sees the whole target.
 
     Yields:
       For each pair, float32 `[layers, heads, tgt_len, src_len]`.
@@ -205,7 +212,7 @@ def cross_weights(
         src_part, tgt_part = src[first : first + rows], tgt[first : first + rows]
         before = [[BOS, *ids[:-1]] for ids in tgt_part]
         inputs = (_padded(src_part, rows, src_length), _padded(before, rows, tgt_length))
-        weights_BNHLM = np.asarray(_cross_attention(model, params, *inputs))
+        weights_BNHLM = np.asarray(_cross_attention(model, params, *inputs, full_context))
         for row, (src_ids, tgt_ids) in enumerate(zip(src_part, tgt_part, strict=True)):
             yield weights_BNHLM[row, :, :, : len(tgt_ids), : len(src_ids)]
 
@@ -223,7 +230,9 @@ def _padded(sentences: Sequence[Any], rows: int, length: int) -> Packed:
     return Packed(ids_BL, segments_BL, positions_BL)
 
 
-@functools.partial(jax.jit, static_argnames="model")
-def _cross_attention(model: Any, params: Any, source: Packed, target: Packed) -> Array:
+@functools.partial(jax.jit, static_argnames=("model", "full_context"))
+def _cross_attention(
+    model: Any, params: Any, source: Packed, target: Packed, full_context: bool
+) -> Array:
     """Weights `[batch, layers, heads, tgt_len, src_len]`; the target's ids are shifted right."""
-    return attention_maps(model, params, source, target)["cross"]
+    return attention_maps(model, params, source, target, full_context)["cross"]

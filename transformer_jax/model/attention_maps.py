@@ -32,7 +32,11 @@ def uses_of(model: EncoderDecoder) -> tuple[str, ...]:
 
 
 def attention_maps(
-    model: EncoderDecoder, params: Params, source: Packed, target: Packed
+    model: EncoderDecoder,
+    params: Params,
+    source: Packed,
+    target: Packed,
+    full_context: bool = False,
 ) -> dict[str, Array]:
     """The weights when the model reads a given translation; call it under `jax.jit`.
 
@@ -41,11 +45,13 @@ def attention_maps(
       params: its parameters.
       source: the source side of a batch.
       target: the target side, its ids shifted right.
+      full_context: whether the decoder sees the whole target, as in `EncoderDecoder.align`.
 
     Returns:
       By the names of `uses_of`: float32 `[batch, layers, heads, query_len, key_len]`.
     """
-    _, state = model.apply({"params": params}, source, target, mutable=["intermediates"])
+    method, kept = "in_full_context" if full_context else "__call__", ["intermediates"]
+    _, state = model.apply({"params": params}, source, target, mutable=kept, method=method)
     sown: Any = state["intermediates"]
     depths = {name: depth for name, (_, depth) in model.stacks().items()}
 

@@ -149,9 +149,18 @@ AUXILIARY_LOSSES: dict[str, AuxiliaryLoss] = {
 
 
 def weighted_losses(
-    weights: Iterable[tuple[str, float]], watched_BLM: Array | None, batch: Batch
+    weights: Iterable[tuple[str, float]],
+    watched_BLM: Array | None,
+    aligned_BLM: Array | None,
+    batch: Batch,
 ) -> dict[str, Array]:
     """Each auxiliary loss times its weight.
+
+    Args:
+      weights: of the losses, by name.
+      watched_BLM: attention weights over the source, `[batch, tgt_len, src_len]`.
+      aligned_BLM: those of a second pass, for the loss "alignment"; None: there is no such pass.
+      batch: the batch that they belong to.
 
     Raises:
       ValueError: there are auxiliary losses, and the model does not watch its weights.
@@ -160,7 +169,8 @@ def weighted_losses(
     for name, weight in weights:
         if watched_BLM is None:
             raise ValueError(f"the auxiliary loss {name} needs a model with watch=True.")
-        losses[name] = weight * AUXILIARY_LOSSES[name](watched_BLM, batch)
+        own_BLM = watched_BLM if aligned_BLM is None or name != "alignment" else aligned_BLM
+        losses[name] = weight * AUXILIARY_LOSSES[name](own_BLM, batch)
     return losses
 
 

@@ -26,6 +26,7 @@ class LossSettings(NamedTuple):
     block: int
     replicas: int  # number of parts of a batch on different devices
     auxiliary: tuple[tuple[str, float], ...] = ()  # names and weights of auxiliary losses
+    full_context: bool = False  # whether a second pass over the whole target learns to align
 
 
 class Statistics(NamedTuple):

@@ -100,6 +100,22 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
             )
 
 
+def no_full_context(config: ModelConfig) -> Iterator[str]:
+    """Why no second pass can see the whole target, with the fix; empty if one can."""
+    decoder = DECODERS[config.decoder]
+    if not (decoder.self_attention and decoder.multi_head):
+        yield (
+            f"a decoder of kind {config.decoder} has no self-attention that could see the whole "
+            "target. Use model.decoder='transformer', or 'past'."
+        )
+    for name in ("window", "wait_k"):
+        if (value := getattr(config, name)) is not None:
+            yield (
+                f"model.{name}={value} leaves out a part of the text. Use model.{name}=None, or "
+                "'past'."
+            )
+
+
 def place_of(side: Packed) -> Place:
     """The place of each subword of one side of a batch."""
     return Place(side.segments, side.positions)
@@ -170,6 +186,24 @@ class EncoderDecoder(nn.Module):
         x_BLD = self._embed_target(target.ids, vectors, rows_B)
         return self.target_side(x_BLD, place, encoded_BME, place_of(source), rows_B)
 
+    def align(
+        self, encoded_BME: Array, source: Packed, target: Packed, rows_B: Array | None = None
+    ) -> Array | None:
+        """The watched weights of a second pass of the decoder, which sees the whole target.
+
+        It takes what `decode` takes. The input is shifted as there, so the position that predicts
+        a subword sees the subword itself at the next position (Garg et al. 2019, section 4.3).
+        """
+        place = place_of(target)
+        vectors = self.target_side.position_vectors(place.positions, place.positions.shape[1])
+        x_BLD = self._embed_target(target.ids, vectors, rows_B)
+        seen = place_of(source)
+        return self.target_side.in_full_context(x_BLD, place, encoded_BME, seen, rows_B)[1]
+
+    def in_full_context(self, source: Packed, target: Packed) -> Array | None:
+        """The same from the source, without dropout."""
+        return self.align(self.encode(source), source, target)
+
     def __call__(self, source: Packed, target: Packed, rows_B: Array | None = None) -> Array:
         """Logits of each next subword, float32 `[batch, tgt_len, padded vocabulary]`.
 
@@ -205,7 +239,10 @@ class EncoderDecoder(nn.Module):
         encoded_BME = self.encode(batch.src, rows_B)
         x_BLD, watched_BLM = self.decode(encoded_BME, batch.src, target, rows_B)
         sums = self._out().loss(x_BLD, self._output_table(), batch.tgt, settings)
-        losses = weighted_losses(settings.auxiliary, watched_BLM, batch)
+        aligned_BLM = None
+        if settings.full_context:
+            aligned_BLM = self.align(encoded_BME, batch.src, target, rows_B)
+        losses = weighted_losses(settings.auxiliary, watched_BLM, aligned_BLM, batch)
         return sums._replace(auxiliary=losses), watched_BLM
 
     # Search ------------------------------------------------------------------------------------

@@ -75,6 +75,7 @@ class SelfAttention(Sublayer):
         biased = context.self_bias is not None or self.relative is not None
         if not biased and _fuses(self, config.score, config.normalizer):
             setting = Setting(self_patterns(config, is_decoder), _factor(config, config.score))
+            place = context.self_place or place
             queries, keys = Queries(query_BLHK, place), Keys(key_BLHK, value_BLHV, place)
             return self.attention.joined(_in_kernel(queries, keys, setting)), None
         blocks = self_blocks(self, config, x_BLD.shape[1], is_decoder)

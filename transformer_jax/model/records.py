@@ -31,6 +31,8 @@ class Context(NamedTuple):
     encoded_BME: Array | None = None  # the encoder's output, for a decoder
     source: Place | None = None  # of the encoder's positions
     cross_mask: Array | None = None  # booleans [B, 1, L, M]
+    # The place of the stack's own positions for patterns of self-attention; None: `place`.
+    self_place: Place | None = None
 
 
 class Now(NamedTuple):

@@ -162,9 +162,27 @@ class TransformerDecoder(nn.Module):
         self, x_BLD: Array, target: Place, encoded_BME: Array, source: Place, rows_B: Array | None
     ) -> tuple[Array, Array | None]:
         """`[batch, tgt_len, d_model]`, and the watched weights `[batch, tgt_len, src_len]`."""
-        blocks = self_blocks(self, self.config, x_BLD.shape[1], is_decoder=True)
+        return self._all_layers(x_BLD, self._context(target, encoded_BME, source, rows_B))
+
+    def in_full_context(
+        self, x_BLD: Array, target: Place, encoded_BME: Array, source: Place, rows_B: Array | None
+    ) -> tuple[Array, Array | None]:
+        """What a call returns, but each position sees the whole target, not only what is before.
+
+        Source: Garg et al. 2019, section 4.3.
+        """
+        # Of equal positions none is later, so the causal pattern leaves out nothing.
+        place = target._replace(positions=jnp.zeros_like(target.positions))
+        context = self._context(target, encoded_BME, source, rows_B)
+        mask = mask_of(self_patterns(self.config, is_decoder=True), place, place)
+        return self._all_layers(x_BLD, context._replace(self_mask=mask, self_place=place))
+
+    def _context(
+        self, target: Place, encoded_BME: Array, source: Place, rows_B: Array | None
+    ) -> Context:
+        blocks = self_blocks(self, self.config, target.positions.shape[1], is_decoder=True)
         patterns = self_patterns(self.config, is_decoder=True)
-        context = Context(
+        return Context(
             place=target,
             rows_B=rows_B,
             self_mask=blocks.mask(patterns, target),
@@ -173,6 +191,8 @@ class TransformerDecoder(nn.Module):
             source=source,
             cross_mask=mask_of(cross_patterns(self.config), target, source),
         )
+
+    def _all_layers(self, x_BLD: Array, context: Context) -> tuple[Array, Array | None]:
         x_BLD, watched_BLM = residuals(self.config, x_BLD), None
         for layer in self.layers:
             x_BLD, weights = layer(x_BLD, context)

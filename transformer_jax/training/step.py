@@ -41,6 +41,7 @@ def make_loss_fn(
     replicas: int = 1,
     auxiliary: Mapping[str, float] | None = None,
     method: str = "loss",
+    full_context: bool = False,
 ) -> LossFn:
     """Returns (params, batch, rows_B, dropout_key) -> LossSums; no dropout without rows and key.
 
@@ -50,11 +51,12 @@ def make_loss_fn(
       block: target positions of a replica whose logits are in memory at the same time.
       replicas: number of devices that the batch's rows are divided over.
       auxiliary: weights of auxiliary losses by name, for a model that watches; None: no loss.
+      full_context: whether a second pass of the decoder learns to align.
       method: of the model; with "loss_and_watched", the function returns what that does.
     """
     size, dtype = model.sizes.target, model.config.dtype
     losses = tuple((auxiliary or {}).items())
-    settings = LossSettings(smoothing, size, dtype, block, replicas, losses)
+    settings = LossSettings(smoothing, size, dtype, block, replicas, losses, full_context)
 
     def loss_fn(
         params: Params, batch: Batch, rows_B: Array | None = None, dropout_key: Array | None = None
@@ -113,8 +115,8 @@ def make_train_step(
         train.loss_block or LOSS_BLOCK,
         replicas,
         auxiliary_weights(train),
+        full_context=train.alignment_context == "full",
     )
-
     update = make_update(optimizer, train.max_skipped)
 
     def train_step(state: TrainState, batch: Batch) -> TrainState:

@@ -1,0 +1,108 @@
+"""A second pass of the decoder that sees the whole target: what it sees, and who learns from it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_params, tiny_model
+from transformer_jax.model.auxiliary import alignment, coverage
+from transformer_jax.training.step import make_loss_fn
+
+LENGTHS = [(9, 7), (3, 9), (10, 2), (5, 5)]
+PACKED = [[0, 1], [2, 3]]
+BATCH = lay_out(random_pairs(0, LENGTHS), PACKED, 16, 17)
+
+
+def weights(model, params, batch, method):
+    """Watched weights of `decode`, which sees the past, or of `align`."""
+
+    @jax.jit
+    def compute(params, source, target):
+        variables = {"params": params}
+        encoded = model.apply(variables, source, method="encode")
+        found = model.apply(variables, encoded, source, target, method=method)
+        return found[1] if method == "decode" else found
+
+    return np.asarray(compute(params, *model_inputs(batch)))
+
+
+def test_each_position_sees_what_the_last_one_of_a_sentence_sees():
+    """Without positions, a row of `align` is the last of `decode` with that input at the end."""
+    model = tiny_model(positions="none", num_layers=1).clone(watch=True)
+    params, length = random_params(model), 6
+    source, target = model_inputs(lay_out(random_pairs(1, [(5, length)]), [[0]], 5, length))
+    ids = np.asarray(target.ids)
+
+    @jax.jit
+    def rows(ids_BL):
+        sides = (jax.tree.map(lambda x: jnp.repeat(x, len(ids_BL), 0), s) for s in (source, target))
+        source_B, target_B = sides
+        target_B = target_B._replace(ids=ids_BL)
+        encoded = model.apply({"params": params}, source_B, method="encode")
+        given = (encoded, source_B, target_B)
+        _, past = model.apply({"params": params}, *given, method="decode")
+        return past, model.apply({"params": params}, *given, method="align")
+
+    moved = np.stack([np.append(np.delete(ids[0], at), ids[0, at]) for at in range(length)])
+    past_BLM, full_BLM = rows(moved)
+    own_LM = full_BLM[-1]  # the last one is the sentence as it is
+    np.testing.assert_allclose(own_LM, past_BLM[:, -1], rtol=1e-5)
+    assert np.abs(own_LM - past_BLM[-1])[:-1].max(1).min() > 1e-4, "each earlier row differs"
+
+
+@pytest.mark.parametrize("changes", [{}, {"positions": "t5"}, {"positions": "relative"}], ids=str)
+def test_a_packed_sentence_sees_nothing_of_the_others(changes):
+    model = tiny_model(**changes).clone(watch=True)
+    params = random_params(model)
+    packed_BLM = weights(model, params, BATCH, "align")
+    alone = lay_out(random_pairs(0, LENGTHS), [[n] for n in range(len(LENGTHS))], 16, 17)
+    alone_BLM = weights(model, params, alone, "align")
+    for row, numbers in enumerate(PACKED):
+        for segment, number in enumerate(numbers, start=1):
+            own_L, own_M = (s.segments[row] == segment for s in (BATCH.tgt, BATCH.src))
+            got = packed_BLM[row][own_L][:, own_M]
+            want = alone_BLM[number][: own_L.sum(), : own_M.sum()]
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(got.sum(-1), 1, rtol=1e-5)
+
+
+def test_the_fused_kernel_sees_the_same():
+    changes = {"d_k": 16, "d_v": 16, "watched_layer": -1}
+    plain, fused = (
+        tiny_model(**changes, attention_kernel=kernel).clone(watch=True)
+        for kernel in ("plain", "fused")
+    )
+    params = random_params(plain)
+    want, past = (weights(plain, params, BATCH, method) for method in ("align", "decode"))
+    got = weights(fused, params, BATCH, "align")
+    real = BATCH.tgt.segments != 0
+    np.testing.assert_allclose(got[real], want[real], rtol=1e-3, atol=1e-5)
+    assert np.abs(past - want)[real].max() > 1e-2
+
+
+def test_only_the_loss_of_alignment_is_about_the_second_pass():
+    model = tiny_model(num_layers=1).clone(watch=True)
+    params = random_params(model)
+    same = BATCH.tgt.segments[:, :, None] == BATCH.src.segments[:, None, :]
+    same &= (BATCH.tgt.segments != 0)[..., None]
+    linked = same & (np.random.default_rng(0).random(same.shape) < 0.4)
+    bits = (linked.astype(np.uint32) << np.arange(16, dtype=np.uint32)).sum(-1, dtype=np.uint32)
+    batch = BATCH._replace(links=bits[..., None])
+    losses = {"coverage": 0.5, "alignment": 2.0}
+    full, past = (
+        jax.jit(make_loss_fn(model, 0.1, auxiliary=losses, full_context=on))(params, batch)
+        for on in (True, False)
+    )
+    seen = {method: weights(model, params, BATCH, method) for method in ("decode", "align")}
+    assert full.auxiliary["alignment"] == pytest.approx(
+        float(2 * alignment(seen["align"], batch)), rel=1e-5
+    )
+    assert past.auxiliary["alignment"] == pytest.approx(
+        float(2 * alignment(seen["decode"], batch)), rel=1e-5
+    )
+    assert abs(full.auxiliary["alignment"] - past.auxiliary["alignment"]) > 0.1
+    assert full.auxiliary["coverage"] == pytest.approx(
+        float(0.5 * coverage(seen["decode"], batch)), rel=1e-5
+    )
+    assert full.nats == pytest.approx(float(past.nats), rel=1e-6)
