@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,14 @@ import pytest
 from tests import tiny_runs as runs
 from transformer_jax import __version__
 from transformer_jax.commands.average import average
+from transformer_jax.commands.evaluate import _parts_of, _Text
 from transformer_jax.commands.evaluate import evaluate as evaluate_command
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.bleu import score
 from transformer_jax.files import read_json
 from transformer_jax.reporting.revision import revision
 from transformer_jax.runs.evaluations import find_evaluation
+from transformer_jax.text.corpora import open_corpus
 
 
 @pytest.fixture
@@ -139,3 +142,34 @@ def test_a_model_that_waits_has_a_latency(tmp_path, caplog):
     latency = read_json(found.hypotheses.with_suffix(".json"))["latency"]
     assert 0 < latency["average_proportion"] <= 1 and latency["differentiable"] >= 2
     assert f"AL {latency['average_lagging']:.2f}" in caplog.text
+
+
+def test_each_of_several_test_sets_is_scored_as_if_alone_and_then_all_together(run, capsys):
+    """`valid` and `test` are names of splits too; here they are stems of data.test."""
+    alone = {name: evaluate(run, capsys, f"--split={name}") for name in ("valid", "test")}
+    whole = {path.name: path.read_text() for path in (run / "evaluations").glob("*.txt")}
+    shutil.rmtree(run / "evaluations")
+    keys = {"data.test": ("valid", "test")}
+    found = evaluate_command(str(run), beam_size=2, overrides=keys)
+    printed = capsys.readouterr().out
+    assert list(found.parts) == ["valid", "test"]
+    sizes = {name: len(part.pairs) for name, part in found.parts.items()}
+    assert sizes == {name: runs.SIZES[name] for name in alone} and len(found.pairs) == 36
+    assert {part.hypotheses.name for part in found.parts.values()} == whole.keys()
+    for part in found.parts.values():
+        assert part.hypotheses.read_text() == whole[part.hypotheses.name]
+    together = found.hypotheses.read_text()
+    assert together == "".join(part.hypotheses.read_text() for part in found.parts.values())
+    blocks = [f"{name}, {sizes[name]} lines\n{alone[name]}" for name in alone]
+    assert printed.startswith("".join([*blocks, "test, 36 lines\n"]))
+    references = [pair.tgt for pair in found.pairs]
+    assert found.scores == score(runs.read_lines(found.hypotheses), references, "en", "de")
+    decode = {"beam_size": 2, "length_penalty": 0.6}
+    newest = find_evaluation(run / "evaluations", "test", "40", decode)
+    assert newest == found.hypotheses.with_suffix(".json")
+
+
+def test_the_built_in_corpus_has_one_test_text_whatever_data_test_says():
+    config = runs.tiny_config(data__source="grammar", data__test=("a", "b"))
+    pairs = open_corpus(config.data).split("test")
+    assert _parts_of(config, _Text("test", "test", [pairs])) == []

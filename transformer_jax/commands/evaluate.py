@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -42,6 +43,21 @@ class Evaluation(NamedTuple):
     scores: Scores
     hypotheses: Path  # a file with one translation a line
     pairs: Sequence[Pair]  # sources and references, in that file's order
+    # Of each stem of data.test or data.valid, if that split has several.
+    parts: Mapping[str, "Evaluation"] = MappingProxyType({})
+
+
+class _Text(NamedTuple):
+    """A text to translate, under the name of its evaluation."""
+
+    name: str
+    split: str | None  # None: files of --src and --ref
+    with_references: Sequence[Sequence[Pair]]  # [references][lines]; the sources are the same
+
+    @property
+    def pairs(self) -> Sequence[Pair]:
+        """The sources with the first references."""
+        return self.with_references[0]
 
 
 def evaluate(
@@ -57,7 +73,9 @@ def evaluate(
 ) -> Evaluation:
     """Translates a split or a file; prints the scores and writes them to WORKDIR/evaluations.
 
-    Names there end in a hash of texts and settings: no evaluation overwrites another one.
+    Names there end in a hash of texts and settings: no evaluation overwrites another one. If
+    data.test names several stems, each of them is scored too, with the result and the files that
+    `split=STEM` would give, and then all of them together.
 
     Args:
       workdir: the run's folder; several: an ensemble of their models.
@@ -77,33 +95,58 @@ def evaluate(
     folders = [workdir] if isinstance(workdir, str) else list(workdir)
     loaded = load_model(folders, checkpoint, beam_size, overrides=overrides)
     run = RunFolder(folders[0])
-    name, texts = _read_texts(loaded.config, split, src, ref or (), run)
-    sources = [pair.src for pair in texts[0]]
-    references, *others = [[pair.tgt for pair in text] for text in texts]
+    text = _read_text(loaded.config, split, src, ref or (), run)
+    parts = _parts_of(loaded.config, text)
     processes.first_does(lambda: _make_folder(run.evaluations))
     translator = loaded.line_translator()
-    log.info("translating %d lines of %s", len(sources), name)
-    hypotheses = [best.text for best, *_ in translator.shared(sources)]
+    log.info("translating %d lines of %s", len(text.pairs), text.name)
+    hypotheses = [best.text for best, *_ in translator.shared([pair.src for pair in text.pairs])]
     translator.warn_of_cut()
-    languages = loaded.config.data.src, loaded.config.data.tgt
-    scores = score(hypotheses, references, *languages, others)
-    settings = {
-        "split": name if src is None else None,
-        "src_sha256": text_digest(sources),
-        "ref_sha256": text_digest(itertools.chain(references, *others)),
-        "checkpoint": loaded.checkpoint,
-        **dataclasses.asdict(loaded.config.decode),
-        **({"ensemble": folders} if len(folders) > 1 else {}),
-    }
-    path = evaluation_path(run.evaluations, name, settings)
+    keep = _Keeper(loaded, translator, folders)
+    found, first = dict[str, Evaluation](), 0
+    for part in parts:
+        end = first + len(part.pairs)
+        found[part.name] = keep(part, hypotheses[first:end], is_one_of_many=True)
+        first = end
+    # The whole last: `find_evaluation` takes the newest, and a part may have the split's name.
+    whole = keep(text, hypotheses, is_one_of_many=bool(parts))
     if processes.is_first():
-        about = {"name": name, **_files(texts), **settings, **scores._asdict(), **_origin()}
-        about |= _latency(loaded, translator, sources, hypotheses, references)
-        write_evaluation(path, hypotheses, about)
-        log.info("hypotheses and scores: %s", path.with_suffix(".*"))
-        print(format_scores(scores))
-        _print_examples(texts[0], hypotheses, examples)
-    return Evaluation(scores, path, texts[0])
+        _print_examples(text.pairs, hypotheses, examples)
+    return whole._replace(parts=found)
+
+
+class _Keeper(NamedTuple):
+    """Scores translations, prints the scores, and writes both into the run's folder."""
+
+    loaded: LoadedModel
+    translator: LineTranslator
+    folders: Sequence[str]  # of the runs; the first one gets the files
+
+    def __call__(self, text: _Text, hypotheses: Sequence[str], is_one_of_many: bool) -> Evaluation:
+        """Translations of a text, in its order; one of many is printed with its name."""
+        config, run = self.loaded.config, RunFolder(self.folders[0])
+        sources = [pair.src for pair in text.pairs]
+        references, *others = [[pair.tgt for pair in one] for one in text.with_references]
+        scores = score(hypotheses, references, config.data.src, config.data.tgt, others)
+        settings = {
+            "split": text.split,
+            "src_sha256": text_digest(sources),
+            "ref_sha256": text_digest(itertools.chain(references, *others)),
+            "checkpoint": self.loaded.checkpoint,
+            **dataclasses.asdict(config.decode),
+            **({"ensemble": list(self.folders)} if len(self.folders) > 1 else {}),
+        }
+        path = evaluation_path(run.evaluations, text.name, settings)
+        if processes.is_first():
+            about: dict[str, Any] = {"name": text.name, **_files(text.with_references)}
+            about |= {**settings, **scores._asdict(), **_origin()}
+            about |= _latency(self.loaded, self.translator, sources, hypotheses, references)
+            write_evaluation(path, hypotheses, about)
+            log.info("hypotheses and scores: %s", path.with_suffix(".*"))
+            if is_one_of_many:
+                print(f"{printable(text.name)}, {len(sources):,} lines")
+            print(format_scores(scores))
+        return Evaluation(scores, path, text.pairs)
 
 
 def _latency(
@@ -150,14 +193,29 @@ def _print_examples(pairs: Sequence[Pair], hypotheses: Sequence[str], examples: 
         print(f"translation {printable(hypotheses[i])}")
 
 
-def _read_texts(
+def _read_text(
     config: Config, split: str | None, src: str | None, ref: Sequence[str], run: RunFolder
-) -> tuple[str, Sequence[Sequence[Pair]]]:
-    """The evaluation's name, and the texts with each of the references."""
+) -> _Text:
+    """The text that the flags ask for, with each of its references."""
     if src is not None:
-        return Path(src).name, _read_files(src, ref)
+        return _Text(Path(src).name, None, _read_files(src, ref))
     split = "test" if split is None else split
-    return split, [_read_split(config.data, config.seed, split, run)]
+    return _Text(split, split, [_read_split(config.data, config.seed, split, run)])
+
+
+def _parts_of(config: Config, text: _Text) -> list[_Text]:
+    """What data.test or data.valid joins, one text for each of its stems; empty if it has one."""
+    stems = {"valid": config.data.valid, "test": config.data.test}.get(text.split or "", ())
+    if len(stems) < 2:
+        return []
+    parts = []
+    for stem in stems:
+        # Not `split(stem)`: a stem may have the name of another split.
+        alone: dict[str, Any] = {str(text.split): (stem,)}
+        corpus = open_corpus(dataclasses.replace(config.data, **alone), config.seed)
+        parts.append(_Text(stem, stem, [corpus.split(str(text.split))]))
+    # The built-in corpus has one text, whatever data.test says.
+    return parts if sum(len(part.pairs) for part in parts) == len(text.pairs) else []
 
 
 def _read_split(data: DataConfig, seed: int, split: str, run: RunFolder) -> Sequence[Pair]:

@@ -33,7 +33,11 @@ class DataConfig:
         "of the training pairs, which are then not trained on; TFDS: the split valid",
         mutable=True,
     )
-    test: tuple[str, ...] = key(("test",), "test text, as in data.train", mutable=True)
+    test: tuple[str, ...] = key(
+        ("test",),
+        "test text, as in data.train; `evaluate` scores each part alone, and all together",
+        mutable=True,
+    )
     pairs: int = key(20_000, "training pairs that the built-in corpus writes", at_least=1)
     alignments: bool = key(
         False,
