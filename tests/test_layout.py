@@ -2,6 +2,7 @@
 
 import ast
 import fnmatch
+import functools
 import graphlib
 import re
 import subprocess
@@ -86,9 +87,15 @@ def module_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+@functools.cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """A file's syntax, the module first. Every file is parsed once for all tests."""
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def imports(path: Path) -> Iterator[str]:
     """Every dotted name that a file imports, inside functions too, with the imported name."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -164,7 +171,7 @@ def test_equation_1_is_one_page_that_opens_with_the_formula():
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "model").glob("*.py")), ids=name_of)
 def test_functions_of_the_model_take_at_most_five_arguments(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef):
             names = [a.arg for a in node.args.posonlyargs + node.args.args]
             given = [name for name in names if name not in ("self", "cls")]
@@ -177,7 +184,7 @@ VARIADIC = {"constrain", "map", "named", "reshape", "PartitionSpec", "zip", "pla
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "model").glob("*.py")), ids=name_of)
 def test_nothing_of_the_model_is_unpacked_into_positional_arguments(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Call) and any(isinstance(a, ast.Starred) for a in node.args):
             name = ast.unparse(node.func).rpartition(".")[2]
             assert name in VARIADIC, f"line {node.lineno}: {ast.unparse(node)}"
@@ -255,7 +262,7 @@ def test_nothing_imports_tensorflow_torch_or_unpickles(path):
 def test_files_and_functions_stay_small(path):
     text = path.read_text(encoding="utf-8")
     assert text.count("\n") <= LARGEST_FILE
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef) and node.end_lineno:
             size = node.end_lineno - node.lineno + 1
             assert size <= LARGEST_FUNCTION, f"{node.name} has {size} lines"
@@ -269,7 +276,8 @@ def says_what(decorator: ast.expr) -> bool:
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_what_is_public_has_a_docstring(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = nodes(path)[0]
+    assert isinstance(tree, ast.Module)
     bare = [] if ast.get_docstring(tree) else ["the module"]
     for owner in (tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))):
         for node in owner.body:
