@@ -8,14 +8,17 @@ def listing() -> str:
     """One line per experiment, with its command and the first line of its docstring."""
     in_checkout = Path("experiments", "__main__.py").is_file()
     start = "python -m experiments." if in_checkout else "transformer-jax experiment "
-    lines = []
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    lines, here = [], Path(__file__).parent
+    for path in sorted([*here.glob("[!_]*.py"), *here.glob("*/__main__.py")]):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         tests = [ast.unparse(node.test) for node in tree.body if isinstance(node, ast.If)]
-        runs = "__name__ == '__main__'" in tests
+        name = path.stem
+        if name == "__main__":  # of a package, which its __init__.py describes
+            name = path.parent.name
+            tree = ast.parse(path.with_name("__init__.py").read_text(encoding="utf-8"))
         about = (ast.get_docstring(tree) or "").split("\n")[0]
-        if runs and not path.name.startswith("_"):
-            lines.append(f"{start}{path.stem:<18} {about}")
+        if "__name__ == '__main__'" in tests:
+            lines.append(f"{start}{name:<18} {about}")
     return "\n".join(lines)
 
 

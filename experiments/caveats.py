@@ -27,8 +27,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.claims_evidence import Evidence, answers
-from experiments.claims_judging import FAILS, HOLDS, NOT_RUN, OPEN, judge
+from experiments.claims.evidence import Evidence, answers
+from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge
 from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.reporting.page import Table as PageTable
 from transformer_jax.tables.command import main

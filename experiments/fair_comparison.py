@@ -37,7 +37,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.claims_judging import FAILS, HOLDS, NOT_RUN, OPEN, exceeds_seeds, of_shared_seeds
+from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, exceeds_seeds, of_shared_seeds
 from experiments.table2_bleu import AT_SMALL, CONFIG, LAST
 from transformer_jax.reporting.page import Heading, Part, Picture
 from transformer_jax.reporting.page import Table as PageTable

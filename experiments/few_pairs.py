@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.claims_judging import NOT_RUN, judge, of_shared_seeds
+from experiments.claims.judging import NOT_RUN, judge, of_shared_seeds
 from experiments.fair_comparison import ALIKE, POST, PRE, RATES
 from experiments.fair_comparison import ROWS as CONTENDERS
 from experiments.table2_bleu import CONFIG, LAST

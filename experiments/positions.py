@@ -27,10 +27,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.claims import GRAMMAR, LONG_SENTENCES_UNSEEN, SHORT_SENTENCES
-from experiments.claims_evidence import Evidence, answers, bleu_by_length
-from experiments.claims_judging import NOT_RUN, OPEN, exceeds_seeds
-from experiments.claims_measured import DOES_NOT, EXTRAPOLATES
+from experiments.claims.evidence import Evidence, answers
+from experiments.claims.judging import NOT_RUN, OPEN, exceeds_seeds
+from experiments.claims.lengths import (
+    DOES_NOT,
+    EXTRAPOLATES,
+    LONG_SENTENCES_UNSEEN,
+    SHORT_SENTENCES,
+    bleu_by_length,
+)
+from experiments.claims.reference import GRAMMAR
 from experiments.table3_ablations import BASE, RECIPE, SHORT, shrink
 from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.reporting.page import Table as PageTable

@@ -135,7 +135,9 @@ def test_presets_and_experiments_are_installed_too():
     shipped = {f"transformer_jax.shipped.{name}": name for name in ("configs", "experiments")}
     assert setuptools["package-dir"] == shipped
     packages = {module_of(path) for path in MODULES if path.name == "__init__.py"}
-    assert sorted(setuptools["packages"]) == sorted(packages | shipped.keys())
+    packages |= shipped.keys()
+    packages |= {f"transformer_jax.shipped.{module_of(path.parent)}" for path in SCRIPTS}
+    assert sorted(setuptools["packages"]) == sorted(packages)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
@@ -241,7 +243,7 @@ def test_there_are_no_import_cycles():
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in SCRIPTS if p.parent.name == "experiments"], ids=name_of
+    "path", [p for p in SCRIPTS if "experiments" in p.relative_to(ROOT).parts], ids=name_of
 )
 def test_experiments_use_the_commands_and_no_insides(path):
     commands = {

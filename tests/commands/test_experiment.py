@@ -40,7 +40,7 @@ def test_an_experiment_of_one_s_own_comes_first_and_its_status_is_the_command_s(
     (tmp_path / "experiments" / "demo.py").write_text(code)
     done = run("demo", "--help", "--x=1")
     assert (done.returncode, done.stdout) == (3, "__main__ ['--help', '--x=1']\n")
-    for name in ("nowhere", "__init__", "claims_evidence"):  # the last one is shared by others
+    for name in ("nowhere", "__init__", "figures_bleu"):  # the last one is shared by others
         done = run(name)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert f"there is no experiment '{name}'" in done.stderr

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from experiments import caveats, few_pairs
-from experiments.claims_judging import FAILS, HOLDS, NOT_RUN, OPEN
+from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.few_pairs import ALL, CHOICES, FEW, RECURRENT, effect_of, losses, name_of
 from tests.experiments.test_fair_comparison import line
 from transformer_jax.tables.experiment import make_jobs

@@ -7,24 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import claims, claims_measured, claims_tables, table3_ablations
-from experiments.claims_evidence import (
-    NO_POSITIONS,
-    PROBES,
-    REFERENCE,
-    SHORT_LEARNED,
-    SHORT_SINUSOIDAL,
-    Probe,
-    _entropy,
-    _ideal,
-    bleu_by_length,
-    frequencies,
-    gather,
-    shift_matrix,
-    shifts_of_positions,
+from experiments import claims, table3_ablations
+from experiments.claims import (
+    alignments,
+    averaging,
+    headline,
+    lengths,
+    one_head,
+    scaling_in_training,
+    smoothing,
+    warm_up,
     word_order,
 )
-from experiments.claims_judging import (
+from experiments.claims.averaging import AVERAGED, RSQRT
+from experiments.claims.evidence import Probe, gather
+from experiments.claims.judging import (
     FAILS,
     HOLDS,
     NOT_RUN,
@@ -33,20 +30,17 @@ from experiments.claims_judging import (
     Known,
     Recorded,
     exceeds_seeds,
-    is_certain,
     of_shared_seeds,
     on_grammar,
 )
-from experiments.claims_tables import (
-    AVERAGED,
-    LARGE_KEYS,
-    NOT_SCALED,
-    ONE_HEAD,
-    RSQRT,
-    SMALL_KEYS,
-    UNSMOOTHED,
-    helps_more,
-)
+from experiments.claims.lengths import SHORT_LEARNED, SHORT_SINUSOIDAL, bleu_by_length
+from experiments.claims.linear_shifts import shift_matrix, shifts_of_positions
+from experiments.claims.one_head import LARGE_KEYS, ONE_HEAD
+from experiments.claims.reference import REFERENCE
+from experiments.claims.saturation import _entropy, _ideal
+from experiments.claims.scaling_in_training import NOT_SCALED, SMALL_KEYS, helps_more
+from experiments.claims.smoothing import NO_SMOOTHING, UNSMOOTHED
+from experiments.claims.word_order import NO_POSITIONS
 from tests.tables.test_statistics import line
 from tests.tiny_runs import command, train
 from transformer_jax.config.schema import KEYS, value_at
@@ -81,15 +75,15 @@ def test_random_vectors_have_no_such_matrix():
 def test_entropy_of_the_softmax_falls_with_d_k_unless_scores_are_scaled():
     assert _entropy(np.full((2, 8), 1 / 8)) == pytest.approx(math.log(8))
     assert _entropy(np.eye(4)) == 0
-    few, many = (_ideal(d_k, scaled=False) for d_k in (4, 256))
+    few, many = (_ideal(d_k, "dot") for d_k in (4, 256))
     assert many["entropy"] < few["entropy"] / 4 and many["gradient"] < 0.6 * few["gradient"]
-    few, many = (_ideal(d_k, scaled=True) for d_k in (4, 256))
+    few, many = (_ideal(d_k, "scaled_dot") for d_k in (4, 256))
     assert many["entropy"] == pytest.approx(few["entropy"], rel=0.05)
 
 
 def test_rows_of_the_built_in_corpus_that_are_compared_have_three_seeds():
     seeds_of = claims.EXPERIMENT.scales["small"].seeds_of
-    compared = {REFERENCE, UNSMOOTHED, LARGE_KEYS, SMALL_KEYS, RSQRT, RSQRT + AVERAGED}
+    compared = {REFERENCE, UNSMOOTHED, LARGE_KEYS, SMALL_KEYS, RSQRT, AVERAGED}
     compared |= {keys + NOT_SCALED for keys in (LARGE_KEYS, SMALL_KEYS)}
     assert {row for row in claims.ROWS if seeds_of(row) == (0, 1, 2)} == compared
     assert {seeds_of(row) for row in claims.ROWS if row not in compared} == {(0,)}
@@ -117,9 +111,9 @@ def test_rows_are_what_they_are_compared_with_but_for_one_key(in_checkout):
     assert differing(jobs[REFERENCE], jobs[LARGE_KEYS]) == {"model.num_heads"}
     assert differing(jobs[RSQRT], jobs[REFERENCE]) == {"train.schedule", "train.decay_steps"}
     mutable = {"train.checkpoint_every", "train.keep_last"}
-    assert differing(jobs[RSQRT], jobs[RSQRT + AVERAGED]) == mutable
+    assert differing(jobs[RSQRT], jobs[AVERAGED]) == mutable
     averages = {job.row: job.average for job in own if job.average}
-    assert averages == {RSQRT + AVERAGED: 5}
+    assert averages == {AVERAGED: 5}
     assert differing(jobs[REFERENCE], jobs[UNSMOOTHED]) == {"train.label_smoothing"}
     assert jobs[REFERENCE].train.label_smoothing == 0.1
     assert differing(jobs[REFERENCE], jobs[NO_POSITIONS]) == {"model.positions"}
@@ -174,8 +168,12 @@ def test_a_difference_in_bleu_counts_by_the_median_of_its_p_values(p_values, cer
     lines = [*BASES, *(line("a", one.seed, one.bleu + 5, 1.0) for one in BASES)]
     lines += [line("other", one.seed, one.bleu + 5) for one in BASES]
     recorded = Recorded(lines, p_values, "base")
-    assert is_certain(recorded, recorded, "a", "bleu") == certain
-    assert is_certain(recorded, recorded, "a", "perplexity"), "the bootstrap is of BLEU alone"
+
+    def judged(metric):
+        return recorded.judge("a", metric, 1, recorded.of_base(metric))
+
+    assert judged("bleu") == (HOLDS if certain else OPEN)
+    assert judged("perplexity") == FAILS, "the bootstrap is of BLEU alone"
 
 
 @pytest.mark.parametrize(
@@ -191,41 +189,41 @@ def test_a_difference_in_bleu_counts_by_the_median_of_its_p_values(p_values, cer
 )
 def test_one_head_is_judged_by_chance_and_by_seeds(bleu, p, wanted, tmp_path):
     table_3 = [*BASES, *OTHERS, line(ONE_HEAD, 0, bleu)]
-    [finding] = claims_tables.one_head(known_with(tmp_path, table_3, {(ONE_HEAD, 0): p}))
+    [finding] = one_head.findings(known_with(tmp_path, table_3, {(ONE_HEAD, 0): p}))
     assert finding.verdict == wanted
-    [finding] = claims_tables.one_head(known_with(tmp_path, BASES))
+    [finding] = one_head.findings(known_with(tmp_path, BASES))
     assert finding.verdict == NOT_RUN
 
 
 def test_one_head_above_the_base_row_but_not_the_best_decides_nothing(tmp_path):
     table_3 = [*BASES, *OTHERS, line("(A) 32 heads", 0, 30.0), line(ONE_HEAD, 0, 25.0)]
-    [finding] = claims_tables.one_head(known_with(tmp_path, table_3, {(ONE_HEAD, 0): 0.001}))
+    [finding] = one_head.findings(known_with(tmp_path, table_3, {(ONE_HEAD, 0): 0.001}))
     assert finding.verdict == OPEN
 
 
 def test_smoothing_is_judged_in_two_ways(tmp_path):
-    row = claims_tables.NO_SMOOTHING
+    row = NO_SMOOTHING
     lines = [line("base", seed, 20.0 + seed / 10, 5.0 + seed / 10) for seed in range(3)]
     lines += [line(row, seed, 19.0, 4.0) for seed in range(3)]
     p_values = {(row, seed): 0.01 for seed in range(3)}
-    perplexity, bleu = claims_tables.smoothing(known_with(tmp_path, lines, p_values))
+    perplexity, bleu = smoothing.findings(known_with(tmp_path, lines, p_values))
     assert (perplexity.verdict, bleu.verdict) == (HOLDS, HOLDS)
     lines = [one._replace(bleu=40 - one.bleu, perplexity=9 - one.perplexity) for one in lines]
-    perplexity, bleu = claims_tables.smoothing(known_with(tmp_path, lines, p_values))
+    perplexity, bleu = smoothing.findings(known_with(tmp_path, lines, p_values))
     assert (perplexity.verdict, bleu.verdict) == (FAILS, FAILS)
 
 
 def test_averaging_is_judged_seed_by_seed(tmp_path):
     means = [line("Transformer", seed, bleu) for seed, bleu in enumerate((21.0, 21.5, 21.3))]
-    [finding] = claims_tables.averaging(known_with(tmp_path, BASES, table_2=means))
+    [finding] = averaging.findings(known_with(tmp_path, BASES, table_2=means))
     assert finding.verdict == HOLDS and "+1.00, +1.10, +1.10 BLEU" in finding.because
-    [finding] = claims_tables.averaging(known_with(tmp_path, BASES, table_2=means[:1]))
+    [finding] = averaging.findings(known_with(tmp_path, BASES, table_2=means[:1]))
     assert finding.verdict == OPEN
     for bleu, wanted in ((83.0, HOLDS), (79.0, FAILS), (80.1, OPEN)):
         here = [line(RSQRT, seed, 80 + seed / 5) for seed in range(3)]
-        here += [line(RSQRT + AVERAGED, seed, bleu) for seed in range(3)]
+        here += [line(AVERAGED, seed, bleu) for seed in range(3)]
         known = known_with(tmp_path, BASES, table_2=means[:1], lines=here)
-        assert claims_tables.averaging(known)[0].verdict == wanted
+        assert averaging.findings(known)[0].verdict == wanted
 
 
 def test_warm_up_is_judged_by_perplexity(tmp_path):
@@ -236,12 +234,12 @@ def test_warm_up_is_judged_by_perplexity(tmp_path):
     def judged(**changes):
         lines = [line(row, 0, 1.0, value) for row, value in {**values, **changes}.items()]
         known = known_with(tmp_path, lines=lines, evidence=evidence)
-        return [one.verdict for one in claims_tables.warm_up(known)]
+        return [one.verdict for one in warm_up.findings(known)]
 
     assert judged() == [HOLDS, HOLDS]
     assert judged(**{"post-norm, no warm-up": 51.0, "pre-norm, no warm-up": 430.0}) == [FAILS] * 2
     assert judged(**{"post-norm, warm-up": 430.0}) == [OPEN, HOLDS]
-    assert [one.verdict for one in claims_tables.warm_up(known_with(tmp_path))] == [NOT_RUN] * 2
+    assert [one.verdict for one in warm_up.findings(known_with(tmp_path))] == [NOT_RUN] * 2
 
 
 def test_scaling_in_training_compares_both_sizes_of_heads(tmp_path):
@@ -253,7 +251,7 @@ def test_scaling_in_training_compares_both_sizes_of_heads(tmp_path):
         (26.0, 23.0, [FAILS, OPEN]),
     ):
         lines = [line(MANY, 0, few), line(SINGLE, 0, many)]
-        found = claims_tables.scaling_in_training(known_with(tmp_path, table_3, lines=lines))
+        found = scaling_in_training.findings(known_with(tmp_path, table_3, lines=lines))
         assert [finding.verdict for finding in found] == wanted
 
 
@@ -296,16 +294,16 @@ def test_one_head_better_than_four_on_the_built_in_corpus_decides_nothing(tmp_pa
     table_3 = [*BASES, *OTHERS, line(ONE_HEAD, 0, 20.0)]
     for values, wanted in ((SURELY_LOWER, HOLDS), (SURELY_HIGHER, OPEN)):
         known = known_with(tmp_path, table_3, lines=here(LARGE_KEYS, values))
-        assert claims_tables.one_head(known)[0].verdict == wanted
+        assert one_head.findings(known)[0].verdict == wanted
 
 
 @pytest.mark.parametrize(
     ("values", "wanted"), [(SURELY_LOWER, HOLDS), (SURELY_HIGHER, FAILS)], ids=["lower", "higher"]
 )
 def test_smoothing_is_judged_on_the_built_in_corpus_too(values, wanted, tmp_path):
-    table_3 = [*BASES, line(claims_tables.NO_SMOOTHING, 0, 20.3)]
+    table_3 = [*BASES, line(NO_SMOOTHING, 0, 20.3)]
     known = known_with(tmp_path, table_3, lines=here(UNSMOOTHED, values))
-    perplexity, bleu = claims_tables.smoothing(known)
+    perplexity, bleu = smoothing.findings(known)
     assert (perplexity.verdict, bleu.verdict) == (wanted, wanted)
     assert "perplexity (per subword) " in perplexity.because and " BLEU " in bleu.because
 
@@ -337,7 +335,7 @@ def test_scaling_is_judged_on_the_built_in_corpus_too(tmp_path):
     for keys, drops in ((SMALL_KEYS, (1.0, 1.5, 1.2)), (LARGE_KEYS, (9.0, 8.0, 9.5))):
         lines += [line(keys, seed, 80.0) for seed in range(3)]
         lines += [line(keys + NOT_SCALED, seed, 80 - drop) for seed, drop in enumerate(drops)]
-    _, finding = claims_tables.scaling_in_training(known_with(tmp_path, table_3, lines=lines))
+    _, finding = scaling_in_training.findings(known_with(tmp_path, table_3, lines=lines))
     assert finding.verdict == HOLDS
     assert "-1.2 with one head of d_k 8, -8.8 with one of d_k 128 (3 seeds" in finding.because
 
@@ -359,11 +357,11 @@ def test_the_headline_is_judged_at_equal_cost(bleu, p, seconds, wanted, tmp_path
     p_2 = {(row, 0): p for row in rows}
     longer = [one._replace(bleu=40 - one.bleu) for one in table_2]
     known = known_with(tmp_path, BASES, table_2=table_2, p_2=p_2, longer=longer)
-    found = claims_tables.headline(known)
+    found = headline.findings(known)
     other = {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}[wanted[0]]
     assert [finding.verdict for finding in found] == [wanted[0], other, wanted[1]]
     for other, verdict in ((Recorded((), {}, "Transformer"), NOT_RUN), (by_chance(longer), OPEN)):
-        found = claims_tables.headline(known._replace(longer=other))
+        found = headline.findings(known._replace(longer=other))
         assert [finding.verdict for finding in found] == [wanted[0], verdict, wanted[1]]
 
 
@@ -391,9 +389,9 @@ PROBED = {
 
 def test_probes_are_judged_by_their_numbers(tmp_path):
     judged = [
-        *claims_measured.lengths(known_with(tmp_path, evidence=PROBED)),
-        *claims_measured.word_order(known_with(tmp_path, evidence=PROBED)),
-        *claims_measured.alignments(known_with(tmp_path, evidence=PROBED)),
+        *lengths.findings(known_with(tmp_path, evidence=PROBED)),
+        *word_order.findings(known_with(tmp_path, evidence=PROBED)),
+        *alignments.findings(known_with(tmp_path, evidence=PROBED)),
     ]
     assert [finding.verdict for finding in judged] == [HOLDS] * 4
     other = json.loads(json.dumps(PROBED))
@@ -401,21 +399,21 @@ def test_probes_are_judged_by_their_numbers(tmp_path):
     other["word order"][NO_POSITIONS]["same"] = 0.5
     other["alignment"]["diagonal"] = 0.15
     judged = [
-        *claims_measured.lengths(known_with(tmp_path, evidence=other)),
-        *claims_measured.word_order(known_with(tmp_path, evidence=other)),
-        *claims_measured.alignments(known_with(tmp_path, evidence=other)),
+        *lengths.findings(known_with(tmp_path, evidence=other)),
+        *word_order.findings(known_with(tmp_path, evidence=other)),
+        *alignments.findings(known_with(tmp_path, evidence=other)),
     ]
     assert [finding.verdict for finding in judged] == [FAILS] * 4
     other["lengths"][SHORT_SINUSOIDAL][-1], other["lengths"][SHORT_LEARNED][-1] = 60, 60
-    judged = claims_measured.lengths(known_with(tmp_path, evidence=other))
+    judged = lengths.findings(known_with(tmp_path, evidence=other))
     assert [finding.verdict for finding in judged] == [OPEN] * 2
 
 
 def test_the_page_shows_which_claims_were_not_run(tmp_path, monkeypatch):
     monkeypatch.setattr(claims, "RECORDED", tmp_path)
-    few = {name: PROBES[name] for name in ("scaling at the start", "shifts of positions")}
-    monkeypatch.setattr("experiments.claims_evidence.PROBES", few)
-    monkeypatch.setattr("experiments.claims_evidence.KEYS_SIZES", (64, 512))
+    few = [one for one in claims.PROBES if not one.rows]
+    monkeypatch.setattr(claims, "PROBES", few)
+    monkeypatch.setattr("experiments.claims.saturation.KEYS_SIZES", (64, 512))
     jobs = make_jobs(claims.EXPERIMENT, "small", tmp_path / "runs")
     parts = claims.findings(tmp_path, jobs)
     verdicts = parts[1].rows
@@ -423,20 +421,20 @@ def test_the_page_shows_which_claims_were_not_run(tmp_path, monkeypatch):
     assert [row[2] for row in verdicts].count(NOT_RUN) == 15
     assert (tmp_path / "scaling.png").exists()
     before = (tmp_path / "evidence.json").read_text()
-    monkeypatch.setattr("experiments.claims_evidence._ideal", None)  # what is known is not asked
-    gather(tmp_path / "evidence.json", jobs)
+    monkeypatch.setattr("experiments.claims.saturation._ideal", None)  # what is known is not asked
+    gather(tmp_path / "evidence.json", few, jobs)
     assert (tmp_path / "evidence.json").read_text() == before
 
 
-def test_evidence_of_other_runs_is_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr("experiments.claims_evidence.PROBES", {"order": Probe(("a",), word_order)})
+def test_evidence_of_other_runs_is_removed(tmp_path):
+    probes = [Probe("order", word_order.word_order, ("a",))]
     scale = Scale(write_empty(tmp_path))
     job = Job("claims", "a", 0, scale, {"data.source": "grammar", "seed": 0}, tmp_path / "gone")
     kept = {"order": {"configs": [digest_of(job.config())], "found": {"same": 1.0}}}
     (tmp_path / "evidence.json").write_text(json.dumps(kept))
-    assert gather(tmp_path / "evidence.json", [job]) == {"order": {"same": 1.0}}
+    assert gather(tmp_path / "evidence.json", probes, [job]) == {"order": {"same": 1.0}}
     other = job._replace(overrides={**job.overrides, "model.num_layers": 5})
-    assert gather(tmp_path / "evidence.json", [other]) == {}
+    assert gather(tmp_path / "evidence.json", probes, [other]) == {}
 
 
 def test_without_positions_a_shuffled_source_is_the_same_source(tmp_path):
@@ -447,10 +445,10 @@ def test_without_positions_a_shuffled_source_is_the_same_source(tmp_path):
     sections = {a: inner for a, inner in overrides.items() if a != "seed"}
     flat = {f"{a}.{b}": value for a, inner in sections.items() for b, value in inner.items()}
     job = Job("claims", "none", 0, Scale(write_empty(tmp_path)), flat, folder)
-    assert word_order(job)["none"]["same"] == 1.0
-    assert 50 < frequencies(job)["perplexity"] < 400
-    lengths = bleu_by_length(job)
-    assert sum(lengths["sentences"]) == 12 and len(lengths["none"]) == 5
+    assert word_order.word_order(job)["none"]["same"] == 1.0
+    assert 50 < warm_up.frequencies(job)["perplexity"] < 400
+    bins = bleu_by_length(job)
+    assert sum(bins["sentences"]) == 12 and len(bins["none"]) == 5
 
 
 def write_empty(folder):

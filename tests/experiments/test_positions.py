@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.claims_judging import NOT_RUN, OPEN
+from experiments.claims.judging import NOT_RUN, OPEN
 from experiments.positions import (
     ALL_LENGTHS,
     BEYOND,

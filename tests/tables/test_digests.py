@@ -59,14 +59,15 @@ def test_all_tables_of_runs_have_recorded_digests():
 
 
 def test_digests_beside_the_claims_evidence_are_those_of_their_rows(monkeypatch):
-    from experiments.claims_evidence import PROBES
+    from experiments.claims import PROBES
 
     path = ROOT / "docs" / "results" / "claims" / "small" / "evidence.json"
     evidence = json.loads(path.read_text(encoding="utf-8"))
     jobs = jobs_of(path.parent, monkeypatch, (0,))
     assert evidence
+    rows = {probe.name: probe.rows for probe in PROBES}
     for name, entry in evidence.items():
-        own = [digest_of(jobs[row, 0].config()) for row in PROBES[name].rows]
+        own = [digest_of(jobs[row, 0].config()) for row in rows[name]]
         assert entry["configs"] == own, name
 
 

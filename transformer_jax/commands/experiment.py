@@ -13,22 +13,33 @@ def experiment(name: str = "", arguments: Sequence[str] = ()) -> None:
     """Runs an experiment of ./experiments, or else of those that are installed; lists them for "".
 
     Args:
-      name: the experiment's module.
+      name: the experiment's module, a file or a package.
       arguments: its own command line.
 
     Raises:
       ConfigError: there is no such experiment.
       SystemExit: the experiment ended.
     """
-    own = Path("experiments", f"{name}.py")
-    file = own if own.is_file() else shipped("experiments") / f"{name or '__main__'}.py"
-    is_known = file.is_file() and file.name == f"{name or '__main__'}.py"
-    # A module that the project's experiments share does nothing when it is run.
-    is_shared = is_known and file != own and '__name__ == "__main__"' not in file.read_text()
-    if not is_known or is_shared:
+    folder = Path("experiments")
+    file = find_module(folder, name) if name else None
+    if file is None:
+        folder = shipped("experiments")
+        file = find_module(folder, name or "__main__")
+        # A module that the project's experiments share does nothing when it is run.
+        if file and '__name__ == "__main__"' not in file.read_text(encoding="utf-8"):
+            file = None
+    if file is None:
         raise ConfigError(
             f"there is no experiment {name!r}. `transformer-jax experiment` lists them."
         )
-    sys.path.insert(0, str(file.absolute().parent.parent))  # experiments import one another
+    sys.path.insert(0, str(folder.absolute().parent))  # experiments import one another
     sys.argv = [str(file), *arguments]
     runpy.run_path(str(file), run_name="__main__")
+
+
+def find_module(folder: Path, name: str) -> Path | None:
+    """What `python -m` runs for a module or package of a folder; None if it is neither."""
+    if Path(name).name != name:  # such as ../other
+        return None
+    files = (folder / f"{name}.py", folder / name / "__main__.py")
+    return next((file for file in files if file.is_file()), None)

@@ -1,17 +1,43 @@
-"""Judges claims: the results that are known, and the rules when a difference counts."""
+"""Judges claims: what a verdict may rest on, and when a difference counts."""
 
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from experiments.claims_evidence import REFERENCE
+from experiments.claims.evidence import Evidence
+from experiments.claims.reference import REFERENCE
 from transformer_jax.reporting.page import Part
 from transformer_jax.tables.results import Line
 from transformer_jax.tables.statistics import METRICS, PValues, differences, of_row
 
 HOLDS, FAILS, OPEN, NOT_RUN = "holds", "does not hold", "not decided", "not run"
 P_LARGEST = 0.05  # a difference counts if its p is below this
+
+
+class Finding(NamedTuple):
+    """A claim and its verdict."""
+
+    claim: str
+    place: str  # in the paper
+    verdict: str
+    because: str
+    parts: Sequence[Part] = ()  # tables and pictures with the numbers
+
+
+class Claim(NamedTuple):
+    """What the paper says, and where."""
+
+    text: str
+    place: str
+
+    def is_found(self, verdict: str, because: str, *parts: Part) -> Finding:
+        """The finding on this claim."""
+        return Finding(*self, verdict, because, parts)
+
+    def is_not_run(self, because: str = "its runs are missing") -> Finding:
+        """The finding if results are missing."""
+        return Finding(*self, NOT_RUN, because)
 
 
 class Recorded(NamedTuple):
@@ -29,31 +55,36 @@ class Recorded(NamedTuple):
         """The base row's values, one for each seed."""
         return [METRICS[metric].of(line) for line in self.lines if line.row == self.base]
 
+    def judge(self, row: str, metric: str, wanted: int, noise: Sequence[float]) -> str:
+        """As `judge` below, for a row against the base row; BLEU must pass the bootstrap too."""
+        p = [p for (name, _), p in self.p_values.items() if name == row]
+        if metric == "bleu" and not (p and statistics.median(p) < P_LARGEST):
+            return OPEN
+        return judge(self.differences(row, metric), wanted, noise)
+
 
 class Known(NamedTuple):
     """Everything that verdicts are based on."""
 
     folder: Path  # of the claims' results
     lines: Sequence[Line]  # of the claims' own runs
-    evidence: dict[str, Any]
+    evidence: Evidence
     table_2: Recorded
     longer: Recorded  # table 2 with three times the steps
     table_3: Recorded
 
 
-class Finding(NamedTuple):
-    """A claim and its verdict."""
+def judge(gaps: Sequence[float], wanted: int, noise: Sequence[float] = ()) -> str:
+    """The verdict on differences over seeds that the claim expects above 0, or below.
 
-    claim: str
-    place: str  # in the paper
-    verdict: str
-    because: str
-    parts: Sequence[Part] = ()  # tables and pictures with the numbers
-
-
-def verdict(gap: float, wanted: int, certain: bool) -> str:
-    """The verdict on a difference that the claim expects above 0 (wanted 1) or below 0 (-1)."""
-    return OPEN if not certain else HOLDS if gap * wanted > 0 else FAILS
+    Args:
+      gaps: a difference for each seed.
+      wanted: 1 (above) or -1 (below).
+      noise: as in `exceeds_seeds`.
+    """
+    if not exceeds_seeds(gaps, noise):
+        return OPEN
+    return HOLDS if statistics.fmean(gaps) * wanted > 0 else FAILS
 
 
 def exceeds_seeds(values: Sequence[float], noise: Sequence[float] = ()) -> bool:
@@ -69,57 +100,12 @@ def exceeds_seeds(values: Sequence[float], noise: Sequence[float] = ()) -> bool:
     if len(values) > 1:
         deviation, seeds = statistics.stdev(values), len(values)
         error = deviation / seeds**0.5
-    elif len(noise) > 1:
+    elif values and len(noise) > 1:
         deviation, seeds = statistics.stdev(noise), len(noise)
         error = deviation * 2**0.5
     else:
         return False
     return abs(statistics.fmean(values)) > t.ppf(1 - P_LARGEST / 2, seeds - 1) * error
-
-
-def is_certain(recorded: Recorded, noise_of: Recorded, row: str, metric: str) -> bool:
-    """Whether a row differs from its table's base row by more than chance.
-
-    The test is over seeds; BLEU must pass the paired bootstrap too.
-
-    Args:
-      recorded: the row's table.
-      noise_of: the table whose base row gives the noise if the row has only one seed.
-      row: its name.
-      metric: "bleu" or "perplexity".
-    """
-    gaps = recorded.differences(row, metric)
-    if not gaps or not exceeds_seeds(gaps, noise_of.of_base(metric)):
-        return False
-    p = [p for (name, _), p in recorded.p_values.items() if name == row]
-    return metric != "bleu" or (bool(p) and statistics.median(p) < P_LARGEST)
-
-
-def judge(gaps: Sequence[float], wanted: int, noise: Sequence[float] = ()) -> str:
-    """The verdict on differences over seeds alone; `noise` as in `exceeds_seeds`."""
-    return verdict(statistics.fmean(gaps), wanted, exceeds_seeds(gaps, noise))
-
-
-def of_shared_seeds(lines: Sequence[Line], rows: Sequence[str]) -> list[Line]:
-    """Lines of these rows for the seeds that all of them have."""
-    seeds = set.intersection(*({line.seed for line in lines if line.row == row} for row in rows))
-    return [line for line in lines if line.row in rows and line.seed in seeds]
-
-
-def or_by_grammar(finding: Finding, which: str, numbers: str, seeds: int) -> Finding:
-    """Lets the built-in corpus decide what Multi30k leaves open; adds its numbers in any case.
-
-    Args:
-      finding: the finding on Multi30k.
-      which: the verdict on the built-in corpus.
-      numbers: its numbers, as text.
-      seeds: the number of seeds behind them.
-    """
-    decides = "which decides" if finding.verdict == OPEN != which else f"alone: {which}"
-    because = f"{finding.because}; on the built-in corpus {numbers} ({seeds} seeds; {decides})"
-    return finding._replace(
-        verdict=which if finding.verdict == OPEN else finding.verdict, because=because
-    )
 
 
 def on_grammar(
@@ -149,9 +135,29 @@ def on_grammar(
     which = judge(gaps, wanted)
     theirs, ours = (mean_of(shared, name, metric) for name in (row, base))
     numbers = f"{METRICS[metric].label} {theirs:.2f} with {row}, {ours:.2f} otherwise"
-    return or_by_grammar(
-        finding, OPEN if which == FAILS and not refutes else which, numbers, len(gaps)
-    )
+    which = OPEN if which == FAILS and not refutes else which
+    return or_by_grammar(finding, which, numbers, len(gaps))
+
+
+def or_by_grammar(finding: Finding, which: str, numbers: str, seeds: int) -> Finding:
+    """Lets the built-in corpus decide what Multi30k leaves open; adds its numbers in any case.
+
+    Args:
+      finding: the finding on Multi30k.
+      which: the verdict on the built-in corpus.
+      numbers: its numbers, as text.
+      seeds: the number of seeds behind them.
+    """
+    decides = "which decides" if finding.verdict == OPEN != which else f"alone: {which}"
+    because = f"{finding.because}; on the built-in corpus {numbers} ({seeds} seeds; {decides})"
+    verdict = which if finding.verdict == OPEN else finding.verdict
+    return finding._replace(verdict=verdict, because=because)
+
+
+def of_shared_seeds(lines: Sequence[Line], rows: Sequence[str]) -> list[Line]:
+    """Lines of these rows for the seeds that all of them have."""
+    seeds = set.intersection(*({line.seed for line in lines if line.row == row} for row in rows))
+    return [line for line in lines if line.row in rows and line.seed in seeds]
 
 
 def mean_of(lines: Sequence[Line], row: str, metric: str) -> float | None:
