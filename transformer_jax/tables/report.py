@@ -42,7 +42,6 @@ from transformer_jax.tables.statistics import (
     Counted,
     PValues,
     Summary,
-    is_printed,
     make_table,
     of_row,
     paired_p_value,
@@ -235,8 +234,8 @@ def _notes(experiment: Experiment, scale: str, lines: Sequence[Line], command: s
         )
     if signatures:
         notes.append(f"BLEU: {', '.join(signatures)}.")
-    shown = experiment.shown(scale)
-    if any(is_printed(experiment, shown, name) for name in experiment.metrics):
+    printed = {name for row in experiment.shown(scale) for name in experiment.paper.get(row, {})}
+    if printed & {*experiment.metrics}:
         notes.append(f"The paper's figures: {experiment.source}")
     return "\n\n".join(note for note in notes if note)
 

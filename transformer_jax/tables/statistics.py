@@ -180,65 +180,49 @@ def make_table(
       p_values: p-values of rows and seeds against the first row.
       counted: metrics of rows that are known before the rows are run.
     """
-    shown, compared = experiment.shown(scale), experiment.scales[scale].compared
-    base = shown[0]
-
-    def is_known(name: str) -> bool:
-        planned = any(name in counted.get(row, {}) for row in shown)
-        return planned or is_printed(experiment, shown, name) or _is_found(lines, shown, name)
-
-    metrics = [name for name in experiment.metrics if is_known(name)]
-    head = ["row", "seeds"]
-    for name in metrics:
-        head.append(METRICS[name].label)
-        if name in COMPARED and compared:
-            head.append("− base")
-        if is_printed(experiment, shown, name):
-            head.append(f"the paper's {METRICS[name].label.removeprefix('paper ')}")
-    with_p = "bleu" in metrics and compared
-    head += ["p (median of seeds)"] if with_p else []
-    rows = []
+    shown, chosen = experiment.shown(scale), experiment.scales[scale]
+    base = shown[0] if chosen.compared else None
+    columns = [["row", *map(chosen.label, shown)], ["seeds"]]
     for row in shown:
         seeds = sum(line.row == row for line in lines)
-        label = experiment.scales[scale].label(row)
-        cells = [label, str(seeds or ("not run" if row in experiment.rows else "the paper's"))]
-        for name in metrics:
-            own = _cells(experiment, shown, lines, row, base if compared else None, name)
-            if not own[0] and name in counted.get(row, {}):
-                own[0] = f"{counted[row][name]:{METRICS[name].text}}"
-            cells += own
-        if with_p:
-            left_out = without_bleu(lines, row, base)  # earlier versions recorded 1.0 for them
-            known = {seed: p for (name, seed), p in p_values.items() if name == row}
-            found = [p for seed, p in known.items() if seed not in left_out and not math.isnan(p)]
-            cells.append(text_of_p(statistics.median(found)) if found else "")
-        rows.append(cells)
+        columns[1].append(str(seeds or ("not run" if row in experiment.rows else "the paper's")))
+    for name in experiment.metrics:
+        columns += _columns(experiment, shown, lines, base, name, counted)
+    if base is not None and any(head == METRICS["bleu"].label for head, *_ in columns):
+        p = [_p(p_values, lines, row, base) for row in shown]
+        columns.append(["p (median of seeds)", *p])
+    head, *rows = map(list, zip(*columns, strict=True))
     return head, rows
 
 
-def _is_found(lines: Sequence[Line], shown: Sequence[str], name: str) -> bool:
-    return any(of_row(lines, row, name) for row in shown)
-
-
-def is_printed(experiment: Experiment, shown: Sequence[str], name: str) -> bool:
-    """Whether the paper prints this metric for any of these rows."""
-    return any(name in experiment.paper.get(row, {}) for row in shown)
-
-
-def _cells(
+def _columns(
     experiment: Experiment,
     shown: Sequence[str],
     lines: Sequence[Line],
-    row: str,
     base: str | None,
     name: str,
-) -> list[str]:
-    form = METRICS[name].text
-    cells = [text_of(of_row(lines, row, name), form)]
-    if name in COMPARED and base is not None:
-        gap = difference(lines, row, base, name) if row != base else None
-        cells.append(text_of(gap, f"+{form}"))
-    if is_printed(experiment, shown, name):
-        figures: Mapping[str, float] = experiment.paper.get(row, {})
-        cells.append(f"{figures[name]:{METRICS[name].printed}}" if name in figures else "")
-    return cells
+    counted: Counted,
+) -> list[list[str]]:
+    """A metric's values, their differences from the base row and the paper's; empty: no row's."""
+    label, form, _, form_of_paper = METRICS[name]
+    values = [text_of(of_row(lines, row, name), form) for row in shown]
+    for n, row in enumerate(shown):
+        if not values[n] and name in counted.get(row, {}):
+            values[n] = f"{counted[row][name]:{form}}"
+    figures = [experiment.paper.get(row, {}).get(name) for row in shown]
+    printed = ["" if figure is None else f"{figure:{form_of_paper}}" for figure in figures]
+    columns = [[label, *values]] if any(values + printed) else []
+    if columns and base is not None and name in COMPARED:
+        gaps = [difference(lines, row, base, name) if row != base else None for row in shown]
+        columns.append(["− base", *(text_of(gap, f"+{form}") for gap in gaps)])
+    if any(printed):
+        columns.append([f"the paper's {label.removeprefix('paper ')}", *printed])
+    return columns
+
+
+def _p(p_values: PValues, lines: Sequence[Line], row: str, base: str) -> str:
+    """The median of a row's p-values over the seeds; empty if there is none."""
+    left_out = without_bleu(lines, row, base)  # earlier versions recorded 1.0 for them
+    own = [p for (name, seed), p in p_values.items() if name == row and seed not in left_out]
+    known = [p for p in own if not math.isnan(p)]
+    return text_of_p(statistics.median(known)) if known else ""
