@@ -13,7 +13,9 @@ from experiments.claims import (
     averaging,
     headline,
     lengths,
+    linear_shifts,
     one_head,
+    saturation,
     scaling_in_training,
     smoothing,
     warm_up,
@@ -407,6 +409,26 @@ def test_probes_are_judged_by_their_numbers(tmp_path):
     other["lengths"][SHORT_SINUSOIDAL][-1], other["lengths"][SHORT_LEARNED][-1] = 60, 60
     judged = lengths.findings(known_with(tmp_path, evidence=other))
     assert [finding.verdict for finding in judged] == [OPEN] * 2
+
+
+def test_measurements_are_judged_at_the_largest_d_k_and_by_the_worst_offset(tmp_path):
+    def of(entropy, gradient):
+        return dict.fromkeys(("ideal", "block"), {"entropy": entropy, "gradient": gradient})
+
+    scaled = of(4.0, 0.5)
+    for entropy, gradient, error, wanted in (
+        (0.79, 0.049, 9e-7, HOLDS),  # below 20 % of 4 and 10 % of 0.5
+        (0.81, 0.051, 2e-6, FAILS),
+    ):
+        largest = {"scaled": scaled, "not scaled": of(entropy, gradient)}
+        errors = {"sinusoids": 1e-8, "random": 0.9}
+        evidence = {
+            "scaling at the start": {"64": dict.fromkeys(largest, scaled), "512": largest},
+            "shifts of positions": {"1": {**errors, "sinusoids": error}, "2": errors},
+        }
+        known = known_with(tmp_path, evidence=evidence)
+        found = [*saturation.findings(known), *linear_shifts.findings(known)]
+        assert [one.verdict for one in found] == [wanted] * 3
 
 
 def test_the_page_shows_which_claims_were_not_run(tmp_path, monkeypatch):
