@@ -75,50 +75,38 @@ PANELS = (
 def plot_curves(
     metrics: Sequence[Mapping[str, Any]], path: str | os.PathLike[str], title: str = ""
 ) -> Path:
-    """Writes the curves of a run over its training steps as a PNG file.
-
-    Args:
-      metrics: the lines of `metrics.jsonl`, as `read_metrics` returns them.
-      path: the file to write.
-      title: title of the figure.
-
-    Returns:
-      The path.
-
-    Raises:
-      RunError: no panel shows any of the metrics.
-    """
+    """Writes `curves_figure` as a PNG file; returns its path."""
     return _save(curves_figure(metrics, title), path)
 
 
 def plot_runs(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: str | os.PathLike) -> Path:
-    """Writes the curves of several runs into one PNG file: a color per run, a line per kind.
-
-    Args:
-      runs: the metrics of each run, as for `plot_curves`, by the name that the legend shows.
-      path: the file to write.
-
-    Returns:
-      The path.
-
-    Raises:
-      RunError: no panel shows any of the metrics.
-    """
+    """Writes `runs_figure` as a PNG file; returns its path."""
     return _save(runs_figure(runs), path)
 
 
 def runs_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """The figure of `plot_runs`."""
+    """The curves of several runs: a color per run, a line per kind.
+
+    Args:
+      runs: the metrics of each run, as for `curves_figure`, by the name that the legend shows.
+
+    Raises:
+      RunError: no panel shows any of the metrics.
+    """
     records, styles = [], {}
     for n, (name, metrics) in enumerate(runs.items()):
-        color = RUN_COLORS[n % len(RUN_COLORS)]
-        line = RUN_LINES[n // len(RUN_COLORS) % len(RUN_LINES)]
         for record in metrics:
             style = KIND_STYLES.get(record["kind"], OTHER_STYLE)
             label = f"{printable(name)}, {record['kind']}"
-            styles[label] = style | {"color": color, "linestyle": line}
+            styles[label] = style | run_style(n)
             records.append({**record, "kind": label})
     return curves_figure(records, styles=styles)
+
+
+def run_style(n: int) -> dict[str, Any]:
+    """Color and kind of line of run number n, from 0."""
+    line = RUN_LINES[n // len(RUN_COLORS) % len(RUN_LINES)]
+    return {"color": RUN_COLORS[n % len(RUN_COLORS)], "linestyle": line}
 
 
 def curves_figure(
@@ -126,7 +114,16 @@ def curves_figure(
     title: str = "",
     styles: Mapping[str, Mapping[str, Any]] = KIND_STYLES,
 ) -> Figure:
-    """The figure of `plot_curves`: one plot for each metric of PANELS that was measured."""
+    """The curves of a run over its steps: one plot for each metric of PANELS that was measured.
+
+    Args:
+      metrics: the lines of `metrics.jsonl`, as `read_metrics` returns them.
+      title: title of the figure.
+      styles: how lines look, by kind of metrics.
+
+    Raises:
+      RunError: no panel shows any of the metrics.
+    """
     from matplotlib.figure import Figure
 
     panels = [panel for panel in PANELS if any(panel.metric in record for record in metrics)]
@@ -163,19 +160,7 @@ def plot_attention(
     title: str,
     alignment: Collection[tuple[int, int]] = (),
 ) -> Path:
-    """Writes one heat map per head into a file.
-
-    Args:
-      weights: [heads, tgt, src]; each row is a distribution over the source.
-      src_pieces: the subwords attended to, one per column; any Unicode.
-      tgt_pieces: the attending subwords, one per row. For self-attention both lists are the same.
-      path: the file to write: .png, .pdf or .svg.
-      title: title of the figure.
-      alignment: gold links (source subword, target subword), 0-based, to mark with squares.
-
-    Returns:
-      The path.
-    """
+    """Writes `attention_figure` into a file .png, .pdf or .svg; returns its path."""
     return _save(attention_figure(weights, src_pieces, tgt_pieces, title, alignment), path)
 
 
@@ -186,10 +171,17 @@ def attention_figure(
     title: str,
     alignment: Collection[tuple[int, int]] = (),
 ) -> Figure:
-    """The figure of `plot_attention`, from its arguments. All heads share one color scale.
+    """One heat map per head; all heads share one color scale.
 
-    It grows with the number of subwords, so that each one has a label; only if it would grow beyond
-    MOST_AREA are labels left out.
+    The figure grows with the number of subwords, so that each one has a label; only if it would
+    grow beyond MOST_AREA are labels left out.
+
+    Args:
+      weights: [heads, tgt, src]; each row is a distribution over the source.
+      src_pieces: the subwords attended to, one per column; any Unicode.
+      tgt_pieces: the attending subwords, one per row. For self-attention both lists are the same.
+      title: title of the figure.
+      alignment: gold links (source subword, target subword), 0-based, to mark with squares.
     """
     from matplotlib.figure import Figure
 

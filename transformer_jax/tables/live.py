@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_jax.runs.metrics import FILE
@@ -72,7 +70,6 @@ class LiveTable:
         self.jobs = jobs
         self.steps = [job.config().train.steps for job in jobs]
         self._ended: dict[tuple[str, int], str] = {}
-        self._stop = threading.Event()
         self._begin = time.time()
 
     def ended(self, job: Job, reason: str) -> None:
@@ -94,30 +91,14 @@ class LiveTable:
         from rich.console import Console
         from rich.live import Live
 
-        console = Console(stderr=True)
-        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-        if self._live and self.jobs:
+        console, rate = Console(stderr=True), 1 / REFRESH_SECONDS
+        self._live = Live(get_renderable=self.render, console=console, refresh_per_second=rate)
+        if console.is_terminal and self.jobs:
             self._live.start()
-            self._thread = threading.Thread(target=self._refresh, daemon=True)
-            self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        if self._live and self.jobs:
-            self._thread.join()
-            self._live.update(self.render(), refresh=True)
-            self._live.stop()
-
-    def _refresh(self) -> None:
-        while not self._stop.wait(REFRESH_SECONDS):
-            assert self._live
-            self._live.update(self.render(), refresh=True)
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
 
     def render(self) -> Table:
         """The table with the current progress."""

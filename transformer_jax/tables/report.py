@@ -27,12 +27,11 @@ from transformer_jax.reporting.page import (
 from transformer_jax.reporting.plots import (
     BLUE,
     DOTS_PER_INCH,
-    GREEN,
-    PURPLE,
     VERMILION,
     finish_axes,
     is_wide,
     plot_curve,
+    run_style,
     use_log_axis,
 )
 from transformer_jax.tables.experiment import Experiment, Job, slug
@@ -348,17 +347,12 @@ def curves_figure(
     figure = Figure(figsize=(8.0, 4.5), layout="constrained")
     axes = figure.add_subplot()
     rows = list(dict.fromkeys(record["row"] for record in records))
-    colors = [BLUE, VERMILION, GREEN, PURPLE, "#E69F00", "#56B4E9", "#000000"]
     for record in records:
         points = [(m["step"], m["perplexity"]) for m in record["curve"] if m["kind"] == "valid"]
         if points:
-            n = rows.index(record["row"])
-            style: Any = {"color": colors[n % len(colors)]}
-            style["linestyle"] = ["-", "--", ":", "-."][n // len(colors) % 4]
-            name = label(record["row"])
+            name, style = label(record["row"]), run_style(rows.index(record["row"]))
             is_new = not any(line.get_label() == name for line in axes.lines)
-            style["label"] = name if is_new else None
-            plot_curve(axes, points, linewidth=1.2, **style)
+            plot_curve(axes, points, linewidth=1.2, label=name if is_new else None, **style)
     use_log_axis(axes)
     finish_axes(axes, "step", METRICS["perplexity"].label)
     figure.legend(loc="outside right upper", frameon=False, fontsize=7)
