@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_params, tiny_model
-from transformer_jax.model.dropout import Dropout, hashed, keep_mask, mix
+from transformer_jax.model.dropout import (
+    Drawn,
+    Dropout,
+    hashed,
+    keep_mask,
+    mask_words,
+    mix,
+    uniform_noise,
+)
 
 ROWS, LENGTH, FEATURES = 48, 40, 56
 SIGMAS = 5.0  # of a normal deviate: one chance in a million each
@@ -60,6 +68,33 @@ def test_neighbors_are_independent(axis, distance):
     s = signs()
     ahead = np.moveaxis(s, axis, 0)[distance:]
     assert_averages_to_0(ahead * np.moveaxis(s, axis, 0)[:-distance])
+
+
+def noise(rows=range(ROWS), heads=3, length=40, keys=19):
+    words = mask_words(hashed(jax.random.key(7)))
+    shape = (len(rows), heads, length, keys)
+    return np.asarray(uniform_noise(Drawn(words, jnp.array(list(rows))), shape))
+
+
+def test_uniform_noise_has_every_value_between_0_and_1_as_often():
+    counts, _ = np.histogram(noise(), bins=64, range=(0, 1))
+    mean = counts.sum() / 64
+    assert counts.sum() == ROWS * 3 * 40 * 19
+    chi_square = ((counts - mean) ** 2 / mean).sum()
+    assert abs(chi_square - 63) < SIGMAS * np.sqrt(2 * 63)
+    assert 0 < noise().min() < 1e-4 and 1 - 1e-4 < noise().max() < 1
+
+
+def test_uniform_noise_belongs_to_row_head_position_and_key_whatever_the_shape():
+    whole = noise()
+    np.testing.assert_array_equal(noise([7, 2], 2, 9, 5), whole[[7, 2], :2, :9, :5])
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3], ids=["rows", "heads", "positions", "keys"])
+def test_neighbors_in_uniform_noise_are_independent(axis):
+    centered = np.moveaxis(noise(), axis, 0) - 0.5
+    products = centered[1:] * centered[:-1]
+    assert abs(products.mean()) < SIGMAS * (1 / 12) / np.sqrt(products.size)
 
 
 @pytest.mark.parametrize("distance", [256, 65_536, 2**24])

@@ -141,6 +141,16 @@ def test_flops_of_the_score_functions_by_hand():
     assert forward_flops(coverage, VOCABULARY, src, tgt) == want + fertilities
 
 
+@pytest.mark.parametrize("name", ["gumbel"])
+def test_flops_of_attention_that_decides_are_those_of_training(name):
+    """Beyond training it has no gradient, and would have no products of the backward pass."""
+    counts = {
+        cost.training_flops(ModelConfig(**SIZES, cross_normalizer=one), VOCABULARY, 9, 7)
+        for one in (None, name)
+    }
+    assert len(counts) == 1
+
+
 @pytest.mark.parametrize("src, tgt", [(64, 48), (40, 128)])
 def test_flops_are_within_5_percent_of_xla_s_own_count(src, tgt):
     # XLA counts normalization, softmax and activations too: a few percent at these sizes.

@@ -18,6 +18,7 @@ DEFAULT_PEAK = "None gives the paper's (d_model * warmup_steps)^-0.5."
 NO_CLIPPING = "None turns clipping off."
 SCORES = "transformer_jax.model.scores:SCORES"
 NORMALIZERS = "transformer_jax.model.normalizers:NORMALIZERS"
+CROSS_NORMALIZERS = "transformer_jax.model.cross_normalizers:CROSS_NORMALIZERS"
 WIDEST = 1_000_000
 MOST_LAYERS = 1_000  # layers are compiled one by one
 NORMS = ("post", "pre")
@@ -106,7 +107,10 @@ class ModelConfig:
     )
     normalizer: str = key("softmax", "scores to weights, in self-attention", choices_of=NORMALIZERS)
     cross_normalizer: str | None = key(
-        None, "the same for encoder-decoder attention; None: normalizer", choices_of=NORMALIZERS
+        None,
+        "the same for encoder-decoder attention; gumbel: one source position, drawn in training "
+        "(Jang et al. 2016); None: normalizer",
+        choices_of=CROSS_NORMALIZERS,
     )
     attended_keys: int = key(
         8, "normalizer top_k: keys that a query attends to", at_least=1, at_most=WIDEST

@@ -1,4 +1,4 @@
-"""Dropout whose mask is a hash of (key, row, position, feature).
+"""Dropout whose mask is a hash of (key, row, position, feature), and noise of the same kind.
 
 A mask belongs to a row of the global batch, so it is the same on one device or many, and in any
 micro-batch. It is a counter hash instead of jax.random.bernoulli, because on a CPU Threefry's 20
@@ -86,12 +86,34 @@ def keep_from(begin: Any, shape: tuple[int, ...], drawn: Drawn, rate: float) -> 
       drawn: three words, and the rows' numbers.
       rate: probability of False.
     """
-    (length, features), (words, rows_B) = shape, drawn
-    row_B = mix(rows_B.astype(jnp.uint32) ^ words[0])
-    positions_L = jnp.arange(length, dtype=jnp.uint32) + jnp.uint32(begin)
-    position_BL = mix(row_B[:, None] + mix(positions_L ^ words[1]))
+    (length, features), words = shape, drawn.words
+    position_BL = _position_bits(begin, length, drawn)
     feature_D = mix(jnp.arange(features, dtype=jnp.uint32) ^ words[2])
     return mix(position_BL[:, :, None] ^ feature_D) >= jnp.uint32(round(rate * 2**32))
+
+
+def _position_bits(begin: Any, length: int, drawn: Drawn) -> Array:
+    row_B = mix(drawn.rows_B.astype(jnp.uint32) ^ drawn.words[0])
+    positions_L = jnp.arange(length, dtype=jnp.uint32) + jnp.uint32(begin)
+    return mix(row_B[:, None] + mix(positions_L ^ drawn.words[1]))
+
+
+def uniform_noise(drawn: Drawn, shape: tuple[int, ...]) -> Array:
+    """Numbers above 0 and below 1 for weights of attention, float32 `[rows, heads, length, keys]`.
+
+    A number depends on the three words, the row, the head, the position and the key alone.
+
+    Args:
+      drawn: three words, and the rows' numbers.
+      shape: of the result.
+    """
+    _, heads, length, keys = shape
+    position_BL = _position_bits(0, length, drawn)
+    head_H = mix(jnp.arange(heads, dtype=jnp.uint32) ^ drawn.words[2])
+    key_HM = mix(head_H[:, None] + jnp.arange(keys, dtype=jnp.uint32))
+    bits_BHLM = mix(position_BL[:, None, :, None] ^ key_HM[:, None, :])
+    # 23 bits and a half: float32 holds each of these numbers exactly, and none of them is 0 or 1.
+    return ((bits_BHLM >> 9).astype(jnp.float32) + 0.5) * 2.0**-23
 
 
 def keep_mask(key: Array, rows_B: Array, length: int, features: int, rate: float) -> Array:

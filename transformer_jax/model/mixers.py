@@ -35,6 +35,8 @@ from transformer_jax.model.cached_attention import (
     empty_keys_values,
     written,
 )
+from transformer_jax.model.cross_normalizers import CROSS_NORMALIZERS, NOISY, name_of
+from transformer_jax.model.dropout import Drawn, mask_words
 from transformer_jax.model.kernels import Keys, Queries, Setting
 from transformer_jax.model.normalizers import NORMALIZERS
 from transformer_jax.model.patterns import cross_patterns, self_patterns
@@ -144,7 +146,7 @@ class CrossAttention(Sublayer):
     def setup(self) -> None:
         config = self.config
         self.score = config.score if config.cross_score is None else config.cross_score
-        self.normalizer = config.cross_normalizer or config.normalizer
+        self.normalizer = name_of(config)
         self.attention = MultiHeadAttention(config, self.score, self.encoded_features)
         nn.share_scope(self, self.attention)
         if config.attention_memory is not None:
@@ -161,7 +163,8 @@ class CrossAttention(Sublayer):
         """
         assert context.encoded_BME is not None and context.cross_mask is not None
         query_BLHK = self.attention.queries(x_BLD)
-        normalize = NORMALIZERS[self.normalizer](self.config)
+        drawn = self._drawn(context.rows_B)
+        normalize = CROSS_NORMALIZERS[self.normalizer](self.config, drawn)
         if self.config.attention_memory is not None:
             features = self.carries.prepare(self.carries_params, context.encoded_BME)
             begins_BL = context.place.positions == 0
@@ -188,6 +191,12 @@ class CrossAttention(Sublayer):
         )
         _sow(self, weights_BHLM)
         return self.attention.joined(heads_BLHV), weights_BHLM
+
+    def _drawn(self, rows_B: Array | None) -> Drawn | None:
+        """From what noise is drawn: only in training, and if the normalizer is random there."""
+        if rows_B is None or self.normalizer not in NOISY:
+            return None
+        return Drawn(mask_words(self.make_rng("dropout")), rows_B)
 
     def remember(self, encoded_BME: Array) -> Any:
         """Keys and values head by head, and what a normalizer with a state prepares."""
@@ -223,7 +232,8 @@ class CrossAttention(Sublayer):
         """One new position of every hypothesis over the source; weights `[B, H, K, M]`."""
         keys_values, features_BHM = memory
         query_BKHK = self.attention.queries(x_BKD)
-        normalize, carried = NORMALIZERS[self.normalizer](self.config), [cache.carried]
+        normalize = CROSS_NORMALIZERS[self.normalizer](self.config, None)
+        carried = [cache.carried]
         if self.config.attention_memory is not None:
 
             def normalize(scores_BHKM: Array, mask_B11M: Array) -> Array:

@@ -1,14 +1,14 @@
 """Normalizers: scores to attention weights.
 
-A new normalizer is a function here and its line in `NORMALIZERS`. Those that carry a state from one
-target position to the next are in model/attention_memories.py.
+A new normalizer is a function here and its line in `NORMALIZERS`. Those of encoder-decoder
+attention alone are in model/cross_normalizers.py.
 
 Dimension key
   B batch   L query length   M key length   H heads
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -114,14 +114,3 @@ NORMALIZERS: dict[str, Callable[[ModelConfig], Callable[[Array, Array], Array]]]
     "sparsemax": lambda config: sparsemax,
     "top_k": lambda config: functools.partial(top_k, size=config.attended_keys),
 }
-
-
-def problems(config: ModelConfig) -> Iterator[str]:
-    """Why this normalizer cannot be combined with the model's other keys."""
-    cross = config.cross_normalizer or config.normalizer
-    if config.attention_memory is not None and cross != "softmax":
-        yield (
-            f"model.attention_memory={config.attention_memory!r} has its own softmax, so that "
-            f"encoder-decoder attention cannot have the normalizer {cross!r}. Set "
-            "model.cross_normalizer='softmax', or model.attention_memory=None."
-        )

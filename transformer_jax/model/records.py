@@ -24,7 +24,7 @@ class Context(NamedTuple):
     """The input of a stack's layers when all positions are computed together."""
 
     place: Place  # of the stack's own positions
-    rows_B: Array | None  # numbers of the rows in the global batch; None: no dropout
+    rows_B: Array | None  # numbers of the rows in the global batch; None: not in training
     # Booleans [B, 1, L, L], True = may attend; in a window, block by block (windows.py).
     self_mask: Array
     self_bias: Array | None  # float32 [H, L, L], added to the scores; one block of a window

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model import normalizers, patterns, positions
+from transformer_jax.model import cross_normalizers, patterns, positions
 from transformer_jax.model.cached_attention import cached_places, own_past
 from transformer_jax.model.layers import (
     AVERAGE_LAYER,
@@ -63,7 +63,7 @@ def problems(config: ModelConfig) -> Iterator[str]:
         )
     yield from positions.problems(config)
     yield from patterns.problems(config)
-    yield from normalizers.problems(config)
+    yield from cross_normalizers.problems(config)
 
 
 class TransformerEncoder(nn.Module):

@@ -49,12 +49,15 @@ def training_flops(model: ModelConfig, sizes: Sizes | int, src_length: int, tgt_
     unpadded = _unpadded(model, sizes)
     loss_fn = make_loss_fn(unpadded, TrainConfig.label_smoothing)
 
-    def smoothed(params: Any, batch: Batch) -> Any:
-        return loss_fn(params, batch, None, None).smoothed_nats
+    def smoothed(params: Any, batch: Batch, rows_B: Any, key: Any) -> Any:
+        return loss_fn(params, batch, rows_B, key).smoothed_nats
 
     src, tgt = (jax.ShapeDtypeStruct((1, n), jnp.int32) for n in (src_length, tgt_length))
     batch = Batch(Packed(src, src, src), Packed(tgt, tgt, tgt))
-    return product_flops(jax.grad(smoothed), parameters.abstract_params(unpadded), batch)
+    # As in training: beyond it, attention that decides has no gradient.
+    rows_B, key = jax.ShapeDtypeStruct((1,), jnp.int32), jax.eval_shape(jax.random.key, 0)
+    params = parameters.abstract_params(unpadded)
+    return product_flops(jax.grad(smoothed), params, batch, rows_B, key)
 
 
 def step_flops(model: ModelConfig, sizes: Sizes | int, lengths: tuple[int, int], both: bool) -> int:
@@ -72,7 +75,8 @@ def step_flops(model: ModelConfig, sizes: Sizes | int, lengths: tuple[int, int],
 
 def _unpadded(model: ModelConfig, sizes: Sizes | int) -> EncoderDecoder:
     # The products are the same in any type; a trace in bfloat16 has kernels beside them.
-    plain = dataclasses.replace(model, attention_kernel="plain", dtype="float32")
+    changes: dict[str, Any] = {"attention_kernel": "plain", "dtype": "float32", "dropout": 0.0}
+    plain = dataclasses.replace(model, **changes)
     return EncoderDecoder(plain, both_sides(sizes), vocabulary_multiple=1)
 
 

@@ -1,0 +1,90 @@
+"""CROSS_NORMALIZERS: scores to weights in encoder-decoder attention, in training and beyond it.
+
+Beside those of every attention there are normalizers that decide for one source position. They are
+random in training, so that gradients reach the scores, and decide without noise everywhere else: in
+search, in validation and for the score of a given translation.
+
+Dimension key
+  B batch   L target length   M source length   H heads
+"""
+
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.dropout import Drawn, uniform_noise
+from transformer_jax.model.normalizers import NORMALIZERS, softmax
+
+Normalize = Callable[[Array, Array], Array]  # (scores, mask) -> weights
+TEMPERATURE = 1.0  # tau of Jang et al. 2016
+
+
+def gumbel(
+    scores_BHLM: Array, mask: Array, noise_BHLM: Array | None, temperature: float = TEMPERATURE
+) -> Array:
+    """All weight on the key with the highest sum of score and noise; 0 if no key is allowed.
+
+    Its gradient is that of softmax((scores + noise) / temperature) (straight-through).
+
+    Args:
+      scores_BHLM: scores `[batch, heads, query_len, key_len]`, float32.
+      mask: booleans that broadcast to that shape, True = may attend.
+      noise_BHLM: of a Gumbel distribution, so that keys are chosen with the probabilities of
+        softmax(scores); None: the highest score wins, and there is no gradient.
+      temperature: above 0.
+
+    Source: Jang et al. 2016, equations 1 and 2 and section 2.2; Maddison et al. 2016.
+    """
+    if noise_BHLM is not None:
+        scores_BHLM = scores_BHLM + noise_BHLM
+    allowed = jnp.where(mask, scores_BHLM, jnp.finfo(scores_BHLM.dtype).min)
+    number_M, chosen_BHL1 = jnp.arange(allowed.shape[-1]), jnp.argmax(allowed, -1, keepdims=True)
+    one = ((number_M == chosen_BHL1) & mask).astype(allowed.dtype)
+    if noise_BHLM is None:
+        return one
+    soft = softmax(scores_BHLM / temperature, mask)
+    return one + (soft - jax.lax.stop_gradient(soft))
+
+
+def gumbel_noise(drawn: Drawn, shape: tuple[int, ...]) -> Array:
+    """Noise of the standard Gumbel distribution `[batch, heads, query_len, key_len]`, float32."""
+    return -jnp.log(-jnp.log(uniform_noise(drawn, shape)))
+
+
+def _gumbel(config: ModelConfig, drawn: Drawn | None) -> Normalize:
+    def normalize(scores_BHLM: Array, mask: Array) -> Array:
+        noise = None if drawn is None else gumbel_noise(drawn, scores_BHLM.shape)
+        return gumbel(scores_BHLM, mask, noise)
+
+    return normalize
+
+
+def _of_every_attention(name: str) -> Callable[[ModelConfig, Drawn | None], Normalize]:
+    return lambda config, drawn: NORMALIZERS[name](config)
+
+
+# (config, from what noise is drawn, None beyond training) -> (scores, mask) -> weights.
+CROSS_NORMALIZERS: dict[str, Callable[[ModelConfig, Drawn | None], Normalize]] = {
+    **{name: _of_every_attention(name) for name in NORMALIZERS},
+    "gumbel": _gumbel,
+}
+NOISY = ("gumbel",)
+
+
+def name_of(config: ModelConfig) -> str:
+    """The name of the normalizer of encoder-decoder attention."""
+    return config.cross_normalizer or config.normalizer
+
+
+def problems(config: ModelConfig) -> Iterator[str]:
+    """Why this normalizer cannot be combined with the model's other keys."""
+    name = name_of(config)
+    if config.attention_memory is not None and name != "softmax":
+        yield (
+            f"model.attention_memory={config.attention_memory!r} has its own softmax, so that "
+            f"encoder-decoder attention cannot have the normalizer {name!r}. Set "
+            "model.cross_normalizer='softmax', or model.attention_memory=None."
+        )
