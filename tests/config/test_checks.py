@@ -20,6 +20,10 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"model.d_k": 0}, ("model.d_k=0 is below 1", "default is None")),
     ({"model.d_v": -1}, ("model.d_v=-1 is below 1",)),
     (
+        {"model.wait_k": 3, "model.cross_normalizer": "monotonic"},
+        ("model.wait_k=3 and the normalizer 'monotonic'", "model.cross_normalizer='softmax'"),
+    ),
+    (
         {"model.attention_memory": "coverage", "model.normalizer": "sparsemax"},
         ("'coverage' has its own softmax", "model.cross_normalizer='softmax'"),
     ),

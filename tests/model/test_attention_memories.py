@@ -11,11 +11,10 @@ from transformer_jax.model.attention_memories import (
     ATTENTION_MEMORIES,
     COVERAGE_SIZE,
     SIZES,
-    Scored,
     coverage_step,
     fertility,
-    weights_of_all,
 )
+from transformer_jax.model.stateful_normalizers import Scored, weights_of_all
 
 B, L, M, H, K, E = 2, 5, 4, 3, 6, 7
 DRAW = np.random.default_rng(8)

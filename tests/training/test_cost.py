@@ -141,7 +141,7 @@ def test_flops_of_the_score_functions_by_hand():
     assert forward_flops(coverage, VOCABULARY, src, tgt) == want + fertilities
 
 
-@pytest.mark.parametrize("name", ["gumbel"])
+@pytest.mark.parametrize("name", ["gumbel", "monotonic"])
 def test_flops_of_attention_that_decides_are_those_of_training(name):
     """Beyond training it has no gradient, and would have no products of the backward pass."""
     counts = {

@@ -109,7 +109,8 @@ class ModelConfig:
     cross_normalizer: str | None = key(
         None,
         "the same for encoder-decoder attention; gumbel: one source position, drawn in training "
-        "(Jang et al. 2016); None: normalizer",
+        "(Jang et al. 2016); monotonic: the one where a head that reads from left to right stops "
+        "(Raffel et al. 2017); None: normalizer",
         choices_of=CROSS_NORMALIZERS,
     )
     attended_keys: int = key(

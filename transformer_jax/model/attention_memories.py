@@ -9,9 +9,6 @@ Dimension key
   C size of a coverage vector   G its gates, 3 C
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -20,32 +17,11 @@ from jax import Array
 from transformer_jax.model.axes import FEATURES, HEADS, Parameter
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.records import Params
+from transformer_jax.model.stateful_normalizers import HEADS_SOURCE, Kept, Scored, Stateful
 
 MAX_FERTILITY = 2.0  # N of Tu et al. 2016
 COVERAGE_SIZE = 10  # of a coverage vector (Tu et al. 2016, section 5.1)
 SIZES = {"neighbours": 3, "coverage": COVERAGE_SIZE, "gates": 3 * COVERAGE_SIZE}  # of parameters
-
-
-class Scored(NamedTuple):
-    """The input of a normalizer with a state for one query; leading axes are batch and beams."""
-
-    scores_HM: Array  # float32 [..., heads, src_len]
-    mask_HM: Array  # booleans that broadcast to them, True = may attend
-    query_HK: Array  # [..., heads, d_k]
-    features: Any  # the result of `prepare` for the source sentence
-
-
-class AttentionMemory(NamedTuple):
-    """A normalizer whose weights depend on the weights of earlier target positions."""
-
-    parameters: Mapping[str, Parameter]
-    # (params, encoded [B, M, E]) -> features, leaves [B, ...]; once a source sentence.
-    prepare: Callable[[Params, Array], Any]
-    # (params, state, scored) -> (state, weights); the state is 0 at first.
-    step: Callable[[Params, Array, Scored], tuple[Array, Array]]
-    # Axes after [..., heads, src_len], of the state and of the features; None: there are none.
-    state_shape: tuple[int, ...] = ()
-    features_shape: tuple[int, ...] | None = ()
 
 
 def fertility(params: Params, encoded_BME: Array) -> Array:
@@ -142,8 +118,8 @@ def coverage_gru_step(params: Params, covered: Array, now: Scored) -> tuple[Arra
 _xavier = nn.initializers.xavier_uniform
 _zeros = nn.initializers.zeros
 
-ATTENTION_MEMORIES: dict[str, AttentionMemory] = {
-    "coverage": AttentionMemory(
+ATTENTION_MEMORIES: dict[str, Stateful] = {
+    "coverage": Stateful(
         parameters={
             "coverage": Parameter(_zeros, ("heads",), (HEADS,)),
             "fertility": Parameter(_zeros, ("encoded", "heads"), (FEATURES, HEADS)),
@@ -151,7 +127,7 @@ ATTENTION_MEMORIES: dict[str, AttentionMemory] = {
         prepare=fertility,
         step=coverage_step,
     ),
-    "coverage_gru": AttentionMemory(
+    "coverage_gru": Stateful(
         parameters={
             "coverage": Parameter(_zeros, ("heads", "coverage"), (HEADS, None)),
             "from_source": Parameter(
@@ -172,46 +148,13 @@ ATTENTION_MEMORIES: dict[str, AttentionMemory] = {
         },
         prepare=gates_of_source,
         step=coverage_gru_step,
-        state_shape=(COVERAGE_SIZE,),
-        features_shape=(3 * COVERAGE_SIZE,),
+        state=Kept((*HEADS_SOURCE, COVERAGE_SIZE)),
+        features=Kept((*HEADS_SOURCE, 3 * COVERAGE_SIZE)),
     ),
-    "markov": AttentionMemory(
+    "markov": Stateful(
         parameters={"markov": Parameter(_zeros, ("neighbours", "heads"), (None, HEADS))},
         prepare=lambda params, encoded_BME: (),
         step=markov_step,
-        features_shape=None,
+        features=None,
     ),
 }
-
-
-def weights_of_all(
-    memory: AttentionMemory, params: Params, scored: Scored, begins_BL: Array
-) -> Array:
-    """Weights of all target positions, `step` after `step`: `[batch, heads, tgt_len, src_len]`.
-
-    Args:
-      memory: the normalizer.
-      params: its parameters.
-      scored: scores `[B, H, L, M]`, mask `[B, 1, L, M]` and queries `[B, L, H, K]` of all
-        positions; the features of the source.
-      begins_BL: True at the first position of each sentence, where the state starts from zero.
-    """
-
-    def step(state: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
-        scores_BHM, mask_B1M, query_BHK, begins_B = now
-        state = jnp.where(begins_B.reshape(-1, *(1,) * (state.ndim - 1)), 0.0, state)
-        return memory.step(params, state, Scored(scores_BHM, mask_B1M, query_BHK, scored.features))
-
-    along = (
-        jnp.moveaxis(scored.scores_HM, 2, 0),
-        jnp.moveaxis(scored.mask_HM, 2, 0),
-        jnp.moveaxis(scored.query_HK, 1, 0),
-        begins_BL.T,
-    )
-    first_BHM = jnp.zeros_like(scored.scores_HM[:, :, 0])
-    first = jnp.broadcast_to(
-        first_BHM.reshape(*first_BHM.shape, *(1,) * len(memory.state_shape)),
-        (*first_BHM.shape, *memory.state_shape),
-    )
-    _, weights_LBHM = jax.lax.scan(step, first, along)
-    return jnp.moveaxis(weights_LBHM, 0, 2)

@@ -9,14 +9,19 @@ Dimension key
 """
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.attention_memories import ATTENTION_MEMORIES
 from transformer_jax.model.dropout import Drawn, uniform_noise
+from transformer_jax.model.monotonic import MONOTONIC
 from transformer_jax.model.normalizers import NORMALIZERS, softmax
+from transformer_jax.model.records import Params
+from transformer_jax.model.stateful_normalizers import Scored, Stateful, weights_of_all
 
 Normalize = Callable[[Array, Array], Array]  # (scores, mask) -> weights
 TEMPERATURE = 1.0  # tau of Jang et al. 2016
@@ -67,11 +72,49 @@ def _of_every_attention(name: str) -> Callable[[ModelConfig, Drawn | None], Norm
 
 
 # (config, from what noise is drawn, None beyond training) -> (scores, mask) -> weights.
-CROSS_NORMALIZERS: dict[str, Callable[[ModelConfig, Drawn | None], Normalize]] = {
+STATELESS: dict[str, Callable[[ModelConfig, Drawn | None], Normalize]] = {
     **{name: _of_every_attention(name) for name in NORMALIZERS},
     "gumbel": _gumbel,
 }
-NOISY = ("gumbel",)
+CROSS_NORMALIZERS = {**STATELESS, **MONOTONIC}
+NOISY = ("gumbel", *MONOTONIC)
+
+
+def stateful(config: ModelConfig) -> Stateful | None:
+    """The normalizer or memory of this config, if it has a state."""
+    if config.attention_memory is not None:
+        return ATTENTION_MEMORIES[config.attention_memory]
+    make = MONOTONIC.get(name_of(config))
+    return None if make is None else make(config)
+
+
+class AllAtOnce(NamedTuple):
+    """What a normalizer with a state asks about a row."""
+
+    begins_BL: Array  # True at the first position of each sentence
+    drawn: Drawn | None  # from what noise is drawn; None: not in training
+
+
+def weights_with_state(
+    normalizer: Stateful, params: Params, scored: Scored, row: AllAtOnce
+) -> Array:
+    """Weights of all target positions `[batch, heads, tgt_len, src_len]`.
+
+    In training, those of a normalizer that decides are expectations.
+    """
+    if normalizer.expected is None or row.drawn is None:
+        return weights_of_all(normalizer, params, scored, row.begins_BL)
+    noise_BHLM = normal_noise(row.drawn, scored.scores_HM.shape)
+    return normalizer.expected(params, scored, row.begins_BL, noise_BHLM)
+
+
+def normal_noise(drawn: Drawn, shape: tuple[int, ...]) -> Array:
+    """Noise of the standard normal distribution `[batch, heads, query_len, key_len]`, float32.
+
+    Added to the energies of monotonic attention, it makes decisions nearly certain, so that those
+    of search are like those of training (Raffel et al. 2017, section 2.4).
+    """
+    return jnp.sqrt(2.0) * jax.lax.erf_inv(2.0 * uniform_noise(drawn, shape) - 1.0)
 
 
 def name_of(config: ModelConfig) -> str:
@@ -87,4 +130,10 @@ def problems(config: ModelConfig) -> Iterator[str]:
             f"model.attention_memory={config.attention_memory!r} has its own softmax, so that "
             f"encoder-decoder attention cannot have the normalizer {name!r}. Set "
             "model.cross_normalizer='softmax', or model.attention_memory=None."
+        )
+    if config.wait_k is not None and name in MONOTONIC:
+        yield (
+            f"model.wait_k={config.wait_k} and the normalizer {name!r} of encoder-decoder "
+            "attention both decide how far the source is read. Set model.wait_k=None, or "
+            "model.cross_normalizer='softmax'."
         )

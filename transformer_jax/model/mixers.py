@@ -19,13 +19,8 @@ from jax import Array
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model import relative_vectors
 from transformer_jax.model.attention import MultiHeadAttention, attend
-from transformer_jax.model.attention_memories import (
-    ATTENTION_MEMORIES,
-    Scored,
-    weights_of_all,
-)
 from transformer_jax.model.attention_memories import SIZES as MEMORY_SIZES
-from transformer_jax.model.axes import BATCH, HEADS, declared, zeros
+from transformer_jax.model.axes import declared
 from transformer_jax.model.cached_attention import (
     KeysValues,
     attend_to_cache,
@@ -35,7 +30,15 @@ from transformer_jax.model.cached_attention import (
     empty_keys_values,
     written,
 )
-from transformer_jax.model.cross_normalizers import CROSS_NORMALIZERS, NOISY, name_of
+from transformer_jax.model.cross_normalizers import (
+    NOISY,
+    STATELESS,
+    AllAtOnce,
+    Normalize,
+    name_of,
+    stateful,
+    weights_with_state,
+)
 from transformer_jax.model.dropout import Drawn, mask_words
 from transformer_jax.model.kernels import Keys, Queries, Setting
 from transformer_jax.model.normalizers import NORMALIZERS
@@ -51,6 +54,7 @@ from transformer_jax.model.relative_vectors import (
 )
 from transformer_jax.model.running_mixers import AverageAttention, SimplerUnit
 from transformer_jax.model.scores import SCORES
+from transformer_jax.model.stateful_normalizers import Scored
 from transformer_jax.model.sublayer import NOTHING, Sublayer
 from transformer_jax.model.windows import Blocks, blocks_of
 
@@ -149,11 +153,11 @@ class CrossAttention(Sublayer):
         self.normalizer = name_of(config)
         self.attention = MultiHeadAttention(config, self.score, self.encoded_features)
         nn.share_scope(self, self.attention)
-        if config.attention_memory is not None:
+        self.carries = stateful(config)
+        if self.carries is not None:
             assert self.encoded_features is not None
             sizes = {"heads": config.num_heads, "encoded": self.encoded_features}
             sizes |= {"d_k": config.head_sizes[0], **MEMORY_SIZES}
-            self.carries = ATTENTION_MEMORIES[config.attention_memory]
             self.carries_params = declared(self, self.carries.parameters, sizes)
 
     def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array | None]:
@@ -163,19 +167,9 @@ class CrossAttention(Sublayer):
         """
         assert context.encoded_BME is not None and context.cross_mask is not None
         query_BLHK = self.attention.queries(x_BLD)
-        drawn = self._drawn(context.rows_B)
-        normalize = CROSS_NORMALIZERS[self.normalizer](self.config, drawn)
-        if self.config.attention_memory is not None:
-            features = self.carries.prepare(self.carries_params, context.encoded_BME)
-            begins_BL = context.place.positions == 0
-
-            def normalize(scores_BHLM: Array, mask: Array) -> Array:
-                scored = Scored(scores_BHLM, mask, query_BLHK, features)
-                return weights_of_all(self.carries, self.carries_params, scored, begins_BL)
-
+        normalize = self._normalize(query_BLHK, context)
         key_BMHK, value_BMHV = self.attention.keys_values(context.encoded_BME)
-        no_memory = self.config.attention_memory is None
-        if no_memory and _fuses(self, self.score, self.normalizer):
+        if self.carries is None and _fuses(self, self.score, self.normalizer):
             assert context.source is not None
             setting = Setting(cross_patterns(self.config), _factor(self.config, self.score))
             queries = Queries(query_BLHK, context.place)
@@ -192,6 +186,21 @@ class CrossAttention(Sublayer):
         _sow(self, weights_BHLM)
         return self.attention.joined(heads_BLHV), weights_BHLM
 
+    def _normalize(self, query_BLHK: Array, context: Context) -> Normalize:
+        """(scores, mask) -> weights of all target positions."""
+        drawn = self._drawn(context.rows_B)
+        if self.carries is None:
+            return STATELESS[self.normalizer](self.config, drawn)
+        assert context.encoded_BME is not None
+        carries, row = self.carries, AllAtOnce(context.place.positions == 0, drawn)
+        features = carries.prepare(self.carries_params, context.encoded_BME)
+
+        def normalize(scores_BHLM: Array, mask: Array) -> Array:
+            scored = Scored(scores_BHLM, mask, query_BLHK, features)
+            return weights_with_state(carries, self.carries_params, scored, row)
+
+        return normalize
+
     def _drawn(self, rows_B: Array | None) -> Drawn | None:
         """From what noise is drawn: only in training, and if the normalizer is random there."""
         if rows_B is None or self.normalizer not in NOISY:
@@ -201,8 +210,8 @@ class CrossAttention(Sublayer):
     def remember(self, encoded_BME: Array) -> Any:
         """Keys and values head by head, and what a normalizer with a state prepares."""
         keys_values = self.attention.keys_values(encoded_BME)
-        features = ()
-        if self.config.attention_memory is not None:
+        features: Any = ()
+        if self.carries is not None:
             features = self.carries.prepare(self.carries_params, encoded_BME)
         return tuple(x.swapaxes(1, 2) for x in keys_values), features
 
@@ -210,21 +219,22 @@ class CrossAttention(Sublayer):
     def empty_memory(self, sizes: SearchSizes) -> Any:
         """Keys, values and features of rows without a source sentence."""
         features: Any = ()
-        if (name := self.config.attention_memory) is not None:
-            own = ATTENTION_MEMORIES[name].features_shape
-            shape = (sizes.batch, self.config.num_heads, sizes.src_length)
-            if own is not None:
-                features = zeros((*shape, *own), (BATCH, HEADS, None, *(None,) * len(own)))
+        if (carries := stateful(self.config)) is not None and carries.features is not None:
+            features = carries.features.empty(self._kept_sizes(sizes), sizes.batch)
         return empty_keys_values(self.config, sizes.batch, sizes.src_length), features
 
     @nn.nowrap
     def empty(self, sizes: SearchSizes) -> Cache:
         """The state of the normalizer, if it has one."""
-        if (name := self.config.attention_memory) is None:
+        if (carries := stateful(self.config)) is None:
             return NOTHING
-        own = ATTENTION_MEMORIES[name].state_shape
-        shape = (sizes.batch, sizes.beams, self.config.num_heads, sizes.src_length, *own)
-        return Cache((), zeros(shape, (BATCH, None, HEADS, None, *(None,) * len(own))))
+        return Cache((), carries.state.empty(self._kept_sizes(sizes), sizes.batch, sizes.beams))
+
+    @nn.nowrap
+    def _kept_sizes(self, sizes: SearchSizes) -> dict[str, int]:
+        config = self.config
+        source, d_k = sizes.src_length, config.head_sizes[0]
+        return {"heads": config.num_heads, "source": source, "d_k": d_k}
 
     def step(
         self, x_BKD: Array, now: StepContext, memory: Any, cache: Cache
@@ -232,16 +242,15 @@ class CrossAttention(Sublayer):
         """One new position of every hypothesis over the source; weights `[B, H, K, M]`."""
         keys_values, features_BHM = memory
         query_BKHK = self.attention.queries(x_BKD)
-        normalize = CROSS_NORMALIZERS[self.normalizer](self.config, None)
         carried = [cache.carried]
-        if self.config.attention_memory is not None:
+        if (carries := self.carries) is None:
+            normalize = STATELESS[self.normalizer](self.config, None)
+        else:
 
             def normalize(scores_BHKM: Array, mask_B11M: Array) -> Array:
                 features = jax.tree.map(lambda x: x[:, None], features_BHM)
                 scored = Scored(scores_BHKM.swapaxes(1, 2), mask_B11M, query_BKHK, features)
-                carried[0], weights_BKHM = self.carries.step(
-                    self.carries_params, cache.carried, scored
-                )
+                carried[0], weights_BKHM = carries.step(self.carries_params, carried[0], scored)
                 return weights_BKHM.swapaxes(1, 2)
 
         heads_BKHV, weights_BHKM = attend_to_cache(

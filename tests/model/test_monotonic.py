@@ -1,0 +1,184 @@
+"""Monotonic attention against enumerations of all paths, and loops for its decisions."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.fixtures.tiny import relative_error
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.monotonic import MONOTONIC, affine_scan, expected_stops
+from transformer_jax.model.stateful_normalizers import Scored, weights_of_all
+
+# One row: sentences of 4 and 2 target and 6 and 2 source positions, then padding.
+H, L, M = 3, 7, 9
+TARGET, SOURCE = np.array([1, 1, 1, 1, 2, 2, 0]), np.array([1, 1, 1, 1, 1, 1, 2, 2, 0])
+BEGINS = np.array([[1, 0, 0, 0, 1, 0, 1]], bool)
+MASK = ((TARGET[:, None] == SOURCE) & (SOURCE != 0))[None, None]
+SENTENCES = [(slice(0, 4), slice(0, 6)), (slice(4, 6), slice(6, 8))]
+DRAW = np.random.default_rng(8)
+SCORES = DRAW.normal(size=(1, H, L, M)).astype(np.float32)
+CONFIG = ModelConfig()
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-np.asarray(x, np.float64)))
+
+
+def stops_by_enumeration(energies):
+    """The probability of each stop of one sentence `[L, M]`: the sum over all paths."""
+    length, size = energies.shape
+    stop = sigmoid(energies)
+    stop[:, -1] = 1
+    want = np.zeros((length, size))
+    for path in itertools.combinations_with_replacement(range(size), length):
+        probability, before = 1.0, 0
+        for i, place in enumerate(path):
+            probability *= np.prod(1 - stop[i, before:place]) * stop[i, place]
+            before = place
+        for i, place in enumerate(path):
+            want[i, place] += probability
+    return want
+
+
+def all_stops_by_enumeration(energies):
+    want = np.zeros((1, H, L, M))
+    for h, (said, read) in itertools.product(range(H), SENTENCES):
+        want[0, h, said, read] = stops_by_enumeration(energies[0, h, said, read])
+    return want
+
+
+def test_expected_stops_are_those_of_all_paths():
+    """In each sentence of a packed row; nothing at padding."""
+    got = np.asarray(expected_stops(SCORES, MASK, BEGINS))
+    want = all_stops_by_enumeration(SCORES)
+    np.testing.assert_allclose(got, want, atol=1e-6)
+    np.testing.assert_array_equal(got[want == 0], 0)
+    np.testing.assert_allclose(want.sum(-1)[0], [[1] * 6 + [0]] * H)
+
+
+def stops_by_recursion(energies):
+    """The same by Raffel's recursion in float64; paths of 40 outputs are too many."""
+    stop = sigmoid(energies)
+    stop[:, -1] = 1
+    before, want = np.eye(energies.shape[1])[0], np.zeros(energies.shape)
+    for i, p in enumerate(stop):
+        come = 0.0
+        for j in range(energies.shape[1]):
+            come = before[j] + (come * (1 - p[j - 1]) if j else 0.0)
+            want[i, j] = p[j] * come
+        before = want[i]
+    return want
+
+
+def stops_by_the_closed_form(energies):
+    """a_i = p cumprod(1 - p) cumsum(a_{i-1} / cumprod(1 - p)) in float32, as others compute it."""
+    stop = np.float32(1) / (1 + np.exp(-energies))
+    stop[:, -1] = 1
+    before, found = np.eye(energies.shape[1], dtype=np.float32)[0], np.zeros_like(energies)
+    for i, p in enumerate(stop):
+        passed = np.cumprod(np.concatenate([[np.float32(1)], 1 - p[:-1]]), dtype=np.float32)
+        sums = np.cumsum(before / np.clip(passed, 1e-10, 1), dtype=np.float32)
+        before = found[i] = p * passed * sums
+    return found
+
+
+def test_expected_stops_are_right_where_the_closed_form_is_wrong_by_more_than_a_half():
+    """Nearly certain decisions, 64 source positions, 40 outputs."""
+    energies = (12 * np.random.default_rng(0).normal(size=(40, 64)) - 15).astype(np.float32)
+    want = stops_by_recursion(energies)
+    np.testing.assert_allclose(
+        stops_by_recursion(SCORES[0, 0, :4, :6]), stops_by_enumeration(SCORES[0, 0, :4, :6])
+    )
+    begins = np.arange(40)[None] == 0
+    got = expected_stops(energies[None, None], np.ones((1, 1, 40, 64), bool), begins)
+    assert np.abs(np.asarray(got[0, 0]) - want).max() < 1e-6
+    assert np.abs(stops_by_the_closed_form(energies) - want).max() > 0.5
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_affine_scan_is_its_recursion(reverse):
+    factor, term = DRAW.normal(size=(2, 3, 7))
+    want, x = np.zeros((3, 7)), np.zeros(3)
+    for j in range(7)[:: -1 if reverse else 1]:
+        want[:, j] = x = factor[:, j] * x + term[:, j]
+    got = affine_scan(jnp.float32(factor), jnp.float32(term), reverse)
+    assert relative_error(got, want) < 1e-6
+
+
+def parameters(name):
+    """The bias of the energies, between heads that stop early and heads that stop late."""
+    return {"stop_bias": np.array([0.5, -0.3, -0.9], np.float32)}
+
+
+def energies_of(name, params):
+    return SCORES + params["stop_bias"][:, None, None]
+
+
+def spread(name, stops):
+    """Weights, from the probabilities of stops."""
+    return stops
+
+
+def decided_by_hand(energies):
+    """One-hot `[1, H, L, M]`: each head walks right until its energy is 0 or more."""
+    want = np.zeros((1, H, L, M))
+    for h, (said, read) in itertools.product(range(H), SENTENCES):
+        place = read.start
+        for i in range(said.start, said.stop):
+            while place < read.stop - 1 and energies[0, h, i, place] < 0:
+                place += 1
+            want[0, h, i, place] = 1
+    return want
+
+
+def scored(name, params, scores=SCORES):
+    return Scored(scores, MASK, None, None)
+
+
+@pytest.mark.parametrize("name", MONOTONIC)
+def test_training_has_the_expected_weights_with_noise_on_the_energies(name):
+    params, noise = parameters(name), DRAW.normal(size=SCORES.shape).astype(np.float32)
+    expected = MONOTONIC[name](CONFIG).expected
+    want = spread(name, all_stops_by_enumeration(energies_of(name, params) + noise))
+    got = jax.jit(expected)(params, scored(name, params), BEGINS, noise)
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MONOTONIC)
+def test_beyond_training_a_head_stops_at_the_first_energy_of_0_or_more(name):
+    params = parameters(name)
+    want = decided_by_hand(energies_of(name, params))
+    assert len({tuple(row.argmax(-1)[0, :4]) for row in want.swapaxes(0, 1)}) == H
+    query = np.zeros((1, L, H, 1), np.float32)
+    args = scored(name, params)._replace(query_HK=query)
+    got = weights_of_all(MONOTONIC[name](CONFIG), params, args, BEGINS)
+    np.testing.assert_allclose(got, spread(name, want), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MONOTONIC)
+def test_certain_decisions_are_the_same_in_training_and_beyond_it(name):
+    """Energies of 1e4 or -1e4, so that p is 1 or 0."""
+    params = {**parameters(name), "stop_bias": np.zeros(H, np.float32)}
+    query = np.zeros((1, L, H, 1), np.float32)
+    args = scored(name, params, np.where(SCORES > 0.4, 1e4, -1e4).astype(np.float32))
+    normalizer = MONOTONIC[name](CONFIG)
+    soft = normalizer.expected(params, args, BEGINS, np.zeros_like(SCORES))
+    hard = weights_of_all(normalizer, params, args._replace(query_HK=query), BEGINS)
+    np.testing.assert_array_equal(soft, hard)
+    assert set(np.unique(hard)) == {0, 1}
+
+
+def test_the_gradient_of_expected_stops_equals_finite_differences_in_double_precision():
+    with jax.enable_x64(True):
+        energies, upstream, direction = DRAW.normal(size=(3, 1, H, L, M))
+
+        @jax.jit
+        def total(energies):
+            return (expected_stops(energies, MASK, BEGINS) * upstream).sum()
+
+        slope = (jax.jit(jax.grad(total))(energies) * direction).sum()
+        ahead, behind = (total(energies + step * direction) for step in (1e-6, -1e-6))
+        assert float(slope) == pytest.approx(float(ahead - behind) / 2e-6, rel=1e-6)

@@ -1,0 +1,148 @@
+"""Monotonic attention: the source is read from left to right, and each head stops somewhere.
+
+At every target position a head goes on from where it stopped before. At each source position it
+stops with probability p = sigmoid(energy). In training the weights are expectations over all paths
+of a head. Everywhere else it stops at the first position with p >= 1/2, so that search, validation
+and the score of a given translation agree. The last source position, the end sign, stops every
+head: otherwise weights could sum to less than 1, and would stay so.
+
+    monotonic   the weight is where the head stops (Raffel et al. 2017)
+    chunkwise   a softmax over the stop and the positions before it, `chunk_width` in all (Chiu and
+                Raffel 2018)
+    lookback    a softmax over the stop and all positions before it (Arivazhagan et al. 2019)
+
+Dimension key
+  B batch   L target length   M source length   H heads   K d_k per head   E encoder's features
+"""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.axes import HEADS, Parameter
+from transformer_jax.model.records import Params
+from transformer_jax.model.stateful_normalizers import Kept, Scored, Stateful
+
+FIRST_BIAS = -1.0  # of the energies (Raffel et al. 2017, section 2.3: below 0)
+
+
+def affine_scan(factor: Array, term: Array, reverse: bool = False) -> Array:
+    """x with x_j = factor_j x_{j-1} + term_j along the last axis, and x = 0 before the first.
+
+    The maps are composed in pairs, without a division. The closed form with cumulative products in
+    a denominator is wrong by 0.6 in float32 if the factors are nearly 0 or 1.
+
+    Args:
+      factor: any shape; with the next argument, shape and type of the result.
+      term: the same shape.
+      reverse: x_j = factor_j x_{j+1} + term_j instead, and x = 0 after the last.
+    """
+
+    def compose(first: tuple[Array, Array], then: tuple[Array, Array]) -> tuple[Array, Array]:
+        return first[0] * then[0], then[0] * first[1] + then[1]
+
+    axis = factor.ndim - 1  # it takes no negative axis
+    return jax.lax.associative_scan(compose, (factor, term), reverse=reverse, axis=axis)[1]
+
+
+def last_of_sentence(mask: Array) -> Array:
+    """True at the last position where the mask is True; these are next to one another."""
+    after = jnp.pad(mask[..., 1:], [(0, 0)] * (mask.ndim - 1) + [(0, 1)])
+    return mask & ~after
+
+
+def expected_stops(energies_BHLM: Array, mask: Array, begins_BL: Array) -> Array:
+    """The probability that a head stops at each source position `[batch, heads, tgt_len, src_len]`.
+
+    With p the probability to stop at position j of those who come to it and q that of coming to it,
+    q_ij = (1 - p_i(j-1)) q_i(j-1) + a_(i-1)j and a_ij = p_ij q_ij.
+
+    Args:
+      energies_BHLM: float32 `[batch, heads, tgt_len, src_len]`; p is their sigmoid.
+      mask: booleans that broadcast to that shape, True = may stop there. Others are passed by.
+      begins_BL: True at the first position of each sentence, where heads start on the left.
+
+    Source: Raffel et al. 2017, section 2.2, equations 10 to 13.
+    """
+    last = last_of_sentence(mask)
+    stop_BHLM = jnp.where(mask, jnp.where(last, 1.0, jax.nn.sigmoid(energies_BHLM)), 0.0)
+    # Not 1 - p, which rounds to 1 or 0 long before the sigmoid of the negative energy does.
+    go_BHLM = jnp.where(mask, jnp.where(last, 0.0, jax.nn.sigmoid(-energies_BHLM)), 1.0)
+    come_BHLM = jnp.pad(go_BHLM[..., :-1], ((0, 0), (0, 0), (0, 0), (1, 0)))
+    at_first = (jnp.arange(energies_BHLM.shape[-1]) == 0).astype(energies_BHLM.dtype)
+
+    @jax.checkpoint  # keeps one array for each target position instead of a dozen
+    def step(before_BHM: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
+        stop_BHM, come_BHM, begins_B = now
+        before_BHM = jnp.where(begins_B[:, None, None], at_first, before_BHM)
+        stops_BHM = stop_BHM * affine_scan(come_BHM, before_BHM)
+        return stops_BHM, stops_BHM
+
+    along = (jnp.moveaxis(stop_BHLM, 2, 0), jnp.moveaxis(come_BHLM, 2, 0), begins_BL.T)
+    _, stops_LBHM = jax.lax.scan(step, jnp.zeros_like(stop_BHLM[:, :, 0]), along)
+    return jnp.moveaxis(stops_LBHM, 0, 2)
+
+
+def next_stop(stopped: Array, energies_HM: Array, mask_HM: Array) -> tuple[Array, Array]:
+    """Where each head stops if p >= 1/2 stops it.
+
+    Args:
+      stopped: int32 `[..., heads]`, where it stopped at the target position before; 0 at first.
+      energies_HM: `[..., heads, src_len]`.
+      mask_HM: booleans that broadcast to them, True = may stop there.
+
+    Returns:
+      int32 `[..., heads]`, and booleans `[..., heads, src_len]` that are True there; none is True
+      if there is nowhere to stop.
+
+    Source: Raffel et al. 2017, section 2.1, algorithm 1.
+    """
+    number_M = jnp.arange(energies_HM.shape[-1])
+    allowed = mask_HM & (number_M >= stopped[..., None])
+    stops = allowed & ((energies_HM >= 0) | last_of_sentence(mask_HM))
+    first = jnp.argmax(stops, -1).astype(stopped.dtype)
+    stopped = jnp.where(stops.any(-1), first, stopped)
+    return stopped, stops & (number_M == stopped[..., None])
+
+
+def monotonic_step(params: Params, stopped: Array, now: Scored) -> tuple[Array, Array]:
+    """All weight where the head stops: the new stops, and weights `[..., heads, src_len]`.
+
+    Args:
+      params: "stop_bias" `[heads]`, which is added to the scores.
+      stopped: see `next_stop`.
+      now: the scores.
+    """
+    energies = now.scores_HM + params["stop_bias"][:, None]
+    stopped, here = next_stop(stopped, energies, now.mask_HM)
+    return stopped, here.astype(energies.dtype)
+
+
+def expected_monotonic(params: Params, scored: Scored, begins_BL: Array, noise: Array) -> Array:
+    """The expectation of the weights of `monotonic_step`, with noise added to the scores."""
+    energies_BHLM = scored.scores_HM + params["stop_bias"][:, None, None] + noise
+    return expected_stops(energies_BHLM, scored.mask_HM, begins_BL)
+
+
+_STOP_BIAS = Parameter(nn.initializers.constant(FIRST_BIAS), ("heads",), (HEADS,))
+
+
+def monotonic(config: ModelConfig) -> Stateful:
+    """Raffel et al. 2017: the score of the head is the energy, with a bias of its own."""
+    return Stateful(
+        parameters={"stop_bias": _STOP_BIAS},
+        prepare=lambda params, encoded_BME: (),
+        step=monotonic_step,
+        state=Kept(("heads",), jnp.int32),
+        features=None,
+        expected=expected_monotonic,
+    )
+
+
+MONOTONIC: dict[str, Callable[[ModelConfig], Stateful]] = {
+    "monotonic": monotonic,
+}

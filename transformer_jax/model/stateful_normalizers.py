@@ -1,0 +1,89 @@
+"""Normalizers with a state: weights that depend on what came before, in encoder-decoder attention.
+
+attention_memories.py and monotonic.py have the normalizers. Training and search call the same
+`step`, unless a normalizer decides: then training computes an expectation instead.
+
+Dimension key
+  B batch   L target length   M source length   H heads   K d_k per head   E encoder's features
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.model.axes import BATCH, HEADS, Parameter, unboxed, zeros
+from transformer_jax.model.records import Params
+
+
+class Scored(NamedTuple):
+    """The input of a normalizer with a state for one query; leading axes are batch and beams."""
+
+    scores_HM: Array  # float32 [..., heads, src_len]
+    mask_HM: Array  # booleans that broadcast to them, True = may attend
+    query_HK: Array  # [..., heads, d_k]
+    features: Any  # the result of `prepare` for the source sentence
+
+
+class Kept(NamedTuple):
+    """An array that search keeps: for each hypothesis, or for each source sentence."""
+
+    sizes: tuple[str | int, ...]  # of its axes after batch and beams; by name: heads, source, d_k
+    dtype: Any = jnp.float32
+
+    def empty(self, sizes: Mapping[str, int], *first: int) -> Any:
+        """Zeros `[*first, ...]`, boxed with the names of their axes; first is the batch."""
+        shape = tuple(size if isinstance(size, int) else sizes[size] for size in self.sizes)
+        names = tuple(HEADS if size == "heads" else None for size in self.sizes)
+        return zeros((*first, *shape), (BATCH, *(None,) * (len(first) - 1), *names), self.dtype)
+
+
+HEADS_SOURCE = ("heads", "source")
+
+
+class Stateful(NamedTuple):
+    """A normalizer whose weights depend on those of earlier target positions."""
+
+    parameters: Mapping[str, Parameter]
+    # (params, encoded [B, M, E]) -> features, leaves [B, ...]; once a source sentence.
+    prepare: Callable[[Params, Array], Any]
+    # (params, state, scored) -> (state, weights); the state is 0 at first.
+    step: Callable[[Params, Array, Scored], tuple[Array, Array]]
+    state: Kept = Kept(HEADS_SOURCE)
+    features: Kept | None = Kept(HEADS_SOURCE)  # None: there are none
+    # (params, scored of all positions, where sentences begin, noise of the scores) -> weights, in
+    # training; None: as everywhere else, step after step.
+    expected: Callable[[Params, Scored, Array, Array], Array] | None = None
+
+
+def weights_of_all(normalizer: Stateful, params: Params, scored: Scored, begins_BL: Array) -> Array:
+    """Weights of all target positions, `step` after `step`: `[batch, heads, tgt_len, src_len]`.
+
+    Args:
+      normalizer: the normalizer.
+      params: its parameters.
+      scored: scores `[B, H, L, M]`, mask `[B, 1, L, M]` and queries `[B, L, H, K]` of all
+        positions; the features of the source.
+      begins_BL: True at the first position of each sentence, where the state starts from zero.
+    """
+
+    def step(state: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
+        scores_BHM, mask_B1M, query_BHK, begins_B = now
+        state = jnp.where(begins_B.reshape(-1, *(1,) * (state.ndim - 1)), 0, state)
+        now_scored = Scored(scores_BHM, mask_B1M, query_BHK, scored.features)
+        return normalizer.step(params, state, now_scored)
+
+    along = (
+        jnp.moveaxis(scored.scores_HM, 2, 0),
+        jnp.moveaxis(scored.mask_HM, 2, 0),
+        jnp.moveaxis(scored.query_HK, 1, 0),
+        begins_BL.T,
+    )
+    batch, heads, _, source = scored.scores_HM.shape
+    first: Any = unboxed(normalizer.state.empty({"heads": heads, "source": source}, batch))
+    if first.dtype == jnp.float32:
+        first = first.astype(scored.scores_HM.dtype)
+    _, weights_LBHM = jax.lax.scan(step, first, along)
+    return jnp.moveaxis(weights_LBHM, 0, 2)
