@@ -30,6 +30,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "dot": {"score": "dot"},
     "gumbel": {"cross_normalizer": "gumbel", "cross_score": "dot", "num_layers": 1},
     "monotonic": {"cross_normalizer": "monotonic", "num_layers": 1},
+    "chunkwise": {"cross_normalizer": "chunkwise", "chunk_width": 3, "num_layers": 1},
     "bilinear": {"score": "bilinear", "norm_kind": "scale", "num_layers": 1},
     "cosine": {"score": "cosine", "normalizer": "sparsemax", "positions": "index"},
     "top-k": {

@@ -20,7 +20,12 @@ MASK = ((TARGET[:, None] == SOURCE) & (SOURCE != 0))[None, None]
 SENTENCES = [(slice(0, 4), slice(0, 6)), (slice(4, 6), slice(6, 8))]
 DRAW = np.random.default_rng(8)
 SCORES = DRAW.normal(size=(1, H, L, M)).astype(np.float32)
-CONFIG = ModelConfig()
+K, E = 5, 4
+QUERY = DRAW.normal(size=(1, L, H, K)).astype(np.float32)
+ENCODED = DRAW.normal(size=(1, M, E)).astype(np.float32)
+STOP_KEY = DRAW.normal(size=(E, H, K)).astype(np.float32)
+CONFIG = ModelConfig(chunk_width=3)
+WIDTHS = {"chunkwise": 3}  # positions that a head attends to
 
 
 def sigmoid(x):
@@ -109,17 +114,32 @@ def test_affine_scan_is_its_recursion(reverse):
 
 
 def parameters(name):
-    """The bias of the energies, between heads that stop early and heads that stop late."""
-    return {"stop_bias": np.array([0.5, -0.3, -0.9], np.float32)}
+    """A bias of the energies for heads that stop early and late, and the keys of stops."""
+    params = {"stop_bias": np.array([0.5, -0.3, -0.9], np.float32), "stop_key": STOP_KEY}
+    return params if name in WIDTHS else {"stop_bias": params["stop_bias"]}
 
 
 def energies_of(name, params):
-    return SCORES + params["stop_bias"][:, None, None]
+    """`[1, H, L, M]`: the scores, or the products of the queries with keys of their own."""
+    energies = np.array(SCORES, np.float64)
+    if name in WIDTHS:
+        for h, i, j in np.ndindex(H, L, M):
+            key = ENCODED[0, j].astype(np.float64) @ params["stop_key"][:, h]
+            energies[0, h, i, j] = QUERY[0, i, h] @ key / np.sqrt(K)
+    return energies + params["stop_bias"][:, None, None]
 
 
-def spread(name, stops):
-    """Weights, from the probabilities of stops."""
-    return stops
+def spread(name, stops, scores=SCORES):
+    """Weights, from the probabilities of stops: for each stop, a softmax over what is before it."""
+    if name not in WIDTHS:
+        return stops
+    want = np.zeros(stops.shape)
+    for h, (said, read) in itertools.product(range(H), SENTENCES):
+        for i, k in itertools.product(range(said.start, said.stop), range(read.start, read.stop)):
+            first = max(read.start, k - WIDTHS[name] + 1)
+            parts = np.exp(scores[0, h, i, first : k + 1].astype(np.float64))
+            want[0, h, i, first : k + 1] += stops[0, h, i, k] * parts / parts.sum()
+    return want
 
 
 def decided_by_hand(energies):
@@ -135,7 +155,8 @@ def decided_by_hand(energies):
 
 
 def scored(name, params, scores=SCORES):
-    return Scored(scores, MASK, None, None)
+    features = MONOTONIC[name](CONFIG).prepare(params, ENCODED)
+    return Scored(scores, MASK, QUERY, features)
 
 
 @pytest.mark.parametrize("name", MONOTONIC)
@@ -145,30 +166,56 @@ def test_training_has_the_expected_weights_with_noise_on_the_energies(name):
     want = spread(name, all_stops_by_enumeration(energies_of(name, params) + noise))
     got = jax.jit(expected)(params, scored(name, params), BEGINS, noise)
     np.testing.assert_allclose(got, want, atol=1e-6)
+    np.testing.assert_array_equal(np.asarray(got)[want == 0], 0)
+
+
+def hard(name, params, args):
+    normalizer = MONOTONIC[name](CONFIG)
+    return np.asarray(jax.jit(lambda *x: weights_of_all(normalizer, *x))(params, args, BEGINS))
 
 
 @pytest.mark.parametrize("name", MONOTONIC)
 def test_beyond_training_a_head_stops_at_the_first_energy_of_0_or_more(name):
     params = parameters(name)
     want = decided_by_hand(energies_of(name, params))
-    assert len({tuple(row.argmax(-1)[0, :4]) for row in want.swapaxes(0, 1)}) == H
-    query = np.zeros((1, L, H, 1), np.float32)
-    args = scored(name, params)._replace(query_HK=query)
-    got = weights_of_all(MONOTONIC[name](CONFIG), params, args, BEGINS)
+    assert len({tuple(want[0, h, :4].argmax(-1)) for h in range(H)}) > 1
+    got = hard(name, params, scored(name, params))
     np.testing.assert_allclose(got, spread(name, want), atol=1e-6)
+    np.testing.assert_array_equal(got[spread(name, want) == 0], 0)
 
 
 @pytest.mark.parametrize("name", MONOTONIC)
 def test_certain_decisions_are_the_same_in_training_and_beyond_it(name):
-    """Energies of 1e4 or -1e4, so that p is 1 or 0."""
-    params = {**parameters(name), "stop_bias": np.zeros(H, np.float32)}
-    query = np.zeros((1, L, H, 1), np.float32)
-    args = scored(name, params, np.where(SCORES > 0.4, 1e4, -1e4).astype(np.float32))
-    normalizer = MONOTONIC[name](CONFIG)
-    soft = normalizer.expected(params, args, BEGINS, np.zeros_like(SCORES))
-    hard = weights_of_all(normalizer, params, args._replace(query_HK=query), BEGINS)
-    np.testing.assert_array_equal(soft, hard)
-    assert set(np.unique(hard)) == {0, 1}
+    """Energies of about 1e4 or -1e4, so that p is 1 or 0."""
+    params = parameters(name)
+    if name in WIDTHS:
+        params = {"stop_key": 1e5 * params["stop_key"], "stop_bias": 1e5 * params["stop_bias"]}
+        args = scored(name, params)
+    else:
+        args = scored(name, params, np.where(SCORES > 0.4, 1e4, -1e4).astype(np.float32))
+    soft = MONOTONIC[name](CONFIG).expected(params, args, BEGINS, np.zeros_like(SCORES))
+    weights = hard(name, params, args)
+    assert len(np.unique(weights.argmax(-1))) > 3
+    np.testing.assert_allclose(soft, weights, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_scores_that_differ_by_thousands_neither_overflow_nor_vanish(name):
+    """A head that is certain to stop at a position of low scores still has weights of sum 1."""
+    scores = SCORES + np.float32(3e3) * (np.arange(M) % 4 == 1)
+    params = parameters(name)
+    args = scored(name, params, scores)
+    got = MONOTONIC[name](CONFIG).expected(params, args, BEGINS, np.zeros_like(SCORES))
+    np.testing.assert_allclose(np.asarray(got).sum(-1)[0, :, :6], 1, atol=1e-6)
+    gradient = jax.grad(
+        lambda scores: (
+            MONOTONIC[name](CONFIG).expected(
+                params, args._replace(scores_HM=scores), BEGINS, np.zeros_like(SCORES)
+            )
+            ** 2
+        ).sum()
+    )(scores)
+    assert np.isfinite(gradient).all()
 
 
 def test_the_gradient_of_expected_stops_equals_finite_differences_in_double_precision():

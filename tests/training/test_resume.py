@@ -131,6 +131,7 @@ OTHER = {
     "model.normalizer": "sparsemax",
     "model.cross_normalizer": "top_k",
     "model.attended_keys": 3,
+    "model.chunk_width": 2,
     "model.attention_bias": True,
     "model.output_bias": True,
     "data.source": "grammar",

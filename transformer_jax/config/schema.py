@@ -110,11 +110,18 @@ class ModelConfig:
         None,
         "the same for encoder-decoder attention; gumbel: one source position, drawn in training "
         "(Jang et al. 2016); monotonic: the one where a head that reads from left to right stops "
-        "(Raffel et al. 2017); None: normalizer",
+        "(Raffel et al. 2017), chunkwise: a few up to that one (Chiu and Raffel 2018); None: "
+        "normalizer",
         choices_of=CROSS_NORMALIZERS,
     )
     attended_keys: int = key(
         8, "normalizer top_k: keys that a query attends to", at_least=1, at_most=WIDEST
+    )
+    chunk_width: int = key(
+        4,
+        "normalizer chunkwise: source positions that a head attends to, up to where it stops",
+        at_least=1,
+        at_most=64,  # each is an operation of the compiled program
     )
     attention_bias: bool = key(
         False, "biases of the projections of queries, keys, values and of the heads together"

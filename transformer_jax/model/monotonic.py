@@ -9,12 +9,12 @@ head: otherwise weights could sum to less than 1, and would stay so.
     monotonic   the weight is where the head stops (Raffel et al. 2017)
     chunkwise   a softmax over the stop and the positions before it, `chunk_width` in all (Chiu and
                 Raffel 2018)
-    lookback    a softmax over the stop and all positions before it (Arivazhagan et al. 2019)
 
 Dimension key
   B batch   L target length   M source length   H heads   K d_k per head   E encoder's features
 """
 
+import functools
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -23,7 +23,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model.axes import HEADS, Parameter
+from transformer_jax.model.axes import FEATURES, HEADS, Parameter
+from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.records import Params
 from transformer_jax.model.stateful_normalizers import Kept, Scored, Stateful
 
@@ -143,6 +144,106 @@ def monotonic(config: ModelConfig) -> Stateful:
     )
 
 
+# Softmax over what is before the stop ------------------------------------------------------------
+
+Spread = Callable[[Array, Array, Array], Array]  # (stops, scores, mask) -> weights
+
+
+def over_chunks(stops_BHLM: Array, scores_BHLM: Array, mask: Array, width: int) -> Array:
+    """The expectation of a softmax over the `width` positions up to the stop, that one included.
+
+    b_ij = sum over k = j .. j + width - 1 of a_ik exp(u_j) / (sum over l = k - width + 1 .. k of
+    exp(u_l)). Each exponential is taken relative to the largest score of its chunk.
+
+    Args:
+      stops_BHLM: a, the result of `expected_stops`.
+      scores_BHLM: u, the same shape.
+      mask: booleans that broadcast to it, True = may attend.
+      width: at least 1.
+
+    Source: Chiu and Raffel 2018, section 2.3, equation 13.
+    """
+    width = min(width, scores_BHLM.shape[-1])
+    lowest = float(jnp.finfo(scores_BHLM.dtype).min)
+    before_BHLM = [  # the scores of the position itself, of the one before it, ...
+        _moved(jnp.where(mask, scores_BHLM, lowest), back, lowest) for back in range(width)
+    ]
+    highest_BHLM = jax.lax.stop_gradient(functools.reduce(jnp.maximum, before_BHLM))
+    parts_BHLM = [jnp.exp(scores - highest_BHLM) for scores in before_BHLM]
+    share_BHLM = stops_BHLM / sum(parts_BHLM)
+    weights = (_moved(share_BHLM * part, -back, 0.0) for back, part in enumerate(parts_BHLM))
+    return functools.reduce(jnp.add, weights)
+
+
+def _moved(x: Array, by: int, filler: float) -> Array:
+    """x with its last axis moved right by so many places, left if below 0."""
+    if by < 0:
+        return jnp.pad(x[..., -by:], ((0, 0),) * 3 + ((0, -by),), constant_values=filler)
+    kept = x[..., : x.shape[-1] - by]
+    return jnp.pad(kept, ((0, 0),) * 3 + ((by, 0),), constant_values=filler)
+
+
+def softened_step(
+    params: Params, stopped: Array, now: Scored, width: int | None
+) -> tuple[Array, Array]:
+    """A softmax of the scores over the `width` positions up to the stop; None: over all of them.
+
+    Args:
+      params: "stop_bias" `[heads]` and "stop_key".
+      stopped: see `next_stop`.
+      now: scores, mask and queries; the features are those of `stop_keys`.
+
+    Returns:
+      The new stops, and weights `[..., heads, src_len]`.
+
+    Source: Chiu and Raffel 2018, section 2.2, algorithm 1.
+    """
+    factor = now.query_HK.shape[-1] ** -0.5
+    query_HK = now.query_HK.astype(now.features.dtype)
+    energies_HM = factor * jnp.einsum("...HK,...HMK->...HM", query_HK, now.features)
+    energies_HM += params["stop_bias"][:, None]
+    stopped, here = next_stop(stopped, energies_HM, now.mask_HM)
+    behind = stopped[..., None] - jnp.arange(here.shape[-1])
+    near = now.mask_HM & (behind >= 0) & (behind < (width or here.shape[-1]))
+    weights_HM = jnp.where(near, softmax(now.scores_HM, near), 0.0)
+    return stopped, jnp.where(here.any(-1, keepdims=True), weights_HM, 0.0)
+
+
+def stop_keys(params: Params, encoded_BME: Array) -> Array:
+    """What queries are compared with to decide where to stop: `[batch, heads, src_len, d_k]`."""
+    return jnp.einsum("BME,EHK->BHMK", encoded_BME, params["stop_key"])
+
+
+def _softened(spread: Spread, width: int | None) -> Stateful:
+    """Energies are products of the heads' queries with keys of their own; scores are the head's."""
+
+    def expected(params: Params, scored: Scored, begins_BL: Array, noise_BHLM: Array) -> Array:
+        query_BLHK = scored.query_HK.astype(scored.features.dtype)
+        factor = query_BLHK.shape[-1] ** -0.5
+        energies_BHLM = factor * jnp.einsum("BLHK,BHMK->BHLM", query_BLHK, scored.features)
+        energies_BHLM += params["stop_bias"][:, None, None] + noise_BHLM
+        stops_BHLM = expected_stops(energies_BHLM, scored.mask_HM, begins_BL)
+        return jax.checkpoint(spread)(stops_BHLM, scored.scores_HM, scored.mask_HM)
+
+    xavier = nn.initializers.xavier_uniform(in_axis=0, out_axis=(1, 2))
+    stop_key = Parameter(xavier, ("encoded", "heads", "d_k"), (FEATURES, HEADS, None))
+    return Stateful(
+        parameters={"stop_bias": _STOP_BIAS, "stop_key": stop_key},
+        prepare=stop_keys,
+        step=functools.partial(softened_step, width=width),
+        state=Kept(("heads",), jnp.int32),
+        features=Kept(("heads", "source", "d_k")),
+        expected=expected,
+    )
+
+
+def chunkwise(config: ModelConfig) -> Stateful:
+    """Chiu and Raffel 2018 (MoChA): a softmax over a chunk that ends at the stop."""
+    spread = functools.partial(over_chunks, width=config.chunk_width)
+    return _softened(spread, config.chunk_width)
+
+
 MONOTONIC: dict[str, Callable[[ModelConfig], Stateful]] = {
     "monotonic": monotonic,
+    "chunkwise": chunkwise,
 }
