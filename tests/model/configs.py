@@ -31,6 +31,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gumbel": {"cross_normalizer": "gumbel", "cross_score": "dot", "num_layers": 1},
     "monotonic": {"cross_normalizer": "monotonic", "num_layers": 1},
     "chunkwise": {"cross_normalizer": "chunkwise", "chunk_width": 3, "num_layers": 1},
+    "lookback": {"cross_normalizer": "lookback", "num_layers": 1, "norm": "pre"},
     "bilinear": {"score": "bilinear", "norm_kind": "scale", "num_layers": 1},
     "cosine": {"score": "cosine", "normalizer": "sparsemax", "positions": "index"},
     "top-k": {

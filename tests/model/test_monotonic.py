@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.fixtures.references import softmax_by_hand
 from tests.fixtures.tiny import relative_error
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.monotonic import MONOTONIC, affine_scan, expected_stops
@@ -25,7 +26,7 @@ QUERY = DRAW.normal(size=(1, L, H, K)).astype(np.float32)
 ENCODED = DRAW.normal(size=(1, M, E)).astype(np.float32)
 STOP_KEY = DRAW.normal(size=(E, H, K)).astype(np.float32)
 CONFIG = ModelConfig(chunk_width=3)
-WIDTHS = {"chunkwise": 3}  # positions that a head attends to
+WIDTHS = {"chunkwise": 3, "lookback": M}  # positions that a head attends to
 
 
 def sigmoid(x):
@@ -216,6 +217,20 @@ def test_scores_that_differ_by_thousands_neither_overflow_nor_vanish(name):
         ).sum()
     )(scores)
     assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_a_head_that_reads_everything_first_is_the_softmax(name):
+    """All heads stop at the last position; then a chunk as wide as the row is the softmax too."""
+    normalizer = MONOTONIC[name](ModelConfig(chunk_width=M + 2))
+    params = {**parameters(name), "stop_bias": np.full(H, -1e4, np.float32)}
+    args = scored(name, params)
+    want = softmax_by_hand(SCORES[:, :, :6], MASK[:, :, :6])
+    for got in (
+        normalizer.expected(params, args, BEGINS, np.zeros_like(SCORES)),
+        weights_of_all(normalizer, params, args, BEGINS),
+    ):
+        np.testing.assert_allclose(got[:, :, :6], want, atol=1e-6)
 
 
 def test_the_gradient_of_expected_stops_equals_finite_differences_in_double_precision():

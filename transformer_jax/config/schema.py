@@ -110,8 +110,8 @@ class ModelConfig:
         None,
         "the same for encoder-decoder attention; gumbel: one source position, drawn in training "
         "(Jang et al. 2016); monotonic: the one where a head that reads from left to right stops "
-        "(Raffel et al. 2017), chunkwise: a few up to that one (Chiu and Raffel 2018); None: "
-        "normalizer",
+        "(Raffel et al. 2017), chunkwise: a few up to that one (Chiu and Raffel 2018), lookback: "
+        "all up to that one (Arivazhagan et al. 2019); None: normalizer",
         choices_of=CROSS_NORMALIZERS,
     )
     attended_keys: int = key(

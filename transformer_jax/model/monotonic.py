@@ -9,6 +9,7 @@ head: otherwise weights could sum to less than 1, and would stay so.
     monotonic   the weight is where the head stops (Raffel et al. 2017)
     chunkwise   a softmax over the stop and the positions before it, `chunk_width` in all (Chiu and
                 Raffel 2018)
+    lookback    a softmax over the stop and all positions before it (Arivazhagan et al. 2019)
 
 Dimension key
   B batch   L target length   M source length   H heads   K d_k per head   E encoder's features
@@ -183,6 +184,28 @@ def _moved(x: Array, by: int, filler: float) -> Array:
     return jnp.pad(kept, ((0, 0),) * 3 + ((by, 0),), constant_values=filler)
 
 
+def over_all_before(stops_BHLM: Array, scores_BHLM: Array, mask: Array) -> Array:
+    """The expectation of a softmax over all positions up to the stop.
+
+    b_ij = sum over k >= j of a_ik exp(u_j) / (sum over l <= k of exp(u_l)). If w_j is the share of
+    exp(u_j) in the sum over l <= j, then b_ij = w_j t_j with t_j = a_ij + (1 - w_{j+1}) t_{j+1}.
+
+    Args:
+      stops_BHLM: a, the result of `expected_stops`.
+      scores_BHLM: u, the same shape.
+      mask: booleans that broadcast to it, True = may attend.
+
+    Source: Arivazhagan et al. 2019, section 3.2, equation 8.
+    """
+    lowest = float(jnp.finfo(scores_BHLM.dtype).min)
+    scores_BHLM = jnp.where(mask, scores_BHLM, lowest)
+    sums_BHLM = _moved(jax.lax.cumlogsumexp(scores_BHLM, axis=3), 1, lowest)  # over l < j
+    share_BHLM = jax.nn.sigmoid(scores_BHLM - sums_BHLM)
+    others_BHLM = _moved(jax.nn.sigmoid(sums_BHLM - scores_BHLM), -1, 0.0)
+    totals_BHLM = affine_scan(others_BHLM, stops_BHLM, reverse=True)
+    return jnp.where(mask, share_BHLM * totals_BHLM, 0.0)
+
+
 def softened_step(
     params: Params, stopped: Array, now: Scored, width: int | None
 ) -> tuple[Array, Array]:
@@ -243,7 +266,13 @@ def chunkwise(config: ModelConfig) -> Stateful:
     return _softened(spread, config.chunk_width)
 
 
+def lookback(config: ModelConfig) -> Stateful:
+    """Arivazhagan et al. 2019 (MILk): a softmax over everything up to the stop."""
+    return _softened(over_all_before, None)
+
+
 MONOTONIC: dict[str, Callable[[ModelConfig], Stateful]] = {
     "monotonic": monotonic,
     "chunkwise": chunkwise,
+    "lookback": lookback,
 }
