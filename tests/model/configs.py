@@ -48,6 +48,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "fused": {"attention_kernel": "fused", "window": 5, "num_decoder_layers": 1},
     "coverage": {"attention_memory": "coverage", "norm": "pre"},
     "coverage-gru": {"attention_memory": "coverage_gru", "num_layers": 1},
+    "coverage-embedding": {"attention_memory": "coverage_embedding", "num_layers": 1},
     "markov": {"attention_memory": "markov", "cross_score": "cosine", "num_layers": 1},
     "together": {
         **{"window": 5, "positions": "alibi", "attention_memory": "coverage"},

@@ -14,16 +14,19 @@ from transformer_jax.model.attention_memories import (
     coverage_step,
     fertility,
 )
-from transformer_jax.model.stateful_normalizers import Scored, weights_of_all
+from transformer_jax.model.stateful_normalizers import Scored, Source, weights_of_all
 
-B, L, M, H, K, E = 2, 5, 4, 3, 6, 7
+B, L, M, H, K, E, D = 2, 5, 4, 3, 6, 7, 8
 DRAW = np.random.default_rng(8)
 SCORES = DRAW.normal(size=(B, H, L, M)).astype(np.float32)
 MASK = DRAW.random((B, 1, L, M)) < 0.6
 MASK[..., 0] = True  # each query may attend to something
 QUERY = DRAW.normal(size=(B, L, H, K)).astype(np.float32)
 ENCODED = DRAW.normal(size=(B, M, E)).astype(np.float32)
-AXES = {"heads": H, "encoded": E, "d_k": K, **SIZES}
+WORDS = DRAW.normal(size=(B, M, D)).astype(np.float32)
+INPUTS = DRAW.normal(size=(B, L, D)).astype(np.float32)
+SOURCE = Source(ENCODED, WORDS)
+AXES = {"heads": H, "encoded": E, "d_k": K, "d_model": D, **SIZES}
 BY_NAME = {
     name: {
         key: DRAW.normal(size=[AXES[size] for size in one.sizes]).astype(np.float32)
@@ -42,7 +45,7 @@ def fertility_by_hand():
 
 
 def test_fertility_is_between_0_and_2_by_its_equation():
-    assert relative_error(fertility(PARAMS, ENCODED), fertility_by_hand()) < 1e-6
+    assert relative_error(fertility(PARAMS, SOURCE), fertility_by_hand()) < 1e-6
 
 
 def coverage_by_hand(begins):
@@ -61,7 +64,7 @@ def coverage_by_hand(begins):
 def test_coverage_step_adds_each_weight_over_the_fertility():
     begins = np.arange(L) == np.zeros((B, 1))
     want, last = coverage_by_hand(begins)
-    features, covered = fertility(PARAMS, ENCODED), jnp.zeros((B, H, M))
+    features, covered = fertility(PARAMS, SOURCE), jnp.zeros((B, H, M))
     for i in range(L):
         now = Scored(SCORES[:, :, i], MASK[:, :, i], QUERY[:, i], features)
         covered, weights = coverage_step(PARAMS, covered, now)
@@ -91,8 +94,8 @@ BEGINS = np.array([[1, 0, 1, 0, 0], [1, 0, 0, 0, 1]], bool)  # where a sentence 
 
 def all_weights(name, scores=SCORES):
     memory, params = ATTENTION_MEMORIES[name], BY_NAME[name]
-    features = memory.prepare(params, ENCODED)
-    scored = Scored(scores, MASK, QUERY, features)
+    features = memory.prepare(params, SOURCE)
+    scored = Scored(scores, MASK, QUERY, features, INPUTS)
     return jax.jit(lambda scored, begins: weights_of_all(memory, params, scored, begins))(
         scored, BEGINS
     )
@@ -116,9 +119,6 @@ def coverage_gru_by_hand(begins):
     p = {name: array.astype(np.float64) for name, array in BY_NAME["coverage_gru"].items()}
     want, covered = np.zeros((B, H, L, M)), np.zeros((B, H, M, COVERAGE_SIZE))
 
-    def sigmoid(x):
-        return 1 / (1 + np.exp(-x))
-
     for b, i, h in np.ndindex(B, L, H):
         if begins[b, i]:
             covered[b, h] = 0
@@ -128,15 +128,44 @@ def coverage_gru_by_hand(begins):
             c = covered[b, h, j]
             inputs = ENCODED[b, j] @ p["from_source"][:, h] + QUERY[b, i, h] @ p["from_query"][h]
             inputs += want[b, h, i, j] * p["from_weight"][h] + p["gate_bias"][h]
-            z_in, r_in, new_in = np.split(inputs, 3)
-            of_z, of_r, of_new = np.split(p["from_state"][h], 3, axis=1)
-            z, r = sigmoid(z_in + c @ of_z), sigmoid(r_in + c @ of_r)
-            covered[b, h, j] = (1 - z) * c + z * np.tanh(new_in + (r * c) @ of_new)
+            covered[b, h, j] = gated_by_hand(p["from_state"][h], c, inputs)
+    return want, covered
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def gated_by_hand(matrix, c, inputs):
+    z_in, r_in, new_in = np.split(inputs, 3)
+    of_z, of_r, of_new = np.split(matrix, 3, axis=1)
+    z, r = sigmoid(z_in + c @ of_z), sigmoid(r_in + c @ of_r)
+    return (1 - z) * c + z * np.tanh(new_in + (r * c) @ of_new)
+
+
+def coverage_embedding_by_hand(begins):
+    """Weights `[B, H, L, M]`: coverage starts at the source word, and words of the target move it.
+
+    The weights that predicted a word are those of the position before its own.
+    """
+    p = {name: x.astype(np.float64) for name, x in BY_NAME["coverage_embedding"].items()}
+    want, covered = np.zeros((B, H, L, M)), np.zeros((B, H, M, COVERAGE_SIZE))
+    for b, i, h in np.ndindex(B, L, H):
+        for j in range(M):
+            if begins[b, i]:
+                covered[b, h, j] = WORDS[b, j] @ p["from_source_word"][:, h]
+            else:
+                inputs = INPUTS[b, i] @ p["from_word"][:, h] + p["gate_bias"][h]
+                inputs += want[b, h, i - 1, j] * p["from_weight"][h]
+                covered[b, h, j] = gated_by_hand(p["from_state"][h], covered[b, h, j], inputs)
+        scores = SCORES[b, h, i] + covered[b, h] @ p["coverage"][h]
+        want[b, h, i] = softmax_by_hand(scores[None], MASK[b, 0, i][None])[0]
     return want, covered
 
 
 BY_HAND = {
     "coverage": coverage_by_hand,
+    "coverage_embedding": coverage_embedding_by_hand,
     "coverage_gru": coverage_gru_by_hand,
     "markov": markov_by_hand,
 }
@@ -152,7 +181,7 @@ def test_a_memory_that_weighs_nothing_is_the_softmax(name):
     memory = ATTENTION_MEMORIES[name]
     params = {**BY_NAME[name], "coverage": 0 * BY_NAME[name].get("coverage", np.zeros(1))}
     params = {key: 0 * x if key == "markov" else x for key, x in params.items()}
-    scored = Scored(SCORES, MASK, QUERY, memory.prepare(params, ENCODED))
+    scored = Scored(SCORES, MASK, QUERY, memory.prepare(params, SOURCE), INPUTS)
     got = weights_of_all(memory, params, scored, BEGINS)
     assert relative_error(got, softmax_by_hand(SCORES, MASK)) < 1e-6
     assert relative_error(got, all_weights(name)) > 0.01

@@ -95,7 +95,7 @@ def test_a_position_depends_on_no_later_target_input(name):
 
     def outputs(model: EncoderDecoder, x_BLD: Any) -> Any:
         encoded = model.encode(batch.src)
-        place = place_of(batch.tgt), encoded, place_of(batch.src), None
+        place = place_of(batch.tgt), encoded, model.source_place(batch.src), None
         return model.target_side(x_BLD, *place)[0]
 
     def total(x_BLD: Any, position: Any) -> Any:

@@ -30,6 +30,7 @@ CONTEXT = Context(
     self_mask=SELF_MASK,
     self_bias=None,
     encoded_BME=jnp.float32(ENCODED),
+    source=Place(jnp.ones((B, M), jnp.int32), jnp.tile(jnp.arange(M), (B, 1))),
     cross_mask=CROSS_MASK,
 )
 FACTORS = {"scaled_dot": K**-0.5, "dot": 1.0}

@@ -11,7 +11,7 @@ from tests.fixtures.references import softmax_by_hand
 from tests.fixtures.tiny import relative_error
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.monotonic import MONOTONIC, affine_scan, expected_stops
-from transformer_jax.model.stateful_normalizers import Scored, weights_of_all
+from transformer_jax.model.stateful_normalizers import Scored, Source, weights_of_all
 
 # One row: sentences of 4 and 2 target and 6 and 2 source positions, then padding.
 H, L, M = 3, 7, 9
@@ -156,7 +156,7 @@ def decided_by_hand(energies):
 
 
 def scored(name, params, scores=SCORES):
-    features = MONOTONIC[name](CONFIG).prepare(params, ENCODED)
+    features = MONOTONIC[name](CONFIG).prepare(params, Source(ENCODED, None))
     return Scored(scores, MASK, QUERY, features)
 
 

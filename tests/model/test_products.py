@@ -100,7 +100,8 @@ def test_narrow_weights_round_x_and_nothing_else(axes, x_shape, weight_shape):
 def test_every_matrix_of_every_model_is_either_narrowed_or_looked_up_or_added():
     other = "table bias key_bias query_bias value_bias gain buckets fertility vector matrix"
     other += " relative_keys relative_values"
-    other += " markov coverage from_source from_query from_weight from_state gate_bias stop_key"
+    other += " markov coverage from_source from_query from_weight from_state gate_bias"
+    other += " stop_key from_source_word from_word"
     found = set()
     for changes in CONFIGS.values():
         for path, leaf in jax.tree_util.tree_leaves_with_path(

@@ -239,6 +239,8 @@ VARIANTS = [
     {"score": "additive"},
     {"attention_memory": "coverage"},
     {"attention_memory": "coverage_gru"},
+    {"attention_memory": "coverage_embedding"},
+    {"cross_normalizer": "chunkwise"},
     {"attention_memory": "coverage", "cross_score": "additive", "encoder": "recurrent"},
     {"positions": "learned", "tie_embeddings": False},
 ]
@@ -309,8 +311,8 @@ def test_search_divides_memory_and_cache_by_rows_and_heads(changes):
             assert spec[axis] == want, (path, axis, size)
     # Blocks of 16 and 14 positions, and the source: keys and values of each.
     is_transformer = model.config.decoder == "transformer"
-    coverage = 2 if model.config.attention_memory else 0
-    assert with_heads == (6 + coverage if is_transformer else 0)
+    state = 2 if model.config.attention_memory or model.config.cross_normalizer else 0
+    assert with_heads == (6 + state if is_transformer else 0)
     assert len(kept) > with_heads
 
 

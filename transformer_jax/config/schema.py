@@ -143,7 +143,8 @@ class ModelConfig:
         None,
         "what encoder-decoder attention knows of earlier target positions; coverage: the sum of "
         "weights over a fertility, coverage_gru: a vector of a recurrent unit (both Tu et al. "
-        "2016), markov: the last weights around each position (Cohn et al. 2016); None: nothing",
+        "2016), coverage_embedding: one that starts from the source word (Mi et al. 2016), markov: "
+        "the last weights around each position (Cohn et al. 2016); None: nothing",
         choices_of="transformer_jax.model.attention_memories:ATTENTION_MEMORIES",
     )
     positions: str = key(

@@ -5,8 +5,8 @@ A new one is three functions and its line in `ATTENTION_MEMORIES`. Training and 
 that one matrix product gives the content scores of all positions.
 
 Dimension key
-  B batch   L target length   M source length   H heads   K d_k per head   E encoder's features
-  C size of a coverage vector   G its gates, 3 C
+  B batch   L target length   M source length   H heads   K d_k per head   D d_model
+  E features of the encoder's output   C size of a coverage vector   G its gates, 3 C
 """
 
 import flax.linen as nn
@@ -17,20 +17,26 @@ from jax import Array
 from transformer_jax.model.axes import FEATURES, HEADS, Parameter
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.records import Params
-from transformer_jax.model.stateful_normalizers import HEADS_SOURCE, Kept, Scored, Stateful
+from transformer_jax.model.stateful_normalizers import (
+    HEADS_SOURCE,
+    Kept,
+    Scored,
+    Source,
+    Stateful,
+)
 
 MAX_FERTILITY = 2.0  # N of Tu et al. 2016
 COVERAGE_SIZE = 10  # of a coverage vector (Tu et al. 2016, section 5.1)
 SIZES = {"neighbours": 3, "coverage": COVERAGE_SIZE, "gates": 3 * COVERAGE_SIZE}  # of parameters
 
 
-def fertility(params: Params, encoded_BME: Array) -> Array:
+def fertility(params: Params, source: Source) -> Array:
     """N sigmoid(U h) of each source position and head: float32 `[batch, heads, src_len]`.
 
     Source: Tu et al. 2016, equation 7.
     """
     return MAX_FERTILITY * jax.nn.sigmoid(
-        jnp.einsum("BME,EH->BHM", encoded_BME, params["fertility"])
+        jnp.einsum("BME,EH->BHM", source.encoded_BME, params["fertility"])
     )
 
 
@@ -76,9 +82,9 @@ def markov_step(params: Params, last: Array, now: Scored) -> tuple[Array, Array]
     return weights, weights
 
 
-def gates_of_source(params: Params, encoded_BME: Array) -> Array:
+def gates_of_source(params: Params, source: Source) -> Array:
     """What the source adds to the gates of a coverage vector: `[batch, heads, src_len, gates]`."""
-    return jnp.einsum("BME,EHG->BHMG", encoded_BME, params["from_source"])
+    return jnp.einsum("BME,EHG->BHMG", source.encoded_BME, params["from_source"])
 
 
 def coverage_gru_step(params: Params, covered: Array, now: Scored) -> tuple[Array, Array]:
@@ -103,6 +109,17 @@ def coverage_gru_step(params: Params, covered: Array, now: Scored) -> tuple[Arra
     )
     inputs = now.features + of_query[..., None, :] + params["gate_bias"][:, None]
     inputs = inputs + weights[..., None] * params["from_weight"][:, None]
+    return gated(params, covered, inputs), weights
+
+
+def gated(params: Params, covered: Array, inputs: Array) -> Array:
+    """The coverage vectors after one update of a gated recurrent unit `[..., heads, src_len, C]`.
+
+    Args:
+      params: "from_state" `[heads, C, gates]`.
+      covered: the vectors before.
+      inputs: of the gates `[..., heads, src_len, gates]`.
+    """
     to_update, to_reset, to_candidate = jnp.split(inputs, 3, axis=-1)
     of_update, of_reset, of_candidate = jnp.split(params["from_state"], 3, axis=-1)
 
@@ -112,11 +129,56 @@ def coverage_gru_step(params: Params, covered: Array, now: Scored) -> tuple[Arra
     update = jax.nn.sigmoid(to_update + times(covered, of_update))
     reset = jax.nn.sigmoid(to_reset + times(covered, of_reset))
     candidate = jnp.tanh(to_candidate + times(reset * covered, of_candidate))
-    return (1 - update) * covered + update * candidate, weights
+    return (1 - update) * covered + update * candidate
+
+
+def full_coverage(params: Params, source: Source) -> Array:
+    """The coverage vector that a source word starts with: `[batch, heads, src_len, C]`."""
+    assert source.words_BMD is not None
+    return jnp.einsum("BMD,DHC->BHMC", source.words_BMD, params["from_source_word"])
+
+
+def coverage_embedding_step(params: Params, state: Array, now: Scored) -> tuple[Array, Array]:
+    """softmax(score + w . c), where c starts from the source word and the target words use it up.
+
+    A target word is known one position after the weights it was predicted with. So the unit first
+    updates c by the last weights and the newest target word, and then c enters the scores.
+
+    Args:
+      params: "coverage" w `[heads, C]` and the matrices of the unit.
+      state: `[..., heads, src_len, C + 1]`: how far c is from where it started, and the last
+        weights; 0 at the first position, where nothing is updated.
+      now: the scores and the newest target word; the features are those of `full_coverage`.
+
+    Returns:
+      The new state, and weights `[..., heads, src_len]`.
+
+    Source: Mi et al. 2016, section 3.1, whose update gate is 1 minus ours.
+    """
+    assert now.inputs_D is not None
+    change, last = state[..., :COVERAGE_SIZE], state[..., COVERAGE_SIZE:]
+    inputs_D = now.inputs_D.astype(state.dtype)
+    of_word = jnp.einsum("...D,DHG->...HG", inputs_D, params["from_word"])
+    inputs = (of_word + params["gate_bias"])[..., None, :]
+    inputs = inputs + last * params["from_weight"][:, None]
+    begun = jnp.any(last > 0, axis=-2, keepdims=True)
+    covered = now.features + change
+    covered = jnp.where(begun, gated(params, covered, inputs), covered)
+    scores = now.scores_HM + jnp.einsum("...HMC,HC->...HM", covered, params["coverage"])
+    weights = softmax(scores, now.mask_HM)
+    return jnp.concatenate([covered - now.features, weights[..., None]], -1), weights
 
 
 _xavier = nn.initializers.xavier_uniform
 _zeros = nn.initializers.zeros
+
+_GATES = {  # of a coverage vector's gated recurrent unit
+    "from_weight": Parameter(nn.initializers.normal(1.0), ("heads", "gates"), (HEADS, None)),
+    "from_state": Parameter(
+        _xavier(in_axis=1, out_axis=2), ("heads", "coverage", "gates"), (HEADS, None, None)
+    ),
+    "gate_bias": Parameter(_zeros, ("heads", "gates"), (HEADS, None)),
+}
 
 ATTENTION_MEMORIES: dict[str, Stateful] = {
     "coverage": Stateful(
@@ -138,22 +200,37 @@ ATTENTION_MEMORIES: dict[str, Stateful] = {
             "from_query": Parameter(
                 _xavier(in_axis=1, out_axis=2), ("heads", "d_k", "gates"), (HEADS, None, None)
             ),
-            "from_weight": Parameter(
-                nn.initializers.normal(1.0), ("heads", "gates"), (HEADS, None)
-            ),
-            "from_state": Parameter(
-                _xavier(in_axis=1, out_axis=2), ("heads", "coverage", "gates"), (HEADS, None, None)
-            ),
-            "gate_bias": Parameter(_zeros, ("heads", "gates"), (HEADS, None)),
+            **_GATES,
         },
         prepare=gates_of_source,
         step=coverage_gru_step,
         state=Kept((*HEADS_SOURCE, COVERAGE_SIZE)),
         features=Kept((*HEADS_SOURCE, 3 * COVERAGE_SIZE)),
     ),
+    "coverage_embedding": Stateful(
+        parameters={
+            "coverage": Parameter(_zeros, ("heads", "coverage"), (HEADS, None)),
+            "from_source_word": Parameter(
+                _xavier(in_axis=0, out_axis=2),
+                ("d_model", "heads", "coverage"),
+                (FEATURES, HEADS, None),
+            ),
+            "from_word": Parameter(
+                _xavier(in_axis=0, out_axis=2),
+                ("d_model", "heads", "gates"),
+                (FEATURES, HEADS, None),
+            ),
+            **_GATES,
+        },
+        prepare=full_coverage,
+        step=coverage_embedding_step,
+        state=Kept((*HEADS_SOURCE, COVERAGE_SIZE + 1)),
+        features=Kept((*HEADS_SOURCE, COVERAGE_SIZE)),
+        reads_words=True,
+    ),
     "markov": Stateful(
         parameters={"markov": Parameter(_zeros, ("neighbours", "heads"), (None, HEADS))},
-        prepare=lambda params, encoded_BME: (),
+        prepare=lambda params, source: (),
         step=markov_step,
         features=None,
     ),

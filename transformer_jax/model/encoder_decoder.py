@@ -18,6 +18,7 @@ from transformer_jax.model.auxiliary import weighted_losses
 from transformer_jax.model.axes import BATCH, VOCABULARY, named, unboxed, zeros
 from transformer_jax.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from transformer_jax.model.cross_entropy import LossSettings
+from transformer_jax.model.cross_normalizers import stateful
 from transformer_jax.model.embeddings import (
     VOCABULARY_MULTIPLE,
     Embedding,
@@ -184,7 +185,14 @@ class EncoderDecoder(nn.Module):
         place = place_of(target)
         vectors = self.target_side.position_vectors(place.positions, place.positions.shape[1])
         x_BLD = self._embed_target(target.ids, vectors, rows_B)
-        return self.target_side(x_BLD, place, encoded_BME, place_of(source), rows_B)
+        return self.target_side(x_BLD, place, encoded_BME, self.source_place(source), rows_B)
+
+    def source_place(self, source: Packed) -> Place:
+        """The place of the source, with its words if attention to it asks for them."""
+        place, asking = place_of(source), stateful(self.config)
+        if asking is None or not asking.reads_words:
+            return place
+        return place._replace(words=self.embedding(source.ids, 0.0, None))
 
     def align(
         self, encoded_BME: Array, source: Packed, target: Packed, rows_B: Array | None = None
@@ -197,7 +205,7 @@ class EncoderDecoder(nn.Module):
         place = place_of(target)
         vectors = self.target_side.position_vectors(place.positions, place.positions.shape[1])
         x_BLD = self._embed_target(target.ids, vectors, rows_B)
-        seen = place_of(source)
+        seen = self.source_place(source)
         return self.target_side.in_full_context(x_BLD, place, encoded_BME, seen, rows_B)[1]
 
     def in_full_context(self, source: Packed, target: Packed) -> Array | None:
@@ -253,7 +261,7 @@ class EncoderDecoder(nn.Module):
 
     def remember(self, encoded_BME: Array, source: Packed) -> Memory:
         """What every search step needs of the source sentences, one per row."""
-        remembered = self.target_side.remember(encoded_BME, place_of(source))
+        remembered = self.target_side.remember(encoded_BME, self.source_place(source))
         return Memory(remembered, source.segments != 0)
 
     def decode_step(self, now: Now, memory: Memory, cache: Cache, prepared: Any) -> Stepped:

@@ -142,12 +142,14 @@ class Layer(nn.Module):
         d_model, features = self.config.d_model, self.encoded_features or self.config.d_model
         ones, mask = jnp.ones((1, 2), jnp.int32), jnp.ones((1, 1, 2, 2), bool)
         place, encoded = Place(ones, ones), jnp.ones((1, 2, features))
-        context = Context(place, None, mask, None, encoded, source=place, cross_mask=mask)
-        return jnp.ones((1, 2, d_model)), context
+        x_BLD = jnp.ones((1, 2, d_model))
+        source = place._replace(words=x_BLD)
+        context = Context(place, None, mask, None, encoded, source, mask, inputs_BLD=x_BLD)
+        return x_BLD, context
 
-    def remember(self, encoded_BME: Array) -> dict[str, Any]:
+    def remember(self, encoded_BME: Array, source: Place) -> dict[str, Any]:
         """What each sub-layer keeps of the source sentences."""
-        return {name: getattr(self, name).remember(encoded_BME) for name in self.sublayers}
+        return {name: getattr(self, name).remember(encoded_BME, source) for name in self.sublayers}
 
     @nn.nowrap
     def empty_memory(self, sizes: SearchSizes) -> dict[str, Any]:

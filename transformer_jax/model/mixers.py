@@ -44,7 +44,7 @@ from transformer_jax.model.kernels import Keys, Queries, Setting
 from transformer_jax.model.normalizers import NORMALIZERS
 from transformer_jax.model.patterns import cross_patterns, self_patterns
 from transformer_jax.model.positions import POSITIONS
-from transformer_jax.model.records import Cache, Context, SearchSizes, StepContext
+from transformer_jax.model.records import Cache, Context, Place, SearchSizes, StepContext
 from transformer_jax.model.relative_vectors import (
     Attended,
     Spread,
@@ -54,7 +54,7 @@ from transformer_jax.model.relative_vectors import (
 )
 from transformer_jax.model.running_mixers import AverageAttention, SimplerUnit
 from transformer_jax.model.scores import SCORES
-from transformer_jax.model.stateful_normalizers import Scored
+from transformer_jax.model.stateful_normalizers import Scored, Source
 from transformer_jax.model.sublayer import NOTHING, Sublayer
 from transformer_jax.model.windows import Blocks, blocks_of
 
@@ -157,7 +157,7 @@ class CrossAttention(Sublayer):
         if self.carries is not None:
             assert self.encoded_features is not None
             sizes = {"heads": config.num_heads, "encoded": self.encoded_features}
-            sizes |= {"d_k": config.head_sizes[0], **MEMORY_SIZES}
+            sizes |= {"d_k": config.head_sizes[0], "d_model": config.d_model, **MEMORY_SIZES}
             self.carries_params = declared(self, self.carries.parameters, sizes)
 
     def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array | None]:
@@ -191,12 +191,13 @@ class CrossAttention(Sublayer):
         drawn = self._drawn(context.rows_B)
         if self.carries is None:
             return STATELESS[self.normalizer](self.config, drawn)
-        assert context.encoded_BME is not None
+        assert context.encoded_BME is not None and context.source is not None
         carries, row = self.carries, AllAtOnce(context.place.positions == 0, drawn)
-        features = carries.prepare(self.carries_params, context.encoded_BME)
+        source = Source(context.encoded_BME, context.source.words)
+        features = carries.prepare(self.carries_params, source)
 
         def normalize(scores_BHLM: Array, mask: Array) -> Array:
-            scored = Scored(scores_BHLM, mask, query_BLHK, features)
+            scored = Scored(scores_BHLM, mask, query_BLHK, features, context.inputs_BLD)
             return weights_with_state(carries, self.carries_params, scored, row)
 
         return normalize
@@ -207,12 +208,13 @@ class CrossAttention(Sublayer):
             return None
         return Drawn(mask_words(self.make_rng("dropout")), rows_B)
 
-    def remember(self, encoded_BME: Array) -> Any:
+    def remember(self, encoded_BME: Array, source: Place) -> Any:
         """Keys and values head by head, and what a normalizer with a state prepares."""
         keys_values = self.attention.keys_values(encoded_BME)
         features: Any = ()
         if self.carries is not None:
-            features = self.carries.prepare(self.carries_params, encoded_BME)
+            own = Source(encoded_BME, source.words)
+            features = self.carries.prepare(self.carries_params, own)
         return tuple(x.swapaxes(1, 2) for x in keys_values), features
 
     @nn.nowrap
@@ -249,7 +251,8 @@ class CrossAttention(Sublayer):
 
             def normalize(scores_BHKM: Array, mask_B11M: Array) -> Array:
                 features = jax.tree.map(lambda x: x[:, None], features_BHM)
-                scored = Scored(scores_BHKM.swapaxes(1, 2), mask_B11M, query_BKHK, features)
+                scores_BKHM = scores_BHKM.swapaxes(1, 2)
+                scored = Scored(scores_BKHM, mask_B11M, query_BKHK, features, now.inputs_BKD)
                 carried[0], weights_BKHM = carries.step(self.carries_params, carried[0], scored)
                 return weights_BKHM.swapaxes(1, 2)
 

@@ -27,7 +27,7 @@ from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import FEATURES, HEADS, Parameter
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.records import Params
-from transformer_jax.model.stateful_normalizers import Kept, Scored, Stateful
+from transformer_jax.model.stateful_normalizers import Kept, Scored, Source, Stateful
 
 FIRST_BIAS = -1.0  # of the energies (Raffel et al. 2017, section 2.3: below 0)
 
@@ -137,7 +137,7 @@ def monotonic(config: ModelConfig) -> Stateful:
     """Raffel et al. 2017: the score of the head is the energy, with a bias of its own."""
     return Stateful(
         parameters={"stop_bias": _STOP_BIAS},
-        prepare=lambda params, encoded_BME: (),
+        prepare=lambda params, source: (),
         step=monotonic_step,
         state=Kept(("heads",), jnp.int32),
         features=None,
@@ -232,9 +232,9 @@ def softened_step(
     return stopped, jnp.where(here.any(-1, keepdims=True), weights_HM, 0.0)
 
 
-def stop_keys(params: Params, encoded_BME: Array) -> Array:
+def stop_keys(params: Params, source: Source) -> Array:
     """What queries are compared with to decide where to stop: `[batch, heads, src_len, d_k]`."""
-    return jnp.einsum("BME,EHK->BHMK", encoded_BME, params["stop_key"])
+    return jnp.einsum("BME,EHK->BHMK", source.encoded_BME, params["stop_key"])
 
 
 def _softened(spread: Spread, width: int | None) -> Stateful:

@@ -2,7 +2,7 @@
 
 Dimension key
   B batch   L target length   M source length   K beams   T positions of the cache   H heads
-  E features of the encoder's output   S keys of the cache, T K
+  E features of the encoder's output   D d_model   S keys of the cache, T K
 """
 
 from collections.abc import Mapping
@@ -18,6 +18,8 @@ class Place(NamedTuple):
 
     segments: Array  # int32 [B, L]; 0: padding; 1, 2, ...: the sentence of a packed row
     positions: Array  # int32 [B, L], 0-based in the sentence
+    # float32 [B, L, D], embedded without positions: of a source whose coverage starts from them
+    words: Array | None = None
 
 
 class Context(NamedTuple):
@@ -33,6 +35,7 @@ class Context(NamedTuple):
     cross_mask: Array | None = None  # booleans [B, 1, L, M]
     # The place of the stack's own positions for patterns of self-attention; None: `place`.
     self_place: Place | None = None
+    inputs_BLD: Array | None = None  # the decoder's embedded input
 
 
 class Now(NamedTuple):
@@ -53,6 +56,7 @@ class StepContext(NamedTuple):
     self_bias: Array | None  # float32 [B, H, 1, T * K]
     distance_BS: Array  # int32 [B, T * K], position of each key minus that of the newest subword
     source_mask: Array  # booleans [B, 1, 1, M], True = a real source position
+    inputs_BKD: Array  # the newest subword of each hypothesis, embedded
 
 
 class Cache(NamedTuple):

@@ -4,7 +4,8 @@ attention_memories.py and monotonic.py have the normalizers. Training and search
 `step`, unless a normalizer decides: then training computes an expectation instead.
 
 Dimension key
-  B batch   L target length   M source length   H heads   K d_k per head   E encoder's features
+  B batch   L target length   M source length   H heads   K d_k per head   D d_model
+  E features of the encoder's output
 """
 
 from collections.abc import Callable, Mapping
@@ -18,6 +19,13 @@ from transformer_jax.model.axes import BATCH, HEADS, Parameter, unboxed, zeros
 from transformer_jax.model.records import Params
 
 
+class Source(NamedTuple):
+    """What a normalizer may prepare features from."""
+
+    encoded_BME: Array  # the encoder's output
+    words_BMD: Array | None  # the embedded source, without positions; None: not `reads_words`
+
+
 class Scored(NamedTuple):
     """The input of a normalizer with a state for one query; leading axes are batch and beams."""
 
@@ -25,6 +33,7 @@ class Scored(NamedTuple):
     mask_HM: Array  # booleans that broadcast to them, True = may attend
     query_HK: Array  # [..., heads, d_k]
     features: Any  # the result of `prepare` for the source sentence
+    inputs_D: Array | None = None  # [..., d_model], the newest target subword, embedded
 
 
 class Kept(NamedTuple):
@@ -47,12 +56,13 @@ class Stateful(NamedTuple):
     """A normalizer whose weights depend on those of earlier target positions."""
 
     parameters: Mapping[str, Parameter]
-    # (params, encoded [B, M, E]) -> features, leaves [B, ...]; once a source sentence.
-    prepare: Callable[[Params, Array], Any]
+    # (params, source) -> features, leaves [B, ...]; once a source sentence.
+    prepare: Callable[[Params, Source], Any]
     # (params, state, scored) -> (state, weights); the state is 0 at first.
     step: Callable[[Params, Array, Scored], tuple[Array, Array]]
     state: Kept = Kept(HEADS_SOURCE)
     features: Kept | None = Kept(HEADS_SOURCE)  # None: there are none
+    reads_words: bool = False  # whether it needs the embedded source
     # (params, scored of all positions, where sentences begin, noise of the scores) -> weights, in
     # training; None: as everywhere else, step after step.
     expected: Callable[[Params, Scored, Array, Array], Array] | None = None
@@ -64,21 +74,22 @@ def weights_of_all(normalizer: Stateful, params: Params, scored: Scored, begins_
     Args:
       normalizer: the normalizer.
       params: its parameters.
-      scored: scores `[B, H, L, M]`, mask `[B, 1, L, M]` and queries `[B, L, H, K]` of all
-        positions; the features of the source.
+      scored: scores `[B, H, L, M]`, mask `[B, 1, L, M]`, queries `[B, L, H, K]` and inputs
+        `[B, L, D]` of all positions; the features of the source.
       begins_BL: True at the first position of each sentence, where the state starts from zero.
     """
 
-    def step(state: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
-        scores_BHM, mask_B1M, query_BHK, begins_B = now
+    def step(state: Array, now: tuple[Any, ...]) -> tuple[Array, Array]:
+        scores_BHM, mask_B1M, query_BHK, inputs_BD, begins_B = now
         state = jnp.where(begins_B.reshape(-1, *(1,) * (state.ndim - 1)), 0, state)
-        now_scored = Scored(scores_BHM, mask_B1M, query_BHK, scored.features)
-        return normalizer.step(params, state, now_scored)
+        one = Scored(scores_BHM, mask_B1M, query_BHK, scored.features, inputs_BD)
+        return normalizer.step(params, state, one)
 
     along = (
         jnp.moveaxis(scored.scores_HM, 2, 0),
         jnp.moveaxis(scored.mask_HM, 2, 0),
         jnp.moveaxis(scored.query_HK, 1, 0),
+        None if scored.inputs_D is None else jnp.moveaxis(scored.inputs_D, 1, 0),
         begins_BL.T,
     )
     batch, heads, _, source = scored.scores_HM.shape

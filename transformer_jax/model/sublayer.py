@@ -2,7 +2,7 @@
 
 A sub-layer is a module with
     __call__(x_BLD, context) -> (y_BLD, weights | None)               all positions at once
-    remember(encoded_BME) -> memory                                   once a source sentence
+    remember(encoded_BME, source) -> memory                           once a source sentence
     step(x_BKD, now, memory, cache) -> (y_BKD, Cache, weights | None) one step of search
     empty_memory(sizes), empty(sizes)                                 the shapes of memory and cache
 
@@ -16,7 +16,7 @@ import flax.linen as nn
 from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model.records import Cache, SearchSizes
+from transformer_jax.model.records import Cache, Place, SearchSizes
 
 NOTHING = Cache((), ())
 
@@ -27,7 +27,7 @@ class Sublayer(nn.Module):
     config: ModelConfig
     encoded_features: int | None = None  # of the encoder's output, in a decoder
 
-    def remember(self, encoded_BME: Array) -> Any:
+    def remember(self, encoded_BME: Array, source: Place) -> Any:
         """What the sub-layer keeps of the source sentences: nothing."""
         return ()
 

@@ -193,6 +193,7 @@ class TransformerDecoder(nn.Module):
         )
 
     def _all_layers(self, x_BLD: Array, context: Context) -> tuple[Array, Array | None]:
+        context = context._replace(inputs_BLD=x_BLD)
         x_BLD, watched_BLM = residuals(self.config, x_BLD), None
         for layer in self.layers:
             x_BLD, weights = layer(x_BLD, context)
@@ -205,13 +206,13 @@ class TransformerDecoder(nn.Module):
 
     def remember(self, encoded_BME: Array, source: Place) -> tuple[Any, ...]:
         """What each layer keeps of the source sentences."""
-        return tuple(layer.remember(encoded_BME) for layer in self.layers)
+        return tuple(layer.remember(encoded_BME, source) for layer in self.layers)
 
     def step(
         self, x_BKD: Array, now: Now, memory: Memory, cache: Cache
     ) -> tuple[Array, Cache, Array | None]:
         """One new position of every hypothesis: `[batch, beams, d_model]`, cache, weights."""
-        context = self._step_context(now, memory)
+        context = self._step_context(x_BKD, now, memory)
         x_BKD = residuals(self.config, x_BKD)
         written, carried, watched_BKM = [], [], None
         for n, layer in enumerate(self.layers):
@@ -224,7 +225,7 @@ class TransformerDecoder(nn.Module):
         x_BKD = self.decoder_norm(x_BKD) if self.config.norm == "pre" else x_BKD
         return x_BKD, Cache(tuple(written), tuple(carried)), watched_BKM
 
-    def _step_context(self, now: Now, memory: Memory) -> StepContext:
+    def _step_context(self, x_BKD: Array, now: Now, memory: Memory) -> StepContext:
         """Masks and bias of one step: the patterns of training on each hypothesis's own past."""
         _, beams, length = now.ancestors_BKT.shape
         newest, cached = cached_places(now.position_B, length)
@@ -239,6 +240,7 @@ class TransformerDecoder(nn.Module):
             self_bias=self.tgt_positions.bias(distance_BS[:, None]),
             distance_BS=distance_BS,
             source_mask=mask_of(cross_patterns(self.config), newest, source),
+            inputs_BKD=x_BKD,
         )
 
     @nn.nowrap
