@@ -16,8 +16,8 @@ from tests.fixtures.tiny import (
     relative_error,
     tiny_model,
 )
-from transformer_jax.model.cross_normalizers import NOISY, gumbel, gumbel_noise
-from transformer_jax.model.dropout import Drawn, hashed
+from transformer_jax.model.cross_normalizers import NOISY, gumbel, gumbel_noise, normal_noise
+from transformer_jax.model.dropout import Drawn, hashed, mask_words
 
 B, L, M, H = 2, 5, 4, 3
 DRAW = np.random.default_rng(8)
@@ -71,6 +71,16 @@ def test_keys_are_drawn_as_often_as_the_softmax_says():
     parts = np.where(allowed, (counts - expected) ** 2 / np.where(allowed, expected, 1), 0)
     # Mean 3 (2 for the head with a masked key); one value in a million is above 30.
     assert parts.sum(-1).max() < 30
+
+
+def test_the_noise_of_energies_is_normal():
+    """Mean 0, variance 1, and 5 % beyond 1.96: each within 5 standard errors."""
+    drawn = Drawn(mask_words(hashed(jax.random.key(3))), jnp.arange(100))
+    noise = np.asarray(normal_noise(drawn, (100, H, 50, M)))
+    size = noise.size
+    assert abs(noise.mean()) < 5 / np.sqrt(size)
+    assert abs(noise.var() - 1) < 5 * np.sqrt(2 / size)
+    assert abs((abs(noise) > 1.96).mean() - 0.05) < 5 * np.sqrt(0.05 * 0.95 / size)
 
 
 @functools.cache
