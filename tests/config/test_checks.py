@@ -111,6 +111,10 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         {"vocabulary.separate": True},
         ("vocabulary.separate=True", "Set model.tie_embeddings=False", "model.tie_output=True"),
     ),
+    (
+        {"vocabulary.separate": True, "model.tie_embeddings": False, "model.output": "copy"},
+        ("model.output='copy' copies", "Set vocabulary.separate=False"),
+    ),
     ({"model.tie_output": True}, ("model.tie_output=True changes nothing", "Leave one out")),
     ({"vocabulary.kind": "word"}, ("vocabulary.kind='word'", "'bpe', 'unigram'")),
     ({"vocabulary.normalization": "nfc"}, ("vocabulary.normalization='nfc'", "'identity'")),

@@ -50,6 +50,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "coverage-gru": {"attention_memory": "coverage_gru", "num_layers": 1},
     "coverage-embedding": {"attention_memory": "coverage_embedding", "num_layers": 1},
     "markov": {"attention_memory": "markov", "cross_score": "cosine", "num_layers": 1},
+    "copy": {"output": "copy", "output_bias": True, "watched_heads": 2, "num_layers": 1},
     "together": {
         **{"window": 5, "positions": "alibi", "attention_memory": "coverage"},
         **{"cross_score": "additive", "num_encoder_layers": 1, "num_heads": 4},

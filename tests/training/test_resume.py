@@ -133,6 +133,7 @@ OTHER = {
     "model.attended_keys": 3,
     "model.chunk_width": 2,
     "model.attention_bias": True,
+    "model.output": "copy",
     "model.output_bias": True,
     "data.source": "grammar",
     "data.name": "other",

@@ -22,8 +22,8 @@ from transformer_jax.config.schema import Config, ModelConfig, TrainConfig
 from transformer_jax.model.dropout import hashed
 from transformer_jax.model.embeddings import shift_right
 from transformer_jax.model.encoder_decoder import make_model
-from transformer_jax.model.outputs import projected_loss
 from transformer_jax.model.parameters import abstract_params, init_params
+from transformer_jax.model.softmax_output import projected_loss
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.text.vocabulary import BOS, both_sides
 from transformer_jax.training.optimizer import make_optimizer

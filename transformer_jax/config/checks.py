@@ -42,6 +42,11 @@ def _vocabularies(config: Config) -> Iterator[str]:
             "model.tie_embeddings=True needs the same for both. Set model.tie_embeddings=False "
             "and, as usual, model.tie_output=True."
         )
+    if config.vocabulary.separate and config.model.output == "copy":
+        yield (
+            "model.output='copy' copies subwords of the source, and with vocabulary.separate=True "
+            "the target has others. Set vocabulary.separate=False or model.output='softmax'."
+        )
 
 
 def _single_values(config: Config) -> Iterator[str]:

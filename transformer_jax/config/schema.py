@@ -173,6 +173,12 @@ class ModelConfig:
         "one matrix for target and output embeddings, and another for the source's "
         "(Press and Wolf 2017); needs tie_embeddings=False",
     )
+    output: str = key(
+        "softmax",
+        "from the decoder's output to probabilities; softmax: over the vocabulary; copy: that and "
+        "the source's subwords, each with its attention in model.watched_layer (See et al. 2017)",
+        choices_of="transformer_jax.model.outputs:OUTPUTS",
+    )
     output_bias: bool = key(False, "a bias of every subword's logit")
     dtype: str = key(
         "float32", "of activations; parameters stay float32", choices=("float32", "bfloat16")

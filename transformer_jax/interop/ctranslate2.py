@@ -34,6 +34,7 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "window": (None,),
     "wait_k": (None,),
     "attention_memory": (None,),
+    "output": ("softmax",),
     "positions": ("sinusoidal", "sinusoidal_t2t", "learned", "none"),
 }
 # Its bfloat16 needs PyTorch.

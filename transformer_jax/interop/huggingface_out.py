@@ -31,6 +31,7 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "window": (None,),
     "wait_k": (None,),
     "attention_memory": (None,),
+    "output": ("softmax",),
     "positions": ("sinusoidal",),
 }
 

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model import embeddings
+from transformer_jax.model import embeddings, outputs
 from transformer_jax.model.auxiliary import weighted_losses
-from transformer_jax.model.axes import BATCH, VOCABULARY, named, unboxed, zeros
+from transformer_jax.model.axes import BATCH, VOCABULARY, declared, named, unboxed, zeros
 from transformer_jax.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.cross_normalizers import stateful
@@ -25,18 +26,21 @@ from transformer_jax.model.embeddings import (
     padded_vocabulary,
     shift_right,
 )
-from transformer_jax.model.outputs import OUTPUTS, Softmax, with_bias
+from transformer_jax.model.outputs import OUTPUTS
 from transformer_jax.model.positions import between_positions
 from transformer_jax.model.records import (
     Cache,
+    Given,
     LossSums,
     Memory,
     Now,
     Place,
     SearchSizes,
+    StepGiven,
     Stepped,
 )
 from transformer_jax.model.recurrent import RecurrentDecoder, RecurrentEncoder
+from transformer_jax.model.softmax_output import Softmax, with_bias
 from transformer_jax.model.transformer import (
     AverageDecoder,
     SSRUDecoder,
@@ -71,6 +75,7 @@ def problems(config: ModelConfig) -> Iterator[str]:
     sides = ENCODERS[config.encoder], DECODERS[config.decoder]
     yield from dict.fromkeys(problem for side in sides for problem in side.problems(config))
     yield from embeddings.problems(config)
+    yield from outputs.problems(config)
     encoder, decoder = sides
     if config.wait_k is not None and not (encoder.self_attention and decoder.multi_head):
         yield (
@@ -145,6 +150,9 @@ class EncoderDecoder(nn.Module):
                 named(nn.initializers.zeros, VOCABULARY),
                 (padded_vocabulary(sizes.target, multiple),),
             )
+        features = ENCODERS[config.encoder].features(config)
+        axes = {"d_model": config.d_model, "encoded": features}
+        self.output_params = declared(self, self._out().parameters, axes)
         self.source_side = ENCODERS[config.encoder](config, self.remat)
         self.target_side = self._decoder()
         nn.share_scope(self, self.source_side)
@@ -153,8 +161,8 @@ class EncoderDecoder(nn.Module):
     @nn.nowrap
     def _decoder(self, **parent: Any) -> Any:
         config = self.config
-        encoder = ENCODERS[config.encoder]
-        return DECODERS[config.decoder](config, encoder, self.remat, self.watch, **parent)
+        encoder, watch = ENCODERS[config.encoder], self.watch or self._out().watches
+        return DECODERS[config.decoder](config, encoder, self.remat, watch, **parent)
 
     def encode(self, source: Packed, rows_B: Array | None = None) -> Array:
         """The encoder's output, float32 `[batch, src_len, features]`.
@@ -226,8 +234,12 @@ class EncoderDecoder(nn.Module):
         self, source: Packed, target: Packed, rows_B: Array | None = None
     ) -> tuple[Array, Array | None]:
         """The logits of `__call__`, and the watched weights of `decode`."""
-        x_BLD, watched_BLM = self.decode(self.encode(source, rows_B), source, target, rows_B)
-        return self._out().logits(x_BLD, self._output_table()), watched_BLM
+        encoded_BME = self.encode(source, rows_B)
+        x_BLD, watched_BLM = self.decode(encoded_BME, source, target, rows_B)
+        if watched_BLM is None and self.is_initializing():  # the layers are drawn apart
+            watched_BLM = jnp.zeros((*x_BLD.shape[:2], source.ids.shape[1]))
+        given = self._given(watched_BLM, encoded_BME, source, target)
+        return self._out().logits(x_BLD, given), watched_BLM if self.watch else None
 
     def loss(self, batch: Batch, rows_B: Array | None, settings: LossSettings) -> LossSums:
         """The sums of the loss over a batch's real target positions.
@@ -246,7 +258,8 @@ class EncoderDecoder(nn.Module):
         target = batch.tgt._replace(ids=shift_right(batch.tgt.ids, batch.tgt.positions, BOS))
         encoded_BME = self.encode(batch.src, rows_B)
         x_BLD, watched_BLM = self.decode(encoded_BME, batch.src, target, rows_B)
-        sums = self._out().loss(x_BLD, self._output_table(), batch.tgt, settings)
+        given = self._given(watched_BLM, encoded_BME, batch.src, target)
+        sums = self._out().loss(x_BLD, given, batch.tgt, settings)
         aligned_BLM = None
         if settings.full_context:
             aligned_BLM = self.align(encoded_BME, batch.src, target, rows_B)
@@ -262,7 +275,8 @@ class EncoderDecoder(nn.Module):
     def remember(self, encoded_BME: Array, source: Packed) -> Memory:
         """What every search step needs of the source sentences, one per row."""
         remembered = self.target_side.remember(encoded_BME, self.source_place(source))
-        return Memory(remembered, source.segments != 0)
+        own = self._out().remember(self.output_params, encoded_BME, source)
+        return Memory(remembered, source.segments != 0, own)
 
     def decode_step(self, now: Now, memory: Memory, cache: Cache, prepared: Any) -> Stepped:
         """Logits of the next subword of every hypothesis, and the new cache.
@@ -276,8 +290,11 @@ class EncoderDecoder(nn.Module):
         positions_B1, length = now.position_B[:, None], now.ancestors_BKT.shape[2]
         vectors = self.target_side.position_vectors(positions_B1, length)
         x_BKD = self._embed_target(now.ids_BK, vectors, None)
+        cache, written = self._out().own_cache(cache)
         x_BKD, cache, watched_BKM = self.target_side.step(x_BKD, now, memory, cache)
-        return Stepped(self._out().step_logits(prepared, x_BKD), cache, watched_BKM)
+        given = StepGiven(prepared, self.output_params, watched_BKM, memory.output, written)
+        logits_BKV, cache = self._out().step(x_BKD, given, now, cache)
+        return Stepped(logits_BKV, cache, watched_BKM if self.watch else None)
 
     @property
     def members(self) -> tuple["EncoderDecoder"]:
@@ -294,12 +311,13 @@ class EncoderDecoder(nn.Module):
     def boxed_memory(self, sizes: SearchSizes) -> Memory:
         """The memory of rows without a sentence, boxed with the names of its axes."""
         source = zeros((sizes.batch, sizes.src_length), (BATCH, None), bool)
-        return Memory(self._decoder(parent=None).empty_memory(sizes), source)
+        remembered = self._decoder(parent=None).empty_memory(sizes)
+        return Memory(remembered, source, self._out().empty_memory(sizes))
 
     @nn.nowrap
     def boxed_cache(self, sizes: SearchSizes) -> Cache:
         """The cache before the first position, boxed with the names of its axes."""
-        return self._decoder(parent=None).empty_cache(sizes)
+        return self._out().with_cache(self._decoder(parent=None).empty_cache(sizes), sizes)
 
     @nn.nowrap
     def empty_memory(self, sizes: SearchSizes) -> Memory:
@@ -339,10 +357,15 @@ class EncoderDecoder(nn.Module):
         table_VD = (self._target_embedding() if is_tied else self.output).for_output()
         return with_bias(table_VD, self.output_bias) if self.config.output_bias else table_VD
 
+    def _given(
+        self, watched_BLM: Array | None, encoded_BME: Array, source: Packed, target: Packed
+    ) -> Given:
+        table_VD = self._output_table()
+        return Given(table_VD, self.output_params, watched_BLM, encoded_BME, source, target)
+
     @nn.nowrap
     def _out(self) -> Softmax:
-        config = self.config
-        return OUTPUTS["softmax"](config.dtype, self.sizes.target, config.output_bias)
+        return OUTPUTS[self.config.output](self.config, self.sizes.target)
 
 
 def make_model(

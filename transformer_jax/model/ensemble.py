@@ -47,10 +47,14 @@ class Ensemble(nn.Module):
 
     def decode_step(self, now: Now, memory: Memory, cache: Cache, prepared: Any) -> Stepped:
         """Log probabilities of the next subword of every hypothesis, and the new caches."""
-        own = zip(self.members, memory.decoder, cache.written, cache.carried, prepared, strict=True)
+        memories = [
+            Memory(decoder, memory.source_BM, output)
+            for decoder, output in zip(memory.decoder, memory.output, strict=True)
+        ]
+        own = zip(self.members, memories, cache.written, cache.carried, prepared, strict=True)
         steps = [
-            member.decode_step(now, Memory(decoder, memory.source_BM), Cache(written, carried), out)
-            for member, decoder, written, carried, out in own
+            member.decode_step(now, remembered, Cache(written, carried), out)
+            for member, remembered, written, carried, out in own
         ]
         log_probs_BKV, watched_BKM = mixed(
             tuple(step.logits_BKV for step in steps), tuple(step.watched_BKM for step in steps)
@@ -108,7 +112,8 @@ def mixed(
 
 
 def _joined_memories(memories: list[Memory]) -> Memory:
-    return Memory(tuple(memory.decoder for memory in memories), memories[0].source_BM)
+    decoders, outputs = (tuple(memory[n] for memory in memories) for n in (0, 2))
+    return Memory(decoders, memories[0].source_BM, outputs)
 
 
 def _joined_caches(caches: list[Cache]) -> Cache:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from jax import Array
 
+from transformer_jax.text.batches import Packed
+
 Params = Any  # a pytree of float32 arrays
 
 
@@ -71,6 +73,28 @@ class Memory(NamedTuple):
 
     decoder: Any  # what the decoder prepared, such as keys and values
     source_BM: Array  # booleans, True = a real source position
+    output: Any = ()  # what the output prepared, such as the source's subwords
+
+
+class Given(NamedTuple):
+    """What an output may read beside the decoder's output when all positions are computed."""
+
+    table_VD: Array  # the output embedding
+    params: Params  # the output's own
+    watched_BLM: Array | None  # the watched layer's weights; None: nothing watches
+    encoded_BME: Array
+    source: Packed
+    target: Packed  # its ids shifted right: what the decoder has read at each position
+
+
+class StepGiven(NamedTuple):
+    """The same for one search step."""
+
+    prepared_DV: Array  # the result of `prepare`
+    params: Params
+    watched_BKM: Array | None
+    memory: Any  # the result of `remember`
+    written: Any  # the output's part of the cache
 
 
 class Stepped(NamedTuple):

@@ -1,0 +1,194 @@
+"""Outputs that are mixtures: probabilities, loss and gradients against loops in float64."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.cross_entropy import LossSettings
+from transformer_jax.model.embeddings import shift_right
+from transformer_jax.model.outputs import OUTPUTS
+from transformer_jax.model.records import Given
+from transformer_jax.text.batches import Packed
+from transformer_jax.text.vocabulary import BOS
+
+B, L, M, D, E, V, PADDED = 2, 6, 5, 3, 4, 9, 16
+SMOOTHING = 0.1
+DRAW = np.random.default_rng(8)
+
+
+def side(segments):
+    """Few subwords, so that they repeat."""
+    segments = np.array(segments)
+    new = np.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0)), constant_values=True)
+    begin = np.maximum.accumulate(np.where(new, np.arange(segments.shape[1]), 0), axis=1)
+    ids = np.where(segments, DRAW.integers(4, 7, segments.shape), 0)
+    return Packed(ids, segments, np.where(segments, np.arange(segments.shape[1]) - begin, 0))
+
+
+SOURCE = side([[1, 1, 1, 2, 2], [1, 1, 0, 0, 0]])
+TARGET = side([[1, 1, 1, 1, 2, 2], [1, 1, 1, 1, 0, 0]])
+READ = TARGET._replace(ids=np.array(shift_right(jnp.array(TARGET.ids), TARGET.positions, BOS)))
+
+
+class Drawn(NamedTuple):
+    """What a loss depends on, float64."""
+
+    x_BLD: Any
+    table_VD: Any
+    encoded_BME: Any
+    watched_BLM: Any
+    params: Any
+
+
+def output(name, **changes):
+    return OUTPUTS[name](ModelConfig(d_model=D, output=name, **changes), V)
+
+
+def drawn(name, **changes):
+    out = output(name, **changes)
+    same_BLM = TARGET.segments[:, :, None] == SOURCE.segments[:, None]
+    raw_BLM = DRAW.exponential(size=same_BLM.shape) * same_BLM
+    sizes = {"d_model": D, "encoded": E}
+    return Drawn(
+        x_BLD=DRAW.normal(size=(B, L, D)),
+        table_VD=DRAW.normal(size=(PADDED, D)),
+        encoded_BME=DRAW.normal(size=(B, M, E)),
+        watched_BLM=raw_BLM / raw_BLM.sum(-1, keepdims=True),
+        params={
+            name: DRAW.normal(size=[sizes[size] for size in parameter.sizes])
+            for name, parameter in out.parameters.items()
+        },
+    )
+
+
+def given(found):
+    return Given(found.table_VD, found.params, found.watched_BLM, found.encoded_BME, SOURCE, READ)
+
+
+def softmax(scores):
+    return np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+
+
+def uniform(probs):
+    return -np.log(probs).mean()
+
+
+def copy_by_hand(found, b, i):
+    """The probabilities of a position, and the cross entropy of its uniform part."""
+    vocabulary = softmax(found.table_VD[:V] @ found.x_BLD[b, i])
+    gate = found.params["copy_gate"] @ found.x_BLD[b, i] + found.params["copy_gate_bias"]
+    gate = 1 / (1 + np.exp(-gate))
+    probs = (1 - gate) * vocabulary
+    for m in range(M):
+        probs[SOURCE.ids[b, m]] += gate * found.watched_BLM[b, i, m]
+    return probs, uniform(vocabulary)
+
+
+BY_HAND = {"copy": copy_by_hand}
+EACH = pytest.mark.parametrize("name", BY_HAND)
+CHANGES: dict[str, dict[str, Any]] = {"copy": {}}
+
+
+def probs_by_hand(name, found):
+    probs, smooth = np.ones((B, L, V)), np.zeros((B, L))
+    for b, i in zip(*np.nonzero(TARGET.segments), strict=True):
+        probs[b, i], smooth[b, i] = BY_HAND[name](found, b, i)
+    return probs, smooth
+
+
+def loss_by_hand(name, found):
+    probs, smooth = probs_by_hand(name, found)
+    own = np.take_along_axis(probs, TARGET.ids[..., None], -1)[..., 0]
+    parts = -(1 - SMOOTHING) * np.log(own) + SMOOTHING * smooth
+    return parts[TARGET.segments != 0].sum()
+
+
+@functools.cache
+def compiled(name):
+    """A configuration's drawn arrays, its log probabilities, and its loss with the gradients."""
+    with jax.enable_x64(True):
+        out, found = output(name, dtype="float64", **CHANGES[name]), drawn(name, **CHANGES[name])
+        settings = LossSettings(SMOOTHING, V, "float64", L, B)
+
+        def loss(found):
+            sums = out.loss(found.x_BLD, given(found), TARGET, settings)
+            return sums.smoothed_nats, sums
+
+        @jax.jit
+        def compute(found):
+            log_probs = out.logits(found.x_BLD, given(found))
+            return log_probs, jax.value_and_grad(loss, has_aux=True)(found)
+
+        log_probs, ((value, sums), gradients) = compute(jax.tree.map(jnp.asarray, found))
+        return found, np.array(log_probs), float(value), sums, jax.tree.map(np.array, gradients)
+
+
+@EACH
+def test_probabilities_are_those_of_the_equation_and_sum_to_1(name):
+    found, log_probs, *_ = compiled(name)
+    want, _ = probs_by_hand(name, found)
+    real = TARGET.segments != 0
+    np.testing.assert_allclose(np.exp(log_probs)[real][:, :V], want[real], rtol=1e-10)
+    np.testing.assert_allclose(np.exp(log_probs).sum(-1)[real], 1, rtol=1e-10)
+    assert (log_probs[..., V:] < -9e8).all(), "the vocabulary's padding"
+
+
+@EACH
+def test_the_loss_is_that_of_the_equation_and_so_are_its_counts(name):
+    found, _, value, sums, _ = compiled(name)
+    probs, _ = probs_by_hand(name, found)
+    real, own = TARGET.segments != 0, np.take_along_axis(probs, TARGET.ids[..., None], -1)[..., 0]
+    assert value == pytest.approx(loss_by_hand(name, found), rel=1e-10)
+    assert float(sums.nats) == pytest.approx(-np.log(own[real]).sum(), rel=1e-10)
+    likeliest = (probs.argmax(-1) == TARGET.ids)[real]
+    assert (float(sums.correct), float(sums.tokens)) == (likeliest.sum(), real.sum())
+    assert 0 < likeliest.sum() < real.sum()
+
+
+@EACH
+def test_gradients_are_finite_differences_of_the_equation(name):
+    """By the decoder's output, the embedding, the output's parameters and what it attends to."""
+    found, *_, gradients = compiled(name)
+    leaves, structure = jax.tree.flatten(found)
+    of_leaves, step, moved = jax.tree.leaves(gradients), 1e-6, 0
+
+    def loss_at(n, leaf):
+        return loss_by_hand(name, structure.unflatten([*leaves[:n], leaf, *leaves[n + 1 :]]))
+
+    for n, leaf in enumerate(leaves):
+        direction = DRAW.normal(size=leaf.shape)
+        ahead, behind = (loss_at(n, leaf + h * direction) for h in (step, -step))
+        slope = (of_leaves[n] * direction).sum()
+        assert slope == pytest.approx((ahead - behind) / (2 * step), rel=1e-6, abs=1e-8), n
+        moved += slope != 0
+    assert moved >= 3 + len(found.params)
+
+
+def test_without_a_gate_copying_is_the_softmax_and_with_all_of_it_the_attention():
+    found = drawn("copy")
+    settings = LossSettings(SMOOTHING, V, "float32", L, 1)
+
+    @functools.partial(jax.jit, static_argnames="name")
+    def compute(found, name):
+        out = output(name)
+        sums = out.loss(found.x_BLD, given(found), TARGET, settings)
+        return jax.nn.log_softmax(out.logits(found.x_BLD, given(found))), sums[:4]
+
+    def gated(bias):
+        params = {"copy_gate": np.zeros(D), "copy_gate_bias": np.float64(bias)}
+        return compute(found._replace(params=params), name="copy")
+
+    want, want_sums = compute(found, name="softmax")
+    got, sums = gated(-60)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    np.testing.assert_allclose(sums, want_sums, rtol=1e-6)
+    probs = np.exp(gated(60)[0])
+    for b, i in zip(*np.nonzero(TARGET.segments), strict=True):
+        attended = np.zeros(PADDED)
+        np.add.at(attended, SOURCE.ids[b], found.watched_BLM[b, i])
+        np.testing.assert_allclose(probs[b, i], attended, atol=1e-6)
