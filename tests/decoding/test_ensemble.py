@@ -41,8 +41,10 @@ def test_a_model_twice_is_the_model():
 
 
 def test_scores_are_those_of_mean_probabilities_in_search_and_when_forced():
+    """Each member has another output, so this is the search of each of them too."""
     others = {"num_heads": 1, "score": "additive", "output": "copy"}
-    members = [member(1), member(2, **RECURRENT), member(3, **others)]
+    marginal = {**RECURRENT, "output": "marginal"}
+    members = [member(1, output="history"), member(2, **marginal), member(3, **others)]
     t, sources = translator(*members), sentences()[:3]
     singles = [translator(one) for one in members]
     found = t.translate(sources)

@@ -51,6 +51,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "coverage-embedding": {"attention_memory": "coverage_embedding", "num_layers": 1},
     "markov": {"attention_memory": "markov", "cross_score": "cosine", "num_layers": 1},
     "copy": {"output": "copy", "output_bias": True, "watched_heads": 2, "num_layers": 1},
+    "history": {"output": "history", "norm": "pre", "num_layers": 1},
+    "marginal": {
+        **{"output": "marginal", "marginal_positions": 3, "output_bias": True},
+        **{"decoder": "recurrent", "d_hidden": 17, "num_layers": 1},
+    },
     "together": {
         **{"window": 5, "positions": "alibi", "attention_memory": "coverage"},
         **{"cross_score": "additive", "num_encoder_layers": 1, "num_heads": 4},

@@ -17,7 +17,7 @@ from transformer_jax.text.batches import Packed
 from transformer_jax.text.vocabulary import BOS
 
 B, L, M, D, E, V, PADDED = 2, 6, 5, 3, 4, 9, 16
-SMOOTHING = 0.1
+SMOOTHING, SEED = 0.1, 4
 DRAW = np.random.default_rng(8)
 
 
@@ -50,17 +50,17 @@ def output(name, **changes):
 
 
 def drawn(name, **changes):
-    out = output(name, **changes)
+    out, draw = output(name, **changes), np.random.default_rng(SEED)
     same_BLM = TARGET.segments[:, :, None] == SOURCE.segments[:, None]
-    raw_BLM = DRAW.exponential(size=same_BLM.shape) * same_BLM
+    raw_BLM = draw.exponential(size=same_BLM.shape) * same_BLM
     sizes = {"d_model": D, "encoded": E}
     return Drawn(
-        x_BLD=DRAW.normal(size=(B, L, D)),
-        table_VD=DRAW.normal(size=(PADDED, D)),
-        encoded_BME=DRAW.normal(size=(B, M, E)),
+        x_BLD=draw.normal(size=(B, L, D)),
+        table_VD=draw.normal(size=(PADDED, D)),
+        encoded_BME=draw.normal(size=(B, M, E)),
         watched_BLM=raw_BLM / raw_BLM.sum(-1, keepdims=True),
         params={
-            name: DRAW.normal(size=[sizes[size] for size in parameter.sizes])
+            name: draw.normal(size=[sizes[size] for size in parameter.sizes])
             for name, parameter in out.parameters.items()
         },
     )
@@ -89,9 +89,40 @@ def copy_by_hand(found, b, i):
     return probs, uniform(vocabulary)
 
 
-BY_HAND = {"copy": copy_by_hand}
+def history_by_hand(found, b, i):
+    """The subwords before position i of its sentence, each with the output when it was read."""
+    vocabulary = softmax(found.table_VD[:V] @ found.x_BLD[b, i])
+    p = found.params
+    query = found.x_BLD[b, i] @ p["history_query"] + p["history_query_bias"]
+    begin = i - TARGET.positions[b, i]
+    read = range(begin + 1, i + 1)
+    keys = [*(found.x_BLD[b, m] for m in read), p["history_sentinel"]]
+    weights = softmax(np.array([np.tanh(query) @ key / np.sqrt(D) for key in keys]))
+    probs = weights[-1] * vocabulary
+    for m, weight in zip(read, weights[:-1], strict=True):
+        probs[TARGET.ids[b, m - 1]] += weight
+    return probs, uniform(vocabulary)
+
+
+def marginal_by_hand(found, b, i):
+    """Every choice of one of the likeliest source positions, and what is predicted after it."""
+    weights, probs, smooth = found.watched_BLM[b, i], np.zeros(V), 0.0
+    best = [m for m in np.argsort(-weights)[:K] if weights[m] > 0]
+    for m in best:
+        x = found.x_BLD[b, i] + found.encoded_BME[b, m] @ found.params["marginal_context"]
+        choice = weights[m] / weights[best].sum()
+        probs += choice * softmax(found.table_VD[:V] @ x)
+        smooth += choice * uniform(softmax(found.table_VD[:V] @ x))
+    return probs, smooth
+
+
+K = 3  # more than a sentence of the source has
+BY_HAND = {"copy": copy_by_hand, "history": history_by_hand, "marginal": marginal_by_hand}
 EACH = pytest.mark.parametrize("name", BY_HAND)
-CHANGES: dict[str, dict[str, Any]] = {"copy": {}}
+CHANGES: dict[str, dict[str, Any]] = {
+    **{"copy": {}, "history": {}},
+    "marginal": {"marginal_positions": K},
+}
 
 
 def probs_by_hand(name, found):
@@ -161,34 +192,53 @@ def test_gradients_are_finite_differences_of_the_equation(name):
         return loss_by_hand(name, structure.unflatten([*leaves[:n], leaf, *leaves[n + 1 :]]))
 
     for n, leaf in enumerate(leaves):
-        direction = DRAW.normal(size=leaf.shape)
+        direction = DRAW.normal(size=leaf.shape) * (leaf != 0)  # not where attention is masked
         ahead, behind = (loss_at(n, leaf + h * direction) for h in (step, -step))
         slope = (of_leaves[n] * direction).sum()
         assert slope == pytest.approx((ahead - behind) / (2 * step), rel=1e-6, abs=1e-8), n
         moved += slope != 0
-    assert moved >= 3 + len(found.params)
+    assert moved == 5, "it does not depend on all that it should depend on"
 
 
-def test_without_a_gate_copying_is_the_softmax_and_with_all_of_it_the_attention():
-    found = drawn("copy")
-    settings = LossSettings(SMOOTHING, V, "float32", L, 1)
+@functools.partial(jax.jit, static_argnames="name")
+def log_probs_and_sums(found, name):
+    out, settings = output(name), LossSettings(SMOOTHING, V, "float32", L, 1)
+    sums = out.loss(found.x_BLD, given(found), TARGET, settings)
+    return jax.nn.log_softmax(out.logits(found.x_BLD, given(found))), sums[:4]
 
-    @functools.partial(jax.jit, static_argnames="name")
-    def compute(found, name):
-        out = output(name)
-        sums = out.loss(found.x_BLD, given(found), TARGET, settings)
-        return jax.nn.log_softmax(out.logits(found.x_BLD, given(found))), sums[:4]
 
-    def gated(bias):
-        params = {"copy_gate": np.zeros(D), "copy_gate_bias": np.float64(bias)}
-        return compute(found._replace(params=params), name="copy")
+NEUTRAL = {
+    "copy": {"copy_gate": np.zeros(D), "copy_gate_bias": np.float64(-60)},
+    "history": {
+        "history_query": np.zeros((D, D)),
+        "history_query_bias": np.full(D, 20.0),
+        "history_sentinel": np.full(D, 30.0),
+    },
+    "marginal": {"marginal_context": np.zeros((E, D))},
+}
 
-    want, want_sums = compute(found, name="softmax")
-    got, sums = gated(-60)
+
+@EACH
+def test_an_output_that_mixes_nothing_in_is_the_softmax(name):
+    found = drawn(name)._replace(params=NEUTRAL[name])
+    (got, sums), (want, want_sums) = (log_probs_and_sums(found, name=n) for n in (name, "softmax"))
     np.testing.assert_allclose(got, want, rtol=1e-5)
     np.testing.assert_allclose(sums, want_sums, rtol=1e-6)
-    probs = np.exp(gated(60)[0])
+
+
+def test_copies_alone_have_the_probabilities_of_the_attention():
+    found = drawn("copy")
+    found = found._replace(params={"copy_gate": np.zeros(D), "copy_gate_bias": np.float64(60)})
+    probs = np.exp(log_probs_and_sums(found, name="copy")[0])
     for b, i in zip(*np.nonzero(TARGET.segments), strict=True):
         attended = np.zeros(PADDED)
         np.add.at(attended, SOURCE.ids[b], found.watched_BLM[b, i])
         np.testing.assert_allclose(probs[b, i], attended, atol=1e-6)
+
+
+def test_the_first_subword_of_a_sentence_has_no_history():
+    """And history ends at the sentence's own begin, in a packed row too."""
+    out, found = output("history"), drawn("history")
+    *_, mask_BLM = out.seen(found.x_BLD, given(found))
+    assert mask_BLM[0].sum(-1).tolist() == [0, 1, 2, 3, 0, 1]
+    assert np.flatnonzero(mask_BLM[0, 5]).tolist() == [5], "what was read at position 5: word 4"

@@ -243,6 +243,7 @@ VARIANTS = [
     {"cross_normalizer": "chunkwise"},
     {"attention_memory": "coverage", "cross_score": "additive", "encoder": "recurrent"},
     {"positions": "learned", "tie_embeddings": False},
+    *({"output": output} for output in ("copy", "history", "marginal")),
 ]
 DIVISIBLE = {"num_layers": 1, "d_model": 16, "num_heads": 4, "d_k": 3, "d_v": 5, "d_ff": 24}
 

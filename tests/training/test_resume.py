@@ -134,6 +134,7 @@ OTHER = {
     "model.chunk_width": 2,
     "model.attention_bias": True,
     "model.output": "copy",
+    "model.marginal_positions": 3,
     "model.output_bias": True,
     "data.source": "grammar",
     "data.name": "other",

@@ -176,8 +176,14 @@ class ModelConfig:
     output: str = key(
         "softmax",
         "from the decoder's output to probabilities; softmax: over the vocabulary; copy: that and "
-        "the source's subwords, each with its attention in model.watched_layer (See et al. 2017)",
+        "the source's subwords, each with its attention in model.watched_layer (See et al. 2017); "
+        "history: the subwords of the translation so far (Merity et al. 2016); marginal: hard "
+        "attention, summed over the positions to which model.watched_layer attends most (Shankar "
+        "et al. 2018)",
         choices_of="transformer_jax.model.outputs:OUTPUTS",
+    )
+    marginal_positions: int = key(
+        5, "output marginal: k, source positions that are summed over", at_least=1, at_most=WIDEST
     )
     output_bias: bool = key(False, "a bias of every subword's logit")
     dtype: str = key(

@@ -6,10 +6,17 @@ A new output is a class and its line in `OUTPUTS`.
 from collections.abc import Iterator
 
 from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.history_output import History
+from transformer_jax.model.marginal_output import Marginal
 from transformer_jax.model.mixed_outputs import Copy
 from transformer_jax.model.softmax_output import Softmax
 
-OUTPUTS: dict[str, type[Softmax]] = {"softmax": Softmax, "copy": Copy}
+OUTPUTS: dict[str, type[Softmax]] = {
+    "softmax": Softmax,
+    "copy": Copy,
+    "history": History,
+    "marginal": Marginal,
+}
 
 
 def problems(config: ModelConfig) -> Iterator[str]:
