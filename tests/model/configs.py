@@ -17,7 +17,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "gelu": {
         **{"activation": "gelu", "tie_embeddings": False, "tie_output": True},
-        **{"output_bias": True, "num_layers": 1},
+        **{"output_bias": True, "num_layers": 1, "output": "copy", "watched_heads": 2},
     },
     "rotary": {"positions": "rotary", "d_k": 6},
     "alibi": {"positions": "alibi"},
@@ -38,8 +38,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **{"normalizer": "top_k", "cross_normalizer": "top_k", "attended_keys": 2},
         **{"norm": "pre", "norm_kind": "scale"},
     },
-    "fix-norm": {"fix_norm": True, "norm": "pre", "norm_kind": "scale", "num_layers": 1},
-    "no-feed-forward": {"d_ff": 0, "cross_normalizer": "sparsemax"},
+    "fix-norm": {
+        **{"fix_norm": True, "norm": "pre", "norm_kind": "scale", "num_layers": 1},
+        **{"output": "history"},
+    },
+    "no-feed-forward": {
+        **{"d_ff": 0, "cross_normalizer": "sparsemax"},
+        **{"output": "marginal", "marginal_positions": 3},
+    },
     "additive": {"score": "additive", "num_layers": 1},
     "cross-additive": {"cross_score": "additive", "positions": "rotary", "d_k": 6},
     "window": {"window": 3},
@@ -50,12 +56,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "coverage-gru": {"attention_memory": "coverage_gru", "num_layers": 1},
     "coverage-embedding": {"attention_memory": "coverage_embedding", "num_layers": 1},
     "markov": {"attention_memory": "markov", "cross_score": "cosine", "num_layers": 1},
-    "copy": {"output": "copy", "output_bias": True, "watched_heads": 2, "num_layers": 1},
-    "history": {"output": "history", "norm": "pre", "num_layers": 1},
-    "marginal": {
-        **{"output": "marginal", "marginal_positions": 3, "output_bias": True},
-        **{"decoder": "recurrent", "d_hidden": 17, "num_layers": 1},
-    },
     "together": {
         **{"window": 5, "positions": "alibi", "attention_memory": "coverage"},
         **{"cross_score": "additive", "num_encoder_layers": 1, "num_heads": 4},
