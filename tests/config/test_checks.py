@@ -71,6 +71,10 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         ("train.patience=3 does not go", "vocabulary.separate=True does not go"),
     ),
     (
+        {"train.agreement_weight": 0.1, "model.output": "copy"},
+        ("model.output='softmax' only, not with 'copy'",),
+    ),
+    (
         {"train.alignment_context": "full", "model.window": 3, "model.wait_k": 2},
         (
             "changes nothing without train.alignment_weight",

@@ -206,6 +206,11 @@ def _directions(config: Config) -> Iterator[str]:
                 f"train.agreement_weight={weight} trains both directions together, and {name}="
                 f"{value} does not go with it: {reason}. Leave one of them out."
             )
+    if config.model.output != "softmax":
+        yield (
+            f"train.agreement_weight={weight} has been tested with model.output='softmax' only, "
+            f"not with {config.model.output!r}. Change one of them."
+        )
 
 
 def _lengths(config: Config) -> Iterator[str]:
