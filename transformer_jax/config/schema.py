@@ -138,6 +138,14 @@ class ModelConfig:
         "encoder sees nothing later, as if the model translated while it read (Ma et al. 2019); "
         "None: the whole source",
         at_least=1,
+        at_most=WIDEST,
+    )
+    wait_k_max: int | None = key(
+        None,
+        "one model for several k (Elbayad et al. 2020): training draws each row's k, in each step, "
+        "from model.wait_k to this one, and decode.wait_k chooses one; None: always model.wait_k",
+        at_least=1,
+        at_most=WIDEST,
     )
     attention_memory: str | None = key(
         None,

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
-from jax import Array
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
 
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model import embeddings
@@ -279,15 +281,71 @@ class EncoderDecoder(nn.Module):
         x_BKD, cache, watched_BKM = self.target_side.step(x_BKD, now, memory, cache)
         return Stepped(self._out().step_logits(prepared, x_BKD), cache, watched_BKM)
 
+    def read(
+        self, ids_B: Array, position_B: Array, memory: Memory, cache: Cache
+    ) -> tuple[Memory, Cache]:
+        """Encodes one more subword of sentences that arrive, for a model that waits (wait-k).
+
+        What the encoder and the memory have of earlier subwords does not change.
+
+        Args:
+          ids_B: int32 `[batch]`.
+          position_B: its 0-based position, int32 `[batch]`; all are equal.
+          memory: of the subwords before it; at first that of `remember_nothing`.
+          cache: the encoder's, of the subwords before it; at first that of
+            `boxed_source_cache`.
+
+        Returns:
+          Memory and cache with this subword.
+        """
+        length, position_B1 = memory.source_BM.shape[1], position_B[:, None]
+        ones_B1 = jnp.ones_like(position_B1)
+        vectors = self.source_side.position_vectors(Place(ones_B1, position_B1), length)
+        x_B1D = self.embedding(ids_B[:, None], vectors, None)
+        encoded_B1E, cache = self.source_side.step(x_B1D, position_B, length, cache)
+        new = self.remember(encoded_B1E, Packed(ids_B[:, None], ones_B1, position_B1))
+
+        def added(axis: int, old: Any, new: Any) -> Any:
+            def write(old: Array, new: Array) -> Array:
+                return lax.dynamic_update_slice_in_dim(old, new, position_B[0], axis)
+
+            return jax.tree.map(write, old, new)
+
+        # Keys, values and features of attention are head by head: [batch, heads, src_len, ...].
+        decoder = added(2, memory.decoder, new.decoder)
+        return Memory(decoder, added(1, memory.source_BM, new.source_BM)), cache
+
+    def remember_nothing(self, sizes: SearchSizes) -> Memory:
+        """The memory of sentences of which nothing is read; a fertility of 0 would divide by 0."""
+        zeros_BM = jnp.zeros((sizes.batch, sizes.src_length), jnp.int32)
+        features = ENCODERS[self.config.encoder].features(self.config)
+        encoded_BME = jnp.zeros((*zeros_BM.shape, features))
+        return self.remember(encoded_BME, Packed(zeros_BM, zeros_BM, zeros_BM))
+
+    @nn.nowrap
+    def boxed_source_cache(self, sizes: SearchSizes) -> Cache:
+        """The cache of `read` before the first subword, boxed with the names of its axes."""
+        return ENCODERS[self.config.encoder](self.config, parent=None).empty_cache(sizes)
+
     @property
     def members(self) -> tuple["EncoderDecoder"]:
         """The models that predict: this one alone; an ensemble has several."""
         return (self,)
 
     @nn.nowrap
-    def for_search(self, dtype: str | None, watch: bool) -> "EncoderDecoder":
-        """The model with another type of its matrix products (None: its own), and with watching."""
+    def for_search(
+        self, dtype: str | None, watch: bool, wait_k: int | None = None
+    ) -> "EncoderDecoder":
+        """The model as search uses it.
+
+        Args:
+          dtype: another type of its matrix products; None: its own.
+          watch: whether it returns the watched weights.
+          wait_k: another k, if it is a model that waits; None: its own.
+        """
         config = dataclasses.replace(self.config, dtype=dtype or self.config.dtype)
+        if config.wait_k is not None:
+            config = dataclasses.replace(config, wait_k=wait_k or config.wait_k, wait_k_max=None)
         return self.clone(config=config, watch=watch)
 
     @nn.nowrap
