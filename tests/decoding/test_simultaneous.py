@@ -65,9 +65,10 @@ def heard(interpreter: Interpreter, ids: np.ndarray, parts: list[int]) -> list[i
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_said_while_reading_is_what_search_finds_in_the_whole_sentence(name):
     whole, draw = translator(name, EASE[name]), np.random.default_rng(6)
-    lengths = [1, 2, 3, LONGEST - 1, *draw.integers(1, LONGEST, 36)]
+    lengths = [1, 2, 3, LONGEST - 1, *[LONGEST + 5] * 6, *draw.integers(1, LONGEST, 36)]
     sources = [draw.integers(4, 41, length) for length in lengths]
-    found = whole.translate([np.append(ids, EOS).astype(np.int32) for ids in sources])
+    cut = [np.append(ids[: LONGEST - 1], EOS).astype(np.int32) for ids in sources]
+    found = whole.translate(cut)
     interpreter = Interpreter(SimpleNamespace(translator=whole, longest=LONGEST))  # type: ignore[arg-type]
     before = [simultaneous.begin, simultaneous.read, simultaneous.say]
     before = [one._cache_size() for one in before]
