@@ -185,5 +185,6 @@ def test_half_a_character_at_a_line_s_end_is_an_error_in_parts_too(given, line):
 
 def test_parts_are_the_lines_whose_ends_are_known():
     given = "\ufeffä b\n\n c".encode()
-    assert [*line_parts(io.BytesIO(given))] == [("ä b", True), ("", True), (" c", False), ("", True)]
+    parts = [("ä b", True), ("", True), (" c", False), ("", True)]
+    assert [*line_parts(io.BytesIO(given))] == parts
     assert [*line_parts(io.BytesIO(b""))] == []
