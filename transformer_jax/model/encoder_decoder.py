@@ -291,12 +291,8 @@ class EncoderDecoder(nn.Module):
         Args:
           ids_B: int32 `[batch]`.
           position_B: its 0-based position, int32 `[batch]`; all are equal.
-          memory: of the subwords before it; at first that of `remember_nothing`.
-          cache: the encoder's, of the subwords before it; at first that of
-            `boxed_source_cache`.
-
-        Returns:
-          Memory and cache with this subword.
+          memory: of the subwords before it; at first `remember_nothing`.
+          cache: the encoder's, of the subwords before it; at first `boxed_source_cache`.
         """
         length, position_B1 = memory.source_BM.shape[1], position_B[:, None]
         ones_B1 = jnp.ones_like(position_B1)
@@ -305,15 +301,12 @@ class EncoderDecoder(nn.Module):
         encoded_B1E, cache = self.source_side.step(x_B1D, position_B, length, cache)
         new = self.remember(encoded_B1E, Packed(ids_B[:, None], ones_B1, position_B1))
 
-        def added(axis: int, old: Any, new: Any) -> Any:
-            def write(old: Array, new: Array) -> Array:
-                return lax.dynamic_update_slice_in_dim(old, new, position_B[0], axis)
-
-            return jax.tree.map(write, old, new)
+        def write(old: Array, new: Array, axis: int = 2) -> Array:
+            return lax.dynamic_update_slice_in_dim(old, new, position_B[0], axis)
 
         # Keys, values and features of attention are head by head: [batch, heads, src_len, ...].
-        decoder = added(2, memory.decoder, new.decoder)
-        return Memory(decoder, added(1, memory.source_BM, new.source_BM)), cache
+        decoder = jax.tree.map(write, memory.decoder, new.decoder)
+        return Memory(decoder, write(memory.source_BM, new.source_BM, 1)), cache
 
     def remember_nothing(self, sizes: SearchSizes) -> Memory:
         """The memory of sentences of which nothing is read; a fertility of 0 would divide by 0."""
@@ -336,12 +329,9 @@ class EncoderDecoder(nn.Module):
     def for_search(
         self, dtype: str | None, watch: bool, wait_k: int | None = None
     ) -> "EncoderDecoder":
-        """The model as search uses it.
+        """The model with another type of its products and, if it waits, another k (None: its own).
 
-        Args:
-          dtype: another type of its matrix products; None: its own.
-          watch: whether it returns the watched weights.
-          wait_k: another k, if it is a model that waits; None: its own.
+        With `watch` it returns the watched weights.
         """
         config = dataclasses.replace(self.config, dtype=dtype or self.config.dtype)
         if config.wait_k is not None:
