@@ -37,9 +37,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.claims import GRAMMAR
-from experiments.claims_evidence import Evidence, answers
-from experiments.claims_judging import NOT_RUN, judge
+from experiments.claims.evidence import Evidence, answers
+from experiments.claims.judging import NOT_RUN, judge
+from experiments.claims.reference import GRAMMAR
 from transformer_jax.config.schema import WIDEST
 from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.reporting.page import Table as PageTable

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from experiments import wait_k
-from experiments.claims_judging import FAILS, HOLDS, NOT_RUN, OPEN
+from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.wait_k import (
     ALL_K,
     EXPERIMENT,

@@ -26,10 +26,11 @@ from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.decoding.search import advance, make_rules
 from transformer_jax.decoding.state import SearchState, empty_search, enter, is_live
 from transformer_jax.model.axes import BATCH, names_of, unboxed
-from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.model.encoder_decoder import ENCODERS, EncoderDecoder
 from transformer_jax.model.records import Cache, Memory, Now, Params, SearchSizes, Stepped
 from transformer_jax.parallel.mesh import batch_ways, placed, shardings
 from transformer_jax.text.arriving import ArrivingLine, word_ends
+from transformer_jax.text.batches import Packed
 from transformer_jax.text.vocabulary import EOS
 
 REPLACEMENT = "\ufffd"  # what bytes are decoded to that are no whole character
@@ -66,7 +67,11 @@ def boxed_sentence(model: EncoderDecoder, shape: Shape) -> Sentence:
 def begin(model: EncoderDecoder, shape: Shape, params: Params) -> Sentence:
     """A sentence of which nothing is read."""
     heard, search = unboxed(boxed_sentence(model, shape))
-    memory: Any = model.apply({"params": params}, shape.sizes, method="remember_nothing")
+    # What is not read is remembered as zeros are: an attention memory divides by its features.
+    zeros_BM = jnp.zeros((shape.sizes.batch, shape.sizes.src_length), jnp.int32)
+    features = ENCODERS[model.config.encoder].features(model.config)
+    arguments: Any = (jnp.zeros((*zeros_BM.shape, features)), Packed(*[zeros_BM] * 3))
+    memory: Any = model.apply({"params": params}, *arguments, method="remember")
     return _on_mesh(model, shape, Sentence(heard, search._replace(memory=memory)))
 
 

@@ -291,7 +291,7 @@ class EncoderDecoder(nn.Module):
         Args:
           ids_B: int32 `[batch]`.
           position_B: its 0-based position, int32 `[batch]`; all are equal.
-          memory: of the subwords before it; at first `remember_nothing`.
+          memory: of the subwords before it; at first `remember` of zeros.
           cache: the encoder's, of the subwords before it; at first `boxed_source_cache`.
         """
         length, position_B1 = memory.source_BM.shape[1], position_B[:, None]
@@ -307,13 +307,6 @@ class EncoderDecoder(nn.Module):
         # Keys, values and features of attention are head by head: [batch, heads, src_len, ...].
         decoder = jax.tree.map(write, memory.decoder, new.decoder)
         return Memory(decoder, write(memory.source_BM, new.source_BM, 1)), cache
-
-    def remember_nothing(self, sizes: SearchSizes) -> Memory:
-        """The memory of sentences of which nothing is read; a fertility of 0 would divide by 0."""
-        zeros_BM = jnp.zeros((sizes.batch, sizes.src_length), jnp.int32)
-        features = ENCODERS[self.config.encoder].features(self.config)
-        encoded_BME = jnp.zeros((*zeros_BM.shape, features))
-        return self.remember(encoded_BME, Packed(zeros_BM, zeros_BM, zeros_BM))
 
     @nn.nowrap
     def boxed_source_cache(self, sizes: SearchSizes) -> Cache:
