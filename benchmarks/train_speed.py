@@ -59,7 +59,7 @@ ONLY = {
     **{"model.score": "scaled_dot", "model.cross_score": None, "model.attention_memory": None},
     **{"model.normalizer": "softmax", "model.cross_normalizer": None, "model.norm_kind": "layer"},
     **{"model.num_encoder_layers": None, "model.num_decoder_layers": None, "model.window": None},
-    **{"model.wait_k": None, "model.output": "softmax"},
+    **{"model.wait_k": None, "model.wait_k_max": None, "model.output": "softmax"},
     **{"model.positions": "sinusoidal", "model.tie_embeddings": True},
     **{"model.activation": "relu", "model.attention_bias": False, "model.output_bias": False},
     **{"model.fix_norm": False},

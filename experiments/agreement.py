@@ -26,8 +26,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from experiments.claims_evidence import Evidence, answers
-from experiments.claims_judging import NOT_RUN, judge
+from experiments.claims.evidence import Evidence, answers
+from experiments.claims.judging import NOT_RUN, judge
 from transformer_jax.grammar.pairs import AlignedPair
 from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.reporting.page import Table as PageTable

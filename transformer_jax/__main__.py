@@ -97,6 +97,7 @@ COMMANDS = {
             Flag("engine", str, "NAME", "ctranslate2 searches instead, or ctranslate2:int8"),
             Flag("sample", bool, "", "draw translations instead of searching", default=False),
             Flag("scores", bool, "", "log probability / length penalty too", default=False),
+            Flag("simultaneous", bool, "", "while lines arrive, word by word", default=False),
             *PROCESSES,
         ),
         keys=("decode.",),
@@ -119,13 +120,7 @@ COMMANDS = {
     "score": Command(
         "transformer_jax.commands.score:score",
         "score given translations: SCORE, LOG_PROBABILITY, SUBWORDS a line",
-        (
-            WORKDIRS,
-            *PAIRS,
-            CHECKPOINT,
-            LENGTH_PENALTY,
-            COVERAGE_PENALTY,
-        ),
+        (WORKDIRS, *PAIRS, CHECKPOINT, LENGTH_PENALTY, COVERAGE_PENALTY),
         keys=("decode.",),
     ),
     "align": Command(

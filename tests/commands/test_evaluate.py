@@ -138,11 +138,13 @@ def test_search_and_data_of_the_run_can_be_overridden(run, tmp_path):
 
 def test_a_model_that_waits_has_a_latency(tmp_path, caplog):
     workdir = tmp_path / "run"
-    assert runs.train(workdir, train__steps=2, model__wait_k=2) == 0
+    changes = {"model__wait_k": 2, "model__wait_k_max": 3}
+    assert runs.train(workdir, train__steps=2, **changes) == 0
+    later = {"decode.wait_k": 9}
     with caplog.at_level("INFO"):
-        found = evaluate_command(str(workdir), split="test", beam_size=1)
+        found = evaluate_command(str(workdir), split="test", beam_size=1, overrides=later)
     latency = read_json(found.hypotheses.with_suffix(".json"))["latency"]
-    assert 0 < latency["average_proportion"] <= 1 and latency["differentiable"] >= 2
+    assert 0 < latency["average_proportion"] <= 1 and latency["differentiable"] >= 9
     assert f"AL {latency['average_lagging']:.2f}" in caplog.text
 
 

@@ -92,6 +92,13 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         ("a decoder of kind ssru has no self-attention that could see the whole target",),
     ),
     ({"train.alignment_weight": 0.1}, ("train.alignment_weight=0.1 needs", "data.alignments=True")),
+    (
+        {"model.wait_k": 3, "train.alignment_weight": 0.1, "data.alignments": True},
+        ("train.alignment_weight=0.1 with model.wait_k=3", "not yet read", "Leave one of them out"),
+    ),
+    ({"model.wait_k_max": 3}, ("model.wait_k_max=3", "model.wait_k=None the smallest")),
+    ({"model.wait_k": 4, "model.wait_k_max": 3}, ("model.wait_k_max=3", "model.wait_k=4 the")),
+    ({"decode.wait_k": 3}, ("decode.wait_k=3", "model.wait_k is None", "Leave decode.wait_k out")),
     ({"data.source": "parquet"}, ("data.source='parquet' needs", "--config.data.path=FOLDER")),
     ({"data.source": "tfds"}, ("data.name is not set", "--config.data.name=wmt14_translate")),
     ({"data.tgt": "fr"}, ("data.tgt='fr'", "'en' and 'de'", "data.source='files'")),

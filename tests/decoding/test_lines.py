@@ -9,7 +9,7 @@ from tests import tiny_runs as runs
 from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.decoding.lines import LineTranslator, banned_ids, line_groups
+from transformer_jax.decoding.lines import LineTranslator, banned_ids, line_groups, line_parts
 from transformer_jax.decoding.translator import Hypothesis
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model.encoder_decoder import make_model
@@ -175,3 +175,16 @@ def test_a_line_that_is_not_utf8_is_named_after_those_before_it(number):
         for group in line_groups(io.BytesIO(b"\n".join(lines)), size=4):
             got += group
     assert got == ["x"] * (number - 1)
+
+
+@pytest.mark.parametrize(("given", "line"), [(b"a\nb\xc3\nc", 2), (b"a\n\xc3", 2), (b"\xff", 1)])
+def test_half_a_character_at_a_line_s_end_is_an_error_in_parts_too(given, line):
+    with pytest.raises(DataError, match=f"standard input, line {line}: not UTF-8"):
+        [*line_parts(io.BytesIO(given))]
+
+
+def test_parts_are_the_lines_whose_ends_are_known():
+    given = "\ufeffä b\n\n c".encode()
+    parts = [("ä b", True), ("", True), (" c", False), ("", True)]
+    assert [*line_parts(io.BytesIO(given))] == parts
+    assert [*line_parts(io.BytesIO(b""))] == []

@@ -50,7 +50,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "cross-additive": {"cross_score": "additive", "positions": "rotary", "d_k": 6},
     "window": {"window": 3},
     "wait-k": {"wait_k": 2, "positions": "t5", "num_layers": 1},
-    "wait-k-fused": {"wait_k": 3, "attention_kernel": "fused", "window": 5, "num_layers": 1},
+    "wait-k-fused": {
+        **{"wait_k": 3, "wait_k_max": 5, "attention_kernel": "fused", "window": 5},
+        **{"num_layers": 1},
+    },
     "fused": {"attention_kernel": "fused", "window": 5, "num_decoder_layers": 1},
     "coverage": {"attention_memory": "coverage", "norm": "pre"},
     "coverage-gru": {"attention_memory": "coverage_gru", "num_layers": 1},

@@ -3,7 +3,7 @@
 import pytest
 
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model.encoder_decoder import problems
+from transformer_jax.model.sides import problems
 
 RECURRENT = {"encoder": "recurrent", "decoder": "recurrent"}
 

@@ -1,5 +1,6 @@
 """Wait-k: what is not read yet changes nothing, in training, packed rows and search."""
 
+import dataclasses
 import functools
 
 import jax
@@ -10,6 +11,9 @@ from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_para
 from transformer_jax.config.checks import check
 from transformer_jax.config.schema import Config, ModelConfig
 from transformer_jax.errors import ConfigError
+from transformer_jax.model.dropout import hashed
+from transformer_jax.model.patterns import waiting_place
+from transformer_jax.model.records import Place
 
 SOURCE, TARGET = 9, 7
 PAIRS = random_pairs(5, [(4, 3), (SOURCE, TARGET)])
@@ -47,6 +51,56 @@ def test_who_waits_for_the_end_is_a_model_with_a_one_way_encoder():
     )
     np.testing.assert_array_equal(late, later)
     assert np.abs(late - never).max() > 0.01, "its encoder reads both ways"
+
+
+def test_each_row_of_a_step_waits_for_a_k_of_its_own():
+    """Equal rows: each has the logits of a model with one k, whatever rows are beside it.
+
+    The first layer, whose weights are watched, computes equation 1; the second uses the kernel.
+    """
+    smallest, largest, rows = 2, 3, 8
+    plain = tiny_model(wait_k=smallest, wait_k_max=largest)
+    fused = dataclasses.replace(plain.config, attention_kernel="fused")
+    model = plain.clone(config=fused, watch=True)
+    params, batch = {"params": random_params(model)}, lay_out(PAIRS, [[0, 1]] * rows, 16, 12)
+    real = batch.tgt.segments[0] != 0
+    one = jax.tree.map(lambda x: x[:1], batch)
+    of_k = {
+        k: np.asarray(jax.jit(own.apply)(params, *model_inputs(one)))[0, real]
+        for k in range(smallest, largest + 1)
+        for own in [plain.for_search(None, False, k)]
+    }
+    apply = jax.jit(
+        lambda rows_B, key: model.apply(params, *model_inputs(batch), rows_B, rngs={"dropout": key})
+    )
+
+    def drawn(rows_B: list[int], seed: int) -> list[int]:
+        key = hashed(jax.random.key(seed))
+        logits = np.asarray(apply(np.array(rows_B), key))[:, real]
+        errors = {k: abs(logits - want).max((1, 2)) for k, want in of_k.items()}
+        ks = [min(errors, key=lambda k: errors[k][row]) for row in range(rows)]
+        assert all(errors[k][row] < 1e-5 for row, k in enumerate(ks))
+        return ks
+
+    first = drawn([*range(rows)], 1)
+    assert drawn([*range(rows)], 1) == first and drawn([*range(rows)], 2) != first
+    others = [3, 0, 7, 2, 5, 1, 4, 6]
+    assert drawn(others, 1) == [first[row] for row in others]
+    without = np.asarray(jax.jit(plain.apply)(params, *model_inputs(one)))[0, real]
+    np.testing.assert_allclose(without, of_k[smallest], atol=1e-5)
+
+
+def test_every_k_is_drawn_equally_often():
+    config = ModelConfig(wait_k=3, wait_k_max=7)
+    place = Place(np.ones((5_000, 1), np.int32), np.zeros((5_000, 1), np.int32))
+    draws = [
+        3 + np.asarray(waiting_place(config, place, np.uint32(word), np.arange(5_000)).positions)
+        for word in (0, 123_456_789)
+    ]
+    for ks in draws:
+        assert np.unique(ks).tolist() == [3, 4, 5, 6, 7]
+        np.testing.assert_allclose(np.bincount(ks[:, 0])[3:], 1_000, atol=5 * 800**0.5)
+    assert 0.15 < (draws[0] == draws[1]).mean() < 0.25, "steps are independent"
 
 
 @pytest.mark.parametrize("changes", [{"encoder": "recurrent"}, {"decoder": "convolutional"}])

@@ -112,6 +112,7 @@ OTHER = {
     "model.cross_score": "additive",
     "model.window": 3,
     "model.wait_k": 2,
+    "model.wait_k_max": 4,
     "model.attention_memory": "coverage",
     "model.watched_layer": -1,
     "model.watched_heads": 1,
@@ -176,6 +177,7 @@ BESIDE = {
     "train.alignment_context": {"data.alignments": True, "train.alignment_weight": 1.0},
     "train.avoidance_weight": {"data.alignments": True},
     "data.aligned_pairs": {"data.alignments": True},
+    "model.wait_k_max": {"model.wait_k": 2},
 }
 
 

@@ -157,8 +157,8 @@ def _latency(
     references: Sequence[str],
 ) -> dict[str, Any]:
     """How far a model with wait_k lags behind, in subwords with end signs; of others, nothing."""
-    k = loaded.config.model.wait_k
-    if k is None:
+    (member, *_) = translator.translator.model.members
+    if (k := member.config.wait_k) is None:
         return {}
     lengths = [len(ids) for ids in translator.encode(sources)]
     of_output, of_reference = (

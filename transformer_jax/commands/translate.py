@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from transformer_jax.commands.loading import NO_OVERRIDES, LoadedModel, load_model
-from transformer_jax.decoding.lines import LineTranslator, line_groups
+from transformer_jax.decoding.lines import LineTranslator, line_groups, line_parts
+from transformer_jax.decoding.simultaneous import LineInterpreter
 from transformer_jax.errors import ConfigError
 from transformer_jax.parallel import processes
 
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
     from transformer_jax.commands.engine import EngineLines
 
 log = logging.getLogger(__name__)
+# Keys that decide between hypotheses or samples, of which a translation of arriving lines has none.
+WHOLE_LINES = {
+    *("decode.method", "decode.groups", "decode.diversity", "decode.penalty"),
+    *("decode.length_penalty", "decode.coverage_penalty", "decode.samples", "decode.utility"),
+    *("decode.temperature", "decode.top_k", "decode.top_p", "decode.seed"),
+}
 
 
 def translate(
@@ -29,6 +36,7 @@ def translate(
     stdout: BinaryIO,
     sample: bool = False,
     engine: str | None = None,
+    simultaneous: bool = False,
     overrides: Mapping[str, Any] = NO_OVERRIDES,
 ) -> None:
     """Translates each line of `stdin`; writes a group of lines as soon as it is translated.
@@ -48,12 +56,22 @@ def translate(
       stdout: where translations are written as UTF-8.
       sample: whether to draw translations instead of searching for the best.
       engine: another engine that searches, such as "ctranslate2"; None: this package.
+      simultaneous: whether to translate a line while it arrives; see `_interpret`.
       overrides: keys of `decode` and their values; the arguments above win.
 
     Raises:
       UserError: there is no run or no such checkpoint, a setting is out of range, or a line is not
         UTF-8.
     """
+    if simultaneous:
+        given = {
+            **{"n_best": n_best > 1, "scores": scores, "sample": sample, "engine": engine},
+            **{"length_penalty": length_penalty, "coverage_penalty": coverage_penalty},
+        }
+        _check_simultaneous(workdir, beam_size, given, overrides)
+        greedy = {"decode.method": "beam", "decode.groups": 1, "decode.coverage_penalty": 0.0}
+        loaded = load_model(workdir, checkpoint, beam_size=1, overrides={**overrides, **greedy})
+        return _interpret(loaded, stdin, stdout)
     if sample:
         overrides = _sampling(overrides)
     loaded = load_model(
@@ -62,6 +80,18 @@ def translate(
     translator = _lines(loaded, engine)
     if processes.is_first() and stdin.isatty():
         log.info("type a sentence and press Enter; Ctrl-D on an empty line ends the input")
+    _answer(translator, stdin, stdout, n_best, scores)
+    translator.warn_of_cut()
+
+
+def _answer(
+    translator: "LineTranslator | EngineLines",
+    stdin: io.BufferedIOBase,
+    stdout: BinaryIO,
+    n_best: int,
+    scores: bool,
+) -> None:
+    """Writes the translations of each group of lines as soon as it is translated."""
     number = 0
     groups = line_groups(stdin)
     while group := processes.first_does(lambda: next(groups, None)):
@@ -74,6 +104,56 @@ def translate(
                 stdout.write(f"{line}\n".encode())
             number += 1
         stdout.flush()
+
+
+def _check_simultaneous(
+    workdir: str | Sequence[str],
+    beam_size: int | None,
+    given: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+) -> None:
+    """Raises ConfigError if something cannot be combined with --simultaneous."""
+    wrong = [f"--{name}" for name, value in given.items() if value]
+    widest = overrides.get("decode.beam_size", 1) if beam_size is None else beam_size
+    if widest > 1:  # what is said cannot be revised
+        wrong.append(f"a beam of {widest}")
+    wrong += [name for name in overrides if name in WHOLE_LINES]
+    if not isinstance(workdir, str) and len(workdir) > 1:
+        wrong.append("an ensemble")
+    if processes.count() > 1:
+        wrong.append("several processes")
+    if wrong:
+        raise ConfigError(
+            f"--simultaneous says the likeliest subword at each step, with one model, and cannot "
+            f"take it back: it excludes {', '.join(wrong)}."
+        )
+
+
+def _interpret(loaded: LoadedModel, stdin: io.BufferedIOBase, stdout: BinaryIO) -> None:
+    """Writes the translation of each line while the line arrives, a piece as soon as it is said.
+
+    A word is read once white space or the line's end follows it. The result is that of whole lines
+    with a beam of 1.
+
+    Raises:
+      UserError: the model does not wait, its vocabulary cannot be used word by word, or a line is
+        not UTF-8.
+    """
+    if loaded.model.config.wait_k is None:
+        raise ConfigError(
+            "--simultaneous is for a model that was trained to translate while it reads, and this "
+            "run has model.wait_k=None. Train one with --config.model.wait_k=3, for example."
+        )
+    translator = loaded.line_translator()
+    interpreter = LineInterpreter(translator)
+    log.info("ready to translate, with k=%d", interpreter.interpreter.k)
+    for text, is_end in line_parts(stdin):
+        for more in interpreter.hear(text, is_end):
+            stdout.write(more.encode())
+            stdout.flush()
+        if is_end:
+            stdout.write(b"\n")
+            stdout.flush()
     translator.warn_of_cut()
 
 

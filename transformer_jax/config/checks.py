@@ -11,7 +11,7 @@ from transformer_jax.config.keys import Key
 from transformer_jax.config.schema import KEYS, Config, ModelConfig, TrainConfig, value_at
 from transformer_jax.errors import ConfigError
 
-MODEL = "transformer_jax.model.encoder_decoder"
+MODEL = "transformer_jax.model.sides"
 LARGEST_INT = 2**31 - 1  # of int32, which holds steps, lengths and sizes on a device
 LARGEST_FLOAT = 3.4e38  # of float32
 
@@ -30,6 +30,7 @@ def check(config: Config) -> None:
             *_lengths(config),
             *_mesh(config),
             *_search(config.decode),
+            *_waiting(config),
         ]
     if problems:
         raise ConfigError(" ".join(problems))
@@ -234,6 +235,20 @@ def _search(decode: DecodeConfig) -> Iterator[str]:
         yield (
             f"decode.beam_size={decode.beam_size} is no multiple of decode.groups={decode.groups}: "
             f"each group has as many beams. Use --config.decode.beam_size={2 * decode.groups}."
+        )
+
+
+def _waiting(config: Config) -> Iterator[str]:
+    k, weight = config.model.wait_k, config.train.alignment_weight
+    if k is None and config.decode.wait_k is not None:
+        yield (
+            f"decode.wait_k={config.decode.wait_k} is for a model that waits, and model.wait_k is "
+            "None: this one was trained to see the whole source. Leave decode.wait_k out."
+        )
+    if k is not None and weight:
+        yield (
+            f"train.alignment_weight={weight} with model.wait_k={k}: a link may point to a word "
+            "that is not yet read, to which the attention is 0. Leave one of them out."
         )
 
 

@@ -80,6 +80,13 @@ class DecodeConfig:
         at_least=1,
         at_most=WIDEST,
     )
+    wait_k: int | None = key(
+        None,
+        "k of a model with model.wait_k, whatever k it was trained for; None: model.wait_k",
+        mutable=True,
+        at_least=1,
+        at_most=WIDEST,
+    )
     dtype: str | None = key(
         None,
         "type of the operands of matrix products in search; None: model.dtype",

@@ -37,13 +37,13 @@ class ModelConfig:
         "transformer",
         "what reads the source; recurrent is that of Bahdanau et al. 2015, convolutional that of "
         "Gehring et al. 2017",
-        choices_of="transformer_jax.model.encoder_decoder:ENCODERS",
+        choices_of="transformer_jax.model.sides:ENCODERS",
     )
     decoder: str = key(
         "transformer",
         "what writes the translation; average and ssru: a transformer whose self-attention is "
         "replaced (Zhang et al. 2018; Kim et al. 2019); recurrent and convolutional as above",
-        choices_of="transformer_jax.model.encoder_decoder:DECODERS",
+        choices_of="transformer_jax.model.sides:DECODERS",
     )
     num_layers: int = key(
         6, "N: layers of the encoder and of the decoder", at_least=1, at_most=MOST_LAYERS
@@ -138,6 +138,14 @@ class ModelConfig:
         "encoder sees nothing later, as if the model translated while it read (Ma et al. 2019); "
         "None: the whole source",
         at_least=1,
+        at_most=WIDEST,
+    )
+    wait_k_max: int | None = key(
+        None,
+        "one model for several k (Elbayad et al. 2020): training draws each row's k, in each step, "
+        "from model.wait_k to this one, and decode.wait_k chooses one; None: always model.wait_k",
+        at_least=1,
+        at_most=WIDEST,
     )
     attention_memory: str | None = key(
         None,

@@ -1,5 +1,6 @@
 """Translates text lines, and reads groups of lines from a stream of bytes."""
 
+import codecs
 import io
 import logging
 import math
@@ -150,6 +151,30 @@ def line_groups(stream: io.BufferedIOBase, size: int = GROUP_LINES) -> Iterator[
         number += len(group)
 
 
+def line_parts(stream: io.BufferedIOBase) -> Iterator[tuple[str, bool]]:
+    """Yields the text that arrives on a stream at once, and whether a line ends after it.
+
+    Raises:
+      DataError: a line is not UTF-8.
+    """
+    number, begun, more = 1, False, True
+    decode = codecs.getincrementaldecoder("utf-8-sig")().decode
+    while more:
+        block = stream.read1(BLOCK_BYTES)
+        more = bool(block)
+        *ended, rest = block.split(b"\n")
+        parts = [(part, True) for part in ended] + [(rest, not more)]
+        for part, is_end in parts if more or begun else ():
+            try:
+                yield decode(part, is_end), is_end
+            except UnicodeDecodeError as error:
+                raise _not_utf8(number, error) from None
+            begun = not is_end and bool(begun or part)
+            if is_end:
+                decode = codecs.getincrementaldecoder("utf-8")().decode
+                number += 1
+
+
 def _is_quiet(stream: io.BufferedIOBase) -> bool:
     """Whether nothing more arrives within GATHER_SECONDS."""
     try:
@@ -169,9 +194,13 @@ def _decode(lines: Sequence[bytes], number: int) -> tuple[list[str], DataError |
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            return texts, DataError(
-                f"standard input, line {number}: not UTF-8 ({error.reason}). "
-                "Convert it, for example with iconv -t UTF-8."
-            )
+            return texts, _not_utf8(number, error)
         texts.append(text.removesuffix("\r"))
     return texts, None
+
+
+def _not_utf8(number: int, error: UnicodeDecodeError) -> DataError:
+    return DataError(
+        f"standard input, line {number}: not UTF-8 ({error.reason}). "
+        "Convert it, for example with iconv -t UTF-8."
+    )

@@ -60,7 +60,7 @@ class Translator:
         n_best: int = 1,
         banned: tuple[int, ...] = (),
     ):
-        self.model = model.for_search(decode.dtype, decode.coverage_penalty > 0)
+        self.model = model.for_search(decode.dtype, decode.coverage_penalty > 0, decode.wait_k)
         self.params = narrowed(params, decode.weights) if decode.weights else params
         self.decode = decode
         self.mesh, self.n_best, self.banned = mesh, n_best, banned

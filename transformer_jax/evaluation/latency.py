@@ -11,13 +11,19 @@ import numpy as np
 
 
 class Latency(NamedTuple):
-    """Means over the sentences, in source tokens; the proportion is between 0 and 1."""
+    """Means over the sentences, in source tokens; proportions count the source as 1.
 
-    average_lagging: float  # AL, by the hypothesis's length
-    average_lagging_of_reference: float  # AL, by the reference's length
-    length_adaptive: float  # LAAL
-    average_proportion: float  # AP
-    differentiable: float  # DAL, by the hypothesis's length
+    |y| is the hypothesis's length, or the reference's where a name says so. SimulEval prints AL and
+    AP by the reference and DAL by the hypothesis.
+    """
+
+    average_lagging: float  # AL
+    average_lagging_of_reference: float
+    length_adaptive: float  # LAAL: AL by the longer one of the two
+    average_proportion: float  # AP, at most 1
+    average_proportion_of_reference: float  # above 1 if the hypothesis is far longer
+    differentiable: float  # DAL
+    differentiable_of_reference: float
 
 
 def wait_k_delays(k: int, source: int, target: int) -> np.ndarray:
@@ -43,20 +49,22 @@ def average_lagging(delays: np.ndarray, source: int, target: float) -> float:
     return float((delays[:tau] - np.arange(tau) * source / target).mean())
 
 
-def average_proportion(delays: np.ndarray, source: int) -> float:
+def average_proportion(delays: np.ndarray, source: int, target: float) -> float:
     """AP = sum_t g(t) / (|x| |y|).
 
     Source: Cho and Esipova 2016, equation 4.
     """
-    return float(delays.sum() / (source * len(delays)))
+    return float(delays.sum() / (source * target))
 
 
-def differentiable_lagging(delays: np.ndarray, source: int) -> float:
+def differentiable_lagging(delays: np.ndarray, source: int, target: float) -> float:
     """DAL: the mean of g'(t) - (t - 1) |x| / |y| with g'(t) = max(g(t), g'(t - 1) + |x| / |y|).
+
+    The mean is over the target tokens that were said, whatever |y| is.
 
     Source: Cherry and Foster 2019, equations 5 and 6.
     """
-    step, last, total = source / len(delays), 0.0, 0.0
+    step, last, total = source / target, 0.0, 0.0
     for place, delay in enumerate(delays.tolist()):
         last = max(delay, last + step) if place else float(delay)
         total += last - place * step
@@ -74,23 +82,29 @@ def mean_latency(
       references: the length of each reference, at least 1.
     """
     rows = [
-        (
+        Latency(
             average_lagging(own, source, len(own)),
             average_lagging(own, source, reference),
             average_lagging(own, source, max(len(own), reference)),
-            average_proportion(own, source),
-            differentiable_lagging(own, source),
+            average_proportion(own, source, len(own)),
+            average_proportion(own, source, reference),
+            differentiable_lagging(own, source, len(own)),
+            differentiable_lagging(own, source, reference),
         )
         for own, source, reference in zip(delays, sources, references, strict=True)
         if len(own)
     ]
-    return Latency(*np.mean(rows or [(np.nan,) * 5], axis=0).tolist())
+    means = np.mean(rows, axis=0) if rows else np.full(len(Latency._fields), np.nan)
+    return Latency(*means.tolist())
 
 
 def format_latency(latency: Latency) -> str:
-    """A line for the log."""
+    """A line for the log: the measures by the hypothesis's and by the reference's length."""
+    own = latency
     return (
-        f"latency in source subwords: AL {latency.average_lagging:.2f} (by the reference's length "
-        f"{latency.average_lagging_of_reference:.2f}), LAAL {latency.length_adaptive:.2f}, DAL "
-        f"{latency.differentiable:.2f}; AP {latency.average_proportion:.3f}"
+        f"latency in source subwords, by the hypothesis's length: AL {own.average_lagging:.2f}, "
+        f"DAL {own.differentiable:.2f}, AP {own.average_proportion:.3f}; by the reference's: "
+        f"AL {own.average_lagging_of_reference:.2f}, DAL {own.differentiable_of_reference:.2f}, "
+        f"AP {own.average_proportion_of_reference:.3f}; by the longer one's: "
+        f"LAAL {own.length_adaptive:.2f}"
     )

@@ -33,6 +33,7 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "fix_norm": (False,),
     "window": (None,),
     "wait_k": (None,),
+    "wait_k_max": (None,),
     "attention_memory": (None,),
     "output": ("softmax",),
     "positions": ("sinusoidal", "sinusoidal_t2t", "learned", "none"),

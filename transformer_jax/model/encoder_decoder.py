@@ -6,18 +6,17 @@ Dimension key
 """
 
 import dataclasses
-from collections.abc import Iterator
+import functools
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model import embeddings, outputs
 from transformer_jax.model.auxiliary import weighted_losses
 from transformer_jax.model.axes import BATCH, VOCABULARY, declared, named, unboxed, zeros
-from transformer_jax.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.cross_normalizers import stateful
 from transformer_jax.model.embeddings import (
@@ -27,7 +26,6 @@ from transformer_jax.model.embeddings import (
     shift_right,
 )
 from transformer_jax.model.outputs import OUTPUTS
-from transformer_jax.model.positions import between_positions
 from transformer_jax.model.records import (
     Cache,
     Given,
@@ -39,87 +37,10 @@ from transformer_jax.model.records import (
     StepGiven,
     Stepped,
 )
-from transformer_jax.model.recurrent import RecurrentDecoder, RecurrentEncoder
+from transformer_jax.model.sides import DECODERS, ENCODERS, longest
 from transformer_jax.model.softmax_output import Softmax, with_bias
-from transformer_jax.model.transformer import (
-    AverageDecoder,
-    SSRUDecoder,
-    TransformerDecoder,
-    TransformerEncoder,
-)
 from transformer_jax.text.batches import Batch, Packed
 from transformer_jax.text.vocabulary import BOS, Sizes, both_sides
-
-ENCODERS: dict[str, Any] = {
-    "transformer": TransformerEncoder,
-    "recurrent": RecurrentEncoder,
-    "convolutional": ConvolutionalEncoder,
-}
-DECODERS: dict[str, Any] = {
-    "transformer": TransformerDecoder,
-    "average": AverageDecoder,
-    "ssru": SSRUDecoder,
-    "recurrent": RecurrentDecoder,
-    "convolutional": ConvolutionalDecoder,
-}
-
-
-def longest(config: ModelConfig) -> int | None:
-    """The largest number of positions of a sentence or row; None: any number."""
-    sides = ENCODERS[config.encoder].longest(config), DECODERS[config.decoder].longest(config)
-    return min((limit for limit in sides if limit is not None), default=None)
-
-
-def problems(config: ModelConfig) -> Iterator[str]:
-    """Why the parts that a config names cannot be combined, with the fix; empty if they can."""
-    sides = ENCODERS[config.encoder], DECODERS[config.decoder]
-    yield from dict.fromkeys(problem for side in sides for problem in side.problems(config))
-    yield from embeddings.problems(config)
-    yield from outputs.problems(config)
-    encoder, decoder = sides
-    if config.wait_k is not None and not (encoder.self_attention and decoder.multi_head):
-        yield (
-            f"model.wait_k={config.wait_k} is for attention that can leave out what is not yet "
-            f"read: not for an encoder of kind {config.encoder} with a decoder of kind "
-            f"{config.decoder}. Use model.encoder='transformer' and the decoder 'transformer', "
-            "'average' or 'ssru', or model.wait_k=None."
-        )
-    yield from _without_effect(config)
-
-
-def _without_effect(config: ModelConfig) -> Iterator[str]:
-    """Keys that no part of the model reads: as a row of an ablation, each would measure nothing."""
-    encoder, decoder = ENCODERS[config.encoder], DECODERS[config.decoder]
-    names, reasons = [], []
-    if not decoder.multi_head:
-        names += ["cross_score", "cross_normalizer", "attention_memory"]
-        reasons.append(f"the attention of a {config.decoder} decoder is of its own kind")
-    if not (encoder.self_attention or decoder.self_attention):
-        names += ["window", *(["positions"] if between_positions(config) else [])]
-        names += [] if decoder.multi_head else ["score", "normalizer"]
-        reasons.append("nothing has self-attention")
-    for name in names:
-        if (value := getattr(config, name)) != getattr(ModelConfig, name):
-            yield (
-                f"model.{name}={value!r} changes nothing in this model, where "
-                f"{' and '.join(reasons)}. Leave it out."
-            )
-
-
-def no_full_context(config: ModelConfig) -> Iterator[str]:
-    """Why no second pass can see the whole target, with the fix; empty if one can."""
-    decoder = DECODERS[config.decoder]
-    if not (decoder.self_attention and decoder.multi_head):
-        yield (
-            f"a decoder of kind {config.decoder} has no self-attention that could see the whole "
-            "target. Use model.decoder='transformer', or 'past'."
-        )
-    for name in ("window", "wait_k"):
-        if (value := getattr(config, name)) is not None:
-            yield (
-                f"model.{name}={value} leaves out a part of the text. Use model.{name}=None, or "
-                "'past'."
-            )
 
 
 def place_of(side: Packed) -> Place:
@@ -296,15 +217,56 @@ class EncoderDecoder(nn.Module):
         logits_BKV, cache = self._out().step(x_BKD, given, now, cache)
         return Stepped(logits_BKV, cache, watched_BKM if self.watch else None)
 
+    def read(
+        self, ids_B: Array, position_B: Array, memory: Memory, cache: Cache
+    ) -> tuple[Memory, Cache]:
+        """Encodes one more subword of sentences that arrive, for a model that waits (wait-k).
+
+        What the encoder and the memory have of earlier subwords does not change.
+
+        Args:
+          ids_B: int32 `[batch]`.
+          position_B: its 0-based position, int32 `[batch]`; all are equal.
+          memory: of the subwords before it; at first `remember` of zeros.
+          cache: the encoder's, of the subwords before it; at first `boxed_source_cache`.
+        """
+        length, position_B1 = memory.source_BM.shape[1], position_B[:, None]
+        ones_B1 = jnp.ones_like(position_B1)
+        vectors = self.source_side.position_vectors(Place(ones_B1, position_B1), length)
+        x_B1D = self.embedding(ids_B[:, None], vectors, None)
+        encoded_B1E, cache = self.source_side.step(x_B1D, position_B, length, cache)
+        new = self.remember(encoded_B1E, Packed(ids_B[:, None], ones_B1, position_B1))
+
+        def write(axis: int, old: Any, new: Any) -> Any:
+            place = functools.partial(lax.dynamic_update_slice_in_dim, axis=axis)
+            return jax.tree.map(lambda old, new: place(old, new, position_B[0]), old, new)
+
+        # Keys, values and features of attention are head by head: [batch, heads, src_len, ...].
+        decoder = write(2, memory.decoder, new.decoder)
+        source_BM, own = write(1, (memory.source_BM, memory.output), (new.source_BM, new.output))
+        return Memory(decoder, source_BM, own), cache
+
+    @nn.nowrap
+    def boxed_source_cache(self, sizes: SearchSizes) -> Cache:
+        """The cache of `read` before the first subword, boxed with the names of its axes."""
+        return ENCODERS[self.config.encoder](self.config, parent=None).empty_cache(sizes)
+
     @property
     def members(self) -> tuple["EncoderDecoder"]:
         """The models that predict: this one alone; an ensemble has several."""
         return (self,)
 
     @nn.nowrap
-    def for_search(self, dtype: str | None, watch: bool) -> "EncoderDecoder":
-        """The model with another type of its matrix products (None: its own), and with watching."""
+    def for_search(
+        self, dtype: str | None, watch: bool, wait_k: int | None = None
+    ) -> "EncoderDecoder":
+        """The model with another type of its products and, if it waits, another k (None: its own).
+
+        With `watch` it returns the watched weights.
+        """
         config = dataclasses.replace(self.config, dtype=dtype or self.config.dtype)
+        if config.wait_k is not None:
+            config = dataclasses.replace(config, wait_k=wait_k or config.wait_k, wait_k_max=None)
         return self.clone(config=config, watch=watch)
 
     @nn.nowrap

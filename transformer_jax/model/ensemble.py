@@ -67,9 +67,9 @@ class Ensemble(nn.Module):
         return {f"members_{n}": own for n, own in enumerate(params)}
 
     @nn.nowrap
-    def for_search(self, dtype: str | None, watch: bool) -> "Ensemble":
+    def for_search(self, dtype: str | None, watch: bool, wait_k: int | None = None) -> "Ensemble":
         """Each model as search uses it."""
-        return Ensemble(tuple(member.for_search(dtype, watch) for member in self.members))
+        return Ensemble(tuple(member.for_search(dtype, watch, wait_k) for member in self.members))
 
     @nn.nowrap
     def boxed_memory(self, sizes: SearchSizes) -> Memory:

@@ -144,7 +144,7 @@ class Layer(nn.Module):
         place, encoded = Place(ones, ones), jnp.ones((1, 2, features))
         x_BLD = jnp.ones((1, 2, d_model))
         source = place._replace(words=x_BLD)
-        context = Context(place, None, mask, None, encoded, source, mask, inputs_BLD=x_BLD)
+        context = Context(place, None, mask, None, encoded, source, place, mask, inputs_BLD=x_BLD)
         return x_BLD, context
 
     def remember(self, encoded_BME: Array, source: Place) -> dict[str, Any]:

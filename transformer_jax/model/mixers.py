@@ -170,9 +170,9 @@ class CrossAttention(Sublayer):
         normalize = self._normalize(query_BLHK, context)
         key_BMHK, value_BMHV = self.attention.keys_values(context.encoded_BME)
         if self.carries is None and _fuses(self, self.score, self.normalizer):
-            assert context.source is not None
+            assert context.source is not None and context.reader is not None
             setting = Setting(cross_patterns(self.config), _factor(self.config, self.score))
-            queries = Queries(query_BLHK, context.place)
+            queries = Queries(query_BLHK, context.reader)
             keys = Keys(key_BMHK, value_BMHV, context.source)
             return self.attention.joined(_in_kernel(queries, keys, setting)), None
         heads_BLHV, weights_BHLM = attend(
@@ -242,6 +242,7 @@ class CrossAttention(Sublayer):
         self, x_BKD: Array, now: StepContext, memory: Any, cache: Cache
     ) -> tuple[Array, Cache, Array]:
         """One new position of every hypothesis over the source; weights `[B, H, K, M]`."""
+        assert now.source_mask is not None
         keys_values, features_BHM = memory
         query_BKHK = self.attention.queries(x_BKD)
         carried = [cache.carried]

@@ -10,9 +10,11 @@ Dimension key
 
 from collections.abc import Callable, Iterator
 
+import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.dropout import mix
 from transformer_jax.model.records import Place
 
 Pattern = Callable[[Place, Place], Array]
@@ -59,6 +61,25 @@ def read_before(wait_k: int) -> Pattern:
     return is_read
 
 
+def waiting_place(config: ModelConfig, place: Place, word: Array, rows_B: Array) -> Place:
+    """The places of target positions for `read_before`, with a k of its own for each row.
+
+    To wait for k instead of model.wait_k is to be that many positions further.
+
+    Args:
+      config: with `wait_k` and `wait_k_max`, the smallest and the largest k.
+      place: of the target positions `[batch, tgt_len]`.
+      word: random, uint32 scalar.
+      rows_B: numbers of the rows in the global batch `[batch]`; a row's k depends on no other row.
+
+    Source: Elbayad, Besacier and Verbeek 2020, section 2.3, where a batch has one k.
+    """
+    assert config.wait_k is not None and config.wait_k_max is not None
+    choices = jnp.uint32(config.wait_k_max - config.wait_k + 1)
+    more_B = (mix(rows_B.astype(jnp.uint32) ^ word) % choices).astype(jnp.int32)
+    return place._replace(positions=place.positions + more_B[:, None])
+
+
 def cross_patterns(config: ModelConfig) -> tuple[Pattern, ...]:
     """The patterns of encoder-decoder attention."""
     if config.wait_k is None:
@@ -100,9 +121,15 @@ def mask_of(patterns: tuple[Pattern, ...], query: Place, key: Place) -> Array:
 
 
 def problems(config: ModelConfig) -> Iterator[str]:
-    """Why the window is invalid, with the fix; empty if it is valid."""
+    """Why the window or the range of k is invalid, with the fix; empty if both are valid."""
     if config.window is not None and config.window % 2 == 0:
         yield (
             f"model.window={config.window} is even: the encoder's window has its query in the "
             f"middle. Use {config.window + 1}."
+        )
+    largest, smallest = config.wait_k_max, config.wait_k
+    if largest is not None and (smallest is None or largest < smallest):
+        yield (
+            f"model.wait_k_max={largest} is the largest k, and model.wait_k={smallest} the "
+            "smallest: set that to a number from 1 to this one."
         )

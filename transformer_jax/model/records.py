@@ -34,6 +34,7 @@ class Context(NamedTuple):
     self_bias: Array | None  # float32 [H, L, L], added to the scores; one block of a window
     encoded_BME: Array | None = None  # the encoder's output, for a decoder
     source: Place | None = None  # of the encoder's positions
+    reader: Place | None = None  # of the stack's own positions, as the cross patterns ask for it
     cross_mask: Array | None = None  # booleans [B, 1, L, M]
     # The place of the stack's own positions for patterns of self-attention; None: `place`.
     self_place: Place | None = None
@@ -57,7 +58,7 @@ class StepContext(NamedTuple):
     self_mask: Array  # booleans [B, 1, K, T * K]: the hypothesis's own past
     self_bias: Array | None  # float32 [B, H, 1, T * K]
     distance_BS: Array  # int32 [B, T * K], position of each key minus that of the newest subword
-    source_mask: Array  # booleans [B, 1, 1, M], True = a real source position
+    source_mask: Array | None  # booleans [B, 1, 1, M], True = may attend; None: an encoder's step
     inputs_BKD: Array  # the newest subword of each hypothesis, embedded
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -25,7 +26,12 @@ from transformer_jax.model.layers import (
 )
 from transformer_jax.model.mixers import self_blocks
 from transformer_jax.model.norms import NORMS
-from transformer_jax.model.patterns import cross_patterns, mask_of, self_patterns
+from transformer_jax.model.patterns import (
+    cross_patterns,
+    mask_of,
+    self_patterns,
+    waiting_place,
+)
 from transformer_jax.model.positions import StackPositions
 from transformer_jax.model.records import (
     Cache,
@@ -94,9 +100,9 @@ class TransformerEncoder(nn.Module):
         if self.config.norm == "pre":  # the sum of all residuals is normalized once, at the end
             self.encoder_norm = NORMS[self.config.norm_kind](self.config.norm_epsilon)
 
-    def position_vectors(self, place: Place) -> Array | float:
-        """What is added to the embedding."""
-        return self.src_positions(place.positions, place.positions.shape[1])
+    def position_vectors(self, place: Place, length: int | None = None) -> Array | float:
+        """What is added to the embedding, for positions below `length` (None: of the place)."""
+        return self.src_positions(place.positions, length or place.positions.shape[1])
 
     def __call__(self, x_BMD: Array, place: Place, rows_B: Array | None) -> Array:
         """`[batch, src_len, d_model]` from the embedded source."""
@@ -107,6 +113,45 @@ class TransformerEncoder(nn.Module):
         for layer in self.layers:
             x_BMD, _ = layer(x_BMD, context)
         return self.encoder_norm(x_BMD) if self.config.norm == "pre" else x_BMD
+
+    def step(
+        self, x_B1D: Array, position_B: Array, length: int, cache: Cache
+    ) -> tuple[Array, Cache]:
+        """The output at one more source position, which no later one changes: wait-k alone.
+
+        Args:
+          x_B1D: the newest subword, embedded `[batch, 1, d_model]`.
+          position_B: its position, int32 `[batch]`.
+          length: positions of the cache.
+          cache: of the positions before it.
+
+        Returns:
+          `[batch, 1, d_model]`, and the cache with this position.
+        """
+        newest, cached = cached_places(position_B, length)
+        distance_BS = jnp.arange(length) - position_B[:, None]
+        context = StepContext(
+            position_B=position_B,
+            self_mask=mask_of(self_patterns(self.config, is_decoder=False), newest, cached),
+            self_bias=self.src_positions.bias(distance_BS[:, None]),
+            distance_BS=distance_BS,
+            source_mask=None,
+            inputs_BKD=x_B1D,
+        )
+        x_B1D, written = residuals(self.config, x_B1D), []
+        for n, layer in enumerate(self.layers):
+            own, nothing = Cache(cache.written[n], cache.carried[n]), dict.fromkeys(layer.sublayers)
+            x_B1D, own, _ = layer.step(x_B1D, context, nothing, own)
+            written.append(own.written)
+        x_B1D = self.encoder_norm(x_B1D) if self.config.norm == "pre" else x_B1D
+        return x_B1D, Cache(tuple(written), cache.carried)
+
+    @nn.nowrap
+    def empty_cache(self, sizes: SearchSizes) -> Cache:
+        """The cache before the first source position, boxed with the names of its axes."""
+        layer, depth = self.stack()
+        written, carried = layer.empty(sizes._replace(beams=1, length=sizes.src_length))
+        return Cache((written,) * depth, (carried,) * depth)
 
     @nn.nowrap
     def stack(self) -> tuple[Layer, int]:
@@ -181,7 +226,10 @@ class TransformerDecoder(nn.Module):
         self, target: Place, encoded_BME: Array, source: Place, rows_B: Array | None
     ) -> Context:
         blocks = self_blocks(self, self.config, target.positions.shape[1], is_decoder=True)
-        patterns = self_patterns(self.config, is_decoder=True)
+        patterns, reader = self_patterns(self.config, is_decoder=True), target
+        if rows_B is not None and self.config.wait_k_max is not None:
+            word = jax.random.bits(self.make_rng("dropout"), (), jnp.uint32)
+            reader = waiting_place(self.config, target, word, rows_B)
         return Context(
             place=target,
             rows_B=rows_B,
@@ -189,7 +237,8 @@ class TransformerDecoder(nn.Module):
             self_bias=self.tgt_positions.bias(blocks.distance()),
             encoded_BME=encoded_BME,
             source=source,
-            cross_mask=mask_of(cross_patterns(self.config), target, source),
+            reader=reader,
+            cross_mask=mask_of(cross_patterns(self.config), reader, source),
         )
 
     def _all_layers(self, x_BLD: Array, context: Context) -> tuple[Array, Array | None]:

@@ -17,6 +17,7 @@ DIGITS = 12
 COUNTED = {
     *("train.steps", "decode.beam_size", "decode.length_penalty", "decode.coverage_penalty"),
     *("decode.max_extra_length", "decode.penalty", "decode.banned_subwords"),
+    "decode.wait_k",
 }
 # The keys of the first digests, in the order that is hashed.
 NAMES = (

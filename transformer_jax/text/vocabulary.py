@@ -80,6 +80,11 @@ class Vocabulary:
         return True
 
     @property
+    def joins_words(self) -> bool:
+        """Whether a line is rewritten before it is segmented, so that words depend on others."""
+        return False
+
+    @property
     def digest(self) -> str:
         """SHA-256 of the model's bytes, in hex."""
         return hashlib.sha256(self.model).hexdigest()
@@ -154,6 +159,11 @@ class TableVocabulary(Vocabulary):
     def size(self) -> int:
         """The number of pieces in this side's table."""
         return len(self._table)
+
+    @property
+    def joins_words(self) -> bool:
+        """Whether punctuation is normalized, which removes spaces before it."""
+        return bool(self.bundle.languages[self.is_target])
 
     @property
     def is_shared(self) -> bool:

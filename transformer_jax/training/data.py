@@ -16,7 +16,7 @@ from transformer_jax.config.data import DataConfig
 from transformer_jax.config.schema import Config, ModelConfig, TrainConfig
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import kept
-from transformer_jax.model.encoder_decoder import longest as longest_of
+from transformer_jax.model.sides import longest as longest_of
 from transformer_jax.parallel import processes
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder

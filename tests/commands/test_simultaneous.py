@@ -1,0 +1,134 @@
+"""`translate --simultaneous`: the translations of whole lines, while the lines arrive."""
+
+import functools
+import io
+import json
+import os
+import select
+import threading
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import tiny_runs as runs
+from transformer_jax.commands import loading
+from transformer_jax.commands.translate import translate
+from transformer_jax.errors import ConfigError, DataError
+
+OPTIONS: dict[str, Any] = {"checkpoint": "latest", "beam_size": None, "length_penalty": None}
+OPTIONS |= {"coverage_penalty": None, "n_best": 1, "scores": False}
+K = 2
+
+
+@pytest.fixture(autouse=True)
+def random_weights(monkeypatch) -> None:
+    """After so little training all translations would be empty."""
+
+    def value(draw: np.random.Generator, path: tuple, leaf: Any) -> Any:
+        noise = 0.3 * draw.normal(size=leaf.shape).astype(np.float32)
+        return jnp.asarray(1 + noise if path[-1].key == "scale" else noise)
+
+    def load(run: Any, checkpoint: str, like: Any) -> tuple[Any, str]:
+        own = functools.partial(value, np.random.default_rng(1))
+        return jax.tree_util.tree_map_with_path(own, like), checkpoint
+
+    monkeypatch.setattr(loading, "load_params", load)
+
+
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory) -> Path:
+    """A run whose model waits."""
+    workdir = runs.copy_of_run(tmp_path_factory.mktemp("waiting") / "run")
+    config = json.loads((workdir / "config.json").read_text())
+    config["model"] |= {"wait_k": 1, "wait_k_max": 4}
+    config["decode"] |= {"wait_k": K, "beam_size": 4, "max_length": 16}
+    (workdir / "config.json").write_text(json.dumps(config))
+    (workdir / "run.sha256.json").unlink()
+    return workdir
+
+
+class Dribble(io.BytesIO):
+    """A stream of which a few bytes arrive at a time: also parts of characters."""
+
+    draw = np.random.default_rng(0)
+
+    def read1(self, size: int | None = -1, /) -> bytes:
+        return super().read1(int(self.draw.integers(1, 9)))
+
+
+def answer(given: bytes, workdir: Path, **options: Any) -> bytes:
+    out = io.BytesIO()
+    translate(str(workdir), stdin=Dribble(given), stdout=out, **{**OPTIONS, **options})
+    return out.getvalue()
+
+
+def test_every_line_is_that_of_whole_lines(waiting):
+    """Also blank, hostile and cut ones, Windows' line ends, and a last line without an end."""
+    source = runs.read_lines(runs.tiny_corpus() / "test.en")
+    draw = np.random.default_rng(3)
+    words = [*{word for line in source for word in line.split()}, "😀", "中文", "e\u0301", "qzx"]
+    mixed = [" ".join(draw.choice(words, count)) for count in draw.integers(1, 5, 40)]
+    hostile = ["", "  ", "\u2581", "a\x00b\x1b[31m", "\u2028\x85 x", "||| <s>", "  a   b  ", "\t"]
+    lines = [*source, *mixed, *hostile, "x " * 60, "x" * 500, source[0] + "\r", source[1]]
+    given = "\ufeff".encode() + "\n".join(lines).encode()
+    whole = answer(given, waiting, beam_size=1)
+    assert len(set(whole.split(b"\n"))) > 10
+    assert answer(given, waiting, simultaneous=True) == whole
+
+
+def test_words_come_out_while_the_line_goes_in(waiting):
+    reading, keys = os.pipe()
+    screen, writing = os.pipe()
+    words = runs.read_lines(runs.tiny_corpus() / "test.en")[2].split()
+    whole = answer(" ".join(words).encode(), waiting, beam_size=1)
+    with (
+        open(reading, "rb") as stdin,
+        open(writing, "wb") as stdout,
+        open(screen, "rb") as out,
+        open(keys, "wb", buffering=0) as keyboard,
+    ):
+        options = {**OPTIONS, "simultaneous": True, "stdin": stdin, "stdout": stdout}
+        run = threading.Thread(target=translate, args=(str(waiting),), kwargs=options)
+        run.start()
+        keyboard.write(f"{' '.join(words[:4])} ".encode())
+        is_said = select.select([out], [], [], 60)[0]
+        begun = os.read(screen, 1 << 16) if is_said else b""
+        keyboard.write(" ".join(words[4:]).encode())
+        keyboard.close()
+        run.join(60)
+        assert not run.is_alive()
+        assert begun and b"\n" not in begun, "something is said before the line ends"
+        assert begun + os.read(screen, 1 << 16) == whole
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"beam_size": 2}, "excludes a beam of 2"),
+        ({"overrides": {"decode.beam_size": 3}}, "excludes a beam of 3"),
+        ({"n_best": 2, "scores": True}, "excludes --n_best, --scores"),
+        ({"sample": True, "engine": "ctranslate2"}, "excludes --sample, --engine"),
+        ({"length_penalty": 0.5}, "excludes --length_penalty"),
+        ({"overrides": {"decode.method": "mbr"}}, "excludes decode.method"),
+    ],
+)
+def test_what_would_revise_a_translation_is_refused(options, wrong, waiting):
+    with pytest.raises(ConfigError, match=wrong):
+        answer(b"x\n", waiting, simultaneous=True, **options)
+
+
+def test_a_model_that_does_not_wait_and_an_ensemble_are_refused(waiting):
+    with pytest.raises(ConfigError, match="this run has model.wait_k=None"):
+        answer(b"x\n", runs.trained_run(), simultaneous=True)
+    with pytest.raises(ConfigError, match="excludes an ensemble"):
+        given: dict[str, Any] = {**OPTIONS, "stdin": io.BytesIO(), "stdout": io.BytesIO()}
+        translate([str(waiting)] * 2, simultaneous=True, **given)
+
+
+def test_bytes_that_are_not_utf8_end_it_with_the_line_s_number(waiting):
+    with pytest.raises(DataError, match="standard input, line 2: not UTF-8"):
+        answer(b"A man .\nA \xed\xa0\x80 dog", waiting, simultaneous=True)

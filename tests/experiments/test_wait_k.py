@@ -1,0 +1,122 @@
+"""Needs by hand, what is counted, and the rules of the verdicts."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from experiments import wait_k
+from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
+from experiments.wait_k import (
+    ALL_K,
+    EXPERIMENT,
+    ROWS,
+    SEARCHED,
+    THREE,
+    WHOLE,
+    by_k,
+    exact_share,
+    findings,
+    judged,
+    needed_k,
+    relative_share,
+    verdicts_of,
+)
+from tests import tiny_runs as runs
+from transformer_jax.commands import evaluate as command
+from transformer_jax.commands.loading import load_model
+from transformer_jax.config.files import load_config
+from transformer_jax.grammar import generate
+from transformer_jax.tables.experiment import make_jobs
+
+
+def test_needs_by_hand():
+    # Yesterday he sold a car -> Gestern verkaufte er ein Auto: the verb is said one word early.
+    links = [(0, 0), (1, 2), (2, 1), (3, 3), (4, 4)]
+    assert needed_k(links, [0, 1, 2, 3, 4, -1], [0, 1, 2, 3, 4, -1]) == 2
+    # "sold" has two subwords, and a verb is said with its first one.
+    assert needed_k(links, [0, 1, 2, 2, 3, 4, -1], [0, 1, 2, 3, 4, -1]) == 3
+    assert needed_k(links, [0, 1, 2, 2, 3, 4, -1], [0, 0, 1, 2, 3, 4, -1]) == 2
+    # A verb at the end is said late, and a word without links when it likes.
+    assert needed_k([(1, 4)], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]) == 1
+    assert needed_k([(4, 0)], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]) == 5
+
+
+def test_matches_are_counted_by_need_at_every_k(tmp_path, monkeypatch):
+    """The subwords are those of a run's vocabulary; what was translated is made up."""
+    pairs, workdir, asked = generate("test", 12), runs.copy_of_run(tmp_path / "run"), []
+    (workdir / "run.sha256.json").unlink()
+    config = json.loads((workdir / "config.json").read_text())
+    config["model"]["wait_k"] = 1
+    (workdir / "config.json").write_text(json.dumps(config))
+
+    def evaluate(folder, split, beam_size, overrides):
+        asked.append((folder, split, beam_size, overrides))
+        print("scores")
+        path = tmp_path / "test.txt"
+        right = 3 if overrides["decode.wait_k"] == 1 else 7
+        lines = [pair.tgt if n < right else "no" for n, pair in enumerate(pairs)]
+        path.write_text("".join(f"{line}\n" for line in lines))
+        latency = {"average_lagging_of_reference": 2.5}
+        path.with_suffix(".json").write_text(json.dumps({"latency": latency}))
+        return SimpleNamespace(pairs=pairs, hypotheses=path, scores=SimpleNamespace(bleu=50.0))
+
+    monkeypatch.setattr(command, "evaluate", evaluate)
+    found = by_k(make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]._replace(folder=workdir))
+    assert [overrides["decode.wait_k"] for *_, overrides in asked] == [*SEARCHED]
+    assert {one[:3] for one in asked} == {(str(workdir), "test", 1)}
+    assert found["5"]["bleu"] == 50.0 and found["5"]["lagging"] == 2.5
+    for k, right in (("1", 3), ("9", 7)):
+        totals = [sum(column) for column in zip(*found[k]["exact"].values(), strict=True)]
+        assert totals == [12, right]
+    vocabulary = load_model(str(workdir)).vocabulary
+    assert len(found["1"]["exact"]) > 1 and vocabulary.size
+    assert exact_share(found, 1, 1, WHOLE) == 0.25
+
+
+def evidence(exact, bleu=90.0):
+    """Matches of 10 sentences that need 1 and 10 that need 6, at each k; all with the whole."""
+    counts = {str(k): {"1": [10, near], "6": [10, far]} for k, (near, far) in exact.items()}
+    counts[str(WHOLE)] = {"1": [10, 10], "6": [10, 8]}
+    return {k: {"bleu": bleu, "lagging": 1.0, "exact": own} for k, own in counts.items()}
+
+
+def test_shares_are_relative_to_the_whole_source():
+    found = evidence({3: (5, 2)})
+    assert exact_share(found, 3, 1, 3) == 0.5 and relative_share(found, 3, 4, WHOLE) == 2 / 8
+    assert exact_share(found, 3, 2, 5) is None and relative_share(found, 3, 2, 5) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "limit", "wanted", "verdict"),
+    [
+        ([0.95, 0.96, 0.97], 0.9, 1, HOLDS),
+        ([0.95, 0.96, 0.97], 0.9, -1, FAILS),
+        ([0.85, 0.99, 0.89], 0.9, 1, OPEN),
+        ([0.95, None], 0.9, 1, NOT_RUN),
+    ],
+)
+def test_verdicts_are_tests_over_seeds(values, limit, wanted, verdict):
+    assert judged(values, limit, wanted) == verdict
+
+
+def test_each_claim_looks_at_its_own_numbers():
+    found = {}
+    for seed in range(3):
+        found[ALL_K, seed] = evidence({1: (5, 1), 3: (10, 1), 5: (10, 7)}, bleu=90 + seed / 100)
+        found[THREE, seed] = evidence({3: (10, 1)}, bleu=90.5)
+    assert [verdict for _, verdict in verdicts_of(found, [2.0, 2.1, 2.2], range(3))] == [
+        *(FAILS, HOLDS),  # k = 1: half of the near ones, and few of the far ones
+        *(HOLDS, HOLDS),  # k = 3
+        *(HOLDS, FAILS),  # k = 5: the far ones are right too
+        *(HOLDS, FAILS),  # half a point of BLEU, and 2 by reading one way
+    ]
+
+
+def test_the_rows_and_a_page_without_runs(tmp_path):
+    configs = {row: load_config("configs/demo.py", dict(own)) for row, own in ROWS.items()}
+    assert [c.model.wait_k for c in configs.values()] == [None, WHOLE, 1, 3]
+    assert wait_k.JUDGED == (1, 3, 5) and {*wait_k.JUDGED} < {*SEARCHED}
+    parts = findings(tmp_path, make_jobs(EXPERIMENT, "small", runs=Path(tmp_path)))
+    assert {row[1] for row in parts[1].rows} == {NOT_RUN}

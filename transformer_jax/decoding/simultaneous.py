@@ -1,0 +1,241 @@
+"""Translates sentences while they arrive: greedy search of a model that waits (wait-k).
+
+Target subword t, from 1, is said as soon as k + t - 1 source subwords are read, or all of them (Ma
+et al. 2019, equation 3). Each source subword is encoded once, and its keys and values join those of
+the subwords before it. A step of search is the `advance` of beam search with one beam, so what is
+said is what beam search with one beam finds in the whole sentence.
+
+There is one sentence at a time, in the first of as many rows as the mesh divides. All arrays have
+the size of the longest sentence, so that each of the three functions is compiled once.
+
+Dimension key
+  B rows, of which the first has a sentence   K beams, 1
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+
+from transformer_jax.decoding.lines import LineTranslator
+from transformer_jax.decoding.search import advance, make_rules
+from transformer_jax.decoding.state import SearchState, empty_search, enter, is_live
+from transformer_jax.model.axes import BATCH, names_of, unboxed
+from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.model.records import Cache, Memory, Now, Params, SearchSizes, Stepped
+from transformer_jax.model.sides import ENCODERS
+from transformer_jax.parallel.mesh import batch_ways, placed, shardings
+from transformer_jax.text.arriving import ArrivingLine, word_ends
+from transformer_jax.text.batches import Packed
+from transformer_jax.text.vocabulary import EOS
+
+REPLACEMENT = "\ufffd"  # what bytes are decoded to that are no whole character
+
+
+class Shape(NamedTuple):
+    """Everything that the compilations depend on, except the model."""
+
+    mesh: Mesh
+    sizes: SearchSizes  # of the longest sentence
+    banned: tuple[int, ...]  # subwords that are never said
+
+
+class Sentence(NamedTuple):
+    """The arrays of a sentence that is being read and said."""
+
+    heard: Cache  # the encoder's, of the source subwords that were read
+    search: SearchState  # its memory has the source subwords that were read
+
+
+def boxed_sentence(model: EncoderDecoder, shape: Shape) -> Sentence:
+    """A sentence of which nothing is read; caches are in boxes with the names of their axes."""
+    sizes = shape.sizes
+    memory, cache = model.boxed_memory(sizes), model.boxed_cache(sizes)
+    rows = {"beam_size": 1, "size": sizes.length}
+    search = empty_search(unboxed(memory), unboxed(cache), sizes.batch, **rows)
+    limits_B = jnp.zeros(sizes.batch, jnp.int32).at[0].set(sizes.length)
+    search = enter(search, jnp.arange(sizes.batch), limits_B)
+    search = search._replace(memory=memory, cache=cache)
+    return Sentence(model.boxed_source_cache(sizes), search)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "shape"))
+def begin(model: EncoderDecoder, shape: Shape, params: Params) -> Sentence:
+    """A sentence of which nothing is read."""
+    heard, search = unboxed(boxed_sentence(model, shape))
+    # What is not read is remembered as zeros are: an attention memory divides by its features.
+    zeros_BM = jnp.zeros((shape.sizes.batch, shape.sizes.src_length), jnp.int32)
+    features = ENCODERS[model.config.encoder].features(model.config)
+    arguments: Any = (jnp.zeros((*zeros_BM.shape, features)), Packed(*[zeros_BM] * 3))
+    memory: Any = model.apply({"params": params}, *arguments, method="remember")
+    return _on_mesh(model, shape, Sentence(heard, search._replace(memory=memory)))
+
+
+@functools.partial(jax.jit, static_argnames=("model", "shape"), donate_argnames="sentence")
+def read(
+    model: EncoderDecoder, shape: Shape, params: Params, sentence: Sentence, number: Any, place: Any
+) -> Sentence:
+    """Reads one source subword.
+
+    Args:
+      model: a model that waits.
+      shape: the shape of all sentences.
+      params: the model's parameters.
+      sentence: donated.
+      number: the subword, int32 scalar.
+      place: its 0-based position, int32 scalar.
+    """
+    number_B, place_B = (jnp.full(shape.sizes.batch, one) for one in (number, place))
+    arguments: Any = (number_B, place_B, sentence.search.memory, sentence.heard)
+    found: Any = model.apply({"params": params}, *arguments, method="read")
+    memory, heard = found
+    return _on_mesh(model, shape, Sentence(heard, sentence.search._replace(memory=memory)))
+
+
+@functools.partial(jax.jit, static_argnames=("model", "shape"), donate_argnames="sentence")
+def say(
+    model: EncoderDecoder,
+    shape: Shape,
+    params: Params,
+    prepared: Any,
+    sentence: Sentence,
+    limit: Any,
+) -> tuple[Sentence, Array]:
+    """Says one target subword, after the source subwords that its wait-k pattern needs are read.
+
+    Args:
+      model: a model that waits.
+      shape: the shape of all sentences.
+      params: the model's parameters.
+      prepared: the result of `prepare_output`.
+      sentence: donated.
+      limit: of the translation in subwords, EOS included, int32 scalar; the length of the arrays
+        as long as the source has not ended.
+
+    Returns:
+      The sentence, and the subword, int32 scalar: EOS if the translation ends.
+    """
+
+    def step(now: Now, memory: Memory, cache: Cache) -> Stepped:
+        arguments: Any = (now, memory, cache, prepared)
+        stepped: Any = model.apply({"params": params}, *arguments, method="decode_step")
+        return stepped
+
+    rules = make_rules(shape.sizes.length, 0.0)._replace(banned=shape.banned)
+    limits_B = sentence.search.limits_B.at[0].set(limit)
+    search = advance(step, rules, sentence.search._replace(limits_B=limits_B))
+    said = jnp.where(is_live(search)[0], search.now.ids_BK[0, 0], EOS)
+    return _on_mesh(model, shape, sentence._replace(search=search)), said
+
+
+def _on_mesh(model: EncoderDecoder, shape: Shape, sentence: Sentence) -> Sentence:
+    """The arrays as every call gives and takes them, so that none is compiled twice."""
+    boxed = jax.eval_shape(functools.partial(boxed_sentence, model, shape))
+    places = shardings(unboxed(boxed), names_of(boxed, (BATCH,)), shape.mesh)
+    return jax.lax.with_sharding_constraint(sentence, places)
+
+
+class Interpreter:
+    """Says a translation's subwords while the source's subwords are read."""
+
+    def __init__(self, lines: LineTranslator) -> None:
+        """Takes the settings of a translator of lines, whose model waits."""
+        translator, longest = lines.translator, lines.longest
+        (self.model,) = translator.model.members
+        assert self.model.config.wait_k is not None
+        self.translator, self.longest, self.k = translator, longest, self.model.config.wait_k
+        self.extra, size = translator.decode.max_extra_length, self.model.longest()
+        size = min(longest + self.extra, size or longest + self.extra)
+        sizes = SearchSizes(batch_ways(translator.mesh), 1, size, longest)
+        self.shape = Shape(translator.mesh, sizes, translator.banned)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begins another sentence."""
+        self.read, self.said, self.has_ended = 0, 0, False
+        with placed(self.shape.mesh, self.model):
+            self.sentence = begin(self.model, self.shape, self.translator.params)
+
+    def hear(self, ids: Sequence[int] | np.ndarray, is_end: bool) -> Iterator[int]:
+        """What can be said after these source subwords, without EOS; `has_ended` after EOS.
+
+        Args:
+          ids: without EOS; those beyond the longest sentence are not read.
+          is_end: whether the source ends after them.
+        """
+        for number in ids[: self.longest - 1 - self.read]:
+            self._read(number)
+            yield from self._say_until(self.read - self.k + 1, self.shape.sizes.length)
+        if is_end and self.read:
+            self._read(EOS)
+            yield from self._say_until(self.shape.sizes.length, self.read + self.extra)
+
+    def _read(self, number: int) -> None:
+        if self.has_ended:
+            return
+        place, own = np.int32(self.read), self.translator
+        with placed(self.shape.mesh, self.model):
+            self.sentence = read(
+                self.model, self.shape, own.params, self.sentence, np.int32(number), place
+            )
+        self.read += 1
+
+    def _say_until(self, count: int, limit: int) -> Iterator[int]:
+        """Says subwords until they are that many, or EOS."""
+        own, limit = self.translator, min(limit, self.shape.sizes.length)
+        while self.said < count and not self.has_ended:
+            with placed(self.shape.mesh, self.model):
+                self.sentence, found = say(
+                    self.model, self.shape, own.params, own.prepared, self.sentence, np.int32(limit)
+                )
+            self.said, number = self.said + 1, int(found)
+            if number == EOS:
+                self.has_ended = True
+            else:
+                yield number
+
+
+class LineInterpreter:
+    """Says a line's translation while the line arrives in parts."""
+
+    def __init__(self, lines: LineTranslator) -> None:
+        """Raises ConfigError if the vocabulary cannot be used word by word."""
+        self.lines, self.ends = lines, word_ends(lines.vocabulary)
+        self.interpreter = Interpreter(lines)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.source = ArrivingLine(self.lines.vocabulary, self.ends)
+        self.ids, self.text = np.array([], np.int32), ""
+
+    def hear(self, text: str, is_end: bool) -> Iterator[str]:
+        """What the translation goes on with, piece by piece; after a line's end the next begins.
+
+        Args:
+          text: the next part of the line.
+          is_end: whether the line ends after it.
+
+        Raises:
+          DataError: see `ArrivingLine.add`.
+        """
+        for number in self.interpreter.hear(self.source.add(text, is_end), is_end):
+            self.ids = np.append(self.ids, number)
+            yield from self._more(self.lines.text(self.ids).rstrip(REPLACEMENT))
+        if is_end:
+            # Bytes that are no whole character may be one with the bytes that follow, until here.
+            yield from self._more(self.lines.text(self.ids))
+            self.lines.cut += len(self.source.given) >= self.lines.longest
+            self.interpreter.begin()
+            self._begin()
+
+    def _more(self, text: str) -> Iterator[str]:
+        """The part of the text that was not said yet, if there is one."""
+        assert text.startswith(self.text), "what was said never changes"
+        if more := text[len(self.text) :]:
+            self.text = text
+            yield more

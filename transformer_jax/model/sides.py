@@ -1,0 +1,87 @@
+"""ENCODERS and DECODERS, and why parts that a config names cannot be combined."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model import embeddings, outputs
+from transformer_jax.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
+from transformer_jax.model.positions import between_positions
+from transformer_jax.model.recurrent import RecurrentDecoder, RecurrentEncoder
+from transformer_jax.model.transformer import (
+    AverageDecoder,
+    SSRUDecoder,
+    TransformerDecoder,
+    TransformerEncoder,
+)
+
+ENCODERS: dict[str, Any] = {
+    "transformer": TransformerEncoder,
+    "recurrent": RecurrentEncoder,
+    "convolutional": ConvolutionalEncoder,
+}
+DECODERS: dict[str, Any] = {
+    "transformer": TransformerDecoder,
+    "average": AverageDecoder,
+    "ssru": SSRUDecoder,
+    "recurrent": RecurrentDecoder,
+    "convolutional": ConvolutionalDecoder,
+}
+
+
+def longest(config: ModelConfig) -> int | None:
+    """The largest number of positions of a sentence or row; None: any number."""
+    sides = ENCODERS[config.encoder].longest(config), DECODERS[config.decoder].longest(config)
+    return min((limit for limit in sides if limit is not None), default=None)
+
+
+def problems(config: ModelConfig) -> Iterator[str]:
+    """Why the parts that a config names cannot be combined, with the fix; empty if they can."""
+    sides = ENCODERS[config.encoder], DECODERS[config.decoder]
+    yield from dict.fromkeys(problem for side in sides for problem in side.problems(config))
+    yield from embeddings.problems(config)
+    yield from outputs.problems(config)
+    encoder, decoder = sides
+    if config.wait_k is not None and not (encoder.self_attention and decoder.multi_head):
+        yield (
+            f"model.wait_k={config.wait_k} is for attention that can leave out what is not yet "
+            f"read: not for an encoder of kind {config.encoder} with a decoder of kind "
+            f"{config.decoder}. Use model.encoder='transformer' and the decoder 'transformer', "
+            "'average' or 'ssru', or model.wait_k=None."
+        )
+    yield from _without_effect(config)
+
+
+def _without_effect(config: ModelConfig) -> Iterator[str]:
+    """Keys that no part of the model reads: as a row of an ablation, each would measure nothing."""
+    encoder, decoder = ENCODERS[config.encoder], DECODERS[config.decoder]
+    names, reasons = [], []
+    if not decoder.multi_head:
+        names += ["cross_score", "cross_normalizer", "attention_memory"]
+        reasons.append(f"the attention of a {config.decoder} decoder is of its own kind")
+    if not (encoder.self_attention or decoder.self_attention):
+        names += ["window", *(["positions"] if between_positions(config) else [])]
+        names += [] if decoder.multi_head else ["score", "normalizer"]
+        reasons.append("nothing has self-attention")
+    for name in names:
+        if (value := getattr(config, name)) != getattr(ModelConfig, name):
+            yield (
+                f"model.{name}={value!r} changes nothing in this model, where "
+                f"{' and '.join(reasons)}. Leave it out."
+            )
+
+
+def no_full_context(config: ModelConfig) -> Iterator[str]:
+    """Why no second pass can see the whole target, with the fix; empty if one can."""
+    decoder = DECODERS[config.decoder]
+    if not (decoder.self_attention and decoder.multi_head):
+        yield (
+            f"a decoder of kind {config.decoder} has no self-attention that could see the whole "
+            "target. Use model.decoder='transformer', or 'past'."
+        )
+    for name in ("window", "wait_k"):
+        if (value := getattr(config, name)) is not None:
+            yield (
+                f"model.{name}={value} leaves out a part of the text. Use model.{name}=None, or "
+                "'past'."
+            )

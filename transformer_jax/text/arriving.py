@@ -1,0 +1,72 @@
+"""The subwords of a line that arrives in parts: those of a word as soon as the word is complete.
+
+A word is complete at white space, or where its line ends. What arrived is segmented as a whole each
+time, so that a word's subwords are those of the whole line: SentencePiece finds the best subwords
+from left to right, and where no piece crosses white space, what follows it changes nothing before.
+"""
+
+import numpy as np
+
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.text.vocabulary import SPACE, Vocabulary
+
+WHITE_SPACE = tuple(c for c in map(chr, range(0x3001)) if c.isspace())
+
+
+def word_ends(vocabulary: Vocabulary) -> tuple[str, ...]:
+    """The characters at which a word is complete: white space that the vocabulary makes a space.
+
+    Raises:
+      ConfigError: what follows white space may change the subwords before it.
+    """
+    crossing = [one for one in vocabulary.pieces(range(vocabulary.size)) if SPACE in one[1:]]
+    reasons = {
+        f"it has pieces that cross white space, such as {crossing[:1]}": bool(crossing),
+        "it keeps white space that is repeated": vocabulary.normalize(" a  b ") != "a b",
+        "it normalizes punctuation across words": vocabulary.joins_words,
+    }
+    for reason, is_so in reasons.items():
+        if is_so:
+            raise ConfigError(
+                f"The run's vocabulary cannot be used word by word, because {reason}. Translate "
+                "whole lines: leave out --simultaneous."
+            )
+    return tuple(c for c in WHITE_SPACE if vocabulary.normalize(f"a{c}b") == "a b")
+
+
+class ArrivingLine:
+    """The part of a line that has arrived, and the subwords that were given out."""
+
+    def __init__(self, vocabulary: Vocabulary, ends: tuple[str, ...]) -> None:
+        """Begins a line; `ends` is the result of `word_ends`."""
+        self.vocabulary, self.ends = vocabulary, ends
+        self.text, self.complete, self.given = "", 0, np.array([], np.int32)
+
+    def add(self, text: str, is_end: bool) -> np.ndarray:
+        """The subwords of the words that are complete now and were not before, without EOS.
+
+        Args:
+          text: what arrived, without a line feed.
+          is_end: whether the line ends after it.
+
+        Raises:
+          DataError: subwords that were given out would be others in the longer line.
+        """
+        self.text += text
+        if is_end:
+            self.text = self.text.removesuffix("\r")
+        complete = len(self.text)
+        if not is_end:
+            complete = max(self.text.rfind(one) for one in self.ends) + 1
+        if complete == self.complete and not is_end:
+            return self.given[:0]
+        self.complete = complete
+        (found,) = self.vocabulary.encode_lines([self.text[:complete]])
+        new = found[len(self.given) :]
+        if not np.array_equal(found[: len(self.given)], self.given):
+            raise DataError(
+                f"The subwords of {self.text!r} are not those of its words, one after the other. "
+                "Translate whole lines: leave out --simultaneous."
+            )
+        self.given = found
+        return new
