@@ -9,6 +9,7 @@ from transformer_jax.commands.loading import NO_OVERRIDES, LoadedModel, load_mod
 from transformer_jax.decoding.lines import LineTranslator, line_groups, line_parts
 from transformer_jax.decoding.simultaneous import LineInterpreter
 from transformer_jax.errors import ConfigError
+from transformer_jax.model.sides import no_reading
 from transformer_jax.parallel import processes
 
 if TYPE_CHECKING:
@@ -139,10 +140,10 @@ def _interpret(loaded: LoadedModel, stdin: io.BufferedIOBase, stdout: BinaryIO) 
       UserError: the model does not wait, its vocabulary cannot be used word by word, or a line is
         not UTF-8.
     """
-    if loaded.model.config.wait_k is None:
+    if problems := list(no_reading(loaded.model.config)):
         raise ConfigError(
-            "--simultaneous is for a model that was trained to translate while it reads, and this "
-            "run has model.wait_k=None. Train one with --config.model.wait_k=3, for example."
+            "--simultaneous is for a model that was trained to translate while it reads: "
+            + " ".join(problems)
         )
     translator = loaded.line_translator()
     interpreter = LineInterpreter(translator)
