@@ -165,6 +165,7 @@ def test_translate_reads_and_writes_bytes(called, monkeypatch):
     expected = {"checkpoint": "latest", "beam_size": None, "length_penalty": 1.0}
     expected |= {"coverage_penalty": None, "overrides": {}}
     expected |= {"workdir": ["w"], "n_best": 3, "scores": True, "sample": False, "engine": None}
+    expected |= {"simultaneous": False}
     assert called == [expected | {"stdin": streams.buffer, "stdout": out.buffer}]
 
 
