@@ -22,6 +22,8 @@ SLOW = (
     "training/test_step.py",
     "commands/test_train.py",
     "training/test_resume.py",
+    "training/test_two_directions.py",
+    "model/test_auxiliary.py",
     "decoding/test_translator.py",
     "commands/test_import.py",
     "test_nothing_is_unpickled.py",
