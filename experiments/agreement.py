@@ -28,11 +28,12 @@ from pathlib import Path
 
 from experiments.claims.evidence import Evidence, answers
 from experiments.claims.judging import NOT_RUN, judge
+from experiments.short_demo import SHORT_DEMO
 from transformer_jax.grammar.pairs import AlignedPair
 from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.reporting.page import Table as PageTable
 from transformer_jax.tables.command import main
-from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
+from transformer_jax.tables.experiment import Experiment, Job, Overrides
 
 PAIRS = 1_000  # of the test split
 LONGEST = 256  # subwords of a sentence
@@ -160,17 +161,7 @@ def _mean(values: Sequence[float], form: str) -> str:
 EXPERIMENT = Experiment(
     name="agreement",
     rows=ROWS,
-    scales={
-        "small": Scale(
-            "configs/demo.py",
-            {
-                **{"train.steps": 1_000, "train.decay_steps": 1_000, "train.valid_every": 250},
-                **{"train.checkpoint_every": 500, "train.keep_last": 1},
-            },
-            seeds=(0, 1, 2),
-            compared=False,
-        )
-    },
+    scales={"small": SHORT_DEMO},
     about=__doc__,
     metrics=("perplexity", "bleu"),
     findings=findings,

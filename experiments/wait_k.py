@@ -2,13 +2,13 @@
 
     python -m experiments.wait_k --seeds=0,1,2
 
-The question: a wait-k model (Ma et al. 2019) says target subword t after k + t - 1 source subwords.
-English and German differ in their order, so some words are to be said before the words that they
-translate are read, above all verbs: "Yesterday the old man bought a car" is "Gestern kaufte der
-alte Mann ein Auto". A sentence's need is the smallest k for which each target subword is said after
-all source subwords that it is linked to, by the gold alignment: 1 to 9 in the test split. Does a
-model say what it has read, and can it not say the rest? And is one model, trained on many k
-(Elbayad et al. 2020), as good as one that was trained for its k?
+The question: a wait-k model (Ma et al. 2019) writes target subword t after k + t - 1 source
+subwords. English and German differ in their order, so it has to write some words before it has read
+the words that they translate, above all verbs: "Yesterday the old man bought a car" is "Gestern
+kaufte der alte Mann ein Auto". A sentence's need is the smallest k with which each target subword
+is written after all source subwords that it is linked to, by the gold alignment: 1 to 9 in the test
+split. Does a model write what it has read, and does it fail to write the rest? And is one model,
+trained on many k (Elbayad et al. 2020), as good as one that was trained for its k?
 
 The rows are the model of configs/demo.py on the built-in corpus, 1,000 steps of 1,000 target
 subwords: the whole source, read both ways; the same read one way only; one model for all k, trained
@@ -70,7 +70,7 @@ Found = Mapping[tuple[str, int], Evidence]  # by row and seed
 def needed_k(
     links: Sequence[tuple[int, int]], src_words: Sequence[int], tgt_words: Sequence[int]
 ) -> int:
-    """The smallest k with which all links of each target subword are read before it is said.
+    """The smallest k with which all links of each target subword are read before it is written.
 
     Args:
       links: pairs of a source word and a target word.

@@ -35,10 +35,11 @@ import numpy as np
 
 from experiments.claims.evidence import Evidence, answers
 from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge
+from experiments.short_demo import SHORT_DEMO
 from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.reporting.page import Table as PageTable
 from transformer_jax.tables.command import main
-from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
+from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.tables.results import read_results
 from transformer_jax.tables.statistics import of_row, text_of
 
@@ -263,17 +264,7 @@ def _mean(values: Sequence[float | None]) -> str:
 EXPERIMENT = Experiment(
     name="windows",
     rows=ROWS,
-    scales={
-        "small": Scale(
-            "configs/demo.py",
-            {
-                **{"train.steps": 1_000, "train.decay_steps": 1_000, "train.valid_every": 250},
-                **{"train.checkpoint_every": 500, "train.keep_last": 1},
-            },
-            seeds=(0, 1, 2),
-            compared=False,
-        )
-    },
+    scales={"small": SHORT_DEMO},
     about=__doc__,
     metrics=("perplexity", "bleu"),
     findings=findings,

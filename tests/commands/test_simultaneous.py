@@ -52,7 +52,7 @@ def waiting(tmp_path_factory) -> Path:
 
 
 class Dribble(io.BytesIO):
-    """A stream of which a few bytes arrive at a time: also parts of characters."""
+    """A stream that gives a few bytes at a time, parts of characters too."""
 
     draw = np.random.default_rng(0)
 
@@ -101,7 +101,7 @@ def test_words_come_out_while_the_line_goes_in(waiting):
         keyboard.close()
         run.join(60)
         assert not run.is_alive()
-        assert begun and b"\n" not in begun, "something is said before the line ends"
+        assert begun and b"\n" not in begun, "something is written before the line ends"
         assert begun + os.read(screen, 1 << 16) == whole
 
 

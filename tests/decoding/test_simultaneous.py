@@ -45,7 +45,7 @@ def translator(name: str, ease: float) -> Translator:
     model = tiny_model(wait_k=1, wait_k_max=5, **changes)
     params = random_params(model, seed=1)
     params["output_bias"] = params["output_bias"].at[EOS].add(ease)
-    for part in params.values():  # so that what is said depends on what is read
+    for part in params.values():  # so that the output depends on what is read
         if isinstance(part, dict) and "cross_attention" in part:
             part["cross_attention"] = jax.tree.map(lambda x: 3 * x, part["cross_attention"])
     banned = (7, 8)
@@ -53,7 +53,7 @@ def translator(name: str, ease: float) -> Translator:
 
 
 def heard(interpreter: Interpreter, ids: np.ndarray, parts: list[int]) -> list[int]:
-    """What is said while a source without EOS arrives in parts of these sizes; it ends later."""
+    """The output while a source without EOS arrives in parts of these sizes; it ends later."""
     said: list[int] = []
     for part in np.split(ids, np.cumsum(parts)):
         said += interpreter.hear(part, is_end=False)
@@ -72,7 +72,7 @@ def test_what_is_said_while_reading_is_what_search_finds_in_the_whole_sentence(n
     interpreter = Interpreter(SimpleNamespace(translator=whole, longest=LONGEST))  # type: ignore[arg-type]
     before = [simultaneous.begin, simultaneous.read, simultaneous.say]
     before = [one._cache_size() for one in before]
-    assert len({tuple(best.ids) for (best,) in found}) > 15, "sources decide what is said"
+    assert len({tuple(best.ids) for (best,) in found}) > 15, "the output depends on the source"
     early, ended = 0, 0
     for ids, (best,) in zip(sources, found, strict=True):
         want = best.ids[best.ids != EOS].tolist()

@@ -32,13 +32,13 @@ from transformer_jax.tables.experiment import make_jobs
 
 
 def test_needs_by_hand():
-    # Yesterday he sold a car -> Gestern verkaufte er ein Auto: the verb is said one word early.
+    # Yesterday he sold a car -> Gestern verkaufte er ein Auto: the verb is written one word early.
     links = [(0, 0), (1, 2), (2, 1), (3, 3), (4, 4)]
     assert needed_k(links, [0, 1, 2, 3, 4, -1], [0, 1, 2, 3, 4, -1]) == 2
-    # "sold" has two subwords, and a verb is said with its first one.
+    # "sold" has two subwords, and a verb is written with its first one.
     assert needed_k(links, [0, 1, 2, 2, 3, 4, -1], [0, 1, 2, 3, 4, -1]) == 3
     assert needed_k(links, [0, 1, 2, 2, 3, 4, -1], [0, 0, 1, 2, 3, 4, -1]) == 2
-    # A verb at the end is said late, and a word without links when it likes.
+    # A verb at the end is written late; a word without links may come at any time.
     assert needed_k([(1, 4)], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]) == 1
     assert needed_k([(4, 0)], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]) == 5
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from transformer_jax.commands.loading import NO_OVERRIDES, LoadedModel, load_model
 from transformer_jax.decoding.lines import LineTranslator, line_groups, line_parts
-from transformer_jax.decoding.simultaneous import LineInterpreter
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.sides import no_reading
 from transformer_jax.parallel import processes
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from transformer_jax.commands.engine import EngineLines
 
 log = logging.getLogger(__name__)
-# Keys that decide between hypotheses or samples, of which a translation of arriving lines has none.
+# Keys that choose between hypotheses or samples. A line that is still arriving has only one.
 WHOLE_LINES = {
     *("decode.method", "decode.groups", "decode.diversity", "decode.penalty"),
     *("decode.length_penalty", "decode.coverage_penalty", "decode.samples", "decode.utility"),
@@ -116,7 +115,7 @@ def _check_simultaneous(
     """Raises ConfigError if something cannot be combined with --simultaneous."""
     wrong = [f"--{name}" for name, value in given.items() if value]
     widest = overrides.get("decode.beam_size", 1) if beam_size is None else beam_size
-    if widest > 1:  # what is said cannot be revised
+    if widest > 1:  # what is written cannot be revised
         wrong.append(f"a beam of {widest}")
     wrong += [name for name in overrides if name in WHOLE_LINES]
     if not isinstance(workdir, str) and len(workdir) > 1:
@@ -131,7 +130,7 @@ def _check_simultaneous(
 
 
 def _interpret(loaded: LoadedModel, stdin: io.BufferedIOBase, stdout: BinaryIO) -> None:
-    """Writes the translation of each line while the line arrives, a piece as soon as it is said.
+    """Writes the translation of each line while the line arrives, piece by piece.
 
     A word is read once white space or the line's end follows it. The result is that of whole lines
     with a beam of 1.
@@ -145,6 +144,8 @@ def _interpret(loaded: LoadedModel, stdin: io.BufferedIOBase, stdout: BinaryIO) 
             "--simultaneous is for a model that was trained to translate while it reads: "
             + " ".join(problems)
         )
+    from transformer_jax.decoding.simultaneous import LineInterpreter  # most runs do not need it
+
     translator = loaded.line_translator()
     interpreter = LineInterpreter(translator)
     log.info("ready to translate, with k=%d", interpreter.interpreter.k)

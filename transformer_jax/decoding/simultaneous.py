@@ -1,15 +1,15 @@
 """Translates sentences while they arrive: greedy search of a model that waits (wait-k).
 
-Target subword t, from 1, is said as soon as k + t - 1 source subwords are read, or all of them (Ma
+Target subword t, from 1, is written once k + t - 1 source subwords are read, or all of them (Ma
 et al. 2019, equation 3). Each source subword is encoded once, and its keys and values join those of
-the subwords before it. A step of search is the `advance` of beam search with one beam, so what is
-said is what beam search with one beam finds in the whole sentence.
+the subwords before it. A step of search is the `advance` of beam search with one beam, so the
+output is what beam search with one beam finds in the whole sentence.
 
 There is one sentence at a time, in the first of as many rows as the mesh divides. All arrays have
 the size of the longest sentence, so that each of the three functions is compiled once.
 
 Dimension key
-  B rows, of which the first has a sentence   K beams, 1
+  B rows; the first one has a sentence   K beams, 1
 """
 
 import functools
@@ -53,7 +53,7 @@ class Sentence(NamedTuple):
 
 
 def boxed_sentence(model: EncoderDecoder, shape: Shape) -> Sentence:
-    """A sentence of which nothing is read; caches are in boxes with the names of their axes."""
+    """A sentence before its first subword; caches are in boxes with the names of their axes."""
     sizes = shape.sizes
     memory, cache = model.boxed_memory(sizes), model.boxed_cache(sizes)
     rows = {"beam_size": 1, "size": sizes.length}
@@ -66,7 +66,7 @@ def boxed_sentence(model: EncoderDecoder, shape: Shape) -> Sentence:
 
 @functools.partial(jax.jit, static_argnames=("model", "shape"))
 def begin(model: EncoderDecoder, shape: Shape, params: Params) -> Sentence:
-    """A sentence of which nothing is read."""
+    """A sentence before its first subword."""
     heard, search = unboxed(boxed_sentence(model, shape))
     # What is not read is remembered as zeros are: an attention memory divides by its features.
     zeros_BM = jnp.zeros((shape.sizes.batch, shape.sizes.src_length), jnp.int32)

@@ -97,7 +97,13 @@ class EncoderDecoder(nn.Module):
         return self.source_side(self.embedding(source.ids, vectors, rows_B), place, rows_B)
 
     def decode(
-        self, encoded_BME: Array, source: Packed, target: Packed, rows_B: Array | None = None
+        self,
+        encoded_BME: Array,
+        source: Packed,
+        target: Packed,
+        rows_B: Array | None = None,
+        *,
+        full_context: bool = False,
     ) -> tuple[Array, Array | None]:
         """The decoder's output before the vocabulary, and the watched weights.
 
@@ -106,6 +112,7 @@ class EncoderDecoder(nn.Module):
           source: the source side of the batch.
           target: the target side, its ids shifted right.
           rows_B: numbers of the rows in the global batch `[batch]`, for dropout; None: no dropout.
+          full_context: whether each position sees the whole target, as in `align`.
 
         Returns:
           float32 `[batch, tgt_len, d_model]`, and `[batch, tgt_len, src_len]` or None. The weights
@@ -114,7 +121,8 @@ class EncoderDecoder(nn.Module):
         place = place_of(target)
         vectors = self.target_side.position_vectors(place.positions, place.positions.shape[1])
         x_BLD = self._embed_target(target.ids, vectors, rows_B)
-        return self.target_side(x_BLD, place, encoded_BME, self.source_place(source), rows_B)
+        run = self.target_side.in_full_context if full_context else self.target_side
+        return run(x_BLD, place, encoded_BME, self.source_place(source), rows_B)
 
     def source_place(self, source: Packed) -> Place:
         """The place of the source, with its words if attention to it asks for them."""
@@ -131,11 +139,7 @@ class EncoderDecoder(nn.Module):
         It takes what `decode` takes. The input is shifted as there, so the position that predicts
         a subword sees the subword itself at the next position (Garg et al. 2019, section 4.3).
         """
-        place = place_of(target)
-        vectors = self.target_side.position_vectors(place.positions, place.positions.shape[1])
-        x_BLD = self._embed_target(target.ids, vectors, rows_B)
-        seen = self.source_place(source)
-        return self.target_side.in_full_context(x_BLD, place, encoded_BME, seen, rows_B)[1]
+        return self.decode(encoded_BME, source, target, rows_B, full_context=True)[1]
 
     def in_full_context(self, source: Packed, target: Packed) -> Array | None:
         """The same from the source, without dropout."""

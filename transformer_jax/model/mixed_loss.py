@@ -30,7 +30,7 @@ EQUAL = 1e-5  # relative difference of two sums of the same probabilities, by ro
 
 
 class Pointer(NamedTuple):
-    """A distribution over places, each of which stands for a subword."""
+    """A distribution over places; each place has a subword."""
 
     mass_BLM: Array  # probability of each place; together they are at most 1
     ids_BM: Array  # int32, the places' subwords
@@ -85,7 +85,7 @@ def mixture_loss(
       settings: their replicas must divide the batch.
 
     Returns:
-      The sums, of which only `smoothed_nats` has a gradient, and that sum's part of each position
+      The sums (only `smoothed_nats` has a gradient), and that sum's part of each position
       `[batch, tgt_len]`, without a gradient.
     """
     shape = targets_BL.shape

@@ -34,7 +34,7 @@ def stored(x: Array, opaque: Array) -> Array:
 
     Args:
       x: any array.
-      opaque: a boolean scalar of which XLA does not know the value. The result does not depend on
+      opaque: a boolean scalar whose value XLA does not know. The result does not depend on
         it.
     """
     return jax.lax.platform_dependent(x, opaque, cpu=_through_loop, default=lambda x, _: x)

@@ -45,7 +45,7 @@ def make_manager(
     Args:
       folder: of all checkpoints.
       keep_last: how many of the last ones it keeps.
-      score: the metric of which the highest is the best.
+      score: the name of the metric; the highest value is the best.
       is_checkpoint: whether a path is a checkpoint; others are left alone.
     """
 
