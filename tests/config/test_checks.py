@@ -13,6 +13,7 @@ from transformer_jax.errors import ConfigError
 GOOD = {"data.source": "grammar"}  # the smallest change that makes the defaults valid
 
 # Each change, and what its error must contain: key, value, what is allowed or the fix.
+REFUSED = "train.hard_attention='reinforce': "
 BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"model.num_layers": 0}, ("model.num_layers=0 is below 1", "default is 6")),
     ({"model.d_model": -8}, ("model.d_model=-8 is below 1", "default is 512")),
@@ -126,6 +127,42 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         {"vocabulary.separate": True, "model.tie_embeddings": False, "model.output": "copy"},
         ("model.output='copy' copies", "Set vocabulary.separate=False"),
     ),
+    *(
+        ({"train.hard_attention": "reinforce", "model.decoder": decoder}, (REFUSED, "no heads"))
+        for decoder in ("recurrent", "convolutional")
+    ),
+    *(
+        ({"train.hard_attention": "reinforce", "model.output": output}, (REFUSED, repr(output)))
+        for output in ("copy", "history", "marginal")
+    ),
+    *(
+        (
+            {"train.hard_attention": "reinforce", "model.cross_normalizer": name},
+            (REFUSED, f"the normalizer {name!r} of", "Set model.cross_normalizer='softmax'"),
+        )
+        for name in ("gumbel", "monotonic", "chunkwise", "lookback")
+    ),
+    *(
+        (
+            {"train.hard_attention": "reinforce", "model.attention_memory": memory},
+            (REFUSED, f"model.attention_memory={memory!r} would remember", "Use model."),
+        )
+        for memory in ("coverage", "coverage_gru", "coverage_embedding", "markov")
+    ),
+    (
+        {"train.hard_attention": "reinforce", "train.agreement_weight": 0.1},
+        ("train.hard_attention=reinforce does not go with it", "Leave one of them out"),
+    ),
+    (
+        {
+            "train.hard_attention": "reinforce",
+            "train.alignment_context": "full",
+            "train.alignment_weight": 1.0,
+            "data.alignments": True,
+        },
+        (REFUSED, "train.alignment_context='full' predicts nothing", "Leave one of them out"),
+    ),
+    ({"train.hard_attention": "gumbel"}, ("'gumbel' is not known", "'reinforce'")),
     ({"model.tie_output": True}, ("model.tie_output=True changes nothing", "Leave one out")),
     ({"vocabulary.kind": "word"}, ("vocabulary.kind='word'", "'bpe', 'unigram'")),
     ({"vocabulary.normalization": "nfc"}, ("vocabulary.normalization='nfc'", "'identity'")),

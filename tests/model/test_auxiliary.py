@@ -238,7 +238,7 @@ BUILT_IN = {"data__source": "grammar", "data__pairs": 300, "data__alignments": T
 @pytest.mark.parametrize(
     ("name", "weight", "others", "most"),
     [
-        ("coverage", 0.5, {}, 1),
+        ("coverage", 0.5, {"train__hard_attention": "reinforce"}, 1),
         ("alignment", 0.3, {**BUILT_IN, "train__data_workers": 1, **FULL_CONTEXT}, 5),
     ],
 )
@@ -250,7 +250,11 @@ def test_a_run_trains_on_it_logs_it_and_continues_bit_for_bit(
     assert train(whole, **settings) == 0
     losses = [r[f"{name}_loss_per_token"] for r in metrics(whole) if r["kind"] == "train"]
     assert all(0 < loss < most for loss in losses) and len(losses) == 4
-    assert [name for name in arrays(whole / "checkpoints" / "12") if "auxiliary" in name]
+    saved = arrays(whole / "checkpoints" / "12")
+    assert [name for name in saved if "auxiliary" in name]
+    baselines = [float(saved[name]) for name in saved if "baseline" in name]
+    assert len(baselines) == ("train__hard_attention" in others)
+    assert all(6 < baseline < 6.6 for baseline in baselines), "it starts at log 400, which is 5.99"
 
     killed = shutil.copytree(whole, tmp_path / "killed")
     for step in ("10", "12"):

@@ -2,9 +2,10 @@
 
     python -m tests.parallel.sharded_gradients NAME ...
 
-NAME is a line of tests/model/configs.py, or "agreement": two directions of translation. Prints a
-JSON object: for each name, the relative error of the gradient on the mesh (data 2, fsdp 2, tensor
-2) with two micro-batches, and its norm.
+NAME is a line of tests/model/configs.py, "agreement": two directions of translation, or
+"reinforce": the watched layer draws what it reads. Prints a JSON object: for each name, the
+relative error of the gradient on the mesh (data 2, fsdp 2, tensor 2) with two micro-batches, and
+its norm.
 """
 
 import dataclasses
@@ -25,6 +26,7 @@ from tests.fixtures.tiny import (
 from tests.model.configs import CONFIGS
 from transformer_jax.config.schema import MeshConfig, ModelConfig, TrainConfig
 from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.hard_attention import REINFORCE, first_baseline
 from transformer_jax.model.parameters import axis_names
 from transformer_jax.parallel.mesh import (
     batch_sharding,
@@ -47,8 +49,8 @@ SIZES = ModelConfig(
 def gradient(name: str, mesh_config: MeshConfig, micro_batches: int) -> np.ndarray:
     """The gradient of the loss, with dropout, of packed rows on a mesh, as one vector."""
     changes = {**CONFIGS.get(name, {}), "num_layers": 1, "d_hidden": SIZES.d_hidden}
-    both = name == AGREEMENT
-    model = make_model(dataclasses.replace(SIZES, **changes), VOCABULARY, watch=both)
+    both, draws = name == AGREEMENT, name == REINFORCE
+    model = make_model(dataclasses.replace(SIZES, **changes), VOCABULARY, watch=both or draws)
     mesh = make_mesh(mesh_config)
     params, names, key = random_params(model), axis_names(model), jax.random.key(3)
     if both:
@@ -56,7 +58,9 @@ def gradient(name: str, mesh_config: MeshConfig, micro_batches: int) -> np.ndarr
     params = jax.device_put(params, shardings(params, names, mesh))
     rows = [[2 * n, 2 * n + 1] for n in range(ROWS)]
     batch = jax.device_put(lay_out(PAIRS, rows, SRC_LENGTH, TGT_LENGTH), batch_sharding(mesh))
-    loss_fn = make_loss_fn(model, 0.1, replicas=batch_ways(mesh))
+    losses = {REINFORCE: 1.0} if draws else None
+    loss_fn = make_loss_fn(model, 0.1, replicas=batch_ways(mesh), auxiliary=losses)
+    loss_fn = functools.partial(loss_fn, baseline=first_baseline(VOCABULARY))
     if both:
         loss_fn = make_two_way_loss(model, TrainConfig(agreement_weight=30.0), batch_ways(mesh))
     gradients = functools.partial(accumulated_gradients, loss_fn, micro_batches=micro_batches)

@@ -209,12 +209,12 @@ def test_a_dimension_that_an_axis_does_not_divide_stays_whole():
 # Every model -------------------------------------------------------------------------------------
 
 # With the models that train above, these have every part that a mesh treats in its own way.
-WITH_OTHER_PARTS = ("together", "recurrent-decoder", "agreement")
+WITH_OTHER_PARTS = ("together", "recurrent-decoder", "agreement", "reinforce")
 
 
 @pytest.fixture(scope="module")
 def gradients():
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
     done = subprocess.run(
         [sys.executable, "-m", "tests.parallel.sharded_gradients", *WITH_OTHER_PARTS],
         env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},

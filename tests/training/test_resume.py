@@ -97,6 +97,7 @@ OTHER = {
     "train.fertility_weight": 1.0,
     "train.agreement_weight": 0.0,
     "train.avoidance_weight": 1.0,
+    "train.hard_attention": "reinforce",
     "model.num_layers": 2,
     "model.num_encoder_layers": 2,
     "model.num_decoder_layers": 2,

@@ -26,6 +26,7 @@ def check(config: Config) -> None:
             *_data(config.data),
             *_training(config.train, config.data),
             *_alignment_context(config),
+            *_hard_attention(config),
             *_directions(config),
             *_lengths(config),
             *_mesh(config),
@@ -192,6 +193,20 @@ def _alignment_context(config: Config) -> Iterator[str]:
         yield f"train.alignment_context={train.alignment_context!r}: {problem}"
 
 
+def _hard_attention(config: Config) -> Iterator[str]:
+    train = config.train
+    if train.hard_attention is None:
+        return
+    if train.alignment_context != "past":
+        yield (
+            f"train.hard_attention={train.hard_attention!r}: the second pass of "
+            f"train.alignment_context={train.alignment_context!r} predicts nothing from which "
+            "draws could learn. Leave one of them out."
+        )
+    for problem in _asked_of_the_model("no_draws", config.model) or ():
+        yield f"train.hard_attention={train.hard_attention!r}: {problem}"
+
+
 def _directions(config: Config) -> Iterator[str]:
     if (weight := config.train.agreement_weight) is None:
         return
@@ -200,6 +215,7 @@ def _directions(config: Config) -> Iterator[str]:
         "data.alignments": "links are those of one direction",
         "model.wait_k": "attention to what is read so far differs in both directions",
         "train.patience": "both directions have to end at the same step",
+        "train.hard_attention": "draws have been tested with one direction only",
     }
     for name, reason in reasons.items():
         if value := value_at(config, name):

@@ -280,8 +280,7 @@ class TrainConfig:
     )
     fertility_weight: float = key(
         0.0,
-        "weight of the squared difference between 1 and a source subword's attention in the whole "
-        "translation (Cohn et al. 2016), on model.watched_layer",
+        "weight of (1 - a source subword's attention on model.watched_layer)^2 (Cohn et al. 2016)",
         at_least=0,
     )
     agreement_weight: float | None = key(
@@ -290,6 +289,11 @@ class TrainConfig:
         "a run of its own in WORKDIR/reverse; the weight of a bonus for attentions that agree on "
         "model.watched_layer (Cohn et al. 2016, section 3.4; 0: no bonus); None: one direction",
         at_least=0,
+    )
+    hard_attention: str | None = key(
+        None,
+        "reinforce: training draws what model.watched_layer reads (Xu et al. 2015); None: no draws",
+        choices=("reinforce",),
     )
     schedule: str = key(
         "rsqrt",

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.schema import TrainConfig
+from transformer_jax.model.hard_attention import REINFORCE
 from transformer_jax.text.batches import Batch
 from transformer_jax.text.links import BITS
 from transformer_jax.text.vocabulary import EOS
@@ -177,4 +178,5 @@ def weighted_losses(
 def auxiliary_weights(train: TrainConfig) -> dict[str, float]:
     """The weight of each auxiliary loss that the config turns on."""
     weights = {name: getattr(train, f"{name}_weight") for name in AUXILIARY_LOSSES}
+    weights[REINFORCE] = float(train.hard_attention == REINFORCE)  # the model's loss computes it
     return {name: weight for name, weight in weights.items() if weight}

@@ -25,6 +25,12 @@ from transformer_jax.model.embeddings import (
     padded_vocabulary,
     shift_right,
 )
+from transformer_jax.model.hard_attention import (
+    REINFORCE,
+    Sampled,
+    loss_by_position,
+    reinforced,
+)
 from transformer_jax.model.outputs import OUTPUTS
 from transformer_jax.model.records import (
     Cache,
@@ -118,11 +124,22 @@ class EncoderDecoder(nn.Module):
           float32 `[batch, tgt_len, d_model]`, and `[batch, tgt_len, src_len]` or None. The weights
           at a position belong to the subword that is predicted there.
         """
-        place = place_of(target)
-        vectors = self.target_side.position_vectors(place.positions, place.positions.shape[1])
-        x_BLD = self._embed_target(target.ids, vectors, rows_B)
+        x_BLD, place = self._decoder_input(target, rows_B)
         run = self.target_side.in_full_context if full_context else self.target_side
         return run(x_BLD, place, encoded_BME, self.source_place(source), rows_B)
+
+    def decode_with_draws(
+        self, encoded_BME: Array, source: Packed, target: Packed, rows_B: Array
+    ) -> tuple[Array, Sampled]:
+        """What `decode` returns, but each head of the watched layer reads one position, a draw."""
+        x_BLD, place = self._decoder_input(target, rows_B)
+        run = self.target_side.with_draws
+        return run(x_BLD, place, encoded_BME, self.source_place(source), rows_B)
+
+    def _decoder_input(self, target: Packed, rows_B: Array | None) -> tuple[Array, Place]:
+        place = place_of(target)
+        vectors = self.target_side.position_vectors(place.positions, place.positions.shape[1])
+        return self._embed_target(target.ids, vectors, rows_B), place
 
     def source_place(self, source: Packed) -> Place:
         """The place of the source, with its words if attention to it asks for them."""
@@ -166,22 +183,43 @@ class EncoderDecoder(nn.Module):
         given = self._given(watched_BLM, encoded_BME, source, target)
         return self._out().logits(x_BLD, given), watched_BLM if self.watch else None
 
-    def loss(self, batch: Batch, rows_B: Array | None, settings: LossSettings) -> LossSums:
+    def loss(
+        self,
+        batch: Batch,
+        rows_B: Array | None,
+        settings: LossSettings,
+        baseline: Array | None = None,
+    ) -> LossSums:
         """The sums of the loss over a batch's real target positions.
 
         Args:
           batch: both sides; the decoder's input is made here.
           rows_B: numbers of the rows in the global batch `[batch]`, for dropout; None: no dropout.
           settings: of the loss. Auxiliary losses need a model that watches.
+          baseline: the loss that is expected of a subword, with the auxiliary loss "reinforce".
         """
-        return self.loss_and_watched(batch, rows_B, settings)[0]
+        return self.loss_and_watched(batch, rows_B, settings, baseline)[0]
 
     def loss_and_watched(
-        self, batch: Batch, rows_B: Array | None, settings: LossSettings
+        self,
+        batch: Batch,
+        rows_B: Array | None,
+        settings: LossSettings,
+        baseline: Array | None = None,
     ) -> tuple[LossSums, Array | None]:
         """The sums of `loss`, and the watched weights of `decode`."""
         target = batch.tgt._replace(ids=shift_right(batch.tgt.ids, batch.tgt.positions, BOS))
         encoded_BME = self.encode(batch.src, rows_B)
+        others = tuple(one for one in settings.auxiliary if one[0] != REINFORCE)
+        if others != settings.auxiliary:
+            assert rows_B is not None and baseline is not None
+            x_BLD, sampled = self.decode_with_draws(encoded_BME, batch.src, target, rows_B)
+            x_BLD, table_VD = self._out().widened(x_BLD), self._output_table()
+            sums, nats_BL = loss_by_position(x_BLD, table_VD, batch.tgt, settings)
+            losses = weighted_losses(others, sampled.weights, None, batch)
+            log_BL = sampled.log_probability_BL
+            losses[REINFORCE] = reinforced(log_BL, nats_BL, baseline, batch.tgt)
+            return sums._replace(auxiliary=losses), sampled.weights
         x_BLD, watched_BLM = self.decode(encoded_BME, batch.src, target, rows_B)
         given = self._given(watched_BLM, encoded_BME, batch.src, target)
         sums = self._out().loss(x_BLD, given, batch.tgt, settings)

@@ -114,7 +114,7 @@ class Layer(nn.Module):
             x, found[name] = getattr(self, f"{name}_residual")(x, sublayer, rows_B)
         return x, found
 
-    def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array | None]:
+    def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Any]:
         """`[batch, length, d_model]`; if watched, the weights `[batch, heads, length, src_len]`."""
         x_BLD, weights = self._run(
             x_BLD, context.rows_B, lambda name, sublayer, y_BLD: sublayer(y_BLD, context)

@@ -40,6 +40,7 @@ from transformer_jax.model.cross_normalizers import (
     weights_with_state,
 )
 from transformer_jax.model.dropout import Drawn, mask_words
+from transformer_jax.model.hard_attention import Sampled, drawing
 from transformer_jax.model.kernels import Keys, Queries, Setting
 from transformer_jax.model.normalizers import NORMALIZERS
 from transformer_jax.model.patterns import cross_patterns, self_patterns
@@ -160,10 +161,10 @@ class CrossAttention(Sublayer):
             sizes |= {"d_k": config.head_sizes[0], "d_model": config.d_model, **MEMORY_SIZES}
             self.carries_params = declared(self, self.carries.parameters, sizes)
 
-    def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array | None]:
+    def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array | Sampled | None]:
         """`[batch, tgt_len, d_model]` and the weights `[batch, heads, tgt_len, src_len]`.
 
-        The fused kernel gives no weights.
+        The fused kernel gives no weights. If positions are drawn from them, they are `Sampled`.
         """
         assert context.encoded_BME is not None and context.cross_mask is not None
         query_BLHK = self.attention.queries(x_BLD)
@@ -175,6 +176,9 @@ class CrossAttention(Sublayer):
             queries = Queries(query_BLHK, context.reader)
             keys = Keys(key_BMHK, value_BMHV, context.source)
             return self.attention.joined(_in_kernel(queries, keys, setting)), None
+        sampled = list[Sampled]()
+        if context.drawn is not None:
+            normalize = drawing(normalize, context.drawn, sampled)
         heads_BLHV, weights_BHLM = attend(
             query_BLHK,
             key_BMHK,
@@ -184,7 +188,7 @@ class CrossAttention(Sublayer):
             normalize=normalize,
         )
         _sow(self, weights_BHLM)
-        return self.attention.joined(heads_BLHV), weights_BHLM
+        return self.attention.joined(heads_BLHV), sampled[0] if sampled else weights_BHLM
 
     def _normalize(self, query_BLHK: Array, context: Context) -> Normalize:
         """(scores, mask) -> weights of all target positions."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from jax import Array
 
+from transformer_jax.model.dropout import Drawn
 from transformer_jax.text.batches import Packed
 
 Params = Any  # a pytree of float32 arrays
@@ -39,6 +40,7 @@ class Context(NamedTuple):
     # The place of the stack's own positions for patterns of self-attention; None: `place`.
     self_place: Place | None = None
     inputs_BLD: Array | None = None  # the decoder's embedded input
+    drawn: Drawn | None = None  # if attention reads positions that are drawn: from what
 
 
 class Now(NamedTuple):

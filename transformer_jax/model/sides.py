@@ -6,6 +6,7 @@ from typing import Any
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model import embeddings, outputs
 from transformer_jax.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
+from transformer_jax.model.cross_normalizers import NOISY, name_of
 from transformer_jax.model.positions import between_positions
 from transformer_jax.model.recurrent import RecurrentDecoder, RecurrentEncoder
 from transformer_jax.model.transformer import (
@@ -85,6 +86,31 @@ def no_full_context(config: ModelConfig) -> Iterator[str]:
                 f"model.{name}={value} leaves out a part of the text. Use model.{name}=None, or "
                 "'past'."
             )
+
+
+def no_draws(config: ModelConfig) -> Iterator[str]:
+    """Why training cannot draw what the watched layer reads, with the fix; empty if it can."""
+    if not DECODERS[config.decoder].multi_head:
+        yield (
+            f"a decoder of kind {config.decoder} has no heads that could read one position each. "
+            "Use model.decoder='transformer', 'average' or 'ssru'."
+        )
+    if config.output != "softmax":
+        yield (
+            "it has been tested with model.output='softmax' only, not with "
+            f"{config.output!r}. Change one of them."
+        )
+    if (name := name_of(config)) in NOISY:
+        yield (
+            f"the normalizer {name!r} of encoder-decoder attention decides for positions itself, "
+            "and its weights are no probabilities to draw from. Set model.cross_normalizer="
+            "'softmax'."
+        )
+    if config.attention_memory is not None:
+        yield (
+            f"model.attention_memory={config.attention_memory!r} would remember the weights and "
+            "not the positions that were read. Use model.attention_memory=None."
+        )
 
 
 def no_reading(config: ModelConfig) -> Iterator[str]:

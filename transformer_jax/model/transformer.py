@@ -16,6 +16,8 @@ from jax import Array
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model import cross_normalizers, patterns, positions
 from transformer_jax.model.cached_attention import cached_places, own_past
+from transformer_jax.model.dropout import Drawn, mask_words
+from transformer_jax.model.hard_attention import Sampled
 from transformer_jax.model.layers import (
     AVERAGE_LAYER,
     DECODER_LAYER,
@@ -222,6 +224,15 @@ class TransformerDecoder(nn.Module):
         mask = mask_of(self_patterns(self.config, is_decoder=True), place, place)
         return self._all_layers(x_BLD, context._replace(self_mask=mask, self_place=place))
 
+    def with_draws(
+        self, x_BLD: Array, target: Place, encoded_BME: Array, source: Place, rows_B: Array
+    ) -> tuple[Array, Sampled]:
+        """What a call returns, but each head of the watched layer reads one position, a draw."""
+        assert self.watch
+        context = self._context(target, encoded_BME, source, rows_B)
+        drawn = Drawn(mask_words(self.make_rng("dropout")), rows_B)
+        return self._all_layers(x_BLD, context._replace(drawn=drawn))
+
     def _context(
         self, target: Place, encoded_BME: Array, source: Place, rows_B: Array | None
     ) -> Context:
@@ -241,17 +252,21 @@ class TransformerDecoder(nn.Module):
             cross_mask=mask_of(cross_patterns(self.config), reader, source),
         )
 
-    def _all_layers(self, x_BLD: Array, context: Context) -> tuple[Array, Array | None]:
+    def _all_layers(self, x_BLD: Array, context: Context) -> tuple[Array, Any]:
         context = context._replace(inputs_BLD=x_BLD)
-        x_BLD, watched_BLM = residuals(self.config, x_BLD), None
+        x_BLD, watched = residuals(self.config, x_BLD), None
         for layer in self.layers:
-            x_BLD, weights = layer(x_BLD, context)
+            own = context if layer.watched else context._replace(drawn=None)
+            x_BLD, weights = layer(x_BLD, own)
             if weights is not None:
-                watched_BLM = self._watched(weights)
-        return (self.decoder_norm(x_BLD) if self.config.norm == "pre" else x_BLD), watched_BLM
+                watched = self._watched(weights)
+        return (self.decoder_norm(x_BLD) if self.config.norm == "pre" else x_BLD), watched
 
-    def _watched(self, weights_BHLM: Array) -> Array:
-        return weights_BHLM[:, : self.config.watched_heads].mean(1)
+    def _watched(self, weights: Any) -> Any:
+        """The mean of the watched heads."""
+        if isinstance(weights, Sampled):
+            return weights._replace(weights=self._watched(weights.weights))
+        return weights[:, : self.config.watched_heads].mean(1)
 
     def remember(self, encoded_BME: Array, source: Place) -> tuple[Any, ...]:
         """What each layer keeps of the source sentences."""

@@ -1,6 +1,6 @@
 """The training state, which each training step updates."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -9,6 +9,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.model.hard_attention import REINFORCE, first_baseline
 from transformer_jax.model.parameters import axis_names, init_stacked_params
 from transformer_jax.model.records import Params
 from transformer_jax.model.stacks import stacked
@@ -50,6 +51,7 @@ class TrainState(NamedTuple):
     # The window's sums of auxiliary losses, each times its weight, and of AGREEMENT. They are not a
     # part of `Window`, because checkpoints that were made without them must still load.
     auxiliary: Mapping[str, Array] = {}
+    baseline: Array | None = None  # the loss that is expected of a subword: train.hard_attention
 
 
 class TwoStates(NamedTuple):
@@ -76,7 +78,7 @@ def init_state(
     seed: int,
     model: EncoderDecoder,
     optimizer: "optax.GradientTransformation",
-    auxiliary: Iterable[str] = (),
+    auxiliary: Collection[str] = (),
 ) -> TrainState:
     """The state before the first step; `auxiliary` names its sums of auxiliary losses."""
     init_key, key = jax.random.split(jax.random.key(seed))
@@ -91,6 +93,7 @@ def init_state(
         skipped_in_a_row=zero,
         window=Window.zero(),
         auxiliary={name: jnp.zeros((), jnp.float32) for name in auxiliary},
+        baseline=first_baseline(model.sizes.target) if REINFORCE in auxiliary else None,
     )
 
 

@@ -4,6 +4,7 @@ Dimension key
   B rows of the batch   L target length   M source length
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,13 +18,14 @@ from transformer_jax.model.auxiliary import auxiliary_weights
 from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.dropout import hashed
 from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.model.hard_attention import next_baseline
 from transformer_jax.model.kernels import GPUS
 from transformer_jax.model.records import LossSums, Params
 from transformer_jax.model.stacks import unstacked
 from transformer_jax.text.batches import Batch
 from transformer_jax.training.state import TrainState, Window
 
-LossFn = Callable[[Params, Batch, Array | None, Array | None], LossSums]
+LossFn = Callable[..., LossSums]  # of (params, batch, rows_B, dropout_key), see make_loss_fn
 LOSS_BLOCK, GPU_LOSS_BLOCK = 2_048, 8_192  # target positions
 
 
@@ -59,12 +61,15 @@ def make_loss_fn(
     settings = LossSettings(smoothing, size, dtype, block, replicas, losses, full_context)
 
     def loss_fn(
-        params: Params, batch: Batch, rows_B: Array | None = None, dropout_key: Array | None = None
+        params: Params,
+        batch: Batch,
+        rows_B: Array | None = None,
+        dropout_key: Array | None = None,
+        baseline: Array | None = None,
     ) -> LossSums:
         rngs = None if dropout_key is None else {"dropout": hashed(dropout_key)}
-        sums: Any = model.apply(
-            {"params": unstacked(params)}, batch, rows_B, settings, rngs=rngs, method=method
-        )
+        given = batch, rows_B, settings, baseline
+        sums: Any = model.apply({"params": unstacked(params)}, *given, rngs=rngs, method=method)
         return sums
 
     return loss_fn
@@ -120,8 +125,9 @@ def make_train_step(
     update = make_update(optimizer, train.max_skipped)
 
     def train_step(state: TrainState, batch: Batch) -> TrainState:
+        own_loss = functools.partial(loss_fn, baseline=state.baseline)
         grads, sums = accumulated_gradients(
-            loss_fn, state.params, batch, dropout_key(state), train.accumulate_steps
+            own_loss, state.params, batch, dropout_key(state), train.accumulate_steps
         )
         return update(state, batch, grads, sums)
 
@@ -160,6 +166,7 @@ def make_update(
             skipped_in_a_row=_in_a_row(state.skipped_in_a_row, good, max_skipped),
             window=_add_to_window(state.window, batch, sums, grad_norm, good),
             auxiliary=_add_if(good, state.auxiliary, sums.auxiliary),
+            baseline=_next_baseline(state.baseline, sums, good),
         )
 
     return update
@@ -168,6 +175,11 @@ def make_update(
 def _in_a_row(count: Array, good: Array, limit: int) -> Array:
     """Consecutive bad updates; stays at the limit until the host, which checks rarely, sees it."""
     return jnp.where(good & (count < limit), 0, jnp.minimum(count + ~good, limit))
+
+
+def _next_baseline(baseline: Array | None, sums: LossSums, good: Array) -> Array | None:
+    """The baseline with this step's loss, if there is one; a skipped step does not change it."""
+    return None if baseline is None else jnp.where(good, next_baseline(baseline, sums), baseline)
 
 
 def _add_to_window(
