@@ -6,7 +6,7 @@ import sys
 CODE = """
 import atexit, importlib, logging, os, pkgutil, signal, sys, warnings
 # Libraries first: what they set up themselves is not ours.
-import absl.logging, asyncio, flax, grain, jax, optax, orbax.checkpoint
+import absl.logging, asyncio, flax, grain, jax, optax, orbax.checkpoint, pandas
 import sacrebleu, sacremoses, sentencepiece
 
 def state():
@@ -39,6 +39,7 @@ def test_importing_every_module_sets_up_no_logs_hooks_or_filters():
 
 def test_a_command_imports_late_what_its_start_does_not_need():
     late = "jax.experimental.pallas", "orbax.checkpoint", "grain", "transformer_jax.grammar.pairs"
+    late += "pandas", "jinja2", "scipy.stats"
     code = "import sys, transformer_jax.commands.train, transformer_jax.commands.translate\n"
     code += f"print([name for name in {late} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
