@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_jax.errors import DataError
-from transformer_jax.files import read_csv, write_csv
+from transformer_jax.files import read_table, write_table
 from transformer_jax.reporting.page import markdown_table
 from transformer_jax.tables.statistics import summarize, text_of
 
@@ -72,25 +71,12 @@ def results_file(name: str, docs: Path = Path("docs")) -> Path:
 
 def read_runs(path: Path) -> list[Run]:
     """The recorded runs; none if there is no file. Raises DataError if the file is damaged."""
-    if not path.exists():
-        return []
-    runs, seen = list[Run](), set[tuple[str, int]]()
-    for number, cells in read_csv(path, Run._fields):
-        try:
-            kinds = Run.__annotations__.values()
-            run = Run(*(kind(text) for kind, text in zip(kinds, cells, strict=True)))
-        except ValueError:
-            raise DataError(f"{path}, line {number}: a cell is no number.") from None
-        if (run.record, run.seed) in seen:
-            raise DataError(f"{path}, line {number}: a second {run.record!r}, seed {run.seed}.")
-        seen.add((run.record, run.seed))
-        runs.append(run)
-    return runs
+    return read_table(path, Run)
 
 
 def write_runs(path: Path, runs: Sequence[Run]) -> None:
     """Writes all lines in the given order."""
-    write_csv(path, Run._fields, runs)
+    write_table(path, Run, runs)
 
 
 # Verdicts --------------------------------------------------------------------------------------

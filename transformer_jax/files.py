@@ -6,9 +6,10 @@ import errno
 import hashlib
 import io
 import json
+import math
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,54 @@ def read_csv(path: Path, head: Sequence[str]) -> list[tuple[int, list[str]]]:
                 "columns. Correct that line; a cell with a comma is put in quotation marks."
             )
     return lines[1:]
+
+
+def read_table(path: Path, kind: type[Any], may_be_empty: Collection[str] = ()) -> list[Any]:
+    """The rows of a table that `write_table` wrote; none if there is no file.
+
+    Args:
+      path: the file.
+      kind: the NamedTuple of a row. The first two columns name a row, so no two rows share both.
+      may_be_empty: columns in which an empty cell is NaN.
+
+    Raises:
+      DataError: the file is damaged, a cell is not of its column's type, or a row is there twice.
+    """
+    if not path.exists():
+        return []
+    rows, places = list[Any](), dict[tuple[Any, ...], int]()
+    for number, cells in read_csv(path, kind._fields):
+        values = list[Any]()
+        for (name, convert), text in zip(kind.__annotations__.items(), cells, strict=True):
+            is_empty = not text and name in may_be_empty
+            try:
+                values.append(math.nan if is_empty else convert(text))
+            except ValueError:
+                raise DataError(
+                    f"{path}, line {number}: {name}={text[:40]!r} is no {convert.__name__}. "
+                    "Correct or remove that line."
+                ) from None
+        first = places.setdefault(tuple(values[:2]), number)
+        if first != number:
+            both = " and ".join(
+                f"{x} {y!r}" for x, y in zip(kind._fields[:2], values, strict=False)
+            )
+            raise DataError(
+                f"{path}, lines {first} and {number}: both are of {both}. Remove one of them."
+            )
+        rows.append(kind(*values))
+    return rows
+
+
+def write_table(
+    path: Path, kind: type[Any], rows: Iterable[Any], may_be_empty: Collection[str] = ()
+) -> None:
+    """Writes rows of a NamedTuple in the given order, as `read_table` reads them."""
+    cells = [
+        ["" if x in may_be_empty and math.isnan(value) else value for x, value in row.items()]
+        for row in (one._asdict() for one in rows)
+    ]
+    write_csv(path, kind._fields, cells)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.config.schema import Config, value_at
-from transformer_jax.errors import DataError, RunError
-from transformer_jax.files import read_csv, read_json, read_utf8, write_csv
+from transformer_jax.errors import RunError
+from transformer_jax.files import read_json, read_table, read_utf8, write_table
 from transformer_jax.reporting.revision import revision
 from transformer_jax.runs.evaluations import find_evaluation
 from transformer_jax.runs.metrics import read_metrics
@@ -55,47 +55,13 @@ def counts(config: Config) -> tuple[int, float]:
 
 
 def read_results(path: Path) -> list[Line]:
-    """The lines of a results.csv, which may not exist yet.
-
-    Raises:
-      DataError: the file is malformed, or two lines have the same row and seed.
-    """
-    if not path.exists():
-        return []
-    lines, places = list[Line](), dict[tuple[str, int], int]()
-    for number, cells in read_csv(path, Line._fields):
-        line = _line(cells, f"{path}, line {number}")
-        first = places.setdefault((line.row, line.seed), number)
-        if first != number:
-            raise DataError(
-                f"{path}, lines {first} and {number}: both are of row {line.row!r} and seed "
-                f"{line.seed}. Remove one of them."
-            )
-        lines.append(line)
-    return lines
-
-
-def _line(cells: Sequence[str], where: str) -> Line:
-    values: list[Any] = []
-    for (name, kind), text in zip(Line.__annotations__.items(), cells, strict=True):
-        try:
-            is_empty = not text and name in MAY_BE_EMPTY
-            values.append(math.nan if is_empty else kind(text))
-        except ValueError:
-            raise DataError(f"{where}: {name}={text[:40]!r} is no {kind.__name__}.") from None
-    return Line(*values)
+    """The lines of a results.csv, which may not exist yet. Raises DataError if it is damaged."""
+    return read_table(path, Line, MAY_BE_EMPTY)
 
 
 def write_results(path: Path, lines: Sequence[Line]) -> None:
     """Writes all lines in the given order."""
-    rows = [
-        [
-            "" if name in MAY_BE_EMPTY and math.isnan(value) else value
-            for name, value in line._asdict().items()
-        ]
-        for line in lines
-    ]
-    write_csv(path, Line._fields, rows)
+    write_table(path, Line, lines, MAY_BE_EMPTY)
 
 
 def finished(lines: Sequence[Line], jobs: Sequence[Job]) -> dict[tuple[str, int], Line]:

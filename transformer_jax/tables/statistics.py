@@ -1,19 +1,18 @@
 """Makes a table from lines of results: means, deviations, differences and significance."""
 
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-from transformer_jax.errors import DataError
-from transformer_jax.files import read_csv, write_csv
+import pandas as pd
+
+from transformer_jax.files import read_table, write_csv
 from transformer_jax.tables.experiment import Experiment
 from transformer_jax.tables.results import Line
 
 RESAMPLES = 1_000  # number of resamples of the paired bootstrap
-SIGNIFICANCE = ("row", "seed", "p")  # the columns of significance.csv
 SMALLEST_P = 0.001  # below it, a table only shows that p is below
 COMPARED = ("perplexity", "bleu")  # metrics whose difference from the base row is shown
 SMALLEST_BLEU = 0.005  # a lower BLEU prints as 0.00
@@ -24,7 +23,7 @@ class Metric(NamedTuple):
 
     label: str
     text: str  # format of a value
-    of: Callable[[Line], float]
+    of: Callable[[Any], Any]  # of a Line, or of a data frame with the columns of Line
     printed: str = ".1f"  # format of the paper's figures
 
 
@@ -53,48 +52,46 @@ class Summary(NamedTuple):
 
 def summarize(values: Sequence[float]) -> Summary:
     """Mean and sample standard deviation of at least one value."""
-    deviation = statistics.stdev(values) if len(values) > 1 else None
-    return Summary(statistics.fmean(values), deviation, len(values))
+    series = pd.Series(values, dtype=float)
+    deviation = float(series.std()) if len(series) > 1 else None
+    return Summary(float(series.mean()), deviation, len(series))
+
+
+def by_seed(lines: Sequence[Line], metric: str, *rows: str) -> pd.DataFrame:
+    """A metric of these rows: a column for each, a line for each seed; NaN: there is no value."""
+    table = pd.DataFrame(lines, columns=list(Line._fields))
+    table["value"] = METRICS[metric].of(table)
+    values = table.pivot_table(index="seed", columns="row", values="value", dropna=False)
+    return values.reindex(columns=list(dict.fromkeys(rows))).astype(float)
 
 
 def of_row(lines: Sequence[Line], row: str, metric: str) -> Summary | None:
     """The summary of a row's metric; None if no seed of the row has it."""
-    values = [METRICS[metric].of(line) for line in lines if line.row == row]
-    known = [value for value in values if not math.isnan(value)]
-    return summarize(known) if known else None
+    values = by_seed(lines, metric, row)[row].dropna()
+    return summarize(values) if len(values) else None
 
 
 def differences(lines: Sequence[Line], row: str, base: str, metric: str) -> list[float]:
     """The row's metric minus the base row's, one value for each seed that both have.
 
-    Seeds at which neither has a BLEU that could be compared have no difference in BLEU.
+    They are taken seed by seed, since runs of one seed share batches and so part of the noise.
+    Seeds at which both have a BLEU of 0.00 have no difference in BLEU: it means nothing.
     """
-    of = METRICS[metric].of
-    values = {(line.row, line.seed): of(line) for line in lines}
-    left_out = without_bleu(lines, row, base) if metric == "bleu" else ()
-    gaps = [
-        value - values[base, seed]
-        for (name, seed), value in sorted(values.items())
-        if name == row and (base, seed) in values and seed not in left_out
-    ]
-    return [gap for gap in gaps if not math.isnan(gap)]
+    values = by_seed(lines, metric, row, base)
+    gaps = values[row] - values[base]
+    if metric == "bleu":
+        gaps = gaps.drop(without_bleu(lines, row, base))
+    return gaps.dropna().tolist()
 
 
-def without_bleu(lines: Sequence[Line], row: str, base: str) -> set[int]:
-    """The seeds at which both rows have a BLEU of 0.00, so their difference means nothing."""
-    nothing = {(line.row, line.seed) for line in lines if _is_nothing(line.bleu)}
-    return {seed for name, seed in nothing if name == row and (base, seed) in nothing}
-
-
-def _is_nothing(bleu: float) -> bool:
-    return bleu < SMALLEST_BLEU
+def without_bleu(lines: Sequence[Line], row: str, base: str) -> list[int]:
+    """The seeds at which both rows have a BLEU of 0.00."""
+    bleu = by_seed(lines, "bleu", row, base)
+    return bleu.index[(bleu < SMALLEST_BLEU).all(axis="columns")].tolist()
 
 
 def difference(lines: Sequence[Line], row: str, base: str, metric: str) -> Summary | None:
-    """Summary of the row's differences from the base row.
-
-    They are taken seed by seed, since runs of one seed share batches and so part of the noise.
-    """
+    """Summary of the row's differences from the base row; None if there are none."""
     gaps = differences(lines, row, base, metric)
     return summarize(gaps) if gaps else None
 
@@ -116,7 +113,7 @@ def paired_p_value(
     )
     first, second = (cast(Any, result) for result in test()[1]["BLEU"])
     gap = second.score - first.score
-    if _is_nothing(first.score) and _is_nothing(second.score):
+    if max(first.score, second.score) < SMALLEST_BLEU:
         return gap, math.nan
     return gap, float(second.p_value) if gap else 1.0
 
@@ -126,26 +123,23 @@ Counted = Mapping[str, Mapping[str, float]]  # row -> metric -> its value, as th
 PValues = dict[tuple[str, int], float]
 
 
+class Significance(NamedTuple):
+    """A line of significance.csv."""
+
+    row: str
+    seed: int
+    p: float  # an empty cell if it is NaN
+
+
 def read_p_values(path: Path) -> PValues:
     """Reads significance.csv; empty if there is no such file. Raises DataError if it is damaged."""
-    if not path.exists():
-        return {}
-    values: PValues = {}
-    for number, (row, seed, p) in read_csv(path, SIGNIFICANCE):
-        try:
-            values[row, int(seed)] = float(p) if p else math.nan
-        except ValueError:
-            raise DataError(
-                f"{path}, line {number}: seed={seed[:40]!r} and p={p[:40]!r} are not two numbers. "
-                "Correct that line, or remove it and call the experiment again."
-            ) from None
-    return values
+    return {(row, seed): p for row, seed, p in read_table(path, Significance, ("p",))}
 
 
 def write_p_values(path: Path, values: PValues) -> None:
-    """Writes significance.csv, one line per row and seed; the cell of a p that is NaN is empty."""
+    """Writes significance.csv, one line per row and seed."""
     rows = ([row, seed, "" if math.isnan(p) else f"{p:.4f}"] for (row, seed), p in values.items())
-    write_csv(path, SIGNIFICANCE, rows)
+    write_csv(path, Significance._fields, rows)
 
 
 def text_of(summary: Summary | None, form: str) -> str:
@@ -224,5 +218,5 @@ def _p(p_values: PValues, lines: Sequence[Line], row: str, base: str) -> str:
     """The median of a row's p-values over the seeds; empty if there is none."""
     left_out = without_bleu(lines, row, base)  # earlier versions recorded 1.0 for them
     own = [p for (name, seed), p in p_values.items() if name == row and seed not in left_out]
-    known = [p for p in own if not math.isnan(p)]
-    return text_of_p(statistics.median(known)) if known else ""
+    median = pd.Series(own, dtype=float).median()
+    return "" if math.isnan(median) else text_of_p(median)
