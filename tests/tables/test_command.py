@@ -116,11 +116,6 @@ def test_flags_that_cannot_be_are_one_line(call):
         (["--rows=other"], "no row 'other'"),
         (["--launcher=cloud", "--rows=base"], "not one of local, slurm"),
         (["--launcher=slurm", "--slurm=gpus"], "expected K=V"),
-        (["--launcher=slurm", "--slurm=gpus_per_nod=1"], "Did you mean gpus_per_node"),
-        (["--launcher=slurm", "--print", "--slurm=partition=x"], "Did you mean slurm_partition"),
-        (["--launcher=slurm", "--print", "--slurm=zzz=x"], "It knows name, timeout_min, mem_gb"),
-        (["--launcher=slurm", "--slurm=mem_gb=much"], "--slurm=mem_gb=much: expected float"),
-        (["--launcher=slurm", "--slurm=mem_gb=nan"], "--slurm=mem_gb=nan: expected float"),
         (["--jobs=1000"], "--jobs=1000"),
         ([f"--out={__file__}/results"], "--out: cannot write into .* is a file. Name another."),
         ([f"--runs={__file__}"], "--runs: cannot write into .* is a file. Name another."),
@@ -213,40 +208,61 @@ def test_submitit_runs_the_same_commands(tmp_path):
     ended = []
     good = FakeJob(tmp_path / "a" / "run", [["--help"]])
     bad = FakeJob(tmp_path / "b" / "run", [["nonsense"]])
-    settings = {"timeout_min": 5}
     run_with_submitit(
-        [good, bad], lambda *one: ended.append(one), tmp_path / "s", settings, cluster="local"
+        [good, bad], lambda *one: ended.append(one), tmp_path / "s", "timeout_min=5", "local"
     )
     reasons = {job.folder.parent.name: reason for job, reason in ended}
     assert reasons["a"] == "" and "`nonsense` ended with 2" in reasons["b"]
 
 
-def test_what_slurm_would_get_is_printed_without_slurm(call, tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", "")  # no sbatch, no srun
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ("gpus", "--slurm=gpus: expected K=V,K=V."),
+        ("gpus_per_nod=1", "unknown|Unknown"),
+        ("mem_gb=much", '"mem_gb" expected type'),
+        ("mem_gb=[", "while parsing"),
+        ("timeout_min=5", "srun|sbatch"),
+    ],
+)
+def test_what_submitit_refuses_is_one_line(parameters, says, tmp_path, monkeypatch):
+    if parameters != "timeout_min=5":  # it is a parameter, but there is no SLURM
+        (tmp_path / "srun").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match=says) as error:
+        run_with_submitit([], print, tmp_path / "submitit", parameters)
+    assert "\n" not in str(error.value)
+
+
+def test_sbatch_gets_the_parameters_as_submitit_reads_them(tmp_path, monkeypatch):
+    (tmp_path / "srun").touch(mode=0o755)
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho Submitted batch job 7 >&2; exit 1\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     given = "timeout_min=600,mem_gb=7.5,gpus_per_node=2,slurm_partition=long,slurm_exclusive=true"
     given += ",slurm_time=700,slurm_setup=module load x"
-    printed = call("--rows=4 heads", "--launcher=slurm", "--print", f"--slurm={given}")
-    script, _, commands = printed.partition("# 4 heads, seed 0\n")
+    job = FakeJob(tmp_path / "run", [["--help"]])
+    with pytest.raises(Exception, match="Submitted batch job 7"):
+        run_with_submitit([job], print, tmp_path / "submitit", given)
+    [script] = [path.read_text() for path in (tmp_path / "submitit").glob("*.sh")]
     options = {line.removeprefix("#SBATCH --") for line in script.splitlines() if "SBATCH" in line}
     want = {"time=700", "mem=7680MB", "gpus-per-node=2", "partition=long", "exclusive"}
     assert want <= options and "\nmodule load x\n" in script
-    folder = tmp_path / "runs" / "submitit"
-    assert script.rstrip().endswith(f"-m submitit.core._submit {folder}")
-    assert [line.split()[3] for line in commands.splitlines()] == ["train", "evaluate"]
-    assert not folder.exists()
 
 
 def test_progress_is_read_from_the_run_s_folder(tmp_path):
     job = FakeJob(tmp_path / "run", [])
-    assert progress_of(job, 100) == ("waiting", 0, 100, None)
+    assert progress_of(job) == ("waiting", 0)
     job.folder.mkdir()
     (tmp_path / "run.log.txt").write_text("")
-    record = '{"step": 40, "kind": "train", "target_tokens_per_step": 50.0, '
-    record += '"target_tokens_per_second": 100.0}\n{"step": 41, "ki'
+    record = '{"step": 40, "kind": "train"}\n{"step": 41, "ki'
     (job.folder / "metrics.jsonl").write_text('{"step": 20, "kind": "train"}\n' + record)
-    assert progress_of(job, 100) == ("running", 40, 100, 30.0)  # 60 steps of half a second
+    assert progress_of(job) == ("running", 40)
     table = LiveTable([job])
-    assert table.progress() == [("running", 40, 100, 30.0)]
+    table.look()
+    assert [(one.completed, one.total) for one in table.tasks] == [(40, 100), (40, 100)]
+    assert [one.fields["state"] for one in table.tasks] == ["running", ""]
     table.ended(job, "it broke")
-    assert table.progress()[0].state == "it broke" and table.progress()[0].is_over
-    assert "0:00:30" not in str(list(table.render().columns[4].cells))
+    table.look()
+    assert [one.fields["state"] for one in table.tasks] == ["it broke", "1 of 1"]
+    assert table.get_renderables()

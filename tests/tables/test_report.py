@@ -12,6 +12,7 @@ from transformer_jax.tables import command, report
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
 from transformer_jax.tables.report import (
     Output,
+    Record,
     _averaged,
     _row_plots,
     curves_figure,
@@ -104,7 +105,8 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
     curve = [{"step": 3, "kind": "train"}, {"step": 4, "kind": "valid", "perplexity": math.inf}]
     record = {"row": "a, b", "seed": 1, "curve": curve, "samples": [["s", "r", "t"]]}
     report.write_record(Output(tmp_path), record)
-    assert report.read_record(Output(tmp_path).record("a, b", 1)) == record
+    found = report.read_record(Output(tmp_path).record("a, b", 1))
+    assert found == ("a, b", 1, [(4, math.inf)], [("s", "r", "t")])
 
 
 @pytest.mark.parametrize(
@@ -142,10 +144,8 @@ def test_a_run_that_two_processes_recorded_has_one_line(tmp_path, monkeypatch):
 
 
 def test_a_curve_of_one_validation_has_a_marker_and_a_labeled_axis():
-    def record(row: str, *perplexities: float) -> dict:
-        points = enumerate(perplexities, start=1)
-        curve = [{"step": n, "kind": "valid", "perplexity": value} for n, value in points]
-        return {"row": row, "seed": 0, "curve": [{"step": 1, "kind": "train"}, *curve]}
+    def record(row: str, *perplexities: float) -> Record:
+        return Record(row, 0, [*enumerate(perplexities, start=1)], [])
 
     figure = curves_figure([record("base", 57.0), record("wide", 61.0, 59.0)])
     [axes] = figure.axes
@@ -176,7 +176,7 @@ def test_plots_call_rows_what_the_scale_calls_them_and_show_large_numbers_whole(
     assert [label.get_text() for label in axes.get_yticklabels()] == ["A", "B"]
     ticks = [label.get_text() for label in axes.get_xticklabels()]
     assert "1.9e+13" in ticks and axes.xaxis.get_offset_text().get_text() == ""
-    records = [{"row": "a", "curve": [{"step": 1, "kind": "valid", "perplexity": 2.0}]}] * 2
+    records = [Record("a", seed, [(1, 2.0)], []) for seed in (0, 1)]
     [legend] = curves_figure(records, str.upper).legends
     assert [text.get_text() for text in legend.get_texts()] == ["A"]
 

@@ -1,12 +1,12 @@
 """`python -m experiments.NAME`: does the missing runs of an experiment and writes its table."""
 
 import logging
+import os
 import shlex
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,6 @@ from transformer_jax.tables.launch import (
     log_file,
     run_here,
     run_with_submitit,
-    sbatch_script,
-    slurm_settings,
 )
 from transformer_jax.tables.live import LiveTable
 from transformer_jax.tables.report import (
@@ -47,9 +45,9 @@ from transformer_jax.tables.statistics import Counted
 from transformer_jax.training import cost
 
 log = logging.getLogger(__name__)
-PRODUCT_SIZE = 1_024
-# Assumed share of the peak rate that training reaches, used until a run has measured it.
-CPU_SHARE, GPU_SHARE = 0.5, 0.4
+# Assumed until a run has measured it: the share of a GPU's peak rate that training reaches, and
+# FLOP/s of a CPU's core.
+GPU_SHARE, CPU_RATE = 0.4, 3e10
 FLAGS = [
     Flag("scale", str, "NAME", "how large: small, paper or another of its scales", default="small"),
     Flag("rows", str, "A;B", "only these rows, separated by ;"),
@@ -63,7 +61,7 @@ FLAGS = [
     Flag(
         "dry_run", bool, "", "print each row's parameters, FLOPs and predicted time", default=False
     ),
-    Flag("print", bool, "", "print the missing runs' commands, and sbatch's script", default=False),
+    Flag("print", bool, "", "print the missing runs' commands", default=False),
     Flag("report", bool, "", "write table and page from finished runs; run nothing", default=False),
 ]
 
@@ -104,9 +102,6 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     elif values["dry_run"]:
         print(_dry_run(jobs, lines), end="")
     elif values["print"]:
-        if values["launcher"] == "slurm":
-            script = sbatch_script(_submitit_folder(values), slurm_settings(values["slurm"]))
-            print(f"# what sbatch gets for each job, whose commands follow\n{script}")
         for job in missing:
             print(f"# {job.label}", *command_lines(job), sep="\n")
     else:
@@ -189,17 +184,13 @@ def _run_missing(
             if values["launcher"] == "local":
                 run_here(missing, done, values["jobs"])
             elif values["launcher"] == "slurm":
-                folder = _submitit_folder(values)
-                run_with_submitit(missing, done, folder, slurm_settings(values["slurm"]))
+                folder = Path(values["runs"]) / "submitit"
+                run_with_submitit(missing, done, folder, values["slurm"])
             else:
                 raise ConfigError(f"--launcher={values['launcher']} is not one of local, slurm.")
         finally:
             signal.signal(signal.SIGTERM, before)
     return failed
-
-
-def _submitit_folder(values: Mapping[str, Any]) -> Path:
-    return Path(values["runs"]) / "submitit"
 
 
 def _keep(job: Job, base: str, output: Output) -> None:
@@ -214,25 +205,18 @@ def _keep(job: Job, base: str, output: Output) -> None:
 
 
 def _draw_attention(jobs: Sequence[Job], output: Output) -> None:
-    """Draws the attention of one run for the page, unless that is done.
-
-    It takes the first row's first finished run whose folder exists.
-    """
-    for job in jobs:
+    """Draws the attention of the first row's first finished run whose folder exists, once."""
+    for job in [job for job in jobs if job.row == jobs[0].row and job.folder.exists()]:
         record = output.record(job.row, job.seed)
-        if job.row != jobs[0].row or output.attention.exists() or not record.exists():
+        if output.attention.exists() or not record.exists():
             continue
-        samples = read_record(record)["samples"]
-        if not samples:
-            continue
-        source = samples[0][0]
         command = ["attention", f"--workdir={job.folder}", f"--output={output.attention}"]
-        if job.average:
-            command.append("--checkpoint=average")
-        whole = [sys.executable, "-m", "transformer_jax", *command, "--", source]
-        done = subprocess.run(whole, capture_output=True, text=True)
-        if done.returncode and job.folder.exists():
-            log.warning("cannot draw attention: %s", done.stderr.strip().splitlines()[-1])
+        command += ["--checkpoint=average"] if job.average else []
+        for source, _, _ in read_record(record).samples[:1]:
+            whole = [sys.executable, "-m", "transformer_jax", *command, "--", source]
+            done = subprocess.run(whole, capture_output=True, text=True)
+            if done.returncode:
+                log.warning("cannot draw attention: %s", done.stderr.strip().splitlines()[-1])
 
 
 def _list(experiment: Experiment, jobs: Sequence[Job], missing: Sequence[Job]) -> str:
@@ -254,9 +238,8 @@ def _dry_run(jobs: Sequence[Job], lines: Sequence[Line]) -> str:
     for job in jobs:
         parameters, flops = counts(job.config())
         total += flops / rate
-        seed = str(job.seed)
-        time_text = f"{flops / rate / 60:,.1f}"
-        rows.append([job.row, seed, f"{parameters / 1e6:.2f}", f"{flops:.2e}", time_text])
+        minutes = f"{flops / rate / 60:,.1f}"
+        rows.append([job.row, str(job.seed), f"{parameters / 1e6:.2f}", f"{flops:.2e}", minutes])
     head = ["row", "seed", "parameters, millions", "training FLOPs", "predicted minutes"]
     table = markdown_table(head, rows)
     return f"{table}\nall: {total / 3600:,.1f} hours of training, at {rate:.2e} FLOP/s: {basis}\n"
@@ -266,23 +249,12 @@ def _rate(lines: Sequence[Line], dtype: str) -> tuple[float, str]:
     """FLOP/s of training on this device, and the source of this figure."""
     import jax
 
-    device = jax.devices()[0].device_kind
+    device, count = jax.devices()[0].device_kind, jax.device_count()
     rates = [x.training_flops / x.train_seconds for x in lines if x.device == device]
     rates = [rate for rate in rates if np.isfinite(rate)]
     if rates:
         return float(np.median(rates)), f"the median of {len(rates)} finished runs on {device}"
     if peak := cost.device_peak(dtype):
-        count = jax.device_count()
         return GPU_SHARE * peak * count, f"{GPU_SHARE:.0%} of the peak of {count} x {device}"
-    return CPU_SHARE * _product_rate(), f"{CPU_SHARE:.0%} of what a matrix product reached here"
-
-
-def _product_rate() -> float:
-    """FLOP/s of a float32 matrix product on this machine's CPU."""
-    left, right = np.random.default_rng(0).random((2, PRODUCT_SIZE, PRODUCT_SIZE), np.float32)
-    seconds = []
-    for _ in range(8):
-        begin = time.perf_counter()
-        left @ right
-        seconds.append(time.perf_counter() - begin)
-    return 2 * PRODUCT_SIZE**3 / min(seconds)
+    rate = CPU_RATE * (os.cpu_count() or 1)
+    return rate, f"a guess, {CPU_RATE:.0e} for each of this machine's cores"

@@ -1,7 +1,6 @@
-"""Runs jobs on this machine, whose devices they share, or through SLURM; prints commands."""
+"""Runs jobs on this machine, whose devices they share, or through SLURM."""
 
 import logging
-import math
 import os
 import shlex
 import shutil
@@ -11,9 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any, NamedTuple
+from queue import SimpleQueue
+from typing import NamedTuple
+
+import yaml
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.tables.experiment import Job
@@ -21,11 +23,8 @@ from transformer_jax.tables.experiment import Job
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 LOG = "log.txt"  # the log of a job, in its run's folder
-SLURM = "slurm_"  # before submitit's parameters that only SLURM has
-LISTS = ("setup", "teardown", "srun_args")  # parameters that are lists of shell words or commands
+LISTS = ("slurm_setup", "slurm_teardown", "slurm_srun_args")  # lists of one command each
 WORDS = 300  # longest reason of a failure, in characters
-
-Launcher = Callable[[Sequence[Job], Callable[[Job, str], None]], None]
 
 
 class Share(NamedTuple):
@@ -123,111 +122,38 @@ def run_here(jobs: Sequence[Job], done: Callable[[Job, str], None], processes: i
       Exception: a job could not be started or `done` failed, for example because the disk is full.
         No further job starts, and the running ones write a checkpoint.
     """
-    waiting, stop, lock = list(jobs), threading.Event(), threading.Lock()
-    errors: list[Exception] = []
+    stop, free = threading.Event(), SimpleQueue[Share]()
+    for share in shares(processes):
+        free.put(share)
 
-    def work(share: Share) -> None:
-        while waiting and not stop.is_set():
-            with lock:
-                job = waiting.pop(0) if waiting else None
-            if job is None:
-                return
-            try:
-                reason = run_commands(job, share, stop)
-                with lock:
-                    done(job, reason)
-            except Exception as error:  # a thread that dies would leave its jobs undone silently
-                errors.append(error)
-                stop.set()
+    def work(job: Job) -> str:
+        if stop.is_set():
+            return "not started"
+        share = free.get()
+        try:
+            return run_commands(job, share, stop)
+        except Exception:
+            stop.set()
+            raise
+        finally:
+            free.put(share)
 
-    workers = [threading.Thread(target=work, args=(share,)) for share in shares(processes)]
-    for worker in workers:
-        worker.start()
-    try:
-        while any(worker.is_alive() for worker in workers):
-            time.sleep(POLL_SECONDS)
-    except KeyboardInterrupt:
-        log.warning("stopping: current runs write a checkpoint")
-        stop.set()
-        raise
-    finally:
-        for worker in workers:
-            worker.join()
-    if errors:
-        raise errors[0]
-
-
-def slurm_settings(text: str | None) -> dict[str, Any]:
-    """The parameters of `--slurm=K=V,K=V` for submitit's AutoExecutor.
-
-    Raises:
-      ConfigError: submitit is not installed or does not know a name (the message suggests the
-        nearest), or a value has the wrong type.
-    """
-    pairs = [one.partition("=") for one in (text or "").split(",") if one]
-    if any(not equals for _, equals, _ in pairs):
-        raise ConfigError(f"--slurm={text}: expected K=V,K=V.")
-    return {name: _slurm_value(name, value) for name, _, value in pairs}
-
-
-def _slurm_value(name: str, text: str) -> Any:
-    submitit = _submitit()
-    shared = submitit.AutoExecutor._typed_parameters()  # name -> type, for every kind of cluster
-    own = submitit.SlurmExecutor._valid_parameters() - {"additional_parameters"}
-    known = [*shared, *sorted(SLURM + word for word in own | shared.keys())]
-    if name not in known:
-        near = get_close_matches(name if SLURM + name not in known else SLURM + name, known, 1)
-        fix = f"Did you mean {near[0]}?" if near else f"It knows {', '.join(known)}."
-        raise ConfigError(f"--slurm: submitit knows no parameter {name!r}. {fix}")
-    last = name.removeprefix(SLURM)
-    if last in LISTS:
-        return [text]
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    try:
-        value = shared.get(last, int if text.isdigit() else str)(text)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError("not a number of anything")
-        return value
-    except ValueError:
-        kind = shared[last].__name__
-        raise ConfigError(f"--slurm={name}={text}: expected {kind}.") from None
-
-
-def sbatch_script(folder: Path, settings: Mapping[str, Any]) -> str:
-    """The script that submitit would give sbatch for each job; no SLURM is needed, nothing written.
-
-    Args:
-      folder: the folder of submitit's own files.
-      settings: from `slurm_settings`.
-    """
-    submitit = _submitit()
-    shared = submitit.AutoExecutor._typed_parameters()
-    # SlurmExecutor refuses to be made where there is no srun, unless its affinity is positive.
-    on_slurm = {"affinity": classmethod(lambda cls: 1)}
-    executor = type("Preview", (submitit.SlurmExecutor,), on_slurm)(folder)
-    plain = {name: value for name, value in settings.items() if name in shared}
-    own = {name.removeprefix(SLURM): v for name, v in settings.items() if name not in shared}
-    plain |= {name: own.pop(name) for name in [*own] if name in shared}  # slurm_timeout_min wins
-    executor._internal_update_parameters(**{**executor._convert_parameters(plain), **own})
-    script: str = executor._make_submission_file_text(executor._submitit_command_str, uid="")
-    return script
-
-
-def _submitit() -> Any:
-    """The package. Raises ConfigError if it is not installed."""
-    try:
-        import submitit
-    except ImportError:
-        raise ConfigError("--launcher=slurm needs submitit: pip install -e '.[slurm]'.") from None
-    return submitit
+    with ThreadPoolExecutor(processes) as pool:
+        job_of = {pool.submit(work, job): job for job in jobs}
+        try:
+            for future in as_completed(job_of):
+                done(job_of[future], future.result())
+        except BaseException:
+            log.warning("stopping: current runs write a checkpoint")
+            stop.set()
+            raise
 
 
 def run_with_submitit(
     jobs: Sequence[Job],
     done: Callable[[Job, str], None],
     folder: Path,
-    settings: Mapping[str, Any],
+    parameters: str | None,
     cluster: str = "slurm",
 ) -> None:
     """Submits every job and waits; if it is interrupted, the jobs stay in the queue.
@@ -235,26 +161,34 @@ def run_with_submitit(
     Args:
       jobs: the jobs; the nodes must be able to reach their folders.
       done: called when each job ends, as in `run_here`.
-      folder: the folder of submitit's own files.
-      settings: parameters of submitit's executor, such as {"gpus_per_node": 1}.
+      folder: the folder of submitit's own files; the script that sbatch gets is there too.
+      parameters: K=V,K=V of submitit's executor, such as "gpus_per_node=1"; values as in YAML.
       cluster: "slurm", or submitit's "local" for a trial.
 
     Raises:
-      ConfigError: submitit or SLURM is not installed.
+      ConfigError: submitit or SLURM is not installed, or submitit refuses a parameter.
     """
-    submitit = _submitit()
-    if cluster == "slurm" and not shutil.which("sbatch"):
-        raise ConfigError(
-            "--launcher=slurm: there is no sbatch here. --print shows what would be submitted."
-        )
-    executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
-    executor.update_parameters(**settings)
+    pairs = [one.partition("=") for one in (parameters or "").split(",") if one]
+    if any(not equals for _, equals, _ in pairs):
+        raise ConfigError(f"--slurm={parameters}: expected K=V,K=V.")
+    try:
+        import submitit
+    except ImportError:
+        raise ConfigError("--launcher=slurm needs submitit: pip install -e '.[slurm]'.") from None
+    try:
+        executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
+        values = {name: yaml.safe_load(text) for name, _, text in pairs}
+        lists = {name: [values[name]] for name in LISTS if name in values}
+        executor.update_parameters(**values | lists)
+    except (RuntimeError, NameError, ValueError, AssertionError, yaml.YAMLError) as error:
+        why = " ".join(str(error).split())
+        raise ConfigError(f"--launcher=slurm --slurm={parameters or ''}: {why}") from None
     submitted = {executor.submit(run_commands, job): job for job in jobs}
     for handle, job in submitted.items():
         log.info("%s: job %s", job.label, handle.job_id)
     while submitted:
         for handle in [handle for handle in submitted if handle.done()]:
-            error = handle.exception()
-            reason = str(error).strip().splitlines()[-1] if error else handle.result()
+            failure = handle.exception()
+            reason = str(failure).strip().splitlines()[-1] if failure else handle.result()
             done(submitted.pop(handle), reason)
         time.sleep(POLL_SECONDS)

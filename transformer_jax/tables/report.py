@@ -5,12 +5,13 @@ It is made only from results.csv, significance.csv and records/, so it can be ma
 
 import json
 import logging
-import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pandas as pd
 
 from transformer_jax.errors import DataError
 from transformer_jax.files import read_json, read_utf8, write_atomically
@@ -92,36 +93,34 @@ def write_record(output: Output, record: dict[str, Any]) -> None:
     write_atomically(output.record(record["row"], record["seed"]), text.encode())
 
 
-def read_records(output: Output, lines: Sequence[Line]) -> list[dict[str, Any]]:
+class Record(NamedTuple):
+    """What is kept of a run beside its line of results."""
+
+    row: str
+    seed: int
+    curve: list[tuple[int, float]]  # step and perplexity of each validation
+    samples: list[tuple[str, str, str]]  # source, reference and translation
+
+
+def read_records(output: Output, lines: Sequence[Line]) -> list[Record]:
     """The records of these lines, as far as they are kept."""
     paths = [output.record(line.row, line.seed) for line in lines]
     return [read_record(path) for path in paths if path.exists()]
 
 
-def read_record(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> Record:
     """The record that `write_record` kept. Raises DataError if it is damaged."""
     record = read_json(path)
-    curve, samples = record.get("curve"), record.get("samples")
-    if (
-        not isinstance(record.get("row"), str)
-        or not isinstance(record.get("seed"), int)
-        or not (isinstance(curve, list) and all(map(_is_point, curve)))
-        or not (isinstance(samples, list) and all(map(_is_sample, samples)))
-    ):
+    try:
+        valid = [m for m in record["curve"] if m["kind"] == "valid"]
+        curve = [(int(m["step"]), float(m["perplexity"])) for m in valid]
+        samples = [(src, wanted, found) for src, wanted, found in record["samples"]]
+        return Record(record["row"], record["seed"], curve, samples)
+    except (KeyError, TypeError, ValueError):
         raise DataError(
             f"{path}, line 1: not the record of a run, with row, seed, curve and samples. Restore "
             "the file, or remove it."
-        )
-    return record
-
-
-def _is_point(point: Any) -> bool:
-    known = isinstance(point, dict) and "kind" in point and isinstance(point.get("step"), int)
-    return known and (point["kind"] != "valid" or isinstance(point.get("perplexity"), int | float))
-
-
-def _is_sample(texts: Any) -> bool:
-    return isinstance(texts, list) and len(texts) == 3 and all(isinstance(x, str) for x in texts)
+        ) from None
 
 
 def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Line]) -> PValues:
@@ -191,7 +190,7 @@ def write_report(
     write_atomically(output.folder / "table.md", markdown_page(title, parts).encode())
     if lines:
         parts += [Heading("Rows"), *_row_plots(experiment, scale, output, lines)]
-    if any(record["curve"] for record in records):
+    if any(record.curve for record in records):
         picture = output.folder / "curves.png"
         curves_figure(records, label).savefig(picture, dpi=DOTS_PER_INCH)
         parts += [Heading("Curves"), Picture(picture, "Perplexity of the validation split")]
@@ -201,28 +200,26 @@ def write_report(
     if records:
         parts.append(Heading("Translations"))
     for record in records:
-        names = ("source", "reference", "translation")
         texts = [
-            "\n".join(f"{name:<12} {text}" for name, text in zip(names, sample, strict=True))
-            for sample in record["samples"]
+            f"{'source':<12} {src}\n{'reference':<12} {wanted}\n{'translation':<12} {found}"
+            for src, wanted, found in record.samples
         ]
-        parts += [Text(f"{label(record['row'])}, seed {record['seed']}"), Code("\n\n".join(texts))]
+        parts += [Text(f"{label(record.row)}, seed {record.seed}"), Code("\n\n".join(texts))]
     parts += [Heading("Runs"), _lines_table(lines)]
     return write_page(output.folder / "index.html", title, parts)
 
 
 def _notes(experiment: Experiment, scale: str, lines: Sequence[Line], command: str) -> str:
     chosen = experiment.scales[scale]
-    devices = sorted({line.device for line in lines}) or ["none yet"]
-    dates = sorted({line.date for line in lines})
+    table = pd.DataFrame(lines, columns=list(Line._fields))
+    devices, dates, signatures = (sorted(set(table[x])) for x in ("device", "date", "signature"))
     when = f"{dates[0]} to {dates[-1]}" if dates else "not run"
-    hours = sum(line.train_seconds for line in lines if not math.isnan(line.train_seconds)) / 3600
-    signatures = sorted({line.signature for line in lines})
     configs = [chosen.config] if isinstance(chosen.config, str) else chosen.config.values()
     notes = [
         experiment.about.strip(),
-        f"Command: `{command}`. Device: {', '.join(devices)}. Dates: {when}. Training of all runs: "
-        f"{hours:.2f} hours. Base config: {', '.join(dict.fromkeys(configs))}; scored: the "
+        f"Command: `{command}`. Device: {', '.join(devices) or 'none yet'}. Dates: {when}. "
+        f"Training of all runs: {table.train_seconds.sum() / 3600:.2f} hours. "
+        f"Base config: {', '.join(dict.fromkeys(configs))}; scored: the "
         f"{chosen.split} split{_averaged(chosen.average)}. Figures are mean ± sample standard "
         "deviation over seeds.",
     ]
@@ -303,19 +300,16 @@ def row_figure(
     places = range(len(known))
     figure = Figure(figsize=(7.0, 1.2 + 0.28 * len(known)), layout="constrained")
     axes = figure.add_subplot()
-    means = [summary.mean for summary in known.values()]
+    shown = [summary.mean for summary in known.values()]
     deviations = [summary.deviation or 0.0 for summary in known.values()]
-    axes.errorbar(means, places, xerr=deviations, fmt="o", color=BLUE, capsize=3, label="here")
-    axes.axvline(means[0], color=BLUE, linewidth=0.8, alpha=0.5)
-    paper = [
-        (experiment.paper[row][name], place)
-        for place, row in enumerate(known)
-        if name in experiment.paper.get(row, {})
-    ]
-    shown = means
-    if paper and not _far(means, [printed for printed, _ in paper]):
-        shown = [*means, *(printed for printed, _ in paper)]
-        axes.plot(*zip(*paper, strict=True), "D", color=VERMILION, markersize=4, label="the paper")
+    axes.errorbar(shown, places, xerr=deviations, fmt="o", color=BLUE, capsize=3, label="here")
+    axes.axvline(shown[0], color=BLUE, linewidth=0.8, alpha=0.5)
+    printed = [experiment.paper.get(row, {}).get(name) for row in known]
+    paper = {place: value for place, value in enumerate(printed) if value is not None}
+    if paper and not _far(shown, [*paper.values()]):
+        shown += paper.values()
+        style: dict[str, Any] = {"color": VERMILION, "markersize": 4, "label": "the paper"}
+        axes.plot([*paper.values()], [*paper], "D", **style)
         figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize=8)
     axes.set_yticks(places, [label(row) for row in known], fontsize=8)
     axes.set_ylim(len(known) - 0.5, -0.5)
@@ -338,21 +332,17 @@ def _far(here: Sequence[float], paper: Sequence[float]) -> bool:
     return whole > 4 * max(*spreads, 1e-9)
 
 
-def curves_figure(
-    records: Sequence[Mapping[str, Any]], label: Callable[[str], str] = str
-) -> "Figure":
+def curves_figure(records: Sequence[Record], label: Callable[[str], str] = str) -> "Figure":
     """Perplexity of the validation split over the steps: a color per row, a line per seed."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.0, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    rows = list(dict.fromkeys(record["row"] for record in records))
-    for record in records:
-        points = [(m["step"], m["perplexity"]) for m in record["curve"] if m["kind"] == "valid"]
-        if points:
-            name, style = label(record["row"]), run_style(rows.index(record["row"]))
-            is_new = not any(line.get_label() == name for line in axes.lines)
-            plot_curve(axes, points, linewidth=1.2, label=name if is_new else None, **style)
+    styles: dict[str, Any] = {}
+    for record in [record for record in records if record.curve]:
+        name = None if record.row in styles else label(record.row)  # once in the legend
+        style = styles.setdefault(record.row, run_style(len(styles)))
+        plot_curve(axes, record.curve, linewidth=1.2, label=name, **style)
     use_log_axis(axes)
     finish_axes(axes, "step", METRICS["perplexity"].label)
     figure.legend(loc="outside right upper", frameon=False, fontsize=7)
