@@ -50,7 +50,7 @@ def rendered(page: Path) -> str:
 def _block(found: re.Match[str], results: Path) -> str:
     make = {"results": _metrics, "verdicts": _verdicts}[found["kind"]]
     first = found[0].partition("\n")[0]
-    return f"{first}\n{make(results / found['folder'], found['rest'].split())}\n<!-- end -->"
+    return f"{first}\n{make(results / found['folder'], found['rest'].split())}<!-- end -->"
 
 
 def _metrics(folder: Path, metrics: list[str]) -> str:
@@ -61,14 +61,13 @@ def _metrics(folder: Path, metrics: list[str]) -> str:
     name, scale = folder.parts[-2:]
     experiment: Experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
     label = experiment.scales[scale].label
+    run = {line.row for line in lines}
     rows = [
         [label(row), *(text_of(of_row(lines, row, name), METRICS[name].text) for name in metrics)]
         for row in experiment.shown(scale)
-        if any(line.row == row for line in lines)
+        if row in run
     ]
-    return markdown_table(["row", *(METRICS[metric].label for metric in metrics)], rows).rstrip(
-        "\n"
-    )
+    return markdown_table(["row", *(METRICS[metric].label for metric in metrics)], rows)
 
 
 def _verdicts(folder: Path, _: list[str]) -> str:
@@ -76,7 +75,7 @@ def _verdicts(folder: Path, _: list[str]) -> str:
     found = VERDICTS.search(read_utf8(folder / "table.md"))
     if found is None:
         raise DataError(f"{folder}/table.md has no table of verdicts.")
-    return found["table"].rstrip("\n")
+    return found["table"]
 
 
 if __name__ == "__main__":

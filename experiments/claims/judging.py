@@ -9,7 +9,7 @@ from experiments.claims.evidence import Evidence
 from experiments.claims.reference import REFERENCE
 from transformer_jax.reporting.page import Part
 from transformer_jax.tables.results import Line
-from transformer_jax.tables.statistics import METRICS, PValues, differences, of_row
+from transformer_jax.tables.statistics import METRICS, PValues, by_seed, differences, of_row
 
 HOLDS, FAILS, OPEN, NOT_RUN = "holds", "does not hold", "not decided", "not run"
 P_LARGEST = 0.05  # a difference counts if its p is below this
@@ -53,7 +53,7 @@ class Recorded(NamedTuple):
 
     def of_base(self, metric: str) -> list[float]:
         """The base row's values, one for each seed."""
-        return [METRICS[metric].of(line) for line in self.lines if line.row == self.base]
+        return by_seed(self.lines, metric, self.base)[self.base].tolist()
 
     def judge(self, row: str, metric: str, wanted: int, noise: Sequence[float]) -> str:
         """As `judge` below, for a row against the base row; BLEU must pass the bootstrap too."""
@@ -128,15 +128,14 @@ def on_grammar(
       base: the other row.
       refutes: whether a difference with the other sign refutes the claim.
     """
-    shared = of_shared_seeds(lines, (row, base))
-    gaps = differences(shared, row, base, metric)
-    if not gaps:
+    values = by_seed(lines, metric, row, base).dropna()
+    if values.empty:
         return finding
-    which = judge(gaps, wanted)
-    theirs, ours = (mean_of(shared, name, metric) for name in (row, base))
+    which = judge((values[row] - values[base]).tolist(), wanted)
+    theirs, ours = values.mean()
     numbers = f"{METRICS[metric].label} {theirs:.2f} with {row}, {ours:.2f} otherwise"
     which = OPEN if which == FAILS and not refutes else which
-    return or_by_grammar(finding, which, numbers, len(gaps))
+    return or_by_grammar(finding, which, numbers, len(values))
 
 
 def or_by_grammar(finding: Finding, which: str, numbers: str, seeds: int) -> Finding:

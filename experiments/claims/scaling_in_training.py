@@ -7,22 +7,12 @@ and one of d_k 128 on the built-in corpus, which may decide the second claim.
 import statistics
 from collections.abc import Sequence
 
-from experiments.claims.judging import (
-    HOLDS,
-    OPEN,
-    Claim,
-    Finding,
-    Known,
-    judge,
-    mean_of,
-    of_shared_seeds,
-    or_by_grammar,
-)
+from experiments.claims.judging import HOLDS, OPEN, Claim, Finding, Known, judge, or_by_grammar
 from experiments.claims.one_head import LARGE_KEYS, ONE_HEAD
 from experiments.claims.one_head import ROWS as ONE_HEAD_ROWS
 from experiments.table3_ablations import BASE, RECIPE, SHORT, shrink
 from transformer_jax.reporting.page import Table
-from transformer_jax.tables.statistics import differences
+from transformer_jax.tables.statistics import by_seed, differences
 
 HELPS = Claim("Scaling helps training", "section 3.2.1")
 HELPS_MORE = Claim("Scaling helps training more for large d_k", "section 3.2.1")
@@ -58,8 +48,8 @@ def findings(known: Known) -> list[Finding]:
     )
     helps = [judge(each, -1, noise) for each in (few, many)]
     which = helps[0] if helps[0] == helps[1] else OPEN
-    paired = of_shared_seeds(lines, [row for pair in WITHOUT.items() for row in pair])
-    each = [differences(paired, plain, scaled, "bleu") for scaled, plain in WITHOUT.items()]
+    bleu = by_seed(lines, "bleu", *WITHOUT, *WITHOUT.values()).dropna()
+    each = [[*(bleu[plain] - bleu[scaled])] for scaled, plain in WITHOUT.items()]
     more = HELPS_MORE.is_found(helps_more(*each, noise), because)
     return [HELPS.is_found(which, because, _table(known)), _more_on_grammar(more, known)]
 
@@ -67,25 +57,21 @@ def findings(known: Known) -> list[Finding]:
 def _table(known: Known) -> Table:
     lines, rows = [*known.table_3.lines, *known.lines], []
     for pair in WITHOUT.items():
-        values = [mean_of(lines, row, metric) for metric in ("bleu", "perplexity") for row in pair]
-        cells = ["" if value is None else f"{value:.2f}" for value in values]
-        rows.append([HEADS[pair[0]], *cells])
+        means = [by_seed(lines, metric, *pair).mean() for metric in ("bleu", "perplexity")]
+        rows.append([HEADS[pair[0]], *(f"{mean:.2f}" for both in means for mean in both)])
     head = ["heads", "BLEU, scaled", "not scaled", "perplexity, scaled", "not scaled"]
     return Table(head, rows, "Multi30k, table 3's small scale")
 
 
 def _more_on_grammar(finding: Finding, known: Known) -> Finding:
-    lines = of_shared_seeds(known.lines, [LARGE_KEYS, *ROWS])
-    if not lines:
+    bleu = by_seed(known.lines, "bleu", LARGE_KEYS, *ROWS).dropna()
+    if bleu.empty:
         return finding
-    small, large = (
-        differences(lines, keys + NOT_SCALED, keys, "bleu") for keys in (SMALL_KEYS, LARGE_KEYS)
-    )
+    small, large = (bleu[keys + NOT_SCALED] - bleu[keys] for keys in (SMALL_KEYS, LARGE_KEYS))
     numbers = (
-        f"BLEU {statistics.fmean(small):+.1f} with one head of d_k 8, "
-        f"{statistics.fmean(large):+.1f} with one of d_k 128"
+        f"BLEU {small.mean():+.1f} with one head of d_k 8, {large.mean():+.1f} with one of d_k 128"
     )
-    return or_by_grammar(finding, helps_more(small, large), numbers, len(large))
+    return or_by_grammar(finding, helps_more([*small], [*large]), numbers, len(bleu))
 
 
 def helps_more(few: Sequence[float], many: Sequence[float], noise: Sequence[float] = ()) -> str:

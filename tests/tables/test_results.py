@@ -113,10 +113,10 @@ def test_seeds_are_any_sequence_of_numbers(seeds):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"scales": {}}, "'two' has no scales: give it one"),
+        ({"scales": {}}, "two has none; such as"),
         ({"rows": {}}, "two has no rows"),
-        ({"rows": {"..": {}}}, "a row's name has no letter or digit"),
-        ({"rows": {"a b": {}, "a_b": {}}}, "two rows have the same name for files"),
+        ({"rows": {"..": {}}}, "names of rows, as files, must differ"),
+        ({"rows": {"a b": {}, "a_b": {}}}, "names of rows, as files, must differ"),
         *(({"name": name}, "cannot be the name") for name in ("../../v", "", "..", "a/b")),
         *(
             ({"scales": {"small": Scale(DEMO, seeds=seeds)}}, "the seeds of row 'base' are")

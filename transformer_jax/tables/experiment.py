@@ -19,6 +19,11 @@ Seeds = Sequence[int]
 NONE: Overrides = MappingProxyType({})
 
 
+def for_row(value: Any, row: str) -> Any:
+    """A setting of a scale, which is one for all rows or a mapping with one for each row."""
+    return value.get(row) if isinstance(value, Mapping) else value
+
+
 class Scale(NamedTuple):
     """The size at which an experiment is run."""
 
@@ -36,7 +41,7 @@ class Scale(NamedTuple):
 
     def seeds_of(self, row: str) -> Seeds:
         """The seeds of a row. Raises ConfigError if they are not numbers."""
-        seeds = self.seeds.get(row) if isinstance(self.seeds, Mapping) else self.seeds
+        seeds: Seeds = for_row(self.seeds, row)
         if not isinstance(seeds, Sequence) or not all(isinstance(seed, int) for seed in seeds):
             raise ConfigError(
                 f"the seeds of row {row!r} are {seeds!r}; expected numbers, such as (0, 1)."
@@ -51,9 +56,7 @@ class Experiment(NamedTuple):
     rows: Mapping[str, Overrides]
     scales: Mapping[str, Scale]
     about: str = ""  # how to read it
-    paper: Mapping[str, Mapping[str, float]] = MappingProxyType(
-        {}
-    )  # row -> metric -> the figure printed
+    paper: Mapping[str, Mapping[str, float]] = MappingProxyType({})  # by row and metric
     source: str = ""  # where the paper prints these figures
     metrics: tuple[str, ...] = ("perplexity", "bleu")  # columns of the table
     # Makes the findings above the table from the folder of the results and the runs, whose folders
@@ -78,14 +81,12 @@ class Job(NamedTuple):
     @property
     def config_file(self) -> str:
         """The config file, with its argument if it has one."""
-        config = self.scale.config
-        return config if isinstance(config, str) else config[self.row]
+        return str(for_row(self.scale.config, self.row))
 
     @property
     def average(self) -> int:
         """Number of checkpoints to average; 0: no average."""
-        average = self.scale.average
-        return average if isinstance(average, int) else average[self.row]
+        return int(for_row(self.scale.average, self.row))
 
     @property
     def label(self) -> str:
@@ -149,12 +150,6 @@ def make_jobs(
     if unknown:
         known = "; ".join(every)
         raise ConfigError(f"--rows: {experiment.name} has no row {unknown[0]!r}; it has {known}.")
-    for row in every:
-        if not isinstance(experiment.rows[row], Mapping):
-            raise ConfigError(
-                f"{experiment.name}: row {row!r} is {experiment.rows[row]!r:.60}; expected keys of "
-                "the config and their values, such as {'model.num_heads': 4}."
-            )
     chosen = experiment.scales[scale]
     seeds_of = {row: seeds or chosen.seeds_of(row) for row in rows or every}
     jobs = []
@@ -168,27 +163,26 @@ def make_jobs(
 
 
 def _check_names(experiment: Experiment, scale: str) -> None:
-    if not experiment.scales:
-        raise ConfigError(
-            f"{experiment.name!r} has no scales: give it one, such as "
-            "scales={'small': Scale('configs/demo.py')}."
-        )
+    name, rows = experiment.name, experiment.rows
     if scale not in experiment.scales:
-        known = ", ".join(experiment.scales)
-        raise ConfigError(f"--scale={scale}: {experiment.name} has {known}.")
-    for kind, name in (("experiment", experiment.name), ("scale", scale)):
-        if slug(name) != name or not name or name.startswith("."):
-            raise ConfigError(
-                f"the {kind} {name!r} cannot be the name of a folder: use letters, digits, and "
-                "'_', '-', '=' or '.' between them."
-            )
-    slugs = [slug(row) for row in experiment.rows]
-    if not set(slugs).isdisjoint(("", ".", "..")):
-        raise ConfigError(f"{experiment.name}: a row's name has no letter or digit.")
-    if len(set(slugs)) < len(slugs):
-        raise ConfigError(f"{experiment.name}: two rows have the same name for files.")
+        known = ", ".join(experiment.scales) or "none; such as {'small': Scale('configs/demo.py')}"
+        raise ConfigError(f"--scale={scale}: {name} has {known}.")
     if not experiment.shown(scale):
-        raise ConfigError(f"{experiment.name} has no rows: give it at least one.")
+        raise ConfigError(f"{name} has no rows: give it at least one.")
+    for folder in (name, scale):
+        if slug(folder) != folder or folder[:1] in ("", "."):
+            raise ConfigError(
+                f"{folder!r} cannot be the name of a folder: use letters, digits, and '_', '-', "
+                "'=' or '.' between them."
+            )
+    if len({slug(row) for row in rows} - {"", ".", ".."}) < len(rows):
+        raise ConfigError(f"{name}: names of rows, as files, must differ and have a letter.")
+    for row, changes in rows.items():
+        if not isinstance(changes, Mapping):
+            raise ConfigError(
+                f"{name}: row {row!r} is {changes!r:.60}; expected keys of the config and their "
+                "values, such as {'model.num_heads': 4}."
+            )
 
 
 def check_rows(jobs: Sequence[Job]) -> None:
