@@ -187,7 +187,7 @@ def rows(docs: Path) -> list[list[str]]:
 
 def _row(label: str, record: Record, own: Standing) -> list[str]:
     def summary(values: Sequence[float], form: str) -> str:
-        return text_of(summarize(values), form) if values else ""
+        return text_of(summarize(values), form)
 
     bleu = [run.bleu for run in own.runs]
     p = f"{p_above(bleu, BAR):.3f}" if len(bleu) > 1 else ""

@@ -169,7 +169,7 @@ def test_a_metric_that_is_equal_in_all_rows_is_a_line_of_text_and_no_picture(tmp
 
 
 def test_plots_call_rows_what_the_scale_calls_them_and_show_large_numbers_whole():
-    known = {"a": Summary(2.2525e13, None, 1), "b": Summary(1.83e13, 1e11, 3)}
+    known = {"a": Summary(2.2525e13, None), "b": Summary(1.83e13, 1e11)}
     figure = row_figure(known, EXPERIMENT, "training_flops", str.upper)
     figure.draw_without_rendering()
     [axes] = figure.axes
@@ -182,7 +182,7 @@ def test_plots_call_rows_what_the_scale_calls_them_and_show_large_numbers_whole(
 
 
 def test_rows_whose_ratio_is_large_have_a_log_axis_but_not_their_bleu():
-    known = {"a": Summary(2.0, None, 1), "b": Summary(400.0, 10.0, 3)}
+    known = {"a": Summary(2.0, None), "b": Summary(400.0, 10.0)}
     axes = {name: row_figure(known, EXPERIMENT, name).axes[0] for name in ("perplexity", "bleu")}
     assert [one.get_xscale() for one in axes.values()] == ["log", "linear"]
     low, high = axes["perplexity"].get_xlim()
@@ -190,6 +190,6 @@ def test_rows_whose_ratio_is_large_have_a_log_axis_but_not_their_bleu():
     assert shown == pytest.approx([2, 5, 10, 20, 50, 100, 200, 500])
     # So has a plot in which the paper's figures are far from those of the rows.
     paper = EXPERIMENT._replace(paper={"a": {"perplexity": 2.0}, "b": {"perplexity": 9.0}})
-    close = {"a": Summary(20.0, None, 1), "b": Summary(24.0, None, 1)}
+    close = {"a": Summary(20.0, None), "b": Summary(24.0, None)}
     assert row_figure(close, paper, "perplexity").axes[0].get_xscale() == "log"
     assert row_figure(close, EXPERIMENT, "perplexity").axes[0].get_xscale() == "linear"

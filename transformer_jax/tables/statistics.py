@@ -47,14 +47,13 @@ class Summary(NamedTuple):
 
     mean: float
     deviation: float | None  # sample standard deviation; None for a single seed
-    seeds: int
 
 
-def summarize(values: Sequence[float]) -> Summary:
-    """Mean and sample standard deviation of at least one value."""
-    series = pd.Series(values, dtype=float)
-    deviation = float(series.std()) if len(series) > 1 else None
-    return Summary(float(series.mean()), deviation, len(series))
+def summarize(values: Sequence[float]) -> Summary | None:
+    """Mean and sample standard deviation of the values that are numbers; None if there are none."""
+    known = pd.Series(values, dtype=float).dropna()
+    deviation = float(known.std()) if len(known) > 1 else None
+    return None if known.empty else Summary(float(known.mean()), deviation)
 
 
 def by_seed(lines: Sequence[Line], metric: str, *rows: str) -> pd.DataFrame:
@@ -67,8 +66,7 @@ def by_seed(lines: Sequence[Line], metric: str, *rows: str) -> pd.DataFrame:
 
 def of_row(lines: Sequence[Line], row: str, metric: str) -> Summary | None:
     """The summary of a row's metric; None if no seed of the row has it."""
-    values = by_seed(lines, metric, row)[row].dropna()
-    return summarize(values) if len(values) else None
+    return summarize(by_seed(lines, metric, row)[row])
 
 
 def differences(lines: Sequence[Line], row: str, base: str, metric: str) -> list[float]:
@@ -88,12 +86,6 @@ def without_bleu(lines: Sequence[Line], row: str, base: str) -> list[int]:
     """The seeds at which both rows have a BLEU of 0.00."""
     bleu = by_seed(lines, "bleu", row, base)
     return bleu.index[(bleu < SMALLEST_BLEU).all(axis="columns")].tolist()
-
-
-def difference(lines: Sequence[Line], row: str, base: str, metric: str) -> Summary | None:
-    """Summary of the row's differences from the base row; None if there are none."""
-    gaps = differences(lines, row, base, metric)
-    return summarize(gaps) if gaps else None
 
 
 def paired_p_value(
@@ -153,11 +145,6 @@ def text_of(summary: Summary | None, form: str) -> str:
     return mean if float(mean) == float(deviation) == 0 else f"{mean} ± {deviation}"
 
 
-def text_of_p(p: float) -> str:
-    """A p-value with three digits; the bootstrap of RESAMPLES resamples finds none below 0.001."""
-    return f"{p:.3f}" if p >= SMALLEST_P else f"< {SMALLEST_P}"
-
-
 def make_table(
     experiment: Experiment,
     scale: str,
@@ -207,8 +194,8 @@ def _columns(
     printed = ["" if figure is None else f"{figure:{form_of_paper}}" for figure in figures]
     columns = [[label, *values]] if any(values + printed) else []
     if columns and base is not None and name in COMPARED:
-        gaps = [difference(lines, row, base, name) if row != base else None for row in shown]
-        columns.append(["− base", *(text_of(gap, f"+{form}") for gap in gaps)])
+        gaps = [summarize(differences(lines, row, base, name)) for row in shown[1:]]
+        columns.append(["− base", "", *(text_of(gap, f"+{form}") for gap in gaps)])
     if any(printed):
         columns.append([f"the paper's {label.removeprefix('paper ')}", *printed])
     return columns
@@ -219,4 +206,7 @@ def _p(p_values: PValues, lines: Sequence[Line], row: str, base: str) -> str:
     left_out = without_bleu(lines, row, base)  # earlier versions recorded 1.0 for them
     own = [p for (name, seed), p in p_values.items() if name == row and seed not in left_out]
     median = pd.Series(own, dtype=float).median()
-    return "" if math.isnan(median) else text_of_p(median)
+    if math.isnan(median):
+        return ""
+    # The bootstrap of RESAMPLES resamples finds none below SMALLEST_P.
+    return f"{median:.3f}" if median >= SMALLEST_P else f"< {SMALLEST_P}"
