@@ -1,10 +1,12 @@
 """Cheap compilation for every test, and fixtures that several test files share."""
 
+import gc
 import importlib.metadata
 import logging
 import os
 from pathlib import Path
 
+import jax
 import pytest
 
 from tests import tiny_runs as runs
@@ -31,11 +33,14 @@ SLOW = (
 )
 
 # Compilation is nearly all of the tests' time, and several times cheaper so. XLA reads the variable
-# at its first use; processes that tests start inherit it. jaxlib 0.12 refuses the second flag.
-CHEAP = ["--xla_backend_optimization_level=0"]
+# at its first use; processes that tests start inherit it. jaxlib 0.12 refuses the third flag.
+CHEAP = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
 if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11):
     CHEAP.append("--xla_cpu_use_fusion_emitters=false")
 os.environ["XLA_FLAGS"] = " ".join([*CHEAP, os.environ.get("XLA_FLAGS", "")]).strip()
+
+# Python's search for cycles takes a twentieth of the time: traced programs are millions of objects.
+gc.set_threshold(100_000, 20, 100)
 
 # Loggers that have a handler are left alone by `set_up_logs`: pytest goes on seeing the records of
 # commands that run in its own process.
@@ -63,6 +68,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the tests of slow files first, in the order of `SLOW`."""
     ranks = {ROOT / "tests" / name: rank for rank, name in enumerate(SLOW)}
     items.sort(key=lambda item: ranks.get(item.path, len(SLOW)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Forgets a file's compiled programs, which otherwise grow to many gigabytes a worker."""
+    if nextitem is None or nextitem.path != item.path:
+        jax.clear_caches()
 
 
 def pytest_sessionfinish() -> None:

@@ -59,8 +59,9 @@ def test_memory_is_touched_up_to_a_limit(monkeypatch):
     assert all(one[:: allocator.PAGE].sum() == 0 for one in made), "a byte of each page"
 
 
-def test_python_searches_for_cycles_rarely_during_a_start_and_as_usual_after_it():
-    usual = gc.get_threshold()
+def test_python_searches_for_cycles_rarely_during_a_start_and_as_usual_after_it(monkeypatch):
+    before, usual = gc.get_threshold(), (700, 10, 10)
+    monkeypatch.setattr(allocator, "USUAL", usual)
     try:
         allocator.collect_rarely()
         assert gc.get_threshold()[0] > 100 * usual[0]
@@ -69,4 +70,4 @@ def test_python_searches_for_cycles_rarely_during_a_start_and_as_usual_after_it(
         assert gc.get_freeze_count() > 0
     finally:
         gc.unfreeze()
-        gc.set_threshold(*usual)
+        gc.set_threshold(*before)

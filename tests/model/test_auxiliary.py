@@ -1,5 +1,6 @@
 """Auxiliary losses: against loops, in packed rows, in the gradient, and in a whole run."""
 
+import functools
 import shutil
 
 import jax
@@ -181,6 +182,7 @@ def test_a_weight_of_zero_turns_a_loss_off():
 WEIGHT = 0.7
 
 
+@functools.cache
 def gradients(weight, micro_batches=1):
     model = tiny_model(num_layers=2).clone(watch=True)
     loss_fn = make_loss_fn(model, 0.1, auxiliary={"coverage": weight} if weight else None)

@@ -94,12 +94,6 @@ def test_the_objective_rewards_agreement_and_its_gradient_is_that_of_finite_diff
         assert float(other_way) == pytest.approx(float(value), rel=1e-9)
 
 
-def start_of(model, optimizer, sums):
-    """States that differ in parameters and dropout key."""
-    states = (init_state(seed, model, optimizer, sums) for seed in (3, 4))
-    return TwoStates(*states)
-
-
 def test_without_a_bonus_each_direction_takes_the_steps_of_a_run_of_its_own():
     """In two micro-batches, with dropout, clipping and another auxiliary loss."""
     train = dataclasses.replace(TRAIN, agreement_weight=0.0, accumulate_steps=2)
@@ -108,7 +102,8 @@ def test_without_a_bonus_each_direction_takes_the_steps_of_a_run_of_its_own():
     step = jax.jit(make_two_way_step(model, optimizer, train))
     alone = jax.jit(make_train_step(model, optimizer, TRAIN))
     # The states differ in parameters and dropout key.
-    states = TwoStates(*(init_state(n, model, optimizer, ("coverage", AGREEMENT)) for n in (3, 4)))
+    start = jax.jit(lambda seed: init_state(seed, model, optimizer, ("coverage", AGREEMENT)))
+    states = TwoStates(start(3), start(4))
     wanted = [state._replace(auxiliary={"coverage": jnp.float32(0)}) for state in states]
     for _ in range(2):
         states = step(states, BATCH)
