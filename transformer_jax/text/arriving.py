@@ -1,8 +1,9 @@
-"""The subwords of a line that arrives in parts: those of a word as soon as the word is complete.
+"""Segments a line that arrives in parts: a word's subwords come as soon as the word is complete.
 
-A word is complete at white space, or where its line ends. What arrived is segmented as a whole each
-time, so that a word's subwords are those of the whole line: SentencePiece finds the best subwords
-from left to right, and where no piece crosses white space, what follows it changes nothing before.
+A word is complete at white space, or where its line ends. Each time, all complete words of the line
+are segmented together, so a word gets the subwords that it has in the whole line: SentencePiece
+searches from left to right, and if no piece crosses white space, later words do not change the
+subwords of earlier ones.
 """
 
 import numpy as np
@@ -14,10 +15,10 @@ WHITE_SPACE = tuple(c for c in map(chr, range(0x3001)) if c.isspace())
 
 
 def word_ends(vocabulary: Vocabulary) -> tuple[str, ...]:
-    """The characters at which a word is complete: white space that the vocabulary makes a space.
+    """The characters that end a word: white space that the vocabulary turns into a space.
 
     Raises:
-      ConfigError: what follows white space may change the subwords before it.
+      ConfigError: text after white space may change the subwords before it.
     """
     crossing = [one for one in vocabulary.pieces(range(vocabulary.size)) if SPACE in one[1:]]
     reasons = {
@@ -35,7 +36,7 @@ def word_ends(vocabulary: Vocabulary) -> tuple[str, ...]:
 
 
 class ArrivingLine:
-    """The part of a line that has arrived, and the subwords that were given out."""
+    """The part of a line that has arrived, and the subwords returned so far."""
 
     def __init__(self, vocabulary: Vocabulary, ends: tuple[str, ...]) -> None:
         """Begins a line; `ends` is the result of `word_ends`."""
@@ -43,14 +44,14 @@ class ArrivingLine:
         self.text, self.complete, self.given = "", 0, np.array([], np.int32)
 
     def add(self, text: str, is_end: bool) -> np.ndarray:
-        """The subwords of the words that are complete now and were not before, without EOS.
+        """The subwords of the words that `text` completes, without EOS: int32 [subwords].
 
         Args:
-          text: what arrived, without a line feed.
+          text: the next part of the line, without a line feed.
           is_end: whether the line ends after it.
 
         Raises:
-          DataError: subwords that were given out would be others in the longer line.
+          DataError: in the longer line, subwords that were already returned would be different.
         """
         self.text += text
         if is_end:
@@ -65,7 +66,7 @@ class ArrivingLine:
         new = found[len(self.given) :]
         if not np.array_equal(found[: len(self.given)], self.given):
             raise DataError(
-                f"The subwords of {self.text!r} are not those of its words, one after the other. "
+                f"The subwords of {self.text!r} are not those of its words read one by one. "
                 "Translate whole lines: leave out --simultaneous."
             )
         self.given = found

@@ -51,7 +51,7 @@ class Batch(NamedTuple):
     links: Ints | None = None  # uint32 [R, L, W] of `link_bits`, with data.alignments
 
     def map(self, function: Callable[[Any], Any]) -> "Batch":
-        """The batch with a function of each array."""
+        """The batch with `function` applied to each array."""
         src, tgt = (Packed(*map(function, side)) for side in (self.src, self.tgt))
         return Batch(src, tgt, None if self.links is None else function(self.links))
 
@@ -303,10 +303,10 @@ def _epoch_order(rows: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def _end_with(trainer: int, worker: int, workers: int) -> None:
-    """Makes this worker process end when the trainer's does, even if that one was killed.
+    """Makes this worker process end when the trainer does, even if the trainer is killed.
 
-    A worker waits for its trainer to take a batch, and does not notice that nobody will. Where the
-    system cannot watch a process (Linux can), workers of a killed trainer stay.
+    A worker waits for its trainer to take a batch, and would wait forever. On a system that cannot
+    watch a process (Linux can), the workers of a killed trainer keep running.
     """
     if not hasattr(os, "pidfd_open"):
         return

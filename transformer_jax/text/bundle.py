@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 from transformer_jax.errors import DataError
 
-MAGIC = b"PK\x03\x04"  # how a zip begins, and no SentencePiece model does
+MAGIC = b"PK\x03\x04"  # the first bytes of a zip; no SentencePiece model begins with them
 SOURCE, TARGET, TABLE = "source.spm", "target.spm", "table.json"
-MODIFIED = (1980, 1, 1, 0, 0, 0)  # of every member, so that the same content has the same bytes
+MODIFIED = (1980, 1, 1, 0, 0, 0)  # date of every member: the same content gives the same bytes
 
 
 class Bundle(NamedTuple):
-    """The vocabulary of a Marian model, or of two SentencePiece models of our own."""
+    """The vocabulary of a Marian model, or of two SentencePiece models trained here."""
 
     source: bytes  # a SentencePiece model
     target: bytes  # a SentencePiece model, or the same one
     pieces: tuple[str, ...]  # by id; PAD, EOS, BOS and UNK come first
     languages: tuple[str, str]  # of the Moses normalizer of punctuation; "": do not normalize
-    target_pieces: tuple[str, ...] | None = None  # of the target; None: `pieces` are of both sides
+    target_pieces: tuple[str, ...] | None = None  # None: `pieces` serves both sides
 
     @property
     def tables(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -49,7 +49,7 @@ def unpacked(content: bytes, name: str) -> Bundle:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as file:
             if any(one.compress_type != zipfile.ZIP_STORED for one in file.infolist()):
-                raise ValueError("compressed")  # such a member may be of any size
+                raise ValueError("compressed")  # it could expand to any size
             table = json.loads(file.read(TABLE))
             pieces, (src, tgt) = tuple(map(str, table["pieces"])), table["languages"]
             own = table.get("target_pieces")

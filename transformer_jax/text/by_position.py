@@ -44,14 +44,14 @@ class Joined(ByPosition[T]):
         return self.ends[-1]
 
     def items(self, places: Sequence[int]) -> list[T]:
-        """The pairs at these places of the joined sequence."""
+        """The elements at these places of the joined sequence."""
         parts = [bisect.bisect_right(self.ends, place) for place in places]
         # place - end of its part is negative, so the index counts from the part's end.
         return [self.parts[p][i - self.ends[p]] for p, i in zip(parts, places, strict=True)]
 
 
 class Selected(ByPosition[T]):
-    """The elements of another sequence at some places, in their order."""
+    """The elements of another sequence at some places, in the order of the places."""
 
     def __init__(self, elements: Any, places: np.ndarray):
         """Takes a ByPosition, and places in it: int64 [number of elements]."""

@@ -56,10 +56,11 @@ def open_corpus(data: DataConfig, seed: int = 0) -> Corpus:
 
     Args:
       data: the section of the config.
-      seed: the config's seed, which chooses the pairs of a validation split that is cut off.
+      seed: the config's seed; if the validation pairs are cut off the training text, it
+        selects them.
 
     Raises:
-      ConfigError: data.source is no such source.
+      ConfigError: data.source is not a known source.
       DataError: the corpus is not where the config says.
     """
     if data.source not in SOURCES:
@@ -192,7 +193,7 @@ class TfdsCorpus:
         return TfdsPairs(records, self.data.src, self.data.tgt)
 
     def alignments(self, name: str) -> Sequence[AlignedWords]:
-        """Raises DataError: there are none."""
+        """Raises DataError: a TFDS data set has no word links."""
         raise DataError(NO_ALIGNMENTS.format("tfds"))
 
     def fingerprint(self, name: str) -> str:
@@ -250,7 +251,7 @@ class BuiltInCorpus:
 
 
 def _swapped(one: AlignedWords) -> AlignedWords:
-    """The words of the other direction."""
+    """The same words and links for the other direction of translation."""
     return AlignedWords(one.tgt, one.src, tuple(sorted((j, i) for i, j in one.links)))
 
 

@@ -14,8 +14,8 @@ from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError
 from transformer_jax.text.by_position import Joined, Selected, sample_places
 
-# Of files without a validation split: the share of training pairs that is cut off for one, and the
-# largest number.
+# If there are no validation files: the share of the training pairs that is cut off for validation,
+# and the largest number of such pairs.
 VALID_SHARE, VALID_MOST = 0.05, 2_000
 NO_ALIGNMENTS = (
     "data.alignments=True with data.source={!r}: links between words are read from text files "
@@ -48,9 +48,9 @@ class FolderCorpus:
     `train[:5000]` is the first 5,000 pairs of the stem `train`, `train[5000:]` the others.
 
     If data.valid is empty, the validation split is that of the stem `valid`, or, without such
-    files, a sample of the training pairs: min(2,000, 5 %) of them, at least one, by their places.
-    The sample depends only on the number of pairs and the seed. The training split is the other
-    pairs.
+    files, a random sample of the training pairs: 5 % of them, at least one and at most 2,000.
+    The sampled positions depend only on the number of pairs and the seed. The training split is the
+    other pairs.
     """
 
     FILES: str  # what the files are called in messages

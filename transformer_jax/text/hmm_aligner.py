@@ -1,14 +1,14 @@
-"""An aligner of words, for text without links: two hidden Markov models that agree.
+"""A word aligner for text without links: two hidden Markov models that are trained to agree.
 
-Each model generates the words of one side from the words of the other: a word jumps from the
-position of the word before to a position of the other side, and is said by the word there, or with
-a fixed probability by none (Vogel, Ney and Tillmann 1996). Both directions are trained together:
-what counts for the dictionaries is the product of their posteriors (Liang, Taskar and Klein 2006).
-IBM's model 1 starts the dictionaries (Brown et al. 1993).
+Each model generates the words of one side from the words of the other. For each word, the model
+jumps from the previous word's position on the other side to a new one. The word there generates it,
+or, with a fixed probability, no word does (Vogel, Ney and Tillmann 1996). Both directions are
+trained together: the dictionaries are estimated from the product of the two directions' posteriors
+(Liang, Taskar and Klein 2006). IBM's model 1 initializes the dictionaries (Brown et al. 1993).
 
 Dimension key
-  N pairs   S source words, T target words of all pairs   C cells: pairs of words of one sentence
-  pair   D pairs of word forms in a cell   B pairs of a bucket   L length   M positions
+  N pairs   C cells: a word of each side, in one sentence pair   D dictionary entries: the pairs of
+  word forms in the cells   B pairs with the same M   L generated words   M generating words
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ import numpy as np
 from transformer_jax.text.folder_corpus import Links
 
 MODEL_1, MODEL_H = 5, 5  # iterations
-NOBODY = 0.2  # probability that a word is said by none
-ANY_JUMP = 0.1  # share of the jumps that go anywhere
-FARTHEST = 20  # longer jumps count as this one
-LEAST = 0.02  # product of the posteriors of a link
+NOBODY = 0.2  # probability that no word of the other side generates a word
+ANY_JUMP = 0.1  # share of the jumps that are uniform over all positions
+FARTHEST = 20  # longer jumps count as jumps of this length
+LEAST = 0.02  # a link has at least this product of posteriors
 
 
 class Side(NamedTuple):
@@ -33,7 +33,7 @@ class Side(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Every word of one side beside every word of the other; pair n has L M cells, by rows."""
+    """Every word of one side with every word of the other; pair n has L M cells, row by row."""
 
     starts: np.ndarray  # int [N + 1]
     rows: np.ndarray  # int [N], L: words that are generated
@@ -45,12 +45,13 @@ class Cells(NamedTuple):
 
 
 def hmm_alignments(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[Links]:
-    """The links between the words of each pair, from these pairs alone.
+    """The links between the words of each pair, estimated from these pairs alone.
 
-    Capital letters do not distinguish words. A pair with an empty side has no links.
+    Words that differ only in capital letters count as one word. A pair with an empty side has no
+    links.
 
     Args:
-      pairs: source words and target words; thousands of pairs, or the result is poor.
+      pairs: source words and target words. With fewer than thousands of pairs the result is poor.
     """
     whole = [n for n, pair in enumerate(pairs) if pair[0] and pair[1]]
     found: list[Links] = [()] * len(pairs)
@@ -129,7 +130,8 @@ def _trained(forward: Cells, backward: Cells, other: np.ndarray) -> np.ndarray:
         product = found[0][0] * found[1][0][other]
         in_order = np.empty_like(product)
         in_order[other] = product
-        # Model 1 counts each direction's own posteriors: products of vague ones would be lost.
+        # In model 1 each direction counts its own posteriors: they are nearly uniform, and their
+        # products would be near 0.
         counted = (product, in_order) if iteration >= MODEL_1 else (found[0][0], found[1][0])
         models = [
             _dictionary(cells, counts, of_none)
@@ -153,11 +155,11 @@ def _dictionary(cells: Cells, counts: np.ndarray, of_none: np.ndarray) -> Dictio
     )
 
 
-Posteriors = tuple[np.ndarray, np.ndarray, np.ndarray]  # of cells, of no word by row, of jumps
+Posteriors = tuple[np.ndarray, np.ndarray, np.ndarray]  # of cells; of no word, by row; jumps
 
 
 def _model_1(cells: Cells, model: Dictionary) -> Posteriors:
-    """Every position of the other side is as likely as any other."""
+    """Posteriors of model 1: all positions of the other side are equally likely."""
     lengths = np.diff(np.append(cells.row_starts, cells.starts[-1]))
     said = (1 - NOBODY) * model.entries[cells.entry] / np.repeat(lengths, lengths)
     by_none = NOBODY * model.of_none[cells.of_row]
@@ -166,7 +168,7 @@ def _model_1(cells: Cells, model: Dictionary) -> Posteriors:
 
 
 def _markov(cells: Cells, model: Dictionary, jumps: np.ndarray) -> Posteriors:
-    """Posteriors by the forward-backward algorithm, for all pairs of as many positions together."""
+    """Posteriors of the Markov model; pairs with the same M are computed together."""
     posterior, by_none = np.zeros(cells.starts[-1]), np.zeros(len(cells.of_row))
     first_rows = np.concatenate([[0], np.cumsum(cells.rows)])
     counts = np.zeros_like(jumps)
@@ -189,7 +191,7 @@ def _markov(cells: Cells, model: Dictionary, jumps: np.ndarray) -> Posteriors:
 def _forward_backward(
     said_BLM: np.ndarray, real_BL: np.ndarray, jumps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The posterior of each position at each word `[B, L, M]`, and expected counts of jumps."""
+    """The posterior of each position for each word `[B, L, M]`, and expected counts of jumps."""
     batch, length, positions = said_BLM.shape
     # A sentence's first word jumps from before the first position.
     distance = np.arange(positions)[None] - np.arange(-1, positions)[:, None]
@@ -208,7 +210,7 @@ def _forward_backward(
             counted[0] = (move[0] * ahead).sum(0)
             break
         counted[1:] += move[1:] * (forward[:, n - 1].T @ ahead)
-        # A sentence that has ended keeps the 1 of its end.
+        # After a sentence's last word, `backward` stays 1.
         backward[:, n - 1] = np.where(real_BL[:, n, None], ahead @ move[1:].T, 1.0)
     counts = np.bincount(bins.ravel(), counted.ravel(), minlength=len(jumps))
     return forward * backward, counts + 1e-6

@@ -32,9 +32,9 @@ def encode_links(
     Args:
       aligned: words and links of each pair.
       encoded: the same pairs as subwords.
-      vocabulary: whose subwords they are. A pair that it spells with another number of words has no
-        links; their number is logged.
-      first: only so many pairs, the first, keep their links; None: all.
+      vocabulary: the vocabulary of these subwords. A pair that it spells with a different number of
+        words keeps no links; the number of such pairs is logged.
+      first: only the first `first` pairs keep their links; None: all pairs do.
 
     Raises:
       DataError: no pair has links.
@@ -51,13 +51,13 @@ def encode_links(
         counts.append(len(src))
     if not sum(counts):
         raise DataError(
-            "data.alignments=True and no pair has a link, or the vocabulary spells other words "
-            "than the links count: see vocabulary.normalization."
+            "data.alignments=True, but no pair has a link, or the vocabulary spells a different "
+            "number of words than the links count: see vocabulary.normalization."
         )
     linked = sum(map(bool, counts))
     log.info("%d links between subwords of %d pairs", sum(counts), linked)
     if other:
-        log.warning("no links in %d pairs whose words the vocabulary spells otherwise", other)
+        log.warning("no links in %d pairs: the vocabulary spells another number of words", other)
     counts += [0] * (len(encoded) + 1 - len(counts))
     src, tgt = (np.concatenate(side).astype(np.int32) for side in sides)
     return EncodedLinks(src, tgt, np.cumsum(counts, dtype=np.int64))
@@ -75,7 +75,7 @@ def _subword_links(
     for i, j in links:
         if i < len(is_linked) - 1 and j < is_linked.shape[1] - 1:  # else no subword begins in it
             is_linked[i, j] = True
-    # The word -1, of EOS, is the last row and column, without links.
+    # EOS has word number -1, which indexes the last row and column; these have no links.
     found = is_linked[src_words[:, None], tgt_words[None]]
     src, tgt = np.nonzero(found)
     return src, tgt
@@ -93,10 +93,11 @@ def link_bits(
     Bit m % 32 of number m // 32 is set if the position is linked to source position m.
 
     Args:
-      links: of the whole corpus.
-      pairs: numbers of the pairs `[sentences]`.
-      rows: the row of each.
-      begins: the position in the row at which each begins, in the source and in the target.
+      links: the links of the whole corpus.
+      pairs: numbers of the pairs in the batch `[sentences]`.
+      rows: the row of each pair `[sentences]`.
+      begins: the position in its row at which each pair begins, in the source and in the target,
+        `[sentences]` each.
       shape: R, L and M.
     """
     firsts, counts = links.offsets[pairs], links.offsets[pairs + 1] - links.offsets[pairs]

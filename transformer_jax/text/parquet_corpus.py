@@ -21,18 +21,21 @@ from transformer_jax.text.by_position import ByPosition
 from transformer_jax.text.folder_corpus import FolderCorpus, Pair
 
 COLUMN = "translation"
-# Its number and how many there are; some writers add a hash.
+# A shard's number and the number of shards; some writers add a hash.
 SHARD = re.compile(r"-(\d+)-of-(\d+)(-\w+)?\.parquet$")
 
 
 class ParquetPairs(ByPosition[Pair]):
-    """The pairs of a file; one row group at a time is in memory. A pickle has only the names."""
+    """The pairs of a file; one row group at a time is in memory.
+
+    A pickle holds only the path and the languages.
+    """
 
     def __init__(self, path: Path, src: str, tgt: str):
         """Opens a file and checks every row.
 
         Raises:
-          DataError: the file is damaged or empty, has no such columns, or a text is null.
+          DataError: the file is damaged or empty, lacks a column, or a text is null.
         """
         self.path, self.languages = path, (src, tgt)
         if is_stream(path):
@@ -105,7 +108,7 @@ class ParquetCorpus(FolderCorpus):
         return bool(self._found("valid"))
 
     def parts(self, stem: str) -> list[Sequence[Pair]]:
-        """The pairs of each file of a stem, by their names."""
+        """The pairs of each file of a stem, in the order of the file names."""
         paths = self.files(stem)
         for path in paths:
             if path not in self._opened:
@@ -148,11 +151,11 @@ class ParquetCorpus(FolderCorpus):
         return several[0] if several else []
 
     def _candidates(self, stem: str) -> tuple[list[Path], list[Path]]:
-        """The file of a stem, or those of a pattern; and the stem's shards."""
+        """The stem's own file, or the files that a pattern matches; and the stem's shards."""
         file = self.folder / f"{stem}.parquet"
         whole = [file] if file.exists() else self._matches(f"{stem}.parquet")
         if whole and not file.exists():
-            return whole, []  # a pattern chooses freely, among shards too
+            return whole, []  # a pattern may match any files, single shards too
         shards = self._matches(f"{stem}-*-of-*.parquet")
         if not whole:
             _check_shards(shards)
@@ -163,7 +166,7 @@ class ParquetCorpus(FolderCorpus):
 
 
 def _check_shards(paths: Sequence[Path]) -> None:
-    """Raises DataError if shards are missing, or are of several divisions of a text."""
+    """Raises DataError if shards are missing, or come from different divisions of a text."""
     found = [(match, path) for path in paths if (match := SHARD.search(path.name))]
     if not found:
         return
@@ -173,7 +176,7 @@ def _check_shards(paths: Sequence[Path]) -> None:
     if len(counts) > 1 or len(set(numbers)) < len(numbers):
         raise DataError(
             f"{first} and {found[-1][1].name} are not of one division of a text into files. Remove "
-            "those of the other."
+            "the files of the other division."
         )
     if len(numbers) != counts[0]:
         raise DataError(
@@ -184,7 +187,7 @@ def _check_shards(paths: Sequence[Path]) -> None:
 
 
 def _check_columns(path: Path, schema: Any, languages: Sequence[str]) -> None:
-    """Raises DataError if the column or a language of it is missing, or is no text."""
+    """Raises DataError if the column lacks a language or holds something other than strings."""
     import pyarrow as pa
 
     wanted = " and ".join(map(repr, languages))

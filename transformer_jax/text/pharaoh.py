@@ -14,10 +14,10 @@ LINK = re.compile(r"(\d{1,6})-(\d{1,6})", re.ASCII)
 
 
 class AlignedLines(ByPosition[AlignedWords]):
-    """The words of pairs, which ASCII spaces separate, and their links from a file."""
+    """The words of each pair, split at ASCII white space, and their links from a file."""
 
     def __init__(self, lines: TextLines, pairs: Sequence[Pair]):
-        """Takes a line of links for each pair; an empty line has none.
+        """Takes one line of links per pair; an empty line means no links.
 
         Raises:
           DataError: the numbers of lines and pairs differ.
@@ -36,8 +36,8 @@ class AlignedLines(ByPosition[AlignedWords]):
         """The words and links of the pairs at these places.
 
         Raises:
-          DataError: a link is not of the form i-j, or names a word that is not there; the message
-            has the line's number.
+          DataError: a link is not of the form i-j, or names a word that the sentence does not
+            have; the message gives the line's number.
         """
         return [
             _aligned(line, self.pairs[place], f"{self.lines.path}, line {place + 1}")

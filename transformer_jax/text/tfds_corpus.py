@@ -101,8 +101,8 @@ def fingerprint(builder: Any, splits: Sequence[str]) -> str:
 def prepare(data: DataConfig) -> str:
     """Downloads the config's TFDS data set and writes it as array_record.
 
-    Archives that are already in TFDS's folder for manual downloads are not downloaded. If the data
-    set was prepared before, nothing is done.
+    Archives that are already in TFDS's folder for manual downloads are not downloaded again. If the
+    data set is already prepared, this does nothing.
 
     Returns:
       The folder of the data set.
@@ -151,7 +151,7 @@ def _find_builder(data: DataConfig) -> Any:
             "wmt14_translate/de-en."
         )
     try:
-        folder = data.path and os.path.expanduser(data.path)  # which may be gs://...
+        folder = data.path and os.path.expanduser(data.path)  # may be gs://...
         return tfds.builder(data.name, data_dir=folder)
     except (AssertionError, ImportError, ValueError):
         name = data.name.partition("/")[0].partition(":")[0]
@@ -191,7 +191,7 @@ def _stand_in_for_tensorflow() -> None:
     """Gives TFDS's preparation the file functions that it takes from TensorFlow.
 
     TFDS uses them to unpack archives and to sort splits over 1 GB on disk. For local files Python's
-    own functions do the same. Preparing WMT needs nothing else of TensorFlow. The substitutes are
+    own functions do the same. Preparing WMT needs nothing else from TensorFlow. The substitutes are
     never removed: after one download fails, TFDS's threads still work on the others.
     """
     import resource

@@ -20,7 +20,7 @@ from transformer_jax.files import is_stream, write_atomically
 from transformer_jax.text.bundle import MAGIC, Bundle, packed, unpacked
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
-LANGUAGE = re.compile(r"\s*(>>[^<\s]*<<)")  # that a source line may begin with
+LANGUAGE = re.compile(r"\s*(>>[^<\s]*<<)")  # a source line may begin with it
 SPACE = "\u2581"  # SentencePiece's symbol for a space; in a text it is treated as a space
 # The model file stores this number, so it must not depend on the machine.
 TRAINER_THREADS = 16
@@ -81,7 +81,7 @@ class Vocabulary:
 
     @property
     def joins_words(self) -> bool:
-        """Whether a line is rewritten before it is segmented, so that words depend on others."""
+        """Whether a rewriting of the line makes a word's subwords depend on other words."""
         return False
 
     @property
@@ -127,12 +127,12 @@ class Vocabulary:
 
 
 class TableVocabulary(Vocabulary):
-    """Two SentencePiece models, and tables of pieces whose places are the ids (text/bundle.py).
+    """Two SentencePiece models, and tables of their pieces by id (text/bundle.py).
 
-    This is the source's vocabulary, and `target` the target's. Marian's models have one table for
-    both sides or two, and vocabulary.separate makes two. A piece that is not in the table is UNK. A
-    source line may begin with a language such as >>deu<<, which is one piece. Punctuation is
-    normalized before, as in the scripts with which OPUS-MT's models were trained.
+    This object is the source's vocabulary; `target` is the target's. Marian's models have one table
+    for both sides or two, and vocabulary.separate makes two. A piece that is not in the table is
+    UNK. A source line may begin with a language code such as >>deu<<, which is one piece.
+    Punctuation is normalized first, as in the scripts with which OPUS-MT's models were trained.
     """
 
     def __init__(self, model: bytes, name: str = "vocabulary", is_target: bool = False):
@@ -222,13 +222,13 @@ def _punctuation_normalizer(language: str) -> Callable[[str], str]:
 
 
 def made_of(content: bytes, name: str) -> Vocabulary:
-    """The vocabulary of a file's bytes. Raises DataError, naming `name`, if it is none."""
+    """The vocabulary in a file's bytes. Raises DataError, naming `name`, if there is none."""
     kind = TableVocabulary if content.startswith(MAGIC) else Vocabulary
     return kind(content, name)
 
 
 def load_vocabulary(path: str | Path) -> Vocabulary:
-    """The vocabulary of a .model file. Raises DataError if it is missing or no such model."""
+    """The vocabulary of a .model file. Raises DataError if it is missing or not a model."""
     if is_stream(Path(path)):
         raise DataError(f"{path} is a pipe or a device; name a SentencePiece .model file.")
     try:

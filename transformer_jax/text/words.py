@@ -13,7 +13,7 @@ BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
 def words_of(line: str) -> list[str]:
-    """What ASCII spaces separate, as tools for word alignment count words."""
+    """The words of a line, split at ASCII white space, as word alignment tools count them."""
     return [word.decode() for word in line.encode().split()]
 
 
@@ -39,10 +39,10 @@ def subword_words(pieces: Sequence[str], words: Sequence[str]) -> np.ndarray:
 
 
 def places_in_words(pieces: Sequence[str], words: Sequence[str]) -> np.ndarray | None:
-    """`subword_words`; None if the subwords spell another number of words.
+    """Like `subword_words`, but returns None if the subwords spell a different number of words.
 
-    Words that a vocabulary spells in another way, for example without capitals, are the same words
-    if there are as many of them between spaces.
+    A vocabulary may change how words are spelled, for example remove capitals. The spelled words
+    count as the given ones if there are as many of them between spaces.
     """
     if len(spelled := spelled_words(pieces)) == len(words):
         return subword_words(pieces, spelled)
