@@ -34,7 +34,7 @@ FULL = ("No space left on device", "Disk quota exceeded")
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a save failed, in a few words: one of FULL, or how Orbax's message begins."""
+    """Why a save failed, in a few words: one of FULL, or the beginning of Orbax's message."""
     message = " ".join(str(error).split())
     return next((known for known in FULL if known in message), message[:200])
 
@@ -93,7 +93,7 @@ def committed_steps(folder: Path) -> list[int]:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    """Whether this is the folder of a checkpoint; logs one that only has such a name."""
+    """Whether this is the folder of a checkpoint; logs a path that only has such a name."""
     if not re.fullmatch("[0-9]+", path.name) or not path.is_dir():
         return False
     is_step = len(path.name) < 11 and str(int(path.name)) == path.name
@@ -258,7 +258,7 @@ class Checkpoints:
         return found is not None
 
     def _failed(self, error: BaseException) -> None:
-        """Reports a failed save and removes its files, which take the space of the next one."""
+        """Reports a failed save and removes its files, so that the next one has space."""
         self._newest_failed = True
         self._close_manager()
         self._remove_half_written()

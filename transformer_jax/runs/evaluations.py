@@ -1,4 +1,4 @@
-"""Evaluations in a run's folder: one file of translations, and one of scores and settings, each.
+"""Evaluations in a run's folder: each is a file of translations and one of scores and settings.
 
 Different evaluations have different names: a name ends in a hash of all that decides the result.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from transformer_jax.files import read_json, write_atomically
 
-SCHEME = 1  # the number of this way to name evaluations; it is hashed too
+SCHEME = 1  # version of the naming scheme; it is hashed too
 LONGEST_NAME = 150  # bytes of a readable part, since file systems allow 255 for a name
 DIGITS = 8  # hex digits of the hash
 
@@ -72,7 +72,7 @@ def find_evaluation(
     """
     stem = _stem(split, checkpoint, decode)
     name = re.compile(re.escape(stem) + rf"(\.[0-9a-f]{{{DIGITS}}})?\.json")
-    # As JSON has it: a tuple is a list there.
+    # Compare values as JSON stores them: a tuple becomes a list.
     wanted = json.loads(json.dumps({"split": split, "checkpoint": checkpoint, **decode}))
     found = []
     for path in folder.glob(f"{glob.escape(stem)}.*json"):
@@ -80,6 +80,6 @@ def find_evaluation(
             continue
         record = read_json(path)
         if all(record.get(key, value) == value for key, value in wanted.items()):
-            # The date first: a copy of the folder has other times of modification.
+            # Sort by the date first: copying the folder changes the times of modification.
             found.append((str(record.get("date", "")), path.stat().st_mtime, path))
     return max(found)[-1] if found else None

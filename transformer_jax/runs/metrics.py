@@ -241,7 +241,7 @@ class Progress:
     }
 
     def __init__(self, total: int, initial: int = 0):
-        """Takes the number of steps of the run, and of steps already taken before this start."""
+        """Takes the run's number of steps, and how many were taken before this start."""
         self._total = total
         self._step, self._time = initial, time.monotonic()
         self._bar = None

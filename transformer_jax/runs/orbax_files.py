@@ -1,7 +1,7 @@
 """Arrays in files and the folder of checkpoints, by Orbax.
 
-Import it where it is called: Orbax takes 0.1 s to import, which a new run needs at its first
-checkpoint only.
+Import this module inside functions: Orbax takes 0.1 s to import, and a new run needs it only at its
+first checkpoint.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +14,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 
 def write_arrays(folder: Path, arrays: Any) -> None:
-    """Writes a tree of arrays, over what is there."""
+    """Writes a tree of arrays and overwrites what is there."""
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(epath.Path(folder), arrays, force=True)
 
@@ -43,7 +43,7 @@ def make_manager(
     """A manager that keeps the last checkpoints and the best, and removes unfinished ones.
 
     Args:
-      folder: of all checkpoints.
+      folder: the folder of all checkpoints.
       keep_last: how many of the last ones it keeps.
       score: the name of the metric; the highest value is the best.
       is_checkpoint: whether a path is a checkpoint; others are left alone.
@@ -66,7 +66,7 @@ def make_manager(
 
 
 class _StepNames(ocp.path.step.NameFormat):
-    """Orbax's names of checkpoints, for those only that are ours."""
+    """Orbax's names of checkpoints; it finds only folders that `is_checkpoint` accepts."""
 
     def __init__(self, is_checkpoint: Callable[[Path], bool]) -> None:
         self._names = ocp.path.step.standard_name_format()

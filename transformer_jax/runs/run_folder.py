@@ -58,7 +58,7 @@ class RunFolder:
         return config
 
     def _advice(self) -> str:
-        """What to do where no run is: name the run around this path, or train one."""
+        """What to do if there is no run here: name the run around this path, or train one."""
         for folder in self.path.parents:
             if all((folder / own.name).exists() for own in (self.config_file, self.checkpoints)):
                 named = shlex.quote(f"--workdir={folder}")
@@ -67,7 +67,7 @@ class RunFolder:
         return f"Train one with `python -m transformer_jax train --config=CONFIG {named}`."
 
     def check(self, config: Config, lock: bool = True) -> None:
-        """Checks that `train` may use the folder. Writes nothing, but locks a run that is there.
+        """Checks that `train` may use the folder. Writes nothing, but locks an existing run.
 
         Args:
           config: the config of the run to be trained.
@@ -120,11 +120,11 @@ class RunFolder:
     def check_name(self) -> None:
         """Checks that Orbax can write checkpoints into the folder.
 
-        Orbax uses paths as patterns and as UTF-8. Below a folder [x] it writes checkpoints without
-        an error that nothing can restore.
+        Orbax treats paths as glob patterns and as UTF-8. Below a folder named [x] it writes
+        checkpoints that cannot be restored, and reports no error.
 
         Raises:
-          RunError: the path has characters with which it cannot.
+          RunError: the path has characters that prevent this.
         """
         found = PATTERN.search(str(self.path))
         try:

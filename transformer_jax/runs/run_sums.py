@@ -1,6 +1,6 @@
-"""run.sha256.json: SHA-256 sums of what a run was made with and what its weights depend on.
+"""run.sha256.json: SHA-256 sums of the files that the weights of a run depend on.
 
-These are the vocabulary, and of config.json the immutable keys, section by section. Sums of the
+The sums cover the vocabulary and the immutable keys of config.json, section by section. Sums of
 mutable keys would be wrong after each `train` that changes one.
 """
 
@@ -17,8 +17,8 @@ from transformer_jax.files import write_atomically
 
 
 def write_sums(sums_file: Path, config_file: Path, vocabulary_file: Path) -> None:
-    """Writes the sums of two files that are complete; their folder is that of the sums."""
-    # Later versions may have other mutable keys, so the file lists those of this one.
+    """Writes the sums of two files, which must be complete."""
+    # Later versions may have other mutable keys, so the file lists those of this version.
     mutable = sorted(name for name, key in KEYS.items() if key.mutable)
     content = {
         "files": {vocabulary_file.name: _sum(vocabulary_file.read_bytes())},
@@ -48,7 +48,7 @@ def check_sums(sums_file: Path, config_file: Path, vocabulary_file: Path) -> Non
             f"{sums_file} is damaged, so the run's files cannot be verified. Put the run's own "
             "file back, or remove it to use the run without this check."
         ) from None
-    # What loads the vocabulary reports a file that is missing or cannot be read.
+    # The code that loads the vocabulary reports a file that is missing or cannot be read.
     readable = vocabulary_file.is_file() and os.access(vocabulary_file, os.R_OK)
     if readable and _sum(vocabulary_file.read_bytes()) != files.get(vocabulary_file.name):
         raise RunError(
@@ -66,7 +66,7 @@ def check_sums(sums_file: Path, config_file: Path, vocabulary_file: Path) -> Non
 
 
 def _named(sections: list[str]) -> str:
-    keys = [name for name in sections if name in KEYS]  # a key of no section, such as the seed
+    keys = [name for name in sections if name in KEYS]  # outside all sections, such as the seed
     others = [name for name in sections if name not in KEYS]
     words = [f"section {', '.join(others)}"] if others else []
     words += [f"key {', '.join(keys)}"] if keys else []
@@ -74,9 +74,9 @@ def _named(sections: list[str]) -> str:
 
 
 def _config_sums(config_file: Path, mutable: Collection[str]) -> dict[str, str]:
-    """A sum of each section, and of each key of no section, without the mutable keys.
+    """A sum of each section, and of each key outside all sections, without the mutable keys.
 
-    The sums are of the file as it was written, so that keys of later versions change none.
+    The sums cover only the keys in the file, so a key that a later version adds changes no sum.
     """
     tree: dict[str, Any] = json.loads(config_file.read_text(encoding="utf-8"))
     sums = {}

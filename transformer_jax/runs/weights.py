@@ -32,8 +32,8 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
 
     Args:
       run: the run's folder.
-      which: "latest", "best", "average" (that of the latest step, and of these of most
-        checkpoints), a step's number, or an average's name, such as "40-last5".
+      which: "latest", "best", "average" (the average at the latest step; of several, the
+        one of the most checkpoints), a step's number, or an average's name, such as "40-last5".
       like: shapes, types and shardings to restore to; without shardings: the first device.
 
     Returns:
@@ -156,7 +156,7 @@ def save_weights(run: RunFolder, params: Params) -> None:
 def save_average(run: RunFolder, name: str, params: Params) -> Path:
     """Writes WORKDIR/averages/NAME, which `load_params` finds as "average"; returns that folder.
 
-    Another process that writes an average of this run is waited for.
+    It waits for any other process that is writing an average of this run.
 
     Raises:
       RunError: the folder cannot be written.

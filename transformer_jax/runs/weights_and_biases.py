@@ -23,7 +23,7 @@ def check_wandb(project: str | None) -> None:
 
 
 def run_id(name: str, config: Config) -> str:
-    """The id of a run: the same whenever the run continues, other for other runs.
+    """The id of a run: the same whenever the run continues, and different for other runs.
 
     It depends on the folder's name, the seed and the other immutable keys that are not at their
     defaults, so a key of a later version does not change it.
