@@ -1,8 +1,8 @@
 """What a model costs: parameters, and the FLOPs of matrix products, counted in the traced program.
 
 A product of [m, k] and [k, n] counts 2 m k n FLOPs. The program is traced without remat and without
-the vocabulary's padding, so the count is that of the mathematics. New parts of a model are counted
-without a formula of their own.
+the vocabulary's padding, so the count is that of the equations. A new part of a model needs no
+formula of its own.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ def training_flops(model: ModelConfig, sizes: Sizes | int, src_length: int, tgt_
 
     src, tgt = (jax.ShapeDtypeStruct((1, n), jnp.int32) for n in (src_length, tgt_length))
     batch = Batch(Packed(src, src, src), Packed(tgt, tgt, tgt))
-    # As in training: beyond it, attention that decides has no gradient.
+    # With rows and a key, as in training: without them, hard attention has no gradient.
     rows_B, key = jax.ShapeDtypeStruct((1,), jnp.int32), jax.eval_shape(jax.random.key, 0)
     params = parameters.abstract_params(unpadded)
     return product_flops(jax.grad(smoothed), params, batch, rows_B, key)
@@ -64,8 +64,8 @@ def step_flops(model: ModelConfig, sizes: Sizes | int, lengths: tuple[int, int],
     """FLOPs of `training_flops`, in both directions of translation if both are trained.
 
     Args:
-      model: of each direction.
-      sizes: of its vocabularies.
+      model: the model of each direction.
+      sizes: sizes of its vocabularies.
       lengths: source and target positions of a row.
       both: whether both directions are trained.
     """
@@ -74,7 +74,7 @@ def step_flops(model: ModelConfig, sizes: Sizes | int, lengths: tuple[int, int],
 
 
 def _unpadded(model: ModelConfig, sizes: Sizes | int) -> EncoderDecoder:
-    # The products are the same in any type; a trace in bfloat16 has kernels beside them.
+    # The products are the same in every type; a trace in bfloat16 may contain other kernels too.
     changes: dict[str, Any] = {"attention_kernel": "plain", "dtype": "float32", "dropout": 0.0}
     plain = dataclasses.replace(model, **changes)
     return EncoderDecoder(plain, both_sides(sizes), vocabulary_multiple=1)

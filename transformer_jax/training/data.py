@@ -86,7 +86,7 @@ class TrainingData(NamedTuple):
         """The same pairs in the same rows for the other direction of translation.
 
         Args:
-          config: of that direction.
+          config: the config of that direction.
 
         Raises:
           ConfigError: the sides have different vocabularies.
@@ -283,7 +283,7 @@ def _vocabulary_of_origin(config: Config, origin: RunFolder) -> Vocabulary:
 
 
 def known_vocabulary(config: Config, run: RunFolder) -> Vocabulary | None:
-    """The run's own vocabulary, else that of train.init_from, else the given; None: none is yet.
+    """The run's own vocabulary, else that of train.init_from, else vocabulary.path, else None.
 
     Raises:
       UserError: the vocabulary cannot be read, or train.init_from is a run of another model.
@@ -305,7 +305,7 @@ def known_vocabulary(config: Config, run: RunFolder) -> Vocabulary | None:
 
 
 def _vocabulary(config: Config, run: RunFolder, corpus: Corpus, fingerprint: str) -> Vocabulary:
-    """The run's own vocabulary, else that of train.init_from, else the given, else a new one."""
+    """The run's vocabulary, else that of train.init_from, else vocabulary.path, else a new one."""
     given = config.vocabulary.path
     if run.vocabulary_file.exists():
         own = load_vocabulary(run.vocabulary_file)

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Direction(NamedTuple):
-    """A direction of translation in training, and where it writes what comes of it."""
+    """A direction of translation in training, and where its results are written."""
 
     workdir: Path
     data: TrainingData
@@ -45,11 +45,11 @@ def train_steps(
     directions: Sequence[Direction],
     stop: StopRequest,
 ) -> int:
-    """Trains to the last step, until train.patience is over, or until a signal asks to stop.
+    """Trains to the last step, until train.patience runs out, or until a signal asks to stop.
 
     Args:
       states: the state of each direction.
-      train: the run's keys of training.
+      train: the run's keys for training.
       program: the compiled step.
       directions: one, or with train.agreement_weight two; the batches are those of the first.
       stop: whether a signal asks to stop.
@@ -110,7 +110,7 @@ class _Watch:
         patience: Patience,
         opened: contextlib.ExitStack,
     ) -> None:
-        """Opens the files of metrics; `opened` closes them."""
+        """Opens the metrics files; `opened` closes them."""
         self.program, self.directions = program, directions
         self.validations: list[_Validation] = []
         for number, (one, state) in enumerate(zip(directions, apart(states), strict=True)):

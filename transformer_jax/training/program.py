@@ -96,7 +96,7 @@ class Program(NamedTuple):
         return saved
 
     def to_save(self, state: TrainState) -> TrainState:
-        """The state for a checkpoint, which has the parameters of each layer apart."""
+        """The state for a checkpoint, which stores the parameters of each layer separately."""
         saved: TrainState = _unstack(state)
         return saved
 
@@ -149,10 +149,10 @@ def compile_program(
       model_config: the model.
       train: batches, optimizer and loss.
       mesh: the devices.
-      sizes: of the vocabularies.
-      shape: of a batch.
-      meanwhile: called in another thread while XLA compiles, which needs no Python; the program is
-        returned when it has ended.
+      sizes: sizes of the vocabularies.
+      shape: shape of a batch.
+      meanwhile: called in another thread while XLA compiles, which needs no Python; this function
+        returns after it has ended.
     """
     auxiliary, platform = auxiliary_weights(train), mesh.devices.flat[0].platform
     model_config = with_attention_kernel(model_config, platform)

@@ -1,4 +1,4 @@
-"""The training step of both directions of translation, whose attentions are to agree.
+"""The training step of both directions of translation, which rewards attentions that agree.
 
 Each direction has a training state of its own, and its update is that of an ordinary run: its
 gradient is divided by its own number of target tokens. Only the objective is common,
@@ -45,7 +45,7 @@ def make_two_way_loss(
 
     Args:
       model: the model of each direction, which watches.
-      train: its keys of the loss.
+      train: the keys for the loss.
       replicas: number of devices that the batch's rows are divided over.
     """
     block, losses = train.loss_block or LOSS_BLOCK, auxiliary_weights(train)
@@ -63,7 +63,7 @@ def make_two_way_loss(
         reverse, reverse_BML = loss_fn(params[1], batch.swapped(), rows_B, keys[1])
         agreed = agreement(watched_BLM, reverse_BML, batch)
         objective = forward.objective + reverse.objective
-        if gamma:  # without it, nothing of one direction is in the gradient of the other
+        if gamma:  # without it, neither direction changes the other's gradient
             objective -= gamma * agreed
         return TwoSums(forward, reverse, agreed, objective)
 

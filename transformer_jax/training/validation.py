@@ -1,4 +1,4 @@
-"""Validation during training: loss without smoothing and dropout, and BLEU when asked."""
+"""Validation during training: the loss without smoothing and dropout, and BLEU if configured."""
 
 import math
 from collections.abc import Callable
