@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 GROUP_LINES = 1_024  # lines that are sorted by length and searched together
 GATHER_SECONDS = 0.02  # time to wait for further lines of a pipe
 BLOCK_BYTES = 1 << 20  # bytes read at a time
-END = np.array([EOS], np.int32)  # the translation that is blank
+END = np.array([EOS], np.int32)  # a blank translation
 
 
 class Translation(NamedTuple):
@@ -37,8 +37,8 @@ def banned_ids(decode: DecodeConfig, vocabulary: Vocabulary) -> tuple[int, ...]:
     """The ids of decode.banned_subwords.
 
     Raises:
-      ConfigError: one is no piece of the vocabulary, or the end sign, without which no translation
-        ends.
+      ConfigError: a subword is not in the vocabulary, or is the end sign, without which no
+        translation would end.
     """
     found = vocabulary.target.ids_of(decode.banned_subwords)
     for piece, i in found.items():
@@ -73,7 +73,7 @@ class LineTranslator:
         return results
 
     def _ranked(self, translations: list[Translation]) -> list[Translation]:
-        """Samples of minimum Bayes risk by their utility; others as they are."""
+        """With minimum Bayes risk, the samples by utility; otherwise the translations unchanged."""
         translator = self.translator
         if translator.decode.method != "mbr":
             return translations
@@ -91,7 +91,7 @@ class LineTranslator:
         return results
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Forced]:
-        """The score of each given translation: what search reports for its subwords.
+        """The score of each given translation: what search would report for its subwords.
 
         A blank source has only a blank translation, with score 0; any other has the score -inf.
         """
@@ -103,7 +103,7 @@ class LineTranslator:
         return [scored.get(i) or _of_blank(len(ids)) for i, ids in enumerate(tgt_ids)]
 
     def encode(self, lines: Sequence[str], is_target: bool = False) -> list[np.ndarray]:
-        """Subwords of each line, EOS included, cut to the limit; empty for a blank line."""
+        """Subwords of each line, int32 [length], EOS included, cut to the limit; [] if blank."""
         vocabulary = self.vocabulary.target if is_target else self.vocabulary
         encoded = vocabulary.encode_lines(lines)
         self.cut += sum(len(ids) >= self.longest for ids in encoded)
@@ -125,7 +125,7 @@ class LineTranslator:
 
 
 def _of_blank(target_length: int) -> Forced:
-    """What a blank source gives to a translation of that many subwords."""
+    """The score that a blank source gives to a translation of that many subwords."""
     return Forced(-math.inf, -math.inf, target_length) if target_length else Forced(0.0, 0.0, 0)
 
 
@@ -152,7 +152,7 @@ def line_groups(stream: io.BufferedIOBase, size: int = GROUP_LINES) -> Iterator[
 
 
 def line_parts(stream: io.BufferedIOBase) -> Iterator[tuple[str, bool]]:
-    """Yields the text that arrives on a stream at once, and whether a line ends after it.
+    """Yields text as soon as it arrives on a stream, and whether a line ends after it.
 
     Raises:
       DataError: a line is not UTF-8.

@@ -19,7 +19,7 @@ def _chrf() -> Utility:
 def _bleu() -> Utility:
     from sacrebleu.metrics.bleu import BLEU
 
-    metric = BLEU(effective_order=True)  # else most sentences without a common 4-gram have 0
+    metric = BLEU(effective_order=True)  # else most sentences without a common 4-gram score 0
     return lambda text, reference: metric.sentence_score(text, [reference]).score
 
 
@@ -29,8 +29,8 @@ UTILITIES: dict[str, Callable[[], Utility]] = {"chrf": _chrf, "bleu": _bleu}
 def expected_utilities(samples: Sequence[str], utility: Utility) -> dict[str, float]:
     """Each different sample's mean utility against all samples, itself included, best first.
 
-    It takes as many utilities as there are pairs of different samples. Of equal ones, the earlier
-    sample comes first.
+    It computes the utility of n^2 pairs for n different samples. Of samples with equal utility, the
+    earlier one comes first.
     """
     counts = collections.Counter(samples)  # in the order of their first occurrence
     found = {

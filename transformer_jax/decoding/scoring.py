@@ -41,9 +41,9 @@ def forced_scores(
     """The score of each pair, by the translator's model and settings of search.
 
     Args:
-      translator: has the model.
-      sources: subwords of each, EOS included.
-      targets: the same of their translations.
+      translator: provides the model and the settings.
+      sources: the subwords of each source, int32 `[length]`, EOS included.
+      targets: the subwords of each translation, likewise.
     """
     decode, found = translator.decode, [Forced(math.nan, math.nan, 0)] * len(sources)
     for rows, src_length, tgt_length, numbers in _groups(sources, targets):
@@ -63,12 +63,15 @@ def forced_scores(
 def forced_logits(
     translator: Translator, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """The logits of each target in forced decoding, float32 `[tgt_len, vocabulary]`.
+    """The logits of each target in forced decoding.
 
     Args:
-      translator: has the model.
-      sources: subwords of each, EOS included.
-      targets: the same of their translations; row l of the logits is for predicting subword l.
+      translator: provides the model.
+      sources: the subwords of each source, int32 `[length]`, EOS included.
+      targets: the subwords of each translation, likewise.
+
+    Returns:
+      float32 `[tgt_len, vocabulary]` for each pair; row l predicts subword l.
     """
     found = [np.zeros((0, 0), np.float32)] * len(sources)
     for rows, src_length, tgt_length, numbers in _groups(sources, targets):

@@ -1,12 +1,13 @@
-"""Translates sentences while they arrive: greedy search of a model that waits (wait-k).
+"""Translates sentences while they arrive: greedy search of a wait-k model.
 
-Target subword t, from 1, is written once k + t - 1 source subwords are read, or all of them (Ma
+Target subword t, from 1, is generated once k + t - 1 source subwords are read, or all of them (Ma
 et al. 2019, equation 3). Each source subword is encoded once, and its keys and values join those of
 the subwords before it. A step of search is the `advance` of beam search with one beam, so the
 output is what beam search with one beam finds in the whole sentence.
 
-There is one sentence at a time, in the first of as many rows as the mesh divides. All arrays have
-the size of the longest sentence, so that each of the three functions is compiled once.
+It translates one sentence at a time, in row 0; the mesh decides how many further, empty rows there
+are. All arrays have the size of the longest sentence, so that each of the three functions is
+compiled once.
 
 Dimension key
   B rows; the first one has a sentence   K beams, 1
@@ -34,7 +35,7 @@ from transformer_jax.text.arriving import ArrivingLine, word_ends
 from transformer_jax.text.batches import Packed
 from transformer_jax.text.vocabulary import EOS
 
-REPLACEMENT = "\ufffd"  # what bytes are decoded to that are no whole character
+REPLACEMENT = "\ufffd"  # decoding gives this for bytes that are not a whole character
 
 
 class Shape(NamedTuple):
@@ -42,13 +43,13 @@ class Shape(NamedTuple):
 
     mesh: Mesh
     sizes: SearchSizes  # of the longest sentence
-    banned: tuple[int, ...]  # subwords that are never said
+    banned: tuple[int, ...]  # subwords that are never generated
 
 
 class Sentence(NamedTuple):
-    """The arrays of a sentence that is being read and said."""
+    """The arrays of a sentence that is being read and translated."""
 
-    heard: Cache  # the encoder's, of the source subwords that were read
+    heard: Cache  # the encoder's cache of the source subwords that were read
     search: SearchState  # its memory has the source subwords that were read
 
 
@@ -68,7 +69,8 @@ def boxed_sentence(model: EncoderDecoder, shape: Shape) -> Sentence:
 def begin(model: EncoderDecoder, shape: Shape, params: Params) -> Sentence:
     """A sentence before its first subword."""
     heard, search = unboxed(boxed_sentence(model, shape))
-    # What is not read is remembered as zeros are: an attention memory divides by its features.
+    # Unread positions have the memory of zero vectors, not a memory of zeros: an attention memory
+    # divides by its features.
     zeros_BM = jnp.zeros((shape.sizes.batch, shape.sizes.src_length), jnp.int32)
     features = ENCODERS[model.config.encoder].features(model.config)
     arguments: Any = (jnp.zeros((*zeros_BM.shape, features)), Packed(*[zeros_BM] * 3))
@@ -83,7 +85,7 @@ def read(
     """Reads one source subword.
 
     Args:
-      model: a model that waits.
+      model: a wait-k model.
       shape: the shape of all sentences.
       params: the model's parameters.
       sentence: donated.
@@ -106,16 +108,16 @@ def say(
     sentence: Sentence,
     limit: Any,
 ) -> tuple[Sentence, Array]:
-    """Says one target subword, after the source subwords that its wait-k pattern needs are read.
+    """Generates one target subword; call it after `read` of the source subwords that it may use.
 
     Args:
-      model: a model that waits.
+      model: a wait-k model.
       shape: the shape of all sentences.
       params: the model's parameters.
       prepared: the result of `prepare_output`.
       sentence: donated.
-      limit: of the translation in subwords, EOS included, int32 scalar; the length of the arrays
-        as long as the source has not ended.
+      limit: the translation's limit in subwords, EOS included, int32 scalar; until the source has
+        ended, the length of the arrays.
 
     Returns:
       The sentence, and the subword, int32 scalar: EOS if the translation ends.
@@ -134,17 +136,17 @@ def say(
 
 
 def _on_mesh(model: EncoderDecoder, shape: Shape, sentence: Sentence) -> Sentence:
-    """The arrays as every call gives and takes them, so that none is compiled twice."""
+    """The arrays with the shardings of every call, so that no function is compiled twice."""
     boxed = jax.eval_shape(functools.partial(boxed_sentence, model, shape))
     places = shardings(unboxed(boxed), names_of(boxed, (BATCH,)), shape.mesh)
     return jax.lax.with_sharding_constraint(sentence, places)
 
 
 class Interpreter:
-    """Says a translation's subwords while the source's subwords are read."""
+    """Generates a translation's subwords while the source's subwords are read."""
 
     def __init__(self, lines: LineTranslator) -> None:
-        """Takes the settings of a translator of lines, whose model waits."""
+        """Takes the settings of a line translator whose model is a wait-k model."""
         translator, longest = lines.translator, lines.longest
         (self.model,) = translator.model.members
         assert self.model.config.wait_k is not None
@@ -162,10 +164,12 @@ class Interpreter:
             self.sentence = begin(self.model, self.shape, self.translator.params)
 
     def hear(self, ids: Sequence[int] | np.ndarray, is_end: bool) -> Iterator[int]:
-        """What can be said after these source subwords, without EOS; `has_ended` after EOS.
+        """Yields the subwords that can follow these source subwords, without EOS.
+
+        After EOS, `has_ended` is True.
 
         Args:
-          ids: without EOS; those beyond the longest sentence are not read.
+          ids: source subwords without EOS; those beyond the longest sentence are not read.
           is_end: whether the source ends after them.
         """
         for number in ids[: self.longest - 1 - self.read]:
@@ -186,7 +190,7 @@ class Interpreter:
         self.read += 1
 
     def _say_until(self, count: int, limit: int) -> Iterator[int]:
-        """Says subwords until they are that many, or EOS."""
+        """Generates subwords until there are `count`, or until EOS."""
         own, limit = self.translator, min(limit, self.shape.sizes.length)
         while self.said < count and not self.has_ended:
             with placed(self.shape.mesh, self.model):
@@ -201,7 +205,7 @@ class Interpreter:
 
 
 class LineInterpreter:
-    """Says a line's translation while the line arrives in parts."""
+    """Translates a line while the line arrives in parts."""
 
     def __init__(self, lines: LineTranslator) -> None:
         """Raises ConfigError if the vocabulary cannot be used word by word."""
@@ -214,7 +218,7 @@ class LineInterpreter:
         self.ids, self.text = np.array([], np.int32), ""
 
     def hear(self, text: str, is_end: bool) -> Iterator[str]:
-        """What the translation goes on with, piece by piece; after a line's end the next begins.
+        """Yields how the translation continues, in pieces; after a line's end, the next begins.
 
         Args:
           text: the next part of the line.
@@ -227,15 +231,15 @@ class LineInterpreter:
             self.ids = np.append(self.ids, number)
             yield from self._more(self.lines.text(self.ids).rstrip(REPLACEMENT))
         if is_end:
-            # Bytes that are no whole character may be one with the bytes that follow, until here.
+            # Before the end, bytes that are not a whole character may become one with later bytes.
             yield from self._more(self.lines.text(self.ids))
             self.lines.cut += len(self.source.given) >= self.lines.longest
             self.interpreter.begin()
             self._begin()
 
     def _more(self, text: str) -> Iterator[str]:
-        """The part of the text that was not said yet, if there is one."""
-        assert text.startswith(self.text), "what was said never changes"
+        """The part of the text that was not yielded yet, if there is one."""
+        assert text.startswith(self.text), "text that was yielded never changes"
         if more := text[len(self.text) :]:
             self.text = text
             yield more

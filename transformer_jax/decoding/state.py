@@ -5,7 +5,7 @@ The decoder is one function, `step(now, memory, cache) -> Stepped`:
   slot that held the hypothesis's subword. Empty beam slots are computed too, and ignored.
 - `memory`: any pytree of arrays `[B, ...]`, made from the encoder's output. It never changes.
 - `cache`: what the decoder keeps for the hypotheses. `cache.written` (keys and values by position)
-  never moves: a hypothesis finds its own past by `now`. `cache.carried` (a recurrent state, a
+  never moves: a hypothesis finds its own past through `now`. `cache.carried` (a recurrent state, a
   coverage) has leaves `[B, K, ...]`, which search reorders together with the hypotheses.
 - `logits_BKV`: float32 logits of the next subword; -1e9 or less for the vocabulary's padding.
 - `watched_BKM`: attention weights over the source, which a coverage penalty sums.

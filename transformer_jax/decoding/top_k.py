@@ -39,6 +39,6 @@ def _top_k_plain(x: Array, k: int) -> tuple[Array, Array]:
     # lax.top_k ranks 0.0 above -0.0; everywhere else they are equal.
     values, index = lax.top_k(jnp.where(x == 0, 0.0, x), k)
     # Without barriers a caller's slice joins the slice in lax.top_k, which XLA for a CPU then no
-    # longer recognizes: it sorts whole rows, in a step with beam 4 11 ms instead of 0.2. One
-    # barrier for both would crash XLA on a mesh.
+    # longer recognizes. It would sort whole rows: 11 ms instead of 0.2 ms in a step with beam 4.
+    # One barrier for both would crash XLA on a mesh.
     return lax.optimization_barrier(values), lax.optimization_barrier(index)
