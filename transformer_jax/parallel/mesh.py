@@ -23,7 +23,7 @@ from transformer_jax.text.batches import Batch
 AXES = ("data", "fsdp", "tensor")
 BATCH = P(("data", "fsdp"))  # rows of a batch are divided over both
 
-# From the axis names that the model gives its arrays to axes of the mesh. An axis whose name is not
+# Maps the axis names that the model gives its arrays to axes of the mesh. An axis whose name is not
 # in the table is not divided.
 TABLE: dict[str, str | tuple[str, ...]] = {
     axes.BATCH: ("data", "fsdp"),
