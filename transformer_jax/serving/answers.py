@@ -20,7 +20,7 @@ Answer = dict[str, Any]  # a JSON object
 
 
 def model_of(run: Run) -> Model:
-    """What the checks of requests need to know of a run's model."""
+    """What the request checks need to know about a run's model."""
     model = run.loaded.model
     has_cross = "cross" in uses_of(model)
     layers = model.stacks()[USES["cross"][0]][1] if has_cross else 0
@@ -28,9 +28,9 @@ def model_of(run: Run) -> Model:
 
 
 def answer_all(run: Run, asked: Sequence[Asked]) -> list[Answer | Refused]:
-    """The answer to each request, or why it is refused. All searches of one size are one call."""
+    """The answer to each request, or why it is refused; one search call per beam size."""
     found: list[Answer | Refused | None] = [_too_long(run, one) for one in asked]
-    # Two sizes are compiled, not one for each n: the best n are the first of all.
+    # Only two beam sizes are compiled, not one for each n: the n best are the first n of the beam.
     for size in {1, run.config.decode.beam_size}:
         chosen = [
             i
@@ -49,7 +49,7 @@ def answer_all(run: Run, asked: Sequence[Asked]) -> list[Answer | Refused]:
 
 
 def _too_long(run: Run, asked: Asked) -> Refused | None:
-    """Why a request is refused that the model would have to cut."""
+    """The refusal of a request whose lines the model would have to cut; None if it fits."""
     translator = run.loaded.line_translator()
     translator.encode(asked.lines)
     if asked.target is not None:

@@ -24,7 +24,7 @@ from transformer_jax.serving.worker import Worker
 
 Parse = Callable[[bytes, Limits, Model], Asked]
 
-# The page has its own style and script and loads nothing; nobody may put it into a frame.
+# The page has its own style and script and loads nothing; no other page may put it into a frame.
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; frame-ancestors 'none'"
@@ -46,8 +46,7 @@ def make_app(worker: Worker, about: dict[str, Any], model: Model, limits: Limits
     Args:
       worker: answers requests.
       about: the answer to GET /model.
-      model: what requests are checked against.
-      limits: likewise.
+      model, limits: what requests are checked against.
     """
     page = resources.files("transformer_jax.serving").joinpath("page.html").read_bytes()
 
@@ -85,9 +84,9 @@ def make_app(worker: Worker, about: dict[str, Any], model: Model, limits: Limits
 
 
 async def _read(request: Request, limits: Limits) -> bytes:
-    """The body of a request. Raises Refused if it is too large, too slow or not called JSON."""
+    """The body of a request. Raises Refused if it is too large, late or not declared as JSON."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":  # also, pages of other sites cannot send this type
+    if kind != "application/json":  # pages of other sites cannot send this type either
         raise Refused(415, "Send Content-Type: application/json (curl --json does).")
     body = bytearray()
     try:
@@ -117,7 +116,7 @@ async def _http_error(request: Request, error: Any) -> Response:
 
 
 async def _left(request: Request, error: Any) -> Response:
-    return to_json(400, {"error": "The body ended too early."})  # nobody reads it
+    return to_json(400, {"error": "The body ended too early."})  # the client has gone
 
 
 async def _failed(request: Request, error: Any) -> Response:

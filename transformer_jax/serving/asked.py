@@ -16,7 +16,7 @@ class Limits(NamedTuple):
 
 
 class Model(NamedTuple):
-    """What the checks need to know of the model."""
+    """What the checks need to know about the model."""
 
     beam_size: int
     layers: int  # of encoder-decoder attention; 0: it has none
@@ -39,7 +39,7 @@ class Asked(NamedTuple):
     attention: bool = False
     layer: int = 0  # from 1
     head: int | None = None  # from 1; None: the mean of all heads
-    target: str | None = None  # of the one line: its translation is given, and nothing is searched
+    target: str | None = None  # the one line's given translation; then nothing is searched
 
 
 def parse_translate(body: bytes, limits: Limits, model: Model) -> Asked:

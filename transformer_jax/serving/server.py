@@ -1,4 +1,4 @@
-"""The server's socket: uvicorn, with errors of HTTP in JSON too, and a clean end."""
+"""The server's socket: uvicorn, with HTTP errors as JSON too, and a clean shutdown."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class _Protocol(H11Protocol):
-    """Refuses what is no HTTP in JSON, and closes connections whose request does not arrive."""
+    """Refuses bytes that are not HTTP, in JSON, and closes connections whose request is late."""
 
     _deadline: asyncio.TimerHandle | None = None
 
@@ -44,7 +44,7 @@ class _Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Answers something that is no HTTP request, then closes the connection."""
+        """Answers bytes that are not an HTTP request, then closes the connection."""
         body = json.dumps({"error": "This is not an HTTP request."}).encode()
         self._send_and_close(400, body)
 
@@ -72,13 +72,13 @@ class _Protocol(H11Protocol):
             h11.Data(data=body),
             h11.EndOfMessage(),
         )
-        with contextlib.suppress(h11.LocalProtocolError):  # an answer was under way already
+        with contextlib.suppress(h11.LocalProtocolError):  # an answer had already begun
             self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
         self.transport.close()
 
 
 class Server(uvicorn.Server):
-    """A server that a signal ends with exit status 0; a second signal has its usual effect."""
+    """A server that exits with status 0 on a signal; a second signal has its usual effect."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -106,7 +106,7 @@ class Server(uvicorn.Server):
 
 def make_server(app: Any) -> Server:
     """A server of an application; run it with the sockets of `listen`."""
-    # What clients send wrong is their mistake: the server's log would fill with it.
+    # Mistakes of clients are not logged: they could fill the server's log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     return Server(
         uvicorn.Config(

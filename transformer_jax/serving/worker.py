@@ -1,4 +1,4 @@
-"""The one thread that uses the model; it answers all requests that wait at once."""
+"""The one thread that uses the model; it answers all waiting requests together."""
 
 import collections
 import concurrent.futures
@@ -49,7 +49,7 @@ class Worker:
         return waiting.answer
 
     def stop(self) -> None:
-        """Answers what waits, then ends the thread."""
+        """Answers the waiting requests, then ends the thread."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -83,7 +83,7 @@ class Worker:
         current = [one for one in group if one.answer.set_running_or_notify_cancel()]
         try:
             answers = self.answer_all([one.asked for one in current])
-        except Exception:  # a mistake of ours, or of the device; the server goes on
+        except Exception:  # a bug or a device error; the server keeps running
             log.exception("%d requests failed", len(current))
             answers = [Refused(500, "The server failed at this; its log says why.")] * len(current)
         for one, answer in zip(current, answers, strict=True):
