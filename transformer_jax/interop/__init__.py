@@ -1,1 +1,1 @@
-"""Models of Marian and Hugging Face in, and models for other engines out."""
+"""Imports models of Marian and Hugging Face; exports models to other engines."""

@@ -5,7 +5,7 @@ The other formats are converted from and to these names. The layouts differ in
 - sinusoids: ours interleave sine and cosine as the paper's equation does, theirs have all sines and
   then all cosines. With `halves=True` every axis of size d_model is permuted;
 - the vocabulary's padding, which they do not have;
-- biases that a model of ours may lack, which are zeros there.
+- biases that a model of ours may lack: their format has zeros.
 
 Dimension key
   D d_model   V vocabulary, real
@@ -25,14 +25,14 @@ Tree = Mapping[str, Any]  # of parameters
 
 ATTENTIONS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
-SSRU = {"input": "input", "forget": "forget"}  # transformers has none: names of our own
+SSRU = {"input": "input", "forget": "forget"}  # transformers has no SSRU; these names are our own
 # Arrays whose first axis, last axis, or both axes are d_model.
 FIRST, LAST, BOTH = "first", "last", "both"
 AXES = {FIRST: (0,), LAST: (-1,), BOTH: (0, 1), None: ()}
 
 
 class Entry(NamedTuple):
-    """One array in both worlds."""
+    """One array of parameters, in our tree and in transformers."""
 
     path: tuple[str, ...]  # in our tree of parameters
     name: str  # in transformers' MarianMTModel
@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 
 
 def entries(config: ModelConfig, tree: Tree) -> Iterator[Entry]:
-    """Every array of a model that the block can hold; `tree` is of its parameters, or shapes."""
+    """Every array of a model that MarianMTModel can express; `tree`: its parameters, or shapes."""
     if config.tie_embeddings:
         yield Entry(("embedding", "table"), "model.shared.weight", LAST)
     else:
@@ -117,8 +117,8 @@ def to_block(params: Tree, config: ModelConfig, sizes: Sizes, halves: bool) -> W
 
     Args:
       params: arrays as `load_params` restores them.
-      config: the model's, which the block can hold.
-      sizes: of the vocabularies, without padding; rows of padding are left out.
+      config: the config of a model that MarianMTModel can express.
+      sizes: sizes of the vocabularies, without padding; rows of padding are left out.
       halves: whether to permute axes of size d_model, for sinusoids in two halves.
 
     Returns:
@@ -169,13 +169,14 @@ def _found(tree: Tree, path: tuple[str, ...]) -> np.ndarray | None:
 def from_block(
     weights: Weights, config: ModelConfig, like: Tree, rows: tuple[np.ndarray, np.ndarray]
 ) -> Tree:
-    """Our parameters from transformers' names; sinusoids are in two halves there.
+    """Our parameters, from arrays under transformers' names with sinusoids in two halves.
 
     Args:
-      weights: by name. Embeddings and `final_logits_bias` have the foreign order of subwords.
-      config: the model's; biases that it does not have are not read.
+      weights: arrays by name; embeddings and `final_logits_bias` in the foreign order of subwords.
+      config: the model's config; biases that it does not have are not read.
       like: shapes of our parameters.
-      rows: for each of our subwords of source and target the foreign one, int `[vocabulary]`.
+      rows: for each of our subwords, the foreign id; of the source and of the target, int
+        `[vocabulary]`.
 
     Raises:
       DataError: an array is missing or has another shape than in the config.

@@ -1,7 +1,7 @@
 """Writes a folder for CTranslate2, by CTranslate2's own converter class.
 
-The weights go out as they are, without a permutation: positions are a table of vectors there, and
-the table is ours. An unscaled score is a scaled one whose queries are multiplied by sqrt(d_k).
+The weights are written without a permutation: CTranslate2 reads positions from a table of vectors,
+and it gets our table. An unscaled score is a scaled one whose queries are multiplied by sqrt(d_k).
 
 Dimension key
   L positions   D d_model
@@ -47,12 +47,13 @@ def write_ctranslate2(model: Exported, folder: Path, quantization: str | None) -
     """Writes the folder, with the SentencePiece models that text needs.
 
     Args:
-      model: the run's.
+      model: the run's model.
       folder: to create.
       quantization: one of QUANTIZATIONS; None: float32.
 
     Raises:
-      UserError: ctranslate2 is not installed, or the model or the quantization has no place there.
+      UserError: ctranslate2 is not installed, or it cannot express the model or the
+        quantization.
     """
     refuse(model.config, SUPPORTED, FORMAT)
     if quantization not in (None, *QUANTIZATIONS):
@@ -112,7 +113,7 @@ def _spec(model: Exported) -> Any:
 
 
 def _put_first(weights: Weights, name: str, head: int, num_heads: int) -> None:
-    """Reorders an attention's heads, which changes nothing but which one the engine aligns by."""
+    """Puts `head` first; this changes only which head the engine aligns by."""
     order = [head, *(h for h in range(num_heads) if h != head)]
     for part, theirs in PROJECTIONS.items():
         weight, bias = f"{name}.{theirs}.weight", f"{name}.{theirs}.bias"
@@ -161,10 +162,10 @@ def fill_layer(layer: Any, weights: Weights, name: str, of: ModelConfig) -> None
     """Fills one layer of CTranslate2's description.
 
     Args:
-      layer: of the encoder or decoder.
+      layer: a layer of the encoder or decoder.
       weights: the result of `to_block`.
       name: the layer's name there, such as "model.encoder.layers.0".
-      of: the config of our model.
+      of: our model's config.
     """
     scores = {"self_attention": of.score, "cross_attention": of.cross_score or of.score}
     specs = {"self_attention": layer.self_attention}

@@ -7,7 +7,7 @@ from transformer_jax.config.schema import Config, value_at
 from transformer_jax.errors import UserError
 from transformer_jax.text.vocabulary import TableVocabulary, Vocabulary
 
-LEAST_POSITIONS = 1_024  # that an engine gets at least; it refuses longer sentences
+LEAST_POSITIONS = 1_024  # an engine gets at least these; it refuses longer sentences
 
 
 class Exported(NamedTuple):
@@ -42,7 +42,7 @@ class Exported(NamedTuple):
 
 
 def refuse(config: Config, supported: Mapping[str, Sequence[Any]], what: str) -> None:
-    """Raises UserError that names each key whose value the format has no place for."""
+    """Raises UserError, naming each key whose value the format cannot express."""
     wrong = [
         f"model.{name}={value!r}"
         for name, values in supported.items()

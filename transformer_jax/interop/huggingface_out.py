@@ -41,12 +41,12 @@ def write_huggingface(model: Exported, folder: Path, about: Mapping[str, str]) -
     """Writes config, weights, tokenizer, generation config and a model card.
 
     Args:
-      model: the run's.
+      model: the run's model.
       folder: to create.
       about: facts for the model card, by name.
 
     Raises:
-      UserError: the model has parts that have no place there.
+      UserError: the model has parts that the format cannot express.
     """
     refuse(model.config, SUPPORTED, FORMAT)
     of, is_pre = model.config.model, "encoder_norm" in model.params

@@ -1,4 +1,4 @@
-"""A foreign model as the parts of a run, and the vocabulary's order in which ours begins.
+"""A foreign model as the parts of a run, with its vocabulary in our order.
 
 Dimension key
   V foreign vocabulary
@@ -22,8 +22,8 @@ from transformer_jax.model.parameters import abstract_params
 from transformer_jax.text.bundle import Bundle
 from transformer_jax.text.vocabulary import Sizes
 
-# Bias of subwords that the foreign model does not have: exp(-100) is nothing beside the others,
-# and label smoothing, which gives each subword a part of 1, does not notice it.
+# Bias of subwords that the foreign model does not have: exp(-100) is negligible in the softmax,
+# and a number such as -1e9 would dominate a loss with label smoothing.
 NEVER = -100.0
 ENCODER_TABLE = "model.encoder.embed_tokens.weight"
 TABLES = (
@@ -35,7 +35,7 @@ TABLES = (
 
 
 class Imported(NamedTuple):
-    """What a run needs of a foreign model."""
+    """What a run needs from a foreign model."""
 
     model: ModelConfig
     decode: Mapping[str, Any]  # keys of decode and their values
@@ -53,9 +53,9 @@ class Special(NamedTuple):
 
 
 def in_our_order(special: Special, pieces: Sequence[str]) -> tuple[list[int], tuple[str, ...]]:
-    """For each of our subwords the foreign one, and its piece.
+    """For each of our subwords, the foreign id and the piece.
 
-    Ours begin with PAD, EOS, BOS and UNK (text/vocabulary.py). Two numbers are no foreign ids:
+    Ours begin with PAD, EOS, BOS and UNK (text/vocabulary.py). Two numbers are not foreign ids:
     V is a subword that the foreign model lacks, and V + 1 is the decoder's first input, which has a
     row of its own, because here it is BOS and never generated.
     """
@@ -82,8 +82,8 @@ def imported(
     """A model from its weights under transformers' names.
 
     Args:
-      weights: by name (interop/block.py), `[V, d_model]` and `[1, V]` in the foreign order.
-      config: of our model.
+      weights: arrays by name (interop/block.py), `[V, d_model]` and `[1, V]` in the foreign order.
+      config: our model's config.
       special: foreign ids of the source's and the target's vocabulary, which may be one.
       bundle: its pieces are in the foreign order.
       decode: keys of `decode` beside the banned subwords, which are PAD, BOS and UNK.

@@ -30,7 +30,7 @@ from transformer_jax.text.bundle import Bundle
 OPTIONS = "special:model.yml"
 EPSILON = 1e-9  # of Marian's layer normalization
 EOS, UNKNOWN = "</s>", "<unk>"
-# Options that our block has no place for unless they have one of these values (None: no option).
+# Options that must have one of these values, or our model cannot express them (None: no option).
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "type": ("transformer",),
     "transformer-decoder-autoreg": (None, "self-attention", "rnn"),
@@ -52,7 +52,7 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "factors-combine": (None, "sum"),
     "factors-dim-emb": (None, 0),
 }
-# The same beside "transformer-decoder-autoreg: rnn".
+# The same for models with "transformer-decoder-autoreg: rnn".
 STUDENT: dict[str, tuple[Any, ...]] = {
     "dec-cell": ("ssru",),
     "layer-normalization": (None, False),
@@ -62,7 +62,7 @@ LETTERS = {"q": "q", "k": "k", "v": "v", "o": "out"}  # of an attention's linear
 
 
 class _Search(NamedTuple):
-    """What decoder.yml says."""
+    """The parts of decoder.yml that the import uses."""
 
     model: Path
     vocabularies: list[Path]

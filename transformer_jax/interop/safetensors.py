@@ -1,4 +1,4 @@
-"""The safetensors format: 8 bytes of length, a header in JSON, the arrays' bytes. Data, no code."""
+"""The safetensors format: a length in 8 bytes, a JSON header, the arrays' bytes; it has no code."""
 
 import json
 import math
@@ -10,7 +10,7 @@ import numpy as np
 
 from transformer_jax.errors import DataError
 
-# By the format's names of types; the arrays are little-endian, as NumPy's are on our machines.
+# By the format's names of types. The arrays are little-endian, as are NumPy's on x86 and ARM.
 TYPES: dict[str, np.dtype] = {
     **{"F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2")},
     "BF16": np.dtype(ml_dtypes.bfloat16),

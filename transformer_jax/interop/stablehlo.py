@@ -4,9 +4,9 @@ Three functions, each with symbolic rows and the other sizes fixed:
     prepare(weights) -> prepared                                  once
     encode(weights, ids, lengths) -> memory                       once for each batch of sentences
     step(weights, prepared, memory, cache, position, newest, ancestors) -> logits, cache
-Each is there twice: NAME.jax for `jax.export.deserialize`, and NAME.mlir, the same program as
+Each is written twice: NAME.jax for `jax.export.deserialize`, and NAME.mlir, the same program as
 portable StableHLO bytecode for other compilers. search.py of the folder is a beam search over them
-in NumPy, which needs nothing of this package.
+in NumPy; it does not need this package.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
     """Writes the programs, the weights, a signature, the SentencePiece models and a search.
 
     Args:
-      model: the run's.
+      model: the run's model.
       folder: to create.
 
     Raises:
@@ -163,7 +163,7 @@ def _functions(model: EncoderDecoder, params: Any, sizes: SearchSizes) -> dict[s
 
 
 def _shapes(tree: Any, *first: Any) -> list[Any]:
-    """Those of the tree's leaves; `first` replaces the axis of rows."""
+    """The shapes of the tree's leaves; `first` replaces the axis of rows."""
     return [
         jax.ShapeDtypeStruct((*first, *x.shape[len(first) :]), x.dtype)
         for x in jax.tree.leaves(tree)

@@ -37,7 +37,7 @@ class ExportedModel:
         self.ids = {piece: i for i, piece in enumerate(self.pieces["source"])}
 
     def translate(self, line: str) -> str:
-        """The best translation of a line; of a blank line, nothing."""
+        """The best translation of a line; empty for a blank line."""
         pieces = self.source.encode(line.strip(), out_type=str)
         if not pieces:
             return ""

@@ -11,8 +11,8 @@ def read_vocabulary_yml(path: Path) -> list[str]:
     """The pieces of a vocabulary by id.
 
     A line is `PIECE: ID` with a plain, 'single' or "double" quoted piece, or it is two lines,
-    `? PIECE` and `: ID`. Not a YAML parser: that of PyYAML joins pieces that YAML takes for equal
-    (1 and 01, no and false), and takes a minute.
+    `? PIECE` and `: ID`. This is not a YAML parser: PyYAML would merge pieces that YAML considers
+    equal (1 and 01, no and false), and take a minute.
 
     Raises:
       DataError: a line is none of these, or the ids are not 0, 1, 2, ...
