@@ -95,7 +95,11 @@ def fronted(clause: Clause, front: Phrase, mark: str = ".") -> Sentence:
 
 
 def add_frequency(draw: Draw, clause: Clause) -> None:
-    """Adds how often; not to a clause with every, all or both, which would have two readings."""
+    """Adds an adverb of frequency.
+
+    Raises:
+      Retry: the clause has every, all, both or no, so it would have two readings.
+    """
     if any(quantified(n) for n in (clause.subject, clause.accusative, clause.dative)):
         raise Retry
     clause.frequency = draw.fixed(draw.one(words.FREQUENCIES))

@@ -56,7 +56,7 @@ def wholes(part: Noun) -> tuple[Noun, ...]:
 
 
 def is_part(part: Noun, whole: Noun) -> bool:
-    """Whether the one thing has the other as a part."""
+    """Whether `whole` has `part` as a part, such as a house its roof."""
     if part.en in ("door", "window", "roof"):
         rooms = part.en != "roof" and "room" in whole.kinds
         return rooms or (

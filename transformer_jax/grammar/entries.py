@@ -37,7 +37,7 @@ ENDINGS = ("definite", "der", "ein", "fixed", "")
 
 
 def one_of(value: str, allowed: Collection[str], what: str) -> str:
-    """The value, if it is allowed."""
+    """The value. Raises ValueError, naming `what`, if it is not allowed."""
     if value not in allowed:
         raise ValueError(f'{what} "{value}" is not one of {", ".join(filter(None, allowed))}')
     return value

@@ -113,7 +113,7 @@ class Named(dict[str, tuple[T, ...]]):
         return tuple(dict.fromkeys(entry for group in self.values() for entry in group))
 
     def only(self, name: str) -> T:
-        """The one entry of that name."""
+        """The one entry of that name. Raises DataError if there is none, or several."""
         first, *others = self[name]
         if others:
             raise DataError(f'Lexicon, {self.file}: several lines are named "{name}".')
@@ -121,7 +121,7 @@ class Named(dict[str, tuple[T, ...]]):
 
 
 def unique(found: Iterable[tuple[Line, T]], key: Callable[[T], Hashable]) -> tuple[T, ...]:
-    """The entries, if no two have the same key."""
+    """The entries. Raises DataError, naming the line, if two have the same key."""
     seen: dict[Hashable, int] = {}
     kept = []
     for line, entry in found:
@@ -133,7 +133,7 @@ def unique(found: Iterable[tuple[Line, T]], key: Callable[[T], Hashable]) -> tup
 
 
 def checked(found: Iterable[tuple[Line, T]], spec: Callable[[T], str]) -> Iterator[tuple[Line, T]]:
-    """The entries, if there is a noun for each kind or noun that they ask for."""
+    """The entries. Raises DataError if one asks for a noun or a kind that is not there."""
     for line, entry in found:
         unknown = set(spec(entry).split()) - KNOWN
         if unknown:

@@ -135,7 +135,7 @@ def _pair(sentence: Sentence, construction: str) -> AlignedPair:
 
 
 def _stutters(pair: AlignedPair) -> bool:
-    """Whether a word is repeated at once (lent her her violin), or a noun at all, or names meet."""
+    """Whether a word follows itself (lent her her violin), a noun occurs twice, or names meet."""
     nouns = [NOUN_OF[word] for word in pair.src_words if word in NOUN_OF]
     names = [word in NAMES for word in pair.tgt_words]
     return (

@@ -88,10 +88,12 @@ class NounPhrase:
 
     @property
     def person(self) -> str:
+        """ "3p" for a plural, else "3s"."""
         return "3p" if self.plural else "3s"
 
     @property
     def definite(self) -> bool:
+        """Whether it is a name or has a definite determiner."""
         return self.noun.proper or self.determiner.definite
 
     @property
@@ -151,14 +153,17 @@ class Pronoun:
 
     @property
     def person(self) -> str:
+        """The form without its gender: "3s" for "3sm"."""
         return self.form[:2]
 
     def english(self, subject: bool = False) -> list[Word]:
+        """he, him, or it."""
         if self.thing and self.form != "3p":
             return [Word("it", (self.key,))]
         return [Word(ENGLISH_PRONOUNS[self.form][not subject], (self.key,))]
 
     def german(self, case: str) -> list[Word]:
+        """er, ihn, ihm."""
         return [Word(german.PRONOUNS[self.form][case], (self.key,))]
 
 
@@ -174,9 +179,11 @@ class Given:
     pronominal: bool = False
 
     def english(self, subject: bool = False) -> list[Word]:
+        """The given English words, as subject or not."""
         return list(self.en)
 
     def german(self, case: str) -> list[Word]:
+        """The given German words of this case."""
         return list(self.de[case])
 
 
