@@ -8,7 +8,7 @@ from transformer_jax.config.lookup import known_key
 from transformer_jax.config.schema import KEYS, Config, value_at
 from transformer_jax.config.serialization import from_config_dict, to_dict
 
-REVERSE = "reverse"  # the folder of the other direction, in that of a run
+REVERSE = "reverse"  # the folder of the other direction, in a run's folder
 PATHS = ("data.path", "vocabulary.path", "train.init_from")
 
 

@@ -109,7 +109,7 @@ def _model(model: ModelConfig) -> Iterator[str]:
 
 
 def _asked_of_the_model(question: str, config: ModelConfig) -> Any:
-    """What the model package answers; it is not imported for the default model, which is valid."""
+    """The model package's answer; it is not imported for the default model, which is valid."""
     if config == ModelConfig():
         return None
     return getattr(importlib.import_module(MODEL), question)(config)

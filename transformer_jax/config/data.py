@@ -20,8 +20,8 @@ class DataConfig:
     )
     path: str | None = key(None, "folder of the files, or of the TFDS data sets", mutable=True)
     name: str | None = key(None, "TFDS builder, such as wmt14_translate/de-en")
-    src: str = key("en", "source language: suffix of the text files, or the column's or TFDS's")
-    tgt: str = key("de", "target language: suffix of the text files, or the column's or TFDS's")
+    src: str = key("en", "source language: the text file's suffix, or its name in Parquet or TFDS")
+    tgt: str = key("de", "target language: the text file's suffix, or its name in Parquet or TFDS")
     train: tuple[str, ...] = key(
         ("train",),
         "training text: file stems (STEM.en or STEM.en.gz; STEM.parquet, STEM-*-of-*.parquet, also "
@@ -45,7 +45,7 @@ class DataConfig:
         "for each pair (source and target word, from 0), or those of the built-in corpus",
     )
     aligned_pairs: int | None = key(
-        None, "only so many training pairs, the first, keep their links; None: all", at_least=1
+        None, "the number of first training pairs that keep their links; None: all", at_least=1
     )
     max_length: int = key(
         128,

@@ -32,8 +32,8 @@ class DecodeConfig:
     )
     diversity: float = key(
         0.5,
-        "with several groups: nats by which a subword is worse for each hypothesis of an earlier "
-        "group that has just chosen it (Vijayakumar et al. 2018)",
+        "with several groups: nats that a subword loses for each hypothesis of an earlier group "
+        "that has just chosen it (Vijayakumar et al. 2018)",
         mutable=True,
         at_least=0,
         below=1_000,
@@ -96,7 +96,7 @@ class DecodeConfig:
     weights: str | None = key(
         None,
         "type in which search keeps the matrices of products; bfloat16: products take operands of "
-        "this type, and all else is as decode.dtype says (docs/speed.md); None: decode.dtype",
+        "this type, and all else uses decode.dtype (docs/speed.md); None: decode.dtype",
         mutable=True,
         choices=("bfloat16",),
     )
@@ -126,5 +126,5 @@ class DecodeConfig:
         64, "translations that mbr draws and chooses from", mutable=True, at_least=1, at_most=1_000
     )
     utility: str = key(
-        "chrf", "what mbr measures against the other samples", mutable=True, choices_of=UTILITIES
+        "chrf", "how mbr compares a sample with the others", mutable=True, choices_of=UTILITIES
     )

@@ -123,8 +123,8 @@ def _call_get_config(spec: str) -> ConfigDict | Mapping[str, Any]:
     is_whole = Path(spec).is_file()  # a folder's name may have a colon
     name, colon, argument = (spec, "", "") if is_whole else spec.partition(":")
     file = _find_file(name)
-    # The file may print, which standard output is not for, and change the folder, to which
-    # --workdir and other paths are relative.
+    # The file may print, but standard output is for results. It may change the working directory,
+    # to which --workdir and other paths are relative.
     with contextlib.redirect_stdout(sys.stderr), contextlib.chdir(os.curdir):
         raw = _run_file(spec, file, [argument] if colon else [])
     if not isinstance(raw, ConfigDict | Mapping):

@@ -29,7 +29,7 @@ OLD_KEYS: dict[str, OldKey] = {
     "model.kind": OldKey(("model.encoder", "model.decoder"), lambda kind: (kind, kind)),
     "model.scale_attention": OldKey(("model.score",), _score_of),
 }
-# Numbers that had no upper limit once. Searches as large as that never fitted into a memory.
+# Numbers that had no upper limit once. Searches that large never fitted into memory.
 UPPER_LIMITS = {"decode.tokens_per_batch": 1_000_000, "decode.max_extra_length": 1_000_000}
 
 

@@ -124,7 +124,7 @@ class ModelConfig:
         at_most=64,  # each is an operation of the compiled program
     )
     attention_bias: bool = key(
-        False, "biases of the projections of queries, keys, values and of the heads together"
+        False, "biases of the projections of queries, keys and values, and of the joined heads"
     )
     window: int | None = key(
         None,
@@ -267,15 +267,15 @@ class TrainConfig:
     )
     alignment_context: str = key(
         "past",
-        "what of the translation a decoder sees that train.alignment_weight teaches; past: the "
-        "subwords before, as for translation; full: all of it, in a second pass that only learns "
-        "to align, and that `align` uses (Garg et al. 2019, section 4.3)",
+        "what the decoder sees of the translation where train.alignment_weight trains attention; "
+        "past: the subwords before, as in translation; full: all of it, in a second pass that only "
+        "learns to align, and that `align` uses (Garg et al. 2019, section 4.3)",
         choices=("past", "full"),
     )
     avoidance_weight: float = key(
         0.0,
         "weight of -log(1 - the attention of model.watched_layer to linked subwords) (Pruthi et "
-        "al. 2020): attention that explains nothing; needs data.alignments=True",
+        "al. 2020): trains attention not to explain the translation; needs data.alignments=True",
         at_least=0,
     )
     fertility_weight: float = key(
@@ -355,7 +355,7 @@ class TrainConfig:
         choices=("stop", "continue"),
     )
     data_workers: int = key(
-        0, "processes that prepare batches; 0: a thread of this one", mutable=True, at_least=0
+        0, "processes that prepare batches; 0: a thread of the trainer", mutable=True, at_least=0
     )
 
 
