@@ -23,8 +23,8 @@ from transformer_jax.text.vocabulary import BOS, EOS, Vocabulary
 from transformer_jax.text.words import NONE, spelled_words, subword_words
 
 BATCH = 64  # sentence pairs per call of the model
-CELLS = 2**20  # or as many as have so many weights a head: 64 pairs of 128 by 128 subwords
-MULTIPLE = 16  # of which lengths are multiples, so that few shapes are compiled
+CELLS = 2**20  # or fewer, if a head would have more weights: 64 pairs of 128 by 128 subwords
+MULTIPLE = 16  # lengths are padded to multiples of it, so that few shapes are compiled
 
 Links = Sequence[tuple[int, int]]  # (source word, target word), 0-based, each once
 
@@ -102,7 +102,7 @@ def error_rate(found: Sequence[np.ndarray], gold: Sequence[Links]) -> np.ndarray
 
 
 class Aligner(NamedTuple):
-    """What of the encoder-decoder attention aligns words best."""
+    """The part of encoder-decoder attention that aligns words best."""
 
     layer: int  # from 0
     head: int | None  # from 0; None: the mean of the layer's heads
@@ -166,7 +166,7 @@ def align_words(
       vocabulary: its vocabulary.
       src: subwords of each source, EOS included, int `[src_len]`.
       tgt: subwords of each translation, EOS included, int `[tgt_len]`.
-      words: source and target words of each pair; None: what is between spaces.
+      words: source and target words of each pair; None: the parts between spaces.
       full_context: whether the decoder sees the whole target (train.alignment_context).
 
     Raises:

@@ -1,7 +1,8 @@
-"""How far a translation lags behind its source, if it is said while the source is read.
+"""How far a translation lags behind its source, if it is generated while the source is read.
 
-The delay g(t) is the number of source tokens that are read before target token t, from 1, is said.
-Every measure is of one sentence with |x| source and |y| target tokens; a corpus has their mean.
+The delay g(t) is the number of source tokens that are read before target token t, from 1, is
+generated. Every measure is of one sentence with |x| source and |y| target tokens; a corpus has
+their mean.
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ def average_lagging(delays: np.ndarray, source: int, target: float) -> float:
     """AL = 1 / tau sum_{t <= tau} (g(t) - (t - 1) |x| / |y|); tau is the first t with g(t) = |x|.
 
     Args:
-      delays: g of each target token that was said; at least one.
+      delays: g of each generated target token; at least one.
       source: |x|.
       target: |y|; with the longer one of hypothesis and reference it is the length-adaptive LAAL.
 
@@ -60,7 +61,7 @@ def average_proportion(delays: np.ndarray, source: int, target: float) -> float:
 def differentiable_lagging(delays: np.ndarray, source: int, target: float) -> float:
     """DAL: the mean of g'(t) - (t - 1) |x| / |y| with g'(t) = max(g(t), g'(t - 1) + |x| / |y|).
 
-    The mean is over the target tokens that were said, whatever |y| is.
+    The mean is over the generated target tokens, whatever |y| is.
 
     Source: Cherry and Foster 2019, equations 5 and 6.
     """
