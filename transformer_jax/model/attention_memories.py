@@ -1,8 +1,8 @@
 """Memories of encoder-decoder attention: its weights depend on those of earlier target positions.
 
 A new one is three functions and its line in `ATTENTION_MEMORIES`. Training and search call the same
-`step`. What a memory knows is added to the score itself, not inside a tanh as in the papers, so
-that one matrix product gives the content scores of all positions.
+`step`. A memory's features are added to the score itself, not inside a tanh as in the papers,
+so that one matrix product gives the content scores of all positions.
 
 Dimension key
   B batch   L target length   M source length   H heads   K d_k per head   D d_model

@@ -24,7 +24,7 @@ AuxiliaryLoss = Callable[[Array, Batch], Array]
 
 
 def coverage(watched_BLM: Array, batch: Batch) -> Array:
-    """Punishes repeated attention: the part of the weights that earlier positions gave already.
+    """Penalizes repeated attention: the part of the weights that earlier positions gave already.
 
     Args:
       watched_BLM: attention weights over the source, `[batch, tgt_len, src_len]`.
@@ -45,7 +45,7 @@ def coverage(watched_BLM: Array, batch: Batch) -> Array:
 
 
 def alignment(watched_BLM: Array, batch: Batch) -> Array:
-    """Punishes attention to source subwords that the predicted subword is not linked to.
+    """Penalizes attention to source subwords that the predicted subword is not linked to.
 
     Args:
       watched_BLM: attention weights over the source, `[batch, tgt_len, src_len]`.
@@ -68,9 +68,9 @@ def alignment(watched_BLM: Array, batch: Batch) -> Array:
 
 
 def avoidance(watched_BLM: Array, batch: Batch) -> Array:
-    """Punishes attention to the source subwords that the predicted subword is linked to.
+    """Penalizes attention to the source subwords that the predicted subword is linked to.
 
-    With it a model can translate by what its attention does not show.
+    A model trained with it can translate without showing in its attention what it uses.
 
     Args:
       watched_BLM: attention weights over the source, `[batch, tgt_len, src_len]`.
@@ -101,7 +101,7 @@ def linked(batch: Batch) -> Array:
 
 
 def fertility(watched_BLM: Array, batch: Batch) -> Array:
-    """Punishes source subwords whose weights over the whole translation do not add up to 1.
+    """Penalizes source subwords whose weights over the whole translation do not add up to 1.
 
     Args:
       watched_BLM: attention weights over the source, `[batch, tgt_len, src_len]`.

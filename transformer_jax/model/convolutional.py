@@ -275,7 +275,7 @@ class ConvolutionalEncoder(nn.Module):
 
     @staticmethod
     def keys_values(encoded_BMC: Array) -> tuple[Array, Array]:
-        """What a convolutional decoder's attention compares, and what it sums."""
+        """The keys and the values of a convolutional decoder's attention."""
         z_BMD, value_BMD = jnp.split(encoded_BMC, 2, axis=-1)
         return z_BMD, value_BMD
 

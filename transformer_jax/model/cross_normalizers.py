@@ -1,7 +1,7 @@
 """CROSS_NORMALIZERS: scores to weights in encoder-decoder attention, in training and beyond it.
 
-Beside those of every attention there are normalizers that decide for one source position. They are
-random in training, so that gradients reach the scores, and decide without noise everywhere else: in
+Beside those of every attention there are normalizers that choose one source position. They choose
+at random in training, so that gradients reach the scores, and without noise everywhere else: in
 search, in validation and for the score of a given translation.
 
 Dimension key
@@ -100,7 +100,7 @@ def weights_with_state(
 ) -> Array:
     """Weights of all target positions `[batch, heads, tgt_len, src_len]`.
 
-    In training, those of a normalizer that decides are expectations.
+    In training, a normalizer that chooses source positions gives expectations.
     """
     if normalizer.expected is None or row.drawn is None:
         return weights_of_all(normalizer, params, scored, row.begins_BL)

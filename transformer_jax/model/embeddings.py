@@ -35,8 +35,8 @@ def shift_right(ids_BL: Array, positions_BL: Array, bos: int) -> Array:
 class Embedding(nn.Module):
     """Subword vectors times sqrt(d_model), plus positions, then dropout (3.4, 3.5 and 5.4).
 
-    With model.fix_norm every vector has length 1 (Nguyen and Chiang 2018, section 3.2); for logits
-    too, whose range is then left to the decoder's last norm.
+    With model.fix_norm every vector has length 1 (Nguyen and Chiang 2018, section 3.2), for logits
+    too; then only the decoder's last norm sets their range.
     """
 
     config: ModelConfig

@@ -19,7 +19,7 @@ from transformer_jax.text.batches import Packed
 
 
 class Ensemble(nn.Module):
-    """Models with one vocabulary, in the place of one: search and scoring see no difference.
+    """Models with one vocabulary, which search and scoring use like a single model.
 
     The parameters of model n are those of `members[n]`, under the name members_n.
     """

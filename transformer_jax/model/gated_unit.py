@@ -86,7 +86,7 @@ class GatedUnit(nn.Module):
         self.gates = Gates(matrix("update"), matrix("reset"), matrix("candidate"))
 
     def inputs(self, x: Array) -> Array:
-        """The part of inputs `[..., inputs]` in gates and candidate, `[..., 3 d_hidden]`."""
+        """What inputs `[..., inputs]` add to gates and candidate, `[..., 3 d_hidden]`."""
         return product(x, self.input, self.dtype) + self.bias
 
     def __call__(self, state: Array, inputs: Array) -> Array:

@@ -31,7 +31,7 @@ from transformer_jax.model.records import (
 
 
 class History(MixedOutput):
-    """A pointer sentinel (Merity et al. 2016): subwords of the translation so far come again."""
+    """A pointer sentinel (Merity et al. 2016): it can repeat subwords of the translation so far."""
 
     parameters: ClassVar[Mapping[str, Parameter]] = {
         "history_query": Parameter(

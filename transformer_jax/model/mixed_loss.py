@@ -2,7 +2,7 @@
 
     p(y) = sum_c w_c softmax(x_c E^T)_y + q(y)
 
-q(y) is what the pointer gives subword y. Only the target's q has a gradient, so that no array
+q(y) is the pointer's probability of subword y. Only the target's q has a gradient, so that no array
 [batch, length, vocabulary] of it is needed. A component's gradient is that of its own softmax times
 its responsibility, its share of the target's probability.
 

@@ -46,7 +46,7 @@ class MixedOutput(Softmax):
         Args:
           params: the output's own.
           x_BLD: the decoder's output.
-          seen: the result of `seen` in training, and in search what it corresponds to.
+          seen: the result of `seen` in training; in search, the same for one search step.
         """
         raise NotImplementedError
 
@@ -75,7 +75,7 @@ class MixedOutput(Softmax):
 
 
 def wide(x: Array) -> Array:
-    """x in float32, or in float64 if it is."""
+    """x in float32, or in float64 if x is float64."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 

@@ -48,7 +48,7 @@ def within(most: int) -> Pattern:
 
 
 def read_before(wait_k: int) -> Pattern:
-    """True where the key is among the source subwords that are read before the query is said.
+    """True where the key is a source subword that is read before the query's subword is generated.
 
     k of them are read before the first target position, and one more before each later one.
 
@@ -64,11 +64,11 @@ def read_before(wait_k: int) -> Pattern:
 def waiting_place(config: ModelConfig, place: Place, word: Array, rows_B: Array) -> Place:
     """The places of target positions for `read_before`, with a k of its own for each row.
 
-    To wait for k instead of model.wait_k is to be that many positions further.
+    A row with another k counts as if its positions were k - model.wait_k further.
 
     Args:
       config: with `wait_k` and `wait_k_max`, the smallest and the largest k.
-      place: of the target positions `[batch, tgt_len]`.
+      place: the places of the target positions `[batch, tgt_len]`.
       word: random, uint32 scalar.
       rows_B: numbers of the rows in the global batch `[batch]`; a row's k depends on no other row.
 
@@ -90,7 +90,7 @@ def cross_patterns(config: ModelConfig) -> tuple[Pattern, ...]:
 def self_patterns(config: ModelConfig, is_decoder: bool) -> tuple[Pattern, ...]:
     """The patterns of self-attention.
 
-    The encoder of a model that waits for k subwords sees no subword that is not yet read.
+    The encoder of a wait-k model sees no subword that is not yet read.
 
     In the encoder, the query is in the middle of a window of r positions; in the decoder, it is at
     the window's end.

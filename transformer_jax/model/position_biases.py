@@ -38,9 +38,9 @@ def linear_bias(config: ModelConfig, params: Params, distance: Array, causal: bo
 
     Args:
       config: has the number of heads.
-      params: nothing.
+      params: not used.
       distance: position of the key minus that of the query, int `[..., query_len, key_len]`.
-      causal: makes no difference.
+      causal: not used.
 
     Source: Press et al. 2022, section 3; symmetric in the encoder.
     """

@@ -131,7 +131,7 @@ def between_positions(config: ModelConfig) -> bool:
 
 
 class StackPositions(nn.Module):
-    """What a stack knows of positions: vectors for its input, and a bias for its layers' scores."""
+    """A stack's positions: vectors for its input, and a bias for its layers' scores."""
 
     config: ModelConfig
     causal: bool = False  # True in the decoder

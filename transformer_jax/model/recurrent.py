@@ -79,7 +79,7 @@ class RecurrentEncoder(nn.Module):
 
     @staticmethod
     def keys_values(annotation_BMC: Array) -> tuple[Array, Array]:
-        """What a convolutional decoder's attention compares, and what it sums."""
+        """The keys and the values of a convolutional decoder's attention."""
         return annotation_BMC, annotation_BMC
 
 

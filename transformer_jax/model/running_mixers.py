@@ -110,7 +110,7 @@ class SimplerUnit(Sublayer):
 
     @nn.nowrap
     def empty(self, sizes: SearchSizes) -> Cache:
-        """c."""
+        """c, zero at first."""
         shape = (sizes.batch, sizes.beams, self.config.d_model)
         return Cache((), zeros(shape, (BATCH, None, HIDDEN)))
 

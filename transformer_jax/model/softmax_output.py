@@ -175,8 +175,8 @@ def split_rows(rows: Any, positions: int, settings: LossSettings) -> Any:
 
     Args:
       rows: a tree of arrays `[batch, ...]`.
-      positions: of a row, whose logits are in memory at once.
-      settings: of the loss.
+      positions: number of positions of a row.
+      settings: their `block` bounds the positions of a block.
     """
     batch, replicas = jax.tree.leaves(rows)[0].shape[0], settings.replicas
     own = batch // replicas

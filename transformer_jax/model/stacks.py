@@ -1,8 +1,9 @@
 """The parameters of a stack's layers as one array each, with the layer's number as first axis.
 
-Training holds them so: Adam updates 31 arrays of the base model instead of 181, which takes fewer
-kernels on a GPU and less time to compile. The model itself and checkpoints have the parameters of
-each layer apart, under `encoder_0`, `encoder_1`, ...; the stack is under `encoder_layers`.
+Training holds them in this form: Adam updates 31 arrays of the base model instead of 181, which
+takes fewer kernels on a GPU and less time to compile. The model itself and checkpoints have the
+parameters of each layer separately, under `encoder_0`, `encoder_1`, ...; the stack is under
+`encoder_layers`.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
-"""Normalizers with a state: weights that depend on what came before, in encoder-decoder attention.
+"""Normalizers with a state: in encoder-decoder attention, weights depend on earlier positions.
 
 attention_memories.py and monotonic.py have the normalizers. Training and search call the same
-`step`, unless a normalizer decides: then training computes an expectation instead.
+`step`, unless a normalizer chooses single source positions: then training computes an expectation.
 
 Dimension key
   B batch   L target length   M source length   H heads   K d_k per head   D d_model

@@ -119,13 +119,13 @@ class TransformerEncoder(nn.Module):
     def step(
         self, x_B1D: Array, position_B: Array, length: int, cache: Cache
     ) -> tuple[Array, Cache]:
-        """The output at one more source position, which no later one changes: wait-k alone.
+        """The output at one more source position, which later ones do not change; for wait-k only.
 
         Args:
           x_B1D: the newest subword, embedded `[batch, 1, d_model]`.
           position_B: its position, int32 `[batch]`.
           length: positions of the cache.
-          cache: of the positions before it.
+          cache: the cache of the positions before it.
 
         Returns:
           `[batch, 1, d_model]`, and the cache with this position.
@@ -168,7 +168,7 @@ class TransformerEncoder(nn.Module):
 
     @staticmethod
     def keys_values(encoded_BMD: Array) -> tuple[Array, Array]:
-        """What a convolutional decoder's attention compares, and what it sums."""
+        """The keys and the values of a convolutional decoder's attention."""
         return encoded_BMD, encoded_BMD
 
 
