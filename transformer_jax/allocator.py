@@ -1,4 +1,4 @@
-"""Settings of memory: large pages, returning what is free, and Python's search for cycles."""
+"""Memory settings: large pages, returning free memory, and Python's search for cycles."""
 
 import ctypes
 import gc
@@ -40,7 +40,7 @@ def touch(size: int) -> threading.Thread:
     a model of configs/multi30k.py's size (docs/speed.md).
 
     Returns:
-      The thread, which nobody has to wait for.
+      The thread; there is no need to wait for it.
     """
 
     def write() -> None:
@@ -69,6 +69,6 @@ def collect_rarely() -> None:
 
 
 def collect_as_usual() -> None:
-    """Lets Python search as often as before, but not through what exists already."""
+    """Lets Python search as often as before, but not through objects that exist already."""
     gc.freeze()
     gc.set_threshold(*USUAL)

@@ -129,7 +129,7 @@ class Run:
         return found
 
     def logits(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairLogits]:
-        """The logits of given translations, each subword after the translation's own ones.
+        """The logits of given translations, each from the translation's own earlier subwords.
 
         A blank side is read as the end sign alone.
         """
