@@ -4,7 +4,7 @@
 
 It needs Python 3.12, JAX 0.12 and the packages of the extra `gpu-plan`, which `make gpu-plan` puts
 into an environment of its own. A compilation takes one to two minutes on two cores. The command
-fails if a size passes a limit of benchmarks/gpu_limits.json.
+fails if a size exceeds a limit of benchmarks/gpu_limits.json.
 """
 
 import datetime
@@ -88,7 +88,7 @@ class Cost(NamedTuple):
 
 
 def device_mesh() -> Any:
-    """A mesh of one device that is not there."""
+    """A mesh of one device that this machine does not have."""
     import numpy as np
     from jax.experimental import topologies
     from jax.sharding import Mesh
@@ -216,7 +216,7 @@ def page(costs: Mapping[str, Cost], search: SearchCost | None) -> str:
 def passed_limits(
     costs: Mapping[str, Cost | SearchCost], limits: Mapping[str, Mapping[str, float]]
 ) -> list[str]:
-    """A phrase for each limit that a size passes."""
+    """A phrase for each limit that a size exceeds."""
     return [
         f"{name}: {cost.totals[what]:,.1f} {what} where {limit:,} are allowed"
         for name, cost in costs.items()

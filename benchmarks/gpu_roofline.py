@@ -13,7 +13,7 @@ from benchmarks.hlo import Instruction, array_type, computations, type_bytes
 
 BYTES_PER_S = 4.0e12  # of an H200's memory, 4.8e12 as the vendor prints it
 FLOPS_PER_S = {"bf16": 0.8 * 790e12, "f32": 280e12}  # of matrix products, by type of the operands
-# What is no kernel: it moves no data.
+# Operations that are not kernels: they move no data.
 FREE = {
     "parameter",
     "tuple",
@@ -74,7 +74,7 @@ def kernels(text: str) -> list[Kernel]:
     Of the branches of a conditional, the slowest one counts.
 
     Raises:
-      ValueError: a loop does not say how often it runs.
+      ValueError: the text does not show how often a loop runs.
     """
     module = computations(text)
     entry = next(name for name, own in module.items() if any(x.in_entry for x in own.values()))

@@ -5,7 +5,7 @@
 
 It starts `transformer-jax serve` in a new process. Each client sends one request after the other to
 127.0.0.1: sentences, n best, attention, and bodies that are broken, too large, of wrong types, cut
-off, or no HTTP. Every answer must be JSON with the status of its kind, or 503 where the server is
+off, or not HTTP. Every answer must be JSON with the status of its kind, or 503 where the server is
 full. It prints the server's resident memory after each fifth of the requests (the first one has the
 compilations). Then SIGTERM must end the server with status 0.
 """
@@ -33,7 +33,7 @@ Kind = tuple[set[int], Callable[[random.Random], bytes]]  # the statuses allowed
 
 
 def post(path: str, body: bytes, head: str = JSON, length: int | None = None) -> bytes:
-    """A request in bytes; `length` is what it says of its body."""
+    """A request in bytes; `length` is the Content-Length that it states."""
     said = len(body) if length is None else length
     start = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     return f"{start}{head}Content-Length: {said}\r\n\r\n".encode() + body
@@ -119,7 +119,7 @@ def resident(pid: int) -> float:
 
 
 class Load:
-    """Clients that share the number of requests left, and what came of the requests."""
+    """Clients that share the number of requests left, and the outcomes of the requests."""
 
     def __init__(self, port: int, requests: int, seed: int) -> None:
         self.port, self.left, self.seed = port, requests, seed
@@ -158,7 +158,7 @@ class Load:
 
 
 def run_clients(port: int, requests: int, clients: int, seed: int) -> Load:
-    """Sends the requests and returns what came of them."""
+    """Sends the requests and returns their outcomes."""
     load = Load(port, requests, seed)
     threads = [threading.Thread(target=load.client, args=(n,)) for n in range(clients)]
     for thread in threads:
@@ -169,7 +169,7 @@ def run_clients(port: int, requests: int, clients: int, seed: int) -> Load:
 
 
 def start(workdir: str, port: int) -> subprocess.Popen:
-    """A server that answers."""
+    """Starts a server; returns when it answers."""
     command = [sys.executable, "-m", "transformer_jax", "serve"]
     server = subprocess.Popen([*command, f"--workdir={workdir}", f"--port={port}"], cwd=ROOT)
     begun = time.monotonic()
@@ -184,7 +184,7 @@ def start(workdir: str, port: int) -> subprocess.Popen:
 
 
 def main() -> int:
-    """Prints what came of the requests; 1 if anything was wrong."""
+    """Prints the outcomes; returns 1 if anything was wrong."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

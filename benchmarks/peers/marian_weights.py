@@ -92,8 +92,8 @@ def marian_model(weights: Weights, sizes: Sizes, attention: str = "sdpa") -> Any
     """transformers' MarianMTModel with these weights, ready to generate.
 
     Args:
-      weights: of `marian_weights`.
-      sizes: of this model.
+      weights: the result of `marian_weights`.
+      sizes: sizes of this model.
       attention: "sdpa" or "eager".
     """
     import torch
@@ -115,7 +115,7 @@ def marian_model(weights: Weights, sizes: Sizes, attention: str = "sdpa") -> Any
         eos_token_id=EOS,
         bos_token_id=BOS,
         decoder_start_token_id=BOS,
-        forced_eos_token_id=None,  # the default, 0, would end long outputs at no cost
+        forced_eos_token_id=None,  # the default, 0, would end long outputs without a loss of score
         attn_implementation=attention,
     )
     model = MarianMTModel(config).eval()
@@ -138,8 +138,8 @@ def save_ctranslate2(
     """Writes a CTranslate2 model of these weights; its subwords are ids in decimal digits.
 
     Args:
-      weights: of `marian_weights`.
-      sizes: of this model.
+      weights: the result of `marian_weights`.
+      sizes: sizes of this model.
       folder: to create.
       epsilon: the epsilon of layer normalization.
     """

@@ -86,7 +86,8 @@ def make_step(
 ) -> tuple[torch.nn.Module, Callable[[Batch], Tensor]]:
     """The model, and a function that updates it and returns nats per token."""
     torch.manual_seed(0)
-    # One more than there is: a whole causal mask would be another program than a part of it.
+    # One more than the longest sentence: using the whole causal mask would compile another program
+    # than using a part of it.
     train, longest = config["train"], config["data"]["max_length"] + 1
     model = TorchTransformer(config["model"], vocabulary_size, longest).to(DEVICE).train()
     model.causal = model.causal.to(DEVICE)
