@@ -1,4 +1,4 @@
-"""Goes on from the weights of another run, such as an imported OPUS-MT model, on your own text.
+"""Starts from the weights of another run, such as an imported OPUS-MT model, on your own text.
 
 Paper: Freitag and Al-Onaizan 2016: a few epochs on the new domain with a small learning rate.
 Expected: a gain on text like yours after some thousand updates; watch the validation loss.
@@ -33,7 +33,7 @@ def get_config(run: str) -> ConfigDict:
     config.train.steps = 5_000
     config.train.tokens_per_batch = 5_000
     config.train.schedule = "linear"
-    config.train.peak_learning_rate = 1e-4  # a tenth of that at which such a model was trained
+    config.train.peak_learning_rate = 1e-4  # a tenth of the rate that such a model was trained with
     config.train.warmup_steps = 250
     config.train.decay_steps = 5_000
     config.train.clip_norm = 1.0

@@ -1,7 +1,8 @@
 """Text files of your own: one sentence a line, line n of the one translating line n of the other.
 
 Paper: the model of Vaswani et al. 2017 between its base size and a tenth of it, pre-norm, for some
-    10,000 to 1,000,000 pairs. Fewer: lower vocabulary.size and train.steps, raise model.dropout.
+    10,000 to 1,000,000 pairs. With fewer, lower vocabulary.size and train.steps, and raise
+    model.dropout.
 Expected: nothing yet; a validation loss that rises again asks for more dropout or fewer steps.
 Data: FOLDER holds train.SRC and train.TGT, valid.* and test.*, plain or .gz; SRC and TGT are any
     two suffixes. Without valid.*, 5 % of the training pairs, at most 2,000, are cut off for it.
