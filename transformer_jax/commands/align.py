@@ -35,7 +35,7 @@ def align(
 
     With a run, each target word is linked to the source word with the largest weight in the mean of
     a layer's heads. Without one, an aligner is trained on these lines (`hmm_alignments`). Words are
-    what ASCII spaces separate; a file whose punctuation is separated links it too. With a gold
+    split at ASCII white space; if punctuation is separated by spaces, it is linked too. With a gold
     alignment, the log has the alignment error rate of each layer's mean, or of the aligner.
 
     Args:

@@ -77,7 +77,7 @@ def engine_lines(loaded: LoadedModel, engine: str) -> EngineLines:
       engine: "ctranslate2", or "ctranslate2:TYPE" with the type of its weights, such as int8.
 
     Raises:
-      UserError: the package is not installed, or the engine has no place for the model or for a
+      UserError: the package is not installed, or the engine cannot express the model or a
         setting of search.
     """
     name, _, quantization = engine.partition(":")

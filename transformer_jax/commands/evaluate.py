@@ -156,7 +156,7 @@ def _latency(
     hypotheses: Sequence[str],
     references: Sequence[str],
 ) -> dict[str, Any]:
-    """How far a model with wait_k lags behind, in subwords with end signs; of others, nothing."""
+    """How far a wait-k model lags behind, in subwords with end signs; empty for other models."""
     (member, *_) = translator.translator.model.members
     if (k := member.config.wait_k) is None:
         return {}

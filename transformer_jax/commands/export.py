@@ -61,7 +61,7 @@ def export(
       checkpoint: "latest", "best", "average", a step, or an average's name.
 
     Raises:
-      UserError: there is no such run, checkpoint or format, the format has no place for a part of
+      UserError: there is no such run, checkpoint or format, the format cannot express a part of
         the model, or the folder cannot be written.
     """
     folder, run = Path(output), RunFolder(workdir)

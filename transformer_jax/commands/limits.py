@@ -1,4 +1,4 @@
-"""Whether a run fits into the machine; checked before hours, or the machine, are spent on it."""
+"""Whether a run fits into the machine; checked before it takes hours or exhausts the memory."""
 
 import math
 import os

@@ -124,7 +124,7 @@ def _check_simultaneous(
         wrong.append("several processes")
     if wrong:
         raise ConfigError(
-            f"--simultaneous says the likeliest subword at each step, with one model, and cannot "
+            f"--simultaneous writes the likeliest subword at each step, with one model, and cannot "
             f"take it back: it excludes {', '.join(wrong)}."
         )
 
@@ -136,7 +136,7 @@ def _interpret(loaded: LoadedModel, stdin: io.BufferedIOBase, stdout: BinaryIO) 
     with a beam of 1.
 
     Raises:
-      UserError: the model does not wait, its vocabulary cannot be used word by word, or a line is
+      UserError: it is not a wait-k model, its vocabulary cannot be used word by word, or a line is
         not UTF-8.
     """
     if problems := list(no_reading(loaded.model.config)):
