@@ -23,11 +23,11 @@ nothing is decided.
 import contextlib
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.claims.evidence import Evidence, answers
-from experiments.claims.judging import NOT_RUN, judge
+from experiments.claims.evidence import Evidence, Found, of_jobs
+from experiments.claims.judging import NOT_RUN, gaps, judge, mean_text
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.grammar.pairs import AlignedPair
 from transformer_jax.reporting.page import Heading, Part
@@ -45,7 +45,6 @@ ROWS: dict[str, Overrides] = {
 }
 WAYS = ("forward", "reverse")
 
-Found = Mapping[tuple[str, int], Evidence]  # by row and seed
 LinkSet = set[tuple[int, int]]  # (English word, German word)
 
 
@@ -104,19 +103,11 @@ def both_ways(found: Evidence, name: str) -> float:
     return statistics.fmean(found[name][way] for way in WAYS)
 
 
-def gaps(
-    found: Found, row: str, seeds: Sequence[int], value: Callable[[Evidence], float]
-) -> list[float]:
-    """By seed, the value with gamma 0 minus that of the row."""
-    shared = [seed for seed in seeds if (row, seed) in found and (BASE, seed) in found]
-    return [value(found[BASE, seed]) - value(found[row, seed]) for seed in shared]
-
-
 def verdicts(found: Found, row: str, seeds: Sequence[int]) -> list[str]:
     """The verdicts on a gamma: error rate, that of common links, and BLEU."""
-    lower = gaps(found, row, seeds, lambda one: both_ways(one, "error rate"))
-    common = gaps(found, row, seeds, lambda one: float(one["error rate of common links"]))
-    losses = gaps(found, row, seeds, lambda one: both_ways(one, "bleu"))
+    lower = gaps(found, BASE, row, seeds, lambda one: both_ways(one, "error rate"))
+    common = gaps(found, BASE, row, seeds, lambda one: float(one["error rate of common links"]))
+    losses = gaps(found, BASE, row, seeds, lambda one: both_ways(one, "bleu"))
     if len(lower) < 2:
         return [NOT_RUN] * 3
     return [
@@ -128,8 +119,7 @@ def verdicts(found: Found, row: str, seeds: Sequence[int]) -> list[str]:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of every row."""
-    kept = answers(folder / "evidence.json", {j.label: ([j], agreement_of) for j in jobs})
-    found = {(job.row, job.seed): kept[job.label] for job in jobs if job.label in kept}
+    found = of_jobs(folder / "evidence.json", jobs, agreement_of)
     seeds = sorted({job.seed for job in jobs})
     claims = [
         "agreement lowers the error rate",
@@ -140,9 +130,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     rows = []
     for row in ROWS:
         own = [found[row, seed] for seed in seeds if (row, seed) in found]
-        cells = [_mean([one["bleu"][way] for one in own], ".1f") for way in WAYS]
-        cells += [_mean([one["error rate"][way] for one in own], ".3f") for way in WAYS]
-        cells.append(_mean([one["error rate of common links"] for one in own], ".3f"))
+        cells = [mean_text([one["bleu"][way] for one in own], ".1f") for way in WAYS]
+        cells += [mean_text([one["error rate"][way] for one in own], ".3f") for way in WAYS]
+        cells.append(mean_text([one["error rate of common links"] for one in own], ".3f"))
         rows.append([row, *cells])
     names = ["BLEU", "error rate, watched layer"]
     head = [f"{name}, {way}" for name in names for way in ("en-de", "de-en")]
@@ -152,10 +142,6 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         Heading("BLEU and alignment error rates"),
         PageTable(["row", *head, "error rate of common links"], rows),
     ]
-
-
-def _mean(values: Sequence[float], form: str) -> str:
-    return format(statistics.fmean(values), form) if values else ""
 
 
 EXPERIMENT = Experiment(

@@ -27,16 +27,15 @@ below 1 point; it does not hold if the weight does not fall so far, or the loss 
 Otherwise nothing is decided.
 """
 
-import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.claims.evidence import Evidence, answers
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge
+from experiments.claims.evidence import Evidence, Found, of_jobs
+from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.reporting.page import Table as PageTable
@@ -59,8 +58,6 @@ ROWS: dict[str, Overrides] = {
     AVOIDED: {"data.alignments": True, "train.avoidance_weight": 1.0},
 }
 SHIFTS = {"the word before": -1, "the predicted word": 0, "the word after": 1}
-
-Found = Mapping[tuple[str, int], Evidence]  # by row and seed
 
 
 # Measurement ---------------------------------------------------------------------------------
@@ -144,7 +141,7 @@ def place_of_the_weights(found: Found, seeds: Sequence[int]) -> str:
 
 def below(values: Sequence[float], limit: float) -> str:
     """Whether the mean of values over seeds is below a limit."""
-    return judge([value - limit for value in values], -1) if len(values) > 1 else NOT_RUN
+    return judged(values, limit, -1)
 
 
 def is_enough(found: Found, row: str, seeds: Sequence[int]) -> str:
@@ -170,8 +167,7 @@ def can_be_manipulated(found: Found, losses: Sequence[float], seeds: Sequence[in
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what the attention of every row shows."""
-    kept = answers(folder / "evidence.json", {j.label: ([j], alignment_of) for j in jobs})
-    found = {(job.row, job.seed): kept[job.label] for job in jobs if job.label in kept}
+    found = of_jobs(folder / "evidence.json", jobs, alignment_of)
     seeds = sorted({job.seed for job in jobs})
     lines = read_results(folder / "results.csv")
     losses = {row: [-gap for gap in differences(lines, row, BASE, "bleu")] for row in ROWS}
@@ -185,10 +181,12 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     for row in ROWS:
         own = [found[row, seed] for seed in seeds if (row, seed) in found]
         cells = [text_of(of_row(lines, row, "bleu"), ".1f")]
-        cells.append(_mean([watched_error(one) for one in own]))
-        cells += [_mean([best_error(one, shift) for one in own]) for shift in SHIFTS.values()]
+        cells.append(mean_text([watched_error(one) for one in own], ".3f"))
+        cells += [
+            mean_text([best_error(one, shift) for one in own], ".3f") for shift in SHIFTS.values()
+        ]
         for name in ("weight on linked subwords", "entropy"):
-            cells.append(_mean([one[name][WATCHED] for one in own]))
+            cells.append(mean_text([one[name][WATCHED] for one in own], ".3f"))
         rows.append([row, *cells])
     best = [f"best layer, {name}" for name in SHIFTS]
     head = ["row", "BLEU", "error rate, watched layer", *best]
@@ -198,10 +196,6 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         Heading("Alignment error rates, and the watched layer's weights"),
         PageTable([*head, "weight on linked subwords", "entropy, nats"], rows),
     ]
-
-
-def _mean(values: Sequence[float]) -> str:
-    return f"{statistics.fmean(values):.3f}" if values else ""
 
 
 EXPERIMENT = Experiment(

@@ -31,14 +31,12 @@ it is above. Otherwise nothing is decided.
 import collections
 import contextlib
 import io
-import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from experiments.claims.evidence import Evidence, answers
-from experiments.claims.judging import NOT_RUN, judge
+from experiments.claims.evidence import Evidence, Found, of_jobs
+from experiments.claims.judging import judged, mean_text
 from experiments.claims.reference import GRAMMAR
 from transformer_jax.config.schema import WIDEST
 from transformer_jax.reporting.page import Heading, Part
@@ -60,8 +58,6 @@ SEARCHED = (1, 3, 5, 7, 9, WHOLE)
 JUDGED = (1, 3, 5)
 ENOUGH, LITTLE, SMALL_LOSS = 0.9, 0.5, 1.0  # shares of exact matches; BLEU
 BINS = ((1, 1), (2, 3), (4, 5), (6, 9))  # needs, in the table
-
-Found = Mapping[tuple[str, int], Evidence]  # by row and seed
 
 
 # Measurement ---------------------------------------------------------------------------------
@@ -138,12 +134,6 @@ def relative_share(found: Evidence, k: int, lowest: int, highest: int) -> float 
     return own / whole if whole and own is not None else None
 
 
-def judged(values: Sequence[float | None], limit: float, wanted: int) -> str:
-    """Whether values over seeds are above (wanted 1) or below (-1) a limit."""
-    known = [value - limit for value in values if value is not None]
-    return judge(known, wanted) if len(known) > 1 else NOT_RUN
-
-
 def verdicts_of(found: Found, losses: Sequence[float], seeds: Sequence[int]) -> list[list[str]]:
     """Each claim and its verdict; `losses` are those of BLEU by reading one way, one for a seed."""
     own = [found[ALL_K, seed] for seed in seeds if found.get((ALL_K, seed))]
@@ -163,9 +153,8 @@ def verdicts_of(found: Found, losses: Sequence[float], seeds: Sequence[int]) -> 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and for each k BLEU, lagging and exact matches by need."""
-    asked = {job.label: ([job], by_k) for job in jobs if job.row in (ALL_K, THREE)}
-    kept = answers(folder / "evidence.json", asked)
-    found = {(job.row, job.seed): kept[job.label] for job in jobs if job.label in kept}
+    waiting = [job for job in jobs if job.row in (ALL_K, THREE)]
+    found = of_jobs(folder / "evidence.json", waiting, by_k)
     seeds = sorted({job.seed for job in jobs})
     lines = read_results(folder / "results.csv")
     losses = [-gap for gap in differences(lines, ONE_WAY, BASE, "bleu")]
@@ -174,9 +163,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         own = [found[row, seed] for seed in seeds if found.get((row, seed))]
         for k in SEARCHED:
             columns = ([one[str(k)][name] for one in own] for name in ("lagging", "bleu"))
-            cells = [_mean(values, ".1f") for values in columns]
+            cells = [mean_text(values, ".1f") for values in columns]
             shares = [[exact_share(one, k, *bounds) for one in own] for bounds in BINS]
-            cells += [_mean(values, ".2f") for values in shares]
+            cells += [mean_text(values, ".2f") for values in shares]
             rows.append([row, "whole" if k == WHOLE else str(k), *cells])
     head = ["row", "k", "AL", "BLEU", *(f"exact, need {low} to {high}" for low, high in BINS)]
     beam = [[row, text_of(of_row(lines, row, "bleu"), ".1f")] for row in (BASE, ONE_WAY)]
@@ -188,11 +177,6 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         Heading("With the whole source: beam search"),
         PageTable(["row", "BLEU"], beam),
     ]
-
-
-def _mean(values: Sequence[Any], form: str) -> str:
-    known = [value for value in values if value is not None]
-    return format(statistics.fmean(known), form) if known else ""
 
 
 EXPERIMENT = Experiment(

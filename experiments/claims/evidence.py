@@ -13,6 +13,7 @@ from transformer_jax.tables.results import hypotheses
 
 log = logging.getLogger(__name__)
 Evidence = dict[str, Any]  # what JSON can hold
+Found = Mapping[tuple[str, int], Evidence]  # by row and seed
 
 
 class Probe(NamedTuple):
@@ -27,6 +28,12 @@ def gather(path: Path, probes: Sequence[Probe], jobs: Sequence[Job]) -> Evidence
     """The recorded evidence, with what existing runs of the first seed can add to it."""
     first = {job.row: job for job in jobs if job.seed == jobs[0].seed}
     return answers(path, {one.name: ([first[row] for row in one.rows], one.ask) for one in probes})
+
+
+def of_jobs(path: Path, jobs: Sequence[Job], ask: Callable[[Job], Evidence]) -> Found:
+    """The recorded answers of these jobs to one question, as `answers` has them."""
+    kept = answers(path, {job.label: ([job], ask) for job in jobs})
+    return {(job.row, job.seed): kept[job.label] for job in jobs if job.label in kept}
 
 
 def answers(

@@ -1,11 +1,11 @@
 """Judges claims: what a verdict may rest on, and when a difference counts."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.claims.evidence import Evidence
+from experiments.claims.evidence import Evidence, Found
 from experiments.claims.reference import REFERENCE
 from transformer_jax.reporting.page import Part
 from transformer_jax.tables.results import Line
@@ -85,6 +85,26 @@ def judge(gaps: Sequence[float], wanted: int, noise: Sequence[float] = ()) -> st
     if not exceeds_seeds(gaps, noise):
         return OPEN
     return HOLDS if statistics.fmean(gaps) * wanted > 0 else FAILS
+
+
+def judged(values: Sequence[float | None], limit: float, wanted: int) -> str:
+    """Whether values over seeds are above (wanted 1) or below (-1) a limit; None does not count."""
+    known = [value - limit for value in values if value is not None]
+    return judge(known, wanted) if len(known) > 1 else NOT_RUN
+
+
+def gaps(
+    found: Found, row: str, base: str, seeds: Sequence[int], value: Callable[[Evidence], float]
+) -> list[float]:
+    """The row's value minus the base row's, for each seed at which both were measured."""
+    shared = [seed for seed in seeds if {(row, seed), (base, seed)} <= found.keys()]
+    return [value(found[row, seed]) - value(found[base, seed]) for seed in shared]
+
+
+def mean_text(values: Sequence[float | None], form: str) -> str:
+    """The mean of the values that are known, as text; empty if there is none."""
+    known = [value for value in values if value is not None]
+    return format(statistics.fmean(known), form) if known else ""
 
 
 def exceeds_seeds(values: Sequence[float], noise: Sequence[float] = ()) -> bool:

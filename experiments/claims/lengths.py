@@ -4,14 +4,12 @@ The paper chose sinusoids for this reason (section 3.5); it does not measure it.
 were trained on short sentences of the built-in corpus translate longer ones.
 """
 
-import math
-from collections.abc import Sequence
-
 import numpy as np
 
 from experiments.claims.evidence import Evidence, Probe
 from experiments.claims.judging import FAILS, HOLDS, OPEN, Claim, Finding, Known
 from experiments.claims.reference import GRAMMAR, REFERENCE
+from experiments.translations import bleu
 from transformer_jax.reporting.page import Table
 from transformer_jax.tables.experiment import Job
 from transformer_jax.tables.results import hypotheses, references
@@ -45,20 +43,10 @@ def bleu_by_length(*jobs: Job) -> Evidence:
     for job in jobs:
         outputs = hypotheses(job) or []
         found[job.row] = [
-            _bleu([(outputs[i], wanted[i]) for i in own])
+            bleu([outputs[i] for i in own], [wanted[i] for i in own])
             for own in (*members, np.flatnonzero(bins > 0))
         ]
     return found
-
-
-def _bleu(pairs: Sequence[tuple[str, str]]) -> float:
-    """BLEU of (hypothesis, reference) pairs; NaN if there are none."""
-    import sacrebleu
-
-    if not pairs:
-        return math.nan
-    outputs, wanted = zip(*pairs, strict=True)
-    return float(sacrebleu.corpus_bleu(list(outputs), [list(wanted)]).score)
 
 
 PROBE = Probe("lengths", bleu_by_length, (REFERENCE, SHORT_SINUSOIDAL, SHORT_LEARNED))

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from experiments import wait_k
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
+from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, judged
 from experiments.wait_k import (
     ALL_K,
     EXPERIMENT,
@@ -18,7 +18,6 @@ from experiments.wait_k import (
     by_k,
     exact_share,
     findings,
-    judged,
     needed_k,
     relative_share,
     verdicts_of,

@@ -1,0 +1,52 @@
+"""What translations of the built-in corpus get right: words, sentences and BLEU."""
+
+import functools
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from transformer_jax.grammar.pairs import AlignedPair, generate
+
+
+@functools.cache
+def pairs_of_test(count: int) -> tuple[AlignedPair, ...]:
+    """The first pairs of the test split; drawing them takes seconds."""
+    return tuple(generate("test", count))
+
+
+def words_of(line: str) -> list[str]:
+    """The words of a line, without punctuation marks."""
+    return re.findall(r"[\w'-]+", line)
+
+
+def share_written(outputs: Sequence[str], wanted: Sequence[Sequence[str]]) -> float:
+    """The share of the wanted words that the translations have, each as often as it is wanted.
+
+    Args:
+      outputs: one translation for each sentence.
+      wanted: words of each sentence, at least one in all.
+    """
+    pairs = zip(outputs, wanted, strict=True)
+    hits = sum((Counter(words_of(output)) & Counter(words)).total() for output, words in pairs)
+    return hits / sum(map(len, wanted))
+
+
+def bleu(outputs: Sequence[str], references: Sequence[str]) -> float:
+    """sacreBLEU; NaN if there are no sentences."""
+    import sacrebleu
+
+    if not outputs:
+        return math.nan
+    return float(sacrebleu.corpus_bleu(list(outputs), [list(references)]).score)
+
+
+def scores(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """BLEU, and the shares of words written and of translations that are the reference."""
+    exact = sum(output == reference for output, reference in zip(outputs, references, strict=True))
+    return {
+        "sentences": len(outputs),
+        "bleu": bleu(outputs, references),
+        "exact": exact / len(outputs),
+        "words": share_written(outputs, [words_of(line) for line in references]),
+    }
