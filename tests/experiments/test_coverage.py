@@ -1,0 +1,120 @@
+"""Words dropped and doubled by hand, the measurement on a tiny run, and the verdicts' rules."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from experiments import coverage
+from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
+from experiments.coverage import (
+    BASE,
+    EXPERIMENT,
+    PENALTY,
+    ROWS,
+    counted,
+    counts_of,
+    faults,
+    findings,
+    verdicts,
+    with_penalty,
+)
+from transformer_jax.config.files import load_config
+from transformer_jax.grammar.pairs import AlignedPair
+from transformer_jax.tables.experiment import make_jobs
+
+SEEDS = (0, 1, 2)
+ROW = "memory coverage"
+# did belongs to kaufte, and the full stop to itself, which is no word.
+PAIR = AlignedPair(
+    "Did the old man buy a car?",
+    "Kaufte der alte Mann ein Auto?",
+    ("Did", "the", "old", "man", "buy", "a", "car", "?"),
+    ("Kaufte", "der", "alte", "Mann", "ein", "Auto", "?"),
+    ((0, 0), (1, 1), (2, 2), (3, 3), (4, 0), (5, 4), (6, 5), (7, 6)),
+    "question",
+)
+
+
+@pytest.mark.parametrize(
+    ("output", "dropped", "doubled"),
+    [
+        ("Kaufte der alte Mann ein Auto?", 0, 0),
+        ("Ein Auto kaufte der alte Mann.", 0, 0),  # the order does not count
+        ("Der Mann ein Auto?", 3, 0),  # did, buy and old
+        ("Kaufte der alte alte Mann ein Auto Auto?", 0, 2),
+        ("Kaufte der alte Mann der Auto?", 1, 1),  # a wrong form that is elsewhere counts twice
+        ("", 7, 0),
+    ],
+)
+def test_faults_by_hand(output, dropped, doubled):
+    assert faults(PAIR, output) == (7, dropped, doubled)
+
+
+def test_one_of_several_linked_words_is_enough():
+    """shouted at: schrie ... an; the particle alone is not a drop."""
+    links = ((0, 0), (1, 1), (1, 3), (2, 2), (3, 4))
+    words = ("He", "shouted", "me", "."), ("Er", "schrie", "mich", "an", ".")
+    pair = AlignedPair("He shouted me.", "Er schrie mich an.", *words, links, "made_up")
+    assert faults(pair, "Er schrie mich.") == (3, 0, 0)
+    assert faults(pair, "Er mich.") == (3, 1, 0)
+
+
+def test_lengths_count_what_is_missing_apart_from_what_is_left_over():
+    """Of 6 words each, one translation has 4 and another one 8."""
+    outputs = ["Der Mann ein Auto?", "Kaufte der alte alte Mann ein Auto Auto?"]
+    found = counted(outputs, [PAIR, PAIR])
+    assert found["short"] == found["long"] == pytest.approx(100 * 2 / 12)
+    assert found["dropped"] == pytest.approx(100 * 3 / 14)
+    assert found["doubled"] == pytest.approx(100 * 2 / 14)
+
+
+def test_a_run_is_counted_as_it_is_and_with_the_penalty(tmp_path, monkeypatch):
+    plain, penalized = [["Kaufte der Mann ein Auto?"] * 2, [PAIR.tgt, "Ein Auto?"]]
+
+    def load(folder, coverage_penalty):
+        assert (folder, coverage_penalty) == (job.folder, 0.2)
+        found = {(PAIR.src, PAIR.src): penalized}
+        return SimpleNamespace(translate=lambda lines: found[tuple(lines)])
+
+    monkeypatch.setattr(coverage, "hypotheses", lambda job: plain)
+    monkeypatch.setattr(coverage, "pairs_of_test", lambda count: (PAIR,) * count)
+    monkeypatch.setattr("transformer_jax.api.load", load)
+    job = make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]
+    assert counts_of(job) == counted(plain, [PAIR, PAIR])
+    assert with_penalty(job) == counted(penalized, [PAIR, PAIR])
+
+
+def evidence(dropped=5.0, doubled=2.0, bleu=84.0):
+    return {"dropped": dropped, "doubled": doubled, "short": 0.0, "long": 0.0, "bleu": bleu}
+
+
+@pytest.mark.parametrize(
+    ("dropped", "doubled", "bleus", "want"),
+    [
+        ([4.0, 4.1, 4.0], [1.0, 1.1, 1.0], [83.9, 84.0, 84.1], [HOLDS, HOLDS, HOLDS]),
+        ([6.0, 6.1, 6.0], [3.0, 3.1, 3.0], [80.9, 81.0, 81.1], [FAILS, FAILS, FAILS]),
+        ([4.0, 5.0, 6.0], [1.0, 2.0, 3.0], [81.0, 83.0, 85.0], [OPEN, OPEN, OPEN]),
+        ([4.0], [1.0], [84.0], [NOT_RUN, NOT_RUN, NOT_RUN]),
+    ],
+)
+@pytest.mark.parametrize("row", [ROW, PENALTY])
+def test_the_verdicts_on_a_row(dropped, doubled, bleus, want, row):
+    found = {(BASE, seed): evidence() for seed in SEEDS}
+    values = zip(dropped, doubled, bleus, strict=True)
+    found |= {(row, seed): evidence(*own) for seed, own in enumerate(values)}
+    assert verdicts(found, row, SEEDS) == want
+
+
+def test_the_rows_differ_in_coverage_only():
+    configs = [load_config("configs/demo.py", dict(own)) for own in ROWS.values()]
+    assert [one.model.attention_memory for one in configs] == [
+        *(None, "coverage", "coverage_gru", "coverage_embedding", None)
+    ]
+    assert [one.train.coverage_weight for one in configs] == [0, 0, 0, 0, 1]
+
+
+def test_a_page_without_runs_says_so(tmp_path):
+    parts = findings(tmp_path, make_jobs(EXPERIMENT, "small", runs=Path(tmp_path)))
+    assert {cell for row in parts[1].rows for cell in row[1:]} == {NOT_RUN}
+    assert [row[0] for row in parts[3].rows] == [*ROWS, PENALTY]
