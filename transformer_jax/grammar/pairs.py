@@ -35,6 +35,7 @@ from transformer_jax.grammar.combinations import SPLITS
 from transformer_jax.grammar.constructions import REGISTRY, Sentence
 from transformer_jax.grammar.drawing import Draw
 from transformer_jax.grammar.lexicon import NOUNS, lexicon_size
+from transformer_jax.grammar.order import crossings, moves_a_verb
 from transformer_jax.grammar.phrases import Word
 
 __all__ = ["CONSTRUCTIONS", "AlignedPair", "generate", "lexicon_size"]
@@ -66,6 +67,16 @@ class AlignedPair(NamedTuple):
     tgt_words: tuple[str, ...]
     alignment: tuple[tuple[int, int], ...]  # (source word, target word), 0-based, sorted
     construction: str
+
+    @property
+    def is_monotone(self) -> bool:
+        """Whether the translation keeps the order of the words: no links cross."""
+        return not crossings(self.alignment)
+
+    @property
+    def moves_a_verb(self) -> bool:
+        """Whether links cross, and one of them is a verb's."""
+        return moves_a_verb(self.src_words, self.tgt_words, self.alignment)
 
 
 def generate(split: str, pairs: int, seed: int = 0) -> list[AlignedPair]:
