@@ -10,9 +10,9 @@ from transformer_jax.grammar.pairs import AlignedPair, generate
 
 
 @functools.cache
-def pairs_of_test(count: int) -> tuple[AlignedPair, ...]:
+def pairs_of_test(count: int, invented_names: int = 0) -> tuple[AlignedPair, ...]:
     """The first pairs of the test split; drawing them takes seconds."""
-    return tuple(generate("test", count))
+    return tuple(generate("test", count, invented_names=invented_names))
 
 
 def words_of(line: str) -> list[str]:

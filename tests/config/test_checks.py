@@ -116,6 +116,11 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"data.train": ("a,b",)}, ("data.train holds 'a,b'", "--config.data.train=A,B")),
     ({"data.valid": ("",)}, ("data.valid holds ''",)),
     ({"data.pairs": 0}, ("data.pairs=0 is below 1",)),
+    ({"data.invented_names": 101}, ("data.invented_names=101 is above 100",)),
+    (
+        {"data.source": "files", "data.path": "x", "data.invented_names": 5},
+        ("data.invented_names=5 is for the built-in corpus", "data.source='grammar'"),
+    ),
     ({"data.max_length": 1}, ("data.max_length=1 is below 2",)),
     ({"data.max_length": 257}, ("data.max_length=257 is above train.row_length=256", "Lower")),
     ({"vocabulary.size": 260}, ("vocabulary.size=260 is below 261", "256 bytes")),

@@ -420,6 +420,17 @@ def test_the_built_in_corpus_has_a_fingerprint_of_its_content():
     assert small.fingerprint("valid") == large.fingerprint("valid") != small.fingerprint("train")
 
 
+def test_the_built_in_corpus_has_invented_names_if_it_should():
+    from transformer_jax import grammar
+
+    corpus = open_corpus(DataConfig(source="grammar", pairs=40, invented_names=100, src="de"))
+    drawn = grammar.generate("train", 40, invented_names=100)
+    assert list(corpus.split("train")) == [Pair(pair.tgt, pair.src) for pair in drawn]
+    plain = open_corpus(DataConfig(source="grammar", pairs=40, src="de"))
+    assert corpus.fingerprint("train") != plain.fingerprint("train")
+    assert "100 % invented names" in corpus.describe() and "names" not in plain.describe()
+
+
 def test_the_built_in_corpus_has_no_other_split():
     with pytest.raises(DataError, match="no split 'dev', only train, valid, test"):
         open_corpus(DataConfig(source="grammar")).split("dev")

@@ -144,6 +144,7 @@ OTHER = {
     "data.tgt": "fr",
     "data.train": "valid",
     "data.pairs": 7,
+    "data.invented_names": 50,
     "data.alignments": True,
     "data.aligned_pairs": 9,
     "data.max_length": 40,
@@ -177,6 +178,7 @@ BESIDE = {
     "train.alignment_weight": {"data.alignments": True},
     "train.alignment_context": {"data.alignments": True, "train.alignment_weight": 1.0},
     "train.avoidance_weight": {"data.alignments": True},
+    "data.invented_names": {"data.source": "grammar"},
     "data.aligned_pairs": {"data.alignments": True},
     "model.wait_k_max": {"model.wait_k": 2},
 }

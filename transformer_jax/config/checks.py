@@ -136,6 +136,11 @@ def _data(data: DataConfig) -> Iterator[str]:
             f"data.src={data.src!r}, data.tgt={data.tgt!r} must be two different suffixes, "
             "such as 'en' and 'de'."
         )
+    if data.invented_names and data.source != "grammar":
+        yield (
+            f"data.invented_names={data.invented_names} is for the built-in corpus: set "
+            "data.source='grammar', or leave it out."
+        )
     if data.aligned_pairs is not None and not data.alignments:
         yield (
             f"data.aligned_pairs={data.aligned_pairs} counts links between words: set "

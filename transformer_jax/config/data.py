@@ -39,6 +39,13 @@ class DataConfig:
         mutable=True,
     )
     pairs: int = key(20_000, "training pairs that the built-in corpus writes", at_least=1)
+    invented_names: int = key(
+        0,
+        "percentage of the built-in corpus's sentences with names that have invented ones instead, "
+        "other ones in training, validation and test",
+        at_least=0,
+        at_most=100,
+    )
     alignments: bool = key(
         False,
         "training reads links between words: STEM.align beside the text files, a line i-j i-j ... "

@@ -75,7 +75,11 @@ def _name(head: Head) -> str:
 @cache
 def bucket(relation: str, head: Head, noun: Noun) -> str:
     """The split of this combination; the same on every machine and for every seed."""
-    name = f"{relation}|{_name(head)}|{noun.en}"
+    return split_of(f"{relation}|{_name(head)}|{noun.en}")
+
+
+def split_of(name: str) -> str:
+    """The split of whatever has this name, by its hash."""
     percent = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) % 100
     if percent < TEST_PERCENT:
         return "test"

@@ -35,6 +35,7 @@ from transformer_jax.grammar.combinations import SPLITS
 from transformer_jax.grammar.constructions import REGISTRY, Sentence
 from transformer_jax.grammar.drawing import Draw
 from transformer_jax.grammar.lexicon import NOUNS, lexicon_size
+from transformer_jax.grammar.names import NAMES, invented_name, names_in, renamed
 from transformer_jax.grammar.order import crossings, moves_a_verb
 from transformer_jax.grammar.phrases import Word
 
@@ -50,7 +51,6 @@ _MODULES = (
     constructions_relative,
 )
 CONSTRUCTIONS = {name: entry.description for name, entry in REGISTRY.items()}
-NAMES = frozenset(noun.en for noun in NOUNS if noun.proper)
 NOUN_OF = {form: noun for noun in NOUNS for form in (noun.en, noun.en_plural)}
 TRIES = 40  # draws of one construction before another one is chosen
 # Held-out sentences use only words that the first training pairs show at least this often.
@@ -79,8 +79,15 @@ class AlignedPair(NamedTuple):
         return moves_a_verb(self.src_words, self.tgt_words, self.alignment)
 
 
-def generate(split: str, pairs: int, seed: int = 0) -> list[AlignedPair]:
+def generate(split: str, pairs: int, seed: int = 0, invented_names: int = 0) -> list[AlignedPair]:
     """The first `pairs` pairs of a split, all different; they depend on split and seed only.
+
+    Args:
+      split: "train", "valid" or "test".
+      pairs: how many.
+      seed: of the draws.
+      invented_names: in this percentage of the sentences with names, invented ones replace them.
+        All else stays as it is without.
 
     Raises:
         DataError: for a split that is not "train", "valid" or "test".
@@ -88,7 +95,11 @@ def generate(split: str, pairs: int, seed: int = 0) -> list[AlignedPair]:
     if split not in SPLITS:
         raise DataError(f'The built-in corpus has no split "{split}"; it has {", ".join(SPLITS)}.')
     stream = drafts(split, seed)
-    return [next(stream)[0] for _ in range(pairs)]
+    drawn = [next(stream)[0] for _ in range(pairs)]
+    if not invented_names:
+        return drawn
+    rng = random.Random(f"transformer_jax grammar names {split} {seed}")
+    return [_with_invented_names(pair, split, rng, invented_names) for pair in drawn]
 
 
 def drafts(split: str, seed: int) -> Iterator[tuple[AlignedPair, Draw]]:
@@ -143,6 +154,18 @@ def _pair(sentence: Sentence, construction: str) -> AlignedPair:
         align(source, target),
         construction,
     )
+
+
+def _with_invented_names(
+    pair: AlignedPair, split: str, rng: random.Random, percent: int
+) -> AlignedPair:
+    """The pair with other names, or, if it has none or with the remaining probability, as it is."""
+    old = names_in(pair.src_words)
+    if not old or rng.random() * 100 >= percent:
+        return pair
+    names = {name: invented_name(rng, split) for name in old}
+    src, tgt = renamed(pair.src_words, names), renamed(pair.tgt_words, names)
+    return pair._replace(src=detokenize(src), tgt=detokenize(tgt), src_words=src, tgt_words=tgt)
 
 
 def _stutters(pair: AlignedPair) -> bool:

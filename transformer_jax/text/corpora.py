@@ -215,6 +215,7 @@ class BuiltInCorpus:
 
     def __init__(self, data: DataConfig):
         self.sizes = {"train": data.pairs} | GRAMMAR_PAIRS
+        self.invented_names = data.invented_names
         self.is_swapped = data.src == "de"
         self._generated: dict[str, list[AlignedPair]] = {}
 
@@ -227,7 +228,9 @@ class BuiltInCorpus:
         if name not in self._generated:  # a run asks for each split three times
             from transformer_jax.grammar.pairs import generate  # most runs have other text
 
-            self._generated[name] = generate(name, self.sizes[name])
+            self._generated[name] = generate(
+                name, self.sizes[name], invented_names=self.invented_names
+            )
         pairs = [Pair(pair.src, pair.tgt) for pair in self._generated[name]]
         return [Pair(*pair[::-1]) for pair in pairs] if self.is_swapped else pairs
 
@@ -246,8 +249,9 @@ class BuiltInCorpus:
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def describe(self) -> str:
-        """The number of training pairs."""
-        return f"the built-in corpus, {self.sizes['train']:,} training pairs"
+        """The number of training pairs, and how many names are invented."""
+        names = f", {self.invented_names} % invented names" if self.invented_names else ""
+        return f"the built-in corpus, {self.sizes['train']:,} training pairs{names}"
 
 
 def _swapped(one: AlignedWords) -> AlignedWords:

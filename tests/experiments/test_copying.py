@@ -1,0 +1,126 @@
+"""Names by hand, the measurement on made-up translations, and the rules of the verdicts."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from experiments import copying
+from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
+from experiments.copying import (
+    COPY,
+    EXPERIMENT,
+    HISTORY,
+    INVENTED,
+    KNOWN,
+    ROWS,
+    SEPARATE,
+    SOFTMAX,
+    findings,
+    named_pairs,
+    names_of,
+    verdicts,
+)
+from transformer_jax.grammar import generate
+from transformer_jax.grammar.names import names_in
+from transformer_jax.tables.experiment import make_jobs
+
+SEEDS = (0, 1, 2)
+
+
+@pytest.fixture
+def of_training(monkeypatch):
+    """Pairs of the training split in place of test's, which take seconds to draw."""
+    named_pairs.cache_clear()
+    monkeypatch.setattr(copying, "PAIRS", 60)
+    monkeypatch.setattr(
+        copying, "pairs_of_test", lambda count, invented_names=0: generate(
+            "train", count, invented_names=invented_names
+        )
+    )  # fmt: skip
+    yield named_pairs(60)
+    named_pairs.cache_clear()
+
+
+def test_the_same_sentences_have_known_and_invented_names(of_training):
+    known, invented = of_training[KNOWN], of_training[INVENTED]
+    assert len(known) == len(invented) > 2
+    for one, other in zip(known, invented, strict=True):
+        assert names_in(one.src_words) and not names_in(other.src_words)
+        assert one.alignment == other.alignment and one.src != other.src
+
+
+def test_names_are_counted_apart_from_other_words(of_training, tmp_path, monkeypatch):
+    """The made-up model translates all but the first sentence's invented names."""
+    known, invented = of_training[KNOWN], of_training[INVENTED]
+    lines = {pair.src: pair.tgt for pair in (*known, *invented)}
+    lines[invented[0].src] = known[0].tgt
+
+    def load(folder):
+        assert folder == job.folder
+        return SimpleNamespace(translate=lambda sources: [lines[src] for src in sources])
+
+    monkeypatch.setattr("transformer_jax.api.load", load)
+    job = make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]
+    found = names_of(job)
+    assert found[KNOWN]["names"] == found[KNOWN]["exact"] == 1
+    wrong, names = (
+        sum(len(names_in(pair.tgt_words)) for pair in pairs) for pairs in (known[:1], known)
+    )
+    assert found[INVENTED]["names"] == pytest.approx(1 - wrong / names)
+    assert found[INVENTED]["exact"] == pytest.approx(1 - 1 / len(known))
+    assert found[INVENTED]["words"] > found[INVENTED]["names"]
+
+
+def evidence(names, bleu=84.0):
+    one = {"sentences": 10, "exact": 0.5, "words": 0.9}
+    return {KNOWN: {**one, "bleu": bleu, "names": 0.99},
+            INVENTED: {**one, "bleu": 80.0, "names": names}}  # fmt: skip
+
+
+def test_each_claim_looks_at_its_own_numbers():
+    found = {}
+    for seed in SEEDS:
+        found[SOFTMAX, seed] = evidence(0.80 + seed / 100, 84 + seed / 10)
+        found[COPY, seed] = evidence(0.95 + seed / 50, 83.8)
+        found[HISTORY, seed] = evidence(0.80 + (seed - 1) / 20)
+        found[SEPARATE, seed] = evidence(0.85 + seed / 50)
+    want = [FAILS, HOLDS, OPEN, FAILS, HOLDS]
+    assert [verdict for _, verdict in verdicts(found, SEEDS)] == want
+    assert {verdict for _, verdict in verdicts(found, (0,))} == {NOT_RUN}
+
+
+@pytest.mark.parametrize(
+    ("softmax", "copy", "bleus", "want"),
+    [
+        ([0.95, 0.96, 0.95], [0.90, 0.91, 0.92], [81.0, 81.1, 81.0], [HOLDS, FAILS, FAILS]),
+        ([0.85, 0.90, 0.95], [0.95, 0.90, 0.85], [81.0, 83.0, 86.0], [OPEN, OPEN, OPEN]),
+        ([0.70, 0.71, 0.72], [0.90, 0.92, 0.91], [84.0, 84.1, 84.2], [FAILS, HOLDS, HOLDS]),
+    ],
+)
+def test_the_verdicts_on_spelling_and_copying(softmax, copy, bleus, want):
+    found = {(SOFTMAX, seed): evidence(share) for seed, share in enumerate(softmax)}
+    values = enumerate(zip(copy, bleus, strict=True))
+    found |= {(COPY, seed): evidence(*own) for seed, own in values}
+    verdict = dict(verdicts(found, SEEDS))
+    asked = [
+        *("the softmax spells invented names", "copying writes more invented names right"),
+        "copying costs no BLEU",
+    ]
+    assert [verdict[claim] for claim in asked] == want
+
+
+def test_the_rows_train_on_the_same_text_with_names_of_both_kinds(tmp_path):
+    configs = {job.row: job.config() for job in make_jobs(EXPERIMENT, "small", runs=tmp_path)}
+    assert [*configs] == [*ROWS]
+    assert {config.data.invented_names for config in configs.values()} == {50}
+    assert [config.model.output for config in configs.values()] == [
+        *("softmax", "copy", "history", "softmax")
+    ]
+    assert configs[SEPARATE].vocabulary.separate and not configs[SOFTMAX].vocabulary.separate
+
+
+def test_a_page_without_runs_says_so(tmp_path):
+    parts = findings(tmp_path, make_jobs(EXPERIMENT, "small", runs=Path(tmp_path)))
+    assert {row[1] for row in parts[1].rows} == {NOT_RUN}
+    assert [row[0] for row in parts[3].rows] == list(ROWS)
