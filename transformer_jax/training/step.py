@@ -68,8 +68,11 @@ def make_loss_fn(
         baseline: Array | None = None,
     ) -> LossSums:
         rngs = None if dropout_key is None else {"dropout": hashed(dropout_key)}
-        given = batch, rows_B, settings, baseline
-        sums: Any = model.apply({"params": unstacked(params)}, *given, rngs=rngs, method=method)
+        drawing: Any = {} if baseline is None else {"baseline": baseline}
+        given = batch, rows_B, settings
+        sums: Any = model.apply(
+            {"params": unstacked(params)}, *given, rngs=rngs, method=method, **drawing
+        )
         return sums
 
     return loss_fn
