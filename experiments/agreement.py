@@ -26,7 +26,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.claims.evidence import Evidence, Found, of_jobs
+from experiments.claims.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.claims.judging import NOT_RUN, gaps, judge, mean_text
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.grammar.pairs import AlignedPair
@@ -129,7 +129,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     judged = [[row, *verdicts(found, row, seeds)] for row in ROWS if row != BASE]
     rows = []
     for row in ROWS:
-        own = [found[row, seed] for seed in seeds if (row, seed) in found]
+        own = of_seeds(found, row, seeds)
         cells = [mean_text([one["bleu"][way] for one in own], ".1f") for way in WAYS]
         cells += [mean_text([one["error rate"][way] for one in own], ".3f") for way in WAYS]
         cells.append(mean_text([one["error rate of common links"] for one in own], ".3f"))

@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.claims.evidence import Evidence, Found, of_jobs
+from experiments.claims.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.reporting.page import Heading, Part
@@ -179,7 +179,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     ]
     rows = []
     for row in ROWS:
-        own = [found[row, seed] for seed in seeds if (row, seed) in found]
+        own = of_seeds(found, row, seeds)
         cells = [text_of(of_row(lines, row, "bleu"), ".1f")]
         cells.append(mean_text([watched_error(one) for one in own], ".3f"))
         cells += [

@@ -28,11 +28,12 @@ from pathlib import Path
 from typing import Any
 
 from experiments.claims.evidence import Evidence, answers
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge
+from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge, mean_text
+from experiments.short_demo import SHORT_DEMO
 from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.reporting.page import Table as PageTable
 from transformer_jax.tables.command import main
-from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
+from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.tables.results import read_results, references
 from transformer_jax.tables.statistics import differences, of_row, text_of
 
@@ -122,7 +123,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     rows = []
     for row in ROWS:
         cells = [text_of(of_row(lines, row, name), text) for name, text in COLUMNS.items()]
-        rates = [_mean(of_seeds[row][beam]) for beam in ("1", "4")]
+        rates = [mean_text(of_seeds[row][beam], ".0f") for beam in ("1", "4")]
         rows.append([row, *cells, *rates])
     verdicts = []
     for decoder in DECODERS[1:]:
@@ -143,10 +144,6 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 COLUMNS = {"bleu": ".1f", "parameters": ".2f", "minutes": ".1f"}
 
 
-def _mean(values: Sequence[float]) -> str:
-    return f"{statistics.fmean(values):.0f}" if values else ""
-
-
 def _gap(values: Sequence[float]) -> str:
     return f"{statistics.fmean(values):+.1f}" if values else ""
 
@@ -154,17 +151,7 @@ def _gap(values: Sequence[float]) -> str:
 EXPERIMENT = Experiment(
     name="caveats",
     rows=ROWS,
-    scales={
-        "small": Scale(
-            "configs/demo.py",
-            {
-                **{"train.steps": 1_000, "train.decay_steps": 1_000, "train.valid_every": 250},
-                **{"train.checkpoint_every": 500, "train.keep_last": 1},
-            },
-            seeds=(0, 1, 2),
-            compared=False,
-        ),
-    },
+    scales={"small": SHORT_DEMO},
     about=__doc__,
     metrics=("perplexity", "bleu", "parameters", "minutes"),
     findings=findings,

@@ -36,7 +36,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.claims.evidence import Evidence, Found, of_jobs
+from experiments.claims.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.claims.judging import gaps, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
 from experiments.translations import pairs_of_test, scores, share_written
@@ -121,7 +121,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     columns = {"names": ("right", ".3f"), "bleu": ("BLEU", ".1f"), "exact": ("exact", ".2f")}
     rows = []
     for row in ROWS:
-        own = [found[row, seed] for seed in seeds if (row, seed) in found]
+        own = of_seeds(found, row, seeds)
         cells = [
             mean_text([one[kind][name] for one in own], form)
             for kind in (KNOWN, INVENTED)

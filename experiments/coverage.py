@@ -35,7 +35,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.claims.evidence import Evidence, Found, of_jobs
+from experiments.claims.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.claims.judging import NOT_RUN, gaps, judge, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
 from experiments.translations import bleu, pairs_of_test, words_of
@@ -128,7 +128,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     rows = [
         [row, *(mean_text([one[name] for one in own], ".2f") for name in COLUMNS)]
         for row in (*ROWS, PENALTY)
-        for own in [[found[row, seed] for seed in seeds if (row, seed) in found]]
+        for own in [of_seeds(found, row, seeds)]
     ]
     claims = ["drops fewer words", "doubles fewer words", "costs no BLEU"]
     contenders = [row for row in (*ROWS, PENALTY) if row != BASE]

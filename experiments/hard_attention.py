@@ -26,14 +26,14 @@ is above. "It makes the references likelier" holds if their nats per subword are
 if they are higher. Otherwise nothing is decided.
 """
 
-import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.claims.evidence import Evidence, answers
-from experiments.claims.judging import NOT_RUN, judge
+from experiments.claims.evidence import Evidence, Found, of_jobs, of_seeds
+from experiments.claims.judging import gaps, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
+from experiments.translations import pairs_of_test
 from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.reporting.page import Table as PageTable
 from transformer_jax.tables.command import main
@@ -54,16 +54,13 @@ ROWS: dict[str, Overrides] = {
 }
 ERRORS, NATS = "error rate", "nats per subword"
 
-Found = Mapping[tuple[str, int], Evidence]  # by row and seed
-
 
 def measured(job: Job) -> Evidence:
     """The error rate of the watched layer, and the negative log likelihood of the references."""
     from transformer_jax.api import load
     from transformer_jax.evaluation.alignment import alignment_error_rates
-    from transformer_jax.grammar import generate
 
-    loaded, pairs = load(str(job.folder), max_length=LONGEST).loaded, generate("test", PAIRS)
+    loaded, pairs = load(str(job.folder), max_length=LONGEST).loaded, pairs_of_test(PAIRS)
     params, lines = loaded.translator.params, loaded.line_translator()
     errors = alignment_error_rates(loaded.model, params, loaded.vocabulary, pairs)
     scores = list(lines.score([pair.src for pair in pairs], [pair.tgt for pair in pairs]))
@@ -71,47 +68,35 @@ def measured(job: Job) -> Evidence:
     return {ERRORS: float(errors.mean_N[WATCHED]), NATS: nats / subwords}
 
 
-def gaps(found: Found, row: str, seeds: Sequence[int], name: str) -> list[float]:
-    """By seed, the value with soft attention minus that of the row."""
-    shared = [seed for seed in seeds if (row, seed) in found and (BASE, seed) in found]
-    return [found[BASE, seed][name] - found[row, seed][name] for seed in shared]
-
-
 def verdicts(found: Found, losses: Sequence[float], row: str, seeds: Sequence[int]) -> list[str]:
-    """The verdicts on a row: error rate, BLEU, of which `losses` has a value a seed, and nats."""
-    judged = [
-        (gaps(found, row, seeds, ERRORS), 1),
-        ([loss - SMALL_LOSS for loss in losses], -1),
-        (gaps(found, row, seeds, NATS), 1),
-    ]
-    return [judge(values, wanted) if len(values) > 1 else NOT_RUN for values, wanted in judged]
+    """The verdicts on a row: error rate, BLEU and nats; `losses` are of BLEU, one for each seed."""
+
+    def lower(name: str) -> str:
+        return judged(gaps(found, row, BASE, seeds, lambda one: one[name]), 0.0, -1)
+
+    return [lower(ERRORS), judged(losses, SMALL_LOSS, -1), lower(NATS)]
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The verdicts, and what was measured of every row."""
-    kept = answers(folder / "evidence.json", {job.label: ([job], measured) for job in jobs})
-    found = {(job.row, job.seed): kept[job.label] for job in jobs if job.label in kept}
+    found = of_jobs(folder / "evidence.json", jobs, measured)
     seeds = sorted({job.seed for job in jobs})
     lines = read_results(folder / "results.csv")
-    judged, rows = [], []
+    judgements, rows = [], []
     for row in ROWS:
         losses = [-gap for gap in differences(lines, row, BASE, "bleu")]
-        own = [found[row, seed] for seed in seeds if (row, seed) in found]
-        means = [_mean([one[name] for one in own]) for name in (NATS, ERRORS)]
+        own = of_seeds(found, row, seeds)
+        means = [mean_text([one[name] for one in own], ".3f") for name in (NATS, ERRORS)]
         rows.append([row, text_of(of_row(lines, row, "bleu"), ".1f"), *means])
         if row != BASE:
-            judged.append([row, *verdicts(found, losses, row, seeds)])
+            judgements.append([row, *verdicts(found, losses, row, seeds)])
     claims = ["it aligns words better", "it costs no BLEU", "it makes the references likelier"]
     return [
         Heading("Verdicts"),
-        PageTable(["row", *claims], judged),
+        PageTable(["row", *claims], judgements),
         Heading("BLEU, likelihood and alignment error rates"),
         PageTable(["row", "BLEU", f"{NATS}, test", f"{ERRORS}, watched layer"], rows),
     ]
-
-
-def _mean(values: Sequence[float]) -> str:
-    return f"{statistics.fmean(values):.3f}" if values else ""
 
 
 EXPERIMENT = Experiment(

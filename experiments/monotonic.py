@@ -35,7 +35,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.claims.evidence import Evidence, Found, of_jobs
+from experiments.claims.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.claims.judging import gaps, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
 from experiments.translations import pairs_of_test, scores
@@ -106,7 +106,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     columns = {"exact": ("exact", ".2f"), "bleu": ("BLEU", ".1f"), "words": ("words", ".3f")}
     rows = []
     for row in ROWS:
-        own = [found[row, seed] for seed in seeds if (row, seed) in found]
+        own = of_seeds(found, row, seeds)
         cells = [
             mean_text([one[group][name] for one in own], form)
             for group in (SAME, VERB, OTHER)

@@ -33,8 +33,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.claims.evidence import Evidence, answers
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge
+from experiments.claims.evidence import Evidence, answers, of_seeds
+from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge, mean_text
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.reporting.page import Heading, Part
 from transformer_jax.reporting.page import Table as PageTable
@@ -214,8 +214,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     for layers in LAYERS:
         for window in WINDOWS:
             name = name_of(window, layers)
-            own = [counted[name, seed] for seed in seeds if (name, seed) in counted]
-            cells = [_mean([accuracy(of, jump) for of in own]) for jump in SHOWN.values()]
+            own = of_seeds(counted, name, seeds)
+            shares = ([accuracy(of, jump) for of in own] for jump in SHOWN.values())
+            cells = [mean_text(values, ".1f") for values in shares]
             bleu = text_of(of_row(lines, name, "bleu"), ".1f")
             rows.append([name, _reach(window, layers), bleu, *cells])
             if window is not None and reach(window, layers) < FARTHEST:
@@ -254,11 +255,6 @@ def _cost_rows(found: Evidence) -> list[list[str]]:
         ]
         for length, of_length in found.items()
     ]
-
-
-def _mean(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{statistics.fmean(known):.1f}" if known else ""
 
 
 EXPERIMENT = Experiment(

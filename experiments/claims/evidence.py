@@ -36,6 +36,11 @@ def of_jobs(path: Path, jobs: Sequence[Job], ask: Callable[[Job], Evidence]) -> 
     return {(job.row, job.seed): kept[job.label] for job in jobs if job.label in kept}
 
 
+def of_seeds(found: Found, row: str, seeds: Sequence[int]) -> list[Evidence]:
+    """What was found of a row, for those of the seeds that have been measured."""
+    return [found[row, seed] for seed in seeds if (row, seed) in found]
+
+
 def answers(
     path: Path, asked: Mapping[str, tuple[Sequence[Job], Callable[..., Evidence]]]
 ) -> Evidence:

@@ -1,4 +1,4 @@
-"""Marginal hard attention: a sum of predictions, each of which reads one source position.
+"""Marginal hard attention: a sum of predictions; each one reads one source position.
 
 Dimension key
   B batch   L target length   M source length   D d_model   E features of the encoder's output
