@@ -24,20 +24,22 @@ DECODE = DecodeConfig(
     tokens_per_batch=1_000,
     wait_k=K,
 )
-# Together: biases that differ before and after a position, a window, a memory of attention, a
-# decoder without self-attention, learned positions, which cut a translation.
+# Together: biases that differ before and after a position, a window, memories of attention, whose
+# state of a word begins before the word is read, a decoder without self-attention, learned
+# positions, which cut a translation, and outputs that need the source or the translation.
 MODELS: dict[str, dict[str, Any]] = {
     "t5": {
-        **{"positions": "t5", "window": 7, "norm": "pre", "attention_memory": "coverage"},
-        **{"num_encoder_layers": 2, "num_decoder_layers": 1},
+        **{"positions": "t5", "window": 7, "norm": "pre", "attention_memory": "coverage_gru"},
+        **{"num_encoder_layers": 2, "num_decoder_layers": 1, "output": "copy"},
     },
     "learned": {
         **{"positions": "learned", "max_positions": LONGEST + 2, "decoder": "average"},
-        **{"num_layers": 1, "d_ff": 0},
+        **{"num_layers": 1, "d_ff": 0, "attention_memory": "coverage_embedding"},
+        **{"output": "history"},
     },
 }
 
-EASE = {"t5": 1.0, "learned": 1.0}  # added to the logit of EOS: some end early, some late
+EASE = {"t5": 4.0, "learned": 1.0}  # added to the logit of EOS: some end early, some late
 
 
 def translator(name: str, ease: float) -> Translator:

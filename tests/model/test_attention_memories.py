@@ -115,7 +115,7 @@ def markov_by_hand(begins):
 
 
 def coverage_gru_by_hand(begins):
-    """Weights `[B, H, L, M]`; each source position and head has its own unit."""
+    """Weights `[B, H, L, M]`; each source position that may be read has its own unit a head."""
     p = {name: array.astype(np.float64) for name, array in BY_NAME["coverage_gru"].items()}
     want, covered = np.zeros((B, H, L, M)), np.zeros((B, H, M, COVERAGE_SIZE))
 
@@ -124,7 +124,7 @@ def coverage_gru_by_hand(begins):
             covered[b, h] = 0
         scores = SCORES[b, h, i] + covered[b, h] @ p["coverage"][h]
         want[b, h, i] = softmax_by_hand(scores[None], MASK[b, 0, i][None])[0]
-        for j in range(M):
+        for j in np.flatnonzero(MASK[b, 0, i]):
             c = covered[b, h, j]
             inputs = ENCODED[b, j] @ p["from_source"][:, h] + QUERY[b, i, h] @ p["from_query"][h]
             inputs += want[b, h, i, j] * p["from_weight"][h] + p["gate_bias"][h]
@@ -154,7 +154,7 @@ def coverage_embedding_by_hand(begins):
         for j in range(M):
             if begins[b, i]:
                 covered[b, h, j] = WORDS[b, j] @ p["from_source_word"][:, h]
-            else:
+            elif MASK[b, 0, i, j]:
                 inputs = INPUTS[b, i] @ p["from_word"][:, h] + p["gate_bias"][h]
                 inputs += want[b, h, i - 1, j] * p["from_weight"][h]
                 covered[b, h, j] = gated_by_hand(p["from_state"][h], covered[b, h, j], inputs)

@@ -14,7 +14,6 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.model.dropout import hashed
 from transformer_jax.model.patterns import waiting_place
 from transformer_jax.model.records import Place
-from transformer_jax.model.sides import no_reading
 
 SOURCE, TARGET = 9, 7
 PAIRS = random_pairs(5, [(4, 3), (SOURCE, TARGET)])
@@ -108,13 +107,3 @@ def test_every_k_is_drawn_equally_often():
 def test_attention_that_always_sees_everything_is_refused(changes):
     with pytest.raises(ConfigError, match="model.wait_k=3 is for attention that can leave out"):
         check(Config(model=ModelConfig(wait_k=3, **changes)))
-
-
-def test_what_cannot_be_read_subword_by_subword_says_why():
-    assert not list(no_reading(ModelConfig(wait_k=2, attention_memory="coverage")))
-    (waits,) = no_reading(ModelConfig())
-    assert "model.wait_k=None" in waits
-    config = ModelConfig(wait_k=2, output="copy", attention_memory="coverage_embedding")
-    output, memory = no_reading(config)
-    assert "model.output='copy' is made for whole sentences" in output
-    assert "model.attention_memory='coverage_embedding'" in memory

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from transformer_jax.commands.loading import NO_OVERRIDES, LoadedModel, load_model
 from transformer_jax.decoding.lines import LineTranslator, line_groups, line_parts
 from transformer_jax.errors import ConfigError
-from transformer_jax.model.sides import no_reading
 from transformer_jax.parallel import processes
 
 if TYPE_CHECKING:
@@ -139,10 +138,10 @@ def _interpret(loaded: LoadedModel, stdin: io.BufferedIOBase, stdout: BinaryIO) 
       UserError: it is not a wait-k model, its vocabulary cannot be used word by word, or a line is
         not UTF-8.
     """
-    if problems := list(no_reading(loaded.model.config)):
+    if loaded.model.config.wait_k is None:
         raise ConfigError(
-            "--simultaneous is for a model that was trained to translate while it reads: "
-            + " ".join(problems)
+            "--simultaneous is for a model that was trained to translate while it reads; this run "
+            "has model.wait_k=None. Train one with --config.model.wait_k=3, for example."
         )
     from transformer_jax.decoding.simultaneous import LineInterpreter  # most runs do not need it
 

@@ -109,7 +109,8 @@ def coverage_gru_step(params: Params, covered: Array, now: Scored) -> tuple[Arra
     )
     inputs = now.features + of_query[..., None, :] + params["gate_bias"][:, None]
     inputs = inputs + weights[..., None] * params["from_weight"][:, None]
-    return gated(params, covered, inputs), weights
+    # A word that is not read yet (wait-k) starts at 0, whatever was written before it arrived.
+    return jnp.where(now.mask_HM[..., None], gated(params, covered, inputs), covered), weights
 
 
 def gated(params: Params, covered: Array, inputs: Array) -> Array:
@@ -163,7 +164,9 @@ def coverage_embedding_step(params: Params, state: Array, now: Scored) -> tuple[
     inputs = inputs + last * params["from_weight"][:, None]
     begun = jnp.any(last > 0, axis=-2, keepdims=True)
     covered = now.features + change
-    covered = jnp.where(begun, gated(params, covered, inputs), covered)
+    # A word that is not read yet (wait-k) stays where it starts.
+    updates = begun & now.mask_HM[..., None]
+    covered = jnp.where(updates, gated(params, covered, inputs), covered)
     scores = now.scores_HM + jnp.einsum("...HMC,HC->...HM", covered, params["coverage"])
     weights = softmax(scores, now.mask_HM)
     return jnp.concatenate([covered - now.features, weights[..., None]], -1), weights

@@ -111,19 +111,3 @@ def no_draws(config: ModelConfig) -> Iterator[str]:
             f"model.attention_memory={config.attention_memory!r} would remember the weights and "
             "not the positions that were read. Use model.attention_memory=None."
         )
-
-
-def no_reading(config: ModelConfig) -> Iterator[str]:
-    """Why a model cannot encode a source subword by subword, with the fix; empty if it can."""
-    if config.wait_k is None:
-        yield (
-            "this run has model.wait_k=None, which waits for the whole source. Train one with "
-            "--config.model.wait_k=3, for example."
-        )
-    whole = [] if config.output == "softmax" else ["output"]
-    whole += ["attention_memory"] if config.attention_memory == "coverage_embedding" else []
-    for name in whole:
-        yield (
-            f"model.{name}={getattr(config, name)!r} is made for whole sentences, and while one "
-            "arrives it would say something else. Translate whole lines."
-        )
