@@ -34,9 +34,9 @@ Kind = tuple[set[int], Callable[[random.Random], bytes]]  # the statuses allowed
 
 def post(path: str, body: bytes, head: str = JSON, length: int | None = None) -> bytes:
     """A request in bytes; `length` is the Content-Length that it states."""
-    said = len(body) if length is None else length
+    declared = len(body) if length is None else length
     start = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    return f"{start}{head}Content-Length: {said}\r\n\r\n".encode() + body
+    return f"{start}{head}Content-Length: {declared}\r\n\r\n".encode() + body
 
 
 def sentence(draw: random.Random, words: list[str] = WORDS) -> str:

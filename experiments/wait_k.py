@@ -78,7 +78,9 @@ def needed_k(
     for source, target in links:
         linked[target].append(last[source])
     needs = [
-        place + 1 - said for said, word in enumerate(tgt_words) for place in linked.get(word, ())
+        place + 1 - written
+        for written, word in enumerate(tgt_words)
+        for place in linked.get(word, ())
     ]
     return max([1, *needs])
 

@@ -93,6 +93,13 @@ def test_the_folder_needs_none_of_our_code(tmp_path):
     assert done.stdout.split("\n") == [*(model.translate(line) for line in sources()[:2]), ""]
 
 
+def test_a_translation_is_one_line_whatever_bytes_it_spells(monkeypatch):
+    model = ExportedModel(exported("coverage"))
+    spelled = [model.pieces["target"].index(piece) for piece in ("<0x0A>", "<0x0D>", "<0x41>")]
+    monkeypatch.setattr(model, "search", lambda ids: spelled)
+    assert model.translate("A dog sleeps.") == "  A"
+
+
 def test_the_signature_says_what_the_programs_take():
     folder = exported("coverage")
     signature = json.loads((folder / "signature.json").read_text())

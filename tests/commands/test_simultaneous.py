@@ -95,8 +95,8 @@ def test_words_come_out_while_the_line_goes_in(waiting):
         run = threading.Thread(target=translate, args=(str(waiting),), kwargs=options)
         run.start()
         keyboard.write(f"{' '.join(words[:4])} ".encode())
-        is_said = select.select([out], [], [], 60)[0]
-        begun = os.read(screen, 1 << 16) if is_said else b""
+        is_written = select.select([out], [], [], 60)[0]
+        begun = os.read(screen, 1 << 16) if is_written else b""
         keyboard.write(" ".join(words[4:]).encode())
         keyboard.close()
         run.join(60)

@@ -169,6 +169,18 @@ def test_a_dry_run_counts_the_pairs_and_refuses_text_that_cannot_be_used(tmp_pat
     assert "train.de: no such file" in capsys.readouterr().err
 
 
+def test_a_dry_run_refuses_links_that_training_would_refuse(tmp_path, capsys):
+    preset = runs.write_preset(tmp_path / "preset.py", {**runs.TINY, "data.alignments": True})
+    folder = shutil.copytree(runs.tiny_corpus(), tmp_path / "text")
+    flags = ("train", "--dry_run", f"--config={preset}", f"--workdir={tmp_path / 'run'}")
+    for count, error in ((None, "train.align: no such file"), (10, "has 10 lines for 300 pairs")):
+        if count:
+            runs.write_lines(folder / "train.align", ["0-0"] * count)
+        capsys.readouterr()
+        assert runs.command(*flags, f"--config.data.path={folder}") == 2
+        assert error in capsys.readouterr().err
+
+
 def test_a_dry_run_refuses_a_folder_that_training_would_refuse(tmp_path, capsys, monkeypatch):
     preset = runs.write_preset(tmp_path / "preset.py", runs.tiny_values())
     run = runs.copy_of_run(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Translation while a sentence arrives: the result of whole sentences, said as early as may be."""
+"""Translation while a sentence arrives: the result of whole sentences, as early as possible."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -54,49 +54,51 @@ def translator(name: str, ease: float) -> Translator:
     return Translator(model, params, DECODE, make_mesh(MeshConfig()), banned=banned)
 
 
-def heard(interpreter: Interpreter, ids: np.ndarray, parts: list[int]) -> list[int]:
+def written_for(interpreter: Interpreter, ids: np.ndarray, parts: list[int]) -> list[int]:
     """The output while a source without EOS arrives in parts of these sizes; it ends later."""
-    said: list[int] = []
+    written: list[int] = []
     for part in np.split(ids, np.cumsum(parts)):
-        said += interpreter.hear(part, is_end=False)
-    said += interpreter.hear([], is_end=True)
+        written += interpreter.feed(part, is_end=False)
+    written += interpreter.feed([], is_end=True)
     interpreter.begin()
-    return said
+    return written
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_is_said_while_reading_is_what_search_finds_in_the_whole_sentence(name):
+def test_what_is_written_while_reading_is_what_search_finds_in_the_whole_sentence(name):
     whole, draw = translator(name, EASE[name]), np.random.default_rng(6)
     lengths = [1, 2, 3, LONGEST - 1, *[LONGEST + 5] * 6, *draw.integers(1, LONGEST, 36)]
     sources = [draw.integers(4, 41, length) for length in lengths]
     cut = [np.append(ids[: LONGEST - 1], EOS).astype(np.int32) for ids in sources]
     found = whole.translate(cut)
     interpreter = Interpreter(SimpleNamespace(translator=whole, longest=LONGEST))  # type: ignore[arg-type]
-    before = [simultaneous.begin, simultaneous.read, simultaneous.say]
+    before = [simultaneous.begin, simultaneous.read, simultaneous.write]
     before = [one._cache_size() for one in before]
     assert len({tuple(best.ids) for (best,) in found}) > 15, "the output depends on the source"
     early, ended = 0, 0
     for ids, (best,) in zip(sources, found, strict=True):
         want = best.ids[best.ids != EOS].tolist()
         parts = draw.integers(0, 4, 5).tolist()
-        assert heard(interpreter, ids, parts) == want
+        assert written_for(interpreter, ids, parts) == want
         early += len(want) < len(ids) - K
         ended += len(want) < len(ids) + EXTRA
     assert early > 1 and len(sources) - ended > 1, ("ends of every kind", early, ended)
     # One sentence on a mesh of one device or of several: nothing is compiled twice.
-    after = [simultaneous.begin, simultaneous.read, simultaneous.say]
+    after = [simultaneous.begin, simultaneous.read, simultaneous.write]
     assert [one._cache_size() - b for one, b in zip(after, before, strict=True)] == [0, 1, 1]
 
 
-def test_a_subword_is_said_once_k_more_are_read_and_no_later():
+def test_a_subword_is_written_once_k_more_are_read_and_no_later():
     """And what is read is encoded once: the encoder's keys of a place are written at its turn."""
     endless = SimpleNamespace(translator=translator("t5", -9.0), longest=LONGEST)
     interpreter = Interpreter(endless)  # type: ignore[arg-type]
     ids = np.random.default_rng(1).integers(4, 41, 12)
     counts, keys = [], []
     for number in ids:
-        counts.append(len([*interpreter.hear([number], is_end=False)]))
-        (key, _), *_ = jax.device_get(interpreter.sentence.heard.written[1]["self_attention"])
+        counts.append(len([*interpreter.feed([number], is_end=False)]))
+        (key, _), *_ = jax.device_get(
+            interpreter.sentence.encoder_cache.written[1]["self_attention"]
+        )
         keys.append(key[0, :, :, 0])
     assert not interpreter.has_ended
     assert counts == [0] * (K - 1) + [1] * (len(ids) - K + 1)
@@ -106,7 +108,7 @@ def test_a_subword_is_said_once_k_more_are_read_and_no_later():
         np.testing.assert_array_equal(keys[-1][:, : place + 1], key[:, : place + 1])
 
 
-def test_text_is_only_appended_to_whatever_subwords_are_said(monkeypatch):
+def test_text_is_only_appended_to_whatever_subwords_are_written(monkeypatch):
     """Characters that are spelled in bytes, in part too, spaces alone and control pieces."""
     vocabulary: Vocabulary = tiny_vocabulary()
     of_byte = vocabulary.ids_of([f"<0x{byte:02X}>" for byte in range(256)])
@@ -122,12 +124,12 @@ def test_text_is_only_appended_to_whatever_subwords_are_said(monkeypatch):
         begin = draw.integers(0, 8)
         ids[begin : begin + 4] = np.array(spelled)[draw.integers(0, len(spelled) - 3) :][:4]
         ids[9] = vocabulary.encode(" a")[0]
-        stub.hear = lambda _, is_end, ids=ids: iter(ids)
-        said = [*interpreter.hear("", is_end=True)]
-        assert "".join(said) == lines.text(ids)
-    assert len(said) > 3, "in pieces"
-    stub.hear = lambda _, is_end: iter(spelled)
-    assert [*interpreter.hear("", is_end=True)] == ["ä", "中", "😀", " "]
+        stub.feed = lambda _, is_end, ids=ids: iter(ids)
+        written = [*interpreter.feed("", is_end=True)]
+        assert "".join(written) == lines.text(ids)
+    assert len(written) > 3, "in pieces"
+    stub.feed = lambda _, is_end: iter(spelled)
+    assert [*interpreter.feed("", is_end=True)] == ["ä", "中", "😀", " "]
 
 
 def tiny_vocabulary() -> Vocabulary:

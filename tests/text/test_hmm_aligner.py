@@ -34,7 +34,7 @@ def moves(jumps, positions):
 
 def test_posteriors_and_counts_are_those_of_all_paths():
     lengths, positions = (4, 2), 3
-    said_BLM = DRAW.random((2, 4, positions)) + 0.1
+    emission_BLM = DRAW.random((2, 4, positions)) + 0.1
     real_BL = np.arange(4) < np.array(lengths)[:, None]
     jumps = DRAW.random(2 * FARTHEST + 1) + 0.1
     move = moves(jumps, positions)
@@ -45,7 +45,7 @@ def test_posteriors_and_counts_are_those_of_all_paths():
         for path in paths:
             chance, before = 1.0, -1
             for n, place in enumerate(path):
-                chance *= move[before + 1, place] * said_BLM[b, n, place]
+                chance *= move[before + 1, place] * emission_BLM[b, n, place]
                 before = place
             chances.append(chance)
         for path, chance in zip(paths, np.array(chances) / sum(chances), strict=True):
@@ -54,7 +54,7 @@ def test_posteriors_and_counts_are_those_of_all_paths():
                 want_BLM[b, n, place] += chance
                 counts[FARTHEST + place - before] += chance
                 before = place
-    got_BLM, got = _forward_backward(said_BLM, real_BL, jumps)
+    got_BLM, got = _forward_backward(emission_BLM, real_BL, jumps)
     np.testing.assert_allclose(got_BLM[real_BL], want_BLM[real_BL], rtol=1e-9)
     np.testing.assert_allclose(got - 1e-6, counts, atol=1e-9)
 
@@ -75,10 +75,10 @@ def test_model_1_shares_a_word_among_all_positions_and_none():
     entry = iter(cells.entry)
     for src, tgt in PAIRS:
         for word in tgt:
-            said = [(1 - NOBODY) * model.entries[next(entry)] / len(src) for _ in src]
+            emissions = [(1 - NOBODY) * model.entries[next(entry)] / len(src) for _ in src]
             none = NOBODY * model.of_none["xyz".index(word)]
-            total = sum(said) + none
-            np.testing.assert_allclose(found[place : place + len(src)], np.array(said) / total)
+            total = sum(emissions) + none
+            np.testing.assert_allclose(found[place : place + len(src)], np.array(emissions) / total)
             assert of_none[row] == pytest.approx(none / total)
             place, row = place + len(src), row + 1
     entries = list(zip(cells.of_entry[cells.entry], cells.entry, strict=True))
@@ -94,11 +94,11 @@ def test_pairs_of_different_lengths_are_computed_apart():
     found, of_none, _ = _markov(cells, model, jumps)
     for number, (src, tgt) in enumerate(PAIRS):
         own = slice(*cells.starts[number : number + 2])
-        said_LM = (1 - NOBODY) * model.entries[cells.entry[own]].reshape(len(tgt), len(src))
+        emission_LM = (1 - NOBODY) * model.entries[cells.entry[own]].reshape(len(tgt), len(src))
         none_L1 = NOBODY * np.array([[model.of_none["xyz".index(word)]] for word in tgt])
-        whole = said_LM + none_L1
+        whole = emission_LM + none_L1
         states, _ = _forward_backward(whole[None], np.ones((1, len(tgt)), bool), jumps)
-        want = (states[0] * said_LM / whole).ravel()
+        want = (states[0] * emission_LM / whole).ravel()
         np.testing.assert_allclose(found[own], want, rtol=1e-9)
         rows = slice(sum(len(p[1]) for p in PAIRS[:number]), None)
         np.testing.assert_allclose(of_none[rows][: len(tgt)], 1 - want.reshape(whole.shape).sum(1))

@@ -149,7 +149,7 @@ def _interpret(loaded: LoadedModel, stdin: io.BufferedIOBase, stdout: BinaryIO) 
     interpreter = LineInterpreter(translator)
     log.info("ready to translate, with k=%d", interpreter.interpreter.k)
     for text, is_end in line_parts(stdin):
-        for more in interpreter.hear(text, is_end):
+        for more in interpreter.feed(text, is_end):
             stdout.write(more.encode())
             stdout.flush()
         if is_end:

@@ -49,7 +49,7 @@ class Shape(NamedTuple):
 class Sentence(NamedTuple):
     """The arrays of a sentence that is being read and translated."""
 
-    heard: Cache  # the encoder's cache of the source subwords that were read
+    encoder_cache: Cache  # of the source subwords that were read
     search: SearchState  # its memory has the source subwords that were read
 
 
@@ -68,14 +68,14 @@ def boxed_sentence(model: EncoderDecoder, shape: Shape) -> Sentence:
 @functools.partial(jax.jit, static_argnames=("model", "shape"))
 def begin(model: EncoderDecoder, shape: Shape, params: Params) -> Sentence:
     """A sentence before its first subword."""
-    heard, search = unboxed(boxed_sentence(model, shape))
+    encoder_cache, search = unboxed(boxed_sentence(model, shape))
     # Unread positions have the memory of zero vectors, not a memory of zeros: an attention memory
     # divides by its features.
     zeros_BM = jnp.zeros((shape.sizes.batch, shape.sizes.src_length), jnp.int32)
     features = ENCODERS[model.config.encoder].features(model.config)
     arguments: Any = (jnp.zeros((*zeros_BM.shape, features)), Packed(*[zeros_BM] * 3))
     memory: Any = model.apply({"params": params}, *arguments, method="remember")
-    return _on_mesh(model, shape, Sentence(heard, search._replace(memory=memory)))
+    return _on_mesh(model, shape, Sentence(encoder_cache, search._replace(memory=memory)))
 
 
 @functools.partial(jax.jit, static_argnames=("model", "shape"), donate_argnames="sentence")
@@ -93,14 +93,14 @@ def read(
       place: its 0-based position, int32 scalar.
     """
     number_B, place_B = (jnp.full(shape.sizes.batch, one) for one in (number, place))
-    arguments: Any = (number_B, place_B, sentence.search.memory, sentence.heard)
+    arguments: Any = (number_B, place_B, sentence.search.memory, sentence.encoder_cache)
     found: Any = model.apply({"params": params}, *arguments, method="read")
-    memory, heard = found
-    return _on_mesh(model, shape, Sentence(heard, sentence.search._replace(memory=memory)))
+    memory, encoder_cache = found
+    return _on_mesh(model, shape, Sentence(encoder_cache, sentence.search._replace(memory=memory)))
 
 
 @functools.partial(jax.jit, static_argnames=("model", "shape"), donate_argnames="sentence")
-def say(
+def write(
     model: EncoderDecoder,
     shape: Shape,
     params: Params,
@@ -131,8 +131,8 @@ def say(
     rules = make_rules(shape.sizes.length, 0.0)._replace(banned=shape.banned)
     limits_B = sentence.search.limits_B.at[0].set(limit)
     search = advance(step, rules, sentence.search._replace(limits_B=limits_B))
-    said = jnp.where(is_live(search)[0], search.now.ids_BK[0, 0], EOS)
-    return _on_mesh(model, shape, sentence._replace(search=search)), said
+    written = jnp.where(is_live(search)[0], search.now.ids_BK[0, 0], EOS)
+    return _on_mesh(model, shape, sentence._replace(search=search)), written
 
 
 def _on_mesh(model: EncoderDecoder, shape: Shape, sentence: Sentence) -> Sentence:
@@ -159,11 +159,11 @@ class Interpreter:
 
     def begin(self) -> None:
         """Begins another sentence."""
-        self.read, self.said, self.has_ended = 0, 0, False
+        self.read, self.written, self.has_ended = 0, 0, False
         with placed(self.shape.mesh, self.model):
             self.sentence = begin(self.model, self.shape, self.translator.params)
 
-    def hear(self, ids: Sequence[int] | np.ndarray, is_end: bool) -> Iterator[int]:
+    def feed(self, ids: Sequence[int] | np.ndarray, is_end: bool) -> Iterator[int]:
         """Yields the subwords that can follow these source subwords, without EOS.
 
         After EOS, `has_ended` is True.
@@ -174,10 +174,10 @@ class Interpreter:
         """
         for number in ids[: self.longest - 1 - self.read]:
             self._read(number)
-            yield from self._say_until(self.read - self.k + 1, self.shape.sizes.length)
+            yield from self._write_until(self.read - self.k + 1, self.shape.sizes.length)
         if is_end and self.read:
             self._read(EOS)
-            yield from self._say_until(self.shape.sizes.length, self.read + self.extra)
+            yield from self._write_until(self.shape.sizes.length, self.read + self.extra)
 
     def _read(self, number: int) -> None:
         if self.has_ended:
@@ -189,15 +189,15 @@ class Interpreter:
             )
         self.read += 1
 
-    def _say_until(self, count: int, limit: int) -> Iterator[int]:
+    def _write_until(self, count: int, limit: int) -> Iterator[int]:
         """Generates subwords until there are `count`, or until EOS."""
         own, limit = self.translator, min(limit, self.shape.sizes.length)
-        while self.said < count and not self.has_ended:
+        while self.written < count and not self.has_ended:
             with placed(self.shape.mesh, self.model):
-                self.sentence, found = say(
+                self.sentence, found = write(
                     self.model, self.shape, own.params, own.prepared, self.sentence, np.int32(limit)
                 )
-            self.said, number = self.said + 1, int(found)
+            self.written, number = self.written + 1, int(found)
             if number == EOS:
                 self.has_ended = True
             else:
@@ -217,7 +217,7 @@ class LineInterpreter:
         self.source = ArrivingLine(self.lines.vocabulary, self.ends)
         self.ids, self.text = np.array([], np.int32), ""
 
-    def hear(self, text: str, is_end: bool) -> Iterator[str]:
+    def feed(self, text: str, is_end: bool) -> Iterator[str]:
         """Yields how the translation continues, in pieces; after a line's end, the next begins.
 
         Args:
@@ -227,7 +227,7 @@ class LineInterpreter:
         Raises:
           DataError: see `ArrivingLine.add`.
         """
-        for number in self.interpreter.hear(self.source.add(text, is_end), is_end):
+        for number in self.interpreter.feed(self.source.add(text, is_end), is_end):
             self.ids = np.append(self.ids, number)
             yield from self._more(self.lines.text(self.ids).rstrip(REPLACEMENT))
         if is_end:

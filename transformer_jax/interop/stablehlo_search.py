@@ -43,7 +43,8 @@ class ExportedModel:
             return ""
         unknown = self.ids.get("<unk>", 0)
         found = self.search([self.ids.get(piece, unknown) for piece in pieces])
-        return str(self.target.decode([self.pieces["target"][i] for i in found]))
+        text = str(self.target.decode([self.pieces["target"][i] for i in found]))
+        return text.replace("\n", " ").replace("\r", " ")  # byte pieces can spell line ends
 
     def search(self, ids: Sequence[int]) -> list[int]:
         """The best hypothesis's subwords, without the end sign.

@@ -161,10 +161,10 @@ Posteriors = tuple[np.ndarray, np.ndarray, np.ndarray]  # of cells; of no word, 
 def _model_1(cells: Cells, model: Dictionary) -> Posteriors:
     """Posteriors of model 1: all positions of the other side are equally likely."""
     lengths = np.diff(np.append(cells.row_starts, cells.starts[-1]))
-    said = (1 - NOBODY) * model.entries[cells.entry] / np.repeat(lengths, lengths)
+    emission = (1 - NOBODY) * model.entries[cells.entry] / np.repeat(lengths, lengths)
     by_none = NOBODY * model.of_none[cells.of_row]
-    totals = np.add.reduceat(said, cells.row_starts) + by_none + 1e-300
-    return said / np.repeat(totals, lengths), by_none / totals, np.zeros(0)
+    totals = np.add.reduceat(emission, cells.row_starts) + by_none + 1e-300
+    return emission / np.repeat(totals, lengths), by_none / totals, np.zeros(0)
 
 
 def _markov(cells: Cells, model: Dictionary, jumps: np.ndarray) -> Posteriors:
@@ -178,34 +178,34 @@ def _markov(cells: Cells, model: Dictionary, jumps: np.ndarray) -> Posteriors:
         real_BL = np.arange(lengths.max()) < lengths[:, None]
         row_BL = np.where(real_BL, first_rows[own][:, None] + np.arange(lengths.max()), 0)
         cell_BLM = cells.row_starts[row_BL][:, :, None] + np.arange(positions)
-        said_BLM = (1 - NOBODY) * model.entries[cells.entry[cell_BLM]]
+        emission_BLM = (1 - NOBODY) * model.entries[cells.entry[cell_BLM]]
         none_BL1 = NOBODY * model.of_none[cells.of_row[row_BL]][:, :, None] + 1e-30
-        state_BLM, counted = _forward_backward(said_BLM + none_BL1, real_BL, jumps)
+        state_BLM, counted = _forward_backward(emission_BLM + none_BL1, real_BL, jumps)
         counts += counted
-        share_BLM = state_BLM / (said_BLM + none_BL1)
-        posterior[cell_BLM[real_BL]] = (share_BLM * said_BLM)[real_BL]
+        share_BLM = state_BLM / (emission_BLM + none_BL1)
+        posterior[cell_BLM[real_BL]] = (share_BLM * emission_BLM)[real_BL]
         by_none[row_BL[real_BL]] = (share_BLM * none_BL1).sum(-1)[real_BL]
     return posterior, by_none, counts
 
 
 def _forward_backward(
-    said_BLM: np.ndarray, real_BL: np.ndarray, jumps: np.ndarray
+    emission_BLM: np.ndarray, real_BL: np.ndarray, jumps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The posterior of each position for each word `[B, L, M]`, and expected counts of jumps."""
-    batch, length, positions = said_BLM.shape
+    batch, length, positions = emission_BLM.shape
     # A sentence's first word jumps from before the first position.
     distance = np.arange(positions)[None] - np.arange(-1, positions)[:, None]
     bins = np.clip(distance, -FARTHEST, FARTHEST) + FARTHEST
     move = jumps[bins]
     move = (1 - ANY_JUMP) * move / move.sum(1, keepdims=True) + ANY_JUMP / positions
-    forward, scale = np.zeros_like(said_BLM), np.ones((batch, length))
+    forward, scale = np.zeros_like(emission_BLM), np.ones((batch, length))
     for n in range(length):
-        now = (forward[:, n - 1] @ move[1:] if n else move[0]) * said_BLM[:, n]
+        now = (forward[:, n - 1] @ move[1:] if n else move[0]) * emission_BLM[:, n]
         scale[:, n] = now.sum(1)
         forward[:, n] = now / scale[:, n, None]
-    backward, counted = np.ones_like(said_BLM), np.zeros((positions + 1, positions))
+    backward, counted = np.ones_like(emission_BLM), np.zeros((positions + 1, positions))
     for n in range(length - 1, -1, -1):
-        ahead = said_BLM[:, n] * backward[:, n] / scale[:, n, None] * real_BL[:, n, None]
+        ahead = emission_BLM[:, n] * backward[:, n] / scale[:, n, None] * real_BL[:, n, None]
         if n == 0:
             counted[0] = (move[0] * ahead).sum(0)
             break
