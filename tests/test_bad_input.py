@@ -49,11 +49,11 @@ Case = Callable[[Sandbox], Sequence[str]]
 CASES: dict[str, tuple[Case, Sequence[str]]] = {}
 
 
-def case(*said: str) -> Callable[[Case], Case]:
+def case(*message: str) -> Callable[[Case], Case]:
     """Registers a mistake: a function that returns a command line; `said` is in the message."""
 
     def add(function: Case) -> Case:
-        CASES[function.__name__] = (function, said)
+        CASES[function.__name__] = (function, message)
         return function
 
     return add
@@ -61,7 +61,7 @@ def case(*said: str) -> Callable[[Case], Case]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_mistake_is_one_line_and_touches_nothing(name, tmp_path, capsys, monkeypatch):
-    make, said = CASES[name]
+    make, message = CASES[name]
     sandbox = Sandbox(tmp_path)
     arguments = make(sandbox)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"A dog.\n")))
@@ -72,7 +72,7 @@ def test_a_mistake_is_one_line_and_touches_nothing(name, tmp_path, capsys, monke
     assert out == ""
     assert error.startswith("transformer-jax: ") and error.endswith("\n")
     assert error.count("\n") == 1, error
-    for words in said:
+    for words in message:
         assert words.format(tmp=tmp_path) in error
     assert runs.contents(tmp_path) == before
 
@@ -550,8 +550,8 @@ def pipe_in_place_of(name: str, *command: str) -> Case:
 
 
 CASES |= {
-    f"pipe in place of {name}": (pipe_in_place_of(name, *command), [says])
-    for name, command, says in [
+    f"pipe in place of {name}": (pipe_in_place_of(name, *command), [message])
+    for name, command, message in [
         ("vocabulary.model", ["translate"], "{tmp}/run/vocabulary.model is a pipe or a device"),
         ("config.json", ["average"], "{tmp}/run/config.json is a pipe or a device"),
         ("metrics.jsonl", [], "{tmp}/run/metrics.jsonl is a pipe or a device"),
@@ -663,8 +663,8 @@ def of_value(override: str) -> Case:
 
 
 CASES |= {
-    f"value {override[:40]}": (of_value(override), [said])
-    for override, said in WRONG_VALUES.items()
+    f"value {override[:40]}": (of_value(override), [message])
+    for override, message in WRONG_VALUES.items()
 }
 
 
@@ -881,7 +881,7 @@ def of_flag(name: str) -> Case:
     return make
 
 
-CASES |= {name: (of_flag(name), [said]) for name, said in WRONG_FLAGS.items()}
+CASES |= {name: (of_flag(name), [message]) for name, message in WRONG_FLAGS.items()}
 
 
 # A run that somebody has edited ---------------------------------------------------------------
@@ -1000,12 +1000,12 @@ MORE = {
     "evaluate --config.decode.tokens_per_batch=2000000000": " is above 1000000",
     "attention x --output=/proc/x.png": "No file can be created there: /proc/x.png. ",
 }
-CASES |= {name[:30]: (of_flag(name), [said]) for name, said in MORE.items()}
+CASES |= {name[:30]: (of_flag(name), [message]) for name, message in MORE.items()}
 MORE = {
     key + "=1" + "0" * 30: f" is above {KEYS[key].at_most or 2_147_483_647}"
     for key in ("model.d_model", "train.steps", "train.row_length", "vocabulary.size")
 }
-CASES |= {f"value {name[:40]}": (of_value(name), [said]) for name, said in MORE.items()}
+CASES |= {f"value {name[:40]}": (of_value(name), [message]) for name, message in MORE.items()}
 
 
 # Importing, exporting and scoring ----------------------------------------------------------------
@@ -1068,7 +1068,7 @@ IMPORTS = {
     "a width beyond any machine": (of_settings(d_model=10**9), "model.d_model=1000000000 is above"),
     "another width than the weights'": (of_settings(d_model=10**6), "and the settings say d_model"),
 }
-CASES |= {f"import of {name}": (make, [said]) for name, (make, said) in IMPORTS.items()}
+CASES |= {f"import of {name}": (make, [message]) for name, (make, message) in IMPORTS.items()}
 
 
 @case("model.shared.weight has values that are no numbers: the weights are damaged")
@@ -1158,7 +1158,7 @@ SCORES = {
         "score does not take --config.train.steps. It takes decode.*",
     ),
 }
-CASES |= {f"score of {name}": (make, [said]) for name, (make, said) in SCORES.items()}
+CASES |= {f"score of {name}": (make, [message]) for name, (make, message) in SCORES.items()}
 
 
 # Going on from another run -----------------------------------------------------------------------

@@ -261,7 +261,7 @@ def test_a_list_of_the_best_can_be_parsed_whatever_the_text(patch, as_it_is, lin
 @checked(100)
 @given(ids=st.lists(st.integers(0, 399), max_size=30))
 @example(ids=list(range(400)))
-def test_whatever_subwords_a_model_says_are_one_line_of_text(vocabulary, ids):
+def test_whatever_subwords_a_model_generates_are_one_line_of_text(vocabulary, ids):
     assert vocabulary.size == 400
     text = LineTranslator(vocabulary, Echo()).text(np.array(ids))  # type: ignore[arg-type]
     assert "\n" not in text and "\r" not in text

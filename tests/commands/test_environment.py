@@ -118,8 +118,8 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be(monkeypatch, caps
     limits["now"] = (20, 60)
     assert command("translate", "--workdir=run") == 2
     assert limits["now"] == (60, 60)
-    said = f"may open only 60 files at a time (ulimit -n), and needs {FILES_NEEDED}"
-    assert said in capsys.readouterr().err
+    message = f"may open only 60 files at a time (ulimit -n), and needs {FILES_NEEDED}"
+    assert message in capsys.readouterr().err
 
 
 def test_too_few_addresses_for_the_libraries_are_refused(monkeypatch, capsys):

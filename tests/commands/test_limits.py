@@ -16,7 +16,7 @@ GIB = limits.GIB
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "says"),
+    ("key", "value", "message"),
     [
         ("model__d_model", 10**9, "model.d_model=1000000000 is above 1000000"),
         ("model__num_layers", 10**5, "model.num_layers=100000 is above 1000"),
@@ -25,12 +25,12 @@ GIB = limits.GIB
         ("train__data_workers", 10**6, "train.data_workers=1000000 is above"),
     ],
 )
-def test_absurd_sizes_are_refused_at_once(key, value, says, tmp_path, capsys):
+def test_absurd_sizes_are_refused_at_once(key, value, message, tmp_path, capsys):
     start = time.monotonic()
     assert train(tmp_path / "run", **{key: value}) == 2
     assert time.monotonic() - start < 10
     error = capsys.readouterr().err
-    assert says in error and error.count("\n") == 1
+    assert message in error and error.count("\n") == 1
     assert not (tmp_path / "run").exists()
 
 

@@ -26,7 +26,7 @@ def test_wait_k_lags_k_behind_a_translation_as_long_as_its_source(k):
 
 
 def test_by_hand():
-    # 4 source and 2 target tokens: the second token is said at the end, where 2 were to be read.
+    # 4 source and 2 target tokens: the second token is written at the end, where 2 were to be read.
     delays = np.array([1, 4])
     assert average_lagging(delays, 4, 2) == pytest.approx(((1 - 0) + (4 - 2)) / 2)
     assert average_lagging(delays, 4, 4) == pytest.approx(((1 - 0) + (4 - 1)) / 2)

@@ -19,14 +19,14 @@ def sizes_in(label: str) -> dict[str, float]:
 
 def test_a_label_has_the_sizes_of_the_row_s_config(in_checkout):
     for scale, sizes in {"paper": 21, "small": 21, "converged": 19}.items():
-        label, said = EXPERIMENT.scales[scale].label, 0
+        label, labeled = EXPERIMENT.scales[scale].label, 0
         for job in make_jobs(EXPERIMENT, scale, Path("runs")):
             model = job.config().model
             d_k = model.d_k or model.d_model // model.num_heads
             for name, size in sizes_in(label(job.row)).items():
                 assert size == (d_k if name == "d_k" else getattr(model, name)), label(job.row)
-                said += 1
-        assert said == sizes
+                labeled += 1
+        assert labeled == sizes
     label = EXPERIMENT.scales["small"].label
     labels = [label(row) for row in EXPERIMENT.rows]
     assert "(C) 1 layer" in labels and len(set(labels)) == len(labels)

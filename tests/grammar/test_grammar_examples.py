@@ -275,21 +275,21 @@ class Steered(Draw):
         super().__init__(rng, split)
         self.sentence = " " + re.sub(r"[.,?]|'s", "", sentence).lower() + " "
 
-    def says(self, text: str) -> bool:
+    def mentions(self, text: str) -> bool:
         return f" {text.lower()} " in self.sentence
 
     def likes(self, item: object) -> bool:
         if isinstance(item, str):
-            return self.says(item)
+            return self.mentions(item)
         if isinstance(item, Verb):
             forms = (item.en.base, item.en.third, item.en.past, item.en.participle, item.en.gerund)
             particles = item.en.particle.split()
-            return any(map(self.says, forms)) and all(map(self.says, particles))
+            return any(map(self.mentions, forms)) and all(map(self.mentions, particles))
         if isinstance(item, Modal):
             tables = (item.present, item.past, item.negative_present, item.negative_past)
-            return any(self.says(text) for table in tables for text in table.values())
+            return any(self.mentions(text) for table in tables for text in table.values())
         texts = ("en", "en_plural", "en_comparative", "en_superlative")
-        return any(text and self.says(text) for text in (getattr(item, t, "") for t in texts))
+        return any(text and self.mentions(text) for text in (getattr(item, t, "") for t in texts))
 
     def one(self, items):
         liked = [item for item in items if self.likes(item)]
@@ -311,7 +311,7 @@ class Steered(Draw):
         return found if found and self.likes(found) else None
 
     def pronoun(self, noun, first=True):
-        forms = [form for form, texts in ENGLISH_PRONOUNS.items() if any(map(self.says, texts))]
+        forms = [form for form, texts in ENGLISH_PRONOUNS.items() if any(map(self.mentions, texts))]
         return Pronoun(self.key(), self.one(forms)) if forms else super().pronoun(noun, first)
 
 

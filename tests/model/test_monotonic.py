@@ -51,8 +51,8 @@ def stops_by_enumeration(energies):
 
 def all_stops_by_enumeration(energies):
     want = np.zeros((1, H, L, M))
-    for h, (said, read) in itertools.product(range(H), SENTENCES):
-        want[0, h, said, read] = stops_by_enumeration(energies[0, h, said, read])
+    for h, (written, read) in itertools.product(range(H), SENTENCES):
+        want[0, h, written, read] = stops_by_enumeration(energies[0, h, written, read])
     return want
 
 
@@ -135,8 +135,10 @@ def spread(name, stops, scores=SCORES):
     if name not in WIDTHS:
         return stops
     want = np.zeros(stops.shape)
-    for h, (said, read) in itertools.product(range(H), SENTENCES):
-        for i, k in itertools.product(range(said.start, said.stop), range(read.start, read.stop)):
+    for h, (written, read) in itertools.product(range(H), SENTENCES):
+        for i, k in itertools.product(
+            range(written.start, written.stop), range(read.start, read.stop)
+        ):
             first = max(read.start, k - WIDTHS[name] + 1)
             parts = np.exp(scores[0, h, i, first : k + 1].astype(np.float64))
             want[0, h, i, first : k + 1] += stops[0, h, i, k] * parts / parts.sum()
@@ -146,9 +148,9 @@ def spread(name, stops, scores=SCORES):
 def decided_by_hand(energies):
     """One-hot `[1, H, L, M]`: each head walks right until its energy is 0 or more."""
     want = np.zeros((1, H, L, M))
-    for h, (said, read) in itertools.product(range(H), SENTENCES):
+    for h, (written, read) in itertools.product(range(H), SENTENCES):
         place = read.start
-        for i in range(said.start, said.stop):
+        for i in range(written.start, written.stop):
             while place < read.stop - 1 and energies[0, h, i, place] < 0:
                 place += 1
             want[0, h, i, place] = 1

@@ -32,12 +32,12 @@ def test_a_target_position_depends_on_the_source_subwords_that_are_read_and_no_o
     """The second sentence of a packed row; position t, from 0, sees the first k + t subwords."""
     apply = forward(wait_k=k, decoder=decoder)
     batch = lay_out(PAIRS, [[0, 1]], 16, 12)
-    own, said = batch.src.segments[0] == 2, batch.tgt.segments[0] == 2
-    before = np.asarray(apply(batch))[0, said]
+    own, written = batch.src.segments[0] == 2, batch.tgt.segments[0] == 2
+    before = np.asarray(apply(batch))[0, written]
     for changed in range(SOURCE):
         ids = np.array(batch.src.ids)
         ids[0, np.flatnonzero(own)[changed]] += 1
-        after = np.asarray(apply(batch._replace(src=batch.src._replace(ids=ids))))[0, said]
+        after = np.asarray(apply(batch._replace(src=batch.src._replace(ids=ids))))[0, written]
         moved = (after != before).any(-1)
         assert moved.tolist() == [changed < k + t for t in range(TARGET)]
 

@@ -57,7 +57,7 @@ def test_flags_say_it_where_no_scheduler_does(joined):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (("node1:1234", None, None), "belong together"),
         ((None, 2, 0), "belong together"),
@@ -68,8 +68,8 @@ def test_flags_say_it_where_no_scheduler_does(joined):
         ((":1234", 2, 0), "the address is HOST:PORT"),
     ],
 )
-def test_flags_that_cannot_be_are_refused(flags, said, joined):
-    with pytest.raises(ConfigError, match=said):
+def test_flags_that_cannot_be_are_refused(flags, message, joined):
+    with pytest.raises(ConfigError, match=message):
         processes.join(*flags)
     assert joined == []
 
@@ -190,7 +190,7 @@ def test_a_process_that_stops_with_others_waits_for_nobody(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "has_traceback"), [(ValueError("a bug"), True), (None, False)], ids=["bug", "told"]
+    ("error", "has_traceback"), [(ValueError("a bug"), True), (None, False)], ids=["bug", "user"]
 )
 def test_only_a_bug_is_reported_with_a_traceback(error, has_traceback, monkeypatch, capsys):
     monkeypatch.setattr(os, "_exit", lambda status: None)

@@ -202,8 +202,8 @@ def test_a_stray_folder_is_no_checkpoint(name, copied, caplog):
     assert restored_step(copied) == 50
     kept = copied / "40.damaged" if name == "40" else stray
     assert (kept / "notes").is_dir(), "it is moved at most"
-    said = caplog.text.count(f"{stray} is ignored: it is not a checkpoint")
-    assert said == (name[0] in "0123456789")
+    warnings = caplog.text.count(f"{stray} is ignored: it is not a checkpoint")
+    assert warnings == (name[0] in "0123456789")
 
 
 def test_a_folder_in_place_of_the_next_manifest_is_moved(copied):

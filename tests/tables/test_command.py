@@ -111,7 +111,7 @@ def test_a_report_is_of_every_recorded_seed_and_in_the_rows_order(call, tmp_path
 
 
 def test_flags_that_cannot_be_are_one_line(call):
-    for flags, says in [
+    for flags, message in [
         (["--seeds=one"], "--seeds=one"),
         (["--rows=other"], "no row 'other'"),
         (["--launcher=cloud", "--rows=base"], "not one of local, slurm"),
@@ -121,7 +121,7 @@ def test_flags_that_cannot_be_are_one_line(call):
         ([f"--runs={__file__}"], "--runs: cannot write into .* is a file. Name another."),
         (["--out=/proc/results"], "--out: cannot write into /proc/results: "),
     ]:
-        with pytest.raises(ConfigError, match=says):
+        with pytest.raises(ConfigError, match=message):
             call(*flags)
 
 
@@ -133,8 +133,8 @@ def test_a_run_whose_results_could_not_be_found_is_not_trained(tmp_path):
         (Scale(preset, average=4), ConfigError, "a, seed 0: 4 checkpoints .* the run keeps 3: tr"),
         (Scale(preset, {"train.steps": 6}, average=3), ConfigError, "3 check.* the run keeps 2"),
     ]
-    for scale, error, says in mistakes:
-        with pytest.raises(error, match=says):
+    for scale, error, message in mistakes:
+        with pytest.raises(error, match=message):
             check_results(
                 make_jobs(Experiment("t", {"a": {}}, {"small": scale}), "small", tmp_path)
             )
@@ -216,7 +216,7 @@ def test_submitit_runs_the_same_commands(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("parameters", "says"),
+    ("parameters", "message"),
     [
         ("gpus", "--slurm=gpus: expected K=V,K=V."),
         ("gpus_per_nod=1", "unknown|Unknown"),
@@ -225,11 +225,11 @@ def test_submitit_runs_the_same_commands(tmp_path):
         ("timeout_min=5", "srun|sbatch"),
     ],
 )
-def test_what_submitit_refuses_is_one_line(parameters, says, tmp_path, monkeypatch):
+def test_what_submitit_refuses_is_one_line(parameters, message, tmp_path, monkeypatch):
     if parameters != "timeout_min=5":  # it is a parameter, but there is no SLURM
         (tmp_path / "srun").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match=says) as error:
+    with pytest.raises(ConfigError, match=message) as error:
         run_with_submitit([], print, tmp_path / "submitit", parameters)
     assert "\n" not in str(error.value)
 

@@ -47,12 +47,12 @@ def test_every_recorded_digest_is_that_of_its_row(path, monkeypatch):
     assert {which: digest_of(jobs[which].config()) for which in recorded} == recorded
 
 
-def test_all_tables_of_runs_have_recorded_digests():
+def test_no_recorded_table_of_runs_is_lost():
     found = {"-".join(path.parts[-3:-1]) for path in RECORDED}
-    assert found == {
+    assert found >= {
         *("claims-small", "table2_bleu-longer", "table2_bleu-small", "table3_ablations-small"),
         *(f"scores-rate_{rate}" for rate in TRIED),
-        *("scores-small", "positions-small", "alignment-small"),
+        *("scores-small", "positions-small", "alignment-small", "wait_k-small"),
         *(f"fair_comparison-rate_{rate}" for rate in FAIR_RATES),
         "fair_comparison-budget_1",
     }
@@ -97,7 +97,7 @@ def test_a_later_key_is_hashed_after_the_older_ones_where_it_is_not_its_default(
     assert {name: found[name] for name in later} == values
 
 
-def test_what_old_keys_said_is_hashed_under_their_names_and_what_they_could_not_under_new():
+def test_values_that_old_keys_had_are_hashed_under_their_names_and_others_under_new_names():
     def differs(**values):
         own, base = hashed(with_values(Config(), values)), hashed(Config())
         return {name: value for name, value in own.items() if base.get(name) != value}

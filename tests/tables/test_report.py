@@ -88,7 +88,7 @@ def test_a_run_made_anew_is_tested_anew(at_hand, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("average", "says"),
+    ("average", "message"),
     [
         (0, ""),
         (5, ", the last 5 checkpoints averaged"),
@@ -97,8 +97,8 @@ def test_a_run_made_anew_is_tested_anew(at_hand, tmp_path, monkeypatch):
         ({"plain": 0}, ""),
     ],
 )
-def test_a_report_says_what_was_averaged(average, says):
-    assert _averaged(average) == says
+def test_a_report_says_what_was_averaged(average, message):
+    assert _averaged(average) == message
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path):
@@ -110,7 +110,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (b"{", "line 1: not JSON"),
         (b'{"row": "a",\n"seed" 1}', "line 2: not JSON"),
@@ -126,11 +126,11 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
         ),
     ],
 )
-def test_a_damaged_record_is_refused_naming_file_and_line(content, says, tmp_path):
+def test_a_damaged_record_is_refused_naming_file_and_line(content, message, tmp_path):
     path = Output(tmp_path).record("a", 0)
     path.parent.mkdir()
     path.write_bytes(content)
-    with pytest.raises(DataError, match=f"^{path}, {says}"):
+    with pytest.raises(DataError, match=f"^{path}, {message}"):
         report.read_records(Output(tmp_path), [line("a", 0, 1.0)])
 
 
@@ -163,8 +163,8 @@ def test_a_metric_that_is_equal_in_all_rows_is_a_line_of_text_and_no_picture(tmp
     # 2.152 and 2.148 million are both 2.15 million.
     lines = [line("base", 0, 1.0, parameters=2_152_000), line("b", 0, 2.0, parameters=2_148_000)]
     note, picture = _row_plots(experiment, "small", output, lines)
-    said = "The same in every finished row: parameters, millions 2.15; training FLOPs 3.00e+13."
-    assert note == Text(said) and picture.file == tmp_path / "bleu.png"
+    message = "The same in every finished row: parameters, millions 2.15; training FLOPs 3.00e+13."
+    assert note == Text(message) and picture.file == tmp_path / "bleu.png"
     assert [path.name for path in tmp_path.iterdir()] == ["bleu.png"]
 
 

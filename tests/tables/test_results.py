@@ -54,7 +54,7 @@ def test_what_has_no_value_is_an_empty_cell_and_was_nan(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (lambda text: text.replace(b"perplexity", b"ppl"), "line 1: its columns are not row, "),
         (lambda text: b"", "line 1: its columns are not row, "),
@@ -68,11 +68,11 @@ def test_what_has_no_value_is_an_empty_cell_and_was_nan(tmp_path):
         (lambda text: text.replace(b"base,1,", b"base,0,"), "lines 2 and 3: both are of row"),
     ],
 )
-def test_a_broken_file_is_refused_naming_the_line(change, says, tmp_path):
+def test_a_broken_file_is_refused_naming_the_line(change, message, tmp_path):
     path = tmp_path / "results.csv"
     write_results(path, LINES)
     path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(DataError, match=f"^{path}, {says}") as error:
+    with pytest.raises(DataError, match=f"^{path}, {message}") as error:
         read_results(path)
     assert "\n" not in str(error.value) and len(str(error.value)) < 400
 
@@ -111,7 +111,7 @@ def test_seeds_are_any_sequence_of_numbers(seeds):
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"scales": {}}, "two has none; such as"),
         ({"rows": {}}, "two has no rows"),
@@ -124,8 +124,8 @@ def test_seeds_are_any_sequence_of_numbers(seeds):
         ),
     ],
 )
-def test_an_experiment_that_cannot_be_is_one_line(changes, says):
-    with pytest.raises(ConfigError, match=says):
+def test_an_experiment_that_cannot_be_is_one_line(changes, message):
+    with pytest.raises(ConfigError, match=message):
         make_jobs(EXPERIMENT._replace(**changes), "small", Path("runs"))
 
 
@@ -193,14 +193,14 @@ def test_commands_say_the_config_whole():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("huge", Path("runs")), "--scale=huge"),
         (("small", Path("runs"), ("8 heads",)), "no row '8 heads'; it has base; 16 heads"),
     ],
 )
-def test_what_is_not_there_is_named(arguments, says):
-    with pytest.raises(ConfigError, match=says):
+def test_what_is_not_there_is_named(arguments, message):
+    with pytest.raises(ConfigError, match=message):
         make_jobs(EXPERIMENT, *arguments)
 
 

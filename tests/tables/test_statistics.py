@@ -181,7 +181,7 @@ def test_p_values_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (b"row,seed,p\na,0,0.5\nb\xff,0,0.5\n", "line 3: not UTF-8"),
         (b"row,seed,p\na,0,half\n", "line 2: p='half' is no float"),
@@ -189,8 +189,8 @@ def test_p_values_are_kept(tmp_path):
         (b"row,p\n", "line 1: its columns are not row, seed, p"),
     ],
 )
-def test_damaged_p_values_are_refused_naming_the_line(content, says, tmp_path):
+def test_damaged_p_values_are_refused_naming_the_line(content, message, tmp_path):
     path = tmp_path / "significance.csv"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=f"^{path}, {says}"):
+    with pytest.raises(DataError, match=f"^{path}, {message}"):
         read_p_values(path)

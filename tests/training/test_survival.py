@@ -99,7 +99,7 @@ cp -r {folder} {folder}.copy
 
 
 @pytest.mark.parametrize("mode", ["stop", "continue"])
-def test_a_full_disk_is_said_and_harms_no_older_checkpoint(mode, tmp_path):
+def test_a_full_disk_is_reported_and_harms_no_older_checkpoint(mode, tmp_path):
     folder = tmp_path / "full"
     folder.mkdir()
     values = runs.tiny_values(train__keep_last=20, train__on_save_error=mode)
@@ -112,15 +112,15 @@ def test_a_full_disk_is_said_and_harms_no_older_checkpoint(mode, tmp_path):
     done = subprocess.run(mounting, cwd=ROOT, env=environment, capture_output=True, text=True)
     if not (tmp_path / "full.log").exists():
         pytest.skip(f"no file system of our own can be mounted here: {done.stderr}")
-    said = (tmp_path / "full.log").read_text()
-    assert "No space left on device" in said and said.endswith("status 2\n")
-    assert "Traceback" not in said
+    printed = (tmp_path / "full.log").read_text()
+    assert "No space left on device" in printed and printed.endswith("status 2\n")
+    assert "Traceback" not in printed
     copy = tmp_path / "full.copy" / "run"
     kept = steps_of(copy)
     assert kept and kept[-1] < runs.STEPS
-    assert ("training continues" in said) == (mode == "continue")
+    assert ("training continues" in printed) == (mode == "continue")
     # Read from the log: on a full disk the last line of metrics.jsonl may be incomplete.
-    assert (f"step {runs.STEPS} of {runs.STEPS}," in said) == (mode == "continue")
+    assert (f"step {runs.STEPS} of {runs.STEPS}," in printed) == (mode == "continue")
     # With room again, the run goes on from what is whole, to the end that it would have had.
     assert runs.train(copy, train__keep_last=3) == 0
     assert_same_run(copy, runs.trained_run())
@@ -191,7 +191,7 @@ def test_a_signal_to_one_of_two_processes_stops_both_at_one_step(tmp_path):
         )
 
 
-def test_a_lost_worker_of_the_input_pipeline_is_told_plainly(tmp_path):
+def test_a_lost_worker_of_the_input_pipeline_is_reported_in_one_line(tmp_path):
     if not shutil.which("pgrep"):
         pytest.skip("no pgrep to find the worker")
     workdir, log = tmp_path / "run", tmp_path / "log"
@@ -204,8 +204,8 @@ def test_a_lost_worker_of_the_input_pipeline_is_told_plainly(tmp_path):
         os.kill(int(worker), signal.SIGKILL)
     process.join(60)
     assert process.exitcode == 2, "it goes on, or hangs"
-    said = log.read_text()
-    assert "Traceback" not in said
-    assert said.splitlines()[-1].startswith(
+    printed = log.read_text()
+    assert "Traceback" not in printed
+    assert printed.splitlines()[-1].startswith(
         "transformer-jax: A process that prepares batches died (Worker process"
     )
