@@ -10,7 +10,8 @@ import pytest
 
 from tests.fixtures.tiny import SIZES, VOCABULARY
 from tests.training import closed_forms
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.schema import ModelConfig, TrainConfig
+from transformer_jax.model.auxiliary import AUXILIARY_LOSSES
 from transformer_jax.model.embeddings import padded_vocabulary
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.model.parameters import abstract_params
@@ -141,6 +142,29 @@ def test_flops_of_the_score_functions_by_hand():
     assert forward_flops(coverage, VOCABULARY, src, tgt) == want + fertilities
 
 
+def test_losses_on_attention_have_no_products_but_those_of_a_second_pass():
+    """A second pass over the whole target ends at the scores of the watched layer, the first."""
+    model, (src, tgt) = ModelConfig(**SIZES, watched_layer=0), (9, 7)
+    keys, values = (SIZES["num_heads"] * SIZES[name] for name in ("d_k", "d_v"))
+
+    def flops(**train):
+        return cost.step_flops(model, VOCABULARY, (src, tgt), TrainConfig(**train))
+
+    every = {f"{name}_weight": 1.0 for name in AUXILIARY_LOSSES}
+    assert flops(**every) == flops()
+    width, d_model = keys + values, SIZES["d_model"]
+    to_itself = 2 * tgt * d_model * 2 * width + 2 * tgt * tgt * width
+    to_the_source = 2 * (tgt + src) * d_model * keys + 2 * tgt * src * keys
+    full = flops(alignment_weight=1.0, alignment_context="full")
+    assert full == flops() + 3 * (to_itself + to_the_source)
+
+
+def test_both_directions_are_counted_if_both_are_trained():
+    model, train = ModelConfig(**SIZES), TrainConfig(agreement_weight=0.0)
+    ways = [cost.training_flops(model, VOCABULARY, *way) for way in ((9, 7), (7, 9))]
+    assert cost.step_flops(model, VOCABULARY, (9, 7), train) == sum(ways) != 2 * ways[0]
+
+
 def test_flops_of_attention_that_decides_are_those_of_training():
     """Beyond training it has no gradient, and would have no products of the backward pass."""
     src, tgt = 9, 7
@@ -235,8 +259,16 @@ def test_what_is_computed_again_counts_again():
         layer = jax.checkpoint(lambda x: jnp.sin(x @ w)) if again else lambda x: jnp.sin(x @ w)
         return layer(x).sum()
 
-    once, twice = (flops(jax.grad(functools.partial(loss, again=on))) for on in (False, True))
-    assert (once, twice) == (2 * PRODUCT, 3 * PRODUCT)
+    both = [jax.value_and_grad(functools.partial(loss, again=on)) for on in (False, True)]
+    assert [*map(flops, both)] == [2 * PRODUCT, 3 * PRODUCT]
+
+
+def test_a_product_that_nothing_uses_does_not_count():
+    def loss(x, w):
+        jnp.dot(x, w)
+        return jax.lax.scan(lambda x, _: (jnp.sin(x), x @ w), x, length=3)[0].sum()
+
+    assert flops(loss) == flops(jax.grad(loss)) == 0
 
 
 def test_a_loop_of_unknown_length_is_refused():

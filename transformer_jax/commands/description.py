@@ -18,7 +18,7 @@ def describe(
     both = [f"{size:,}, padded to {padded_vocabulary(size):,}" for size in both_sides(sizes)]
     parameters = sum(x.size for x in jax.tree.leaves(program.state.params))
     two_ways = config.train.agreement_weight is not None
-    flops = shape.rows * cost.step_flops(config.model, sizes, shape.lengths, two_ways)
+    flops = shape.rows * cost.step_flops(config.model, sizes, shape.lengths, config.train)
     each = " in each direction" if two_ways else ""
     micro = shape.rows // config.train.accumulate_steps
     tokens = shape.rows * shape.tgt_length * fill

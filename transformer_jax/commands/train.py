@@ -20,7 +20,7 @@ from transformer_jax.config.changes import (
     with_absolute_paths,
 )
 from transformer_jax.config.checks import check
-from transformer_jax.config.schema import Config, ModelConfig
+from transformer_jax.config.schema import Config
 from transformer_jax.decoding.lines import LineTranslator, banned_ids
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import DataError, Interrupted, RunError
@@ -36,7 +36,7 @@ from transformer_jax.runs.weights import load_params
 from transformer_jax.runs.weights_and_biases import check_wandb
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.vocabulary import Sizes, both_sides
-from transformer_jax.training.cost import training_flops
+from transformer_jax.training.cost import step_flops
 from transformer_jax.training.data import (
     NOMINAL_FILL,
     TrainingData,
@@ -161,7 +161,7 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     check_rows(config.train, mesh, data.shape.rows)
     sizes, shape = data.vocabulary.sizes, data.shape
     program = compile_program(
-        config.model, train, mesh, sizes, shape, lambda: _prepare(config.model, sizes, shape)
+        config.model, train, mesh, sizes, shape, lambda: _prepare(config, sizes, shape)
     )
     for line in describe(config, program, sizes, shape, data.plan.tgt_fill):
         log.info(line)
@@ -201,9 +201,9 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     log.info("trained to step %d", last)
 
 
-def _prepare(model: ModelConfig, sizes: Sizes, shape: BatchShape) -> None:
+def _prepare(config: Config, sizes: Sizes, shape: BatchShape) -> None:
     """What takes Python some time and is asked for later."""
-    training_flops(model, sizes, *shape.lengths)
+    step_flops(config.model, sizes, shape.lengths, config.train)
     importlib.import_module("grain")
 
 

@@ -50,7 +50,7 @@ def counts(config: Config) -> tuple[int, float]:
     """The number of parameters, and the training FLOPs of all steps."""
     vocabulary = config.vocabulary.size
     shape = nominal_shape(config)
-    flops = shape.rows * cost.training_flops(config.model, vocabulary, *shape.lengths)
+    flops = shape.rows * cost.step_flops(config.model, vocabulary, shape.lengths, config.train)
     return cost.parameter_count(config.model, vocabulary), float(flops * config.train.steps)
 
 

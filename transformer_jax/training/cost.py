@@ -14,12 +14,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from transformer_jax.config.schema import ModelConfig, TrainConfig
 from transformer_jax.model import parameters
+from transformer_jax.model.auxiliary import auxiliary_weights
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.text.batches import Batch, Packed
+from transformer_jax.model.hard_attention import REINFORCE
+from transformer_jax.text.batches import Batch
 from transformer_jax.text.vocabulary import Sizes, both_sides
+from transformer_jax.training.program import BatchShape
 from transformer_jax.training.step import make_loss_fn
 
 # Dense peak of the matrix units in FLOP/s as the vendors print it, for bfloat16 and for float32 (as
@@ -43,34 +47,56 @@ def parameter_count(model: ModelConfig, sizes: Sizes | int) -> int:
     return parameters.parameter_count(_unpadded(model, sizes))
 
 
-@functools.lru_cache(maxsize=256)
-def training_flops(model: ModelConfig, sizes: Sizes | int, src_length: int, tgt_length: int) -> int:
-    """FLOPs of the forward and backward pass of one row with these numbers of positions."""
-    unpadded = _unpadded(model, sizes)
-    loss_fn = make_loss_fn(unpadded, TrainConfig.label_smoothing)
-
-    def smoothed(params: Any, batch: Batch, rows_B: Any, key: Any) -> Any:
-        return loss_fn(params, batch, rows_B, key).smoothed_nats
-
-    src, tgt = (jax.ShapeDtypeStruct((1, n), jnp.int32) for n in (src_length, tgt_length))
-    batch = Batch(Packed(src, src, src), Packed(tgt, tgt, tgt))
-    # With rows and a key, as in training: without them, hard attention has no gradient.
-    rows_B, key = jax.ShapeDtypeStruct((1,), jnp.int32), jax.eval_shape(jax.random.key, 0)
-    params = parameters.abstract_params(unpadded)
-    return product_flops(jax.grad(smoothed), params, batch, rows_B, key)
-
-
-def step_flops(model: ModelConfig, sizes: Sizes | int, lengths: tuple[int, int], both: bool) -> int:
-    """FLOPs of `training_flops`, in both directions of translation if both are trained.
+def step_flops(
+    model: ModelConfig, sizes: Sizes | int, lengths: tuple[int, int], train: TrainConfig
+) -> int:
+    """FLOPs of `training_flops` with the losses of a run, in each direction that it trains.
 
     Args:
       model: the model of each direction.
       sizes: sizes of its vocabularies.
       lengths: source and target positions of a row.
-      both: whether both directions are trained.
+      train: the losses on attention, and whether both directions are trained.
     """
-    ways = (lengths, lengths[::-1]) if both else (lengths,)
-    return sum(training_flops(model, sizes, *way) for way in ways)
+    ways = (lengths,) if train.agreement_weight is None else (lengths, lengths[::-1])
+    losses, full = tuple(auxiliary_weights(train)), train.alignment_context == "full"
+    return sum(training_flops(model, sizes, *way, losses, full) for way in ways)
+
+
+@functools.lru_cache(maxsize=256)
+def training_flops(
+    model: ModelConfig,
+    sizes: Sizes | int,
+    src_length: int,
+    tgt_length: int,
+    losses: tuple[str, ...] = (),
+    full_context: bool = False,
+) -> int:
+    """FLOPs of the forward and backward pass of one row.
+
+    Args:
+      model: the model.
+      sizes: sizes of its vocabularies.
+      src_length: positions of the source.
+      tgt_length: positions of the target.
+      losses: names of auxiliary losses; draws of attention save a product.
+      full_context: whether a second pass of the decoder learns to align.
+    """
+    unpadded = _unpadded(model, sizes).clone(watch=bool(losses))
+    weights = dict.fromkeys(losses, 1.0)
+    loss_fn = make_loss_fn(
+        unpadded, TrainConfig.label_smoothing, auxiliary=weights, full_context=full_context
+    )
+    baseline = jnp.float32(0) if REINFORCE in losses else None
+
+    def objective(params: Any, batch: Batch, rows_B: Any, key: Any) -> Any:
+        return loss_fn(params, batch, rows_B, key, baseline).objective
+
+    # With rows and a key, as in training: without them, hard attention has no gradient.
+    rows_B, key = jax.ShapeDtypeStruct((1,), jnp.int32), jax.eval_shape(jax.random.key, 0)
+    batch = BatchShape(1, src_length, tgt_length, has_links=True).abstract()
+    params = parameters.abstract_params(unpadded)
+    return product_flops(jax.value_and_grad(objective), params, batch, rows_B, key)
 
 
 def _unpadded(model: ModelConfig, sizes: Sizes | int) -> EncoderDecoder:
@@ -83,7 +109,8 @@ def _unpadded(model: ModelConfig, sizes: Sizes | int) -> EncoderDecoder:
 def product_flops(function: Callable[..., Any], *arguments: Any) -> int:
     """FLOPs of a function's matrix products, from its trace.
 
-    A scan's body counts as often as it runs. Of several branches, the most expensive one counts.
+    Products whose result nothing uses do not count, since XLA leaves them out. A scan's body counts
+    as often as it runs. Of several branches, the most expensive one counts.
 
     Args:
       function: the function, which is traced but not run.
@@ -92,7 +119,8 @@ def product_flops(function: Callable[..., Any], *arguments: Any) -> int:
     Raises:
       NotImplementedError: the trace has a loop of unknown length or a call of a foreign kernel.
     """
-    return _flops(jax.make_jaxpr(function)(*arguments).jaxpr)
+    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
+    return _flops(dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0])
 
 
 def _flops(jaxpr: Jaxpr) -> int:

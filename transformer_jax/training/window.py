@@ -37,7 +37,7 @@ class WindowReader:
         if self.peak:  # the count traces the model, which takes a second
             pairs = len(data.plan.pair_order)
             mean_lengths = round(data.plan.src_tokens / pairs), round(data.plan.tgt_tokens / pairs)
-            flops = cost.step_flops(model, data.vocabulary.sizes, mean_lengths, self.agrees)
+            flops = cost.step_flops(model, data.vocabulary.sizes, mean_lengths, train)
             self.flops_per_token = flops / mean_lengths[1]  # of a target token and its source
         self.before = _tokens(jax.device_get(window))
         self.start = time.perf_counter()
