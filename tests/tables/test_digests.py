@@ -53,7 +53,7 @@ def test_no_recorded_table_of_runs_is_lost():
         *("claims-small", "table2_bleu-longer", "table2_bleu-small", "table3_ablations-small"),
         *(f"scores-rate_{rate}" for rate in TRIED),
         *("scores-small", "positions-small", "alignment-small", "wait_k-small"),
-        "agreement-small",
+        *("agreement-small", "copying-small", "hard_attention-small"),
         *(f"fair_comparison-rate_{rate}" for rate in FAIR_RATES),
         "fair_comparison-budget_1",
     }
