@@ -50,7 +50,7 @@ CASES: dict[str, tuple[Case, Sequence[str]]] = {}
 
 
 def case(*message: str) -> Callable[[Case], Case]:
-    """Registers a mistake: a function that returns a command line; `said` is in the message."""
+    """Registers a mistake: a function that returns a command line; its error has `message`."""
 
     def add(function: Case) -> Case:
         CASES[function.__name__] = (function, message)

@@ -113,7 +113,7 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
         corpus = open_corpus(config.data, config.seed)
         counts = {name: len(corpus.split(name)) for name in ("train", "valid")}
         if config.data.alignments:
-            corpus.alignments("train")
+            corpus.alignments("train")  # raises if there is not one line of links a pair
         if run.corpus_file.exists():
             run.check_corpus(corpus.fingerprint("train"))
     except DataError as error:
