@@ -53,7 +53,7 @@ def test_all_tables_of_runs_have_recorded_digests():
         *("claims-small", "table2_bleu-longer", "table2_bleu-small", "table3_ablations-small"),
         *(f"scores-rate_{rate}" for rate in TRIED),
         *("scores-small", "positions-small", "alignment-small", "wait_k-small"),
-        *("agreement-small", "copying-small", "hard_attention-small"),
+        *("agreement-small", "copying-small", "hard_attention-small", "coverage-small"),
         *(f"fair_comparison-rate_{rate}" for rate in FAIR_RATES),
         "fair_comparison-budget_1",
     }
