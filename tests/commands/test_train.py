@@ -165,6 +165,9 @@ def test_a_dry_run_counts_the_pairs_and_refuses_text_that_cannot_be_used(tmp_pat
     runs.write_lines(links, ["0-0"] * 10)
     assert runs.command("train", "--dry_run", *flags) == 2
     assert "train.align has 10 lines for 300 pairs" in capsys.readouterr().err
+    links.unlink()
+    assert runs.command("train", "--dry_run", *flags) == 2
+    assert "train.align: no such file" in capsys.readouterr().err
     runs.write_lines(tmp_path / "train.de", ["a"])
     assert runs.command("train", "--dry_run", *flags) == 2
     out, err = capsys.readouterr()

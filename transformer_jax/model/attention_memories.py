@@ -109,17 +109,18 @@ def coverage_gru_step(params: Params, covered: Array, now: Scored) -> tuple[Arra
     )
     inputs = now.features + of_query[..., None, :] + params["gate_bias"][:, None]
     inputs = inputs + weights[..., None] * params["from_weight"][:, None]
-    # A word that is not read yet (wait-k) starts at 0, whatever was written before it arrived.
-    return jnp.where(now.mask_HM[..., None], gated(params, covered, inputs), covered), weights
+    return gated(params, covered, inputs, now.mask_HM), weights
 
 
-def gated(params: Params, covered: Array, inputs: Array) -> Array:
+def gated(params: Params, covered: Array, inputs: Array, updates_HM: Array) -> Array:
     """The coverage vectors after one update of a gated recurrent unit `[..., heads, src_len, C]`.
 
     Args:
       params: "from_state" `[heads, C, gates]`.
       covered: the vectors before.
       inputs: of the gates `[..., heads, src_len, gates]`.
+      updates_HM: where vectors are updated, bool. A word that is not read yet (wait-k) keeps its
+        vector.
     """
     to_update, to_reset, to_candidate = jnp.split(inputs, 3, axis=-1)
     of_update, of_reset, of_candidate = jnp.split(params["from_state"], 3, axis=-1)
@@ -130,7 +131,8 @@ def gated(params: Params, covered: Array, inputs: Array) -> Array:
     update = jax.nn.sigmoid(to_update + times(covered, of_update))
     reset = jax.nn.sigmoid(to_reset + times(covered, of_reset))
     candidate = jnp.tanh(to_candidate + times(reset * covered, of_candidate))
-    return (1 - update) * covered + update * candidate
+    updated = (1 - update) * covered + update * candidate
+    return jnp.where(updates_HM[..., None], updated, covered)
 
 
 def full_coverage(params: Params, source: Source) -> Array:
@@ -162,11 +164,8 @@ def coverage_embedding_step(params: Params, state: Array, now: Scored) -> tuple[
     of_word = jnp.einsum("...D,DHG->...HG", inputs_D, params["from_word"])
     inputs = (of_word + params["gate_bias"])[..., None, :]
     inputs = inputs + last * params["from_weight"][:, None]
-    begun = jnp.any(last > 0, axis=-2, keepdims=True)
-    covered = now.features + change
-    # A word that is not read yet (wait-k) stays where it starts.
-    updates = begun & now.mask_HM[..., None]
-    covered = jnp.where(updates, gated(params, covered, inputs), covered)
+    begun = jnp.any(last > 0, axis=-2)
+    covered = gated(params, now.features + change, inputs, begun & now.mask_HM)
     scores = now.scores_HM + jnp.einsum("...HMC,HC->...HM", covered, params["coverage"])
     weights = softmax(scores, now.mask_HM)
     return jnp.concatenate([covered - now.features, weights[..., None]], -1), weights
