@@ -12,7 +12,7 @@ the stems of their files; each set has a line:
 How to read it: compare greedy with beam 4 for the gain of beam search, and the average with the
 last checkpoint for the gain of averaging, which is small once the learning rate is 0. Published
 figures are for tokenized, often lowercased text, up to 41 for a tuned tiny model (Wu et al. 2021):
-compare them with the column lower BLEU. BLEU is sacreBLEU's, cased and detokenized.
+compare them with the column lowercased BLEU. BLEU is sacreBLEU's, cased and detokenized.
 """
 
 import logging
@@ -56,7 +56,7 @@ def main() -> None:
                 cells = ["" if number is None else f"{number:.2f}" for number in numbers]
                 rows.append([name, checkpoint, str(beam_size), *cells, f"{seconds:.0f}"])
     print(f"\ntrained for {minutes:.1f} minutes (this call)\n")
-    head = ["test set", "checkpoint", "beam", "BLEU", "paper BLEU", "lower BLEU", "chrF2"]
+    head = ["test set", "checkpoint", "beam", "BLEU", "paper BLEU", "lowercased BLEU", "chrF2"]
     print(markdown_table([*head, "seconds of all sets"], rows))
     print("\n".join((scores.bleu_signature, scores.lowercased_bleu_signature or "")))
 

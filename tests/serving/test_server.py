@@ -234,4 +234,4 @@ def test_mistakes_are_one_line(monkeypatch, capsys):
     capsys.readouterr()
     assert runs.command("serve", f"--workdir={Path()}") == 2
     error = capsys.readouterr().err
-    assert "pip install 'transformer_jax[serve]'" in error and error.count("\n") == 1
+    assert "pip install -e '.[serve]'" in error and error.count("\n") == 1

@@ -42,7 +42,7 @@ def serve(
         from transformer_jax.serving.server import listen, make_server
     except ModuleNotFoundError:
         raise UserError(
-            "serve needs starlette and uvicorn: pip install 'transformer_jax[serve]'."
+            "serve needs starlette and uvicorn: pip install -e '.[serve]'."
         ) from None
     with listen(host, port) as listening:
         run, limits = Run(load_model(workdir, checkpoint, overrides=overrides)), Limits()

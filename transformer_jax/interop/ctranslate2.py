@@ -62,7 +62,7 @@ def write_ctranslate2(model: Exported, folder: Path, quantization: str | None) -
         from ctranslate2.converters.converter import Converter
     except ImportError:
         raise UserError(
-            "CTranslate2 needs its package: pip install 'transformer_jax[interop]'."
+            "CTranslate2 needs its package: pip install -e '.[interop]'."
         ) from None
 
     class FromRun(Converter):

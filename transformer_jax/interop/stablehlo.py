@@ -53,7 +53,7 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
         import flatbuffers  # noqa: F401 (jax.export serializes with it)
     except ImportError:
         raise UserError(
-            "StableHLO needs flatbuffers: pip install 'transformer_jax[interop]'."
+            "StableHLO needs flatbuffers: pip install -e '.[interop]'."
         ) from None
     plain = dataclasses.replace(model.config.model, attention_kernel="plain")
     made = make_model(plain, model.vocabulary.sizes)
