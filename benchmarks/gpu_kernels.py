@@ -23,7 +23,7 @@ from transformer_jax.commands.command_line import Flag, exit_status, parse_flags
 from transformer_jax.errors import RunError
 from transformer_jax.model.attention import attend
 from transformer_jax.model.cross_entropy import LossSettings, loss_and_gradient
-from transformer_jax.model.dropout import Drawn, keep_mask, mask_words
+from transformer_jax.model.dropout import NoiseSource, keep_mask, noise_bits
 from transformer_jax.model.fused_attention import fused_attend
 from transformer_jax.model.fused_loss import fused_loss_and_gradient
 from transformer_jax.model.fused_residual import Norm, Summands, fused_residual
@@ -106,8 +106,8 @@ def residual_case(rows: int, length: int, rate: float = 0.1) -> Case:
 
     def fused(x: Any, y: Any, scale: Any, bias: Any) -> Any:
         norm = Norm(scale.astype(jnp.float32), bias.astype(jnp.float32))
-        drawn = Drawn(mask_words(key), numbers)
-        return fused_residual(Summands(x, y), norm, drawn, Residual(rate, DEFAULT_EPSILON))
+        noise_source = NoiseSource(noise_bits(key), numbers)
+        return fused_residual(Summands(x, y), norm, noise_source, Residual(rate, DEFAULT_EPSILON))
 
     def plain(x: Any, y: Any, scale: Any, bias: Any) -> Any:
         keep = keep_mask(key, numbers, length, D_MODEL, rate)

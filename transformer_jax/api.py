@@ -131,7 +131,7 @@ class Run:
     def logits(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairLogits]:
         """The logits of given translations, each from the translation's own earlier subwords.
 
-        A blank side is read as the end sign alone.
+        A blank side is read as EOS alone.
         """
         translator, lines = self.loaded.translator, self.loaded.line_translator()
         src_ids, tgt_ids = self._filled(lines, *_paired(sources, targets))

@@ -19,14 +19,14 @@ LEARNED = Claim("Learned positions do not", "section 3.5")
 # Limits, relative to the BLEU of a model that saw such lengths.
 EXTRAPOLATES, DOES_NOT = 0.8, 0.5
 
-SHORT_SENTENCES = 12  # subwords a side, end sign included: 57 % of the corpus
+SHORT_SENTENCES = 12  # subwords a side, EOS included: 57 % of the corpus
 LONG_SENTENCES_UNSEEN = {"data.max_length": SHORT_SENTENCES}
 SHORT_SINUSOIDAL, SHORT_LEARNED = "short sentences, sinusoidal", "short sentences, learned"
 ROWS = {
     SHORT_SINUSOIDAL: {**GRAMMAR, **LONG_SENTENCES_UNSEEN},
     SHORT_LEARNED: {**GRAMMAR, **LONG_SENTENCES_UNSEEN, "model.positions": "learned"},
 }
-LAST_LENGTHS = (12, 16, 20, 512)  # longest source of each bin: subwords, with end sign
+LAST_LENGTHS = (12, 16, 20, 512)  # longest source of each bin: subwords, with EOS
 BINS = ("1 to 12", "13 to 16", "17 to 20", "21 and more", "all above 12")
 
 

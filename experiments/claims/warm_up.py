@@ -41,7 +41,7 @@ def frequencies(job: Job) -> Evidence:
     for split, pairs in (("train", COUNTED), ("valid", VALIDATED)):
         sentences = vocabulary.encode_lines([pair.tgt for pair in generate(split, pairs)])
         counts = np.bincount(np.concatenate(sentences), minlength=vocabulary.size)
-        counts_of[split] = np.append(counts, len(sentences))  # the end signs
+        counts_of[split] = np.append(counts, len(sentences))  # EOS
     p = (counts_of["train"] + 1) / (counts_of["train"] + 1).sum()
     seen = counts_of["valid"] / counts_of["valid"].sum()
     return {"perplexity": float(np.exp(-(seen * np.log(p)).sum()))}

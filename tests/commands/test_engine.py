@@ -1,4 +1,4 @@
-"""Translation by another engine: the same lines, and settings that it has no place for."""
+"""Translation by another engine: the same lines, and settings that it cannot express."""
 
 from types import SimpleNamespace
 

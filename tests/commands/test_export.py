@@ -282,7 +282,7 @@ def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):
     assert "is for --format=ctranslate2" in fails(huggingface, "--gold=x")
     assert "x.en cannot be read" in fails(ctranslate2, "--gold=x")
     assert "bfloat16 is not one of float32" in fails(ctranslate2, "--quantization=bfloat16")
-    assert "no place for model.positions='learned'" in fails(huggingface, name="learned")
+    assert "cannot express model.positions='learned'" in fails(huggingface, name="learned")
     assert "model.tie_embeddings=False" in fails(huggingface, name="pre, untied")
     assert "--checkpoint=7 is not there" in fails(huggingface, "--checkpoint=7")
     assert not (tmp_path / "x").exists()

@@ -21,8 +21,14 @@ from transformer_jax.commands.translate import translate
 from transformer_jax.decoding.mbr import UTILITIES, expected_utilities
 from transformer_jax.errors import ConfigError, DataError, UserError
 
-OPTIONS: dict[str, Any] = {"checkpoint": "latest", "beam_size": 2, "length_penalty": None}
-OPTIONS |= {"coverage_penalty": None, "n_best": 1, "scores": False}
+OPTIONS: dict[str, Any] = {
+    "checkpoint": "latest",
+    "beam_size": 2,
+    "length_penalty": None,
+    "coverage_penalty": None,
+    "n_best": 1,
+    "scores": False,
+}
 
 
 def answer(given: bytes, workdir: Path | None = None, **options: Any) -> bytes:
@@ -90,7 +96,7 @@ def test_windows_line_ends_and_a_byte_order_mark_change_nothing():
 
 
 @pytest.mark.parametrize("given", [b"", b"\n", b"\n\n\n"])
-def test_nothing_is_answered_with_nothing(given):
+def test_no_lines_and_blank_lines_are_echoed(given):
     assert answer(given) == given
 
 
@@ -115,7 +121,7 @@ def test_what_is_not_utf8_is_refused_once_the_lines_before_it_are_answered():
 
 
 @pytest.mark.parametrize(("n_best", "wrong"), [(0, "below 1"), (-1, "below 1"), (3, "not in 1..2")])
-def test_more_answers_than_beams_are_refused(n_best, wrong):
+def test_n_best_outside_1_to_beam_size_is_refused(n_best, wrong):
     with pytest.raises(ConfigError, match=rf"--n_best={n_best} is {wrong}"):
         answer(b"x\n", n_best=n_best)
 
@@ -139,7 +145,7 @@ def test_a_coverage_penalty_lowers_the_scores_of_what_is_left_out():
         assert float(lower) < float(score)
 
 
-def test_settings_given_replace_the_run_s():
+def test_flags_override_the_settings_of_the_run():
     loaded = load_model(str(runs.trained_run()), beam_size=3, length_penalty=0.2, n_best=2)
     assert (loaded.config.decode.beam_size, loaded.config.decode.length_penalty) == (3, 0.2)
     assert loaded.translator.decode == loaded.config.decode
@@ -200,13 +206,13 @@ def test_on_a_terminal_each_line_is_answered_when_it_is_entered(caplog):
 
 def test_samples_are_drawn_anew_with_another_seed_and_mbr_chooses_among_them():
     source = runs.read_lines(runs.tiny_corpus() / "test.en")[:2]
-    hot = {"decode.temperature": 0.7, "decode.top_p": 0.9}
-    drawn = answers(source, sample=True, n_best=6, scores=True, overrides=hot)
-    assert drawn == answers(source, sample=True, n_best=6, scores=True, overrides=hot)
+    sampling = {"decode.temperature": 0.7, "decode.top_p": 0.9}
+    drawn = answers(source, sample=True, n_best=6, scores=True, overrides=sampling)
+    assert drawn == answers(source, sample=True, n_best=6, scores=True, overrides=sampling)
     assert [line.split(" ||| ")[0] for line in drawn] == ["0"] * 6 + ["1"] * 6
-    other = {**hot, "decode.seed": 1}
+    other = {**sampling, "decode.seed": 1}
     assert drawn != answers(source, sample=True, n_best=6, scores=True, overrides=other)
-    mbr = {**hot, "decode.method": "mbr", "decode.samples": 6}
+    mbr = {**sampling, "decode.method": "mbr", "decode.samples": 6}
     chosen = [line.split("\t") for line in answers(source, scores=True, overrides=mbr)]
     for number, (score, text) in enumerate(chosen):
         samples = [line.split(" ||| ")[1] for line in drawn if line.startswith(f"{number} ")]

@@ -62,7 +62,7 @@ def test_long_lines_are_cut_and_one_warning_counts_them(vocabulary, caplog):
 def test_banned_subwords_are_named_by_their_pieces(vocabulary):
     assert banned_ids(DecodeConfig(), vocabulary) == ()
     assert banned_ids(DecodeConfig(banned_subwords=("<unk>", "<s>")), vocabulary) == (UNK, BOS)
-    for piece, wrong in {"no such piece": "no piece of the run's", "</s>": "the end sign"}.items():
+    for piece, wrong in {"no such piece": "no piece of the run's", "</s>": "EOS"}.items():
         with pytest.raises(ConfigError, match=f"decode.banned_subwords=.*'{piece}' is {wrong}"):
             banned_ids(DecodeConfig(banned_subwords=(piece,)), vocabulary)
 

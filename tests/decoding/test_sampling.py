@@ -26,10 +26,10 @@ from transformer_jax.decoding.sampling import (
     gumbel_noise,
     kept_logits,
     nucleus_threshold,
-    sentence_key,
+    sentence_seed,
 )
 from transformer_jax.decoding.search import make_rules
-from transformer_jax.decoding.state import empty_search, enter, is_live
+from transformer_jax.decoding.state import empty_search, is_live, start_sentences
 from transformer_jax.text.vocabulary import EOS
 
 KEYS = np.arange(10, 10 + BATCH, dtype=np.uint32)
@@ -51,10 +51,10 @@ def _sampled(model, table, limits, keys, asked, temperature, top_p, counted):
     cache = model.cache(batch, asked.samples, asked.size)
     sizes = {"beam_size": asked.samples, "n_best": asked.samples, "size": asked.size}
     state = empty_search(model.memory(table), cache, batch, **sizes)
-    state = state._replace(key_B=jnp.zeros(batch, jnp.uint32))
+    state = state._replace(sample_seed_B=jnp.zeros(batch, jnp.uint32))
     if counted is not None:
         state = state._replace(coverage=empty_coverage(asked.samples, counted))
-    state = enter(state, jnp.arange(batch), limits, counted, keys)
+    state = start_sentences(state, jnp.arange(batch), limits, counted, keys)
     step = functools.partial(model.step, table)
     state = jax.lax.while_loop(
         lambda state: is_live(state).any(), lambda state: draw(step, sampling, state), state
@@ -210,7 +210,7 @@ def test_top_k_is_applied_before_the_nucleus_and_after_the_temperature():
 
 def test_noise_has_the_moments_of_gumbel_and_no_two_places_share_it():
     state = empty_search((), (), 8, beam_size=8, size=4, n_best=1)
-    state = state._replace(key_B=jnp.arange(8, dtype=jnp.uint32))
+    state = state._replace(sample_seed_B=jnp.arange(8, dtype=jnp.uint32))
     noise = np.asarray(gumbel_noise(state, 5_000), np.float64)
     assert np.isfinite(noise).all()
     assert noise.mean() == pytest.approx(np.euler_gamma, abs=0.01)
@@ -224,8 +224,8 @@ def test_noise_has_the_moments_of_gumbel_and_no_two_places_share_it():
 
 def test_keys_of_sentences_depend_on_subwords_and_seed():
     ids = np.array([5, 6, EOS], np.int32)
-    key = sentence_key(ids, 0)
+    key = sentence_seed(ids, 0)
     assert 0 <= key < 2**32
-    assert key == sentence_key(ids.astype(np.int64), 0)
-    others = sentence_key(ids, 1), sentence_key(ids[1:], 0), sentence_key(ids[::-1], 0)
+    assert key == sentence_seed(ids.astype(np.int64), 0)
+    others = sentence_seed(ids, 1), sentence_seed(ids[1:], 0), sentence_seed(ids[::-1], 0)
     assert len({key, *others}) == 4

@@ -29,7 +29,7 @@ from tests.decoding.toy_decoders import (
 from transformer_jax.decoding import search
 from transformer_jax.decoding.penalties import PENALTIES, gnmt_penalty
 from transformer_jax.decoding.search import advance, beam_search, make_rules
-from transformer_jax.decoding.state import empty_search, enter, is_live
+from transformer_jax.decoding.state import empty_search, is_live, start_sentences
 from transformer_jax.model.records import Cache, Stepped
 from transformer_jax.text.vocabulary import BOS, EOS, PAD
 
@@ -182,7 +182,7 @@ def test_a_sentence_may_enter_any_row_while_others_go_on(model_class, beam):
     )
     settings = {"beam_size": beam, "size": SIZE, "n_best": n_best}
     state = empty_search(of_sentences(rows_of), model_class.cache(2, beam, SIZE), 2, **settings)
-    state = enter(state, jnp.array([0, 1, 2, -1]), jnp.array([*limits[:2], 7, 7]))
+    state = start_sentences(state, jnp.array([0, 1, 2, -1]), jnp.array([*limits[:2], 7, 7]))
     waiting, found = [2, 3, 4], {}
     while (live := np.asarray(is_live(state))).any():
         for row in np.flatnonzero(~live):
@@ -191,7 +191,7 @@ def test_a_sentence_may_enter_any_row_while_others_go_on(model_class, beam):
                 rows_of[row] = waiting.pop(0)
                 cache = state.cache._replace(carried=cleared(state.cache.carried, row))
                 state = state._replace(cache=cache, memory=of_sentences(rows_of))
-                state = enter(state, jnp.array([row]), limits[rows_of[[row]]])
+                state = start_sentences(state, jnp.array([row]), limits[rows_of[[row]]])
         state = step(model.table, state)
     for row in range(2):
         found[rows_of[row]] = jax.tree.map(lambda x, row=row: np.asarray(x[row]), state.pool)

@@ -201,7 +201,7 @@ def train_spm(lines: list[str], size: int) -> bytes:
 
 
 def pieces_of(*models: bytes) -> list[str]:
-    """One vocabulary of several SentencePiece models: the end sign, unknown, then all pieces."""
+    """One vocabulary of several SentencePiece models: EOS, unknown, then all pieces."""
     found = ["</s>", "<unk>"]
     for model in models:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)

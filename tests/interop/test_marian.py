@@ -121,7 +121,7 @@ def test_two_vocabularies_with_one_matrix_are_refused(tmp_path):
 
 def test_the_ids_of_control_pieces_are_ours_wherever_marian_has_them(tmp_path):
     pieces = marian.pieces_of(*models())
-    pieces = [*pieces[2:7], "</s>", *pieces[7:], "<unk>"]  # tc-models: the end sign is anywhere
+    pieces = [*pieces[2:7], "</s>", *pieces[7:], "<unk>"]  # tc-models: EOS is anywhere
     found = read(folder_of(tmp_path, pieces))
     assert found.bundle.pieces[:4] == ("<pad>", "</s>", "<s>", "<unk>")
     assert set(found.bundle.pieces) == {"<pad>", "<s>", *pieces}

@@ -17,7 +17,7 @@ from tests.fixtures.tiny import (
     tiny_model,
 )
 from transformer_jax.model.cross_normalizers import NOISY, gumbel, gumbel_noise, normal_noise
-from transformer_jax.model.dropout import Drawn, hashed, mask_words
+from transformer_jax.model.dropout import NoiseSource, hashed, noise_bits
 
 B, L, M, H = 2, 5, 4, 3
 DRAW = np.random.default_rng(8)
@@ -61,9 +61,9 @@ def test_keys_are_drawn_as_often_as_the_softmax_says():
     scores = np.array([[0.0, 1.0, -1.0, 0.5], [2.0, 0.0, 0.3, 0.1], [0.0, 0.0, 0.0, 0.0]])
     mask = np.ones((1, H, 1, M), bool)
     mask[0, 1, 0, 2] = False
-    drawn = Drawn(jnp.array([5, 6, 7], jnp.uint32), jnp.arange(rows) + 11)
+    noise_source = NoiseSource(jnp.array([5, 6, 7], jnp.uint32), jnp.arange(rows) + 11)
     everywhere = np.broadcast_to(scores[:, None], (rows, H, length, M))
-    noise = gumbel_noise(drawn, everywhere.shape)
+    noise = gumbel_noise(noise_source, everywhere.shape)
     counts = np.asarray(gumbel(jnp.float32(everywhere), mask, noise)).sum((0, 2))
     expected = softmax_by_hand(scores, mask[0, :, 0]) * rows * length
     assert counts[1, 2] == 0
@@ -75,8 +75,8 @@ def test_keys_are_drawn_as_often_as_the_softmax_says():
 
 def test_the_noise_of_energies_is_normal():
     """Mean 0, variance 1, and 5 % beyond 1.96: each within 5 standard errors."""
-    drawn = Drawn(mask_words(hashed(jax.random.key(3))), jnp.arange(100))
-    noise = np.asarray(normal_noise(drawn, (100, H, 50, M)))
+    noise_source = NoiseSource(noise_bits(hashed(jax.random.key(3))), jnp.arange(100))
+    noise = np.asarray(normal_noise(noise_source, (100, H, 50, M)))
     size = noise.size
     assert abs(noise.mean()) < 5 / np.sqrt(size)
     assert abs(noise.var() - 1) < 5 * np.sqrt(2 / size)

@@ -8,12 +8,12 @@ import pytest
 
 from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_params, tiny_model
 from transformer_jax.model.dropout import (
-    Drawn,
     Dropout,
+    NoiseSource,
     hashed,
     keep_mask,
-    mask_words,
     mix,
+    noise_bits,
     uniform_noise,
 )
 
@@ -36,7 +36,7 @@ def apply(dropout, x, rows, key=None):
     """The dropout of a module in the rows with these numbers."""
 
     def call(module):
-        return module(x, module.drawn(rows))
+        return module(x, module.noise_source(rows))
 
     return nn.apply(call, dropout)({}, rngs={} if key is None else {"dropout": key})
 
@@ -71,9 +71,9 @@ def test_neighbors_are_independent(axis, distance):
 
 
 def noise(rows=range(ROWS), heads=3, length=40, keys=19):
-    words = mask_words(hashed(jax.random.key(7)))
+    words = noise_bits(hashed(jax.random.key(7)))
     shape = (len(rows), heads, length, keys)
-    return np.asarray(uniform_noise(Drawn(words, jnp.array(list(rows))), shape))
+    return np.asarray(uniform_noise(NoiseSource(words, jnp.array(list(rows))), shape))
 
 
 def test_uniform_noise_has_every_value_between_0_and_1_as_often():

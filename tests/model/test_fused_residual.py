@@ -13,7 +13,7 @@ import pytest
 
 from tests.fixtures.tiny import SIZES
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model.dropout import Drawn, keep_mask, mask_words
+from transformer_jax.model.dropout import NoiseSource, keep_mask, noise_bits
 from transformer_jax.model.fused_residual import Norm, Setting, Summands, fused_residual
 from transformer_jax.model.layers import Residual
 from transformer_jax.model.norms import layer_norm
@@ -30,8 +30,8 @@ def both_ways(length, features, rate, types=(jnp.float32, jnp.float32)):
     arrays = jnp.asarray(x, types[0]), jnp.asarray(y, types[1]), scale, bias
 
     def fused(x, y, scale, bias):
-        drawn = Drawn(mask_words(KEY), ROWS)
-        return fused_residual(Summands(x, y), Norm(scale, bias), drawn, Setting(rate, EPSILON))
+        noise = NoiseSource(noise_bits(KEY), ROWS)
+        return fused_residual(Summands(x, y), Norm(scale, bias), noise, Setting(rate, EPSILON))
 
     def plain(x, y, scale, bias):
         keep = keep_mask(KEY, ROWS, length, features, rate)

@@ -21,14 +21,14 @@ from transformer_jax.config.schema import ModelConfig, TrainConfig
 from transformer_jax.model import hard_attention
 from transformer_jax.model.auxiliary import auxiliary_weights
 from transformer_jax.model.cross_entropy import LossSettings
-from transformer_jax.model.dropout import Drawn
+from transformer_jax.model.dropout import NoiseSource
 from transformer_jax.model.hard_attention import (
     REINFORCE,
     choose,
-    drawing,
     first_baseline,
     next_baseline,
     reinforced,
+    with_draw,
 )
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.records import LossSums
@@ -112,7 +112,7 @@ def test_a_choice_answers_for_its_own_and_later_positions_of_its_sentence():
 def test_positions_are_drawn_as_often_as_the_weights_say_by_row_and_head():
     weights_M, (rows, length) = np.array([0.1, 0.0, 0.6, 0.3], np.float32), (200, 30)
     weights_BHLM = jnp.tile(weights_M, (rows, HEADS, length, 1))
-    chosen_BHL = np.asarray(jax.jit(choose)(weights_BHLM, Drawn(WORDS, np.arange(rows))))
+    chosen_BHL = np.asarray(jax.jit(choose)(weights_BHLM, NoiseSource(WORDS, np.arange(rows))))
     total = rows * length
     for own_BL in chosen_BHL.swapaxes(0, 1):
         counts_M = np.bincount(own_BL.ravel(), minlength=4)
@@ -122,7 +122,7 @@ def test_positions_are_drawn_as_often_as_the_weights_say_by_row_and_head():
     same = np.mean(chosen_BHL[:, 0] == chosen_BHL[:, 1])
     assert same == pytest.approx((weights_M**2).sum(), abs=0.03), "heads draw on their own"
     some = np.array([7, 3, 199])
-    part_BHL = jax.jit(choose)(weights_BHLM[:3], Drawn(WORDS, some))
+    part_BHL = jax.jit(choose)(weights_BHLM[:3], NoiseSource(WORDS, some))
     np.testing.assert_array_equal(part_BHL, chosen_BHL[some])
 
 
@@ -140,7 +140,7 @@ def test_padding_is_never_drawn_and_has_no_part_in_the_gradient(empty):
     @functools.partial(jax.value_and_grad, has_aux=True)
     def logs(scores_BHLM):
         found = []
-        one = drawing(normalize, Drawn(WORDS, jnp.arange(50)), found)(scores_BHLM, mask)
+        one = with_draw(normalize, NoiseSource(WORDS, jnp.arange(50)), found)(scores_BHLM, mask)
         return found[0].log_probability_BL[:, :3].sum(), (found[0].log_probability_BL, one)
 
     scores = np.random.default_rng(0).normal(size=(50, HEADS, 4, 5)).astype(np.float32)

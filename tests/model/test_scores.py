@@ -14,14 +14,14 @@ from tests.fixtures.references import (
 )
 from tests.fixtures.tiny import relative_error
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.model.gated_unit import product
+from transformer_jax.model.gated_unit import project
 from transformer_jax.model.recurrent import AttendingUnit, RecurrentEncoder, Remembered
 from transformer_jax.model.scores import SCORES, additive, bilinear, cosine, dot, scaled_dot
 
 B, L, M, H, K = 2, 3, 4, 5, 6
-DRAW = np.random.default_rng(6)
+RNG = np.random.default_rng(6)  # for constants; a test makes its own
 QUERY, KEY, VECTOR, BIAS = (
-    DRAW.normal(size=shape).astype(np.float32)
+    RNG.normal(size=shape).astype(np.float32)
     for shape in [(B, L, H, K), (B, M, H, K), (H, K), (H, K)]
 )
 PARAMS = {"vector": VECTOR, "bias": BIAS}
@@ -33,8 +33,9 @@ def test_dot_is_the_sum_of_products():
 
 def test_in_bfloat16_the_gradient_is_that_of_the_rounded_gradient_of_the_scores():
     """Every operand is rounded to bfloat16, and the products are sums in float64."""
+    rng = np.random.default_rng(7)
     narrow = [jnp.asarray(x, jnp.bfloat16) for x in (QUERY, KEY)]
-    upstream = DRAW.normal(size=(B, H, L, M)).astype(np.float32)
+    upstream = rng.normal(size=(B, H, L, M)).astype(np.float32)
     scores, vjp = jax.vjp(lambda q, k: dot(None, q, k), *narrow)
     query, key, rounded = (
         np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64) for x in (*narrow, upstream)
@@ -64,8 +65,9 @@ def test_additive_equals_its_equation():
 
 def test_additive_has_the_gradient_of_its_equation():
     """Along a random direction of each argument: central differences in float64 by NumPy."""
+    rng = np.random.default_rng(7)
     arrays = (QUERY, KEY, VECTOR, BIAS)
-    upstream = DRAW.normal(size=(B, H, L, M))
+    upstream = rng.normal(size=(B, H, L, M))
 
     def total(query, key, vector, bias):
         scores = additive({"vector": vector, "bias": bias}, query, key)
@@ -77,14 +79,15 @@ def test_additive_has_the_gradient_of_its_equation():
         return (additive_by_hand(*moved) * upstream).sum()
 
     for n, gradient in enumerate(jax.grad(total, argnums=(0, 1, 2, 3))(*arrays)):
-        direction = DRAW.normal(size=arrays[n].shape)
+        direction = rng.normal(size=arrays[n].shape)
         slope = total_by_hand(n, 1e-5 * direction) - total_by_hand(n, -1e-5 * direction)
         got = (np.asarray(gradient, np.float64) * direction).sum()
         assert got == pytest.approx(slope / 2e-5, rel=1e-4)
 
 
 def test_bilinear_equals_its_equation_and_begins_as_the_scaled_dot_product():
-    matrix = DRAW.normal(size=(H, K, K)).astype(np.float32)
+    rng = np.random.default_rng(7)
+    matrix = rng.normal(size=(H, K, K)).astype(np.float32)
     got = bilinear({"matrix": matrix}, QUERY, KEY)
     assert relative_error(got, bilinear_by_hand(QUERY, KEY, matrix)) < 1e-6
     first = SCORES["bilinear"].parameters["matrix"].initializer(None, (H, K, K))
@@ -93,7 +96,8 @@ def test_bilinear_equals_its_equation_and_begins_as_the_scaled_dot_product():
 
 
 def test_cosine_equals_its_equation_whatever_the_lengths_of_the_vectors():
-    gain = DRAW.normal(size=H).astype(np.float32)
+    rng = np.random.default_rng(7)
+    gain = rng.normal(size=H).astype(np.float32)
     want = cosine_by_hand(QUERY, KEY, gain)
     assert relative_error(cosine({"gain": gain}, QUERY, KEY), want) < 1e-6
     assert relative_error(cosine({"gain": gain}, 1e3 * QUERY, 1e-3 * KEY), want) < 1e-6
@@ -121,28 +125,33 @@ def test_scores_of_bfloat16_are_float32():
 
 
 def test_the_recurrent_decoder_attends_by_the_additive_score_with_one_head():
+    rng = np.random.default_rng(7)
     d_model, hidden = 12, 7
     config = ModelConfig(d_model=d_model, d_hidden=hidden)
     unit = AttendingUnit(config, RecurrentEncoder)
-    draw = {
-        **{"query": (hidden, hidden), "key": (2 * hidden, hidden), "score": (hidden,)},
-        **{"context": (2 * hidden, 3 * hidden), "start": (hidden, hidden)},
-        **{"readout": (3 * hidden + d_model, 2 * d_model), "readout_bias": (2 * d_model,)},
+    shapes = {
+        "query": (hidden, hidden),
+        "key": (2 * hidden, hidden),
+        "score": (hidden,),
+        "context": (2 * hidden, 3 * hidden),
+        "start": (hidden, hidden),
+        "readout": (3 * hidden + d_model, 2 * d_model),
+        "readout_bias": (2 * d_model,),
     }
     gates = {"input": (d_model, 3 * hidden), "bias": (3 * hidden,)}
     gates |= {name: (hidden, hidden) for name in ("update", "reset", "candidate")}
-    params = {name: DRAW.normal(size=s).astype(np.float32) for name, s in draw.items()}
-    params["unit"] = {name: DRAW.normal(size=s).astype(np.float32) for name, s in gates.items()}
-    annotation = DRAW.normal(size=(B, M, 2 * hidden)).astype(np.float32)
-    state = DRAW.normal(size=(B, L, hidden)).astype(np.float32)  # of L beams
+    params = {name: rng.normal(size=s).astype(np.float32) for name, s in shapes.items()}
+    params["unit"] = {name: rng.normal(size=s).astype(np.float32) for name, s in gates.items()}
+    annotation = rng.normal(size=(B, M, 2 * hidden)).astype(np.float32)
+    state = rng.normal(size=(B, L, hidden)).astype(np.float32)  # of L beams
     mask = np.ones((B, 1, M), bool)
 
     def weights_of(unit):
         memory = Remembered(unit.keys(annotation), annotation, None)
         return unit.step(state, jnp.zeros((B, L, 3 * hidden)), memory, mask)[2]
 
-    query = product(state, params["query"], "float32")[:, :, None]
-    key = product(annotation, params["key"], "float32")[:, :, None]
+    query = project(state, params["query"], "float32")[:, :, None]
+    key = project(annotation, params["key"], "float32")[:, :, None]
     one_head = {"vector": params["score"][None], "bias": np.zeros((1, hidden), np.float32)}
     scores = np.asarray(additive(one_head, query, key), np.float64)
     want = softmax_by_hand(scores, True)[:, 0]

@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import unflatten_dict
 
 from tests.fixtures.tiny import lay_out, model_inputs, of_each_pair, relative_error
 from transformer_jax.config.schema import ModelConfig
@@ -39,21 +40,21 @@ def reference(case: str) -> dict[str, np.ndarray]:
         }
 
 
-def ours(torch: dict[str, np.ndarray], case: str) -> dict[str, np.ndarray]:
+def from_torch(torch: dict[str, np.ndarray], case: str) -> dict[str, np.ndarray]:
     """PyTorch's weights (or their gradients) by the names and in the shapes of this project."""
-    tree: dict[str, np.ndarray] = {}
+    flat: dict[str, np.ndarray] = {}
 
     def norm(name: str, torch_name: str) -> None:
-        tree[f"{name}/scale"] = torch[f"{torch_name}.weight"]
-        tree[f"{name}/bias"] = torch[f"{torch_name}.bias"]
+        flat[f"{name}/scale"] = torch[f"{torch_name}.weight"]
+        flat[f"{name}/bias"] = torch[f"{torch_name}.bias"]
 
     def attention(name: str, torch_name: str) -> None:
         # PyTorch computes x W^T, with W of queries, keys and values stacked: [3 D, D].
         projections = np.split(torch[f"{torch_name}.in_proj_weight"], 3)
         for part, weight in zip(("query", "key", "value"), projections, strict=True):
-            tree[f"{name}/{part}"] = weight.T.reshape(D_MODEL, HEADS, -1)
+            flat[f"{name}/{part}"] = weight.T.reshape(D_MODEL, HEADS, -1)
         out = torch[f"{torch_name}.out_proj.weight"]
-        tree[f"{name}/out"] = out.T.reshape(HEADS, -1, D_MODEL)
+        flat[f"{name}/out"] = out.T.reshape(HEADS, -1, D_MODEL)
 
     for side, attentions in (
         ("encoder", {"self_attention": "self_attn"}),
@@ -66,32 +67,24 @@ def ours(torch: dict[str, np.ndarray], case: str) -> dict[str, np.ndarray]:
                 norm(f"{here}/{name}_residual/norm", f"{there}.norm{i}")
             norm(f"{here}/feed_forward_residual/norm", f"{there}.norm{len(attentions) + 1}")
             for name, torch_name in (("inner", "linear1"), ("outer", "linear2")):
-                tree[f"{here}/feed_forward/{name}"] = torch[f"{there}.{torch_name}.weight"].T
-                tree[f"{here}/feed_forward/{name}_bias"] = torch[f"{there}.{torch_name}.bias"]
+                flat[f"{here}/feed_forward/{name}"] = torch[f"{there}.{torch_name}.weight"].T
+                flat[f"{here}/feed_forward/{name}_bias"] = torch[f"{there}.{torch_name}.bias"]
         if CASES[case].get("norm") == "pre":
             norm(f"{side}_norm", f"{side}.norm")
-    tree["embedding/table"] = padded(torch["embedding.weight"])
+    flat["embedding/table"] = padded(torch["embedding.weight"])
     if "output.weight" in torch:
-        tree["tgt_embedding/table"] = padded(torch["tgt_embedding.weight"])
-        tree["output/table"] = padded(torch["output.weight"])
-        tree["src_positions/table"] = torch["src_positions.weight"]
-        tree["tgt_positions/table"] = torch["tgt_positions.weight"]
-    return tree
+        flat["tgt_embedding/table"] = padded(torch["tgt_embedding.weight"])
+        flat["output/table"] = padded(torch["output.weight"])
+        flat["src_positions/table"] = torch["src_positions.weight"]
+        flat["tgt_positions/table"] = torch["tgt_positions.weight"]
+    return flat
 
 
 def padded(table_VD: np.ndarray) -> np.ndarray:
     return np.pad(table_VD, ((0, 128 - VOCABULARY), (0, 0)))
 
 
-def nested(flat: dict[str, np.ndarray]) -> dict:
-    tree: dict = {}
-    for path, value in flat.items():
-        *modules, name = path.split("/")
-        functools.reduce(lambda node, m: node.setdefault(m, {}), modules, tree)[name] = value
-    return tree
-
-
-def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+def with_prefix(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     return {
         name.removeprefix(prefix): value.astype(np.float32)
         for name, value in arrays.items()
@@ -101,14 +94,14 @@ def part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
 
 @functools.cache
 def computed(case: str, layout: str) -> tuple:
-    """(sums, logits, encoded, gradients by path) of our model with PyTorch's weights."""
+    """(batch, (sums, logits, encoded), gradients by path) of our model with PyTorch's weights."""
     torch = reference(case)
     pairs = [
         (src[src != 0].tolist(), tgt[tgt != 0].tolist())
         for src, tgt in zip(torch["src"], torch["tgt"], strict=True)
     ]
     batch = lay_out(pairs, ROWS[layout], SRC_LENGTH, TGT_LENGTH)
-    params = nested(ours(part(torch, "weight/"), case))
+    params = unflatten_dict(from_torch(with_prefix(torch, "weight/"), case), sep="/")
     with jax.default_matmul_precision("highest"):
         (_, results), grads = value_and_gradients(case)(params, batch)
     flat = jax.tree_util.tree_leaves_with_path(grads)
@@ -163,10 +156,10 @@ def test_encoder_output_equals_pytorch_at_real_positions(case):
 @pytest.mark.parametrize("layout", ROWS)
 @pytest.mark.parametrize("case", CASES)
 def test_gradient_of_every_parameter_equals_pytorch(case, layout):
-    want = ours(part(reference(case), "grad/"), case)
+    want = from_torch(with_prefix(reference(case), "grad/"), case)
     _, _, got = computed(case, layout)
     assert got.keys() == want.keys()
     errors = {name: relative_error(got[name], want[name]) for name in want}
     assert max(errors.values()) < TOLERANCE, {n: e for n, e in errors.items() if e >= TOLERANCE}
-    if "output/table" in got:  # tied, the padding's rows take part in nothing
+    if "output/table" in got:  # untied: its rows for the padding must get no gradient
         assert not got["output/table"][VOCABULARY:].any()

@@ -78,9 +78,9 @@ def test_lines_are_those_of_python_reading_by_newline(text):
         patch.setattr(lines, "BLOCK_BYTES", 3)  # so that blocks end everywhere
         patch.setattr(lines, "CHECK_LINES", 2)
         got = read_lines_from(io.BytesIO(text.encode()), "stdin")
-    want = io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline="\n")
+    reference = io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline="\n")
     assert got == [
-        line.removesuffix("\n") if not line.endswith("\r\n") else line[:-2] for line in want
+        line.removesuffix("\n") if not line.endswith("\r\n") else line[:-2] for line in reference
     ]
 
 
@@ -267,10 +267,8 @@ def test_the_fingerprint_is_of_the_content_alone(folder, tmp_path):
     first = corpus.fingerprint("train")
     assert len(first) == 64 and int(first, 16) >= 0
     elsewhere = tmp_path / "elsewhere"
-    for stem, pairs in (("x", A), ("y", B)):
-        write(
-            elsewhere / f"{stem}.s.gz", (folder / f"{'a' if pairs is A else 'b'}.en").read_bytes()
-        )
+    for stem, before, pairs in (("x", "a", A), ("y", "b", B)):
+        write(elsewhere / f"{stem}.s.gz", (folder / f"{before}.en").read_bytes())
         write(elsewhere / f"{stem}.t", "".join(f"{pair.tgt}\n" for pair in pairs))
     other = config(elsewhere, src="s", tgt="t", train=("x", "y"))
     assert open_corpus(other).fingerprint("train") == first
@@ -280,8 +278,12 @@ def test_the_fingerprint_sees_every_change(folder):
     seen = [
         open_corpus(config(folder, **changes)).fingerprint("train")
         for changes in (
-            *({}, {"train": ("b", "a")}, {"train": ("a",)}, {"src": "de", "tgt": "en"}),
-            *({"train": ("a[:1]",)}, {"train": ("a[1:]",)}),
+            {},
+            {"train": ("b", "a")},
+            {"train": ("a",)},
+            {"src": "de", "tgt": "en"},
+            {"train": ("a[:1]",)},
+            {"train": ("a[1:]",)},
         )
     ]
     write(folder / "b.de", "drei\nvier\nfünF\n")
@@ -300,7 +302,7 @@ def write_pairs(folder: Path, count: int, stems: tuple[str, ...] = ("train",)) -
             )
 
 
-def cut(folder: Path, seed: int = 0, **changes) -> corpora.Corpus:
+def opened(folder: Path, seed: int = 0, **changes) -> corpora.Corpus:
     return open_corpus(DataConfig(**{"path": str(folder)} | changes), seed)
 
 
@@ -309,52 +311,38 @@ def cut(folder: Path, seed: int = 0, **changes) -> corpora.Corpus:
 )
 def test_without_validation_files_a_sample_of_the_training_text_is_cut_off(tmp_path, pairs, valid):
     write_pairs(tmp_path, pairs)
-    corpus = cut(tmp_path)
-    train, held = list(corpus.split("train")), list(corpus.split("valid"))
-    assert len(held) == valid
-    assert sorted(train + held) == sorted(cut(tmp_path, valid=("train",)).split("train"))
+    corpus = opened(tmp_path)
+    train, held_out = list(corpus.split("train")), list(corpus.split("valid"))
+    assert len(held_out) == valid
+    assert sorted(train + held_out) == sorted(opened(tmp_path, valid=("train",)).split("train"))
     assert "validation pairs cut off the training text" in corpus.describe()
 
 
 def test_the_sample_depends_on_the_seed_and_is_the_same_each_time(tmp_path):
     write_pairs(tmp_path, 400)
-    first = list(cut(tmp_path, seed=3).split("valid"))
+    first = list(opened(tmp_path, seed=3).split("valid"))
+    # fmt: off
     places = [
-        5,
-        59,
-        78,
-        107,
-        152,
-        196,
-        198,
-        204,
-        208,
-        209,
-        210,
-        215,
-        283,
-        301,
-        316,
-        351,
-        358,
-        385,
-        389,
-        398,
+        5, 59, 78, 107, 152, 196, 198, 204, 208, 209,
+        210, 215, 283, 301, 316, 351, 358, 385, 389, 398,
     ]
+    # fmt: on
     assert [int(pair.src.split()[1]) for pair in first] == places, "old runs need this very sample"
-    assert list(pickle.loads(pickle.dumps(cut(tmp_path, seed=3).split("valid")))) == first
-    assert list(cut(tmp_path, seed=4).split("valid")) != first
-    prints = [
-        cut(tmp_path, seed).fingerprint(name) for seed in (3, 4) for name in ("train", "valid")
+    assert list(pickle.loads(pickle.dumps(opened(tmp_path, seed=3).split("valid")))) == first
+    assert list(opened(tmp_path, seed=4).split("valid")) != first
+    fingerprints = [
+        opened(tmp_path, seed).fingerprint(name) for seed in (3, 4) for name in ("train", "valid")
     ]
-    whole = cut(tmp_path, valid=("train",)).fingerprint("train")
-    assert len({*prints, whole}) == 5
-    assert prints[:2] == [cut(tmp_path, seed=3).fingerprint(name) for name in ("train", "valid")]
+    whole = opened(tmp_path, valid=("train",)).fingerprint("train")
+    assert len({*fingerprints, whole}) == 5
+    assert fingerprints[:2] == [
+        opened(tmp_path, seed=3).fingerprint(name) for name in ("train", "valid")
+    ]
 
 
 def test_several_training_files_are_cut_as_one(tmp_path):
     write_pairs(tmp_path, 30, ("a", "b"))
-    corpus = cut(tmp_path, train=("a", "b"))
+    corpus = opened(tmp_path, train=("a", "b"))
     assert (len(corpus.split("train")), len(corpus.split("valid"))) == (57, 3)
     assert len(corpus.split("a")) == 30, "a stem is whole"
 
@@ -362,26 +350,26 @@ def test_several_training_files_are_cut_as_one(tmp_path):
 def test_validation_files_that_are_there_or_named_are_used(tmp_path):
     write_pairs(tmp_path, 40, ("train", "dev", "valid"))
     for changes, stem in (({}, "valid"), ({"valid": ("dev",)}, "dev")):
-        corpus = cut(tmp_path, **changes)
+        corpus = opened(tmp_path, **changes)
         assert (len(corpus.split("train")), len(corpus.split("valid"))) == (40, 40)
         assert corpus.split("valid")[0].src == f"{stem} 0 en"
         assert "cut off" not in corpus.describe()
-        named = cut(tmp_path, valid=(stem,))
+        named = opened(tmp_path, valid=(stem,))
         assert corpus.fingerprint("valid") == named.fingerprint("valid")
     (tmp_path / "valid.de").unlink()
     with pytest.raises(DataError, match="valid.de: no such file"):
-        cut(tmp_path).split("valid")
+        opened(tmp_path).split("valid")
     with pytest.raises(DataError, match="deve.en: no such file"):
-        cut(tmp_path, valid=("deve",)).split("valid")
+        opened(tmp_path, valid=("deve",)).split("valid")
 
 
 def test_one_pair_is_too_few_to_cut(tmp_path):
     write_pairs(tmp_path, 1)
     with pytest.raises(DataError, match="has one pair, too few.*valid.en, valid.de"):
-        cut(tmp_path).split("train")
+        opened(tmp_path).split("train")
 
 
-@pytest.mark.skipif("TRANSFORMER_JAX_DATA" not in os.environ, reason="the folder is not named")
+@pytest.mark.skipif("TRANSFORMER_JAX_DATA" not in os.environ, reason="no folder of text")
 @pytest.mark.parametrize(
     ("name", "stem", "count", "first"),
     [

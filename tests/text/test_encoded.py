@@ -37,7 +37,7 @@ class Characters:
 
 
 def want(line: str, size: int = 5_000) -> list[int]:
-    """Character ids and the end sign."""
+    """Character ids and EOS."""
     return [size - 1 - ord(c) for c in line] + [EOS]
 
 

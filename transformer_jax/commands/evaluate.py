@@ -156,7 +156,7 @@ def _latency(
     hypotheses: Sequence[str],
     references: Sequence[str],
 ) -> dict[str, Any]:
-    """How far a wait-k model lags behind, in subwords with end signs; empty for other models."""
+    """How far a wait-k model lags behind, in subwords with EOS; empty for other models."""
     (member, *_) = translator.translator.model.members
     if (k := member.config.wait_k) is None:
         return {}

@@ -20,7 +20,7 @@ from transformer_jax.evaluation.alignment import Aligner, best_aligner
 from transformer_jax.files import read_json, read_utf8
 from transformer_jax.grammar import generate
 from transformer_jax.interop import ctranslate2
-from transformer_jax.interop.exported import Exported, refuse
+from transformer_jax.interop.exported import Exported, require_supported
 from transformer_jax.interop.huggingface_out import write_huggingface
 from transformer_jax.interop.stablehlo import write_stablehlo
 from transformer_jax.model.encoder_decoder import make_model
@@ -101,7 +101,7 @@ def export(
 
 def _aligner(workdir: str, checkpoint: str, config: Config, stem: str | None) -> Aligner | None:
     """What aligns best by gold links; None if there are none."""
-    refuse(config, ctranslate2.SUPPORTED, ctranslate2.FORMAT)
+    require_supported(config, ctranslate2.SUPPORTED, ctranslate2.FORMAT)
     if stem is not None:
         files = [Path(f"{stem}.{side}") for side in (config.data.src, config.data.tgt)]
         pairs: Sequence[Pair] = TextPairs(*map(TextLines, files))

@@ -56,7 +56,7 @@ class DataConfig:
     )
     max_length: int = key(
         128,
-        "subwords per side, end sign included; training skips, and counts, pairs that are longer, "
+        "subwords per side, EOS included; training skips, and counts, pairs that are longer, "
         "or whose source is longer than a packed source row",
         at_least=2,
     )

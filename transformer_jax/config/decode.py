@@ -69,7 +69,7 @@ class DecodeConfig:
     )
     max_length: int = key(
         512,
-        "subwords of a source, end sign included; longer sources are cut",
+        "subwords of a source, EOS included; longer sources are cut",
         mutable=True,
         at_least=2,
     )

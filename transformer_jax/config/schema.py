@@ -134,7 +134,7 @@ class ModelConfig:
     )
     wait_k: int | None = key(
         None,
-        "target subword t sees the first k + t - 1 source subwords, end sign included, and the "
+        "target subword t sees the first k + t - 1 source subwords, EOS included, and the "
         "encoder sees nothing later, as if the model translated while it read (Ma et al. 2019); "
         "None: the whole source",
         at_least=1,
@@ -161,7 +161,7 @@ class ModelConfig:
         choices_of="transformer_jax.model.positions:POSITIONS",
     )
     max_positions: int = key(
-        512, "learned positions: subwords of a sentence, end sign included", at_least=1
+        512, "learned positions: subwords of a sentence, EOS included", at_least=1
     )
     relative_distance: int = key(
         16,

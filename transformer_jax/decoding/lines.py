@@ -37,13 +37,13 @@ def banned_ids(decode: DecodeConfig, vocabulary: Vocabulary) -> tuple[int, ...]:
     """The ids of decode.banned_subwords.
 
     Raises:
-      ConfigError: a subword is not in the vocabulary, or is the end sign, without which no
+      ConfigError: a subword is not in the vocabulary, or is EOS, without which no
         translation would end.
     """
     found = vocabulary.target.ids_of(decode.banned_subwords)
     for piece, i in found.items():
         if i is None or i == EOS:
-            wrong = "the end sign" if i == EOS else "no piece of the run's vocabulary"
+            wrong = "EOS" if i == EOS else "no piece of the run's vocabulary"
             raise ConfigError(
                 f"decode.banned_subwords={decode.banned_subwords}: {piece!r} is {wrong}. Leave it "
                 "out, or name pieces as SentencePiece writes them, such as <unk>."
@@ -117,7 +117,7 @@ class LineTranslator:
         """Logs one warning with the number of cut lines, summed over all processes."""
         if cut := sum(processes.gather(self.cut)):
             log.warning(
-                "%d lines have more than decode.max_length=%d subwords (end sign included) "
+                "%d lines have more than decode.max_length=%d subwords (EOS included) "
                 "and were cut there",
                 cut,
                 self.longest,

@@ -19,15 +19,15 @@ from jax import Array
 from jax.sharding import Mesh
 
 from transformer_jax.decoding.penalties import empty_coverage
-from transformer_jax.decoding.sampling import Sampling, draw, sentence_key
+from transformer_jax.decoding.sampling import Sampling, draw, sentence_seed
 from transformer_jax.decoding.search import advance, make_rules
 from transformer_jax.decoding.state import (
     SearchResult,
     SearchState,
     StepFn,
     empty_search,
-    enter,
     is_live,
+    start_sentences,
 )
 from transformer_jax.model.axes import BATCH, names_of, unboxed
 from transformer_jax.model.cached_attention import replaced
@@ -42,7 +42,7 @@ ENTER_TOGETHER = 8
 NOBODY = -1  # sentence number of a row without a sentence
 
 
-class Kept(NamedTuple):
+class SamplingFilter(NamedTuple):
     """Which subwords samples are drawn from."""
 
     top_k: int | None  # the likeliest; None: all
@@ -72,7 +72,7 @@ class SearchShape(NamedTuple):
     penalizes_coverage: bool
     penalty: str = "gnmt"
     banned: tuple[int, ...] = ()
-    kept: Kept | None = None  # None: beam search
+    sampling: SamplingFilter | None = None  # None: beam search
     groups: int = 1  # of beams; beam_size and n_best are multiples of it
 
     @property
@@ -94,7 +94,7 @@ class Queue(NamedTuple):
     ids_QM: Array  # int32, each ending in EOS
     lengths_Q: Array  # int32, subwords, EOS included
     sentence_Q: Array  # int32, the host's numbers of the sentences; NOBODY: no sentence
-    key_Q: Array  # uint32, from which a sentence's samples are drawn
+    sample_seed_Q: Array  # uint32, of a sentence's samples
     waiting: Array  # int32 scalar, number of sentences
 
 
@@ -129,8 +129,8 @@ def boxed_rows(model: Predictor, shape: SearchShape) -> Rows:
     if shape.penalizes_coverage:
         counted_BM = jnp.zeros((shape.rows, shape.src_length), bool)
         search = search._replace(coverage=empty_coverage(shape.beam_size, counted_BM))
-    if shape.kept is not None:
-        search = search._replace(key_B=jnp.zeros(shape.rows, jnp.uint32))
+    if shape.sampling is not None:
+        search = search._replace(sample_seed_B=jnp.zeros(shape.rows, jnp.uint32))
     return Rows(search, jnp.full(shape.rows, NOBODY, jnp.int32))
 
 
@@ -160,10 +160,10 @@ def make_queue(
     ids_QM, lengths_Q = padded_sentences(waiting, shape.queue, shape.src_length)
     sentence_Q = np.full(shape.queue, NOBODY, np.int32)
     sentence_Q[: len(numbers)] = numbers
-    key_Q = np.zeros(shape.queue, np.uint32)
-    if shape.kept is not None:
-        key_Q[: len(numbers)] = [sentence_key(ids, seed) for ids in waiting]
-    arrays: Any = (ids_QM, lengths_Q, sentence_Q, key_Q, np.int32(len(numbers)))
+    sample_seed_Q = np.zeros(shape.queue, np.uint32)
+    if shape.sampling is not None:
+        sample_seed_Q[: len(numbers)] = [sentence_seed(ids, seed) for ids in waiting]
+    arrays: Any = (ids_QM, lengths_Q, sentence_Q, sample_seed_Q, np.int32(len(numbers)))
     return Queue(*arrays)
 
 
@@ -241,11 +241,11 @@ def _method(
     """One step of beam search, or of sampling."""
     alpha, beta = strengths.length_penalty, strengths.coverage_penalty
     rules = make_rules(shape.size, alpha, shape.penalty, beta)._replace(banned=shape.banned)
-    if shape.kept is None:
+    if shape.sampling is None:
         rules = rules._replace(groups=shape.groups, diversity=strengths.diversity)
         return partial(advance, step, rules)
-    top_p = strengths.top_p if shape.kept.nucleus else None
-    sampling = Sampling(strengths.temperature, shape.kept.top_k, top_p, rules)
+    top_p = strengths.top_p if shape.sampling.nucleus else None
+    sampling = Sampling(strengths.temperature, shape.sampling.top_k, top_p, rules)
     return partial(draw, step, sampling)
 
 
@@ -271,7 +271,9 @@ def _let_in(
     limits_F = jnp.where(lengths_F > 0, lengths_F + shape.max_extra_length, 0)
     counted_FM = jnp.arange(shape.src_length) < lengths_F[:, None] - 1  # without EOS
     rows = Rows(
-        enter(search, rows_F, limits_F, counted_FM, next_ones(queue.key_Q), shape.groups),
+        start_sentences(
+            search, rows_F, limits_F, counted_FM, next_ones(queue.sample_seed_Q), shape.groups
+        ),
         write(loop.rows.sentence_B, next_ones(queue.sentence_Q)),
     )
     return loop._replace(rows=rows, taken=loop.taken + shape.together)

@@ -35,7 +35,7 @@ from transformer_jax.decoding.state import (
     SearchState,
     StepFn,
     at_own_slot,
-    ended,
+    finished_hypotheses,
     is_live,
     with_newest,
 )
@@ -74,7 +74,9 @@ def draw(step: StepFn, sampling: Sampling, state: SearchState) -> SearchState:
     scores_BK = penalized(log_probs_BK, rules.penalties_L[length_B][:, None])
     if coverage is not None:
         scores_BK += rules.beta * coverage_penalty(coverage)
-    new = ended(jnp.where(ended_BK, log_probs_BK, -jnp.inf), scores_BK, length_B, sequences_BKT)
+    new = finished_hypotheses(
+        jnp.where(ended_BK, log_probs_BK, -jnp.inf), scores_BK, length_B, sequences_BKT
+    )
 
     def replaced(old_BK: Array, new_BK: Array) -> Array:
         ends_BK = new.lengths > 0
@@ -133,7 +135,7 @@ def nucleus_threshold(probs: Array, top_p: float | Array) -> Array:
     return jax.lax.bitcast_convert_type(threshold, jnp.float32)
 
 
-def sentence_key(ids: np.ndarray, seed: int) -> int:
+def sentence_seed(ids: np.ndarray, seed: int) -> int:
     """A random number below 2^32 for a sentence's subwords `[length]` and a seed below 2^32."""
     words = ids.astype("<i4").tobytes()
     return int.from_bytes(hashlib.blake2b(words, digest_size=4, key=seed.to_bytes(4)).digest())
@@ -141,9 +143,9 @@ def sentence_key(ids: np.ndarray, seed: int) -> int:
 
 def gumbel_noise(state: SearchState, width: int) -> Array:
     """Standard Gumbel noise for the samples' next subword: float32 `[batch, samples, width]`."""
-    assert state.key_B is not None
+    assert state.sample_seed_B is not None
     samples_K = mix(jnp.arange(state.now.ids_BK.shape[1], dtype=jnp.uint32))
-    sample_BK = mix(state.key_B[:, None] ^ samples_K)
+    sample_BK = mix(state.sample_seed_B[:, None] ^ samples_K)
     position_B1 = mix(state.now.position_B.astype(jnp.uint32))[:, None]
     place_BK = mix(sample_BK ^ position_B1)
     subword_V = mix(jnp.arange(width, dtype=jnp.uint32))

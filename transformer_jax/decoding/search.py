@@ -50,16 +50,16 @@ from transformer_jax.decoding.penalties import (
 )
 from transformer_jax.decoding.state import (
     IMPOSSIBLE,
-    Memory,
     SearchResult,
     SearchState,
+    SourceMemory,
     StepFn,
     at_own_slot,
     empty_search,
-    ended,
-    enter,
-    gather_rows,
+    finished_hypotheses,
+    gather_slots,
     is_live,
+    start_sentences,
     with_newest,
 )
 from transformer_jax.decoding.top_k import top_k
@@ -99,7 +99,7 @@ class Chosen(NamedTuple):
 
 def beam_search(
     step: StepFn,
-    memory: Memory,
+    memory: SourceMemory,
     cache: Cache,
     max_lengths: Array,
     *,
@@ -147,7 +147,7 @@ def beam_search(
     state = empty_search(memory, cache, batch, beam_size=beam_size, size=size, n_best=n_best)
     if counted is not None:
         state = state._replace(coverage=empty_coverage(beam_size, counted))
-    state = enter(state, jnp.arange(batch), max_lengths, counted, groups=groups)
+    state = start_sentences(state, jnp.arange(batch), max_lengths, counted, groups=groups)
     state = lax.while_loop(
         lambda state: is_live(state).any(), lambda state: advance(step, rules, state), state
     )
@@ -183,7 +183,7 @@ def advance(step: StepFn, rules: Rules, state: SearchState) -> SearchState:
     ids_BK, parents_BK, log_probs_BK, pool = _united(found)
 
     def follow(x_BK: Array) -> Array:  # a hypothesis inherits what its parent carries
-        return gather_rows(x_BK, parents_BK)
+        return gather_slots(x_BK, parents_BK)
 
     if coverage is not None:
         coverage = coverage._replace(sums_BKM=follow(coverage.sums_BKM))
@@ -245,13 +245,13 @@ def _extended(group: Group, state: SearchState, rules: Rules, avoided_BV: Array 
     best_BK, index_BK = _best(sums_BC, avoided_BC, beams)
     ended_BK = jnp.take_along_axis(ids_BC, index_BK, axis=1) == EOS
     ended_parents_BK = parents_C[index_BK]
-    ended_BKT = gather_rows(group.sequences_BKT, ended_parents_BK)
+    ended_BKT = gather_slots(group.sequences_BKT, ended_parents_BK)
     ended_BKT = with_newest(ended_BKT, position_B, jnp.full((batch, beams), EOS))
     log_probs_BK = jnp.where(ended_BK, best_BK, -jnp.inf)
     scores_BK = penalized(log_probs_BK, rules.penalties_L[length_B][:, None])
     if group.added_BK is not None:
-        scores_BK += gather_rows(group.added_BK, ended_parents_BK)
-    pool = _merge(group.pool, ended(log_probs_BK, scores_BK, length_B, ended_BKT))
+        scores_BK += gather_slots(group.added_BK, ended_parents_BK)
+    pool = _merge(group.pool, finished_hypotheses(log_probs_BK, scores_BK, length_B, ended_BKT))
     going_BC = jnp.where(ids_BC == EOS, -jnp.inf, sums_BC)
     log_probs_BK, index_BK = _best(going_BC, avoided_BC, beams)
     ids_BK, parents_BK = jnp.take_along_axis(ids_BC, index_BK, axis=1), parents_C[index_BK]
@@ -309,7 +309,7 @@ def _merge(pool: SearchResult, newcomers: SearchResult) -> SearchResult:
     # Of equal scores the first stays: free entries before newcomers that did not end, and older
     # entries before newer ones.
     _, order_BN = top_k(both.scores, pool.scores.shape[1])
-    return jax.tree.map(lambda x_BP: gather_rows(x_BP, order_BN), both)
+    return jax.tree.map(lambda x_BP: gather_slots(x_BP, order_BN), both)
 
 
 def _may_still_enter(live_BK: Array, largest_penalty_B: Array, pool: SearchResult) -> Array:

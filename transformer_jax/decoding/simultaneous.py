@@ -25,7 +25,7 @@ from jax.sharding import Mesh
 
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.decoding.search import advance, make_rules
-from transformer_jax.decoding.state import SearchState, empty_search, enter, is_live
+from transformer_jax.decoding.state import SearchState, empty_search, is_live, start_sentences
 from transformer_jax.model.axes import BATCH, names_of, unboxed
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.records import Cache, Memory, Now, Params, SearchSizes, Stepped
@@ -60,7 +60,7 @@ def boxed_sentence(model: EncoderDecoder, shape: Shape) -> Sentence:
     rows = {"beam_size": 1, "size": sizes.length}
     search = empty_search(unboxed(memory), unboxed(cache), sizes.batch, **rows)
     limits_B = jnp.zeros(sizes.batch, jnp.int32).at[0].set(sizes.length)
-    search = enter(search, jnp.arange(sizes.batch), limits_B)
+    search = start_sentences(search, jnp.arange(sizes.batch), limits_B)
     search = search._replace(memory=memory, cache=cache)
     return Sentence(model.boxed_source_cache(sizes), search)
 

@@ -7,16 +7,20 @@ The decoder is one function, `step(now, memory, cache) -> Stepped`:
 - `cache`: what the decoder keeps for the hypotheses. `cache.written` (keys and values by position)
   never moves: a hypothesis finds its own past through `now`. `cache.carried` (a recurrent state, a
   coverage) has leaves `[B, K, ...]`, which search reorders together with the hypotheses.
-- `logits_BKV`: float32 logits of the next subword; -1e9 or less for the vocabulary's padding.
-- `watched_BKM`: attention weights over the source, which a coverage penalty sums.
+
+`Stepped`, the result, has
+- `logits_BKV`: float32 logits of the next subword, without the vocabulary's padding or with -1e9 or
+  less for it.
+- `watched_BKM`: attention weights over the source, those of model.watched_layer, which a coverage
+  penalty sums.
 
 Rows are independent and each has its own position. So a finished sentence can give its row to a new
-one while others continue: call `empty_search`, then `enter` and a step any number of times. A step
-is `advance` in search.py or `draw` in sampling.py.
+one while others continue: call `empty_search`, then `start_sentences` and a step any number of
+times. A step is `advance` in search.py or `draw` in sampling.py.
 
 Dimension key
-  B batch   K beams, or samples   V vocabulary, padded   N n_best   T size, the longest hypothesis
-  M source length   F rows that new sentences enter
+  B batch   K beams, or samples   V vocabulary   N n_best   T the longest hypothesis
+  M source length   F rows that new sentences start_sentences
 """
 
 from collections.abc import Callable
@@ -31,8 +35,8 @@ from transformer_jax.model.records import Cache, Now, Stepped
 from transformer_jax.text.vocabulary import BOS, PAD
 
 IMPOSSIBLE = -1e8  # below any real log probability, above that of the vocabulary's padding
-Memory = Any  # a pytree of arrays [B, ...]
-StepFn = Callable[[Now, Memory, Cache], Stepped]
+SourceMemory = Any  # a pytree of arrays [B, ...]
+StepFn = Callable[[Now, SourceMemory, Cache], Stepped]
 
 
 class SearchResult(NamedTuple):
@@ -50,29 +54,43 @@ class SearchState(NamedTuple):
     now: Now
     log_probs_BK: Array  # float32, nats; -inf = no live hypothesis in this beam slot
     sequences_BKT: Array  # int32, subwords of the live hypotheses, without BOS
-    memory: Memory
+    memory: SourceMemory
     cache: Cache
     coverage: Coverage | None  # None: no coverage penalty
-    key_B: Array | None  # uint32, from which a sentence's samples are drawn; None: beam search
+    sample_seed_B: Array | None  # uint32, of a sentence's samples; None: beam search
     limits_B: Array  # int32, subwords, EOS included
-    pool: SearchResult
+    pool: SearchResult  # hypotheses that have ended, the best first
     steps: Array  # int32 scalar, number of calls of the step function
 
 
 def empty_search(
-    memory: Memory, cache: Cache, batch: int, *, beam_size: int, size: int, n_best: int = 1
+    memory: SourceMemory,
+    cache: Cache,
+    batch: int,
+    *,
+    beam_size: int,
+    size: int,
+    n_best: int = 1,
 ) -> SearchState:
     """Rows in which nothing is searched yet, without a coverage penalty and without sampling.
+
+    Args:
+      memory: of the rows' sentences, leaves `[batch, ...]`.
+      cache: before the first position.
+      batch: number of rows.
+      beam_size: beams, or samples, of a row.
+      size: subwords of the longest hypothesis that the arrays can hold, EOS included.
+      n_best: hypotheses that are kept when they have ended.
 
     Raises:
       ValueError: an argument is invalid, or a leaf of memory or cache is not `[batch, ...]`.
     """
     _check_arguments(memory, cache, batch, beam_size, size, n_best)
-    places = (batch, beam_size)
+    slots = (batch, beam_size)
     now = Now(
         position_B=jnp.zeros(batch, jnp.int32),
-        ids_BK=jnp.full(places, BOS, jnp.int32),
-        ancestors_BKT=jnp.zeros((*places, size), jnp.int32),
+        ids_BK=jnp.full(slots, BOS, jnp.int32),
+        ancestors_BKT=jnp.zeros((*slots, size), jnp.int32),
     )
     nothing_BN = jnp.full((batch, n_best), -jnp.inf, jnp.float32)
     pool = SearchResult(
@@ -83,24 +101,24 @@ def empty_search(
     )
     return SearchState(
         now=now,
-        log_probs_BK=jnp.full(places, -jnp.inf, jnp.float32),
-        sequences_BKT=jnp.zeros((*places, size), jnp.int32),
+        log_probs_BK=jnp.full(slots, -jnp.inf, jnp.float32),
+        sequences_BKT=jnp.zeros((*slots, size), jnp.int32),
         memory=memory,
         cache=cache,
         coverage=None,
-        key_B=None,
+        sample_seed_B=None,
         limits_B=jnp.zeros(batch, jnp.int32),
         pool=pool,
         steps=jnp.int32(0),
     )
 
 
-def enter(
+def start_sentences(
     state: SearchState,
     rows_F: Array,
     limits_F: Array,
     counted_FM: Array | None = None,
-    key_F: Array | None = None,
+    sample_seed_F: Array | None = None,
     groups: int = 1,
 ) -> SearchState:
     """Starts new sentences in these rows, with one live hypothesis a group, or K samples.
@@ -113,15 +131,15 @@ def enter(
       limits_F: limits in subwords, EOS included, int32; a limit above the size of the arrays counts
         as that size, and a limit of 0 leaves the row empty.
       counted_FM: True at the source positions that a coverage penalty counts; None: there is none.
-      key_F: uint32, from which a sentence's samples are drawn; None: beam search.
-      groups: of beams, each with its own search.
+      sample_seed_F: uint32, of a sentence's samples; None: beam search.
+      groups: number of groups of beams, each of which is searched separately.
     """
     batch, beams, size = state.sequences_BKT.shape
     rows_F = jnp.where(rows_F < 0, batch, rows_F)  # negative numbers would count from the end
     limits_F = jnp.clip(limits_F, 0, size)
-    each = beams // groups if state.key_B is None else 1
-    begun_K = jnp.arange(beams) % each == 0
-    alive_FK = begun_K & (limits_F > 0)[:, None]
+    beams_per_group = beams // groups if state.sample_seed_B is None else 1
+    is_first_K = jnp.arange(beams) % beams_per_group == 0
+    alive_FK = is_first_K & (limits_F > 0)[:, None]
     # Ancestors need no reset: a position is read only after it was written.
     now = state.now._replace(
         position_B=state.now.position_B.at[rows_F].set(0),
@@ -132,21 +150,23 @@ def enter(
         assert counted_FM is not None
         coverage = Coverage(
             coverage.sums_BKM.at[rows_F].set(0.0),
-            coverage.counted_BM.at[rows_F].set(counted_FM, mode="drop"),
+            coverage.counted_BM.at[rows_F].set(counted_FM),
         )
-    key_B = state.key_B
-    if key_B is not None:
-        assert key_F is not None
-        key_B = key_B.at[rows_F].set(key_F, mode="drop")
-    empty = (PAD, 0, -jnp.inf, -jnp.inf)
+    sample_seed_B = state.sample_seed_B
+    if sample_seed_B is not None:
+        assert sample_seed_F is not None
+        sample_seed_B = sample_seed_B.at[rows_F].set(sample_seed_F)
     return state._replace(
         now=now,
         log_probs_BK=state.log_probs_BK.at[rows_F].set(jnp.where(alive_FK, 0.0, -jnp.inf)),
         coverage=coverage,
-        key_B=key_B,
+        sample_seed_B=sample_seed_B,
         limits_B=state.limits_B.at[rows_F].set(limits_F),
         pool=SearchResult(
-            *(x.at[rows_F].set(none) for x, none in zip(state.pool, empty, strict=True))
+            ids=state.pool.ids.at[rows_F].set(PAD),
+            lengths=state.pool.lengths.at[rows_F].set(0),
+            log_probs=state.pool.log_probs.at[rows_F].set(-jnp.inf),
+            scores=state.pool.scores.at[rows_F].set(-jnp.inf),
         ),
     )
 
@@ -156,18 +176,18 @@ def is_live(state: SearchState) -> Array:
     return (state.log_probs_BK > -jnp.inf).any(axis=1)
 
 
-def gather_rows(x_BK: Array, places_BK: Array) -> Array:
-    """The entries of each row at these places: `[batch, places, ...]`."""
-    return jax.vmap(lambda x_K, places_K: x_K.at[places_K].get(mode="promise_in_bounds"))(
-        x_BK, places_BK
+def gather_slots(x_BK: Array, slots_BS: Array) -> Array:
+    """The entries of each row in these beam slots: `[batch, slots, ...]`."""
+    return jax.vmap(lambda x_K, slots_S: x_K.at[slots_S].get(mode="promise_in_bounds"))(
+        x_BK, slots_BS
     )
 
 
 def at_own_slot(now: Now) -> Now:
     """`now` with the newest subword of each hypothesis in the hypothesis's own beam slot."""
     rows_B = jnp.arange(now.ids_BK.shape[0])
-    places_K = jnp.arange(now.ids_BK.shape[1])
-    ancestors_BKT = now.ancestors_BKT.at[rows_B, :, now.position_B].set(places_K)
+    slots_K = jnp.arange(now.ids_BK.shape[1])
+    ancestors_BKT = now.ancestors_BKT.at[rows_B, :, now.position_B].set(slots_K)
     return now._replace(ancestors_BKT=ancestors_BKT)
 
 
@@ -177,8 +197,10 @@ def with_newest(sequences_BKT: Array, position_B: Array, ids_BK: Array) -> Array
     return jnp.where(here_B1T, ids_BK[..., None], sequences_BKT)
 
 
-def ended(log_probs_BK: Array, scores_BK: Array, length_B: Array, ids_BKT: Array) -> SearchResult:
-    """Hypotheses that end at these lengths; a log probability of -inf: none ends here."""
+def finished_hypotheses(
+    log_probs_BK: Array, scores_BK: Array, length_B: Array, ids_BKT: Array
+) -> SearchResult:
+    """Hypotheses that end at these lengths, arrays `[B, K]`; -inf: none ends in this slot."""
     beyond_B1T = jnp.arange(ids_BKT.shape[2]) >= length_B[:, None, None]
     exists_BK = log_probs_BK > -jnp.inf
     return SearchResult(
@@ -190,7 +212,7 @@ def ended(log_probs_BK: Array, scores_BK: Array, length_B: Array, ids_BKT: Array
 
 
 def _check_arguments(
-    memory: Memory, cache: Cache, batch: int, beam_size: int, size: int, n_best: int
+    memory: SourceMemory, cache: Cache, batch: int, beam_size: int, size: int, n_best: int
 ) -> None:
     if not 1 <= n_best <= beam_size:
         raise ValueError(f"n_best={n_best} is not in 1 .. beam_size={beam_size}.")

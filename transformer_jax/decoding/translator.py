@@ -19,9 +19,9 @@ from transformer_jax.decoding.rows import (
     ENTER_TOGETHER,
     NOBODY,
     Ended,
-    Kept,
     Queue,
     Rows,
+    SamplingFilter,
     SearchShape,
     Strengths,
     empty_rows,
@@ -165,7 +165,9 @@ class Translator:
             penalty=self.decode.penalty,
             banned=self.banned,
             groups=self.groups,
-            kept=Kept(self.decode.top_k, self.decode.top_p is not None) if self.samples else None,
+            sampling=SamplingFilter(self.decode.top_k, self.decode.top_p is not None)
+            if self.samples
+            else None,
         )
 
     def _empty_rows(self, shape: SearchShape) -> Rows:

@@ -16,7 +16,7 @@ import numpy as np
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.errors import ConfigError, UserError
 from transformer_jax.interop.block import ATTENTIONS, PROJECTIONS, Weights, to_block
-from transformer_jax.interop.exported import Exported, refuse
+from transformer_jax.interop.exported import Exported, require_supported
 from transformer_jax.model.positions import POSITIONS
 from transformer_jax.model.transformer import watched_layer
 from transformer_jax.text.vocabulary import BOS, EOS, UNK
@@ -55,15 +55,13 @@ def write_ctranslate2(model: Exported, folder: Path, quantization: str | None) -
       UserError: ctranslate2 is not installed, or it cannot express the model or the
         quantization.
     """
-    refuse(model.config, SUPPORTED, FORMAT)
+    require_supported(model.config, SUPPORTED, FORMAT)
     if quantization not in (None, *QUANTIZATIONS):
         raise ConfigError(f"quantization={quantization} is not one of {', '.join(QUANTIZATIONS)}.")
     try:
         from ctranslate2.converters.converter import Converter
     except ImportError:
-        raise UserError(
-            "CTranslate2 needs its package: pip install -e '.[interop]'."
-        ) from None
+        raise UserError("CTranslate2 needs its package: pip install -e '.[interop]'.") from None
 
     class FromRun(Converter):
         """Fills CTranslate2's description of a model."""

@@ -41,7 +41,7 @@ class Exported(NamedTuple):
         return dict.fromkeys(("source.spm", "target.spm"), self.vocabulary.model)
 
 
-def refuse(config: Config, supported: Mapping[str, Sequence[Any]], what: str) -> None:
+def require_supported(config: Config, supported: Mapping[str, Sequence[Any]], what: str) -> None:
     """Raises UserError, naming each key whose value the format cannot express."""
     wrong = [
         f"model.{name}={value!r}"
@@ -54,4 +54,4 @@ def refuse(config: Config, supported: Mapping[str, Sequence[Any]], what: str) ->
     if not config.model.d_ff:
         wrong.append("model.d_ff=0")
     if wrong:
-        raise UserError(f"{what} has no place for {', '.join(wrong)}.")
+        raise UserError(f"{what} cannot express {', '.join(wrong)}.")

@@ -1,8 +1,9 @@
 """Writes a folder for Hugging Face's transformers, without torch.
 
 A post-norm model is a MarianMTModel. A pre-norm model is a PegasusForConditionalGeneration, which
-is the same block with the norms before the sub-layers and one after the last. Both have sinusoids
-of the paper's wavelengths in two halves, so axes of size d_model are permuted.
+is the same block with the norms before the sub-layers and one after the last. Their positions have
+all sines and then all cosines, which the paper interleaves, so every axis of size d_model is
+permuted.
 """
 
 import json
@@ -12,12 +13,11 @@ from typing import Any
 
 from transformer_jax.errors import UserError
 from transformer_jax.interop.block import to_block
-from transformer_jax.interop.exported import Exported, refuse
+from transformer_jax.interop.exported import Exported, require_supported
 from transformer_jax.interop.safetensors import safetensors_bytes
 from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK, TableVocabulary
 
 FORMAT = "Hugging Face's MarianMT and Pegasus"
-PRE_NORM = "Hugging Face's Pegasus, which a pre-norm model becomes,"
 EPSILON = 1e-5  # fixed in their code
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "encoder": ("transformer",),
@@ -42,28 +42,32 @@ def write_huggingface(model: Exported, folder: Path, about: Mapping[str, str]) -
 
     Args:
       model: the run's model.
-      folder: to create.
+      folder: created if it is missing; files of the same names are overwritten.
       about: facts for the model card, by name.
 
     Raises:
       UserError: the model has parts that the format cannot express.
     """
-    refuse(model.config, SUPPORTED, FORMAT)
-    of, is_pre = model.config.model, "encoder_norm" in model.params
-    if is_pre and not of.tie_embeddings:
-        raise UserError(f"{PRE_NORM} has no place for model.tie_embeddings=False.")
-    if of.d_model % of.num_heads or of.head_sizes[0] != of.d_model // of.num_heads:
+    require_supported(model.config, SUPPORTED, FORMAT)
+    config = model.config.model
+    if config.norm == "pre" and not config.tie_embeddings:
         raise UserError(
-            f"{FORMAT} has no place for model.d_k={of.head_sizes[0]}: it is d_model / num_heads "
-            "there."
+            "A pre-norm model becomes Hugging Face's Pegasus, which cannot express "
+            "model.tie_embeddings=False."
         )
-    arrays = to_block(model.params, of, model.vocabulary.sizes, halves=True)
+    d_k = config.head_sizes[0]
+    if d_k * config.num_heads != config.d_model:
+        raise UserError(
+            f"{FORMAT} cannot express model.d_k={d_k}: it is d_model / num_heads there."
+        )
+    arrays = to_block(model.params, config, model.vocabulary.sizes, halves=True)
     content = {
         "config.json": _config(model),
         "generation_config.json": _generation(model),
         "tokenizer_config.json": _tokenizer(model),
         **{
             name: {piece: i for i, piece in enumerate(pieces)}
+            # A shared vocabulary has one file, and the same pieces twice.
             for name, pieces in zip(_tables(model), model.pieces, strict=False)
         },
     }
@@ -87,20 +91,21 @@ SPECIAL = {
 
 
 def _config(model: Exported) -> dict[str, Any]:
-    of, is_pre = model.config.model, "encoder_norm" in model.params
+    config = model.config.model
+    is_pre = config.norm == "pre"
     sides = {
         f"{side}_{name}": value
-        for side, depth in (("encoder", of.encoder_depth), ("decoder", of.decoder_depth))
+        for side, depth in (("encoder", config.encoder_depth), ("decoder", config.decoder_depth))
         for name, value in (
             ("layers", depth),
-            ("attention_heads", of.num_heads),
-            ("ffn_dim", of.d_ff),
+            ("attention_heads", config.num_heads),
+            ("ffn_dim", config.d_ff),
             ("layerdrop", 0.0),
         )
     }
     sizes = model.vocabulary.sizes
     marian = {
-        "share_encoder_decoder_embeddings": of.tie_embeddings,
+        "share_encoder_decoder_embeddings": config.tie_embeddings,
         "decoder_vocab_size": sizes.target,
     }
     return {
@@ -108,16 +113,16 @@ def _config(model: Exported) -> dict[str, Any]:
         "model_type": "pegasus" if is_pre else "marian",
         "is_encoder_decoder": True,
         "vocab_size": sizes.source,
-        "d_model": of.d_model,
+        "d_model": config.d_model,
         **sides,
-        "activation_function": of.activation,
-        "dropout": of.dropout,
+        "activation_function": config.activation,
+        "dropout": config.dropout,
         "attention_dropout": 0.0,
         "activation_dropout": 0.0,
         "scale_embedding": True,
         "static_position_embeddings": True,
         "max_position_embeddings": model.positions,
-        "tie_word_embeddings": of.tie_embeddings or of.tie_output,
+        "tie_word_embeddings": config.tie_embeddings or config.tie_output,
         **({} if is_pre else marian),
         **SPECIAL,
         "dtype": "float32",
@@ -158,21 +163,20 @@ def _tables(model: Exported) -> tuple[str, ...]:
 
 def _card(model: Exported, about: Mapping[str, str]) -> str:
     """README.md: what the model is, its scores, and what the format changes."""
-    data, decode, of = model.config.data, model.config.decode, model.config.model
-    vocabulary = model.vocabulary
-    notes = [
-        f"Layer normalization has an epsilon of {of.norm_epsilon:g} in training and {EPSILON:g} in "
-        "transformers, which moves logits by about as much."
-        if of.norm_epsilon != EPSILON
-        else "",
-        "Training ranked translations by GNMT's length penalty; transformers divides by "
-        f"length^{decode.length_penalty:g} instead. At length_penalty=0.0 both are the same."
-        if decode.penalty == "gnmt" and decode.length_penalty
-        else "",
-        "Normalize punctuation before the tokenizer: `tokenizer.normalize(line)`."
-        if isinstance(vocabulary, TableVocabulary)
-        else "",
-    ]
+    data, decode, config = model.config.data, model.config.decode, model.config.model
+    notes = []
+    if config.norm_epsilon != EPSILON:
+        notes.append(
+            f"Layer normalization has an epsilon of {config.norm_epsilon:g} in training and "
+            f"{EPSILON:g} in transformers, which moves logits by about as much."
+        )
+    if decode.penalty == "gnmt" and decode.length_penalty:
+        notes.append(
+            "Training ranked translations by GNMT's length penalty; transformers divides by "
+            f"length^{decode.length_penalty:g} instead. At length_penalty=0.0 both are the same."
+        )
+    if isinstance(model.vocabulary, TableVocabulary):
+        notes.append("Normalize punctuation before the tokenizer: `tokenizer.normalize(line)`.")
     facts = {"languages": f"{data.src} to {data.tgt}", **about}
     lines = [
         *("---", "library_name: transformers", "pipeline_tag: translation"),
@@ -180,7 +184,7 @@ def _card(model: Exported, about: Mapping[str, str]) -> str:
         *(f"# Translation, {data.src} to {data.tgt}", ""),
         *(f"- {name}: {value}" for name, value in facts.items()),
         "",
-        *(note for note in notes if note),
+        *notes,
         *("", "```python", "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer"),
         'tokenizer, model = (c.from_pretrained("FOLDER") for c in (AutoTokenizer, '
         "AutoModelForSeq2SeqLM))",

@@ -47,10 +47,10 @@ class ExportedModel:
         return text.replace("\n", " ").replace("\r", " ")  # byte pieces can spell line ends
 
     def search(self, ids: Sequence[int]) -> list[int]:
-        """The best hypothesis's subwords, without the end sign.
+        """The best hypothesis's subwords, without EOS.
 
         Args:
-          ids: the source's subwords, without the end sign.
+          ids: the source's subwords, without EOS.
         """
         sizes, special = self.signature["sizes"], self.signature["special"]
         beams, longest = sizes["beams"], sizes["target"]
@@ -73,7 +73,7 @@ class ExportedModel:
             totals = sums[:, None] + log_softmax(np.asarray(logits[0], np.float64))
             allowed = totals.copy()
             allowed[:, special["banned"]] = -np.inf
-            if position == limit - 1:  # only the end sign may follow
+            if position == limit - 1:  # only EOS may follow
                 ends = allowed[:, special["eos"]].copy()
                 allowed[:] = -np.inf
                 allowed[:, special["eos"]] = ends

@@ -13,7 +13,7 @@ from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.records import Params
 from transformer_jax.text.batches import Packed
 
-# The three uses of attention (Vaswani et al. 2017, section 3.2.3): stack and mixer.
+# The three uses of attention (Vaswani et al. 2017, section 3.2.3): stack and sub-layer.
 USES = {
     "encoder": ("encoder", "self_attention"),
     "decoder": ("decoder", "self_attention"),
@@ -26,8 +26,8 @@ def uses_of(model: EncoderDecoder) -> tuple[str, ...]:
     stacks = model.stacks()
     return tuple(
         name
-        for name, (stack, mixer) in USES.items()
-        if stack in stacks and mixer in stacks[stack][0].sublayers
+        for name, (stack, sublayer) in USES.items()
+        if stack in stacks and sublayer in stacks[stack][0].sublayers
     )
 
 
@@ -50,14 +50,17 @@ def attention_maps(
     Returns:
       By the names of `uses_of`: float32 `[batch, layers, heads, query_len, key_len]`.
     """
-    method, kept = "in_full_context" if full_context else "__call__", ["intermediates"]
-    _, state = model.apply({"params": params}, source, target, mutable=kept, method=method)
+    method = "in_full_context" if full_context else "__call__"
+    _, state = model.apply(
+        {"params": params}, source, target, mutable=["intermediates"], method=method
+    )
     sown: Any = state["intermediates"]
     depths = {name: depth for name, (_, depth) in model.stacks().items()}
 
     def weights(name: str) -> Array:
-        stack, mixer = USES[name]
-        layers = (sown[f"{stack}_{n}"][mixer]["attention_weights"] for n in range(depths[stack]))
+        stack, sublayer = USES[name]
+        layers = (sown[f"{stack}_{n}"][sublayer]["attention_weights"] for n in range(depths[stack]))
+        # Flax keeps what a module sows in a tuple, here of one.
         return jnp.stack([weights_BHLM for [weights_BHLM] in layers], axis=1)
 
     return {name: weights(name) for name in uses_of(model)}

@@ -19,8 +19,8 @@ from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.records import Params
 from transformer_jax.model.stateful_normalizers import (
     HEADS_SOURCE,
-    Kept,
     Scored,
+    SearchArray,
     Source,
     Stateful,
 )
@@ -206,8 +206,8 @@ ATTENTION_MEMORIES: dict[str, Stateful] = {
         },
         prepare=gates_of_source,
         step=coverage_gru_step,
-        state=Kept((*HEADS_SOURCE, COVERAGE_SIZE)),
-        features=Kept((*HEADS_SOURCE, 3 * COVERAGE_SIZE)),
+        state=SearchArray((*HEADS_SOURCE, COVERAGE_SIZE)),
+        features=SearchArray((*HEADS_SOURCE, 3 * COVERAGE_SIZE)),
     ),
     "coverage_embedding": Stateful(
         parameters={
@@ -226,8 +226,8 @@ ATTENTION_MEMORIES: dict[str, Stateful] = {
         },
         prepare=full_coverage,
         step=coverage_embedding_step,
-        state=Kept((*HEADS_SOURCE, COVERAGE_SIZE + 1)),
-        features=Kept((*HEADS_SOURCE, COVERAGE_SIZE)),
+        state=SearchArray((*HEADS_SOURCE, COVERAGE_SIZE + 1)),
+        features=SearchArray((*HEADS_SOURCE, COVERAGE_SIZE)),
         reads_words=True,
     ),
     "markov": Stateful(

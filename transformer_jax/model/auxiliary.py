@@ -1,6 +1,7 @@
 """Auxiliary losses: functions of the watched attention weights that training adds to its loss.
 
-A new one is a function here, its line in `AUXILIARY_LOSSES` and its weight, the config's key
+The watched weights are those of model.watched_layer, the mean of its model.watched_heads. To add a
+loss, write a function, register it in `AUXILIARY_LOSSES`, and add the key
 `train.NAME_weight`. Its mean per target subword is the metric `NAME_loss_per_token`.
 
 Dimension key
@@ -18,13 +19,13 @@ from transformer_jax.text.batches import Batch
 from transformer_jax.text.links import BITS
 from transformer_jax.text.vocabulary import EOS
 
-LEAST_WEIGHT = 1e-9  # in the logarithm
+LEAST_WEIGHT = 1e-9  # so that no logarithm is that of 0
 
 AuxiliaryLoss = Callable[[Array, Batch], Array]
 
 
 def coverage(watched_BLM: Array, batch: Batch) -> Array:
-    """Penalizes repeated attention: the part of the weights that earlier positions gave already.
+    """Penalizes repeated attention: the overlap of weights with the sum of earlier weights.
 
     Args:
       watched_BLM: attention weights over the source, `[batch, tgt_len, src_len]`.
@@ -63,7 +64,7 @@ def alignment(watched_BLM: Array, batch: Batch) -> Array:
     linked_BLM = linked(batch)
     count_BL1 = linked_BLM.sum(-1, keepdims=True)
     share_BLM = linked_BLM / jnp.maximum(count_BL1, 1)
-    # A weight that is 0, as outside a window, has no gradient.
+    # Weights that are exactly 0, as outside a window, have no gradient.
     return -(share_BLM * jnp.log(jnp.maximum(watched_BLM, LEAST_WEIGHT))).sum()
 
 
@@ -96,8 +97,8 @@ def linked(batch: Batch) -> Array:
     """
     if batch.links is None:
         raise ValueError("this auxiliary loss needs a batch with links.")
-    place_M = jnp.arange(batch.src.ids.shape[-1], dtype=jnp.uint32)
-    return (batch.links[..., place_M // BITS] >> (place_M % BITS)) & 1 == 1
+    position_M = jnp.arange(batch.src.ids.shape[-1], dtype=jnp.uint32)
+    return (batch.links[..., position_M // BITS] >> (position_M % BITS)) & 1 == 1
 
 
 def fertility(watched_BLM: Array, batch: Batch) -> Array:
@@ -108,7 +109,7 @@ def fertility(watched_BLM: Array, batch: Batch) -> Array:
       batch: the batch that they belong to.
 
     Returns:
-      sum_m (1 - sum_l a_lm)^2, float32 scalar, over real source positions without the end sign.
+      sum_m (1 - sum_l a_lm)^2, float32 scalar, over real source positions without EOS.
 
     Source: Cohn et al. 2016, section 3.3, as in the authors' code, where every word's fertility is
     1; the paper has a normal distribution around a fertility that the model predicts.
@@ -158,7 +159,7 @@ def weighted_losses(
     """Each auxiliary loss times its weight.
 
     Args:
-      weights: of the losses, by name.
+      weights: pairs of a name in `AUXILIARY_LOSSES` and the weight of this loss.
       watched_BLM: attention weights over the source, `[batch, tgt_len, src_len]`.
       aligned_BLM: those of a second pass, for the loss "alignment"; None: there is no such pass.
       batch: the batch that they belong to.
@@ -178,5 +179,7 @@ def weighted_losses(
 def auxiliary_weights(train: TrainConfig) -> dict[str, float]:
     """The weight of each auxiliary loss that the config turns on."""
     weights = {name: getattr(train, f"{name}_weight") for name in AUXILIARY_LOSSES}
-    weights[REINFORCE] = float(train.hard_attention == REINFORCE)  # the model's loss computes it
+    weights[REINFORCE] = float(
+        train.hard_attention == REINFORCE
+    )  # computed by `EncoderDecoder.loss`
     return {name: weight for name, weight in weights.items() if weight}

@@ -32,7 +32,7 @@ from jax import Array
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import BATCH, HEADS, zeros
 from transformer_jax.model.normalizers import softmax
-from transformer_jax.model.products import einsum
+from transformer_jax.model.products import einsum, sum_type
 from transformer_jax.model.records import Params, Place
 from transformer_jax.model.scores import Score
 
@@ -92,7 +92,7 @@ def cached_score(score: Score, params: Params) -> Callable[[Array, Array], Array
     factor = score.factor
 
     def product(query_BLHK: Array, key_BHMK: Array) -> Array:
-        wide = jnp.promote_types(query_BLHK.dtype, jnp.float32)
+        wide = sum_type(query_BLHK.dtype)
         scores_BHML = jnp.einsum(
             "BHMK,BLHK->BHML", key_BHMK, query_BLHK, preferred_element_type=wide
         )

@@ -24,7 +24,7 @@ from transformer_jax.model.dropout import Dropout
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.patterns import same_sentence
 from transformer_jax.model.positions import StackPositions
-from transformer_jax.model.products import operand_type, product
+from transformer_jax.model.products import operand_type, product, sum_type
 from transformer_jax.model.records import Cache, Memory, Now, Place, SearchSizes
 from transformer_jax.model.transformer import watched_layer
 
@@ -101,7 +101,7 @@ class Affine(nn.Module):
         matrix = matrix.astype(operand_type(self.direction, self.dtype))
         axes = "BLI,IO->BLO" if len(self.outputs) == 1 else "BLI,IGO->BLGO"
         y = product(axes, x_BLI, matrix, self.dtype)
-        return y.astype(jnp.promote_types(self.dtype, jnp.float32)) + self.bias
+        return y.astype(sum_type(self.dtype)) + self.bias
 
 
 class Attended(NamedTuple):
@@ -142,7 +142,7 @@ class SourceAttention(nn.Module):
         Source: Gehring et al. 2017, sections 3.3 and 3.4, equations 1 and 2.
         """
         dtype = self.config.dtype
-        wide = jnp.promote_types(dtype, jnp.float32)
+        wide = sum_type(dtype)
         query_BLD = (self.query(x_BLH) + embedded_BLD) * HALF
         scores_BLM = jnp.einsum(
             "BLD,BMD->BLM",
@@ -190,7 +190,7 @@ class ConvolutionalLayer(nn.Module):
         others = self.config.kernel_width - 1
         is_decoder = self.encoded_features is not None
         before, after = (others, 0) if is_decoder else (others // 2, others // 2)
-        inputs_BLH = self.dropout(x_BLH, self.dropout.drawn(context.rows_B))
+        inputs_BLH = self.dropout(x_BLH, self.dropout.noise_source(context.rows_B))
         taps_BLI = around(inputs_BLH, context.place.segments, before, after)
         return self._residual(x_BLH, taps_BLI, context.embedded_BLD, context.attended)
 
@@ -333,7 +333,7 @@ class ConvolutionalDecoder(nn.Module):
             x_BLH, weights = layer(x_BLH, context)
             watched_BLM = watched_BLM if weights is None else weights
         y_BLD = constrain(self.decoder_output(x_BLH), BATCH, None, None)
-        return self.decoder_dropout(y_BLD, self.decoder_dropout.drawn(rows_B)), watched_BLM
+        return self.decoder_dropout(y_BLD, self.decoder_dropout.noise_source(rows_B)), watched_BLM
 
     def _keys_values(self, encoded_BMC: Array) -> tuple[Array, Array]:
         key_BMD, value_BMC = self.encoder.keys_values(encoded_BMC)

@@ -1,4 +1,4 @@
-"""CROSS_NORMALIZERS: scores to weights in encoder-decoder attention, in training and beyond it.
+"""CROSS_NORMALIZERS: scores to weights in encoder-decoder attention, in training and outside it.
 
 Beside those of every attention there are normalizers that choose one source position. They choose
 at random in training, so that gradients reach the scores, and without noise everywhere else: in
@@ -17,7 +17,7 @@ from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.attention_memories import ATTENTION_MEMORIES
-from transformer_jax.model.dropout import Drawn, uniform_noise
+from transformer_jax.model.dropout import NoiseSource, uniform_noise
 from transformer_jax.model.monotonic import MONOTONIC
 from transformer_jax.model.normalizers import NORMALIZERS, softmax
 from transformer_jax.model.records import Params
@@ -46,33 +46,34 @@ def gumbel(
     if noise_BHLM is not None:
         scores_BHLM = scores_BHLM + noise_BHLM
     allowed = jnp.where(mask, scores_BHLM, jnp.finfo(scores_BHLM.dtype).min)
-    number_M, chosen_BHL1 = jnp.arange(allowed.shape[-1]), jnp.argmax(allowed, -1, keepdims=True)
-    one = ((number_M == chosen_BHL1) & mask).astype(allowed.dtype)
+    chosen_BHL1 = jnp.argmax(allowed, axis=-1, keepdims=True)
+    is_chosen = jnp.arange(allowed.shape[-1]) == chosen_BHL1
+    one_hot = (is_chosen & mask).astype(allowed.dtype)
     if noise_BHLM is None:
-        return one
+        return one_hot
     soft = softmax(scores_BHLM / temperature, mask)
-    return one + (soft - jax.lax.stop_gradient(soft))
+    return one_hot + (soft - jax.lax.stop_gradient(soft))
 
 
-def gumbel_noise(drawn: Drawn, shape: tuple[int, ...]) -> Array:
+def gumbel_noise(noise_source: NoiseSource, shape: tuple[int, ...]) -> Array:
     """Noise of the standard Gumbel distribution `[batch, heads, query_len, key_len]`, float32."""
-    return -jnp.log(-jnp.log(uniform_noise(drawn, shape)))
+    return -jnp.log(-jnp.log(uniform_noise(noise_source, shape)))
 
 
-def _gumbel(config: ModelConfig, drawn: Drawn | None) -> Normalize:
+def _gumbel(config: ModelConfig, noise_source: NoiseSource | None) -> Normalize:
     def normalize(scores_BHLM: Array, mask: Array) -> Array:
-        noise = None if drawn is None else gumbel_noise(drawn, scores_BHLM.shape)
+        noise = None if noise_source is None else gumbel_noise(noise_source, scores_BHLM.shape)
         return gumbel(scores_BHLM, mask, noise)
 
     return normalize
 
 
-def _of_every_attention(name: str) -> Callable[[ModelConfig, Drawn | None], Normalize]:
+def _of_every_attention(name: str) -> Callable[[ModelConfig, NoiseSource | None], Normalize]:
     return lambda config, drawn: NORMALIZERS[name](config)
 
 
-# (config, from what noise is drawn, None beyond training) -> (scores, mask) -> weights.
-STATELESS: dict[str, Callable[[ModelConfig, Drawn | None], Normalize]] = {
+# (config, noise source or None outside training) -> (scores, mask) -> weights.
+STATELESS: dict[str, Callable[[ModelConfig, NoiseSource | None], Normalize]] = {
     **{name: _of_every_attention(name) for name in NORMALIZERS},
     "gumbel": _gumbel,
 }
@@ -88,33 +89,33 @@ def stateful(config: ModelConfig) -> Stateful | None:
     return None if make is None else make(config)
 
 
-class AllAtOnce(NamedTuple):
+class RowFacts(NamedTuple):
     """What a normalizer with a state asks about a row."""
 
     begins_BL: Array  # True at the first position of each sentence
-    drawn: Drawn | None  # from what noise is drawn; None: not in training
+    noise_source: NoiseSource | None  # None: not in training
 
 
 def weights_with_state(
-    normalizer: Stateful, params: Params, scored: Scored, row: AllAtOnce
+    normalizer: Stateful, params: Params, scored: Scored, row: RowFacts
 ) -> Array:
     """Weights of all target positions `[batch, heads, tgt_len, src_len]`.
 
     In training, a normalizer that chooses source positions gives expectations.
     """
-    if normalizer.expected is None or row.drawn is None:
+    if normalizer.expected is None or row.noise_source is None:
         return weights_of_all(normalizer, params, scored, row.begins_BL)
-    noise_BHLM = normal_noise(row.drawn, scored.scores_HM.shape)
+    noise_BHLM = normal_noise(row.noise_source, scored.scores_HM.shape)
     return normalizer.expected(params, scored, row.begins_BL, noise_BHLM)
 
 
-def normal_noise(drawn: Drawn, shape: tuple[int, ...]) -> Array:
+def normal_noise(noise_source: NoiseSource, shape: tuple[int, ...]) -> Array:
     """Noise of the standard normal distribution `[batch, heads, query_len, key_len]`, float32.
 
     Added to the energies of monotonic attention, it makes decisions nearly certain, so that those
     of search are like those of training (Raffel et al. 2017, section 2.4).
     """
-    return jnp.sqrt(2.0) * jax.lax.erf_inv(2.0 * uniform_noise(drawn, shape) - 1.0)
+    return jnp.sqrt(2.0) * jax.lax.erf_inv(2.0 * uniform_noise(noise_source, shape) - 1.0)
 
 
 def name_of(config: ModelConfig) -> str:

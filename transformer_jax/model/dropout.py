@@ -65,51 +65,51 @@ def hashed(key: Array) -> Array:
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=HASH)
 
 
-class Drawn(NamedTuple):
-    """What a dropout mask is computed from."""
+class NoiseSource(NamedTuple):
+    """What dropout masks and noise are computed from."""
 
-    words: Any  # uint32 [3], random: for rows, positions and features
+    bits: Any  # uint32 [3], random: for rows, positions and features
     rows_B: Any  # int [rows], numbers of the rows in the global batch
 
 
-def mask_words(key: Array) -> Array:
-    """Three random words from a key: uint32 `[3]`."""
+def noise_bits(key: Array) -> Array:
+    """Random bits from a key: uint32 `[3]`."""
     return jax.random.bits(key, (3,), jnp.uint32)
 
 
-def keep_from(begin: Any, shape: tuple[int, ...], drawn: Drawn, rate: float) -> Array:
+def keep_from(begin: Any, shape: tuple[int, ...], noise_source: NoiseSource, rate: float) -> Array:
     """`keep_mask` of the positions from number `begin` on.
 
     Args:
       begin: int, 0 for the first position of the rows.
       shape: numbers of positions and features.
-      drawn: three words, and the rows' numbers.
+      noise_source: random bits, and the rows' numbers.
       rate: probability of False.
     """
-    (length, features), words = shape, drawn.words
-    position_BL = _position_bits(begin, length, drawn)
-    feature_D = mix(jnp.arange(features, dtype=jnp.uint32) ^ words[2])
+    length, features = shape
+    position_BL = _position_bits(begin, length, noise_source)
+    feature_D = mix(jnp.arange(features, dtype=jnp.uint32) ^ noise_source.bits[2])
     return mix(position_BL[:, :, None] ^ feature_D) >= jnp.uint32(round(rate * 2**32))
 
 
-def _position_bits(begin: Any, length: int, drawn: Drawn) -> Array:
-    row_B = mix(drawn.rows_B.astype(jnp.uint32) ^ drawn.words[0])
+def _position_bits(begin: Any, length: int, noise_source: NoiseSource) -> Array:
+    row_B = mix(noise_source.rows_B.astype(jnp.uint32) ^ noise_source.bits[0])
     positions_L = jnp.arange(length, dtype=jnp.uint32) + jnp.uint32(begin)
-    return mix(row_B[:, None] + mix(positions_L ^ drawn.words[1]))
+    return mix(row_B[:, None] + mix(positions_L ^ noise_source.bits[1]))
 
 
-def uniform_noise(drawn: Drawn, shape: tuple[int, ...]) -> Array:
+def uniform_noise(noise_source: NoiseSource, shape: tuple[int, ...]) -> Array:
     """Numbers above 0 and below 1 for weights of attention, float32 `[rows, heads, length, keys]`.
 
-    A number depends on the three words, the row, the head, the position and the key alone.
+    A number depends on the random bits, the row, the head, the position and the key alone.
 
     Args:
-      drawn: three words, and the rows' numbers.
+      noise_source: random bits, and the rows' numbers.
       shape: of the result.
     """
     _, heads, length, keys = shape
-    position_BL = _position_bits(0, length, drawn)
-    head_H = mix(jnp.arange(heads, dtype=jnp.uint32) ^ drawn.words[2])
+    position_BL = _position_bits(0, length, noise_source)
+    head_H = mix(jnp.arange(heads, dtype=jnp.uint32) ^ noise_source.bits[2])
     key_HM = mix(head_H[:, None] + jnp.arange(keys, dtype=jnp.uint32))
     bits_BHLM = mix(position_BL[:, None, :, None] ^ key_HM[:, None, :])
     # 23 bits and a half: float32 holds each of these numbers exactly, and none of them is 0 or 1.
@@ -126,7 +126,7 @@ def keep_mask(key: Array, rows_B: Array, length: int, features: int, rate: float
       features: features of a position.
       rate: probability of False, 0 <= rate < 1.
     """
-    return keep_from(0, (length, features), Drawn(mask_words(key), rows_B), rate)
+    return keep_from(0, (length, features), NoiseSource(noise_bits(key), rows_B), rate)
 
 
 def dropped(x: Array, keep: Array, rate: float) -> Array:
@@ -142,15 +142,15 @@ class Dropout(nn.Module):
 
     rate: float
 
-    def __call__(self, x_BLD: Array, drawn: Drawn | None) -> Array:
+    def __call__(self, x_BLD: Array, noise_source: NoiseSource | None) -> Array:
         """Applies the mask to x `[rows, length, features]`; without one, returns x."""
-        if drawn is None:
+        if noise_source is None:
             return x_BLD
-        return dropped(x_BLD, keep_from(0, x_BLD.shape[1:], drawn, self.rate), self.rate)
+        return dropped(x_BLD, keep_from(0, x_BLD.shape[1:], noise_source, self.rate), self.rate)
 
     @nn.nowrap
-    def drawn(self, rows_B: Array | None) -> Drawn | None:
+    def noise_source(self, rows_B: Array | None) -> NoiseSource | None:
         """What the mask of rows `[rows]` is computed from; None if nothing is to be dropped."""
         if rows_B is None or self.rate == 0.0:
             return None
-        return Drawn(mask_words(self.make_rng("dropout")), rows_B)
+        return NoiseSource(noise_bits(self.make_rng("dropout")), rows_B)

@@ -59,7 +59,7 @@ class Embedding(nn.Module):
         parts_BLD = constrain(table_VD[constrain(ids_BL, REPLICA, None)], REPLICA, None, FEATURES)
         x_BLD = constrain(parts_BLD, BATCH, None, None)
         x_BLD = (unit(x_BLD) if self.config.fix_norm else x_BLD) * self.config.d_model**0.5
-        return self.dropout(x_BLD + position_vectors, self.dropout.drawn(rows_B))
+        return self.dropout(x_BLD + position_vectors, self.dropout.noise_source(rows_B))
 
     def for_output(self) -> Array:
         """The vectors that the decoder's output is multiplied by `[padded vocabulary, d_model]`."""

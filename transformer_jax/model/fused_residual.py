@@ -7,6 +7,8 @@ the result is deterministic. The kernels are written in Pallas, as in fused_atte
 
 Dimension key
   B batch   L length   D d_model   P programs of a row   l positions of one turn of a program
+
+A program is one instance of the kernel, a turn one iteration of its loop.
 """
 
 import functools
@@ -22,7 +24,7 @@ from jax.experimental.pallas import triton
 from jax.sharding import PartitionSpec, get_abstract_mesh
 
 from transformer_jax.model.axes import BATCH, mesh_axes
-from transformer_jax.model.dropout import Drawn, dropped, keep_from
+from transformer_jax.model.dropout import NoiseSource, dropped, keep_from
 
 POSITIONS = 32  # of a program
 ELEMENTS = 2_048  # of x that a program holds at once
@@ -49,16 +51,16 @@ class Norm(NamedTuple):
     bias: Any  # [D]
 
 
-class Kept(NamedTuple):
+class SavedSum(NamedTuple):
     """What the backward pass needs of the sum."""
 
-    sum: Any  # [B, L, D]
+    total: Any  # [B, L, D]
     mean: Any  # float32 [B, L]
-    rate: Any  # float32 [B, L], 1 / deviation
+    inverse_std: Any  # float32 [B, L]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def fused_residual(summands: Summands, norm: Norm, drawn: Drawn, setting: Setting) -> Array:
+def fused_residual(summands: Summands, norm: Norm, noise: NoiseSource, setting: Setting) -> Array:
     """LayerNorm(x + dropout(y)), `[batch, length, d_model]` in x's type.
 
     The sum is rounded to x's type; everything else is float32.
@@ -66,35 +68,38 @@ def fused_residual(summands: Summands, norm: Norm, drawn: Drawn, setting: Settin
     Args:
       summands: x and y, whose types may differ.
       norm: float32 gain and bias.
-      drawn: the words of the dropout mask, and the rows' numbers.
+      noise: of the dropout mask.
       setting: rate and epsilon.
 
     Source: Vaswani et al. 2017, sections 3.1 and 5.4; Ba et al. 2016, equation 4.
     """
-    return _forward(summands, norm, drawn, setting)[0]
+    return _forward(summands, norm, noise, setting)[0]
 
 
-def _forward(summands: Summands, norm: Norm, drawn: Drawn, setting: Setting) -> tuple[Array, tuple]:
+def _forward(
+    summands: Summands, norm: Norm, noise: NoiseSource, setting: Setting
+) -> tuple[Array, tuple]:
     x_BLD = summands.x
     of_each = jax.ShapeDtypeStruct(x_BLD.shape[:2], jnp.float32)
     normed_BLD, found = _on_each_device(
         functools.partial(_call, _residual_kernel, setting),
-        (summands, norm, drawn),
-        (x_BLD, Kept(x_BLD, of_each, of_each)),
+        (summands, norm, noise),
+        (x_BLD, SavedSum(x_BLD, of_each, of_each)),
     )
-    return normed_BLD, (found, norm, drawn, jnp.zeros((), summands.y.dtype))
+    zero_of_y = jnp.zeros((), summands.y.dtype)  # carries the type of y
+    return normed_BLD, (found, norm, noise, zero_of_y)
 
 
 def _backward(setting: Setting, saved: tuple, gradient_BLD: Array) -> tuple:
-    found, norm, drawn, like_y = saved
+    found, norm, noise, zero_of_y = saved
     batch, length, features = gradient_BLD.shape
     programs = length // math.gcd(length, POSITIONS)
-    of_y = jax.ShapeDtypeStruct(gradient_BLD.shape, like_y.dtype)
+    of_y = jax.ShapeDtypeStruct(gradient_BLD.shape, zero_of_y.dtype)
     part_BP1D = jax.ShapeDtypeStruct((batch, programs, 1, features), jnp.float32)
     summands, parts = _on_each_device(
         functools.partial(_call, _residual_gradient_kernel, setting),
-        (gradient_BLD, found, norm, drawn),
-        (Summands(found.sum, of_y), Norm(part_BP1D, part_BP1D)),
+        (gradient_BLD, found, norm, noise),
+        (Summands(found.total, of_y), Norm(part_BP1D, part_BP1D)),
     )
     nothing: Any = None  # words and numbers are integers, which have no gradient
     return summands, Norm(parts.scale.sum((0, 1, 2)), parts.bias.sum((0, 1, 2))), nothing
@@ -106,12 +111,12 @@ fused_residual.defvjp(_forward, _backward)
 def _on_each_device(call: Callable[..., Any], inputs: tuple, outputs: tuple) -> Any:
     """`call(outputs, inputs)`; on a mesh, each device calls it for its own rows.
 
-    The compiler cannot divide a kernel. The last two inputs are a Norm and a Drawn.
+    The compiler cannot divide a kernel. The last two inputs are a Norm and a NoiseSource.
     """
     if get_abstract_mesh().size <= 1:
         return call(outputs, inputs)
     rows, whole = mesh_axes(BATCH), PartitionSpec()
-    specs = (rows,) * (len(inputs) - 2) + (whole, Drawn(whole, rows))
+    specs = (rows,) * (len(inputs) - 2) + (whole, NoiseSource(whole, rows))
     run = functools.partial(call, outputs)
     return jax.shard_map(run, in_specs=(specs,), out_specs=rows, check_vma=False)(inputs)
 
@@ -122,7 +127,7 @@ def _call(body: Callable[..., None], setting: Setting, outputs: tuple, inputs: t
     Args:
       body: one of the two kernels below.
       setting: rate and epsilon.
-      outputs: arrays of the outputs' shapes and types, or only these; of the whole batch.
+      outputs: arrays or ShapeDtypeStructs of the outputs' shapes and types, for the whole batch.
       inputs: trees of arrays, of this device's rows.
     """
     batch, length, features = jax.tree.leaves(inputs)[0].shape  # of x, or of its gradient
@@ -151,47 +156,59 @@ def _call(body: Callable[..., None], setting: Setting, outputs: tuple, inputs: t
     return jax.lax.platform_dependent(*inputs, cuda=run(), default=run(interpret=True))
 
 
-# The kernels: programs see references ------------------------------------------------------------
+# The kernels, which see references to arrays -----------------------------------------------------
 
 
 def _residual_kernel(
-    summands: Summands, norm: Norm, drawn: Drawn, normed_ref: Any, found: Kept, *, setting: Setting
+    summands: Summands,
+    norm: Norm,
+    noise: NoiseSource,
+    normed_ref: Any,
+    found: SavedSum,
+    *,
+    setting: Setting,
 ) -> None:
-    """Some positions of a row: the sum, its mean, deviation and norm."""
+    """Writes some positions of a row: the sum, its mean, 1 / deviation, and the normalized sum."""
     scale_1D, bias_1D = norm.scale[...][None], norm.bias[...][None]
-    drop = _dropout(drawn, summands.x.shape[0], setting.rate)
+    drop = _dropout(noise, summands.x.shape[0], setting.rate)
 
     def write(at: Any, begin: Any, carry: None) -> None:
         y_lD = drop(summands.y[at, :].astype(jnp.float32), begin)
-        sum_lD = (summands.x[at, :].astype(jnp.float32) + y_lD).astype(found.sum.dtype)
-        found.sum[at, :] = sum_lD
+        sum_lD = (summands.x[at, :].astype(jnp.float32) + y_lD).astype(found.total.dtype)
+        found.total[at, :] = sum_lD
         sum_lD = sum_lD.astype(jnp.float32)
         mean_l = sum_lD.mean(axis=1)
         centered_lD = sum_lD - mean_l[:, None]
-        rate_l = jax.lax.rsqrt((centered_lD * centered_lD).mean(axis=1) + setting.epsilon)
-        found.mean[at], found.rate[at] = mean_l, rate_l
-        normed_lD = centered_lD * rate_l[:, None] * scale_1D + bias_1D
+        inverse_std_l = jax.lax.rsqrt((centered_lD * centered_lD).mean(axis=1) + setting.epsilon)
+        found.mean[at], found.inverse_std[at] = mean_l, inverse_std_l
+        normed_lD = centered_lD * inverse_std_l[:, None] * scale_1D + bias_1D
         normed_ref[at, :] = normed_lD.astype(normed_ref.dtype)
 
     _over_turns(summands.x.shape, write, None)
 
 
 def _residual_gradient_kernel(
-    gradient_ref: Any, found: Kept, norm: Norm, drawn: Drawn, *result_refs: Any, setting: Setting
+    gradient_ref: Any,
+    found: SavedSum,
+    norm: Norm,
+    noise: NoiseSource,
+    *result_refs: Any,
+    setting: Setting,
 ) -> None:
     """Some positions of a row: gradients of x and y, and their part of those of gain and bias."""
     summands, parts = result_refs
     scale_1D = norm.scale[...][None]
-    drop = _dropout(drawn, gradient_ref.shape[0], setting.rate)
+    drop = _dropout(noise, gradient_ref.shape[0], setting.rate)
 
     def add(at: Any, begin: Any, carry: Norm) -> Norm:
         gradient_lD = gradient_ref[at, :].astype(jnp.float32)
-        rate_l1, mean_l1 = found.rate[at][:, None], found.mean[at][:, None]
-        normed_lD = (found.sum[at, :].astype(jnp.float32) - mean_l1) * rate_l1
-        inner_lD = gradient_lD * scale_1D
-        along_l1 = (inner_lD * normed_lD).mean(axis=1)[:, None]
-        inner_lD = inner_lD - inner_lD.mean(axis=1)[:, None] - normed_lD * along_l1
-        x_gradient_lD = (inner_lD * rate_l1).astype(summands.x.dtype)
+        inverse_std_l1, mean_l1 = found.inverse_std[at][:, None], found.mean[at][:, None]
+        normed_lD = (found.total[at, :].astype(jnp.float32) - mean_l1) * inverse_std_l1
+        # With g = gradient * scale: (g - mean(g) - normed * mean(g * normed)) / deviation.
+        g_lD = gradient_lD * scale_1D
+        along_l1 = (g_lD * normed_lD).mean(axis=1)[:, None]
+        centered_lD = g_lD - g_lD.mean(axis=1)[:, None] - normed_lD * along_l1
+        x_gradient_lD = (centered_lD * inverse_std_l1).astype(summands.x.dtype)
         summands.x[at, :] = x_gradient_lD
         y_gradient_lD = drop(x_gradient_lD.astype(jnp.float32), begin)
         summands.y[at, :] = y_gradient_lD.astype(summands.y.dtype)
@@ -204,7 +221,7 @@ def _residual_gradient_kernel(
 
 
 def _over_turns(shape: tuple[int, int], add: Callable[..., Any], start: Any) -> Any:
-    """Calls `add(places of a turn, the first of them, carry)` over a program's positions."""
+    """Calls `add(slice of a turn's positions, the first of them, carry)` for each turn."""
     own, features = shape
     turn = math.gcd(own, max(1, ELEMENTS // features))
     return jax.lax.fori_loop(
@@ -212,12 +229,12 @@ def _over_turns(shape: tuple[int, int], add: Callable[..., Any], start: Any) -> 
     )
 
 
-def _dropout(drawn: Drawn, own: int, rate: float) -> Callable[[Array, Any], Array]:
-    """A function from x `[l, D]` and its first place among the program's `own` positions."""
+def _dropout(noise: NoiseSource, own: int, rate: float) -> Callable[[Array, Any], Array]:
+    """A function from x `[l, D]` and its first position among the program's `own` positions."""
     if rate == 0.0:
         return lambda x_lD, begin: x_lD
-    words = tuple(drawn.words[n] for n in range(3))
-    own_row = Drawn(words, drawn.rows_B[pl.program_id(0)].reshape(1))
+    bits = tuple(noise.bits[n] for n in range(3))
+    own_row = NoiseSource(bits, noise.rows_B[pl.program_id(0)].reshape(1))
     first = pl.program_id(1) * own
 
     def drop(x_lD: Array, begin: Any) -> Array:

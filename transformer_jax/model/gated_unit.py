@@ -12,21 +12,21 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, constrain, named
-from transformer_jax.model.products import operand_type
+from transformer_jax.model.products import operand_type, sum_type
 
 xavier = named(nn.initializers.xavier_uniform(), FEATURES, HIDDEN)
 orthogonal = named(nn.initializers.orthogonal(), FEATURES, HIDDEN)
 zero_vector = named(nn.initializers.zeros, None)
 
 
-def product(x: Array, weights_IO: Array, dtype: str) -> Array:
+def project(x: Array, weights_IO: Array, dtype: str) -> Array:
     """x W, float32 `[..., outputs]`, from operands of type `dtype`, or of narrower weights."""
     operand = operand_type(weights_IO, dtype)
     return jnp.einsum(
         "...I,IO->...O",
         x.astype(operand),
         weights_IO.astype(operand),
-        preferred_element_type=jnp.promote_types(dtype, jnp.float32),
+        preferred_element_type=sum_type(dtype),
     )
 
 
@@ -62,9 +62,9 @@ def gated_update(state: Array, inputs: Array, gates: Gates, dtype: str) -> Array
     Source: Bahdanau et al. 2015, appendix A.1.1; Cho et al. 2014.
     """
     to_update, to_reset, to_candidate = jnp.split(inputs, 3, axis=-1)
-    update = jax.nn.sigmoid(to_update + product(state, gates.update_HH, dtype))
-    reset = jax.nn.sigmoid(to_reset + product(state, gates.reset_HH, dtype))
-    candidate = jnp.tanh(to_candidate + product(reset * state, gates.candidate_HH, dtype))
+    update = jax.nn.sigmoid(to_update + project(state, gates.update_HH, dtype))
+    reset = jax.nn.sigmoid(to_reset + project(state, gates.reset_HH, dtype))
+    candidate = jnp.tanh(to_candidate + project(reset * state, gates.candidate_HH, dtype))
     return (1.0 - update) * state + update * candidate
 
 
@@ -87,7 +87,7 @@ class GatedUnit(nn.Module):
 
     def inputs(self, x: Array) -> Array:
         """What inputs `[..., inputs]` add to gates and candidate, `[..., 3 d_hidden]`."""
-        return product(x, self.input, self.dtype) + self.bias
+        return project(x, self.input, self.dtype) + self.bias
 
     def __call__(self, state: Array, inputs: Array) -> Array:
         """The next state `[..., d_hidden]`, from the last state and the result of `inputs`."""

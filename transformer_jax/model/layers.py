@@ -15,12 +15,12 @@ from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import BATCH, constrain
-from transformer_jax.model.dropout import Drawn, Dropout
+from transformer_jax.model.dropout import Dropout, NoiseSource
 from transformer_jax.model.feed_forward import FeedForward
 from transformer_jax.model.kernels import fits_triton
 from transformer_jax.model.mixers import MIXERS
 from transformer_jax.model.norms import NORMS
-from transformer_jax.model.products import stored
+from transformer_jax.model.products import stored, sum_type
 from transformer_jax.model.records import Cache, Context, Place, SearchSizes, StepContext
 from transformer_jax.model.sublayer import Sublayer
 
@@ -58,12 +58,12 @@ class Residual(nn.Module):
         y_BLD, beside = sublayer(self.norm(x_BLD) if is_pre else x_BLD)
         if self._fuses(x_BLD):
             return self.norm(x_BLD, self._fused(y_BLD, rows_B)), beside
-        wide = jnp.promote_types(x_BLD.dtype, jnp.float32)
+        wide = sum_type(x_BLD.dtype)
         y_BLD = constrain(y_BLD.astype(wide), BATCH, None, None)
-        drawn = self.dropout.drawn(rows_B)
-        x_BLD = (x_BLD + self.dropout(y_BLD, drawn)).astype(x_BLD.dtype)
-        if is_pre and drawn is not None:
-            x_BLD = stored(x_BLD, drawn.words[0] == 0)
+        noise_source = self.dropout.noise_source(rows_B)
+        x_BLD = (x_BLD + self.dropout(y_BLD, noise_source)).astype(x_BLD.dtype)
+        if is_pre and noise_source is not None:
+            x_BLD = stored(x_BLD, noise_source.bits[0] == 0)
         return x_BLD if is_pre else self.norm(x_BLD).astype(x_BLD.dtype), beside
 
     def _fuses(self, x_BLD: Array) -> bool:
@@ -77,13 +77,16 @@ class Residual(nn.Module):
         """The function of x and the norm's parameters that adds y before the norm."""
         from transformer_jax.model.fused_residual import Norm, Setting, Summands, fused_residual
 
-        drawn, rate = self.dropout.drawn(rows_B), self.config.dropout
-        if drawn is None:
-            drawn, rate = Drawn(jnp.zeros(3, jnp.uint32), jnp.arange(y_BLD.shape[0])), 0.0
+        noise_source, rate = self.dropout.noise_source(rows_B), self.config.dropout
+        if noise_source is None:
+            noise_source, rate = (
+                NoiseSource(jnp.zeros(3, jnp.uint32), jnp.arange(y_BLD.shape[0])),
+                0.0,
+            )
 
         def normed(x_BLD: Array, scale_D: Array, bias_D: Array, epsilon: float) -> Array:
             norm, setting = Norm(scale_D, bias_D), Setting(rate, epsilon)
-            return fused_residual(Summands(x_BLD, y_BLD), norm, drawn, setting)
+            return fused_residual(Summands(x_BLD, y_BLD), norm, noise_source, setting)
 
         return normed
 

@@ -21,9 +21,9 @@ from jax import Array
 
 from transformer_jax.model.axes import BATCH, VOCABULARY, constrain
 from transformer_jax.model.cross_entropy import PAD_LOGIT, LossSettings
-from transformer_jax.model.products import settled
+from transformer_jax.model.products import settled, sum_type
 from transformer_jax.model.records import LossSums
-from transformer_jax.model.softmax_output import no_sums, output_logits, split_rows
+from transformer_jax.model.softmax_output import output_logits, split_rows, zero_sums
 
 LEAST_MASS = 1e-30  # probabilities of the pointer below this count as 0
 EQUAL = 1e-5  # relative difference of two sums of the same probabilities, by rounding
@@ -129,7 +129,7 @@ def _loss(parts: _Parts, fixed: _Fixed, settings: LossSettings) -> tuple[LossSum
         sums, nats_RbL, _ = _block_loss(block, cast_VD, settings)
         return jax.tree.map(jnp.add, total, sums), nats_RbL
 
-    sums, nats_NRbL = jax.lax.scan(add, no_sums(settings), _blocks(parts, fixed, settings))
+    sums, nats_NRbL = jax.lax.scan(add, zero_sums(settings), _blocks(parts, fixed, settings))
     return sums, _joined(nats_NRbL, fixed.targets_BL.shape)
 
 
@@ -137,7 +137,7 @@ def _forward(
     parts: _Parts, fixed: _Fixed, settings: LossSettings
 ) -> tuple[tuple[LossSums, Array], _Parts]:
     dtype, shape = settings.dtype, parts.table_VD.shape
-    wide = jnp.promote_types(dtype, jnp.float32)
+    wide = sum_type(dtype)
     cast_VD = parts.table_VD.astype(dtype)
 
     def add(total: tuple[LossSums, Array], block: Any) -> tuple[tuple[LossSums, Array], Any]:
@@ -153,7 +153,7 @@ def _forward(
     zeros_RDV = jnp.zeros((settings.replicas, *shape[::-1]), wide)
     zeros_RDV = constrain(zeros_RDV, BATCH, None, VOCABULARY)
     (sums, of_table), found = jax.lax.scan(
-        add, (no_sums(settings), zeros_RDV), _blocks(parts, fixed, settings)
+        add, (zero_sums(settings), zeros_RDV), _blocks(parts, fixed, settings)
     )
     shapes = fixed.targets_BL, parts.x_BLCD, parts.log_weights_BLC, parts.log_pointed_BL
     nats_BL, of_x, of_weights, of_pointed = (

@@ -24,6 +24,7 @@ from transformer_jax.model.mixed_loss import (
     log_probabilities,
     mixture_loss,
 )
+from transformer_jax.model.products import sum_type
 from transformer_jax.model.records import (
     Cache,
     Given,
@@ -76,7 +77,7 @@ class MixedOutput(Softmax):
 
 def wide(x: Array) -> Array:
     """x in float32, or in float64 if x is float64."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return x.astype(sum_type(x.dtype))
 
 
 class Copy(MixedOutput):

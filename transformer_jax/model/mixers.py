@@ -33,14 +33,14 @@ from transformer_jax.model.cached_attention import (
 from transformer_jax.model.cross_normalizers import (
     NOISY,
     STATELESS,
-    AllAtOnce,
     Normalize,
+    RowFacts,
     name_of,
     stateful,
     weights_with_state,
 )
-from transformer_jax.model.dropout import Drawn, mask_words
-from transformer_jax.model.hard_attention import Sampled, drawing
+from transformer_jax.model.dropout import NoiseSource, noise_bits
+from transformer_jax.model.hard_attention import Sampled, with_draw
 from transformer_jax.model.kernels import Keys, Queries, Setting
 from transformer_jax.model.normalizers import NORMALIZERS
 from transformer_jax.model.patterns import cross_patterns, self_patterns
@@ -177,8 +177,8 @@ class CrossAttention(Sublayer):
             keys = Keys(key_BMHK, value_BMHV, context.source)
             return self.attention.joined(_in_kernel(queries, keys, setting)), None
         sampled = list[Sampled]()
-        if context.drawn is not None:
-            normalize = drawing(normalize, context.drawn, sampled)
+        if context.noise_source is not None:
+            normalize = with_draw(normalize, context.noise_source, sampled)
         heads_BLHV, weights_BHLM = attend(
             query_BLHK,
             key_BMHK,
@@ -192,11 +192,12 @@ class CrossAttention(Sublayer):
 
     def _normalize(self, query_BLHK: Array, context: Context) -> Normalize:
         """(scores, mask) -> weights of all target positions."""
-        drawn = self._drawn(context.rows_B)
+        noise_source = self._noise_source(context.rows_B)
         if self.carries is None:
-            return STATELESS[self.normalizer](self.config, drawn)
+            return STATELESS[self.normalizer](self.config, noise_source)
         assert context.encoded_BME is not None and context.source is not None
-        carries, row = self.carries, AllAtOnce(context.place.positions == 0, drawn)
+        carries = self.carries
+        row = RowFacts(context.place.positions == 0, noise_source)
         source = Source(context.encoded_BME, context.source.words)
         features = carries.prepare(self.carries_params, source)
 
@@ -206,11 +207,11 @@ class CrossAttention(Sublayer):
 
         return normalize
 
-    def _drawn(self, rows_B: Array | None) -> Drawn | None:
-        """From what noise is drawn: only in training, and if the normalizer is random there."""
+    def _noise_source(self, rows_B: Array | None) -> NoiseSource | None:
+        """Of the normalizer's noise; None outside training, and if it has none."""
         if rows_B is None or self.normalizer not in NOISY:
             return None
-        return Drawn(mask_words(self.make_rng("dropout")), rows_B)
+        return NoiseSource(noise_bits(self.make_rng("dropout")), rows_B)
 
     def remember(self, encoded_BME: Array, source: Place) -> Any:
         """Keys and values head by head, and what a normalizer with a state prepares."""

@@ -3,7 +3,7 @@
 At every target position a head goes on from where it stopped before. At each source position it
 stops with probability p = sigmoid(energy). In training the weights are expectations over all paths
 of a head. Everywhere else it stops at the first position with p >= 1/2, so that search, validation
-and the score of a given translation agree. The last source position, the end sign, stops every
+and the score of a given translation agree. The last source position, EOS, stops every
 head: otherwise weights could sum to less than 1, and would stay so.
 
     monotonic   the weight is where the head stops (Raffel et al. 2017)
@@ -27,7 +27,7 @@ from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import FEATURES, HEADS, Parameter
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.records import Params
-from transformer_jax.model.stateful_normalizers import Kept, Scored, Source, Stateful
+from transformer_jax.model.stateful_normalizers import Scored, SearchArray, Source, Stateful
 
 FIRST_BIAS = -1.0  # of the energies (Raffel et al. 2017, section 2.3: below 0)
 
@@ -139,7 +139,7 @@ def monotonic(config: ModelConfig) -> Stateful:
         parameters={"stop_bias": _STOP_BIAS},
         prepare=lambda params, source: (),
         step=monotonic_step,
-        state=Kept(("heads",), jnp.int32),
+        state=SearchArray(("heads",), jnp.int32),
         features=None,
         expected=expected_monotonic,
     )
@@ -254,8 +254,8 @@ def _softened(spread: Spread, width: int | None) -> Stateful:
         parameters={"stop_bias": _STOP_BIAS, "stop_key": stop_key},
         prepare=stop_keys,
         step=functools.partial(softened_step, width=width),
-        state=Kept(("heads",), jnp.int32),
-        features=Kept(("heads", "source", "d_k")),
+        state=SearchArray(("heads",), jnp.int32),
+        features=SearchArray(("heads", "source", "d_k")),
         expected=expected,
     )
 

@@ -14,6 +14,7 @@ from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import named
+from transformer_jax.model.products import sum_type
 
 # As in the authors' tensor2tensor; the paper gives no value.
 DEFAULT_EPSILON = ModelConfig.norm_epsilon
@@ -81,7 +82,7 @@ narrow_layer_norm.defvjp(_narrow_forward, _narrow_backward)
 
 def _mean_and_rate(x_BLD: Array, epsilon: float) -> tuple[Array, Array]:
     """Mean and 1 / deviation of the features, in float32 or wider, `[batch, length, 1]`."""
-    x_BLD = x_BLD.astype(jnp.promote_types(x_BLD.dtype, jnp.float32))
+    x_BLD = x_BLD.astype(sum_type(x_BLD.dtype))
     mean_BL1 = x_BLD.mean(-1, keepdims=True)
     variance_BL1 = jnp.square(x_BLD - mean_BL1).mean(-1, keepdims=True)
     return mean_BL1, jax.lax.rsqrt(variance_BL1 + epsilon)
@@ -107,7 +108,7 @@ def unit(x: Array) -> Array:
     Args:
       x: any number of axes before the features.
     """
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = x.astype(sum_type(x.dtype))
     # The root of 0 has no gradient, so the sum is kept above 0.
     squares = jnp.maximum(jnp.square(wide).sum(-1, keepdims=True), SHORTEST**2)
     return (wide * jax.lax.rsqrt(squares)).astype(x.dtype)
@@ -124,7 +125,7 @@ class ScaleNorm(nn.Module):
         features = x_BLD.shape[-1]
         # The length that layer normalization gives a vector at first.
         gain = self.param("scale", named(nn.initializers.constant(features**0.5)), ())
-        wide_BLD = x_BLD.astype(jnp.promote_types(x_BLD.dtype, jnp.float32))
+        wide_BLD = x_BLD.astype(sum_type(x_BLD.dtype))
         squares_BL1 = jnp.square(wide_BLD).sum(-1, keepdims=True)
         return gain * wide_BLD * jax.lax.rsqrt(jnp.maximum(squares_BL1, self.epsilon**2))
 

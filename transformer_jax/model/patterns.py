@@ -61,7 +61,7 @@ def read_before(wait_k: int) -> Pattern:
     return is_read
 
 
-def waiting_place(config: ModelConfig, place: Place, word: Array, rows_B: Array) -> Place:
+def waiting_place(config: ModelConfig, place: Place, bits: Array, rows_B: Array) -> Place:
     """The places of target positions for `read_before`, with a k of its own for each row.
 
     A row with another k counts as if its positions were k - model.wait_k further.
@@ -69,14 +69,14 @@ def waiting_place(config: ModelConfig, place: Place, word: Array, rows_B: Array)
     Args:
       config: with `wait_k` and `wait_k_max`, the smallest and the largest k.
       place: the places of the target positions `[batch, tgt_len]`.
-      word: random, uint32 scalar.
+      bits: random, uint32 scalar.
       rows_B: numbers of the rows in the global batch `[batch]`; a row's k depends on no other row.
 
     Source: Elbayad, Besacier and Verbeek 2020, section 2.3, where a batch has one k.
     """
     assert config.wait_k is not None and config.wait_k_max is not None
     choices = jnp.uint32(config.wait_k_max - config.wait_k + 1)
-    more_B = (mix(rows_B.astype(jnp.uint32) ^ word) % choices).astype(jnp.int32)
+    more_B = (mix(rows_B.astype(jnp.uint32) ^ bits) % choices).astype(jnp.int32)
     return place._replace(positions=place.positions + more_B[:, None])
 
 

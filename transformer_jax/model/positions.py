@@ -20,6 +20,7 @@ from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model import relative_vectors
 from transformer_jax.model.axes import FEATURES, Parameter, declared, named
 from transformer_jax.model.position_biases import BUCKET_TABLE, BUCKETS, bucket_bias, linear_bias
+from transformer_jax.model.products import sum_type
 from transformer_jax.model.records import Params
 from transformer_jax.model.scores import SCORES
 
@@ -81,7 +82,7 @@ def rotated(x_BLHK: Array, positions_BL: Array) -> Array:
     Source: Su et al. 2021, section 3.2.2, equation 34.
     """
     rates = WAVELENGTH ** -(np.arange(0, x_BLHK.shape[-1], 2) / x_BLHK.shape[-1])
-    wide = jnp.promote_types(x_BLHK.dtype, jnp.float32)
+    wide = sum_type(x_BLHK.dtype)
     angles = positions_BL[:, :, None, None] * jnp.asarray(rates, wide)
     sin, cos = jnp.sin(angles), jnp.cos(angles)
     even, odd = x_BLHK[..., 0::2].astype(wide), x_BLHK[..., 1::2].astype(wide)

@@ -14,6 +14,11 @@ from jax import Array
 from jax.typing import DTypeLike
 
 
+def sum_type(dtype: DTypeLike) -> jnp.dtype:
+    """The type of sums over numbers of this type: float32, or a wider one."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
 def settled(x: Array) -> Array:
     """Returns x. On a CPU it is stored as it is, before anything that uses it.
 
@@ -211,7 +216,7 @@ def add_bias(x: Array, bias: Array) -> Array:
 
 
 def _bias_backward(bias: Array, gradient: Array) -> tuple[Array, Array]:
-    wide = gradient.astype(jnp.promote_types(gradient.dtype, jnp.float32))
+    wide = gradient.astype(sum_type(gradient.dtype))
     return gradient, wide.sum(tuple(range(gradient.ndim - bias.ndim))).astype(bias.dtype)
 
 

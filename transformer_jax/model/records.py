@@ -5,12 +5,13 @@ Dimension key
   E features of the encoder's output   D d_model   S keys of the cache, T K
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jax import Array
 
-from transformer_jax.model.dropout import Drawn
+from transformer_jax.config.schema import ModelConfig
+from transformer_jax.model.dropout import NoiseSource
 from transformer_jax.text.batches import Packed
 
 Params = Any  # a pytree of float32 arrays
@@ -40,7 +41,8 @@ class Context(NamedTuple):
     # The place of the stack's own positions for patterns of self-attention; None: `place`.
     self_place: Place | None = None
     inputs_BLD: Array | None = None  # the decoder's embedded input
-    drawn: Drawn | None = None  # if attention reads positions that are drawn: from what
+    # Of the source positions that attention draws; None: it reads all of them.
+    noise_source: NoiseSource | None = None
 
 
 class Now(NamedTuple):
@@ -130,3 +132,8 @@ class LossSums(NamedTuple):
     def objective(self) -> Array:
         """The sum that training minimizes."""
         return sum(self.auxiliary.values(), self.smoothed_nats)
+
+
+def no_problems(config: ModelConfig) -> Iterator[str]:
+    """For a part that fits every config: nothing to refuse."""
+    yield from ()

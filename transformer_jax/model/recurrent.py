@@ -5,10 +5,9 @@ other; the encoder does so from left to right and from right to left.
 
 Dimension key
   B batch   L target length   M source length   D d_model   H d_hidden   G gates, 3 H
-  C annotations, 2 H   I features of the encoder's summary   K beams
+  C features of the encoder's output, the annotations h   I features of its summary   K beams
 """
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -19,20 +18,16 @@ from jax import Array
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import BATCH, constrain, named, zeros
 from transformer_jax.model.dropout import Dropout
-from transformer_jax.model.gated_unit import GatedUnit, product, whole, xavier, zero_vector
+from transformer_jax.model.gated_unit import GatedUnit, project, whole, xavier, zero_vector
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.patterns import same_sentence
-from transformer_jax.model.records import Cache, Memory, Now, Place, SearchSizes
+from transformer_jax.model.products import sum_type
+from transformer_jax.model.records import Cache, Memory, Now, Place, SearchSizes, no_problems
 from transformer_jax.model.scores import sum_score
 
 
 def no_limit(config: ModelConfig) -> None:
     """A recurrent encoder or decoder reads sentences of any length."""
-
-
-def no_problems(config: ModelConfig) -> Iterator[str]:
-    """Yields nothing: every combination is valid."""
-    yield from ()
 
 
 class RecurrentEncoder(nn.Module):
@@ -66,7 +61,7 @@ class RecurrentEncoder(nn.Module):
         forward_BMH = self.left_to_right.run(x_BMD, place.segments, reverse=False)
         backward_BMH = self.right_to_left.run(x_BMD, place.segments, reverse=True)
         annotation_BMC = jnp.concatenate([forward_BMH, backward_BMH], axis=-1)
-        return self.encoder_dropout(annotation_BMC, self.encoder_dropout.drawn(rows_B))
+        return self.encoder_dropout(annotation_BMC, self.encoder_dropout.noise_source(rows_B))
 
     @nn.nowrap
     def stack(self) -> None:
@@ -86,8 +81,8 @@ class RecurrentEncoder(nn.Module):
 class Remembered(NamedTuple):
     """What every search step needs of a source sentence."""
 
-    key_BMH: Array  # U h
-    annotation_BMC: Array  # h
+    key_BMH: Array  # U_a h_j (Bahdanau et al. 2015, appendix A.1.2)
+    annotation_BMC: Array  # h_j
     start_BH: Array  # the decoder's first state
 
 
@@ -112,8 +107,8 @@ class AttendingUnit(nn.Module):
         self.readout_bias = self.param("readout_bias", zero_vector, (2 * d_model,))
 
     def keys(self, annotation_BMC: Array) -> Array:
-        """U h of each annotation `[batch, src_len, d_hidden]`."""
-        return product(annotation_BMC, self.key, self.config.dtype)
+        """U_a h_j of each annotation `[batch, src_len, d_hidden]`."""
+        return project(annotation_BMC, self.key, self.config.dtype)
 
     def starts(self, annotation_BMC: Array) -> Array:
         """The first state of a sentence that begins at each source position.
@@ -121,10 +116,10 @@ class AttendingUnit(nn.Module):
         tanh(W_s h), where h is the encoder's summary, `[batch, src_len, d_hidden]`.
         """
         summary_BMI = self.encoder.summary(annotation_BMC)
-        return jnp.tanh(product(summary_BMI, self.start, self.config.dtype))
+        return jnp.tanh(project(summary_BMI, self.start, self.config.dtype))
 
     def step(
-        self, state_BKH: Array, inputs_BKG: Array, memory: Remembered, mask_B1M: Array
+        self, state_BKH: Array, inputs_BKG: Array, remembered: Remembered, mask_B1M: Array
     ) -> tuple[Array, Array, Array]:
         """The next states, the contexts `[batch, beams, features]` and the attention's weights.
 
@@ -137,16 +132,16 @@ class AttendingUnit(nn.Module):
         Source: Bahdanau et al. 2015, appendix A.1.2 and equation 6.
         """
         dtype = self.config.dtype
-        query_BK1H = product(state_BKH, self.query, dtype)[:, :, None]
-        scores_B1KM = sum_score(query_BK1H, memory.key_BMH[:, :, None], self.score[None])
+        query_BK1H = project(state_BKH, self.query, dtype)[:, :, None]
+        scores_B1KM = sum_score(query_BK1H, remembered.key_BMH[:, :, None], self.score[None])
         weights_BKM = softmax(scores_B1KM[:, 0], mask_B1M)
         context_BKC = jnp.einsum(
             "BKM,BMC->BKC",
             weights_BKM.astype(dtype),
-            memory.annotation_BMC.astype(dtype),
-            preferred_element_type=jnp.promote_types(dtype, jnp.float32),
+            remembered.annotation_BMC.astype(dtype),
+            preferred_element_type=sum_type(dtype),
         )
-        inputs_BKG = inputs_BKG + product(context_BKC, self.context, dtype)
+        inputs_BKG = inputs_BKG + project(context_BKC, self.context, dtype)
         return self.unit(state_BKH, inputs_BKG), context_BKC, weights_BKM
 
     def read(self, state_BLH: Array, context_BLC: Array, x_BLD: Array) -> Array:
@@ -155,7 +150,7 @@ class AttendingUnit(nn.Module):
         Source: Bahdanau et al. 2015, equation 4 and appendix A.2.2.
         """
         joined = jnp.concatenate([state_BLH, context_BLC, x_BLD], axis=-1)
-        pairs = product(joined, self.readout, self.config.dtype) + self.readout_bias
+        pairs = project(joined, self.readout, self.config.dtype) + self.readout_bias
         return pairs.reshape(*pairs.shape[:-1], -1, 2).max(-1)
 
 
@@ -181,37 +176,39 @@ class RecurrentDecoder(nn.Module):
         return 0.0
 
     def __call__(
-        self, x_BLD: Array, target: Place, encoded_BME: Array, source: Place, rows_B: Array | None
+        self, x_BLD: Array, target: Place, encoded_BMC: Array, source: Place, rows_B: Array | None
     ) -> tuple[Array, Array | None]:
         """`[batch, tgt_len, d_model]`, and the weights `[batch, tgt_len, src_len]` if watched."""
-        unit, mask_BLM = self.attending, same_sentence(target, source)[:, 0]
+        unit = self.attending
+        mask_BLM = same_sentence(target, source)[:, 0]
+        # The first source position of each target position's sentence; 0 for padding.
         own_first_BL1 = jnp.argmax(mask_BLM, axis=-1, keepdims=True)
-        start_BLH = jnp.take_along_axis(unit.starts(encoded_BME), own_first_BL1, axis=1)
-        key_BMH = unit.keys(encoded_BME)
+        start_BLH = jnp.take_along_axis(unit.starts(encoded_BMC), own_first_BL1, axis=1)
+        key_BMH = unit.keys(encoded_BMC)
 
-        def step(state_BH: Array, now: tuple[Array, ...]) -> tuple[Array, tuple[Array, ...]]:
-            inputs_BG, begins_B, start_BH, mask_BM = now
+        def step(state_BH: Array, inputs: tuple[Array, ...]) -> tuple[Array, tuple[Array, ...]]:
+            inputs_BG, begins_B, start_BH, mask_BM = inputs
             state_BH = jnp.where(begins_B[:, None], start_BH, state_BH)
-            memory = Remembered(key_BMH, encoded_BME, start_BH)
-            stepped = unit.step(state_BH[:, None], inputs_BG[:, None], memory, mask_BM[:, None])
+            remembered = Remembered(key_BMH, encoded_BMC, start_BH)
+            stepped = unit.step(state_BH[:, None], inputs_BG[:, None], remembered, mask_BM[:, None])
             state_BH, context_BC, weights_BM = (constrain(x[:, 0], BATCH, None) for x in stepped)
             return state_BH, (state_BH, context_BC, *((weights_BM,) if self.watch else ()))
 
-        along = (unit.unit.inputs(x_BLD), target.positions == 0, start_BLH, mask_BLM)
-        _, found = jax.lax.scan(
+        scanned = (unit.unit.inputs(x_BLD), target.positions == 0, start_BLH, mask_BLM)
+        _, outputs = jax.lax.scan(
             jax.checkpoint(step) if self.remat else step,
             jnp.zeros_like(start_BLH[:, 0]),
-            jax.tree.map(lambda x: x.swapaxes(0, 1), along),
+            jax.tree.map(lambda x: x.swapaxes(0, 1), scanned),
         )
-        state_BLH, context_BLC, *watched = (x.swapaxes(0, 1) for x in found)
+        state_BLH, context_BLC, *watched = (x.swapaxes(0, 1) for x in outputs)
         y_BLD = constrain(unit.read(state_BLH, context_BLC, x_BLD), BATCH, None, None)
-        y_BLD = self.decoder_dropout(y_BLD, self.decoder_dropout.drawn(rows_B))
+        y_BLD = self.decoder_dropout(y_BLD, self.decoder_dropout.noise_source(rows_B))
         return y_BLD, watched[0] if watched else None
 
-    def remember(self, encoded_BME: Array, source: Place) -> Remembered:
+    def remember(self, encoded_BMC: Array, source: Place) -> Remembered:
         """Keys, annotations and the first state."""
-        start_BH = self.attending.starts(encoded_BME[:, :1])[:, 0]
-        return Remembered(self.attending.keys(encoded_BME), encoded_BME, start_BH)
+        start_BH = self.attending.starts(encoded_BMC[:, :1])[:, 0]
+        return Remembered(self.attending.keys(encoded_BMC), encoded_BMC, start_BH)
 
     def step(
         self, x_BKD: Array, now: Now, memory: Memory, cache: Cache

@@ -17,7 +17,7 @@ from jax import Array
 
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import DISTANCES, Parameter
-from transformer_jax.model.products import einsum
+from transformer_jax.model.products import einsum, sum_type
 from transformer_jax.model.records import Params
 from transformer_jax.model.scores import SCORES
 
@@ -94,7 +94,7 @@ def with_relative_vectors(
 
     Source: Shaw et al. 2018, section 3.2, equations 3 and 4.
     """
-    wide = jnp.promote_types(query_BLHK.dtype, jnp.float32)
+    wide = sum_type(query_BLHK.dtype)
     vectors_CK = params["relative_keys"].astype(query_BLHK.dtype)
     products = jnp.einsum("BLHK,CK->BHLC", query_BLHK, vectors_CK, preferred_element_type=wide)
     heads_BLHV, weights_BHLM = attended(bias=spread(products))

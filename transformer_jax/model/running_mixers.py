@@ -17,7 +17,7 @@ from jax import Array
 from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, constrain, named, zeros
 from transformer_jax.model.feed_forward import FeedForward
 from transformer_jax.model.patterns import causal, mask_of, same_sentence
-from transformer_jax.model.products import product
+from transformer_jax.model.products import product, sum_type
 from transformer_jax.model.records import Cache, Context, SearchSizes, StepContext
 from transformer_jax.model.sublayer import Sublayer
 
@@ -32,7 +32,7 @@ def mean_so_far(x_BLD: Array, context: Context) -> Array:
     """
     mask_BLL = mask_of((same_sentence, causal), context.place, context.place)[:, 0]
     weights_BLL = mask_BLL / (context.place.positions + 1.0)[..., None]
-    wide = jnp.promote_types(x_BLD.dtype, jnp.float32)
+    wide = sum_type(x_BLD.dtype)
     return jnp.einsum("BLM,BMD->BLD", weights_BLL.astype(wide), x_BLD.astype(wide))
 
 
@@ -124,7 +124,7 @@ class SimplerUnit(Sublayer):
 
     def _products(self, x_BLD: Array) -> tuple[Array, Array]:
         """f and (1 - f) W x, float32."""
-        dtype, wide = self.config.dtype, jnp.promote_types(x_BLD.dtype, jnp.float32)
+        dtype, wide = self.config.dtype, sum_type(x_BLD.dtype)
 
         def times(matrix_DD: Array) -> Array:
             y_BLD = product("BLD,DF->BLF", x_BLD, matrix_DD, dtype)

@@ -18,7 +18,7 @@ from jax import Array
 
 from transformer_jax.model.axes import HEADS, Parameter
 from transformer_jax.model.norms import unit
-from transformer_jax.model.products import einsum
+from transformer_jax.model.products import einsum, sum_type
 from transformer_jax.model.records import Params
 
 # The largest weight can be exp(20) times the smallest, so a few of hundreds of keys can stand out.
@@ -86,7 +86,7 @@ def sum_score(query_BLHK: Array, key_BMHK: Array, vector_HK: Array) -> Array:
 
     Source: Bahdanau et al. 2015, appendix A.1.2.
     """
-    wide = jnp.promote_types(query_BLHK.dtype, jnp.float32)
+    wide = sum_type(query_BLHK.dtype)
     sum_BLMHK = query_BLHK.astype(wide)[:, :, None] + key_BMHK.astype(wide)[:, None]
     return jnp.einsum("BLMHK,HK->BHLM", jnp.tanh(sum_BLMHK), vector_HK)
 

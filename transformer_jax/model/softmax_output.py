@@ -9,7 +9,7 @@ Dimension key
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -19,7 +19,7 @@ from jax import Array
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.axes import BATCH, VOCABULARY, Parameter, constrain, divided
 from transformer_jax.model.cross_entropy import PAD_LOGIT, LossSettings, loss_and_gradient
-from transformer_jax.model.products import settled
+from transformer_jax.model.products import settled, sum_type
 from transformer_jax.model.records import (
     Cache,
     Given,
@@ -28,6 +28,7 @@ from transformer_jax.model.records import (
     Params,
     SearchSizes,
     StepGiven,
+    no_problems,
 )
 from transformer_jax.text.batches import Packed
 
@@ -48,7 +49,7 @@ def output_logits(x_BLD: Array, table_VD: Array, dtype: str) -> Array:
         "...D,VD->...V",
         x_BLD.astype(dtype),
         table_VD.astype(dtype),
-        preferred_element_type=jnp.promote_types(dtype, jnp.float32),
+        preferred_element_type=sum_type(dtype),
     )
     lengths = (None,) * (logits_BLV.ndim - 2)
     return constrain(logits_BLV, BATCH, *lengths, VOCABULARY)
@@ -59,16 +60,16 @@ def with_bias(table_VD: Array, bias_V: Array) -> Array:
 
     With it x E^T + b is the product of this table and `with_one(x)`, and so are its gradients.
     """
-    return jnp.concatenate([table_VD, _first_of_few(bias_V, table_VD.dtype)], axis=-1)
+    return jnp.concatenate([table_VD, _one_feature_and_zeros(bias_V, table_VD.dtype)], axis=-1)
 
 
 def with_one(x_BLD: Array) -> Array:
     """x with a feature 1, which the bias multiplies, and 7 of zeros: `[..., d_model + 8]`."""
     ones_BL = jnp.ones(x_BLD.shape[:-1])
-    return jnp.concatenate([x_BLD, _first_of_few(ones_BL, x_BLD.dtype)], axis=-1)
+    return jnp.concatenate([x_BLD, _one_feature_and_zeros(ones_BL, x_BLD.dtype)], axis=-1)
 
 
-def _first_of_few(x: Array, dtype: Any) -> Array:
+def _one_feature_and_zeros(x: Array, dtype: Any) -> Array:
     return x[..., None].astype(dtype) * (jnp.arange(BIAS_FEATURES) == 0).astype(dtype)
 
 
@@ -87,7 +88,7 @@ def projected_loss(
       table_VD: the output embedding, float32 `[padded vocabulary, d_model]`.
       targets_BL: subwords to predict, `[batch, tgt_len]`.
       real_BL: booleans `[batch, tgt_len]`, False = padding.
-      settings: their replicas must divide the batch.
+      settings: settings.replicas must divide the batch size.
     """
     cast_VD = table_VD.astype(settings.dtype)  # once, not in each block
 
@@ -95,7 +96,7 @@ def projected_loss(
         return jax.tree.map(jnp.add, total, _block_loss(block, cast_VD, settings)[0]), None
 
     blocks = split_rows((x_BLD, targets_BL, real_BL), targets_BL.shape[1], settings)
-    return jax.lax.scan(add, no_sums(settings), blocks)[0]
+    return jax.lax.scan(add, zero_sums(settings), blocks)[0]
 
 
 def _forward(
@@ -103,7 +104,7 @@ def _forward(
 ) -> tuple[LossSums, tuple[Array, Array]]:
     """The sums, and the gradients of the smoothed one by x and the table."""
     dtype, replicas = settings.dtype, settings.replicas
-    wide = jnp.promote_types(dtype, jnp.float32)
+    wide = sum_type(dtype)
     cast_VD = table_VD.astype(dtype)  # once, not in each block
 
     def add(
@@ -131,11 +132,11 @@ def _forward(
     zeros_RDV = jnp.zeros((replicas, *table_VD.shape[::-1]), wide)
     zeros_RDV = constrain(zeros_RDV, BATCH, None, VOCABULARY)
     (sums, table_gradient_RDV), x_gradient_NRbLD = jax.lax.scan(
-        add, (no_sums(settings), zeros_RDV), blocks
+        add, (zero_sums(settings), zeros_RDV), blocks
     )
     x_gradient_BLD = x_gradient_NRbLD.swapaxes(0, 1).reshape(x_BLD.shape)
-    # Settled: of a single block, XLA for a CPU would join product and transpose, and it has no such
-    # product of bfloat16.
+    # Without `settled`, XLA for a CPU joins product and transpose if there is one block, and it has
+    # no fast product of bfloat16 for that.
     return sums, (x_gradient_BLD, settled(table_gradient_RDV.sum(0)).T)
 
 
@@ -164,7 +165,7 @@ def _block_loss(
 
     if jnp.finfo(settings.dtype).bits >= 32 or divided(VOCABULARY):
         return plain(logits_RbLV, targets_RbL, real_RbL)
-    from transformer_jax.model.fused_loss import fused_loss_and_gradient  # Pallas takes 0.1 s
+    from transformer_jax.model.fused_loss import fused_loss_and_gradient  # imports Pallas: 0.1 s
 
     fused = functools.partial(fused_loss_and_gradient, settings=settings)
     return jax.lax.platform_dependent(logits_RbLV, targets_RbL, real_RbL, cuda=fused, default=plain)
@@ -179,37 +180,32 @@ def split_rows(rows: Any, positions: int, settings: LossSettings) -> Any:
       settings: their `block` bounds the positions of a block.
     """
     batch, replicas = jax.tree.leaves(rows)[0].shape[0], settings.replicas
-    own = batch // replicas
+    per_replica = batch // replicas
     # Use the fewest blocks that are not too large; a row is not divided.
-    most = settings.block // positions  # rows of a block
-    small = [n for n in range(1, own + 1) if own % n == 0 and own // n <= most]
-    blocks = min(small, default=own)
+    max_rows = settings.block // positions  # of a block
+    counts = [n for n in range(1, per_replica + 1) if per_replica % n == 0]
+    blocks = min((n for n in counts if per_replica // n <= max_rows), default=per_replica)
 
     def split(x_B: Array) -> Array:
-        x_RNb = x_B.reshape(replicas, blocks, own // blocks, *x_B.shape[1:])
+        x_RNb = x_B.reshape(replicas, blocks, per_replica // blocks, *x_B.shape[1:])
         x_RNb = constrain(x_RNb, BATCH, *(None,) * (x_RNb.ndim - 1))
         return x_RNb.swapaxes(0, 1)
 
     return jax.tree.map(split, rows)
 
 
-def no_sums(settings: LossSettings) -> LossSums:
+def zero_sums(settings: LossSettings) -> LossSums:
     """The sums of a loss over no positions."""
-    wide = jnp.promote_types(settings.dtype, jnp.float32)
+    wide = sum_type(settings.dtype)
     zero = jnp.zeros((), wide)
     return LossSums(smoothed_nats=zero, nats=zero, correct=zero, tokens=zero)
-
-
-def no_problems(config: ModelConfig) -> Iterator[str]:
-    """Yields nothing: every combination is valid."""
-    yield from ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Softmax:
     """The softmax over the vocabulary of x E^T (Vaswani et al. 2017, section 3.4).
 
-    If it has a bias, the tables below are those of `with_bias`.
+    With model.output_bias, `given.table_VD` has to be the result of `with_bias`.
     """
 
     config: ModelConfig
@@ -255,7 +251,7 @@ class Softmax:
 
     def step_logits(self, prepared_DV: Array, x_BKD: Array) -> Array:
         """float32 `[batch, beams, ..., vocabulary]`, without padding."""
-        x_BKD, wide = self.widened(x_BKD), jnp.promote_types(self.config.dtype, jnp.float32)
+        x_BKD, wide = self.widened(x_BKD), sum_type(self.config.dtype)
         logits_BKV = jnp.einsum(
             "...D,DV->...V",
             x_BKD.astype(prepared_DV.dtype),

@@ -27,7 +27,10 @@ class Source(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """The input of a normalizer with a state for one query; leading axes are batch and beams."""
+    """The input of a normalizer with a state for one query; leading axes are batch and beams.
+
+    For all positions at once, see `weights_of_all`.
+    """
 
     scores_HM: Array  # float32 [..., heads, src_len]
     mask_HM: Array  # booleans that broadcast to them, True = may attend
@@ -36,8 +39,8 @@ class Scored(NamedTuple):
     inputs_D: Array | None = None  # [..., d_model], the newest target subword, embedded
 
 
-class Kept(NamedTuple):
-    """An array that search keeps: for each hypothesis, or for each source sentence."""
+class SearchArray(NamedTuple):
+    """The shape of an array that search keeps for each hypothesis or for each source sentence."""
 
     sizes: tuple[str | int, ...]  # of its axes after batch and beams; by name: heads, source, d_k
     dtype: Any = jnp.float32
@@ -60,8 +63,8 @@ class Stateful(NamedTuple):
     prepare: Callable[[Params, Source], Any]
     # (params, state, scored) -> (state, weights); the state is 0 at first.
     step: Callable[[Params, Array, Scored], tuple[Array, Array]]
-    state: Kept = Kept(HEADS_SOURCE)
-    features: Kept | None = Kept(HEADS_SOURCE)  # None: there are none
+    state: SearchArray = SearchArray(HEADS_SOURCE)
+    features: SearchArray | None = SearchArray(HEADS_SOURCE)  # None: there are none
     reads_words: bool = False  # whether it needs the embedded source
     # (params, scored of all positions, where sentences begin, noise of the scores) -> weights, in
     # training; None: as everywhere else, step after step.
@@ -82,8 +85,8 @@ def weights_of_all(normalizer: Stateful, params: Params, scored: Scored, begins_
     def step(state: Array, now: tuple[Any, ...]) -> tuple[Array, Array]:
         scores_BHM, mask_B1M, query_BHK, inputs_BD, begins_B = now
         state = jnp.where(begins_B.reshape(-1, *(1,) * (state.ndim - 1)), 0, state)
-        one = Scored(scores_BHM, mask_B1M, query_BHK, scored.features, inputs_BD)
-        return normalizer.step(params, state, one)
+        scored_now = Scored(scores_BHM, mask_B1M, query_BHK, scored.features, inputs_BD)
+        return normalizer.step(params, state, scored_now)
 
     along = (
         jnp.moveaxis(scored.scores_HM, 2, 0),

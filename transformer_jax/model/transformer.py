@@ -2,7 +2,7 @@
 
 Dimension key
   B batch   L target length   M source length   D d_model   E features of the encoder's output
-  K beams   T positions of the cache   V vocabulary, padded
+  K beams   T positions of the cache   V vocabulary, padded   S keys of the cache, T * K
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from jax import Array
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model import cross_normalizers, patterns, positions
 from transformer_jax.model.cached_attention import cached_places, own_past
-from transformer_jax.model.dropout import Drawn, mask_words
+from transformer_jax.model.dropout import NoiseSource, noise_bits
 from transformer_jax.model.hard_attention import Sampled
 from transformer_jax.model.layers import (
     AVERAGE_LAYER,
@@ -46,13 +46,13 @@ from transformer_jax.model.records import (
 )
 
 
-def residuals(config: ModelConfig, x_BLD: Array) -> Array:
-    """The embedded input in the type of the residuals, which all layers keep."""
+def to_residual_dtype(config: ModelConfig, x_BLD: Array) -> Array:
+    """The embedded input cast to model.residual_dtype, which all layers keep."""
     return x_BLD if config.residual_dtype == "float32" else x_BLD.astype(config.residual_dtype)
 
 
 def watched_layer(config: ModelConfig) -> int:
-    """The 0-based number of the decoder's watched layer."""
+    """The number, from 0, of the decoder's watched layer, clipped to the existing layers."""
     depth, number = config.decoder_depth, config.watched_layer
     return min(max(number + depth if number < 0 else number, 0), depth - 1)
 
@@ -103,7 +103,7 @@ class TransformerEncoder(nn.Module):
             self.encoder_norm = NORMS[self.config.norm_kind](self.config.norm_epsilon)
 
     def position_vectors(self, place: Place, length: int | None = None) -> Array | float:
-        """What is added to the embedding, for positions below `length` (None: of the place)."""
+        """What is added to the embedding; `length`: of the table of positions, None: the row's."""
         return self.src_positions(place.positions, length or place.positions.shape[1])
 
     def __call__(self, x_BMD: Array, place: Place, rows_B: Array | None) -> Array:
@@ -111,7 +111,7 @@ class TransformerEncoder(nn.Module):
         blocks = self_blocks(self, self.config, x_BMD.shape[1], is_decoder=False)
         mask = blocks.mask(self_patterns(self.config, is_decoder=False), place)
         context = Context(place, rows_B, mask, self.src_positions.bias(blocks.distance()))
-        x_BMD = residuals(self.config, x_BMD)
+        x_BMD = to_residual_dtype(self.config, x_BMD)
         for layer in self.layers:
             x_BMD, _ = layer(x_BMD, context)
         return self.encoder_norm(x_BMD) if self.config.norm == "pre" else x_BMD
@@ -140,11 +140,12 @@ class TransformerEncoder(nn.Module):
             source_mask=None,
             inputs_BKD=x_B1D,
         )
-        x_B1D, written = residuals(self.config, x_B1D), []
+        x_B1D, written = to_residual_dtype(self.config, x_B1D), []
         for n, layer in enumerate(self.layers):
-            own, nothing = Cache(cache.written[n], cache.carried[n]), dict.fromkeys(layer.sublayers)
-            x_B1D, own, _ = layer.step(x_B1D, context, nothing, own)
-            written.append(own.written)
+            layer_cache = Cache(cache.written[n], cache.carried[n])
+            no_memory = dict.fromkeys(layer.sublayers)
+            x_B1D, layer_cache, _ = layer.step(x_B1D, context, no_memory, layer_cache)
+            written.append(layer_cache.written)
         x_B1D = self.encoder_norm(x_B1D) if self.config.norm == "pre" else x_B1D
         return x_B1D, Cache(tuple(written), cache.carried)
 
@@ -214,11 +215,11 @@ class TransformerDecoder(nn.Module):
     def in_full_context(
         self, x_BLD: Array, target: Place, encoded_BME: Array, source: Place, rows_B: Array | None
     ) -> tuple[Array, Array | None]:
-        """What a call returns, but each position sees the whole target, not only what is before.
+        """Like a call, but each position sees the whole target, not only what is before it.
 
         Source: Garg et al. 2019, section 4.3.
         """
-        # Of equal positions none is later, so the causal pattern leaves out nothing.
+        # If all positions are equal, none is later, so the causal pattern leaves out nothing.
         place = target._replace(positions=jnp.zeros_like(target.positions))
         context = self._context(target, encoded_BME, source, rows_B)
         mask = mask_of(self_patterns(self.config, is_decoder=True), place, place)
@@ -227,24 +228,24 @@ class TransformerDecoder(nn.Module):
     def with_draws(
         self, x_BLD: Array, target: Place, encoded_BME: Array, source: Place, rows_B: Array
     ) -> tuple[Array, Sampled]:
-        """What a call returns, but each head of the watched layer reads one position, a draw."""
+        """Like a call, but each head of the watched layer reads one position, which is drawn."""
         assert self.watch
         context = self._context(target, encoded_BME, source, rows_B)
-        drawn = Drawn(mask_words(self.make_rng("dropout")), rows_B)
-        return self._all_layers(x_BLD, context._replace(drawn=drawn))
+        noise_source = NoiseSource(noise_bits(self.make_rng("dropout")), rows_B)
+        return self._all_layers(x_BLD, context._replace(noise_source=noise_source))
 
     def _context(
         self, target: Place, encoded_BME: Array, source: Place, rows_B: Array | None
     ) -> Context:
         blocks = self_blocks(self, self.config, target.positions.shape[1], is_decoder=True)
-        patterns, reader = self_patterns(self.config, is_decoder=True), target
+        reader = target
         if rows_B is not None and self.config.wait_k_max is not None:
-            word = jax.random.bits(self.make_rng("dropout"), (), jnp.uint32)
-            reader = waiting_place(self.config, target, word, rows_B)
+            bits = jax.random.bits(self.make_rng("dropout"), (), jnp.uint32)
+            reader = waiting_place(self.config, target, bits, rows_B)
         return Context(
             place=target,
             rows_B=rows_B,
-            self_mask=blocks.mask(patterns, target),
+            self_mask=blocks.mask(self_patterns(self.config, is_decoder=True), target),
             self_bias=self.tgt_positions.bias(blocks.distance()),
             encoded_BME=encoded_BME,
             source=source,
@@ -254,10 +255,10 @@ class TransformerDecoder(nn.Module):
 
     def _all_layers(self, x_BLD: Array, context: Context) -> tuple[Array, Any]:
         context = context._replace(inputs_BLD=x_BLD)
-        x_BLD, watched = residuals(self.config, x_BLD), None
+        x_BLD, watched = to_residual_dtype(self.config, x_BLD), None
         for layer in self.layers:
-            own = context if layer.watched else context._replace(drawn=None)
-            x_BLD, weights = layer(x_BLD, own)
+            layer_context = context if layer.watched else context._replace(noise_source=None)
+            x_BLD, weights = layer(x_BLD, layer_context)
             if weights is not None:
                 watched = self._watched(weights)
         return (self.decoder_norm(x_BLD) if self.config.norm == "pre" else x_BLD), watched
@@ -277,13 +278,13 @@ class TransformerDecoder(nn.Module):
     ) -> tuple[Array, Cache, Array | None]:
         """One new position of every hypothesis: `[batch, beams, d_model]`, cache, weights."""
         context = self._step_context(x_BKD, now, memory)
-        x_BKD = residuals(self.config, x_BKD)
+        x_BKD = to_residual_dtype(self.config, x_BKD)
         written, carried, watched_BKM = [], [], None
         for n, layer in enumerate(self.layers):
-            own = Cache(cache.written[n], cache.carried[n])
-            x_BKD, own, weights = layer.step(x_BKD, context, memory.decoder[n], own)
-            written.append(own.written)
-            carried.append(own.carried)
+            layer_cache = Cache(cache.written[n], cache.carried[n])
+            x_BKD, layer_cache, weights = layer.step(x_BKD, context, memory.decoder[n], layer_cache)
+            written.append(layer_cache.written)
+            carried.append(layer_cache.carried)
             if weights is not None:
                 watched_BKM = self._watched(weights)
         x_BKD = self.decoder_norm(x_BKD) if self.config.norm == "pre" else x_BKD
