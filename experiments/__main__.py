@@ -11,13 +11,18 @@ def listing() -> str:
     lines, here = [], Path(__file__).parent
     for path in sorted([*here.glob("[!_]*.py"), *here.glob("*/__main__.py")]):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        tests = [ast.unparse(node.test) for node in tree.body if isinstance(node, ast.If)]
+        # A command has a guard, or calls `main(EXPERIMENT)` without one as in the README.
+        is_command = any(
+            (isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'")
+            or (isinstance(node, ast.Expr) and "main(" in ast.unparse(node))
+            for node in tree.body
+        )
         name = path.stem
         if name == "__main__":  # of a package, which its __init__.py describes
             name = path.parent.name
             tree = ast.parse(path.with_name("__init__.py").read_text(encoding="utf-8"))
         about = (ast.get_docstring(tree) or "").split("\n")[0]
-        if "__name__ == '__main__'" in tests:
+        if is_command:
             lines.append(f"{start}{name:<18} {about}")
     return "\n".join(lines)
 

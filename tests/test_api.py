@@ -1,6 +1,7 @@
 """A run in a Python program: the example of docs/python.md, and each method beside the commands."""
 
 import functools
+import logging
 import re
 import subprocess
 import sys
@@ -51,6 +52,13 @@ def test_importing_the_package_imports_no_jax_and_load_is_found_when_used():
     assert transformer_jax.train is train
     with pytest.raises(AttributeError, match="no attribute 'lode'"):
         _ = transformer_jax.lode
+
+
+def test_a_program_can_set_up_logging_after_a_run_is_loaded(monkeypatch):
+    """Orbax reads the checkpoint, and its log would give the root logger a handler."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    load(runs.trained_run())
+    assert logging.getLogger().handlers == []
 
 
 def test_translations_are_those_of_search_and_their_scores_are_found_again():

@@ -221,6 +221,10 @@ def test_every_command_is_a_function_that_takes_these_arguments(name, preset, mo
         (["attention", "--workdir=w", ""], "attention needs SENTENCE"),
         (["attention", "--workdir=w", "A", "dog."], "takes one SENTENCE, not 2 arguments"),
         (["train", "--wrokdir=w"], "'wrokdir'. Did you mean: workdir"),
+        (
+            ["train", "--workdir=w", "--model.d_ff=4"],
+            "'model.d_ff'. Did you mean: config.model.d_ff",
+        ),
         (["train", "PRESET", "--workdir=w", "--config=PRESET"], "train does not take '"),
         (["average", "--workdir=w", "--last=many"], "--last=many"),
         (["average", "--workdir"], "workdir"),

@@ -1,7 +1,9 @@
 """Training, and a run's model, in a Python program: translations, scores, logits, attention."""
 
+import contextlib
+import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,7 +59,8 @@ def load(
             raise ConfigError(f"{folder!r} names no run's folder: give one, such as 'runs/mine'.")
     overrides = {f"decode.{name}": value for name, value in decode_changes.items()}
     folders = [os.path.expanduser(os.fspath(folder)) for folder in given]
-    return Run(load_model(folders, str(checkpoint), overrides=overrides))
+    with _root_logger_unchanged():
+        return Run(load_model(folders, str(checkpoint), overrides=overrides))
 
 
 def train(
@@ -85,7 +88,8 @@ def train(
     if whole is config and changes:
         whole = with_values(whole, changes)
     folder = os.path.expanduser(os.fspath(workdir))
-    train_run(whole, folder)
+    with _root_logger_unchanged():
+        train_run(whole, folder)
     return load(folder)
 
 
@@ -208,6 +212,20 @@ class Run:
         found = lines.encode(sources), lines.encode(targets, is_target=True)
         lines.warn_of_cut()
         return found
+
+
+@contextlib.contextmanager
+def _root_logger_unchanged() -> Iterator[None]:
+    """Afterwards the root logger has its handlers of before: `logging.basicConfig` still works.
+
+    Orbax logs through absl, which calls `logging.basicConfig()` if there is no handler.
+    """
+    root = logging.getLogger()
+    before = list(root.handlers)
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
 
 
 def _is_path(folder: Any) -> bool:

@@ -1,6 +1,8 @@
 """The `experiment` command, in a folder without a checkout."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+CODE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -32,6 +35,22 @@ def test_installed_experiments_are_listed_and_run(run):
     lines = done.stdout.splitlines()
     assert (done.returncode, len(lines)) == (0, 3), done.stderr
     assert "train --config=demo --workdir=runs/sweep/demo_num_heads/num_heads=4/seed-0" in lines[1]
+
+
+def test_the_readme_s_experiment_is_listed_and_explained(run, tmp_path):
+    """It has neither a guard nor a text of its own for --help."""
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    [code] = [one for one in CODE.findall((ROOT / "README.md").read_text()) if "mine.py" in one]
+    (tmp_path / "experiments" / "mine.py").write_text(code)
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    listed, explained = (
+        subprocess.run(
+            [sys.executable, "-m", *module], cwd=tmp_path, env=environment, capture_output=True
+        ).stdout.decode()
+        for module in (["experiments"], ["experiments.mine", "--help"])
+    )
+    assert re.search(r"^python -m experiments\.mine +experiments/mine\.py$", listed, re.M)
+    assert explained.startswith("experiments/mine.py\n")
 
 
 def test_an_experiment_of_one_s_own_comes_first_and_its_status_is_the_command_s(run, tmp_path):

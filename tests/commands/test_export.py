@@ -231,6 +231,9 @@ def test_what_is_exported_can_be_imported_and_is_the_same_model(name, tmp_path):
     arguments = (f"--from={folder}", f"--workdir={workdir}")
     assert runs.command("import", *arguments) == 0
     ours, again = load_model(str(run_of(name))), load_model(str(workdir))
+    for line in ("„One“ – two … three ‘four’", '"the dog" , "a man" .'):
+        pieces = ours.vocabulary.pieces(ours.vocabulary.encode(line))
+        assert again.vocabulary.pieces(again.vocabulary.encode(line)) == pieces
     assert (again.config.data.src, again.config.data.tgt) == ("en", "de")
     for src, tgt in pairs_of(ours):
         want = logits_of(ours, src, tgt)

@@ -144,6 +144,15 @@ def test_an_imported_run_is_evaluated_on_text_that_is_named(capsys):
     assert json.loads(written.read_text())["checkpoint"] == "0"
 
 
+def test_an_imported_run_is_not_trained_on_and_says_what_is(capsys):
+    path = f"--config.data.path={runs.tiny_corpus()}"
+    before = runs.contents(imported())
+    for flags in ([], [path], [path, "--dry_run"], ["--config=demo", "--dry_run"]):
+        assert runs.command("train", f"--workdir={imported()}", *flags) == 2
+        assert f"--config=finetune:{imported()} --workdir=OTHER" in capsys.readouterr().err
+    assert runs.contents(imported()) == before
+
+
 def finetune(workdir: Path, origin: Path, **changes) -> int:
     values = {"data.path": runs.tiny_corpus(), "data.max_length": 48, "train.row_length": 48}
     values |= {"train.tokens_per_batch": 400, "train.steps": 12, "train.log_every": 3}

@@ -59,12 +59,13 @@ def test_white_space_ends_a_word_where_the_vocabulary_makes_it_a_space(vocabular
     [
         ({"pieces": lambda ids: ["\u2581", "\u2581a", "\u2581of\u2581the"]}, "pieces that cross"),
         ({"normalize": lambda line: line}, "white space that is repeated"),
-        ({"joins_words": True}, "normalizes punctuation across words"),
+        ({"normalizes_punctuation": True}, "normalizes punctuation across words"),
     ],
 )
 def test_a_vocabulary_whose_words_depend_on_one_another_is_refused(change, reason, vocabulary):
     class Changed:
-        size, joins_words = vocabulary.size, vocabulary.joins_words
+        size = vocabulary.size
+        normalizes_punctuation = vocabulary.normalizes_punctuation
         pieces, normalize = vocabulary.pieces, vocabulary.normalize
 
     own = Changed()

@@ -224,8 +224,17 @@ def test_a_plain_and_a_compressed_file_of_one_stem_are_refused(folder):
     [
         ({"path": None}, "train", ["data.path is not set", "--config.data.path=FOLDER"]),
         ({"path": "nowhere"}, "train", ["data.path='nowhere' is not a folder"]),
-        ({}, "bb", ["bb.en: no such file", "nor bb.en.gz", "stems there with .en: b", "data.tr"]),
-        ({}, "zzz", ["zzz.en: no such file", "stems there with .en: a, b"]),
+        (
+            {},
+            "bb",
+            [
+                "bb.en: no such file",
+                "nor bb.en.gz",
+                "stems there with .en: b, a, empty, latin, short. Name",
+                "--config.data.train",
+            ],
+        ),
+        ({}, "zzz", ["zzz.en: no such file", "with .en: a, b, empty, latin, short. Name"]),
         ({"tgt": "fr"}, "a", ["a.fr: no such file", "nor a.fr.gz", "suffixes there: .de .en"]),
         ({}, "sub/a", ["sub/a.en: no such file", "suffixes there: none"]),
         ({}, "test", ["data.test is empty"]),

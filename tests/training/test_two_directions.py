@@ -214,6 +214,6 @@ def test_a_run_can_start_from_two_trained_directions(trained, tmp_path, capsys):
 
 
 def test_the_folder_of_a_run_that_is_no_direction_of_another_may_be_called_reverse(tmp_path):
-    RunFolder(tmp_path / "reverse").check_is_main()
+    RunFolder(tmp_path / "reverse").check_can_train()
     with pytest.raises(RunError):
         RunFolder(tmp_path / "reverse").read_config()

@@ -73,7 +73,7 @@ def exit_status(action: Callable[[], object]) -> int:
         action()
         sys.stdout.flush()
     except (UserError, flags.Error) as error:
-        print("transformer-jax: " + _one_line(str(error)), file=sys.stderr)
+        print("transformer-jax: " + _one_line(str(error) + _prefix_hint(error)), file=sys.stderr)
         return 2
     except Interrupted as stopped:
         print(f"transformer-jax: {stopped}", file=sys.stderr)
@@ -106,6 +106,15 @@ def exit_status(action: Callable[[], object]) -> int:
         print(f"transformer-jax: {OUT_OF_MEMORY}", file=sys.stderr)
         return 2
     return 0
+
+
+def _prefix_hint(error: Exception) -> str:
+    """What to add if an unknown flag is a key of the config without its "config."."""
+    if not isinstance(error, flags.UnrecognizedFlagError):
+        return ""
+    from transformer_jax.config.schema import KEYS
+
+    return f". Did you mean: config.{error.flagname} ?" if error.flagname in KEYS else ""
 
 
 def _one_line(message: str) -> str:

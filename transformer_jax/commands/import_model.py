@@ -11,14 +11,13 @@ from transformer_jax.errors import ConfigError, RunError, UserError
 from transformer_jax.interop.huggingface import languages_of, read_huggingface
 from transformer_jax.interop.imported import Imported
 from transformer_jax.interop.marian import read_marian
-from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.runs.run_folder import IMPORTED, RunFolder
 from transformer_jax.runs.weights import save_weights
 from transformer_jax.text.bundle import packed
 from transformer_jax.text.vocabulary import TableVocabulary
 
 log = logging.getLogger(__name__)
 CODE = re.compile(r"[A-Za-z][\w.+-]*")  # of a language
-NO_CORPUS = "imported: trained elsewhere"  # in place of a corpus's fingerprint
 
 
 def import_model(
@@ -60,7 +59,7 @@ def import_model(
     check(config)
     vocabulary = TableVocabulary(packed(model.bundle), str(origin))
     run.check(config)
-    run.claim(config, NO_CORPUS)
+    run.claim(config, IMPORTED)
     try:
         vocabulary.save(run.vocabulary_file)
         run.seal()

@@ -134,7 +134,7 @@ def _runs(run: RunFolder, config: Config) -> list[tuple[RunFolder, Config]]:
 
 
 def _check_folder(run: RunFolder, config: Config, lock: bool = True) -> None:
-    run.check_is_main()
+    run.check_can_train()
     for one, own in _runs(run, config):
         one.check(own, lock)
         check_metrics(one.path)

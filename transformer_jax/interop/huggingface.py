@@ -42,12 +42,16 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 
 
+NORMALIZES = "normalizes_punctuation"  # of tokenizer_config.json; only our export writes it
+
+
 def read_huggingface(folder: Path, languages: tuple[str, str]) -> Imported:
     """The model of a folder.
 
     Args:
       folder: what `save_pretrained` of model and tokenizer wrote.
-      languages: of source and target, for the normalizer of punctuation.
+      languages: of source and target, for the normalizer of punctuation; it is left out if the
+        folder says that the model was trained without it.
 
     Raises:
       UserError: a file is missing or damaged, or the model has parts that ours cannot have.
@@ -57,7 +61,8 @@ def read_huggingface(folder: Path, languages: tuple[str, str]) -> Imported:
     weights = _read_weights(folder)
     source, special = _side(folder, "vocab.json", options, "vocab_size")
     target, tgt_special = None, special
-    if tokenizer_options(folder).get("separate_vocabs"):
+    options_of_text = tokenizer_options(folder)
+    if options_of_text.get("separate_vocabs"):
         if config.tie_embeddings:
             raise UserError(
                 f"{folder} has two vocabularies (separate_vocabs) and one matrix for both "
@@ -73,6 +78,8 @@ def read_huggingface(folder: Path, languages: tuple[str, str]) -> Imported:
         only_file(folder, f"SentencePiece model of the {side}", f"{side}.spm") for side in SIDES
     ]
     models = [read_sentencepiece(file) for file in files]
+    if options_of_text.get(NORMALIZES) is False:
+        languages = ("", "")
     bundle = Bundle(models[0], models[1], source, languages, target)
     decode = _decode(folder, options)
     return imported(weights, config, (special, tgt_special), bundle, decode)

@@ -14,8 +14,9 @@ from typing import Any
 from transformer_jax.errors import UserError
 from transformer_jax.interop.block import to_block
 from transformer_jax.interop.exported import Exported, require_supported
+from transformer_jax.interop.huggingface import NORMALIZES
 from transformer_jax.interop.safetensors import safetensors_bytes
-from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK, TableVocabulary
+from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK
 
 FORMAT = "Hugging Face's MarianMT and Pegasus"
 EPSILON = 1e-5  # fixed in their code
@@ -153,6 +154,8 @@ def _tokenizer(model: Exported) -> dict[str, Any]:
         "unk_token": pieces[UNK],
         "model_max_length": model.config.decode.max_length,
         "separate_vocabs": not model.vocabulary.is_shared,
+        # Not an option of theirs: our import reads it.
+        NORMALIZES: model.vocabulary.normalizes_punctuation,
     }
 
 
@@ -175,7 +178,7 @@ def _card(model: Exported, about: Mapping[str, str]) -> str:
             "Training ranked translations by GNMT's length penalty; transformers divides by "
             f"length^{decode.length_penalty:g} instead. At length_penalty=0.0 both are the same."
         )
-    if isinstance(model.vocabulary, TableVocabulary):
+    if model.vocabulary.normalizes_punctuation:
         notes.append("Normalize punctuation before the tokenizer: `tokenizer.normalize(line)`.")
     facts = {"languages": f"{data.src} to {data.tgt}", **about}
     lines = [

@@ -19,6 +19,7 @@ from transformer_jax.runs.run_sums import check_sums, write_sums
 log = logging.getLogger(__name__)
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 PATTERN = re.compile(r"[*?\[\\]")
+IMPORTED = "imported: trained elsewhere"  # in corpus.sha256, in place of a fingerprint
 LOCK = ".lock"  # the file stays; a running `train` holds a lock of the operating system on it
 
 
@@ -106,8 +107,23 @@ class RunFolder:
         """The run of the other direction of translation, with train.agreement_weight."""
         return RunFolder(self.path / REVERSE)
 
-    def check_is_main(self) -> None:
-        """Raises RunError if this is the folder of a run's other direction, to be trained alone."""
+    def check_can_train(self) -> None:
+        """Raises RunError if training may not write here, whatever the config is."""
+        self._check_is_not_imported()
+        self._check_is_main()
+
+    def _check_is_not_imported(self) -> None:
+        try:
+            is_imported = self.corpus_file.read_text(encoding="utf-8").strip() == IMPORTED
+        except (OSError, UnicodeDecodeError):  # `check` reports it
+            return
+        if is_imported:
+            raise RunError(
+                f"{self.path} was imported and cannot be trained on. Fine-tune it in another "
+                f"folder: --config=finetune:{self.path} --workdir=OTHER."
+            )
+
+    def _check_is_main(self) -> None:
         main = RunFolder(self.path.parent)
         if self.path.name != REVERSE or not main.config_file.is_file():
             return

@@ -83,7 +83,8 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
       UserError: a flag is invalid, a recorded line belongs to another config, or a run failed.
     """
     if values is None:
-        values = parse_experiment(experiment.name, experiment.about or experiment.name, FLAGS)
+        about = experiment.about or sys.modules["__main__"].__doc__ or experiment.name
+        values = parse_experiment(experiment.name, about, FLAGS)
     scale, name = values["scale"], experiment.name
     if values["out"] is None and values["overrides"]:
         raise ConfigError("overrides make another table: give its folder with --out=FOLDER.")

@@ -24,7 +24,7 @@ def word_ends(vocabulary: Vocabulary) -> tuple[str, ...]:
     reasons = {
         f"it has pieces that cross white space, such as {crossing[:1]}": bool(crossing),
         "it keeps white space that is repeated": vocabulary.normalize(" a  b ") != "a b",
-        "it normalizes punctuation across words": vocabulary.joins_words,
+        "it normalizes punctuation across words": vocabulary.normalizes_punctuation,
     }
     for reason, is_so in reasons.items():
         if is_so:

@@ -145,6 +145,12 @@ class TextCorpus(FolderCorpus):
         return src, tgt
 
     def _links_file(self, stem: str) -> Path:
+        if not any((self.folder / f"{stem}.align{end}").exists() for end in ("", ".gz")):
+            src, tgt = self.files(stem)
+            raise DataError(
+                f"{self.folder / stem}.align: no such file, nor {stem}.align.gz. To make it: "
+                f"transformer-jax align --src={src} --tgt={tgt} > {self.folder / stem}.align"
+            )
         return self._file(f"{stem}.align")
 
     def _file(self, name: str) -> Path:
@@ -162,8 +168,8 @@ class TextCorpus(FolderCorpus):
                 kind = "a folder" if path.is_dir() else "a pipe or a device"
                 raise DataError(f"{path} is {kind}; give a file, which is read several times.")
         raise DataError(
-            f"{self.folder / name}: no such file, nor {name}.gz; {self._there(name)}. Stems are "
-            f"named in data.train, data.valid and data.test."
+            f"{self.folder / name}: no such file, nor {name}.gz; {self._there(name)}. Name other "
+            "stems with --config.data.train, --config.data.valid or --config.data.test."
         )
 
     def _there(self, missing: str) -> str:
@@ -176,8 +182,10 @@ class TextCorpus(FolderCorpus):
         if not stems:
             others = sorted({Path(name).suffix for name in names} - {""})
             return f"suffixes there: {' '.join(others) or 'none'}"
-        close = difflib.get_close_matches(stem, stems, n=5, cutoff=0.4) or stems[:10]
-        return f"stems there with .{suffix}: {', '.join(close)}"
+        close = difflib.get_close_matches(stem, stems, n=5, cutoff=0.4)
+        shown = [*close, *(other for other in stems if other not in close)][:10]
+        more = ", ..." if len(stems) > len(shown) else ""
+        return f"stems there with .{suffix}: {', '.join(shown)}{more}"
 
 
 class TfdsCorpus:

@@ -80,8 +80,8 @@ class Vocabulary:
         return True
 
     @property
-    def joins_words(self) -> bool:
-        """Whether a rewriting of the line makes a word's subwords depend on other words."""
+    def normalizes_punctuation(self) -> bool:
+        """Whether Moses' rules rewrite punctuation, so that words depend on other words."""
         return False
 
     @property
@@ -132,7 +132,8 @@ class TableVocabulary(Vocabulary):
     This object is the source's vocabulary; `target` is the target's. Marian's models have one table
     for both sides or two, and vocabulary.separate makes two. A piece that is not in the table is
     UNK. A source line may begin with a language code such as >>deu<<, which is one piece.
-    Punctuation is normalized first, as in the scripts with which OPUS-MT's models were trained.
+    If the bundle names languages, punctuation is normalized first, as in the scripts with which
+    OPUS-MT's models were trained.
     """
 
     def __init__(self, model: bytes, name: str = "vocabulary", is_target: bool = False):
@@ -161,8 +162,8 @@ class TableVocabulary(Vocabulary):
         return len(self._table)
 
     @property
-    def joins_words(self) -> bool:
-        """Whether punctuation is normalized, which removes spaces before it."""
+    def normalizes_punctuation(self) -> bool:
+        """Whether Moses' rules rewrite punctuation, which removes spaces before it."""
         return bool(self.bundle.languages[self.is_target])
 
     @property
