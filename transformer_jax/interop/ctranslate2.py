@@ -80,7 +80,7 @@ def _spec(model: Exported) -> Any:
 
     of, d_k = model.config.model, model.config.model.head_sizes[0]
     shared = {
-        "pre_norm": "encoder_norm" in model.params,
+        "pre_norm": model.is_pre_norm,
         "activation": getattr(specs.Activation, ACTIVATIONS[of.activation]),
         "head_dim": d_k if d_k * of.num_heads != of.d_model else None,
     }

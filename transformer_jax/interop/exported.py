@@ -33,6 +33,11 @@ class Exported(NamedTuple):
         decode = self.config.decode
         return max(LEAST_POSITIONS, decode.max_length + decode.max_extra_length + 1)
 
+    @property
+    def is_pre_norm(self) -> bool:
+        """Whether norms are before sub-layers; then one more follows the last layer of a stack."""
+        return "encoder_norm" in self.params
+
     def sentencepiece_files(self) -> dict[str, bytes]:
         """The SentencePiece models by file name; one model serves as both."""
         if isinstance(self.vocabulary, TableVocabulary):

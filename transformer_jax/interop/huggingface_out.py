@@ -51,7 +51,7 @@ def write_huggingface(model: Exported, folder: Path, about: Mapping[str, str]) -
     """
     require_supported(model.config, SUPPORTED, FORMAT)
     config = model.config.model
-    if config.norm == "pre" and not config.tie_embeddings:
+    if model.is_pre_norm and not config.tie_embeddings:
         raise UserError(
             "A pre-norm model becomes Hugging Face's Pegasus, which cannot express "
             "model.tie_embeddings=False."
@@ -93,7 +93,7 @@ SPECIAL = {
 
 def _config(model: Exported) -> dict[str, Any]:
     config = model.config.model
-    is_pre = config.norm == "pre"
+    is_pre = model.is_pre_norm
     sides = {
         f"{side}_{name}": value
         for side, depth in (("encoder", config.encoder_depth), ("decoder", config.decoder_depth))
