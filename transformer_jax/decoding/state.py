@@ -20,7 +20,7 @@ times. A step is `advance` in search.py or `draw` in sampling.py.
 
 Dimension key
   B batch   K beams, or samples   V vocabulary   N n_best   T the longest hypothesis
-  M source length   F rows that new sentences start_sentences
+  M source length   F rows that new sentences enter
 """
 
 from collections.abc import Callable

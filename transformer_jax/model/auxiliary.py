@@ -179,7 +179,6 @@ def weighted_losses(
 def auxiliary_weights(train: TrainConfig) -> dict[str, float]:
     """The weight of each auxiliary loss that the config turns on."""
     weights = {name: getattr(train, f"{name}_weight") for name in AUXILIARY_LOSSES}
-    weights[REINFORCE] = float(
-        train.hard_attention == REINFORCE
-    )  # computed by `EncoderDecoder.loss`
+    # Not in AUXILIARY_LOSSES, since `EncoderDecoder.loss` computes it.
+    weights[REINFORCE] = float(train.hard_attention == REINFORCE)
     return {name: weight for name, weight in weights.items() if weight}

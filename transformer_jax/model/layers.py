@@ -79,10 +79,8 @@ class Residual(nn.Module):
 
         noise_source, rate = self.dropout.noise_source(rows_B), self.config.dropout
         if noise_source is None:
-            noise_source, rate = (
-                NoiseSource(jnp.zeros(3, jnp.uint32), jnp.arange(y_BLD.shape[0])),
-                0.0,
-            )
+            nothing = jnp.zeros(3, jnp.uint32)
+            noise_source, rate = NoiseSource(nothing, jnp.arange(y_BLD.shape[0])), 0.0
 
         def normed(x_BLD: Array, scale_D: Array, bias_D: Array, epsilon: float) -> Array:
             norm, setting = Norm(scale_D, bias_D), Setting(rate, epsilon)
