@@ -110,7 +110,7 @@ def format_scores(scores: Scores) -> str:
         rows.append(("lowercased BLEU", scores.lowercased_bleu, scores.lowercased_bleu_signature))
     rows.append(("chrF2", scores.chrf, scores.chrf_signature))
     return "\n".join(
-        f"{name:<10} {value:6.2f}  {scores.direction}  {signature}"
+        f"{name:<15} {value:6.2f}  {scores.direction}  {signature}"
         for name, value, signature in rows
     )
 
