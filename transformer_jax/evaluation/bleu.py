@@ -107,10 +107,10 @@ def format_scores(scores: Scores) -> str:
     if scores.paper_bleu is not None:
         rows.append(("paper BLEU", scores.paper_bleu, scores.paper_bleu_signature))
     if scores.lowercased_bleu is not None:
-        rows.append(("lowercased BLEU", scores.lowercased_bleu, scores.lowercased_bleu_signature))
+        rows.append(("lowercased", scores.lowercased_bleu, scores.lowercased_bleu_signature))
     rows.append(("chrF2", scores.chrf, scores.chrf_signature))
     return "\n".join(
-        f"{name:<15} {value:6.2f}  {scores.direction}  {signature}"
+        f"{name:<10} {value:6.2f}  {scores.direction}  {signature}"
         for name, value, signature in rows
     )
 
