@@ -222,10 +222,10 @@ def test_noise_has_the_moments_of_gumbel_and_no_two_places_share_it():
     assert abs(np.corrcoef(flat.ravel(), other.ravel())[0, 1]) < 0.01
 
 
-def test_keys_of_sentences_depend_on_subwords_and_seed():
+def test_seeds_of_sentences_depend_on_subwords_and_seed():
     ids = np.array([5, 6, EOS], np.int32)
-    key = sentence_seed(ids, 0)
-    assert 0 <= key < 2**32
-    assert key == sentence_seed(ids.astype(np.int64), 0)
+    seed = sentence_seed(ids, 0)
+    assert 0 <= seed < 2**32
+    assert seed == sentence_seed(ids.astype(np.int64), 0)
     others = sentence_seed(ids, 1), sentence_seed(ids[1:], 0), sentence_seed(ids[::-1], 0)
-    assert len({key, *others}) == 4
+    assert len({seed, *others}) == 4

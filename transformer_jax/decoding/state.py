@@ -132,7 +132,7 @@ def start_sentences(
         as that size, and a limit of 0 leaves the row empty.
       counted_FM: True at the source positions that a coverage penalty counts; None: there is none.
       sample_seed_F: uint32, of a sentence's samples; None: beam search.
-      groups: number of groups of beams, each of which is searched separately.
+      groups: number of beam groups. Each group is searched separately.
     """
     batch, beams, size = state.sequences_BKT.shape
     rows_F = jnp.where(rows_F < 0, batch, rows_F)  # negative numbers would count from the end

@@ -61,8 +61,8 @@ def read_huggingface(folder: Path, languages: tuple[str, str]) -> Imported:
     weights = _read_weights(folder)
     source, special = _side(folder, "vocab.json", options, "vocab_size")
     target, tgt_special = None, special
-    options_of_text = tokenizer_options(folder)
-    if options_of_text.get("separate_vocabs"):
+    tokenizer = tokenizer_options(folder)
+    if tokenizer.get("separate_vocabs"):
         if config.tie_embeddings:
             raise UserError(
                 f"{folder} has two vocabularies (separate_vocabs) and one matrix for both "
@@ -78,7 +78,7 @@ def read_huggingface(folder: Path, languages: tuple[str, str]) -> Imported:
         only_file(folder, f"SentencePiece model of the {side}", f"{side}.spm") for side in SIDES
     ]
     models = [read_sentencepiece(file) for file in files]
-    if options_of_text.get(NORMALIZES) is False:
+    if tokenizer.get(NORMALIZES) is False:
         languages = ("", "")
     bundle = Bundle(models[0], models[1], source, languages, target)
     decode = _decode(folder, options)

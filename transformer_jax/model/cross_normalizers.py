@@ -69,7 +69,7 @@ def _gumbel(config: ModelConfig, noise_source: NoiseSource | None) -> Normalize:
 
 
 def _of_every_attention(name: str) -> Callable[[ModelConfig, NoiseSource | None], Normalize]:
-    return lambda config, drawn: NORMALIZERS[name](config)
+    return lambda config, noise_source: NORMALIZERS[name](config)
 
 
 # (config, noise source or None outside training) -> (scores, mask) -> weights.

@@ -77,6 +77,11 @@ def noise_bits(key: Array) -> Array:
     return jax.random.bits(key, (3,), jnp.uint32)
 
 
+def noise_of(module: nn.Module, rows_B: Array) -> NoiseSource:
+    """New noise for rows of the global batch `[rows]`, from the module's own "dropout" key."""
+    return NoiseSource(noise_bits(module.make_rng("dropout")), rows_B)
+
+
 def keep_from(begin: Any, shape: tuple[int, ...], noise_source: NoiseSource, rate: float) -> Array:
     """`keep_mask` of the positions from number `begin` on.
 
@@ -153,4 +158,4 @@ class Dropout(nn.Module):
         """What the mask of rows `[rows]` is computed from; None if nothing is to be dropped."""
         if rows_B is None or self.rate == 0.0:
             return None
-        return NoiseSource(noise_bits(self.make_rng("dropout")), rows_B)
+        return noise_of(self, rows_B)

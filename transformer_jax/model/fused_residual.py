@@ -101,7 +101,7 @@ def _backward(setting: Setting, saved: tuple, gradient_BLD: Array) -> tuple:
         (gradient_BLD, found, norm, noise),
         (Summands(found.total, of_y), Norm(part_BP1D, part_BP1D)),
     )
-    nothing: Any = None  # words and numbers are integers, which have no gradient
+    nothing: Any = None  # bits and numbers are integers, which have no gradient
     return summands, Norm(parts.scale.sum((0, 1, 2)), parts.bias.sum((0, 1, 2))), nothing
 
 
@@ -134,7 +134,7 @@ def _call(body: Callable[..., None], setting: Setting, outputs: tuple, inputs: t
     own = math.gcd(length, POSITIONS)
 
     def spec(x: Any) -> pl.BlockSpec:
-        if x.ndim == 1:  # gain, bias, words, numbers of rows
+        if x.ndim == 1:  # gain, bias, bits, numbers of rows
             return pl.BlockSpec(x.shape, lambda b, n: (0,))
         if x.ndim == 2:
             return pl.BlockSpec((None, own), lambda b, n: (b, n))

@@ -39,7 +39,7 @@ from transformer_jax.model.cross_normalizers import (
     stateful,
     weights_with_state,
 )
-from transformer_jax.model.dropout import NoiseSource, noise_bits
+from transformer_jax.model.dropout import NoiseSource, noise_of
 from transformer_jax.model.hard_attention import Sampled, with_draw
 from transformer_jax.model.kernels import Keys, Queries, Setting
 from transformer_jax.model.normalizers import NORMALIZERS
@@ -211,7 +211,7 @@ class CrossAttention(Sublayer):
         """Of the normalizer's noise; None outside training, and if it has none."""
         if rows_B is None or self.normalizer not in NOISY:
             return None
-        return NoiseSource(noise_bits(self.make_rng("dropout")), rows_B)
+        return noise_of(self, rows_B)
 
     def remember(self, encoded_BME: Array, source: Place) -> Any:
         """Keys and values head by head, and what a normalizer with a state prepares."""

@@ -16,7 +16,7 @@ from jax import Array
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model import cross_normalizers, patterns, positions
 from transformer_jax.model.cached_attention import cached_places, own_past
-from transformer_jax.model.dropout import NoiseSource, noise_bits
+from transformer_jax.model.dropout import noise_of
 from transformer_jax.model.hard_attention import Sampled
 from transformer_jax.model.layers import (
     AVERAGE_LAYER,
@@ -231,8 +231,7 @@ class TransformerDecoder(nn.Module):
         """Like a call, but each head of the watched layer reads one position, which is drawn."""
         assert self.watch
         context = self._context(target, encoded_BME, source, rows_B)
-        noise_source = NoiseSource(noise_bits(self.make_rng("dropout")), rows_B)
-        return self._all_layers(x_BLD, context._replace(noise_source=noise_source))
+        return self._all_layers(x_BLD, context._replace(noise_source=noise_of(self, rows_B)))
 
     def _context(
         self, target: Place, encoded_BME: Array, source: Place, rows_B: Array | None

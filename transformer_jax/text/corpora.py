@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from transformer_jax.grammar.pairs import AlignedPair
 
 GRAMMAR_PAIRS = {"valid": 500, "test": 1_000}  # of the built-in corpus; "train" has data.pairs
+OTHER_STEMS = (
+    "Name other stems with --config.data.train, --config.data.valid or --config.data.test."
+)
 
 
 class Corpus(Protocol):
@@ -145,15 +148,11 @@ class TextCorpus(FolderCorpus):
         return src, tgt
 
     def _links_file(self, stem: str) -> Path:
-        if not any((self.folder / f"{stem}.align{end}").exists() for end in ("", ".gz")):
-            src, tgt = self.files(stem)
-            raise DataError(
-                f"{self.folder / stem}.align: no such file, nor {stem}.align.gz. To make it: "
-                f"transformer-jax align --src={src} --tgt={tgt} > {self.folder / stem}.align"
-            )
-        return self._file(f"{stem}.align")
+        src, tgt = self.files(stem)
+        command = f"transformer-jax align --src={src} --tgt={tgt} > {self.folder / stem}.align"
+        return self._file(f"{stem}.align", fix=f"To make it: {command}")
 
-    def _file(self, name: str) -> Path:
+    def _file(self, name: str, fix: str = OTHER_STEMS) -> Path:
         paths = (self.folder / name, self.folder / f"{name}.gz")
         found = [path for path in paths if path.is_file()]
         if len(found) == 2:
@@ -168,8 +167,7 @@ class TextCorpus(FolderCorpus):
                 kind = "a folder" if path.is_dir() else "a pipe or a device"
                 raise DataError(f"{path} is {kind}; give a file, which is read several times.")
         raise DataError(
-            f"{self.folder / name}: no such file, nor {name}.gz; {self._there(name)}. Name other "
-            "stems with --config.data.train, --config.data.valid or --config.data.test."
+            f"{self.folder / name}: no such file, nor {name}.gz; {self._there(name)}. {fix}"
         )
 
     def _there(self, missing: str) -> str:
