@@ -1092,8 +1092,8 @@ def import_of_a_run(box: Sandbox) -> Sequence[str]:
 
 @case("{tmp}/run was imported and has no text of its own", "--src=FILE")
 def evaluate_an_imported_run_without_text(box: Sandbox) -> Sequence[str]:
-    shutil.copytree(test_export.run_of("post"), box.run)
-    return [*box.uses("evaluate"), f"--config.data.path={box.run}"]
+    shutil.copytree(test_import.imported(), box.run)  # moved: data.path is the old place
+    return box.uses("evaluate")
 
 
 def exporting(box: Sandbox, **changes: str) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -134,6 +135,13 @@ def test_search_and_data_of_the_run_can_be_overridden(run, tmp_path):
     assert [pair.tgt for pair in result.pairs] == runs.read_lines(tmp_path / "moved.de")
     record = json.loads(result.hypotheses.with_suffix(".json").read_text())
     assert (record["length_penalty"], record["beam_size"]) == (0.1, 1)
+
+
+def test_files_are_read_before_the_model(tmp_path):
+    """There is no run: the message that comes first is about the text."""
+    source = tmp_path / "missing.en"
+    with pytest.raises(DataError, match=re.escape(str(source))):
+        evaluate_command(str(tmp_path / "no run"), src=str(source), ref=[str(tmp_path / "x.de")])
 
 
 def test_a_model_that_waits_has_a_latency(tmp_path, caplog):

@@ -14,7 +14,6 @@ import jax
 
 from transformer_jax import __version__
 from transformer_jax.commands.loading import NO_OVERRIDES, LoadedModel, load_model
-from transformer_jax.config.data import DataConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.errors import ConfigError, RunError
@@ -93,9 +92,10 @@ def evaluate(
     """
     _check(split, src, ref, examples)
     folders = [workdir] if isinstance(workdir, str) else list(workdir)
-    loaded = load_model(folders, checkpoint, beam_size, overrides=overrides)
     run = RunFolder(folders[0])
-    text = _read_text(loaded.config, split, src, ref or (), run)
+    text = None if src is None else _text_of_files(src, ref or ())  # before the model takes seconds
+    loaded = load_model(folders, checkpoint, beam_size, overrides=overrides)
+    text = text or _text_of_split(loaded.config, "test" if split is None else split, run)
     parts = _parts_of(loaded.config, text)
     processes.first_does(lambda: _make_folder(run.evaluations))
     translator = loaded.line_translator()
@@ -193,14 +193,11 @@ def _print_examples(pairs: Sequence[Pair], hypotheses: Sequence[str], examples: 
         print(f"translation {printable(hypotheses[i])}")
 
 
-def _read_text(
-    config: Config, split: str | None, src: str | None, ref: Sequence[str], run: RunFolder
-) -> _Text:
-    """The text that the flags ask for, with each of its references."""
-    if src is not None:
-        return _Text(Path(src).name, None, _read_files(src, ref))
-    split = "test" if split is None else split
-    return _Text(split, split, [_read_split(config.data, config.seed, split, run)])
+def _text_of_files(src: str, ref: Sequence[str]) -> _Text:
+    """The sources, with each file of references."""
+    sources = TextLines(Path(src))
+    references = [TextPairs(sources, TextLines(Path(file))) for file in ref]
+    return _Text(Path(src).name, None, references)
 
 
 def _parts_of(config: Config, text: _Text) -> list[_Text]:
@@ -218,19 +215,15 @@ def _parts_of(config: Config, text: _Text) -> list[_Text]:
     return parts if sum(len(part.pairs) for part in parts) == len(text.pairs) else []
 
 
-def _read_split(data: DataConfig, seed: int, split: str, run: RunFolder) -> Sequence[Pair]:
-    if data.path == str(run.path):  # what `import` writes
+def _text_of_split(config: Config, split: str, run: RunFolder) -> _Text:
+    """A split of the run's corpus, or of the one that other keys name."""
+    data, own = config.data, run.read_config().data
+    if run.is_imported and (data.source, data.path) == (own.source, own.path):
         raise ConfigError(
             f"{run.path} was imported and has no text of its own: name some with --src=FILE "
             "--ref=FILE, or with --config.data.path=FOLDER."
         )
-    return open_corpus(data, seed).split(split)
-
-
-def _read_files(src: str, ref: Sequence[str]) -> list[Sequence[Pair]]:
-    """The sources, paired with each file of references."""
-    sources = TextLines(Path(src))
-    return [TextPairs(sources, TextLines(Path(file))) for file in ref]
+    return _Text(split, split, [open_corpus(data, config.seed).split(split)])
 
 
 def _make_folder(path: Path) -> None:

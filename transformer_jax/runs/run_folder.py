@@ -112,12 +112,16 @@ class RunFolder:
         self._check_is_not_imported()
         self._check_is_main()
 
-    def _check_is_not_imported(self) -> None:
+    @property
+    def is_imported(self) -> bool:
+        """Whether `import` made the run; False also if its corpus file cannot be read."""
         try:
-            is_imported = self.corpus_file.read_text(encoding="utf-8").strip() == IMPORTED
+            return self.corpus_file.read_text(encoding="utf-8").strip() == IMPORTED
         except (OSError, UnicodeDecodeError):  # `check` reports it
-            return
-        if is_imported:
+            return False
+
+    def _check_is_not_imported(self) -> None:
+        if self.is_imported:
             raise RunError(
                 f"{self.path} was imported and cannot be trained on. Fine-tune it in another "
                 f"folder: --config=finetune:{self.path} --workdir=OTHER."
