@@ -37,7 +37,7 @@ ELEMENTWISE = {"bitcast", "convert", "select", "multiply", "add", "subtract", "n
 # The part of the model that a kernel belongs to: the first whose pattern is in the name of its last
 # operation. A fused kernel may hold operations of the part before, too.
 PARTS = {
-    "loss": r"EncoderDecoder\.loss\)\)?/while",
+    "loss": r"EncoderDecoder\.loss_and_watched\)*/while",
     "norms, residuals, dropout": r"_residual/(norm|dropout|add|jit)|_norm/|_residual/[^/]*$",
     "projections": r"attention\._product",
     "attention": r"_attention/",
@@ -99,7 +99,9 @@ def _kernels(module: Module, computation: str, calls: int) -> Iterator[Kernel]:
             body = module.get(called[1], {}) if called and one.opcode == "fusion" else {}
             flops = _flops(module, body) if body else _flops(module, {one.name: one}, instructions)
             moved = _moved(one, instructions, body)
-            yield Kernel(one.name, _part(one), calls, moved, flops)
+            named = re.search(r'op_name="([^"]*)"', one.attributes)
+            part = part_of(named[1] if named else "")
+            yield Kernel(one.name, part, calls, moved, flops)
 
 
 def conditionals(text: str) -> int:
@@ -205,7 +207,6 @@ def _foreign_flops(one: Instruction, operands: dict[str, Instruction]) -> tuple[
     raise ValueError(f"{one.name}: the products of this kernel are not known.")
 
 
-def _part(one: Instruction) -> str:
-    found = re.search(r'op_name="([^"]*)"', one.attributes)
-    name = found[1] if found else ""
+def part_of(name: str) -> str:
+    """The part of the model that an operation of this name belongs to."""
     return next((part for part, piece in PARTS.items() if re.search(piece, name)), OTHER)

@@ -11,6 +11,7 @@ import re
 import jax
 import pytest
 
+from benchmarks.gpu_roofline import OTHER, part_of
 from transformer_jax.config.schema import ModelConfig, TrainConfig
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.training.optimizer import make_optimizer
@@ -25,20 +26,21 @@ PRODUCT = re.compile(rf"stablehlo\.dot_general.*: \({TENSOR}, {TENSOR}\) -> {TEN
 
 
 @functools.cache
-def exported(dtype: str, kernel: str = "plain", platform: str = "cuda", **train: int) -> list[str]:
-    """The lines of the step's StableHLO for a platform."""
+def lowered(dtype: str, kernel: str, platform: str, **train: int) -> jax.stages.Lowered:
+    """The step for a platform."""
     sizes = {"num_layers": LAYERS, "d_model": D_MODEL, "num_heads": HEADS, "d_ff": 96}
     config = ModelConfig(**sizes, dtype=dtype, attention_kernel=kernel)
     settings = TrainConfig(loss_block=256, **train)
     model, optimizer = make_model(config, VOCABULARY), make_optimizer(settings, D_MODEL)
     state = jax.eval_shape(lambda: init_state(0, model, optimizer))
     step = jax.jit(make_train_step(model, optimizer, settings))
-    return (
-        step.trace(state, SHAPE.abstract())
-        .lower(lowering_platforms=(platform,))
-        .as_text()
-        .split("\n")
-    )
+    return step.trace(state, SHAPE.abstract()).lower(lowering_platforms=(platform,))
+
+
+@functools.cache
+def exported(dtype: str, kernel: str = "plain", platform: str = "cuda", **train: int) -> list[str]:
+    """The lines of the step's StableHLO for a platform."""
+    return lowered(dtype, kernel, platform, **train).as_text().split("\n")
 
 
 def operand_types(lines: list[str]) -> list[tuple[str, str]]:
@@ -106,3 +108,19 @@ def test_the_embedding_is_cast_once_and_not_in_the_loss_s_loop():
     loops = [n for n, line in enumerate(lines) if "stablehlo.while" in line]
     assert len(places) == 1 and len(loops) == 1
     assert places[0] < loops[0]
+
+
+def test_the_gpu_plan_knows_the_part_of_each_product_and_of_the_loss_s_loop():
+    """It reads the names of operations, which change with the names of modules and methods."""
+    text = lowered("bfloat16", "plain", "cuda").as_text(debug_info=True)
+    names = dict(re.findall(r'^(#loc\d+) = loc\("([^"]*)"', text, re.M))
+
+    products = re.findall(r"stablehlo\.dot_general.*loc\((#loc\d+)\)$", text, re.M)
+    attentions, networks = 3 * LAYERS, 2 * LAYERS
+    assert collections.Counter(part_of(names[place]) for place in products) == {
+        "projections": 3 * 4 * attentions,
+        "attention": 3 * 2 * attentions,
+        "feed-forward": 3 * 2 * networks,
+        OTHER: 3,  # those of the loss: in the body of a loop, names begin anew
+    }
+    assert {part_of(name) for name in names.values() if name.endswith("/while")} == {"loss"}
