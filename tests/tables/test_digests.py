@@ -54,7 +54,7 @@ def test_all_tables_of_runs_have_recorded_digests():
         *(f"scores-rate_{rate}" for rate in TRIED),
         *("scores-small", "positions-small", "alignment-small", "wait_k-small"),
         *("agreement-small", "copying-small", "hard_attention-small", "coverage-small"),
-        *("monotonic-small", "caveats-small"),
+        *("monotonic-small", "caveats-small", "windows-small"),
         *(f"fair_comparison-rate_{rate}" for rate in FAIR_RATES),
         "fair_comparison-budget_1",
     }
