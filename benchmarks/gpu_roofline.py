@@ -99,9 +99,7 @@ def _kernels(module: Module, computation: str, calls: int) -> Iterator[Kernel]:
             body = module.get(called[1], {}) if called and one.opcode == "fusion" else {}
             flops = _flops(module, body) if body else _flops(module, {one.name: one}, instructions)
             moved = _moved(one, instructions, body)
-            named = re.search(r'op_name="([^"]*)"', one.attributes)
-            part = part_of(named[1] if named else "")
-            yield Kernel(one.name, part, calls, moved, flops)
+            yield Kernel(one.name, part_of(one.op_name), calls, moved, flops)
 
 
 def conditionals(text: str) -> int:

@@ -28,6 +28,12 @@ class Instruction(NamedTuple):
     in_entry: bool  # False: inside a loop's body, a reduction or similar
     number: int | None = None  # of a parameter: which of the computation's operands it is
 
+    @property
+    def op_name(self) -> str:
+        """The path of JAX scopes that the instruction comes from; empty if there is none."""
+        found = re.search(r'op_name="([^"]*)"', self.attributes)
+        return found[1] if found else ""
+
 
 class Collective(NamedTuple):
     """A collective operation of the program."""

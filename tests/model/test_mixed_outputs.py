@@ -223,7 +223,8 @@ def test_an_output_that_mixes_nothing_in_is_the_softmax(name):
     found = drawn(name)._replace(params=NEUTRAL[name])
     (got, sums), (want, want_sums) = (log_probs_and_sums(found, name=n) for n in (name, "softmax"))
     np.testing.assert_allclose(got, want, rtol=1e-5)
-    np.testing.assert_allclose(sums, want_sums, rtol=1e-5)
+    # Not 1e-6: with AVX-512, the rounding of float32 alone is 1.009e-6.
+    np.testing.assert_allclose(sums, want_sums, rtol=2e-6)
 
 
 def test_copies_alone_have_the_probabilities_of_the_attention():

@@ -114,7 +114,6 @@ def test_the_gpu_plan_knows_the_part_of_each_product_and_of_the_loss_s_loop():
     """It reads the names of operations, which change with the names of modules and methods."""
     text = lowered("bfloat16", "plain", "cuda").as_text(debug_info=True)
     names = dict(re.findall(r'^(#loc\d+) = loc\("([^"]*)"', text, re.M))
-
     products = re.findall(r"stablehlo\.dot_general.*loc\((#loc\d+)\)$", text, re.M)
     attentions, networks = 3 * LAYERS, 2 * LAYERS
     assert collections.Counter(part_of(names[place]) for place in products) == {
