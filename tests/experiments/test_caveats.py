@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments import caveats, few_pairs
+from experiments import caveats, fair_comparison, few_pairs
 from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.few_pairs import ALL, CHOICES, FEW, RECURRENT, effect_of, losses, name_of
 from tests.experiments.test_fair_comparison import line
+from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import make_jobs
 from transformer_jax.tables.results import counts, write_results
 
@@ -87,6 +88,21 @@ def test_a_transformer_is_hard_on_few_pairs_if_it_loses_more(tmp_path):
     assert losses(lines, lines, base) == {1: 0.0, 2: 0.0, 3: 0.0}
 
 
+def test_runs_of_the_fair_comparison_are_read_not_run_again(tmp_path):
+    every = few_pairs.EXPERIMENT._replace(scales={ALL: few_pairs.scale_of()})
+    there = make_jobs(fair_comparison.EXPERIMENT, "budget_1", Path("runs"), seeds=(1,))
+    here = make_jobs(every, ALL, Path("runs"), seeds=(1,))
+    digests = [{job.row: digest_of(job.config()) for job in jobs} for jobs in (there, here)]
+    shared = {a: b for a, x in digests[0].items() for b, y in digests[1].items() if x == y}
+    assert shared == few_pairs.SAME
+    results = tmp_path / "fair_comparison" / "budget_1" / "results.csv"
+    results.parent.mkdir(parents=True)
+    write_results(results, [line(row, 1, 5.0, 20.0) for row in fair_comparison.ROWS])
+    *_, table = few_pairs.findings(tmp_path / "few_pairs" / FEW)
+    assert [row[2] for row in table.rows if row[0] in shared.values()] == ["20.0"] * 3
+    assert [row[2] for row in table.rows if row[0] not in shared.values()] == [""] * 6
+
+
 def test_rows_differ_in_their_norms_and_pairs_alone():
     few, every = (
         {
@@ -95,7 +111,7 @@ def test_rows_differ_in_their_norms_and_pairs_alone():
         }
         for scale in (FEW, ALL)
     )
-    assert len(few) == 9 and few.keys() == every.keys()
+    assert len(few) == 9 and few.keys() - every.keys() == set(few_pairs.SAME.values())
     assert {config.data.train for config in few.values()} == {("train[:5000]",)}
     assert {config.data.train for config in every.values()} == {("train",)}
     found = [
