@@ -62,7 +62,8 @@ def packed_places(rows: int, length: int) -> Place:
         while (own := int(draw.integers(5, 61))) <= length - begin:
             segments[row, begin : begin + own] = number
             positions[row, begin : begin + own] = np.arange(own)
-            begin, number = begin + own, number + 1
+            begin = begin + own
+            number = number + 1
     return Place(jnp.asarray(segments), jnp.asarray(positions))
 
 
@@ -78,7 +79,8 @@ def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def attention_case(name: str, patterns: tuple[Pattern, ...], rows: int, length: int) -> Case:
     """The output of attention, and its gradients by queries, keys and values."""
-    place, draw = packed_places(rows, length), np.random.default_rng(1)
+    place = packed_places(rows, length)
+    draw = np.random.default_rng(1)
     real = (place.segments != 0)[:, :, None, None]
     arrays = tuple(jnp.asarray(draw.normal(size=(4, rows, length, HEADS, D_K)), jnp.float32))
 
@@ -99,7 +101,9 @@ def attention_case(name: str, patterns: tuple[Pattern, ...], rows: int, length: 
 
 def residual_case(rows: int, length: int, rate: float = 0.1) -> Case:
     """The norm of x + dropout(y), and its gradients by x, y, gain and bias."""
-    draw, key, numbers = np.random.default_rng(3), jax.random.key(0), jnp.arange(rows)
+    draw = np.random.default_rng(3)
+    key = jax.random.key(0)
+    numbers = jnp.arange(rows)
     x, y, cotangent = draw.normal(size=(3, rows, length, D_MODEL))
     scale, bias = draw.normal(size=(2, D_MODEL))
     arrays = tuple(jnp.asarray(a, jnp.float32) for a in (x, y, scale, bias, cotangent))
@@ -120,10 +124,12 @@ def residual_case(rows: int, length: int, rate: float = 0.1) -> Case:
 
 def loss_case(rows: int, length: int, vocabulary: int) -> Case:
     """The sums of the loss, and the gradient by the logits."""
-    padded, draw = -(-vocabulary // 128) * 128, np.random.default_rng(2)
+    padded = -(-vocabulary // 128) * 128
+    draw = np.random.default_rng(2)
     shape = (1, max(rows // 4, 1), length)  # a block of the loss
     logits = jnp.asarray(draw.normal(size=(*shape, padded)), jnp.float32)
-    targets, real = draw.integers(0, vocabulary, shape), draw.random(shape) < 0.98
+    targets = draw.integers(0, vocabulary, shape)
+    real = draw.random(shape) < 0.98
 
     def fused(logits: Any) -> Any:
         settings = LossSettings(0.1, vocabulary, "bfloat16", block=1, replicas=1)
@@ -165,7 +171,9 @@ def line(case: Case) -> tuple[str, list[str]]:
     exact = case.plain(*case.arrays)
     if case.name == "loss":  # the loss reads float32 logits, whatever type the products have
         exact = case.plain(*(x.astype(jnp.float32) for x in narrow))
-    fused, again, plain = case.fused(*narrow), case.fused(*narrow), case.plain(*narrow)
+    fused = case.fused(*narrow)
+    again = case.fused(*narrow)
+    plain = case.plain(*narrow)
     errors = error(fused, exact), error(plain, exact)
     leaves = zip(jax.tree.leaves(fused), jax.tree.leaves(again), strict=True)
     same = all(np.array_equal(np.asarray(x), np.asarray(y)) for x, y in leaves)

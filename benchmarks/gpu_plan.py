@@ -108,7 +108,8 @@ def compiled_cost(changes: Mapping[str, Any]) -> Cost:
     from transformer_jax.training.program import BatchShape, compile_program
 
     mesh = device_mesh()
-    config, shape = ModelConfig(**KEYS, **changes), BatchShape(ROWS, LENGTH, LENGTH)
+    config = ModelConfig(**KEYS, **changes)
+    shape = BatchShape(ROWS, LENGTH, LENGTH)
     start = time.perf_counter()
     program = compile_program(config, TrainConfig(), mesh, VOCABULARY, shape)
     seconds = time.perf_counter() - start

@@ -84,7 +84,9 @@ def matrix_rate(job: Job) -> Figures:
 def packed(job: Job, config: Config) -> tuple[list[Batch], float]:
     """All full batches of the generated pairs, on the host; FLOPs of the pairs without padding."""
     pairs = EncodedPairs(*(np.load(Path(job["folder"]) / f"{name}.npy") for name in ARRAYS))
-    src, tgt, length = pairs.src_lengths(), pairs.tgt_lengths(), config.train.row_length
+    src = pairs.src_lengths()
+    tgt = pairs.tgt_lengths()
+    length = config.train.row_length
     plan = plan_rows(src, tgt, length, length, config.seed)
     shape = (length, plan.tgt_fill, config.train.rows_multiple)
     rows = rows_per_batch(config.train.tokens_per_batch, *shape)
@@ -96,7 +98,8 @@ def packed(job: Job, config: Config) -> tuple[list[Batch], float]:
 
 def compiled(job: Job, config: Config, host: Batch) -> tuple[Program, Callable[[Batch], Batch]]:
     """Compiles the program of these batches; the function puts a batch on the device."""
-    mesh, rows = make_mesh(MeshConfig(), jax.devices()[:1]), len(host.src.ids)
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    rows = len(host.src.ids)
     shape = BatchShape(rows, host.src.ids.shape[1], host.tgt.ids.shape[1])
     program = compile_program(config.model, config.train, mesh, job["vocabulary_size"], shape)
     return program, functools.partial(put_rows, mesh, rows, own_rows(mesh, rows))
@@ -108,7 +111,8 @@ def train(job: Job, size: str) -> Figures:
     host, flops = packed(job, config)
     started = time.perf_counter()
     program, put = compiled(job, config, host[0])
-    compile_s, state = time.perf_counter() - started, program.init(config.seed)
+    compile_s = time.perf_counter() - started
+    state = program.init(config.seed)
     batches = [put(batch) for batch in host]
 
     def run() -> Any:
@@ -119,7 +123,8 @@ def train(job: Job, size: str) -> Figures:
 
     blocks(run, 1)
     seconds = blocks(run, job["blocks"])
-    window, second = jax.device_get(state.window), statistics.median(seconds)
+    window = jax.device_get(state.window)
+    second = statistics.median(seconds)
     tgt = sum(np.count_nonzero(batch.tgt.segments) for batch in host)
     real = tgt + sum(np.count_nonzero(batch.src.segments) for batch in host)
     return {
@@ -140,14 +145,17 @@ def train(job: Job, size: str) -> Figures:
 
 def search(job: Job, tokens: str) -> Figures:
     """Times beam search ("beam") and greedy search of the base model by Translator.translate."""
-    config, size = from_config_dict(job["configs"]["base"]), job["search_vocabulary_size"]
-    model, mesh = make_model(config.model, size), make_mesh(MeshConfig(), jax.devices()[:1])
+    config = from_config_dict(job["configs"]["base"])
+    size = job["search_vocabulary_size"]
+    model = make_model(config.model, size)
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     params = random_params(abstract_params(model))
     params = jax.device_put(without_end(params, config.model.num_layers))
     kept = np.load(Path(job["folder"]) / "sentences.npz")
     longest = config.decode.max_length
     sentences = [ids[-longest:] for ids in np.split(kept["ids"], kept["offsets"][1:-1])]
-    lengths, given = np.array([len(ids) for ids in sentences]), int(tokens)
+    lengths = np.array([len(ids) for ids in sentences])
+    given = int(tokens)
     figures: Figures = {"sentences": len(sentences), "source_subwords": int(lengths.sum())}
     for mode, beam in (("beam", config.decode.beam_size), ("greedy", 1)):
         options = {"beam_size": beam, "tokens_per_batch": given, "max_extra_length": 0}
@@ -163,7 +171,8 @@ def search(job: Job, tokens: str) -> Figures:
 
 def timed_search(translate: Any, groups: list[list], sentences: list[np.ndarray]) -> Figures:
     """Times passes over all sentences, after a pass that compiles all groups' programs at once."""
-    started, found = time.perf_counter(), []
+    started = time.perf_counter()
+    found = []
     with ThreadPoolExecutor() as threads:
         list(threads.map(translate, groups))
     compile_s = time.perf_counter() - started
@@ -187,7 +196,8 @@ def profile(job: Job, size: str) -> Figures:
     host, _ = packed(job, config)
     program, put = compiled(job, config, host[0])
     step: Any = program.train_step
-    state, batch = program.init(config.seed), put(host[0])
+    state = program.init(config.seed)
+    batch = put(host[0])
     for _ in range(3):
         state = step(state, batch)
     jax.block_until_ready(state.step)

@@ -180,12 +180,14 @@ def random_sentences(
 
 def write_sentences(folder: Path, values: dict[str, Any], count: int) -> int | None:
     """Writes the sentences to translate to sentences.npz. Returns the size of --vocabulary."""
-    draw, size = np.random.default_rng(1), None
+    draw = np.random.default_rng(1)
+    size = None
     if values["src"]:
         vocabulary = load_vocabulary(values["vocabulary"])
         lines = Path(values["src"]).read_text(encoding="utf-8").splitlines()
         found = [ids for ids in vocabulary.encode_lines(lines) if len(ids)]
-        ids, size = np.concatenate([np.append(line, EOS) for line in found]), vocabulary.size
+        ids = np.concatenate([np.append(line, EOS) for line in found])
+        size = vocabulary.size
         offsets = np.concatenate([[0], np.cumsum([len(line) + 1 for line in found])])
     else:
         lengths = draw.lognormal(np.log(MEAN_SUBWORDS) - 0.125, 0.5, count).round()
@@ -259,13 +261,15 @@ def shown(value: float | None, form: str) -> str:
 
 def training_table(results: Results) -> str:
     """Markdown table of our training and PyTorch's, by model size."""
-    matrix, rows = results.get("matrix", []), []
+    matrix = results.get("matrix", [])
+    rows = []
     bounds = [middle(matrix, key) for key in ("flops_per_s", "peak_flops_per_s")]
     found = [task for task in results if task.split()[0] in ("train", "torch")]
     for task in sorted(found, key=lambda task: task.split()[1]):
         kind, size, *how = task.split()
         name = f"{size}: " + " ".join([ENGINES[kind], *how])
-        turns, ours = results[task], results.get(f"train {size}", [])
+        turns = results[task]
+        ours = results.get(f"train {size}", [])
         if not good(turns):
             rows.append([name, turns[0]["error"], *[""] * (len(TRAINING) + 3)])
             continue
@@ -341,13 +345,15 @@ def report(results: Results) -> str:
 def main() -> None:
     """Runs all tasks turn by turn, and prints the report."""
     values = parse_experiment("gpu_speed", __doc__ or "", FLAGS)
-    end, results = time.monotonic() + 60 * values["minutes"], Results()
+    end = time.monotonic() + 60 * values["minutes"]
+    results = Results()
     order = tasks(values)
     with tempfile.TemporaryDirectory() as folder:
         job = write_job(Path(folder), values)
         queue = order * values["turns"]
         while queue:
-            task, started = queue.pop(0), time.monotonic()
+            task = queue.pop(0)
+            started = time.monotonic()
             figures = attempt(task, job, end - started)
             results.setdefault(task, []).append(figures)
             same = [other for other in queue if other.split()[:2] == task.split()[:2]]

@@ -202,7 +202,8 @@ def _product() -> tuple[Any, jax.Array]:
 
 def table(result: Result) -> str:
     """Markdown table of an axis: its points, and the exponents of all and of the last two."""
-    counted, times = result.counted(), result.median_seconds()
+    counted = result.counted()
+    times = result.median_seconds()
     head = [result.label, "time, ms", "FLOPs, G", "GFLOP/s"]
     head += [f"{name}, MiB" for name in counted if name != "FLOPs"]
     rows = []

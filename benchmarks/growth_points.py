@@ -116,7 +116,9 @@ def activation_bytes(model: ModelConfig, vocabulary_size: int, shape: BatchShape
       pairs.
     """
     rows, (src_length, tgt_length) = shape.rows, shape.lengths
-    layers, d, places = model.num_layers, model.d_model, src_length + tgt_length
+    layers = model.num_layers
+    d = model.d_model
+    places = src_length + tgt_length
     heads = attention_parameters(model) // d  # H (2 d_k + 2 d_v)
     pairs = src_length**2 + tgt_length**2 + src_length * tgt_length
     floats = places * d + layers * d * (4 * src_length + 6 * tgt_length)
@@ -142,7 +144,8 @@ def random_batch(shape: BatchShape, vocabulary_size: int) -> Batch:
 
 def step_point(setting: Setting) -> Point:
     """Compiles a training step for one device."""
-    config, mesh = setting.config, make_mesh(MeshConfig(), jax.devices()[:1])
+    config = setting.config
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     shape = BatchShape(setting.rows, setting.length, setting.length)
     program = compile_program(config.model, config.train, mesh, setting.vocabulary, shape)
     host_batch = random_batch(shape, setting.vocabulary)
@@ -186,13 +189,15 @@ def without_end(params: Params, layers: int) -> Params:
     norm = params[f"decoder_{layers - 1}"]["feed_forward_residual"]["norm"]
     norm["scale"][0], norm["bias"][0] = 0.0, 1.0
     table_VD = params["embedding"]["table"]
-    table_VD[:, 0], table_VD[EOS, 0] = 0.0, -1_000.0
+    table_VD[:, 0] = 0.0
+    table_VD[EOS, 0] = -1_000.0
     return params
 
 
 def search_point(setting: Setting) -> Point:
     """Compiles a search in which sources and hypotheses have `length` subwords."""
-    model_config, mesh = setting.config.model, make_mesh(MeshConfig(), jax.devices()[:1])
+    model_config = setting.config.model
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     model = make_model(model_config, setting.vocabulary)
     params = random_params(abstract_params(model))
     params = jax.device_put(without_end(params, setting.layers))
@@ -240,7 +245,8 @@ def make_point(setting: Setting) -> Point:
 
 def base_memory() -> str:
     """Markdown table of the memory of the base model's step, which is compiled but not run."""
-    mesh, rows = make_mesh(MeshConfig(), jax.devices()[:1]), []
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    rows = []
     places = BASE_SHAPE.rows * BASE_SHAPE.tgt_length * padded_vocabulary(BASE_VOCABULARY)
     for dtype in ("float32", "bfloat16"):
         config = load_config(f"{CONFIGS / 'wmt14.py'}:base", {"model.dtype": dtype})

@@ -55,10 +55,12 @@ class Collective(NamedTuple):
 def computations(text: str) -> dict[str, dict[str, Instruction]]:
     """The instructions of each computation of an HLO module's text, by their names."""
     module: dict[str, dict[str, Instruction]] = {}
-    in_entry, own = False, dict[str, Instruction]()
+    in_entry = False
+    own = dict[str, Instruction]()
     for line in text.splitlines():
         if head := HEAD.match(line):
-            in_entry, own = bool(head[1]), module.setdefault(head[2], {})
+            in_entry = bool(head[1])
+            own = module.setdefault(head[2], {})
         elif found := INSTRUCTION.match(line):
             name, kind, opcode, inside, attributes = found.groups()
             operands = tuple(re.findall(r"%([\w.-]+)", inside))

@@ -43,7 +43,8 @@ def main() -> None:
         started = time.perf_counter()
         encode_corpus(pairs, vocabulary, cache, corpus.fingerprint("train"))
         table.append(("opening the cache", f"{_since(started) * 1e3:.0f} ms"))
-        src_lengths, tgt_lengths = encoded.src_lengths(), encoded.tgt_lengths()
+        src_lengths = encoded.src_lengths()
+        tgt_lengths = encoded.tgt_lengths()
         plan, rows = _planned(src_lengths, tgt_lengths, options.row_length)
         table += rows
         table += _batch_rates(encoded, plan, options)

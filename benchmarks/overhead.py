@@ -43,7 +43,8 @@ class Run:
 
     def __init__(self, config: Config, folder: Path):
         data = load_data(config, RunFolder(folder))
-        rows, mesh = data.shape.rows, make_mesh(config.mesh)
+        rows = data.shape.rows
+        mesh = make_mesh(config.mesh)
         self.program = compile_program(
             config.model, config.train, mesh, data.vocabulary.sizes, data.shape
         )
@@ -97,7 +98,8 @@ def first_step(arguments: list[str], cache: Path, workdir: Path, steps: int) -> 
     command = [sys.executable, "-m", "transformer_jax", "train", *arguments]
     command += [f"--workdir={workdir}", f"--config.train.steps={steps}"]
     environment = os.environ | {"TRANSFORMER_JAX_CACHE": str(cache)}
-    begin, taken = time.perf_counter(), 0.0
+    begin = time.perf_counter()
+    taken = 0.0
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
     ) as process:

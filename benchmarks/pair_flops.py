@@ -44,7 +44,8 @@ def flops_of_pairs(
         return linear + squares + (tgt_2 - 2 * tgt_1) * (t * (t - 1) // 2)
 
     longest = int(src_lengths.max()), int(tgt_lengths.max())
-    wanted, found = traced(*longest), int(polynomial(*map(np.array, longest)))
+    wanted = traced(*longest)
+    found = int(polynomial(*map(np.array, longest)))
     if found != wanted:
         raise ValueError(
             f"FLOPs are no polynomial of degree 2 in the lengths: it gives {found:,} for {longest} "

@@ -40,8 +40,12 @@ Axes = tuple[int, int, int]  # sizes of the mesh's axes data, fsdp and tensor
 FIXED_BATCH: list[Axes] = [
     *((n, 1, 1) for n in (1, 2, 4, 8, 16, 32, 64, 128, 256)),
     *((n, 8, 1) for n in (1, 2, 4, 8, 16, 32)),
-    *((1, 64, 1), (1, 256, 1)),
-    *((1, 1, 8), (8, 1, 8), (32, 1, 8), (64, 2, 2)),
+    (1, 64, 1),
+    (1, 256, 1),
+    (1, 1, 8),
+    (8, 1, 8),
+    (32, 1, 8),
+    (64, 2, 2),
 ]
 GROWING_BATCH: list[Axes] = [(256, 1, 1), (32, 8, 1), (1, 256, 1), (32, 1, 8)]
 
@@ -140,7 +144,8 @@ class Plan(NamedTuple):
 
     def step_seconds(self, machine: Machine) -> tuple[float, float]:
         """(if links and compute overlap, if they alternate and no calls are joined), in seconds."""
-        compute, links = self.compute_seconds(machine), self.link_seconds(machine)
+        compute = self.compute_seconds(machine)
+        links = self.link_seconds(machine)
         starts = CALL_SECONDS * sum(c.calls for c in self.collectives)
         return max(compute, links), compute + links + starts
 

@@ -22,7 +22,8 @@ def attention_parameters(model: ModelConfig) -> int:
 
 def memory_flops(model: ModelConfig, src_length: int) -> int:
     """FLOPs per sentence: the encoder, and cross-attention's keys and values in every layer."""
-    attention, feed_forward = attention_parameters(model), 2 * model.d_model * model.d_ff
+    attention = attention_parameters(model)
+    feed_forward = 2 * model.d_model * model.d_ff
     scores = model.num_heads * sum(model.head_sizes)
     a_position = attention + feed_forward + src_length * scores + attention // 2
     return 2 * model.num_layers * src_length * a_position
@@ -30,7 +31,8 @@ def memory_flops(model: ModelConfig, src_length: int) -> int:
 
 def decode_step_flops(model: ModelConfig, vocabulary_size: int, src_length: int, past: int) -> int:
     """FLOPs of one new subword of one hypothesis, its number `past`, counted from 1."""
-    attention, feed_forward = attention_parameters(model), 2 * model.d_model * model.d_ff
+    attention = attention_parameters(model)
+    feed_forward = 2 * model.d_model * model.d_ff
     scores = model.num_heads * sum(model.head_sizes)
     # Cross-attention's keys and values exist already, so only its queries and output count.
     a_layer = attention + attention // 2 + feed_forward + (src_length + past) * scores

@@ -60,7 +60,11 @@ WRONG_TYPES = [
     *({"text": "a", "n_best": value} for value in (0, -1, 99, 1.5, "2", True, [1], 10**30)),
     *({"text": "a", "attention": True, "layer": value} for value in (0, 99, "1", [1])),
     *({"text": "a", name: 1} for name in ("beam", "__class__", "é", "")),
-    *([], "text", 7, None, {}),
+    [],
+    "text",
+    7,
+    None,
+    {},
 ]
 KINDS: dict[str, Kind] = {
     "sentence": ({200}, lambda d: translate({"text": sentence(d)})),
@@ -194,7 +198,9 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=8_765)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    server, loads, memory = start(given.workdir, given.port), list[Load](), list[float]()
+    server = start(given.workdir, given.port)
+    loads = list[Load]()
+    memory = list[float]()
     try:
         begun = time.monotonic()
         for number in range(PARTS):

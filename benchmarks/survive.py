@@ -80,9 +80,11 @@ def kill_small(folder: Path, kills: int, draw: random.Random) -> dict[str, Any]:
     killed = writing = 0
     while killed < kills:
         process = start(workdir, SMALL, log)
-        begun, first = time.monotonic(), step_of(workdir)
+        begun = time.monotonic()
+        first = step_of(workdir)
         in_write = killed % 5 == 4
-        at_step, delay = first + draw.randint(0, 24), draw.uniform(0, 0.2)
+        at_step = first + draw.randint(0, 24)
+        delay = draw.uniform(0, 0.2)
 
         def happened(in_write: bool = in_write, at: int = at_step, pause: float = delay) -> bool:
             if in_write:
@@ -103,7 +105,8 @@ def kill_small(folder: Path, kills: int, draw: random.Random) -> dict[str, Any]:
 def kill_soak(folder: Path, draw: random.Random) -> dict[str, Any]:
     """Kills the demo's run every 100 to 300 steps."""
     workdir, log = folder / "soak", folder / "soak.log"
-    killed, at = 0, draw.randint(100, 300)
+    killed = 0
+    at = draw.randint(100, 300)
     while kill_when(start(workdir, SOAK, log), lambda: step_of(workdir) >= at):  # noqa: B023
         killed += 1
         at = step_of(workdir) + draw.randint(100, 300)
@@ -134,7 +137,8 @@ def main() -> int:
     parser.add_argument("--soak", type=int, default=1, help="0: skip the soak")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random moments")
     options = parser.parse_args()
-    draw, good = random.Random(options.seed), True
+    draw = random.Random(options.seed)
+    good = True
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         parts = {"small": lambda: kill_small(folder, options.kills, draw)} if options.kills else {}

@@ -55,14 +55,27 @@ OVERRIDES = {
     "train.decay_steps": None,
 }
 ONLY = {
-    **{"model.encoder": "transformer", "model.decoder": "transformer", "model.norm": "post"},
-    **{"model.score": "scaled_dot", "model.cross_score": None, "model.attention_memory": None},
-    **{"model.normalizer": "softmax", "model.cross_normalizer": None, "model.norm_kind": "layer"},
-    **{"model.num_encoder_layers": None, "model.num_decoder_layers": None, "model.window": None},
-    **{"model.wait_k": None, "model.wait_k_max": None, "model.output": "softmax"},
-    **{"model.positions": "sinusoidal", "model.tie_embeddings": True},
-    **{"model.activation": "relu", "model.attention_bias": False, "model.output_bias": False},
-    **{"model.fix_norm": False},
+    "model.encoder": "transformer",
+    "model.decoder": "transformer",
+    "model.norm": "post",
+    "model.score": "scaled_dot",
+    "model.cross_score": None,
+    "model.attention_memory": None,
+    "model.normalizer": "softmax",
+    "model.cross_normalizer": None,
+    "model.norm_kind": "layer",
+    "model.num_encoder_layers": None,
+    "model.num_decoder_layers": None,
+    "model.window": None,
+    "model.wait_k": None,
+    "model.wait_k_max": None,
+    "model.output": "softmax",
+    "model.positions": "sinusoidal",
+    "model.tie_embeddings": True,
+    "model.activation": "relu",
+    "model.attention_bias": False,
+    "model.output_bias": False,
+    "model.fix_norm": False,
 }
 FLAGS = [
     Flag("data", str, "FOLDER", "has train.en, train.de, valid.en, valid.de, .gz or plain"),
@@ -86,7 +99,8 @@ def measure_ours(config: Config, folder: Path, warm_up: int, steps: int) -> Figu
       steps: timed steps.
     """
     data = load_data(config, RunFolder(folder))
-    rows, mesh = data.shape.rows, make_mesh(config.mesh)
+    rows = data.shape.rows
+    mesh = make_mesh(config.mesh)
     program = compile_program(config.model, config.train, mesh, data.vocabulary.sizes, data.shape)
     own = own_rows(mesh, rows)
     batches = train_batches(data.train, data.plan, rows, config.seed, own_rows=own)
@@ -125,7 +139,8 @@ def speeds(window: Window, seconds: float) -> Figures:
 def flops_per_token(config: Config, data: TrainingData) -> float:
     """Training FLOPs of the corpus's pairs, without padding, per token of both sides."""
     kept = data.plan.pair_order
-    src, tgt = data.train.src_lengths()[kept], data.train.tgt_lengths()[kept]
+    src = data.train.src_lengths()[kept]
+    tgt = data.train.tgt_lengths()[kept]
     flops = flops_of_pairs(config.model, data.vocabulary.sizes, src, tgt)
     return float(flops.sum() / (src.sum() + tgt.sum()))
 

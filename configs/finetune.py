@@ -23,7 +23,8 @@ def get_config(run: str) -> ConfigDict:
     """The preset, a diff against the schema's defaults and the other run's model."""
     if not run:
         raise ConfigError("--config=finetune: names no run. Give its folder: finetune:RUN.")
-    config, other = default_config_dict(), RunFolder(run).read_config()
+    config = default_config_dict()
+    other = RunFolder(run).read_config()
     config.model.update(dataclasses.asdict(other.model))
     config.decode.update(dataclasses.asdict(other.decode))
     config.data.src, config.data.tgt = other.data.src, other.data.tgt

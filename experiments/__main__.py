@@ -8,7 +8,8 @@ def listing() -> str:
     """One line per experiment, with its command and the first line of its docstring."""
     in_checkout = Path("experiments", "__main__.py").is_file()
     start = "python -m experiments." if in_checkout else "transformer-jax experiment "
-    lines, here = [], Path(__file__).parent
+    lines = []
+    here = Path(__file__).parent
     for path in sorted([*here.glob("[!_]*.py"), *here.glob("*/__main__.py")]):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         # A command has a guard, or calls `main(EXPERIMENT)` without one as in the README.

@@ -63,10 +63,12 @@ def links_of(folder: Path, pairs: Sequence[AlignedPair], swapped: bool) -> list[
     from transformer_jax.evaluation.alignment import align_words
 
     run = load(str(folder), max_length=LONGEST)
-    loaded, lines = run.loaded, run.loaded.line_translator()
+    loaded = run.loaded
+    lines = run.loaded.line_translator()
     order = slice(None, None, -1 if swapped else 1)
     sides = list(zip(*((pair.src, pair.tgt)[order] for pair in pairs), strict=True))
-    src, tgt = lines.encode(sides[0]), lines.encode(sides[1], is_target=True)
+    src = lines.encode(sides[0])
+    tgt = lines.encode(sides[1], is_target=True)
     words = [(pair.src_words, pair.tgt_words)[order] for pair in pairs]
     params, vocabulary = loaded.translator.params, loaded.vocabulary
     found = []

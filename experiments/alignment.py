@@ -81,8 +81,10 @@ def alignment_of(job: Job) -> Evidence:
     from transformer_jax.grammar import generate
     from transformer_jax.text.words import subword_words
 
-    pairs, run = generate("test", PAIRS), load(job.folder, max_length=LONGEST)
-    lines, vocabulary = run.loaded.line_translator(), run.loaded.vocabulary
+    pairs = generate("test", PAIRS)
+    run = load(job.folder, max_length=LONGEST)
+    lines = run.loaded.line_translator()
+    vocabulary = run.loaded.vocabulary
     src = lines.encode([pair.src for pair in pairs])
     tgt = lines.encode([pair.tgt for pair in pairs], is_target=True)
     found: dict[int, list[Any]] = {shift: [] for shift in SHIFTS.values()}

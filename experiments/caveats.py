@@ -41,12 +41,18 @@ ENCODERS = ("transformer", "recurrent", "convolutional")
 DECODERS = ("transformer", "average", "ssru", "recurrent", "convolutional")
 # d_hidden with which a model has as many parameters as the Transformer.
 HIDDEN: dict[tuple[str, str], int] = {
-    **{("transformer", "recurrent"): 216, ("transformer", "convolutional"): 180},
-    **{("recurrent", "transformer"): 164, ("recurrent", "average"): 96},
-    **{("recurrent", "ssru"): 184, ("recurrent", "recurrent"): 172},
-    **{("recurrent", "convolutional"): 172, ("convolutional", "transformer"): 156},
-    **{("convolutional", "average"): 96, ("convolutional", "ssru"): 172},
-    **{("convolutional", "recurrent"): 168, ("convolutional", "convolutional"): 176},
+    ("transformer", "recurrent"): 216,
+    ("transformer", "convolutional"): 180,
+    ("recurrent", "transformer"): 164,
+    ("recurrent", "average"): 96,
+    ("recurrent", "ssru"): 184,
+    ("recurrent", "recurrent"): 172,
+    ("recurrent", "convolutional"): 172,
+    ("convolutional", "transformer"): 156,
+    ("convolutional", "average"): 96,
+    ("convolutional", "ssru"): 172,
+    ("convolutional", "recurrent"): 168,
+    ("convolutional", "convolutional"): 176,
 }
 AS_GOOD = -1.0  # BLEU; a difference above it is as good
 TIMED = 500  # sentences

@@ -73,7 +73,9 @@ def names_of(job: Job) -> Evidence:
     """For known and invented names: BLEU, exact translations, words, and the names themselves."""
     from transformer_jax.api import load
 
-    run, pairs, found = load(job.folder), named_pairs(PAIRS), Evidence()
+    run = load(job.folder)
+    pairs = named_pairs(PAIRS)
+    found = Evidence()
     for kind, other in ((KNOWN, INVENTED), (INVENTED, KNOWN)):
         outputs = run.translate([pair.src for pair in pairs[kind]])
         names = [

@@ -54,16 +54,25 @@ ROWS: dict[str, Overrides] = {
     POST: {"model.norm": "post", "train.steps": 800},
     PRE: {"model.norm": "pre", "train.steps": 800},
     "recurrent": {
-        **{"model.encoder": "recurrent", "model.decoder": "recurrent", "model.d_hidden": 220},
-        **{"train.remat": True, "train.steps": 839},
+        "model.encoder": "recurrent",
+        "model.decoder": "recurrent",
+        "model.d_hidden": 220,
+        "train.remat": True,
+        "train.steps": 839,
     },
     "convolutional": {
-        **{"model.encoder": "convolutional", "model.decoder": "convolutional"},
-        **{"model.num_layers": 4, "model.d_hidden": 154, "train.steps": 830},
+        "model.encoder": "convolutional",
+        "model.decoder": "convolutional",
+        "model.num_layers": 4,
+        "model.d_hidden": 154,
+        "train.steps": 830,
     },
     HYBRID: {
-        **{"model.norm": "pre", "model.decoder": "recurrent", "model.d_hidden": 294},
-        **{"train.remat": True, "train.steps": 825},
+        "model.norm": "pre",
+        "model.decoder": "recurrent",
+        "model.d_hidden": 294,
+        "train.remat": True,
+        "train.steps": 825,
     },
 }
 TRIED = (0.001, 0.003, 0.009)
@@ -83,7 +92,8 @@ ALIKE: dict[str, Any] = {**AT_SMALL, "train.clip_norm": 1.0}
 def at_budget(times: int, row: Overrides) -> Overrides:
     """A row at a budget, with the rate that was chosen for it."""
     name = next(name for name, own in ROWS.items() if own == row)
-    rate, steps = RATES[name], times * row["train.steps"]
+    rate = RATES[name]
+    steps = times * row["train.steps"]
     return {**row, "train.steps": steps, "train.peak_learning_rate": rate}
 
 
@@ -172,7 +182,8 @@ def _curves(by_budget: dict[int, list[Line]], folder: Path) -> Path:
         for name in ROWS:
             points = []
             for lines in by_budget.values():
-                x, y = of_row(lines, name, metric), of_row(lines, name, "bleu")
+                x = of_row(lines, name, metric)
+                y = of_row(lines, name, "bleu")
                 if x is not None and y is not None:
                     points.append((x.mean, y.mean))
             if points:

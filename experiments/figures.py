@@ -72,10 +72,20 @@ FLAGS = [
 ]
 # Changes to configs/demo.py for the toy run.
 SMALL: dict[str, Any] = {
-    **{"data.pairs": 300, "vocabulary.size": 400, "model.num_layers": 1, "model.d_model": 16},
-    **{"model.num_heads": 2, "model.d_ff": 32, "train.steps": 6, "train.decay_steps": 6},
-    **{"train.warmup_steps": 2, "train.tokens_per_batch": 400, "decode.tokens_per_batch": 256},
-    **{"train.log_every": 2, "train.valid_every": 6, "train.checkpoint_every": 6},
+    "data.pairs": 300,
+    "vocabulary.size": 400,
+    "model.num_layers": 1,
+    "model.d_model": 16,
+    "model.num_heads": 2,
+    "model.d_ff": 32,
+    "train.steps": 6,
+    "train.decay_steps": 6,
+    "train.warmup_steps": 2,
+    "train.tokens_per_batch": 400,
+    "decode.tokens_per_batch": 256,
+    "train.log_every": 2,
+    "train.valid_every": 6,
+    "train.checkpoint_every": 6,
     "decode.max_extra_length": 10,
 }
 
@@ -93,7 +103,8 @@ class Asked(NamedTuple):
 # Positions ---------------------------------------------------------------------------------------
 
 POSITIONS, D_MODEL = 50, 128
-PLACES, REACH = (50, 100, 200), 50
+PLACES = (50, 100, 200)
+REACH = 50
 
 
 def position_products(d_model: int, places: Sequence[int], offsets: Sequence[int]) -> np.ndarray:
@@ -201,7 +212,8 @@ def draw_bleu_by_length(asked: Asked) -> list[Part]:
     found = evaluate(str(asked.workdir), split=asked.split, checkpoint=asked.checkpoint)
     hypotheses = found.hypotheses.read_text(encoding="utf-8").split("\n")[:-1]
     sources, references = zip(*found.pairs, strict=True)
-    buckets, scores = bleu_by_length(sources, hypotheses, references), found.scores
+    buckets = bleu_by_length(sources, hypotheses, references)
+    scores = found.scores
     record = {"evaluation": found.hypotheses.stem, "direction": scores.direction}
     record |= {"bleu": scores.bleu, "signature": scores.bleu_signature}
     record |= {"resamples": RESAMPLES, "seed": SEED}

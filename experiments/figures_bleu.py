@@ -38,7 +38,8 @@ def bleu_by_length(
         [*found.counts, *found.totals, found.sys_len, found.ref_len]
         for found in map(metric.sentence_score, hypotheses, [[line] for line in references])
     ]
-    counts_S, draw = np.array(rows), np.random.default_rng(SEED)
+    counts_S = np.array(rows)
+    draw = np.random.default_rng(SEED)
     bucket_of = np.searchsorted(LAST_WORDS, [len(line.split()) for line in sources])
     buckets = []
     for number in np.unique(bucket_of):

@@ -60,11 +60,14 @@ def measured(job: Job) -> Evidence:
     from transformer_jax.api import load
     from transformer_jax.evaluation.alignment import alignment_error_rates
 
-    loaded, pairs = load(str(job.folder), max_length=LONGEST).loaded, pairs_of_test(PAIRS)
-    params, lines = loaded.translator.params, loaded.line_translator()
+    loaded = load(str(job.folder), max_length=LONGEST).loaded
+    pairs = pairs_of_test(PAIRS)
+    params = loaded.translator.params
+    lines = loaded.line_translator()
     errors = alignment_error_rates(loaded.model, params, loaded.vocabulary, pairs)
     scores = list(lines.score([pair.src for pair in pairs], [pair.tgt for pair in pairs]))
-    nats, subwords = -sum(one.log_prob for one in scores), sum(one.length for one in scores)
+    nats = -sum(one.log_prob for one in scores)
+    subwords = sum(one.length for one in scores)
     return {ERRORS: float(errors.mean_N[WATCHED]), NATS: nats / subwords}
 
 

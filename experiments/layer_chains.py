@@ -48,7 +48,8 @@ def _equation_depths(equation: JaxprEqn, depths: list[int]) -> list[int]:
     stacked = [0] * _with_one_axis_more(equation.outvars, body.outvars)
     last = len(depths) - sliced
     first = last - (len(equation.outvars) - len(stacked))
-    carry, slices = depths[first:last], depths[last:]
+    carry = depths[first:last]
+    slices = depths[last:]
     for _ in range(equation.params["length"]):
         results = _depths(body, [*depths[:first], *carry, *slices])
         carry = results[: len(carry)]

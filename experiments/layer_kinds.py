@@ -123,7 +123,8 @@ def _windows(x_BLX: Array, r: int) -> Array:
 
 def _window_mask(batch: int, length: int, r: int) -> Array:
     """Where query c of a block may attend in its window: `[batch * blocks, 1, r, 2r - 1]`."""
-    query_C1, key_1W = jnp.arange(r)[:, None], jnp.arange(2 * r - 1)[None]
+    query_C1 = jnp.arange(r)[:, None]
+    key_1W = jnp.arange(2 * r - 1)[None]
     nearby_CW = (query_C1 <= key_1W) & (key_1W < query_C1 + r)
     position_NW = jnp.arange(0, length, r)[:, None] + key_1W - _side(r)
     real_NW = (0 <= position_NW) & (position_NW < length)
@@ -228,7 +229,8 @@ def _attention_shapes(sizes: Sizes) -> Any:
 
 
 def _lstm_shapes(sizes: Sizes) -> Any:
-    d, gates = sizes.d, 4 * sizes.d
+    d = sizes.d
+    gates = 4 * sizes.d
     return LSTMParams(_float32(d, gates), _float32(d, gates), _float32(gates))
 
 
@@ -333,7 +335,8 @@ def reach(kind: Kind, sizes: Sizes, dilated: bool = False) -> Reach:
 
     size = sizes.n * sizes.d
     x_LD = np.random.default_rng(0).normal(size=(sizes.n, sizes.d)).astype(np.float32)
-    whole, reached_LL = np.eye(size), np.eye(sizes.n, dtype=bool)
+    whole = np.eye(size)
+    reached_LL = np.eye(sizes.n, dtype=bool)
     for layer in range(sizes.n):
         at = sizes._replace(dilation=((sizes.k + 1) // 2) ** layer) if dilated else sizes
         step, y_LD = map(np.asarray, jacobian(x_LD, init(kind, at, seed=layer), at))

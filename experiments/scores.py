@@ -44,8 +44,10 @@ NARROW, WIDE = 8, 128  # d_k
 SCALED, PLAIN = "scaled_dot", "dot"
 LEARNT = 5.0  # BLEU; a row below it learned nothing
 RECIPE: dict[str, Any] = {
-    **{"model.num_heads": 1, "model.d_v": 128},
-    **{"train.checkpoint_every": 500, "train.keep_last": 1},
+    "model.num_heads": 1,
+    "model.d_v": 128,
+    "train.checkpoint_every": 500,
+    "train.keep_last": 1,
 }
 TRIED = (0.001, 0.002, 0.004, 0.008)
 SHORT = {"train.steps": 400, "train.decay_steps": 400, "train.valid_every": 400}

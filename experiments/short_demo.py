@@ -5,8 +5,11 @@ from transformer_jax.tables.experiment import Scale
 SHORT_DEMO = Scale(
     "configs/demo.py",
     {
-        **{"train.steps": 1_000, "train.decay_steps": 1_000, "train.valid_every": 250},
-        **{"train.checkpoint_every": 500, "train.keep_last": 1},
+        "train.steps": 1_000,
+        "train.decay_steps": 1_000,
+        "train.valid_every": 250,
+        "train.checkpoint_every": 500,
+        "train.keep_last": 1,
     },
     seeds=(0, 1, 2),
     compared=False,

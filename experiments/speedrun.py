@@ -94,7 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if values["one"]:
         train_and_score(record_of(values["one"]), values["seed"], values["workdir"])
         return
-    name, seeds = values["record"], _seeds(values["seeds"])
+    name = values["record"]
+    seeds = _seeds(values["seeds"])
     record_of(name)
     if name == BASELINE:
         raise ConfigError(f"--record={name} is what the others run beside; it needs no run alone.")
@@ -302,7 +303,8 @@ def prediction(name: str, seeds: Sequence[int], runs: Sequence[Run]) -> str:
     rate = statistics.median(rates) if rates else SHARE * _product_rate()
     basis = f"the median of {len(rates)} runs" if rates else f"{SHARE:.0%} of a matrix product's"
     done = {(run.record, run.seed) for run in runs}
-    rows, hours = [], 0.0
+    rows = []
+    hours = 0.0
     for one, (parameters, flops) in sizes.items():
         missing = sum((one, seed) not in done for seed in seeds)
         hours += missing * flops / rate / 3600

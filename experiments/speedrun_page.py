@@ -91,7 +91,8 @@ def p_above(values: Sequence[float], bar: float) -> float:
         return 1.0
     from scipy.special import stdtr
 
-    gap, error = statistics.fmean(values) - bar, statistics.stdev(values) / len(values) ** 0.5
+    gap = statistics.fmean(values) - bar
+    error = statistics.stdev(values) / len(values) ** 0.5
     if error == 0:
         return 0.0 if gap > 0 else 1.0
     return float(stdtr(len(values) - 1, -gap / error))
@@ -135,8 +136,14 @@ def standing(name: str, beside: Sequence[Run], best: float = 1.0) -> Standing:
 # The page --------------------------------------------------------------------------------------
 
 HEAD = (
-    *("record", "what it changes", "BLEU", "p, mean above the bar", "seconds", "CPU seconds"),
-    *("share of the baseline's seconds", "verdict"),
+    "record",
+    "what it changes",
+    "BLEU",
+    "p, mean above the bar",
+    "seconds",
+    "CPU seconds",
+    "share of the baseline's seconds",
+    "verdict",
 )
 
 
@@ -172,12 +179,14 @@ belongs on [the page about speed](speed.md).
 
 def rows(docs: Path) -> list[list[str]]:
     """A line for each record, and one for the baseline that ran beside it."""
-    found, best = list[list[str]](), 1.0
+    found = list[list[str]]()
+    best = 1.0
     for name in RECORDS:
         if name == BASELINE:
             continue
         beside = read_runs(results_file(name, docs))
-        of_baseline, own = standing(BASELINE, beside), standing(name, beside, best)
+        of_baseline = standing(BASELINE, beside)
+        own = standing(name, beside, best)
         found.append(_row(f"{BASELINE}, beside {name}", RECORDS[BASELINE], of_baseline))
         found.append(_row(name, RECORDS[name], own))
         if own.verdict == RECORD:
@@ -192,7 +201,10 @@ def _row(label: str, record: Record, own: Standing) -> list[str]:
     bleu = [run.bleu for run in own.runs]
     p = f"{p_above(bleu, BAR):.3f}" if len(bleu) > 1 else ""
     return [
-        *(label, f"{record.config}: {record.changes}", summary(bleu, ".2f"), p),
+        label,
+        f"{record.config}: {record.changes}",
+        summary(bleu, ".2f"),
+        p,
         summary([run.seconds for run in own.runs], ".0f"),
         summary([run.cpu_seconds for run in own.runs], ".0f"),
         summary(own.shares, ".3f"),

@@ -160,7 +160,9 @@ def measure(plan: Plan, rounds: int, out: Path, command: str) -> None:
     """Measures all points; writes results.csv again after each round."""
     from experiments.layer_kinds import KINDS
 
-    todo, batch, made_by = list(points(plan)), batch_rows(plan), provenance(command)
+    todo = list(points(plan))
+    batch = batch_rows(plan)
+    made_by = provenance(command)
     paths = list(path_rows(plan, made_by))
     compiled = []
     for number, (kind, sizes) in enumerate(todo):
@@ -196,7 +198,8 @@ def path_rows(plan: Plan, made_by: tuple[str, str, str, str]) -> Iterator[Row]:
             sizes = Sizes(n, PATH_WIDTH, 1, plan.kernels[0], plan.path_neighborhood)
             reached = reach(KINDS[kind], sizes, dilated=name == DILATED)
             chain = products_in_sequence(KINDS[kind], sizes)
-            windows, flops = _windows_of(kind, sizes), KINDS[kind].flops(sizes)
+            windows = _windows_of(kind, sizes)
+            flops = KINDS[kind].flops(sizes)
             counted = (flops, chain, *reached)
             yield Row(name, n, sizes.d, *windows, 1, None, None, None, *counted, *made_by)
         log.info("paths of %s", name)
@@ -229,7 +232,9 @@ def dry_run(plan: Plan, rounds: int) -> str:
 
     from experiments.layer_kinds import KINDS
 
-    batch, total, rows = batch_rows(plan), 0.0, []
+    batch = batch_rows(plan)
+    total = 0.0
+    rows = []
     rate, latency = SPEEDS["cpu" if jax.default_backend() == "cpu" else "gpu"]
     for kind, sizes in points(plan):
         flops = batch * KINDS[kind].flops(sizes)
@@ -256,7 +261,9 @@ def main() -> None:
         print(f"{__doc__.strip()}\n\n{describe_flags(FLAGS)}")
         return
     values = parse_flags("table1_layer_cost", FLAGS, sys.argv[1:])
-    scale, rounds, out = values["scale"], values["rounds"], Path(values["out"])
+    scale = values["scale"]
+    rounds = values["rounds"]
+    out = Path(values["out"])
     if scale not in PLANS:
         raise UserError(f"--scale={scale} is not one of {', '.join(PLANS)}.")
     if rounds < 1:

@@ -68,7 +68,8 @@ def report(folder: Path) -> None:
     pictures = {"cost.png": cost_figure(results), "crossing.png": crossing_figure(results)}
     for name, figure in pictures.items():
         figure.savefig(folder / name, dpi=DOTS_PER_INCH)
-    title, parts = "Table 1: what a layer costs", report_parts(results, folder)
+    title = "Table 1: what a layer costs"
+    parts = report_parts(results, folder)
     write_atomically(folder / "table.md", markdown_page(title, parts).encode())
     write_page(folder / "index.html", title, parts)
 
@@ -149,7 +150,8 @@ def crossing_table(results: Results) -> Table:
         "forward": "forward_ms",
         "forward and backward": "forward_backward_ms",
     }
-    head, rows = ["d", "paper"], []
+    head = ["d", "paper"]
+    rows = []
     for kind in ("alone", "layer"):
         head += [f"{name}, {kind}" for name in columns]
     for d in results.widths:
@@ -226,7 +228,8 @@ def _draw(axes: "Axes", curve: Sequence[tuple[int, float]], unit: float, kind: s
 def _guide(axes: "Axes", name: str, sizes: Sequence[int]) -> None:
     """Draws gray reference slopes 1 and 2 below the right ends of the curves."""
     low = min(float(np.asarray(line.get_ydata())[-1]) for line in axes.lines) / 2.5
-    last, first = sizes[-1], max(1.3 * sizes[0], sizes[-1] / 4)
+    last = sizes[-1]
+    first = max(1.3 * sizes[0], sizes[-1] / 4)
     for power, words in ((1, f"∝ {name}"), (2, f"∝ {name}²")):
         left = low * (first / last) ** power
         axes.plot([first, last], [left, low], color="0.5", linewidth=1.0, linestyle=":")

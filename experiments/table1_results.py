@@ -150,7 +150,8 @@ class Results:
     def __init__(self, rows: Sequence[Row]) -> None:
         timed = [row for row in rows if row.forward_ms is not None]
         self.paths = [row for row in rows if row.forward_ms is None]
-        self.first, self.kinds = timed[0], list(dict.fromkeys(row.kind for row in timed))
+        self.first = timed[0]
+        self.kinds = list(dict.fromkeys(row.kind for row in timed))
         self.lengths = sorted({row.n for row in timed})
         self.widths = sorted({row.d for row in timed})
         # Windows vary at one point only; all other points have the usual window.

@@ -69,8 +69,12 @@ OURS = {f"{d}: {name}": (f"{size},{d}", k) for d in DIRECTIONS for name, (size, 
 
 # The recurrent model has as many parameters as the Transformer, within 1 %.
 RECURRENT: dict[str, Any] = {
-    **{"model.encoder": "recurrent", "model.decoder": "recurrent", "model.d_hidden": 220},
-    **{"train.remat": True, "train.peak_learning_rate": 6e-3, "train.clip_norm": 1.0},
+    "model.encoder": "recurrent",
+    "model.decoder": "recurrent",
+    "model.d_hidden": 220,
+    "train.remat": True,
+    "train.peak_learning_rate": 6e-3,
+    "train.clip_norm": 1.0,
 }
 SMALL: dict[str, Mapping[str, Any]] = {
     "Transformer": {},
@@ -80,7 +84,8 @@ SMALL: dict[str, Mapping[str, Any]] = {
 }
 LAST = 5  # checkpoints to average
 AVERAGED = {"train.checkpoint_every": 20, "train.keep_last": LAST}
-CONFIG, AT_SMALL = "configs/multi30k.py", {**shrink(BASE), **RECIPE, **SHORT, **AVERAGED}
+CONFIG = "configs/multi30k.py"
+AT_SMALL = {**shrink(BASE), **RECIPE, **SHORT, **AVERAGED}
 TIMES = 3  # factor of the number of steps at the longer scale
 
 

@@ -61,8 +61,11 @@ TABLE: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
     "(F) no feed-forward": ({"model.d_ff": 0}, ()),
     "big": (
         {
-            **{"model.d_model": 1_024, "model.d_ff": 4_096, "model.num_heads": 16},
-            **{"model.dropout": 0.3, "train.steps": 300_000},
+            "model.d_model": 1_024,
+            "model.d_ff": 4_096,
+            "model.num_heads": 16,
+            "model.dropout": 0.3,
+            "train.steps": 300_000,
         },
         (4.33, 26.4, 213),
     ),
@@ -107,9 +110,14 @@ def small_label(row: str, width: int = SMALL_WIDTH) -> str:
 BASE = {"model.num_layers": 6, "model.d_model": 512, "model.num_heads": 8, "model.d_ff": 2_048}
 RECIPE = {"model.norm": "post", "model.dropout": 0.1}
 SHORT = {
-    **{"train.steps": 800, "train.warmup_steps": 200, "train.schedule": "rsqrt"},
-    **{"train.peak_learning_rate": None, "train.decay_steps": None},
-    **{"train.valid_every": 200, "train.checkpoint_every": 400, "train.keep_last": 1},
+    "train.steps": 800,
+    "train.warmup_steps": 200,
+    "train.schedule": "rsqrt",
+    "train.peak_learning_rate": None,
+    "train.decay_steps": None,
+    "train.valid_every": 200,
+    "train.checkpoint_every": 400,
+    "train.keep_last": 1,
 }
 
 EXPERIMENT = Experiment(

@@ -93,8 +93,11 @@ def by_k(job: Job) -> Evidence:
     from transformer_jax.grammar import generate
     from transformer_jax.text.words import subword_words
 
-    loaded, found = load_model(str(job.folder)), Evidence()
-    lines, vocabulary, needs = loaded.line_translator(), loaded.vocabulary, list[int]()
+    loaded = load_model(str(job.folder))
+    found = Evidence()
+    lines = loaded.line_translator()
+    vocabulary = loaded.vocabulary
+    needs = list[int]()
     for k in SEARCHED if loaded.config.model.wait_k else ():
         with contextlib.redirect_stdout(io.StringIO()):
             own = evaluate(
@@ -102,7 +105,8 @@ def by_k(job: Job) -> Evidence:
             )
         if not needs:
             for pair in generate("test", len(own.pairs)):
-                (src,), (tgt,) = lines.encode([pair.src]), lines.encode([pair.tgt], is_target=True)
+                (src,) = lines.encode([pair.src])
+                (tgt,) = lines.encode([pair.tgt], is_target=True)
                 words = (
                     subword_words(vocabulary.pieces(src), pair.src_words).tolist(),
                     subword_words(vocabulary.target.pieces(tgt), pair.tgt_words).tolist(),

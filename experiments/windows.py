@@ -238,11 +238,17 @@ def _reach(window: int | None, layers: int) -> str:
 
 
 SHOWN: dict[str, Sequence[int]] = {
-    **{"0": (0,), "1 or 2": (1, 2), "3 or 4": (3, 4), "5 and more": range(5, FARTHEST + 1)},
+    "0": (0,),
+    "1 or 2": (1, 2),
+    "3 or 4": (3, 4),
+    "5 and more": range(5, FARTHEST + 1),
 }
 COST_HEAD = [
-    *("source", "ms of processor time, whole sentence", f"window {MEASURED}"),
-    *("MiB, whole sentence", f"window {MEASURED}"),
+    "source",
+    "ms of processor time, whole sentence",
+    f"window {MEASURED}",
+    "MiB, whole sentence",
+    f"window {MEASURED}",
 ]
 
 

@@ -60,7 +60,8 @@ def test_memory_is_touched_up_to_a_limit(monkeypatch):
 
 
 def test_python_searches_for_cycles_rarely_during_a_start_and_as_usual_after_it(monkeypatch):
-    before, usual = gc.get_threshold(), (700, 10, 10)
+    before = gc.get_threshold()
+    usual = (700, 10, 10)
     monkeypatch.setattr(allocator, "USUAL", usual)
     try:
         allocator.collect_rarely()

@@ -18,7 +18,8 @@ def named(operation: str) -> str:
 
 FEED_FORWARD = named(f"{LAYER}/feed_forward_residual/feed_forward/BLD,DF->BLF/dot_general")
 NORM = named(f"{LAYER}/self_attention_residual/norm/mul")
-BODY, GATHER = named(f"{LOSS}/while/body/x"), named("jit(train_step)/embedding/gather")
+BODY = named(f"{LOSS}/while/body/x")
+GATHER = named("jit(train_step)/embedding/gather")
 INNER = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
 TRIPS = 'backend_config={"known_trip_count":{"n":"5"}}'
 STATE = "(s32[], f32[5,6,8]{2,1,0}, f32[6,8]{1,0})"

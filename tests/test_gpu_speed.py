@@ -113,9 +113,19 @@ def test_if_one_way_fails_the_next_one_runs_at_once(monkeypatch, run):
 def test_the_most_important_task_is_first():
     order = gpu_speed.tasks(values(profile="folder", decode_tokens="64,32"))
     assert order == [
-        *("matrix", "train base", "train big", "torch base compiled", "torch big compiled"),
-        *("search 64", "search marian", "profile base", "search 32"),
-        *("torch base layers", "torch big layers", "torch base eager", "torch big eager"),
+        "matrix",
+        "train base",
+        "train big",
+        "torch base compiled",
+        "torch big compiled",
+        "search 64",
+        "search marian",
+        "profile base",
+        "search 32",
+        "torch base layers",
+        "torch big layers",
+        "torch base eager",
+        "torch big eager",
     ]
     with pytest.raises(UserError, match="speed: --parts"):
         gpu_speed.tasks(values(parts="matrix,speed"))
@@ -136,7 +146,8 @@ def test_ratios_and_utilization_are_of_the_same_turn_and_sentences():
 def test_generated_pairs_are_like_those_of_wmt(tmp_path):
     gpu_speed.write_pairs(tmp_path, 200_000, 128, 37_000)
     pairs = EncodedPairs(*(np.load(tmp_path / f"{name}.npy") for name in ARRAYS))
-    src, tgt = pairs.src_lengths(), pairs.tgt_lengths()
+    src = pairs.src_lengths()
+    tgt = pairs.tgt_lengths()
     assert src.mean() == pytest.approx(28, rel=0.03) and tgt.sum() == pytest.approx(
         200_000, rel=1e-3
     )

@@ -152,7 +152,9 @@ def test_flops_of_a_decode_step_are_those_of_xla():
 def test_flops_of_a_sentence_s_memory_by_hand():
     # A layer and position: four projections of 48 x 24 or 48 x 48, 2 x 48 x 80 of feed-forward,
     # scores with 5 positions, and one more projection each for keys and values.
-    projections, inner, scores = 2 * 48 * 24 + 2 * 48 * 48, 2 * 48 * 80, 5 * 3 * (8 + 16)
+    projections = 2 * 48 * 24 + 2 * 48 * 48
+    inner = 2 * 48 * 80
+    scores = 5 * 3 * (8 + 16)
     a_position = projections + inner + scores + 48 * 24 + 48 * 48
     assert memory_flops(SMALL, 5) == 2 * 2 * 5 * a_position
 

@@ -271,7 +271,8 @@ def test_whatever_subwords_a_model_generates_are_one_line_of_text(vocabulary, id
 def test_a_model_answers_hostile_lines_alike_in_any_order():
     loaded = load_model(str(runs.trained_run()), beam_size=2, n_best=2)
     translate = loaded.line_translator()
-    forth, back = translate(EVERYTHING), translate(EVERYTHING[::-1])[::-1]
+    forth = translate(EVERYTHING)
+    back = translate(EVERYTHING[::-1])[::-1]
     assert len(forth) == len(back) == len(EVERYTHING)
     assert all(1 <= len(found) <= 2 for found in forth)
     np.testing.assert_allclose(
@@ -403,7 +404,8 @@ def test_a_very_long_validation_line_neither_stops_training_nor_is_left_out_sile
 
 
 def test_examples_write_no_control_characters(tmp_path, capsys):
-    run, text = runs.copy_of_run(tmp_path / "run"), tmp_path / "text"
+    run = runs.copy_of_run(tmp_path / "run")
+    text = tmp_path / "text"
     text.write_bytes(as_file(["The \x1b[2J\x07 dog\u202e.\r"]))
     flags = [f"--workdir={run}", f"--src={text}", f"--ref={text}", "--examples=1"]
     assert runs.command("evaluate", *flags) == 0

@@ -22,14 +22,20 @@ from transformer_jax.tables.results import hypotheses as hypotheses_of
 
 STEPS = 12
 SETTINGS = {
-    **{"model__d_hidden": 24, "train__steps": STEPS, "train__remat": True},
-    **{"train__valid_every": 6, "train__checkpoint_every": 4, "data__max_length": 32},
+    "model__d_hidden": 24,
+    "train__steps": STEPS,
+    "train__remat": True,
+    "train__valid_every": 6,
+    "train__checkpoint_every": 4,
+    "data__max_length": 32,
 }
 # Every kind of encoder and of decoder. A Transformer alone goes through the commands in most other
 # files; ssru, like the average, is a decoder without attention to itself.
 PAIRS = [
-    *[("recurrent", "recurrent"), ("recurrent", "transformer")],
-    *[("convolutional", "convolutional"), ("transformer", "ssru")],
+    ("recurrent", "recurrent"),
+    ("recurrent", "transformer"),
+    ("convolutional", "convolutional"),
+    ("transformer", "ssru"),
 ]
 SENTENCE = "The dog sleeps."
 
@@ -115,7 +121,8 @@ def test_attention_is_drawn_of_layers_that_have_weights(run, tmp_path, capsys):
 
 
 def test_the_encoder_and_the_decoder_are_part_of_what_a_run_is(tmp_path, capsys):
-    folder, settings = trained("recurrent", "transformer"), settings_of("recurrent", "transformer")
+    folder = trained("recurrent", "transformer")
+    settings = settings_of("recurrent", "transformer")
     for side in ("encoder", "decoder"):
         own = settings[f"model__{side}"]
         other = "recurrent" if own == "transformer" else "transformer"

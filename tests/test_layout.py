@@ -62,21 +62,43 @@ MAY_IMPORT = {
 
 # Beside the commands' own functions: parts, or modules of one.
 EXPERIMENTS_MAY_IMPORT = {
-    *("config", "errors", "files", "grammar", "model", "reporting", "tables"),
-    *("api", "commands.attention", "commands.command_line", "commands.loading"),
-    *("evaluation.alignment", "evaluation.attention", "runs.metrics", "text.batches"),
+    "config",
+    "errors",
+    "files",
+    "grammar",
+    "model",
+    "reporting",
+    "tables",
+    "api",
+    "commands.attention",
+    "commands.command_line",
+    "commands.loading",
+    "evaluation.alignment",
+    "evaluation.attention",
+    "runs.metrics",
+    "text.batches",
     "text.words",
     "training.optimizer",
 }
 
 NEVER_IMPORTED = {
-    *("tensorflow", "torch"),  # neither is needed to install, train or test
-    *("pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"),  # code, not data
+    # Neither is needed to install, train or test.
+    "tensorflow",
+    "torch",
+    # They run code that is in the data.
+    "pickle",
+    "cPickle",
+    "cloudpickle",
+    "dill",
+    "joblib",
+    "marshal",
+    "shelve",
 }
 
 LARGEST_FILE = 400
 LARGEST_FUNCTION = 60
 SMALL_METHOD = 6
+LITERAL = ast.Dict | ast.List | ast.Set | ast.Tuple
 
 
 def name_of(path: Path) -> str:
@@ -268,6 +290,17 @@ def test_files_and_functions_stay_small(path):
         if isinstance(node, ast.FunctionDef) and node.end_lineno:
             size = node.end_lineno - node.lineno + 1
             assert size <= LARGEST_FUNCTION, f"{node.name} has {size} lines"
+
+
+@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS, *BENCHMARKS], ids=name_of)
+def test_no_literal_is_unpacked_into_another(path):
+    """`{**{"a": 1, "b": 2}, "c": 3}` is `{"a": 1, "b": 2, "c": 3}`."""
+    unpacked = [node.value for node in nodes(path) if isinstance(node, ast.Starred)]
+    for node in nodes(path):
+        if isinstance(node, ast.Dict):
+            pairs = zip(node.keys, node.values, strict=True)
+            unpacked += [value for key, value in pairs if key is None]
+    assert not [node.lineno for node in unpacked if isinstance(node, LITERAL)]
 
 
 def says_what(decorator: ast.expr) -> bool:

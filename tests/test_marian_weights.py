@@ -50,8 +50,10 @@ def _parameters(draw: np.random.Generator) -> dict:
 def test_a_permuted_layer_computes_the_permuted_result():
     """Every map in and out of d_model commutes with the permutation; the padding's rows go."""
     draw = np.random.default_rng(0)
-    params, x_D = _parameters(draw), draw.normal(size=D)
-    ours, y_D = params["decoder_0"], halves_first(x_D, 0)
+    params = _parameters(draw)
+    x_D = draw.normal(size=D)
+    ours = params["decoder_0"]
+    y_D = halves_first(x_D, 0)
     weights = marian_weights(params, Sizes(1, D, H, F, V, 9))
     theirs = {name.removeprefix("model.decoder.layers.0."): w for name, w in weights.items()}
 

@@ -40,7 +40,8 @@ def test_the_cells_run_in_order(own_log, capsys):
         code = "".join(cell["source"])
         for old, new in SHORT.items():
             if old in code:
-                code, replaced = code.replace(old, new), replaced | {old}
+                code = code.replace(old, new)
+                replaced = replaced | {old}
         exec(compile(code, f"cell {number}", "exec"), names)
     assert replaced == SHORT.keys()
     printed = capsys.readouterr().out

@@ -27,7 +27,11 @@ pytestmark = pytest.mark.filterwarnings(
 
 ROOT = Path(__file__).parent.parent
 READ = {
-    *("config.json", "corpus.sha256", "vocabulary.model", "run.sha256.json", "metrics.jsonl"),
+    "config.json",
+    "corpus.sha256",
+    "vocabulary.model",
+    "run.sha256.json",
+    "metrics.jsonl",
     "40.sha256.json",
 }
 # Of tensorboardX, whose queue to a thread of its own pickles events; and of imports of .pyc files.
@@ -45,7 +49,9 @@ class Watch:
     """Records what this process unpickles and executes from now on; it cannot be stopped."""
 
     def __init__(self, folder: Path):
-        self.folder, self.seen, self.opened = str(folder), list[str](), set[str]()
+        self.folder = str(folder)
+        self.seen = list[str]()
+        self.opened = set[str]()
         self._watch_unpickling()
         sys.addaudithook(self._hook)
 
@@ -82,9 +88,11 @@ class Watch:
 def use_while_watched(folder: str) -> None:
     """Every command that reads a run's folder, then what must be seen; printed as JSON."""
     watch = Watch(Path(folder))
-    run, corpus = f"--workdir={folder}/run", f"{folder}/corpus"
+    run = f"--workdir={folder}/run"
+    corpus = f"{folder}/corpus"
     sys.stdin = SimpleNamespace(buffer=io.BytesIO(b"A dog.\n"))  # type: ignore[assignment]
-    out, sys.stdout = sys.stdout, io.TextIOWrapper(io.BytesIO())
+    out = sys.stdout
+    sys.stdout = io.TextIOWrapper(io.BytesIO())
     statuses = [
         runs.train(Path(folder) / "run", data__path=corpus, train__steps=41),
         runs.command("average", run, "--last=2"),
@@ -98,7 +106,8 @@ def use_while_watched(folder: str) -> None:
         ),
         runs.command("attention", run, "A dog.", f"--output={folder}/heat.png"),
     ]
-    found, watch.seen = watch.seen, []
+    found = watch.seen
+    watch.seen = []
     pickle.loads(pickle.dumps(OrderedDict()))
     pickle.Unpickler(io.BytesIO(pickle.dumps([]))).load()
     _pickle.loads(pickle.dumps([]))
@@ -125,8 +134,13 @@ def test_no_command_unpickles_while_it_uses_a_run(tmp_path):
     assert set(report["opened"]) >= READ
     kinds = [line.split()[0] for line in report["control"]]
     assert kinds == [
-        *("loads", "pickle.find_class", "Unpickler.load", "loads"),
-        *("marshal.loads", "compile", "exec"),
+        "loads",
+        "pickle.find_class",
+        "Unpickler.load",
+        "loads",
+        "marshal.loads",
+        "compile",
+        "exec",
     ]
     assert report["found"] == []
 

@@ -15,8 +15,12 @@ from transformer_jax.config.schema import KEYS, SECTIONS
 ROOT = Path(__file__).parent.parent
 MOST_BYTES, MOST_CHARACTERS = 8_192, 100
 PAGES = (
-    *("README.md", "docs/faq.md", "docs/guide.md", "docs/results.md"),
-    *("docs/tutorial.md", "docs/add_attention.md"),
+    "README.md",
+    "docs/faq.md",
+    "docs/guide.md",
+    "docs/results.md",
+    "docs/tutorial.md",
+    "docs/add_attention.md",
 )
 CODE = re.compile(r"^```\w*\n(.*?)^```$", re.M | re.S)
 LINK = re.compile(r"\]\(([^)\s]+)\)")

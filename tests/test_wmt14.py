@@ -93,7 +93,9 @@ def test_a_shrunken_one_trains_on_tfds_and_translates(tmp_path, capsys, monkeypa
     keys = {
         "data.path": tmp_path / "tfds",
         **{name: value for name, value in runs.TINY.items() if "learning_rate" not in name},
-        **{"model.norm": "post", "train.steps": 6, "train.warmup_steps": 4},
+        "model.norm": "post",
+        "train.steps": 6,
+        "train.warmup_steps": 4,
     }
     overrides = [f"--config.{name}={value}" for name, value in keys.items()]
     workdir = f"--workdir={tmp_path / 'run'}"

@@ -137,7 +137,8 @@ class Run:
 
         A blank side is read as EOS alone.
         """
-        translator, lines = self.loaded.translator, self.loaded.line_translator()
+        translator = self.loaded.translator
+        lines = self.loaded.line_translator()
         src_ids, tgt_ids = self._filled(lines, *_paired(sources, targets))
         target = self.loaded.vocabulary.target
         return [
@@ -161,7 +162,8 @@ class Run:
         Raises:
           UserError: a side is blank, or the model finds no translation.
         """
-        translator, lines = self.loaded.translator, self.loaded.line_translator()
+        translator = self.loaded.translator
+        lines = self.loaded.line_translator()
         model = self.loaded.model
         pair = _paired([source], ["" if target is None else target])
         src_ids, tgt_ids = self._encoded(lines, *pair)
@@ -189,12 +191,14 @@ class Run:
         Raises:
           UserError: the model has no layers of encoder-decoder attention to align by.
         """
-        model, lines = self.loaded.model, self.loaded.line_translator()
+        model = self.loaded.model
+        lines = self.loaded.line_translator()
         if "cross" not in uses_of(model):
             raise ConfigError("This model has no layers of encoder-decoder attention to align by.")
         src_ids, tgt_ids = self._filled(lines, *_paired(sources, targets))
         params, train = self.loaded.translator.params, self.loaded.config.train
-        full, words = train.alignment_context == "full", self.loaded.vocabulary
+        full = train.alignment_context == "full"
+        words = self.loaded.vocabulary
         return list(align_words(model, params, words, src_ids, tgt_ids, full_context=full))
 
     def _filled(

@@ -119,7 +119,8 @@ def read_table(path: Path, kind: type[Any], may_be_empty: Collection[str] = ()) 
     """
     if not path.exists():
         return []
-    rows, places = list[Any](), dict[tuple[Any, ...], int]()
+    rows = list[Any]()
+    places = dict[tuple[Any, ...], int]()
     for number, cells in read_csv(path, kind._fields):
         values = list[Any]()
         for (name, convert), text in zip(kind.__annotations__.items(), cells, strict=True):
@@ -201,7 +202,8 @@ def kept(kind: str, name: str, make: Callable[[], bytes]) -> bytes:
     except OSError:
         stored = b""
     size = hashlib.sha256().digest_size
-    digest, content = stored[:size], stored[size:]
+    digest = stored[:size]
+    content = stored[size:]
     if digest == hashlib.sha256(content).digest():
         return content
     content = make()

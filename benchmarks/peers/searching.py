@@ -139,7 +139,9 @@ def main() -> None:
     Prints sentences and target subwords per second of each mode; writes the outputs to OUT.json.
     """
     engine, job_file, out_file, options = sys.argv[1:]
-    job, figures, found = read_job(job_file), dict[str, float](), dict[str, Ids]()
+    job = read_job(job_file)
+    figures = dict[str, float]()
+    found = dict[str, Ids]()
     for mode, its_options in json.loads(options).items():
         beam_size = 1 if mode == "greedy" else job.beam_size
         search = ENGINES[engine](job, beam_size, its_options)

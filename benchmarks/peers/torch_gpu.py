@@ -62,7 +62,8 @@ def peak_gib() -> float | None:
 
 def device_batches(job: dict[str, Any], config: dict[str, Any]) -> list[Batch]:
     """All batches of the generated pairs, on the device."""
-    pairs, train = load_pairs(Path(job["folder"])), config["train"]
+    pairs = load_pairs(Path(job["folder"]))
+    train = config["train"]
     found = []
     for rows in bucketed(pairs, train["tokens_per_batch"], config["data"]["max_length"], 0):
         batch = collate(pairs, rows)
@@ -88,7 +89,8 @@ def make_step(
     torch.manual_seed(0)
     # One more than the longest sentence: using the whole causal mask would compile another program
     # than using a part of it.
-    train, longest = config["train"], config["data"]["max_length"] + 1
+    train = config["train"]
+    longest = config["data"]["max_length"] + 1
     model = TorchTransformer(config["model"], vocabulary_size, longest).to(DEVICE).train()
     model.causal = model.causal.to(DEVICE)
     peak = (
@@ -134,7 +136,8 @@ def train(job: dict[str, Any], size: str, how: str) -> Figures:
 
     first = blocks(run, 1)[0]
     seconds = blocks(run, job["blocks"])
-    second, steps = statistics.median(seconds), len(batches)
+    second = statistics.median(seconds)
+    steps = len(batches)
     tgt = sum(len(batch.labels) for batch in batches)
     real = tgt + sum(batch.src_tokens for batch in batches)
     return {
@@ -177,7 +180,8 @@ class EndsAt:
 
 def translate(model: Any, sentences: list[np.ndarray], rows: int, beams: int) -> int:
     """Searches sentences of similar lengths together; returns the subwords, EOS included."""
-    order, found = sorted(sentences, key=len, reverse=True), 0
+    order = sorted(sentences, key=len, reverse=True)
+    found = 0
     for start in range(0, len(order), rows):
         parts = [torch.from_numpy(ids).long() for ids in order[start : start + rows]]
         ids = torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=PAD)
@@ -211,7 +215,8 @@ def search(job: dict[str, Any]) -> Figures:
 
 def timed(model: Any, sentences: list[np.ndarray], rows: int, beams: int) -> Figures:
     """Times passes over all sentences, after a search of the batch of the longest ones."""
-    longest, output = sorted(sentences, key=len)[-rows:], 0
+    longest = sorted(sentences, key=len)[-rows:]
+    output = 0
 
     def run() -> None:
         nonlocal output
@@ -227,7 +232,8 @@ def main() -> None:
     """Prints the figures of one task as one line of JSON."""
     task, path, seconds = sys.argv[1:]
     signal.alarm(int(seconds))  # ends the process even while it compiles
-    job, (kind, *rest) = json.loads(Path(path).read_text()), task.split()
+    job = json.loads(Path(path).read_text())
+    (kind, *rest) = task.split()
     figures = search(job) if kind == "search" else train(job, *rest)
     print(json.dumps(figures | {"torch": torch.__version__}))
 

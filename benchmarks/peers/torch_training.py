@@ -76,7 +76,8 @@ def bucketed(pairs: Pairs, tokens: int, max_length: int, seed: int) -> list[np.n
 
 def padded(ids: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(ids, real), int64 and bool [rows, longest]."""
-    starts, lengths = offsets[rows], offsets[rows + 1] - offsets[rows]
+    starts = offsets[rows]
+    lengths = offsets[rows + 1] - offsets[rows]
     place = np.arange(lengths.max())
     real = place < lengths[:, None]
     places = np.where(real, starts[:, None] + place, 0)
@@ -226,8 +227,10 @@ class Trainer:
     def __init__(self, task: dict[str, Any], name: str):
         config = task["config"]
         torch.manual_seed(config["seed"])
-        size, longest = task["vocabulary_size"], config["data"]["max_length"]
-        self.train, self.dtype = config["train"], config["model"]["dtype"]
+        size = task["vocabulary_size"]
+        longest = config["data"]["max_length"]
+        self.train = config["train"]
+        self.dtype = config["model"]["dtype"]
         self.model = {"marian": Marian, "torch": TorchTransformer}[name](
             config["model"], size, longest
         ).train()
@@ -262,7 +265,8 @@ def measure(task: dict[str, Any], name: str) -> dict[str, float]:
     first_step = seconds_since_start()
     for _ in range(task["warm_up"] - 1):
         trainer.step()
-    counts, nats = np.zeros(3, np.int64), torch.zeros(())
+    counts = np.zeros(3, np.int64)
+    nats = torch.zeros(())
     started = time.perf_counter()
     for _ in range(task["steps"]):
         of_step, nats_per_token = trainer.step()

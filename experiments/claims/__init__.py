@@ -44,14 +44,26 @@ from transformer_jax.tables.results import read_results
 from transformer_jax.tables.statistics import read_p_values
 
 CLAIMS = (  # in reading order; a file each
-    *(headline, saturation, scaling_in_training, one_head, lengths, word_order, linear_shifts),
-    *(smoothing, averaging, alignments, warm_up),
+    headline,
+    saturation,
+    scaling_in_training,
+    one_head,
+    lengths,
+    word_order,
+    linear_shifts,
+    smoothing,
+    averaging,
+    alignments,
+    warm_up,
 )
 PROBED = (saturation, linear_shifts, lengths, word_order, alignments, warm_up)
 PROBES = [claim.PROBE for claim in PROBED]
 OVER_SEEDS: dict[str, Any] = {  # rows on the built-in corpus with three seeds
-    **{REFERENCE: GRAMMAR, **smoothing.ROWS, **one_head.ROWS},
-    **{**scaling_in_training.ROWS, **averaging.ROWS},
+    REFERENCE: GRAMMAR,
+    **smoothing.ROWS,
+    **one_head.ROWS,
+    **scaling_in_training.ROWS,
+    **averaging.ROWS,
 }
 ON_GRAMMAR = {**OVER_SEEDS, **word_order.ROWS, **lengths.ROWS, **warm_up.ROWS}
 ROWS = {**ON_GRAMMAR, **scaling_in_training.ON_MULTI30K}

@@ -45,7 +45,8 @@ def findings(known: Known) -> list[Finding]:
     found = known.evidence.get(PROBE.name)
     if not found:
         return [CLAIM.is_not_run("its run is missing")]
-    best, lowest = min(map(min, found["heads"])), min(found["mean"])
+    best = min(map(min, found["heads"]))
+    lowest = min(found["mean"])
     because = (
         f"error rate {best:.2f} of the best head and {lowest:.2f} of the best layer's mean, "
         f"{found['diagonal']:.2f} of a diagonal, {found['least']:.2f} at least; it has learnt it "

@@ -22,7 +22,8 @@ def findings(known: Known) -> list[Finding]:
 
 def _at_equal(cost: str, table: Recorded, row: str, noise: list[float]) -> Finding:
     text = f"At equal training {cost}, the Transformer translates better than a recurrent model"
-    claim, lines = Claim(text, "table 2"), table.lines
+    claim = Claim(text, "table 2")
+    lines = table.lines
     if not table.differences(row, "bleu"):
         return claim.is_not_run("its rows are missing")
     which = table.judge(row, "bleu", -1, noise)

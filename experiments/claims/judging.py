@@ -118,10 +118,12 @@ def exceeds_seeds(values: Sequence[float], noise: Sequence[float] = ()) -> bool:
     from scipy.stats import t
 
     if len(values) > 1:
-        deviation, seeds = statistics.stdev(values), len(values)
+        deviation = statistics.stdev(values)
+        seeds = len(values)
         error = deviation / seeds**0.5
     elif values and len(noise) > 1:
-        deviation, seeds = statistics.stdev(noise), len(noise)
+        deviation = statistics.stdev(noise)
+        seeds = len(noise)
         error = deviation * 2**0.5
     else:
         return False

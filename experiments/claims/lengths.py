@@ -60,7 +60,8 @@ def findings(known: Known) -> list[Finding]:
     reference, sinusoidal, learned = (found[row][-1] for row in PROBE.rows)
 
     def judged(claim: Claim, bleu: float, wanted: bool, *parts: Table) -> Finding:
-        far, near = bleu < DOES_NOT * reference, bleu > EXTRAPOLATES * reference
+        far = bleu < DOES_NOT * reference
+        near = bleu > EXTRAPOLATES * reference
         which = OPEN if not (far or near) else HOLDS if near == wanted else FAILS
         because = (
             f"beyond {SHORT_SENTENCES} subwords BLEU {bleu:.1f}, where training on all lengths "

@@ -27,7 +27,8 @@ def shift_matrix(offset: int, d_model: int) -> np.ndarray:
     matrix = np.zeros((d_model, d_model))
     for i in range(0, d_model, 2):
         angle = offset / 10_000.0 ** (i / d_model)
-        sine, cosine = np.sin(angle), np.cos(angle)
+        sine = np.sin(angle)
+        cosine = np.cos(angle)
         matrix[i : i + 2, i : i + 2] = [[cosine, sine], [-sine, cosine]]
     return matrix
 
@@ -43,7 +44,8 @@ def shifts_of_positions(d_model: int = 512) -> Evidence:
     random_LD = np.random.default_rng(0).normal(size=(PLACES + max(OFFSETS), d_model))
     table_LD = sinusoids(PLACES + max(OFFSETS), d_model).astype(np.float64)
     for k in OFFSETS:
-        before, after = table_LD[:PLACES], table_LD[k : PLACES + k]
+        before = table_LD[:PLACES]
+        after = table_LD[k : PLACES + k]
         best, *_ = np.linalg.lstsq(random_LD[:PLACES], random_LD[k : PLACES + k])
         found[str(k)] = {
             "sinusoids": _relative(before @ shift_matrix(k, d_model).T, after),

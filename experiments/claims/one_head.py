@@ -24,7 +24,8 @@ def findings(known: Known) -> list[Finding]:
     gaps = table.differences(ONE_HEAD, "bleu")
     if not gaps or len(scores) < 5:
         return [CLAIM.is_not_run("rows (A) of table 3 are missing")]
-    best, gap = max(scores, key=lambda row: scores[row]), statistics.fmean(gaps)
+    best = max(scores, key=lambda row: scores[row])
+    gap = statistics.fmean(gaps)
     which = table.judge(ONE_HEAD, "bleu", -1, table.of_base("bleu"))
     # A row below the base row is below the best; one above it is the best only if none is higher.
     if gap > 0 and best != ONE_HEAD:

@@ -86,7 +86,8 @@ def _block(d_k: int, score: str) -> Evidence:
 
     def run(module: Any, x_BLD: Any) -> Any:
         everywhere = jnp.ones((1, 1, 1, 1), bool)
-        queries, (keys, values) = module.queries(x_BLD), module.keys_values(x_BLD)
+        queries = module.queries(x_BLD)
+        keys, values = module.keys_values(x_BLD)
         heads, weights = attend(queries, keys, values, everywhere, score=module.scores)
         return module.joined(heads), weights
 

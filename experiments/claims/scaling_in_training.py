@@ -55,7 +55,8 @@ def findings(known: Known) -> list[Finding]:
 
 
 def _table(known: Known) -> Table:
-    lines, rows = [*known.table_3.lines, *known.lines], []
+    lines = [*known.table_3.lines, *known.lines]
+    rows = []
     for pair in WITHOUT.items():
         means = [by_seed(lines, metric, *pair).mean() for metric in ("bleu", "perplexity")]
         rows.append([HEADS[pair[0]], *(f"{mean:.2f}" for both in means for mean in both)])

@@ -20,7 +20,8 @@ ROWS = {UNSMOOTHED: {**GRAMMAR, "train.label_smoothing": 0.0}}
 
 def findings(known: Known) -> list[Finding]:
     """Compares smoothing with none: without it, both metrics should be lower."""
-    found, table = [], known.table_3
+    found = []
+    table = known.table_3
     for metric, (claim, printed) in CLAIMS.items():
         if not table.differences(NO_SMOOTHING, metric):
             found.append(claim.is_not_run(f"{NO_SMOOTHING} of table 3 is missing"))

@@ -18,8 +18,13 @@ CLAIMS = {
     "pre": Claim("Without warm-up, training of a pre-norm model goes well", "section 5.3"),
 }
 DEEP: dict[str, Any] = {  # so that missing warm-up can do harm: 6 layers, a rate that stays high
-    **{**GRAMMAR, "train.steps": 400, "train.decay_steps": None, "train.valid_every": 100},
-    **{"model.num_layers": 6, "train.schedule": "constant", "train.peak_learning_rate": 1e-3},
+    **GRAMMAR,
+    "train.steps": 400,
+    "train.decay_steps": None,
+    "train.valid_every": 100,
+    "model.num_layers": 6,
+    "train.schedule": "constant",
+    "train.peak_learning_rate": 1e-3,
 }
 WARM_UP = {"warm-up": 200, "no warm-up": 0}  # steps
 ROWS = {

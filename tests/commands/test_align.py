@@ -40,12 +40,14 @@ def test_links_are_those_of_the_layer_s_mean(files, capsys, monkeypatch):
 
 
 def test_a_run_that_learned_in_full_context_aligns_in_full_context():
-    run, pairs = load(runs.trained_run()), generate("test", 20)
+    run = load(runs.trained_run())
+    pairs = generate("test", 20)
     src = [" ".join(pair.src_words) for pair in pairs]
     tgt = [" ".join(pair.tgt_words) for pair in pairs]
     config = with_values(run.config, {"train.alignment_context": "full"})
     found = Run(run.loaded._replace(config=config)).align(src, tgt)
-    loaded, lines = run.loaded, run.loaded.line_translator()
+    loaded = run.loaded
+    lines = run.loaded.line_translator()
     ids = lines.encode(src), lines.encode(tgt, is_target=True)
     parts = loaded.model, loaded.translator.params, loaded.vocabulary
     want = list(align_words(*parts, *ids, full_context=True))
@@ -57,7 +59,8 @@ def test_a_run_that_learned_in_full_context_aligns_in_full_context():
 
 def test_error_rates_against_given_links(tmp_path, caplog):
     """They are those of evaluation/alignment.py, which the built-in corpus's links test."""
-    run, pairs = load(runs.trained_run()), generate("test", 20)
+    run = load(runs.trained_run())
+    pairs = generate("test", 20)
     src = [" ".join(pair.src_words) for pair in pairs]
     tgt = [" ".join(pair.tgt_words) for pair in pairs]
     gold = [" ".join(f"{i}-{j}" for i, j in pair.alignment) for pair in pairs]

@@ -31,7 +31,9 @@ def two_layers(rows: list[str], columns: list[str]) -> Attention:
 @pytest.fixture
 def drawn(monkeypatch):
     """Runs the command with a fake model on a sentence; returns the titles that it draws."""
-    source, target, before = ["a", "b", "c"], ["x", "y"], ["<s>", "x"]
+    source = ["a", "b", "c"]
+    target = ["x", "y"]
+    before = ["<s>", "x"]
     pieces = {"encoder": (source, source), "decoder": (target, before), "cross": (target, source)}
     kinds = {kind: two_layers(*rows_columns) for kind, rows_columns in pieces.items()}
     found = AttendedSentence("<b> c", "x & y", "40", kinds)
@@ -104,9 +106,8 @@ def test_weights_are_written_with_their_subwords(suffix, drawn, tmp_path):
     ):
         part = found[kind]
         np.testing.assert_array_equal(part["weights"], two_layers(rows, columns).weights_NHLM)
-        assert [list(part[name]) for name in ("layers", "attending", "attended")] == [
-            *([1, 2], rows, columns)
-        ]
+        names = [list(part[name]) for name in ("layers", "attending", "attended")]
+        assert names == [[1, 2], rows, columns]
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".json"])

@@ -33,7 +33,8 @@ def test_each_line_has_its_own_limit_of_length():
     source = ["a", "dog", "Who", *runs.read_lines(runs.tiny_corpus() / "test.en")[:3]]
     settings = {**ALPHA_0, "decode.max_extra_length": 1}
     loaded = load_model(str(run_of("post")), overrides=settings, beam_size=1)
-    lines, found = engine_lines(loaded, "ctranslate2"), []
+    lines = engine_lines(loaded, "ctranslate2")
+    found = []
     limits = [len(ids) + 1 for ids in loaded.line_translator().encode(source)]
     translate = lines.engine.translate_batch
 

@@ -42,7 +42,8 @@ def evaluate(run: Path, capsys, *flags: str) -> str:
 def test_hypotheses_and_scores_are_kept(run, capsys):
     printed = evaluate(run, capsys)
     path = kept(run, "test.40.beam2")
-    hypotheses, record = runs.read_lines(path.with_suffix(".txt")), json.loads(path.read_text())
+    hypotheses = runs.read_lines(path.with_suffix(".txt"))
+    record = json.loads(path.read_text())
     references = runs.read_lines(runs.tiny_corpus() / "test.de")
     assert len(hypotheses) == len(references) == record["sentences"] == runs.SIZES["test"]
     want = score(hypotheses, references, "en", "de")

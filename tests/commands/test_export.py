@@ -46,8 +46,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "biases": {**POST, "model.attention_bias": True, "model.output_bias": True},
     "untied": {**POST, "model.activation": "swish", "model.tie_embeddings": False},
     "two": {
-        **{**POST, "model.tie_embeddings": False, "model.tie_output": True},
-        **{"vocabulary.separate": True, "model.output_bias": True},
+        **POST,
+        "model.tie_embeddings": False,
+        "model.tie_output": True,
+        "vocabulary.separate": True,
+        "model.output_bias": True,
     },
 }
 FOR_CTRANSLATE2 = {
@@ -104,7 +107,8 @@ def sources() -> list[str]:
 
 def pairs_of(loaded: Any) -> list[tuple[np.ndarray, np.ndarray]]:
     """Encoded sources, and random targets."""
-    draw, size = np.random.default_rng(0), loaded.vocabulary.target.size
+    draw = np.random.default_rng(0)
+    size = loaded.vocabulary.target.size
     encoded = loaded.line_translator().encode(sources())
     return [(ids, np.append(draw.integers(4, size, len(ids) % 7), EOS)) for ids in encoded]
 
@@ -119,7 +123,8 @@ def logits_of(loaded: Any, src: np.ndarray, tgt: np.ndarray) -> np.ndarray:
     """Our logits of each subword of a target `[length, vocabulary]`."""
 
     def packed(ids: np.ndarray) -> Packed:
-        row, place = np.zeros((1, LONGEST), np.int32), np.arange(LONGEST, dtype=np.int32)[None]
+        row = np.zeros((1, LONGEST), np.int32)
+        place = np.arange(LONGEST, dtype=np.int32)[None]
         row[0, : len(ids)] = ids
         return Packed(row, np.int32(place < len(ids)), place)
 
@@ -157,8 +162,11 @@ def test_ctranslate2_gives_the_log_probabilities_and_subwords_that_we_give(name)
 def test_ctranslate2_aligns_by_the_head_with_the_lowest_error_rate(tmp_path, caplog):
     """Of gold links that are those of one head of one layer; its weights are what it returns."""
     engine = pytest.importorskip("ctranslate2")
-    run, layer, head = Run(load_model(str(run_of("post")), beam_size=1)), 0, 1
-    source, target = sources()[:4], runs.read_lines(runs.tiny_corpus() / "test.de")[:4]
+    run = Run(load_model(str(run_of("post")), beam_size=1))
+    layer = 0
+    head = 1
+    source = sources()[:4]
+    target = runs.read_lines(runs.tiny_corpus() / "test.de")[:4]
     links = [one.heads_NHJ[layer, head] for one in run.align(source, target)]
     runs.write_lines(tmp_path / "gold.en", source)
     runs.write_lines(tmp_path / "gold.de", target)
@@ -171,7 +179,8 @@ def test_ctranslate2_aligns_by_the_head_with_the_lowest_error_rate(tmp_path, cap
     pieces = [attended.attended[:-1]]
     translator = engine.Translator(str(folder), "cpu", intra_threads=1)
     [found] = translator.translate_batch(pieces, beam_size=1, return_attention=True)
-    got, want = np.array(found.attention[0]), attended.weights_NHLM[layer, head]
+    got = np.array(found.attention[0])
+    want = attended.weights_NHLM[layer, head]
     assert found.hypotheses[0][:9] == attended.attending[:9]
     np.testing.assert_allclose(got[:9], want[:9, : got.shape[1]], atol=1e-4)
 
@@ -183,7 +192,8 @@ def test_a_quantized_folder_is_smaller_and_nearly_as_likely():
     sizes = [(folder / "model.bin").stat().st_size for folder in (whole, small)]
     assert sizes[1] < sizes[0]
     loaded = load_model(str(run_of("post")))
-    (src, tgt), pieces = pairs_of(loaded)[1], loaded.vocabulary.pieces
+    src, tgt = pairs_of(loaded)[1]
+    pieces = loaded.vocabulary.pieces
     scores = [
         sum(
             engine.Translator(str(folder), "cpu")
@@ -204,7 +214,8 @@ def test_a_quantized_folder_is_smaller_and_nearly_as_likely():
 def test_transformers_gives_the_logits_and_subwords_that_we_give(name):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    folder, loaded = exported(name, "huggingface"), load_model(str(run_of(name)), beam_size=1)
+    folder = exported(name, "huggingface")
+    loaded = load_model(str(run_of(name)), beam_size=1)
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     for line, (src, tgt) in zip(sources(), pairs_of(loaded), strict=True):
@@ -230,7 +241,8 @@ def test_what_is_exported_can_be_imported_and_is_the_same_model(name, tmp_path):
     workdir = tmp_path / "again"
     arguments = (f"--from={folder}", f"--workdir={workdir}")
     assert runs.command("import", *arguments) == 0
-    ours, again = load_model(str(run_of(name))), load_model(str(workdir))
+    ours = load_model(str(run_of(name)))
+    again = load_model(str(workdir))
     for line in ("„One“ – two … three ‘four’", '"the dog" , "a man" .'):
         pieces = ours.vocabulary.pieces(ours.vocabulary.encode(line))
         assert again.vocabulary.pieces(again.vocabulary.encode(line)) == pieces

@@ -85,7 +85,8 @@ def test_scores_of_translations_are_those_of_marian_s_formula(kind):
     }[kind]
     loaded = load_model(str(run))
     assert loaded.config.decode.beam_size == 3
-    lines, arrays = loaded.line_translator(), {}
+    lines = loaded.line_translator()
+    arrays = {}
     with np.load(folder / "opus.best-perplexity.npz") as file:
         arrays = {name: file[name] for name in file.files}
     files = sorted(folder.glob("*.vocab.yml"))
@@ -191,7 +192,8 @@ def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):
         assert error.count("\n") == 1 and "Traceback" not in error
         return error
 
-    where, languages = f"--workdir={tmp_path / 'run'}", ("--src=en", "--tgt=de")
+    where = f"--workdir={tmp_path / 'run'}"
+    languages = ("--src=en", "--tgt=de")
     assert "import needs --from=FOLDER" in fails(where)
     assert "--from=nowhere is no folder" in fails("--from=nowhere", where)
     assert "--src=en --tgt=de" in fails(f"--from={opus_folder()}", where)

@@ -36,7 +36,8 @@ def test_absurd_sizes_are_refused_at_once(key, value, message, tmp_path, capsys)
 
 def test_the_state_and_the_batch_are_counted_by_device(monkeypatch):
     """16 bytes a parameter; a position has three int32 and a vector of d_model."""
-    config, shape = tiny_config(), BatchShape(rows=8, src_length=48, tgt_length=40)
+    config = tiny_config()
+    shape = BatchShape(rows=8, src_length=48, tgt_length=40)
     mesh = make_mesh(MeshConfig())
     parameters = 512 * 16 + 2 * (4 * 16 * 16 + 2 * 16 * 32 + 32 + 16) + 4 * 16 * 16
     parameters += 2 * 16 * (2 + 3 + 2)  # norms, and the last one of each stack, which is pre-norm

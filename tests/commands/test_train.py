@@ -18,17 +18,31 @@ from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
 
 MEASURED = {
-    *("smoothed_nats_per_token", "nats_per_token", "perplexity", "token_accuracy"),
-    *("learning_rate", "grad_norm", "target_tokens_per_step", "padding_share"),
-    *("skipped_updates", "source_tokens_per_second", "target_tokens_per_second"),
+    "smoothed_nats_per_token",
+    "nats_per_token",
+    "perplexity",
+    "token_accuracy",
+    "learning_rate",
+    "grad_norm",
+    "target_tokens_per_step",
+    "padding_share",
+    "skipped_updates",
+    "source_tokens_per_second",
+    "target_tokens_per_second",
 }
 
 
 def test_a_run_leaves_what_the_design_says():
     workdir = runs.trained_run()
     assert {path.name for path in workdir.iterdir()} == {
-        *(".lock", "config.json", "corpus.sha256", "vocabulary.model", "run.sha256.json"),
-        *("checkpoints", "metrics.jsonl", "tensorboard"),
+        ".lock",
+        "config.json",
+        "corpus.sha256",
+        "vocabulary.model",
+        "run.sha256.json",
+        "checkpoints",
+        "metrics.jsonl",
+        "tensorboard",
     }
     train, valid = lines(workdir, "train"), lines(workdir, "valid")
     assert [record["step"] for record in train] == [*range(3, 40, 3), 40]
@@ -64,7 +78,8 @@ def test_a_run_starts_from_another_s_weights_and_vocabulary(tmp_path, caplog):
 
 
 def test_validation_bleu_is_that_of_greedy_search_and_picks_the_best(tmp_path, monkeypatch, caplog):
-    scores, seen = [5.0, 9.0, 1.0], []
+    scores = [5.0, 9.0, 1.0]
+    seen = []
 
     def score(hypotheses, references, src, tgt):
         seen.append(hypotheses)
@@ -104,7 +119,10 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(tmp_path, capsys, in_che
         "--config.model.num_layers=1",
     )
     assert list(tmp_path.iterdir()) == []
-    d, f, attention, norm = 512, 2048, 4 * 512 * 512, 2 * 512
+    d = 512
+    f = 2048
+    attention = 4 * 512 * 512
+    norm = 2 * 512
     feed_forward = 2 * d * f + f + d
     layers = (attention + feed_forward + 2 * norm) + (2 * attention + feed_forward + 3 * norm)
     parameters = layers + 37_120 * d
@@ -208,7 +226,9 @@ def test_a_finished_run_is_not_changed_and_the_log_describes_it(caplog, tmp_path
     assert runs.contents(workdir) == before
     assert "nothing to do: trained to step 40 of train.steps=40" in caplog.text
     d, f = 16, 32
-    attention, feed_forward, norm = 4 * d * d, 2 * d * f + f + d, 2 * d
+    attention = 4 * d * d
+    feed_forward = 2 * d * f + f + d
+    norm = 2 * d
     parameters = 512 * d + 3 * attention + 2 * feed_forward + 5 * norm + 2 * norm
     assert f"parameters: {parameters:,} (vocabulary 400, padded to 512)" in caplog.text
     leaves = runs.arrays(workdir / "checkpoints" / "40")

@@ -223,7 +223,8 @@ def test_samples_are_drawn_anew_with_another_seed_and_mbr_chooses_among_them():
 
 
 def test_an_ensemble_of_a_run_with_itself_answers_as_the_run():
-    run, source = str(runs.trained_run()), runs.read_lines(runs.tiny_corpus() / "test.en")[:3]
+    run = str(runs.trained_run())
+    source = runs.read_lines(runs.tiny_corpus() / "test.en")[:3]
     alone = [line.split("\t") for line in answers(source, scores=True)]
     loaded = load_model([run, run], beam_size=2)
     both = [found[0] for found in loaded.line_translator()(source)]

@@ -64,7 +64,8 @@ def test_only_strings_have_choices_and_from_one_source():
 @pytest.mark.parametrize("name", [name for name, rules in KEYS.items() if rules.kind is str])
 def test_every_default_is_one_of_its_choices(name):
     """`check` relies on it: it does not look at choices if the value is the default."""
-    choices, default = KEYS[name].valid_choices(), KEYS[name].default
+    choices = KEYS[name].valid_choices()
+    default = KEYS[name].default
     assert not choices or default is None or default in choices
 
 

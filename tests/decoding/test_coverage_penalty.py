@@ -43,7 +43,8 @@ def test_a_source_word_that_is_never_attended_costs_log_of_a_millionth():
 
 
 def test_search_stays_finite_where_source_words_are_never_attended():
-    model, beta = AttendingModel(2), 0.3
+    model = AttendingModel(2)
+    beta = 0.3
     model.weights[:] = [0.0, 1.0, 0.0, 0.0]  # the same array as in the table
     limits = np.full(BATCH, SIZE)
     counted = np.array([[True, True, False, False]] * 3 + [[True, True, True, False]] * 2)
@@ -67,7 +68,9 @@ def test_a_beta_of_0_changes_nothing(beam):
 
 @pytest.mark.parametrize("alpha", [0.6, -1.0])
 def test_a_beam_wide_enough_finds_every_hypothesis_by_its_score_with_coverage(alpha):
-    model, beta, limits = AttendingModel(7, batch=2, vocabulary=4), 0.8, np.array([4, 4])
+    model = AttendingModel(7, batch=2, vocabulary=4)
+    beta = 0.8
+    limits = np.array([4, 4])
     settings = {"beam": 64, "n_best": 41, "size": 4}
     result = run(AttendingModel, model.table, limits, alpha, beta, model.counted, **settings)
     for sentence in (0, 1):

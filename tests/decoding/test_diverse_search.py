@@ -67,7 +67,8 @@ def test_equals_a_plain_search_over_many_models(model_class, groups, beam, n_bes
 
 
 def test_banned_subwords_stay_out():
-    model, banned = HashModel(0), (0, 2)
+    model = HashModel(0)
+    banned = (0, 2)
     asked = {"beam": 4, "n_best": 4, "groups": 2, "diversity": 2.0, "banned": banned}
     result = run(HashModel, model.table, LIMITS, 0.6, **asked)
     asked |= {"beam": 2, "n_best": 2, "alpha": 0.6}
@@ -99,7 +100,8 @@ def test_more_diversity_finds_more_different_first_subwords():
 
 
 def test_a_run_translates_with_groups_best_first():
-    run, line = str(trained_run()), ["The dog sleeps."]
+    run = str(trained_run())
+    line = ["The dog sleeps."]
 
     def translated(n_best, **keys):
         overrides = {f"decode.{name}": value for name, value in keys.items()}

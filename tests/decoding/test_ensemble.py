@@ -23,7 +23,8 @@ def member(seed, **changes):
 
 def translator(*members, n_best=2, **decode):
     models, params = zip(*members, strict=True)
-    model, held = Ensemble(models), Ensemble.joined(params)
+    model = Ensemble(models)
+    held = Ensemble.joined(params)
     if len(members) == 1:
         [model], [held] = models, params
     settings = type(DECODE)(**{**DECODE.__dict__, **decode})
@@ -31,7 +32,8 @@ def translator(*members, n_best=2, **decode):
 
 
 def test_a_model_twice_is_the_model():
-    one, sources = member(1), sentences()[:3]
+    one = member(1)
+    sources = sentences()[:3]
     want = translator(one).translate(sources)
     found = translator(one, one).translate(sources)
     for ours, theirs in zip(found, want, strict=True):
@@ -45,12 +47,14 @@ def test_scores_are_those_of_mean_probabilities_in_search_and_when_forced():
     others = {"num_heads": 1, "score": "additive", "output": "copy"}
     marginal = {**RECURRENT, "output": "marginal"}
     members = [member(1, output="history"), member(2, **marginal), member(3, **others)]
-    t, sources = translator(*members), sentences()[:3]
+    t = translator(*members)
+    sources = sentences()[:3]
     singles = [translator(one) for one in members]
     found = t.translate(sources)
     for source, hypotheses in zip(sources, found, strict=True):
         for hypothesis in hypotheses:
-            ids, total = hypothesis.ids, 0.0
+            ids = hypothesis.ids
+            total = 0.0
             logits = [logits_of(single, source, ids) for single in singles]
             for place, i in enumerate(ids):
                 rows = [np.exp(own[place] - own[place].max()) for own in logits]
@@ -67,7 +71,8 @@ def test_scores_are_those_of_mean_probabilities_in_search_and_when_forced():
 
 def test_a_coverage_penalty_takes_the_mean_of_the_watched_weights():
     members = [member(1), member(2, **RECURRENT)]
-    t, sources = translator(*members, coverage_penalty=0.4), sentences()[2:3]
+    t = translator(*members, coverage_penalty=0.4)
+    sources = sentences()[2:3]
     found = t.translate(sources)
     forced = forced_scores(t, sources, [best.ids for best, _ in found])
     for one, (best, _) in zip(forced, found, strict=True):

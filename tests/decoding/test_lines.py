@@ -21,7 +21,8 @@ class Echo:
     """A replacement of the search: it returns each sentence's own subwords."""
 
     def __init__(self, max_length: int = 64, answers: int = 1, model: ModelConfig | None = None):
-        self.decode, self.answers = DecodeConfig(max_length=max_length), answers
+        self.decode = DecodeConfig(max_length=max_length)
+        self.answers = answers
         self.model = make_model(model or ModelConfig(), 500)
         self.seen: list[np.ndarray] = []
 

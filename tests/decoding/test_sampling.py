@@ -109,7 +109,8 @@ def test_a_temperature_divides_the_logits(temperature):
 
 @pytest.mark.parametrize("model_class", [HashModel, RecurrentModel])
 def test_temperature_0_is_greedy_search(model_class):
-    model, limits = model_class(1), np.array([SIZE, 4, 1, 0, 6])
+    model = model_class(1)
+    limits = np.array([SIZE, 4, 1, 0, 6])
     greedy = run(model_class, model.table, limits, 0.6, beam=1, n_best=1)
     found = sampled(model, limits, temperature=0.0, samples=3)
     for n in range(3):
@@ -119,7 +120,8 @@ def test_temperature_0_is_greedy_search(model_class):
 
 
 def test_one_subword_to_draw_from_is_greedy_search_at_any_temperature():
-    model, limits = HashModel(2), np.full(BATCH, SIZE)
+    model = HashModel(2)
+    limits = np.full(BATCH, SIZE)
     greedy = run(HashModel, model.table, limits, 0.6, beam=1, n_best=1)
     for settings in ({"top_k": 1}, {"top_p": 1e-6}):
         found = sampled(model, limits, temperature=0.7, samples=1, **settings)
@@ -127,7 +129,8 @@ def test_one_subword_to_draw_from_is_greedy_search_at_any_temperature():
 
 
 def test_log_probabilities_and_scores_are_those_of_forced_decoding():
-    model, limits = HashModel(4), np.array([SIZE, 4, 1, 0, 6])
+    model = HashModel(4)
+    limits = np.array([SIZE, 4, 1, 0, 6])
     found = sampled(model, limits, temperature=1.5, top_p=0.8, top_k=5, samples=6)
     for sentence, limit in enumerate(limits):
         hypotheses = rows(found, sentence)
@@ -150,7 +153,8 @@ def test_a_coverage_penalty_counts_in_the_score():
 
 
 def test_a_sentence_s_samples_depend_on_its_key_alone():
-    model, limits = HashModel(8), np.array([SIZE, 5, 7, 3, 8])
+    model = HashModel(8)
+    limits = np.array([SIZE, 5, 7, 3, 8])
     found = sampled(model, limits, samples=5)
     fewer = sampled(model, limits, samples=3)
     np.testing.assert_array_equal(found.ids[:, :3], fewer.ids)

@@ -86,7 +86,8 @@ def test_beam_1_is_greedy_search(model_class):
 @pytest.mark.parametrize("banned", [(0, 2), (0, 2, 3)])
 def test_banned_subwords_are_never_found_and_keep_their_probability(beam, banned):
     settings = {"beam": beam, "n_best": min(beam, 3), "banned": banned}
-    limits, changed = np.array([9, 7, 9, 0, 5]), 0
+    limits = np.array([9, 7, 9, 0, 5])
+    changed = 0
     for seed in range(6):
         model = HashModel(seed)
         result = run(HashModel, model.table, limits, 0.6, **settings)
@@ -99,7 +100,8 @@ def test_banned_subwords_are_never_found_and_keep_their_probability(beam, banned
 
 
 def test_a_power_of_the_length_as_penalty():
-    limits, settings = np.array([9, 7, 9, 0, 5]), {"beam": 4, "n_best": 3, "penalty": "power"}
+    limits = np.array([9, 7, 9, 0, 5])
+    settings = {"beam": 4, "n_best": 3, "penalty": "power"}
     for seed, alpha in enumerate([0.6, 0.0, 1.0, 2.5]):
         model = HashModel(seed, eos_logit=1.5)
         result = run(HashModel, model.table, limits, alpha, **settings)
@@ -137,7 +139,8 @@ def test_early_stopping_saves_steps_and_changes_nothing(penalty, monkeypatch):
 
 
 def test_a_sentence_does_not_depend_on_its_batch():
-    model, limits = RecurrentModel(3), np.array([9, 6, 2, 8, 5])
+    model = RecurrentModel(3)
+    limits = np.array([9, 6, 2, 8, 5])
     search_rows = functools.partial(run, RecurrentModel, beam=4, n_best=3)
     together = search_rows(model.table, limits, 0.6)
 
@@ -151,7 +154,8 @@ def test_a_sentence_does_not_depend_on_its_batch():
         alone = search_rows(batch_of(order), limits[order], 0.6)
         assert_same_result(alone, take(together, order))
     # Empty rows between, and larger arrays.
-    order, gaps = [2, 0, 0, 4, 1, 3], np.array([1, 0, 1, 1, 1, 1])
+    order = [2, 0, 0, 4, 1, 3]
+    gaps = np.array([1, 0, 1, 1, 1, 1])
     padded = search_rows(batch_of(order), limits[order] * gaps, 0.6, size=SIZE + 4)
     want = take(together, order)
     real = np.flatnonzero(gaps)
@@ -167,9 +171,12 @@ def test_a_sentence_does_not_depend_on_its_batch():
 @pytest.mark.parametrize("model_class", [HashModel, RecurrentModel])
 def test_a_sentence_may_enter_any_row_while_others_go_on(model_class, beam):
     """Five sentences through two rows; what was written for the one before stays in the cache."""
-    model, limits, n_best = model_class(3), np.array([9, 6, 2, 8, 5]), min(beam, 3)
+    model = model_class(3)
+    limits = np.array([9, 6, 2, 8, 5])
+    n_best = min(beam, 3)
     together = run(model_class, model.table, limits, 0.6, beam=beam, n_best=n_best)
-    rules, rows_of = make_rules(SIZE, 0.6), np.array([0, 1])
+    rules = make_rules(SIZE, 0.6)
+    rows_of = np.array([0, 1])
 
     def of_sentences(rows):  # the memory of the sentences that are in the rows now
         return jax.tree.map(lambda x: jnp.asarray(x[rows]), model_class.memory(model.table))
@@ -183,7 +190,8 @@ def test_a_sentence_may_enter_any_row_while_others_go_on(model_class, beam):
     settings = {"beam_size": beam, "size": SIZE, "n_best": n_best}
     state = empty_search(of_sentences(rows_of), model_class.cache(2, beam, SIZE), 2, **settings)
     state = start_sentences(state, jnp.array([0, 1, 2, -1]), jnp.array([*limits[:2], 7, 7]))
-    waiting, found = [2, 3, 4], {}
+    waiting = [2, 3, 4]
+    found = {}
     while (live := np.asarray(is_live(state))).any():
         for row in np.flatnonzero(~live):
             found[rows_of[row]] = jax.tree.map(lambda x, row=row: np.asarray(x[row]), state.pool)
@@ -204,7 +212,8 @@ def test_a_sentence_may_enter_any_row_while_others_go_on(model_class, beam):
 @pytest.mark.parametrize("beam", [1, 4])
 def test_limits_are_each_sentences_own_and_end_with_the_models_own_eos(beam):
     # EOS is unlikely, so every hypothesis runs into its limit. A limit above SIZE counts as SIZE.
-    model, limits = HashModel(1, eos_logit=-40.0), np.array([0, 1, 3, 9, 50])
+    model = HashModel(1, eos_logit=-40.0)
+    limits = np.array([0, 1, 3, 9, 50])
     n_best = min(beam, 3)
     result = run(HashModel, model.table, limits, 0.6, beam=beam, n_best=n_best)
     for sentence, limit in enumerate([0, 1, 3, 9, 9]):
@@ -219,7 +228,8 @@ def test_limits_are_each_sentences_own_and_end_with_the_models_own_eos(beam):
 
 
 def test_n_best_are_distinct_descending_and_scored_as_forced():
-    model, limits = RecurrentModel(12), np.array([9, 8, 7, 6, 5])
+    model = RecurrentModel(12)
+    limits = np.array([9, 8, 7, 6, 5])
     result = run(RecurrentModel, model.table, limits, 1.0, beam=7, n_best=7)
     assert (np.diff(result.scores) <= 0).all()
     for sentence in range(BATCH):
@@ -241,7 +251,8 @@ def test_rows_without_a_limit_cost_no_step():
 
 @pytest.mark.parametrize("alpha", [1000.0, -1000.0])
 def test_an_absurd_alpha_still_finds_hypotheses(alpha):
-    model, limits = HashModel(5), np.full(BATCH, SIZE)
+    model = HashModel(5)
+    limits = np.full(BATCH, SIZE)
     # The first sentence is certain: "4 EOS", log probability 0 over a penalty of 0 or infinity.
     model.table[0, ..., EOS] += 200
     model.table[0, 0, AFTER_BOS, 4] += 1000
@@ -377,7 +388,8 @@ def test_what_a_hypothesis_carries_follows_it_when_the_beam_is_reordered():
 
     11 subwords, at most 3 long: 1 + 10 + 100 = 111 hypotheses, never more than 11^2 candidates.
     """
-    model, limits = RecurrentModel(4), np.full(BATCH, 3)
+    model = RecurrentModel(4)
+    limits = np.full(BATCH, 3)
     result = run(RecurrentModel, model.table, limits, 0.6, beam=121, n_best=111, size=3)
     for sentence in range(BATCH):
         every = reference.every_hypothesis(model.next_logits, sentence, limit=3)
@@ -391,7 +403,8 @@ def test_what_a_hypothesis_carries_follows_it_when_the_beam_is_reordered():
 
 
 def test_other_limits_and_alphas_compile_nothing_new():
-    table, traced = jnp.asarray(HashModel(0).table), []
+    table = jnp.asarray(HashModel(0).table)
+    traced = []
 
     def step(now, memory, cache):
         traced.append(now.ids_BK.shape)

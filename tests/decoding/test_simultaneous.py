@@ -29,13 +29,22 @@ DECODE = DecodeConfig(
 # positions, which cut a translation, and outputs that need the source or the translation.
 MODELS: dict[str, dict[str, Any]] = {
     "t5": {
-        **{"positions": "t5", "window": 7, "norm": "pre", "attention_memory": "coverage_gru"},
-        **{"num_encoder_layers": 2, "num_decoder_layers": 1, "output": "copy"},
+        "positions": "t5",
+        "window": 7,
+        "norm": "pre",
+        "attention_memory": "coverage_gru",
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 1,
+        "output": "copy",
     },
     "learned": {
-        **{"positions": "learned", "max_positions": LONGEST + 2, "decoder": "average"},
-        **{"num_layers": 1, "d_ff": 0, "attention_memory": "coverage_embedding"},
-        **{"output": "history"},
+        "positions": "learned",
+        "max_positions": LONGEST + 2,
+        "decoder": "average",
+        "num_layers": 1,
+        "d_ff": 0,
+        "attention_memory": "coverage_embedding",
+        "output": "history",
     },
 }
 
@@ -66,7 +75,8 @@ def written_for(interpreter: Interpreter, ids: np.ndarray, parts: list[int]) -> 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_written_while_reading_is_what_search_finds_in_the_whole_sentence(name):
-    whole, draw = translator(name, EASE[name]), np.random.default_rng(6)
+    whole = translator(name, EASE[name])
+    draw = np.random.default_rng(6)
     lengths = [1, 2, 3, LONGEST - 1, *[LONGEST + 5] * 6, *draw.integers(1, LONGEST, 36)]
     sources = [draw.integers(4, 41, length) for length in lengths]
     cut = [np.append(ids[: LONGEST - 1], EOS).astype(np.int32) for ids in sources]

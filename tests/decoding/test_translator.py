@@ -35,7 +35,8 @@ POSITIONS = pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 
 def translator(positions: str = "sinusoidal", n_best: int = 1, **decode: Any) -> Translator:
     model = small_model(positions)
-    settings, mesh = DecodeConfig(**{**DECODE.__dict__, **decode}), make_mesh(MeshConfig())
+    settings = DecodeConfig(**{**DECODE.__dict__, **decode})
+    mesh = make_mesh(MeshConfig())
     return Translator(model, params(positions), settings, mesh, n_best)
 
 
@@ -72,7 +73,8 @@ def both_sides(src: Any, src_mask: Any, tgt: Any) -> tuple[Packed, Packed]:
 def logits_of(t: Translator, source: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Logits at each position of the target, float64 [length, real vocabulary]."""
     src, mask, tgt = (np.zeros((1, LONGEST + EXTRA + 1), np.int32) for _ in range(3))
-    src[0, : len(source)], mask[0, : len(source)] = source, 1
+    src[0, : len(source)] = source
+    mask[0, : len(source)] = 1
     tgt[0, : len(target)] = target
     if t.model.config.positions == "learned":
         src, mask, tgt = (x[:, : t.model.config.max_positions] for x in (src, mask, tgt))
@@ -108,7 +110,8 @@ def test_a_reported_score_is_what_the_model_gives_when_forced(positions):
 
 @POSITIONS
 def test_a_sentence_alone_or_in_any_batch_and_order_is_translated_the_same(positions):
-    t, all_sentences = translator(positions, n_best=2), sentences()
+    t = translator(positions, n_best=2)
+    all_sentences = sentences()
     together = t.translate(all_sentences)
     assert len({tuple(best.ids) for best, *_ in together}) > 5, "the test is worth nothing"
     order = np.random.default_rng(1).permutation(len(all_sentences))
@@ -147,7 +150,8 @@ def test_beam_1_is_greedy_search_with_the_whole_model(positions):
 
 
 def test_the_penalty_and_the_banned_subwords_reach_the_search():
-    t, sources = translator(penalty="power"), sentences()
+    t = translator(penalty="power")
+    sources = sentences()
     for source, (best,) in zip(sources, t.translate(sources), strict=True):
         want = forced(t, source, best.ids)[1] / len(best.ids) ** ALPHA
         assert best.score == pytest.approx(want, abs=1e-4)
@@ -183,7 +187,8 @@ def test_sinusoidal_positions_have_no_limit():
     t = translator(max_length=100, tokens_per_batch=100)
     ((best,),) = t.translate([source])
     model = t.model
-    src, tgt = source[None].astype(np.int32), best.ids[None]
+    src = source[None].astype(np.int32)
+    tgt = best.ids[None]
     logits = np.asarray(all_logits(model, t.params, src, np.ones_like(src), tgt)[0], np.float64)
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     total = log_probs[np.arange(len(best.ids)), best.ids].sum()
@@ -257,11 +262,13 @@ def test_a_score_with_coverage_is_what_the_weights_give_when_forced(changes):
     """Rows are reused, and the source's EOS and padding do not count."""
     beta = 0.4
     t = other_translator(changes, coverage_penalty=beta)
-    sources, penalties = sentences(), []
+    sources = sentences()
+    penalties = []
     for source, hypotheses in zip(sources, t.translate(sources), strict=True):
         for ids, score, log_prob in hypotheses:
             src, mask, tgt = (np.zeros((1, LONGEST + EXTRA + 1), np.int32) for _ in range(3))
-            src[0, : len(source)], mask[0, : len(source)] = source, 1
+            src[0, : len(source)] = source
+            mask[0, : len(source)] = 1
             tgt[0, : len(ids)] = ids
             weights = np.asarray(watched(t.model, t.params, *both_sides(src, mask, tgt)))
             attention = weights[0, : len(ids), : len(source) - 1].sum(0)
@@ -275,7 +282,8 @@ def test_a_score_with_coverage_is_what_the_weights_give_when_forced(changes):
 @pytest.mark.parametrize("changes", [{"attention_memory": "coverage"}, RECURRENT], ids=str)
 def test_nan_of_a_row_s_last_sentence_does_not_reach_the_next(changes):
     """A source word whose vector is NaN leaves its row's cache and carried states NaN."""
-    t, poison = other_translator({"num_layers": 1, **changes}, tokens_per_batch=2 * 2 * 16), 40
+    t = other_translator({"num_layers": 1, **changes}, tokens_per_batch=2 * 2 * 16)
+    poison = 40
     draw = np.random.default_rng(7)
     clean = [np.append(draw.integers(4, poison, 5), EOS) for _ in range(12)]
     want = t.translate(clean)
@@ -291,7 +299,8 @@ def test_nan_of_a_row_s_last_sentence_does_not_reach_the_next(changes):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_type_of_search_is_a_model_of_that_type_and_by_default_the_models(dtype):
-    settings, mesh = DecodeConfig(**{**DECODE.__dict__, "dtype": dtype}), make_mesh(MeshConfig())
+    settings = DecodeConfig(**{**DECODE.__dict__, "dtype": dtype})
+    mesh = make_mesh(MeshConfig())
     other = {"float32": "bfloat16", "bfloat16": "float32"}[dtype]
     models = [
         small.clone(config=dataclasses.replace(small.config, dtype=name))
@@ -307,7 +316,8 @@ def test_the_type_of_search_is_a_model_of_that_type_and_by_default_the_models(dt
 
 @pytest.mark.parametrize("key", ["dtype", "weights"])
 def test_scores_of_a_bfloat16_search_are_near_those_of_float32(key):
-    exact, rounded = translator(), translator(**{key: "bfloat16"})
+    exact = translator()
+    rounded = translator(**{key: "bfloat16"})
     assert rounded.prepared.dtype == "bfloat16"
     assert rounded.model.config.dtype == {"dtype": "bfloat16", "weights": "float32"}[key]
     types = {str(leaf.dtype) for leaf in jax.tree.leaves(rounded.params)}

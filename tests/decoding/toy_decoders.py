@@ -32,7 +32,8 @@ class HashModel:
     def __init__(self, seed, batch=BATCH, vocabulary=VOCABULARY, padded=PADDED, eos_logit=0.0):
         table = np.random.default_rng(seed).normal(0, 1.5, (batch, 2, BUCKETS, vocabulary))
         table[..., EOS] += eos_logit
-        self.real, self.table = table, pad_vocabulary(table, padded)
+        self.real = table
+        self.table = pad_vocabulary(table, padded)
 
     @staticmethod
     def rolled(ids):

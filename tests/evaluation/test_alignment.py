@@ -101,7 +101,8 @@ def test_the_subwords_of_a_word_of_the_corpus_spell_it():
 # Links -------------------------------------------------------------------------------------------
 
 # Two source words of 1 and 2 subwords, three target words of 1, 2 and 1; then EOS.
-SRC_WORDS, TGT_WORDS = np.array([0, 1, 1, -1]), np.array([0, 1, 1, 2, -1])
+SRC_WORDS = np.array([0, 1, 1, -1])
+TGT_WORDS = np.array([0, 1, 1, 2, -1])
 
 
 def weights(*rows: list[float]) -> np.ndarray:

@@ -18,7 +18,9 @@ class Reference:
     """The whole model in float64, a head at a time (figure 1); keeps the weights of each kind."""
 
     def __init__(self, params: Any, norm: str, d_model: int):
-        self.params, self.norm_first, self.d_model = params, norm == "pre", d_model
+        self.params = params
+        self.norm_first = norm == "pre"
+        self.d_model = d_model
         self.weights: dict[str, list] = {kind: [] for kind in KINDS}
 
     def normalized(self, x, params):
@@ -38,7 +40,8 @@ class Reference:
         return self.params["embedding"]["table"][ids] * np.sqrt(self.d_model) + positions
 
     def attend(self, kind, params, x, memory):
-        out, heads = 0.0, []
+        out = 0.0
+        heads = []
         for h in range(params["query"].shape[1]):
             query, key = x @ params["query"][:, h], memory @ params["key"][:, h]
             scores = query @ key.T / np.sqrt(query.shape[1])

@@ -41,7 +41,8 @@ def plain_bleu(hypotheses: list[str], references: list[str]) -> float:
 
 def perturbed(lines: list[str], seed: int) -> list[str]:
     """Lines with a word dropped or repeated."""
-    rng, out = random.Random(seed), []
+    rng = random.Random(seed)
+    out = []
     for line in lines:
         words = line.split()
         at = rng.randrange(len(words))
@@ -196,7 +197,11 @@ def test_every_line_shown_names_score_direction_and_signature():
     bleu, paper, lowercased, chrf = format_scores(scores).splitlines()
     assert bleu.split() == ["BLEU", f"{scores.bleu:.2f}", "en→de", scores.bleu_signature]
     assert paper.split() == [
-        *("paper", "BLEU", f"{scores.paper_bleu:.2f}", "en→de", scores.paper_bleu_signature)
+        "paper",
+        "BLEU",
+        f"{scores.paper_bleu:.2f}",
+        "en→de",
+        scores.paper_bleu_signature,
     ]
     value, signature = scores.lowercased_bleu, scores.lowercased_bleu_signature
     assert lowercased.split() == ["lowercased", f"{value:.2f}", "en→de", signature]

@@ -21,7 +21,8 @@ ROW = "gamma 0.3"
 
 def test_the_error_rate_of_sets_is_worked_by_hand():
     """Of 3 links found, 2 are among the 4 that are right: 1 - 2 * 2 / 7."""
-    found, gold = [{(0, 0), (1, 1)}, {(2, 0)}], [{(0, 0), (1, 2)}, {(2, 0), (3, 0)}]
+    found = [{(0, 0), (1, 1)}, {(2, 0)}]
+    gold = [{(0, 0), (1, 2)}, {(2, 0), (3, 0)}]
     assert agreement.set_error_rate(found, gold) == pytest.approx(1 - 4 / 7)
 
 
@@ -40,7 +41,8 @@ def test_both_directions_are_measured_on_their_own_folders(tmp_path, monkeypatch
     assert found["bleu"] == {"forward": 30.0, "reverse": 20.0}
 
     loaded = load(str(job.folder), max_length=256).loaded
-    pairs, parts = generate("test", 30), (loaded.model, loaded.translator.params, loaded.vocabulary)
+    pairs = generate("test", 30)
+    parts = (loaded.model, loaded.translator.params, loaded.vocabulary)
     swapped = [
         pair._replace(
             src=pair.tgt,

@@ -113,9 +113,8 @@ def test_below_is_a_test_over_seeds():
 
 def test_the_rows_differ_in_links_and_weights_only():
     configs = {row: load_config("configs/demo.py", dict(own)) for row, own in ROWS.items()}
-    assert [config.data.aligned_pairs for config in configs.values()] == [
-        *(None, 600, 6_000, None, None)
-    ]
+    pairs = [config.data.aligned_pairs for config in configs.values()]
+    assert pairs == [None, 600, 6_000, None, None]
     weights = [(c.train.alignment_weight, c.train.avoidance_weight) for c in configs.values()]
     assert weights == [(0, 0), (0.5, 0), (0.5, 0), (0.5, 0), (0, 1)]
 

@@ -375,7 +375,8 @@ def by_chance(lines):
 PROBED = {
     "lengths": {
         "sentences": [5, 3, 2, 1],
-        **{REFERENCE: [97.0, 96, 95, 94, 95], SHORT_SINUSOIDAL: [97.0, 90, 90, 80, 85]},
+        REFERENCE: [97.0, 96, 95, 94, 95],
+        SHORT_SINUSOIDAL: [97.0, 90, 90, 80, 85],
         SHORT_LEARNED: [97.0, 30, 20, 10, 25],
     },
     "word order": {
@@ -383,8 +384,11 @@ PROBED = {
         NO_POSITIONS: {"same": 1.0, "exact": 0.4, "order": 0.2},
     },
     "alignment": {
-        **{"heads": [[0.3, 0.4], [0.1, 0.5]], "mean": [0.35, 0.2], "diagonal": 0.41},
-        **{"least": 0.06, "pairs": 9},
+        "heads": [[0.3, 0.4], [0.1, 0.5]],
+        "mean": [0.35, 0.2],
+        "diagonal": 0.41,
+        "least": 0.06,
+        "pairs": 9,
     },
 }
 

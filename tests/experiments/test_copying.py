@@ -104,7 +104,8 @@ def test_the_verdicts_on_spelling_and_copying(softmax, copy, bleus, want):
     found |= {(COPY, seed): evidence(*own) for seed, own in values}
     verdict = dict(verdicts(found, SEEDS))
     asked = [
-        *("the softmax spells invented names", "copying writes more invented names right"),
+        "the softmax spells invented names",
+        "copying writes more invented names right",
         "copying costs no BLEU",
     ]
     assert [verdict[claim] for claim in asked] == want
@@ -114,9 +115,8 @@ def test_the_rows_train_on_the_same_text_with_names_of_both_kinds(tmp_path):
     configs = {job.row: job.config() for job in make_jobs(EXPERIMENT, "small", runs=tmp_path)}
     assert [*configs] == [*ROWS]
     assert {config.data.invented_names for config in configs.values()} == {50}
-    assert [config.model.output for config in configs.values()] == [
-        *("softmax", "copy", "history", "softmax")
-    ]
+    outputs = [config.model.output for config in configs.values()]
+    assert outputs == ["softmax", "copy", "history", "softmax"]
     assert configs[SEPARATE].vocabulary.separate and not configs[SOFTMAX].vocabulary.separate
 
 

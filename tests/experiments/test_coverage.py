@@ -108,9 +108,8 @@ def test_the_verdicts_on_a_row(dropped, doubled, bleus, want, row):
 
 def test_the_rows_differ_in_coverage_only():
     configs = [load_config("configs/demo.py", dict(own)) for own in ROWS.values()]
-    assert [one.model.attention_memory for one in configs] == [
-        *(None, "coverage", "coverage_gru", "coverage_embedding", None)
-    ]
+    memories = [one.model.attention_memory for one in configs]
+    assert memories == [None, "coverage", "coverage_gru", "coverage_embedding", None]
     assert [one.train.coverage_weight for one in configs] == [0, 0, 0, 0, 1]
 
 

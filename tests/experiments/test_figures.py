@@ -19,7 +19,9 @@ from transformer_jax.text import corpora
 
 
 def test_products_of_positions_are_the_sum_of_cosines_of_their_distance():
-    d_model, places, offsets = 12, [30, 41, 77], range(-30, 31)
+    d_model = 12
+    places = [30, 41, 77]
+    offsets = range(-30, 31)
     found = position_products(d_model, places, offsets)
     assert found.shape == (3, 61)
     # sin a sin b + cos a cos b = cos(a - b), for each of the d_model / 2 wavelengths.

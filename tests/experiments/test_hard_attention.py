@@ -22,7 +22,8 @@ def test_error_rate_and_likelihood_of_a_run(tmp_path, monkeypatch):
     monkeypatch.setattr(hard_attention, "PAIRS", 6)
     folder = runs.trained_run()
     found = measured(make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]._replace(folder=folder))
-    loaded, pairs = load(str(folder), max_length=256).loaded, generate("test", 6)
+    loaded = load(str(folder), max_length=256).loaded
+    pairs = generate("test", 6)
     parts = loaded.model, loaded.translator.params, loaded.vocabulary
     assert found["error rate"] == pytest.approx(alignment_error_rates(*parts, pairs).mean_N[0])
     lines = loaded.line_translator()

@@ -57,8 +57,16 @@ def test_rows_differ_in_their_positions_alone():
     assert {config.data.max_length for name, config in jobs.items() if name in KINDS} == {12}
     assert jobs[ALL_LENGTHS].data.max_length > 12
     assert [config.model.positions for config in jobs.values()] == [
-        *("sinusoidal", "learned", "none", "index", "relative", "relative", "t5", "rotary"),
-        *("alibi", "sinusoidal"),
+        "sinusoidal",
+        "learned",
+        "none",
+        "index",
+        "relative",
+        "relative",
+        "t5",
+        "rotary",
+        "alibi",
+        "sinusoidal",
     ]
     long = {job.config().data.max_length for job in make_jobs(EXPERIMENT, "multi30k", Path("runs"))}
     assert len(long) == 1 and long.pop() > 12

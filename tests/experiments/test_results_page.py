@@ -39,11 +39,15 @@ def test_a_table_is_made_of_the_lines_of_its_rows(tmp_path, in_checkout):
     copy.write_text("".join(recorded.read_text().splitlines(keepends=True)[:2]))
     page = page_of(tmp_path, "results: table2_bleu/longer bleu perplexity")
     assert rendered(page).splitlines() == [
-        *("Before.", "", "<!-- results: table2_bleu/longer bleu perplexity -->"),
+        "Before.",
+        "",
+        "<!-- results: table2_bleu/longer bleu perplexity -->",
         "| row | BLEU | perplexity (per subword) |",
         "| --- | ---: | ---: |",
         "| Transformer | 33.47 | 7.94 |",
-        *("<!-- end -->", "", "After."),
+        "<!-- end -->",
+        "",
+        "After.",
     ]
 
 

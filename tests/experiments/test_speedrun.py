@@ -181,7 +181,8 @@ def test_baseline_and_record_take_turns_and_a_stopped_experiment_goes_on(measure
 
 
 def test_lines_that_cannot_be_compared_stop_the_experiment(measured, tmp_path):
-    path, digest = tmp_path / "fast.csv", digest_of(load_config("configs/multi30k.py"))
+    path = tmp_path / "fast.csv"
+    digest = digest_of(load_config("configs/multi30k.py"))
     write_runs(path, [a_run(digest="of another config")])
     with pytest.raises(RunError, match="'baseline' was recorded with another config"):
         speedrun.run_missing("fast", (0,), path, tmp_path)

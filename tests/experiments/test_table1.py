@@ -103,7 +103,9 @@ def test_a_neighborhood_without_a_middle_is_refused():
 
 def test_an_lstm_equals_its_equations_one_position_at_a_time():
     params = LSTMParams(*(DRAW.normal(size=shape) for shape in [(D, 4 * D), (D, 4 * D), 4 * D]))
-    hidden, cell, want = np.zeros((B, D)), np.zeros((B, D)), np.zeros((B, L, D))
+    hidden = np.zeros((B, D))
+    cell = np.zeros((B, D))
+    want = np.zeros((B, L, D))
     for i in range(L):
         gates = X[:, i] @ params.input_DG + hidden @ params.recurrent_DG + params.bias_G
         enter, forget, leave = (1 / (1 + np.exp(-gates[:, g * D : g * D + D])) for g in (0, 1, 3))
@@ -232,7 +234,8 @@ def test_a_visit_is_the_median_of_its_calls_in_milliseconds(monkeypatch):
 
 
 def test_points_are_visited_there_and_back(monkeypatch, tmp_path):
-    visited, clock = [], iter(range(1, 1000))
+    visited = []
+    clock = iter(range(1, 1000))
 
     def visit(run, seconds):
         visited.append(run)
@@ -297,7 +300,8 @@ def run(monkeypatch, *flags):
     return exit_status(table1.main)
 
 
-LENGTHS, WIDTHS = (32, 64, 128, 256, 512, 1024, 2048), (64, 128, 256, 512)
+LENGTHS = (32, 64, 128, 256, 512, 1024, 2048)
+WIDTHS = (64, 128, 256, 512)
 
 
 def rows_of_laws():

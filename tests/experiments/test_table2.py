@@ -44,8 +44,10 @@ def test_the_longer_scale_has_three_times_the_steps_and_nothing_else(small, in_c
 def test_the_paper_s_scale_is_the_paper_s(in_checkout):
     jobs = {job.row: job for job in make_jobs(EXPERIMENT, "paper", Path("runs"))}
     assert list(jobs) == [
-        *("en-de: Transformer (base)", "en-de: Transformer (big)"),
-        *("en-fr: Transformer (base)", "en-fr: Transformer (big)"),
+        "en-de: Transformer (base)",
+        "en-de: Transformer (big)",
+        "en-fr: Transformer (base)",
+        "en-fr: Transformer (big)",
     ]
     big = jobs["en-fr: Transformer (big)"]
     config = big.config()

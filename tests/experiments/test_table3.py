@@ -19,7 +19,8 @@ def sizes_in(label: str) -> dict[str, float]:
 
 def test_a_label_has_the_sizes_of_the_row_s_config(in_checkout):
     for scale, sizes in {"paper": 21, "small": 21, "converged": 19}.items():
-        label, labeled = EXPERIMENT.scales[scale].label, 0
+        label = EXPERIMENT.scales[scale].label
+        labeled = 0
         for job in make_jobs(EXPERIMENT, scale, Path("runs")):
             model = job.config().model
             d_k = model.d_k or model.d_model // model.num_heads

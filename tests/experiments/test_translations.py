@@ -16,7 +16,8 @@ def test_words_are_those_of_the_corpus_without_punctuation():
 
 def test_a_word_is_written_as_often_as_it_is_wanted():
     """Of die, die and Frau, the first line has one die; the second line has its only word."""
-    outputs, wanted = ["Die Katze sieht die Maus.", "Anna"], [["die", "die", "Frau"], ["Anna"]]
+    outputs = ["Die Katze sieht die Maus.", "Anna"]
+    wanted = [["die", "die", "Frau"], ["Anna"]]
     assert share_written(outputs, wanted) == 2 / 4
 
 

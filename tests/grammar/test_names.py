@@ -46,7 +46,8 @@ def test_every_form_of_a_name_is_replaced_and_nothing_else():
 
 def test_all_but_the_names_is_as_without():
     """Words, places and links; training reads lines and links."""
-    plain, named = generate("train", PAIRS), generate("train", PAIRS, invented_names=100)
+    plain = generate("train", PAIRS)
+    named = generate("train", PAIRS, invented_names=100)
     changed = 0
     for old, new in zip(plain, named, strict=True):
         assert (new.alignment, new.construction) == (old.alignment, old.construction)

@@ -16,16 +16,25 @@ Arrays = dict[str, np.ndarray]
 EPSILON = 1e-9
 ACTIVATIONS = {"relu": lambda x: np.maximum(x, 0), "swish": lambda x: x / (1 + np.exp(-x))}
 TINY = {
-    **{"type": "transformer", "enc-depth": 2, "dec-depth": 1, "dim-emb": 16},
-    **{"transformer-heads": 4, "transformer-dim-ffn": 24, "transformer-ffn-activation": "swish"},
-    **{"transformer-preprocess": "", "transformer-postprocess": "dan"},
-    **{"transformer-postprocess-emb": "d", "transformer-decoder-autoreg": "self-attention"},
-    **{"transformer-no-projection": False, "tied-embeddings-all": True},
-    **{"transformer-guided-alignment-layer": "last"},
+    "type": "transformer",
+    "enc-depth": 2,
+    "dec-depth": 1,
+    "dim-emb": 16,
+    "transformer-heads": 4,
+    "transformer-dim-ffn": 24,
+    "transformer-ffn-activation": "swish",
+    "transformer-preprocess": "",
+    "transformer-postprocess": "dan",
+    "transformer-postprocess-emb": "d",
+    "transformer-decoder-autoreg": "self-attention",
+    "transformer-no-projection": False,
+    "tied-embeddings-all": True,
+    "transformer-guided-alignment-layer": "last",
 }
 PRE_NORM = {
-    **{"transformer-preprocess": "n", "transformer-postprocess": "da"},
-    **{"transformer-postprocess-top": "n"},
+    "transformer-preprocess": "n",
+    "transformer-postprocess": "da",
+    "transformer-postprocess-top": "n",
 }
 
 
@@ -73,7 +82,8 @@ def positions(length: int, features: int) -> np.ndarray:
     for j in range(length):
         for i in range(timescales):
             value = j * np.exp(i * -rate)
-            table[j, i], table[j, timescales + i] = np.sin(value), np.cos(value)
+            table[j, i] = np.sin(value)
+            table[j, timescales + i] = np.cos(value)
     return table
 
 
@@ -100,7 +110,8 @@ def attention_to(w, options, name, memory=None, is_causal=False):
 
 def ssru(w, name, x):
     """Cell state c = f c + (1 - f) W x, and relu(c)."""
-    c, outputs = np.zeros(x.shape[1]), []
+    c = np.zeros(x.shape[1])
+    outputs = []
     for row in x:
         forget = 1 / (1 + np.exp(-(row @ w[f"{name}_Wf"] + w[f"{name}_bf"][0])))
         c = forget * c + (1 - forget) * (row @ w[f"{name}_W"])
@@ -137,7 +148,8 @@ def random_arrays(
     options: dict, vocabulary: int, seed: int = 0, src_vocabulary: int | None = None
 ) -> Arrays:
     """Random weights under Marian's names; float32 numbers that are far from neutral values."""
-    draw, d = np.random.default_rng(seed), options["dim-emb"]
+    draw = np.random.default_rng(seed)
+    d = options["dim-emb"]
     arrays: Arrays = {}
 
     def add(name: str, *shape: int) -> None:

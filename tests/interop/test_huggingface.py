@@ -68,7 +68,8 @@ def read(folder: Path):
 
 @pytest.mark.parametrize("name", [ONE, TWO])
 def test_logits_equal_those_of_transformers(name, tmp_path):
-    found, reference = read(write_folder(tmp_path, name)), fixture(name)
+    found = read(write_folder(tmp_path, name))
+    reference = fixture(name)
     ours = found.bundle.tables
     theirs = (SOURCE_PIECES if name == TWO else PIECES), PIECES
     assert found.model.tie_output == (name == TWO) and "output" not in found.params

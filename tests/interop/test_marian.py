@@ -198,8 +198,19 @@ def test_a_vocabulary_file_is_read_as_yaml_would_without_its_surprises(tmp_path)
     ]  # fmt: skip
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     assert read_vocabulary_yml(path) == [
-        *("</s>", "<unk>", '"', "'", "no", "1", "01", "\x85", ":", "x" * 200, "\\"),
-        *("▁\U0001f600", "▁"),
+        "</s>",
+        "<unk>",
+        '"',
+        "'",
+        "no",
+        "1",
+        "01",
+        "\x85",
+        ":",
+        "x" * 200,
+        "\\",
+        "▁\U0001f600",
+        "▁",
     ]
     path.write_text("a: 0\nb: 2\n")
     with pytest.raises(UserError, match="not 0, 1, 2"):

@@ -133,7 +133,8 @@ def test_multi_head_attention_concatenates_its_heads(score, factor, has_bias):
 
 
 def initial(config):
-    module, x = MultiHeadAttention(config), jnp.ones((1, 1, config.d_model))
+    module = MultiHeadAttention(config)
+    x = jnp.ones((1, 1, config.d_model))
     return module.init(jax.random.key(0), x, x, EVERYTHING, method=multi_head)["params"]
 
 

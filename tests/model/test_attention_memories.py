@@ -38,7 +38,8 @@ PARAMS = BY_NAME["coverage"]
 
 
 def fertility_by_hand():
-    want, matrix = np.zeros((B, H, M)), PARAMS["fertility"].astype(np.float64)
+    want = np.zeros((B, H, M))
+    matrix = PARAMS["fertility"].astype(np.float64)
     for b, h, j in np.ndindex(B, H, M):
         want[b, h, j] = 2 / (1 + np.exp(-(ENCODED[b, j] @ matrix[:, h])))
     return want
@@ -50,7 +51,8 @@ def test_fertility_is_between_0_and_2_by_its_equation():
 
 def coverage_by_hand(begins):
     """Weights `[B, H, L, M]`, one target position after the other, and the last coverage."""
-    features, want = fertility_by_hand(), np.zeros((B, H, L, M))
+    features = fertility_by_hand()
+    want = np.zeros((B, H, L, M))
     covered = np.zeros((B, H, M))
     for b, i, h in np.ndindex(B, L, H):
         if begins[b, i]:
@@ -64,7 +66,8 @@ def coverage_by_hand(begins):
 def test_coverage_step_adds_each_weight_over_the_fertility():
     begins = np.arange(L) == np.zeros((B, 1))
     want, last = coverage_by_hand(begins)
-    features, covered = fertility(PARAMS, SOURCE), jnp.zeros((B, H, M))
+    features = fertility(PARAMS, SOURCE)
+    covered = jnp.zeros((B, H, M))
     for i in range(L):
         now = Scored(SCORES[:, :, i], MASK[:, :, i], QUERY[:, i], features)
         covered, weights = coverage_step(PARAMS, covered, now)
@@ -77,7 +80,9 @@ def test_coverage_of_three_target_positions_worked_by_hand():
     # weights, so scores ln 3, 0 give 3/4, 1/4, and the coverages are 5/2, 3/2. Then equal scores
     # give 1/4, 3/4.
     params = {"coverage": jnp.array([-np.log(3.0)])}
-    features, mask, covered = jnp.full((1, 1, 2), 0.5), jnp.ones((1, 1, 2), bool), 0.0
+    features = jnp.full((1, 1, 2), 0.5)
+    mask = jnp.ones((1, 1, 2), bool)
+    covered = 0.0
     for scores, want in (
         ([0.0, 0.0], [1 / 2, 1 / 2]),
         ([np.log(3.0), 0.0], [3 / 4, 1 / 4]),
@@ -103,7 +108,8 @@ def all_weights(name, scores=SCORES):
 
 def markov_by_hand(begins):
     """Weights `[B, H, L, M]`; a neighbour beyond the ends of the row counts nothing."""
-    want, matrix = np.zeros((B, H, L, M)), BY_NAME["markov"]["markov"].astype(np.float64)
+    want = np.zeros((B, H, L, M))
+    matrix = BY_NAME["markov"]["markov"].astype(np.float64)
     for b, i, h in np.ndindex(B, L, H):
         scores = SCORES[b, h, i].astype(np.float64)
         for j in range(M if not begins[b, i] else 0):
@@ -191,7 +197,8 @@ def test_a_memory_that_weighs_nothing_is_the_softmax(name):
 def test_nan_scores_of_a_sentence_do_not_reach_the_next_sentence_of_its_row(name):
     scores = np.array(SCORES)
     scores[0, :, 1] = np.nan
-    got, want = np.asarray(all_weights(name, scores)), np.asarray(all_weights(name))
+    got = np.asarray(all_weights(name, scores))
+    want = np.asarray(all_weights(name))
     assert np.isnan(got[0, :, 1]).all()
     np.testing.assert_array_equal(got[0, :, 2:], want[0, :, 2:])
     np.testing.assert_array_equal(got[1], want[1])

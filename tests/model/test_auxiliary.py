@@ -146,13 +146,15 @@ def test_agreement_is_the_trace_of_the_product_of_both_directions():
     batch = lay_out(PAIRS, PACKED, SRC_LENGTH, TGT_LENGTH)
     forward_BLM = watched_weights(batch)
     reverse_BML = watched_weights(batch.swapped(), seed=1)
-    want, most = 0.0, 0
+    want = 0.0
+    most = 0
     for row, (A_LM, B_ML) in enumerate(zip(forward_BLM, reverse_BML, strict=True)):
         for segment in range(1, batch.tgt.segments[row].max() + 1):
             own_L, own_M = (side.segments[row] == segment for side in (batch.tgt, batch.src))
             A, B = A_LM[own_L][:, own_M], B_ML[own_M][:, own_L]
             assert np.trace(A @ B) <= min(A.shape)
-            want, most = want + np.trace(A @ B), most + min(A.shape)
+            want = want + np.trace(A @ B)
+            most = most + min(A.shape)
     found = agreement(jnp.asarray(forward_BLM), jnp.asarray(reverse_BML), batch)
     assert found == pytest.approx(want, rel=1e-5) and 5 < want < most
     other = agreement(jnp.asarray(reverse_BML), jnp.asarray(forward_BLM), batch.swapped())
@@ -206,7 +208,8 @@ def test_the_gradient_is_that_of_the_weighted_sum():
 
     params = random_params(model, seed=2)
     value, want = jax.jit(jax.value_and_grad(alone))(params)
-    (plain, before), (both, sums) = gradients(0.0), gradients(WEIGHT)
+    plain, before = gradients(0.0)
+    both, sums = gradients(WEIGHT)
     got = jax.tree.map(lambda a, b: (a - b) / WEIGHT, both, plain)
     flat_got, flat_want = (jax.flatten_util.ravel_pytree(tree)[0] for tree in (got, want))
     assert relative_error(flat_got, flat_want) < 1e-4
@@ -218,7 +221,8 @@ def test_the_gradient_is_that_of_the_weighted_sum():
 
 
 def test_micro_batches_add_up():
-    (one, sums), (two, sums_of_two) = gradients(WEIGHT), gradients(WEIGHT, micro_batches=2)
+    one, sums = gradients(WEIGHT)
+    two, sums_of_two = gradients(WEIGHT, micro_batches=2)
     want = float(sums.auxiliary["coverage"])
     assert sums_of_two.auxiliary["coverage"] == pytest.approx(want, rel=1e-6)
     flat, flat_of_two = (jax.flatten_util.ravel_pytree(tree)[0] for tree in (one, two))
@@ -248,7 +252,8 @@ def test_a_run_trains_on_it_logs_it_and_continues_bit_for_bit(
     tmp_path, capsys, name, weight, others, most
 ):
     """Step 5 is inside the window of steps 4 to 6, so its checkpoint holds a part of the sum."""
-    whole, settings = tmp_path / "whole", {**SETTINGS, **others, f"train__{name}_weight": weight}
+    whole = tmp_path / "whole"
+    settings = {**SETTINGS, **others, f"train__{name}_weight": weight}
     assert train(whole, **settings) == 0
     losses = [r[f"{name}_loss_per_token"] for r in metrics(whole) if r["kind"] == "train"]
     assert all(0 < loss < most for loss in losses) and len(losses) == 4

@@ -37,7 +37,8 @@ def argmax_by_hand(scores):
 
 
 def test_all_weight_is_on_the_highest_sum_of_score_and_noise():
-    with_noise, without = argmax_by_hand(SCORES + NOISE), argmax_by_hand(SCORES)
+    with_noise = argmax_by_hand(SCORES + NOISE)
+    without = argmax_by_hand(SCORES)
     assert (with_noise != without).any()
     np.testing.assert_array_equal(gumbel(SCORES, MASK, NOISE), with_noise)
     np.testing.assert_array_equal(gumbel(SCORES, MASK, None), without)
@@ -45,7 +46,8 @@ def test_all_weight_is_on_the_highest_sum_of_score_and_noise():
 
 def test_the_gradient_of_a_draw_is_that_of_the_softmax_at_its_temperature():
     """(w (g - sum of w g)) / tau for w = softmax((score + noise) / tau); none without noise."""
-    tau, mask = 0.7, MASK | (np.arange(M) == 0)
+    tau = 0.7
+    mask = MASK | (np.arange(M) == 0)
     upstream = DRAW.normal(size=SCORES.shape)
     got = jax.grad(lambda scores: (gumbel(scores, mask, NOISE, tau) * upstream).sum())(SCORES)
     soft = softmax_by_hand((SCORES + NOISE).astype(np.float64) / tau, mask)
@@ -101,7 +103,8 @@ def watched(name):
 
 @pytest.mark.parametrize("name", NOISY)
 def test_the_noise_of_training_belongs_to_the_row_and_the_step(name):
-    pairs, key = random_pairs(3, [(9, 7), (4, 5)]), jax.random.key(4)
+    pairs = random_pairs(3, [(9, 7), (4, 5)])
+    key = jax.random.key(4)
     batch = lay_out(pairs, [[0], [0], [1]], 10, 8)
     real = batch.tgt.segments != 0
     weights = watched(name)(batch, jnp.array([6, 2, 9]), key)

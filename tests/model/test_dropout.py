@@ -55,8 +55,10 @@ def test_the_share_dropped_is_the_rate(rate):
 @pytest.mark.parametrize("axis", [0, 1, 2], ids=["rows", "positions", "features"])
 def test_every_row_position_and_feature_is_dropped_at_the_rate(axis):
     others = tuple({0, 1, 2} - {axis})
-    dropped, rate = ~mask(rate=0.1), 0.1
-    counts, trials = dropped.sum(others), dropped.size / dropped.shape[axis]
+    dropped = ~mask(rate=0.1)
+    rate = 0.1
+    counts = dropped.sum(others)
+    trials = dropped.size / dropped.shape[axis]
     chi_square = ((counts - rate * trials) ** 2 / (trials * rate * (1 - rate))).sum()
     freedom = dropped.shape[axis]  # its mean; its standard deviation is sqrt(2 freedom)
     assert abs(chi_square - freedom) < SIGMAS * np.sqrt(2 * freedom)

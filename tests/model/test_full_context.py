@@ -32,7 +32,8 @@ def weights(model, params, batch, method):
 def test_each_position_sees_what_the_last_one_of_a_sentence_sees():
     """Without positions, a row of `align` is the last of `decode` with that input at the end."""
     model = tiny_model(positions="none", num_layers=1).clone(watch=True)
-    params, length = random_params(model), 6
+    params = random_params(model)
+    length = 6
     source, target = model_inputs(lay_out(random_pairs(1, [(5, length)]), [[0]], 5, length))
     ids = np.asarray(target.ids)
 

@@ -18,7 +18,8 @@ from transformer_jax.model.fused_residual import Norm, Setting, Summands, fused_
 from transformer_jax.model.layers import Residual
 from transformer_jax.model.norms import layer_norm
 
-ROWS, EPSILON = jnp.asarray([4, 1, 70_000]), 1e-3
+ROWS = jnp.asarray([4, 1, 70_000])
+EPSILON = 1e-3
 DRAW = np.random.default_rng(3)
 KEY = jax.random.key(11)
 

@@ -66,7 +66,8 @@ def test_the_mean_over_all_draws_is_the_gradient_of_the_expected_loss(monkeypatc
                 return jnp.stack([chosen_HL, chosen_HL])
 
             monkeypatch.setattr(hard_attention, "choose", fixed)
-            rngs, baseline = {"dropout": jax.random.key(0)}, jnp.asarray(0.7, jnp.float64)
+            rngs = {"dropout": jax.random.key(0)}
+            baseline = jnp.asarray(0.7, jnp.float64)
             arguments = batch, jnp.arange(2), settings, baseline
             sums = model.apply({"params": params}, *arguments, rngs=rngs, method="loss")
             (probability_HL,) = seen
@@ -91,8 +92,10 @@ def test_the_mean_over_all_draws_is_the_gradient_of_the_expected_loss(monkeypatc
 
 def test_a_choice_answers_for_its_own_and_later_positions_of_its_sentence():
     batch = lay_out(random_pairs(1, [(3, 3), (2, 2), (4, 4)]), [[0, 1], [2]], 5, 6)
-    draw, segments = np.random.default_rng(0), batch.tgt.segments
-    logs, nats = -draw.random(segments.shape), draw.random(segments.shape) * (segments != 0)
+    draw = np.random.default_rng(0)
+    segments = batch.tgt.segments
+    logs = -draw.random(segments.shape)
+    nats = draw.random(segments.shape) * (segments != 0)
     gradient = np.zeros(segments.shape)
     for b, i in zip(*np.nonzero(segments), strict=True):
         later = [t for t in range(i, segments.shape[1]) if segments[b, t] == segments[b, i]]
@@ -110,7 +113,8 @@ def test_a_choice_answers_for_its_own_and_later_positions_of_its_sentence():
 
 
 def test_positions_are_drawn_as_often_as_the_weights_say_by_row_and_head():
-    weights_M, (rows, length) = np.array([0.1, 0.0, 0.6, 0.3], np.float32), (200, 30)
+    weights_M = np.array([0.1, 0.0, 0.6, 0.3], np.float32)
+    rows, length = (200, 30)
     weights_BHLM = jnp.tile(weights_M, (rows, HEADS, length, 1))
     chosen_BHL = np.asarray(jax.jit(choose)(weights_BHLM, NoiseSource(WORDS, np.arange(rows))))
     total = rows * length
@@ -157,7 +161,8 @@ def test_padding_is_never_drawn_and_has_no_part_in_the_gradient(empty):
 
 def test_each_step_draws_anew_and_rows_of_padding_lose_nothing():
     model = tiny_model(num_layers=1, d_ff=0).clone(watch=True)
-    params, batch = random_params(model), lay_out(random_pairs(0, [(4, 2)]), [[0], []], 6, 5)
+    params = random_params(model)
+    batch = lay_out(random_pairs(0, [(4, 2)]), [[0], []], 6, 5)
     loss = jax.jit(make_loss_fn(model, 0.1, auxiliary=WEIGHTS))
     sums = [loss(params, batch, jnp.arange(2), jax.random.key(n), jnp.float32(3)) for n in (0, 1)]
     assert np.isfinite(sums[0].objective) and sums[0].auxiliary.keys() == {REINFORCE}

@@ -166,7 +166,8 @@ def test_gradients_equal_finite_differences_in_double_precision(name):
             sums = model.apply({"params": params}, batch, None, settings, method="loss")
             return sums.smoothed_nats
 
-        draw, gradient = np.random.default_rng(1), jax.jit(jax.grad(loss))(params)
+        draw = np.random.default_rng(1)
+        gradient = jax.jit(jax.grad(loss))(params)
         direction = jax.tree.map(lambda x: draw.normal(size=x.shape), params)
         ahead, behind = (
             loss(jax.tree.map(lambda x, d, h=h: x + h * d, params, direction))
@@ -179,7 +180,8 @@ def test_gradients_equal_finite_differences_in_double_precision(name):
 @EVERY
 def test_every_parameter_names_its_axes(name):
     model = tiny_model(**CONFIGS[name])
-    shapes, names = abstract_params(model), axis_names(model)
+    shapes = abstract_params(model)
+    names = axis_names(model)
     pairs = zip(jax.tree.leaves(shapes), jax.tree.leaves(names), strict=True)
     for x, own in pairs:
         assert len(own) == x.ndim, own

@@ -114,8 +114,11 @@ class Residuals(nn.Module):
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="how XLA for a CPU fuses")
 def test_no_operation_computes_the_residuals_of_all_layers_again():
     def largest_fusion(depth):
-        stack, key = Residuals(depth), jax.random.key(0)
-        x, weights, rows = jnp.ones((2, 4, 8)), jnp.ones((8, 8)), jnp.arange(2)
+        stack = Residuals(depth)
+        key = jax.random.key(0)
+        x = jnp.ones((2, 4, 8))
+        weights = jnp.ones((8, 8))
+        rows = jnp.arange(2)
         params = stack.init({"params": key, "dropout": key}, x, weights, rows)
 
         def total(params, weights, key):

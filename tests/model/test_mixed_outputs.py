@@ -17,7 +17,8 @@ from transformer_jax.text.batches import Packed
 from transformer_jax.text.vocabulary import BOS
 
 B, L, M, D, E, V, PADDED = 2, 6, 5, 3, 4, 9, 16
-SMOOTHING, SEED = 0.1, 4
+SMOOTHING = 0.1
+SEED = 4
 DRAW = np.random.default_rng(8)
 
 
@@ -50,7 +51,8 @@ def output(name, **changes):
 
 
 def drawn(name, **changes):
-    out, draw = output(name, **changes), np.random.default_rng(SEED)
+    out = output(name, **changes)
+    draw = np.random.default_rng(SEED)
     same_BLM = TARGET.segments[:, :, None] == SOURCE.segments[:, None]
     raw_BLM = draw.exponential(size=same_BLM.shape) * same_BLM
     sizes = {"d_model": D, "encoded": E}
@@ -106,7 +108,9 @@ def history_by_hand(found, b, i):
 
 def marginal_by_hand(found, b, i):
     """Every choice of one of the likeliest source positions, and what is predicted after it."""
-    weights, probs, smooth = found.watched_BLM[b, i], np.zeros(V), 0.0
+    weights = found.watched_BLM[b, i]
+    probs = np.zeros(V)
+    smooth = 0.0
     best = [m for m in np.argsort(-weights)[:K] if weights[m] > 0]
     for m in best:
         x = found.x_BLD[b, i] + found.encoded_BME[b, m] @ found.params["marginal_context"]
@@ -120,13 +124,15 @@ K = 3  # more than a sentence of the source has
 BY_HAND = {"copy": copy_by_hand, "history": history_by_hand, "marginal": marginal_by_hand}
 EACH = pytest.mark.parametrize("name", BY_HAND)
 CHANGES: dict[str, dict[str, Any]] = {
-    **{"copy": {}, "history": {}},
+    "copy": {},
+    "history": {},
     "marginal": {"marginal_positions": K},
 }
 
 
 def probs_by_hand(name, found):
-    probs, smooth = np.ones((B, L, V)), np.zeros((B, L))
+    probs = np.ones((B, L, V))
+    smooth = np.zeros((B, L))
     for b, i in zip(*np.nonzero(TARGET.segments), strict=True):
         probs[b, i], smooth[b, i] = BY_HAND[name](found, b, i)
     return probs, smooth
@@ -143,7 +149,8 @@ def loss_by_hand(name, found):
 def compiled(name):
     """A configuration's drawn arrays, its log probabilities, and its loss with the gradients."""
     with jax.enable_x64(True):
-        out, found = output(name, dtype="float64", **CHANGES[name]), drawn(name, **CHANGES[name])
+        out = output(name, dtype="float64", **CHANGES[name])
+        found = drawn(name, **CHANGES[name])
         settings = LossSettings(SMOOTHING, V, "float64", L, B)
 
         def loss(found):
@@ -173,7 +180,8 @@ def test_probabilities_are_those_of_the_equation_and_sum_to_1(name):
 def test_the_loss_is_that_of_the_equation_and_so_are_its_counts(name):
     found, _, value, sums, _ = compiled(name)
     probs, _ = probs_by_hand(name, found)
-    real, own = TARGET.segments != 0, np.take_along_axis(probs, TARGET.ids[..., None], -1)[..., 0]
+    real = TARGET.segments != 0
+    own = np.take_along_axis(probs, TARGET.ids[..., None], -1)[..., 0]
     assert value == pytest.approx(loss_by_hand(name, found), rel=1e-10)
     assert float(sums.nats) == pytest.approx(-np.log(own[real]).sum(), rel=1e-10)
     likeliest = (probs.argmax(-1) == TARGET.ids)[real]
@@ -186,7 +194,9 @@ def test_gradients_are_finite_differences_of_the_equation(name):
     """By the decoder's output, the embedding, the output's parameters and what it attends to."""
     found, *_, gradients = compiled(name)
     leaves, structure = jax.tree.flatten(found)
-    of_leaves, step, moved = jax.tree.leaves(gradients), 1e-6, 0
+    of_leaves = jax.tree.leaves(gradients)
+    step = 1e-6
+    moved = 0
 
     def loss_at(n, leaf):
         return loss_by_hand(name, structure.unflatten([*leaves[:n], leaf, *leaves[n + 1 :]]))
@@ -202,7 +212,8 @@ def test_gradients_are_finite_differences_of_the_equation(name):
 
 @functools.partial(jax.jit, static_argnames="name")
 def log_probs_and_sums(found, name):
-    out, settings = output(name), LossSettings(SMOOTHING, V, "float32", L, 1)
+    out = output(name)
+    settings = LossSettings(SMOOTHING, V, "float32", L, 1)
     sums = out.loss(found.x_BLD, given(found), TARGET, settings)
     return jax.nn.log_softmax(out.logits(found.x_BLD, given(found))), sums[:4]
 
@@ -239,7 +250,8 @@ def test_copies_alone_have_the_probabilities_of_the_attention():
 
 def test_the_first_subword_of_a_sentence_has_no_history():
     """And history ends at the sentence's own begin, in a packed row too."""
-    out, found = output("history"), drawn("history")
+    out = output("history")
+    found = drawn("history")
     *_, mask_BLM = out.seen(found.x_BLD, given(found))
     assert mask_BLM[0].sum(-1).tolist() == [0, 1, 2, 3, 0, 1]
     assert np.flatnonzero(mask_BLM[0, 5]).tolist() == [5], "what was read at position 5: word 4"

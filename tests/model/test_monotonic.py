@@ -15,7 +15,8 @@ from transformer_jax.model.stateful_normalizers import Scored, Source, weights_o
 
 # One row: sentences of 4 and 2 target and 6 and 2 source positions, then padding.
 H, L, M = 3, 7, 9
-TARGET, SOURCE = np.array([1, 1, 1, 1, 2, 2, 0]), np.array([1, 1, 1, 1, 1, 1, 2, 2, 0])
+TARGET = np.array([1, 1, 1, 1, 2, 2, 0])
+SOURCE = np.array([1, 1, 1, 1, 1, 1, 2, 2, 0])
 BEGINS = np.array([[1, 0, 0, 0, 1, 0, 1]], bool)
 MASK = ((TARGET[:, None] == SOURCE) & (SOURCE != 0))[None, None]
 SENTENCES = [(slice(0, 4), slice(0, 6)), (slice(4, 6), slice(6, 8))]
@@ -40,7 +41,8 @@ def stops_by_enumeration(energies):
     stop[:, -1] = 1
     want = np.zeros((length, size))
     for path in itertools.combinations_with_replacement(range(size), length):
-        probability, before = 1.0, 0
+        probability = 1.0
+        before = 0
         for i, place in enumerate(path):
             probability *= np.prod(1 - stop[i, before:place]) * stop[i, place]
             before = place
@@ -69,7 +71,8 @@ def stops_by_recursion(energies):
     """The same by Raffel's recursion in float64; paths of 40 outputs are too many."""
     stop = sigmoid(energies)
     stop[:, -1] = 1
-    before, want = np.eye(energies.shape[1])[0], np.zeros(energies.shape)
+    before = np.eye(energies.shape[1])[0]
+    want = np.zeros(energies.shape)
     for i, p in enumerate(stop):
         come = 0.0
         for j in range(energies.shape[1]):
@@ -83,7 +86,8 @@ def stops_by_the_closed_form(energies):
     """a_i = p cumprod(1 - p) cumsum(a_{i-1} / cumprod(1 - p)) in float32, as others compute it."""
     stop = np.float32(1) / (1 + np.exp(-energies))
     stop[:, -1] = 1
-    before, found = np.eye(energies.shape[1], dtype=np.float32)[0], np.zeros_like(energies)
+    before = np.eye(energies.shape[1], dtype=np.float32)[0]
+    found = np.zeros_like(energies)
     for i, p in enumerate(stop):
         passed = np.cumprod(np.concatenate([[np.float32(1)], 1 - p[:-1]]), dtype=np.float32)
         sums = np.cumsum(before / np.clip(passed, 1e-10, 1), dtype=np.float32)
@@ -107,7 +111,8 @@ def test_expected_stops_are_right_where_the_closed_form_is_wrong_by_more_than_a_
 @pytest.mark.parametrize("reverse", [False, True])
 def test_affine_scan_is_its_recursion(reverse):
     factor, term = DRAW.normal(size=(2, 3, 7))
-    want, x = np.zeros((3, 7)), np.zeros(3)
+    want = np.zeros((3, 7))
+    x = np.zeros(3)
     for j in range(7)[:: -1 if reverse else 1]:
         want[:, j] = x = factor[:, j] * x + term[:, j]
     got = affine_scan(jnp.float32(factor), jnp.float32(term), reverse)
@@ -164,7 +169,8 @@ def scored(name, params, scores=SCORES):
 
 @pytest.mark.parametrize("name", MONOTONIC)
 def test_training_has_the_expected_weights_with_noise_on_the_energies(name):
-    params, noise = parameters(name), DRAW.normal(size=SCORES.shape).astype(np.float32)
+    params = parameters(name)
+    noise = DRAW.normal(size=SCORES.shape).astype(np.float32)
     expected = MONOTONIC[name](CONFIG).expected
     want = spread(name, all_stops_by_enumeration(energies_of(name, params) + noise))
     got = jax.jit(expected)(params, scored(name, params), BEGINS, noise)

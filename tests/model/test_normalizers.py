@@ -56,7 +56,8 @@ def test_a_query_that_may_attend_to_nothing_gets_equal_weights():
 
 def sparsemax_by_hand(scores, mask):
     """The nearest point of the simplex, by trying every number of keys."""
-    mask, want = np.broadcast_to(mask, scores.shape), np.zeros(scores.shape)
+    mask = np.broadcast_to(mask, scores.shape)
+    want = np.zeros(scores.shape)
     for place in np.ndindex(*scores.shape[:-1]):
         allowed = scores[place][mask[place]].astype(np.float64)
         ordered = np.sort(allowed)[::-1]
@@ -71,7 +72,8 @@ def sparsemax_by_hand(scores, mask):
 @pytest.mark.parametrize("size", [0.1, 1.0, 30.0])
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_sparsemax_is_the_nearest_point_of_the_simplex(mask, size):
-    mask, scores = np.asarray(mask) | (np.arange(M) == 0), np.float32(size * SCORES)
+    mask = np.asarray(mask) | (np.arange(M) == 0)
+    scores = np.float32(size * SCORES)
     got = jax.jit(sparsemax)(scores, mask)
     np.testing.assert_allclose(got, sparsemax_by_hand(scores, mask), atol=2e-6 * max(size, 1))
     assert not np.any(np.asarray(got)[~np.broadcast_to(mask, got.shape)])
@@ -86,7 +88,8 @@ def test_the_gradient_of_sparsemax_is_that_of_the_equation():
     """s (g - mean of g over the support), where s is 1 in the support (equation 12)."""
     upstream = DRAW.normal(size=SCORES.shape).astype(np.float32)
     weights, vjp = jax.vjp(lambda scores: sparsemax(scores, MASK), SCORES)
-    support, want = np.asarray(weights) > 0, np.zeros(SCORES.shape)
+    support = np.asarray(weights) > 0
+    want = np.zeros(SCORES.shape)
     for place in np.ndindex(*SCORES.shape[:-1]):
         inside = support[place]
         want[place][inside] = upstream[place][inside] - upstream[place][inside].mean()

@@ -23,7 +23,8 @@ REAL = BATCH.tgt.segments != 0
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_bias_is_added_to_every_logit(tied):
     keys = {"tie_embeddings": tied, "num_layers": 1}
-    plain, biased = tiny_model(**keys), tiny_model(**keys, output_bias=True)
+    plain = tiny_model(**keys)
+    biased = tiny_model(**keys, output_bias=True)
     params = random_params(plain)
     bias_V = np.random.default_rng(1).normal(size=128).astype(np.float32)
     got = biased.apply({"params": {**params, "output_bias": bias_V}}, *model_inputs(BATCH))
@@ -35,7 +36,8 @@ def test_a_bias_is_added_to_every_logit(tied):
 
 def test_the_loss_and_its_gradients_are_those_of_the_biased_logits():
     model = tiny_model(output_bias=True, num_layers=1)
-    params, smoothing = random_params(model), 0.1
+    params = random_params(model)
+    smoothing = 0.1
     settings = LossSettings(smoothing, VOCABULARY, "float32", 16, 1)
 
     def blockwise(params):

@@ -29,7 +29,8 @@ def table(mask):
 
 
 def test_segments_attend_within_themselves_and_never_to_padding():
-    query, key = place([1, 2, 2, 0], [0, 0, 1, 0]), place([1, 1, 2, 0, 0], [0, 1, 0, 0, 0])
+    query = place([1, 2, 2, 0], [0, 0, 1, 0])
+    key = place([1, 1, 2, 0, 0], [0, 1, 0, 0, 0])
     assert table(same_sentence(query, key)) == [
         [1, 1, 0, 0, 0],
         [0, 0, 1, 0, 0],

@@ -43,9 +43,13 @@ def test_linear_bias_by_hand_is_symmetric():
 
 def authors_bucket(distance, causal):
     """The formula of the authors' code: a logarithm, rounded down."""
-    buckets, far, offset = BUCKETS, -min(distance, 0), 0
+    buckets = BUCKETS
+    far = -min(distance, 0)
+    offset = 0
     if not causal:
-        buckets, far, offset = BUCKETS // 2, abs(distance), BUCKETS // 2 * (distance > 0)
+        buckets = BUCKETS // 2
+        far = abs(distance)
+        offset = BUCKETS // 2 * (distance > 0)
     exact = buckets // 2
     if far < exact:
         return offset + far

@@ -68,7 +68,8 @@ def test_an_einsum_of_bfloat16_and_its_gradients_are_rounded_once(axes, left, ri
     got, back = jax.vjp(lambda *pair: einsum(axes, *pair), *map(jnp.asarray, exact))
     gradient = jnp.asarray(draw.normal(size=got.shape), jnp.bfloat16)
     wide = [np.asarray(array, np.float64) for array in (*exact, gradient)]
-    (of_left, of_right), result = axes.split("->")[0].split(","), axes.split("->")[1]
+    of_left, of_right = axes.split("->")[0].split(",")
+    result = axes.split("->")[1]
     wants = [
         np.einsum(axes, wide[0], wide[1]),
         np.einsum(f"{result},{of_right}->{of_left}", wide[2], wide[1]),
@@ -108,7 +109,8 @@ def test_every_matrix_of_every_model_is_either_narrowed_or_looked_up_or_added():
         for path, leaf in jax.tree_util.tree_leaves_with_path(
             narrowed(random_params(tiny_model(**changes)), "bfloat16")
         ):
-            name, narrow = path[-1].key, leaf.dtype == jnp.bfloat16
+            name = path[-1].key
+            narrow = leaf.dtype == jnp.bfloat16
             assert narrow == (leaf.ndim > 1 and name in MATRICES)
             found |= {name} if leaf.ndim > 1 else set()
     assert found == MATRICES | set(other.split())

@@ -64,7 +64,8 @@ def reference(params, src, tgt, tied=True):
         backward.insert(0, state)
     h = [np.concatenate(both) for both in zip(forward, backward, strict=True)]
     d = p["decoder"]
-    s, logits = np.tanh(backward[0] @ d["start"]), []
+    s = np.tanh(backward[0] @ d["start"])
+    logits = []
     for before in [BOS, *tgt[:-1]]:
         y = p["embedding" if tied else "tgt_embedding"]["table"][before] * scale
         e = np.array([np.tanh(s @ d["query"] + hj @ d["key"]) @ d["score"] for hj in h])
@@ -128,8 +129,10 @@ def test_initial_parameters_are_those_of_the_seed_and_hold_gradients_in_range():
 
 def test_dropout_falls_on_annotations_and_on_what_is_before_the_vocabulary():
     model, params = model_and_params(dropout=0.5)
-    variables, (source, target) = {"params": params}, model_inputs(BATCH)
-    rows, rngs = np.arange(2), {"dropout": jax.random.key(0)}
+    variables = {"params": params}
+    source, target = model_inputs(BATCH)
+    rows = np.arange(2)
+    rngs = {"dropout": jax.random.key(0)}
 
     def both(model):
         encoded = model.encode(source, rows)

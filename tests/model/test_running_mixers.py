@@ -75,9 +75,11 @@ def test_the_simpler_unit_equals_its_equations():
 
 
 def test_a_scan_in_parallel_gives_what_a_loop_gives():
-    kept, added = DRAW.random((B, 300, D)), DRAW.normal(size=(B, 300, D))
+    kept = DRAW.random((B, 300, D))
+    added = DRAW.normal(size=(B, 300, D))
     kept[0, 100] = 0  # a sentence begins
-    c, want = np.zeros((B, D)), np.zeros(added.shape)
+    c = np.zeros((B, D))
+    want = np.zeros(added.shape)
     for t in range(300):
         c = want[:, t] = kept[:, t] * c + added[:, t]
     got = weighted_so_far(jnp.float32(kept), jnp.float32(added))
@@ -87,7 +89,8 @@ def test_a_scan_in_parallel_gives_what_a_loop_gives():
 @pytest.mark.parametrize("mixer", [AverageAttention, SimplerUnit])
 def test_a_step_of_search_does_not_depend_on_the_length_of_the_translation(mixer):
     """What a hypothesis carries is one vector, however long the longest hypothesis may be."""
-    module, shapes = mixer(ModelConfig(d_model=D, d_ff=F)), []
+    module = mixer(ModelConfig(d_model=D, d_ff=F))
+    shapes = []
     for length in (8, 512):
         cache = jax.eval_shape(lambda n=length: module.empty(SearchSizes(B, 3, n, 5)))
         assert cache.written == ()
@@ -97,13 +100,15 @@ def test_a_step_of_search_does_not_depend_on_the_length_of_the_translation(mixer
 
 
 def flops_of_a_step(length, decoder):
-    model, sizes = tiny_model(decoder=decoder), SearchSizes(B, 3, length, 5)
+    model = tiny_model(decoder=decoder)
+    sizes = SearchSizes(B, 3, length, 5)
     now = Now(*(jnp.zeros(shape, jnp.int32) for shape in ((B,), (B, 3), (B, 3, length))))
 
     def step(params, now):
         def logits(model):
             prepared = model.prepare_output()
-            memory, cache = model.empty_memory(sizes), model.empty_cache(sizes)
+            memory = model.empty_memory(sizes)
+            cache = model.empty_cache(sizes)
             return model.decode_step(now, memory, cache, prepared).logits_BKV
 
         return model.apply({"params": params}, method=logits)

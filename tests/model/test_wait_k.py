@@ -62,7 +62,8 @@ def test_each_row_of_a_step_waits_for_a_k_of_its_own():
     plain = tiny_model(wait_k=smallest, wait_k_max=largest)
     fused = dataclasses.replace(plain.config, attention_kernel="fused")
     model = plain.clone(config=fused, watch=True)
-    params, batch = {"params": random_params(model)}, lay_out(PAIRS, [[0, 1]] * rows, 16, 12)
+    params = {"params": random_params(model)}
+    batch = lay_out(PAIRS, [[0, 1]] * rows, 16, 12)
     real = batch.tgt.segments[0] != 0
     one = jax.tree.map(lambda x: x[:1], batch)
     of_k = {

@@ -34,7 +34,8 @@ def place_of_sentences(lengths, length):
     for row, own in enumerate((lengths, lengths[::-1])):
         ends = np.cumsum([0, *own])
         for n, (begin, end) in enumerate(zip(ends[:-1], ends[1:], strict=True), start=1):
-            segments[row, begin:end], positions[row, begin:end] = n, range(end - begin)
+            segments[row, begin:end] = n
+            positions[row, begin:end] = range(end - begin)
     return Place(jnp.asarray(segments), jnp.asarray(positions))
 
 
@@ -52,7 +53,8 @@ def test_blocks_by_hand():
 @pytest.mark.parametrize("length", [40, 64, 75])
 @pytest.mark.parametrize("window", [1, 5, 17, 35])
 def test_blocks_give_what_a_mask_over_the_whole_row_gives(window, length, is_decoder):
-    config, draw = ModelConfig(window=window), np.random.default_rng(window)
+    config = ModelConfig(window=window)
+    draw = np.random.default_rng(window)
     query, key, value = (
         jnp.asarray(draw.normal(size=(B, length, H, K)), jnp.float32) for _ in range(3)
     )
@@ -70,7 +72,8 @@ def test_blocks_give_what_a_mask_over_the_whole_row_gives(window, length, is_dec
     def total(blocks, *arrays):
         return (attended(blocks, *arrays)[place.segments != 0] ** 2).sum()
 
-    real, whole = place.segments != 0, Blocks(length, length)
+    real = place.segments != 0
+    whole = Blocks(length, length)
     want = attended(whole, query, key, value)[real]
     assert relative_error(attended(blocks, query, key, value)[real], want) < 1e-6
     gradients = (jax.grad(total, (1, 2, 3))(by, query, key, value) for by in (blocks, whole))

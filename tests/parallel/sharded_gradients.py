@@ -52,9 +52,13 @@ def gradient(name: str, mesh_config: MeshConfig, micro_batches: int) -> np.ndarr
     both, draws = name == AGREEMENT, name == REINFORCE
     model = make_model(dataclasses.replace(SIZES, **changes), VOCABULARY, watch=both or draws)
     mesh = make_mesh(mesh_config)
-    params, names, key = random_params(model), axis_names(model), jax.random.key(3)
+    params = random_params(model)
+    names = axis_names(model)
+    key = jax.random.key(3)
     if both:
-        params, names, key = (params, random_params(model, seed=1)), (names,) * 2, (key,) * 2
+        params = (params, random_params(model, seed=1))
+        names = (names,) * 2
+        key = (key,) * 2
     params = jax.device_put(params, shardings(params, names, mesh))
     rows = [[2 * n, 2 * n + 1] for n in range(ROWS)]
     batch = jax.device_put(lay_out(PAIRS, rows, SRC_LENGTH, TGT_LENGTH), batch_sharding(mesh))

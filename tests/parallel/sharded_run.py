@@ -64,7 +64,9 @@ def run(
     program = compile_program(config.model, config.train, make_mesh(config.mesh), VOCABULARY, shape)
     own = own_rows(program.mesh, ROWS)
     state = program.init(config.seed)
-    losses, first_gradient, before = [], None, 0.0
+    losses = []
+    first_gradient = None
+    before = 0.0
     for step in range(STEPS):
         batch = lay_out(random_pairs(step, LENGTHS), [[n] for n in range(ROWS)], *shape.lengths)
         batch = jax.tree.map(lambda x: x[own], batch)
@@ -101,9 +103,11 @@ def model_of(kind: str) -> ModelConfig:
 
 def loss_error(program: Program) -> float:
     """The largest error of the gradient of the fused loss, its rows divided over the mesh."""
-    draw, ways = np.random.default_rng(2), batch_ways(program.mesh)
+    draw = np.random.default_rng(2)
+    ways = batch_ways(program.mesh)
     logits_RbLV = draw.normal(size=(ways, 2, 4, 128)).astype(np.float32)
-    targets_RbL, real_RbL = draw.integers(0, 100, (ways, 2, 4)), draw.random((ways, 2, 4)) < 0.7
+    targets_RbL = draw.integers(0, 100, (ways, 2, 4))
+    real_RbL = draw.random((ways, 2, 4)) < 0.7
     block = jax.tree.map(
         lambda x: jax.device_put(x, batch_sharding(program.mesh)),
         (logits_RbLV, targets_RbL, real_RbL),

@@ -135,7 +135,8 @@ BIG = {"d_model": 1024, "d_ff": 4096, "num_heads": 16}
 @pytest.mark.parametrize("size", [{}, BIG], ids=["base", "big"])
 def test_bytes_a_device_shrink_with_the_devices(size, mesh):
     arrays = divided(ModelConfig(**size), AbstractMesh(mesh, AXES)).values()
-    total, on_one = bytes_of(arrays), bytes_of(arrays, mesh)
+    total = bytes_of(arrays)
+    on_one = bytes_of(arrays, mesh)
     assert on_one * mesh[1] * mesh[2] == pytest.approx(total, rel=0.05)
 
 
@@ -167,7 +168,8 @@ def specs_of(tree, names, mesh):
 
 def divided(config: ModelConfig, mesh=MESH):
     """{path: (shape, spec)} of the whole state, whose layers are stacked."""
-    model, optimizer = make_model(config, 37_000), make_optimizer(TrainConfig(), config.d_model)
+    model = make_model(config, 37_000)
+    optimizer = make_optimizer(TrainConfig(), config.d_model)
     state = jax.eval_shape(lambda: init_state(0, model, optimizer))
     return by_path(state, specs_of(state, state_names(model, optimizer, state), mesh))
 

@@ -207,10 +207,7 @@ def test_each_head_is_a_map_of_its_own_weights_on_one_scale():
 def test_pieces_are_at_the_left_and_below_the_lowest_map_of_a_column():
     figure = attention_figure(attention(6, 1, 2), ["a", "b"], ["x"], "six heads, four columns")
     heads = figure.axes[:6]
-    assert [tick_labels(axes.yaxis) for axes in heads] == [
-        *(["x"], [""], [""], [""]),
-        *(["x"], [""]),
-    ]
+    assert [tick_labels(axes.yaxis)[0] for axes in heads] == ["x", "", "", "", "x", ""]
     assert [tick_labels(axes.xaxis)[0] for axes in heads] == ["", "", "a", "a", "a", "a"]
 
 

@@ -274,7 +274,8 @@ def test_no_checkpoints_is_no_error(tmp_path):
 
 
 def test_a_checkpoint_restores_on_another_mesh(tmp_path):
-    workdir, out = runs.trained_run(), tmp_path / "out.json"
+    workdir = runs.trained_run()
+    out = tmp_path / "out.json"
     process = runs.forkserver().Process(target=restore_on_two, args=(workdir, out))
     process.start()
     process.join(300)
@@ -298,10 +299,8 @@ def restore_on_two(workdir: Path, out: Path) -> None:
     from transformer_jax.training.state import init_state, state_names
 
     config = with_values(RunFolder(workdir).read_config(), {"mesh.fsdp": 2})
-    model, optimizer = (
-        make_model(config.model, config.vocabulary.size),
-        make_optimizer(config.train, config.model.d_model),
-    )
+    model = make_model(config.model, config.vocabulary.size)
+    optimizer = make_optimizer(config.train, config.model.d_model)
     state = jax.eval_shape(lambda: init_state(config.seed, model, optimizer))
     state = with_shardings(state, state_names(model, optimizer, state), make_mesh(config.mesh))
     saved = unstacked(state, layers_of)

@@ -21,7 +21,10 @@ class FakeRun:
     """A W&B run that keeps what it is given."""
 
     def __init__(self, **settings):
-        self.settings, self.logged, self.metrics, self.finished = settings, [], [], False
+        self.settings = settings
+        self.logged = []
+        self.metrics = []
+        self.finished = False
 
     def define_metric(self, *arguments, **options):
         self.metrics.append((*arguments, options))

@@ -198,7 +198,8 @@ def escaped(text: str) -> str:
 
 
 def test_the_command_answers_and_ends_cleanly_after_a_signal():
-    port, answered = runs.free_port(), []
+    port = runs.free_port()
+    answered = []
 
     def use() -> None:
         for _ in range(600):

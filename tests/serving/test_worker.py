@@ -12,7 +12,9 @@ class Model:
     """Answers with the requests' own lines, after `gate` is open; notes the groups."""
 
     def __init__(self) -> None:
-        self.gate, self.begun, self.groups = threading.Event(), threading.Event(), []
+        self.gate = threading.Event()
+        self.begun = threading.Event()
+        self.groups = []
 
     def __call__(self, asked):
         self.begun.set()

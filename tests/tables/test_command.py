@@ -19,11 +19,22 @@ from transformer_jax.tables.results import read_results, write_results
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = {
-    **{"data.pairs": 300, "vocabulary.size": 400, "model.num_layers": 1, "model.d_model": 16},
-    **{"model.num_heads": 2, "model.d_ff": 32, "train.steps": 4, "train.decay_steps": 4},
-    **{"train.warmup_steps": 2, "train.tokens_per_batch": 400, "decode.tokens_per_batch": 2_048},
-    **{"train.log_every": 2, "train.valid_every": 2, "train.checkpoint_every": 2},
-    **{"decode.max_extra_length": 2, "decode.beam_size": 1},
+    "data.pairs": 300,
+    "vocabulary.size": 400,
+    "model.num_layers": 1,
+    "model.d_model": 16,
+    "model.num_heads": 2,
+    "model.d_ff": 32,
+    "train.steps": 4,
+    "train.decay_steps": 4,
+    "train.warmup_steps": 2,
+    "train.tokens_per_batch": 400,
+    "decode.tokens_per_batch": 2_048,
+    "train.log_every": 2,
+    "train.valid_every": 2,
+    "train.checkpoint_every": 2,
+    "decode.max_extra_length": 2,
+    "decode.beam_size": 1,
 }
 # It cannot train: SentencePiece has no such number of pieces for this text.
 BAD = {"vocabulary.size": 90_000}
@@ -60,7 +71,8 @@ def without_command(table: str) -> list[str]:
 def test_rows_run_once_failures_do_not_stop_others_and_the_report_is_made_again(
     call, tmp_path, monkeypatch
 ):
-    out, folder = tmp_path / "out", tmp_path / "runs" / "tiny" / "small"
+    out = tmp_path / "out"
+    folder = tmp_path / "runs" / "tiny" / "small"
     # Two processes at once share all cores, so that one core is enough for this test.
     everything = Share({}, frozenset(os.sched_getaffinity(0)))
     monkeypatch.setattr(launch, "shares", lambda count: [everything] * count)
@@ -186,7 +198,9 @@ def test_devices_are_shared_out(monkeypatch):
 class FakeJob:
     """Commands of a moment in place of a run."""
 
-    row, seed, label = "base", 0, "base, seed 0"
+    row = "base"
+    seed = 0
+    label = "base, seed 0"
 
     def __init__(self, folder: Path, commands: list[list[str]]):
         self.folder, self._commands = folder, commands

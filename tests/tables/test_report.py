@@ -43,7 +43,8 @@ def at_hand(monkeypatch):
 
 
 def test_the_base_row_s_translations_are_kept_for_rows_that_are_run_elsewhere(at_hand, tmp_path):
-    output, jobs = Output(tmp_path), make_jobs(EXPERIMENT, "small", Path("runs"))
+    output = Output(tmp_path)
+    jobs = make_jobs(EXPERIMENT, "small", Path("runs"))
     lines = [line(row, 0, 1.0) for row in SAID]
     assert update_significance(output, jobs, lines[:1]) == {}
     at_hand -= {"base", "b"}
@@ -55,13 +56,15 @@ def test_the_base_row_s_translations_are_kept_for_rows_that_are_run_elsewhere(at
 
 
 def test_a_row_whose_line_is_missing_is_not_tested(at_hand, tmp_path):
-    output, jobs = Output(tmp_path), make_jobs(EXPERIMENT, "small", Path("runs"))
+    output = Output(tmp_path)
+    jobs = make_jobs(EXPERIMENT, "small", Path("runs"))
     assert update_significance(output, jobs, [line("a", 0, 1.0)]) == {}
     assert update_significance(output, jobs, [line("base", 1, 1.0), line("a", 0, 1.0)]) == {}
 
 
 def test_a_run_made_anew_is_tested_anew(at_hand, tmp_path, monkeypatch):
-    output, jobs = Output(tmp_path), make_jobs(EXPERIMENT, "small", Path("runs"))
+    output = Output(tmp_path)
+    jobs = make_jobs(EXPERIMENT, "small", Path("runs"))
     texts = [output.translations("base", seed) for seed in (0, 1)]
     known = {("a", 0): 0.5, ("b", 0): 0.5, ("a", 1): 0.5}
 
@@ -135,7 +138,8 @@ def test_a_damaged_record_is_refused_naming_file_and_line(content, message, tmp_
 
 
 def test_a_run_that_two_processes_recorded_has_one_line(tmp_path, monkeypatch):
-    output, job = Output(tmp_path), make_jobs(EXPERIMENT, "small", Path("runs"))[1]
+    output = Output(tmp_path)
+    job = make_jobs(EXPERIMENT, "small", Path("runs"))[1]
     record = {"row": "a", "seed": 0}
     for bleu in (1.0, 2.0):
         monkeypatch.setattr(command, "collect", lambda _, bleu=bleu: (line("a", 0, bleu), record))
@@ -158,7 +162,8 @@ def test_a_curve_of_one_validation_has_a_marker_and_a_labeled_axis():
 
 def test_a_metric_that_is_equal_in_all_rows_is_a_line_of_text_and_no_picture(tmp_path):
     metrics = ("bleu", "parameters", "training_flops", "paper_bleu")
-    experiment, output = EXPERIMENT._replace(metrics=metrics), Output(tmp_path)
+    experiment = EXPERIMENT._replace(metrics=metrics)
+    output = Output(tmp_path)
     (tmp_path / "parameters.png").write_text("of a report before")
     # 2.152 and 2.148 million are both 2.15 million.
     lines = [line("base", 0, 1.0, parameters=2_152_000), line("b", 0, 2.0, parameters=2_148_000)]

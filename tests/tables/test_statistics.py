@@ -21,11 +21,22 @@ from transformer_jax.tables.statistics import (
 
 def line(row: str, seed: int, bleu: float, perplexity: float = 5.0, **values) -> Line:
     made = {
-        **{"row": row, "seed": seed, "perplexity": perplexity, "bleu": bleu, "chrf": 50.0},
-        **{"paper_bleu": math.nan, "parameters": 2_150_000, "training_flops": 3e13},
-        **{"train_seconds": 90.0, "device_rate": 1e9, "steps": 10},
-        **{"config_digest": "d", "revision": "r"},
-        **{"device": "cpu", "date": "2026-01-01", "signature": "s"},
+        "row": row,
+        "seed": seed,
+        "perplexity": perplexity,
+        "bleu": bleu,
+        "chrf": 50.0,
+        "paper_bleu": math.nan,
+        "parameters": 2_150_000,
+        "training_flops": 3e13,
+        "train_seconds": 90.0,
+        "device_rate": 1e9,
+        "steps": 10,
+        "config_digest": "d",
+        "revision": "r",
+        "device": "cpu",
+        "date": "2026-01-01",
+        "signature": "s",
     }
     return Line(**{**made, **values})
 
@@ -59,8 +70,16 @@ def test_a_difference_is_taken_seed_by_seed():
 def test_the_table_shows_every_row_and_the_paper_s_figures():
     head, rows = make_table(EXPERIMENT, "small", LINES, {("wide", 0): 0.04, ("wide", 2): 0.2})
     assert head == [
-        *("row", "seeds", "BLEU", "− base", "the paper's BLEU", "perplexity (per subword)"),
-        *("− base", "parameters, millions", "minutes of training", "p (median of seeds)"),
+        "row",
+        "seeds",
+        "BLEU",
+        "− base",
+        "the paper's BLEU",
+        "perplexity (per subword)",
+        "− base",
+        "parameters, millions",
+        "minutes of training",
+        "p (median of seeds)",
     ]
     assert rows == [
         ["base", "3", "22.00 ± 2.00", "", "25.8", "5.00", "", "2.15"] + ["1.5", ""],
@@ -98,8 +117,13 @@ def test_a_scale_chooses_its_rows_and_shows_those_that_the_paper_alone_has():
     known = {("wide", 0): 0.04}, {"wide": {"training_flops": 0.0}, **deep}
     head, rows = make_table(experiment, "one", LINES, *known)
     assert head == [
-        *("row", "seeds", "BLEU", "the paper's BLEU", "training FLOPs"),
-        *("the paper's training FLOPs", "training FLOPs by time"),
+        "row",
+        "seeds",
+        "BLEU",
+        "the paper's BLEU",
+        "training FLOPs",
+        "the paper's training FLOPs",
+        "training FLOPs by time",
     ]
     assert rows == [
         ["ByteNet", "the paper's", "", "23.75", "", "2.3e+19", ""],
@@ -113,7 +137,9 @@ def test_rows_are_called_what_the_scale_calls_them():
     scales = {"small": EXPERIMENT.scales["small"]._replace(label=lambda row: f"{row}, halved")}
     _, rows = make_table(EXPERIMENT._replace(scales=scales), "small", LINES, {("wide", 0): 0.04})
     assert [row[:2] for row in rows] == [
-        *(["base, halved", "3"], ["wide, halved", "2"], ["deep, halved", "not run"])
+        ["base, halved", "3"],
+        ["wide, halved", "2"],
+        ["deep, halved", "not run"],
     ]
     assert rows[1][-1] == "0.040"
 

@@ -193,7 +193,8 @@ def test_worker_processes_make_the_same_batches_and_end_with_the_run(tmp_path):
 
 def test_workers_map_the_corpus_themselves(tmp_path):
     class Characters:
-        sizes, digest = both_sides(200), "characters"
+        sizes = both_sides(200)
+        digest = "characters"
 
         @property
         def target(self):

@@ -28,7 +28,10 @@ class Characters:
     """A vocabulary of characters that counts its calls; ids reach `size` - 1."""
 
     def __init__(self, size: int = 5_000, digest: str = "characters"):
-        self.size, self.digest, self.calls, self.target = size, digest, 0, self
+        self.size = size
+        self.digest = digest
+        self.calls = 0
+        self.target = self
         self.sizes = both_sides(size)
 
     def encode_lines(self, lines):

@@ -33,17 +33,20 @@ def moves(jumps, positions):
 
 
 def test_posteriors_and_counts_are_those_of_all_paths():
-    lengths, positions = (4, 2), 3
+    lengths = (4, 2)
+    positions = 3
     emission_BLM = DRAW.random((2, 4, positions)) + 0.1
     real_BL = np.arange(4) < np.array(lengths)[:, None]
     jumps = DRAW.random(2 * FARTHEST + 1) + 0.1
     move = moves(jumps, positions)
-    want_BLM, counts = np.zeros((2, 4, positions)), np.zeros(2 * FARTHEST + 1)
+    want_BLM = np.zeros((2, 4, positions))
+    counts = np.zeros(2 * FARTHEST + 1)
     for b, length in enumerate(lengths):
         paths = list(itertools.product(range(positions), repeat=length))
         chances = []
         for path in paths:
-            chance, before = 1.0, -1
+            chance = 1.0
+            before = -1
             for n, place in enumerate(path):
                 chance *= move[before + 1, place] * emission_BLM[b, n, place]
                 before = place
@@ -80,7 +83,8 @@ def test_model_1_shares_a_word_among_all_positions_and_none():
             total = sum(emissions) + none
             np.testing.assert_allclose(found[place : place + len(src)], np.array(emissions) / total)
             assert of_none[row] == pytest.approx(none / total)
-            place, row = place + len(src), row + 1
+            place = place + len(src)
+            row = row + 1
     entries = list(zip(cells.of_entry[cells.entry], cells.entry, strict=True))
     assert [of for of, _ in entries] == [*[0, 1] * 3, 2, *[1, 0, 2] * 2]
     assert cells.entry[0] == cells.entry[11] and cells.entry[0] != cells.entry[1], "a says x"

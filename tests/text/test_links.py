@@ -41,7 +41,9 @@ def links_of(links: EncodedLinks, number: int) -> set[tuple[int, int]]:
 
 def begins(pieces: list[str], words: tuple[str, ...]) -> list[int]:
     """The word in which each subword begins; -1: none. By the characters, one at a time."""
-    text, at, found = list(words), 0, []
+    text = list(words)
+    at = 0
+    found = []
     starts = [sum(map(len, text[:n])) for n in range(len(text))]
     for piece in pieces:
         letters = piece.replace("\u2581", "")
@@ -148,7 +150,8 @@ def corpus(path, **changes):
 def test_links_stay_beside_their_pairs_in_slices_and_when_a_split_is_cut_off(tmp_path, train):
     files = corpus(folder(tmp_path), train=train)
     for split in ("train", "valid"):
-        pairs, aligned = files.split(split), files.alignments(split)
+        pairs = files.split(split)
+        aligned = files.alignments(split)
         assert len(pairs) == len(aligned) > 0
         known = {" ".join(p.src_words): p.alignment for p in PAIRS}
         for pair, one in zip(pairs, aligned, strict=True):
@@ -189,7 +192,8 @@ def test_other_sources_have_no_links(tmp_path):
 @pytest.mark.parametrize(("src", "tgt"), [("en", "de"), ("de", "en")])
 def test_the_built_in_corpus_has_gold_links_in_both_directions(src, tgt):
     built_in = corpus("", source="grammar", src=src, tgt=tgt)
-    pairs, aligned = built_in.split("test"), built_in.alignments("test")
+    pairs = built_in.split("test")
+    aligned = built_in.alignments("test")
     first = PAIRS[0]
     assert {src: pairs[0].src, tgt: pairs[0].tgt} == {"en": first.src, "de": first.tgt}
     assert {src: aligned[0].src, tgt: aligned[0].tgt} == {

@@ -192,7 +192,8 @@ def test_multi30k_rows_have_under_3_percent_padding(data_folder):
     ]
     vocabulary = train_vocabulary(sides[0] + sides[1], VocabularyConfig(size=8_000), seed=0)
     encoded = encode_pairs(list(zip(*sides, strict=True)), vocabulary)
-    src, tgt = encoded.src_lengths(), encoded.tgt_lengths()
+    src = encoded.src_lengths()
+    tgt = encoded.tgt_lengths()
     plan = plan_rows(src, tgt, source_row_length(src, tgt, 128), 128, seed=0, max_length=128)
     assert (plan.too_long, plan.empty, len(plan.pair_order)) == (0, 0, 29_000)
     real = plan.src_tokens + plan.tgt_tokens

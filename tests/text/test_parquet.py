@@ -51,7 +51,8 @@ def test_pairs_are_read_by_position_whatever_the_row_groups_are(tmp_path, group)
 
 def test_one_row_group_is_in_memory_and_ascending_places_read_each_once(tmp_path, monkeypatch):
     pairs = ParquetPairs(write(tmp_path / "a.parquet", PAIRS), "en", "de")
-    read, groups = ParquetPairs._read, list[int]()
+    read = ParquetPairs._read
+    groups = list[int]()
     monkeypatch.setattr(
         ParquetPairs, "_read", lambda self, group: (groups.append(group), read(self, group))
     )
@@ -204,7 +205,8 @@ def test_text_that_is_not_utf8_is_one_line(tmp_path):
 def test_damaged_files_are_one_line_or_give_the_pairs(tmp_path):
     """Bytes are changed or cut off everywhere; page checksums find changed texts."""
     path = write(tmp_path / "a.parquet", PAIRS, group=9, write_page_checksum=True)
-    whole, damaged = path.read_bytes(), 0
+    whole = path.read_bytes()
+    damaged = 0
     for place in range(0, len(whole), 7):
         for content in (whole[:place], whole[:place] + b"\xa5" + whole[place + 1 :]):
             path.write_bytes(content)
@@ -224,7 +226,8 @@ def test_a_run_is_trained_on_parquet_files(tmp_path):
         write(tmp_path / f"{split}.parquet", list(zip(*sides, strict=True)), group=50)
     changes = {"data__source": "parquet", "data__path": tmp_path, "train__steps": 3}
     assert runs.train(tmp_path / "run", **changes) == 0
-    found, want = runs.metrics(tmp_path / "run")[0], runs.metrics(runs.trained_run())[0]
+    found = runs.metrics(tmp_path / "run")[0]
+    want = runs.metrics(runs.trained_run())[0]
     assert found == want and found["step"] == 3
     changed = ("data.source", "data.path")
     config = RunFolder(tmp_path / "run").read_config()

@@ -31,14 +31,17 @@ def parameters(model: ModelConfig, vocabulary_size: int) -> int:
         "transformer": (_transformer_encoder_parameters, _transformer_decoder_parameters),
         "recurrent": (_recurrent_encoder_parameters, _recurrent_decoder_parameters),
     }
-    encoder, decoder = sides[model.encoder][0](model), sides[model.decoder][1](model)
+    encoder = sides[model.encoder][0](model)
+    decoder = sides[model.decoder][1](model)
     return encoder + decoder + tables * vocabulary_size * model.d_model
 
 
 def _stack_parameters(model: ModelConfig, depth: int, cross: int) -> int:
     """Parameters of a stack; each layer has `cross` parameters of cross-attention, or 0."""
     d, f = model.d_model, model.d_ff
-    attention, feed_forward, norm = attention_parameters(model, d), 2 * d * f + f + d, 2 * d
+    attention = attention_parameters(model, d)
+    feed_forward = 2 * d * f + f + d
+    norm = 2 * d
     sublayers = 3 if cross else 2
     layers = depth * (attention + cross + feed_forward + sublayers * norm)
     positions = model.max_positions * d if model.positions == "learned" else 0
@@ -65,8 +68,11 @@ def _recurrent_encoder_parameters(model: ModelConfig) -> int:
 
 def _recurrent_decoder_parameters(model: ModelConfig) -> int:
     d, h = model.d_model, model.hidden_units
-    e, s = encoded_features(model), summary_features(model)
-    attention, context, start = h * h + e * h + h, 3 * e * h, s * h
+    e = encoded_features(model)
+    s = summary_features(model)
+    attention = h * h + e * h + h
+    context = 3 * e * h
+    start = s * h
     readout = (h + e + d) * 2 * d + 2 * d
     return _unit_parameters(d, h) + attention + context + start + readout
 
@@ -91,7 +97,9 @@ def _attention_products(model: ModelConfig, memory: int, queries: int, keys: int
     """Multiply-adds: queries and outputs, keys and values, and each pair of a query and a key."""
     d_k, d_v = model.head_sizes
     d = model.d_model
-    a_query, a_key, a_pair = d * (d_k + d_v), memory * (d_k + d_v), d_k + d_v
+    a_query = d * (d_k + d_v)
+    a_key = memory * (d_k + d_v)
+    a_pair = d_k + d_v
     return model.num_heads * (queries * a_query + keys * a_key + queries * keys * a_pair)
 
 
@@ -115,7 +123,8 @@ def _recurrent_encoder_products(model: ModelConfig, src: int) -> int:
 
 def _recurrent_decoder_products(model: ModelConfig, src: int, tgt: int) -> int:
     d, h = model.d_model, model.hidden_units
-    e, s = encoded_features(model), summary_features(model)
+    e = encoded_features(model)
+    s = summary_features(model)
     # Keys, and the first state that the decoder would have if a sentence began there.
     a_source = e * h + s * h
     a_target = 3 * (d * h + h * h) + h * h + 3 * e * h + (h + e + d) * 2 * d

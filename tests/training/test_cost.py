@@ -133,7 +133,9 @@ def test_types_and_kernels_do_not_change_the_flops():
 
 def test_flops_of_the_score_functions_by_hand():
     """Additive scores have as many products as q . k; a coverage has one more, a word and head."""
-    plain, src, tgt = ModelConfig(**SIZES), 9, 7
+    plain = ModelConfig(**SIZES)
+    src = 9
+    tgt = 7
     want = closed_forms.forward_flops(plain, VOCABULARY, src, tgt)
     additive = ModelConfig(**SIZES, score="additive")
     assert forward_flops(additive, VOCABULARY, src, tgt) == want
@@ -144,7 +146,8 @@ def test_flops_of_the_score_functions_by_hand():
 
 def test_losses_on_attention_have_no_products_but_those_of_a_second_pass():
     """A second pass over the whole target ends at the scores of the watched layer, the first."""
-    model, (src, tgt) = ModelConfig(**SIZES, watched_layer=0), (9, 7)
+    model = ModelConfig(**SIZES, watched_layer=0)
+    src, tgt = (9, 7)
     keys, values = (SIZES["num_heads"] * SIZES[name] for name in ("d_k", "d_v"))
 
     def flops(**train):
@@ -152,7 +155,8 @@ def test_losses_on_attention_have_no_products_but_those_of_a_second_pass():
 
     every = {f"{name}_weight": 1.0 for name in AUXILIARY_LOSSES}
     assert flops(**every) == flops()
-    width, d_model = keys + values, SIZES["d_model"]
+    width = keys + values
+    d_model = SIZES["d_model"]
     to_itself = 2 * tgt * d_model * 2 * width + 2 * tgt * tgt * width
     to_the_source = 2 * (tgt + src) * d_model * keys + 2 * tgt * src * keys
     full = flops(alignment_weight=1.0, alignment_context="full")
@@ -160,7 +164,8 @@ def test_losses_on_attention_have_no_products_but_those_of_a_second_pass():
 
 
 def test_both_directions_are_counted_if_both_are_trained():
-    model, train = ModelConfig(**SIZES), TrainConfig(agreement_weight=0.0)
+    model = ModelConfig(**SIZES)
+    train = TrainConfig(agreement_weight=0.0)
     ways = [cost.training_flops(model, VOCABULARY, *way) for way in ((9, 7), (7, 9))]
     assert cost.step_flops(model, VOCABULARY, (9, 7), train) == sum(ways) != 2 * ways[0]
 

@@ -31,7 +31,8 @@ def lowered(dtype: str, kernel: str, platform: str, **train: int) -> jax.stages.
     sizes = {"num_layers": LAYERS, "d_model": D_MODEL, "num_heads": HEADS, "d_ff": 96}
     config = ModelConfig(**sizes, dtype=dtype, attention_kernel=kernel)
     settings = TrainConfig(loss_block=256, **train)
-    model, optimizer = make_model(config, VOCABULARY), make_optimizer(settings, D_MODEL)
+    model = make_model(config, VOCABULARY)
+    optimizer = make_optimizer(settings, D_MODEL)
     state = jax.eval_shape(lambda: init_state(0, model, optimizer))
     step = jax.jit(make_train_step(model, optimizer, settings))
     return step.trace(state, SHAPE.abstract()).lower(lowering_platforms=(platform,))
@@ -68,7 +69,8 @@ def test_a_cpu_gets_bfloat16_products_with_float32_results():
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_the_step_has_the_products_of_the_equations_and_no_others(dtype):
     """Attention has 4 projections and 2 products, a feed-forward network 2; backward twice that."""
-    encoder_layer, decoder_layer = 6 + 2, 6 + 6 + 2
+    encoder_layer = 6 + 2
+    decoder_layer = 6 + 6 + 2
     forward = LAYERS * (encoder_layer + decoder_layer)
     loss = 3  # logits and both gradients, in the body of the loop over blocks
     assert len(operand_types(exported(dtype))) == 3 * forward + loss

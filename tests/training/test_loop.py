@@ -15,9 +15,17 @@ from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.training.data import TrainingData
 
 MEASURED = {
-    *("smoothed_nats_per_token", "nats_per_token", "perplexity", "token_accuracy"),
-    *("learning_rate", "grad_norm", "target_tokens_per_step", "padding_share"),
-    *("skipped_updates", "source_tokens_per_second", "target_tokens_per_second"),
+    "smoothed_nats_per_token",
+    "nats_per_token",
+    "perplexity",
+    "token_accuracy",
+    "learning_rate",
+    "grad_norm",
+    "target_tokens_per_step",
+    "padding_share",
+    "skipped_updates",
+    "source_tokens_per_second",
+    "target_tokens_per_second",
 }
 
 
@@ -62,7 +70,9 @@ def test_accumulated_batches_are_the_same_batches_and_programs_compile_once(tmp_
 
 def test_validation_takes_no_time_in_the_rates_of_training(tmp_path, monkeypatch):
     """Each validation moves the clock forward by 1,000 seconds."""
-    seconds, make_batches, passed = time.perf_counter, TrainingData.valid_batches, []
+    seconds = time.perf_counter
+    make_batches = TrainingData.valid_batches
+    passed = []
 
     def slow(data, own_rows):
         passed.append(1_000)

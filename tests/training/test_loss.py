@@ -157,7 +157,8 @@ def test_the_gradient_of_a_multiple_is_that_multiple():
 def test_without_a_gradient_the_sums_are_the_same():
     settings = LossSettings(0.1, V, "float32", 2 * LENGTH, 3)
     arrays = map(jnp.asarray, (X, TABLE, ROW_TARGETS, ROW_REAL))
-    found, want = projected_loss(*arrays, settings), projected()[0][1]
+    found = projected_loss(*arrays, settings)
+    want = projected()[0][1]
     np.testing.assert_allclose(numbers(found), numbers(want), rtol=1e-6)
 
 

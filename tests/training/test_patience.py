@@ -78,7 +78,8 @@ def test_a_stopped_run_ends_where_the_scores_of_all_validations_say_and_keeps_it
     assert valid == [2, 4, 6, 8, 10]
     assert committed_steps(tmp_path / "checkpoints") == [4, 10]  # the best and the last
     # Called again, it does nothing: no data, program or checkpoints are used.
-    train, state = runs.tiny_config(**changes).train, SimpleNamespace(step=10)
+    train = runs.tiny_config(**changes).train
+    state = SimpleNamespace(step=10)
     monkeypatch.setattr(loop, "apart", lambda states: (states,))
     directions = [loop.Direction(tmp_path, None, None)]
     with caplog.at_level(logging.INFO):

@@ -48,7 +48,9 @@ class Bigrams:
 
     def apply(self, variables, batch, rows_B, settings, rngs, method):
         assert method == "loss"
-        table, src_ids, target = variables["params"]["table"], batch.src.ids, batch.tgt
+        table = variables["params"]["table"]
+        src_ids = batch.src.ids
+        target = batch.tgt
         nan_gradient = (src_ids == NAN_GRADIENT).any()
         # sqrt(0) has a value but no derivative; sqrt(1) = 1 adds the same to every logit.
         bump = jnp.sqrt(jnp.where(nan_gradient, 0.0 * table.sum(), 1.0))
@@ -136,7 +138,8 @@ def test_three_updates_and_their_metrics_equal_a_hand_written_adam():
         sums += *want[:4], norm
         assert norm > TRAIN.clip_norm
         grad = want.grad * TRAIN.clip_norm / norm
-        first, second = 0.9 * first + 0.1 * grad, 0.98 * second + 0.02 * grad**2
+        first = 0.9 * first + 0.1 * grad
+        second = 0.98 * second + 0.02 * grad**2
         unbiased = first / (1 - 0.9**update), second / (1 - 0.98**update)
         lr = {1: 0.025, 2: 0.05, 3: 0.05 * (2 / 3) ** 0.5}[update]
         table -= lr * unbiased[0] / (np.sqrt(unbiased[1]) + 1e-6)
@@ -194,7 +197,8 @@ def test_dropout_s_key_follows_the_step_and_its_rows_the_global_batch(accumulate
         noise_BV = np.asarray(noise(key, jnp.arange(ROWS)), np.float64)
         table = np.asarray(state.params["table"], np.float64)
         want = by_hand(table, batch, TRAIN.label_smoothing, noise_BV)
-        before, state = state, step(state, batch)
+        before = state
+        state = step(state, batch)
         nats = float(state.window.nats) - float(before.window.nats)
         assert nats == pytest.approx(want.nats, rel=1e-4)
         assert_same(state.key, before.key)
@@ -249,7 +253,8 @@ def products(jaxpr) -> int:
 def products_of(differentiate, remat=False, **changes) -> int:
     """Matrix products of the loss of a tiny model, or of its gradient."""
     model = make_model(tiny_model(dropout=0.3, **changes).config, VOCABULARY, remat)
-    loss_fn, rows = make_loss_fn(model, 0.1), jnp.arange(ROWS)
+    loss_fn = make_loss_fn(model, 0.1)
+    rows = jnp.arange(ROWS)
     params = abstract_params(model)
     batch = lay_out(random_pairs(0, LENGTHS), PACKED, 18, 16)
 
@@ -283,7 +288,8 @@ def test_the_run_s_program_recomputes_where_the_config_says_so(remat):
 
 
 def test_work_beside_the_compilation_ends_before_the_program_is_there():
-    config, threads = Config(model=tiny_model(num_layers=1).config), []
+    config = Config(model=tiny_model(num_layers=1).config)
+    threads = []
 
     def compiled(meanwhile):
         parts = config.model, config.train, make_mesh(config.mesh), VOCABULARY
@@ -297,7 +303,8 @@ def test_work_beside_the_compilation_ends_before_the_program_is_there():
 
 def test_the_loss_has_dropout_with_a_key_and_none_without():
     model = tiny_model(dropout=0.3, num_layers=1)
-    params, loss_fn = init_params(model, jax.random.key(1)), jax.jit(make_loss_fn(model, 0.1))
+    params = init_params(model, jax.random.key(1))
+    loss_fn = jax.jit(make_loss_fn(model, 0.1))
     batch = lay_out(random_pairs(0, LENGTHS), PACKED, 18, 16)
     plain = loss_fn(params, batch)
     still = make_loss_fn(tiny_model(dropout=0.0, num_layers=1), 0.1)
@@ -330,10 +337,8 @@ def test_bfloat16_keeps_a_float32_state_and_nearly_the_loss():
 
 def test_the_first_state_follows_from_the_seed_alone():
     config = Config(model=ModelConfig(**{**SIZES, "num_layers": 1}))
-    model, optimizer = (
-        make_model(config.model, VOCABULARY),
-        make_optimizer(config.train, config.model.d_model),
-    )
+    model = make_model(config.model, VOCABULARY)
+    optimizer = make_optimizer(config.train, config.model.d_model)
     start = jax.jit(lambda seed: init_state(seed, model, optimizer))
     one, again, other = start(3), start(3), start(4)
     assert_same(one, again)

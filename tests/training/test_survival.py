@@ -148,7 +148,8 @@ def test_a_run_moves_between_meshes_and_a_lost_process_ends_the_others(tmp_path)
     workdir = tmp_path / "run"
     assert runs.train(workdir, train__steps=10) == 0
     values = runs.tiny_values(mesh__fsdp=2)
-    preset, port = runs.write_preset(tmp_path / "preset.py", values), runs.free_port()
+    preset = runs.write_preset(tmp_path / "preset.py", values)
+    port = runs.free_port()
     logs = [tmp_path / "log0", tmp_path / "log1"]
     first, second = (start_process(workdir, preset, port, i, logs[i]) for i in (0, 1))
     wait_until(lambda: steps_of(workdir)[-1] >= 20, first)
@@ -164,7 +165,8 @@ def test_a_run_moves_between_meshes_and_a_lost_process_ends_the_others(tmp_path)
     process = runs.train_in_process(workdir, tmp_path / "log", devices, **mesh)
     process.join()
     assert process.exitcode == 0, (tmp_path / "log").read_text()
-    got, want = runs.metrics(workdir), runs.metrics(runs.trained_run())
+    got = runs.metrics(workdir)
+    want = runs.metrics(runs.trained_run())
     # At step 10 the first part ended, with a line of its own.
     got = [r for r in got if (r["kind"], r["step"]) not in (("train", 10), ("train", 12))]
     want = [r for r in want if (r["kind"], r["step"]) != ("train", 12)]
@@ -177,7 +179,8 @@ def test_a_run_moves_between_meshes_and_a_lost_process_ends_the_others(tmp_path)
 def test_a_signal_to_one_of_two_processes_stops_both_at_one_step(tmp_path):
     workdir = tmp_path / "run"
     values = runs.tiny_values(train__steps=LONG, train__checkpoint_every=LONG)
-    preset, port = runs.write_preset(tmp_path / "preset.py", values), runs.free_port()
+    preset = runs.write_preset(tmp_path / "preset.py", values)
+    port = runs.free_port()
     logs = [tmp_path / "log0", tmp_path / "log1"]
     both = [start_process(workdir, preset, port, i, logs[i]) for i in (0, 1)]
     wait_until(lambda: (workdir / "metrics.jsonl").exists() and runs.metrics(workdir), both[0])

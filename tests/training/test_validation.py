@@ -34,10 +34,13 @@ def test_loss_accuracy_and_score_are_of_every_pair_once():
         valid_shape=shape,
         valid_batches=lambda own: (jax.tree.map(lambda x: x[own], batch) for batch in batches),
     )
-    mesh, loss = make_mesh(MeshConfig()), make_loss_fn(model, 0.0)
+    mesh = make_mesh(MeshConfig())
+    loss = make_loss_fn(model, 0.0)
     program = SimpleNamespace(model=model, mesh=mesh, eval_loss=loss)
 
-    nats, right, count = 0.0, 0, 0
+    nats = 0.0
+    right = 0
+    count = 0
     for number, (_, target) in enumerate(PAIRS):
         alone = lay_out(PAIRS, [[number]], 8, 8)
         logits = model.apply({"params": params}, *model_inputs(alone))

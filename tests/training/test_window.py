@@ -119,7 +119,8 @@ def test_mfu_is_of_target_tokens_with_their_source_over_all_devices(clock, monke
 
 
 def test_an_auxiliary_loss_is_reported_without_its_weight_per_target_token(clock):
-    read, read_without = make_reader(coverage_weight=0.25), make_reader()
+    read = make_reader(coverage_weight=0.25)
+    read_without = make_reader()
     clock.now += 1
     values = read(state(tgt_tokens=400, auxiliary={"coverage": 5.0}))
     assert values["coverage_loss_per_token"] == 5.0 / 0.25 / 400

@@ -58,7 +58,8 @@ def align(
         _align_alone(pairs, right)
         return
     run = Run(load_model(workdir, checkpoint))
-    changed, means = 0, []
+    changed = 0
+    means = []
     for start in range(0, len(pairs), LINES):
         part = [pairs[i] for i in range(start, min(start + LINES, len(pairs)))]
         for pair, found in zip(part, run.align(*map(list, zip(*part, strict=True))), strict=True):

@@ -182,7 +182,8 @@ def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -
         wrong type.
       UserError: a required flag is missing, or there are too many arguments.
     """
-    known, parser = list(known), flags.FlagValues()
+    known = list(known)
+    parser = flags.FlagValues()
     parser.set_gnu_getopt(True)
     for flag in known:
         if not flag.positional:

@@ -32,7 +32,8 @@ class EngineLines:
 
     def shared(self, group: Sequence[str]) -> list[list[Translation]]:
         """The translations of each line, best first; a blank line has an empty one with score 0."""
-        sentences, lines = self.lines.encode(group), self.lines
+        sentences = self.lines.encode(group)
+        lines = self.lines
         filled = [i for i, ids in enumerate(sentences) if len(ids)]
         results = [[Translation("", 0.0)] for _ in group]
         if not filled:

@@ -103,7 +103,8 @@ def evaluate(
     hypotheses = [best.text for best, *_ in translator.shared([pair.src for pair in text.pairs])]
     translator.warn_of_cut()
     keep = _Keeper(loaded, translator, folders)
-    found, first = dict[str, Evaluation](), 0
+    found = dict[str, Evaluation]()
+    first = 0
     for part in parts:
         end = first + len(part.pairs)
         found[part.name] = keep(part, hypotheses[first:end], is_one_of_many=True)
@@ -124,7 +125,8 @@ class _Keeper(NamedTuple):
 
     def __call__(self, text: _Text, hypotheses: Sequence[str], is_one_of_many: bool) -> Evaluation:
         """Translations of a text, in its order; one of many is printed with its name."""
-        config, run = self.loaded.config, RunFolder(self.folders[0])
+        config = self.loaded.config
+        run = RunFolder(self.folders[0])
         sources = [pair.src for pair in text.pairs]
         references, *others = [[pair.tgt for pair in one] for one in text.with_references]
         scores = score(hypotheses, references, config.data.src, config.data.tgt, others)

@@ -64,7 +64,8 @@ def export(
       UserError: there is no such run, checkpoint or format, the format cannot express a part of
         the model, or the folder cannot be written.
     """
-    folder, run = Path(output), RunFolder(workdir)
+    folder = Path(output)
+    run = RunFolder(workdir)
     if format not in FORMATS:
         raise ConfigError(f"--format={format} is not one of {', '.join(FORMATS)}.")
     if quantization is not None and format != "ctranslate2":
@@ -117,7 +118,10 @@ def _aligner(workdir: str, checkpoint: str, config: Config, stem: str | None) ->
     what = "the mean of heads" if found.head is None else f"head {found.head + 1}"
     log.info(
         "alignments by layer %d, %s: error rate %.3f on %d pairs",
-        *(found.layer + 1, what, found.error_rate, len(pairs)),
+        found.layer + 1,
+        what,
+        found.error_rate,
+        len(pairs),
     )
     return found
 

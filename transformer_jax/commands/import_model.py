@@ -38,7 +38,8 @@ def import_model(
       UserError: a file is missing or damaged, the model has parts that ours cannot have, or the
         run's folder cannot be written.
     """
-    origin, run = Path(folder), RunFolder(workdir)
+    origin = Path(folder)
+    run = RunFolder(workdir)
     if not origin.is_dir():
         raise UserError(f"--from={folder} is no folder; name the one with the model's files.")
     if (origin / run.vocabulary_file.name).is_file():

@@ -98,7 +98,8 @@ def load_model(
     check(config)
     check_n_best(n_best, config.decode)
     keep_compiled_programs()
-    vocabulary, mesh = _common_vocabulary(runs), decoding_mesh(config.mesh)
+    vocabulary = _common_vocabulary(runs)
+    mesh = decoding_mesh(config.mesh)
     loaded = [
         _load_member(run, own.model, checkpoint, vocabulary.sizes, mesh)
         for run, own in zip(runs, configs, strict=True)
@@ -107,7 +108,8 @@ def load_model(
     name = "+".join(names)
     model = models[0] if len(models) == 1 else Ensemble(models)
     held = params[0] if len(models) == 1 else Ensemble.joined(params)
-    folders, method = " + ".join(str(run.path) for run in runs), config.decode.method
+    folders = " + ".join(str(run.path) for run in runs)
+    method = config.decode.method
     searched = f"beam {config.decode.beam_size}" if method == "beam" else method
     log.info("%s, checkpoint %s, %s", folders, name, searched)
     banned = banned_ids(config.decode, vocabulary)

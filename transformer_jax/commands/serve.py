@@ -43,7 +43,8 @@ def serve(
     except ModuleNotFoundError:
         raise UserError("serve needs starlette and uvicorn: pip install -e '.[serve]'.") from None
     with listen(host, port) as listening:
-        run, limits = Run(load_model(workdir, checkpoint, overrides=overrides)), Limits()
+        run = Run(load_model(workdir, checkpoint, overrides=overrides))
+        limits = Limits()
         model = model_of(run)
         warm = Asked(["a"], 1, bool(model.layers), model.layers)
         answer_all(run, [warm])  # compiles, so that the first request does not wait for it

@@ -72,7 +72,8 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
     """
     check(config)
     keep_compiled_programs()
-    mesh, run = make_mesh(config.mesh), RunFolder(workdir)
+    mesh = make_mesh(config.mesh)
+    run = RunFolder(workdir)
     check_workers(config.train.data_workers)
     if not force:
         check_sizes(config, mesh, nominal_shape(config))
@@ -156,7 +157,8 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     Raises:
       Interrupted: a signal came.
     """
-    data, train = load_data(config, run), config.train
+    data = load_data(config, run)
+    train = config.train
     banned_ids(config.decode, data.vocabulary)  # found wrong before training, not after it
     check_rows(config.train, mesh, data.shape.rows)
     sizes, shape = data.vocabulary.sizes, data.shape
@@ -280,7 +282,8 @@ def _make_bleu(
     """
     from transformer_jax.evaluation.bleu import score  # takes 0.3 s, and few runs ask for it
 
-    pairs, mesh = data.corpus.split("valid"), decoding_mesh(config.mesh)
+    pairs = data.corpus.split("valid")
+    mesh = decoding_mesh(config.mesh)
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
     greedy = dataclasses.replace(config.decode, method="beam", beam_size=1)
     banned = banned_ids(greedy, data.vocabulary)

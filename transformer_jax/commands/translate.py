@@ -16,10 +16,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 # Keys that choose between hypotheses or samples. A line that is still arriving has only one.
 WHOLE_LINES = {
-    *("decode.method", "decode.groups", "decode.diversity", "decode.penalty"),
-    *("decode.length_penalty", "decode.coverage_penalty", "decode.samples", "decode.utility"),
-    *("decode.temperature", "decode.top_k", "decode.top_p", "decode.seed"),
+    "decode.method",
+    "decode.groups",
+    "decode.diversity",
+    "decode.penalty",
+    "decode.length_penalty",
+    "decode.coverage_penalty",
+    "decode.samples",
+    "decode.utility",
+    "decode.temperature",
+    "decode.top_k",
+    "decode.top_p",
+    "decode.seed",
 }
+GREEDY = {"decode.method": "beam", "decode.groups": 1, "decode.coverage_penalty": 0.0}
 
 
 def translate(
@@ -46,9 +56,7 @@ def translate(
     Args:
       workdir: the run's folder; several: an ensemble of their models.
       checkpoint: "latest", "best", "average" or a step.
-      beam_size: None: the run's.
-      length_penalty: None: the run's.
-      coverage_penalty: None: the run's.
+      beam_size, length_penalty, coverage_penalty: None: the run's.
       n_best: translations of each line.
       scores: whether to write scores.
       stdin: UTF-8, one sentence a line.
@@ -64,12 +72,15 @@ def translate(
     """
     if simultaneous:
         given = {
-            **{"n_best": n_best > 1, "scores": scores, "sample": sample, "engine": engine},
-            **{"length_penalty": length_penalty, "coverage_penalty": coverage_penalty},
+            "n_best": n_best > 1,
+            "scores": scores,
+            "sample": sample,
+            "engine": engine,
+            "length_penalty": length_penalty,
+            "coverage_penalty": coverage_penalty,
         }
         _check_simultaneous(workdir, beam_size, given, overrides)
-        greedy = {"decode.method": "beam", "decode.groups": 1, "decode.coverage_penalty": 0.0}
-        loaded = load_model(workdir, checkpoint, beam_size=1, overrides={**overrides, **greedy})
+        loaded = load_model(workdir, checkpoint, beam_size=1, overrides={**overrides, **GREEDY})
         return _interpret(loaded, stdin, stdout)
     if sample:
         overrides = _sampling(overrides)

@@ -94,9 +94,11 @@ def _out_of_interval(key: Key, value: float) -> str:
     high = LARGEST_FLOAT if key.below is None else key.below
     if key.above is None:
         low = -LARGEST_FLOAT if key.at_least is None else key.at_least
-        inside, interval = low <= value < high, f"[{low:g}, {high:g})"
+        inside = low <= value < high
+        interval = f"[{low:g}, {high:g})"
     else:
-        inside, interval = key.above < value < high, f"({key.above:g}, {high:g})"
+        inside = key.above < value < high
+        interval = f"({key.above:g}, {high:g})"
     return "" if inside else f"{key.name}={value} is not in {interval}. {_hint(key)}"
 
 

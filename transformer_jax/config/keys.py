@@ -51,7 +51,8 @@ def keys_of(section: type, prefix: str = "") -> Iterator[Key]:
     """Every key of a section and of the sections in it, in the order of their declaration."""
     hints = typing.get_type_hints(section)
     for field in dataclasses.fields(section):
-        hint, name = hints[field.name], prefix + field.name
+        hint = hints[field.name]
+        name = prefix + field.name
         if dataclasses.is_dataclass(hint):
             yield from keys_of(typing.cast(type, hint), name + ".")
             continue

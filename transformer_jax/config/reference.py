@@ -42,7 +42,8 @@ def as_text(keys: Sequence[Key]) -> str:
 
 def as_markdown(keys: Sequence[Key]) -> str:
     """The page docs/keys.md: one table per section."""
-    parts, section = [TITLE], None
+    parts = [TITLE]
+    section = None
     for key in keys:
         own, _, last = key.name.rpartition(".")
         if own != section:

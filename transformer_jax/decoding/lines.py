@@ -56,7 +56,9 @@ class LineTranslator:
 
     def __init__(self, vocabulary: Vocabulary, translator: Translator) -> None:
         """Makes a translator that cuts lines that are too long for the search or the model."""
-        self.vocabulary, self.translator, self.cut = vocabulary, translator, 0
+        self.vocabulary = vocabulary
+        self.translator = translator
+        self.cut = 0
         longest = translator.decode.max_length  # subwords, EOS included
         self.longest = min(longest, translator.model.longest() or longest)
 
@@ -95,7 +97,8 @@ class LineTranslator:
 
         A blank source has only a blank translation, with score 0; any other has the score -inf.
         """
-        src_ids, tgt_ids = self.encode(sources), self.encode(targets, is_target=True)
+        src_ids = self.encode(sources)
+        tgt_ids = self.encode(targets, is_target=True)
         filled = [i for i, ids in enumerate(src_ids) if len(ids)]
         given = [tgt_ids[i] if len(tgt_ids[i]) else END for i in filled]
         found = forced_scores(self.translator, [src_ids[i] for i in filled], given)
@@ -135,14 +138,18 @@ def line_groups(stream: io.BufferedIOBase, size: int = GROUP_LINES) -> Iterator[
     Raises:
       DataError: a line is not UTF-8; raised after all lines before it were yielded.
     """
-    number, waiting, begun, more = 0, list[bytes](), b"", True
+    number = 0
+    waiting = list[bytes]()
+    begun = b""
+    more = True
     while more or waiting:
         while more and len(waiting) < size and not (waiting and _is_quiet(stream)):
             block = stream.read1(BLOCK_BYTES)
             more = bool(block)
             *whole, begun = (begun + block).split(b"\n")
             waiting += whole if more or not begun else [*whole, begun]
-        group, waiting = waiting[:size], waiting[size:]
+        group = waiting[:size]
+        waiting = waiting[size:]
         lines, wrong = _decode(group, number)
         if lines:
             yield lines
@@ -157,7 +164,9 @@ def line_parts(stream: io.BufferedIOBase) -> Iterator[tuple[str, bool]]:
     Raises:
       DataError: a line is not UTF-8.
     """
-    number, begun, more = 1, False, True
+    number = 1
+    begun = False
+    more = True
     decode = codecs.getincrementaldecoder("utf-8-sig")().decode
     while more:
         block = stream.read1(BLOCK_BYTES)

@@ -117,7 +117,8 @@ class _Loop(NamedTuple):
 def boxed_rows(model: Predictor, shape: SearchShape) -> Rows:
     """Rows without sentences; memory and cache are in boxes with the names of their axes."""
     sizes = SearchSizes(shape.rows, shape.beam_size, shape.size, shape.src_length)
-    memory, cache = model.boxed_memory(sizes), model.boxed_cache(sizes)
+    memory = model.boxed_memory(sizes)
+    cache = model.boxed_cache(sizes)
     search = empty_search(
         unboxed(memory),
         unboxed(cache),
@@ -259,7 +260,8 @@ def _let_in(
     def next_ones(x: Array) -> Array:  # never cut: Q is a multiple of F
         return jax.lax.dynamic_slice_in_dim(x, loop.taken, shape.together)
 
-    search, lengths_F = loop.rows.search, next_ones(queue.lengths_Q)
+    search = loop.rows.search
+    lengths_F = next_ones(queue.lengths_Q)
     memory = _remember(model, params, next_ones(queue.ids_QM), lengths_F)
 
     def write(kept_B: Array, new_F: Array) -> Array:

@@ -58,7 +58,9 @@ class Sampling(NamedTuple):
 
 def draw(step: StepFn, sampling: Sampling, state: SearchState) -> SearchState:
     """One step: draws the next subword of every sample that has not ended."""
-    rules, now, goes_on_B = sampling.rules, at_own_slot(state.now), is_live(state)
+    rules = sampling.rules
+    now = at_own_slot(state.now)
+    goes_on_B = is_live(state)
     length_B = now.position_B + 1
     stepped = step(now, state.memory, state.cache)
     coverage = covered(state.coverage, stepped.watched_BKM)

@@ -45,13 +45,15 @@ def forced_scores(
       sources: the subwords of each source, int32 `[length]`, EOS included.
       targets: the subwords of each translation, likewise.
     """
-    decode, found = translator.decode, [Forced(math.nan, math.nan, 0)] * len(sources)
+    decode = translator.decode
+    found = [Forced(math.nan, math.nan, 0)] * len(sources)
     for rows, src_length, tgt_length, numbers in _groups(sources, targets):
         sides = _sides(sources, targets, rows, (src_length, tgt_length), numbers)
         with placed(translator.mesh, translator.model):
             sums_B, coverage_B = _forced(translator.model, translator.params, *sides)
         for place, number in enumerate(numbers):
-            length, log_prob = len(targets[number]), float(sums_B[place])
+            length = len(targets[number])
+            log_prob = float(sums_B[place])
             divisor = divisors(decode.penalty, jnp.float32(length), decode.length_penalty)
             score = log_prob / float(divisor)
             if translator.model.watch:

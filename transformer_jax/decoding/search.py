@@ -170,12 +170,14 @@ def make_rules(
 
 def advance(step: StepFn, rules: Rules, state: SearchState) -> SearchState:
     """One search step: extends every live hypothesis by one subword."""
-    now, goes_on_B = at_own_slot(state.now), is_live(state)
+    now = at_own_slot(state.now)
+    goes_on_B = is_live(state)
     stepped = step(now, state.memory, state.cache)
     coverage = covered(state.coverage, stepped.watched_BKM)
     added_BK = None if coverage is None else rules.beta * coverage_penalty(coverage)
     whole = Group(stepped.logits_BKV, state.log_probs_BK, state.sequences_BKT, added_BK, state.pool)
-    found, avoided_BV = list[Chosen](), None
+    found = list[Chosen]()
+    avoided_BV = None
     for group in _divided(whole, rules.groups):
         found.append(_extended(group, state, rules, avoided_BV))
         if rules.groups > 1:
@@ -254,7 +256,8 @@ def _extended(group: Group, state: SearchState, rules: Rules, avoided_BV: Array 
     pool = _merge(group.pool, finished_hypotheses(log_probs_BK, scores_BK, length_B, ended_BKT))
     going_BC = jnp.where(ids_BC == EOS, -jnp.inf, sums_BC)
     log_probs_BK, index_BK = _best(going_BC, avoided_BC, beams)
-    ids_BK, parents_BK = jnp.take_along_axis(ids_BC, index_BK, axis=1), parents_C[index_BK]
+    ids_BK = jnp.take_along_axis(ids_BC, index_BK, axis=1)
+    parents_BK = parents_C[index_BK]
     bound_B = rules.largest_LL[state.limits_B, length_B + 1]
     open_B = _may_still_enter(log_probs_BK, bound_B, pool)
     log_probs_BK = jnp.where(open_B[:, None], log_probs_BK, -jnp.inf)

@@ -56,7 +56,8 @@ class Sentence(NamedTuple):
 def boxed_sentence(model: EncoderDecoder, shape: Shape) -> Sentence:
     """A sentence before its first subword; caches are in boxes with the names of their axes."""
     sizes = shape.sizes
-    memory, cache = model.boxed_memory(sizes), model.boxed_cache(sizes)
+    memory = model.boxed_memory(sizes)
+    cache = model.boxed_cache(sizes)
     rows = {"beam_size": 1, "size": sizes.length}
     search = empty_search(unboxed(memory), unboxed(cache), sizes.batch, **rows)
     limits_B = jnp.zeros(sizes.batch, jnp.int32).at[0].set(sizes.length)
@@ -151,7 +152,8 @@ class Interpreter:
         (self.model,) = translator.model.members
         assert self.model.config.wait_k is not None
         self.translator, self.longest, self.k = translator, longest, self.model.config.wait_k
-        self.extra, size = translator.decode.max_extra_length, self.model.longest()
+        self.extra = translator.decode.max_extra_length
+        size = self.model.longest()
         size = min(longest + self.extra, size or longest + self.extra)
         sizes = SearchSizes(batch_ways(translator.mesh), 1, size, longest)
         self.shape = Shape(translator.mesh, sizes, translator.banned)
@@ -159,7 +161,9 @@ class Interpreter:
 
     def begin(self) -> None:
         """Begins another sentence."""
-        self.read, self.written, self.has_ended = 0, 0, False
+        self.read = 0
+        self.written = 0
+        self.has_ended = False
         with placed(self.shape.mesh, self.model):
             self.sentence = begin(self.model, self.shape, self.translator.params)
 
@@ -182,7 +186,8 @@ class Interpreter:
     def _read(self, number: int) -> None:
         if self.has_ended:
             return
-        place, own = np.int32(self.read), self.translator
+        place = np.int32(self.read)
+        own = self.translator
         with placed(self.shape.mesh, self.model):
             self.sentence = read(
                 self.model, self.shape, own.params, self.sentence, np.int32(number), place
@@ -191,13 +196,15 @@ class Interpreter:
 
     def _write_until(self, count: int, limit: int) -> Iterator[int]:
         """Generates subwords until there are `count`, or until EOS."""
-        own, limit = self.translator, min(limit, self.shape.sizes.length)
+        own = self.translator
+        limit = min(limit, self.shape.sizes.length)
         while self.written < count and not self.has_ended:
             with placed(self.shape.mesh, self.model):
                 self.sentence, found = write(
                     self.model, self.shape, own.params, own.prepared, self.sentence, np.int32(limit)
                 )
-            self.written, number = self.written + 1, int(found)
+            self.written = self.written + 1
+            number = int(found)
             if number == EOS:
                 self.has_ended = True
             else:
@@ -209,13 +216,15 @@ class LineInterpreter:
 
     def __init__(self, lines: LineTranslator) -> None:
         """Raises ConfigError if the vocabulary cannot be used word by word."""
-        self.lines, self.ends = lines, word_ends(lines.vocabulary)
+        self.lines = lines
+        self.ends = word_ends(lines.vocabulary)
         self.interpreter = Interpreter(lines)
         self._begin()
 
     def _begin(self) -> None:
         self.source = ArrivingLine(self.lines.vocabulary, self.ends)
-        self.ids, self.text = np.array([], np.int32), ""
+        self.ids = np.array([], np.int32)
+        self.text = ""
 
     def feed(self, text: str, is_end: bool) -> Iterator[str]:
         """Yields how the translation continues, in pieces; after a line's end, the next begins.

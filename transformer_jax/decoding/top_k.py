@@ -34,7 +34,8 @@ def top_k(x: Array, k: int) -> tuple[Array, Array]:
 
 def _top_k_plain(x: Array, k: int) -> tuple[Array, Array]:
     if k == 1:  # two reductions suffice
-        largest, index = x.max(-1, keepdims=True), jnp.arange(x.shape[-1])
+        largest = x.max(-1, keepdims=True)
+        index = jnp.arange(x.shape[-1])
         return largest, jnp.where(x == largest, index, len(index) - 1).min(-1, keepdims=True)
     # lax.top_k ranks 0.0 above -0.0; everywhere else they are equal.
     values, index = lax.top_k(jnp.where(x == 0, 0.0, x), k)

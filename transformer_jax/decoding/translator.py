@@ -108,15 +108,19 @@ class Translator:
         self, bucket: Bucket, sentences: Sequence[np.ndarray]
     ) -> list[tuple[int, list[Hypothesis]]]:
         """Yields (sentence, its hypotheses) in the order in which searches end."""
-        shape, waiting = self._shape(bucket), bucket.indices[::-1].tolist()
-        idle, lock = self._idle.pop(shape, []), threading.Lock()
+        shape = self._shape(bucket)
+        waiting = bucket.indices[::-1].tolist()
+        idle = self._idle.pop(shape, [])
+        lock = threading.Lock()
         wanted = min(LANES, -(-len(waiting) // bucket.rows))
         lanes = [idle.pop() if idle else self._empty_rows(shape) for _ in range(wanted)]
         if wanted > 1:  # an empty queue, so that one thread compiles
             lanes[0], _ = self._call(shape, lanes[0], make_queue(shape, [], []), False)
 
         def finish(rows: Rows) -> tuple[Rows, list[tuple[int, list[Hypothesis]]]]:
-            found, inside, more = list[tuple[int, list[Hypothesis]]](), 0, True
+            found = list[tuple[int, list[Hypothesis]]]()
+            inside = 0
+            more = True
             while more or inside:
                 with lock:
                     numbers = [waiting.pop() for _ in range(min(shape.queue, len(waiting)))]

@@ -81,7 +81,8 @@ def score(
             )
     if not references:
         raise DataError(f"{direction}: no sentences to score; the references are empty.")
-    bleu_metric, chrf_metric = BLEU(tokenize="13a"), CHRF()
+    bleu_metric = BLEU(tokenize="13a")
+    chrf_metric = CHRF()
     bleu = bleu_metric.corpus_score(hypotheses, sets)
     chrf = chrf_metric.corpus_score(hypotheses, sets)
     paper, paper_signature = _paper_bleu(hypotheses, sets, tgt)

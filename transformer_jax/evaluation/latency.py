@@ -65,7 +65,9 @@ def differentiable_lagging(delays: np.ndarray, source: int, target: float) -> fl
 
     Source: Cherry and Foster 2019, equations 5 and 6.
     """
-    step, last, total = source / target, 0.0, 0.0
+    step = source / target
+    last = 0.0
+    total = 0.0
     for place, delay in enumerate(delays.tolist()):
         last = max(delay, last + step) if place else float(delay)
         total += last - place * step

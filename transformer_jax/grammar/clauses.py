@@ -59,7 +59,8 @@ class Clause:
 
     def _modal_words(self, question: bool) -> list[Word]:
         assert self.modal
-        person, past = self.subject.person, self.tense in PASTS
+        person = self.subject.person
+        past = self.tense in PASTS
         plain = (self.modal.past if past else self.modal.present)[person]
         negative = (self.modal.negative_past if past else self.modal.negative_present)[person]
         inverts = plain.split()[0] in INVERTED
@@ -67,7 +68,8 @@ class Clause:
             text = negative
         else:
             text = plain if inverts or not question else negative.replace(" not", "")
-        aux, no = (self.key + 1,), self._not()
+        aux = (self.key + 1,)
+        no = self._not()
         words = []
         for w in text.split():
             if w == "cannot":
@@ -78,7 +80,8 @@ class Clause:
 
     def _english_auxiliaries(self) -> tuple[list[str], str]:
         """The auxiliaries' texts and the form of the verb after them ("" for a finite verb)."""
-        person, past = self.subject.person, self.tense in PASTS
+        person = self.subject.person
+        past = self.tense in PASTS
         if self.tense == "future":
             return ["will"], "base"
         if self.tense in PROGRESSIVE:
@@ -89,10 +92,14 @@ class Clause:
 
     def english_verbs(self, support: bool = False) -> tuple[list[Word], list[Word]]:
         """Auxiliaries and main verb; with `support`, do if there is no other auxiliary."""
-        verb, own, aux = self.verb.en, (self.key,), (self.key + 1,)
-        person, past = self.subject.person, self.tense in PASTS
+        verb = self.verb.en
+        own = (self.key,)
+        aux = (self.key + 1,)
+        person = self.subject.person
+        past = self.tense in PASTS
         if self.modal:
-            auxiliaries, form = self._modal_words(support), "base"
+            auxiliaries = self._modal_words(support)
+            form = "base"
         else:
             texts, form = self._english_auxiliaries()
             links = own if self.tense in PROGRESSIVE and not self.passive else aux
@@ -107,7 +114,8 @@ class Clause:
             auxiliaries.append(Word(being, aux if form in ("", "gerund") else (self.key + 3,)))
             form = "participle"
         if self.verb is BE and not form:
-            auxiliaries, main = [Word(english.BE[past, person], own)], []
+            auxiliaries = [Word(english.BE[past, person], own)]
+            main = []
         elif form:
             main = [Word(getattr(verb, form), own)]
         elif support or self.negation:
@@ -145,7 +153,8 @@ class Clause:
         auxiliaries, main = self.english_verbs(question)
         subject = self.subject.english(subject=True)
         no = [] if self.modal else self._not()
-        first, rest = auxiliaries[:1], auxiliaries[1:]
+        first = auxiliaries[:1]
+        rest = auxiliaries[1:]
         head = first + subject if question else subject + first
         return head + no + self.frequency.en + rest + self.english_predicate(main)
 
@@ -160,13 +169,16 @@ class Clause:
 
     def german_verbs(self) -> tuple[Word, list[Word]]:
         """The finite verb without its prefix; infinitives and participles of the right bracket."""
-        person, past = self.subject.person, self.tense in PASTS
-        own, aux = (self.key,), (self.key + 1,)
+        person = self.subject.person
+        past = self.tense in PASTS
+        own = (self.key,)
+        aux = (self.key + 1,)
         verb = self.verb.de
         nonfinite: list[Word] = []
         if self.passive:
             nonfinite = [Word(verb.participle, own)]
-            verb, own = WERDEN, (self.key + 3,) if self.tense == "future" or self.modal else aux
+            verb = WERDEN
+            own = (self.key + 3,) if self.tense == "future" or self.modal else aux
         if self.modal:
             finite = german.IRREGULAR[self.modal.de][past][person]
             return Word(finite, aux), [*nonfinite, Word(verb.whole, own)]
@@ -196,7 +208,8 @@ class Clause:
         reflexive = []
         if self.verb.reflexive:
             reflexive = [Word(german.REFLEXIVES[self.subject.person]["acc"], (self.key,))]
-        early, late = reflexive, []
+        early = reflexive
+        late = []
         for nominal, case in reversed(cases):
             if nominal and nominal.pronominal:
                 # Gestern sah ihn die Frau; but sie comes after the subject, or it would be read as
@@ -238,7 +251,8 @@ class Clause:
 
     def german_infinitive(self, zu: int | None = None) -> list[Word]:
         """das Auto zu kaufen, ihn anzurufen; `zu` is the link of the English "to"."""
-        middle, verb = self.middle_field(subject=False), self.verb.de
+        middle = self.middle_field(subject=False)
+        verb = self.verb.de
         if zu is None:
             return [*middle, Word(verb.whole, (self.key,))]
         if verb.prefix:

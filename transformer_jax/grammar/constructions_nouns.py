@@ -157,7 +157,9 @@ def there_is(draw: Draw) -> Sentence:
     if where.en in ("house", "castle", "hotel"):
         wanted = {"room"}
     noun = draw.one(combinations.nouns(" ".join(sorted(wanted)) + f" -{where.en}"))
-    key, past, plural = draw.key(), draw.chance(0.4), draw.chance(0.5)
+    key = draw.key()
+    past = draw.chance(0.4)
+    plural = draw.chance(0.5)
     plurals = (words.MANY, words.SOME, words.SEVERAL, words.NO, *words.NUMERALS.values())
     determiner = draw.one(plurals) if plural else draw.weighted([(0.8, words.A), (0.2, words.NO)])
     nominal = draw.noun_phrase(noun, determiner, plural=plural, adjective=0.7)

@@ -106,7 +106,9 @@ def comparable_pair(draw: Draw) -> tuple[Adjective, NounPhrase, NounPhrase]:
 @construction("comparison: größer als, so groß wie")
 def comparative(draw: Draw) -> Sentence:
     adjective, first, second = comparable_pair(draw)
-    past, key, link = draw.chance(0.3), draw.key(), draw.key()
+    past = draw.chance(0.3)
+    key = draw.key()
+    link = draw.key()
     if draw.chance(0.35):
         en = [Word("as", (link,)), Word(adjective.en, (key,)), Word("as", (link + 1,))]
         de = [Word("so", (link,)), Word(adjective.de, (key,)), Word("wie", (link + 1,))]

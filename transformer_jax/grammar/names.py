@@ -9,7 +9,9 @@ from transformer_jax.grammar.lexicon import NOUNS
 NAMES = frozenset(noun.en for noun in NOUNS if noun.proper)  # the same in German
 ENDINGS = ("", "'s", "s")  # Peter, Peter's car, Peters Auto
 NAME_OF = {name + ending: name for name in NAMES for ending in ENDINGS}
-ONSETS, VOWELS, CODAS = "bdfgklmnprtvw", "aeiou", ("", "l", "n", "r")
+ONSETS = "bdfgklmnprtvw"
+VOWELS = "aeiou"
+CODAS = ("", "l", "n", "r")
 SYLLABLES = 3
 NOUN_FORMS = frozenset(form for noun in NOUNS for form in (noun.en.capitalize(), noun.de))
 

@@ -12,7 +12,15 @@ Link = tuple[int, int]  # (source word, target word), 0-based
 AUXILIARIES = (
     *english.BE.values(),
     *english.HAVE.values(),
-    *("be", "been", "being", "had", "will", "do", "does", "did", "cannot"),
+    "be",
+    "been",
+    "being",
+    "had",
+    "will",
+    "do",
+    "does",
+    "did",
+    "cannot",
 )
 NO_VERBS = frozenset(("to", "not"))  # words of modals: have to, do not have to
 
@@ -48,7 +56,8 @@ def moves_a_verb(
 @cache
 def verb_forms() -> tuple[frozenset[str], frozenset[str]]:
     """The English and the German forms of verbs, auxiliaries and modals."""
-    src, tgt = set(AUXILIARIES), set[str]()
+    src = set(AUXILIARIES)
+    tgt = set[str]()
     for modal in MODALS.all():
         for forms in (modal.present, modal.past, modal.negative_present, modal.negative_past):
             src.update(word for text in forms.values() for word in text.split())

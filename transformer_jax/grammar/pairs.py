@@ -144,7 +144,8 @@ def known(seed: int) -> frozenset[str]:
 
 def _pair(sentence: Sentence, construction: str) -> AlignedPair:
     mark = Word(sentence.mark, (0,))
-    source, target = _with_articles([*sentence.en, mark]), _with_commas([*sentence.de, mark])
+    source = _with_articles([*sentence.en, mark])
+    target = _with_commas([*sentence.de, mark])
     src_words, tgt_words = _capitalized(source), _capitalized(target)
     return AlignedPair(
         detokenize(src_words),

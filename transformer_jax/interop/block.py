@@ -72,7 +72,8 @@ def _of_layer(here: str, there: str, layer: Tree) -> Iterator[Entry]:
         if sublayer not in layer:
             continue
         for ours, theirs in PROJECTIONS.items():
-            own, axis = f"{there}.{name}.{theirs}", LAST if ours == "out" else FIRST
+            own = f"{there}.{name}.{theirs}"
+            axis = LAST if ours == "out" else FIRST
             yield Entry((here, sublayer, ours), f"{own}.weight", axis, linear=True)
             bias_axis = LAST if ours == "out" else None
             yield Entry((here, sublayer, f"{ours}_bias"), f"{own}.bias", bias_axis)

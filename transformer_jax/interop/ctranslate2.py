@@ -78,7 +78,8 @@ def _spec(model: Exported) -> Any:
     """CTranslate2's description of the model, filled with its arrays."""
     from ctranslate2 import specs
 
-    of, d_k = model.config.model, model.config.model.head_sizes[0]
+    of = model.config.model
+    d_k = model.config.model.head_sizes[0]
     shared = {
         "pre_norm": model.is_pre_norm,
         "activation": getattr(specs.Activation, ACTIVATIONS[of.activation]),
@@ -148,7 +149,8 @@ def _fill_ends(encoder: Any, decoder: Any, weights: Weights, model: Exported) ->
 
 def _positions(model: Exported, name: str) -> np.ndarray:
     """The vectors added to the input, float32 `[positions, d_model]`."""
-    of, kind = model.config.model, POSITIONS[model.config.model.positions]
+    of = model.config.model
+    kind = POSITIONS[model.config.model.positions]
     if name in model.params:
         return np.asarray(model.params[name]["table"], np.float32)
     if kind.added is None:

@@ -60,7 +60,8 @@ def read_huggingface(folder: Path, languages: tuple[str, str]) -> Imported:
     config = _config(folder, options)
     weights = _read_weights(folder)
     source, special = _side(folder, "vocab.json", options, "vocab_size")
-    target, tgt_special = None, special
+    target = None
+    tgt_special = special
     tokenizer = tokenizer_options(folder)
     if tokenizer.get("separate_vocabs"):
         if config.tie_embeddings:

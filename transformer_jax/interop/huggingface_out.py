@@ -182,13 +182,22 @@ def _card(model: Exported, about: Mapping[str, str]) -> str:
         notes.append("Normalize punctuation before the tokenizer: `tokenizer.normalize(line)`.")
     facts = {"languages": f"{data.src} to {data.tgt}", **about}
     lines = [
-        *("---", "library_name: transformers", "pipeline_tag: translation"),
-        *("language:", f"- {data.src}", f"- {data.tgt}", "---", ""),
-        *(f"# Translation, {data.src} to {data.tgt}", ""),
+        "---",
+        "library_name: transformers",
+        "pipeline_tag: translation",
+        "language:",
+        f"- {data.src}",
+        f"- {data.tgt}",
+        "---",
+        "",
+        f"# Translation, {data.src} to {data.tgt}",
+        "",
         *(f"- {name}: {value}" for name, value in facts.items()),
         "",
         *notes,
-        *("", "```python", "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer"),
+        "",
+        "```python",
+        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer",
         'tokenizer, model = (c.from_pretrained("FOLDER") for c in (AutoTokenizer, '
         "AutoModelForSeq2SeqLM))",
         'batch = tokenizer(["A sentence."], return_tensors="pt", padding=True)',

@@ -59,7 +59,8 @@ def in_our_order(special: Special, pieces: Sequence[str]) -> tuple[list[int], tu
     V is a subword that the foreign model lacks, and V + 1 is the decoder's first input, which has a
     row of its own, because here it is BOS and never generated.
     """
-    size, taken = len(pieces), set(pieces)
+    size = len(pieces)
+    taken = set(pieces)
     first = [special.pad, special.eos, size + 1, special.unk]
     rest = [i for i in range(size) if i not in first]
     rows = [size if row is None else row for row in first] + rest
@@ -130,7 +131,8 @@ def _with_our_rows(weights: Weights, start: int | None, bundle: Bundle) -> Weigh
     for name in TABLES:
         if name in weights:
             is_target = name != ENCODER_TABLE
-            table, size = np.asarray(weights[name], np.float32), len(bundle.tables[is_target])
+            table = np.asarray(weights[name], np.float32)
+            size = len(bundle.tables[is_target])
             if len(table) != size:
                 raise DataError(
                     f"{name} has {len(table)} rows, and the vocabulary {size} pieces: are these "

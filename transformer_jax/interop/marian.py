@@ -290,12 +290,14 @@ def transformers_names(arrays: Mapping[str, np.ndarray], config: ModelConfig, pa
         if side == "decoder":
             attentions["context"] = ATTENTIONS["cross_attention"]
         for n in range(depth):
-            here, there = f"{side}_l{n + 1}", f"model.{side}.layers.{n}"
+            here = f"{side}_l{n + 1}"
+            there = f"model.{side}.layers.{n}"
             if has_ssru:
                 _ssru(weights, get, f"{here}_rnn", there)
             for theirs, name in attentions.items():
                 for letter, part in LETTERS.items():
-                    old, new = f"{here}_{theirs}", f"{there}.{name}.{part}_proj"
+                    old = f"{here}_{theirs}"
+                    new = f"{there}.{name}.{part}_proj"
                     weights[f"{new}.weight"] = get(f"{old}_W{letter}").T
                     weights[f"{new}.bias"] = get(f"{old}_b{letter}").reshape(-1)
                 norm = f"{here}_{theirs}_Wo_ln"

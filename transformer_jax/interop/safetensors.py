@@ -12,9 +12,13 @@ from transformer_jax.errors import DataError
 
 # By the format's names of types. The arrays are little-endian, as are NumPy's on x86 and ARM.
 TYPES: dict[str, np.dtype] = {
-    **{"F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2")},
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
     "BF16": np.dtype(ml_dtypes.bfloat16),
-    **{"I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "U8": np.dtype("u1")},
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "U8": np.dtype("u1"),
 }
 LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
 
@@ -44,7 +48,8 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
 def _array(name: str, about: Mapping, data: np.ndarray) -> np.ndarray:
     if about["dtype"] not in TYPES:
         raise ValueError(f"{name} has the type {about['dtype']}; known are {', '.join(TYPES)}")
-    dtype, shape = TYPES[about["dtype"]], [int(size) for size in about["shape"]]
+    dtype = TYPES[about["dtype"]]
+    shape = [int(size) for size in about["shape"]]
     start, end = about["data_offsets"]
     if not 0 <= start <= end <= len(data) or end - start != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"{name} is not inside the file")
@@ -54,7 +59,8 @@ def _array(name: str, about: Mapping, data: np.ndarray) -> np.ndarray:
 def safetensors_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
     """The bytes of a file with these arrays, float32, in the order of their names."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}  # transformers reads only these
-    parts, end = [], 0
+    parts = []
+    end = 0
     for name, x in sorted(arrays.items()):
         part = np.ascontiguousarray(x, "<f4").tobytes()
         offsets = [end, end := end + len(part)]

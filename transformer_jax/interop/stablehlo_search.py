@@ -64,7 +64,8 @@ class ExportedModel:
         ancestors = np.zeros((1, beams, longest), np.int32)
         sums = np.array([0.0, *[-np.inf] * (beams - 1)])  # one live hypothesis at first
         live: list[list[int]] = [[] for _ in range(beams)]
-        best, best_sum = list[int](), -np.inf
+        best = list[int]()
+        best_sum = -np.inf
         for position in range(limit):
             # The newest subword of each hypothesis is at its own beam slot.
             ancestors[0, :, position] = np.arange(beams)
@@ -81,7 +82,8 @@ class ExportedModel:
             ranked = [divmod(int(place), allowed.shape[1]) for place in order]
             for slot, subword in ranked[:beams]:
                 if subword == special["eos"] and allowed[slot, subword] > best_sum:
-                    best, best_sum = live[slot], allowed[slot, subword]
+                    best = live[slot]
+                    best_sum = allowed[slot, subword]
             going = [pair for pair in ranked if pair[1] != special["eos"]][:beams]
             sums = np.array([allowed[pair] for pair in going])
             if not np.isfinite(sums).any() or sums.max() <= best_sum:  # sums only fall

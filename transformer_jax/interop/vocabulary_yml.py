@@ -31,7 +31,8 @@ def read_vocabulary_yml(path: Path) -> list[str]:
             waiting = line[2:]
             continue
         piece, _, i = line.rpartition(":")
-        piece, waiting = (piece if waiting is None else waiting), None
+        piece = piece if waiting is None else waiting
+        waiting = None
         if not i.strip().isdecimal():
             raise DataError(f"{path}, line {number}: {line!r} is not PIECE: ID.")
         pieces[int(i)] = unquoted(piece)

@@ -73,7 +73,8 @@ class MultiHeadAttention(nn.Module):
 
     def setup(self) -> None:
         config, d_model, heads = self.config, self.config.d_model, self.config.num_heads
-        (d_k, d_v), memory = config.head_sizes, self.memory_features or d_model
+        d_k, d_v = config.head_sizes
+        memory = self.memory_features or d_model
         self.query = self.param("query", _split_heads, (d_model, heads, d_k))
         self.key = self.param("key", _split_heads, (memory, heads, d_k))
         self.value = self.param("value", _split_heads, (memory, heads, d_v))
@@ -103,6 +104,7 @@ class MultiHeadAttention(nn.Module):
         return self._product("BLHV,HVD->BLD", heads_BLHV, "out")
 
     def _product(self, axes: str, x: Array, name: str) -> Array:
-        dtype, bias = self.config.dtype, self.biases.get(f"{name}_bias")
+        dtype = self.config.dtype
+        bias = self.biases.get(f"{name}_bias")
         y = product(axes, x, getattr(self, name), dtype)
         return y if bias is None else add_bias(y, bias)

@@ -159,7 +159,8 @@ def coverage_embedding_step(params: Params, state: Array, now: Scored) -> tuple[
     Source: Mi et al. 2016, section 3.1, whose update gate is 1 minus ours.
     """
     assert now.inputs_D is not None
-    change, last = state[..., :COVERAGE_SIZE], state[..., COVERAGE_SIZE:]
+    change = state[..., :COVERAGE_SIZE]
+    last = state[..., COVERAGE_SIZE:]
     inputs_D = now.inputs_D.astype(state.dtype)
     of_word = jnp.einsum("...D,DHG->...HG", inputs_D, params["from_word"])
     inputs = (of_word + params["gate_bias"])[..., None, :]

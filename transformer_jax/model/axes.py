@@ -52,7 +52,8 @@ def mesh_axes(*names: str | None) -> Any:
 
 def divided(name: str) -> bool:
     """Whether the mesh that is traced for divides axes of this name."""
-    where, mesh = mesh_axes(name)[0], jax.sharding.get_abstract_mesh()
+    where = mesh_axes(name)[0]
+    mesh = jax.sharding.get_abstract_mesh()
     places = () if where is None else (where,) if isinstance(where, str) else where
     return any(mesh.shape[place] > 1 for place in places)
 

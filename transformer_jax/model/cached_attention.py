@@ -209,7 +209,9 @@ def written(
 ) -> tuple[KeysValues, ...]:
     """The blocks with keys and values `[batch, beams, heads, ...]` at each row's position."""
     new_key, new_value = (x.swapaxes(1, 2) for x in new)
-    rows_B, begin, result = jnp.arange(position_B.shape[0]), 0, []
+    rows_B = jnp.arange(position_B.shape[0])
+    begin = 0
+    result = []
     for key, value in blocks:
         # A position outside this block is dropped: a negative index would count from its end.
         place_B = jnp.where(position_B < begin, key.shape[2], position_B - begin)

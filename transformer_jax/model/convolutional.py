@@ -206,7 +206,8 @@ class ConvolutionalLayer(nn.Module):
     def _residual(
         self, x_BLH: Array, taps_BLI: Array, embedded_BLD: Array | None, attended: Attended | None
     ) -> tuple[Array, Array | None]:
-        y_BLH, weights = gated(self.convolution(taps_BLI)), None
+        y_BLH = gated(self.convolution(taps_BLI))
+        weights = None
         if attended is not None:
             assert embedded_BLD is not None
             context_BLH, weights = self.cross_attention(y_BLH, embedded_BLD, attended)
@@ -216,8 +217,10 @@ class ConvolutionalLayer(nn.Module):
     @nn.nowrap
     def example(self) -> tuple[Array, LayerContext]:
         """Small arguments of a call, from which `init` learns the parameters' shapes."""
-        ones, config = jnp.ones((1, 2), jnp.int32), self.config
-        x, place = jnp.ones((1, 2, config.hidden_units)), Place(ones, ones)
+        ones = jnp.ones((1, 2), jnp.int32)
+        config = self.config
+        x = jnp.ones((1, 2, config.hidden_units))
+        place = Place(ones, ones)
         if self.encoded_features is None:
             return x, LayerContext(place, None)
         embedded = jnp.ones((1, 2, config.d_model))
@@ -257,7 +260,8 @@ class ConvolutionalEncoder(nn.Module):
 
     def __call__(self, embedded_BMD: Array, place: Place, rows_B: Array | None) -> Array:
         """z and (z + e) sqrt(0.5), side by side: `[batch, src_len, 2 d_model]`."""
-        x_BMH, context = self.encoder_input(embedded_BMD), LayerContext(place, rows_B)
+        x_BMH = self.encoder_input(embedded_BMD)
+        context = LayerContext(place, rows_B)
         for layer in self.layers:
             x_BMH, _ = layer(x_BMH, context)
         z_BMD = constrain(self.encoder_output(x_BMH), BATCH, None, None)
@@ -328,7 +332,8 @@ class ConvolutionalDecoder(nn.Module):
         key_BMD, value_BMC = self._keys_values(encoded_BMC)
         attended = Attended(key_BMD, value_BMC, same_sentence(target, source)[:, 0])
         context = LayerContext(target, rows_B, x_BLD, attended)
-        x_BLH, watched_BLM = self.decoder_input(x_BLD), None
+        x_BLH = self.decoder_input(x_BLD)
+        watched_BLM = None
         for layer in self.layers:
             x_BLH, weights = layer(x_BLH, context)
             watched_BLM = watched_BLM if weights is None else weights
@@ -350,7 +355,9 @@ class ConvolutionalDecoder(nn.Module):
         """One new position of every hypothesis: `[batch, beams, d_model]`, cache, weights."""
         key_BMD, value_BMC = memory.decoder
         attended = Attended(key_BMD, value_BMC, memory.source_BM[:, None])
-        x_BKH, last, watched_BKM = self.decoder_input(x_BKD), [], None
+        x_BKH = self.decoder_input(x_BKD)
+        last = []
+        watched_BKM = None
         for layer, last_BKTH in zip(self.layers, cache.carried, strict=True):
             x_BKH, own, weights = layer.step(x_BKH, x_BKD, attended, last_BKTH)
             last.append(own)

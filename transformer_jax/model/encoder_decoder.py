@@ -88,7 +88,8 @@ class EncoderDecoder(nn.Module):
     @nn.nowrap
     def _decoder(self, **parent: Any) -> Any:
         config = self.config
-        encoder, watch = ENCODERS[config.encoder], self.watch or self._out().watches
+        encoder = ENCODERS[config.encoder]
+        watch = self.watch or self._out().watches
         return DECODERS[config.decoder](config, encoder, self.remat, watch, **parent)
 
     def encode(self, source: Packed, rows_B: Array | None = None) -> Array:
@@ -143,7 +144,8 @@ class EncoderDecoder(nn.Module):
 
     def source_place(self, source: Packed) -> Place:
         """The place of the source, with its words if attention to it asks for them."""
-        place, asking = place_of(source), stateful(self.config)
+        place = place_of(source)
+        asking = stateful(self.config)
         if asking is None or not asking.reads_words:
             return place
         return place._replace(words=self.embedding(source.ids, 0.0, None))
@@ -214,7 +216,8 @@ class EncoderDecoder(nn.Module):
         if others != settings.auxiliary:
             assert rows_B is not None and baseline is not None
             x_BLD, sampled = self.decode_with_draws(encoded_BME, batch.src, target, rows_B)
-            x_BLD, table_VD = self._out().widened(x_BLD), self._output_table()
+            x_BLD = self._out().widened(x_BLD)
+            table_VD = self._output_table()
             sums, nats_BL = loss_by_position(x_BLD, table_VD, batch.tgt, settings)
             losses = weighted_losses(others, sampled.weights, None, batch)
             log_BL = sampled.log_probability_BL
@@ -250,7 +253,8 @@ class EncoderDecoder(nn.Module):
           cache: the cache of earlier positions; search has reordered what hypotheses carry.
           prepared: the result of `prepare_output`.
         """
-        positions_B1, length = now.position_B[:, None], now.ancestors_BKT.shape[2]
+        positions_B1 = now.position_B[:, None]
+        length = now.ancestors_BKT.shape[2]
         vectors = self.target_side.position_vectors(positions_B1, length)
         x_BKD = self._embed_target(now.ids_BK, vectors, None)
         cache, written = self._out().own_cache(cache)
@@ -272,7 +276,8 @@ class EncoderDecoder(nn.Module):
           memory: of the subwords before it; at first `remember` of zeros.
           cache: the encoder's, of the subwords before it; at first `boxed_source_cache`.
         """
-        length, position_B1 = memory.source_BM.shape[1], position_B[:, None]
+        length = memory.source_BM.shape[1]
+        position_B1 = position_B[:, None]
         ones_B1 = jnp.ones_like(position_B1)
         vectors = self.source_side.position_vectors(Place(ones_B1, position_B1), length)
         x_B1D = self.embedding(ids_B[:, None], vectors, None)

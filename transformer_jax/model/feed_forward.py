@@ -51,7 +51,8 @@ class FeedForward(Sublayer):
     def __call__(self, x_BLD: Array, context: Context | None = None) -> tuple[Array, None]:
         """From `[batch, length, d_model]` to the same shape."""
         d_model, d_ff, dtype = self.config.d_model, self.config.d_ff, self.config.dtype
-        xavier, zeros = nn.initializers.xavier_uniform(), nn.initializers.zeros
+        xavier = nn.initializers.xavier_uniform()
+        zeros = nn.initializers.zeros
         inner_DF = self.param("inner", named(xavier, FEATURES, HIDDEN), (d_model, d_ff))
         inner_bias_F = self.param("inner_bias", named(zeros, HIDDEN), (d_ff,))
         outer_FD = self.param("outer", named(xavier, HIDDEN, FEATURES), (d_ff, d_model))

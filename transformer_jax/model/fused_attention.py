@@ -50,7 +50,8 @@ def fused_attend(queries: Queries, keys: Keys, setting: Setting) -> Array:
     if get_abstract_mesh().size <= 1:
         return _in_blocks(queries, keys, setting)
     # The compiler cannot divide a kernel: each device calls it for its own rows and heads.
-    rows, heads = mesh_axes(BATCH), mesh_axes(BATCH, None, HEADS)
+    rows = mesh_axes(BATCH)
+    heads = mesh_axes(BATCH, None, HEADS)
     return jax.shard_map(
         functools.partial(_in_blocks, setting=setting),
         in_specs=(Queries(heads, rows), Keys(heads, heads, rows)),
@@ -169,11 +170,13 @@ def _forward_kernel(
     queries: Queries, keys: Keys, out_ref: Any, total_ref: Any, *, setting: Setting
 ) -> None:
     """One block of queries over all keys: the output, and log sum exp of the scores."""
-    query_lK, query_place = queries.query[...], _place(queries.place, ...)
+    query_lK = queries.query[...]
+    query_place = _place(queries.place, ...)
 
     def add(at: Any, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         out_lV, highest_l, sum_l = carry
-        value_mV, key_place = keys.value[at, :], _place(keys.place, at)
+        value_mV = keys.value[at, :]
+        key_place = _place(keys.place, at)
         scores_lm, mask_lm = _scores((query_lK, query_place), (keys.key[at, :], key_place), setting)
         higher_l = jnp.maximum(highest_l, scores_lm.max(axis=1))
         exp_lm = jnp.where(mask_lm, jnp.exp(scores_lm - higher_l[:, None]), 0.0)
@@ -194,12 +197,15 @@ def _query_kernel(
 ) -> None:
     """One block of queries over all keys: its gradient, and gradient . output of each query."""
     total_ref, out_ref, out_gradient_ref = back
-    query_lK, query_place = queries.query[...], _place(queries.place, ...)
-    total_l1, gradient_lV = total_ref[...][:, None], out_gradient_ref[...]
+    query_lK = queries.query[...]
+    query_place = _place(queries.place, ...)
+    total_l1 = total_ref[...][:, None]
+    gradient_lV = out_gradient_ref[...]
     mean_l = (gradient_lV.astype(jnp.float32) * out_ref[...].astype(jnp.float32)).sum(axis=1)
 
     def add(at: Any, query_gradient_lK: Array) -> Array:
-        key_mK, key_place = keys.key[at, :], _place(keys.place, at)
+        key_mK = keys.key[at, :]
+        key_place = _place(keys.place, at)
         scores_lm, mask_lm = _scores((query_lK, query_place), (key_mK, key_place), setting)
         weights_lm = jnp.where(mask_lm, jnp.exp(scores_lm - total_l1), 0.0)
         weights_gradient_lm = _product(gradient_lV, keys.value[at, :].T)
@@ -218,11 +224,14 @@ def _key_kernel(
 ) -> None:
     """One block of keys over all queries: the gradients of keys and values."""
     total_ref, mean_ref, out_gradient_ref = back
-    key_mK, value_mV, key_place = keys.key[...], keys.value[...], _place(keys.place, ...)
+    key_mK = keys.key[...]
+    value_mV = keys.value[...]
+    key_place = _place(keys.place, ...)
 
     def add(at: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         key_gradient_mK, value_gradient_mV = carry
-        query_lK, query_place = queries.query[at, :], _place(queries.place, at)
+        query_lK = queries.query[at, :]
+        query_place = _place(queries.place, at)
         gradient_lV = out_gradient_ref[at, :]
         scores_lm, mask_lm = _scores((query_lK, query_place), (key_mK, key_place), setting)
         weights_lm = jnp.where(mask_lm, jnp.exp(scores_lm - total_ref[at][:, None]), 0.0)

@@ -54,7 +54,8 @@ def fused_loss_and_gradient(
 def _of_device(
     logits_RbLV: Array, targets_RbL: Array, weights_RbL: Array, settings: LossSettings
 ) -> tuple[Statistics, Array]:
-    columns, positions = logits_RbLV.shape[-1], targets_RbL.size
+    columns = logits_RbLV.shape[-1]
+    positions = targets_RbL.size
     turn = math.gcd(columns, ELEMENTS)
     own = math.gcd(positions, ELEMENTS // turn)
     every = pl.BlockSpec((own, columns), lambda n: (n, 0))

@@ -115,7 +115,8 @@ def _on_each_device(call: Callable[..., Any], inputs: tuple, outputs: tuple) -> 
     """
     if get_abstract_mesh().size <= 1:
         return call(outputs, inputs)
-    rows, whole = mesh_axes(BATCH), PartitionSpec()
+    rows = mesh_axes(BATCH)
+    whole = PartitionSpec()
     specs = (rows,) * (len(inputs) - 2) + (whole, NoiseSource(whole, rows))
     run = functools.partial(call, outputs)
     return jax.shard_map(run, in_specs=(specs,), out_specs=rows, check_vma=False)(inputs)

@@ -90,7 +90,8 @@ class History(MixedOutput):
 
     def step(self, x_BKD: Array, given: StepGiven, now: Now, cache: Cache) -> tuple[Array, Cache]:
         """Log probabilities `[batch, beams, vocabulary]`, and the cache with this position."""
-        (keys_BTKD, ids_BTK), here = given.written, (jnp.arange(x_BKD.shape[0]), now.position_B)
+        keys_BTKD, ids_BTK = given.written
+        here = (jnp.arange(x_BKD.shape[0]), now.position_B)
         keys_BTKD = replaced(keys_BTKD, here, x_BKD.astype(keys_BTKD.dtype))
         ids_BTK = replaced(ids_BTK, here, now.ids_BK)
         newest, cached = cached_places(now.position_B, ids_BTK.shape[1])

@@ -77,13 +77,16 @@ class Residual(nn.Module):
         """The function of x and the norm's parameters that adds y before the norm."""
         from transformer_jax.model.fused_residual import Norm, Setting, Summands, fused_residual
 
-        noise_source, rate = self.dropout.noise_source(rows_B), self.config.dropout
+        noise_source = self.dropout.noise_source(rows_B)
+        rate = self.config.dropout
         if noise_source is None:
             nothing = jnp.zeros(3, jnp.uint32)
-            noise_source, rate = NoiseSource(nothing, jnp.arange(y_BLD.shape[0])), 0.0
+            noise_source = NoiseSource(nothing, jnp.arange(y_BLD.shape[0]))
+            rate = 0.0
 
         def normed(x_BLD: Array, scale_D: Array, bias_D: Array, epsilon: float) -> Array:
-            norm, setting = Norm(scale_D, bias_D), Setting(rate, epsilon)
+            norm = Norm(scale_D, bias_D)
+            setting = Setting(rate, epsilon)
             return fused_residual(Summands(x_BLD, y_BLD), norm, noise_source, setting)
 
         return normed
@@ -140,9 +143,12 @@ class Layer(nn.Module):
     @nn.nowrap
     def example(self) -> tuple[Array, Context]:
         """Small arguments of a call, from which `init` learns the parameters' shapes."""
-        d_model, features = self.config.d_model, self.encoded_features or self.config.d_model
-        ones, mask = jnp.ones((1, 2), jnp.int32), jnp.ones((1, 1, 2, 2), bool)
-        place, encoded = Place(ones, ones), jnp.ones((1, 2, features))
+        d_model = self.config.d_model
+        features = self.encoded_features or self.config.d_model
+        ones = jnp.ones((1, 2), jnp.int32)
+        mask = jnp.ones((1, 1, 2, 2), bool)
+        place = Place(ones, ones)
+        encoded = jnp.ones((1, 2, features))
         x_BLD = jnp.ones((1, 2, d_model))
         source = place._replace(words=x_BLD)
         context = Context(place, None, mask, None, encoded, source, place, mask, inputs_BLD=x_BLD)

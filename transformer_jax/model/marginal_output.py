@@ -59,7 +59,8 @@ class Marginal(MixedOutput):
 
     def remember(self, params: Params, encoded_BME: Array, source: Packed) -> Array:
         """v = W e, float32 `[batch, src_len, d_model]`, with e the encoder's output."""
-        matrix_ED, dtype = params["marginal_context"], self.config.dtype
+        matrix_ED = params["marginal_context"]
+        dtype = self.config.dtype
         return wide(product("BME,ED->BMD", encoded_BME, matrix_ED, dtype))
 
     def empty_memory(self, sizes: SearchSizes) -> Any:

@@ -62,7 +62,8 @@ def log_probabilities(logits_BLCV: Array, mixture: Mixture) -> Array:
     if mixture.pointer is None:
         return log_probs_BLV
     mass_BLM, ids_BM = mixture.pointer
-    rows_B1, ids_B1M = jnp.arange(ids_BM.shape[0])[:, None, None], ids_BM[:, None]
+    rows_B1 = jnp.arange(ids_BM.shape[0])[:, None, None]
+    ids_B1M = ids_BM[:, None]
     places_L1 = jnp.arange(mass_BLM.shape[1])[:, None]
     pointed_BLV = jnp.zeros_like(log_probs_BLV)
     pointed_BLV = pointed_BLV.at[rows_B1, places_L1, ids_B1M].add(mass_BLM, mode="drop")
@@ -91,7 +92,8 @@ def mixture_loss(
     shape = targets_BL.shape
     log_pointed_BL = jnp.full(shape, -jnp.inf, mixture.log_weights_BLC.dtype)
     # Any candidate to which nothing points.
-    candidates_BM, pointed_BLM = jnp.zeros((shape[0], 1), jnp.int32), jnp.zeros((*shape, 1))
+    candidates_BM = jnp.zeros((shape[0], 1), jnp.int32)
+    pointed_BLM = jnp.zeros((*shape, 1))
     if mixture.pointer is not None:
         mass_BLM, candidates_BM = mixture.pointer
         is_target_BLM = candidates_BM[:, None] == targets_BL[..., None]

@@ -63,7 +63,8 @@ class MixedOutput(Softmax):
 
     def loss(self, x_BLD: Array, given: Given, target: Packed, settings: LossSettings) -> LossSums:
         """The sums of the loss over the target's real positions."""
-        mixture, real_BL = self._mixture(x_BLD, given), target.segments != 0
+        mixture = self._mixture(x_BLD, given)
+        real_BL = target.segments != 0
         return mixture_loss(mixture, given.table_VD, target.ids, real_BL, settings)[0]
 
     def _mixture(self, x_BLD: Array, given: Given) -> Mixture:

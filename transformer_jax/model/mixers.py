@@ -64,7 +64,8 @@ class SelfAttention(Sublayer):
     """Attention of a sequence to itself (Vaswani et al. 2017, section 3.2.3)."""
 
     def setup(self) -> None:
-        config, self.relative = self.config, None
+        config = self.config
+        self.relative = None
         self.attention = MultiHeadAttention(config, config.score)
         nn.share_scope(self, self.attention)
         if POSITIONS[config.positions].relative:
@@ -77,13 +78,16 @@ class SelfAttention(Sublayer):
 
         The fused kernel gives no weights, and those of a window are block by block.
         """
-        config, place, is_decoder = self.config, context.place, self.encoded_features is not None
+        config = self.config
+        place = context.place
+        is_decoder = self.encoded_features is not None
         query_BLHK, key_BLHK, value_BLHV = self._projected(x_BLD, place.positions)
         biased = context.self_bias is not None or self.relative is not None
         if not biased and _fuses(self, config.score, config.normalizer):
             setting = Setting(self_patterns(config, is_decoder), _factor(config, config.score))
             place = context.self_place or place
-            queries, keys = Queries(query_BLHK, place), Keys(key_BLHK, value_BLHV, place)
+            queries = Queries(query_BLHK, place)
+            keys = Keys(key_BLHK, value_BLHV, place)
             return self.attention.joined(_in_kernel(queries, keys, setting)), None
         blocks = self_blocks(self, config, x_BLD.shape[1], is_decoder)
         query_BLHK = blocks.of_queries(query_BLHK)
@@ -240,7 +244,8 @@ class CrossAttention(Sublayer):
     @nn.nowrap
     def _kept_sizes(self, sizes: SearchSizes) -> dict[str, int]:
         config = self.config
-        source, d_k = sizes.src_length, config.head_sizes[0]
+        source = sizes.src_length
+        d_k = config.head_sizes[0]
         return {"heads": config.num_heads, "source": source, "d_k": d_k}
 
     def step(

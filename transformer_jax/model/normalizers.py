@@ -80,7 +80,8 @@ def sparsemax(scores_BHLM: Array, mask: Array) -> Array:
     scores_BHLM = jnp.where(mask, scores_BHLM - highest_BHL1, -2.0)
     scores_BHLM = jnp.where(jnp.any(mask, -1, keepdims=True), scores_BHLM, 0.0)
     sorted_BHLM = -jnp.sort(-jax.lax.stop_gradient(scores_BHLM), axis=-1)
-    sums_BHLM, number_M = jnp.cumsum(sorted_BHLM, -1), jnp.arange(1, scores_BHLM.shape[-1] + 1)
+    sums_BHLM = jnp.cumsum(sorted_BHLM, -1)
+    number_M = jnp.arange(1, scores_BHLM.shape[-1] + 1)
     count_BHL1 = (1 + number_M * sorted_BHLM > sums_BHLM).sum(-1, keepdims=True)
     sum_BHL1 = jnp.take_along_axis(sums_BHLM, count_BHL1 - 1, -1)
     # Not a comparison with the lowest score in: XLA may round the scores differently here.

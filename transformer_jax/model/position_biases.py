@@ -56,7 +56,8 @@ def first_distances(buckets: int, farthest: int) -> tuple[int, ...]:
 
     Source: Raffel et al. 2020, section 2.1, and the authors' code.
     """
-    exact, wide = buckets // 2, buckets - buckets // 2
+    exact = buckets // 2
+    wide = buckets - buckets // 2
     limits = list(range(exact))
     for n in range(wide):
         # The least d with log(d / exact) / log(farthest / exact) * wide >= n, in whole numbers.

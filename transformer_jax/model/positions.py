@@ -84,7 +84,8 @@ def rotated(x_BLHK: Array, positions_BL: Array) -> Array:
     rates = WAVELENGTH ** -(np.arange(0, x_BLHK.shape[-1], 2) / x_BLHK.shape[-1])
     wide = sum_type(x_BLHK.dtype)
     angles = positions_BL[:, :, None, None] * jnp.asarray(rates, wide)
-    sin, cos = jnp.sin(angles), jnp.cos(angles)
+    sin = jnp.sin(angles)
+    cos = jnp.cos(angles)
     even, odd = x_BLHK[..., 0::2].astype(wide), x_BLHK[..., 1::2].astype(wide)
     pairs = jnp.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)
     return pairs.reshape(x_BLHK.shape).astype(x_BLHK.dtype)
@@ -139,7 +140,8 @@ class StackPositions(nn.Module):
     biased: bool = True  # False for layers without self-attention
 
     def setup(self) -> None:
-        config, kind = self.config, POSITIONS[self.config.positions]
+        config = self.config
+        kind = POSITIONS[self.config.positions]
         init = nn.initializers.normal(config.d_model**-0.5)
         if kind.counted:
             # As if the number were one more feature of the input, before a matrix whose other
@@ -157,7 +159,8 @@ class StackPositions(nn.Module):
         Raises:
           ValueError: `length` exceeds the number of learned positions.
         """
-        config, kind = self.config, POSITIONS[self.config.positions]
+        config = self.config
+        kind = POSITIONS[self.config.positions]
         if kind.added is not None:
             return jnp.asarray(kind.added(config, length))[positions]
         if kind.counted:

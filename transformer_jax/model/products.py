@@ -150,7 +150,8 @@ def narrowed(params: Any, dtype: DTypeLike) -> Any:
 
 def operand_type(weights: Array, dtype: DTypeLike) -> jnp.dtype:
     """The type of a product's operands: `dtype`, or that of narrower weights (decode.weights)."""
-    stored, wanted = weights.dtype, jnp.dtype(dtype)
+    stored = weights.dtype
+    wanted = jnp.dtype(dtype)
     return stored if jnp.finfo(stored).bits < jnp.finfo(wanted).bits else wanted
 
 

@@ -217,7 +217,8 @@ class RecurrentDecoder(nn.Module):
         unit, remembered = self.attending, memory.decoder
         begins_B11 = (now.position_B == 0)[:, None, None]
         state_BKH = jnp.where(begins_B11, remembered.start_BH[:, None], cache.carried)
-        inputs_BKG, mask_B1M = unit.unit.inputs(x_BKD), memory.source_BM[:, None]
+        inputs_BKG = unit.unit.inputs(x_BKD)
+        mask_B1M = memory.source_BM[:, None]
         state_BKH, context_BKC, weights = unit.step(state_BKH, inputs_BKG, remembered, mask_B1M)
         y_BKD = unit.read(state_BKH, context_BKC, x_BKD)
         return y_BKD, Cache((), state_BKH), weights if self.watch else None
@@ -229,7 +230,8 @@ class RecurrentDecoder(nn.Module):
     @nn.nowrap
     def empty_memory(self, sizes: SearchSizes) -> Remembered:
         """The shapes of `remember`, boxed with the names of their axes."""
-        h, c = self.config.hidden_units, self.encoder.features(self.config)
+        h = self.config.hidden_units
+        c = self.encoder.features(self.config)
         return Remembered(
             key_BMH=zeros((sizes.batch, sizes.src_length, h), (BATCH, None, None)),
             annotation_BMC=zeros((sizes.batch, sizes.src_length, c), (BATCH, None, None)),

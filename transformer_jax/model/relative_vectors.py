@@ -49,11 +49,14 @@ def spread_in_row(x_BHLC: Array, keys: int, behind: int = 0) -> Array:
       keys: the number of keys.
       behind: how many keys are before the position of the first query.
     """
-    queries, reach = x_BHLC.shape[2], x_BHLC.shape[3] // 2
+    queries = x_BHLC.shape[2]
+    reach = x_BHLC.shape[3] // 2
     # Every distance that occurs, in order: from the first key and the last query on.
-    first, last = 1 - queries - behind, keys - 1 - behind
+    first = 1 - queries - behind
+    last = keys - 1 - behind
     inside = x_BHLC[..., max(first, -reach) + reach : min(last, reach) + reach + 1]
-    before, after = max(0, -reach - first), max(0, last - reach)
+    before = max(0, -reach - first)
+    after = max(0, last - reach)
     edges = ((0, 0), (0, 0), (0, 0))
     x_BHLC = jnp.pad(inside, (*edges, (before, after)), mode="edge")
     # A row of queries + keys - 1 numbers, and one more that is never read. Each query's keys begin

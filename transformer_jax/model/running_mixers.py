@@ -124,7 +124,8 @@ class SimplerUnit(Sublayer):
 
     def _products(self, x_BLD: Array) -> tuple[Array, Array]:
         """f and (1 - f) W x, float32."""
-        dtype, wide = self.config.dtype, sum_type(x_BLD.dtype)
+        dtype = self.config.dtype
+        wide = sum_type(x_BLD.dtype)
 
         def times(matrix_DD: Array) -> Array:
             y_BLD = product("BLD,DF->BLF", x_BLD, matrix_DD, dtype)

@@ -179,7 +179,8 @@ def split_rows(rows: Any, positions: int, settings: LossSettings) -> Any:
       positions: number of positions of a row.
       settings: their `block` bounds the positions of a block.
     """
-    batch, replicas = jax.tree.leaves(rows)[0].shape[0], settings.replicas
+    batch = jax.tree.leaves(rows)[0].shape[0]
+    replicas = settings.replicas
     per_replica = batch // replicas
     # Use the fewest blocks that are not too large; a row is not divided.
     max_rows = settings.block // positions  # of a block
@@ -251,7 +252,8 @@ class Softmax:
 
     def step_logits(self, prepared_DV: Array, x_BKD: Array) -> Array:
         """float32 `[batch, beams, ..., vocabulary]`, without padding."""
-        x_BKD, wide = self.widened(x_BKD), sum_type(self.config.dtype)
+        x_BKD = self.widened(x_BKD)
+        wide = sum_type(self.config.dtype)
         logits_BKV = jnp.einsum(
             "...D,DV->...V",
             x_BKD.astype(prepared_DV.dtype),

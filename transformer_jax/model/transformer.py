@@ -140,7 +140,8 @@ class TransformerEncoder(nn.Module):
             source_mask=None,
             inputs_BKD=x_B1D,
         )
-        x_B1D, written = to_residual_dtype(self.config, x_B1D), []
+        x_B1D = to_residual_dtype(self.config, x_B1D)
+        written = []
         for n, layer in enumerate(self.layers):
             layer_cache = Cache(cache.written[n], cache.carried[n])
             no_memory = dict.fromkeys(layer.sublayers)
@@ -254,7 +255,8 @@ class TransformerDecoder(nn.Module):
 
     def _all_layers(self, x_BLD: Array, context: Context) -> tuple[Array, Any]:
         context = context._replace(inputs_BLD=x_BLD)
-        x_BLD, watched = to_residual_dtype(self.config, x_BLD), None
+        x_BLD = to_residual_dtype(self.config, x_BLD)
+        watched = None
         for layer in self.layers:
             layer_context = context if layer.watched else context._replace(noise_source=None)
             x_BLD, weights = layer(x_BLD, layer_context)
@@ -278,7 +280,9 @@ class TransformerDecoder(nn.Module):
         """One new position of every hypothesis: `[batch, beams, d_model]`, cache, weights."""
         context = self._step_context(x_BKD, now, memory)
         x_BKD = to_residual_dtype(self.config, x_BKD)
-        written, carried, watched_BKM = [], [], None
+        written = []
+        carried = []
+        watched_BKM = None
         for n, layer in enumerate(self.layers):
             layer_cache = Cache(cache.written[n], cache.carried[n])
             x_BKD, layer_cache, weights = layer.step(x_BKD, context, memory.decoder[n], layer_cache)

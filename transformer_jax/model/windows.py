@@ -61,7 +61,8 @@ class Blocks(NamedTuple):
         if self.is_row:
             return x_BL
         x_BNQ = self._cut(x_BL)
-        parts, none = [x_BNQ], ((0, 0),) * (x_BL.ndim - 1)
+        parts = [x_BNQ]
+        none = ((0, 0),) * (x_BL.ndim - 1)
         if self.behind:
             last = x_BNQ[:, :-1, self.queries - self.behind :]
             parts.insert(0, jnp.pad(last, ((0, 0), (1, 0), *none)))

@@ -41,7 +41,8 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     Raises:
       ConfigError: the product of the axes does not fit the number of devices.
     """
-    devices, local_count = list(devices or jax.devices()), jax.local_device_count()
+    devices = list(devices or jax.devices())
+    local_count = jax.local_device_count()
     sizes = [config.data, config.fsdp, config.tensor]
     asked = ", ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
     fixed = math.prod(size for size in sizes if size != -1)
@@ -71,7 +72,8 @@ def decoding_mesh(config: MeshConfig) -> Mesh:
     Each process translates its own share of the lines, so a run that was trained on many devices
     can translate on any number of devices.
     """
-    devices, data = jax.local_devices(), 1 if -1 in (config.fsdp, config.tensor) else -1
+    devices = jax.local_devices()
+    data = 1 if -1 in (config.fsdp, config.tensor) else -1
     try:
         return make_mesh(dataclasses.replace(config, data=data), devices)
     except ConfigError:

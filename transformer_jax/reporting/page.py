@@ -70,7 +70,8 @@ def write_page(path: str | os.PathLike[str], title: str, parts: Sequence[Part]) 
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=loader, autoescape=True, keep_trailing_newline=True)
     environment.filters |= {"base64": _base64, "inline": _inline, "number": _number, "zip": zip}
-    template, path = environment.get_template("page.html"), Path(path)
+    template = environment.get_template("page.html")
+    path = Path(path)
     page = template.render(title=title, parts=[(type(part).__name__, part) for part in parts])
     write_atomically(path, page.encode("utf-8", "backslashreplace"))
     return path

@@ -93,7 +93,8 @@ def runs_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     Raises:
       RunError: no panel shows any of the metrics.
     """
-    records, styles = [], {}
+    records = []
+    styles = {}
     for n, (name, metrics) in enumerate(runs.items()):
         for record in metrics:
             style = KIND_STYLES.get(record["kind"], OTHER_STYLE)
@@ -206,7 +207,8 @@ def attention_figure(
         )
         axes.set_title(f"head {head + 1}", fontsize=8)
         _mark(axes, alignment)
-        is_left, is_lowest = head % columns == 0, head + columns >= heads
+        is_left = head % columns == 0
+        is_lowest = head + columns >= heads
         _label_pieces(axes.xaxis, src_pieces, width, shown=is_lowest or is_tall)
         _label_pieces(axes.yaxis, tgt_pieces, height, shown=is_left)
         if is_tall:
@@ -307,7 +309,8 @@ def finish_axes(axes: Axes, x: str, y: str) -> None:
 def _label_pieces(axis: Any, pieces: Sequence[str], inches: float, shown: bool) -> None:
     # If labels would touch, show only every second one, third one, and so on.
     every = math.ceil(len(pieces) * LABEL_INCHES / inches - 1e-6)
-    at, texts = range(0, len(pieces), every), readable(pieces)
+    at = range(0, len(pieces), every)
+    texts = readable(pieces)
     axis.set_ticks(at)
     labels = [printable(texts[i])[:LONGEST_LABEL] if shown else "" for i in at]
     rotation = 90 if axis.axis_name == "x" else 0
@@ -361,7 +364,8 @@ def _character(pieces: Sequence[str]) -> str:
 def _save(figure: Figure, path: str | os.PathLike[str]) -> Path:
     import matplotlib
 
-    path, content = Path(path), io.BytesIO()
+    path = Path(path)
+    content = io.BytesIO()
     with warnings.catch_warnings():
         # DejaVu Sans lacks some characters, such as Chinese ones. They become boxes, which needs
         # no warning.

@@ -243,7 +243,8 @@ class Progress:
     def __init__(self, total: int, initial: int = 0):
         """Takes the run's number of steps, and how many were taken before this start."""
         self._total = total
-        self._step, self._time = initial, time.monotonic()
+        self._step = initial
+        self._time = time.monotonic()
         self._bar = None
         self._open = contextlib.ExitStack()
         if sys.stderr.isatty():

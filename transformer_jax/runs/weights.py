@@ -122,7 +122,8 @@ def mean_params(trees: Iterable[Params]) -> Params:
 
     Source: Vaswani et al. 2017, section 6.1.
     """
-    total, count = None, 0
+    total = None
+    count = 0
     for tree in trees:
         tree = jax.tree.map(lambda x: np.asarray(x, np.float64), tree)
         total = tree if total is None else jax.tree.map(np.add, total, tree)

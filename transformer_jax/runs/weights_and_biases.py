@@ -47,7 +47,8 @@ class WandbWriter:
           ConfigError: wandb is not installed.
           RunError: wandb cannot start, for example without a login.
         """
-        wandb, config = _wandb(project), RunFolder(workdir).read_config()
+        wandb = _wandb(project)
+        config = RunFolder(workdir).read_config()
         try:
             self._run = wandb.init(
                 project=project,

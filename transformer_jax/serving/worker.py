@@ -31,7 +31,8 @@ class Worker:
         self.answer_all, self.most = answer_all, most
         self.groups = self.requests = 0  # answered so far
         self._waiting: collections.deque[_Waiting] = collections.deque()
-        self._busy, self._stopping = 0, False
+        self._busy = 0
+        self._stopping = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)
         self._thread.start()

@@ -85,7 +85,8 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     if values is None:
         about = experiment.about or sys.modules["__main__"].__doc__ or experiment.name
         values = parse_experiment(experiment.name, about, FLAGS)
-    scale, name = values["scale"], experiment.name
+    scale = values["scale"]
+    name = experiment.name
     if values["out"] is None and values["overrides"]:
         raise ConfigError("overrides make another table: give its folder with --out=FOLDER.")
     output = Output(Path(values["out"] or Path("docs") / "results" / name / scale))
@@ -235,7 +236,8 @@ def _list(experiment: Experiment, jobs: Sequence[Job], missing: Sequence[Job]) -
 
 def _dry_run(jobs: Sequence[Job], lines: Sequence[Line]) -> str:
     rate, basis = _rate(lines, jobs[0].config().model.dtype)
-    rows, total = [], 0.0
+    rows = []
+    total = 0.0
     for job in jobs:
         parameters, flops = counts(job.config())
         total += flops / rate
@@ -250,7 +252,8 @@ def _rate(lines: Sequence[Line], dtype: str) -> tuple[float, str]:
     """FLOP/s of training on this device, and the source of this figure."""
     import jax
 
-    device, count = jax.devices()[0].device_kind, jax.device_count()
+    device = jax.devices()[0].device_kind
+    count = jax.device_count()
     rates = [x.training_flops / x.train_seconds for x in lines if x.device == device]
     rates = [rate for rate in rates if np.isfinite(rate)]
     if rates:

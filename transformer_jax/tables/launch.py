@@ -122,7 +122,8 @@ def run_here(jobs: Sequence[Job], done: Callable[[Job, str], None], processes: i
       Exception: a job could not be started or `done` failed, for example because the disk is full.
         No further job starts, and the running ones write a checkpoint.
     """
-    stop, free = threading.Event(), SimpleQueue[Share]()
+    stop = threading.Event()
+    free = SimpleQueue[Share]()
     for share in shares(processes):
         free.put(share)
 

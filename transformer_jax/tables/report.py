@@ -128,14 +128,16 @@ def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Lin
 
     The jobs are those of all rows; those of the base row come first.
     """
-    known, base = read_p_values(output.significance), jobs[0].row if jobs else ""
+    known = read_p_values(output.significance)
+    base = jobs[0].row if jobs else ""
     line_of = {(line.row, line.seed): line for line in lines}
     finished = [(line_of[key], job) for job in jobs if (key := (job.row, job.seed)) in line_of]
     bases = {
         job.seed: kept_translations(line, job, output) for line, job in finished if job.row == base
     }
     for line, job in finished:
-        key, its = (job.row, job.seed), bases.get(job.seed)
+        key = (job.row, job.seed)
+        its = bases.get(job.seed)
         if key in known or job.row == base or its is None:
             continue
         if (ours := translations_of(line, job)) is not None:
@@ -182,7 +184,8 @@ def write_report(
     head, rows = make_table(experiment, scale, lines, read_p_values(output.significance), counted)
     title = f"{experiment.name}, {scale} scale"
     label = experiment.scales[scale].label
-    records, parts = read_records(output, lines), list[Part]()
+    records = read_records(output, lines)
+    parts = list[Part]()
     for paragraph in _notes(experiment, scale, lines, command).split("\n\n"):
         indented = paragraph.startswith("    ")
         parts.append(Code(textwrap.dedent(paragraph)) if indented else Text(paragraph))
@@ -248,10 +251,17 @@ def _lines_table(lines: Sequence[Line]) -> Table:
     head += ["config", "revision", "device", "date"]
     rows = [
         [
-            *(line.row, str(line.seed), f"{line.perplexity:.3f}", f"{line.bleu:.2f}"),
-            *(f"{line.parameters:,}", f"{line.steps:,}"),
-            *(f"{line.train_seconds / 60:.1f}", f"#{line.config_digest}", f"#{line.revision}"),
-            *(line.device, f"on {line.date}"),
+            line.row,
+            str(line.seed),
+            f"{line.perplexity:.3f}",
+            f"{line.bleu:.2f}",
+            f"{line.parameters:,}",
+            f"{line.steps:,}",
+            f"{line.train_seconds / 60:.1f}",
+            f"#{line.config_digest}",
+            f"#{line.revision}",
+            line.device,
+            f"on {line.date}",
         ]
         for line in lines
     ]
@@ -265,7 +275,8 @@ def _row_plots(
     equal: list[str] = []
     pictures: list[Part] = []
     for name in experiment.metrics:
-        metric, path = METRICS[name], output.folder / f"{name}.png"
+        metric = METRICS[name]
+        path = output.folder / f"{name}.png"
         found = {row: of_row(lines, row, name) for row in experiment.rows}
         known = {row: summary for row, summary in found.items() if summary}
         values = {text_of(summary, metric.text) for summary in known.values()}

@@ -89,7 +89,9 @@ def collect(job: Job) -> tuple[Line, dict[str, Any]]:
     Raises:
       RunError: the run's folder lacks files that its commands should have written.
     """
-    config, metrics, scores = job.config(), read_metrics(job.folder), read_scores(job)
+    config = job.config()
+    metrics = read_metrics(job.folder)
+    scores = read_scores(job)
     valid = [m for m in metrics if m["kind"] == "valid" and m["step"] == config.train.steps]
     if not valid:
         raise RunError(
@@ -130,7 +132,8 @@ def device_rate(kind: str, count: int, dtype: str) -> float:
 
 def training_seconds(metrics: Sequence[Mapping[str, Any]], log_every: int) -> float:
     """Seconds of the training steps, without interruptions: the sum of tokens / token rate."""
-    before, seconds = 0, 0.0
+    before = 0
+    seconds = 0.0
     for m in metrics:
         if m["kind"] != "train":
             continue
@@ -182,6 +185,7 @@ def references(job: Job) -> tuple[list[str], list[str]]:
 
 def samples(job: Job) -> list[list[str]]:
     """A few evenly spaced samples: source, reference and translation."""
-    found, (sources, wanted) = hypotheses(job) or [], references(job)
+    found = hypotheses(job) or []
+    sources, wanted = references(job)
     step = max(1, len(found) // SAMPLES)
     return [[sources[i], wanted[i], found[i]] for i in range(0, len(found), step)][:SAMPLES]

@@ -161,7 +161,8 @@ def make_table(
       p_values: p-values of rows and seeds against the first row.
       counted: metrics of rows that are known before the rows are run.
     """
-    shown, chosen = experiment.shown(scale), experiment.scales[scale]
+    shown = experiment.shown(scale)
+    chosen = experiment.scales[scale]
     base = shown[0] if chosen.compared else None
     columns = [["row", *map(chosen.label, shown)], ["seeds"]]
     for row in shown:

@@ -41,7 +41,9 @@ class ArrivingLine:
     def __init__(self, vocabulary: Vocabulary, ends: tuple[str, ...]) -> None:
         """Begins a line; `ends` is the result of `word_ends`."""
         self.vocabulary, self.ends = vocabulary, ends
-        self.text, self.complete, self.given = "", 0, np.array([], np.int32)
+        self.text = ""
+        self.complete = 0
+        self.given = np.array([], np.int32)
 
     def add(self, text: str, is_end: bool) -> np.ndarray:
         """The subwords of the words that `text` completes, without EOS: int32 [subwords].

@@ -240,7 +240,8 @@ def padded_sentences(
     sentences: Sequence[Sequence[int] | np.ndarray], rows: int, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """One sentence per row: ids, int32 [rows, length], and lengths [rows], 0 for an empty row."""
-    ids, real = np.zeros((rows, length), np.int32), np.zeros(rows, np.int32)
+    ids = np.zeros((rows, length), np.int32)
+    real = np.zeros(rows, np.int32)
     for row, sentence in enumerate(sentences):
         real[row] = len(sentence)
         ids[row, : real[row]] = sentence

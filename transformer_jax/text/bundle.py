@@ -51,7 +51,8 @@ def unpacked(content: bytes, name: str) -> Bundle:
             if any(one.compress_type != zipfile.ZIP_STORED for one in file.infolist()):
                 raise ValueError("compressed")  # it could expand to any size
             table = json.loads(file.read(TABLE))
-            pieces, (src, tgt) = tuple(map(str, table["pieces"])), table["languages"]
+            pieces = tuple(map(str, table["pieces"]))
+            src, tgt = table["languages"]
             own = table.get("target_pieces")
             target_pieces = None if own is None else tuple(map(str, own))
             models = file.read(SOURCE), file.read(TARGET)

@@ -246,7 +246,8 @@ def _read_entry(path: Path) -> _Entry | None:
     """Reads an entry; None if there is none or it is malformed."""
     try:
         content = json.loads(path.read_text())
-        folder, files = str(content["folder"]), {name: content["files"][name] for name in ARRAYS}
+        folder = str(content["folder"])
+        files = {name: content["files"][name] for name in ARRAYS}
     except (OSError, ValueError, KeyError, TypeError):
         return None
     # The folder of a damaged entry is deleted later, so accept only a folder made for this entry.

@@ -16,7 +16,8 @@ from transformer_jax.text.by_position import Joined, Selected, sample_places
 
 # If there are no validation files: the share of the training pairs that is cut off for validation,
 # and the largest number of such pairs.
-VALID_SHARE, VALID_MOST = 0.05, 2_000
+VALID_SHARE = 0.05
+VALID_MOST = 2_000
 NO_ALIGNMENTS = (
     "data.alignments=True with data.source={!r}: links between words are read from text files "
     "(data.source='files', STEM.align) or come with the built-in corpus (data.source='grammar')."
@@ -152,7 +153,8 @@ def _of_slice(stem: str, of_stem: Callable[[str], list[Sequence[T]]]) -> list[Se
         return of_stem(stem)
     parts = of_stem(found[1])
     pairs = parts[0] if len(parts) == 1 else Joined(parts)
-    first, last = int(found[2] or 0), min(int(found[3] or len(pairs)), len(pairs))
+    first = int(found[2] or 0)
+    last = min(int(found[3] or len(pairs)), len(pairs))
     if first >= last:
         raise DataError(f"{stem} has no pairs: {found[1]} has {len(pairs)}.")
     return [Selected(pairs, np.arange(first, last))]

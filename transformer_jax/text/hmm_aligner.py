@@ -82,7 +82,8 @@ def _cells(generating: Side, generated: Side) -> Cells:
     starts = np.concatenate([[0], np.cumsum(rows * columns)])
     pair = np.repeat(np.arange(len(rows)), rows * columns)
     place = np.arange(starts[-1]) - starts[pair]
-    row, column = place // columns[pair], place % columns[pair]
+    row = place // columns[pair]
+    column = place % columns[pair]
     of_row = generated.forms[generated.starts[pair] + row]
     of_column = generating.forms[generating.starts[pair] + column]
     size = int(generated.forms.max()) + 1
@@ -169,7 +170,8 @@ def _model_1(cells: Cells, model: Dictionary) -> Posteriors:
 
 def _markov(cells: Cells, model: Dictionary, jumps: np.ndarray) -> Posteriors:
     """Posteriors of the Markov model; pairs with the same M are computed together."""
-    posterior, by_none = np.zeros(cells.starts[-1]), np.zeros(len(cells.of_row))
+    posterior = np.zeros(cells.starts[-1])
+    by_none = np.zeros(len(cells.of_row))
     first_rows = np.concatenate([[0], np.cumsum(cells.rows)])
     counts = np.zeros_like(jumps)
     for positions in np.unique(cells.columns):
@@ -198,12 +200,14 @@ def _forward_backward(
     bins = np.clip(distance, -FARTHEST, FARTHEST) + FARTHEST
     move = jumps[bins]
     move = (1 - ANY_JUMP) * move / move.sum(1, keepdims=True) + ANY_JUMP / positions
-    forward, scale = np.zeros_like(emission_BLM), np.ones((batch, length))
+    forward = np.zeros_like(emission_BLM)
+    scale = np.ones((batch, length))
     for n in range(length):
         now = (forward[:, n - 1] @ move[1:] if n else move[0]) * emission_BLM[:, n]
         scale[:, n] = now.sum(1)
         forward[:, n] = now / scale[:, n, None]
-    backward, counted = np.ones_like(emission_BLM), np.zeros((positions + 1, positions))
+    backward = np.ones_like(emission_BLM)
+    counted = np.zeros((positions + 1, positions))
     for n in range(length - 1, -1, -1):
         ahead = emission_BLM[:, n] * backward[:, n] / scale[:, n, None] * real_BL[:, n, None]
         if n == 0:

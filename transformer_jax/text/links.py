@@ -40,7 +40,8 @@ def encode_links(
       DataError: no pair has links.
     """
     sides: tuple[list, list] = ([], [])
-    counts, other = [0], 0
+    counts = [0]
+    other = 0
     for number, words in enumerate(itertools.islice(aligned, first)):
         src_words = places_in_words(vocabulary.pieces(encoded.src(number)), words.src)
         tgt_words = places_in_words(vocabulary.target.pieces(encoded.tgt(number)), words.tgt)
@@ -100,7 +101,8 @@ def link_bits(
         `[sentences]` each.
       shape: R, L and M.
     """
-    firsts, counts = links.offsets[pairs], links.offsets[pairs + 1] - links.offsets[pairs]
+    firsts = links.offsets[pairs]
+    counts = links.offsets[pairs + 1] - links.offsets[pairs]
     sentences = np.repeat(np.arange(len(pairs)), counts)
     before = np.cumsum(counts) - counts
     numbers = firsts[sentences] + np.arange(len(sentences)) - before[sentences]

@@ -175,8 +175,10 @@ def _pack(
     src_of, tgt_of = array("i", src.astype(np.int32)), array("i", tgt.astype(np.int32))
     waiting = _Waiting(src, tgt, tgt_room)
     taken = waiting.taken
-    order, row_starts = array("q"), array("q", [0])
-    head, count = 0, len(src)
+    order = array("q")
+    row_starts = array("q", [0])
+    head = 0
+    count = len(src)
     while head < count:
         src_left, tgt_left = src_room, tgt_room
         while head < count and src_of[head] <= src_left and tgt_of[head] <= tgt_left:
@@ -243,7 +245,8 @@ class _Waiting:
 
     def _best_cell(self, src_left: int, tgt_left: int) -> int | None:
         fitting = (1 << (tgt_left + 1)) - 1
-        best, best_waste = None, src_left + tgt_left
+        best = None
+        best_waste = src_left + tgt_left
         longest = min(src_left, len(self._tgt_bits) - 1)
         for src in range(longest, 0, -1):
             if src_left - src >= best_waste:
@@ -252,5 +255,6 @@ class _Waiting:
                 tgt = bits.bit_length() - 1
                 waste = src_left - src + tgt_left - tgt
                 if waste < best_waste:
-                    best, best_waste = src * self._width + tgt, waste
+                    best = src * self._width + tgt
+                    best_waste = waste
         return best

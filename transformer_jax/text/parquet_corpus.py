@@ -37,7 +37,8 @@ class ParquetPairs(ByPosition[Pair]):
         Raises:
           DataError: the file is damaged or empty, lacks a column, or a text is null.
         """
-        self.path, self.languages = path, (src, tgt)
+        self.path = path
+        self.languages = (src, tgt)
         if is_stream(path):
             raise DataError(f"{path} is a pipe or a device; give a file, which is read in parts.")
         with _one_line(path):

@@ -59,7 +59,8 @@ def step_flops(
       train: the losses on attention, and whether both directions are trained.
     """
     ways = (lengths,) if train.agreement_weight is None else (lengths, lengths[::-1])
-    losses, full = tuple(auxiliary_weights(train)), train.alignment_context == "full"
+    losses = tuple(auxiliary_weights(train))
+    full = train.alignment_context == "full"
     return sum(training_flops(model, sizes, *way, losses, full) for way in ways)
 
 
@@ -93,7 +94,8 @@ def training_flops(
         return loss_fn(params, batch, rows_B, key, baseline).objective
 
     # With rows and a key, as in training: without them, hard attention has no gradient.
-    rows_B, key = jax.ShapeDtypeStruct((1,), jnp.int32), jax.eval_shape(jax.random.key, 0)
+    rows_B = jax.ShapeDtypeStruct((1,), jnp.int32)
+    key = jax.eval_shape(jax.random.key, 0)
     batch = BatchShape(1, src_length, tgt_length, has_links=True).abstract()
     params = parameters.abstract_params(unpadded)
     return product_flops(jax.value_and_grad(objective), params, batch, rows_B, key)
@@ -141,8 +143,13 @@ def _flops_of(equation: JaxprEqn) -> int:
 
 # Loops whose number of steps depends on data, products other than dot_general, foreign kernels.
 UNKNOWN = {
-    *("while", "conv_general_dilated", "ragged_dot_general"),
-    *("pallas_call", "ffi_call", "pure_callback", "io_callback"),
+    "while",
+    "conv_general_dilated",
+    "ragged_dot_general",
+    "pallas_call",
+    "ffi_call",
+    "pure_callback",
+    "io_callback",
 }
 
 

@@ -183,7 +183,8 @@ def _plan_training(
     pairs: EncodedPairs, train: TrainConfig, max_length: int, seed: int
 ) -> tuple[RowPlan, BatchShape]:
     """The plan of the training rows, and the batch's shape that follows from their fill."""
-    src_lengths, tgt_lengths = pairs.src_lengths(), pairs.tgt_lengths()
+    src_lengths = pairs.src_lengths()
+    tgt_lengths = pairs.tgt_lengths()
     row_length = train.row_length
     src_row_length = source_row_length(src_lengths, tgt_lengths, row_length, max_length)
     plan = plan_rows(src_lengths, tgt_lengths, src_row_length, row_length, seed, max_length)
@@ -325,7 +326,8 @@ def _vocabulary(config: Config, run: RunFolder, corpus: Corpus, fingerprint: str
         return known
 
     def train_one() -> bytes:
-        pairs, own = corpus.split("train"), config.vocabulary
+        pairs = corpus.split("train")
+        own = config.vocabulary
         sides = "a vocabulary of each side" if own.separate else "a vocabulary"
         log.info("training %s of %d pieces", sides, own.size)
         if own.separate:

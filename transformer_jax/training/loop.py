@@ -60,7 +60,8 @@ def train_steps(
     Raises:
       RunError: training diverged, or a checkpoint cannot be written.
     """
-    first, main = int(apart(states)[0].step), directions[0]
+    first = int(apart(states)[0].step)
+    main = directions[0]
     owing = processes.first_does(
         lambda: [_owes_validation(one.workdir, first, train) for one in directions]
     )
@@ -115,7 +116,8 @@ class _Watch:
         self.validations: list[_Validation] = []
         for number, (one, state) in enumerate(zip(directions, apart(states), strict=True)):
             read_window = WindowReader(train, one.data, program, state.window)
-            silent, is_main = not processes.is_first(), number == 0
+            silent = not processes.is_first()
+            is_main = number == 0
             project = train.wandb_project if is_main else None
             reporting = open_reports(
                 one.workdir, train.steps, int(state.step), silent, project, is_main

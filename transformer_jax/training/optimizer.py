@@ -47,7 +47,8 @@ def learning_rate_schedule(train: TrainConfig, d_model: int) -> Callable[[Array 
 
     Source: Vaswani et al. 2017, section 5.3, equation 3.
     """
-    warmup, decay = train.warmup_steps, SCHEDULES[train.schedule]
+    warmup = train.warmup_steps
+    decay = SCHEDULES[train.schedule]
     peak = train.peak_learning_rate
     if peak is None:
         peak = (d_model * warmup) ** -0.5

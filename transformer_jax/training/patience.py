@@ -31,7 +31,8 @@ class Patience:
 
     def __init__(self, limit: int | None, past: Sequence[Scored] = ()) -> None:
         """Takes train.patience (None: training never ends early) and the validations so far."""
-        self.limit, self.waited = limit, 0
+        self.limit = limit
+        self.waited = 0
         self.best: Scored = (0, -math.inf)
         for step, score in past:
             self.note(step, score)
@@ -39,7 +40,8 @@ class Patience:
     def note(self, step: int, score: float) -> None:
         """Counts a validation. A score that is equal, or not a number, is not better."""
         if score > self.best[1]:
-            self.best, self.waited = (step, score), 0
+            self.best = (step, score)
+            self.waited = 0
         else:
             self.waited += 1
 

@@ -154,7 +154,8 @@ def compile_program(
       meanwhile: called in another thread while XLA compiles, which needs no Python; this function
         returns after it has ended.
     """
-    auxiliary, platform = auxiliary_weights(train), mesh.devices.flat[0].platform
+    auxiliary = auxiliary_weights(train)
+    platform = mesh.devices.flat[0].platform
     model_config = with_attention_kernel(model_config, platform)
     block = loss_block(train, platform)
     train = dataclasses.replace(train, loss_block=block)

@@ -48,8 +48,10 @@ def make_two_way_loss(
       train: the keys for the loss.
       replicas: number of devices that the batch's rows are divided over.
     """
-    block, losses = train.loss_block or LOSS_BLOCK, auxiliary_weights(train)
-    smoothing, method = train.label_smoothing, "loss_and_watched"
+    block = train.loss_block or LOSS_BLOCK
+    losses = auxiliary_weights(train)
+    smoothing = train.label_smoothing
+    method = "loss_and_watched"
     loss_fn: Any = make_loss_fn(model, smoothing, block, replicas, losses, method)
     gamma = train.agreement_weight
 

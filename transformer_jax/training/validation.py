@@ -21,7 +21,8 @@ def make_validate(
     The score is that of `bleu`, or minus the loss if `bleu` is None. If a signal stops `bleu`, it
     returns None, and so does the function.
     """
-    eval_step, rows = make_eval_step(program), data.valid_shape.rows
+    eval_step = make_eval_step(program)
+    rows = data.valid_shape.rows
     own = own_rows(program.mesh, rows)
 
     def validate(params: Params) -> tuple[dict[str, float], float] | None:

@@ -58,8 +58,10 @@ class WindowReader:
         counters = (state.step, state.skipped, state.skipped_in_a_row)
         sums = (state.window, state.auxiliary)
         (window, auxiliary), (step, skipped, in_a_row) = jax.device_get((sums, counters))
-        seconds, before = time.perf_counter() - self.start, self.before
-        self.start, self.before = time.perf_counter(), (0.0, 0.0)
+        seconds = time.perf_counter() - self.start
+        before = self.before
+        self.start = time.perf_counter()
+        self.before = (0.0, 0.0)
         src_tokens, tgt_tokens = (
             now - then for now, then in zip(_tokens(window), before, strict=True)
         )
