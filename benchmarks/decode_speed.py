@@ -221,7 +221,7 @@ def fastest_settings(
             figures.append({mode: max(one[mode] for one in passes) for mode in MODES})
             print(f"{name} {json.dumps(options)}: {figures[-1]}", file=sys.stderr, flush=True)
         best = {mode: max(range(len(tried)), key=lambda i: figures[i][mode]) for mode in MODES}
-        chosen[name] = {mode: tried[place] for mode, place in best.items()}
+        chosen[name] = {mode: tried[index] for mode, index in best.items()}
     return chosen
 
 

@@ -170,8 +170,8 @@ def _flops(module: Module, body: dict, outside: dict | None = None) -> dict[str,
     for one in body.values():
         if one.opcode == "dot":
             kind, sizes = array_type((outside or body)[one.operands[0]].type)
-            places = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", one.attributes)
-            summed = [sizes[int(n)] for n in places[1].split(",") if n] if places else []
+            axes = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", one.attributes)
+            summed = [sizes[int(n)] for n in axes[1].split(",") if n] if axes else []
             total[kind] = total.get(kind, 0) + 2 * math.prod([*summed, *array_type(one.type)[1]])
         elif one.opcode == "custom-call":
             kind, flops = _foreign_flops(one, outside or body)
@@ -190,10 +190,10 @@ def _foreign_flops(one: Instruction, operands: dict[str, Instruction]) -> tuple[
     """
     kind, left = array_type(operands[one.operands[0]].type)
     if "__cublas" in one.attributes:
-        place = re.search(r'"lhs_contracting_dimensions":\["(\d+)"\]', one.attributes)
-        assert place is not None
+        axis = re.search(r'"lhs_contracting_dimensions":\["(\d+)"\]', one.attributes)
+        assert axis is not None
         result = array_type(one.type.removeprefix("("))[1]
-        return kind, 2 * math.prod(result) * left[int(place[1])]
+        return kind, 2 * math.prod(result) * left[int(axis[1])]
     for name, (of_keys, of_values) in KERNELS.items():
         if f"/{name}/" in one.attributes:
             if not of_keys:

@@ -69,7 +69,7 @@ class Setting(NamedTuple):
         sizes = f"d_model {self.d_model:,}, {self.layers} layers, vocabulary {self.vocabulary:,}"
         if self.beam:
             return f"{self.rows} sentences of {self.length} subwords, beam {self.beam}, {sizes}"
-        return f"{self.rows} rows of {self.length} places a side, {sizes}"
+        return f"{self.rows} rows of {self.length} positions a side, {sizes}"
 
     @property
     def config(self) -> Config:
@@ -118,13 +118,13 @@ def activation_bytes(model: ModelConfig, vocabulary_size: int, shape: BatchShape
     rows, (src_length, tgt_length) = shape.rows, shape.lengths
     layers = model.num_layers
     d = model.d_model
-    places = src_length + tgt_length
+    positions = src_length + tgt_length
     heads = attention_parameters(model) // d  # H (2 d_k + 2 d_v)
     pairs = src_length**2 + tgt_length**2 + src_length * tgt_length
-    floats = places * d + layers * d * (4 * src_length + 6 * tgt_length)
+    floats = positions * d + layers * d * (4 * src_length + 6 * tgt_length)
     floats += layers * model.num_heads * pairs + tgt_length * padded_vocabulary(vocabulary_size)
     # Cross-attention has keys and values of source positions, queries and outputs of target ones.
-    products = layers * places * (3 * heads // 2 + model.d_ff)
+    products = layers * positions * (3 * heads // 2 + model.d_ff)
     return rows * (FLOAT32 * floats + dtype_bytes(model) * products)
 
 
@@ -247,16 +247,16 @@ def base_memory() -> str:
     """Markdown table of the memory of the base model's step, which is compiled but not run."""
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     rows = []
-    places = BASE_SHAPE.rows * BASE_SHAPE.tgt_length * padded_vocabulary(BASE_VOCABULARY)
+    positions = BASE_SHAPE.rows * BASE_SHAPE.tgt_length * padded_vocabulary(BASE_VOCABULARY)
     for dtype in ("float32", "bfloat16"):
         config = load_config(f"{CONFIGS / 'wmt14.py'}:base", {"model.dtype": dtype})
         compiled: Any = compile_program(
             config.model, config.train, mesh, BASE_VOCABULARY, BASE_SHAPE
         ).train_step
         memory = compiled.memory_analysis()
-        kept = activation_bytes(config.model, BASE_VOCABULARY, BASE_SHAPE) - FLOAT32 * places
-        held = [memory.temp_size_in_bytes, memory.argument_size_in_bytes, kept, FLOAT32 * places]
-        written = " ".join(logits_sized(compiled.as_text(), places)) or "none"
+        kept = activation_bytes(config.model, BASE_VOCABULARY, BASE_SHAPE) - FLOAT32 * positions
+        held = [memory.temp_size_in_bytes, memory.argument_size_in_bytes, kept, FLOAT32 * positions]
+        written = " ".join(logits_sized(compiled.as_text(), positions)) or "none"
         rows.append(
             [dtype, *(f"{b / MIB:,.0f}" for b in held), f"{held[0] / held[-1]:.2f}", written]
         )
@@ -270,7 +270,7 @@ def base_memory() -> str:
     return markdown([*head, "temporary over logits", "arrays of the logits' size"], rows)
 
 
-def logits_sized(text: str, places: int) -> list[str]:
+def logits_sized(text: str, positions: int) -> list[str]:
     """Instructions that write at least as many numbers as the logits have: fusion:f32."""
     found = []
     for instruction in parse(text).values():
@@ -278,6 +278,6 @@ def logits_sized(text: str, places: int) -> list[str]:
         if kind.startswith("(") or not instruction.in_entry or instruction.opcode in NO_WRITES:
             continue
         width = type_bytes(f"{kind}[1]")
-        if width and type_bytes(instruction.type) // width >= places:
+        if width and type_bytes(instruction.type) // width >= positions:
             found.append(f"{instruction.opcode}:{kind}")
     return found

@@ -67,19 +67,19 @@ SAME = {
 }
 
 
-def effect_of(lines: Sequence[Line], place: int, value: Any) -> list[float]:
+def effect_of(lines: Sequence[Line], part: int, value: Any) -> list[float]:
     """What a value of a choice adds in BLEU, for each seed: the mean over the other choices.
 
     Args:
       lines: runs of all rows of CHOICES.
-      place: which part of a choice: 0 the place of the norm, 1 its kind, 2 FixNorm.
+      part: of a choice: 0 the place of the norm, 1 its kind, 2 FixNorm.
       value: its value; the other one is the base.
     """
     shared = of_shared_seeds(lines, [name_of(*choice) for choice in CHOICES])
     gaps = []
     for choice in CHOICES:
-        if choice[place] == value:
-            [base] = [other for other in CHOICES if _differ(choice, other) == [place]]
+        if choice[part] == value:
+            [base] = [other for other in CHOICES if _differ(choice, other) == [part]]
             gaps.append(differences(shared, name_of(*choice), name_of(*base), "bleu"))
     return [statistics.fmean(of_seed) for of_seed in zip(*gaps, strict=True)]
 
@@ -111,12 +111,12 @@ def findings(folder: Path) -> list[Part]:
     ours, theirs = (losses(few, every, row) for row in (name_of("post", "layer", False), RECURRENT))
     gaps = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
     verdicts = [["a Transformer is hard on few pairs", _judged(gaps), _gap(gaps)]]
-    for name, place, value in (
+    for name, part, value in (
         ("pre-norm helps on 5,000 pairs", 0, "pre"),
         ("ScaleNorm helps on 5,000 pairs", 1, "scale"),
         ("FixNorm helps on 5,000 pairs", 2, True),
     ):
-        gaps = effect_of(few, place, value)
+        gaps = effect_of(few, part, value)
         verdicts.append([name, _judged(gaps), _gap(gaps)])
     return [
         Heading("Verdicts"),

@@ -107,21 +107,21 @@ PLACES = (50, 100, 200)
 REACH = 50
 
 
-def position_products(d_model: int, places: Sequence[int], offsets: Sequence[int]) -> np.ndarray:
-    """PE(pos) · PE(pos + k) of the sinusoids: float64 `[places, offsets]`.
+def position_products(d_model: int, positions: Sequence[int], offsets: Sequence[int]) -> np.ndarray:
+    """PE(pos) · PE(pos + k) of the sinusoids: float64 `[positions, offsets]`.
 
     Args:
       d_model: even.
-      places: positions pos, each with pos + k >= 0 for every k.
+      positions: pos, each with pos + k >= 0 for every k.
       offsets: k.
 
     Source: Vaswani et al. 2017, section 3.5.
     """
     from transformer_jax.model.positions import sinusoids
 
-    table_LD = sinusoids(max(places) + max(offsets) + 1, d_model).astype(np.float64)
-    others = np.add.outer(np.array(places), np.array(offsets))
-    return np.einsum("PD,PKD->PK", table_LD[list(places)], table_LD[others])
+    table_LD = sinusoids(max(positions) + max(offsets) + 1, d_model).astype(np.float64)
+    others = np.add.outer(np.array(positions), np.array(offsets))
+    return np.einsum("PD,PKD->PK", table_LD[list(positions)], table_LD[others])
 
 
 def draw_positions(asked: Asked) -> list[Part]:
@@ -144,8 +144,8 @@ def draw_positions(asked: Asked) -> list[Part]:
     curves = position_products(D_MODEL, PLACES, offsets)
     # The curves coincide: different widths, not only colors, keep each one visible.
     looks = zip(PLACES, curves, (BLUE, VERMILION, "black"), (7.0, 3.5, 1.0), strict=True)
-    for place, curve, color, width in looks:
-        axes.plot(offsets, curve, color=color, linewidth=width, label=f"pos = {place}")
+    for position, curve, color, width in looks:
+        axes.plot(offsets, curve, color=color, linewidth=width, label=f"pos = {position}")
     finish_axes(axes, "distance k", "PE(pos) · PE(pos + k)")
     axes.legend(frameon=False)
     second = f"Dot products, d_model = {D_MODEL}: the distance k decides, the position does not."

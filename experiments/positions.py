@@ -59,7 +59,7 @@ ROWS: dict[str, Overrides] = {
     **{name: {**row, **LONG_SENTENCES_UNSEEN} for name, row in KINDS.items()},
     ALL_LENGTHS: {},
 }
-WITHIN, BEYOND = 0, -1  # places in a row of bleu_by_length
+WITHIN, BEYOND = 0, -1  # bins of bleu_by_length
 Lengths = Mapping[str, Mapping[int, Sequence[float]]]  # by row and seed, as bleu_by_length has it
 
 DOES, NOT = "extrapolates", "does not"
@@ -90,10 +90,10 @@ def extrapolation(lengths: Lengths, row: str) -> str:
     return NOT if max(shares) < DOES_NOT else OPEN
 
 
-def against_sinusoids(lengths: Lengths, row: str, place: int) -> str:
+def against_sinusoids(lengths: Lengths, row: str, which: int) -> str:
     """Whether a row is better or worse than sinusoids."""
     own, other = lengths.get(row, {}), lengths.get(SINUSOIDAL, {})
-    gaps = [own[seed][place] - other[seed][place] for seed in own if seed in other]
+    gaps = [own[seed][which] - other[seed][which] for seed in own if seed in other]
     if len(gaps) < 2:
         return NOT_RUN
     if not exceeds_seeds(gaps):
@@ -107,7 +107,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     lengths = by_row(answers(folder / "evidence.json", asked), jobs)
     rows = []
     for name in ROWS:
-        cells = [_mean(lengths, name, place) for place in (WITHIN, BEYOND)]
+        cells = [_mean(lengths, name, which) for which in (WITHIN, BEYOND)]
         verdicts = ["", "", ""]
         if name != ALL_LENGTHS:
             verdicts[0] = extrapolation(lengths, name)
@@ -126,8 +126,8 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     return [Heading("Verdicts"), PageTable(head, rows)]
 
 
-def _mean(lengths: Lengths, row: str, place: int) -> str:
-    values = [bins[place] for bins in lengths.get(row, {}).values()]
+def _mean(lengths: Lengths, row: str, which: int) -> str:
+    values = [bins[which] for bins in lengths.get(row, {}).values()]
     if not values:
         return ""
     deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""

@@ -73,14 +73,14 @@ def needed_k(
       src_words: the word of each source subword, or -1.
       tgt_words: the word of each target subword, or -1.
     """
-    last = {word: place for place, word in enumerate(src_words)}
+    last = {word: index for index, word in enumerate(src_words)}
     linked = collections.defaultdict(list)
     for source, target in links:
         linked[target].append(last[source])
     needs = [
-        place + 1 - written
+        index + 1 - written
         for written, word in enumerate(tgt_words)
-        for place in linked.get(word, ())
+        for index in linked.get(word, ())
     ]
     return max([1, *needs])
 

@@ -376,9 +376,9 @@ def program_help() -> str:
 
 def command_help(name: str, command: Command) -> str:
     """What a command does, and its flags."""
-    places = [flag.value for flag in command.flags if flag.positional]
+    positional = [flag.value for flag in command.flags if flag.positional]
     lines = [
-        " ".join(["usage:", USAGE.replace("COMMAND", name), *places]),
+        " ".join(["usage:", USAGE.replace("COMMAND", name), *positional]),
         "",
         command.help,
         "",

@@ -120,7 +120,7 @@ def read_table(path: Path, kind: type[Any], may_be_empty: Collection[str] = ()) 
     if not path.exists():
         return []
     rows = list[Any]()
-    places = dict[tuple[Any, ...], int]()
+    first_numbers = dict[tuple[Any, ...], int]()
     for number, cells in read_csv(path, kind._fields):
         values = list[Any]()
         for (name, convert), text in zip(kind.__annotations__.items(), cells, strict=True):
@@ -132,7 +132,7 @@ def read_table(path: Path, kind: type[Any], may_be_empty: Collection[str] = ()) 
                     f"{path}, line {number}: {name}={text[:40]!r} is no {convert.__name__}. "
                     "Correct or remove that line."
                 ) from None
-        first = places.setdefault(tuple(values[:2]), number)
+        first = first_numbers.setdefault(tuple(values[:2]), number)
         if first != number:
             both = " and ".join(
                 f"{x} {y!r}" for x, y in zip(kind._fields[:2], values, strict=False)

@@ -77,14 +77,14 @@ def marian(job: Job, beam_size: int, options: dict[str, Any]) -> Callable[[], tu
         begin = time.perf_counter()
         found: Ids = [[] for _ in order]
         for start in range(0, len(order), size):
-            places = order[start : start + size]
-            rows = [torch.tensor(job.sources[i]) for i in places]
+            numbers = order[start : start + size]
+            rows = [torch.tensor(job.sources[i]) for i in numbers]
             ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=job.pad)
             lengths = torch.tensor([len(row) for row in rows])
             mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
             with torch.inference_mode():
                 out = model.generate(input_ids=ids, attention_mask=mask, **settings)
-            for i, row in zip(places, out[:, 1:].tolist(), strict=True):
+            for i, row in zip(numbers, out[:, 1:].tolist(), strict=True):
                 found[i] = row[: row.index(job.eos) + 1] if job.eos in row else row
         return time.perf_counter() - begin, found
 

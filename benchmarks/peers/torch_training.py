@@ -78,10 +78,10 @@ def padded(ids: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> tuple[np.n
     """(ids, real), int64 and bool [rows, longest]."""
     starts = offsets[rows]
     lengths = offsets[rows + 1] - offsets[rows]
-    place = np.arange(lengths.max())
-    real = place < lengths[:, None]
-    places = np.where(real, starts[:, None] + place, 0)
-    return np.where(real, ids[places], PAD).astype(np.int64), real
+    column = np.arange(lengths.max())
+    real = column < lengths[:, None]
+    positions = np.where(real, starts[:, None] + column, 0)
+    return np.where(real, ids[positions], PAD).astype(np.int64), real
 
 
 def collate(pairs: Pairs, rows: np.ndarray) -> Batch:

@@ -40,10 +40,10 @@ def corpus(folder: Path, seed: int = 0, **changes: Any) -> Corpus:
 def test_pairs_are_read_by_position_whatever_the_row_groups_are(tmp_path, group):
     pairs = ParquetPairs(write(tmp_path / "a.parquet", PAIRS, group=group), "en", "de")
     assert len(pairs) == 25 and list(pairs) == PAIRS
-    places = [24, 0, 3, 4, 4, 23, 7]
-    assert pairs.items(places) == [PAIRS[i] for i in places]
+    indices = [24, 0, 3, 4, 4, 23, 7]
+    assert pairs.items(indices) == [PAIRS[i] for i in indices]
     assert pairs[-1] == PAIRS[-1] and pairs[2:9] == PAIRS[2:9]
-    assert pairs.items(np.array(places)) == [PAIRS[i] for i in places]
+    assert pairs.items(np.array(indices)) == [PAIRS[i] for i in indices]
     assert list(pickle.loads(pickle.dumps(pairs))) == PAIRS
     with pytest.raises(IndexError):
         pairs[25]

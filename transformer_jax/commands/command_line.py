@@ -188,20 +188,22 @@ def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -
     for flag in known:
         if not flag.positional:
             DEFINE[flag.kind](flag.name, flag.default, flag.help, flag_values=parser)
-    place = next((flag for flag in known if flag.positional), None)
-    dashed = f"A {place.value} that begins with a dash follows --, after all flags" if place else ""
+    positional = next((flag for flag in known if flag.positional), None)
+    dashed = ""
+    if positional:
+        dashed = f"A {positional.value} that begins with a dash follows --, after all flags"
     try:
         _, *extra = parser([command, *arguments])
     except flags.UnrecognizedFlagError as error:
         if dashed:
             raise UserError(f"{error}. {dashed}.") from None
         raise
-    if place and len(extra) > 1:
+    if positional and len(extra) > 1:
         raise UserError(
-            f"{command} takes one {place.value}, not {len(extra)} arguments: "
+            f"{command} takes one {positional.value}, not {len(extra)} arguments: "
             + ("flags come before --." if "--" in arguments else "put it in quotation marks.")
         )
-    if extra and not place:
+    if extra and not positional:
         raise UserError(f"{command} does not take {extra[0]!r}; its flags: {command} --help.")
     values: dict[str, Any] = {
         flag.name: parser[flag.name].value for flag in known if not flag.positional
@@ -209,8 +211,8 @@ def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -
     for flag in known:
         if flag.kind is list and values[flag.name]:
             values[flag.name] = [item for text in values[flag.name] for item in _items(text)]
-    if place:
-        values[place.name] = extra[0] if extra else place.default
+    if positional:
+        values[positional.name] = extra[0] if extra else positional.default
     for flag in known:
         if flag.required and not values[flag.name]:
             raise UserError(f"{command} needs {flag.shown}: {flag.help}.")

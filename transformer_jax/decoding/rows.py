@@ -282,9 +282,9 @@ def _let_in(
 
 
 def _remember(model: Predictor, params: Params, ids_FM: Array, lengths_F: Array) -> Memory:
-    place_M = jnp.arange(ids_FM.shape[1])
-    segments_FM = (place_M < lengths_F[:, None]).astype(jnp.int32)
-    source = Packed(ids_FM, segments_FM, jnp.broadcast_to(place_M, ids_FM.shape))
+    positions_M = jnp.arange(ids_FM.shape[1])
+    segments_FM = (positions_M < lengths_F[:, None]).astype(jnp.int32)
+    source = Packed(ids_FM, segments_FM, jnp.broadcast_to(positions_M, ids_FM.shape))
     variables = {"params": params}
     encoded_FME = model.apply(variables, source, method="encode")
     memory: Any = model.apply(variables, encoded_FME, source, method="remember")
@@ -302,11 +302,11 @@ def _put_aside(loop: _Loop, rows_F: Array) -> _Loop:
     (search, sentence_B), ended = loop.rows, loop.ended
     has_ended_B = ~is_live(search) & (sentence_B != NOBODY)
     has_ended_F = has_ended_B.at[rows_F].get(mode="fill", fill_value=False)
-    place_F = ended.total + jnp.cumsum(has_ended_F) - 1
-    place_F = jnp.where(has_ended_F, place_F, len(ended.sentence_E))  # past the end: dropped
+    index_F = ended.total + jnp.cumsum(has_ended_F) - 1
+    index_F = jnp.where(has_ended_F, index_F, len(ended.sentence_E))  # past the end: dropped
 
     def write(kept_E: Array, x_B: Array) -> Array:
-        return kept_E.at[place_F].set(x_B.at[rows_F].get(mode="clip"), mode="drop")
+        return kept_E.at[index_F].set(x_B.at[rows_F].get(mode="clip"), mode="drop")
 
     ended = Ended(
         write(ended.sentence_E, sentence_B),

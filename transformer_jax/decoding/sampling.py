@@ -149,9 +149,9 @@ def gumbel_noise(state: SearchState, width: int) -> Array:
     samples_K = mix(jnp.arange(state.now.ids_BK.shape[1], dtype=jnp.uint32))
     sample_BK = mix(state.sample_seed_B[:, None] ^ samples_K)
     position_B1 = mix(state.now.position_B.astype(jnp.uint32))[:, None]
-    place_BK = mix(sample_BK ^ position_B1)
+    hash_BK = mix(sample_BK ^ position_B1)
     subword_V = mix(jnp.arange(width, dtype=jnp.uint32))
-    bits_BKV = mix(place_BK[..., None] ^ subword_V)
+    bits_BKV = mix(hash_BK[..., None] ^ subword_V)
     # 23 bits and a half are exact in float32; with more, the largest number would be 1.
     uniform_BKV = ((bits_BKV >> 9).astype(jnp.float32) + 0.5) * 2.0**-23
     return -jnp.log(-jnp.log(uniform_BKV))

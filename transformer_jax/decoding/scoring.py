@@ -51,13 +51,13 @@ def forced_scores(
         sides = _sides(sources, targets, rows, (src_length, tgt_length), numbers)
         with placed(translator.mesh, translator.model):
             sums_B, coverage_B = _forced(translator.model, translator.params, *sides)
-        for place, number in enumerate(numbers):
+        for row, number in enumerate(numbers):
             length = len(targets[number])
-            log_prob = float(sums_B[place])
+            log_prob = float(sums_B[row])
             divisor = divisors(decode.penalty, jnp.float32(length), decode.length_penalty)
             score = log_prob / float(divisor)
             if translator.model.watch:
-                score += decode.coverage_penalty * float(coverage_B[place])
+                score += decode.coverage_penalty * float(coverage_B[row])
             found[number] = Forced(score, log_prob, length)
     return found
 
@@ -81,8 +81,8 @@ def forced_logits(
         with placed(translator.mesh, translator.model):
             logits_BLV, _ = _logits_and_watched(translator.model, translator.params, *sides)
         of_pairs = np.asarray(logits_BLV, np.float32)
-        for place, number in enumerate(numbers):
-            found[number] = of_pairs[place, : len(targets[number])]
+        for row, number in enumerate(numbers):
+            found[number] = of_pairs[row, : len(targets[number])]
     return found
 
 
@@ -119,8 +119,8 @@ def _row_length(length: int) -> int:
 
 def _packed(sentences: list[np.ndarray], rows: int, length: int) -> Packed:
     ids_BL, lengths_B = padded_sentences(sentences, rows, length)
-    place_BL = np.broadcast_to(np.arange(length, dtype=np.int32), ids_BL.shape)
-    return Packed(ids_BL, np.int32(place_BL < lengths_B[:, None]), place_BL)
+    positions_BL = np.broadcast_to(np.arange(length, dtype=np.int32), ids_BL.shape)
+    return Packed(ids_BL, np.int32(positions_BL < lengths_B[:, None]), positions_BL)
 
 
 @functools.partial(jax.jit, static_argnames="model")

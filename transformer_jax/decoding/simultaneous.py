@@ -81,7 +81,12 @@ def begin(model: EncoderDecoder, shape: Shape, params: Params) -> Sentence:
 
 @functools.partial(jax.jit, static_argnames=("model", "shape"), donate_argnames="sentence")
 def read(
-    model: EncoderDecoder, shape: Shape, params: Params, sentence: Sentence, number: Any, place: Any
+    model: EncoderDecoder,
+    shape: Shape,
+    params: Params,
+    sentence: Sentence,
+    number: Any,
+    position: Any,
 ) -> Sentence:
     """Reads one source subword.
 
@@ -91,10 +96,10 @@ def read(
       params: the model's parameters.
       sentence: donated.
       number: the subword, int32 scalar.
-      place: its 0-based position, int32 scalar.
+      position: its 0-based position, int32 scalar.
     """
-    number_B, place_B = (jnp.full(shape.sizes.batch, one) for one in (number, place))
-    arguments: Any = (number_B, place_B, sentence.search.memory, sentence.encoder_cache)
+    number_B, position_B = (jnp.full(shape.sizes.batch, one) for one in (number, position))
+    arguments: Any = (number_B, position_B, sentence.search.memory, sentence.encoder_cache)
     found: Any = model.apply({"params": params}, *arguments, method="read")
     memory, encoder_cache = found
     return _on_mesh(model, shape, Sentence(encoder_cache, sentence.search._replace(memory=memory)))
@@ -139,8 +144,8 @@ def write(
 def _on_mesh(model: EncoderDecoder, shape: Shape, sentence: Sentence) -> Sentence:
     """The arrays with the shardings of every call, so that no function is compiled twice."""
     boxed = jax.eval_shape(functools.partial(boxed_sentence, model, shape))
-    places = shardings(unboxed(boxed), names_of(boxed, (BATCH,)), shape.mesh)
-    return jax.lax.with_sharding_constraint(sentence, places)
+    layout = shardings(unboxed(boxed), names_of(boxed, (BATCH,)), shape.mesh)
+    return jax.lax.with_sharding_constraint(sentence, layout)
 
 
 class Interpreter:
@@ -186,11 +191,11 @@ class Interpreter:
     def _read(self, number: int) -> None:
         if self.has_ended:
             return
-        place = np.int32(self.read)
+        position = np.int32(self.read)
         own = self.translator
         with placed(self.shape.mesh, self.model):
             self.sentence = read(
-                self.model, self.shape, own.params, self.sentence, np.int32(number), place
+                self.model, self.shape, own.params, self.sentence, np.int32(number), position
             )
         self.read += 1
 

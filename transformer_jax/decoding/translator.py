@@ -128,8 +128,8 @@ class Translator:
                 queue = make_queue(shape, numbers, sentences, self.decode.seed)
                 rows, ended = self._call(shape, rows, queue, more)
                 sentence_E, pool, total = jax.device_get(ended)
-                for place, number in enumerate(sentence_E[:total].tolist()):
-                    found.append((number, _hypotheses(pool, place)))
+                for index, number in enumerate(sentence_E[:total].tolist()):
+                    found.append((number, _hypotheses(pool, index)))
                 inside += len(numbers) - int(total)
             return rows, found
 

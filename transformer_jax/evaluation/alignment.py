@@ -176,9 +176,9 @@ def align_words(
     for number, (src_ids, tgt_ids, weights_NHLM) in enumerate(zip(src, tgt, weights, strict=True)):
         pieces = vocabulary.pieces(src_ids), vocabulary.target.pieces(tgt_ids)
         src_words, tgt_words = words[number] if words else map(spelled_words, pieces)
-        places = subword_words(pieces[0], src_words), subword_words(pieces[1], tgt_words)
-        heads_NHJ = links(weights_NHLM, *places)
-        mean_NJ = links(weights_NHLM.mean(1, keepdims=True), *places)[:, 0]
+        word_numbers = subword_words(pieces[0], src_words), subword_words(pieces[1], tgt_words)
+        heads_NHJ = links(weights_NHLM, *word_numbers)
+        mean_NJ = links(weights_NHLM.mean(1, keepdims=True), *word_numbers)[:, 0]
         yield WordAlignment(list(src_words), list(tgt_words), heads_NHJ, mean_NJ)
 
 

@@ -68,9 +68,9 @@ def differentiable_lagging(delays: np.ndarray, source: int, target: float) -> fl
     step = source / target
     last = 0.0
     total = 0.0
-    for place, delay in enumerate(delays.tolist()):
-        last = max(delay, last + step) if place else float(delay)
-        total += last - place * step
+    for position, delay in enumerate(delays.tolist()):
+        last = max(delay, last + step) if position else float(delay)
+        total += last - position * step
     return total / len(delays)
 
 

@@ -125,9 +125,9 @@ def _functions(model: EncoderDecoder, params: Any, sizes: SearchSizes) -> dict[s
         return jax.tree.leaves(apply(weights, method="prepare_output"))
 
     def encode(weights: list[Array], ids_BM: Array, lengths_B: Array) -> list[Array]:
-        places_M = jnp.arange(sizes.src_length)
-        segments_BM = (places_M < lengths_B[:, None]).astype(jnp.int32)
-        source = Packed(ids_BM, segments_BM, jnp.broadcast_to(places_M, ids_BM.shape))
+        positions_M = jnp.arange(sizes.src_length)
+        segments_BM = (positions_M < lengths_B[:, None]).astype(jnp.int32)
+        source = Packed(ids_BM, segments_BM, jnp.broadcast_to(positions_M, ids_BM.shape))
         encoded_BME = apply(weights, source, method="encode")
         return jax.tree.leaves(apply(weights, encoded_BME, source, method="remember"))
 
@@ -149,8 +149,8 @@ def _functions(model: EncoderDecoder, params: Any, sizes: SearchSizes) -> dict[s
 
     weights = _shapes(params)
     prepared = _shapes(jax.eval_shape(prepare, weights))
-    places = rows, sizes.beams
-    now = (_whole(rows), _whole(*places), _whole(*places, sizes.length))
+    of_beams = rows, sizes.beams
+    now = (_whole(rows), _whole(*of_beams), _whole(*of_beams, sizes.length))
     return {
         "prepare": Function(prepare, (weights,)),
         "encode": Function(encode, (weights, _whole(rows, sizes.src_length), _whole(rows))),

@@ -79,7 +79,7 @@ class ExportedModel:
                 allowed[:] = -np.inf
                 allowed[:, special["eos"]] = ends
             order = np.argsort(-allowed, axis=None, kind="stable")[: 2 * beams]
-            ranked = [divmod(int(place), allowed.shape[1]) for place in order]
+            ranked = [divmod(int(index), allowed.shape[1]) for index in order]
             for slot, subword in ranked[:beams]:
                 if subword == special["eos"] and allowed[slot, subword] > best_sum:
                     best = live[slot]

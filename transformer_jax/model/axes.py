@@ -54,8 +54,8 @@ def divided(name: str) -> bool:
     """Whether the mesh that is traced for divides axes of this name."""
     where = mesh_axes(name)[0]
     mesh = jax.sharding.get_abstract_mesh()
-    places = () if where is None else (where,) if isinstance(where, str) else where
-    return any(mesh.shape[place] > 1 for place in places)
+    axes = () if where is None else (where,) if isinstance(where, str) else where
+    return any(mesh.shape[axis] > 1 for axis in axes)
 
 
 def named(initializer: Initializer, *names: str | None) -> Initializer:

@@ -183,10 +183,10 @@ def empty_blocks(config: ModelConfig, batch: int, beams: int, length: int) -> tu
     )
 
 
-def empty_keys_values(config: ModelConfig, batch: int, *places: int) -> tuple:
-    """Zeros `[batch, heads, *places, d_k]` and `[..., d_v]`, boxed with the names of their axes."""
-    names = (BATCH, HEADS, *(None,) * (len(places) + 1))
-    shape = (batch, config.num_heads, *places)
+def empty_keys_values(config: ModelConfig, batch: int, *lengths: int) -> tuple:
+    """Zeros `[batch, heads, *lengths, d_k]` and `[..., d_v]`, boxed with their axes' names."""
+    names = (BATCH, HEADS, *(None,) * (len(lengths) + 1))
+    shape = (batch, config.num_heads, *lengths)
     return tuple(zeros((*shape, size), names, config.dtype) for size in config.head_sizes)
 
 
@@ -214,8 +214,8 @@ def written(
     result = []
     for key, value in blocks:
         # A position outside this block is dropped: a negative index would count from its end.
-        place_B = jnp.where(position_B < begin, key.shape[2], position_B - begin)
-        here = (rows_B, slice(None), place_B)
+        slot_B = jnp.where(position_B < begin, key.shape[2], position_B - begin)
+        here = (rows_B, slice(None), slot_B)
         result.append((replaced(key, here, new_key), replaced(value, here, new_value)))
         begin += key.shape[2]
     return tuple(result)

@@ -50,7 +50,7 @@ def around(x_BLH: Array, segments_BL: Array, before: int, after: int) -> Array:
       after: positions after it.
 
     Returns:
-      `[batch, length, (before + 1 + after) * features]`; 0 for places outside the sentence.
+      `[batch, length, (before + 1 + after) * features]`; 0 for positions outside the sentence.
     """
 
     def moved(x: Array, by: int) -> Array:

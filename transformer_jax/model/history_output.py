@@ -1,8 +1,8 @@
 """Copies from the translation so far.
 
 Dimension key
-  B batch   L target length   M places pointed to   D d_model   K beams   T positions of the cache
-  S keys of the cache, T K
+  B batch   L target length   M positions pointed to   D d_model   K beams
+  T positions of the cache   S keys of the cache, T K
 """
 
 from collections.abc import Mapping
@@ -50,8 +50,8 @@ class History(MixedOutput):
         Args:
           params: "history_query" W, "history_query_bias" b and "history_sentinel" s.
           x_BLD: the decoder's output.
-          seen: h `[batch, places, d_model]`, the subwords y `[batch, places]`, and where a position
-            may point `[batch, length, places]`.
+          seen: h `[batch, positions, d_model]`, the subwords y `[batch, positions]`, and where a
+            position may point `[batch, length, positions]`.
 
         Source: Merity et al. 2016, equations 3 to 7.
         """

@@ -44,11 +44,11 @@ class Marginal(MixedOutput):
         """
         watched_BLM, contexts_BMD = seen
         count = min(self.config.marginal_positions, watched_BLM.shape[-1])
-        weights_BLC, places_BLC = jax.lax.top_k(watched_BLM, count)
+        weights_BLC, positions_BLC = jax.lax.top_k(watched_BLM, count)
         weights_BLC = wide(weights_BLC)
         log_weights_BLC = safe_log(weights_BLC) - jnp.log(weights_BLC.sum(-1, keepdims=True))
-        contexts_BLCD = jax.vmap(lambda contexts_MD, places: contexts_MD[places])(
-            contexts_BMD, places_BLC
+        contexts_BLCD = jax.vmap(lambda contexts_MD, positions: contexts_MD[positions])(
+            contexts_BMD, positions_BLC
         )
         return Mixture(x_BLD[..., None, :] + contexts_BLCD, log_weights_BLC, None)
 

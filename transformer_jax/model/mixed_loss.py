@@ -8,7 +8,7 @@ its responsibility, its share of the target's probability.
 
 Dimension key
   B batch   L target length   C components   V vocabulary, padded   D d_model
-  M places that the pointer points to
+  M positions that the pointer points to
   N blocks   R replicas, which hold different rows   b rows of one replica in one block
 """
 
@@ -30,10 +30,10 @@ EQUAL = 1e-5  # relative difference of two sums of the same probabilities, by ro
 
 
 class Pointer(NamedTuple):
-    """A distribution over places; each place has a subword."""
+    """A distribution over positions; each position has a subword."""
 
-    mass_BLM: Array  # probability of each place; together they are at most 1
-    ids_BM: Array  # int32, the places' subwords
+    mass_BLM: Array  # probability of each position; together they are at most 1
+    ids_BM: Array  # int32, the positions' subwords
 
 
 class Mixture(NamedTuple):
@@ -64,9 +64,9 @@ def log_probabilities(logits_BLCV: Array, mixture: Mixture) -> Array:
     mass_BLM, ids_BM = mixture.pointer
     rows_B1 = jnp.arange(ids_BM.shape[0])[:, None, None]
     ids_B1M = ids_BM[:, None]
-    places_L1 = jnp.arange(mass_BLM.shape[1])[:, None]
+    positions_L1 = jnp.arange(mass_BLM.shape[1])[:, None]
     pointed_BLV = jnp.zeros_like(log_probs_BLV)
-    pointed_BLV = pointed_BLV.at[rows_B1, places_L1, ids_B1M].add(mass_BLM, mode="drop")
+    pointed_BLV = pointed_BLV.at[rows_B1, positions_L1, ids_B1M].add(mass_BLM, mode="drop")
     return jnp.logaddexp(log_probs_BLV, safe_log(pointed_BLV))
 
 

@@ -4,7 +4,7 @@ Each is one function from the decoder's output to a `Mixture`, which training an
 Search takes log probabilities as logits: its own log-softmax does not change them.
 
 Dimension key
-  B batch   L target length, in search beams   M places pointed to   D d_model   K beams
+  B batch   L target length, in search beams   M positions pointed to   D d_model   K beams
   C components of a mixture   V vocabulary, padded   E features of the encoder's output
 """
 

@@ -177,7 +177,7 @@ def over_chunks(stops_BHLM: Array, scores_BHLM: Array, mask: Array, width: int) 
 
 
 def _moved(x: Array, by: int, filler: float) -> Array:
-    """x with its last axis shifted to the right by this number of places; below 0: to the left."""
+    """x with its last axis shifted to the right by `by` positions; below 0: to the left."""
     if by < 0:
         return jnp.pad(x[..., -by:], ((0, 0),) * 3 + ((0, -by),), constant_values=filler)
     kept = x[..., : x.shape[-1] - by]

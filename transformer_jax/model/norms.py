@@ -73,8 +73,8 @@ def _narrow_backward(
     along_BL1 = (inner_BLD * normed_BLD).mean(-1, keepdims=True)
     inner_BLD = inner_BLD - inner_BLD.mean(-1, keepdims=True) - normed_BLD * along_BL1
     x_gradient_BLD = jax.lax.optimization_barrier((inner_BLD * rate_BL1).astype(x_BLD.dtype))
-    places = tuple(range(x_BLD.ndim - 1))
-    return x_gradient_BLD, (gradient_BLD * normed_BLD).sum(places), gradient_BLD.sum(places)
+    axes = tuple(range(x_BLD.ndim - 1))
+    return x_gradient_BLD, (gradient_BLD * normed_BLD).sum(axes), gradient_BLD.sum(axes)
 
 
 narrow_layer_norm.defvjp(_narrow_forward, _narrow_backward)

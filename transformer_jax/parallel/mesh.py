@@ -139,8 +139,8 @@ def batch_ways(mesh: Mesh) -> int:
 
 def own_rows(mesh: Mesh, rows: int) -> np.ndarray:
     """Numbers of the batch's rows on this process's devices, ascending: int64 [own]."""
-    places = batch_sharding(mesh).addressable_devices_indices_map((rows,))
-    return np.unique(np.concatenate([np.arange(rows)[index] for index in places.values()]))
+    indices = batch_sharding(mesh).addressable_devices_indices_map((rows,))
+    return np.unique(np.concatenate([np.arange(rows)[index] for index in indices.values()]))
 
 
 def put_rows(mesh: Mesh, rows: int, own: np.ndarray, batch: Batch) -> Batch:

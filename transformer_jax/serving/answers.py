@@ -93,11 +93,14 @@ def _attention(run: Run, asked: Asked, source: str, target: str) -> Answer | Non
     }
     words = spelled_words(cross.attended), spelled_words(cross.attending)
     try:
-        places = subword_words(cross.attended, words[0]), subword_words(cross.attending, words[1])
+        word_numbers = (
+            subword_words(cross.attended, words[0]),
+            subword_words(cross.attending, words[1]),
+        )
     except UserError:  # byte pieces that are no character: these subwords spell no words
         return answer | {"source_words": [], "target_words": [], "alignment": []}
-    [[linked_J]] = links(weights_LM[None, None], *places)
-    alignment = [None if place == NONE else place for place in linked_J.tolist()]
+    [[linked_J]] = links(weights_LM[None, None], *word_numbers)
+    alignment = [None if word == NONE else word for word in linked_J.tolist()]
     return answer | {"source_words": words[0], "target_words": words[1], "alignment": alignment}
 
 

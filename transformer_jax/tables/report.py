@@ -178,9 +178,9 @@ def write_report(
     counted: Counted = MappingProxyType({}),
 ) -> Path:
     """Writes table, plots and page, with the findings above the table; returns the page's path."""
-    places = {row: n for n, row in enumerate(experiment.rows)}
-    known = [line for line in lines if line.row in places]
-    lines = sorted(known, key=lambda line: (places[line.row], line.seed))
+    order = {row: n for n, row in enumerate(experiment.rows)}
+    known = [line for line in lines if line.row in order]
+    lines = sorted(known, key=lambda line: (order[line.row], line.seed))
     head, rows = make_table(experiment, scale, lines, read_p_values(output.significance), counted)
     title = f"{experiment.name}, {scale} scale"
     label = experiment.scales[scale].label
@@ -308,21 +308,21 @@ def row_figure(
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
-    places = range(len(known))
+    heights = range(len(known))
     figure = Figure(figsize=(7.0, 1.2 + 0.28 * len(known)), layout="constrained")
     axes = figure.add_subplot()
     shown = [summary.mean for summary in known.values()]
     deviations = [summary.deviation or 0.0 for summary in known.values()]
-    axes.errorbar(shown, places, xerr=deviations, fmt="o", color=BLUE, capsize=3, label="here")
+    axes.errorbar(shown, heights, xerr=deviations, fmt="o", color=BLUE, capsize=3, label="here")
     axes.axvline(shown[0], color=BLUE, linewidth=0.8, alpha=0.5)
     printed = [experiment.paper.get(row, {}).get(name) for row in known]
-    paper = {place: value for place, value in enumerate(printed) if value is not None}
+    paper = {height: value for height, value in enumerate(printed) if value is not None}
     if paper and not _far(shown, [*paper.values()]):
         shown += paper.values()
         style: dict[str, Any] = {"color": VERMILION, "markersize": 4, "label": "the paper"}
         axes.plot([*paper.values()], [*paper], "D", **style)
         figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize=8)
-    axes.set_yticks(places, [label(row) for row in known], fontsize=8)
+    axes.set_yticks(heights, [label(row) for row in known], fontsize=8)
     axes.set_ylim(len(known) - 0.5, -0.5)
     axes.set_xlabel(METRICS[name].label)
     if name not in SCORES and is_wide(shown):

@@ -161,12 +161,12 @@ class TrainSource:
 
     def _planned_rows(self, stream: np.ndarray) -> np.ndarray:
         """Converts row numbers of the endless stream [R] to row numbers of the plan [R]."""
-        epochs, places = np.divmod(stream, len(self.plan))
+        epochs, in_epoch = np.divmod(stream, len(self.plan))
         planned = np.empty_like(stream)
         for epoch in np.unique(epochs):
             of_epoch = epochs == epoch
             order = _epoch_order(len(self.plan), self.seed, int(epoch))
-            planned[of_epoch] = order[places[of_epoch]]
+            planned[of_epoch] = order[in_epoch[of_epoch]]
         return planned
 
 
@@ -287,12 +287,12 @@ def _lay_out(
     before = np.cumsum(lengths) - lengths  # tokens before each sentence, in the batch
     in_row = before - before[np.arange(len(pairs)) - slots]
     positions = np.arange(lengths.sum()) - np.repeat(before, lengths)
-    places = np.repeat(rows * shape[1] + in_row, lengths) + positions
+    flat_positions = np.repeat(rows * shape[1] + in_row, lengths) + positions
     tokens = ids[np.repeat(begins, lengths) + positions]
     laid_out = []
     for values in (tokens, np.repeat(slots + 1, lengths), positions):
         flat = np.zeros(shape[0] * shape[1], np.int32)
-        flat[places] = values
+        flat[flat_positions] = values
         laid_out.append(flat.reshape(shape))
     return Packed(*laid_out), in_row
 

@@ -17,16 +17,16 @@ class ByPosition(Sequence[T]):
     """A sequence whose indexing, slices (as lists) and iteration use `__len__` and `items`."""
 
     @abstractmethod
-    def items(self, places: Sequence[int]) -> list[T]:
-        """The elements at these places; 0 <= place < len."""
+    def items(self, indices: Sequence[int]) -> list[T]:
+        """The elements at these indices; 0 <= index < len."""
 
     @overload
     def __getitem__(self, index: int) -> T: ...
     @overload
     def __getitem__(self, index: slice) -> list[T]: ...
     def __getitem__(self, index: int | slice) -> T | list[T]:
-        places = range(len(self))[index]  # raises IndexError past the end
-        return self.items([places])[0] if isinstance(places, int) else self.items(places)
+        indices = range(len(self))[index]  # raises IndexError past the end
+        return self.items([indices])[0] if isinstance(indices, int) else self.items(indices)
 
     def __iter__(self) -> Iterator[T]:
         for first in range(0, len(self), TOGETHER):
@@ -43,36 +43,36 @@ class Joined(ByPosition[T]):
     def __len__(self) -> int:
         return self.ends[-1]
 
-    def items(self, places: Sequence[int]) -> list[T]:
-        """The elements at these places of the joined sequence."""
-        parts = [bisect.bisect_right(self.ends, place) for place in places]
-        # place - end of its part is negative, so the index counts from the part's end.
-        return [self.parts[p][i - self.ends[p]] for p, i in zip(parts, places, strict=True)]
+    def items(self, indices: Sequence[int]) -> list[T]:
+        """The elements at these indices of the joined sequence."""
+        parts = [bisect.bisect_right(self.ends, index) for index in indices]
+        # index - end of its part is negative, so the index counts from the part's end.
+        return [self.parts[p][i - self.ends[p]] for p, i in zip(parts, indices, strict=True)]
 
 
 class Selected(ByPosition[T]):
-    """The elements of another sequence at some places, in the order of the places."""
+    """The elements of another sequence at some indices, in the order of the indices."""
 
-    def __init__(self, elements: Any, places: np.ndarray):
-        """Takes a ByPosition, and places in it: int64 [number of elements]."""
-        self.elements, self.places = elements, places
+    def __init__(self, elements: Any, indices: np.ndarray):
+        """Takes a ByPosition, and indices in it: int64 [number of elements]."""
+        self.elements, self.indices = elements, indices
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.indices)
 
-    def items(self, places: Sequence[int]) -> list[T]:
-        """The elements at these places of the selection."""
-        found: list[T] = self.elements.items([int(self.places[i]) for i in places])
+    def items(self, indices: Sequence[int]) -> list[T]:
+        """The elements at these indices of the selection."""
+        found: list[T] = self.elements.items([int(self.indices[i]) for i in indices])
         return found
 
 
-def sample_places(total: int, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """A random sample of the places 0..total-1, and the other places; both in ascending order.
+def sample_indices(total: int, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A random sample of the indices 0..total-1, and the other indices; both in ascending order.
 
     It uses the raw output of the bit generator, which does not change between versions of NumPy.
 
     Args:
-      total: number of places.
+      total: number of indices.
       count: size of the sample, below `total`.
       seed: the sample depends only on the seed and `total`.
     """

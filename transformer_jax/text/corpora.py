@@ -89,9 +89,9 @@ class TextPairs(ByPosition[Pair]):
     def __len__(self) -> int:
         return len(self.src)
 
-    def items(self, places: Sequence[int]) -> list[Pair]:
-        """The pairs at some places."""
-        return list(map(Pair, self.src.items(places), self.tgt.items(places)))
+    def items(self, indices: Sequence[int]) -> list[Pair]:
+        """The pairs at some indices."""
+        return list(map(Pair, self.src.items(indices), self.tgt.items(indices)))
 
 
 class TfdsPairs(ByPosition[Pair]):
@@ -103,9 +103,9 @@ class TfdsPairs(ByPosition[Pair]):
     def __len__(self) -> int:
         return len(self.records)
 
-    def items(self, places: Sequence[int]) -> list[Pair]:
-        """The pairs at these places, read together."""
-        records = self.records.__getitems__(places)
+    def items(self, indices: Sequence[int]) -> list[Pair]:
+        """The pairs at these indices, read together."""
+        records = self.records.__getitems__(indices)
         return [Pair(*texts) for texts in tfds_corpus.parse(records, self.src, self.tgt)]
 
 

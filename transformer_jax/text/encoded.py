@@ -36,8 +36,8 @@ CHECK_BYTES = 1 << 24
 class EncodedLinks(NamedTuple):
     """Links between the subwords of each pair: those of pair i are offsets[i] to offsets[i + 1]."""
 
-    src: np.ndarray  # int32 [links], place in the source sentence, from 0
-    tgt: np.ndarray  # int32 [links], place in the target sentence
+    src: np.ndarray  # int32 [links], position in the source sentence, from 0
+    tgt: np.ndarray  # int32 [links], position in the target sentence
     offsets: np.ndarray  # int64 [pairs + 1]
 
 

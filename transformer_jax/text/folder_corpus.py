@@ -12,7 +12,7 @@ import numpy as np
 
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError
-from transformer_jax.text.by_position import Joined, Selected, sample_places
+from transformer_jax.text.by_position import Joined, Selected, sample_indices
 
 # If there are no validation files: the share of the training pairs that is cut off for validation,
 # and the largest number of such pairs.
@@ -110,7 +110,7 @@ class FolderCorpus:
                 f"split. Add pairs, or validation files: {self.VALID.format(data=self.data)}."
             )
         count = max(1, min(VALID_MOST, int(VALID_SHARE * len(pairs))))
-        cut, rest = sample_places(len(pairs), count, self.seed)
+        cut, rest = sample_indices(len(pairs), count, self.seed)
         return Selected(pairs, cut if name == "valid" else rest)
 
     def _stems(self, name: str) -> tuple[str, ...]:

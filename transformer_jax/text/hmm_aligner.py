@@ -61,7 +61,7 @@ def hmm_alignments(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list
     forward, backward = _cells(sides[0], sides[1]), _cells(sides[1], sides[0])
     other = _transposed(forward)
     product = _trained(forward, backward, other)
-    source, target = _places(forward)
+    source, target = _words_of(forward)
     linked = product >= LEAST
     for number, n in enumerate(whole):
         cells = slice(*forward.starts[number : number + 2])
@@ -81,9 +81,9 @@ def _cells(generating: Side, generated: Side) -> Cells:
     rows, columns = np.diff(generated.starts), np.diff(generating.starts)
     starts = np.concatenate([[0], np.cumsum(rows * columns)])
     pair = np.repeat(np.arange(len(rows)), rows * columns)
-    place = np.arange(starts[-1]) - starts[pair]
-    row = place // columns[pair]
-    column = place % columns[pair]
+    cell = np.arange(starts[-1]) - starts[pair]
+    row = cell // columns[pair]
+    column = cell % columns[pair]
     of_row = generated.forms[generated.starts[pair] + row]
     of_column = generating.forms[generating.starts[pair] + column]
     size = int(generated.forms.max()) + 1
@@ -92,17 +92,17 @@ def _cells(generating: Side, generated: Side) -> Cells:
     return Cells(starts, rows, columns, entry, row_starts, of_row[row_starts], entries // size)
 
 
-def _places(cells: Cells) -> tuple[np.ndarray, np.ndarray]:
+def _words_of(cells: Cells) -> tuple[np.ndarray, np.ndarray]:
     """The generating and the generated word of each cell, from 0 in its sentence."""
     pair = np.repeat(np.arange(len(cells.rows)), cells.rows * cells.columns)
-    place = np.arange(cells.starts[-1]) - cells.starts[pair]
-    return place % cells.columns[pair], place // cells.columns[pair]
+    cell = np.arange(cells.starts[-1]) - cells.starts[pair]
+    return cell % cells.columns[pair], cell // cells.columns[pair]
 
 
 def _transposed(cells: Cells) -> np.ndarray:
     """For each cell, the number of the same pair of words in the other direction: int [C]."""
     pair = np.repeat(np.arange(len(cells.rows)), cells.rows * cells.columns)
-    column, row = _places(cells)
+    column, row = _words_of(cells)
     return cells.starts[pair] + column * cells.rows[pair] + row
 
 

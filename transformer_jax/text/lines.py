@@ -56,10 +56,10 @@ class TextLines(ByPosition[str]):
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def items(self, places: Sequence[int]) -> list[str]:
-        """The lines at these places, without their line ends."""
+    def items(self, indices: Sequence[int]) -> list[str]:
+        """The lines at these indices, without their line ends."""
         starts, buffer = self.starts, self.buffer
-        return [decode_line(buffer, int(starts[i]), int(starts[i + 1])) for i in places]
+        return [decode_line(buffer, int(starts[i]), int(starts[i + 1])) for i in indices]
 
     def __reduce__(self) -> tuple[type["TextLines"], tuple[Path]]:
         return TextLines, (self.path,)

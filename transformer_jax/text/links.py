@@ -69,7 +69,7 @@ def _subword_links(
     tgt_words: np.ndarray | None,
     links: Sequence[tuple[int, int]],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Places of linked subwords on both sides, int `[links]` each."""
+    """Positions of linked subwords on both sides, int `[links]` each."""
     if src_words is None or tgt_words is None or not links:
         return np.zeros(0, int), np.zeros(0, int)
     is_linked = np.zeros((int(src_words.max()) + 2, int(tgt_words.max()) + 2), bool)

@@ -109,14 +109,14 @@ def source_row_length(
         return -(-row_length // SOURCE_MULTIPLE) * SOURCE_MULTIPLE
     src_tokens, tgt_tokens = int(src_lengths[kept].sum()), int(tgt_lengths[kept].sum())
 
-    def places(src_row: int) -> float:
+    def positions(src_row: int) -> float:
         """Positions in all rows, if the side that needs more rows is filled completely."""
         return max(src_tokens / src_row, tgt_tokens / row_length) * (src_row + row_length)
 
     lower = src_tokens * row_length // tgt_tokens // SOURCE_MULTIPLE * SOURCE_MULTIPLE
     # Of two equal lengths take the longer: it fills the target side, and training learns from
     # target tokens.
-    return min((lower + SOURCE_MULTIPLE, max(lower, SOURCE_MULTIPLE)), key=places)
+    return min((lower + SOURCE_MULTIPLE, max(lower, SOURCE_MULTIPLE)), key=positions)
 
 
 def plan_rows(
@@ -194,14 +194,14 @@ def _pack(
             # Give each pair an equal share of the space left, so that the last pair that is needed
             # has a common shape.
             shares = max(1, round(min(src_left / src_mean, tgt_left / tgt_mean)))
-            place = waiting.take(src_left // shares, tgt_left // shares)
-            if place is None and shares > 1:
-                place = waiting.take(src_left, tgt_left)
-            if place is None:
+            pair = waiting.take(src_left // shares, tgt_left // shares)
+            if pair is None and shares > 1:
+                pair = waiting.take(src_left, tgt_left)
+            if pair is None:
                 break
-            order.append(place)
-            src_left -= src_of[place]
-            tgt_left -= tgt_of[place]
+            order.append(pair)
+            src_left -= src_of[pair]
+            tgt_left -= tgt_of[pair]
         row_starts.append(len(order))
         while head < count and taken[head]:
             head += 1
@@ -215,7 +215,7 @@ class _Waiting:
         self.taken = bytearray(len(src))  # a drawn pair stays in its cell until it comes up there
         self._width = tgt_room + 1
         cells = src * self._width + tgt
-        self._places = array("i", np.argsort(cells, kind="stable").astype(np.int32))
+        self._pairs = array("i", np.argsort(cells, kind="stable").astype(np.int32))
         present, counts = np.unique(cells, return_counts=True)
         ends = np.cumsum(counts)
         self._start = dict(zip(present.tolist(), (ends - counts).tolist(), strict=True))
@@ -230,17 +230,17 @@ class _Waiting:
             # Take the cell's next pair in the random order, so that the pairs left keep the mixture
             # of lengths that the draws need. Taking its last pair gives 0.5 % more padding.
             start, end = self._start[cell], self._end[cell]
-            place = None
-            while start < end and place is None:
-                if not self.taken[self._places[start]]:
-                    place = self._places[start]
+            pair = None
+            while start < end and pair is None:
+                if not self.taken[self._pairs[start]]:
+                    pair = self._pairs[start]
                 start += 1
             self._start[cell] = start
             if start == end:
                 self._tgt_bits[cell // self._width] ^= 1 << cell % self._width
-            if place is not None:
-                self.taken[place] = True
-                return place
+            if pair is not None:
+                self.taken[pair] = True
+                return pair
         return None
 
     def _best_cell(self, src_left: int, tgt_left: int) -> int | None:

@@ -57,15 +57,15 @@ class ParquetPairs(ByPosition[Pair]):
     def __len__(self) -> int:
         return self.starts[-1]
 
-    def items(self, places: Sequence[int]) -> list[Pair]:
-        """The pairs at these places; ascending ones read each row group once."""
+    def items(self, indices: Sequence[int]) -> list[Pair]:
+        """The pairs at these indices; ascending ones read each row group once."""
         found = []
-        for place in places:
+        for index in indices:
             start, end = self.starts[self._group : self._group + 2]
-            if not start <= place < end:
-                self._read(bisect.bisect_right(self.starts, place) - 1)
+            if not start <= index < end:
+                self._read(bisect.bisect_right(self.starts, index) - 1)
                 start = self.starts[self._group]
-            found.append(Pair(*(texts[place - start].as_py() for texts in self._texts)))
+            found.append(Pair(*(texts[index - start].as_py() for texts in self._texts)))
         return found
 
     def _read(self, group: int) -> None:

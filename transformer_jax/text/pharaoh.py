@@ -32,16 +32,16 @@ class AlignedLines(ByPosition[AlignedWords]):
     def __len__(self) -> int:
         return len(self.lines)
 
-    def items(self, places: Sequence[int]) -> list[AlignedWords]:
-        """The words and links of the pairs at these places.
+    def items(self, indices: Sequence[int]) -> list[AlignedWords]:
+        """The words and links of the pairs at these indices.
 
         Raises:
           DataError: a link is not of the form i-j, or names a word that the sentence does not
             have; the message gives the line's number.
         """
         return [
-            _aligned(line, self.pairs[place], f"{self.lines.path}, line {place + 1}")
-            for place, line in zip(places, self.lines.items(places), strict=True)
+            _aligned(line, self.pairs[index], f"{self.lines.path}, line {index + 1}")
+            for index, line in zip(indices, self.lines.items(indices), strict=True)
         ]
 
 

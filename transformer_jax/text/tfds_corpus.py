@@ -92,8 +92,8 @@ def fingerprint(builder: Any, splits: Sequence[str]) -> str:
     records = open_records(builder, splits)
     sizes = [int(builder.info.splits[split].num_bytes) for split in splits]
     digest = hashlib.sha256(f"{builder.info.full_name} {sizes}".encode())
-    places = sorted({len(records) * i // SAMPLE for i in range(SAMPLE)} | {len(records) - 1})
-    for record in records.__getitems__(places):
+    indices = sorted({len(records) * i // SAMPLE for i in range(SAMPLE)} | {len(records) - 1})
+    for record in records.__getitems__(indices):
         digest.update(hashlib.sha256(record).digest())
     return digest.hexdigest()
 

@@ -307,8 +307,8 @@ def _sample(lines: Iterable[str], count: int, seed: int) -> Iterator[str] | list
     for seen, line in enumerate(lines):
         if seen < count:
             kept.append(line)
-        elif (place := int(draw() * (seen + 1))) < count:
-            kept[place] = line
+        elif (slot := int(draw() * (seen + 1))) < count:
+            kept[slot] = line
     return kept
 
 
