@@ -3,20 +3,20 @@
     python -m experiments.caveats
 
 The questions: is a Transformer slower to translate with than other decoders? Is a recurrent network
-as good in the decoder? (A third caveat of the lectures, few training pairs, has an experiment of
-its own: experiments.few_pairs.)
+as good in the decoder? (A third question, few training pairs, has its own experiment:
+experiments.few_pairs.)
 
 The small scale has every encoder with every decoder on the built-in corpus, in pre-norm, with 2 + 2
-layers of d_model 128 and 1.3 million parameters within 6 % (the average network's gates need 1.6
-million beside a Transformer's encoder). Two rows more have a decoder of one layer. No row is tuned:
-all have the preset's learning rate for 1,000 steps of 1,000 target subwords. Speeds are sentences a
-second of processor time, so that other work on the machine counts little, in the second of two
-passes over 500 sentences of the test split.
+layers of d_model 128 and 1.3 million parameters within 6 %. Only the average decoder with a
+Transformer's encoder has more, 1.6 million, because of its gates. Two further rows have a decoder
+of one layer. No row is tuned: all have the preset's learning rate for 1,000 steps of 1,000 target
+subwords. Speeds are sentences a second of processor time, so that other work on the machine counts
+little, in the second of two passes over 500 sentences of the test split.
 
 The rules, written before the runs. "A Transformer's decoder is slower" than another holds if, with
 a Transformer's encoder, its speed is lower in every seed, and fails if it is higher in every seed.
 A decoder "is as good" if the 95 % interval of its difference in BLEU from a Transformer's decoder,
-by Student's t over seeds, lies above -1; otherwise it is not if the interval lies below 0.
+by Student's t over seeds, is above -1; otherwise it is not if the interval is below 0.
 Otherwise nothing is decided.
 """
 

@@ -12,14 +12,15 @@ lexicon's eight names are replaced by invented ones of three syllables, such as 
 for each sentence. No name of one split is in another. The rows are model.output softmax, copy and
 history, and softmax with a vocabulary for each language (vocabulary.separate, so that source and
 target embeddings differ too). Nothing is tuned: each row has the preset's learning rate. The
-softmax is a fair baseline and no straw man: its vocabulary has every letter, and bytes for the
-rest, so it can spell any name, and training shows it thousands of invented ones to learn that from.
-It has to write each subword of a name from its embedding; copy can point at it.
+softmax is a fair baseline: its vocabulary has every letter, and bytes for the rest, so it can spell
+any name, and training shows it thousands of invented ones to learn that from. It has to produce a
+name subword by subword; copy can take the subwords from the source.
 
 Measured are the sentences with names among the first 4,000 pairs of the test split: each as it is,
 with known names, and with invented ones in their place. A name is right if the translation has it
 in the form that the reference has (Peters for Peter's), wherever it is, and as often. The table
-also has BLEU and exact translations. That of all runs, further down, is on the whole test split.
+also has BLEU and exact translations. The BLEU in the table of all runs, further down, is on the
+whole test split.
 
 The rules, written before the runs; all are about differences over seeds, by Student's t, p < 0.05.
 "The softmax spells invented names" holds if it writes more than 90 % of them right, and does not if

@@ -19,8 +19,8 @@ dropped if none of them is in the translation, and doubled if one of them is mor
 translation than in the reference. Both are shares of the source words that have links. Where a word
 is in the sentence does not count, so a word that is dropped in one place and written in another is
 kept. A wrong word, or a wrong form of the right one, counts as dropped, and as doubled if the
-reference has it elsewhere: the shares have errors in them that coverage does not promise to avoid.
-Two columns that no verdict uses are free of these, since they count only lengths: by how many words
+reference has it elsewhere, so both shares also count errors that coverage is not meant to prevent.
+Two further columns, which no verdict uses, avoid this. They compare lengths: by how many words
 translations are shorter, or longer, than their references.
 
 The rules, written before the runs; all are about differences over seeds, by Student's t, p < 0.05.

@@ -10,9 +10,9 @@ The rows are the small models of experiments.fair_comparison on the first 5,000 
 Multi30k, 800 steps of 2,000 target subwords: the Transformer in post- and in pre-norm, with
 LayerNorm or ScaleNorm, with and without FixNorm (Nguyen & Salazar 2019), and the recurrent model.
 Their peak rates are those that experiments.fair_comparison chose for post-norm, pre-norm and the
-recurrent model, from three each; ScaleNorm and FixNorm take the rate of their norm's place. With
-all pairs the two norms with LayerNorm and the recurrent model are the runs of
-experiments.fair_comparison at budget 1: their lines are read from there, not run again.
+recurrent model, from three each. ScaleNorm and FixNorm take the rate that was chosen for post-norm
+or pre-norm, whichever they use. On all pairs, three rows are read from experiments.fair_comparison
+at budget 1 and not run again: post-norm and pre-norm with LayerNorm, and the recurrent model.
 
 The rules, written before the runs. "Hard on few pairs" holds if the BLEU that the post-norm
 Transformer with LayerNorm loses from 29,000 to 5,000 pairs is larger than what the recurrent model

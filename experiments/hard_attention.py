@@ -12,12 +12,12 @@ The rows are the model of configs/demo.py on the built-in corpus, 1,000 steps of
 subwords: soft attention; in all layers, straight-through choices with Gumbel noise
 (model.cross_normalizer=gumbel); the sum over the five best positions of the watched layer, at the
 output (model.output=marginal); and draws in the watched layer, which learns by REINFORCE
-(train.hard_attention=reinforce; Xu et al. 2015). The watched layer is the first of two. The choices
-of `gumbel` are hard in search too; the draws of `reinforce` are for training alone, and its search
-reads the mean that they have. On the test split (1,000 pairs): BLEU by beam search; the error rate
-of the watched layer's mean weights against the gold links, in which each target word is linked to
-one source word (0.06 is the least possible); and the negative log likelihood of the references in
-nats per subword.
+(train.hard_attention=reinforce; Xu et al. 2015). The watched layer is the first of two. `gumbel`
+makes hard choices in search too. `reinforce` draws only in training; in search it uses the weights
+themselves, like soft attention. On the test split (1,000 pairs): BLEU by beam search; the error
+rate of the watched layer's mean weights against the gold links, in which each target word is linked
+to one source word (0.06 is the least possible); and the negative log likelihood of the references
+in nats per subword.
 
 The rules, written before the runs; all are about differences over seeds between a row and soft
 attention, by Student's t, p < 0.05. "It aligns words better" holds if the error rate is lower, and

@@ -114,14 +114,13 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         if name not in (ALL_LENGTHS, SINUSOIDAL):
             verdicts[1:] = [against_sinusoids(lengths, name, n) for n in (WITHIN, BEYOND)]
         rows.append([name, *cells, *verdicts])
-    limit = f"{SHORT_SENTENCES} subwords"
     head = [
         "positions",
-        f"BLEU to {limit}",
-        "above",
-        f"above {limit}",
-        "than sinusoids, within",
-        "beyond",
+        f"BLEU to {SHORT_SENTENCES} subwords",
+        f"BLEU above {SHORT_SENTENCES}",
+        "extrapolates",
+        f"against sinusoids, to {SHORT_SENTENCES}",
+        f"against sinusoids, above {SHORT_SENTENCES}",
     ]
     return [Heading("Verdicts"), PageTable(head, rows)]
 

@@ -2,7 +2,7 @@
 
     python -m experiments.results_page
 
-The page's text is written by hand; its tables are not. A table stands between two comments, of
+The page's text is written by hand; its tables are not. A table is between two comments, of
 which the first says where it comes from:
 
     <!-- results: table2_bleu/small bleu minutes -->    metrics of results.csv, a line for each row

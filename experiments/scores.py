@@ -19,11 +19,11 @@ rate scales record it, and RATES below holds the choice.
 
 The rules, written before the runs. A score's loss is its BLEU with d_k 8 minus its BLEU with d_k
 128, of the same seed. A score fails with wide keys if its loss is larger than that of the scaled
-product by Student's t over three seeds, p < 0.05. The claim about additive attention, and what is
-asked of bilinear and cosine, holds if the score does not fail in this sense, and its loss is
-smaller than that of the plain product by the same test; it does not hold if the score fails;
-otherwise it is not decided. A score whose BLEU with d_k 8 is already below 5 shows nothing about
-d_k: not decided.
+product by Student's t over three seeds, p < 0.05. For additive, bilinear and cosine scores the
+claim is the same: the score does not fail with wide keys. It holds if the score does not fail by
+this rule and its loss is smaller than that of the plain product by the same test; it does not hold
+if the score fails; otherwise it is not decided. A score whose BLEU with d_k 8 is already below 5
+shows nothing about d_k: not decided.
 """
 
 import sys

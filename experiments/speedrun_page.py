@@ -169,6 +169,7 @@ Figures are mean ± sample standard deviation over the seeds. The goal for the n
 1. Write a config file in `configs/`, and its line in `RECORDS` of `experiments/speedrun_page.py`.
    Tune it with `train` and other seeds than the five.
 2. On a quiet machine: `TRANSFORMER_JAX_DATA=FOLDER python -m experiments.speedrun --record=NAME`.
+   `FOLDER/multi30k` has the files that [multi30k.md](multi30k.md) names; other text is refused.
    `--dry_run` predicts the time; a run that was stopped is run again, and the others are kept.
 3. Commit `docs/results/speedrun/NAME.csv` and this page.
 

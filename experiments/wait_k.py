@@ -21,7 +21,7 @@ and about the model for all k, at k = 1, 3 and 5. A share of exact matches is re
 the same sentences with the whole source. "What is linked and read is enough" holds at a k if the
 share is above 90 % for the sentences that need at most k, and does not if it is below; links do not
 show all that a word depends on, since an article has the gender of a noun that may come later.
-"What is not read cannot be said" holds at a k if the share is below 50 % for the sentences that
+"What is not read cannot be written" holds at a k if the share is below 50 % for the sentences that
 need more, and does not if it is above. "One model for all k is enough" holds if at k = 3 its BLEU
 is less than 1 point below that of the model for k = 3, and does not if it is more. "Reading one way
 costs nothing" holds if the loss of BLEU against reading both ways is below 1 point, and does not if
@@ -149,7 +149,7 @@ def verdicts_of(found: Found, losses: Sequence[float], seeds: Sequence[int]) -> 
         beyond = [relative_share(one, k, k + 1, WHOLE) for one in own]
         rows += [
             [f"what is linked and read is enough, k = {k}", judged(within, ENOUGH, 1)],
-            [f"what is not read cannot be said, k = {k}", judged(beyond, LITTLE, -1)],
+            [f"what is not read cannot be written, k = {k}", judged(beyond, LITTLE, -1)],
         ]
     shared = [seed for seed in seeds if found.get((ALL_K, seed)) and found.get((THREE, seed))]
     behind = [found[THREE, s]["3"]["bleu"] - found[ALL_K, s]["3"]["bleu"] for s in shared]

@@ -13,15 +13,16 @@ The rows are pre-norm models of d_model 128 on the built-in corpus, 1,000 steps 
 subwords, with 1, 2 and 3 layers on each side: windows of 3, 5, 9 and 17 positions and the whole
 sentence, in encoder and decoder. Encoder-decoder attention always sees the whole source. The
 accuracy of words is measured in forced decoding of the test split: a word is right if the model
-ranks each of its subwords first. A word's jump d is the number of source words between the one that
-follows the source words of the target word before and the nearest of its own, by the gold
-alignment; d is 0 where the order of both languages is the same.
+ranks each of its subwords first. A word's jump d comes from the gold alignment: take the source
+word after those that are linked to the last target word with links; d is its distance, in words, to
+the nearest source word that is linked to this target word. It is 0 where both languages have the
+same order.
 
 The rule, written before the runs, for each window with words out of reach (d above N (r - 1) / 2).
 The loss of accuracy is that against the whole sentence with as many layers and the same seed. "A
 word needs to be within reach" holds if the loss is larger for words out of reach than for the other
 words with d > 0, by Student's t over seeds, p < 0.05; it does not hold if the 95 % interval of the
-difference lies below 2 points; otherwise it is not decided.
+difference is below 2 points; otherwise it is not decided.
 """
 
 import statistics

@@ -109,7 +109,7 @@ class ModelConfig:
     cross_normalizer: str | None = key(
         None,
         "the same for encoder-decoder attention; gumbel: one source position, drawn in training "
-        "(Jang et al. 2016); monotonic: the one where a head that reads from left to right stops "
+        "(Jang et al. 2017); monotonic: the one where a head that reads from left to right stops "
         "(Raffel et al. 2017), chunkwise: a few up to that one (Chiu and Raffel 2018), lookback: "
         "all up to that one (Arivazhagan et al. 2019); None: normalizer",
         choices_of=CROSS_NORMALIZERS,
@@ -165,8 +165,8 @@ class ModelConfig:
     )
     relative_distance: int = key(
         16,
-        "relative positions: k, the largest distance with a vector of its own; farther keys have "
-        "its vector",
+        "relative positions: k, the largest distance with a vector of its own; keys that are "
+        "farther away use the vector of distance k",
         at_least=1,
         at_most=WIDEST,
     )

@@ -24,7 +24,7 @@ from transformer_jax.model.records import Params
 from transformer_jax.model.stateful_normalizers import Scored, Stateful, weights_of_all
 
 Normalize = Callable[[Array, Array], Array]  # (scores, mask) -> weights
-TEMPERATURE = 1.0  # tau of Jang et al. 2016
+TEMPERATURE = 1.0  # tau of Jang et al. 2017
 
 
 def gumbel(
@@ -41,7 +41,7 @@ def gumbel(
         softmax(scores); None: the highest score wins, and there is no gradient.
       temperature: above 0.
 
-    Source: Jang et al. 2016, equations 1 and 2 and section 2.2; Maddison et al. 2016.
+    Source: Jang et al. 2017, equations 1 and 2 and section 2.2; Maddison et al. 2016.
     """
     if noise_BHLM is not None:
         scores_BHLM = scores_BHLM + noise_BHLM
