@@ -10,17 +10,30 @@ fails if a size exceeds a limit of benchmarks/gpu_limits.json.
 import datetime
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.gpu_roofline import BYTES_PER_S, FLOPS_PER_S, Kernel, conditionals, kernels
+from benchmarks.gpu_roofline import (
+    BYTES_PER_S,
+    FLOPS_PER_S,
+    MATRIX_RATE,
+    Kernel,
+    conditionals,
+    kernels,
+)
 from transformer_jax.commands.command_line import Flag, exit_status, parse_flags
 from transformer_jax.decoding.rows import SearchShape
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.files import write_atomically
 from transformer_jax.reporting.revision import revision
+
+if TYPE_CHECKING:
+    from jax.stages import Traced
+
+    from transformer_jax.model.encoder_decoder import EncoderDecoder
 
 HERE = Path(__file__).parent
 DEVICE, LIMITS = HERE / "h200.txtpb", HERE / "gpu_limits.json"
@@ -39,7 +52,6 @@ SEARCH = SearchShape(
     max_extra_length=50,
     penalizes_coverage=False,
 )
-MATRIX_RATE = 790e12  # FLOP/s of large bfloat16 products that an H200 reaches
 FLAGS = (
     Flag("sizes", str, "NAMES", f"of {', '.join(SIZES)}", default=",".join(SIZES)),
     Flag("search", bool, "BOOL", "compile a step of search too", default=True),
@@ -121,36 +133,42 @@ def compiled_cost(changes: Mapping[str, Any]) -> Cost:
 
 def compiled_search() -> SearchCost:
     """Compiles one search step of the base model in bfloat16."""
-    import jax
     from jax.sharding import NamedSharding, PartitionSpec
 
     from transformer_jax.config.schema import ModelConfig
-    from transformer_jax.decoding.rows import empty_rows, prepared_output
-    from transformer_jax.decoding.search import advance, make_rules
-    from transformer_jax.decoding.state import SearchState
     from transformer_jax.model.encoder_decoder import make_model
-    from transformer_jax.model.parameters import abstract_params
 
     model = make_model(ModelConfig(dtype="bfloat16"), VOCABULARY)
     whole = NamedSharding(device_mesh(), PartitionSpec())
+    start = time.perf_counter()
+    text = traced_search(model, SEARCH, whole).lower().compile().as_text()
+    return SearchCost(kernels(text), conditionals(text), time.perf_counter() - start)
 
-    def on_device(tree: Any) -> Any:
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), tree)
 
-    params = on_device(abstract_params(model))
-    prepared = on_device(jax.eval_shape(lambda params: prepared_output(model, params), params))
-    rows = on_device(jax.eval_shape(lambda: empty_rows(model, SEARCH)))
+def traced_search(model: "EncoderDecoder", shape: SearchShape, sharding: Any = None) -> "Traced":
+    """One step of search, traced for arrays of this shape and sharding."""
+    import jax
+
+    from transformer_jax.decoding.rows import empty_rows, prepared_output
+    from transformer_jax.decoding.search import advance, make_rules
+    from transformer_jax.decoding.state import SearchState
+    from transformer_jax.model.parameters import abstract_params
+
+    def placed(tree: Any) -> Any:
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree
+        )
 
     def search_step(params: Any, prepared: Any, state: SearchState) -> SearchState:
         def step(*of_step: Any) -> Any:
             return model.apply({"params": params}, *of_step, prepared, method="decode_step")
 
-        return advance(step, make_rules(SEARCH.size, 0.6), state)
+        return advance(step, make_rules(shape.size, 0.6), state)
 
-    start = time.perf_counter()
-    lowered = jax.jit(search_step, donate_argnums=2).lower(params, prepared, rows.search)
-    text = lowered.compile().as_text()
-    return SearchCost(kernels(text), conditionals(text), time.perf_counter() - start)
+    params = placed(abstract_params(model))
+    prepared = placed(jax.eval_shape(lambda params: prepared_output(model, params), params))
+    rows = placed(jax.eval_shape(lambda: empty_rows(model, shape)))
+    return jax.jit(search_step, donate_argnums=2).trace(params, prepared, rows.search)
 
 
 def table(cost: Cost | SearchCost) -> str:
@@ -175,16 +193,20 @@ def page(costs: Mapping[str, Cost], search: SearchCost | None) -> str:
     """The page docs/gpu_plan.md."""
     import jax
 
-    rates = f"{BYTES_PER_S / 1e12:g} TB/s, {FLOPS_PER_S['bf16'] / 1e12:g} TFLOP/s for bfloat16"
+    rates = (
+        f"{BYTES_PER_S / 1e12:g} TB/s; {FLOPS_PER_S['bf16'] / 1e12:g} TFLOP/s for bfloat16: "
+        f"80 % of the {MATRIX_RATE / 1e12:g} that large products reach; "
+        f"{FLOPS_PER_S['f32'] / 1e12:g} TFLOP/s for float32"
+    )
     parts = [
         "# The training step on an H200, planned without one",
         f"`make gpu-plan`, {datetime.date.today()}, JAX {jax.__version__}, revision {revision()}. "
         "XLA compiled the whole step for the device that benchmarks/h200.txtpb describes. The "
         "times are lower bounds, not measurements: each kernel takes as long as the slower of its "
-        f"memory traffic and its products ({rates}, {FLOPS_PER_S['f32'] / 1e12:g} for float32). A "
-        "kernel belongs to the part of its last operation. Without the device XLA cannot choose "
-        "between kernels by measurement, so every product is a Triton kernel here. The column "
-        '"measured" stays empty until a run on a GPU fills it (docs/gpu_runs.md).',
+        f"memory traffic and its products ({rates}). A kernel belongs to the part of its last "
+        "operation. Without the device XLA cannot choose between kernels by measurement, so every "
+        'product is a Triton kernel here. The column "measured" stays empty until a run on a GPU '
+        "fills it (docs/gpu_runs.md).",
         "A kernel of the project's own (fused attention, fused loss) counts the bytes of its "
         "operands and results, and the FLOPs of its formula.",
         f"{ROWS} rows of {LENGTH} source and {LENGTH} target positions, vocabulary {VOCABULARY:,}, "
@@ -211,7 +233,14 @@ def page(costs: Mapping[str, Cost], search: SearchCost | None) -> str:
             "which the GPU may wait for the host. The compilation took "
             f"{search.compile_seconds:.0f} s.",
         ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(map(_wrapped, parts)) + "\n"
+
+
+def _wrapped(part: str) -> str:
+    """A paragraph in lines of 100 characters; a table as it is."""
+    if "\n" in part:
+        return part
+    return textwrap.fill(part, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def passed_limits(

@@ -12,7 +12,9 @@ from typing import NamedTuple
 from benchmarks.hlo import Instruction, array_type, computations, type_bytes
 
 BYTES_PER_S = 4.0e12  # of an H200's memory, 4.8e12 as the vendor prints it
-FLOPS_PER_S = {"bf16": 0.8 * 790e12, "f32": 280e12}  # of matrix products, by type of the operands
+MATRIX_RATE = 790e12  # FLOP/s of large bfloat16 products that an H200 reaches
+# Of a step's products, by type of the operands. Those in bfloat16 are smaller than the large ones.
+FLOPS_PER_S = {"bf16": 0.8 * MATRIX_RATE, "f32": 280e12}
 # Operations that are not kernels: they move no data.
 FREE = {
     "parameter",
@@ -40,9 +42,11 @@ PARTS = {
     "loss": r"EncoderDecoder\.loss_and_watched\)*/while",
     "norms, residuals, dropout": r"_residual/(norm|dropout|add|jit)|_norm/|_residual/[^/]*$",
     "projections": r"attention\._product",
-    "attention": r"_attention/",
+    "attention": r"_attention(\.step)?/",
     "feed-forward": r"feed_forward/",
     "embedding": r"embedding",
+    "logits": r"DV->\.\.\.V/",
+    "log softmax, choice of hypotheses": r"^jit\(search_step\)/(?!EncoderDecoder)",
 }
 OTHER = "optimizer and the rest"
 

@@ -11,6 +11,7 @@ import re
 import jax
 import pytest
 
+from benchmarks.gpu_plan import SEARCH, traced_search
 from benchmarks.gpu_roofline import OTHER, part_of
 from transformer_jax.config.schema import ModelConfig, TrainConfig
 from transformer_jax.model.encoder_decoder import make_model
@@ -112,16 +113,38 @@ def test_the_embedding_is_cast_once_and_not_in_the_loss_s_loop():
     assert places[0] < loops[0]
 
 
-def test_the_gpu_plan_knows_the_part_of_each_product_and_of_the_loss_s_loop():
-    """It reads the names of operations, which change with the names of modules and methods."""
-    text = lowered("bfloat16", "plain", "cuda").as_text(debug_info=True)
+def named_products(step: jax.stages.Lowered) -> tuple[list[str], collections.Counter[str]]:
+    """The names of all operations, and the number of products in each part of the model."""
+    text = step.as_text(debug_info=True)
     names = dict(re.findall(r'^(#loc\d+) = loc\("([^"]*)"', text, re.M))
     products = re.findall(r"stablehlo\.dot_general.*loc\((#loc\d+)\)$", text, re.M)
+    return list(names.values()), collections.Counter(part_of(names[name]) for name in products)
+
+
+def test_the_gpu_plan_knows_the_part_of_each_product_and_of_the_loss_s_loop():
+    """It reads the names of operations, which change with the names of modules and methods."""
+    names, products = named_products(lowered("bfloat16", "plain", "cuda"))
     attentions, networks = 3 * LAYERS, 2 * LAYERS
-    assert collections.Counter(part_of(names[place]) for place in products) == {
+    assert products == {
         "projections": 3 * 4 * attentions,
         "attention": 3 * 2 * attentions,
         "feed-forward": 3 * 2 * networks,
         OTHER: 3,  # those of the loss: in the body of a loop, names begin anew
     }
-    assert {part_of(name) for name in names.values() if name.endswith("/while")} == {"loss"}
+    assert {part_of(name) for name in names if name.endswith("/while")} == {"loss"}
+
+
+def test_the_gpu_plan_knows_the_part_of_each_product_and_choice_of_search():
+    model = make_model(ModelConfig(num_layers=LAYERS, d_model=D_MODEL, num_heads=HEADS), VOCABULARY)
+    traced = traced_search(model, SEARCH._replace(rows=4, together=2))
+    names, products = named_products(traced.lower(lowering_platforms=("cuda",)))
+    blocks = sum(2 * n for n in (1, 2, 3, 4))  # a branch for each number of filled blocks of keys
+    assert products == {
+        "projections": (4 + 2) * LAYERS,
+        "attention": (blocks + 2) * LAYERS,
+        "feed-forward": 2 * LAYERS,
+        "logits": 1,
+    }
+    assert "log softmax, choice of hypotheses" in {
+        part_of(name) for name in names if "top_k" in name
+    }
