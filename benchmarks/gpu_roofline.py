@@ -35,6 +35,7 @@ KERNELS = {
     "residual_gradient_kernel": (0, 0),
 }
 SLICES = {"dynamic-slice", "gather", "slice"}
+UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # and the operand that has the new values
 ELEMENTWISE = {"bitcast", "convert", "select", "multiply", "add", "subtract", "negate", "reshape"}
 # The part of the model that a kernel belongs to: the first whose pattern is in the name of its last
 # operation. A fused kernel may hold operations of the part before, too.
@@ -123,7 +124,7 @@ def _moved(one: Instruction, instructions: dict[str, Instruction], body: dict) -
     """Bytes that a kernel reads and writes; of an operand that is only sliced, the slices."""
     read = 0
     parameters = {x.number: x.name for x in body.values() if x.number is not None}
-    updated = _updates_in_place(body)
+    updated, written = _updated_in_place(body) or (None, 0)
     for number, name in enumerate(one.operands):
         whole = type_bytes(instructions[name].type) if name in instructions else 0
         inner = parameters.get(number)
@@ -132,8 +133,7 @@ def _moved(one: Instruction, instructions: dict[str, Instruction], body: dict) -
         sliced = None if inner is None else _sliced(inner, body)
         read += whole if sliced is None else min(whole, sliced)
     if updated:
-        update = next(x for x in body.values() if x.opcode == "dynamic-update-slice")
-        return read + type_bytes(body[update.operands[1]].type)
+        return read + written
     return read + type_bytes(re.sub(WORKSPACE, "", one.type))
 
 
@@ -157,15 +157,21 @@ def _sliced(name: str, body: dict[str, Instruction]) -> int | None:
     return total or None
 
 
-def _updates_in_place(body: dict[str, Instruction]) -> str | None:
-    """The parameter that a fusion only writes a slice of; None if there is none."""
-    updates = [x for x in body.values() if x.opcode == "dynamic-update-slice"]
+def _updated_in_place(body: dict[str, Instruction]) -> tuple[str, int] | None:
+    """The parameter of which a fusion writes only a part, and the bytes of the part; else None.
+
+    A scatter that adds to the old values would read them too; here scatters replace them.
+    """
+    updates = [x for x in body.values() if x.opcode in UPDATES]
     if len(updates) != 1:
         return None
-    name = updates[0].operands[0]
+    [update] = updates
+    name = update.operands[0]
     while name in body and body[name].opcode in ("bitcast", "copy"):
         name = body[name].operands[0]
-    return name if name in body and body[name].opcode == "parameter" else None
+    if name not in body or body[name].opcode != "parameter":
+        return None
+    return name, type_bytes(body[update.operands[UPDATES[update.opcode]]].type)
 
 
 def _flops(module: Module, body: dict, outside: dict | None = None) -> dict[str, float]:

@@ -46,6 +46,13 @@ PROGRAM = f"""HloModule jit_train_step
   ROOT %updated = f32[5,6,8]{{2,1,0}} dynamic-update-slice(%r0, %new, %r2, %r2, %r2)
 }}
 
+%scattered (s0: f32[100,8], s1: s32[6,1], s2: f32[6,8]) -> f32[100,8] {{
+  %s0 = f32[100,8]{{1,0}} parameter(0)
+  %s1 = s32[6,1]{{1,0}} parameter(1)
+  %s2 = f32[6,8]{{1,0}} parameter(2)
+  ROOT %set = f32[100,8]{{1,0}} scatter(%s0, %s1, %s2), to_apply=%last
+}}
+
 %body (state: (s32[], f32[5,6,8], f32[6,8])) -> (s32[], f32[5,6,8], f32[6,8]) {{
   %state = {STATE} parameter(0)
   %n = s32[] get-tuple-element(%state), index=0
@@ -62,6 +69,7 @@ ENTRY %main (a: bf16[6,4], b: bf16[4,8], c: f32[100,8], d: s32[6,1]) -> f32[6,8]
   %d = s32[6,1]{{1,0}} parameter(3)
   %gemm = f32[6,8]{{1,0}} fusion(%a, %b), kind=kCustom, calls=%product, {FEED_FORWARD}
   %rows = f32[6,8]{{1,0}} fusion(%c, %d), kind=kLoop, calls=%gathered, {GATHER}
+  %cache = f32[100,8]{{1,0}} fusion(%c, %d, %gemm), kind=kInput, calls=%scattered, {GATHER}
   %start = {STATE} tuple(%d, %c, %gemm)
   %loop = {STATE} while(%start), condition=%c, body=%body, {TRIPS}
   ROOT %copy = f32[6,8]{{1,0}} copy(%gemm), {NORM}
@@ -71,15 +79,17 @@ ENTRY %main (a: bf16[6,4], b: bf16[4,8], c: f32[100,8], d: s32[6,1]) -> f32[6,8]
 
 def test_kernels_bytes_and_flops_are_those_of_the_text():
     found = {one.name: one for one in kernels(PROGRAM)}
-    assert list(found) == ["gemm", "rows", "place", "copy"]
-    gemm, rows, place, copy = found.values()
+    assert list(found) == ["gemm", "rows", "cache", "place", "copy"]
+    gemm, rows, cache, place, copy = found.values()
     assert (gemm.flops, gemm.bytes) == ({"bf16": 2 * 6 * 4 * 8}, 2 * 6 * 4 + 2 * 4 * 8 + 4 * 48)
     # A gather reads the rows that it takes, not the table; the indices are int32.
     assert (rows.flops, rows.bytes) == ({}, 4 * 48 + 4 * 6 + 4 * 48)
+    # A scatter in place reads indices and new values, and writes the new values.
+    assert (cache.flops, cache.bytes) == ({}, 4 * 6 + 4 * 48 + 4 * 48)
     # An update in place reads and writes the slice, five times; the index has 4 bytes.
     assert (place.calls, place.bytes) == (5, 4 * 48 + 4 + 4 * 48)
     assert (copy.calls, copy.bytes) == (1, 2 * 4 * 48)
-    parts = ["feed-forward", "embedding", "loss", "norms, residuals, dropout"]
+    parts = ["feed-forward", "embedding", "embedding", "loss", "norms, residuals, dropout"]
     assert [one.part for one in found.values()] == parts
 
 
