@@ -90,12 +90,14 @@ def test_validation_bleu_is_that_of_greedy_search_and_picks_the_best(tmp_path, m
     monkeypatch.setattr(bleu, "score", score)
     changes = {"train__valid_every": 2, "train__checkpoint_every": 2, "train__keep_last": 1}
     changes |= {"train__valid_bleu": True, "decode__max_length": 8}
+    changes |= {"decode__beam_size": 2, "decode__groups": 2}  # of which greedy search has none
     with caplog.at_level("WARNING"):
         assert runs.train(tmp_path, train__steps=6, **changes) == 0
     assert caplog.text.count("more than decode.max_length=8 subwords") == 3, "sources are cut"
     assert [record["bleu"] for record in lines(tmp_path, "valid")] == scores
     assert committed_steps(tmp_path / "checkpoints") == [4, 6], "4 has the best BLEU"
-    result = evaluate(str(tmp_path), split="valid", beam_size=1)
+    one_beam = {"decode.groups": 1}
+    result = evaluate(str(tmp_path), split="valid", beam_size=1, overrides=one_beam)
     assert runs.read_lines(result.hypotheses) == seen[-1]
 
 

@@ -97,8 +97,11 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         {"model.wait_k": 3, "train.alignment_weight": 0.1, "data.alignments": True},
         ("train.alignment_weight=0.1 with model.wait_k=3", "not yet read", "Leave one of them out"),
     ),
-    ({"model.wait_k_max": 3}, ("model.wait_k_max=3", "model.wait_k=None the smallest")),
-    ({"model.wait_k": 4, "model.wait_k_max": 3}, ("model.wait_k_max=3", "model.wait_k=4 the")),
+    ({"model.wait_k_max": 3}, ("model.wait_k_max=3", "model.wait_k=None is not", "from 1 to 3")),
+    (
+        {"model.wait_k": 4, "model.wait_k_max": 3},
+        ("model.wait_k_max=3", "model.wait_k=4 is not", "from 1 to 3"),
+    ),
     ({"decode.wait_k": 3}, ("decode.wait_k=3", "model.wait_k is None", "Leave decode.wait_k out")),
     ({"data.source": "parquet"}, ("data.source='parquet' needs", "--config.data.path=FOLDER")),
     ({"data.source": "tfds"}, ("data.name is not set", "--config.data.name=wmt14_translate")),

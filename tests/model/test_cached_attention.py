@@ -25,7 +25,7 @@ from transformer_jax.model.cached_attention import (
     last_block,
     own_past,
     replaced,
-    written,
+    with_new_position,
 )
 from transformer_jax.model.scores import SCORES
 
@@ -150,7 +150,9 @@ def test_new_keys_and_values_are_written_at_each_row_s_position_and_nowhere_else
         block, place = (0, position) if position < 2 else (1, position - 2)
         for part in (0, 1):
             want[block][part][b, :, place] = np.swapaxes(new[part][b], 0, 1)
-    got = written([tuple(map(jnp.asarray, block)) for block in blocks], new, jnp.array(positions))
+    got = with_new_position(
+        [tuple(map(jnp.asarray, block)) for block in blocks], new, jnp.array(positions)
+    )
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_array_equal(one, other)
 

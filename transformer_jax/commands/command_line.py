@@ -21,12 +21,12 @@ OVERRIDES = f"{'--config.KEY=VALUE':<26}overrides a key, such as --config.model.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 IN_THE_WAY = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
-OUT_OF_MEMORY = (
+DEVICE_OUT_OF_MEMORY = (
     "The device has too little memory. In training, raise train.accumulate_steps, set "
     "train.remat=true or divide the model by mesh.fsdp (a run's results stay the same). In "
     "translation, lower decode.beam_size or decode.tokens_per_batch."
 )
-LESS = (
+MACHINE_OUT_OF_MEMORY = (
     "This machine has too little memory. Lower the model's sizes, train.tokens_per_batch or, in "
     "translation, decode.beam_size, decode.tokens_per_batch or decode.max_extra_length."
 )
@@ -97,13 +97,15 @@ def exit_status(action: Callable[[], object]) -> int:
         return 2
     except MemoryError as error:  # of this machine, not of a device
         print(
-            f"transformer-jax: {_one_line(str(error)) or 'no memory left'}. {LESS}", file=sys.stderr
+            f"transformer-jax: {_one_line(str(error)) or 'no memory left'}.",
+            MACHINE_OUT_OF_MEMORY,
+            file=sys.stderr,
         )
         return 2
     except Exception as error:
         if type(error).__name__ != "JaxRuntimeError" or not _is_out_of_memory(str(error)):
             raise
-        print(f"transformer-jax: {OUT_OF_MEMORY}", file=sys.stderr)
+        print(f"transformer-jax: {DEVICE_OUT_OF_MEMORY}", file=sys.stderr)
         return 2
     return 0
 
@@ -242,8 +244,8 @@ def set_up_logs(quiet: bool = False) -> None:
       checkpoint without a score, and prints a traceback of each failed save, which it also raises
       and runs/checkpoints.py reports in one line.
     - sys.unraisablehook leaves out two errors: after a failed save, TensorStore may call an event
-      loop that Orbax has closed; of a checkpoint that cannot be restored, Orbax raises one error,
-      and leaves the other arrays' behind.
+      loop that Orbax has closed; if a checkpoint cannot be restored, Orbax raises the error of one
+      array and never collects those of the others.
     - The root logger and those of other packages stay as they are: Python prints their warnings.
 
     Args:

@@ -93,7 +93,8 @@ def evaluate(
     _check(split, src, ref, examples)
     folders = [workdir] if isinstance(workdir, str) else list(workdir)
     run = RunFolder(folders[0])
-    text = None if src is None else _text_of_files(src, ref or ())  # before the model takes seconds
+    # Read first, so that a missing file is reported before the model is loaded.
+    text = None if src is None else _text_of_files(src, ref or ())
     loaded = load_model(folders, checkpoint, beam_size, overrides=overrides)
     text = text or _text_of_split(loaded.config, "test" if split is None else split, run)
     parts = _parts_of(loaded.config, text)
@@ -124,7 +125,7 @@ class _Keeper(NamedTuple):
     folders: Sequence[str]  # of the runs; the first one gets the files
 
     def __call__(self, text: _Text, hypotheses: Sequence[str], is_one_of_many: bool) -> Evaluation:
-        """Translations of a text, in its order; one of many is printed with its name."""
+        """Scores the text's translations, prints and writes both; one of many is named in print."""
         config = self.loaded.config
         run = RunFolder(self.folders[0])
         sources = [pair.src for pair in text.pairs]

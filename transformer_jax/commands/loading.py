@@ -27,7 +27,7 @@ from transformer_jax.runs.weights import load_params
 from transformer_jax.text.vocabulary import Sizes, Vocabulary, load_vocabulary
 
 NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
-MOST_SAMPLES = 1_000  # of a sentence at a time; memory is for all of them
+MOST_SAMPLES = 1_000  # of a sentence in one call, which holds all of them in memory
 log = logging.getLogger(__name__)
 
 
@@ -145,7 +145,7 @@ def check_n_best(n_best: int, decode: DecodeConfig) -> None:
         raise ConfigError(f"n_best={n_best!r} is no whole number.")
     if n_best < 1:
         raise ConfigError(f"--n_best={n_best} is below 1: ask for at least 1 translation per line.")
-    if n_best > MOST_SAMPLES:
+    if decode.method == "sample" and n_best > MOST_SAMPLES:
         raise ConfigError(f"--n_best={n_best} is above {MOST_SAMPLES}. Draw more with other seeds.")
     if decode.method == "beam" and n_best > decode.beam_size:
         raise ConfigError(

@@ -142,8 +142,8 @@ def _check_folder(run: RunFolder, config: Config, lock: bool = True) -> None:
     check_wandb(config.train.wandb_project)
 
 
-class _Own(NamedTuple):
-    """What belongs to one direction of translation."""
+class _OneWay(NamedTuple):
+    """The folder, config, data and checkpoints of one direction of translation."""
 
     run: RunFolder
     config: Config
@@ -171,28 +171,28 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
         check_memory(program)
     if mesh.devices.flat[0].platform == "cpu":
         allocator.touch(program.memory_bytes)  # while the first state is made
-    both = [_own(one, of_it, data, config) for one, of_it in _runs(run, config)]
+    ways = [_one_way(one, own, data, config) for one, own in _runs(run, config)]
     try:
-        states = _first_states(both, program)
+        states = _first_states(ways, program)
         start = int(states[0].step)
-        for own in both:
-            curves = own.run.path / FILE
+        for one in ways:
+            curves = one.run.path / FILE
             if start != 0 and not curves.exists():
                 log.warning("%s is gone: the curves begin after step %d", curves, start)
             if start == 0 and curves.exists():
-                log.warning("%s has no checkpoint: training begins again at step 0", own.run.path)
-        processes.first_does(lambda: _claim(both))
+                log.warning("%s has no checkpoint: training begins again at step 0", one.run.path)
+        processes.first_does(lambda: _claim(ways))
         allocator.collect_as_usual()
         with StopRequest() as stop:
-            directions = [_direction(own, program, stop) for own in both]
+            directions = [_direction(one, program, stop) for one in ways]
             last = train_steps(joined(states), train, program, directions, stop)
     except BaseException:
-        for own in both:
-            own.checkpoints.abandon()
+        for one in ways:
+            one.checkpoints.abandon()
         raise
     with contextlib.ExitStack() as closing:  # closes the others if one raises
-        for own in both:
-            closing.callback(own.checkpoints.close)
+        for one in ways:
+            closing.callback(one.checkpoints.close)
     if stop.signal:
         processes.part()
         raise Interrupted(
@@ -209,8 +209,8 @@ def _prepare(config: Config, sizes: Sizes, shape: BatchShape) -> None:
     importlib.import_module("grain")
 
 
-def _own(run: RunFolder, config: Config, data: TrainingData, main: Config) -> _Own:
-    """One direction: that of the config `main`, to which the data belong, or the other one."""
+def _one_way(run: RunFolder, config: Config, data: TrainingData, main: Config) -> _OneWay:
+    """The parts of a direction; `data` is that of the direction with the config `main`."""
     if config is not main:
         data = data.of_other_direction(config)
         run.check_corpus(data.fingerprint)
@@ -221,31 +221,31 @@ def _own(run: RunFolder, config: Config, data: TrainingData, main: Config) -> _O
                 "is trained with. Choose another --workdir, or leave train.init_from out."
             )
     train = config.train
-    return _Own(
+    return _OneWay(
         run, config, data, Checkpoints(run.checkpoints, train.keep_last, train.on_save_error)
     )
 
 
-def _direction(own: _Own, program: Program, stop: StopRequest) -> Direction:
+def _direction(way: _OneWay, program: Program, stop: StopRequest) -> Direction:
     """What the loop needs of a direction."""
     bleu = None
-    if own.config.train.valid_bleu:
-        bleu = _make_bleu(own.config, own.data, program, stop)
-    return Direction(own.run.path, own.data, own.checkpoints, bleu)
+    if way.config.train.valid_bleu:
+        bleu = _make_bleu(way.config, way.data, program, stop)
+    return Direction(way.run.path, way.data, way.checkpoints, bleu)
 
 
-def _first_states(both: Sequence[_Own], program: Program) -> list[TrainState]:
+def _first_states(ways: Sequence[_OneWay], program: Program) -> list[TrainState]:
     """The states of the newest checkpoint of each direction; in a new run, the initial ones."""
-    if len(both) == 1:
-        saved = both[0].checkpoints.restore_latest(program.saved_state)
+    if len(ways) == 1:
+        saved = ways[0].checkpoints.restore_latest(program.saved_state)
         found = None if saved is None else [saved]
     else:
-        found = restore_together([own.checkpoints for own in both], program.saved_state)
+        found = restore_together([one.checkpoints for one in ways], program.saved_state)
     if found is None:
-        return [_initial_state(own.config, program) for own in both]
+        return [_initial_state(one.config, program) for one in ways]
     states: list[TrainState] = [program.from_saved(saved) for saved in found]
     log.info("continuing from step %d", int(states[0].step))
-    if both[0].config.train.init_from is not None:
+    if ways[0].config.train.init_from is not None:
         log.info("train.init_from has no effect: it is for the start of a run")
     return states
 
@@ -261,10 +261,10 @@ def _initial_state(config: Config, program: Program) -> TrainState:
     return state
 
 
-def _claim(both: Sequence[_Own]) -> None:
+def _claim(ways: Sequence[_OneWay]) -> None:
     """Writes config, fingerprint and vocabulary into each folder; logs the keys that change."""
-    for run, config, data, _ in both:
-        if run.config_file.exists() and config is both[0].config:
+    for run, config, data, _ in ways:
+        if run.config_file.exists() and config is ways[0].config:
             for difference in mutable_differences(run.read_config(), config):
                 log.info("from here on, %s", difference)
         run.claim(config, data.fingerprint)
@@ -285,7 +285,7 @@ def _make_bleu(
     pairs = data.corpus.split("valid")
     mesh = decoding_mesh(config.mesh)
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
-    greedy = dataclasses.replace(config.decode, method="beam", beam_size=1)
+    greedy = dataclasses.replace(config.decode, method="beam", beam_size=1, groups=1)
     banned = banned_ids(greedy, data.vocabulary)
 
     def bleu(params: Params) -> float | None:

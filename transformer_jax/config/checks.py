@@ -196,7 +196,7 @@ def _alignment_context(config: Config) -> Iterator[str]:
             f"train.alignment_context={train.alignment_context!r} changes nothing without "
             "train.alignment_weight. Set that, or leave it out."
         )
-    for problem in _asked_of_the_model("no_full_context", config.model) or ():
+    for problem in _asked_of_the_model("full_context_problems", config.model) or ():
         yield f"train.alignment_context={train.alignment_context!r}: {problem}"
 
 
@@ -210,7 +210,7 @@ def _hard_attention(config: Config) -> Iterator[str]:
             f"train.alignment_context={train.alignment_context!r} predicts nothing from which "
             "draws could learn. Leave one of them out."
         )
-    for problem in _asked_of_the_model("no_draws", config.model) or ():
+    for problem in _asked_of_the_model("draw_problems", config.model) or ():
         yield f"train.hard_attention={train.hard_attention!r}: {problem}"
 
 

@@ -43,7 +43,7 @@ def divisors(penalty: str, lengths: Array, alpha: float | Array) -> Array:
 
 
 def penalized(log_probs: Array, divisors: Array) -> Array:
-    """Scores without a coverage penalty: finite where the log probability is."""
+    """log_probs / divisors, at least -LARGEST: callers mask what is missing (-inf)."""
     return jnp.maximum(log_probs / divisors, -LARGEST)
 
 
@@ -74,10 +74,10 @@ def covered(coverage: Coverage | None, watched_BKM: Array | None) -> Coverage | 
 
 
 def coverage_penalty(coverage: Coverage) -> Array:
-    """sum_j log(min(sum_i p_ij, 1)) of each hypothesis, nats, at most 0: `[batch, beams]`.
+    """sum_m log(min(sum_l a_lm, 1)) of each hypothesis, nats, at most 0: `[batch, beams]`.
 
-    p_ij is the weight of source position j when subword i was chosen. A sum below 1e-6 counts as
-    1e-6, so the penalty is finite. The source's EOS is left out.
+    a_lm is the weight of source position m when subword l was chosen; callers multiply the penalty
+    by beta. A sum below 1e-6 counts as 1e-6, so it is finite. The source's EOS is left out.
 
     Source: Wu et al. 2016, equation 14.
     """

@@ -36,9 +36,9 @@ from transformer_jax.model.records import Cache, Memory, Now, Params, SearchSize
 from transformer_jax.parallel.mesh import shardings
 from transformer_jax.text.batches import Packed, padded_sentences
 
-# New sentences enter when one row in this many is free. A larger number makes the encoder's batches
+# Sentences enter when one row in this many is free. A larger number makes the encoder's batches
 # small; a smaller number leaves rows idle.
-ENTER_TOGETHER = 8
+ROWS_PER_ENTRY = 8
 NOBODY = -1  # sentence number of a row without a sentence
 
 
@@ -78,7 +78,7 @@ class SearchShape(NamedTuple):
     @property
     def queue(self) -> int:
         """Sentences in the queue of a call: about as many as there are rows."""
-        return self.together * ENTER_TOGETHER
+        return self.together * ROWS_PER_ENTRY
 
 
 class Rows(NamedTuple):
@@ -99,7 +99,7 @@ class Queue(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Sentences whose search has ended, in the order in which they ended."""
+    """Results of sentences whose search has ended; in no particular order."""
 
     sentence_E: Array  # int32
     results: SearchResult  # their results
@@ -189,10 +189,11 @@ def search_rows(
       params: the model's parameters.
       prepared: the result of `prepare_output`.
       rows: the rows of the last call; donated.
-      queue: sentences, each with a limit of its own length + max_extra_length.
+      queue: sentences; the limit of each is its length + max_extra_length.
       strengths: further settings.
-      more: whether there will be another queue. If so, the call ends as soon as its sentences could
-        enter, and the rows keep unfinished searches; if not, it ends when every search has ended.
+      more: whether another queue follows. If so, the call ends once this queue is empty and enough
+        rows are free for the next one, and unfinished searches stay in the rows. If not, it ends
+        when every search has ended.
     """
     variables = {"params": params}
 
@@ -200,25 +201,25 @@ def search_rows(
         stepped: Any = model.apply(variables, now, memory, cache, prepared, method="decode_step")
         return stepped
 
-    take_step = _method(shape, strengths, step)
+    run_step = _step_function(shape, strengths, step)
 
     def has_room(loop: _Loop) -> Array:
         return (~is_live(loop.rows.search)).sum() >= shape.together
 
-    def lets_in(loop: _Loop) -> Array:
+    def can_enter(loop: _Loop) -> Array:
         return (loop.taken < queue.waiting) & has_room(loop)
 
-    def goes_on(loop: _Loop) -> Array:
+    def is_running(loop: _Loop) -> Array:
         until_end = jnp.where(more, ~has_room(loop), is_live(loop.rows.search).any())
         return (loop.taken < queue.waiting) | until_end
 
-    def go_on(loop: _Loop) -> _Loop:
-        let_in = partial(_let_in, model, shape, params, queue)
-        loop = jax.lax.while_loop(lets_in, let_in, loop)
-        return loop._replace(rows=loop.rows._replace(search=take_step(loop.rows.search)))
+    def next_step(loop: _Loop) -> _Loop:
+        enter = partial(_enter, model, shape, params, queue)
+        loop = jax.lax.while_loop(can_enter, enter, loop)
+        return loop._replace(rows=loop.rows._replace(search=run_step(loop.rows.search)))
 
     loop = _Loop(rows, _none_ended(shape, rows.search.pool), jnp.int32(0))
-    loop = jax.lax.while_loop(goes_on, go_on, loop)
+    loop = jax.lax.while_loop(is_running, next_step, loop)
     loop = _put_aside(loop, jnp.arange(shape.rows))
     return jax.lax.with_sharding_constraint(
         loop.rows, row_shardings(model, shape, mesh)
@@ -236,10 +237,10 @@ def prepared_output(model: Predictor, params: Params, weights: str | None = None
     return jax.tree.map(lambda x: x.astype(weights), prepared) if weights else prepared
 
 
-def _method(
+def _step_function(
     shape: SearchShape, strengths: Strengths, step: StepFn
 ) -> Callable[[SearchState], SearchState]:
-    """One step of beam search, or of sampling."""
+    """The function that advances all rows by one subword: by beam search or by sampling."""
     alpha, beta = strengths.length_penalty, strengths.coverage_penalty
     rules = make_rules(shape.size, alpha, shape.penalty, beta)._replace(banned=shape.banned)
     if shape.sampling is None:
@@ -250,14 +251,15 @@ def _method(
     return partial(draw, step, sampling)
 
 
-def _let_in(
+def _enter(
     model: Predictor, shape: SearchShape, params: Params, queue: Queue, loop: _Loop
 ) -> _Loop:
     """Moves the next sentences of the queue into rows whose search has ended."""
     (rows_F,) = jnp.nonzero(~is_live(loop.rows.search), size=shape.together, fill_value=shape.rows)
     loop = _put_aside(loop, rows_F)
 
-    def next_ones(x: Array) -> Array:  # never cut: Q is a multiple of F
+    def next_ones(x: Array) -> Array:
+        # dynamic_slice would shift a slice that crosses the end. Q is a multiple of F: none does.
         return jax.lax.dynamic_slice_in_dim(x, loop.taken, shape.together)
 
     search = loop.rows.search
@@ -282,6 +284,7 @@ def _let_in(
 
 
 def _remember(model: Predictor, params: Params, ids_FM: Array, lengths_F: Array) -> Memory:
+    """Encodes source sentences, and what search keeps of them."""
     positions_M = jnp.arange(ids_FM.shape[1])
     segments_FM = (positions_M < lengths_F[:, None]).astype(jnp.int32)
     source = Packed(ids_FM, segments_FM, jnp.broadcast_to(positions_M, ids_FM.shape))

@@ -30,7 +30,8 @@ The decoder, the state and how sentences enter rows are in state.py. `beam_searc
 
 Dimension key
   B batch   K beams   V vocabulary, padded   N n_best   T size, the longest hypothesis there is
-  C continuations of one hypothesis, min(K + 1, V)   P pool and newcomers, N + K
+  C continuations of one hypothesis, min(K + 1, V), or 1 if K = 1   A those of all, K C
+  P pool and newcomers, N + K
   L lengths 0 .. T + 1
 """
 
@@ -68,13 +69,13 @@ from transformer_jax.text.vocabulary import EOS
 
 
 class Rules(NamedTuple):
-    """How hypotheses are scored."""
+    """How hypotheses are scored, and which are searched."""
 
     penalties_L: Array  # positive divisors of the summed log probability, by length
     largest_LL: Array  # [limit, length]: the largest penalty of the lengths from length to limit
     beta: float | Array  # strength of the coverage penalty
     banned: tuple[int, ...] = ()  # subwords that are never generated
-    groups: int = 1  # of beams; of each group, the pool has as many hypotheses
+    groups: int = 1  # each has K / groups beams and n_best / groups hypotheses in the pool
     diversity: float | Array = 0.0  # nats; see the head of this file
 
 
@@ -177,11 +178,13 @@ def advance(step: StepFn, rules: Rules, state: SearchState) -> SearchState:
     added_BK = None if coverage is None else rules.beta * coverage_penalty(coverage)
     whole = Group(stepped.logits_BKV, state.log_probs_BK, state.sequences_BKT, added_BK, state.pool)
     found = list[Chosen]()
-    avoided_BV = None
+    penalty_BV = None
     for group in _divided(whole, rules.groups):
-        found.append(_extended(group, state, rules, avoided_BV))
+        found.append(_extended(group, state, rules, penalty_BV))
         if rules.groups > 1:
-            avoided_BV = _avoided(avoided_BV, found[-1], rules.diversity, group.logits_BKV.shape)
+            penalty_BV = _diversity_penalty(
+                penalty_BV, found[-1], rules.diversity, group.logits_BKV.shape
+            )
     ids_BK, parents_BK, log_probs_BK, pool = _united(found)
 
     def follow(x_BK: Array) -> Array:  # a hypothesis inherits what its parent carries
@@ -224,29 +227,29 @@ def _united(found: Sequence[Chosen]) -> Chosen:
     return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *found)
 
 
-def _avoided(
+def _diversity_penalty(
     before_BV: Array | None, chosen: Chosen, diversity: float | Array, shape: Sequence[int]
 ) -> Array:
-    """What is subtracted from continuations of the next group `[batch, vocabulary]`."""
-    counts_BV = jnp.zeros((shape[0], shape[-1])) if before_BV is None else before_BV
+    """Nats that the next group's continuations lose in the ranking, `[batch, vocabulary]`."""
+    sum_BV = jnp.zeros((shape[0], shape[-1])) if before_BV is None else before_BV
     added_BK = jnp.where(chosen.log_probs_BK > -jnp.inf, diversity, 0.0)
-    return counts_BV.at[jnp.arange(shape[0])[:, None], chosen.ids_BK].add(added_BK)
+    return sum_BV.at[jnp.arange(shape[0])[:, None], chosen.ids_BK].add(added_BK)
 
 
-def _extended(group: Group, state: SearchState, rules: Rules, avoided_BV: Array | None) -> Chosen:
+def _extended(group: Group, state: SearchState, rules: Rules, penalty_BV: Array | None) -> Chosen:
     """Extends the live hypotheses of one group."""
     batch, beams = group.log_probs_BK.shape
     position_B = state.now.position_B
     length_B = position_B + 1
-    ids_BC, sums_BC, parents_C = _candidates(
-        group, length_B == state.limits_B, rules.banned, avoided_BV
+    ids_BA, sums_BA, parents_A = _candidates(
+        group, length_B == state.limits_B, rules.banned, penalty_BV
     )
-    avoided_BC = None
-    if avoided_BV is not None:
-        avoided_BC = jnp.take_along_axis(avoided_BV, ids_BC, axis=1)
-    best_BK, index_BK = _best(sums_BC, avoided_BC, beams)
-    ended_BK = jnp.take_along_axis(ids_BC, index_BK, axis=1) == EOS
-    ended_parents_BK = parents_C[index_BK]
+    avoided_BA = None
+    if penalty_BV is not None:
+        avoided_BA = jnp.take_along_axis(penalty_BV, ids_BA, axis=1)
+    best_BK, index_BK = _best(sums_BA, avoided_BA, beams)
+    ended_BK = jnp.take_along_axis(ids_BA, index_BK, axis=1) == EOS
+    ended_parents_BK = parents_A[index_BK]
     ended_BKT = gather_slots(group.sequences_BKT, ended_parents_BK)
     ended_BKT = with_newest(ended_BKT, position_B, jnp.full((batch, beams), EOS))
     log_probs_BK = jnp.where(ended_BK, best_BK, -jnp.inf)
@@ -254,26 +257,26 @@ def _extended(group: Group, state: SearchState, rules: Rules, avoided_BV: Array 
     if group.added_BK is not None:
         scores_BK += gather_slots(group.added_BK, ended_parents_BK)
     pool = _merge(group.pool, finished_hypotheses(log_probs_BK, scores_BK, length_B, ended_BKT))
-    going_BC = jnp.where(ids_BC == EOS, -jnp.inf, sums_BC)
-    log_probs_BK, index_BK = _best(going_BC, avoided_BC, beams)
-    ids_BK = jnp.take_along_axis(ids_BC, index_BK, axis=1)
-    parents_BK = parents_C[index_BK]
+    going_BA = jnp.where(ids_BA == EOS, -jnp.inf, sums_BA)
+    log_probs_BK, index_BK = _best(going_BA, avoided_BA, beams)
+    ids_BK = jnp.take_along_axis(ids_BA, index_BK, axis=1)
+    parents_BK = parents_A[index_BK]
     bound_B = rules.largest_LL[state.limits_B, length_B + 1]
     open_B = _may_still_enter(log_probs_BK, bound_B, pool)
     log_probs_BK = jnp.where(open_B[:, None], log_probs_BK, -jnp.inf)
     return Chosen(ids_BK, parents_BK, log_probs_BK, pool)
 
 
-def _best(sums_BC: Array, avoided_BC: Array | None, k: int) -> tuple[Array, Array]:
+def _best(sums_BA: Array, avoided_BA: Array | None, k: int) -> tuple[Array, Array]:
     """The sums of the k highest-ranked continuations, and their indices `[batch, k]`."""
-    if avoided_BC is None:
-        return top_k(sums_BC, k)
-    _, index_BK = top_k(sums_BC - avoided_BC, k)
-    return jnp.take_along_axis(sums_BC, index_BK, axis=1), index_BK
+    if avoided_BA is None:
+        return top_k(sums_BA, k)
+    _, index_BK = top_k(sums_BA - avoided_BA, k)
+    return jnp.take_along_axis(sums_BA, index_BK, axis=1), index_BK
 
 
 def _candidates(
-    group: Group, last_B: Array, banned: tuple[int, ...], avoided_BV: Array | None
+    group: Group, last_B: Array, banned: tuple[int, ...], penalty_BV: Array | None
 ) -> tuple[Array, Array, Array]:
     """The best continuations of the first hypothesis, then of the next, and so on.
 
@@ -287,13 +290,13 @@ def _candidates(
     # the K best. Logits have the order of log probabilities, so no full log-softmax is needed.
     allowed_BKV = logits_BKV.at[..., list(banned)].set(-jnp.inf) if banned else logits_BKV
     count = min(beams + (beams > 1), vocabulary)
-    if avoided_BV is None:
+    if penalty_BV is None:
         logits_BKC, ids_BKC = top_k(allowed_BKV, count)
     else:
-        _, ids_BKC = top_k(allowed_BKV - avoided_BV[:, None], count)
+        _, ids_BKC = top_k(allowed_BKV - penalty_BV[:, None], count)
         logits_BKC = jnp.take_along_axis(allowed_BKV, ids_BKC, axis=2)
-    same = not banned and avoided_BV is None
-    highest_BK1 = logits_BKC[..., :1] if same else logits_BKV.max(-1, keepdims=True)
+    first_is_highest = not banned and penalty_BV is None
+    highest_BK1 = logits_BKC[..., :1] if first_is_highest else logits_BKV.max(-1, keepdims=True)
     total_BK1 = highest_BK1 + jnp.log(jnp.exp(logits_BKV - highest_BK1).sum(-1, keepdims=True))
     end_BKC = jnp.where(jnp.arange(ids_BKC.shape[-1]) == 0, logits_BKV[..., EOS, None], -jnp.inf)
     last_B11 = last_B[:, None, None]
@@ -302,8 +305,8 @@ def _candidates(
     # The gain is at most 0 after rounding too: logsumexp >= the largest.
     sums_BKC = group.log_probs_BK[..., None] + (logits_BKC - total_BK1)
     sums_BKC = jnp.where(sums_BKC > IMPOSSIBLE, sums_BKC, -jnp.inf)  # NaN too
-    parents_C = jnp.repeat(jnp.arange(beams, dtype=jnp.int32), ids_BKC.shape[-1])
-    return ids_BKC.reshape(batch, -1), sums_BKC.reshape(batch, -1), parents_C
+    parents_A = jnp.repeat(jnp.arange(beams, dtype=jnp.int32), ids_BKC.shape[-1])
+    return ids_BKC.reshape(batch, -1), sums_BKC.reshape(batch, -1), parents_A
 
 
 def _merge(pool: SearchResult, newcomers: SearchResult) -> SearchResult:

@@ -58,8 +58,9 @@ def boxed_sentence(model: EncoderDecoder, shape: Shape) -> Sentence:
     sizes = shape.sizes
     memory = model.boxed_memory(sizes)
     cache = model.boxed_cache(sizes)
-    rows = {"beam_size": 1, "size": sizes.length}
-    search = empty_search(unboxed(memory), unboxed(cache), sizes.batch, **rows)
+    search = empty_search(
+        unboxed(memory), unboxed(cache), sizes.batch, beam_size=1, size=sizes.length
+    )
     limits_B = jnp.zeros(sizes.batch, jnp.int32).at[0].set(sizes.length)
     search = start_sentences(search, jnp.arange(sizes.batch), limits_B)
     search = search._replace(memory=memory, cache=cache)
@@ -85,7 +86,7 @@ def read(
     shape: Shape,
     params: Params,
     sentence: Sentence,
-    number: Any,
+    subword: Any,
     position: Any,
 ) -> Sentence:
     """Reads one source subword.
@@ -95,11 +96,11 @@ def read(
       shape: the shape of all sentences.
       params: the model's parameters.
       sentence: donated.
-      number: the subword, int32 scalar.
+      subword: its id, int32 scalar.
       position: its 0-based position, int32 scalar.
     """
-    number_B, position_B = (jnp.full(shape.sizes.batch, one) for one in (number, position))
-    arguments: Any = (number_B, position_B, sentence.search.memory, sentence.encoder_cache)
+    subword_B, position_B = (jnp.full(shape.sizes.batch, one) for one in (subword, position))
+    arguments: Any = (subword_B, position_B, sentence.search.memory, sentence.encoder_cache)
     found: Any = model.apply({"params": params}, *arguments, method="read")
     memory, encoder_cache = found
     return _on_mesh(model, shape, Sentence(encoder_cache, sentence.search._replace(memory=memory)))
@@ -137,8 +138,8 @@ def write(
     rules = make_rules(shape.sizes.length, 0.0)._replace(banned=shape.banned)
     limits_B = sentence.search.limits_B.at[0].set(limit)
     search = advance(step, rules, sentence.search._replace(limits_B=limits_B))
-    written = jnp.where(is_live(search)[0], search.now.ids_BK[0, 0], EOS)
-    return _on_mesh(model, shape, sentence._replace(search=search)), written
+    subword = jnp.where(is_live(search)[0], search.now.ids_BK[0, 0], EOS)
+    return _on_mesh(model, shape, sentence._replace(search=search)), subword
 
 
 def _on_mesh(model: EncoderDecoder, shape: Shape, sentence: Sentence) -> Sentence:
@@ -181,39 +182,49 @@ class Interpreter:
           ids: source subwords without EOS; those beyond the longest sentence are not read.
           is_end: whether the source ends after them.
         """
-        for number in ids[: self.longest - 1 - self.read]:
-            self._read(number)
+        for subword in ids[: self.longest - 1 - self.read]:
+            self._read(subword)
             yield from self._write_until(self.read - self.k + 1, self.shape.sizes.length)
         if is_end and self.read:
             self._read(EOS)
             yield from self._write_until(self.shape.sizes.length, self.read + self.extra)
 
-    def _read(self, number: int) -> None:
+    def _read(self, subword: int) -> None:
         if self.has_ended:
             return
         position = np.int32(self.read)
-        own = self.translator
+        translator = self.translator
         with placed(self.shape.mesh, self.model):
             self.sentence = read(
-                self.model, self.shape, own.params, self.sentence, np.int32(number), position
+                self.model,
+                self.shape,
+                translator.params,
+                self.sentence,
+                np.int32(subword),
+                position,
             )
         self.read += 1
 
     def _write_until(self, count: int, limit: int) -> Iterator[int]:
         """Generates subwords until there are `count`, or until EOS."""
-        own = self.translator
+        translator = self.translator
         limit = min(limit, self.shape.sizes.length)
         while self.written < count and not self.has_ended:
             with placed(self.shape.mesh, self.model):
                 self.sentence, found = write(
-                    self.model, self.shape, own.params, own.prepared, self.sentence, np.int32(limit)
+                    self.model,
+                    self.shape,
+                    translator.params,
+                    translator.prepared,
+                    self.sentence,
+                    np.int32(limit),
                 )
             self.written = self.written + 1
-            number = int(found)
-            if number == EOS:
+            subword = int(found)
+            if subword == EOS:
                 self.has_ended = True
             else:
-                yield number
+                yield subword
 
 
 class LineInterpreter:
@@ -241,8 +252,8 @@ class LineInterpreter:
         Raises:
           DataError: see `ArrivingLine.add`.
         """
-        for number in self.interpreter.feed(self.source.add(text, is_end), is_end):
-            self.ids = np.append(self.ids, number)
+        for subword in self.interpreter.feed(self.source.add(text, is_end), is_end):
+            self.ids = np.append(self.ids, subword)
             yield from self._more(self.lines.text(self.ids).rstrip(REPLACEMENT))
         if is_end:
             # Before the end, bytes that are not a whole character may become one with later bytes.

@@ -45,7 +45,7 @@ class SearchResult(NamedTuple):
     ids: Array  # int32 [B, N, T]; EOS kept, PAD after it
     lengths: Array  # int32 [B, N], subwords, EOS included; 0: no such hypothesis was found
     log_probs: Array  # float32 [B, N], nats, summed over the subwords; -inf where length is 0
-    scores: Array  # float32 [B, N], log_probs over the length penalty; -inf where length is 0
+    scores: Array  # float32 [B, N], see `Hypothesis.score`; -inf where length is 0
 
 
 class SearchState(NamedTuple):

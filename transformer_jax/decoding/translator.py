@@ -16,8 +16,8 @@ from jax.sharding import Mesh
 
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.decoding.rows import (
-    ENTER_TOGETHER,
     NOBODY,
+    ROWS_PER_ENTRY,
     Ended,
     Queue,
     Rows,
@@ -36,15 +36,15 @@ from transformer_jax.model.records import Params
 from transformer_jax.parallel.mesh import batch_ways, placed
 from transformer_jax.text.batches import Bucket, translation_buckets
 
-LANES = 2  # groups of rows: the host handles one while the device searches the other
-FEW_SAMPLES = 8  # more samples a sentence take fewer sentences at a time
+LANES = 2  # sets of rows: the host prepares one while the device searches the other
+FEW_SAMPLES = 8  # with n times as many samples of a sentence, a batch has 1 / n of its sentences
 
 
 class Hypothesis(NamedTuple):
     """One translation of a sentence."""
 
     ids: np.ndarray  # int32 [length], EOS included
-    score: float  # log probability over the length penalty
+    score: float  # log probability over the length penalty, plus the coverage penalty
     log_prob: float  # nats, summed over the subwords
 
 
@@ -107,7 +107,7 @@ class Translator:
     def _search(
         self, bucket: Bucket, sentences: Sequence[np.ndarray]
     ) -> list[tuple[int, list[Hypothesis]]]:
-        """Yields (sentence, its hypotheses) in the order in which searches end."""
+        """(number of the sentence, its hypotheses) for each sentence of a bucket, in any order."""
         shape = self._shape(bucket)
         waiting = bucket.indices[::-1].tolist()
         idle = self._idle.pop(shape, [])
@@ -134,9 +134,9 @@ class Translator:
             return rows, found
 
         # Several threads, because on a CPU the calls of one thread run in order.
-        with concurrent.futures.ThreadPoolExecutor(len(lanes)) as pool:
+        with concurrent.futures.ThreadPoolExecutor(len(lanes)) as threads:
             try:
-                finished = list(pool.map(finish, lanes))
+                finished = list(threads.map(finish, lanes))
             except BaseException:
                 waiting.clear()
                 raise
@@ -145,12 +145,16 @@ class Translator:
 
     def _call(self, shape: SearchShape, rows: Rows, queue: Queue, more: bool) -> tuple[Rows, Ended]:
         """Starts a call on the device; the host does not wait for its end."""
-        of = self.decode
-        penalties = of.length_penalty, of.coverage_penalty, of.diversity
-        strengths = *penalties, of.temperature, of.top_p or 1.0
-        settings = Strengths(*map(np.float32, strengths))
+        decode = self.decode
+        strengths = Strengths(
+            length_penalty=np.float32(decode.length_penalty),
+            coverage_penalty=np.float32(decode.coverage_penalty),
+            diversity=np.float32(decode.diversity),
+            temperature=np.float32(decode.temperature),
+            top_p=np.float32(decode.top_p or 1.0),
+        )
         with placed(self.mesh, self.model):
-            arguments: Any = (self.params, self.prepared, rows, queue, settings, np.bool_(more))
+            arguments: Any = (self.params, self.prepared, rows, queue, strengths, np.bool_(more))
             return search_rows(self.model, self.mesh, shape, *arguments)
 
     def _shape(self, bucket: Bucket) -> SearchShape:
@@ -159,7 +163,7 @@ class Translator:
         ways = batch_ways(self.mesh)
         return SearchShape(
             rows=bucket.rows,
-            together=ways * max(1, bucket.rows // (ENTER_TOGETHER * ways)),
+            together=ways * max(1, bucket.rows // (ROWS_PER_ENTRY * ways)),
             src_length=bucket.length,
             beam_size=self.samples or self.decode.beam_size,
             n_best=self.samples or self.groups * -(-self.n_best // self.groups),

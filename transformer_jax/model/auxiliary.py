@@ -64,7 +64,7 @@ def alignment(watched_BLM: Array, batch: Batch) -> Array:
     linked_BLM = linked(batch)
     count_BL1 = linked_BLM.sum(-1, keepdims=True)
     share_BLM = linked_BLM / jnp.maximum(count_BL1, 1)
-    # Weights that are exactly 0, as outside a window, have no gradient.
+    # A weight below LEAST_WEIGHT has no gradient, such as one that a hard normalizer set to 0.
     return -(share_BLM * jnp.log(jnp.maximum(watched_BLM, LEAST_WEIGHT))).sum()
 
 
@@ -121,7 +121,7 @@ def fertility(watched_BLM: Array, batch: Batch) -> Array:
 
 
 def agreement(watched_BLM: Array, reverse_BML: Array, batch: Batch) -> Array:
-    """How far the attentions of both directions of translation agree: tr(A B^T).
+    """How far the attentions of both directions agree: tr(A B) for A `[L, M]` and B `[M, L]`.
 
     It is a bonus of two models, not a loss of one: `training/two_directions.py` adds it.
 
@@ -132,7 +132,8 @@ def agreement(watched_BLM: Array, reverse_BML: Array, batch: Batch) -> Array:
 
     Returns:
       sum_l sum_m a_lm b_ml, float32 scalar, over real positions; of a sentence pair at most the
-      length of its shorter side. Both matrices are indexed by the subwords that are predicted.
+      length of its shorter side. Row l of A belongs to the prediction of target subword l, and row
+      m of B to that of source subword m.
 
     Source: Cohn et al. 2016, section 3.4.
     """

@@ -10,13 +10,13 @@ A layer's self-attention keeps one array of keys and one of values for each bloc
     key, flattened    0 1 2       3 4 5       6 7 8        index = position * beams + beam slot
 
 Every hypothesis scores the keys of all beams, and the mask hides those that are not its ancestors.
-So nothing moves when search reorders its beam. Blocks double in length, and a search step reads
-only as many blocks as the longest hypothesis of the batch needs. Cross-attention has one block,
-without an axis of beams.
+So nothing moves when search reorders its beam. Each block is as long as all blocks before it, and a
+search step reads only as many blocks as the longest hypothesis of the batch needs. Cross-attention
+has one block, without an axis of beams.
 
 Dimension key
-  B batch   L query length (in search: the beams)   M key length   H heads
-  K d_k per head, or beams   V d_v per head
+  B batch   L query length (in search: the beams)   M key length   H heads   K d_k per head
+  V d_v per head   J beams (K in files without d_k)   T positions   S beam slots
 """
 
 import functools
@@ -54,7 +54,8 @@ def attend_to_cache(
     Args:
       query_BLHK: queries `[batch, query_len, heads, d_k]`.
       blocks: keys `[batch, heads, length, d_k]` and values `[..., d_v]`, one block after the other.
-      mask: booleans that broadcast to `[batch, heads, query_len, at least all keys]`.
+      mask: booleans that broadcast to `[batch, heads, query_len, keys]`; keys beyond those of
+        `blocks` are cut off.
       score: the result of `cached_score`.
       bias: added to the scores; broadcasts like the mask.
       normalize: (scores, mask) -> weights.
@@ -105,7 +106,7 @@ def cached_score(score: Score, params: Params) -> Callable[[Array, Array], Array
 
 
 def attend_to_past(
-    query_BKHK: Array,
+    query_BJHK: Array,
     blocks: Sequence[KeysValues],
     mask: Array,
     position_B: Array,
@@ -114,21 +115,21 @@ def attend_to_past(
     """Self-attention of the newest position of every hypothesis `[batch, beams, heads, d_v]`.
 
     Args:
-      query_BKHK: queries `[batch, beams, heads, d_k]`.
+      query_BJHK: queries `[batch, beams, heads, d_k]`.
       blocks: keys `[batch, heads, length, beams, d_k]` and values, the newest position included.
       mask: see `own_past`.
       position_B: int32 `[batch]`, 0-based: except on a GPU, no block beyond the last of these is
         read.
-      attend: `attend_to_cache` with the layer's score, without its weights.
+      attend: (queries, blocks, mask) -> heads: `attend_to_cache` without the weights.
     """
 
-    def read(count: int, query_BKHK: Array, blocks: Sequence[KeysValues]) -> Array:
+    def read(count: int, query_BJHK: Array, blocks: Sequence[KeysValues]) -> Array:
         flat = [(_flattened(key), _flattened(value)) for key, value in blocks[:count]]
-        return attend(query_BKHK, flat, mask)
+        return attend(query_BJHK, flat, mask)
 
     last = last_block([key.shape[2] for key, _ in blocks], position_B)
     branches = [functools.partial(read, n + 1) for n in range(len(blocks))]
-    return jax.lax.switch(last, branches, query_BKHK, blocks)
+    return jax.lax.switch(last, branches, query_BJHK, blocks)
 
 
 def last_block(lengths: Sequence[int], position_B: Array) -> Array:
@@ -152,16 +153,16 @@ def _flattened(block: Array) -> Array:
     return block.reshape(*block.shape[:2], -1, block.shape[-1])
 
 
-def own_past(allowed_B11T: Array, ancestors_BKT: Array) -> Array:
+def own_past(allowed_B11T: Array, ancestors_BJT: Array) -> Array:
     """True for keys of the hypothesis's own past `[batch, 1, beams, T * beams]`.
 
     Args:
       allowed_B11T: where the patterns allow attention, by position.
-      ancestors_BKT: see `Now`.
+      ancestors_BJT: see `Now`.
     """
-    batch, beams, length = ancestors_BKT.shape
-    own_BKTJ = ancestors_BKT[..., None] == jnp.arange(beams)
-    allowed = own_BKTJ & allowed_B11T[:, 0, :, :, None]
+    batch, beams, length = ancestors_BJT.shape
+    own_BJTS = ancestors_BJT[..., None] == jnp.arange(beams)
+    allowed = own_BJTS & allowed_B11T[:, 0, :, :, None]
     return allowed.reshape(batch, 1, beams, length * beams)
 
 
@@ -204,7 +205,7 @@ def replaced(x: Array, index: Any, new: Array | int) -> Array:
     return jax.lax.bitcast_convert_type(x_bits, x.dtype)
 
 
-def written(
+def with_new_position(
     blocks: Sequence[KeysValues], new: KeysValues, position_B: Array
 ) -> tuple[KeysValues, ...]:
     """The blocks with keys and values `[batch, beams, heads, ...]` at each row's position."""
@@ -214,8 +215,8 @@ def written(
     result = []
     for key, value in blocks:
         # A position outside this block is dropped: a negative index would count from its end.
-        slot_B = jnp.where(position_B < begin, key.shape[2], position_B - begin)
-        here = (rows_B, slice(None), slot_B)
+        offset_B = jnp.where(position_B < begin, key.shape[2], position_B - begin)
+        here = (rows_B, slice(None), offset_B)
         result.append((replaced(key, here, new_key), replaced(value, here, new_value)))
         begin += key.shape[2]
     return tuple(result)

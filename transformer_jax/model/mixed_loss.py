@@ -26,7 +26,7 @@ from transformer_jax.model.records import LossSums
 from transformer_jax.model.softmax_output import output_logits, split_rows, zero_sums
 
 LEAST_MASS = 1e-30  # probabilities of the pointer below this count as 0
-EQUAL = 1e-5  # relative difference of two sums of the same probabilities, by rounding
+RELATIVE_TOLERANCE = 1e-5  # relative difference of two sums of the same probabilities, by rounding
 
 
 class Pointer(NamedTuple):
@@ -100,7 +100,7 @@ def mixture_loss(
         log_pointed_BL = safe_log(jnp.where(is_target_BLM, mass_BLM, 0.0).sum(-1))
         equal_BMM = candidates_BM[:, None] == candidates_BM[..., None]
         mass_BLM = jax.lax.stop_gradient(mass_BLM)
-        pointed_BLM = jnp.einsum("BLN,BNM->BLM", mass_BLM, equal_BMM.astype(mass_BLM.dtype))
+        pointed_BLM = jnp.einsum("BLP,BPM->BLM", mass_BLM, equal_BMM.astype(mass_BLM.dtype))
     parts = _Parts(mixture.x_BLCD, table_VD, mixture.log_weights_BLC, log_pointed_BL)
     return _loss(parts, _Fixed(targets_BL, real_BL, candidates_BM, pointed_BLM), settings)
 
@@ -143,25 +143,31 @@ def _forward(
     cast_VD = parts.table_VD.astype(dtype)
 
     def add(total: tuple[LossSums, Array], block: Any) -> tuple[tuple[LossSums, Array], Any]:
-        sums, nats_RbL, (of_logits, of_weights, of_pointed) = _block_loss(block, cast_VD, settings)
-        of_logits = settled(of_logits.astype(dtype))
-        of_table = jnp.einsum(
-            "RbLCD,RbLCV->RDV", block[0].astype(dtype), of_logits, preferred_element_type=wide
+        sums, nats_RbL, (logits_gradient, weights_gradient, pointed_gradient) = _block_loss(
+            block, cast_VD, settings
         )
-        of_x = jnp.einsum("RbLCV,VD->RbLCD", of_logits, cast_VD, preferred_element_type=wide)
-        total = jax.tree.map(jnp.add, total, (sums, of_table))
-        return total, (nats_RbL, of_x, of_weights, of_pointed)
+        logits_gradient = settled(logits_gradient.astype(dtype))
+        table_gradient = jnp.einsum(
+            "RbLCD,RbLCV->RDV", block[0].astype(dtype), logits_gradient, preferred_element_type=wide
+        )
+        x_gradient = jnp.einsum(
+            "RbLCV,VD->RbLCD", logits_gradient, cast_VD, preferred_element_type=wide
+        )
+        total = jax.tree.map(jnp.add, total, (sums, table_gradient))
+        return total, (nats_RbL, x_gradient, weights_gradient, pointed_gradient)
 
     zeros_RDV = jnp.zeros((settings.replicas, *shape[::-1]), wide)
     zeros_RDV = constrain(zeros_RDV, BATCH, None, VOCABULARY)
-    (sums, of_table), found = jax.lax.scan(
+    (sums, table_gradient), found = jax.lax.scan(
         add, (zero_sums(settings), zeros_RDV), _blocks(parts, fixed, settings)
     )
     shapes = fixed.targets_BL, parts.x_BLCD, parts.log_weights_BLC, parts.log_pointed_BL
-    nats_BL, of_x, of_weights, of_pointed = (
+    nats_BL, x_gradient, weights_gradient, pointed_gradient = (
         _joined(x, like.shape) for x, like in zip(found, shapes, strict=True)
     )
-    gradients = _Parts(of_x, settled(of_table.sum(0)).T, of_weights, of_pointed)
+    gradients = _Parts(
+        x_gradient, settled(table_gradient.sum(0)).T, weights_gradient, pointed_gradient
+    )
     return (sums, nats_BL), gradients
 
 
@@ -195,7 +201,7 @@ def _block_loss(
     and u the softmax of the log weights, smoothing takes epsilon sum_c u_c U_c, where U_c is the
     cross entropy of component c against the uniform distribution.
     """
-    x_RbLCD, log_weights_RbLC, log_pointed_RbL, (targets, real, candidates, pointed) = block
+    x_RbLCD, log_weights_RbLC, log_pointed_RbL, (targets, real, *_) = block
     epsilon, size = settings.smoothing, settings.vocabulary_size
     logits = output_logits(x_RbLCD, table_VD, settings.dtype)
     column_V = jnp.arange(logits.shape[-1])
@@ -220,14 +226,14 @@ def _block_loss(
     )
     one_hot = (column_V == targets[..., None, None]).astype(logits.dtype)
     flat = jnp.where(column_V < size, 1 / size, 0.0)
-    of_logits = (1 - epsilon) * responsibility[..., None] * (probs - one_hot)
-    of_logits += epsilon * share[..., None] * (probs - flat)
-    of_weights = epsilon * share * (uniform - mean_uniform) - (1 - epsilon) * responsibility
-    of_pointed = -(1 - epsilon) * jnp.exp(log_pointed_RbL + nats)
+    logits_gradient = (1 - epsilon) * responsibility[..., None] * (probs - one_hot)
+    logits_gradient += epsilon * share[..., None] * (probs - flat)
+    weights_gradient = epsilon * share * (uniform - mean_uniform) - (1 - epsilon) * responsibility
+    pointed_gradient = -(1 - epsilon) * jnp.exp(log_pointed_RbL + nats)
     gradients = (
-        of_logits * weights[..., None, None],
-        of_weights * weights[..., None],
-        of_pointed * weights,
+        logits_gradient * weights[..., None, None],
+        weights_gradient * weights[..., None],
+        pointed_gradient * weights,
     )
     return sums, smoothed * weights, gradients
 
@@ -243,4 +249,4 @@ def _is_likeliest(probs_RbLCV: Array, block: Any) -> Array:
     own = at(targets[..., None])[..., 0] + jnp.exp(log_pointed_RbL)
     ids_RbLM = jnp.broadcast_to(candidates[:, :, None], pointed.shape)
     highest = jnp.maximum(mixed_RbLV.max(-1), (at(ids_RbLM) + pointed).max(-1))
-    return own >= highest * (1 - EQUAL)
+    return own >= highest * (1 - RELATIVE_TOLERANCE)

@@ -98,8 +98,8 @@ class Copy(MixedOutput):
           x_BLD: the decoder's output.
           seen: the watched weights a `[batch, length, src_len]`, and the source's subwords.
 
-        Source: See, Liu and Manning 2017, equations 8 and 9, where g is 1 - p_gen; Gulcehre et al.
-        2016, section 4.
+        Source: See, Liu and Manning 2017, equations 8 and 9, where g is 1 - p_gen and reads the
+        context vector and the decoder's input too; Gulcehre et al. 2016, section 4.
         """
         watched_BLM, ids_BM = seen
         gate_BL = wide(x_BLD) @ params["copy_gate"] + params["copy_gate_bias"]

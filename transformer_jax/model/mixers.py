@@ -1,11 +1,11 @@
 """Mixers: the sub-layers that let positions see one another.
 
-A new mixer is a class (sublayer.py says of what) and its line in `MIXERS`. Attention is here; what
-replaces it in a decoder is in running_mixers.py.
+To add a mixer, write a subclass of `Sublayer` (sublayer.py) and add it to `MIXERS`. Attention is
+here; what replaces it in a decoder is in running_mixers.py.
 
 Dimension key
-  B batch   L query length   M key length   D d_model   H heads   K beams, or d_k per head
-  E features of the encoder's output
+  B batch   L query length   M key length   D d_model   H heads   K d_k per head   V d_v per head
+  J beams (K in files without d_k)   E features of the encoder's output
 """
 
 import functools
@@ -28,7 +28,7 @@ from transformer_jax.model.cached_attention import (
     cached_score,
     empty_blocks,
     empty_keys_values,
-    written,
+    with_new_position,
 )
 from transformer_jax.model.cross_normalizers import (
     NOISY,
@@ -56,7 +56,7 @@ from transformer_jax.model.relative_vectors import (
 from transformer_jax.model.running_mixers import AverageAttention, SimplerUnit
 from transformer_jax.model.scores import SCORES
 from transformer_jax.model.stateful_normalizers import Scored, Source
-from transformer_jax.model.sublayer import NOTHING, Sublayer
+from transformer_jax.model.sublayer import EMPTY_CACHE, Sublayer
 from transformer_jax.model.windows import Blocks, blocks_of
 
 
@@ -110,7 +110,7 @@ class SelfAttention(Sublayer):
     def _by_distance(
         self, query_BLHK: Array, spread: Spread, attended: Attended, bias: Array | None
     ) -> tuple[Array, Array]:
-        """What `attended` returns for the bias, or for the layer's vectors of distances."""
+        """Calls `attended` with the layer's relative vectors if it has them, else with the bias."""
         if self.relative is None:
             return attended(bias=bias)
         factor = _factor(self.config, self.config.score)
@@ -129,24 +129,24 @@ class SelfAttention(Sublayer):
         return Cache(empty_blocks(self.config, sizes.batch, sizes.beams, sizes.length), ())
 
     def step(
-        self, x_BKD: Array, now: StepContext, memory: tuple, cache: Cache
+        self, x_BJD: Array, now: StepContext, memory: tuple, cache: Cache
     ) -> tuple[Array, Cache, None]:
         """One new position of every hypothesis, whose keys and values join the cache."""
-        query_BKHK, key_BKHK, value_BKHV = self._projected(x_BKD, now.position_B[:, None])
-        blocks = written(cache.written, (key_BKHK, value_BKHV), now.position_B)
+        query_BJHK, key_BJHK, value_BJHV = self._projected(x_BJD, now.position_B[:, None])
+        blocks = with_new_position(cache.written, (key_BJHK, value_BJHV), now.position_B)
         score = cached_score(SCORES[self.config.score], self.attention.score_params)
         normalize = NORMALIZERS[self.config.normalizer](self.config)
 
-        def attended(query_BKHK: Array, read: Sequence[KeysValues], mask: Array) -> Array:
+        def attend_over(query_BJHK: Array, read: Sequence[KeysValues], mask: Array) -> Array:
             keys = sum(key.shape[2] for key, _ in read)
             attended = functools.partial(
-                attend_to_cache, query_BKHK, read, mask, score=score, normalize=normalize
+                attend_to_cache, query_BJHK, read, mask, score=score, normalize=normalize
             )
             spread = functools.partial(spread_in_cache, distance_BM=now.distance_BS[:, :keys])
-            return self._by_distance(query_BKHK, spread, attended, now.self_bias)[0]
+            return self._by_distance(query_BJHK, spread, attended, now.self_bias)[0]
 
-        heads_BKHV = attend_to_past(query_BKHK, blocks, now.self_mask, now.position_B, attended)
-        return self.attention.joined(heads_BKHV), Cache(blocks, ()), None
+        heads_BJHV = attend_to_past(query_BJHK, blocks, now.self_mask, now.position_B, attend_over)
+        return self.attention.joined(heads_BJHV), Cache(blocks, ()), None
 
 
 class CrossAttention(Sublayer):
@@ -158,12 +158,12 @@ class CrossAttention(Sublayer):
         self.normalizer = name_of(config)
         self.attention = MultiHeadAttention(config, self.score, self.encoded_features)
         nn.share_scope(self, self.attention)
-        self.carries = stateful(config)
-        if self.carries is not None:
+        self.stateful = stateful(config)
+        if self.stateful is not None:
             assert self.encoded_features is not None
             sizes = {"heads": config.num_heads, "encoded": self.encoded_features}
             sizes |= {"d_k": config.head_sizes[0], "d_model": config.d_model, **MEMORY_SIZES}
-            self.carries_params = declared(self, self.carries.parameters, sizes)
+            self.stateful_params = declared(self, self.stateful.parameters, sizes)
 
     def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array | Sampled | None]:
         """`[batch, tgt_len, d_model]` and the weights `[batch, heads, tgt_len, src_len]`.
@@ -174,7 +174,7 @@ class CrossAttention(Sublayer):
         query_BLHK = self.attention.queries(x_BLD)
         normalize = self._normalize(query_BLHK, context)
         key_BMHK, value_BMHV = self.attention.keys_values(context.encoded_BME)
-        if self.carries is None and _fuses(self, self.score, self.normalizer):
+        if self.stateful is None and _fuses(self, self.score, self.normalizer):
             assert context.source is not None and context.reader is not None
             setting = Setting(cross_patterns(self.config), _factor(self.config, self.score))
             queries = Queries(query_BLHK, context.reader)
@@ -197,17 +197,17 @@ class CrossAttention(Sublayer):
     def _normalize(self, query_BLHK: Array, context: Context) -> Normalize:
         """(scores, mask) -> weights of all target positions."""
         noise_source = self._noise_source(context.rows_B)
-        if self.carries is None:
+        if self.stateful is None:
             return STATELESS[self.normalizer](self.config, noise_source)
         assert context.encoded_BME is not None and context.source is not None
-        carries = self.carries
+        part = self.stateful
         row = RowFacts(context.place.positions == 0, noise_source)
         source = Source(context.encoded_BME, context.source.words)
-        features = carries.prepare(self.carries_params, source)
+        features = part.prepare(self.stateful_params, source)
 
         def normalize(scores_BHLM: Array, mask: Array) -> Array:
             scored = Scored(scores_BHLM, mask, query_BLHK, features, context.inputs_BLD)
-            return weights_with_state(carries, self.carries_params, scored, row)
+            return weights_with_state(part, self.stateful_params, scored, row)
 
         return normalize
 
@@ -221,25 +221,25 @@ class CrossAttention(Sublayer):
         """Keys and values head by head, and what a normalizer with a state prepares."""
         keys_values = self.attention.keys_values(encoded_BME)
         features: Any = ()
-        if self.carries is not None:
+        if self.stateful is not None:
             own = Source(encoded_BME, source.words)
-            features = self.carries.prepare(self.carries_params, own)
+            features = self.stateful.prepare(self.stateful_params, own)
         return tuple(x.swapaxes(1, 2) for x in keys_values), features
 
     @nn.nowrap
     def empty_memory(self, sizes: SearchSizes) -> Any:
         """Keys, values and features of rows without a source sentence."""
         features: Any = ()
-        if (carries := stateful(self.config)) is not None and carries.features is not None:
-            features = carries.features.empty(self._kept_sizes(sizes), sizes.batch)
+        if (part := stateful(self.config)) is not None and part.features is not None:
+            features = part.features.empty(self._kept_sizes(sizes), sizes.batch)
         return empty_keys_values(self.config, sizes.batch, sizes.src_length), features
 
     @nn.nowrap
     def empty(self, sizes: SearchSizes) -> Cache:
         """The state of the normalizer, if it has one."""
-        if (carries := stateful(self.config)) is None:
-            return NOTHING
-        return Cache((), carries.state.empty(self._kept_sizes(sizes), sizes.batch, sizes.beams))
+        if (part := stateful(self.config)) is None:
+            return EMPTY_CACHE
+        return Cache((), part.state.empty(self._kept_sizes(sizes), sizes.batch, sizes.beams))
 
     @nn.nowrap
     def _kept_sizes(self, sizes: SearchSizes) -> dict[str, int]:
@@ -249,32 +249,32 @@ class CrossAttention(Sublayer):
         return {"heads": config.num_heads, "source": source, "d_k": d_k}
 
     def step(
-        self, x_BKD: Array, now: StepContext, memory: Any, cache: Cache
+        self, x_BJD: Array, now: StepContext, memory: Any, cache: Cache
     ) -> tuple[Array, Cache, Array]:
-        """One new position of every hypothesis over the source; weights `[B, H, K, M]`."""
+        """One new position of every hypothesis over the source; weights `[B, H, J, M]`."""
         assert now.source_mask is not None
         keys_values, features_BHM = memory
-        query_BKHK = self.attention.queries(x_BKD)
-        carried = [cache.carried]
-        if (carries := self.carries) is None:
+        query_BJHK = self.attention.queries(x_BJD)
+        carried = [cache.carried]  # a list: `normalize` returns weights only, and its state here
+        if (part := self.stateful) is None:
             normalize = STATELESS[self.normalizer](self.config, None)
         else:
 
-            def normalize(scores_BHKM: Array, mask_B11M: Array) -> Array:
+            def normalize(scores_BHJM: Array, mask_B11M: Array) -> Array:
                 features = jax.tree.map(lambda x: x[:, None], features_BHM)
-                scores_BKHM = scores_BHKM.swapaxes(1, 2)
-                scored = Scored(scores_BKHM, mask_B11M, query_BKHK, features, now.inputs_BKD)
-                carried[0], weights_BKHM = carries.step(self.carries_params, carried[0], scored)
-                return weights_BKHM.swapaxes(1, 2)
+                scores_BJHM = scores_BHJM.swapaxes(1, 2)
+                scored = Scored(scores_BJHM, mask_B11M, query_BJHK, features, now.inputs_BKD)
+                carried[0], weights_BJHM = part.step(self.stateful_params, carried[0], scored)
+                return weights_BJHM.swapaxes(1, 2)
 
-        heads_BKHV, weights_BHKM = attend_to_cache(
-            query_BKHK,
+        heads_BJHV, weights_BHJM = attend_to_cache(
+            query_BJHK,
             [keys_values],
             now.source_mask,
             score=cached_score(SCORES[self.score], self.attention.score_params),
             normalize=normalize,
         )
-        return self.attention.joined(heads_BKHV), Cache((), carried[0]), weights_BHKM
+        return self.attention.joined(heads_BJHV), Cache((), carried[0]), weights_BHJM
 
 
 def self_blocks(module: nn.Module, config: ModelConfig, length: int, is_decoder: bool) -> Blocks:

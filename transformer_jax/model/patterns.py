@@ -62,9 +62,9 @@ def read_before(wait_k: int) -> Pattern:
 
 
 def waiting_place(config: ModelConfig, place: Place, bits: Array, rows_B: Array) -> Place:
-    """The places of target positions for `read_before`, with a k of its own for each row.
+    """The places of target positions for `read_before`, with a k drawn for each row.
 
-    A row with another k counts as if its positions were k - model.wait_k further.
+    `read_before` uses model.wait_k; adding k - model.wait_k to a row's positions gives it its k.
 
     Args:
       config: with `wait_k` and `wait_k_max`, the smallest and the largest k.
@@ -130,6 +130,6 @@ def problems(config: ModelConfig) -> Iterator[str]:
     largest, smallest = config.wait_k_max, config.wait_k
     if largest is not None and (smallest is None or largest < smallest):
         yield (
-            f"model.wait_k_max={largest} is the largest k, and model.wait_k={smallest} the "
-            "smallest: set that to a number from 1 to this one."
+            f"model.wait_k_max={largest} is the largest k, and model.wait_k={smallest} is not a "
+            f"smallest k from 1 to {largest}. Set model.wait_k."
         )

@@ -14,7 +14,7 @@ from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.dropout import NoiseSource
 from transformer_jax.text.batches import Packed
 
-Params = Any  # a pytree of float32 arrays
+Params = Any  # a pytree of arrays: float32, or narrower in search with decode.weights
 
 
 class Place(NamedTuple):
@@ -22,7 +22,7 @@ class Place(NamedTuple):
 
     segments: Array  # int32 [B, L]; 0: padding; 1, 2, ...: the sentence of a packed row
     positions: Array  # int32 [B, L], 0-based in the sentence
-    # float32 [B, L, D], embedded without positions: of a source whose coverage starts from them
+    # float32 [B, L, D], embedded without positions; only for an attention memory that reads words
     words: Array | None = None
 
 
@@ -36,12 +36,12 @@ class Context(NamedTuple):
     self_bias: Array | None  # float32 [H, L, L], added to the scores; one block of a window
     encoded_BME: Array | None = None  # the encoder's output, for a decoder
     source: Place | None = None  # of the encoder's positions
-    reader: Place | None = None  # of the stack's own positions, as the cross patterns ask for it
+    reader: Place | None = None  # of target positions for cross patterns, moved by each row's k
     cross_mask: Array | None = None  # booleans [B, 1, L, M]
     # The place of the stack's own positions for patterns of self-attention; None: `place`.
     self_place: Place | None = None
     inputs_BLD: Array | None = None  # the decoder's embedded input
-    # Of the source positions that attention draws; None: it reads all of them.
+    # Random bits of hard attention, which draws a source position; None: attention reads all.
     noise_source: NoiseSource | None = None
 
 
@@ -124,7 +124,7 @@ class LossSums(NamedTuple):
 
     smoothed_nats: Array  # negative log likelihood of the smoothed targets
     nats: Array  # negative log likelihood, without smoothing
-    correct: Array  # subwords whose logit is the highest
+    correct: Array  # subwords whose probability is the highest
     tokens: Array  # real target subwords
     auxiliary: Mapping[str, Array] = {}  # each auxiliary loss times its weight
 

@@ -72,23 +72,23 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
             )
 
 
-def no_full_context(config: ModelConfig) -> Iterator[str]:
+def full_context_problems(config: ModelConfig) -> Iterator[str]:
     """Why no second pass can see the whole target, with the fix; empty if one can."""
     decoder = DECODERS[config.decoder]
     if not (decoder.self_attention and decoder.multi_head):
         yield (
             f"a decoder of kind {config.decoder} has no self-attention that could see the whole "
-            "target. Use model.decoder='transformer', or 'past'."
+            "target. Use model.decoder='transformer', or train.alignment_context='past'."
         )
     for name in ("window", "wait_k"):
         if (value := getattr(config, name)) is not None:
             yield (
                 f"model.{name}={value} leaves out a part of the text. Use model.{name}=None, or "
-                "'past'."
+                "train.alignment_context='past'."
             )
 
 
-def no_draws(config: ModelConfig) -> Iterator[str]:
+def draw_problems(config: ModelConfig) -> Iterator[str]:
     """Why training cannot draw what the watched layer reads, with the fix; empty if it can."""
     if not DECODERS[config.decoder].multi_head:
         yield (

@@ -18,14 +18,14 @@ from jax import Array
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.records import Cache, Place, SearchSizes
 
-NOTHING = Cache((), ())
+EMPTY_CACHE = Cache((), ())  # of a sub-layer that keeps nothing for search
 
 
 class Sublayer(nn.Module):
     """The base class of a layer's parts; by default a sub-layer keeps nothing for search."""
 
     config: ModelConfig
-    encoded_features: int | None = None  # of the encoder's output, in a decoder
+    encoded_features: int | None = None  # of the encoder's output; None: in an encoder
 
     def remember(self, encoded_BME: Array, source: Place) -> Any:
         """What the sub-layer keeps of the source sentences: nothing."""
@@ -33,10 +33,10 @@ class Sublayer(nn.Module):
 
     @nn.nowrap
     def empty_memory(self, sizes: SearchSizes) -> Any:
-        """The shapes of `remember`, boxed with the names of their axes."""
+        """Zeros in the shapes of `remember`, boxed with the names of their axes."""
         return ()
 
     @nn.nowrap
     def empty(self, sizes: SearchSizes) -> Cache:
         """The cache before the first position, boxed with the names of its axes."""
-        return NOTHING
+        return EMPTY_CACHE

@@ -196,9 +196,9 @@ class Checkpoints:
         steps = processes.first_does(lambda: committed_steps(self.folder))
         for step in reversed(steps):
             folder = self.folder / str(step)
-            state, wrong = restore_sound(folder, like)
+            state, wrong = restore_if_undamaged(folder, like)
             if state is not None:
-                processes.first_does(lambda: self._drop(steps, step))  # noqa: B023  called at once
+                processes.first_does(lambda: self._set_aside_damaged(steps, step))  # noqa: B023  called at once
                 return state
             if processes.is_first():
                 log.warning("checkpoint %s is damaged: %s; trying the one before", folder, wrong)
@@ -210,7 +210,7 @@ class Checkpoints:
         return None
 
     def abandon(self) -> None:
-        """After a failure: a process alone waits for the current save; one of several does not.
+        """Call it after a failure. Waits for the current save, unless there are several processes.
 
         Errors of the save are suppressed, so that the original failure is reported.
         """
@@ -278,7 +278,7 @@ class Checkpoints:
             for left in self.folder.glob("*.orbax-checkpoint-tmp*"):
                 shutil.rmtree(left, ignore_errors=True)
 
-    def _drop(self, steps: list[int], restored: int) -> None:
+    def _set_aside_damaged(self, steps: list[int], restored: int) -> None:
         """Sets aside the newer checkpoints, which are damaged, and those that Orbax cannot list."""
         for step in steps:
             folder = self.folder / str(step)
@@ -309,7 +309,7 @@ class Checkpoints:
                 manifest.unlink()
 
 
-def restore_sound(folder: Path, like: State) -> tuple[State | None, str]:
+def restore_if_undamaged(folder: Path, like: State) -> tuple[State | None, str]:
     """The state in a checkpoint and "", or None and what is wrong with the checkpoint."""
     wrong = processes.first_does(lambda: damaged_file(folder))
     if wrong:

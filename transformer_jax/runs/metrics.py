@@ -41,7 +41,7 @@ class MetricsWriter:
         Args:
           workdir: the run's folder; it is created if it does not exist.
           purge_after_step: the restored step of a continued run. Metrics of later steps are removed
-            from both, since the run takes those steps again. None: nothing is removed.
+            from both, since the run takes those steps again. None: no complete line is removed.
 
         Raises:
           RunError: a line of `metrics.jsonl` is not metrics.
@@ -127,7 +127,7 @@ class _Events:
 
 
 def check_metrics(workdir: str | os.PathLike[str]) -> None:
-    """A check before training. Raises RunError if `MetricsWriter` could not open the files."""
+    """A check before training. Raises RunError if a line of metrics.jsonl is not metrics."""
     path = Path(workdir) / FILE
     if path.exists():
         _whole_lines(path)
@@ -285,7 +285,7 @@ class Progress:
         self._open.close()
 
     def _time_left(self, step: int) -> str:
-        # Estimated from the last interval alone, since the first one includes the compilation.
+        # From the last interval alone: the first one includes the start of other processes.
         now = time.monotonic()
         taken, seconds = step - self._step, now - self._time
         self._step, self._time = step, now

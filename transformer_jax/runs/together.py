@@ -13,7 +13,7 @@ from transformer_jax.runs.checkpoints import (
     Checkpoints,
     State,
     committed_steps,
-    restore_sound,
+    restore_if_undamaged,
     set_aside,
     unreadable_score,
 )
@@ -36,7 +36,7 @@ def restore_together(runs: Sequence[Checkpoints], like: State) -> list[State] | 
     steps = processes.first_does(lambda: [committed_steps(run.folder) for run in runs])
     shared = sorted(set.intersection(*map(set, steps)))
     for step in reversed(shared):
-        found = [restore_sound(run.folder / str(step), like) for run in runs]
+        found = [restore_if_undamaged(run.folder / str(step), like) for run in runs]
         states = [state for state, _ in found if state is not None]
         if len(states) == len(runs):
             processes.first_does(lambda: _set_aside_after(step, runs, steps))  # noqa: B023

@@ -32,8 +32,8 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
 
     Args:
       run: the run's folder.
-      which: "latest", "best", "average" (the average at the latest step; of several, the
-        one of the most checkpoints), a step's number, or an average's name, such as "40-last5".
+      which: "latest", "best", "average" (the average at the latest step; if there are several, that
+        of the most checkpoints), a step's number, or an average's name, such as "40-last5".
       like: shapes, types and shardings to restore to; without shardings: the first device.
 
     Returns:
@@ -104,7 +104,7 @@ def saved_steps(run: RunFolder) -> list[int]:
 
 
 def _best(run: RunFolder, steps: list[int]) -> Path:
-    """The checkpoint with the highest validation score; of equal scores, the newest."""
+    """The checkpoint with the highest validation score; of equal scores, or of none, the newest."""
     folders = [run.checkpoints / str(step) for step in steps]
     scores = [None if unreadable_score(f) else score_of(f) for f in folders]
     # NaN counts as the lowest score: `max` would keep a NaN that comes first.
@@ -150,7 +150,7 @@ def save_weights(run: RunFolder, params: Params) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         raise RunError(
             f"the weights could not be written to {folder}: {reason_of(error)}. Free disk space "
-            "and call it again."
+            "and run the command again."
         ) from error
 
 

@@ -28,7 +28,6 @@ EPOCH_STREAM = 2  # keeps the epochs' random numbers apart from the plan's
 ENDLESS = 1 << 60  # number of batches that the endless stream reports as its length
 PREFETCHED = 4  # batches made ahead, by the thread or by each worker
 SHORTEST_BUCKET = 16  # subwords
-EMPTY = -1  # sentence index of a row that holds no sentence
 
 
 # int32: a NumPy array on the host, a JAX array in a step, a ShapeDtypeStruct for compilation

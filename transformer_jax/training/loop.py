@@ -62,44 +62,44 @@ def train_steps(
     """
     first = int(apart(states)[0].step)
     main = directions[0]
-    owing = processes.first_does(
-        lambda: [_owes_validation(one.workdir, first, train) for one in directions]
+    lacking = processes.first_does(
+        lambda: [_lacks_validation(one.workdir, first, train) for one in directions]
     )
     past = processes.first_does(lambda: past_scores(main.workdir, first))
     patience = Patience(train.patience, past)
-    if (first >= train.steps or patience.is_over) and not any(owing):
+    if (first >= train.steps or patience.is_over) and not any(lacking):
         why = f"; {patience}" if patience.is_over else ""
         log.info("nothing to do: trained to step %d of train.steps=%d%s", first, train.steps, why)
         return first
     rows = main.data.shape.rows
     own = own_rows(program.mesh, rows)
     with contextlib.ExitStack() as opened:
-        watch = _Watch(states, train, program, directions, patience, opened)
+        observers = _Observers(states, train, program, directions, patience, opened)
         batches = main.data.train_batches(own, first, train.data_workers)
         opened.enter_context(contextlib.closing(batches))
-        if any(owing):
-            watch.validate(first, states, owing)
+        if any(lacking):
+            observers.validate(first, states, lacking)
         step = first
         for step, batch in _counted(batches, first + 1, 0 if patience.is_over else train.steps):
-            if step == first + 2:  # logged once: training runs, and this is how long a step takes
+            if step == first + 2:  # logged once; the time in the log shows how long a step takes
                 jax.block_until_ready(apart(states)[0].step)
                 log.info("step %d taken; metrics follow every %d", first + 1, train.log_every)
             states = program.train_step(states, put_rows(program.mesh, rows, own, batch))
             last = step == train.steps
             scores: Sequence[float | None] = [None] * len(directions)
             if step % train.log_every == 0 or last:
-                states = watch.report(step, states)
+                states = observers.report(step, states)
             if step % train.valid_every == 0 or last:
-                scores = watch.validate(step, states)
+                scores = observers.validate(step, states)
             ends = stop.at_step(step) or last or patience.is_over
             if step % train.checkpoint_every == 0 or ends:
-                watch.save(step, states, scores)
+                observers.save(step, states, scores)
             if ends:
                 break
     return step
 
 
-class _Watch:
+class _Observers:
     """The metrics, validations and checkpoints of each direction."""
 
     def __init__(
@@ -176,8 +176,8 @@ class _Validation(NamedTuple):
         return result[1]
 
 
-def _owes_validation(workdir: Path, step: int, train: TrainConfig) -> bool:
-    """Whether a signal stopped the run before it could validate at this step."""
+def _lacks_validation(workdir: Path, step: int, train: TrainConfig) -> bool:
+    """Whether a validation was due at this step and is not recorded."""
     due = step > 0 and (step % train.valid_every == 0 or step == train.steps)
     if not due or not (workdir / FILE).exists():
         return False

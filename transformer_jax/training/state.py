@@ -17,7 +17,7 @@ from transformer_jax.model.stacks import stacked
 if TYPE_CHECKING:
     import optax  # the import takes 0.1 s, and translation does not need it
 
-AGREEMENT = "agreement"  # the sum of tr(A B^T), without its weight, which may be 0
+AGREEMENT = "agreement"  # the sum of tr(A B), without its weight, which may be 0
 
 
 class Window(NamedTuple):

@@ -25,7 +25,7 @@ from transformer_jax.model.stacks import unstacked
 from transformer_jax.text.batches import Batch
 from transformer_jax.training.state import TrainState, Window
 
-LossFn = Callable[..., LossSums]  # of (params, batch, rows_B, dropout_key), see make_loss_fn
+LossFn = Callable[..., LossSums]  # see make_loss_fn
 LOSS_BLOCK, GPU_LOSS_BLOCK = 2_048, 8_192  # target positions
 
 
@@ -45,16 +45,19 @@ def make_loss_fn(
     method: str = "loss",
     full_context: bool = False,
 ) -> LossFn:
-    """Returns (params, batch, rows_B, dropout_key) -> LossSums; no dropout without rows and key.
+    """Returns (params, batch, rows_B, dropout_key, baseline) -> LossSums.
+
+    Those are the arguments of `EncoderDecoder.loss`; without rows_B and dropout_key there is no
+    dropout.
 
     Args:
       model: a model; its method `loss` gives the loss of a batch.
       smoothing: epsilon of label smoothing.
       block: target positions of a replica whose logits are in memory at the same time.
       replicas: number of devices that the batch's rows are divided over.
-      auxiliary: weights of auxiliary losses by name, for a model that watches; None: no loss.
+      auxiliary: weight of each auxiliary loss, by name; the model must watch. None: none of them.
       full_context: whether a second pass of the decoder learns to align.
-      method: of the model; with "loss_and_watched", the function returns what that does.
+      method: "loss", or "loss_and_watched": then the watched weights are returned too.
     """
     size, dtype = model.sizes.target, model.config.dtype
     losses = tuple((auxiliary or {}).items())

@@ -2,7 +2,7 @@
 
 Each direction has a training state of its own, and its update is that of an ordinary run: its
 gradient is divided by its own number of target tokens. Only the objective is common,
-nll(x->y) + nll(y->x) - gamma tr(A B^T) (Cohn et al. 2016, section 3.4).
+nll(x->y) + nll(y->x) - gamma tr(A B) (Cohn et al. 2016, section 3.4).
 
 Dimension key
   B rows of the batch   L target length   M source length
@@ -34,7 +34,7 @@ class TwoSums(NamedTuple):
 
     forward: LossSums
     reverse: LossSums
-    agreement: Array  # tr(A B^T), float32 scalar
+    agreement: Array  # tr(A B), float32 scalar
     objective: Array  # what training minimizes
 
 
@@ -98,4 +98,5 @@ def make_two_way_step(
 
 
 def _with(sums: LossSums, more: dict[str, Array]) -> LossSums:
+    """The sums with more that metrics report; `objective` is then not what training minimizes."""
     return sums._replace(auxiliary={**sums.auxiliary, **more})

@@ -18,7 +18,7 @@ from transformer_jax.training.state import AGREEMENT, TrainState, Window
 
 
 class WindowReader:
-    """Converts the state's window into metrics; only here does the loop wait for the device.
+    """Converts the state's window into metrics. It waits for the device, as validation does.
 
     The first window of a continued run began in an earlier process. The time of its first steps is
     unknown, so rates count only the tokens of this process.
