@@ -11,6 +11,7 @@ import json
 import logging
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -112,13 +113,23 @@ def _log_stray(path: Path) -> None:  # once, since training lists the folder at 
 
 
 def set_aside(path: Path, reason: str = "damaged") -> Path:
-    """Renames a damaged checkpoint to STEP.damaged or STEP.damagedN, its manifest with it."""
+    """Renames a checkpoint to STEP.REASON or STEP.REASONN, its manifest with it."""
     names = (f"{path.name}.{reason}{n if n > 1 else ''}" for n in itertools.count(1))
     new = next(one for one in map(path.with_name, names) if not one.exists())
     path.rename(new)
     if manifest_of(path).exists():
         manifest_of(path).rename(manifest_of(new))
     return new
+
+
+def set_aside_later(folder: Path, steps: Sequence[int], kept: int, reason: str = "damaged") -> None:
+    """Sets aside the checkpoints after the step `kept`, and those that Orbax cannot list."""
+    for step in steps:
+        path = folder / str(step)
+        if step > kept or unreadable_score(path):
+            log.warning(
+                "the %s checkpoint %s is now %s", reason, path, set_aside(path, reason).name
+            )
 
 
 class Checkpoints:
@@ -198,7 +209,7 @@ class Checkpoints:
             folder = self.folder / str(step)
             state, wrong = restore_if_undamaged(folder, like)
             if state is not None:
-                processes.first_does(lambda: self._set_aside_damaged(steps, step))  # noqa: B023  called at once
+                processes.first_does(lambda: set_aside_later(self.folder, steps, step))  # noqa: B023
                 return state
             if processes.is_first():
                 log.warning("checkpoint %s is damaged: %s; trying the one before", folder, wrong)
@@ -277,13 +288,6 @@ class Checkpoints:
         if processes.is_first():
             for left in self.folder.glob("*.orbax-checkpoint-tmp*"):
                 shutil.rmtree(left, ignore_errors=True)
-
-    def _set_aside_damaged(self, steps: list[int], restored: int) -> None:
-        """Sets aside the newer checkpoints, which are damaged, and those that Orbax cannot list."""
-        for step in steps:
-            folder = self.folder / str(step)
-            if step > restored or unreadable_score(folder):
-                log.warning("the damaged checkpoint %s is now %s", folder, set_aside(folder).name)
 
     def _make_way(self, step: int) -> None:
         """Sets aside files that have the name of the next checkpoint, or of its manifest."""

@@ -14,8 +14,7 @@ from transformer_jax.runs.checkpoints import (
     State,
     committed_steps,
     restore_if_undamaged,
-    set_aside,
-    unreadable_score,
+    set_aside_later,
 )
 
 log = logging.getLogger(__name__)
@@ -60,8 +59,4 @@ def _set_aside_after(
 ) -> None:
     """Renames each run's checkpoints of later steps, and those whose scores Orbax cannot read."""
     for run, own in zip(runs, steps, strict=True):
-        for later in own:
-            folder = run.folder / str(later)
-            if later > step or unreadable_score(folder):
-                name = set_aside(folder, "unused").name
-                log.warning("the checkpoint %s is not used; it is now %s", folder, name)
+        set_aside_later(run.folder, own, step, "unused")

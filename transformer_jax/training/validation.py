@@ -1,6 +1,5 @@
 """Validation during training: the loss without smoothing and dropout, and BLEU if configured."""
 
-import math
 from collections.abc import Callable
 
 import jax
@@ -9,6 +8,7 @@ from transformer_jax.model.records import Params
 from transformer_jax.parallel.mesh import own_rows, put_rows
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.program import Program, make_eval_step
+from transformer_jax.training.window import perplexity
 
 Validate = Callable[[Params], tuple[dict[str, float], float] | None]
 
@@ -34,7 +34,7 @@ def make_validate(
         nats = sums.nats / sums.tokens
         values = {
             "nats_per_token": nats,
-            "perplexity": math.exp(min(nats, 700.0)),
+            "perplexity": perplexity(nats),
             "token_accuracy": sums.correct / sums.tokens,
         }
         if bleu is None:

@@ -79,7 +79,7 @@ class WindowReader:
         values = {
             "smoothed_nats_per_token": float(window.smoothed_nats) / tokens,
             "nats_per_token": nats,
-            "perplexity": math.exp(min(nats, 700.0)),
+            "perplexity": perplexity(nats),
             "token_accuracy": float(window.correct) / tokens,
             "learning_rate": float(self.schedule(max(int(step - skipped) - 1, 0))),
             "grad_norm": float(window.grad_norm) / steps,
@@ -96,6 +96,11 @@ class WindowReader:
         if self.peak:
             values["mfu"] = self.flops_per_token * values["target_tokens_per_second"] / self.peak
         return values
+
+
+def perplexity(nats_per_token: float) -> float:
+    """exp of it; at most exp(700), since float64 ends near exp(709)."""
+    return math.exp(min(nats_per_token, 700.0))
 
 
 def _tokens(window: Window) -> tuple[float, float]:
