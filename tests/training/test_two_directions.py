@@ -152,7 +152,7 @@ def test_a_kill_between_the_two_checkpoints_of_a_step_changes_nothing(trained, t
     remove(killed / "reverse", 12)
     with caplog.at_level("WARNING"):
         assert runs.train(killed, train__agreement_weight=0.0, **SETTINGS) == 0
-    assert "it is now 10.unused" in caplog.text
+    assert "is now 10.unused" in caplog.text
     assert (killed / "reverse" / "checkpoints" / "10.unused").is_dir()
     assert_same_run(killed, trained)
     assert_same_run(killed / "reverse", trained / "reverse")
