@@ -27,11 +27,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.claims.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.claims.judging import NOT_RUN, gaps, judge, mean_text
+from experiments.claims.judging import gaps, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.grammar.pairs import AlignedPair
-from transformer_jax.reporting.page import Heading, Part
-from transformer_jax.reporting.page import Table as PageTable
+from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 
@@ -110,13 +109,7 @@ def verdicts(found: Found, row: str, seeds: Sequence[int]) -> list[str]:
     lower = gaps(found, BASE, row, seeds, lambda one: both_ways(one, "error rate"))
     common = gaps(found, BASE, row, seeds, lambda one: float(one["error rate of common links"]))
     losses = gaps(found, BASE, row, seeds, lambda one: both_ways(one, "bleu"))
-    if len(lower) < 2:
-        return [NOT_RUN] * 3
-    return [
-        judge(lower, 1),
-        judge(common, 1),
-        judge([loss - SMALL_LOSS for loss in losses], -1),
-    ]
+    return [judged(lower, 0, 1), judged(common, 0, 1), judged(losses, SMALL_LOSS, -1)]
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
@@ -128,7 +121,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         "agreement lowers the error rate of common links",
         "agreement costs no BLEU",
     ]
-    judged = [[row, *verdicts(found, row, seeds)] for row in ROWS if row != BASE]
+    judgements = [[row, *verdicts(found, row, seeds)] for row in ROWS if row != BASE]
     rows = []
     for row in ROWS:
         own = of_seeds(found, row, seeds)
@@ -140,9 +133,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     head = [f"{name}, {way}" for name in names for way in ("en-de", "de-en")]
     return [
         Heading("Verdicts"),
-        PageTable(["row", *claims], judged),
+        Table(["row", *claims], judgements),
         Heading("BLEU and alignment error rates"),
-        PageTable(["row", *head, "error rate of common links"], rows),
+        Table(["row", *head, "error rate of common links"], rows),
     ]
 
 
@@ -151,7 +144,6 @@ EXPERIMENT = Experiment(
     rows=ROWS,
     scales={"small": SHORT_DEMO},
     about=__doc__,
-    metrics=("perplexity", "bleu"),
     findings=findings,
 )
 

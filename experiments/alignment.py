@@ -35,10 +35,9 @@ from typing import Any
 import numpy as np
 
 from experiments.claims.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge, judged, mean_text
+from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, gaps, judge, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
-from transformer_jax.reporting.page import Heading, Part
-from transformer_jax.reporting.page import Table as PageTable
+from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.tables.results import read_results
@@ -133,26 +132,17 @@ def place_of_the_weights(found: Found, seeds: Sequence[int]) -> str:
     own = [found[BASE, seed] for seed in seeds if (BASE, seed) in found]
     if len(own) < 2:
         return NOT_RUN
-    judged = [
+    verdicts = [
         judge([best_error(one, shift) - best_error(one, 0) for one in own], 1)
         for shift in SHIFTS.values()
         if shift
     ]
-    return FAILS if FAILS in judged else OPEN if OPEN in judged else HOLDS
-
-
-def below(values: Sequence[float], limit: float) -> str:
-    """Whether the mean of values over seeds is below a limit."""
-    return judged(values, limit, -1)
+    return FAILS if FAILS in verdicts else OPEN if OPEN in verdicts else HOLDS
 
 
 def is_enough(found: Found, row: str, seeds: Sequence[int]) -> str:
     """The verdict on "this share of the links is enough"."""
-    shared = [seed for seed in seeds if (row, seed) in found and (FULL, seed) in found]
-    return below(
-        [watched_error(found[row, seed]) - watched_error(found[FULL, seed]) for seed in shared],
-        ENOUGH,
-    )
+    return judged(gaps(found, row, FULL, seeds, watched_error), ENOUGH, -1)
 
 
 def can_be_manipulated(found: Found, losses: Sequence[float], seeds: Sequence[int]) -> str:
@@ -164,7 +154,7 @@ def can_be_manipulated(found: Found, losses: Sequence[float], seeds: Sequence[in
     shares = [
         found[AVOIDED, seed][name][WATCHED] / found[BASE, seed][name][WATCHED] for seed in shared
     ]
-    return below(losses, SMALL_LOSS) if max(shares) < HIDDEN else FAILS
+    return judged(losses, SMALL_LOSS, -1) if max(shares) < HIDDEN else FAILS
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
@@ -176,7 +166,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     verdicts = [
         ["the weights belong to the predicted word", place_of_the_weights(found, seeds)],
         *([f"{row} is enough", is_enough(found, row, seeds)] for row in SHARES),
-        ["links cost no BLEU", below(losses[FULL], SMALL_LOSS)],
+        ["links cost no BLEU", judged(losses[FULL], SMALL_LOSS, -1)],
         ["attention can be manipulated", can_be_manipulated(found, losses[AVOIDED], seeds)],
     ]
     rows = []
@@ -194,9 +184,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     head = ["row", "BLEU", "error rate, watched layer", *best]
     return [
         Heading("Verdicts"),
-        PageTable(["claim", "verdict"], verdicts),
+        Table(["claim", "verdict"], verdicts),
         Heading("Alignment error rates, and the watched layer's weights"),
-        PageTable([*head, "weight on linked subwords", "entropy, nats"], rows),
+        Table([*head, "weight on linked subwords", "entropy, nats"], rows),
     ]
 
 
@@ -205,7 +195,6 @@ EXPERIMENT = Experiment(
     rows=ROWS,
     scales={"small": SHORT_DEMO},
     about=__doc__,
-    metrics=("perplexity", "bleu"),
     findings=findings,
 )
 

@@ -20,18 +20,16 @@ by Student's t over seeds, is above -1; otherwise it is not if the interval is b
 Otherwise nothing is decided.
 """
 
-import statistics
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.claims.evidence import Evidence, answers
+from experiments.claims.evidence import Evidence, of_jobs, of_seeds
 from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge, mean_text
 from experiments.short_demo import SHORT_DEMO
-from transformer_jax.reporting.page import Heading, Part
-from transformer_jax.reporting.page import Table as PageTable
+from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.tables.results import read_results, references
@@ -56,6 +54,7 @@ HIDDEN: dict[tuple[str, str], int] = {
 }
 AS_GOOD = -1.0  # BLEU; a difference above it is as good
 TIMED = 500  # sentences
+BEAMS = ("1", "4")  # beam sizes, as names in evidence.json
 
 
 def name_of(encoder: str, decoder: str) -> str:
@@ -85,13 +84,13 @@ def speeds(job: Job) -> Evidence:
 
     sources = references(job)[0][:TIMED]
     found = {}
-    for beam in (1, 4):
-        loaded = load_model(str(job.folder), overrides={"decode.beam_size": beam})
+    for beam in BEAMS:
+        loaded = load_model(str(job.folder), overrides={"decode.beam_size": int(beam)})
         lines = loaded.line_translator()
         lines(sources)
         start = time.process_time()
         lines(sources)
-        found[str(beam)] = len(sources) / (time.process_time() - start)
+        found[beam] = len(sources) / (time.process_time() - start)
     return found
 
 
@@ -117,41 +116,33 @@ def as_good(gaps: Sequence[float]) -> str:
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """BLEU, parameters, time and speeds of every pair of encoder and decoder, and the verdicts."""
     lines = read_results(folder / "results.csv")
-    asked = {job.label: ([job], speeds) for job in jobs}
-    found = answers(folder / "evidence.json", asked)
-    of_seeds = {
-        row: {
-            beam: [found[job.label][beam] for job in jobs if job.row == row and job.label in found]
-            for beam in ("1", "4")
-        }
+    found = of_jobs(folder / "evidence.json", jobs, speeds)
+    seeds = sorted({job.seed for job in jobs})
+    rates = {
+        row: {beam: [one[beam] for one in of_seeds(found, row, seeds)] for beam in BEAMS}
         for row in ROWS
     }
     rows = []
     for row in ROWS:
         cells = [text_of(of_row(lines, row, name), text) for name, text in COLUMNS.items()]
-        rates = [mean_text(of_seeds[row][beam], ".0f") for beam in ("1", "4")]
-        rows.append([row, *cells, *rates])
+        rows.append([row, *cells, *(mean_text(rates[row][beam], ".0f") for beam in BEAMS)])
     verdicts = []
     for decoder in DECODERS[1:]:
         name = name_of("transformer", decoder)
-        which = [slower(of_seeds[BASE][beam], of_seeds[name][beam]) for beam in ("1", "4")]
+        which = [slower(rates[BASE][beam], rates[name][beam]) for beam in BEAMS]
         gaps = differences(lines, name, BASE, "bleu")
-        verdicts.append([decoder, *which, as_good(gaps), _gap(gaps)])
+        verdicts.append([decoder, *which, as_good(gaps), mean_text(gaps, "+.1f")])
     head = ["decoder", "Transformer is slower, greedy", "beam 4", "as good", "BLEU"]
     columns = ["encoder to decoder", "BLEU", "parameters, millions", "minutes"]
     return [
         Heading("Verdicts"),
-        PageTable(head, verdicts),
+        Table(head, verdicts),
         Heading("Every encoder with every decoder"),
-        PageTable([*columns, "sentences/s, greedy", "sentences/s, beam 4"], rows),
+        Table([*columns, "sentences/s, greedy", "sentences/s, beam 4"], rows),
     ]
 
 
 COLUMNS = {"bleu": ".1f", "parameters": ".2f", "minutes": ".1f"}
-
-
-def _gap(values: Sequence[float]) -> str:
-    return f"{statistics.fmean(values):+.1f}" if values else ""
 
 
 EXPERIMENT = Experiment(

@@ -42,8 +42,7 @@ from experiments.claims.judging import gaps, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
 from experiments.translations import pairs_of_test, scores, share_written
 from transformer_jax.grammar.pairs import AlignedPair
-from transformer_jax.reporting.page import Heading, Part
-from transformer_jax.reporting.page import Table as PageTable
+from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 
@@ -134,9 +133,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     head = [f"{kind}, {label}" for kind in (KNOWN, INVENTED) for label, _ in columns.values()]
     return [
         Heading("Verdicts"),
-        PageTable(["claim", "verdict"], verdicts(found, seeds)),
+        Table(["claim", "verdict"], verdicts(found, seeds)),
         Heading("Sentences with names"),
-        PageTable(["row", *head], rows),
+        Table(["row", *head], rows),
     ]
 
 
@@ -146,7 +145,6 @@ EXPERIMENT = Experiment(
     rows=ROWS,
     scales={"small": SHORT_DEMO._replace(overrides=NAMED)},
     about=__doc__,
-    metrics=("perplexity", "bleu"),
     findings=findings,
 )
 

@@ -37,10 +37,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, exceeds_seeds, of_shared_seeds
+from experiments.claims.judging import (
+    NOT_RUN,
+    judge,
+    of_shared_seeds,
+)
 from experiments.table2_bleu import AT_SMALL, CONFIG, LAST
-from transformer_jax.reporting.page import Heading, Part, Picture
-from transformer_jax.reporting.page import Table as PageTable
+from transformer_jax.reporting.page import Heading, Part, Picture, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
 from transformer_jax.tables.results import Line, read_results
@@ -126,16 +129,8 @@ def verdict_of(lines: Sequence[Line], noise: Sequence[float] = ()) -> tuple[str,
         return NOT_RUN, ""
     ours, theirs, gaps = found
     reason = f"{ours} against {theirs}: {statistics.fmean(gaps):+.1f} BLEU, seeds {len(gaps)}"
-    if not _exceeds(gaps, noise):
-        return OPEN, reason
-    return (HOLDS if statistics.fmean(gaps) > 0 else FAILS), reason
-
-
-def _exceeds(gaps: Sequence[float], noise: Sequence[float]) -> bool:
-    if len(gaps) > 1:
-        return exceeds_seeds(gaps)
-    # exceeds_seeds takes the deviation of a row and doubles its variance; these are differences.
-    return exceeds_seeds(gaps, [value / 2**0.5 for value in noise])
+    # `judge` takes the values of a row and doubles their variance; these are differences already.
+    return judge(gaps, 1, [value / 2**0.5 for value in noise]), reason
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
@@ -156,9 +151,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     of_budgets = [f"budget {times}" for times in BUDGETS]
     parts: list[Part] = [
         Heading("Verdicts: the Transformer translates better at equal FLOPs"),
-        PageTable(["training", "verdict", "because"], verdicts),
+        Table(["training", "verdict", "because"], verdicts),
         Heading("BLEU and minutes of training"),
-        PageTable(["contender", *of_budgets, *(f"minutes, {one}" for one in of_budgets)], rows),
+        Table(["contender", *of_budgets, *(f"minutes, {one}" for one in of_budgets)], rows),
     ]
     if any(by_budget.values()):
         parts.append(Picture(_curves(by_budget, folder), "BLEU over training FLOPs and minutes"))

@@ -27,12 +27,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.claims.judging import NOT_RUN, judge, of_shared_seeds
+from experiments.claims.judging import judged, mean_text, of_shared_seeds
 from experiments.fair_comparison import ALIKE, POST, PRE, RATES
 from experiments.fair_comparison import ROWS as CONTENDERS
 from experiments.table2_bleu import CONFIG, LAST
-from transformer_jax.reporting.page import Heading, Part
-from transformer_jax.reporting.page import Table as PageTable
+from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import NONE, Experiment, Overrides, Scale
 from transformer_jax.tables.results import Line, read_results
@@ -107,31 +106,23 @@ def findings(folder: Path) -> list[Part]:
     rows = []
     for row in ROWS:
         cells = [text_of(of_row(lines, row, "bleu"), ".1f") for lines in (few, every)]
-        rows.append([row, *cells, _gap(list(losses(few, every, row).values()))])
+        rows.append([row, *cells, mean_text(list(losses(few, every, row).values()), "+.1f")])
     ours, theirs = (losses(few, every, row) for row in (name_of("post", "layer", False), RECURRENT))
     gaps = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
-    verdicts = [["a Transformer is hard on few pairs", _judged(gaps), _gap(gaps)]]
+    verdicts = [["a Transformer is hard on few pairs", judged(gaps, 0, 1), mean_text(gaps, "+.1f")]]
     for name, part, value in (
         ("pre-norm helps on 5,000 pairs", 0, "pre"),
         ("ScaleNorm helps on 5,000 pairs", 1, "scale"),
         ("FixNorm helps on 5,000 pairs", 2, True),
     ):
         gaps = effect_of(few, part, value)
-        verdicts.append([name, _judged(gaps), _gap(gaps)])
+        verdicts.append([name, judged(gaps, 0, 1), mean_text(gaps, "+.1f")])
     return [
         Heading("Verdicts"),
-        PageTable(["claim", "verdict", "BLEU"], verdicts),
+        Table(["claim", "verdict", "BLEU"], verdicts),
         Heading("BLEU by the number of pairs"),
-        PageTable(["norms", "5,000 pairs", "29,000 pairs", "loss"], rows),
+        Table(["norms", "5,000 pairs", "29,000 pairs", "loss"], rows),
     ]
-
-
-def _judged(gaps: Sequence[float]) -> str:
-    return judge(gaps, 1) if len(gaps) > 1 else NOT_RUN
-
-
-def _gap(values: Sequence[float]) -> str:
-    return f"{statistics.fmean(values):+.1f}" if values else ""
 
 
 def scale_of(settings: Overrides = NONE, rows: Sequence[str] = ()) -> Scale:
@@ -148,7 +139,6 @@ EXPERIMENT = Experiment(
         ALL: scale_of(rows=[row for row in ROWS if row not in SAME.values()]),
     },
     about=__doc__,
-    metrics=("perplexity", "bleu"),
     findings=lambda folder, jobs: findings(folder),
 )
 

@@ -34,8 +34,7 @@ from experiments.claims.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.claims.judging import gaps, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
 from experiments.translations import pairs_of_test
-from transformer_jax.reporting.page import Heading, Part
-from transformer_jax.reporting.page import Table as PageTable
+from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.tables.results import read_results
@@ -96,9 +95,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     claims = ["it aligns words better", "it costs no BLEU", "it makes the references likelier"]
     return [
         Heading("Verdicts"),
-        PageTable(["row", *claims], judgements),
+        Table(["row", *claims], judgements),
         Heading("BLEU, likelihood and alignment error rates"),
-        PageTable(["row", "BLEU", f"{NATS}, test", f"{ERRORS}, watched layer"], rows),
+        Table(["row", "BLEU", f"{NATS}, test", f"{ERRORS}, watched layer"], rows),
     ]
 
 
@@ -107,7 +106,6 @@ EXPERIMENT = Experiment(
     rows=ROWS,
     scales={"small": SHORT_DEMO},
     about=__doc__,
-    metrics=("perplexity", "bleu"),
     findings=findings,
 )
 

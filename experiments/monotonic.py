@@ -40,8 +40,7 @@ from experiments.claims.judging import gaps, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
 from experiments.translations import pairs_of_test, scores
 from transformer_jax.grammar.pairs import AlignedPair
-from transformer_jax.reporting.page import Heading, Part
-from transformer_jax.reporting.page import Table as PageTable
+from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.tables.results import hypotheses
@@ -122,9 +121,9 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     head = [f"{label}, {group}" for group in (SAME, VERB, OTHER) for label, _ in columns.values()]
     return [
         Heading("Verdicts"),
-        PageTable(["row", *claims], [[row, *verdicts(found, row, seeds)] for row in contenders]),
+        Table(["row", *claims], [[row, *verdicts(found, row, seeds)] for row in contenders]),
         Heading("By what moves"),
-        PageTable(["row", *head], rows),
+        Table(["row", *head], rows),
     ]
 
 
@@ -133,7 +132,6 @@ EXPERIMENT = Experiment(
     rows=ROWS,
     scales={"small": SHORT_DEMO},
     about=__doc__,
-    metrics=("perplexity", "bleu"),
     findings=findings,
 )
 

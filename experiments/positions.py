@@ -36,12 +36,12 @@ from experiments.claims.lengths import (
     SHORT_SENTENCES,
     bleu_by_length,
 )
-from experiments.claims.reference import GRAMMAR
+from experiments.short_demo import SHORT_DEMO
 from experiments.table3_ablations import BASE, RECIPE, SHORT, shrink
-from transformer_jax.reporting.page import Heading, Part
-from transformer_jax.reporting.page import Table as PageTable
+from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
+from transformer_jax.tables.statistics import summarize, text_of
 
 ALL_LENGTHS, SINUSOIDAL = "all lengths", "sinusoidal"
 KINDS: dict[str, Overrides] = {
@@ -122,22 +122,19 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         f"against sinusoids, to {SHORT_SENTENCES}",
         f"against sinusoids, above {SHORT_SENTENCES}",
     ]
-    return [Heading("Verdicts"), PageTable(head, rows)]
+    return [Heading("Verdicts"), Table(head, rows)]
 
 
 def _mean(lengths: Lengths, row: str, which: int) -> str:
     values = [bins[which] for bins in lengths.get(row, {}).values()]
-    if not values:
-        return ""
-    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.1f}{deviation}"
+    return text_of(summarize(values), ".1f")
 
 
 EXPERIMENT = Experiment(
     name="positions",
     rows=ROWS,
     scales={
-        "small": Scale("configs/demo.py", GRAMMAR, seeds=(0, 1, 2), compared=False),
+        "small": SHORT_DEMO,
         "multi30k": Scale(
             "configs/multi30k.py",
             {**shrink(BASE), **RECIPE, **SHORT, "model.norm": "pre"},
@@ -146,7 +143,6 @@ EXPERIMENT = Experiment(
         ),
     },
     about=__doc__,
-    metrics=("perplexity", "bleu"),
     findings=lambda folder, jobs: findings(folder, jobs) if folder.name == "small" else [],
 )
 

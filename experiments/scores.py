@@ -26,18 +26,25 @@ if the score fails; otherwise it is not decided. A score whose BLEU with d_k 8 i
 shows nothing about d_k: not decided.
 """
 
+import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, exceeds_seeds, of_shared_seeds
-from transformer_jax.reporting.page import Heading, Part
-from transformer_jax.reporting.page import Table as PageTable
+from experiments.claims.judging import (
+    FAILS,
+    HOLDS,
+    NOT_RUN,
+    OPEN,
+    judge,
+    of_shared_seeds,
+)
+from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
 from transformer_jax.tables.results import Line, read_results
-from transformer_jax.tables.statistics import differences, of_row, text_of
+from transformer_jax.tables.statistics import by_seed, of_row, text_of
 
 SCORES = ("scaled_dot", "dot", "bilinear", "additive", "cosine")
 NARROW, WIDE = 8, 128  # d_k
@@ -81,13 +88,13 @@ def with_rate(row: Overrides) -> Overrides:
 def losses(lines: Sequence[Line], score: str) -> list[float]:
     """BLEU with narrow keys minus BLEU with wide keys: a value for each seed that has both."""
     narrow, wide = name_of(score, NARROW), name_of(score, WIDE)
-    return differences(of_shared_seeds(lines, [narrow, wide]), narrow, wide, "bleu")
+    bleu = by_seed(lines, "bleu", narrow, wide)
+    return (bleu[narrow] - bleu[wide]).dropna().tolist()
 
 
 def is_larger(some: Sequence[float], others: Sequence[float]) -> bool:
     """Whether losses exceed others of the same seeds (Student's t, p < 0.05)."""
-    gaps = [a - b for a, b in zip(some, others, strict=True)]
-    return bool(gaps) and exceeds_seeds(gaps) and sum(gaps) > 0
+    return judge([a - b for a, b in zip(some, others, strict=True)], 1) == HOLDS
 
 
 def verdict_of(lines: Sequence[Line], score: str) -> tuple[str, str]:
@@ -98,18 +105,16 @@ def verdict_of(lines: Sequence[Line], score: str) -> tuple[str, str]:
     if len(own) < 2:
         return NOT_RUN, "fewer than two seeds have its rows and those it is compared with"
     narrow = of_row(shared, name_of(score, NARROW), "bleu")
-    reason = f"loss {_mean(own):+.1f} BLEU; scaled product {_mean(scaled):+.1f}"
+    reason = (
+        f"loss {statistics.fmean(own):+.1f} BLEU; scaled product {statistics.fmean(scaled):+.1f}"
+    )
     if score != PLAIN:
-        reason += f", plain product {_mean(plain):+.1f}"
+        reason += f", plain product {statistics.fmean(plain):+.1f}"
     if narrow is None or narrow.mean < LEARNT:
         return OPEN, f"{reason}; with d_k {NARROW} it learned nothing"
     if is_larger(own, scaled):
         return FAILS, reason
     return (HOLDS if is_larger(plain, own) else OPEN), reason
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
@@ -128,7 +133,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         "does not fail with wide keys",
         "because",
     ]
-    return [Heading("Verdicts"), PageTable(head, rows)]
+    return [Heading("Verdicts"), Table(head, rows)]
 
 
 ROWS: dict[str, Overrides] = {
@@ -152,7 +157,6 @@ EXPERIMENT = Experiment(
         **{f"rate_{rate}": rate_scale(rate) for rate in TRIED},
     },
     about=__doc__,
-    metrics=("perplexity", "bleu"),
     findings=lambda folder, jobs: findings(folder, jobs) if folder.name == "small" else [],
 )
 

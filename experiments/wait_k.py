@@ -37,12 +37,11 @@ from pathlib import Path
 
 from experiments.claims.evidence import Evidence, Found, of_jobs
 from experiments.claims.judging import judged, mean_text
-from experiments.claims.reference import GRAMMAR
+from experiments.short_demo import SHORT_DEMO
 from transformer_jax.config.schema import WIDEST
-from transformer_jax.reporting.page import Heading, Part
-from transformer_jax.reporting.page import Table as PageTable
+from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
-from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
+from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.tables.results import read_results
 from transformer_jax.tables.statistics import differences, of_row, text_of
 
@@ -177,20 +176,19 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     beam = [[row, text_of(of_row(lines, row, "bleu"), ".1f")] for row in (BASE, ONE_WAY)]
     return [
         Heading("Verdicts"),
-        PageTable(["claim", "verdict"], verdicts_of(found, losses, seeds)),
+        Table(["claim", "verdict"], verdicts_of(found, losses, seeds)),
         Heading("By k: greedy search"),
-        PageTable(head, rows),
+        Table(head, rows),
         Heading("With the whole source: beam search"),
-        PageTable(["row", "BLEU"], beam),
+        Table(["row", "BLEU"], beam),
     ]
 
 
 EXPERIMENT = Experiment(
     name="wait_k",
     rows=ROWS,
-    scales={"small": Scale("configs/demo.py", GRAMMAR, seeds=(0, 1, 2), compared=False)},
+    scales={"small": SHORT_DEMO},
     about=__doc__,
-    metrics=("perplexity", "bleu"),
     findings=findings,
 )
 

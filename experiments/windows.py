@@ -25,7 +25,6 @@ words with d > 0, by Student's t over seeds, p < 0.05; it does not hold if the 9
 difference is below 2 points; otherwise it is not decided.
 """
 
-import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -34,11 +33,10 @@ from typing import Any
 
 import numpy as np
 
-from experiments.claims.evidence import Evidence, answers, of_seeds
+from experiments.claims.evidence import Evidence, answers, of_jobs, of_seeds
 from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge, mean_text
 from experiments.short_demo import SHORT_DEMO
-from transformer_jax.reporting.page import Heading, Part
-from transformer_jax.reporting.page import Table as PageTable
+from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
 from transformer_jax.tables.results import read_results
@@ -52,6 +50,7 @@ LONGEST = 256  # subwords of a sentence
 AS_GOOD = 2.0  # points of accuracy
 LENGTHS = (256, 512, 1_024, 2_048, 4_096)  # of the source
 MEASURED = 9  # the window whose step is measured
+COST = "cost of a step"  # its name in evidence.json
 
 ByJump = Sequence[tuple[int, int]]  # for each jump: words, and right ones
 
@@ -202,13 +201,10 @@ def _cost(length: int, window: int | None) -> Evidence:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """Accuracy by jump, the verdicts, and the cost of a step."""
-    asked = {job.label: ([job], accuracy_by_jump) for job in jobs}
-    kept = answers(folder / "evidence.json", {"cost of a step": ([], cost_of_step), **asked})
-    counted = {
-        (job.row, job.seed): kept[job.label]["words and right ones"]
-        for job in jobs
-        if job.label in kept
-    }
+    path = folder / "evidence.json"
+    cost = answers(path, {COST: ([], cost_of_step)})[COST]
+    found = of_jobs(path, jobs, accuracy_by_jump)
+    counted = {key: one["words and right ones"] for key, one in found.items()}
     seeds = sorted({job.seed for job in jobs})
     lines = read_results(folder / "results.csv")
     rows, verdicts = [], []
@@ -222,15 +218,15 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
             rows.append([name, _reach(window, layers), bleu, *cells])
             if window is not None and reach(window, layers) < FARTHEST:
                 excess = excess_losses(counted, window, layers, seeds)
-                gap = f"{statistics.fmean(excess):+.1f}" if excess else ""
-                verdicts.append([name, _reach(window, layers), verdict_of(excess), gap])
+                judged = [verdict_of(excess), mean_text(excess, "+.1f")]
+                verdicts.append([name, _reach(window, layers), *judged])
     return [
         Heading("Verdicts: a word needs to be within reach"),
-        PageTable(["row", "reach", "verdict", "points lost more out of reach"], verdicts),
+        Table(["row", "reach", "verdict", "points lost more out of reach"], verdicts),
         Heading("Accuracy of target words by their jump, percent"),
-        PageTable(["row", "reach", "BLEU", *SHOWN], rows),
+        Table(["row", "reach", "BLEU", *SHOWN], rows),
         Heading("Cost of a training step of one pair"),
-        PageTable(COST_HEAD, _cost_rows(kept["cost of a step"])),
+        Table(COST_HEAD, _cost_rows(cost)),
     ]
 
 
@@ -269,7 +265,6 @@ EXPERIMENT = Experiment(
     rows=ROWS,
     scales={"small": SHORT_DEMO},
     about=__doc__,
-    metrics=("perplexity", "bleu"),
     findings=findings,
 )
 

@@ -13,14 +13,13 @@ from experiments.alignment import (
     ROWS,
     SHARES,
     alignment_of,
-    below,
     can_be_manipulated,
     findings,
     is_enough,
     place_of_the_weights,
     shifted,
 )
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
+from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, judged
 from tests import tiny_runs as runs
 from transformer_jax.config.files import load_config
 from transformer_jax.evaluation.alignment import alignment_error_rates
@@ -106,9 +105,9 @@ def test_manipulation_needs_little_weight_and_a_small_loss(masses, losses, verdi
     assert can_be_manipulated(found, losses, SEEDS) == verdict
 
 
-def test_below_is_a_test_over_seeds():
-    assert below([0.1, 0.2], 1) == HOLDS and below([1.9, 2.0], 1) == FAILS
-    assert below([0.1], 1) == NOT_RUN
+def test_below_a_limit_is_a_test_over_seeds():
+    assert judged([0.1, 0.2], 1, -1) == HOLDS and judged([1.9, 2.0], 1, -1) == FAILS
+    assert judged([0.1], 1, -1) == NOT_RUN
 
 
 def test_the_rows_differ_in_links_and_weights_only():
