@@ -20,7 +20,7 @@ from transformer_jax.model.embeddings import shift_right
 from transformer_jax.model.ensemble import Predictor
 from transformer_jax.model.records import Params
 from transformer_jax.parallel.mesh import placed
-from transformer_jax.text.batches import Packed, padded_sentences
+from transformer_jax.text.batches import Packed, packed_sentences
 from transformer_jax.text.vocabulary import BOS
 
 SHORTEST = 16  # subwords of the shortest row; longer ones have twice as many, and so on
@@ -94,7 +94,7 @@ def _sides(
     numbers: Sequence[int],
 ) -> list[Packed]:
     return [
-        _packed([side[i] for i in numbers], rows, length)
+        packed_sentences([side[i] for i in numbers], rows, length)
         for side, length in zip((sources, targets), lengths, strict=True)
     ]
 
@@ -115,12 +115,6 @@ def _groups(
 
 def _row_length(length: int) -> int:
     return SHORTEST * 2 ** max(0, math.ceil(math.log2(max(length, 1) / SHORTEST)))
-
-
-def _packed(sentences: list[np.ndarray], rows: int, length: int) -> Packed:
-    ids_BL, lengths_B = padded_sentences(sentences, rows, length)
-    positions_BL = np.broadcast_to(np.arange(length, dtype=np.int32), ids_BL.shape)
-    return Packed(ids_BL, np.int32(positions_BL < lengths_B[:, None]), positions_BL)
 
 
 @functools.partial(jax.jit, static_argnames="model")

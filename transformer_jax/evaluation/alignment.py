@@ -18,7 +18,7 @@ from transformer_jax.grammar.pairs import AlignedPair
 from transformer_jax.model.attention_maps import attention_maps
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.records import Params
-from transformer_jax.text.batches import Packed, padded_sentences
+from transformer_jax.text.batches import Packed, packed_sentences
 from transformer_jax.text.vocabulary import BOS, EOS, Vocabulary
 from transformer_jax.text.words import NONE, spelled_words, subword_words
 
@@ -211,7 +211,10 @@ def cross_weights(
     for first in range(0, len(src), rows):
         src_part, tgt_part = src[first : first + rows], tgt[first : first + rows]
         before = [[BOS, *ids[:-1]] for ids in tgt_part]
-        inputs = (_padded(src_part, rows, src_length), _padded(before, rows, tgt_length))
+        inputs = (
+            packed_sentences(src_part, rows, src_length),
+            packed_sentences(before, rows, tgt_length),
+        )
         weights_BNHLM = np.asarray(_cross_attention(model, params, *inputs, full_context))
         for row, (src_ids, tgt_ids) in enumerate(zip(src_part, tgt_part, strict=True)):
             yield weights_BNHLM[row, :, :, : len(tgt_ids), : len(src_ids)]
@@ -220,14 +223,6 @@ def cross_weights(
 def _row_length(longest: int, model: EncoderDecoder) -> int:
     rounded = math.ceil(longest / MULTIPLE) * MULTIPLE
     return max(longest, min(rounded, model.longest() or rounded))
-
-
-def _padded(sentences: Sequence[Any], rows: int, length: int) -> Packed:
-    """One sentence per row, int32 `[rows, length]`."""
-    ids_BL, lengths_B = padded_sentences(sentences, rows, length)
-    positions_BL = np.broadcast_to(np.arange(length, dtype=np.int32), ids_BL.shape)
-    segments_BL = (positions_BL < lengths_B[:, None]).astype(np.int32)
-    return Packed(ids_BL, segments_BL, positions_BL)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "full_context"))

@@ -14,7 +14,7 @@ from jax import Array
 from transformer_jax.model.attention_maps import attention_maps
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.records import Params
-from transformer_jax.text.batches import Packed, padded_sentences
+from transformer_jax.text.batches import Packed, packed_sentences
 from transformer_jax.text.vocabulary import BOS, Vocabulary
 
 LENGTHS = 16  # rows are padded to a multiple of this
@@ -96,6 +96,4 @@ def _one_row(ids: Sequence[int] | np.ndarray, longest: int | None) -> Packed:
     """A row of one sentence; few lengths, since each pair of them is compiled."""
     length = -(-len(ids) // LENGTHS) * LENGTHS
     length = max(len(ids), min(length, longest or length))
-    ids_1L, lengths_1 = padded_sentences([ids], 1, length)
-    positions_1L = np.arange(length, dtype=np.int32)[None]
-    return Packed(ids_1L, (positions_1L < lengths_1[:, None]).astype(np.int32), positions_1L)
+    return packed_sentences([ids], 1, length)

@@ -247,6 +247,15 @@ def padded_sentences(
     return ids, real
 
 
+def packed_sentences(
+    sentences: Sequence[Sequence[int] | np.ndarray], rows: int, length: int
+) -> Packed:
+    """One sentence per row, with segments and positions: int32 [rows, length] each."""
+    ids, real = padded_sentences(sentences, rows, length)
+    positions = np.broadcast_to(np.arange(length, dtype=np.int32), ids.shape)
+    return Packed(ids, (positions < real[:, None]).astype(np.int32), positions)
+
+
 def _lay_out_pairs(
     encoded: EncodedPairs,
     pairs: np.ndarray,
