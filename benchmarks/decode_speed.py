@@ -59,6 +59,7 @@ from transformer_jax.text.corpora import TextPairs
 from transformer_jax.text.lines import TextLines
 from transformer_jax.text.vocabulary import BOS, EOS, PAD
 
+OURS = "transformer_jax"
 FLAGS = [
     Flag("workdir", str, "FOLDER", "a run with the paper's block", required=True),
     Flag("src", str, "FILE", "source lines", required=True),
@@ -68,11 +69,11 @@ FLAGS = [
     Flag("beam_size", int, "K", "beam size of beam search", default=4),
     Flag("lines", int, "N", "use only the first N lines; 0: all lines", default=0),
     Flag("tune_lines", int, "N", "number of lines for choosing the peers' settings", default=256),
+    Flag("engines", str, "A;B", f"only {OURS} and these, separated by ; (default: all)"),
     Flag("threads", int, "N", "number of threads and CPU cores of each engine", default=2),
     Flag("huge_pages", bool, "", "set glibc.malloc.hugetlb=1 for all engines", default=True),
 ]
 SEARCHING = Path(__file__).parent / "peers" / "searching.py"
-OURS = "transformer_jax"
 OUR_NARROW = "transformer_jax, bfloat16 weights"  # decode.weights; the others: float32
 OUR_DEFAULT = "transformer_jax, with its length penalty"  # our default search
 ENGINES = {  # name in the table -> engine of searching.py
@@ -200,16 +201,24 @@ def found_file(job: Job, name: str) -> Path:
     return Path(job.folder) / f"{name.replace(' ', '_')}.found.json"
 
 
+def chosen_engines(text: str | None) -> list[str]:
+    """Ours and the engines of this text, in the table's order. Raises UserError for others."""
+    asked = [name.strip() for name in text.split(";")] if text else list(ENGINES)
+    if unknown := [name for name in asked if name not in ENGINES]:
+        raise UserError(f"--engines={unknown[0]} is not one of {'; '.join(ENGINES)}.")
+    return [name for name in ENGINES if name == OURS or name in asked]
+
+
 def fastest_settings(
-    job: Job, length_penalty: float, lines: int, environment: dict[str, str]
+    job: Job, names: list[str], length_penalty: float, lines: int, environment: dict[str, str]
 ) -> dict[str, dict[str, Options]]:
-    """Finds the fastest settings of each engine and mode on the first lines.
+    """Finds the fastest settings of each of these engines, by mode, on the first lines.
 
     The faster one of two passes counts, so that a disturbance does not choose a slow setting.
     """
     part = job._replace(sources=job.sources[:lines])
     chosen = dict[str, dict[str, Options]]()
-    for name in ENGINES:
+    for name in names:
         tried = settings_of(name, job.threads, length_penalty)
         if len(tried) == 1:
             chosen[name] = dict.fromkeys(MODES, tried[0])
@@ -230,13 +239,15 @@ def speed_table(results: dict[str, list[dict[str, float]]], beam_size: int) -> s
 
     The ratios are those of the faster of float32 and bfloat16 weights.
     """
-    ours = {mode: max((OURS, OUR_NARROW), key=lambda n: median(results, n, mode)) for mode in MODES}
+    names = [name for name in ENGINES if name in results]
+    exact = [name for name in (OURS, OUR_NARROW) if name in names]
+    ours = {mode: max(exact, key=lambda n: median(results, n, mode)) for mode in MODES}
     titles = {"greedy": "greedy", "beam": f"beam {beam_size}"}
     head = ["engine"]
     for mode in MODES:
         head += [f"{titles[mode]}: sentences/s", "target subwords/s", "ours / peer"]
     rows = []
-    for name in ENGINES:
+    for name in names:
         row = [name]
         for mode in MODES:
             row.append(f"{median(results, name, mode):.1f}")
@@ -248,14 +259,14 @@ def speed_table(results: dict[str, list[dict[str, float]]], beam_size: int) -> s
     return markdown(head, rows)
 
 
-def output_table(loaded: LoadedModel, job: Job, text: Text) -> str:
+def output_table(loaded: LoadedModel, job: Job, text: Text, names: list[str]) -> str:
     """Compares outputs with ours: share of equal ones, whose score is higher if not, BLEU."""
-    found = {name: json.loads(found_file(job, name).read_text()) for name in ENGINES}
+    found = {name: json.loads(found_file(job, name).read_text()) for name in names}
     config = loaded.config.data
     rows = []
     lines = loaded.line_translator()
     for mode in MODES:
-        for name in ENGINES:
+        for name in names:
             outputs: Ids = found[name][mode]
             texts = [lines.text(np.array(ids, np.int32)) for ids in outputs]
             bleu = score(texts, text.references, config.src, config.tgt).bleu
@@ -302,7 +313,7 @@ def describe(
         lines = [line for line in info.read_text().splitlines() if "model name" in line]
         cpu = lines[0].split(":")[1].strip() if lines else cpu
     subwords = sum(map(len, job.sources))
-    chosen = [f"{name}: {json.dumps(settings[name])}" for name in ENGINES]
+    chosen = [f"{name}: {json.dumps(own)}" for name, own in settings.items()]
     return [
         f"{datetime.date.today()}, {cpu}, {job.threads} threads an engine; {', '.join(versions)}",
         f"{len(job.sources)} sentences, {subwords} source subwords; model (layers, d_model, heads, "
@@ -318,6 +329,7 @@ def main() -> None:
     """Prints the report."""
     values = parse_flags("decode_speed", FLAGS, sys.argv[1:])
     threads = values["threads"]
+    names = chosen_engines(values["engines"])
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])  # the engines inherit it
     run = RunFolder(values["workdir"]).read_config()
     refuse_other_blocks(run.model)
@@ -340,10 +352,10 @@ def main() -> None:
         if max(differences) > TOLERANCE:
             raise RuntimeError(f"The models are not the same: {checked}.")
         alpha = run.decode.length_penalty
-        settings = fastest_settings(job, alpha, values["tune_lines"], environment)
-        contenders = {name: command(job, name, "job", settings[name]) for name in ENGINES}
-        results = by_turns(contenders, values["turns"], dict.fromkeys(ENGINES, environment))
-        outputs = output_table(loaded, job, text)
+        settings = fastest_settings(job, names, alpha, values["tune_lines"], environment)
+        contenders = {name: command(job, name, "job", settings[name]) for name in names}
+        results = by_turns(contenders, values["turns"], dict.fromkeys(names, environment))
+        outputs = output_table(loaded, job, text, names)
     calibration = f"{CALIBRATION}: {median(results, CALIBRATION, 'gflops'):.0f}"
     lines = [*describe(job, settings, environment), checked, calibration]
     print("\n".join(lines), speed_table(results, job.beam_size), outputs, sep="\n\n")
