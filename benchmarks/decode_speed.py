@@ -1,10 +1,11 @@
-"""The speed of search, compared with MarianMTModel and CTranslate2 with the same weights.
+"""The speed of search, compared with transformers and CTranslate2 with the same weights.
 
     python benchmarks/decode_speed.py --workdir=RUN --src=FILE --ref=FILE [--turns=5]
 
-RUN must have the paper's block (model.norm=post, otherwise the defaults). The script copies its
-weights into both peers. Before it times anything, it checks that the logits and log probabilities
-of the same forced translations agree to 1e-4. All engines read the same subwords and search exactly
+RUN is a run that `export` can write for both peers (docs/interop.md), and the script exports it. In
+transformers it is a MarianMTModel, or with model.norm=pre a Pegasus. Before the script times
+anything, it checks that the logits and log probabilities of the same forced translations agree to
+1e-4. All engines read the same subwords and search exactly
 for the hypothesis with the largest sum of log probabilities, without a length penalty. With that
 score the engines' rules find the same hypothesis, except for rounding and equal sums:
 
@@ -24,8 +25,10 @@ Dimension key
   B sentences   L target length   M source length   V vocabulary, padded in ours
 """
 
+import contextlib
 import datetime
 import importlib.metadata
+import io
 import json
 import os
 import platform
@@ -34,17 +37,10 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jax.nn import log_softmax
-from peers.marian_weights import (
-    Sizes,
-    Weights,
-    marian_model,
-    marian_weights,
-    refuse_other_blocks,
-    save_ctranslate2,
-)
-from peers.searching import MODES, Ids, Job
+from peers.searching import MODES, Ids, Job, transformers_model
 from turns import CALIBRATION, by_turns, markdown, median, ratio_text, ratios, run_once
 
 from transformer_jax.commands.command_line import Flag, exit_status, parse_flags, set_up_logs
@@ -52,16 +48,18 @@ from transformer_jax.commands.loading import LoadedModel, load_model
 from transformer_jax.decoding.scoring import forced_logits, forced_scores
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation.bleu import score
-from transformer_jax.model.records import Params
+from transformer_jax.interop.ctranslate2 import write_ctranslate2
+from transformer_jax.interop.exported import Exported
+from transformer_jax.interop.huggingface_out import SPECIAL, write_huggingface
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.batches import padded_sentences
 from transformer_jax.text.corpora import TextPairs
 from transformer_jax.text.lines import TextLines
-from transformer_jax.text.vocabulary import BOS, EOS, PAD
+from transformer_jax.text.vocabulary import BOS, EOS
 
 OURS = "transformer_jax"
 FLAGS = [
-    Flag("workdir", str, "FOLDER", "a run with the paper's block", required=True),
+    Flag("workdir", str, "FOLDER", "a run that both peers can hold", required=True),
     Flag("src", str, "FILE", "source lines", required=True),
     Flag("ref", str, "FILE", "their references", required=True),
     Flag("checkpoint", str, "NAME", "latest, best, average or a step", default="latest"),
@@ -80,7 +78,7 @@ ENGINES = {  # name in the table -> engine of searching.py
     OURS: "ours",
     OUR_NARROW: "ours",
     OUR_DEFAULT: "ours",
-    "MarianMT": "marian",
+    "transformers": "transformers",
     "CTranslate2 float32": "ctranslate2",
     "CTranslate2 float32, one batch": "ctranslate2",  # over all cores; the row above: one per core
     "CTranslate2 int8": "ctranslate2",
@@ -105,7 +103,7 @@ def settings_of(name: str, threads: int, length_penalty: float) -> list[Options]
         alpha = length_penalty if name == OUR_DEFAULT else 0.0
         narrow = {"decode.weights": "bfloat16"} if name == OUR_NARROW else {}
         return [{"length_penalty": alpha, "keys": WIDE | narrow}]
-    if name == "MarianMT":
+    if name == "transformers":
         tried = [("sdpa", 32), ("sdpa", 64), ("sdpa", 128), ("eager", 64)]
         return [{"attention": attention, "batch_size": size} for attention, size in tried]
     ways = [{"inter": 1, "intra": threads}, {"inter": threads, "intra": 1}]
@@ -124,10 +122,8 @@ def read_text(loaded: LoadedModel, src: str, ref: str, lines: int) -> Text:
     return Text(encoded, [pair.tgt for pair in pairs])
 
 
-def check_peers(
-    loaded: LoadedModel, job: Job, weights: Weights, references: Ids
-) -> tuple[float, float]:
-    """Largest differences from our model: of MarianMT's logits, of CTranslate2's log probabilities.
+def check_peers(loaded: LoadedModel, job: Job, references: Ids) -> tuple[float, float]:
+    """Largest differences from our model: of transformers' logits, CTranslate2's log probabilities.
 
     All models get the same forced translations of a few sentences in one padded batch.
     """
@@ -140,7 +136,7 @@ def check_peers(
     tgt_BL, _ = padded_sentences(targets, len(targets), CHECKED_LENGTH)
     ours = forced_logits(loaded.translator, sources, targets)
 
-    model = marian_model(weights, Sizes(*job.sizes))
+    model = transformers_model(job)
     with torch.inference_mode():
         theirs_BLV = model(
             input_ids=torch.from_numpy(src_BM).long(),
@@ -149,43 +145,53 @@ def check_peers(
                 np.pad(tgt_BL, ((0, 0), (1, 0)), constant_values=BOS)
             )[:, :-1].long(),
         ).logits.numpy()
-    of_marian = max(
+    of_transformers = max(
         np.abs(theirs_LV[: len(own_LV)] - own_LV[:, : theirs_LV.shape[1]]).max()
         for theirs_LV, own_LV in zip(theirs_BLV, ours, strict=True)
     )
 
     translator = Translator(str(Path(job.folder) / "ctranslate2"), compute_type="float32")
-    texts = [
-        [[str(i) for i in ids] for ids in side] for side in (sources, [t[:-1] for t in targets])
+    texts = [  # the engine appends EOS
+        [[pieces[i] for i in ids[:-1]] for ids in side]
+        for side, pieces in zip((sources, targets), job.pieces, strict=True)
     ]
     scored = translator.score_batch(*texts)
     of_ctranslate2 = max(
         np.abs(np.array(one.log_probs) - log_softmax(own_LV)[np.arange(len(ids)), ids]).max()
         for one, own_LV, ids in zip(scored, ours, targets, strict=True)
     )
-    return float(of_marian), float(of_ctranslate2)
+    return float(of_transformers), float(of_ctranslate2)
 
 
 def make_job(folder: Path, values: dict[str, Any], loaded: LoadedModel, text: Text) -> Job:
     """The job that every engine gets; this function writes no file."""
     config = loaded.config
     sources = [ids.tolist() for ids in text.sources]
-    longest = max(map(len, sources)) + config.decode.max_extra_length
-    model, vocabulary = config.model, loaded.vocabulary.size
-    sizes = (model.num_layers, model.d_model, model.num_heads, model.d_ff, vocabulary, longest + 1)
-    workdir, checkpoint = values["workdir"], values["checkpoint"]
-    limits = (values["beam_size"], longest, values["threads"])
-    return Job(str(folder), workdir, checkpoint, sources, sizes, EOS, PAD, *limits)
+    return Job(
+        folder=str(folder),
+        workdir=values["workdir"],
+        checkpoint=values["checkpoint"],
+        sources=sources,
+        pieces=exported(loaded).pieces,
+        norm_epsilon=config.model.norm_epsilon,
+        special={name: value for name, value in SPECIAL.items() if value is not None},
+        beam_size=values["beam_size"],
+        max_tokens=max(map(len, sources)) + config.decode.max_extra_length,
+        threads=values["threads"],
+    )
 
 
-def write_models(job: Job, params: Params) -> Weights:
-    """Writes both peers' weights into the job's folder; returns Marian's weights."""
-    sizes = Sizes(*job.sizes)
-    folder = Path(job.folder)
-    weights = marian_weights(params, sizes)
-    np.savez(folder / "weights.npz", **weights)  # type: ignore[arg-type]
-    save_ctranslate2(weights, sizes, folder / "ctranslate2")
-    return weights
+def exported(loaded: LoadedModel) -> Exported:
+    """The run's model, as the exports take it."""
+    params = jax.tree.map(np.asarray, loaded.translator.params)
+    return Exported(loaded.config, params, loaded.vocabulary, banned=())
+
+
+def write_models(folder: Path, loaded: LoadedModel) -> None:
+    """Exports the model to both peers. Raises UserError if one of them cannot hold it."""
+    write_huggingface(exported(loaded), folder / "transformers", about={})
+    with contextlib.redirect_stdout(io.StringIO()):  # standard output is for the tables
+        write_ctranslate2(exported(loaded), folder / "ctranslate2", quantization=None)
 
 
 def command(job: Job, name: str, kind: str, options: dict[str, Options]) -> list[str]:
@@ -303,7 +309,10 @@ def _log_probs(loaded: LoadedModel, text: Text, outputs: Ids, numbers: list[int]
 
 
 def describe(
-    job: Job, settings: dict[str, dict[str, Options]], environment: dict[str, str]
+    loaded: LoadedModel,
+    job: Job,
+    settings: dict[str, dict[str, Options]],
+    environment: dict[str, str],
 ) -> list[str]:
     """Date, device, versions and settings."""
     names = ("jax", "torch", "transformers", "ctranslate2")
@@ -313,11 +322,14 @@ def describe(
         lines = [line for line in info.read_text().splitlines() if "model name" in line]
         cpu = lines[0].split(":")[1].strip() if lines else cpu
     subwords = sum(map(len, job.sources))
+    of = loaded.config.model
     chosen = [f"{name}: {json.dumps(own)}" for name, own in settings.items()]
     return [
         f"{datetime.date.today()}, {cpu}, {job.threads} threads an engine; {', '.join(versions)}",
-        f"{len(job.sources)} sentences, {subwords} source subwords; model (layers, d_model, heads, "
-        f"d_ff, vocabulary, positions) {job.sizes}; peers' limit {job.max_tokens} subwords",
+        f"{len(job.sources)} sentences, {subwords} source subwords; {of.encoder_depth} + "
+        f"{of.decoder_depth} layers, d_model {of.d_model}, {of.num_heads} heads, d_ff {of.d_ff}, "
+        f"norm {of.norm}, vocabulary {loaded.vocabulary.size}; "
+        f"peers' limit {job.max_tokens} subwords",
         f"environment: {environment or 'unchanged'}",
         "times are from encoded subwords to subwords, without tokenization, loading, compilation "
         "and a first pass over the same sentences",
@@ -331,8 +343,6 @@ def main() -> None:
     threads = values["threads"]
     names = chosen_engines(values["engines"])
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])  # the engines inherit it
-    run = RunFolder(values["workdir"]).read_config()
-    refuse_other_blocks(run.model)
     loaded = load_model(
         values["workdir"], values["checkpoint"], values["beam_size"], 0.0, overrides=WIDE
     )
@@ -341,23 +351,23 @@ def main() -> None:
     environment = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if values["huge_pages"] else {}
     with tempfile.TemporaryDirectory() as folder:
         job = make_job(Path(folder), values, loaded, text)
-        weights = write_models(job, loaded.translator.params)
+        write_models(Path(folder), loaded)
         references = [ids.tolist() for ids in loaded.vocabulary.encode_lines(text.references)]
-        differences = check_peers(loaded, job, weights, references)
+        differences = check_peers(loaded, job, references)
         checked = (
-            "largest differences from our model in forced decoding: MarianMT's logits {:.1e}, "
+            "largest differences from our model in forced decoding: transformers' logits {:.1e}, "
             "CTranslate2's log probabilities {:.1e}"
         ).format(*differences)
         print(checked, file=sys.stderr, flush=True)
         if max(differences) > TOLERANCE:
             raise RuntimeError(f"The models are not the same: {checked}.")
-        alpha = run.decode.length_penalty
+        alpha = RunFolder(values["workdir"]).read_config().decode.length_penalty
         settings = fastest_settings(job, names, alpha, values["tune_lines"], environment)
         contenders = {name: command(job, name, "job", settings[name]) for name in names}
         results = by_turns(contenders, values["turns"], dict.fromkeys(names, environment))
         outputs = output_table(loaded, job, text, names)
     calibration = f"{CALIBRATION}: {median(results, CALIBRATION, 'gflops'):.0f}"
-    lines = [*describe(job, settings, environment), checked, calibration]
+    lines = [*describe(loaded, job, settings, environment), checked, calibration]
     print("\n".join(lines), speed_table(results, job.beam_size), outputs, sep="\n\n")
 
 

@@ -23,13 +23,13 @@ MODES = ("greedy", "beam")
 class Job(NamedTuple):
     """The task of all engines, which a JSON file holds."""
 
-    folder: str  # of weights.npz and ctranslate2/
+    folder: str  # of transformers/ and ctranslate2/, as `export` writes them
     workdir: str  # ours
     checkpoint: str
     sources: Ids  # EOS included
-    sizes: tuple[int, ...]  # of marian_weights.Sizes
-    eos: int
-    pad: int
+    pieces: tuple[list[str], list[str]]  # of source and target, by id
+    norm_epsilon: float  # of layer normalization
+    special: dict[str, int]  # transformers' names of the ids of padding, EOS and BOS
     beam_size: int
     max_tokens: int  # of an output, EOS included; ours has a limit for each sentence
     threads: int
@@ -58,14 +58,29 @@ def ours(job: Job, beam_size: int, options: dict[str, Any]) -> Callable[[], tupl
     return search
 
 
-def marian(job: Job, beam_size: int, options: dict[str, Any]) -> Callable[[], tuple[float, Ids]]:
+def transformers_model(job: Job, attention: str = "sdpa") -> Any:
+    """The exported model, ready to generate; attention: "sdpa" or "eager"."""
+    import torch
+    from transformers import AutoModelForSeq2SeqLM, GenerationConfig
+
+    folder = str(Path(job.folder) / "transformers")
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, attn_implementation=attention).eval()
+    model.generation_config = GenerationConfig(**job.special)  # not the run's settings of search
+    for module in model.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = job.norm_epsilon  # the config has no key for it
+    return model
+
+
+def transformers(
+    job: Job, beam_size: int, options: dict[str, Any]
+) -> Callable[[], tuple[float, Ids]]:
     """transformers' generate; options: batch_size, attention ("sdpa" or "eager")."""
     import torch
-    from marian_weights import Sizes, marian_model
 
     torch.set_num_threads(job.threads)
-    weights = dict(np.load(Path(job.folder) / "weights.npz"))
-    model = marian_model(weights, Sizes(*job.sizes), options["attention"])
+    model = transformers_model(job, options["attention"])
+    pad, eos = job.special["pad_token_id"], job.special["eos_token_id"]
     order = sorted(range(len(job.sources)), key=lambda i: -len(job.sources[i]))
     size = options["batch_size"]
     settings: dict[str, Any] = {"max_new_tokens": job.max_tokens, "num_beams": beam_size}
@@ -79,13 +94,13 @@ def marian(job: Job, beam_size: int, options: dict[str, Any]) -> Callable[[], tu
         for start in range(0, len(order), size):
             numbers = order[start : start + size]
             rows = [torch.tensor(job.sources[i]) for i in numbers]
-            ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=job.pad)
+            ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
             lengths = torch.tensor([len(row) for row in rows])
             mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
             with torch.inference_mode():
                 out = model.generate(input_ids=ids, attention_mask=mask, **settings)
             for i, row in zip(numbers, out[:, 1:].tolist(), strict=True):
-                found[i] = row[: row.index(job.eos) + 1] if job.eos in row else row
+                found[i] = row[: row.index(eos) + 1] if eos in row else row
         return time.perf_counter() - begin, found
 
     return search
@@ -104,7 +119,9 @@ def ctranslate2(
         inter_threads=options["inter"],
         intra_threads=options["intra"],
     )
-    sentences = [[str(i) for i in ids] for ids in job.sources]
+    source, target = job.pieces
+    sentences = [[source[i] for i in ids[:-1]] for ids in job.sources]  # the engine appends EOS
+    id_of = {piece: i for i, piece in enumerate(target)}
 
     def search() -> tuple[float, Ids]:
         begin = time.perf_counter()
@@ -119,12 +136,16 @@ def ctranslate2(
             return_end_token=True,
         )
         seconds = time.perf_counter() - begin
-        return seconds, [[int(token) for token in one.hypotheses[0]] for one in found]
+        return seconds, [[id_of[piece] for piece in one.hypotheses[0]] for one in found]
 
     return search
 
 
-ENGINES: dict[str, Engine] = {"ours": ours, "marian": marian, "ctranslate2": ctranslate2}
+ENGINES: dict[str, Engine] = {
+    "ours": ours,
+    "transformers": transformers,
+    "ctranslate2": ctranslate2,
+}
 
 
 def read_job(path: str) -> Job:

@@ -1,19 +1,13 @@
-"""benchmarks/peers/marian_weights.py: what is done to the weights before a peer gets them."""
+"""Weights in the layout of transformers: what is done to them before another engine gets them."""
 
 import numpy as np
-import pytest
 
-from benchmarks.peers.marian_weights import (
-    Sizes,
-    halves_first,
-    marian_weights,
-    refuse_other_blocks,
-)
 from transformer_jax.config.schema import ModelConfig
-from transformer_jax.errors import UserError
+from transformer_jax.interop.block import halves_first, to_block
 from transformer_jax.model.positions import sinusoids
+from transformer_jax.text.vocabulary import both_sides
 
-D, F, H, K, V, PADDED = 6, 10, 2, 3, 5, 7  # letters as in the module; PADDED rows of ours
+D, F, H, K, V, PADDED = 6, 10, 2, 3, 5, 7  # letters as in the package; PADDED rows of ours
 
 
 def test_our_sinusoids_permuted_are_marians():
@@ -54,7 +48,8 @@ def test_a_permuted_layer_computes_the_permuted_result():
     x_D = draw.normal(size=D)
     ours = params["decoder_0"]
     y_D = halves_first(x_D, 0)
-    weights = marian_weights(params, Sizes(1, D, H, F, V, 9))
+    config = ModelConfig(num_layers=1, d_model=D, num_heads=H, d_ff=F)
+    weights = to_block(params, config, both_sides(V), halves=True)
     theirs = {name.removeprefix("model.decoder.layers.0."): w for name, w in weights.items()}
 
     for ours_name, name in (("self_attention", "self_attn"), ("cross_attention", "encoder_attn")):
@@ -83,27 +78,3 @@ def test_a_permuted_layer_computes_the_permuted_result():
     table_VD = params["embedding"]["table"][:V]
     got_VD = weights["model.shared.weight"]
     np.testing.assert_allclose(got_VD, halves_first(table_VD, 1), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("key", "values"),
-    [
-        ("norm", {"norm": "pre"}),
-        ("positions", {"norm": "post", "positions": "learned"}),
-        ("tie_embeddings", {"norm": "post", "tie_embeddings": False}),
-        ("dtype", {"norm": "post", "dtype": "bfloat16"}),
-        ("d_k", {"norm": "post", "d_k": 16}),
-        ("encoder", {"norm": "post", "encoder": "recurrent"}),
-        ("decoder", {"norm": "post", "decoder": "recurrent"}),
-        ("num_encoder_layers", {"norm": "post", "num_encoder_layers": 2}),
-        ("num_decoder_layers", {"norm": "post", "num_decoder_layers": 2}),
-        ("score", {"norm": "post", "score": "dot"}),
-        ("cross_score", {"norm": "post", "cross_score": "additive"}),
-        ("window", {"norm": "post", "window": 5}),
-        ("attention_memory", {"norm": "post", "attention_memory": "coverage"}),
-    ],
-)
-def test_another_block_is_refused_by_its_key(key, values):
-    refuse_other_blocks(ModelConfig(norm="post"))
-    with pytest.raises(UserError, match=rf"model\.{key}="):
-        refuse_other_blocks(ModelConfig(**values))
