@@ -5,9 +5,9 @@
 RUN is a run that `export` can write for both peers (docs/interop.md), and the script exports it. In
 transformers it is a MarianMTModel, or with model.norm=pre a Pegasus. Before the script times
 anything, it checks that the logits and log probabilities of the same forced translations agree to
-1e-4. All engines read the same subwords and search exactly
-for the hypothesis with the largest sum of log probabilities, without a length penalty. With that
-score the engines' rules find the same hypothesis, except for rounding and equal sums:
+1e-4. All engines read the same subwords and search exactly for the hypothesis with the largest sum
+of log probabilities, without a length penalty. With that score the engines' rules find the same
+hypothesis, except for rounding and equal sums:
 
 - candidates: every engine finishes the continuations that end and are among the K best, and keeps
   the K best of those that do not end;
@@ -163,16 +163,16 @@ def check_peers(loaded: LoadedModel, job: Job, references: Ids) -> tuple[float, 
     return float(of_transformers), float(of_ctranslate2)
 
 
-def make_job(folder: Path, values: dict[str, Any], loaded: LoadedModel, text: Text) -> Job:
+def make_job(folder: Path, values: dict[str, Any], model: Exported, text: Text) -> Job:
     """The job that every engine gets; this function writes no file."""
-    config = loaded.config
+    config = model.config
     sources = [ids.tolist() for ids in text.sources]
     return Job(
         folder=str(folder),
         workdir=values["workdir"],
         checkpoint=values["checkpoint"],
         sources=sources,
-        pieces=exported(loaded).pieces,
+        pieces=model.pieces,
         norm_epsilon=config.model.norm_epsilon,
         special={name: value for name, value in SPECIAL.items() if value is not None},
         beam_size=values["beam_size"],
@@ -187,11 +187,11 @@ def exported(loaded: LoadedModel) -> Exported:
     return Exported(loaded.config, params, loaded.vocabulary, banned=())
 
 
-def write_models(folder: Path, loaded: LoadedModel) -> None:
+def write_models(folder: Path, model: Exported) -> None:
     """Exports the model to both peers. Raises UserError if one of them cannot hold it."""
-    write_huggingface(exported(loaded), folder / "transformers", about={})
+    write_huggingface(model, folder / "transformers", about={})
     with contextlib.redirect_stdout(io.StringIO()):  # standard output is for the tables
-        write_ctranslate2(exported(loaded), folder / "ctranslate2", quantization=None)
+        write_ctranslate2(model, folder / "ctranslate2", quantization=None)
 
 
 def command(job: Job, name: str, kind: str, options: dict[str, Options]) -> list[str]:
@@ -350,8 +350,9 @@ def main() -> None:
     text = read_text(loaded, values["src"], values["ref"], values["lines"])
     environment = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if values["huge_pages"] else {}
     with tempfile.TemporaryDirectory() as folder:
-        job = make_job(Path(folder), values, loaded, text)
-        write_models(Path(folder), loaded)
+        model = exported(loaded)
+        job = make_job(Path(folder), values, model, text)
+        write_models(Path(folder), model)
         references = [ids.tolist() for ids in loaded.vocabulary.encode_lines(text.references)]
         differences = check_peers(loaded, job, references)
         checked = (

@@ -158,7 +158,7 @@ def _sliced(name: str, body: dict[str, Instruction]) -> int | None:
 
 
 def _updated_in_place(body: dict[str, Instruction]) -> tuple[str, int] | None:
-    """The parameter of which a fusion writes only a part, and the bytes of the part; else None.
+    """If a fusion writes only a part of a parameter: the parameter's name and the part's bytes.
 
     A scatter that adds to the old values would read them too; here scatters replace them.
     """

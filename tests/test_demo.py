@@ -4,26 +4,11 @@ import sys
 
 import pytest
 
-from experiments import demo
+from experiments import demo, figures
 from tests import tiny_runs as runs
 from transformer_jax.text import corpora
 
-SMALL = {
-    "data.pairs": 300,
-    "vocabulary.size": 400,
-    "model.num_layers": 1,
-    "model.d_model": 16,
-    "model.num_heads": 2,
-    "model.d_ff": 32,
-    "train.steps": 6,
-    "train.decay_steps": 6,
-    "train.warmup_steps": 2,
-    "train.tokens_per_batch": 400,
-    "decode.tokens_per_batch": 256,
-    "train.log_every": 2,
-    "train.valid_every": 3,
-    "decode.max_extra_length": 10,
-}
+SMALL = {**figures.SMALL, "train.valid_every": 3}
 
 
 @pytest.fixture

@@ -233,7 +233,7 @@ def main() -> None:
     task, path, seconds = sys.argv[1:]
     signal.alarm(int(seconds))  # ends the process even while it compiles
     job = json.loads(Path(path).read_text())
-    (kind, *rest) = task.split()
+    kind, *rest = task.split()
     figures = search(job) if kind == "search" else train(job, *rest)
     print(json.dumps(figures | {"torch": torch.__version__}))
 

@@ -10,26 +10,12 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
-from tests.training.test_loop import lines
+from tests.training.test_loop import MEASURED, lines
 from transformer_jax.api import load
 from transformer_jax.commands.evaluate import evaluate
 from transformer_jax.evaluation import bleu
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
-
-MEASURED = {
-    "smoothed_nats_per_token",
-    "nats_per_token",
-    "perplexity",
-    "token_accuracy",
-    "learning_rate",
-    "grad_norm",
-    "target_tokens_per_step",
-    "padding_share",
-    "skipped_updates",
-    "source_tokens_per_second",
-    "target_tokens_per_second",
-}
 
 
 def test_a_run_leaves_what_the_design_says():
@@ -90,7 +76,7 @@ def test_validation_bleu_is_that_of_greedy_search_and_picks_the_best(tmp_path, m
     monkeypatch.setattr(bleu, "score", score)
     changes = {"train__valid_every": 2, "train__checkpoint_every": 2, "train__keep_last": 1}
     changes |= {"train__valid_bleu": True, "decode__max_length": 8}
-    changes |= {"decode__beam_size": 2, "decode__groups": 2}  # of which greedy search has none
+    changes |= {"decode__beam_size": 2, "decode__groups": 2}  # greedy search ignores both
     with caplog.at_level("WARNING"):
         assert runs.train(tmp_path, train__steps=6, **changes) == 0
     assert caplog.text.count("more than decode.max_length=8 subwords") == 3, "sources are cut"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import submitit  # noqa: F401  (when imported, it closes absl's handler, and a test's stderr with it)
 
+from experiments.figures import SMALL
 from tests import tiny_runs as runs
 from tests.tables.test_statistics import line
 from transformer_jax.errors import ConfigError, DataError, RunError
@@ -19,20 +20,12 @@ from transformer_jax.tables.results import read_results, write_results
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = {
-    "data.pairs": 300,
-    "vocabulary.size": 400,
-    "model.num_layers": 1,
-    "model.d_model": 16,
-    "model.num_heads": 2,
-    "model.d_ff": 32,
+    **SMALL,
     "train.steps": 4,
     "train.decay_steps": 4,
-    "train.warmup_steps": 2,
-    "train.tokens_per_batch": 400,
-    "decode.tokens_per_batch": 2_048,
-    "train.log_every": 2,
     "train.valid_every": 2,
     "train.checkpoint_every": 2,
+    "decode.tokens_per_batch": 2_048,
     "decode.max_extra_length": 2,
     "decode.beam_size": 1,
 }
