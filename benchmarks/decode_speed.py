@@ -31,7 +31,6 @@ import importlib.metadata
 import io
 import json
 import os
-import platform
 import sys
 import tempfile
 from pathlib import Path
@@ -51,6 +50,7 @@ from transformer_jax.evaluation.bleu import score
 from transformer_jax.interop.ctranslate2 import write_ctranslate2
 from transformer_jax.interop.exported import Exported
 from transformer_jax.interop.huggingface_out import SPECIAL, write_huggingface
+from transformer_jax.reporting.provenance import processor
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.batches import padded_sentences
 from transformer_jax.text.corpora import TextPairs
@@ -317,15 +317,12 @@ def describe(
     """Date, device, versions and settings."""
     names = ("jax", "torch", "transformers", "ctranslate2")
     versions = [f"{name} {importlib.metadata.version(name)}" for name in names]
-    cpu = platform.processor() or platform.machine()
-    if (info := Path("/proc/cpuinfo")).exists():
-        lines = [line for line in info.read_text().splitlines() if "model name" in line]
-        cpu = lines[0].split(":")[1].strip() if lines else cpu
     subwords = sum(map(len, job.sources))
     of = loaded.config.model
     chosen = [f"{name}: {json.dumps(own)}" for name, own in settings.items()]
     return [
-        f"{datetime.date.today()}, {cpu}, {job.threads} threads an engine; {', '.join(versions)}",
+        f"{datetime.date.today()}, {processor()}, {job.threads} threads an engine; "
+        f"{', '.join(versions)}",
         f"{len(job.sources)} sentences, {subwords} source subwords; {of.encoder_depth} + "
         f"{of.decoder_depth} layers, d_model {of.d_model}, {of.num_heads} heads, d_ff {of.d_ff}, "
         f"norm {of.norm}, vocabulary {loaded.vocabulary.size}; "

@@ -28,7 +28,7 @@ from transformer_jax.commands.command_line import Flag, exit_status, parse_flags
 from transformer_jax.decoding.rows import SearchShape
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.files import write_atomically
-from transformer_jax.reporting.revision import revision
+from transformer_jax.reporting.provenance import revision
 
 if TYPE_CHECKING:
     from jax.stages import Traced

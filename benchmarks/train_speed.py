@@ -36,6 +36,7 @@ from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_config_dict, to_dict
 from transformer_jax.errors import UserError
 from transformer_jax.parallel.mesh import make_mesh, own_rows, put_rows
+from transformer_jax.reporting.provenance import processor
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.batches import train_batches
 from transformer_jax.training.data import TrainingData, load_data
@@ -201,21 +202,13 @@ def heading(values: dict[str, Any], peers: list[str], flops: float) -> str:
     packages = ["jax", *(["torch", "transformers"] if peers else [])]
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     allocator = f"GLIBC_TUNABLES=glibc.malloc.hugetlb={values['hugetlb']} for all"
+    first = jax.devices()[0]
+    device = processor() if first.platform == "cpu" else first.device_kind
     return (
-        f"{processor()}, {os.cpu_count()} cores; {versions}; {datetime.date.today()}; {allocator}. "
+        f"{device}, {os.cpu_count()} cores; {versions}; {datetime.date.today()}; {allocator}. "
         f"Medians of {values['turns']} turns of {values['steps']} steps after {values['warm_up']}; "
         f"tokens are source and target; {flops / 1e6:.1f} MFLOP a token, counted."
     )
-
-
-def processor() -> str:
-    """The processor's name, or what JAX calls the device."""
-    device = jax.devices()[0]
-    if device.platform != "cpu" or not Path("/proc/cpuinfo").exists():
-        return device.device_kind
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else device.device_kind
 
 
 def chosen_peers(names: str, config: Config) -> list[str]:

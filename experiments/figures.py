@@ -49,7 +49,7 @@ from transformer_jax.reporting.plots import (
     VERMILION,
     finish_axes,
 )
-from transformer_jax.reporting.revision import revision
+from transformer_jax.reporting.provenance import revision
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

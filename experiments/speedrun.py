@@ -48,7 +48,7 @@ from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import read_json, write_atomically
 from transformer_jax.reporting.page import markdown_table
-from transformer_jax.reporting.revision import revision
+from transformer_jax.reporting.provenance import processor, revision
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.results import counts
 
@@ -283,14 +283,6 @@ def scores_of(workdir: Path) -> dict[str, Any]:
     if wrong:
         raise DataError(f"{workdir}: the text is not that of Multi30k ({', '.join(wrong)}).")
     return scores
-
-
-def processor() -> str:
-    """The processor's name, where the system has one."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else "unknown"
 
 
 # Predicted time --------------------------------------------------------------------------------

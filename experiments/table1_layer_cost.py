@@ -41,7 +41,7 @@ from transformer_jax.commands.command_line import (
 )
 from transformer_jax.errors import UserError
 from transformer_jax.reporting.page import markdown_table
-from transformer_jax.reporting.revision import revision
+from transformer_jax.reporting.provenance import revision
 
 if TYPE_CHECKING:
     from experiments.layer_kinds import Sizes

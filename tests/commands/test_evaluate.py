@@ -18,7 +18,7 @@ from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.bleu import score
 from transformer_jax.files import read_json
-from transformer_jax.reporting.revision import revision
+from transformer_jax.reporting.provenance import revision
 from transformer_jax.runs.evaluations import find_evaluation
 from transformer_jax.text.corpora import open_corpus
 

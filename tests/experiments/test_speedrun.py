@@ -29,7 +29,7 @@ from tests import tiny_runs
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.files import load_config
 from transformer_jax.errors import ConfigError, DataError, RunError
-from transformer_jax.reporting.revision import revision
+from transformer_jax.reporting.provenance import revision
 from transformer_jax.tables.digests import digest_of
 
 ROOT = Path(__file__).parents[2]

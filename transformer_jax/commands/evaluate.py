@@ -25,7 +25,7 @@ from transformer_jax.evaluation.latency import (
 )
 from transformer_jax.parallel import processes
 from transformer_jax.reporting.plots import printable
-from transformer_jax.reporting.revision import revision
+from transformer_jax.reporting.provenance import revision
 from transformer_jax.runs.evaluations import evaluation_path, text_digest, write_evaluation
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.by_position import Joined

@@ -25,7 +25,7 @@ from transformer_jax.interop.huggingface_out import write_huggingface
 from transformer_jax.interop.stablehlo import write_stablehlo
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
-from transformer_jax.reporting.revision import revision
+from transformer_jax.reporting.provenance import revision
 from transformer_jax.runs.run_folder import URL, RunFolder
 from transformer_jax.runs.weights import load_params
 from transformer_jax.text.corpora import TextPairs

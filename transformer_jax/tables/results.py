@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from transformer_jax.config.schema import Config, value_at
 from transformer_jax.errors import RunError
 from transformer_jax.files import read_json, read_table, read_utf8, write_table
-from transformer_jax.reporting.revision import revision
+from transformer_jax.reporting.provenance import revision
 from transformer_jax.runs.evaluations import find_evaluation
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_folder import RunFolder

@@ -1,5 +1,6 @@
-"""The revision of the code that made a result."""
+"""Where a result comes from: the revision of the code, and the processor."""
 
+import platform
 import subprocess
 from pathlib import Path
 
@@ -16,6 +17,14 @@ def revision() -> str:
         return _git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+
+
+def processor() -> str:
+    """The name of this machine's processor; "unknown" where the system does not tell it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown"
 
 
 def _git(*arguments: str) -> str:
