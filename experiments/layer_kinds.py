@@ -6,8 +6,8 @@ not mention causality.
 
 Dimension key
   B batch   L length   D d_model   E d_model, of a product's result   H heads   K d_k per head
-  V d_v per head   G the four gates of an LSTM, 4 d_model   W positions of a window
-  N blocks   C queries of a block   X any further axes
+  V d_v per head   G the four gates of an LSTM, 4 d_model   W positions of a kernel
+  X any further axes
 """
 
 import functools
@@ -23,6 +23,7 @@ from experiments.layer_chains import longest_chain
 from transformer_jax.config.schema import ModelConfig
 from transformer_jax.model.attention import MultiHeadAttention, attend
 from transformer_jax.model.axes import unboxed
+from transformer_jax.model.windows import Blocks
 
 
 class Sizes(NamedTuple):
@@ -69,10 +70,10 @@ def restricted_attention(query_BLHK: Array, key_BLHK: Array, value_BLHV: Array, 
 
     Source: Vaswani et al. 2017, section 4.
     """
-    batch, length = query_BLHK.shape[:2]
-    key, value = _windows(key_BLHK, r), _windows(value_BLHV, r)
-    mask = _window_mask(batch, length, r)
-    return _joined(attend(_blocks(query_BLHK, r), key, value, mask)[0], batch, length)
+    blocks = _blocks(query_BLHK.shape[1], r)
+    key, value = blocks.of_keys(key_BLHK), blocks.of_keys(value_BLHV)
+    mask = _nearby(blocks, query_BLHK)
+    return blocks.joined(attend(blocks.of_queries(query_BLHK), key, value, mask)[0])
 
 
 def _everywhere() -> Array:
@@ -89,10 +90,10 @@ def _attend(module: MultiHeadAttention, x_BLD: Array) -> Array:
 
 def _attend_nearby(module: MultiHeadAttention, x_BLD: Array, r: int) -> Array:
     """`restricted_attention` with the module's projections; keys are projected before the cut."""
-    batch, length = x_BLD.shape[:2]
-    key, value = (_windows(x_BLX, r) for x_BLX in module.keys_values(x_BLD))
-    mask = _window_mask(batch, length, r)
-    return _joined(_joined_heads(module, _blocks(x_BLD, r), key, value, mask), batch, length)
+    blocks = _blocks(x_BLD.shape[1], r)
+    key, value = map(blocks.of_keys, module.keys_values(x_BLD))
+    queries = blocks.of_queries(x_BLD)
+    return blocks.joined(_joined_heads(module, queries, key, value, _nearby(blocks, x_BLD)))
 
 
 def _joined_heads(module: MultiHeadAttention, x_BLD: Array, *keys_values_mask: Array) -> Array:
@@ -100,44 +101,15 @@ def _joined_heads(module: MultiHeadAttention, x_BLD: Array, *keys_values_mask: A
     return module.joined(heads_BLHV)
 
 
-def _blocks(x_BLX: Array, r: int) -> Array:
-    """Blocks of r positions, the last one padded: `[batch * blocks, r, ...]`."""
-    length = x_BLX.shape[1]
-    padded = _padded(x_BLX, 0, -length % r)
-    return padded.reshape(-1, r, *x_BLX.shape[2:])
+def _blocks(length: int, r: int) -> Blocks:
+    """Blocks of r queries, with the neighborhoods of the first and the last."""
+    return Blocks(length, r, _side(r), _side(r))
 
 
-def _windows(x_BLX: Array, r: int) -> Array:
-    """The neighborhoods of the blocks: `[batch * blocks, 2r - 1, ...]`.
-
-    Position p has index p + (r - 1) / 2, so a block's window is its own r positions and the next
-    block's first r - 1. It uses slices because the gradient of a gather is a slow scatter.
-    """
-    batch, length = x_BLX.shape[:2]
-    side = _side(r)
-    padded = _padded(x_BLX, side, -length % r + r - side)
-    blocks_BNCX = padded.reshape(batch, -1, r, *x_BLX.shape[2:])
-    windows_BNWX = jnp.concatenate([blocks_BNCX[:, :-1], blocks_BNCX[:, 1:, : r - 1]], axis=2)
-    return windows_BNWX.reshape(-1, 2 * r - 1, *x_BLX.shape[2:])
-
-
-def _window_mask(batch: int, length: int, r: int) -> Array:
-    """Where query c of a block may attend in its window: `[batch * blocks, 1, r, 2r - 1]`."""
-    query_C1 = jnp.arange(r)[:, None]
-    key_1W = jnp.arange(2 * r - 1)[None]
-    nearby_CW = (query_C1 <= key_1W) & (key_1W < query_C1 + r)
-    position_NW = jnp.arange(0, length, r)[:, None] + key_1W - _side(r)
-    real_NW = (0 <= position_NW) & (position_NW < length)
-    return jnp.tile((nearby_CW & real_NW[:, None])[:, None], (batch, 1, 1, 1))
-
-
-def _joined(blocks: Array, batch: int, length: int) -> Array:
-    """Blocks `[batch * blocks, r, ...]` as rows again: `[batch, length, ...]`."""
-    return blocks.reshape(batch, -1, *blocks.shape[2:])[:, :length]
-
-
-def _padded(x_BLX: Array, before: int, after: int) -> Array:
-    return jnp.pad(x_BLX, [(0, 0), (before, after), *[(0, 0)] * (x_BLX.ndim - 2)])
+def _nearby(blocks: Blocks, x_BLX: Array) -> Array:
+    """Where a query of a block may attend: `[batch * N, 1, r, 2r - 1]`."""
+    real = blocks.of_keys(jnp.ones(x_BLX.shape[:2], bool))[:, None, None]
+    return real & (abs(blocks.distance()) <= blocks.behind)
 
 
 def _side(window: int) -> int:
