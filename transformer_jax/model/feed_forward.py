@@ -68,7 +68,7 @@ class FeedForward(Sublayer):
         return y_BLD, None
 
     def step(
-        self, x_BKD: Array, now: StepContext, memory: tuple, cache: Cache
+        self, x_BKD: Array, context: StepContext, memory: tuple, cache: Cache
     ) -> tuple[Array, Cache, None]:
         """The same for the newest positions."""
         return self(x_BKD)[0], cache, None

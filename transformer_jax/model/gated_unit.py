@@ -104,8 +104,8 @@ class GatedUnit(nn.Module):
         same_BM = segments_BM[:, 1:] == segments_BM[:, :-1]
         goes_on_BM = jnp.pad(same_BM, ((0, 0), (0, 1) if reverse else (1, 0)))
 
-        def step(state_BH: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
-            inputs_BG, goes_on_B = now
+        def step(state_BH: Array, step_inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+            inputs_BG, goes_on_B = step_inputs
             state_BH = self(jnp.where(goes_on_B[:, None], state_BH, 0.0), inputs_BG)
             state_BH = constrain(state_BH, BATCH, None)
             return state_BH, state_BH

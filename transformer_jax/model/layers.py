@@ -126,13 +126,13 @@ class Layer(nn.Module):
         return x_BLD, weights["cross_attention"] if self.watched else None
 
     def step(
-        self, x_BKD: Array, now: StepContext, memory: dict[str, Any], cache: Cache
+        self, x_BKD: Array, context: StepContext, memory: dict[str, Any], cache: Cache
     ) -> tuple[Array, Cache, Array | None]:
         """One new position of every hypothesis: `[batch, beams, d_model]`, cache, weights."""
 
         def apply(name: str, sublayer: Any, y_BKD: Array) -> tuple[Array, Any]:
             own = Cache(cache.written[name], cache.carried[name])
-            y_BKD, *beside = sublayer.step(y_BKD, now, memory[name], own)
+            y_BKD, *beside = sublayer.step(y_BKD, context, memory[name], own)
             return y_BKD, beside
 
         x_BKD, found = self._run(x_BKD, None, apply)

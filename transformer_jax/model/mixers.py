@@ -129,11 +129,11 @@ class SelfAttention(Sublayer):
         return Cache(empty_blocks(self.config, sizes.batch, sizes.beams, sizes.length), ())
 
     def step(
-        self, x_BJD: Array, now: StepContext, memory: tuple, cache: Cache
+        self, x_BJD: Array, context: StepContext, memory: tuple, cache: Cache
     ) -> tuple[Array, Cache, None]:
         """One new position of every hypothesis, whose keys and values join the cache."""
-        query_BJHK, key_BJHK, value_BJHV = self._projected(x_BJD, now.position_B[:, None])
-        blocks = with_new_position(cache.written, (key_BJHK, value_BJHV), now.position_B)
+        query_BJHK, key_BJHK, value_BJHV = self._projected(x_BJD, context.position_B[:, None])
+        blocks = with_new_position(cache.written, (key_BJHK, value_BJHV), context.position_B)
         score = cached_score(SCORES[self.config.score], self.attention.score_params)
         normalize = NORMALIZERS[self.config.normalizer](self.config)
 
@@ -142,10 +142,12 @@ class SelfAttention(Sublayer):
             attended = functools.partial(
                 attend_to_cache, query_BJHK, read, mask, score=score, normalize=normalize
             )
-            spread = functools.partial(spread_in_cache, distance_BM=now.distance_BS[:, :keys])
-            return self._by_distance(query_BJHK, spread, attended, now.self_bias)[0]
+            spread = functools.partial(spread_in_cache, distance_BM=context.distance_BS[:, :keys])
+            return self._by_distance(query_BJHK, spread, attended, context.self_bias)[0]
 
-        heads_BJHV = attend_to_past(query_BJHK, blocks, now.self_mask, now.position_B, attend_over)
+        heads_BJHV = attend_to_past(
+            query_BJHK, blocks, context.self_mask, context.position_B, attend_over
+        )
         return self.attention.joined(heads_BJHV), Cache(blocks, ()), None
 
 
@@ -249,10 +251,10 @@ class CrossAttention(Sublayer):
         return {"heads": config.num_heads, "source": source, "d_k": d_k}
 
     def step(
-        self, x_BJD: Array, now: StepContext, memory: Any, cache: Cache
+        self, x_BJD: Array, context: StepContext, memory: Any, cache: Cache
     ) -> tuple[Array, Cache, Array]:
         """One new position of every hypothesis over the source; weights `[B, H, J, M]`."""
-        assert now.source_mask is not None
+        assert context.source_mask is not None
         keys_values, features_BHM = memory
         query_BJHK = self.attention.queries(x_BJD)
         carried = [cache.carried]  # a list: `normalize` returns weights only, and its state here
@@ -263,14 +265,14 @@ class CrossAttention(Sublayer):
             def normalize(scores_BHJM: Array, mask_B11M: Array) -> Array:
                 features = jax.tree.map(lambda x: x[:, None], features_BHM)
                 scores_BJHM = scores_BHJM.swapaxes(1, 2)
-                scored = Scored(scores_BJHM, mask_B11M, query_BJHK, features, now.inputs_BKD)
+                scored = Scored(scores_BJHM, mask_B11M, query_BJHK, features, context.inputs_BKD)
                 carried[0], weights_BJHM = part.step(self.stateful_params, carried[0], scored)
                 return weights_BJHM.swapaxes(1, 2)
 
         heads_BJHV, weights_BHJM = attend_to_cache(
             query_BJHK,
             [keys_values],
-            now.source_mask,
+            context.source_mask,
             score=cached_score(SCORES[self.score], self.attention.score_params),
             normalize=normalize,
         )

@@ -78,8 +78,8 @@ def expected_stops(energies_BHLM: Array, mask: Array, begins_BL: Array) -> Array
     at_first = (jnp.arange(energies_BHLM.shape[-1]) == 0).astype(energies_BHLM.dtype)
 
     @jax.checkpoint  # keeps one array for each target position instead of a dozen
-    def step(before_BHM: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
-        stop_BHM, come_BHM, begins_B = now
+    def step(before_BHM: Array, step_inputs: tuple[Array, ...]) -> tuple[Array, Array]:
+        stop_BHM, come_BHM, begins_B = step_inputs
         before_BHM = jnp.where(begins_B[:, None, None], at_first, before_BHM)
         stops_BHM = stop_BHM * affine_scan(come_BHM, before_BHM)
         return stops_BHM, stops_BHM

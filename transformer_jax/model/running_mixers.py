@@ -73,11 +73,11 @@ class AverageAttention(Sublayer):
         return Cache((), zeros(shape, (BATCH, None, None)))
 
     def step(
-        self, x_BKD: Array, now: StepContext, memory: Any, cache: Cache
+        self, x_BKD: Array, context: StepContext, memory: Any, cache: Cache
     ) -> tuple[Array, Cache, None]:
         """One new position of every hypothesis."""
         sum_BKD = cache.carried + x_BKD
-        mean_BKD = sum_BKD / (now.position_B + 1.0)[:, None, None]
+        mean_BKD = sum_BKD / (context.position_B + 1.0)[:, None, None]
         return self._gated(x_BKD, mean_BKD), Cache((), sum_BKD), None
 
     def _gated(self, x_BLD: Array, mean_BLD: Array) -> Array:
@@ -115,7 +115,7 @@ class SimplerUnit(Sublayer):
         return Cache((), zeros(shape, (BATCH, None, HIDDEN)))
 
     def step(
-        self, x_BKD: Array, now: StepContext, memory: Any, cache: Cache
+        self, x_BKD: Array, context: StepContext, memory: Any, cache: Cache
     ) -> tuple[Array, Cache, None]:
         """One new position of every hypothesis."""
         forget_BKD, added_BKD = self._products(x_BKD)
