@@ -7,7 +7,7 @@ import pytest
 from experiments import caveats, fair_comparison, few_pairs
 from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.few_pairs import ALL, CHOICES, FEW, RECURRENT, effect_of, losses, name_of
-from tests.experiments.test_fair_comparison import line
+from tests.tables.test_statistics import line
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import make_jobs
 from transformer_jax.tables.results import counts, write_results
@@ -59,7 +59,7 @@ def test_tables_without_runs_are_empty(tmp_path):
 
 
 def lines_of(bleu, seeds=(1, 2)):
-    return [line(row, seed, 5.0, value + seed / 10) for row, value in bleu for seed in seeds]
+    return [line(row, seed, value + seed / 10) for row, value in bleu for seed in seeds]
 
 
 def test_the_effect_of_a_norm_is_its_mean_over_the_other_choices():
@@ -78,8 +78,8 @@ def test_the_effect_of_a_norm_is_its_mean_over_the_other_choices():
 def test_a_transformer_is_hard_on_few_pairs_if_it_loses_more(tmp_path):
     base = name_of("post", "layer", False)
     for name, own, other in ((FEW, 10.0, 20.0), (ALL, 30.0, 25.0)):
-        lines = [line(base, seed, 5.0, own + seed) for seed in (1, 2, 3)]
-        lines += [line(RECURRENT, seed, 5.0, other + seed**2 / 9) for seed in (1, 2, 3)]
+        lines = [line(base, seed, own + seed) for seed in (1, 2, 3)]
+        lines += [line(RECURRENT, seed, other + seed**2 / 9) for seed in (1, 2, 3)]
         (tmp_path / name).mkdir()
         write_results(tmp_path / name / "results.csv", lines)
     _, verdicts, _, table = few_pairs.findings(tmp_path / FEW)
@@ -97,7 +97,7 @@ def test_runs_of_the_fair_comparison_are_read_not_run_again(tmp_path):
     assert shared == few_pairs.SAME
     results = tmp_path / "fair_comparison" / "budget_1" / "results.csv"
     results.parent.mkdir(parents=True)
-    write_results(results, [line(row, 1, 5.0, 20.0) for row in fair_comparison.ROWS])
+    write_results(results, [line(row, 1, 20.0) for row in fair_comparison.ROWS])
     *_, table = few_pairs.findings(tmp_path / "few_pairs" / FEW)
     assert [row[2] for row in table.rows if row[0] in shared.values()] == ["20.0"] * 3
     assert [row[2] for row in table.rows if row[0] not in shared.values()] == [""] * 6

@@ -18,20 +18,16 @@ from experiments.fair_comparison import (
     gaps_of,
     verdict_of,
 )
+from tests.tables.test_statistics import line
 from transformer_jax.tables.experiment import make_jobs
-from transformer_jax.tables.results import Line, counts, read_results, write_results
-
-
-def line(row, seed, perplexity, bleu):
-    shared = ("digest", "revision", "cpu", "2026-11-23", "signature")
-    return Line(row, seed, perplexity, bleu, bleu, 50.0, 2, 1e13, 60.0, 1.0, 800, *shared)
+from transformer_jax.tables.results import counts, read_results, write_results
 
 
 def lines_of(**bleu):
     """Lines of rows; the first row of each side has the lowest perplexity."""
     rows = {"pre": PRE, "post": POST, "recurrent": "recurrent", "hybrid": HYBRID}
     return [
-        line(rows[name], seed, 5.0 + n, value)
+        line(rows[name], seed, value, perplexity=5.0 + n, parameters=2, training_flops=1e13)
         for n, (name, values) in enumerate(bleu.items())
         for seed, value in enumerate(values)
     ]

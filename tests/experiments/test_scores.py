@@ -6,14 +6,14 @@ import pytest
 
 from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.scores import EXPERIMENT, NARROW, RATES, WIDE, name_of, verdict_of
-from tests.experiments.test_fair_comparison import line
+from tests.tables.test_statistics import line
 from transformer_jax.tables.experiment import make_jobs
 
 
 def lines_of(**bleu):
     """Lines of scores, from pairs of BLEU with narrow and with wide keys, one for each seed."""
     return [
-        line(name_of(score, d_k), seed, 5.0, value)
+        line(name_of(score, d_k), seed, value)
         for score, pairs in bleu.items()
         for seed, pair in enumerate(pairs)
         for d_k, value in zip((NARROW, WIDE), pair, strict=True)
