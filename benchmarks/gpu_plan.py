@@ -115,7 +115,8 @@ def device_mesh() -> Any:
 
 def compiled_cost(changes: Mapping[str, Any]) -> Cost:
     """Compiles the training step of the paper's model with these keys changed, and `KEYS`."""
-    from transformer_jax.config.schema import ModelConfig, TrainConfig
+    from transformer_jax.config.model import ModelConfig
+    from transformer_jax.config.train import TrainConfig
     from transformer_jax.training.cost import training_flops
     from transformer_jax.training.program import BatchShape, compile_program
 
@@ -135,7 +136,7 @@ def compiled_search() -> SearchCost:
     """Compiles one search step of the base model in bfloat16."""
     from jax.sharding import NamedSharding, PartitionSpec
 
-    from transformer_jax.config.schema import ModelConfig
+    from transformer_jax.config.model import ModelConfig
     from transformer_jax.model.encoder_decoder import make_model
 
     model = make_model(ModelConfig(dtype="bfloat16"), VOCABULARY)

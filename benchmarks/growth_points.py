@@ -23,7 +23,8 @@ from benchmarks.search_cost import (
 )
 from benchmarks.turns import markdown
 from transformer_jax.config.files import load_config
-from transformer_jax.config.schema import Config, MeshConfig, ModelConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.schema import Config, MeshConfig
 from transformer_jax.decoding.rows import (
     SearchShape,
     Strengths,

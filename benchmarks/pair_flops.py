@@ -7,7 +7,7 @@ and six traces determine it.
 
 import numpy as np
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.training.cost import training_flops
 
 SHORTEST = 2  # shortest length that is traced

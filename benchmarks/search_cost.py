@@ -7,7 +7,7 @@ cross-attention's keys and values count once per sentence, and everything else p
 hypothesis.
 """
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.embeddings import padded_vocabulary
 from transformer_jax.training.cost import parameter_count
 

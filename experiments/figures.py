@@ -28,7 +28,7 @@ import numpy as np
 from experiments.figures_bleu import RESAMPLES, SEED, bleu_by_length, bleu_figure
 from transformer_jax.commands.command_line import Flag, exit_status, parse_experiment, set_up_logs
 from transformer_jax.config.files import load_config
-from transformer_jax.config.schema import TrainConfig
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import UserError
 from transformer_jax.files import write_atomically
 from transformer_jax.reporting.page import (

@@ -20,7 +20,7 @@ import numpy as np
 from jax import Array
 
 from experiments.layer_chains import longest_chain
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention import MultiHeadAttention, attend
 from transformer_jax.model.axes import unboxed
 from transformer_jax.model.windows import Blocks

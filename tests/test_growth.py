@@ -24,7 +24,7 @@ from benchmarks.growth_points import (
     step_bytes,
 )
 from benchmarks.search_cost import decode_step_flops, memory_flops, search_bytes, search_flops
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import UserError
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.tiny import SIZES
 from tests.model.configs import CONFIGS
 from transformer_jax.__main__ import COMMANDS
 from transformer_jax.config.schema import KEYS
@@ -189,7 +190,8 @@ def test_search_and_sampling_know_nothing_of_the_transformer(name, more):
 
 def test_equation_1_is_one_page_that_opens_with_the_formula():
     text = (PACKAGE / "model" / "attention.py").read_text(encoding="utf-8")
-    assert text.count("\n") <= 110
+    lines = text.count("\n")
+    assert lines <= 110, f"{lines} lines; another part of attention has a file of its own"
     assert text.startswith('"""Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V')
 
 
@@ -246,6 +248,18 @@ def test_every_entry_of_a_registry_is_in_the_harness():
         assert not missing, f"add a line with {key.name} to {CONFIGS_FILE}"
 
 
+# Their tests are elsewhere: dropout in training, types in test_products.py and on a GPU.
+NOT_IN_THE_HARNESS = {"dropout", "dtype", "residual_dtype", "watched_layer"}
+
+
+def test_every_key_of_the_model_has_another_value_in_the_harness():
+    for key in KEYS.values():
+        section, _, name = key.name.rpartition(".")
+        if section == "model" and name not in NOT_IN_THE_HARNESS:
+            values = {{**SIZES, **changes}.get(name, key.default) for changes in CONFIGS.values()}
+            assert values != {key.default}, f"add a line with {key.name} to {CONFIGS_FILE}"
+
+
 def test_every_auxiliary_loss_has_a_key_for_its_weight():
     assert {f"train.{name}_weight" for name in AUXILIARY_LOSSES} <= KEYS.keys()
 
@@ -284,8 +298,8 @@ def test_nothing_imports_tensorflow_torch_or_unpickles(path):
 
 @pytest.mark.parametrize("path", [*MODULES, *SCRIPTS, *BENCHMARKS], ids=name_of)
 def test_files_and_functions_stay_small(path):
-    text = path.read_text(encoding="utf-8")
-    assert text.count("\n") <= LARGEST_FILE
+    lines = path.read_text(encoding="utf-8").count("\n")
+    assert lines <= LARGEST_FILE, f"{name_of(path)} has {lines} lines: make it two files"
     for node in nodes(path):
         if isinstance(node, ast.FunctionDef) and node.end_lineno:
             size = node.end_lineno - node.lineno + 1
@@ -392,7 +406,7 @@ def tree_of_the_tour() -> list[str]:
 
 def test_the_tour_names_what_exists():
     missing = [path for path in tree_of_the_tour() if not list(ROOT.glob(path.rstrip("/")))]
-    assert not missing
+    assert not missing, "docs/tour.md has files that do not exist"
 
 
 def test_the_tour_names_every_file_of_the_package():
@@ -407,7 +421,7 @@ def test_the_tour_names_every_file_of_the_package():
         for path in sorted(wanted)
         if not path.startswith(".") and not any(fnmatch.fnmatch(path, name) for name in listed)
     ]
-    assert not unnamed
+    assert not unnamed, "add a line for these to docs/tour.md"
 
 
 def test_the_readme_links_to_the_tour():

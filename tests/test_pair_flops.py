@@ -6,7 +6,7 @@ import pytest
 from benchmarks import pair_flops
 from benchmarks.pair_flops import flops_of_pairs
 from tests.training import closed_forms
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.training.cost import training_flops
 
 SIZES = {"num_layers": 1, "d_model": 12, "num_heads": 3, "d_k": 5, "d_v": 2, "d_ff": 17}

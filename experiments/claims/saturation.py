@@ -72,7 +72,7 @@ def _block(d_k: int, score: str) -> Evidence:
     import jax
     import jax.numpy as jnp
 
-    from transformer_jax.config.schema import ModelConfig
+    from transformer_jax.config.model import ModelConfig
     from transformer_jax.model.attention import MultiHeadAttention, attend
     from transformer_jax.model.axes import unboxed
 

@@ -8,7 +8,7 @@ import pytest
 from tests import tiny_runs as runs
 from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.config.decode import DecodeConfig
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.decoding.lines import LineTranslator, banned_ids, line_groups, line_parts
 from transformer_jax.decoding.translator import Hypothesis
 from transformer_jax.errors import ConfigError, DataError

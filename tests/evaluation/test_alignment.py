@@ -8,7 +8,7 @@ import pytest
 
 from tests.fixtures.tiny import SIZES, random_params
 from transformer_jax.config.data import VocabularyConfig
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import RunError
 from transformer_jax.evaluation import alignment
 from transformer_jax.evaluation.alignment import (

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.interop.block import halves_first, to_block
 from transformer_jax.model.positions import sinusoids
 from transformer_jax.text.vocabulary import both_sides

@@ -6,6 +6,12 @@ All dimensions differ; keys that a line leaves out are those of tests/fixtures/t
 
 from typing import Any
 
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.positions import POSITIONS, between_positions
+
+# Kinds of positions that only self-attention knows, as distances.
+DISTANCES = [kind for kind in POSITIONS if between_positions(ModelConfig(positions=kind))]
+
 CONFIGS: dict[str, dict[str, Any]] = {
     "base": {},
     "pre-norm": {"norm": "pre", "num_decoder_layers": 3},

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fixtures.references import dot_by_hand, softmax_by_hand, values_by_hand
 from tests.fixtures.tiny import relative_error
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention import MultiHeadAttention, attend
 from transformer_jax.model.scores import dot
 

@@ -17,7 +17,7 @@ from tests.fixtures.tiny import (
     tiny_model,
 )
 from tests.tiny_runs import arrays, metrics, train
-from transformer_jax.config.schema import TrainConfig
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.auxiliary import (
     agreement,
     alignment,

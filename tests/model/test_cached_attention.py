@@ -16,7 +16,7 @@ from tests.fixtures.references import (
     values_by_hand,
 )
 from tests.fixtures.tiny import relative_error
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.cached_attention import (
     attend_to_cache,
     cached_places,

@@ -11,7 +11,8 @@ import pytest
 from tests.fixtures.tiny import relative_error, tiny_model
 from transformer_jax.config.checks import check
 from transformer_jax.config.data import DataConfig
-from transformer_jax.config.schema import Config, ModelConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.axes import unboxed
 from transformer_jax.model.convolutional import (

@@ -16,7 +16,8 @@ from tests.fixtures.tiny import (
 )
 from transformer_jax.config.checks import check
 from transformer_jax.config.data import DataConfig
-from transformer_jax.config.schema import Config, ModelConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.axes import unboxed
 from transformer_jax.model.embeddings import Embedding, padded_vocabulary, shift_right

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention import attend
 from transformer_jax.model.fused_attention import fused_attend
 from transformer_jax.model.kernels import Keys, Queries, Setting, with_attention_kernel

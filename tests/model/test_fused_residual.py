@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import SIZES
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.dropout import NoiseSource, keep_mask, noise_bits
 from transformer_jax.model.fused_residual import Norm, Setting, Summands, fused_residual
 from transformer_jax.model.layers import Residual

@@ -17,7 +17,8 @@ from tests.fixtures.tiny import (
     relative_error,
     tiny_model,
 )
-from transformer_jax.config.schema import ModelConfig, TrainConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.model import hard_attention
 from transformer_jax.model.auxiliary import auxiliary_weights
 from transformer_jax.model.cross_entropy import LossSettings

@@ -26,10 +26,11 @@ from tests.fixtures.tiny import (
     relative_error,
     tiny_model,
 )
-from tests.model.configs import CONFIGS, COVERING
+from tests.model.configs import CONFIGS, COVERING, DISTANCES
 from transformer_jax.config.checks import check
 from transformer_jax.config.data import DataConfig
-from transformer_jax.config.schema import Config, ModelConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_json, to_json
 from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.encoder_decoder import EncoderDecoder, place_of
@@ -49,10 +50,10 @@ def model_and_params(name: str) -> tuple[EncoderDecoder, Any]:
 
 @functools.cache
 def compiled(name: str) -> Any:
-    """(batch) -> logits."""
-    model, params = model_and_params(name)
+    """(batch, parameters) -> logits."""
+    model, own = model_and_params(name)
     apply = jax.jit(model.apply)
-    return lambda batch: np.asarray(apply({"params": params}, *model_inputs(batch)))
+    return lambda batch, params=own: np.asarray(apply({"params": params}, *model_inputs(batch)))
 
 
 def logits_of_pairs(name: str, rows: list[list[int]], length: tuple[int, int]) -> dict[int, Any]:
@@ -106,6 +107,26 @@ def test_a_position_depends_on_no_later_target_input(name):
     np.testing.assert_array_equal(np.triu(moves, 1), 0)
     assert (np.diagonal(moves) > 0).all()
     assert moves[6, 5] > 0, "the position before matters"
+
+
+@EVERY
+def test_every_parameter_changes_the_logits(name):
+    """But for a bias of keys: the softmax takes out what all scores of a query have in common."""
+    _, params = model_and_params(name)
+    batch = lay_out(PAIRS, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
+    real = batch.tgt.segments != 0
+    want = compiled(name)(batch)[real][:, :VOCABULARY]
+    leaves, tree = jax.tree.flatten(params)
+    draw = np.random.default_rng(5)
+    for n, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(params)):
+        noise = draw.normal(size=leaf.shape).astype(np.float32)
+        other = jax.tree.unflatten(tree, [*leaves[:n], leaf + noise, *leaves[n + 1 :]])
+        error = relative_error(compiled(name)(batch, other)[real][:, :VOCABULARY], want)
+        where = jax.tree_util.keystr(path, simple=True, separator=".")
+        if where.endswith(("attention.key_bias", "decoder_key.bias")):
+            assert error < 1e-5, where
+        else:
+            assert error > 5e-5, f"{where} is of no use"
 
 
 @EVERY
@@ -229,9 +250,10 @@ def test_neutral_parts_give_the_base_model():
     assert relative_error(logits(scaled, score="dot"), want) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["base", "rotary", "alibi", "t5", "relative"])
-def test_relative_positions_do_not_see_where_a_sentence_is(name):
+@pytest.mark.parametrize("kind", ["sinusoidal", *DISTANCES])
+def test_relative_positions_do_not_see_where_a_sentence_is(kind):
     """Explicit positions that start at 7 change nothing; they change sinusoids."""
+    name = next(n for n, own in CONFIGS.items() if own.get("positions", "sinusoidal") == kind)
     model, params = model_and_params(name)
     # The largest position is 8 + 7. Rows must be longer, because they set the number of sinusoids.
     batch = lay_out(PAIRS, [[0], [1]], SRC_LENGTH, TGT_LENGTH)
@@ -241,7 +263,7 @@ def test_relative_positions_do_not_see_where_a_sentence_is(name):
     real = batch.tgt.segments != 0
     one, other = (apply(*sides)[real] for sides in ((source, target), later))
     error = relative_error(other, one)
-    assert error > 1e-2 if name == "base" else error < 1e-5
+    assert error > 1e-2 if kind == "sinusoidal" else error < 1e-5
 
 
 def decoder_output(model: EncoderDecoder, source: Any, target: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fixtures.references import norm_by_hand
 from tests.fixtures.tiny import relative_error
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import unboxed
 from transformer_jax.model.feed_forward import ACTIVATIONS, FeedForward, feed_forward
 from transformer_jax.model.layers import Residual

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.embeddings import shift_right
 from transformer_jax.model.outputs import OUTPUTS

@@ -13,7 +13,7 @@ from tests.fixtures.references import (
     values_by_hand,
 )
 from tests.fixtures.tiny import relative_error
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.mixers import CrossAttention, SelfAttention
 from transformer_jax.model.records import Context, Place
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fixtures.references import softmax_by_hand
 from tests.fixtures.tiny import relative_error
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.monotonic import MONOTONIC, affine_scan, expected_stops
 from transformer_jax.model.stateful_normalizers import Scored, Source, weights_of_all
 

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import pytest
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.patterns import (
     causal,
     mask_of,

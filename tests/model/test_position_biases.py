@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_params, tiny_model
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.position_biases import (
     BUCKETS,
     bucket_bias,

@@ -113,6 +113,8 @@ def test_every_matrix_of_every_model_is_either_narrowed_or_looked_up_or_added():
             narrow = leaf.dtype == jnp.bfloat16
             assert narrow == (leaf.ndim > 1 and name in MATRICES)
             found |= {name} if leaf.ndim > 1 else set()
+    unknown = found - MATRICES - set(other.split())
+    assert not unknown, "a factor of `product` belongs to MATRICES, what is looked up or added here"
     assert found == MATRICES | set(other.split())
 
 

@@ -18,7 +18,7 @@ from tests.fixtures.tiny import (
     random_params,
     relative_error,
 )
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import init_params
 from transformer_jax.text.vocabulary import BOS

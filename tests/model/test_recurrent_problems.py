@@ -2,7 +2,7 @@
 
 import pytest
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.sides import problems
 
 RECURRENT = {"encoder": "recurrent", "decoder": "recurrent"}

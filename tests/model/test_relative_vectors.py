@@ -11,7 +11,8 @@ from tests.fixtures.references import softmax_by_hand
 from tests.fixtures.tiny import relative_error
 from transformer_jax.config.checks import check
 from transformer_jax.config.data import DataConfig
-from transformer_jax.config.schema import Config, ModelConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.attention import attend
 from transformer_jax.model.relative_vectors import (

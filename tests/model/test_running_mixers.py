@@ -8,7 +8,8 @@ import pytest
 from tests.fixtures.tiny import relative_error, tiny_model
 from transformer_jax.config.checks import check
 from transformer_jax.config.data import DataConfig
-from transformer_jax.config.schema import Config, ModelConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.model.records import Context, Now, Place, SearchSizes
@@ -130,3 +131,12 @@ def test_keys_of_self_attention_are_refused_where_there_is_none(name):
         check(Config(model=model, data=DataConfig(source="grammar")))
     model = ModelConfig(decoder="ssru", **{name: values[name]})  # the encoder has it
     check(Config(model=model, data=DataConfig(source="grammar")))
+
+
+@pytest.mark.parametrize(("name", "value"), [("score", "dot"), ("normalizer", "sparsemax")])
+def test_what_encoder_decoder_attention_does_not_inherit_is_refused(name, value):
+    changes = {"encoder": "recurrent", "decoder": "ssru", name: value}
+    check(Config(model=ModelConfig(**changes), data=DataConfig(source="grammar")))
+    changes[f"cross_{name}"] = getattr(ModelConfig, name)
+    with pytest.raises(ConfigError, match=f"model.{name}='{value}' changes nothing"):
+        check(Config(model=ModelConfig(**changes), data=DataConfig(source="grammar")))

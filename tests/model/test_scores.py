@@ -13,7 +13,7 @@ from tests.fixtures.references import (
     softmax_by_hand,
 )
 from tests.fixtures.tiny import relative_error
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.gated_unit import project
 from transformer_jax.model.recurrent import AttendingUnit, RecurrentEncoder, Remembered
 from transformer_jax.model.scores import SCORES, additive, bilinear, cosine, dot, scaled_dot

@@ -19,7 +19,7 @@ from tests.fixtures.tiny import (
     relative_error,
     tiny_model,
 )
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.transformer import watched_layer
 
 SRC_LENGTH, TGT_LENGTH = 18, 16

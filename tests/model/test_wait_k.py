@@ -9,7 +9,8 @@ import pytest
 
 from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_params, tiny_model
 from transformer_jax.config.checks import check
-from transformer_jax.config.schema import Config, ModelConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.dropout import hashed
 from transformer_jax.model.patterns import waiting_place

@@ -16,7 +16,8 @@ from tests.fixtures.tiny import (
     relative_error,
     tiny_model,
 )
-from transformer_jax.config.schema import ModelConfig
+from tests.model.configs import DISTANCES
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention import attend
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.model.patterns import self_patterns
@@ -88,7 +89,7 @@ def shapes_of(jaxpr):
             yield from shapes_of(inner)
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "alibi", "t5", "relative", "rotary"])
+@pytest.mark.parametrize("positions", ["sinusoidal", *DISTANCES])
 def test_no_array_of_a_training_step_has_a_number_for_each_pair_of_positions(positions):
     """The encoder's and the decoder's self-attention, forward and backward."""
     length = 64 * SHORTEST_BLOCK
@@ -112,10 +113,10 @@ def test_no_array_of_a_training_step_has_a_number_for_each_pair_of_positions(pos
     assert largest() < length * length / 4 < length * length <= largest(window=None)
 
 
-@pytest.mark.parametrize("positions", ["alibi", "t5", "relative"])
+@pytest.mark.parametrize("positions", DISTANCES)
 def test_the_model_in_blocks_equals_the_model_whose_weights_are_asked_for(positions):
     """Plots make self-attention compute whole rows."""
-    model = tiny_model(window=5, positions=positions, relative_distance=3)
+    model = tiny_model(window=5, positions=positions, d_k=6, relative_distance=3)
     batch = lay_out(random_pairs(0, [(20, 30), (25, 15)]), [[0, 1]], 48, 48)
     variables = {"params": random_params(model)}
     blocks = jax.jit(model.apply)(variables, *model_inputs(batch))

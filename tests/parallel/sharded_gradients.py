@@ -24,7 +24,9 @@ from tests.fixtures.tiny import (
     relative_error,
 )
 from tests.model.configs import CONFIGS
-from transformer_jax.config.schema import MeshConfig, ModelConfig, TrainConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.schema import MeshConfig
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.hard_attention import REINFORCE, first_baseline
 from transformer_jax.model.parameters import axis_names

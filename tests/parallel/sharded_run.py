@@ -22,7 +22,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from tests.fixtures.tiny import VOCABULARY, lay_out, random_pairs, random_params
 from transformer_jax.config.decode import DecodeConfig
-from transformer_jax.config.schema import Config, MeshConfig, ModelConfig, TrainConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.schema import Config, MeshConfig
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.model.cross_entropy import LossSettings, loss_and_gradient
 from transformer_jax.model.encoder_decoder import make_model

@@ -15,7 +15,9 @@ from jax.sharding import PartitionSpec as P
 
 from tests.fixtures.tiny import relative_error
 from tests.tiny_runs import free_port
-from transformer_jax.config.schema import MeshConfig, ModelConfig, TrainConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.schema import MeshConfig
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.decoding.rows import SearchShape, empty_rows, row_shardings
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.encoder_decoder import make_model

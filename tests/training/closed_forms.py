@@ -4,7 +4,7 @@ Dimension key
   d d_model   h d_hidden   f d_ff   e features of the encoder's output   s of its summary
 """
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 
 
 def encoded_features(model: ModelConfig) -> int:

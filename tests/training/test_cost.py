@@ -10,7 +10,8 @@ import pytest
 
 from tests.fixtures.tiny import SIZES, VOCABULARY
 from tests.training import closed_forms
-from transformer_jax.config.schema import ModelConfig, TrainConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.auxiliary import AUXILIARY_LOSSES
 from transformer_jax.model.embeddings import padded_vocabulary
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model

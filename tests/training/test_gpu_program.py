@@ -13,7 +13,8 @@ import pytest
 
 from benchmarks.gpu_plan import SEARCH, traced_search
 from benchmarks.gpu_roofline import OTHER, part_of
-from transformer_jax.config.schema import ModelConfig, TrainConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.training.optimizer import make_optimizer
 from transformer_jax.training.program import BatchShape

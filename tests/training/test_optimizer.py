@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.config.schema import TrainConfig
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.training.optimizer import learning_rate_schedule, make_optimizer
 
 

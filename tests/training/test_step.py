@@ -18,7 +18,9 @@ from tests.fixtures.tiny import (
     relative_error,
     tiny_model,
 )
-from transformer_jax.config.schema import Config, ModelConfig, TrainConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.schema import Config
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.dropout import hashed
 from transformer_jax.model.embeddings import shift_right
 from transformer_jax.model.encoder_decoder import make_model

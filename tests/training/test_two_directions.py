@@ -19,7 +19,8 @@ from tests.fixtures.tiny import (
     relative_error,
 )
 from transformer_jax.config.changes import of_other_direction
-from transformer_jax.config.schema import ModelConfig, TrainConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import RunError
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.runs.run_folder import RunFolder

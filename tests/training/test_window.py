@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from transformer_jax.config.schema import ModelConfig, TrainConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.text.vocabulary import both_sides
 from transformer_jax.training import cost
 from transformer_jax.training.state import Window

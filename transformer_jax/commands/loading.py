@@ -13,7 +13,8 @@ from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
 from transformer_jax.config.decode import DecodeConfig
-from transformer_jax.config.schema import Config, ModelConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.schema import Config
 from transformer_jax.decoding.lines import LineTranslator, banned_ids
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError

@@ -8,7 +8,9 @@ from typing import Any
 from transformer_jax.config.data import DataConfig
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.keys import Key
-from transformer_jax.config.schema import KEYS, Config, ModelConfig, TrainConfig, value_at
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.schema import KEYS, Config, value_at
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError
 
 MODEL = "transformer_jax.model.sides"

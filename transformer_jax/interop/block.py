@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import DataError
 from transformer_jax.text.vocabulary import Sizes
 
@@ -28,6 +28,8 @@ PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "ou
 SSRU = {"input": "input", "forget": "forget"}  # transformers has no SSRU; these names are our own
 # Arrays whose first axis, last axis, or both axes are d_model.
 FIRST, LAST, BOTH = "first", "last", "both"
+# Learned vectors of positions, which are beside the block.
+POSITIONS = {("src_positions", "table"), ("tgt_positions", "table")}
 AXES = {FIRST: (0,), LAST: (-1,), BOTH: (0, 1), None: ()}
 
 
@@ -124,9 +126,15 @@ def to_block(params: Tree, config: ModelConfig, sizes: Sizes, halves: bool) -> W
 
     Returns:
       float32 arrays; a linear map's weight is `[out, in]`, `final_logits_bias` `[1, vocabulary]`.
+
+    Raises:
+      ValueError: there are parameters that MarianMTModel does not have.
     """
     weights: Weights = {}
-    for entry in entries(config, params):
+    known = list(entries(config, params))
+    if unknown := _paths(params) - {entry.path for entry in known} - POSITIONS:
+        raise ValueError(f"no place for these parameters: {sorted(unknown)}")
+    for entry in known:
         x = _found(params, entry.path)
         if x is None:
             x = np.zeros(_size_of_bias(entry, weights, sizes), np.float32)
@@ -143,6 +151,15 @@ def to_block(params: Tree, config: ModelConfig, sizes: Sizes, halves: bool) -> W
             x = x[None]
         weights[entry.name] = np.array(x, np.float32, order="C")
     return weights
+
+
+def _paths(tree: Tree) -> set[tuple[str, ...]]:
+    """The paths of all arrays in a tree of parameters."""
+    return {
+        (name, *path)
+        for name, node in tree.items()
+        for path in (_paths(node) if isinstance(node, Mapping) else [()])
+    }
 
 
 def _size_of_bias(entry: Entry, weights: Weights, sizes: Sizes) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import ConfigError, UserError
 from transformer_jax.interop.block import ATTENTIONS, PROJECTIONS, Weights, to_block
 from transformer_jax.interop.exported import Exported, require_supported
@@ -23,19 +23,9 @@ from transformer_jax.text.vocabulary import BOS, EOS, UNK
 
 FORMAT = "CTranslate2"
 SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "encoder": ("transformer",),
-    "decoder": ("transformer",),
     "score": ("scaled_dot", "dot"),
     "cross_score": (None, "scaled_dot", "dot"),
-    "normalizer": ("softmax",),
     "cross_normalizer": (None, "softmax"),
-    "norm_kind": ("layer",),
-    "fix_norm": (False,),
-    "window": (None,),
-    "wait_k": (None,),
-    "wait_k_max": (None,),
-    "attention_memory": (None,),
-    "output": ("softmax",),
     "positions": ("sinusoidal", "sinusoidal_t2t", "learned", "none"),
 }
 # Its bfloat16 needs PyTorch.

@@ -1,13 +1,25 @@
 """What the exports to other engines share: the model to write, and refusals."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from transformer_jax.config.schema import Config, value_at
+from transformer_jax.config.schema import Config
 from transformer_jax.errors import UserError
 from transformer_jax.text.vocabulary import TableVocabulary, Vocabulary
 
 LEAST_POSITIONS = 1_024  # an engine gets at least these; it refuses longer sentences
+# Keys of the model that every format expresses, whatever their value.
+EXPRESSED = frozenset(
+    "num_layers num_encoder_layers num_decoder_layers d_model num_heads d_k d_v d_ff activation "
+    "dropout norm norm_epsilon attention_bias max_positions tie_embeddings tie_output output_bias "
+    "dtype residual_dtype attention_kernel watched_layer watched_heads".split()
+)
+# Keys that only the parts read that `supported` leaves out.
+OF_OTHER_PARTS = frozenset(
+    "d_hidden kernel_width attended_keys chunk_width relative_distance relative_values "
+    "marginal_positions".split()
+)
 
 
 class Exported(NamedTuple):
@@ -47,11 +59,23 @@ class Exported(NamedTuple):
 
 
 def require_supported(config: Config, supported: Mapping[str, Sequence[Any]], what: str) -> None:
-    """Raises UserError, naming each key whose value the format cannot express."""
+    """Refuses a model that a format cannot express: other engines would ignore what they lack.
+
+    Args:
+      config: the run's.
+      supported: by key of the model, the values that the format has. A key that is neither here
+        nor in EXPRESSED must have its default.
+      what: the format's name.
+
+    Raises:
+      UserError: it names each key whose value the format cannot express.
+    """
     wrong = [
-        f"model.{name}={value!r}"
-        for name, values in supported.items()
-        if (value := value_at(config, f"model.{name}")) not in values
+        f"model.{field.name}={value!r}"
+        for field in dataclasses.fields(config.model)
+        if field.name not in EXPRESSED | OF_OTHER_PARTS
+        and (value := getattr(config.model, field.name))
+        not in supported.get(field.name, (field.default,))
     ]
     d_k, d_v = config.model.head_sizes
     if d_v != d_k:

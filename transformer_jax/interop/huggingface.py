@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import DataError, UserError
 from transformer_jax.interop.block import Weights
 from transformer_jax.interop.imported import (

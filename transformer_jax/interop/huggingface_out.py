@@ -21,20 +21,8 @@ from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK
 FORMAT = "Hugging Face's MarianMT and Pegasus"
 EPSILON = 1e-5  # fixed in their code
 SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "encoder": ("transformer",),
-    "decoder": ("transformer",),
-    "score": ("scaled_dot",),
     "cross_score": (None, "scaled_dot"),
-    "normalizer": ("softmax",),
     "cross_normalizer": (None, "softmax"),
-    "norm_kind": ("layer",),
-    "fix_norm": (False,),
-    "window": (None,),
-    "wait_k": (None,),
-    "wait_k_max": (None,),
-    "attention_memory": (None,),
-    "output": ("softmax",),
-    "positions": ("sinusoidal",),
 }
 
 

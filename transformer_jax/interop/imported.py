@@ -13,7 +13,8 @@ import sentencepiece
 
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
-from transformer_jax.config.schema import Config, ModelConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import is_stream
 from transformer_jax.interop.block import Weights, from_block

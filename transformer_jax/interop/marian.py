@@ -12,7 +12,7 @@ import numpy as np
 import sentencepiece
 import yaml
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import DataError, UserError
 from transformer_jax.interop.block import ATTENTIONS, Weights
 from transformer_jax.interop.imported import (

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import flax.linen as nn
 from jax import Array
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import BATCH, FEATURES, HEADS, constrain, declared, named
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.products import add_bias, einsum, product

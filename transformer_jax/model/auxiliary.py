@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.config.schema import TrainConfig
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.hard_attention import REINFORCE
 from transformer_jax.text.batches import Batch
 from transformer_jax.text.links import BITS

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import BATCH, HEADS, zeros
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.products import einsum, sum_type

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model import positions
 from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, constrain, named, zeros
 from transformer_jax.model.dropout import Dropout

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention_memories import ATTENTION_MEMORIES
 from transformer_jax.model.dropout import NoiseSource, uniform_noise
 from transformer_jax.model.monotonic import MONOTONIC

@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import BATCH, FEATURES, REPLICA, VOCABULARY, constrain, named
 from transformer_jax.model.dropout import Dropout
 from transformer_jax.model.norms import unit

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.auxiliary import weighted_losses
 from transformer_jax.model.axes import BATCH, VOCABULARY, declared, named, unboxed, zeros
 from transformer_jax.model.cross_entropy import LossSettings

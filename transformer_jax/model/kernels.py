@@ -6,7 +6,7 @@ The kernels' own modules are imported where they are called, because Pallas take
 import dataclasses
 from typing import Any, NamedTuple
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.patterns import Pattern
 from transformer_jax.model.records import Place
 

@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import BATCH, constrain
 from transformer_jax.model.dropout import Dropout, NoiseSource
 from transformer_jax.model.feed_forward import FeedForward

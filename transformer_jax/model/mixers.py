@@ -16,7 +16,7 @@ import flax.linen as nn
 import jax
 from jax import Array
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model import relative_vectors
 from transformer_jax.model.attention import MultiHeadAttention, attend
 from transformer_jax.model.attention_memories import SIZES as MEMORY_SIZES

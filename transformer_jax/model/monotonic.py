@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import FEATURES, HEADS, Parameter
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.records import Params

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 
 
 def softmax(scores_BHLM: Array, mask: Array, kept: str | None = None) -> Array:

@@ -5,7 +5,7 @@ A new output is a class and its line in `OUTPUTS`.
 
 from collections.abc import Iterator
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.history_output import History
 from transformer_jax.model.marginal_output import Marginal
 from transformer_jax.model.mixed_outputs import Copy

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.dropout import mix
 from transformer_jax.model.records import Place
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import DISTANCES, HEADS, Parameter
 from transformer_jax.model.records import Params
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model import relative_vectors
 from transformer_jax.model.axes import FEATURES, Parameter, declared, named
 from transformer_jax.model.position_biases import BUCKET_TABLE, BUCKETS, bucket_bias, linear_bias

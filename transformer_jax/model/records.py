@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from jax import Array
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.dropout import NoiseSource
 from transformer_jax.text.batches import Packed
 

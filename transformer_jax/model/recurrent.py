@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import BATCH, constrain, named, zeros
 from transformer_jax.model.dropout import Dropout
 from transformer_jax.model.gated_unit import GatedUnit, project, whole, xavier, zero_vector

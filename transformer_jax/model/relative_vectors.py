@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import DISTANCES, Parameter
 from transformer_jax.model.products import einsum, sum_type
 from transformer_jax.model.records import Params

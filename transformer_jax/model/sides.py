@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model import embeddings, outputs
 from transformer_jax.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from transformer_jax.model.cross_normalizers import NOISY, name_of
@@ -62,7 +62,9 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
         reasons.append(f"the attention of a {config.decoder} decoder is of its own kind")
     if not (encoder.self_attention or decoder.self_attention):
         names += ["window", *(["positions"] if between_positions(config) else [])]
-        names += [] if decoder.multi_head else ["score", "normalizer"]
+        for name in ("score", "normalizer"):  # the other attention's, too, unless it has its own
+            if not decoder.multi_head or getattr(config, f"cross_{name}") is not None:
+                names.append(name)
         reasons.append("nothing has self-attention")
     for name in names:
         if (value := getattr(config, name)) != getattr(ModelConfig, name):

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import BATCH, VOCABULARY, Parameter, constrain, divided
 from transformer_jax.model.cross_entropy import PAD_LOGIT, LossSettings, loss_and_gradient
 from transformer_jax.model.products import settled, sum_type

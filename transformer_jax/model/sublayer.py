@@ -15,7 +15,7 @@ from typing import Any
 import flax.linen as nn
 from jax import Array
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.records import Cache, Place, SearchSizes
 
 EMPTY_CACHE = Cache((), ())  # of a sub-layer that keeps nothing for search

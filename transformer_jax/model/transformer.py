@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.config.schema import ModelConfig
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model import cross_normalizers, patterns, positions
 from transformer_jax.model.cached_attention import cached_places, own_past
 from transformer_jax.model.dropout import noise_of

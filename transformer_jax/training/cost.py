@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from transformer_jax.config.schema import ModelConfig, TrainConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.model import parameters
 from transformer_jax.model.auxiliary import auxiliary_weights
 from transformer_jax.model.encoder_decoder import EncoderDecoder

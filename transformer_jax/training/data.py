@@ -13,7 +13,9 @@ import sentencepiece
 
 from transformer_jax.config.changes import immutable_differences
 from transformer_jax.config.data import DataConfig
-from transformer_jax.config.schema import Config, ModelConfig, TrainConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.schema import Config
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import kept
 from transformer_jax.model.sides import longest as longest_of

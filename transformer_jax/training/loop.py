@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from transformer_jax.config.schema import TrainConfig
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.records import Params
 from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import own_rows, put_rows

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from transformer_jax.config.schema import TrainConfig
+from transformer_jax.config.train import TrainConfig
 
 # (update number, settings) -> share of the peak after the warm-up
 Schedule = Callable[[Array, TrainConfig], Array]

@@ -12,7 +12,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax import allocator
-from transformer_jax.config.schema import ModelConfig, TrainConfig
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.auxiliary import auxiliary_weights
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model

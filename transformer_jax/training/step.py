@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from transformer_jax.config.schema import TrainConfig
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.auxiliary import auxiliary_weights
 from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.dropout import hashed

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import optax
 from jax import Array
 
-from transformer_jax.config.schema import TrainConfig
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.auxiliary import agreement, auxiliary_weights
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.records import LossSums, Params

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import jax
 
-from transformer_jax.config.schema import TrainConfig
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import RunError
 from transformer_jax.model.auxiliary import auxiliary_weights
 from transformer_jax.training import cost

@@ -1,0 +1,231 @@
+"""The keys `model.*`: what the model is made of."""
+
+import dataclasses
+
+from transformer_jax.config.keys import key
+
+PAPER_DROPOUT = "The paper uses 0.1 (base) and 0.3 (big)."
+SCORES = "transformer_jax.model.scores:SCORES"
+NORMALIZERS = "transformer_jax.model.normalizers:NORMALIZERS"
+CROSS_NORMALIZERS = "transformer_jax.model.cross_normalizers:CROSS_NORMALIZERS"
+WIDEST = 1_000_000
+MOST_LAYERS = 1_000  # layers are compiled one by one
+NORMS = ("post", "pre")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """The Transformer (Vaswani et al. 2017, sections 3, 5.4); the defaults are its base model.
+
+    A recurrent encoder or decoder (Bahdanau et al. 2015) has one layer, and of these keys it uses
+    d_model, d_hidden, dropout and dtype. A convolutional one (Gehring et al. 2017) uses the number
+    of layers, positions and kernel_width too.
+    """
+
+    encoder: str = key(
+        "transformer",
+        "what reads the source; recurrent is that of Bahdanau et al. 2015, convolutional that of "
+        "Gehring et al. 2017",
+        choices_of="transformer_jax.model.sides:ENCODERS",
+    )
+    decoder: str = key(
+        "transformer",
+        "what writes the translation; average and ssru: a transformer whose self-attention is "
+        "replaced (Zhang et al. 2018; Kim et al. 2019); recurrent and convolutional as above",
+        choices_of="transformer_jax.model.sides:DECODERS",
+    )
+    num_layers: int = key(
+        6, "N: layers of the encoder and of the decoder", at_least=1, at_most=MOST_LAYERS
+    )
+    num_encoder_layers: int | None = key(
+        None, "layers of the encoder; None: num_layers", at_least=1, at_most=MOST_LAYERS
+    )
+    num_decoder_layers: int | None = key(
+        None, "layers of the decoder; None: num_layers", at_least=1, at_most=MOST_LAYERS
+    )
+    d_model: int = key(512, "width of every layer's input and output", at_least=1, at_most=WIDEST)
+    num_heads: int = key(8, "h: heads of each attention sub-layer", at_least=1, at_most=WIDEST)
+    d_k: int | None = key(
+        None, "size of keys per head; None: d_model / num_heads", at_least=1, at_most=WIDEST
+    )
+    d_v: int | None = key(None, "size of values per head; None: d_k", at_least=1, at_most=WIDEST)
+    d_ff: int = key(
+        2048,
+        "hidden units of the feed-forward network; 0: layers without it",
+        at_least=0,
+        at_most=WIDEST,
+    )
+    d_hidden: int | None = key(
+        None,
+        "recurrent: hidden units per direction; convolutional: of a layer; None: d_model",
+        at_least=1,
+        at_most=WIDEST,
+    )
+    kernel_width: int = key(
+        3, "convolutional: positions that a layer sees, an odd number", at_least=3, at_most=WIDEST
+    )
+    activation: str = key(
+        "relu",
+        "of the feed-forward network",
+        choices_of="transformer_jax.model.feed_forward:ACTIVATIONS",
+    )
+    dropout: float = key(
+        0.1,
+        "P_drop, on the embedding sum and on every sub-layer's output",
+        at_least=0,
+        below=1,
+        hint=PAPER_DROPOUT,
+    )
+    norm: str = key(
+        "post", "post: the paper's LayerNorm(x + f(x)); pre: x + f(LayerNorm(x))", choices=NORMS
+    )
+    norm_kind: str = key(
+        "layer",
+        "layer: zero mean, unit variance, gain and bias; scale: a learned length",
+        choices_of="transformer_jax.model.norms:NORMS",
+    )
+    norm_epsilon: float = key(
+        1e-6, "added to the variance by layer normalization; the shortest length of scale", above=0
+    )
+    fix_norm: bool = key(
+        False, "embeddings of length 1, as input and for logits (Nguyen and Salazar 2019)"
+    )
+    score: str = key("scaled_dot", "how well a query matches a key", choices_of=SCORES)
+    cross_score: str | None = key(
+        None, "the same for encoder-decoder attention; None: score", choices_of=SCORES
+    )
+    normalizer: str = key("softmax", "scores to weights, in self-attention", choices_of=NORMALIZERS)
+    cross_normalizer: str | None = key(
+        None,
+        "the same for encoder-decoder attention; gumbel: one source position, drawn in training "
+        "(Jang et al. 2017); monotonic: the one where a head that reads from left to right stops "
+        "(Raffel et al. 2017), chunkwise: a few up to that one (Chiu and Raffel 2018), lookback: "
+        "all up to that one (Arivazhagan et al. 2019); None: normalizer",
+        choices_of=CROSS_NORMALIZERS,
+    )
+    attended_keys: int = key(
+        8, "normalizer top_k: keys that a query attends to", at_least=1, at_most=WIDEST
+    )
+    chunk_width: int = key(
+        4,
+        "normalizer chunkwise: source positions that a head attends to, up to where it stops",
+        at_least=1,
+        at_most=64,  # each is an operation of the compiled program
+    )
+    attention_bias: bool = key(
+        False, "biases of the projections of queries, keys and values, and of the joined heads"
+    )
+    window: int | None = key(
+        None,
+        "positions that self-attention sees, an odd number: around the query in the encoder, up to "
+        "it in the decoder; None: the whole sentence",
+        at_least=1,
+    )
+    wait_k: int | None = key(
+        None,
+        "target subword t sees the first k + t - 1 source subwords, EOS included, and the "
+        "encoder sees nothing later, as if the model translated while it read (Ma et al. 2019); "
+        "None: the whole source",
+        at_least=1,
+        at_most=WIDEST,
+    )
+    wait_k_max: int | None = key(
+        None,
+        "one model for several k (Elbayad et al. 2020): training draws each row's k, in each step, "
+        "from model.wait_k to this one, and decode.wait_k chooses one; None: always model.wait_k",
+        at_least=1,
+        at_most=WIDEST,
+    )
+    attention_memory: str | None = key(
+        None,
+        "what encoder-decoder attention knows of earlier target positions; coverage: the sum of "
+        "weights over a fertility, coverage_gru: a vector of a recurrent unit (both Tu et al. "
+        "2016), coverage_embedding: one that starts from the source word (Mi et al. 2016), markov: "
+        "the last weights around each position (Cohn et al. 2016); None: nothing",
+        choices_of="transformer_jax.model.attention_memories:ATTENTION_MEMORIES",
+    )
+    positions: str = key(
+        "sinusoidal",
+        "how the model knows the order of subwords",
+        choices_of="transformer_jax.model.positions:POSITIONS",
+    )
+    max_positions: int = key(
+        512, "learned positions: subwords of a sentence, EOS included", at_least=1
+    )
+    relative_distance: int = key(
+        16,
+        "relative positions: k, the largest distance with a vector of its own; keys that are "
+        "farther away use the vector of distance k",
+        at_least=1,
+        at_most=WIDEST,
+    )
+    relative_values: bool = key(
+        True, "relative positions: vectors are added to the values too, not only to the keys"
+    )
+    tie_embeddings: bool = key(
+        True, "one matrix for source, target and output embeddings (section 3.4)"
+    )
+    tie_output: bool = key(
+        False,
+        "one matrix for target and output embeddings, and another for the source's "
+        "(Press and Wolf 2017); needs tie_embeddings=False",
+    )
+    output: str = key(
+        "softmax",
+        "from the decoder's output to probabilities; softmax: over the vocabulary; copy: that and "
+        "the source's subwords, each with its attention in model.watched_layer (See et al. 2017); "
+        "history: the subwords of the translation so far (Merity et al. 2016); marginal: hard "
+        "attention, summed over the positions to which model.watched_layer attends most (Shankar "
+        "et al. 2018)",
+        choices_of="transformer_jax.model.outputs:OUTPUTS",
+    )
+    marginal_positions: int = key(
+        5, "output marginal: k, source positions that are summed over", at_least=1, at_most=WIDEST
+    )
+    output_bias: bool = key(False, "a bias of every subword's logit")
+    dtype: str = key(
+        "float32", "of activations; parameters stay float32", choices=("float32", "bfloat16")
+    )
+    residual_dtype: str = key(
+        "float32",
+        "of the sums x + f(x), from layer to layer; norms compute in float32",
+        choices=("float32", "bfloat16"),
+    )
+    attention_kernel: str = key(
+        "auto",
+        "plain: equation 1 step by step; fused: training computes it in one kernel where score, "
+        "positions and normalizer allow it; auto: fused on an NVIDIA GPU with dtype bfloat16",
+        choices=("auto", "plain", "fused"),
+        mutable=True,
+    )
+    watched_layer: int = key(
+        -2,
+        "the decoder's layer whose encoder-decoder weights other parts may use, such as the "
+        "coverage penalty of search; from 0; below 0: counted from the last layer; clipped to the "
+        "layers",
+        at_least=-1_000,
+    )
+    watched_heads: int | None = key(
+        None, "the first heads of that layer, averaged; None: all", at_least=1
+    )
+
+    @property
+    def encoder_depth(self) -> int:
+        """Layers of the encoder."""
+        return self.num_layers if self.num_encoder_layers is None else self.num_encoder_layers
+
+    @property
+    def decoder_depth(self) -> int:
+        """Layers of the decoder."""
+        return self.num_layers if self.num_decoder_layers is None else self.num_decoder_layers
+
+    @property
+    def hidden_units(self) -> int:
+        """Hidden units of recurrent and convolutional layers."""
+        return self.d_model if self.d_hidden is None else self.d_hidden
+
+    @property
+    def head_sizes(self) -> tuple[int, int]:
+        """(d_k, d_v) per head."""
+        d_k = self.d_model // self.num_heads if self.d_k is None else self.d_k
+        return d_k, d_k if self.d_v is None else self.d_v

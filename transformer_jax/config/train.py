@@ -1,0 +1,127 @@
+"""The keys `train.*`: batches, optimizer, schedule and intervals."""
+
+import dataclasses
+
+from transformer_jax.config.keys import key
+
+PAPER_STEPS = "The paper uses 100000 (base) and 300000 (big)."
+PAPER_SMOOTHING = "The paper uses 0.1; 0 turns it off."
+DEFAULT_PEAK = "None gives the paper's (d_model * warmup_steps)^-0.5."
+NO_CLIPPING = "None turns clipping off."
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """Batches, optimizer, schedule and intervals; the defaults are the paper's (section 5)."""
+
+    steps: int = key(100_000, "updates, one batch each", mutable=True, at_least=1, hint=PAPER_STEPS)
+    tokens_per_batch: int = key(
+        25_000, "nominal target tokens per update, over all devices", at_least=1
+    )
+    row_length: int = key(256, "target subwords of a packed row", at_least=2)
+    rows_multiple: int = key(8, "the rows of a batch are a multiple of this", at_least=1)
+    label_smoothing: float = key(0.1, "epsilon_ls", at_least=0, below=1, hint=PAPER_SMOOTHING)
+    coverage_weight: float = key(
+        0.0,
+        "weight of the coverage loss (See et al. 2017, equation 13) on model.watched_layer; the "
+        "paper has 1",
+        at_least=0,
+    )
+    alignment_weight: float = key(
+        0.0,
+        "weight of the cross-entropy between links and the attention of model.watched_layer (Mi et "
+        "al. 2016; Garg et al. 2019, where it is 0.05); needs data.alignments=True",
+        at_least=0,
+    )
+    alignment_context: str = key(
+        "past",
+        "what the decoder sees of the translation where train.alignment_weight trains attention; "
+        "past: the subwords before, as in translation; full: all of it, in a second pass that only "
+        "learns to align, and that `align` uses (Garg et al. 2019, section 4.3)",
+        choices=("past", "full"),
+    )
+    avoidance_weight: float = key(
+        0.0,
+        "weight of -log(1 - the attention of model.watched_layer to linked subwords) (Pruthi et "
+        "al. 2020): trains attention not to explain the translation; needs data.alignments=True",
+        at_least=0,
+    )
+    fertility_weight: float = key(
+        0.0,
+        "weight of (1 - a source subword's attention on model.watched_layer)^2 (Cohn et al. 2016)",
+        at_least=0,
+    )
+    agreement_weight: float | None = key(
+        None,
+        "trains the other direction of translation too, on the same batches with swapped sides, as "
+        "a run of its own in WORKDIR/reverse; the weight of a bonus for attentions that agree on "
+        "model.watched_layer (Cohn et al. 2016, section 3.4; 0: no bonus); None: one direction",
+        at_least=0,
+    )
+    hard_attention: str | None = key(
+        None,
+        "reinforce: training draws what model.watched_layer reads (Xu et al. 2015); None: no draws",
+        choices=("reinforce",),
+    )
+    schedule: str = key(
+        "rsqrt",
+        "learning rate after the warm-up; rsqrt is equation 3",
+        choices_of="transformer_jax.training.optimizer:SCHEDULES",
+    )
+    peak_learning_rate: float | None = key(
+        None,
+        "learning rate at the end of the warm-up; None: (d_model * warmup_steps)^-0.5",
+        above=0,
+        hint=DEFAULT_PEAK,
+    )
+    warmup_steps: int = key(4_000, "updates of linear warm-up", at_least=0)
+    decay_steps: int | None = key(None, "updates after which linear and cosine reach 0", at_least=1)
+    adam_b1: float = key(0.9, "beta_1 of Adam", at_least=0, below=1)
+    adam_b2: float = key(0.98, "beta_2 of Adam", at_least=0, below=1)
+    adam_epsilon: float = key(1e-9, "epsilon of Adam", above=0)
+    clip_norm: float | None = key(
+        None, "largest global norm of the gradient; None: not clipped", above=0, hint=NO_CLIPPING
+    )
+    accumulate_steps: int = key(1, "micro-batches per update", mutable=True, at_least=1)
+    remat: bool = key(
+        False, "recompute each layer in the backward pass, which saves memory", mutable=True
+    )
+    loss_block: int | None = key(
+        None,
+        "target positions per device whose logits are in memory at once; None: 8,192 on a GPU, "
+        "otherwise 2,048",
+        mutable=True,
+        at_least=1,
+    )
+    max_skipped: int = key(
+        10, "non-finite updates in a row after which training stops", mutable=True, at_least=1
+    )
+    init_from: str | None = key(
+        None, "folder of a run whose weights a new run starts from", mutable=True
+    )
+    log_every: int = key(100, "steps between two lines of metrics", mutable=True, at_least=1)
+    wandb_project: str | None = key(
+        None, "project of Weights & Biases (pip install wandb); None: off", mutable=True
+    )
+    valid_every: int = key(1_000, "steps between two validations", mutable=True, at_least=1)
+    valid_bleu: bool = key(
+        False, "greedy BLEU of the validation split too; it then decides the best checkpoint"
+    )
+    patience: int | None = key(
+        None,
+        "validations in a row without a better score after which training ends; None: it never "
+        "ends early",
+        mutable=True,
+        at_least=1,
+    )
+    checkpoint_every: int = key(1_000, "steps between two checkpoints", mutable=True, at_least=1)
+    keep_last: int = key(20, "checkpoints kept, beside the best", mutable=True, at_least=1)
+    on_save_error: str = key(
+        "stop",
+        "what training does if a checkpoint cannot be written",
+        mutable=True,
+        choices=("stop", "continue"),
+    )
+    data_workers: int = key(
+        0, "processes that prepare batches; 0: a thread of the trainer", mutable=True, at_least=0
+    )
