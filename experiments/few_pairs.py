@@ -35,7 +35,7 @@ from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import NONE, Experiment, Overrides, Scale
 from transformer_jax.tables.results import Line, read_results
-from transformer_jax.tables.statistics import differences, of_row, text_of
+from transformer_jax.tables.statistics import differences, of_row, text_of, without_bleu
 
 RECURRENT = "recurrent"
 PLACES = {"post": POST, "pre": PRE}  # of the norm, and whose rate a row takes
@@ -74,12 +74,18 @@ def effect_of(lines: Sequence[Line], part: int, value: Any) -> list[float]:
       part: of a choice: 0 the place of the norm, 1 its kind, 2 FixNorm.
       value: its value; the other one is the base.
     """
-    shared = of_shared_seeds(lines, [name_of(*choice) for choice in CHOICES])
-    gaps = []
+    pairs = []
     for choice in CHOICES:
         if choice[part] == value:
             [base] = [other for other in CHOICES if _differ(choice, other) == [part]]
-            gaps.append(differences(shared, name_of(*choice), name_of(*base), "bleu"))
+            pairs.append((name_of(*choice), name_of(*base)))
+    # A seed at which two compared rows have no BLEU is left out of all pairs.
+    empty = {seed for pair in pairs for seed in without_bleu(lines, *pair)}
+    shared = of_shared_seeds(
+        [line for line in lines if line.seed not in empty],
+        [name_of(*choice) for choice in CHOICES],
+    )
+    gaps = [differences(shared, *pair, "bleu") for pair in pairs]
     return [statistics.fmean(of_seed) for of_seed in zip(*gaps, strict=True)]
 
 

@@ -82,7 +82,8 @@ def by_row(found: Evidence, jobs: Sequence[Job]) -> Lengths:
 def extrapolation(lengths: Lengths, row: str) -> str:
     """Whether a row translates longer sentences than it was trained on."""
     own, whole = lengths.get(row, {}), lengths.get(ALL_LENGTHS, {})
-    shares = [own[seed][BEYOND] / whole[seed][BEYOND] for seed in own if seed in whole]
+    seeds = [seed for seed in own if seed in whole and whole[seed][BEYOND] > 0]
+    shares = [own[seed][BEYOND] / whole[seed][BEYOND] for seed in seeds]
     if not shares:
         return NOT_RUN
     if min(shares) > EXTRAPOLATES:

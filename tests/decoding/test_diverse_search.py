@@ -17,6 +17,8 @@ from tests.decoding.toy_decoders import (
 )
 from tests.tiny_runs import trained_run
 from transformer_jax.commands.loading import load_model
+from transformer_jax.config.decode import DecodeConfig
+from transformer_jax.decoding.translator import Hypothesis, Translator
 from transformer_jax.errors import ConfigError
 
 LIMITS = np.array([9, 7, 9, 0, 5])
@@ -97,6 +99,14 @@ def test_more_diversity_finds_more_different_first_subwords():
         found = [{ids[0] for ids, *_ in rows(result, b)} for b in range(BATCH)]
         firsts.append(sum(map(len, found)))
     assert firsts[0] < firsts[1] <= firsts[2]
+
+
+def test_the_best_of_all_groups_comes_first():
+    first, second = (Hypothesis(np.array([4]), score, score) for score in (-3.0, -1.0))
+    translator = Translator.__new__(Translator)
+    translator.decode = DecodeConfig(beam_size=4, groups=2)
+    translator.n_best = 1
+    assert translator._best([first, second]) == [second]
 
 
 def test_a_run_translates_with_groups_best_first():

@@ -12,6 +12,7 @@ from transformer_jax.decoding.scoring import forced_scores
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.model.ensemble import Ensemble, mixed
 from transformer_jax.parallel.mesh import make_mesh
+from transformer_jax.text.vocabulary import EOS
 
 RECURRENT = {"encoder": "recurrent", "decoder": "recurrent"}
 
@@ -91,7 +92,13 @@ def test_the_mean_is_of_probabilities_not_of_logits():
 
 def test_an_ensemble_samples_and_is_as_long_as_its_shortest_member():
     members = [member(1), member(2, positions="learned", max_positions=20)]
+    others = [*members, member(3, positions="learned", max_positions=17)]
     assert translator(*members).model.longest() == 20
+    assert translator(*others).model.longest() == 17
     found = translator(*members, method="sample").translate(sentences()[:2])
     assert all(len(samples) == 2 for samples in found)
+    almost = [np.append(np.arange(4, 21), EOS)]  # 18 subwords; buckets would have 24 positions
+    [[best, _]] = translator(*members).translate(almost)
+    [forced] = forced_scores(translator(*members), almost, [best.ids])
+    assert forced.score == pytest.approx(best.score, rel=1e-5)
     assert jax.tree.structure(Ensemble.joined([{"a": 1}, {"b": 2}])).num_leaves == 2

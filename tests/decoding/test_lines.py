@@ -68,6 +68,18 @@ def test_banned_subwords_are_named_by_their_pieces(vocabulary):
             banned_ids(DecodeConfig(banned_subwords=(piece,)), vocabulary)
 
 
+def test_minimum_bayes_risk_returns_as_many_as_were_asked_for(vocabulary):
+    """Those that agree most with the samples come first."""
+    echo = Echo()
+    echo.decode = DecodeConfig(method="mbr", samples=4)
+    echo.n_best = 2
+    lines = ["a dog", "a dog", "a dot", "xyz"]
+    samples = [Hypothesis(np.append(vocabulary.encode(text), EOS), 0.0, 0.0) for text in lines]
+    echo.translate = lambda sentences: [samples for _ in sentences]
+    [found] = LineTranslator(vocabulary, echo)(["x"])
+    assert [one.text for one in found] == ["a dog", "a dot"]
+
+
 def test_without_a_cut_there_is_no_warning(vocabulary, caplog):
     translator = LineTranslator(vocabulary, Echo())
     translator(["A dog."])

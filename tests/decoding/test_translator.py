@@ -207,6 +207,22 @@ def sampled_ids(sources: list[np.ndarray], n: int = 3, **decode: Any) -> list[li
     return [[h.ids.tolist() for h in found] for found in t.translate(sources)]
 
 
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_search_and_forced_decoding_count_the_same_coverage(positions):
+    """Sources that fill a row, have one position more or less, or need more than there are."""
+    draw = np.random.default_rng(6)
+    sources = [np.append(draw.integers(4, 41, n - 1), EOS) for n in (15, 16, 17, 24)]
+    t = translator(positions, coverage_penalty=0.5)
+    t.params = jax.tree_util.tree_map_with_path(  # few source positions get all the weight
+        lambda path, x: 20 * x if path[-1].key == "query" else x, t.params
+    )
+    found = [best for [best] in t.translate(sources)]
+    forced = forced_scores(t, sources, [best.ids for best in found])
+    for ours, theirs in zip(forced, found, strict=True):
+        assert ours.score == pytest.approx(theirs.score, rel=1e-4)
+        assert abs(ours.score - ours.log_prob / ((5 + ours.length) / 6) ** ALPHA) > 0.1
+
+
 def test_a_sentence_alone_or_in_any_batch_has_the_same_samples_and_their_forced_scores():
     sources = sentences()
     t = translator("sinusoidal", 3, method="sample", temperature=0.5)

@@ -81,6 +81,14 @@ def test_the_verdicts_on_a_gamma(rates, commons, bleus, want):
     assert verdicts(found, ROW, SEEDS) == want
 
 
+def test_a_loss_in_one_direction_counts():
+    found = {(BASE, seed): evidence(0.2, 0.1, 90.0 + seed / 100) for seed in SEEDS}
+    found |= {(ROW, seed): evidence(0.1, 0.1, 90.0) for seed in SEEDS}
+    for seed in SEEDS:
+        found[ROW, seed]["bleu"]["reverse"] -= 3.0
+    assert verdicts(found, ROW, SEEDS)[2] == FAILS
+
+
 def test_a_page_without_runs_says_so(tmp_path):
     parts = findings(tmp_path, make_jobs(EXPERIMENT, "small", runs=Path(tmp_path)))
     assert {cell for row in parts[1].rows for cell in row[1:]} == {NOT_RUN}

@@ -53,6 +53,21 @@ def test_without_a_shift_the_rates_are_those_of_the_alignments(tmp_path):
     assert 0 < mass < 1 and 0 < entropy < np.log(64)
 
 
+def test_eos_is_linked_to_nothing(tmp_path, monkeypatch):
+    """Nor is a subword of no word: weight on the source's EOS is not weight on linked subwords."""
+
+    def on_eos(model, params, src, tgt, *args):
+        for src_ids, tgt_ids in zip(src, tgt, strict=True):
+            weights = np.zeros((1, 1, len(tgt_ids), len(src_ids)))
+            weights[..., -1] = 1.0
+            yield weights
+
+    monkeypatch.setattr("transformer_jax.evaluation.alignment.cross_weights", on_eos)
+    job = make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]
+    found = alignment_of(job._replace(folder=runs.trained_run()))
+    assert found["weight on linked subwords"] == [0.0] and found["entropy"] == [0.0]
+
+
 def evidence(errors, mass=0.5):
     rates = {str(shift): [own, 0.9] for shift, own in zip((-1, 0, 1), errors, strict=True)}
     return {"error rates": rates, "weight on linked subwords": [mass, 0.1], "entropy": [1.0, 1.0]}

@@ -51,6 +51,14 @@ def test_faults_by_hand(output, dropped, doubled):
     assert faults(PAIR, output) == (7, dropped, doubled)
 
 
+def test_a_word_that_the_reference_has_twice_is_not_doubled():
+    links = ((0, 0), (1, 1), (2, 2), (3, 3), (4, 4))
+    words = ("The", "dog", "saw", "the", "cat"), ("Der", "Hund", "sah", "der", "Katze")
+    pair = AlignedPair("The dog saw the cat", "Der Hund sah der Katze", *words, links, "made_up")
+    assert faults(pair, pair.tgt) == (5, 0, 0)
+    assert faults(pair, "Der Hund sah der der Katze") == (5, 0, 2)  # both articles are linked to it
+
+
 def test_one_of_several_linked_words_is_enough():
     """shouted at: schrie ... an; the particle alone is not a drop."""
     links = ((0, 0), (1, 1), (1, 3), (2, 2), (3, 4))

@@ -102,6 +102,10 @@ def test_one_seed_is_judged_by_the_deviation_of_another_budget():
     assert verdict_of(lines)[0] == OPEN
     assert verdict_of(lines, noise=(2.0, 2.3))[0] == HOLDS
     assert verdict_of(lines, noise=(2.0, 6.0))[0] == OPEN
+    # Three differences with a deviation of 1 judge another one by t = 4.303, 2 degrees of freedom.
+    for gap, verdict in ((1.1 * 4.303, HOLDS), (0.9 * 4.303, OPEN)):
+        one = lines_of(pre=(30 + gap,), recurrent=(30,))
+        assert verdict_of(one, noise=(3.0, 4.0, 5.0))[0] == verdict
 
 
 def test_the_findings_read_every_budget(tmp_path, jobs):

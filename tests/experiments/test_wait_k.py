@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments import wait_k
 from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, judged
 from experiments.wait_k import (
     ALL_K,
     EXPERIMENT,
+    JUDGED,
     ROWS,
     SEARCHED,
     THREE,
@@ -86,6 +86,8 @@ def evidence(exact, bleu=90.0):
 def test_shares_are_relative_to_the_whole_source():
     found = evidence({3: (5, 2)})
     assert exact_share(found, 3, 1, 3) == 0.5 and relative_share(found, 3, 4, WHOLE) == 2 / 8
+    few = evidence(dict.fromkeys(JUDGED, (10, 1)))  # what is read is right, the rest is not
+    assert verdicts_of({(ALL_K, s): few for s in range(3)}, [], range(3))[1][1] == HOLDS
     assert exact_share(found, 3, 2, 5) is None and relative_share(found, 3, 2, 5) is None
 
 
@@ -117,6 +119,6 @@ def test_each_claim_looks_at_its_own_numbers():
 def test_the_rows_and_a_page_without_runs(tmp_path):
     configs = {row: load_config("configs/demo.py", dict(own)) for row, own in ROWS.items()}
     assert [c.model.wait_k for c in configs.values()] == [None, WHOLE, 1, 3]
-    assert wait_k.JUDGED == (1, 3, 5) and {*wait_k.JUDGED} < {*SEARCHED}
+    assert JUDGED == (1, 3, 5) and {*JUDGED} < {*SEARCHED}
     parts = findings(tmp_path, make_jobs(EXPERIMENT, "small", runs=Path(tmp_path)))
     assert {row[1] for row in parts[1].rows} == {NOT_RUN}

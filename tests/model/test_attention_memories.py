@@ -20,7 +20,8 @@ B, L, M, H, K, E, D = 2, 5, 4, 3, 6, 7, 8
 DRAW = np.random.default_rng(8)
 SCORES = DRAW.normal(size=(B, H, L, M)).astype(np.float32)
 MASK = DRAW.random((B, 1, L, M)) < 0.6
-MASK[..., 0] = True  # each query may attend to something
+# Each query may attend to something; in row 1 not to position 0, which another sentence has.
+MASK[0, ..., 0], MASK[1, ..., :2] = True, (False, True)
 QUERY = DRAW.normal(size=(B, L, H, K)).astype(np.float32)
 ENCODED = DRAW.normal(size=(B, M, E)).astype(np.float32)
 WORDS = DRAW.normal(size=(B, M, D)).astype(np.float32)

@@ -16,6 +16,7 @@ from tests.fixtures.tiny import (
     relative_error,
     tiny_model,
 )
+from transformer_jax.model.axes import unboxed
 from transformer_jax.model.positions import (
     StackPositions,
     paper_wavelengths,
@@ -85,6 +86,16 @@ def test_a_position_takes_the_row_of_its_number():
     table = np.random.default_rng(0).normal(size=(18, 12)).astype(np.float32)
     got = positions_of("learned", places, 5, params={"table": table})
     np.testing.assert_array_equal(got, table[np.array(places)])
+    got = positions_of("index", places, 5, params={"direction": table[0]})
+    np.testing.assert_allclose(got, np.array(places)[..., None] * table[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("learned", "table"), ("index", "direction")])
+def test_learned_vectors_start_with_the_size_of_embeddings(kind, name):
+    config = tiny_model(positions=kind, d_model=1_024, max_positions=64).config
+    positions = jnp.zeros((1, 1), jnp.int32)
+    made = unboxed(StackPositions(config).init(jax.random.key(0), positions, 1))
+    assert np.std(made["params"][name]) == pytest.approx(1_024**-0.5, rel=0.1)
 
 
 def test_learned_positions_refuse_what_they_have_not_learned():

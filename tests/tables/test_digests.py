@@ -17,6 +17,16 @@ from transformer_jax.tables.results import read_results
 
 ROOT = Path(__file__).parents[2]
 RECORDED = sorted((ROOT / "docs" / "results").glob("*/*/results.csv"))  # NAME/SCALE
+BY_HAND = {
+    "train.steps",
+    "decode.beam_size",
+    "decode.length_penalty",
+    "decode.penalty",
+    "decode.coverage_penalty",
+    "decode.max_extra_length",
+    "decode.banned_subwords",
+    "decode.wait_k",
+}
 COUNTING = [name for name, key in KEYS.items() if not key.mutable or name in COUNTED]
 
 
@@ -84,6 +94,10 @@ def test_digests_beside_the_claims_evidence_are_those_of_their_rows(monkeypatch)
     for name, entry in evidence.items():
         own = [digest_of(jobs[row, 0].config()) for row in rows[name]]
         assert entry["configs"] == own, name
+
+
+def test_results_depend_on_these_mutable_keys():
+    assert COUNTED == BY_HAND
 
 
 @pytest.mark.parametrize("name", COUNTING)

@@ -52,7 +52,8 @@ def test_the_base_row_s_translations_are_kept_for_rows_that_are_run_elsewhere(at
     assert found.keys() == {("a", 0)} and found["a", 0] < 0.01
     at_hand |= {"b"}
     found = update_significance(output, jobs, lines)
-    assert found["b", 0] > 0.1 and read_p_values(output.significance).keys() == found.keys()
+    assert found.keys() == {("a", 0), ("b", 0)} and found["b", 0] > 0.1
+    assert read_p_values(output.significance).keys() == found.keys()
 
 
 def test_a_row_whose_line_is_missing_is_not_tested(at_hand, tmp_path):

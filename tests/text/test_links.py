@@ -14,7 +14,7 @@ from transformer_jax.text.batches import TrainSource
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.encoded import EncodedLinks, EncodedPairs, encode_pairs
 from transformer_jax.text.folder_corpus import AlignedWords, Pair
-from transformer_jax.text.links import encode_links, link_bits
+from transformer_jax.text.links import _subword_links, encode_links, link_bits
 from transformer_jax.text.packing import plan_rows
 from transformer_jax.text.vocabulary import train_vocabulary
 from transformer_jax.text.words import words_of
@@ -51,6 +51,13 @@ def begins(pieces: list[str], words: tuple[str, ...]) -> list[int]:
         found.append(inside[0] if letters and inside and piece != "</s>" else -1)
         at += len(letters)
     return found
+
+
+@pytest.mark.parametrize("link", [(1, 0), (0, 1)])
+def test_a_word_in_which_no_subword_begins_has_no_link(link):
+    """Not one to EOS either, whose word is -1."""
+    src, tgt = _subword_links(np.array([0, 0, -1]), np.array([0, -1]), [link])
+    assert not len(src) and not len(tgt)
 
 
 def test_every_subword_of_a_word_is_linked_to_every_subword_of_its_words():

@@ -48,7 +48,7 @@ class Bigrams:
     sizes = both_sides(VOCABULARY)
     config = types.SimpleNamespace(dtype="float32")
 
-    def apply(self, variables, batch, rows_B, settings, rngs, method):
+    def apply(self, variables, batch, rows_B, settings, rngs, method, baseline=None):
         assert method == "loss"
         table = variables["params"]["table"]
         src_ids = batch.src.ids
@@ -171,6 +171,16 @@ def test_an_update_that_is_not_finite_is_skipped_and_training_recovers(trigger):
     recovered, never_bad = step(worse, bigram_batch(4)), step(good, bigram_batch(4))
     assert_same((recovered.params, recovered.opt_state), (never_bad.params, never_bad.opt_state))
     assert (recovered.step, recovered.skipped, recovered.skipped_in_a_row) == (4, 2, 0)
+
+
+def test_an_update_that_is_not_finite_leaves_the_baseline_of_the_draws():
+    step, start = bigram_step()
+    start = start._replace(baseline=jnp.float32(3.0))
+    bad = step(start, bigram_batch(2, INFINITE_LOSS))
+    assert bad.baseline == 3.0
+    good = step(bad, bigram_batch(1))
+    mean = good.window.smoothed_nats / good.window.tgt_tokens
+    np.testing.assert_allclose(good.baseline, 0.9 * 3.0 + 0.1 * mean, rtol=1e-6)
 
 
 def test_too_many_bad_updates_in_a_row_are_seen_however_late_one_looks():

@@ -47,7 +47,8 @@ def forced_scores(
     """
     decode = translator.decode
     found = [Forced(math.nan, math.nan, 0)] * len(sources)
-    for rows, src_length, tgt_length, numbers in _groups(sources, targets):
+    longest = translator.model.longest()
+    for rows, src_length, tgt_length, numbers in _groups(sources, targets, longest):
         sides = _sides(sources, targets, rows, (src_length, tgt_length), numbers)
         with placed(translator.mesh, translator.model):
             sums_B, coverage_B = _forced(translator.model, translator.params, *sides)
@@ -76,7 +77,8 @@ def forced_logits(
       float32 `[tgt_len, vocabulary]` for each pair; row l predicts subword l.
     """
     found = [np.zeros((0, 0), np.float32)] * len(sources)
-    for rows, src_length, tgt_length, numbers in _groups(sources, targets):
+    longest = translator.model.longest()
+    for rows, src_length, tgt_length, numbers in _groups(sources, targets, longest):
         sides = _sides(sources, targets, rows, (src_length, tgt_length), numbers)
         with placed(translator.mesh, translator.model):
             logits_BLV, _ = _logits_and_watched(translator.model, translator.params, *sides)
@@ -100,12 +102,12 @@ def _sides(
 
 
 def _groups(
-    sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]
+    sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], longest: int | None
 ) -> Iterator[tuple[int, int, int, list[int]]]:
     """(rows, source length, target length, numbers of pairs); few shapes, so few compilations."""
     shapes: dict[tuple[int, int], list[int]] = {}
     for number, pair in enumerate(zip(sources, targets, strict=True)):
-        src_length, tgt_length = map(_row_length, map(len, pair))
+        src_length, tgt_length = (_row_length(len(ids), longest) for ids in pair)
         shapes.setdefault((src_length, tgt_length), []).append(number)
     for (src_length, tgt_length), numbers in shapes.items():
         rows = max(1, POSITIONS // max(src_length, tgt_length))
@@ -113,8 +115,9 @@ def _groups(
             yield rows, src_length, tgt_length, numbers[start : start + rows]
 
 
-def _row_length(length: int) -> int:
-    return SHORTEST * 2 ** max(0, math.ceil(math.log2(max(length, 1) / SHORTEST)))
+def _row_length(length: int, longest: int | None) -> int:
+    rounded = SHORTEST * 2 ** max(0, math.ceil(math.log2(max(length, 1) / SHORTEST)))
+    return max(length, min(rounded, longest or rounded))
 
 
 @functools.partial(jax.jit, static_argnames="model")

@@ -96,9 +96,8 @@ class Translator:
         tokens = self.decode.tokens_per_batch // LANES
         if self.samples:
             tokens //= math.ceil(self.samples / FEW_SAMPLES)
-        buckets = translation_buckets(
-            lengths, max(1, tokens), self.decode.max_length, batch_ways(self.mesh)
-        )
+        longest = min(self.decode.max_length, self.model.longest() or self.decode.max_length)
+        buckets = translation_buckets(lengths, max(1, tokens), longest, batch_ways(self.mesh))
         for bucket in buckets:
             for number, hypotheses in self._search(bucket, sentences):
                 results[number] = self._best(hypotheses)
