@@ -73,6 +73,8 @@ def test_the_effect_of_a_norm_is_its_mean_over_the_other_choices():
         pytest.approx([0.5])
     )
     assert effect_of(lines[2:], 0, "pre") == []
+    empty = [one._replace(bleu=0.0) if one.seed == 1 else one for one in lines[:4]] + lines[4:]
+    assert effect_of(empty, 2, True) == pytest.approx([0.5])  # two rows without BLEU at seed 1
 
 
 def test_a_transformer_is_hard_on_few_pairs_if_it_loses_more(tmp_path):

@@ -35,6 +35,8 @@ def test_a_kind_extrapolates_if_it_does_in_every_seed(beyond, verdict):
     found = lengths(t5=((90, 91), beyond), **{ALL_LENGTHS: ((90, 91), (80, 80))})
     assert extrapolation(found, "t5") == verdict
     assert extrapolation(found, "alibi") == NOT_RUN
+    nothing = lengths(t5=((90,), beyond[:1]), **{ALL_LENGTHS: ((90,), (0,))})
+    assert extrapolation(nothing, "t5") == NOT_RUN
 
 
 def test_a_difference_counts_if_it_is_larger_than_between_seeds():

@@ -10,6 +10,7 @@ from experiments import table3_ablations
 from tests.tables.test_statistics import LINES, line
 from transformer_jax.config.files import load_config, split_overrides
 from transformer_jax.errors import ConfigError, DataError, RunError
+from transformer_jax.tables import results
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Experiment, Scale, check_rows, make_jobs
 from transformer_jax.tables.results import (
@@ -180,6 +181,25 @@ def test_a_rate_is_that_of_all_devices(monkeypatch):
     assert device_rate("NVIDIA H100 80GB HBM3", 8, "bfloat16") == 8 * 989e12
     assert math.isnan(device_rate("an abacus", 8, "float32"))
     assert math.isnan(device_rate("cpu", 1, "float32"))
+
+
+def test_a_line_has_the_rate_of_all_devices_of_its_run(monkeypatch, tmp_path):
+    small = Scale(DEMO, {"model.dtype": "bfloat16"})
+    [job] = make_jobs(
+        Experiment("one", {"base": {}}, {"small": small}), "small", tmp_path, seeds=(0,)
+    )
+    steps = job.config().train.steps
+    window = {"target_tokens_per_step": 50.0, "target_tokens_per_second": 500.0}
+    metrics = [
+        {"kind": "train", "step": steps, "nats_per_token": 1.0, **window},
+        {"kind": "valid", "step": steps, "perplexity": 5.0},
+    ]
+    scores = {"bleu": 20.0, "paper_bleu": None, "chrf": 50.0, "bleu_signature": "s"}
+    scores |= {"device": "NVIDIA H100 80GB HBM3", "devices": 4}
+    monkeypatch.setattr(results, "read_metrics", lambda folder: metrics)
+    monkeypatch.setattr(results, "read_scores", lambda job: scores)
+    monkeypatch.setattr(results, "samples", lambda job: [])
+    assert results.collect(job)[0].device_rate == 4 * 989e12
 
 
 def test_commands_say_the_config_whole():
