@@ -90,11 +90,22 @@ class ModelConfig:
     fix_norm: bool = key(
         False, "embeddings of length 1, as input and for logits (Nguyen and Salazar 2019)"
     )
-    score: str = key("scaled_dot", "how well a query matches a key", choices_of=SCORES)
+    score: str = key(
+        "scaled_dot",
+        "how well a query matches a key; scaled_dot: equation 1's; dot: without the 1 / sqrt(d_k), "
+        "bilinear: q W k (both Luong et al. 2015); additive: v . tanh(q + k) (Bahdanau et al. "
+        "2015); cosine: of their angle, times a learned gain (Henry et al. 2020)",
+        choices_of=SCORES,
+    )
     cross_score: str | None = key(
         None, "the same for encoder-decoder attention; None: score", choices_of=SCORES
     )
-    normalizer: str = key("softmax", "scores to weights, in self-attention", choices_of=NORMALIZERS)
+    normalizer: str = key(
+        "softmax",
+        "scores to weights, in self-attention; sparsemax: many weights are exactly 0 (Martins and "
+        "Astudillo 2016); top_k: the softmax over the highest scores (Zhao et al. 2019)",
+        choices_of=NORMALIZERS,
+    )
     cross_normalizer: str | None = key(
         None,
         "the same for encoder-decoder attention; gumbel: one source position, drawn in training "
@@ -146,7 +157,12 @@ class ModelConfig:
     )
     positions: str = key(
         "sinusoidal",
-        "how the model knows the order of subwords",
+        "how the model knows the order of subwords; sinusoidal: the paper's vectors, added to the "
+        "embeddings; sinusoidal_t2t: with the wavelengths of tensor2tensor and Marian; learned: a "
+        "vector of each position; index: the position's number times a learned vector; rotary: "
+        "turns queries and keys (Su et al. 2021); alibi: a penalty for distance (Press et al. "
+        "2022); t5: a learned bias for ranges of distances (Raffel et al. 2020); relative: learned "
+        "vectors of distances (Shaw et al. 2018); none: it does not",
         choices_of="transformer_jax.model.positions:POSITIONS",
     )
     max_positions: int = key(
