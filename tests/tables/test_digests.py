@@ -8,6 +8,7 @@ import pytest
 
 from experiments.fair_comparison import TRIED as FAIR_RATES
 from experiments.scores import TRIED
+from tests.fixtures.keys import other_value
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.files import load_config
 from transformer_jax.config.schema import KEYS, Config
@@ -36,16 +37,6 @@ def jobs_of(folder, monkeypatch, seeds):
     experiment = importlib.import_module(f"experiments.{folder.parent.name}").EXPERIMENT
     jobs = make_jobs(experiment, folder.name, Path("runs"), seeds=seeds)
     return {(job.row, job.seed): job for job in jobs}
-
-
-def other_value(name, value):
-    """A value of the key's type that is not `value`."""
-    key = KEYS[name]
-    if choices := key.valid_choices():
-        return next(choice for choice in choices if choice != value)
-    if key.kind is bool:
-        return not value
-    return {int: 7, float: 0.123, str: "other", tuple: ("other",)}[key.kind]
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: "-".join(path.parts[-3:-1]))
