@@ -12,8 +12,9 @@ import pytest
 from tests import tiny_runs as runs
 from transformer_jax import __version__
 from transformer_jax.commands.average import average
-from transformer_jax.commands.evaluate import _parts_of, _Text
+from transformer_jax.commands.evaluate import _latency, _parts_of, _Text
 from transformer_jax.commands.evaluate import evaluate as evaluate_command
+from transformer_jax.commands.loading import load_model
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.bleu import score
@@ -155,6 +156,33 @@ def test_a_model_that_waits_has_a_latency(tmp_path, caplog):
     latency = read_json(found.hypotheses.with_suffix(".json"))["latency"]
     assert 0 < latency["average_proportion"] <= 1 and latency["differentiable"] >= 9
     assert f"AL {latency['average_lagging']:.2f}" in caplog.text
+
+
+def test_latency_is_that_of_all_members_over_whole_lines(run):
+    """Two subwords a line are read; lines of the target are longer than a source may be."""
+
+    def latency_of(*waits, outputs, references):
+        loaded = load_model(str(run), overrides={"decode.max_length": 4})
+        translator = loaded.line_translator()
+        members = [SimpleNamespace(config=SimpleNamespace(wait_k=k)) for k in waits]
+        translator.translator.model = SimpleNamespace(members=members)
+        texts = ["x" * 9] * len(outputs), outputs, references
+        found = _latency(loaded, translator, *texts)
+        encode = loaded.vocabulary.target.encode_lines
+        lengths = [[len(ids) + 1 for ids in encode(lines)] for lines in (outputs, references)]
+        return found.get("latency"), lengths
+
+    lines = ["The old man sleeps in the garden.", "A dog."]
+    references = ["Der alte Mann schläft im Garten.", ""]
+    assert latency_of(2, None, outputs=lines, references=references)[0] is None
+    for waits in ((2, 3), (3, 2)):
+        found, (of_output, of_reference) = latency_of(*waits, outputs=lines, references=references)
+        assert min(of_output) > 4 and of_reference[1] == 1
+        delays = [[min(3 + t, 4) for t in range(length)] for length in of_output]
+        shares = [sum(d) / (4 * len(d)) for d in delays]
+        assert found["average_proportion"] == pytest.approx(sum(shares) / 2)
+        shares = [sum(d) / (4 * n) for d, n in zip(delays, of_reference, strict=True)]
+        assert found["average_proportion_of_reference"] == pytest.approx(sum(shares) / 2)
 
 
 def test_each_of_several_test_sets_is_scored_as_if_alone_and_then_all_together(

@@ -98,11 +98,14 @@ def test_without_a_cut_there_is_no_warning(vocabulary, caplog):
         ({"positions": "learned", "encoder": "recurrent", "decoder": "recurrent"}, 64, 64),
     ],
 )
-def test_only_learned_positions_have_a_last_one(changes, max_length, longest, vocabulary):
+def test_only_learned_positions_have_a_last_one(changes, max_length, longest, vocabulary, caplog):
     echo = Echo(max_length, model=ModelConfig(max_positions=5, **changes))
     translator = LineTranslator(vocabulary, echo)
     assert translator.longest == longest
     assert len(translator.encode(["x" * 200])[0]) == longest
+    translator.warn_of_cut()
+    limit = "model.max_positions=5" if longest == 5 else f"decode.max_length={longest}"
+    assert f"1 lines have more than {limit} subwords" in caplog.text
 
 
 def test_line_ends_that_bytes_spell_do_not_break_the_line(vocabulary):

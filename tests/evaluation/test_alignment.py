@@ -204,6 +204,7 @@ def test_error_rates_worked_by_hand():
     assert error_rate([np.array([0, 2])], [gold]) == pytest.approx(2 / 6)
     # A target word without gold links: 1 - (1 + 1) / (2 + 1).
     assert error_rate([np.array([0, 0])], [((0, 0),)]) == pytest.approx(1 / 3)
+    assert error_rate([np.array([-1, -1])], [()]) == 0  # no link is wrong
 
 
 def test_counts_are_added_over_the_corpus_before_they_are_divided():

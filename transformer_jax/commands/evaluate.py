@@ -159,18 +159,21 @@ def _latency(
     hypotheses: Sequence[str],
     references: Sequence[str],
 ) -> dict[str, Any]:
-    """How far a wait-k model lags behind, in subwords with EOS; empty for other models."""
-    (member, *_) = translator.translator.model.members
-    if (k := member.config.wait_k) is None:
+    """How far a wait-k model lags behind, in subwords with EOS; empty for other models.
+
+    An ensemble waits for the member that reads most.
+    """
+    waits = [member.config.wait_k for member in translator.translator.model.members]
+    known = [k for k in waits if k is not None]
+    if len(known) < len(waits):
         return {}
     lengths = [len(ids) for ids in translator.encode(sources)]
-    of_output, of_reference = (
-        [len(ids) for ids in translator.encode(lines, is_target=True)]
-        for lines in (hypotheses, references)
-    )
-    delays = [
-        wait_k_delays(k, source, target) for source, target in zip(lengths, of_output, strict=True)
-    ]
+    # Only sources are cut at decode.max_length. A blank translation has no EOS either.
+    encode = loaded.vocabulary.target.encode_lines
+    of_output = [len(ids) + 1 if len(ids) else 0 for ids in encode(hypotheses)]
+    of_reference = [len(ids) + 1 for ids in encode(references)]
+    pairs = zip(lengths, of_output, strict=True)
+    delays = [wait_k_delays(max(known), source, target) for source, target in pairs]
     latency = mean_latency(delays, lengths, of_reference)
     log.info(format_latency(latency))
     return {"latency": latency._asdict()}

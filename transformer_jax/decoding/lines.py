@@ -119,10 +119,11 @@ class LineTranslator:
     def warn_of_cut(self) -> None:
         """Logs one warning with the number of cut lines, summed over all processes."""
         if cut := sum(processes.gather(self.cut)):
+            by_search = self.longest == self.translator.decode.max_length
             log.warning(
-                "%d lines have more than decode.max_length=%d subwords (EOS included) "
-                "and were cut there",
+                "%d lines have more than %s=%d subwords (EOS included) and were cut there",
                 cut,
+                "decode.max_length" if by_search else "model.max_positions",
                 self.longest,
             )
 

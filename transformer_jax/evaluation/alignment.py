@@ -98,7 +98,7 @@ def error_rate(found: Sequence[np.ndarray], gold: Sequence[Links]) -> np.ndarray
         src_G, tgt_G = np.array(inside, int).reshape(-1, 2).T
         right = right + (found_J[..., tgt_G] == src_G).sum(-1)
         counted = counted + (found_J != NONE).sum(-1) + len(pair_links)
-    return 1 - 2 * right / counted
+    return np.where(np.equal(counted, 0), 0.0, 1 - 2 * right / np.maximum(counted, 1))[()]
 
 
 class Aligner(NamedTuple):
