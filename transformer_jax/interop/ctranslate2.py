@@ -22,15 +22,16 @@ from transformer_jax.model.transformer import watched_layer
 from transformer_jax.text.vocabulary import BOS, EOS, UNK
 
 FORMAT = "CTranslate2"
+# Its bfloat16 needs PyTorch.
+QUANTIZATIONS = ("float32", "float16", "int16", "int8", "int8_float32", "int8_float16")
+ACTIVATIONS = {"relu": "RELU", "swish": "SWISH", "gelu": "GELU"}
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "score": ("scaled_dot", "dot"),
     "cross_score": (None, "scaled_dot", "dot"),
     "cross_normalizer": (None, "softmax"),
     "positions": ("sinusoidal", "sinusoidal_t2t", "learned", "none"),
+    "activation": tuple(ACTIVATIONS),
 }
-# Its bfloat16 needs PyTorch.
-QUANTIZATIONS = ("float32", "float16", "int16", "int8", "int8_float32", "int8_float16")
-ACTIVATIONS = {"relu": "RELU", "swish": "SWISH", "gelu": "GELU"}
 
 
 def write_ctranslate2(model: Exported, folder: Path, quantization: str | None) -> None:

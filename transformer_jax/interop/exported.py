@@ -11,11 +11,11 @@ from transformer_jax.text.vocabulary import TableVocabulary, Vocabulary
 LEAST_POSITIONS = 1_024  # an engine gets at least these; it refuses longer sentences
 # Keys of the model that every format expresses, whatever their value.
 EXPRESSED = frozenset(
-    "num_layers num_encoder_layers num_decoder_layers d_model num_heads d_k d_v d_ff activation "
-    "dropout norm norm_epsilon attention_bias max_positions tie_embeddings tie_output output_bias "
-    "dtype residual_dtype attention_kernel watched_layer watched_heads".split()
+    "num_layers num_encoder_layers num_decoder_layers d_model num_heads d_k d_v d_ff dropout norm "
+    "norm_epsilon attention_bias max_positions tie_embeddings tie_output output_bias dtype "
+    "residual_dtype attention_kernel watched_layer watched_heads".split()
 )
-# Keys that only the parts read that `supported` leaves out.
+# Keys of parts that no format has; without those parts nothing reads them.
 OF_OTHER_PARTS = frozenset(
     "d_hidden kernel_width attended_keys chunk_width relative_distance relative_values "
     "marginal_positions".split()

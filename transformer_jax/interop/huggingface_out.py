@@ -23,6 +23,7 @@ EPSILON = 1e-5  # fixed in their code
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "cross_score": (None, "scaled_dot"),
     "cross_normalizer": (None, "softmax"),
+    "activation": ("relu", "swish", "gelu"),  # their names too
 }
 
 
