@@ -159,7 +159,7 @@ def test_a_model_that_waits_has_a_latency(tmp_path, caplog):
 
 
 def test_latency_is_that_of_all_members_over_whole_lines(run):
-    """Two subwords a line are read; lines of the target are longer than a source may be."""
+    """The member that reads most counts; lines of the target are longer than a source may be."""
 
     def latency_of(*waits, outputs, references):
         loaded = load_model(str(run), overrides={"decode.max_length": 4})

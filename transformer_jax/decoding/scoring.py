@@ -20,7 +20,7 @@ from transformer_jax.model.embeddings import shift_right
 from transformer_jax.model.ensemble import Predictor
 from transformer_jax.model.records import Params
 from transformer_jax.parallel.mesh import placed
-from transformer_jax.text.batches import Packed, packed_sentences
+from transformer_jax.text.batches import Packed, packed_sentences, within
 from transformer_jax.text.vocabulary import BOS
 
 SHORTEST = 16  # subwords of the shortest row; longer ones have twice as many, and so on
@@ -117,7 +117,7 @@ def _groups(
 
 def _row_length(length: int, longest: int | None) -> int:
     rounded = SHORTEST * 2 ** max(0, math.ceil(math.log2(max(length, 1) / SHORTEST)))
-    return max(length, min(rounded, longest or rounded))
+    return within(rounded, length, longest)
 
 
 @functools.partial(jax.jit, static_argnames="model")

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import DataError
@@ -132,7 +133,7 @@ def to_block(params: Tree, config: ModelConfig, sizes: Sizes, halves: bool) -> W
     """
     weights: Weights = {}
     known = list(entries(config, params))
-    if unknown := _paths(params) - {entry.path for entry in known} - POSITIONS:
+    if unknown := flatten_dict(params).keys() - {entry.path for entry in known} - POSITIONS:
         raise ValueError(f"no place for these parameters: {sorted(unknown)}")
     for entry in known:
         x = _found(params, entry.path)
@@ -151,15 +152,6 @@ def to_block(params: Tree, config: ModelConfig, sizes: Sizes, halves: bool) -> W
             x = x[None]
         weights[entry.name] = np.array(x, np.float32, order="C")
     return weights
-
-
-def _paths(tree: Tree) -> set[tuple[str, ...]]:
-    """The paths of all arrays in a tree of parameters."""
-    return {
-        (name, *path)
-        for name, node in tree.items()
-        for path in (_paths(node) if isinstance(node, Mapping) else [()])
-    }
 
 
 def _size_of_bias(entry: Entry, weights: Weights, sizes: Sizes) -> int:

@@ -181,6 +181,11 @@ def packed_batch(encoded: EncodedPairs, plan: RowPlan, planned_rows: np.ndarray)
     )
 
 
+def within(rounded: int, length: int, longest: int | None) -> int:
+    """A row's rounded length, at most the model's longest (None: any), at least the sentence's."""
+    return max(length, min(rounded, longest or rounded))
+
+
 def bucket_lengths(max_length: int, longest: int = 0) -> tuple[int, ...]:
     """The few lengths that sentences are padded to: 16, 32, ... below max_length, and max_length.
 
