@@ -150,6 +150,10 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         )
         for name in ("gumbel", "monotonic", "chunkwise", "lookback")
     ),
+    (
+        {"train.hard_attention": "reinforce", "model.normalizer": "sink"},
+        (REFUSED, "the normalizer 'sink' may sum to less than 1", "='softmax'"),
+    ),
     *(
         (
             {"train.hard_attention": "reinforce", "model.attention_memory": memory},

@@ -71,6 +71,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "output": "marginal",
         "marginal_positions": 3,
     },
+    "sink": {"normalizer": "sink", "cross_normalizer": "sink", "num_layers": 1},
     "additive": {"score": "additive", "num_layers": 1},
     "cross-additive": {"cross_score": "additive", "positions": "rotary", "d_k": 6},
     "window": {"window": 3},

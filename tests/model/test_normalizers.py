@@ -7,7 +7,7 @@ import pytest
 
 from tests.fixtures.references import softmax_by_hand
 from tests.fixtures.tiny import relative_error
-from transformer_jax.model.normalizers import softmax, sparsemax, top_k
+from transformer_jax.model.normalizers import softmax, sparsemax, top_k, with_sink
 
 B, L, M, H = 2, 5, 4, 3
 DRAW = np.random.default_rng(8)
@@ -111,3 +111,55 @@ def test_a_query_without_keys_has_equal_weights_and_a_finite_gradient(normalize)
     nothing = jnp.zeros((1, 1, 1, M), bool)
     total, gradient = jax.value_and_grad(lambda s: (normalize(s, nothing) ** 2).sum())(SCORES)
     assert total == pytest.approx(B * H * L / M) and np.all(np.isfinite(gradient))
+
+
+SINK = {"sink": np.array([-1.5, 0.0, 2.5], np.float32)}
+
+
+def sink_by_hand(scores, mask):
+    """The softmax over the allowed keys and one more, whose weight is left out."""
+    mask = np.broadcast_to(mask, scores.shape)
+    want = np.zeros(scores.shape)
+    for b, h, i in np.ndindex(B, H, L):
+        allowed = scores[b, h, i][mask[b, h, i]].astype(np.float64)
+        with_one_more = np.append(allowed, np.float64(SINK["sink"][h]))
+        powers = np.exp(with_one_more - with_one_more.max())
+        want[b, h, i][mask[b, h, i]] = (powers / powers.sum())[:-1]
+    return want
+
+
+@pytest.mark.parametrize("size", [0.0, 1.0, 30.0, 1e4])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_a_sink_is_one_more_key_without_a_value(mask, size):
+    scores = np.float32(size * SCORES)
+    got = jax.jit(with_sink)(SINK, scores, mask)
+    np.testing.assert_allclose(got, sink_by_hand(scores, mask), rtol=1e-5, atol=1e-30)
+
+
+def test_the_gradients_of_a_sink_are_those_of_one_more_key():
+    upstream = DRAW.normal(size=SCORES.shape).astype(np.float32)
+
+    def one_more_key(params, scores):
+        sink = jnp.broadcast_to(params["sink"][:, None, None], (B, H, L, 1))
+        mask = jnp.concatenate([jnp.broadcast_to(MASK, SCORES.shape), sink == sink], -1)
+        return softmax(jnp.concatenate([scores, sink], -1), mask)[..., :-1]
+
+    _, want = jax.vjp(one_more_key, SINK, SCORES)
+    _, got = jax.vjp(lambda params, scores: with_sink(params, scores, MASK), SINK, SCORES)
+    _, narrow = jax.vjp(lambda p, scores: with_sink(p, scores, MASK, "bfloat16"), SINK, SCORES)
+    for pull, bound in ((got, 2e-6), (narrow, 2**-7)):
+        for one, other in zip(
+            jax.tree.leaves(pull(upstream)), jax.tree.leaves(want(upstream)), strict=True
+        ):
+            assert relative_error(one, other) < bound
+
+
+def test_a_query_without_keys_attends_to_the_sink_alone():
+    nothing = jnp.zeros((1, 1, 1, M), bool)
+
+    def total(params, scores):
+        return with_sink(params, scores, nothing).sum()
+
+    assert total(SINK, SCORES) == 0.0
+    for gradient in jax.tree.leaves(jax.grad(total, argnums=(0, 1))(SINK, SCORES)):
+        assert np.all(np.isfinite(gradient))

@@ -103,7 +103,8 @@ class ModelConfig:
     normalizer: str = key(
         "softmax",
         "scores to weights, in self-attention; sparsemax: many weights are exactly 0 (Martins and "
-        "Astudillo 2016); top_k: the softmax over the highest scores (Zhao et al. 2019)",
+        "Astudillo 2016); top_k: the softmax over the highest scores (Zhao et al. 2019); sink: a "
+        "softmax with a learned score for attending to nothing (Miller 2023)",
         choices_of=NORMALIZERS,
     )
     cross_normalizer: str | None = key(
@@ -239,6 +240,12 @@ class ModelConfig:
     def hidden_units(self) -> int:
         """Hidden units of recurrent and convolutional layers."""
         return self.d_model if self.d_hidden is None else self.d_hidden
+
+    @property
+    def axis_sizes(self) -> dict[str, int]:
+        """Sizes of the axes of an attention's parameters, by name."""
+        d_k, d_v = self.head_sizes
+        return {"heads": self.num_heads, "d_k": d_k, "d_v": d_v, "d_model": self.d_model}
 
     @property
     def head_sizes(self) -> tuple[int, int]:

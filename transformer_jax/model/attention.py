@@ -79,7 +79,7 @@ class MultiHeadAttention(nn.Module):
         self.key = self.param("key", _split_heads, (memory, heads, d_k))
         self.value = self.param("value", _split_heads, (memory, heads, d_v))
         self.out = self.param("out", _join_heads, (heads, d_v, d_model))
-        sizes = {"heads": heads, "d_k": d_k, "d_v": d_v, "d_model": d_model}
+        sizes = config.axis_sizes
         self.score_params = declared(self, SCORES[self.score].parameters, sizes)
         self.biases = declared(self, BIASES if config.attention_bias else {}, sizes)
 

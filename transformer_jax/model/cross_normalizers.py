@@ -8,7 +8,7 @@ Dimension key
   B batch   L target length   M source length   H heads
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -19,11 +19,10 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention_memories import ATTENTION_MEMORIES
 from transformer_jax.model.dropout import NoiseSource, uniform_noise
 from transformer_jax.model.monotonic import MONOTONIC
-from transformer_jax.model.normalizers import NORMALIZERS, softmax
+from transformer_jax.model.normalizers import NORMALIZERS, Normalize, Normalizer, softmax
 from transformer_jax.model.records import Params
 from transformer_jax.model.stateful_normalizers import Scored, Stateful, weights_of_all
 
-Normalize = Callable[[Array, Array], Array]  # (scores, mask) -> weights
 TEMPERATURE = 1.0  # tau of Jang et al. 2017
 
 
@@ -60,7 +59,7 @@ def gumbel_noise(noise_source: NoiseSource, shape: tuple[int, ...]) -> Array:
     return -jnp.log(-jnp.log(uniform_noise(noise_source, shape)))
 
 
-def _gumbel(config: ModelConfig, noise_source: NoiseSource | None) -> Normalize:
+def _gumbel(config: ModelConfig, params: Params, noise_source: NoiseSource | None) -> Normalize:
     def normalize(scores_BHLM: Array, mask: Array) -> Array:
         noise = None if noise_source is None else gumbel_noise(noise_source, scores_BHLM.shape)
         return gumbel(scores_BHLM, mask, noise)
@@ -68,15 +67,7 @@ def _gumbel(config: ModelConfig, noise_source: NoiseSource | None) -> Normalize:
     return normalize
 
 
-def _of_every_attention(name: str) -> Callable[[ModelConfig, NoiseSource | None], Normalize]:
-    return lambda config, noise_source: NORMALIZERS[name](config)
-
-
-# (config, noise source or None outside training) -> (scores, mask) -> weights.
-STATELESS: dict[str, Callable[[ModelConfig, NoiseSource | None], Normalize]] = {
-    **{name: _of_every_attention(name) for name in NORMALIZERS},
-    "gumbel": _gumbel,
-}
+STATELESS: dict[str, Normalizer] = {**NORMALIZERS, "gumbel": Normalizer(_gumbel)}
 CROSS_NORMALIZERS = {**STATELESS, **MONOTONIC}
 NOISY = ("gumbel", *MONOTONIC)
 

@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.model.cross_entropy import LossSettings
-from transformer_jax.model.cross_normalizers import Normalize, gumbel_noise
+from transformer_jax.model.cross_normalizers import gumbel_noise
 from transformer_jax.model.dropout import NoiseSource
 from transformer_jax.model.mixed_loss import Mixture, mixture_loss
+from transformer_jax.model.normalizers import Normalize
 from transformer_jax.model.patterns import causal, mask_of, same_sentence
 from transformer_jax.model.products import sum_type
 from transformer_jax.model.records import LossSums, Place

@@ -33,7 +33,6 @@ from transformer_jax.model.cached_attention import (
 from transformer_jax.model.cross_normalizers import (
     NOISY,
     STATELESS,
-    Normalize,
     RowFacts,
     name_of,
     stateful,
@@ -42,7 +41,7 @@ from transformer_jax.model.cross_normalizers import (
 from transformer_jax.model.dropout import NoiseSource, noise_of
 from transformer_jax.model.hard_attention import Sampled, with_draw
 from transformer_jax.model.kernels import Keys, Queries, Setting
-from transformer_jax.model.normalizers import NORMALIZERS
+from transformer_jax.model.normalizers import NORMALIZERS, Normalize
 from transformer_jax.model.patterns import cross_patterns, self_patterns
 from transformer_jax.model.positions import POSITIONS
 from transformer_jax.model.records import Cache, Context, Place, SearchSizes, StepContext
@@ -68,9 +67,10 @@ class SelfAttention(Sublayer):
         self.relative = None
         self.attention = MultiHeadAttention(config, config.score)
         nn.share_scope(self, self.attention)
+        sizes = config.axis_sizes
+        self.normalizer_params = declared(self, NORMALIZERS[config.normalizer].parameters, sizes)
         if POSITIONS[config.positions].relative:
-            d_k, d_v = config.head_sizes
-            sizes = {"distances": relative_vectors.distances(config), "d_k": d_k, "d_v": d_v}
+            sizes["distances"] = relative_vectors.distances(config)
             self.relative = declared(self, relative_vectors.parameters(config), sizes)
 
     def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array | None]:
@@ -98,7 +98,7 @@ class SelfAttention(Sublayer):
             blocks.of_keys(value_BLHV),
             context.self_mask,
             score=self.attention.scores,
-            normalize=NORMALIZERS[config.normalizer](config),
+            normalize=self._normalize(),
         )
         spread = functools.partial(spread_in_row, keys=blocks.keys, behind=blocks.behind)
         heads_BLHV, weights_BHLM = self._by_distance(
@@ -106,6 +106,10 @@ class SelfAttention(Sublayer):
         )
         _sow(self, weights_BHLM)
         return self.attention.joined(blocks.joined(heads_BLHV)), weights_BHLM
+
+    def _normalize(self) -> Normalize:
+        normalizer = NORMALIZERS[self.config.normalizer]
+        return normalizer.of(self.config, self.normalizer_params, None)
 
     def _by_distance(
         self, query_BLHK: Array, spread: Spread, attended: Attended, bias: Array | None
@@ -135,7 +139,7 @@ class SelfAttention(Sublayer):
         query_BJHK, key_BJHK, value_BJHV = self._projected(x_BJD, context.position_B[:, None])
         blocks = with_new_position(cache.written, (key_BJHK, value_BJHV), context.position_B)
         score = cached_score(SCORES[self.config.score], self.attention.score_params)
-        normalize = NORMALIZERS[self.config.normalizer](self.config)
+        normalize = self._normalize()
 
         def attend_over(query_BJHK: Array, read: Sequence[KeysValues], mask: Array) -> Array:
             keys = sum(key.shape[2] for key, _ in read)
@@ -161,11 +165,10 @@ class CrossAttention(Sublayer):
         self.attention = MultiHeadAttention(config, self.score, self.encoded_features)
         nn.share_scope(self, self.attention)
         self.stateful = stateful(config)
-        if self.stateful is not None:
-            assert self.encoded_features is not None
-            sizes = {"heads": config.num_heads, "encoded": self.encoded_features}
-            sizes |= {"d_k": config.head_sizes[0], "d_model": config.d_model, **MEMORY_SIZES}
-            self.stateful_params = declared(self, self.stateful.parameters, sizes)
+        sizes = config.axis_sizes | {"encoded": self.encoded_features or config.d_model}
+        sizes |= MEMORY_SIZES
+        part = STATELESS[self.normalizer] if self.stateful is None else self.stateful
+        self.normalizer_params = declared(self, part.parameters, sizes)
 
     def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array | Sampled | None]:
         """`[batch, tgt_len, d_model]` and the weights `[batch, heads, tgt_len, src_len]`.
@@ -200,18 +203,22 @@ class CrossAttention(Sublayer):
         """(scores, mask) -> weights of all target positions."""
         noise_source = self._noise_source(context.rows_B)
         if self.stateful is None:
-            return STATELESS[self.normalizer](self.config, noise_source)
+            return self._stateless(noise_source)
         assert context.encoded_BME is not None and context.source is not None
         part = self.stateful
         row = RowFacts(context.place.positions == 0, noise_source)
         source = Source(context.encoded_BME, context.source.words)
-        features = part.prepare(self.stateful_params, source)
+        features = part.prepare(self.normalizer_params, source)
 
         def normalize(scores_BHLM: Array, mask: Array) -> Array:
             scored = Scored(scores_BHLM, mask, query_BLHK, features, context.inputs_BLD)
-            return weights_with_state(part, self.stateful_params, scored, row)
+            return weights_with_state(part, self.normalizer_params, scored, row)
 
         return normalize
+
+    def _stateless(self, noise_source: NoiseSource | None) -> Normalize:
+        normalizer = STATELESS[self.normalizer]
+        return normalizer.of(self.config, self.normalizer_params, noise_source)
 
     def _noise_source(self, rows_B: Array | None) -> NoiseSource | None:
         """Of the normalizer's noise; None outside training, and if it has none."""
@@ -225,7 +232,7 @@ class CrossAttention(Sublayer):
         features: Any = ()
         if self.stateful is not None:
             own = Source(encoded_BME, source.words)
-            features = self.stateful.prepare(self.stateful_params, own)
+            features = self.stateful.prepare(self.normalizer_params, own)
         return tuple(x.swapaxes(1, 2) for x in keys_values), features
 
     @nn.nowrap
@@ -259,14 +266,14 @@ class CrossAttention(Sublayer):
         query_BJHK = self.attention.queries(x_BJD)
         carried = [cache.carried]  # a list: `normalize` returns weights only, and its state here
         if (part := self.stateful) is None:
-            normalize = STATELESS[self.normalizer](self.config, None)
+            normalize = self._stateless(None)
         else:
 
             def normalize(scores_BHJM: Array, mask_B11M: Array) -> Array:
                 features = jax.tree.map(lambda x: x[:, None], features_BHM)
                 scores_BJHM = scores_BHJM.swapaxes(1, 2)
                 scored = Scored(scores_BJHM, mask_B11M, query_BJHK, features, context.inputs_BKD)
-                carried[0], weights_BJHM = part.step(self.stateful_params, carried[0], scored)
+                carried[0], weights_BJHM = part.step(self.normalizer_params, carried[0], scored)
                 return weights_BJHM.swapaxes(1, 2)
 
         heads_BJHV, weights_BHJM = attend_to_cache(

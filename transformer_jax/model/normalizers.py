@@ -1,20 +1,28 @@
 """Normalizers: scores to attention weights.
 
-A new normalizer is a function here and its line in `NORMALIZERS`. Those of encoder-decoder
-attention alone are in model/cross_normalizers.py.
+A new normalizer is a function here and its line in `NORMALIZERS`, which names its parameters if it
+has any. Those of encoder-decoder attention alone are in model/cross_normalizers.py.
 
 Dimension key
   B batch   L query length   M key length   H heads
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.axes import HEADS, Parameter
+from transformer_jax.model.dropout import NoiseSource
+from transformer_jax.model.records import Params
+
+Normalize = Callable[[Array, Array], Array]  # (scores, mask) -> weights
 
 
 def softmax(scores_BHLM: Array, mask: Array, kept: str | None = None) -> Array:
@@ -108,10 +116,48 @@ def top_k(scores_BHLM: Array, mask: Array, size: int) -> Array:
     return softmax(scores_BHLM, mask & (allowed >= highest[..., -1:]))
 
 
-# From a config to (scores, mask) -> weights. The backward pass of the softmax keeps weights in the
-# type of the activations.
-NORMALIZERS: dict[str, Callable[[ModelConfig], Callable[[Array, Array], Array]]] = {
-    "softmax": lambda config: functools.partial(softmax, kept=config.dtype),
-    "sparsemax": lambda config: sparsemax,
-    "top_k": lambda config: functools.partial(top_k, size=config.attended_keys),
+def with_sink(params: Params, scores_BHLM: Array, mask: Array, kept: str | None = None) -> Array:
+    """exp(score) / (exp(b) + sum of exp(scores)): a head may attend to nothing.
+
+    It is the softmax with one more key, whose score is b and whose value is 0. So a query's weights
+    sum to less than 1, and to 0 if it may attend to no key.
+
+    Args:
+      params: "sink" b, float32 `[heads]`; 0, its initial value, is the paper's.
+      scores_BHLM: scores `[batch, heads, query_len, key_len]`, float32.
+      mask: booleans that broadcast to that shape, True = may attend.
+      kept: see `softmax`.
+
+    Source: Miller 2023, "Attention Is Off By One"; with a learned b, OpenAI 2025, "gpt-oss-120b &
+    gpt-oss-20b Model Card", section 2.2.
+    """
+    allowed = jnp.where(mask, scores_BHLM, jnp.finfo(scores_BHLM.dtype).min)
+    total_BHL1 = jax.nn.logsumexp(allowed, axis=-1, keepdims=True)
+    share_BHL1 = jax.nn.sigmoid(total_BHL1 - params["sink"][:, None, None])
+    return softmax(scores_BHLM, mask, kept) * share_BHL1
+
+
+class Normalizer(NamedTuple):
+    """An entry of the registry."""
+
+    # (config, params, noise source or None outside training) -> ((scores, mask) -> weights).
+    of: Callable[[ModelConfig, Params, NoiseSource | None], Normalize]
+    parameters: Mapping[str, Parameter] = MappingProxyType({})
+    sums_to_1: bool = True  # whether the weights of a query do; if not, they are no probabilities
+
+
+# The backward pass of the softmax keeps weights in the type of the activations.
+NORMALIZERS: dict[str, Normalizer] = {
+    "softmax": Normalizer(
+        lambda config, params, noise: functools.partial(softmax, kept=config.dtype)
+    ),
+    "sparsemax": Normalizer(lambda config, params, noise: sparsemax),
+    "top_k": Normalizer(
+        lambda config, params, noise: functools.partial(top_k, size=config.attended_keys)
+    ),
+    "sink": Normalizer(
+        lambda config, params, noise: functools.partial(with_sink, params, kept=config.dtype),
+        parameters={"sink": Parameter(nn.initializers.zeros, ("heads",), (HEADS,))},
+        sums_to_1=False,
+    ),
 }

@@ -6,7 +6,7 @@ from typing import Any
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model import embeddings, outputs
 from transformer_jax.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
-from transformer_jax.model.cross_normalizers import NOISY, name_of
+from transformer_jax.model.cross_normalizers import NOISY, STATELESS, name_of
 from transformer_jax.model.positions import between_positions
 from transformer_jax.model.recurrent import RecurrentDecoder, RecurrentEncoder
 from transformer_jax.model.transformer import (
@@ -107,6 +107,11 @@ def draw_problems(config: ModelConfig) -> Iterator[str]:
             f"the normalizer {name!r} of encoder-decoder attention decides for positions itself, "
             "and its weights are no probabilities to draw from. Set model.cross_normalizer="
             "'softmax'."
+        )
+    elif not STATELESS[name].sums_to_1:
+        yield (
+            f"weights of the normalizer {name!r} may sum to less than 1, so they are no "
+            "probabilities to draw from. Set model.cross_normalizer='softmax'."
         )
     if config.attention_memory is not None:
         yield (
