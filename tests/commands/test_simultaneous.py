@@ -121,6 +121,13 @@ def test_what_would_revise_a_translation_is_refused(options, wrong, waiting):
         answer(b"x\n", waiting, simultaneous=True, **options)
 
 
+def test_every_run_of_an_ensemble_has_to_wait(waiting):
+    """decode.wait_k of the first run would change nothing in another that reads all at once."""
+    other = runs.trained_run()
+    with pytest.raises(ConfigError, match=f"{other} cannot be .*decode.wait_k={K} is for a model"):
+        loading.load_model([str(waiting), str(other)])
+
+
 def test_a_model_that_does_not_wait_and_an_ensemble_are_refused(waiting):
     with pytest.raises(ConfigError, match="this run has model.wait_k=None"):
         answer(b"x\n", runs.trained_run(), simultaneous=True)

@@ -1,6 +1,7 @@
 """A run's model, loaded for translation and analysis."""
 
 import copy
+import dataclasses
 import logging
 import numbers
 from collections.abc import Mapping, Sequence
@@ -97,6 +98,8 @@ def load_model(
     configs = [run.read_config() for run in runs]
     config = with_values(configs[0], {**overrides, **given})
     check(config)
+    for run, own in zip(runs[1:], configs[1:], strict=True):
+        _check_searched(run, own, config.decode)
     check_n_best(n_best, config.decode)
     keep_compiled_programs()
     vocabulary = _common_vocabulary(runs)
@@ -116,6 +119,14 @@ def load_model(
     banned = banned_ids(config.decode, vocabulary)
     translator = Translator(model, held, config.decode, mesh, n_best, banned)
     return LoadedModel(config, vocabulary, translator, name)
+
+
+def _check_searched(run: RunFolder, config: Config, decode: DecodeConfig) -> None:
+    """Raises ConfigError if the search of an ensemble's first run does not fit another run."""
+    try:
+        check(dataclasses.replace(config, decode=decode))
+    except ConfigError as error:
+        raise ConfigError(f"{run.path} cannot be searched like the first run: {error}") from None
 
 
 def _load_member(
