@@ -23,18 +23,22 @@ each, about one of the 16 will differ by chance.
 
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from experiments.claims.evidence import Evidence, answers
-from experiments.claims.judging import NOT_RUN, OPEN, exceeds_seeds
+from experiments.claims.evidence import answers
+from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, exceeds_seeds
 from experiments.claims.lengths import (
-    DOES_NOT,
-    EXTRAPOLATES,
+    ALL_LENGTHS,
+    BEYOND,
     LONG_SENTENCES_UNSEEN,
     SHORT_SENTENCES,
+    SINUSOIDAL,
+    WITHIN,
+    Lengths,
     bleu_by_length,
+    by_row,
+    extrapolates,
 )
 from experiments.short_demo import SHORT_DEMO
 from experiments.table3_ablations import BASE, RECIPE, SHORT, shrink
@@ -43,7 +47,6 @@ from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
 from transformer_jax.tables.statistics import summarize, text_of
 
-ALL_LENGTHS, SINUSOIDAL = "all lengths", "sinusoidal"
 KINDS: dict[str, Overrides] = {
     SINUSOIDAL: {"model.positions": "sinusoidal"},
     "learned": {"model.positions": "learned"},
@@ -59,36 +62,13 @@ ROWS: dict[str, Overrides] = {
     **{name: {**row, **LONG_SENTENCES_UNSEEN} for name, row in KINDS.items()},
     ALL_LENGTHS: {},
 }
-WITHIN, BEYOND = 0, -1  # bins of bleu_by_length
-Lengths = Mapping[str, Mapping[int, Sequence[float]]]  # by row and seed, as bleu_by_length has it
-
-DOES, NOT = "extrapolates", "does not"
+# What the table calls the verdict on "extrapolates".
+SHOWN = {HOLDS: "extrapolates", FAILS: "does not"}
 
 
 def on_all_lengths(row: Overrides) -> Overrides:
     """A row without the limit of the lengths that training has."""
     return {name: value for name, value in row.items() if name not in LONG_SENTENCES_UNSEEN}
-
-
-def by_row(found: Evidence, jobs: Sequence[Job]) -> Lengths:
-    """BLEU in bins of the source's length, by row and seed."""
-    lengths: dict[str, dict[int, Any]] = {}
-    for job in jobs:
-        if job.label in found:
-            lengths.setdefault(job.row, {})[job.seed] = found[job.label][job.row]
-    return lengths
-
-
-def extrapolation(lengths: Lengths, row: str) -> str:
-    """Whether a row translates longer sentences than it was trained on."""
-    own, whole = lengths.get(row, {}), lengths.get(ALL_LENGTHS, {})
-    seeds = [seed for seed in own if seed in whole and whole[seed][BEYOND] > 0]
-    shares = [own[seed][BEYOND] / whole[seed][BEYOND] for seed in seeds]
-    if not shares:
-        return NOT_RUN
-    if min(shares) > EXTRAPOLATES:
-        return DOES
-    return NOT if max(shares) < DOES_NOT else OPEN
 
 
 def against_sinusoids(lengths: Lengths, row: str, which: int) -> str:
@@ -105,13 +85,14 @@ def against_sinusoids(lengths: Lengths, row: str, which: int) -> str:
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """BLEU within and beyond the lengths of training, and the verdicts."""
     asked = {job.label: ([job], bleu_by_length) for job in jobs}
-    lengths = by_row(answers(folder / "evidence.json", asked), jobs)
+    lengths = by_row(answers(folder / "evidence.json", asked))
     rows = []
     for name in ROWS:
         cells = [_mean(lengths, name, which) for which in (WITHIN, BEYOND)]
         verdicts = ["", "", ""]
         if name != ALL_LENGTHS:
-            verdicts[0] = extrapolation(lengths, name)
+            verdict = extrapolates(lengths, name)
+            verdicts[0] = SHOWN.get(verdict, verdict)
         if name not in (ALL_LENGTHS, SINUSOIDAL):
             verdicts[1:] = [against_sinusoids(lengths, name, n) for n in (WITHIN, BEYOND)]
         rows.append([name, *cells, *verdicts])

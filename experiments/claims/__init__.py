@@ -4,9 +4,9 @@
 
 Verdicts come from three sources: measurements that need no training; runs of this experiment, most
 of them on the built-in corpus, whose word order and alignments are known exactly; and recorded rows
-of tables 2 and 3 at their small scale and of table 2 at its longer scale (run those first, or their
-claims are shown as not run). The file evidence.json keeps measurements and probes of trained runs:
-remove an entry to make it again.
+of tables 2 and 3 at their small scale, of table 2 at its longer scale and of experiments.positions
+(run those first, or their claims are shown as not run). The file evidence.json keeps measurements
+and probes of trained runs: remove an entry to make it again.
 
 How to read it: a difference of BLEU counts if both the paired bootstrap (not used for averaging and
 scaling) and Student's t over seeds give p < 0.05. If a row has one seed, the deviation over the
@@ -33,7 +33,7 @@ from experiments.claims import (
     warm_up,
     word_order,
 )
-from experiments.claims.evidence import gather
+from experiments.claims.evidence import answers, gather
 from experiments.claims.judging import Known, Recorded
 from experiments.claims.reference import GRAMMAR, REFERENCE
 from experiments.table2_bleu import LAST
@@ -56,7 +56,7 @@ CLAIMS = (  # in reading order; a file each
     alignments,
     warm_up,
 )
-PROBED = (saturation, linear_shifts, lengths, word_order, alignments, warm_up)
+PROBED = (saturation, linear_shifts, word_order, alignments, warm_up)
 PROBES = [claim.PROBE for claim in PROBED]
 OVER_SEEDS: dict[str, Any] = {  # rows on the built-in corpus with three seeds
     REFERENCE: GRAMMAR,
@@ -65,7 +65,7 @@ OVER_SEEDS: dict[str, Any] = {  # rows on the built-in corpus with three seeds
     **scaling_in_training.ROWS,
     **averaging.ROWS,
 }
-ON_GRAMMAR = {**OVER_SEEDS, **word_order.ROWS, **lengths.ROWS, **warm_up.ROWS}
+ON_GRAMMAR = {**OVER_SEEDS, **word_order.ROWS, **warm_up.ROWS}
 ROWS = {**ON_GRAMMAR, **scaling_in_training.ON_MULTI30K}
 RECORDED = Path(__file__).parents[2] / "docs" / "results"
 
@@ -79,6 +79,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         table_2=recorded("table2_bleu", "Transformer"),
         longer=recorded("table2_bleu", "Transformer", "longer"),
         table_3=recorded("table3_ablations", "base"),
+        positions=answers(RECORDED / "positions" / "small" / "evidence.json", {}),
     )
     found = [finding for claim in CLAIMS for finding in claim.findings(known)]
     head = ["claim", "in the paper", "verdict", "because"]

@@ -72,6 +72,7 @@ class Known(NamedTuple):
     table_2: Recorded
     longer: Recorded  # table 2 with three times the steps
     table_3: Recorded
+    positions: Evidence  # of experiments.positions, by row and seed
 
 
 def judge(gaps: Sequence[float], wanted: int, noise: Sequence[float] = ()) -> str:

@@ -35,7 +35,7 @@ from experiments.claims.judging import (
     of_shared_seeds,
     on_grammar,
 )
-from experiments.claims.lengths import SHORT_LEARNED, SHORT_SINUSOIDAL, bleu_by_length
+from experiments.claims.lengths import bleu_by_length
 from experiments.claims.linear_shifts import shift_matrix, shifts_of_positions
 from experiments.claims.one_head import LARGE_KEYS, ONE_HEAD
 from experiments.claims.reference import REFERENCE
@@ -119,15 +119,21 @@ def test_rows_are_what_they_are_compared_with_but_for_one_key(in_checkout):
     assert differing(jobs[REFERENCE], jobs[UNSMOOTHED]) == {"train.label_smoothing"}
     assert jobs[REFERENCE].train.label_smoothing == 0.1
     assert differing(jobs[REFERENCE], jobs[NO_POSITIONS]) == {"model.positions"}
-    assert differing(jobs[SHORT_SINUSOIDAL], jobs[SHORT_LEARNED]) == {"model.positions"}
-    assert differing(jobs[REFERENCE], jobs[SHORT_SINUSOIDAL]) == {"data.max_length"}
     for norm in ("post", "pre"):
         with_it, without = (jobs[f"{norm}-norm, {how}"] for how in ("warm-up", "no warm-up"))
         assert differing(with_it, without) == {"train.warmup_steps"}
 
 
 def known_with(
-    folder, table_3=(), p_values=None, lines=(), evidence=None, table_2=(), p_2=None, longer=()
+    folder,
+    table_3=(),
+    p_values=None,
+    lines=(),
+    evidence=None,
+    table_2=(),
+    p_2=None,
+    longer=(),
+    positions=None,
 ):
     return Known(
         folder,
@@ -136,6 +142,7 @@ def known_with(
         Recorded(table_2, p_2 or {}, "Transformer"),
         Recorded(longer, p_2 or {}, "Transformer"),
         Recorded(table_3, p_values or {}, "base"),
+        positions or {},
     )
 
 
@@ -373,12 +380,6 @@ def by_chance(lines):
 
 
 PROBED = {
-    "lengths": {
-        "sentences": [5, 3, 2, 1],
-        REFERENCE: [97.0, 96, 95, 94, 95],
-        SHORT_SINUSOIDAL: [97.0, 90, 90, 80, 85],
-        SHORT_LEARNED: [97.0, 30, 20, 10, 25],
-    },
     "word order": {
         REFERENCE: {"same": 0.02, "exact": 0.9, "order": 0.01},
         NO_POSITIONS: {"same": 1.0, "exact": 0.4, "order": 0.2},
@@ -395,24 +396,48 @@ PROBED = {
 
 def test_probes_are_judged_by_their_numbers(tmp_path):
     judged = [
-        *lengths.findings(known_with(tmp_path, evidence=PROBED)),
         *word_order.findings(known_with(tmp_path, evidence=PROBED)),
         *alignments.findings(known_with(tmp_path, evidence=PROBED)),
     ]
-    assert [finding.verdict for finding in judged] == [HOLDS] * 4
+    assert [finding.verdict for finding in judged] == [HOLDS] * 2
     other = json.loads(json.dumps(PROBED))
-    other["lengths"][SHORT_SINUSOIDAL][-1], other["lengths"][SHORT_LEARNED][-1] = 30, 90
     other["word order"][NO_POSITIONS]["same"] = 0.5
     other["alignment"]["diagonal"] = 0.15
     judged = [
-        *lengths.findings(known_with(tmp_path, evidence=other)),
         *word_order.findings(known_with(tmp_path, evidence=other)),
         *alignments.findings(known_with(tmp_path, evidence=other)),
     ]
-    assert [finding.verdict for finding in judged] == [FAILS] * 4
-    other["lengths"][SHORT_SINUSOIDAL][-1], other["lengths"][SHORT_LEARNED][-1] = 60, 60
-    judged = lengths.findings(known_with(tmp_path, evidence=other))
-    assert [finding.verdict for finding in judged] == [OPEN] * 2
+    assert [finding.verdict for finding in judged] == [FAILS] * 2
+
+
+@pytest.mark.parametrize(
+    ("sinusoidal", "learned", "verdicts"),
+    [
+        ((85, 84), (25, 30), [HOLDS, HOLDS]),
+        ((30, 45), (90, 79), [FAILS, FAILS]),
+        ((60, 85), (60, 25), [OPEN, OPEN]),
+    ],
+)
+def test_extrapolation_is_judged_by_the_runs_of_positions(sinusoidal, learned, verdicts, tmp_path):
+    positions = {}
+    for row, beyond in (
+        ("sinusoidal", sinusoidal),
+        ("learned", learned),
+        ("relative, keys only", (1, 2)),
+        ("all lengths", (95, 96)),
+    ):
+        for seed, bleu in enumerate(beyond):
+            bins = [97.0, 90, 80 + seed, 70, bleu]
+            positions[f"{row}, seed {seed}"] = {"sentences": [5, 3, 2, 1], row: bins}
+    judged = lengths.findings(known_with(tmp_path, positions=positions))
+    assert [finding.verdict for finding in judged] == verdicts
+    beyond = f"{sum(sinusoidal) / 2:.1f}"
+    assert f"BLEU {beyond}, where training on all lengths gives 95.5" in judged[0].because
+    [table] = judged[0].parts
+    assert table.rows[2] == ["17 to 20", "2", "80.5", "80.5", "80.5"]
+    assert table.rows[-1][:4] == ["all above 12", "6", "95.5", beyond]
+    missing = lengths.findings(known_with(tmp_path))
+    assert [finding.verdict for finding in missing] == [NOT_RUN] * 2
 
 
 def test_measurements_are_judged_at_the_largest_d_k_and_by_the_worst_offset(tmp_path):

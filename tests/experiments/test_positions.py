@@ -4,21 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.claims.judging import NOT_RUN, OPEN
-from experiments.positions import (
-    ALL_LENGTHS,
-    BEYOND,
-    DOES,
-    EXPERIMENT,
-    KINDS,
-    NOT,
-    SINUSOIDAL,
-    WITHIN,
-    against_sinusoids,
-    by_row,
-    extrapolation,
-    findings,
-)
+from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
+from experiments.claims.lengths import ALL_LENGTHS, BEYOND, SINUSOIDAL, WITHIN, by_row, extrapolates
+from experiments.positions import EXPERIMENT, KINDS, against_sinusoids, findings
 from transformer_jax.tables.experiment import make_jobs
 
 
@@ -29,14 +17,14 @@ def lengths(**rows):
 
 @pytest.mark.parametrize(
     ("beyond", "verdict"),
-    [((70, 75), DOES), ((70, 60), OPEN), ((39, 30), NOT), ((39, 45), OPEN)],
+    [((70, 75), HOLDS), ((70, 60), OPEN), ((39, 30), FAILS), ((39, 45), OPEN)],
 )
 def test_a_kind_extrapolates_if_it_does_in_every_seed(beyond, verdict):
     found = lengths(t5=((90, 91), beyond), **{ALL_LENGTHS: ((90, 91), (80, 80))})
-    assert extrapolation(found, "t5") == verdict
-    assert extrapolation(found, "alibi") == NOT_RUN
+    assert extrapolates(found, "t5") == verdict
+    assert extrapolates(found, "alibi") == NOT_RUN
     nothing = lengths(t5=((90,), beyond[:1]), **{ALL_LENGTHS: ((90,), (0,))})
-    assert extrapolation(nothing, "t5") == NOT_RUN
+    assert extrapolates(nothing, "t5") == NOT_RUN
 
 
 def test_a_difference_counts_if_it_is_larger_than_between_seeds():
@@ -80,4 +68,4 @@ def test_without_runs_the_table_is_empty(tmp_path):
     assert [row[0] for row in table.rows] == [*KINDS, ALL_LENGTHS]
     assert all(cell in ("", NOT_RUN) for row in table.rows for cell in row[1:])
     found = {jobs[0].label: {"sentences": [1, 2], SINUSOIDAL: [90.0, 30.0]}}
-    assert by_row(found, jobs) == {SINUSOIDAL: {0: [90.0, 30.0]}}
+    assert by_row(found) == {SINUSOIDAL: {0: [90.0, 30.0]}}
