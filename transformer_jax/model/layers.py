@@ -18,24 +18,34 @@ from transformer_jax.model.axes import BATCH, constrain
 from transformer_jax.model.dropout import Dropout, NoiseSource
 from transformer_jax.model.feed_forward import FeedForward
 from transformer_jax.model.kernels import fits_triton
-from transformer_jax.model.mixers import MIXERS
+from transformer_jax.model.mixers import CrossAttention, SelfAttention
 from transformer_jax.model.norms import NORMS
 from transformer_jax.model.products import stored, sum_type
 from transformer_jax.model.records import Cache, Context, Place, SearchSizes, StepContext
+from transformer_jax.model.running_mixers import RUNNING_MIXERS
 from transformer_jax.model.sublayer import Sublayer
 
-ENCODER_LAYER = ("self_attention", "feed_forward")
-DECODER_LAYER = ("self_attention", "cross_attention", "feed_forward")
-AVERAGE_LAYER = ("average_attention", "cross_attention", "feed_forward")
-SSRU_LAYER = ("ssru", "cross_attention", "feed_forward")
+SUBLAYERS: dict[str, type[Sublayer]] = {
+    "self_attention": SelfAttention,
+    "cross_attention": CrossAttention,
+    "feed_forward": FeedForward,
+    **dict(RUNNING_MIXERS.values()),
+}
 
 
-def sublayers_of(config: ModelConfig, layer: tuple[str, ...]) -> tuple[str, ...]:
-    """The sub-layers that a layer of this config has."""
-    return tuple(name for name in layer if config.d_ff or name != "feed_forward")
+def encoder_layer(config: ModelConfig) -> tuple[str, ...]:
+    """The sub-layers of an encoder layer."""
+    return ("self_attention", *_feed_forward(config))
 
 
-SUBLAYERS: dict[str, type[Sublayer]] = {**MIXERS, "feed_forward": FeedForward}
+def decoder_layer(config: ModelConfig) -> tuple[str, ...]:
+    """The sub-layers of a decoder layer; model.decoder may replace its self-attention."""
+    mixer, _ = RUNNING_MIXERS.get(config.decoder, ("self_attention", None))
+    return (mixer, "cross_attention", *_feed_forward(config))
+
+
+def _feed_forward(config: ModelConfig) -> tuple[str, ...]:
+    return ("feed_forward",) if config.d_ff else ()
 
 
 class Residual(nn.Module):

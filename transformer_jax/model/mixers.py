@@ -1,7 +1,6 @@
 """Mixers: the sub-layers that let positions see one another.
 
-To add a mixer, write a subclass of `Sublayer` (sublayer.py) and add it to `MIXERS`. Attention is
-here; what replaces it in a decoder is in running_mixers.py.
+Attention is here; what replaces a decoder's self-attention is in running_mixers.py.
 
 Dimension key
   B batch   L query length   M key length   D d_model   H heads   K d_k per head   V d_v per head
@@ -52,7 +51,6 @@ from transformer_jax.model.relative_vectors import (
     spread_in_row,
     with_relative_vectors,
 )
-from transformer_jax.model.running_mixers import AverageAttention, SimplerUnit
 from transformer_jax.model.scores import SCORES
 from transformer_jax.model.stateful_normalizers import Scored, Source
 from transformer_jax.model.sublayer import EMPTY_CACHE, Sublayer
@@ -321,11 +319,3 @@ def _sow(mixer: nn.Module, weights: Array) -> None:
     """Keeps the weights of every layer and head if plots ask for them."""
     if mixer.is_mutable_collection("intermediates"):
         mixer.sow("intermediates", "attention_weights", weights)
-
-
-MIXERS: dict[str, type[Sublayer]] = {
-    "self_attention": SelfAttention,
-    "cross_attention": CrossAttention,
-    "average_attention": AverageAttention,
-    "ssru": SimplerUnit,
-}

@@ -1,7 +1,8 @@
 """Mixers without attention, for the decoder: a step of search takes as long at any position.
 
 Each position is mixed with what came before it through one vector, which a hypothesis carries from
-one step of search to the next.
+one step of search to the next. A new one is a subclass of `Sublayer` (sublayer.py) and its line in
+`RUNNING_MIXERS`, which makes it a value of model.decoder.
 
 Dimension key
   B batch   L length   D d_model   K beams
@@ -133,3 +134,11 @@ class SimplerUnit(Sublayer):
 
         forget_BLD = jax.nn.sigmoid(times(self.forget) + self.forget_bias)
         return forget_BLD, (1 - forget_BLD) * times(self.input)
+
+
+# By the value of model.decoder: the name of the sub-layer that takes the place of self-attention,
+# which is in the paths of parameters, and its class.
+RUNNING_MIXERS: dict[str, tuple[str, type[Sublayer]]] = {
+    "average": ("average_attention", AverageAttention),
+    "ssru": ("ssru", SimplerUnit),
+}

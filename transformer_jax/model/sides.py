@@ -9,12 +9,8 @@ from transformer_jax.model.convolutional import ConvolutionalDecoder, Convolutio
 from transformer_jax.model.cross_normalizers import NOISY, STATELESS, name_of
 from transformer_jax.model.positions import between_positions
 from transformer_jax.model.recurrent import RecurrentDecoder, RecurrentEncoder
-from transformer_jax.model.transformer import (
-    AverageDecoder,
-    SSRUDecoder,
-    TransformerDecoder,
-    TransformerEncoder,
-)
+from transformer_jax.model.running_mixers import RUNNING_MIXERS
+from transformer_jax.model.transformer import TransformerDecoder, TransformerEncoder
 
 ENCODERS: dict[str, Any] = {
     "transformer": TransformerEncoder,
@@ -23,8 +19,7 @@ ENCODERS: dict[str, Any] = {
 }
 DECODERS: dict[str, Any] = {
     "transformer": TransformerDecoder,
-    "average": AverageDecoder,
-    "ssru": SSRUDecoder,
+    **dict.fromkeys(RUNNING_MIXERS, TransformerDecoder),
     "recurrent": RecurrentDecoder,
     "convolutional": ConvolutionalDecoder,
 }
@@ -53,6 +48,10 @@ def problems(config: ModelConfig) -> Iterator[str]:
     yield from _without_effect(config)
 
 
+def _decoder_self_attention(config: ModelConfig) -> bool:
+    return DECODERS[config.decoder].self_attention and config.decoder not in RUNNING_MIXERS
+
+
 def _without_effect(config: ModelConfig) -> Iterator[str]:
     """Keys that no part of the model reads: as a row of an ablation, each would measure nothing."""
     encoder, decoder = ENCODERS[config.encoder], DECODERS[config.decoder]
@@ -60,7 +59,7 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
     if not decoder.multi_head:
         names += ["cross_score", "cross_normalizer", "attention_memory"]
         reasons.append(f"the attention of a {config.decoder} decoder is of its own kind")
-    if not (encoder.self_attention or decoder.self_attention):
+    if not (encoder.self_attention or _decoder_self_attention(config)):
         names += ["window", *(["positions"] if between_positions(config) else [])]
         for name in ("score", "normalizer"):  # the other attention's, too, unless it has its own
             if not decoder.multi_head or getattr(config, f"cross_{name}") is not None:
@@ -77,7 +76,7 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
 def full_context_problems(config: ModelConfig) -> Iterator[str]:
     """Why no second pass can see the whole target, with the fix; empty if one can."""
     decoder = DECODERS[config.decoder]
-    if not (decoder.self_attention and decoder.multi_head):
+    if not (_decoder_self_attention(config) and decoder.multi_head):
         yield (
             f"a decoder of kind {config.decoder} has no self-attention that could see the whole "
             "target. Use model.decoder='transformer', or train.alignment_context='past'."

@@ -18,14 +18,7 @@ from transformer_jax.model import cross_normalizers, patterns, positions
 from transformer_jax.model.cached_attention import cached_places, own_past
 from transformer_jax.model.dropout import noise_of
 from transformer_jax.model.hard_attention import Sampled
-from transformer_jax.model.layers import (
-    AVERAGE_LAYER,
-    DECODER_LAYER,
-    ENCODER_LAYER,
-    SSRU_LAYER,
-    Layer,
-    sublayers_of,
-)
+from transformer_jax.model.layers import Layer, decoder_layer, encoder_layer
 from transformer_jax.model.mixers import self_blocks
 from transformer_jax.model.norms import NORMS
 from transformer_jax.model.patterns import (
@@ -93,7 +86,7 @@ class TransformerEncoder(nn.Module):
     def setup(self) -> None:
         """The positions and the layers."""
         layer = nn.remat(Layer) if self.remat else Layer
-        sublayers = sublayers_of(self.config, ENCODER_LAYER)
+        sublayers = encoder_layer(self.config)
         self.src_positions = StackPositions(self.config)
         self.layers = [
             layer(self.config, sublayers, name=f"encoder_{n}")
@@ -160,7 +153,7 @@ class TransformerEncoder(nn.Module):
     @nn.nowrap
     def stack(self) -> tuple[Layer, int]:
         """A layer of this stack, and how many there are."""
-        layer = Layer(self.config, sublayers_of(self.config, ENCODER_LAYER), parent=None)
+        layer = Layer(self.config, encoder_layer(self.config), parent=None)
         return layer, self.config.encoder_depth
 
     @staticmethod
@@ -175,7 +168,10 @@ class TransformerEncoder(nn.Module):
 
 
 class TransformerDecoder(nn.Module):
-    """N layers of masked self-attention, attention to the source and feed-forward network."""
+    """N layers of masked self-attention, attention to the source and feed-forward network.
+
+    A mixer of running_mixers.py may take the place of self-attention.
+    """
 
     config: ModelConfig
     encoder: Any  # the encoder's class, for the features of its output
@@ -183,7 +179,6 @@ class TransformerDecoder(nn.Module):
     watch: bool = False
 
     self_attention, multi_head = True, True
-    layer_parts = DECODER_LAYER
 
     longest = staticmethod(positions.longest)
     problems = staticmethod(problems)
@@ -192,7 +187,7 @@ class TransformerDecoder(nn.Module):
         """The positions and the layers."""
         layer = nn.remat(Layer) if self.remat else Layer
         features = self.encoder.features(self.config)
-        sublayers = sublayers_of(self.config, self.layer_parts)
+        sublayers = decoder_layer(self.config)
         watched = watched_layer(self.config) if self.watch else None
         biased = "self_attention" in sublayers
         self.tgt_positions = StackPositions(self.config, causal=True, biased=biased)
@@ -315,8 +310,8 @@ class TransformerDecoder(nn.Module):
     def stack(self) -> tuple[Layer, int]:
         """A layer of this stack, and how many there are."""
         features = self.encoder.features(self.config)
-        sublayers = sublayers_of(self.config, self.layer_parts)
-        return Layer(self.config, sublayers, features, parent=None), self.config.decoder_depth
+        layer = Layer(self.config, decoder_layer(self.config), features, parent=None)
+        return layer, self.config.decoder_depth
 
     @nn.nowrap
     def empty_memory(self, sizes: SearchSizes) -> tuple[Any, ...]:
@@ -330,17 +325,3 @@ class TransformerDecoder(nn.Module):
         layer, depth = self.stack()
         written, carried = layer.empty(sizes)
         return Cache((written,) * depth, (carried,) * depth)
-
-
-class AverageDecoder(TransformerDecoder):
-    """A mean of all positions so far in place of self-attention (Zhang et al. 2018)."""
-
-    layer_parts = AVERAGE_LAYER
-    self_attention = False
-
-
-class SSRUDecoder(TransformerDecoder):
-    """A simpler simple recurrent unit in place of self-attention (Kim et al. 2019)."""
-
-    layer_parts = SSRU_LAYER
-    self_attention = False
