@@ -19,6 +19,10 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"model.d_model": -8}, ("model.d_model=-8 is below 1", "default is 512")),
     ({"model.num_heads": 0}, ("model.num_heads=0 is below 1",)),
     ({"model.d_k": 0}, ("model.d_k=0 is below 1", "default is None")),
+    (
+        {"model.num_heads": 4, "model.num_key_heads": 3},
+        ("model.num_key_heads=3 does not divide model.num_heads=4", "num_key_heads=None"),
+    ),
     ({"model.d_v": -1}, ("model.d_v=-1 is below 1",)),
     (
         {"model.wait_k": 3, "model.cross_normalizer": "monotonic"},

@@ -1,5 +1,6 @@
 """Attention against slow float64 references, one query at a time; every dimension differs."""
 
+import dataclasses
 import functools
 
 import jax
@@ -11,6 +12,7 @@ from tests.fixtures.references import dot_by_hand, softmax_by_hand, values_by_ha
 from tests.fixtures.tiny import relative_error
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention import MultiHeadAttention, attend
+from transformer_jax.model.mixers import for_every_head
 from transformer_jax.model.scores import dot
 
 B, L, M, H, K, V, D, E = 2, 3, 4, 5, 6, 7, 8, 9
@@ -130,6 +132,43 @@ def test_multi_head_attention_concatenates_its_heads(score, factor, has_bias):
     f32 = jax.tree.map(jnp.float32, ({"params": params}, x_BLD, memory_BME))
     module = MultiHeadAttention(config, score, memory_features=E)
     assert relative_error(module.apply(*f32, MASK, method=multi_head), want) < 1e-5
+
+
+@pytest.mark.parametrize("key_heads", [1, 2, 3, 6])
+def test_neighboring_heads_share_keys_and_values(key_heads):
+    """As if each head had its own matrices, and those of a group were equal."""
+    heads = 6
+    config = ModelConfig(
+        d_model=D, num_heads=heads, num_key_heads=key_heads, d_k=K, d_v=V, attention_bias=True
+    )
+    own = {"query": (D, heads, K), "query_bias": (heads, K), "out": (heads, V, D), "out_bias": (D,)}
+    shared = {"key": (E, key_heads, K), "value": (E, key_heads, V)}
+    shared |= {"key_bias": (key_heads, K), "value_bias": (key_heads, V)}
+    params = {
+        name: DRAW.normal(size=shape).astype(np.float32) for name, shape in (own | shared).items()
+    }
+    group = [h * key_heads // heads for h in range(heads)]
+    every = {name: x[..., group, :] if name in shared else x for name, x in params.items()}
+    x, memory = (DRAW.normal(size=shape).astype(np.float32) for shape in ((B, L, D), (B, M, E)))
+
+    def apply(params, config):
+        def run(module):
+            shared = module.keys_values(memory)
+            key, value = (for_every_head(config, x) for x in shared)
+            heads, _ = attend(module.queries(x), key, value, MASK)
+            return module.joined(heads)
+
+        module = MultiHeadAttention(config, memory_features=E)
+        assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, unboxed(module, run))
+        return module.apply({"params": params}, method=run)
+
+    without = dataclasses.replace(config, num_key_heads=None)
+    assert relative_error(apply(params, config), apply(every, without)) < 1e-6
+
+
+def unboxed(module, run):
+    init = jax.eval_shape(functools.partial(module.init, method=run), jax.random.key(0))["params"]
+    return jax.tree.map(lambda box: box.value, init, is_leaf=lambda x: hasattr(x, "value"))
 
 
 def initial(config):

@@ -18,6 +18,9 @@ RECURRENT = {"encoder": "recurrent", "decoder": "recurrent"}
         ({"encoder": "transformer", "window": 3, "normalizer": "sparsemax"}, []),
         ({"encoder": "transformer", "cross_score": "dot"}, ["cross_score='dot'"]),
         ({"decoder": "transformer", "window": 3, "cross_score": "dot"}, []),
+        ({"num_key_heads": 2}, ["num_key_heads=2"]),
+        ({"encoder": "transformer", "num_key_heads": 2}, []),
+        ({"decoder": "ssru", "num_key_heads": 2}, []),
     ],
 )
 def test_a_key_that_changes_nothing_is_refused(changes, names):

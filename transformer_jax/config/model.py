@@ -45,6 +45,13 @@ class ModelConfig:
     )
     d_model: int = key(512, "width of every layer's input and output", at_least=1, at_most=WIDEST)
     num_heads: int = key(8, "h: heads of each attention sub-layer", at_least=1, at_most=WIDEST)
+    num_key_heads: int | None = key(
+        None,
+        "heads of keys and values, each of which several heads of queries share, so that search "
+        "reads a smaller cache (1: Shazeer 2019; more: Ainslie et al. 2023); None: num_heads",
+        at_least=1,
+        at_most=WIDEST,
+    )
     d_k: int | None = key(
         None, "size of keys per head; None: d_model / num_heads", at_least=1, at_most=WIDEST
     )
@@ -245,7 +252,18 @@ class ModelConfig:
     def axis_sizes(self) -> dict[str, int]:
         """Sizes of the axes of an attention's parameters, by name."""
         d_k, d_v = self.head_sizes
-        return {"heads": self.num_heads, "d_k": d_k, "d_v": d_v, "d_model": self.d_model}
+        return {
+            "heads": self.num_heads,
+            "key_heads": self.key_heads,
+            "d_k": d_k,
+            "d_v": d_v,
+            "d_model": self.d_model,
+        }
+
+    @property
+    def key_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.num_heads if self.num_key_heads is None else self.num_key_heads
 
     @property
     def head_sizes(self) -> tuple[int, int]:

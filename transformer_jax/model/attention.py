@@ -2,7 +2,7 @@
 
 Dimension key
   B batch   L query length   M key length   D d_model   H heads   K d_k per head   V d_v per head
-  E features of the memory, which is what is attended to
+  E features of the memory, which is what is attended to   G heads of keys and values
 Masks are booleans, True = may attend; a broadcast axis shows as 1 in the name.
 """
 
@@ -13,13 +13,15 @@ import flax.linen as nn
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.axes import BATCH, FEATURES, HEADS, constrain, declared, named
+from transformer_jax.model.axes import BATCH, HEADS, KEY_HEADS, constrain, declared
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.products import add_bias, einsum, product
-from transformer_jax.model.scores import BIASES, SCORES, scaled_dot
+from transformer_jax.model.projections import BIASES, PROJECTIONS
+from transformer_jax.model.scores import SCORES, scaled_dot
 
 SCALED_DOT = functools.partial(scaled_dot, None)
 BY_HEAD = (BATCH, None, HEADS, None)
+BY_KEY_HEAD = (BATCH, None, KEY_HEADS, None)
 
 
 def attend(
@@ -56,11 +58,6 @@ def attend(
     return heads_BLHV, weights_BHLM
 
 
-_xavier = functools.partial(nn.initializers.variance_scaling, 1.0, "fan_avg", "uniform")
-_split_heads = named(_xavier(in_axis=0, out_axis=(1, 2)), FEATURES, HEADS, None)
-_join_heads = named(_xavier(in_axis=(0, 1), out_axis=2), HEADS, None, FEATURES)
-
-
 class MultiHeadAttention(nn.Module):
     """Concat(head_1, ..., head_h) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V).
 
@@ -72,16 +69,11 @@ class MultiHeadAttention(nn.Module):
     memory_features: int | None = None  # E; None: d_model
 
     def setup(self) -> None:
-        config, d_model, heads = self.config, self.config.d_model, self.config.num_heads
-        d_k, d_v = config.head_sizes
-        memory = self.memory_features or d_model
-        self.query = self.param("query", _split_heads, (d_model, heads, d_k))
-        self.key = self.param("key", _split_heads, (memory, heads, d_k))
-        self.value = self.param("value", _split_heads, (memory, heads, d_v))
-        self.out = self.param("out", _join_heads, (heads, d_v, d_model))
-        sizes = config.axis_sizes
+        sizes = self.config.axis_sizes
+        sizes["memory"] = self.memory_features or self.config.d_model
+        self.projections = declared(self, PROJECTIONS, sizes)
         self.score_params = declared(self, SCORES[self.score].parameters, sizes)
-        self.biases = declared(self, BIASES if config.attention_bias else {}, sizes)
+        self.biases = declared(self, BIASES if self.config.attention_bias else {}, sizes)
 
     def scores(self, query_BLHK: Array, key_BMHK: Array) -> Array:
         """Scores `[batch, heads, query_len, key_len]`, float32."""
@@ -93,10 +85,10 @@ class MultiHeadAttention(nn.Module):
         return constrain(query_BLHK, *BY_HEAD)
 
     def keys_values(self, memory_BME: Array) -> tuple[Array, Array]:
-        """Keys and values of the memory, `[batch, key_len, heads, d_k or d_v]`."""
-        key_BMHK = self._product("BME,EHK->BMHK", memory_BME, "key")
-        value_BMHV = self._product("BME,EHV->BMHV", memory_BME, "value")
-        return constrain(key_BMHK, *BY_HEAD), constrain(value_BMHV, *BY_HEAD)
+        """Keys and values of the memory, `[batch, key_len, key_heads, d_k or d_v]`."""
+        key_BMGK = self._product("BME,EGK->BMGK", memory_BME, "key")
+        value_BMGV = self._product("BME,EGV->BMGV", memory_BME, "value")
+        return constrain(key_BMGK, *BY_KEY_HEAD), constrain(value_BMGV, *BY_KEY_HEAD)
 
     def joined(self, heads_BLHV: Array) -> Array:
         """Concat(head_1, ..., head_h) W^O: `[batch, query_len, d_model]`."""
@@ -106,5 +98,5 @@ class MultiHeadAttention(nn.Module):
     def _product(self, axes: str, x: Array, name: str) -> Array:
         dtype = self.config.dtype
         bias = self.biases.get(f"{name}_bias")
-        y = product(axes, x, getattr(self, name), dtype)
+        y = product(axes, x, self.projections[name], dtype)
         return y if bias is None else add_bias(y, bias)

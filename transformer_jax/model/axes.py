@@ -19,6 +19,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 BATCH, HEADS, HIDDEN, VOCABULARY = "batch", "heads", "hidden", "vocabulary"
+KEY_HEADS = "key_heads"  # of keys and values
 FEATURES = "features"  # d_model, and other axes that a matrix multiplies
 REPLICA = "replica"  # rows of a lookup
 DISTANCES = "distances"  # or buckets of them; never divided

@@ -17,6 +17,7 @@ has one block, without an axis of beams.
 Dimension key
   B batch   L query length (in search: the beams)   M key length   H heads   K d_k per head
   V d_v per head   J beams (K in files without d_k)   T positions   S beam slots
+  G heads of keys and values   N queries of the heads that share a key
 """
 
 import functools
@@ -30,7 +31,7 @@ import numpy as np
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.axes import BATCH, HEADS, zeros
+from transformer_jax.model.axes import BATCH, KEY_HEADS, zeros
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.products import einsum, sum_type
 from transformer_jax.model.records import Params, Place
@@ -53,7 +54,8 @@ def attend_to_cache(
 
     Args:
       query_BLHK: queries `[batch, query_len, heads, d_k]`.
-      blocks: keys `[batch, heads, length, d_k]` and values `[..., d_v]`, one block after the other.
+      blocks: keys `[batch, key_heads, length, d_k]` and values `[..., d_v]`, one block after the
+        other.
       mask: booleans that broadcast to `[batch, heads, query_len, keys]`; keys beyond those of
         `blocks` are cut off.
       score: the result of `cached_score`.
@@ -72,35 +74,57 @@ def attend_to_cache(
         scores_BHLM += bias[..., :keys]
     weights_BHLM = normalize(scores_BHLM, mask[..., :keys])
     ends = np.cumsum([key.shape[2] for key, _ in blocks])
-    heads_BHLV = sum(
-        einsum("BHLM,BHMV->BHLV", weights.astype(value.dtype), value)
+    weights_BGNM = with_heads(weights_BHLM, blocks[0][1].shape[1])
+    heads_BGNV: Any = sum(
+        einsum("BGNM,BGMV->BGNV", weights.astype(value.dtype), value)
         for weights, (_, value) in zip(
-            jnp.split(weights_BHLM, ends[:-1], axis=3), blocks, strict=True
+            jnp.split(weights_BGNM, ends[:-1], axis=3), blocks, strict=True
         )
     )
+    heads_BHLV = with_heads(heads_BGNV, weights_BHLM.shape[1])
     return jnp.swapaxes(heads_BHLV, 1, 2), weights_BHLM
 
 
+def with_heads(x_BHLX: Array, heads: int) -> Array:
+    """Queries of neighboring heads, one head after the other, as queries of one; or the inverse.
+
+    Args:
+      x_BHLX: `[batch, heads, queries, x]`.
+      heads: of the result `[batch, heads, queries, x]`.
+    """
+    batch, _, _, size = x_BHLX.shape
+    return x_BHLX.reshape(batch, heads, -1, size)
+
+
 def cached_score(score: Score, params: Params) -> Callable[[Array, Array], Array]:
-    """(queries `[B, L, H, K]`, keys `[B, H, M, K]`) -> scores `[B, H, L, M]`.
+    """(queries `[B, L, H, K]`, keys `[B, G, M, K]`) -> scores `[B, H, L, M]`.
 
     On a CPU a small product is slow if its larger factor must be transposed. So if the score is a
     multiple of q . k, the queries are transposed and the keys are read without a transpose: 3 ms
     instead of 29 (256 rows, 128 keys).
     """
+
+    def computed(query_BLHK: Array, key_BGMK: Array) -> Array:
+        sharing = query_BLHK.shape[2] // key_BGMK.shape[1]
+        key_BHMK = key_BGMK if sharing == 1 else jnp.repeat(key_BGMK, sharing, axis=1)
+        return score.compute(params, query_BLHK, jnp.swapaxes(key_BHMK, 1, 2))
+
     if score.factor is None:
-        return lambda query, key: score.compute(params, query, jnp.swapaxes(key, 1, 2))
+        return computed
     factor = score.factor
 
-    def product(query_BLHK: Array, key_BHMK: Array) -> Array:
+    def product(query_BLHK: Array, key_BGMK: Array) -> Array:
+        heads = query_BLHK.shape[2]
+        query_BGNK = with_heads(jnp.swapaxes(query_BLHK, 1, 2), key_BGMK.shape[1])
         wide = sum_type(query_BLHK.dtype)
-        scores_BHML = jnp.einsum(
-            "BHMK,BLHK->BHML", key_BHMK, query_BLHK, preferred_element_type=wide
+        scores_BGMN = jnp.einsum(
+            "BGMK,BGNK->BGMN", key_BGMK, query_BGNK, preferred_element_type=wide
         )
         # Without the barrier XLA folds the swap into the product, which then transposes the keys,
         # and on a CPU has no such product of bfloat16.
-        scores_BHML = jax.lax.optimization_barrier(scores_BHML)
-        return jnp.swapaxes(scores_BHML, 2, 3) * factor(query_BLHK.shape[-1])
+        scores_BGMN = jax.lax.optimization_barrier(scores_BGMN)
+        scores_BHLM = with_heads(jnp.swapaxes(scores_BGMN, 2, 3), heads)
+        return scores_BHLM * factor(query_BLHK.shape[-1])
 
     return product
 
@@ -116,7 +140,8 @@ def attend_to_past(
 
     Args:
       query_BJHK: queries `[batch, beams, heads, d_k]`.
-      blocks: keys `[batch, heads, length, beams, d_k]` and values, the newest position included.
+      blocks: keys `[batch, key_heads, length, beams, d_k]` and values, the newest position
+        included.
       mask: see `own_past`.
       position_B: int32 `[batch]`, 0-based: except on a GPU, no block beyond the last of these is
         read.
@@ -185,9 +210,9 @@ def empty_blocks(config: ModelConfig, batch: int, beams: int, length: int) -> tu
 
 
 def empty_keys_values(config: ModelConfig, batch: int, *lengths: int) -> tuple:
-    """Zeros `[batch, heads, *lengths, d_k]` and `[..., d_v]`, boxed with their axes' names."""
-    names = (BATCH, HEADS, *(None,) * (len(lengths) + 1))
-    shape = (batch, config.num_heads, *lengths)
+    """Zeros `[batch, key_heads, *lengths, d_k]` and `[..., d_v]`, boxed with their axes' names."""
+    names = (BATCH, KEY_HEADS, *(None,) * (len(lengths) + 1))
+    shape = (batch, config.key_heads, *lengths)
     return tuple(zeros((*shape, size), names, config.dtype) for size in config.head_sizes)
 
 

@@ -5,6 +5,7 @@ Attention is here; what replaces a decoder's self-attention is in running_mixers
 Dimension key
   B batch   L query length   M key length   D d_model   H heads   K d_k per head   V d_v per head
   J beams (K in files without d_k)   E features of the encoder's output
+  G heads of keys and values
 """
 
 import functools
@@ -13,6 +14,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
@@ -79,7 +81,8 @@ class SelfAttention(Sublayer):
         config = self.config
         place = context.place
         is_decoder = self.encoded_features is not None
-        query_BLHK, key_BLHK, value_BLHV = self._projected(x_BLD, place.positions)
+        query_BLHK, *shared = self._projected(x_BLD, place.positions)
+        key_BLHK, value_BLHV = (for_every_head(config, x) for x in shared)
         biased = context.self_bias is not None or self.relative is not None
         if not biased and _fuses(self, config.score, config.normalizer):
             setting = Setting(self_patterns(config, is_decoder), _factor(config, config.score))
@@ -119,11 +122,12 @@ class SelfAttention(Sublayer):
         return with_relative_vectors(self.relative, query_BLHK * factor, spread, attended)
 
     def _projected(self, x_BLD: Array, positions_BL: Array) -> tuple[Array, Array, Array]:
+        """Queries, keys and values; several heads of queries may share a head of the others."""
         query_BLHK = self.attention.queries(x_BLD)
-        key_BLHK, value_BLHV = self.attention.keys_values(x_BLD)
+        key_BLGK, value_BLGV = self.attention.keys_values(x_BLD)
         if rotate := POSITIONS[self.config.positions].rotate:
-            query_BLHK, key_BLHK = (rotate(x, positions_BL) for x in (query_BLHK, key_BLHK))
-        return query_BLHK, key_BLHK, value_BLHV
+            query_BLHK, key_BLGK = (rotate(x, positions_BL) for x in (query_BLHK, key_BLGK))
+        return query_BLHK, key_BLGK, value_BLGV
 
     @nn.nowrap
     def empty(self, sizes: SearchSizes) -> Cache:
@@ -134,8 +138,8 @@ class SelfAttention(Sublayer):
         self, x_BJD: Array, context: StepContext, memory: tuple, cache: Cache
     ) -> tuple[Array, Cache, None]:
         """One new position of every hypothesis, whose keys and values join the cache."""
-        query_BJHK, key_BJHK, value_BJHV = self._projected(x_BJD, context.position_B[:, None])
-        blocks = with_new_position(cache.written, (key_BJHK, value_BJHV), context.position_B)
+        query_BJHK, key_BJGK, value_BJGV = self._projected(x_BJD, context.position_B[:, None])
+        blocks = with_new_position(cache.written, (key_BJGK, value_BJGV), context.position_B)
         score = cached_score(SCORES[self.config.score], self.attention.score_params)
         normalize = self._normalize()
 
@@ -176,7 +180,8 @@ class CrossAttention(Sublayer):
         assert context.encoded_BME is not None and context.cross_mask is not None
         query_BLHK = self.attention.queries(x_BLD)
         normalize = self._normalize(query_BLHK, context)
-        key_BMHK, value_BMHV = self.attention.keys_values(context.encoded_BME)
+        shared = self.attention.keys_values(context.encoded_BME)
+        key_BMHK, value_BMHV = (for_every_head(self.config, x) for x in shared)
         if self.stateful is None and _fuses(self, self.score, self.normalizer):
             assert context.source is not None and context.reader is not None
             setting = Setting(cross_patterns(self.config), _factor(self.config, self.score))
@@ -282,6 +287,17 @@ class CrossAttention(Sublayer):
             normalize=normalize,
         )
         return self.attention.joined(heads_BJHV), Cache((), carried[0]), weights_BHJM
+
+
+def for_every_head(config: ModelConfig, x_BMGK: Array) -> Array:
+    """Keys or values, once for each head of queries: `[batch, key_len, heads, d_k or d_v]`.
+
+    Query head h uses key head h // (num_heads / key_heads).
+
+    Source: Ainslie et al. 2023, section 2.2.
+    """
+    sharing = config.num_heads // config.key_heads
+    return x_BMGK if sharing == 1 else jnp.repeat(x_BMGK, sharing, axis=2)
 
 
 def self_blocks(module: nn.Module, config: ModelConfig, length: int, is_decoder: bool) -> Blocks:

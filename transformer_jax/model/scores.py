@@ -139,15 +139,6 @@ def cosine(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
     return scores_BHLM * params["gain"][:, None, None]
 
 
-# Of the projections that make queries, keys and values, and of the one that joins the heads.
-BIASES = {
-    "query_bias": Parameter(nn.initializers.zeros, ("heads", "d_k"), (HEADS, None)),
-    "key_bias": Parameter(nn.initializers.zeros, ("heads", "d_k"), (HEADS, None)),
-    "value_bias": Parameter(nn.initializers.zeros, ("heads", "d_v"), (HEADS, None)),
-    "out_bias": Parameter(nn.initializers.zeros, ("d_model",), (None,)),
-}
-
-
 class Score(NamedTuple):
     """An entry of the registry."""
 

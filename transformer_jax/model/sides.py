@@ -61,6 +61,7 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
         reasons.append(f"the attention of a {config.decoder} decoder is of its own kind")
     if not (encoder.self_attention or _decoder_self_attention(config)):
         names += ["window", *(["positions"] if between_positions(config) else [])]
+        names += [] if decoder.multi_head else ["num_key_heads"]
         for name in ("score", "normalizer"):  # the other attention's, too, unless it has its own
             if not decoder.multi_head or getattr(config, f"cross_{name}") is not None:
                 names.append(name)

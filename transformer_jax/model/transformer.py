@@ -57,6 +57,12 @@ def problems(config: ModelConfig) -> Iterator[str]:
             f"model.d_model={config.d_model} is not divisible by model.num_heads="
             f"{config.num_heads}, and model.d_k is not set. Change one of them, or set model.d_k."
         )
+    if config.num_heads % config.key_heads:
+        yield (
+            f"model.num_key_heads={config.num_key_heads} does not divide model.num_heads="
+            f"{config.num_heads}: each head of keys is for the same number of heads. Change one of "
+            "them, or use model.num_key_heads=None."
+        )
     if config.watched_heads is not None and config.watched_heads > config.num_heads:
         yield (
             f"model.watched_heads={config.watched_heads} is above model.num_heads="

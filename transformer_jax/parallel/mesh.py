@@ -28,6 +28,7 @@ BATCH = P(("data", "fsdp"))  # rows of a batch are divided over both
 TABLE: dict[str, str | tuple[str, ...]] = {
     axes.BATCH: ("data", "fsdp"),
     axes.HEADS: "tensor",
+    axes.KEY_HEADS: "tensor",
     axes.HIDDEN: "tensor",
     axes.VOCABULARY: "tensor",
     axes.REPLICA: "data",
