@@ -52,7 +52,7 @@ def test_as_good_is_less_than_a_point_below(gaps, verdict):
 def test_tables_without_runs_are_empty(tmp_path):
     jobs = make_jobs(caveats.EXPERIMENT, "small", tmp_path / "runs")
     _, verdicts, _, every = caveats.findings(tmp_path, jobs)
-    assert [row[1:] for row in verdicts.rows] == [[NOT_RUN, NOT_RUN, NOT_RUN, ""]] * 4
+    assert [row[1:] for row in verdicts.rows] == [[NOT_RUN, NOT_RUN, NOT_RUN, ""]] * 5
     assert [row[0] for row in every.rows] == list(caveats.ROWS)
     _, verdicts, *_ = few_pairs.findings(tmp_path / "few_pairs" / FEW)
     assert [row[1:] for row in verdicts.rows] == [[NOT_RUN, ""]] * 4
