@@ -19,7 +19,7 @@ from transformer_jax.text.encoded import (
     encode_corpus,
     encode_pairs,
 )
-from transformer_jax.text.vocabulary import EOS, both_sides
+from transformer_jax.text.vocabulary import EOS, Sizes, both_sides
 
 PAIRS = [(f"{'ab ' * (i % 5)}", f"{'xyz ' * ((3 * i) % 7)}{i}") for i in range(50)] + [("", "")]
 
@@ -79,6 +79,17 @@ def test_ids_take_two_bytes_where_they_fit(tmp_path, size, dtype):
         assert got.src(0).dtype == np.int32
 
 
+@pytest.mark.parametrize("large", [0, 1])
+def test_sides_with_vocabularies_of_different_sizes_have_one_type(tmp_path, large):
+    sizes = (70_000, 5_000) if large == 0 else (5_000, 70_000)
+    src, tgt = map(Characters, sizes)
+    src.target, src.sizes = tgt, Sizes(*sizes)
+    pairs = [("ab", "xyz"), ("", "b")]
+    for got in (encode_pairs(pairs, src), encode_corpus(pairs, src, tmp_path, "key")):
+        assert [got.src(i).tolist() for i in (0, 1)] == [want(s, sizes[0]) for s, _ in pairs]
+        assert [got.tgt(i).tolist() for i in (0, 1)] == [want(t, sizes[1]) for _, t in pairs]
+
+
 @pytest.mark.parametrize("pairs", [[], [("", "")]])
 def test_a_corpus_of_nothing(tmp_path, pairs):
     check(encode_pairs(pairs, Characters()), pairs)
@@ -121,6 +132,11 @@ def test_a_second_call_maps_what_the_first_wrote(tmp_path):
     assert vocabulary.calls == calls
     assert isinstance(got.src_ids, np.memmap) and not got.src_ids.flags.writeable
     assert got.folder == files_of(tmp_path)["src_ids"].parent
+
+
+def test_other_users_can_read_an_entry(tmp_path):
+    folder = encode_corpus(PAIRS, Characters(), tmp_path, "key").folder
+    assert folder.stat().st_mode & 0o777 == 0o755
 
 
 def test_other_text_or_another_vocabulary_is_another_entry(tmp_path):

@@ -150,6 +150,7 @@ def _sentence(ids: np.ndarray, offsets: np.ndarray, i: int) -> np.ndarray:
 
 
 def _empty_ids(vocabulary: Vocabulary) -> np.ndarray:
+    """No ids, of the type of both sides."""
     return np.empty(0, np.uint16 if max(vocabulary.sizes) <= 1 << 16 else np.int32)
 
 
@@ -161,19 +162,22 @@ def _encoded_chunks(
     pairs: Sequence[tuple[str, str]], vocabulary: Vocabulary
 ) -> Iterator[tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]]:
     """Yields (ids, lengths) of the source and of the target, one chunk at a time."""
+    dtype = _empty_ids(vocabulary).dtype
     for start in range(0, len(pairs), CHUNK_PAIRS):
         chunk = [pairs[i] for i in range(start, min(start + CHUNK_PAIRS, len(pairs)))]
         yield (
-            _encoded_side([src for src, _ in chunk], vocabulary),
-            _encoded_side([tgt for _, tgt in chunk], vocabulary.target),
+            _encoded_side([src for src, _ in chunk], vocabulary, dtype),
+            _encoded_side([tgt for _, tgt in chunk], vocabulary.target, dtype),
         )
 
 
-def _encoded_side(lines: list[str], vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
+def _encoded_side(
+    lines: list[str], vocabulary: Vocabulary, dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray]:
     """Flat ids [tokens], in which each line ends in EOS, and lengths [lines]."""
     encoded = vocabulary.encode_lines(lines)
     lengths = np.fromiter(map(len, encoded), np.int64, len(lines)) + 1
-    ids = np.full(lengths.sum(), EOS, _empty_ids(vocabulary).dtype)
+    ids = np.full(lengths.sum(), EOS, dtype)
     is_piece = np.ones(len(ids), bool)
     is_piece[np.cumsum(lengths) - 1] = False
     ids[is_piece] = np.concatenate(encoded)
