@@ -128,6 +128,13 @@ def test_the_stream_does_not_depend_on_the_rows_of_a_batch():
     assert same(whole, stack(small))
 
 
+def test_the_order_of_an_epoch_is_the_same_on_every_machine():
+    """Copied from one run, as in test_packing: a continued run must see the same batches."""
+    plan = plan_rows(np.full(8, 5), np.full(8, 5), 5, 5, seed=3)  # each pair fills a row
+    stream = TrainSource(ENCODED, plan, 8, seed=3)._planned_rows(np.arange(8, 24))
+    assert stream.tolist() == [4, 3, 1, 2, 7, 5, 6, 0, 7, 0, 3, 1, 2, 6, 5, 4]
+
+
 def test_another_seed_is_another_order():
     source, other = (TrainSource(ENCODED, PLAN, len(PLAN), seed) for seed in (0, 1))
     assert not same(source[0], other[0])

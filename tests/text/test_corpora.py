@@ -266,6 +266,13 @@ def test_mistakes_are_one_line_that_says_where(folder, changes, split, want):
     assert "\n" not in message
 
 
+def test_ten_of_many_stems_are_named(tmp_path):
+    for stem in "abcdefghijk":
+        write(tmp_path / f"{stem}.en", "1\n")
+    with pytest.raises(DataError, match=r"with \.en: a, b, c, d, e, f, g, h, i, j, \.\.\.\. Name"):
+        open_corpus(config(tmp_path)).split("zzz")
+
+
 def test_an_unknown_source_is_refused():
     with pytest.raises(ConfigError, match="data.source='file' is not one of"):
         open_corpus(DataConfig(source="file"))

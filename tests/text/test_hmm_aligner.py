@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.grammar import generate
+from transformer_jax.text import hmm_aligner
 from transformer_jax.text.hmm_aligner import (
     ANY_JUMP,
     FARTHEST,
@@ -23,24 +24,32 @@ from transformer_jax.text.hmm_aligner import (
 DRAW = np.random.default_rng(0)
 
 
+def bin_of(jump, jumps):
+    """Jumps beyond the farthest count as the farthest."""
+    farthest = len(jumps) // 2
+    return farthest + min(max(jump, -farthest), farthest)
+
+
 def moves(jumps, positions):
     """p(position | position before), the first row from before the sentence."""
     found = np.zeros((positions + 1, positions))
     for i, j in np.ndindex(*found.shape):
-        found[i, j] = jumps[FARTHEST + j - (i - 1)]
+        found[i, j] = jumps[bin_of(j - (i - 1), jumps)]
     found /= found.sum(1, keepdims=True)
     return (1 - ANY_JUMP) * found + ANY_JUMP / positions
 
 
-def test_posteriors_and_counts_are_those_of_all_paths():
+@pytest.mark.parametrize("farthest", [FARTHEST, 1])
+def test_posteriors_and_counts_are_those_of_all_paths(farthest, monkeypatch):
+    monkeypatch.setattr(hmm_aligner, "FARTHEST", farthest)
     lengths = (4, 2)
     positions = 3
     emission_BLM = DRAW.random((2, 4, positions)) + 0.1
     real_BL = np.arange(4) < np.array(lengths)[:, None]
-    jumps = DRAW.random(2 * FARTHEST + 1) + 0.1
+    jumps = DRAW.random(2 * farthest + 1) + 0.1
     move = moves(jumps, positions)
     want_BLM = np.zeros((2, 4, positions))
-    counts = np.zeros(2 * FARTHEST + 1)
+    counts = np.zeros_like(jumps)
     for b, length in enumerate(lengths):
         paths = list(itertools.product(range(positions), repeat=length))
         chances = []
@@ -55,7 +64,7 @@ def test_posteriors_and_counts_are_those_of_all_paths():
             before = -1
             for n, place in enumerate(path):
                 want_BLM[b, n, place] += chance
-                counts[FARTHEST + place - before] += chance
+                counts[bin_of(place - before, jumps)] += chance
                 before = place
     got_BLM, got = _forward_backward(emission_BLM, real_BL, jumps)
     np.testing.assert_allclose(got_BLM[real_BL], want_BLM[real_BL], rtol=1e-9)

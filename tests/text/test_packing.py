@@ -98,6 +98,9 @@ def test_orders_are_the_same_on_every_machine():
     assert random_order(8, -1, 2).tolist() == random_order(8, 2**64 - 1, 2).tolist()
     assert random_order(8, 1, 2).tolist() != random_order(8, 2**63 + 1, 2).tolist()
     assert sorted(random_order(1_000, 5).tolist()) == list(range(1_000))
+    # Each pair fills a row, so the plan is the order itself.
+    plan = plan_rows(np.full(8, 5), np.full(8, 5), 5, 5, seed=3)
+    assert plan.pair_order.tolist() == [5, 6, 3, 7, 0, 1, 2, 4]
 
 
 def test_rows_are_nearly_full_and_soon_planned():
@@ -153,6 +156,10 @@ def test_the_first_rows_are_like_the_last():
     fills = np.add.reduceat(tgt[plan.pair_order], plan.row_starts[:-1]) / 256
     tenths = [part.mean() for part in np.array_split(fills, 10)]
     assert min(tenths[:-1]) > 0.97 and tenths[-1] > 0.9
+
+
+def test_the_source_row_of_very_short_sources_is_8():
+    assert source_row_length(np.full(9, 2), np.full(9, 20), 64) == 8
 
 
 @pytest.mark.parametrize("row_length", [48, 64, 128, 256])

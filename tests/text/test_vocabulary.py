@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text import vocabulary as module
+from transformer_jax.text.bundle import Bundle, packed
 from transformer_jax.text.vocabulary import (
     BOS,
     EOS,
     PAD,
     UNK,
+    TableVocabulary,
     Vocabulary,
     load_vocabulary,
     train_vocabularies,
@@ -136,6 +138,22 @@ def test_each_side_can_have_its_own_model(tmp_path):
     assert both.target.normalize("ﬁ") == "fi"
 
 
+def test_a_table_leaves_out_control_ids_and_takes_the_first_of_two_equal_pieces():
+    def table(*pieces):
+        model = NMT_NFKC.model
+        return TableVocabulary(packed(Bundle(model, model, pieces, ("", ""))), "theirs")
+
+    control = ("<pad>", "</s>", "<s>", "<unk>")
+    [street] = NMT_NFKC.pieces(NMT_NFKC.encode("Straße"))
+    vocabulary = table(*control, street, street)
+    assert vocabulary.ids_of([street]) == {street: 4}
+    assert vocabulary.decode([BOS, 4, UNK, PAD, 5, EOS]) == "Straße Straße"
+    coded = table(*control, ">>deu<<")
+    assert coded.encode(">>deu<<")[0] == 4 and 4 not in coded.target.encode(">>deu<<")
+    with pytest.raises(DataError, match="theirs has 3 pieces; 4 are control pieces"):
+        table(*control[:3])
+
+
 # Training -------------------------------------------------------------------------------------
 
 
@@ -170,6 +188,8 @@ def test_a_common_word_is_one_piece_and_a_rare_character_is_bytes(vocabulary):
     rare = train_vocabulary([*LINES, "日"], CONFIG, seed=0)
     assert "日" not in rare._processor.id_to_piece(list(range(rare.size)))
     assert rare.decode(rare.encode("日")) == "日"
+    often = train_vocabulary([*LINES, "日" * 10], CONFIG, seed=0)  # one of 1,000 characters
+    assert "日" in often._processor.id_to_piece(list(range(often.size)))
 
 
 def test_no_part_of_a_long_line_is_skipped():
