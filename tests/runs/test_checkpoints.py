@@ -107,14 +107,44 @@ def test_a_manifest_does_not_wait_for_the_next_checkpoint(tmp_path):
     checkpoints.close()
 
 
-def test_what_cannot_be_written_is_an_error_and_not_silence(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("reason", "fix"),
+    [
+        ("No space left on device", "free disk space and call `train` again"),
+        ("Disk quota exceeded", "free disk space and call `train` again"),
+        ("Input/output error", "are intact: call `train` again"),
+    ],
+)
+def test_what_cannot_be_written_is_an_error_and_not_silence(reason, fix, tmp_path, monkeypatch):
+    def fail(*_: object) -> None:
+        raise OSError(5, reason)
+
+    monkeypatch.setattr("transformer_jax.runs.checkpoints.write_manifest", fail)
+    checkpoints = Checkpoints(tmp_path, 2)
+    checkpoints.save(state_at(1), 1, None)
+    with pytest.raises(RunError, match=f"could not be written to .*: .*{reason}.*{fix}"):
+        checkpoints.close()
+
+
+def test_training_goes_on_without_a_checkpoint_if_asked_but_its_end_needs_the_last(
+    tmp_path, monkeypatch, caplog
+):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
+    checkpoints = Checkpoints(tmp_path, 2, "continue")
+    with monkeypatch.context() as patch:
+        patch.setattr("transformer_jax.runs.checkpoints.write_manifest", full)
+        checkpoints.save(state_at(1), 1, None)
+        checkpoints.check(wait=True)
+    assert "No space left on device; training continues" in caplog.text
+    checkpoints.save(state_at(2), 2, None)
+    checkpoints.close()
+    assert manifests(tmp_path) == ["1.sha256.json", "2.sha256.json"]
+    checkpoints = Checkpoints(tmp_path, 2, "continue")
     monkeypatch.setattr("transformer_jax.runs.checkpoints.write_manifest", full)
-    checkpoints = Checkpoints(tmp_path, 2)
-    checkpoints.save(state_at(1), 1, None)
-    with pytest.raises(RunError, match="could not be written to .*: No space left on device"):
+    checkpoints.save(state_at(3), 3, None)
+    with pytest.raises(RunError, match="the last checkpoint could not be written to"):
         checkpoints.close()
 
 
@@ -241,6 +271,15 @@ def test_all_damaged_is_an_error_that_touches_nothing(copied):
     with pytest.raises(RunError, match=r"Every checkpoint in .* is damaged \(3 tried\)"):
         checkpoints.restore_latest(like())
     checkpoints.close()
+    assert runs.contents(copied) == before
+
+
+def test_undamaged_checkpoints_that_cannot_be_restored_are_left_as_they_are(copied):
+    """As if the device had no memory left: nothing is wrong with the files."""
+    before = runs.contents(copied)
+    checkpoints = Checkpoints(copied, 2)
+    with pytest.raises(ValueError, match="shape"):
+        checkpoints.restore_latest(like()._replace(params={"layer": {"matrix": like().key}}))
     assert runs.contents(copied) == before
 
 

@@ -59,6 +59,14 @@ def test_the_newest_evaluation_of_a_split_is_found_wherever_the_folder_was_copie
     assert find_evaluation(tmp_path, "test", "40", DECODE) == newest != older
 
 
+def test_of_two_evaluations_on_one_date_the_one_written_last_is_found(tmp_path):
+    both = [write(tmp_path), write(tmp_path, src_sha256="changed")]
+    for newest in both:
+        for path in both:
+            os.utime(path, (1, 2 if path == newest else 1))
+        assert find_evaluation(tmp_path, "test", "40", DECODE) == newest
+
+
 @pytest.mark.parametrize("split", ["test", "train[:10]", "[a]*"])
 def test_names_that_earlier_versions_wrote_are_found(split, tmp_path):
     stem = "".join(c if c.isalnum() else "_" for c in split)

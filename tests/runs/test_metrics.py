@@ -86,6 +86,33 @@ def test_names_that_would_overwrite_step_or_kind_are_refused(tmp_path):
     assert read_metrics(tmp_path) == []
 
 
+class SmallDisk(io.BytesIO):
+    """A file with room for so many bytes."""
+
+    room = 0
+
+    def write(self, content):
+        if not self.room:
+            raise OSError(28, "No space left on device")
+        written = super().write(content[: self.room])
+        self.room -= written
+        return written
+
+
+def test_lines_that_a_full_disk_refuses_are_written_once_there_is_room(tmp_path, caplog):
+    writer = MetricsWriter(tmp_path)
+    writer._file.close()
+    writer._file = disk = SmallDisk()
+    for step, room in ((1, 0), (2, 10), (3, 1_000)):
+        disk.room = room
+        writer.write(step, "train", {"loss": 0.5})
+    lines = [json.loads(line) for line in disk.getvalue().splitlines()]
+    assert lines == [{"step": step, "kind": "train", "loss": 0.5} for step in (1, 2, 3)]
+    writer.close()
+    assert caplog.text.count("cannot be written (No space left on device); continuing") == 1
+    assert "last lines" not in caplog.text
+
+
 def test_resume_cuts_back_to_the_restored_step_and_appends(tmp_path):
     write(tmp_path, [100, 200, 300, 400])
     write(tmp_path, [300], purge_after_step=200)

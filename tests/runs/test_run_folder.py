@@ -1,13 +1,15 @@
 """A run's folder: which run it belongs to; its files are complete or missing."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import RunError
-from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.runs.run_folder import LOCK, RunFolder
 
 CONFIG = with_values(Config(), {"data.path": "corpus", "seed": 3})
 
@@ -51,6 +53,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
 
 
 def test_a_kill_while_the_config_was_written_leaves_a_usable_folder(tmp_path):
+    (tmp_path / ".lock").touch()
     (tmp_path / ".config.json.123.tmp").write_text('{"model"')
     RunFolder(tmp_path).check(CONFIG)
 
@@ -91,6 +94,25 @@ def test_checkpoints_that_cannot_be_written_are_refused_before_training(tmp_path
     monkeypatch.setattr(os, "access", lambda path, mode: path != run.checkpoints)
     with pytest.raises(RunError, match="Cannot write into .*/checkpoints: change its permissions"):
         run.check(CONFIG)
+
+
+def test_another_process_can_lock_a_run_once_it_is_unlocked(tmp_path):
+    run = RunFolder(tmp_path)
+    run.claim(CONFIG, "abc")
+    code = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'ab'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    locking = [sys.executable, "-c", code, str(run.path / LOCK)]
+    assert b"BlockingIOError" in subprocess.run(locking, capture_output=True).stderr
+    run.unlock()
+    assert subprocess.run(locking).returncode == 0
+
+
+def test_a_file_system_without_locks_is_a_warning(tmp_path, monkeypatch, caplog):
+    def unsupported(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("fcntl.lockf", unsupported)
+    RunFolder(tmp_path).claim(CONFIG, "abc")
+    assert "cannot be locked" in caplog.text and "do not start a second `train`" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["v[2]", "why?", "a*b", "back\\slash", os.fsdecode(b"na\xefve")])

@@ -16,7 +16,7 @@ from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.runs.weights import load_params, mean_params, save_average
+from transformer_jax.runs.weights import load_params, mean_params, save_average, save_weights
 
 
 @pytest.fixture
@@ -121,6 +121,17 @@ def test_a_damaged_checkpoint_is_refused_by_name(run):
     flip(next((run.checkpoints / "40" / "params").glob("d/*")))
     with pytest.raises(RunError, match="40 is damaged: params/d/.* Choose another"):
         load_params(run, "latest", shapes())
+
+
+def test_weights_that_cannot_be_written_are_an_error_and_leave_no_checkpoint(tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("transformer_jax.runs.weights.write_manifest", full)
+    run = RunFolder(tmp_path)
+    with pytest.raises(RunError, match="checkpoints/0: No space left on device. Free disk space"):
+        save_weights(run, {"matrix": np.ones(2)})
+    assert not (run.checkpoints / "0").exists()
 
 
 # Means -----------------------------------------------------------------------------------------
