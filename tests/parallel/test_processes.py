@@ -64,7 +64,8 @@ def test_flags_say_it_where_no_scheduler_does(joined):
         (("node1:1234", 2, 2), "process ids are 0 to"),
         (("node1:1234", 2, -1), "process ids are 0 to"),
         (("node1", 2, 0), "the address is HOST:PORT"),
-        (("node1:99999", 2, 0), "with a port of 1 to 65535"),
+        (("node1:65536", 2, 0), "with a port of 1 to 65535"),
+        (("node1:0", 2, 0), "with a port of 1 to 65535"),
         ((":1234", 2, 0), "the address is HOST:PORT"),
     ],
 )

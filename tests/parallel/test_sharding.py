@@ -22,7 +22,7 @@ from transformer_jax.decoding.rows import SearchShape, empty_rows, row_shardings
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params, axis_names
-from transformer_jax.parallel.mesh import AXES, TABLE, make_mesh, shardings
+from transformer_jax.parallel.mesh import AXES, TABLE, decoding_mesh, make_mesh, shardings
 from transformer_jax.training.optimizer import make_optimizer
 from transformer_jax.training.state import init_state, state_names
 
@@ -329,3 +329,28 @@ def test_a_mesh_that_this_machine_cannot_have_is_refused():
         make_mesh(MeshConfig(data=2, fsdp=2, tensor=2), devices)
     with pytest.raises(ConfigError, match="leaves some of this machine's 6 devices idle: 4 does"):
         make_mesh(MeshConfig(data=-1, fsdp=4), devices)
+
+
+def test_every_process_has_devices_in_the_mesh(monkeypatch):
+    monkeypatch.setattr(jax, "device_count", lambda: 6)
+    monkeypatch.setattr(jax, "local_device_count", lambda: 3)
+    with pytest.raises(ConfigError, match="uses 4 of the 6 devices of all processes"):
+        make_mesh(MeshConfig(data=2, fsdp=2), [object()] * 6)
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes"),
+    [
+        (MeshConfig(data=1, fsdp=2, tensor=2), (2, 2, 2)),  # all devices, whatever data was
+        (MeshConfig(data=2, fsdp=-1, tensor=2), (1, 4, 2)),
+        (MeshConfig(fsdp=3), (8, 1, 1)),  # it does not divide them
+        (MeshConfig(fsdp=4, tensor=4), (8, 1, 1)),
+    ],
+    ids=str,
+)
+def test_search_uses_all_devices_of_its_process_on_the_run_s_mesh_if_it_fits(
+    config, sizes, monkeypatch
+):
+    monkeypatch.setattr(jax, "local_devices", lambda: [object()] * 8)
+    monkeypatch.setattr(jax, "make_mesh", lambda sizes, *_, **__: sizes)
+    assert decoding_mesh(config) == sizes
