@@ -4,16 +4,20 @@ import logging
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
-from transformer_jax.errors import RunError
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.vocabulary import load_vocabulary, train_vocabulary
 from transformer_jax.training import data
 from transformer_jax.training.data import TrainingData, load_data, nominal_shape
+from transformer_jax.training.program import BatchShape
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +62,8 @@ def test_a_second_run_finds_the_vocabulary_made(tmp_path, monkeypatch):
     assert first.digest == second.digest and len(trained) == 1
     load(tmp_path / "c", data__train=("train", "valid"))  # other text
     load(tmp_path / "d", vocabulary__size=410)
-    assert len(trained) == 3
+    load(tmp_path / "e", seed=1)  # perhaps another sample of the lines
+    assert len(trained) == 4
 
 
 def test_validation_is_every_pair_once_in_batches_of_one_shape(tmp_path):
@@ -156,6 +161,32 @@ def test_the_batch_holds_about_the_tokens_that_are_asked_for(tmp_path):
     assert nominal == (24, 48, 48, False), (
         "1,200 tokens at 97 % are 25.8 rows; the multiple of 8 is 24"
     )
+    assert nominal_shape(runs.tiny_config(data__alignments=True)).has_links
+
+
+@pytest.mark.parametrize("shape", [(8, 48, 40), (8, 40, 48)])
+def test_rows_may_be_exactly_as_long_as_the_learned_positions(shape):
+    shapes = BatchShape(8, 16, 16), BatchShape(*shape)
+    check_positions = data._check_positions
+    check_positions(ModelConfig(positions="learned", max_positions=48), *shapes)
+    with pytest.raises(ConfigError, match="max_positions=47 is too small .* Raise it to 48"):
+        check_positions(ModelConfig(positions="learned", max_positions=47), *shapes)
+
+
+def test_a_missing_test_split_is_a_warning_unless_none_is_asked_for(tmp_path, caplog):
+    for test, warnings in (("test", 0), ("absent", 1), ("", 0)):
+        config = runs.tiny_config(data__test=(test,) if test else ()).data
+        caplog.clear()
+        data.warn_without_test_split(open_corpus(config), config)
+        assert caplog.text.count("no test split for a later `evaluate`: ") == warnings
+
+
+def test_links_are_kept_for_as_many_pairs_as_the_config_says(tmp_path):
+    corpus = Path(shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus"))
+    runs.write_lines(corpus / "train.align", ["0-0"] * 300)
+    changes = {"data__alignments": True, "data__aligned_pairs": 5}
+    links = load(tmp_path / "run", data__path=str(corpus), **changes).train.links
+    assert [n > 0 for n in np.diff(links.offsets)] == [True] * 5 + [False] * 295
 
 
 # Which vocabulary ------------------------------------------------------------------------------
@@ -187,6 +218,13 @@ def test_a_run_refuses_another_vocabulary_than_its_own(tmp_path):
     load(tmp_path, vocabulary__size=350).vocabulary.save(tmp_path / "smaller.model")
     with pytest.raises(RunError, match="with another vocabulary than vocabulary.path=.*smaller"):
         load(run, vocabulary__path=str(tmp_path / "smaller.model"))
+
+
+def test_two_directions_need_one_vocabulary_for_both_sides():
+    """Two of the same size would be trained without an error, each on the other's ids."""
+    found = TrainingData(SimpleNamespace(is_shared=False), *[None] * 9)
+    with pytest.raises(ConfigError, match="train.agreement_weight=0.5 needs one vocabulary for"):
+        found.of_other_direction(runs.tiny_config(train__agreement_weight=0.5))
 
 
 @pytest.mark.parametrize("key", ["model__num_heads", "model__d_ff", "model__num_layers"])

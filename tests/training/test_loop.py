@@ -1,18 +1,23 @@
 """The loop over steps: its metrics, its compilations, and what it does when training diverges."""
 
+import json
 import logging
 import re
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.training.data import TrainingData
+from transformer_jax.training.loop import Direction, _lacks_validation, _Observers
+from transformer_jax.training.state import TwoStates
 
 MEASURED = {
     "smoothed_nats_per_token",
@@ -86,6 +91,35 @@ def test_validation_takes_no_time_in_the_rates_of_training(tmp_path, monkeypatch
     assert [record["step"] for record in records] == [3, 6]
     # Some 1,000 tokens a line: about 1 a second if the validation before it counted.
     assert min(record["target_tokens_per_second"] for record in records) > 10
+
+
+def test_no_direction_begins_a_checkpoint_before_both_have_written_the_one_before():
+    """So a kill leaves at most one checkpoint that the other direction lacks (runs/together.py)."""
+    calls = []
+
+    class Recorder:
+        def check(self, wait):
+            calls.append(("check", wait))
+
+        def save(self, state, step, score):
+            calls.append((state, step, score))
+
+    directions = [Direction(None, None, Recorder()) for _ in range(2)]
+    observers = SimpleNamespace(directions=directions, program=SimpleNamespace(to_save=str.upper))
+    _Observers.save(observers, 5, TwoStates("forward", "reverse"), [1.5, None])
+    assert calls == [("check", True)] * 2 + [("FORWARD", 5, 1.5), ("REVERSE", 5, None)]
+
+
+@pytest.mark.parametrize(
+    ("step", "lacks"), [(0, False), (5, False), (10, True), (20, False), (25, True)]
+)
+def test_a_validation_that_was_due_and_is_not_recorded_is_lacking(step, lacks, tmp_path):
+    """Every 10 steps and at the last, 25; step 10 has metrics of training only."""
+    train = TrainConfig(valid_every=10, steps=25)
+    assert not _lacks_validation(tmp_path, step, train), "a run without its metrics"
+    lines = [{"step": 10, "kind": "train"}, {"step": 20, "kind": "valid"}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert _lacks_validation(tmp_path, step, train) == lacks
 
 
 def test_a_run_that_diverges_stops_and_says_so(tmp_path, capsys):

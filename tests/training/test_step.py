@@ -27,12 +27,13 @@ from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params, init_params
 from transformer_jax.model.softmax_output import projected_loss
 from transformer_jax.parallel.mesh import make_mesh
-from transformer_jax.text.vocabulary import BOS, both_sides
+from transformer_jax.text.vocabulary import BOS, Sizes
 from transformer_jax.training.optimizer import make_optimizer
 from transformer_jax.training.program import BatchShape, compile_program
 from transformer_jax.training.state import TrainState, Window, init_state
 from transformer_jax.training.step import (
     accumulated_gradients,
+    loss_block,
     make_loss_fn,
     make_train_step,
 )
@@ -45,7 +46,7 @@ ROWS = 8
 class Bigrams:
     """A toy model with an update worked by hand: logits = table[previous subword]."""
 
-    sizes = both_sides(VOCABULARY)
+    sizes = Sizes(2 * VOCABULARY, VOCABULARY)  # of source and target
     config = types.SimpleNamespace(dtype="float32")
 
     def apply(self, variables, batch, rows_B, settings, rngs, method, baseline=None):
@@ -297,6 +298,9 @@ def test_the_run_s_program_recomputes_where_the_config_says_so(remat):
         config.model, config.train, make_mesh(config.mesh), VOCABULARY, BatchShape(1, 8, 8)
     )
     assert program.model.remat == remat
+    given = jax.tree.leaves((program.state, BatchShape(1, 8, 8).abstract()))
+    arguments = sum(x.size * x.dtype.itemsize for x in given)
+    assert program.memory_bytes > 1.1 * arguments, "and what the step holds beside them"
 
 
 def test_work_beside_the_compilation_ends_before_the_program_is_there():
@@ -311,6 +315,13 @@ def test_work_beside_the_compilation_ends_before_the_program_is_there():
     assert len(threads) == 1 and threads[0] is not threading.main_thread()
     with pytest.raises(ZeroDivisionError):
         compiled(lambda: 1 // 0)
+
+
+def test_a_block_of_logits_is_the_config_s_or_the_platform_s():
+    asked = [loss_block(TrainConfig(loss_block=64), platform) for platform in ("cpu", "gpu")]
+    assert asked == [64, 64]
+    default = [loss_block(TrainConfig(), platform) for platform in ("cpu", "tpu", "gpu", "cuda")]
+    assert default == [2_048, 2_048, 8_192, 8_192]
 
 
 def test_the_loss_has_dropout_with_a_key_and_none_without():

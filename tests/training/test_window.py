@@ -1,5 +1,6 @@
 """Metrics of a window of steps, by a clock that the test sets by hand."""
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformer_jax.config.train import TrainConfig
 from transformer_jax.text.vocabulary import both_sides
 from transformer_jax.training import cost
 from transformer_jax.training.state import Window
-from transformer_jax.training.window import WindowReader
+from transformer_jax.training.window import WindowReader, perplexity
 
 MODEL = ModelConfig(num_layers=2, d_model=24, num_heads=3, d_ff=40)
 VOCABULARY = 256  # a multiple of 128, so that padding adds nothing
@@ -97,6 +98,12 @@ def test_the_share_of_padding_is_of_both_sides(clock):
     clock.now += 1
     values = read(state(src_tokens=600, tgt_tokens=400, slots=1_250))
     assert values["padding_share"] == pytest.approx(0.2)
+
+
+def test_the_perplexity_of_any_loss_is_a_number():
+    assert perplexity(1.5) == math.exp(1.5)
+    assert perplexity(1e30) == perplexity(700.0) == math.exp(700.0)
+    assert math.isnan(perplexity(math.nan))
 
 
 def flops_of_a_pair() -> int:

@@ -1,0 +1,31 @@
+"""Signals that ask a run to stop: the first one asks, a second one has its usual effect."""
+
+import signal
+
+import pytest
+
+from transformer_jax.training.stopping import ASKING, StopRequest
+
+
+@pytest.fixture(autouse=True)
+def usual():
+    """Python's own handler of SIGINT, which a shell's background job may not have."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_second_signal_has_its_usual_effect():
+    with StopRequest() as stop:
+        assert not stop.at_step(1)
+        signal.raise_signal(signal.SIGINT)
+        assert stop.at_step(2) and stop.signal == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_afterwards_signals_are_handled_as_before():
+    before = [signal.getsignal(number) for number in ASKING]
+    with StopRequest():
+        assert all(signal.getsignal(number) not in before for number in ASKING)
+    assert [signal.getsignal(number) for number in ASKING] == before
