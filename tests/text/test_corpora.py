@@ -379,6 +379,13 @@ def test_validation_files_that_are_there_or_named_are_used(tmp_path):
         opened(tmp_path, valid=("deve",)).split("valid")
 
 
+@pytest.mark.parametrize("name", ["valid.en", "valid.de", "valid.en.gz", "valid.de.gz"])
+def test_with_any_validation_file_the_training_text_stays_whole(name, tmp_path):
+    write_pairs(tmp_path, 40)
+    write(tmp_path / name, "1\n")
+    assert len(opened(tmp_path).split("train")) == 40
+
+
 def test_one_pair_is_too_few_to_cut(tmp_path):
     write_pairs(tmp_path, 1)
     with pytest.raises(DataError, match="has one pair, too few.*valid.en, valid.de"):
