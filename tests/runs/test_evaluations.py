@@ -29,6 +29,9 @@ def write(folder: Path, name: str = "test", date: str = "2026-01-01", **changes)
 def test_a_name_is_readable_and_everything_that_decides_the_result_changes_it(tmp_path):
     name = evaluation_path(tmp_path, "my test", SETTINGS).name
     assert name.startswith("my_test.40.beam4.") and len(name.split(".")[3]) == 8
+    for method in ("sample", "mbr"):
+        drawn = evaluation_path(tmp_path, "my test", SETTINGS | {"method": method}).name
+        assert drawn.startswith(f"my_test.40.{method}.")
     for key, value in SETTINGS.items():
         other = evaluation_path(tmp_path, "my test", SETTINGS | {key: f"{value}0"})
         assert other.name != name, key

@@ -110,7 +110,13 @@ def test_lines_that_a_full_disk_refuses_are_written_once_there_is_room(tmp_path,
     assert lines == [{"step": step, "kind": "train", "loss": 0.5} for step in (1, 2, 3)]
     writer.close()
     assert caplog.text.count("cannot be written (No space left on device); continuing") == 1
-    assert "last lines" not in caplog.text
+    assert "the last lines" not in caplog.text
+    writer = MetricsWriter(tmp_path)
+    writer._file.close()
+    writer._file = SmallDisk()
+    writer.write(4, "train", {"loss": 0.5})
+    writer.close()
+    assert f"the last lines of {tmp_path}/metrics.jsonl could not be written" in caplog.text
 
 
 def test_resume_cuts_back_to_the_restored_step_and_appends(tmp_path):

@@ -134,6 +134,16 @@ def test_weights_that_cannot_be_written_are_an_error_and_leave_no_checkpoint(tmp
     assert not (run.checkpoints / "0").exists()
 
 
+def test_a_device_that_fails_is_no_damage(tmp_path, monkeypatch):
+    def fail(*_: object) -> None:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    monkeypatch.setattr("transformer_jax.runs.orbax_files.read_arrays", fail)
+    (tmp_path / "checkpoints" / "5" / "params").mkdir(parents=True)
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        load_params(RunFolder(tmp_path), "latest", {})
+
+
 # Means -----------------------------------------------------------------------------------------
 
 
