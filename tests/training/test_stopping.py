@@ -1,5 +1,6 @@
 """Signals that ask a run to stop: the first one asks, a second one has its usual effect."""
 
+import concurrent.futures
 import signal
 
 import pytest
@@ -29,3 +30,14 @@ def test_afterwards_signals_are_handled_as_before():
     with StopRequest():
         assert all(signal.getsignal(number) not in before for number in ASKING)
     assert [signal.getsignal(number) for number in ASKING] == before
+
+
+def test_in_another_thread_signals_are_not_handled():
+    """Python sets handlers in the main thread only; a notebook may train in another one."""
+
+    def stops() -> bool:
+        with StopRequest() as stop:
+            return stop.at_step(1)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        assert pool.submit(stops).result() is False
