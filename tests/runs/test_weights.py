@@ -16,7 +16,7 @@ from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.runs.weights import load_params, mean_params, save_average, save_weights
+from transformer_jax.runs.weights import _find, load_params, mean_params, save_average, save_weights
 
 
 @pytest.fixture
@@ -88,6 +88,15 @@ def test_a_score_of_nan_is_below_every_other_wherever_it_comes(scores, step, run
         file.write_text(json.dumps({"score": score}))
         (run.checkpoints / f"{at}.sha256.json").unlink()
     assert load_params(run, "best", shapes())[1] == str(step)
+
+
+def test_a_damaged_score_is_below_every_other(tmp_path):
+    for step, score in ((5, '{"score": -1.0}'), (10, "{")):
+        folder = tmp_path / "checkpoints" / str(step)
+        for part in ("params", "metrics"):
+            (folder / part).mkdir(parents=True)
+        (folder / "metrics" / "metrics").write_text(score)
+    assert _find(RunFolder(tmp_path), "best").name == "5"
 
 
 def test_the_newest_average_has_the_largest_step_however_many_digits_it_has(run):

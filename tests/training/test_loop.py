@@ -1,10 +1,12 @@
 """The loop over steps: its metrics, its compilations, and what it does when training diverges."""
 
+import contextlib
 import json
 import logging
 import re
 import time
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -15,8 +17,10 @@ from tests import tiny_runs as runs
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.metrics import read_metrics
+from transformer_jax.training import loop
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.loop import Direction, _lacks_validation, _Observers
+from transformer_jax.training.patience import Patience
 from transformer_jax.training.state import TwoStates
 
 MEASURED = {
@@ -91,6 +95,24 @@ def test_validation_takes_no_time_in_the_rates_of_training(tmp_path, monkeypatch
     assert [record["step"] for record in records] == [3, 6]
     # Some 1,000 tokens a line: about 1 a second if the validation before it counted.
     assert min(record["target_tokens_per_second"] for record in records) > 10
+
+
+def test_only_the_main_direction_is_shown_and_sent_to_weights_and_biases(monkeypatch):
+    opened = []
+
+    def open_reports(workdir, total, first, silent, project, shown):
+        opened.append((workdir.name, first, project, shown))
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(loop, "open_reports", open_reports)
+    for name in ("WindowReader", "make_validate"):
+        monkeypatch.setattr(loop, name, lambda *_: None)
+    states = TwoStates(*[SimpleNamespace(step=3, window=None)] * 2)
+    directions = [Direction(Path(name), None, None) for name in ("run", "reverse")]
+    train = TrainConfig(wandb_project="mine")
+    with contextlib.ExitStack() as stack:
+        _Observers(states, train, None, directions, Patience(None), stack)
+    assert opened == [("run", 3, "mine", True), ("reverse", 3, None, False)]
 
 
 def test_no_direction_begins_a_checkpoint_before_both_have_written_the_one_before():
