@@ -25,6 +25,7 @@ MODEL = Model(beam_size=4, layers=2, heads=8)
         ({"lines": ["a", ""], "n_best": 4}, Asked(["a", ""], 4)),
         ({"text": "a", "attention": True}, Asked(["a"], 1, True, 2, None)),
         ({"text": "a", "attention": True, "layer": 1, "head": 8}, Asked(["a"], 1, True, 1, 8)),
+        ({"text": "a" * 20}, Asked(["a" * 20])),
         ({"text": "\x00 \u2028 🙂"}, Asked(["\x00 \u2028 🙂"])),
     ],
 )
@@ -45,10 +46,12 @@ WRONG = [
     (b'{"text": 1}', 400, '"text" is no string'),
     (b'{"text": "a", "beam": 1}', 400, "'beam' is unknown"),
     (b'{"text": "a", "\xc3\xa9": 1}', 400, "'\\xe9' is unknown"),
+    (b'{"text": "a", "' + b"x" * 500 + b'": 1}', 400, "is unknown"),
     (b'{"lines": "a"}', 400, '"lines" is no list'),
     (b'{"lines": []}', 400, '"lines" is no list'),
     (b'{"lines": ["a", null]}', 400, "Line 1 (from 0) is no string"),
     (b'{"lines": ["a\\nb"]}', 400, "has a line end"),
+    (b'{"lines": ["a\\rb"]}', 400, "has a line end"),
     (b'{"lines": ["a\\ud800"]}', 400, "surrogate"),
     (b'{"lines": ["a", "a", "a", "a"]}', 413, "at most 3"),
     (b'{"text": "aaaaaaaaaaaaaaaaaaaaa"}', 413, "21 characters: at most 20"),
@@ -59,6 +62,7 @@ WRONG = [
     (b'{"text": "a", "n_best": NaN}', 400, "1 to 4"),
     (b'{"text": "a", "attention": 1}', 400, "true or false"),
     (b'{"text": "a", "layer": 1}', 400, '"attention": true'),
+    (b'{"text": "a", "head": 1}', 400, '"attention": true'),
     (b'{"text": "a", "attention": true, "layer": 3}', 400, "1 to 2"),
     (b'{"text": "a", "attention": true, "head": 9}', 400, "1 to 8"),
 ]
@@ -79,5 +83,10 @@ def test_requests_for_the_attention_of_a_pair():
     for wrong in (b'{"source": "a"}', b'{"source": "a", "target": " "}', b'{"text": "a"}'):
         with pytest.raises(Refused):
             parse_attention(wrong, LIMITS, MODEL)
+    for value, words in (("a\nb", "line end"), ("a" * 21, "21 characters: at most 20")):
+        for name in ("source", "target"):
+            pair = {"source": "a", "target": "b", name: value}
+            with pytest.raises(Refused, match=f'"{name}" has .*{words}'):
+                parse_attention(json.dumps(pair).encode(), LIMITS, MODEL)
     with pytest.raises(Refused, match="no layers"):
         parse_attention(body, LIMITS, MODEL._replace(layers=0))

@@ -1,6 +1,7 @@
 """Requests that wait are answered together, in order; too many are refused; errors end nothing."""
 
 import threading
+from concurrent.futures import Future
 
 import pytest
 
@@ -44,6 +45,32 @@ def test_requests_that_come_while_the_model_is_busy_share_the_next_call():
     worker.stop()
     with pytest.raises(Refused, match="stopping"):
         worker.ask(Asked(["7"]))
+
+
+def test_a_request_that_is_given_up_harms_no_other_and_all_places_are_free_again():
+    model = Model()
+    worker = Worker(model, 3)
+    first = worker.ask(Asked(["0"]))
+    assert model.begun.wait(10)
+    given_up, other = (worker.ask(Asked([name])) for name in "12")
+    assert given_up.cancel()
+    model.gate.set()
+    assert (first.result(10), other.result(10)) == (["0"], ["2"])
+    assert model.groups == [["0"], ["2"]]
+    last = [worker.ask(Asked([name])) for name in "345"]
+    worker.stop()
+    assert all(one.done() for one in last), "what waits is answered before the end"
+
+
+def test_who_gets_an_answer_may_ask_again_at_once():
+    model = Model()
+    worker = Worker(model, 1)
+    second: Future[Future[list[str]]] = Future()
+    first = worker.ask(Asked(["0"]))
+    first.add_done_callback(lambda _: second.set_result(worker.ask(Asked(["1"]))))
+    model.gate.set()
+    assert second.result(10).result(10) == ["1"]
+    worker.stop()
 
 
 def test_a_call_that_fails_is_reported_and_the_next_is_answered(caplog):

@@ -59,8 +59,6 @@ class Worker:
     def _work(self) -> None:
         while group := self._next_group():
             self._answer(group)
-            with self._changed:
-                self._busy = 0
             self.groups += 1
             self.requests += len(group)
 
@@ -87,6 +85,8 @@ class Worker:
         except Exception:  # a bug or a device error; the server keeps running
             log.exception("%d requests failed", len(current))
             answers = [Refused(500, "The server failed at this; its log says why.")] * len(current)
+        with self._changed:  # before the answers: who gets one may ask again at once
+            self._busy = 0
         for one, answer in zip(current, answers, strict=True):
             if isinstance(answer, Refused):
                 one.answer.set_exception(answer)

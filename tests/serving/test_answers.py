@@ -1,0 +1,82 @@
+"""Answers made from what a run returns: a stub with a beam of 3 and two layers of attention."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fixtures.tiny import tiny_model
+from transformer_jax.decoding.lines import Translation
+from transformer_jax.errors import ConfigError
+from transformer_jax.evaluation.attention import Attention
+from transformer_jax.serving.answers import answer_all, model_of
+from transformer_jax.serving.asked import Asked, Model
+
+WORDS = ["▁a", "▁b", "</s>"]  # the source's
+
+
+class StubRun:
+    """Translations "LINE 0", "LINE 1" and so on; layer 1 links the first word to a, layer 2 to b."""
+
+    checkpoint = "40"
+    config = SimpleNamespace(decode=SimpleNamespace(beam_size=3))
+    fits = SimpleNamespace(encode=lambda *_, **__: None, cut=0)
+    loaded = SimpleNamespace(line_translator=lambda: StubRun.fits)
+
+    def __init__(self, *target: str, score: float = -1.0) -> None:
+        self.target, self.score = list(target), score
+
+    def n_best(self, lines: list[str], n: int) -> list[list[Translation]]:
+        return [[Translation(f"{line} {i}", self.score) for i in range(n)] for line in lines]
+
+    def attention(self, source: str, target: str) -> Any:
+        if not source.strip():
+            raise ConfigError("The sentence is blank.")
+        weights_NHLM = np.zeros((2, 1, len(self.target), len(WORDS)))
+        weights_NHLM[0, ..., 0] = weights_NHLM[1, ..., 1] = 1.0
+        return SimpleNamespace(kinds={"cross": Attention(weights_NHLM, self.target, WORDS)})
+
+
+def answered(run: Any, *asked: Asked) -> Any:
+    return answer_all(run, asked)
+
+
+def test_each_request_gets_as_many_translations_as_it_asked_for():
+    answers = answered(StubRun(), Asked(["x", "y"], 2), Asked(["z"]), Asked(["u"], 3))
+    texts = [
+        [[one["text"] for one in line["translations"]] for line in answer["lines"]]
+        for answer in answers
+    ]
+    assert texts == [[["x 0", "x 1"], ["y 0", "y 1"]], [["z 0"]], [["u 0", "u 1", "u 2"]]]
+
+
+def test_a_score_that_json_does_not_have_is_null():
+    [answer] = answered(StubRun(score=-np.inf), Asked(["x"]))
+    assert answer["lines"][0]["translations"] == [{"text": "x 0", "score": None}]
+
+
+@pytest.mark.parametrize(("layer", "word"), [(1, 0), (2, 1)])
+def test_words_are_linked_by_the_layer_that_was_asked_for(layer, word):
+    """No subword begins in y; a blank line has no attention and harms no other."""
+    asked = Asked(["x", " "], attention=True, layer=layer)
+    [answer] = answered(StubRun("▁x▁y", "▁z", "</s>"), asked)
+    attention, blank = (line["attention"] for line in answer["lines"])
+    assert (attention["layer"], attention["head"]) == (layer, None)
+    assert attention["target_words"] == ["x", "y", "z"]
+    assert attention["alignment"] == [word, None, word]
+    assert blank is None
+
+
+def test_bytes_that_are_no_character_have_weights_but_no_words():
+    [answer] = answered(StubRun("<0xC3>", "</s>"), Asked(["x"], 1, True, 1, 1, "y"))
+    assert answer["checkpoint"] == "40" and len(answer["attention"]["weights"]) == 2
+    assert answer["attention"]["target_words"] == answer["attention"]["alignment"] == []
+
+
+@pytest.mark.parametrize(("changes", "layers"), [({}, 3), ({"decoder": "recurrent"}, 0)])
+def test_a_model_s_layers_are_those_of_encoder_decoder_attention(changes, layers):
+    model = tiny_model(num_encoder_layers=2, num_decoder_layers=3, **changes)
+    config = SimpleNamespace(decode=StubRun.config.decode, model=model.config)
+    run: Any = SimpleNamespace(config=config, loaded=SimpleNamespace(model=model))
+    assert model_of(run) == Model(3, layers, model.config.num_heads)
