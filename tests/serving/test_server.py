@@ -141,8 +141,12 @@ def test_every_refusal_is_json_with_its_status(serving):
     assert request(port, "POST", "/translate?n_best=2", b'{"text": "a"}')[0] == 400
     assert request(port, "POST", "/translate", b"{")[0] == 400
     assert request(port, "POST", "/translate", {"text": "a", "n_best": 3})[0] == 400
-    assert request(port, "POST", "/translate", {"text": "a " * 75})[0] == 413  # 150 subwords
-    assert request(port, "POST", "/translate", b" " * 4_001)[0] == 413
+    status, found, _ = request(port, "POST", "/translate", {"text": "a " * 75})  # 150 subwords
+    assert status == 413 and found["error"].endswith(": 63.")  # decode.max_length without EOS
+    assert request(port, "POST", "/attention", {"source": "a", "target": "a " * 75})[0] == 413
+    assert request(port, "POST", "/translate", b" " * 4_000)[0] == 400
+    status, _, headers = request(port, "POST", "/translate", b" " * 4_001)
+    assert (status, headers["connection"]) == (413, "close")
     assert raw(port, b"\x16\x03\x01 hello\r\n\r\n")[0] == 400
     assert raw(port, b"GET / HTTP/1.1\r\n\r\n")[0] == 400  # no host
     assert raw(port, b"GET / HTTP/1.1\r\nX: " + b"a" * 70_000)[0] == 400
@@ -154,9 +158,33 @@ def test_every_refusal_is_json_with_its_status(serving):
     assert raw(port, whole[:-5], whole[-5:])[0] == 200
 
 
+def test_headers_of_answers_and_the_types_of_bodies(serving, monkeypatch):
+    port, worker = serving
+    asked = "POST", "/translate", {"text": " "}
+    status, _, headers = request(port, *asked, {"Content-Type": "Application/JSON; charset=utf-8"})
+    assert (status, headers["x-content-type-options"]) == (200, "nosniff")
+    assert headers["cache-control"] == "no-store" and "server" not in headers
+    monkeypatch.setattr(worker, "most", 0)
+    status, _, headers = request(port, *asked)
+    assert (status, headers["retry-after"]) == (503, "1")
+
+
 def test_a_connection_that_sends_no_request_is_closed(serving, monkeypatch):
     monkeypatch.setattr(sockets, "HEAD_SECONDS", 0.2)
     assert raw(serving[0], b"GET / HT")[0] == 408
+
+
+def test_a_connection_stays_open_between_requests_but_not_for_half_of_one(serving, monkeypatch):
+    monkeypatch.setattr(sockets, "HEAD_SECONDS", 0.2)
+    connection = http.client.HTTPConnection("127.0.0.1", serving[0], timeout=10)
+    with contextlib.closing(connection):
+        for _ in range(2):
+            connection.request("GET", "/model")
+            answer = connection.getresponse()
+            assert answer.status == 200 and answer.read()
+            time.sleep(0.4)
+        connection.sock.sendall(b"GET / HT")
+        assert b" 408 " in connection.sock.recv(100)
 
 
 def test_the_page_loads_nothing_and_its_policy_allows_nothing_else(serving):
@@ -166,7 +194,8 @@ def test_the_page_loads_nothing_and_its_policy_allows_nothing_else(serving):
         answer = connection.getresponse()
         page = answer.read().decode()
     assert answer.getheader("content-type").startswith("text/html")
-    assert "default-src 'none'" in answer.getheader("content-security-policy")
+    policy = answer.getheader("content-security-policy")
+    assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
     assert set(re.findall(r"https?://[^\"'\s]+", page)) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"<(script|img|iframe)[^>]* src|@import|url\(", page)
     assert "innerHTML" not in page  # translations are text
@@ -222,6 +251,15 @@ def test_the_command_answers_and_ends_cleanly_after_a_signal():
         socket.create_connection(("127.0.0.1", port), timeout=1)
 
 
+def test_a_second_signal_has_its_usual_effect():
+    before = signal.getsignal(signal.SIGINT)
+    server = sockets.make_server(None)
+    with server.capture_signals():
+        assert signal.getsignal(signal.SIGINT) is not before
+        signal.raise_signal(signal.SIGINT)
+        assert server.should_exit and signal.getsignal(signal.SIGINT) is before
+
+
 def test_mistakes_are_one_line(monkeypatch, capsys):
     with sockets.listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
@@ -229,6 +267,7 @@ def test_mistakes_are_one_line(monkeypatch, capsys):
     error = capsys.readouterr().err
     assert f"--port={port}" in error and error.count("\n") == 1
     assert runs.command("serve", f"--workdir={runs.trained_run()}", "--port=70000") == 2
+    assert runs.command("serve", f"--workdir={runs.trained_run()}", f"--host={'x' * 70}") == 2
     for name in ("app", "server"):
         monkeypatch.delitem(sys.modules, f"transformer_jax.serving.{name}")
     monkeypatch.setitem(sys.modules, "starlette.applications", None)
