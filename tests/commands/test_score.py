@@ -46,7 +46,7 @@ def test_each_line_has_a_score_and_blank_ones_too(tmp_path, capsys):
         assert [int(length) for *_, length in lines[:3]] == lengths
         assert all(float(log_prob) < float(value) < 0 for value, log_prob, _ in lines[:3])
         assert lines[3] == ["0.000000", "0.000000", "0"]
-        assert lines[4][:2] == ["-inf", "-inf"]
+        assert lines[4] == ["-inf", "-inf", str(lengths[0])]
         assert lines[5][2] == "1" and float(lines[5][0]) < 0
 
 

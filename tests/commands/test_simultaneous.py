@@ -66,7 +66,7 @@ def answer(given: bytes, workdir: Path, **options: Any) -> bytes:
     return out.getvalue()
 
 
-def test_every_line_is_that_of_whole_lines(waiting):
+def test_every_line_is_that_of_whole_lines(waiting, caplog):
     """Also blank, hostile and cut ones, Windows' line ends, and a last line without an end."""
     source = runs.read_lines(runs.tiny_corpus() / "test.en")
     draw = np.random.default_rng(3)
@@ -78,6 +78,8 @@ def test_every_line_is_that_of_whole_lines(waiting):
     whole = answer(given, waiting, beam_size=1)
     assert len(set(whole.split(b"\n"))) > 10
     assert answer(given, waiting, simultaneous=True) == whole
+    one, other = (text for text in caplog.messages if text.endswith("and were cut there"))
+    assert one == other
 
 
 def test_words_come_out_while_the_line_goes_in(waiting):

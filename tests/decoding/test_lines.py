@@ -10,6 +10,7 @@ from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.decoding.lines import LineTranslator, banned_ids, line_groups, line_parts
+from transformer_jax.decoding.mbr import UTILITIES, expected_utilities
 from transformer_jax.decoding.translator import Hypothesis
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model.encoder_decoder import make_model
@@ -46,10 +47,11 @@ def test_long_lines_are_cut_and_one_warning_counts_them(vocabulary, caplog):
     translator = LineTranslator(vocabulary, echo)
     line = "x" * 7
     assert len(vocabulary.encode(line)) == 7 or len(vocabulary.encode(line)) == 8
-    fits = vocabulary.decode(vocabulary.encode("abcdefghijklmnop")[:7])
-    lines = [fits, "abcdefghijklmnop" * 9, "", "A dog bit the old man in the garden.", "A"]
+    fits, longer = (vocabulary.decode(vocabulary.encode("abcdefghijklmnop")[:n]) for n in (7, 8))
+    lines = [fits, longer, "abcdefghijklmnop" * 9, "", "A dog bit the old man in the garden.", "A"]
     results = translator(lines)
-    assert [len(sentence) for sentence in echo.seen] == [8, 8, 8, len(vocabulary.encode("A")) + 1]
+    lengths = [len(sentence) for sentence in echo.seen]
+    assert lengths == [8, 8, 8, 8, len(vocabulary.encode("A")) + 1]
     assert all(sentence[-1] == EOS and EOS not in sentence[:-1] for sentence in echo.seen)
     assert results[0][0].text == fits
     translator(["abcdefghijklmnop"])
@@ -57,7 +59,7 @@ def test_long_lines_are_cut_and_one_warning_counts_them(vocabulary, caplog):
     translator.warn_of_cut()
     (record,) = caplog.records
     assert record.levelname == "WARNING"
-    assert record.getMessage().startswith("3 lines have more than decode.max_length=8 subwords")
+    assert record.getMessage().startswith("4 lines have more than decode.max_length=8 subwords")
 
 
 def test_banned_subwords_are_named_by_their_pieces(vocabulary):
@@ -68,16 +70,19 @@ def test_banned_subwords_are_named_by_their_pieces(vocabulary):
             banned_ids(DecodeConfig(banned_subwords=(piece,)), vocabulary)
 
 
-def test_minimum_bayes_risk_returns_as_many_as_were_asked_for(vocabulary):
+@pytest.mark.parametrize("utility", UTILITIES)
+def test_minimum_bayes_risk_returns_as_many_as_were_asked_for(utility, vocabulary):
     """Those that agree most with the samples come first."""
     echo = Echo()
-    echo.decode = DecodeConfig(method="mbr", samples=4)
+    echo.decode = DecodeConfig(method="mbr", samples=4, utility=utility)
     echo.n_best = 2
     lines = ["a dog", "a dog", "a dot", "xyz"]
     samples = [Hypothesis(np.append(vocabulary.encode(text), EOS), 0.0, 0.0) for text in lines]
     echo.translate = lambda sentences: [samples for _ in sentences]
     [found] = LineTranslator(vocabulary, echo)(["x"])
     assert [one.text for one in found] == ["a dog", "a dot"]
+    want = expected_utilities(lines, UTILITIES[utility]())
+    assert [one.score for one in found] == [want[one.text] for one in found]
 
 
 def test_without_a_cut_there_is_no_warning(vocabulary, caplog):
@@ -200,7 +205,7 @@ def test_half_a_character_at_a_line_s_end_is_an_error_in_parts_too(given, line):
 
 
 def test_parts_are_the_lines_whose_ends_are_known():
-    given = "\ufeffä b\n\n c".encode()
-    parts = [("ä b", True), ("", True), (" c", False), ("", True)]
+    given = "\ufeffä b\n\n\ufeff c".encode()
+    parts = [("ä b", True), ("", True), ("\ufeff c", False), ("", True)]
     assert [*line_parts(io.BytesIO(given))] == parts
     assert [*line_parts(io.BytesIO(b""))] == []

@@ -17,7 +17,7 @@ WORDS = ["▁a", "▁b", "</s>"]  # the source's
 
 
 class StubRun:
-    """Translations "LINE 0", "LINE 1" and so on; layer 1 links the first word to a, layer 2 to b."""
+    """Translations "LINE 0", "LINE 1" and so on; layer 1 links words to a, layer 2 to b."""
 
     checkpoint = "40"
     config = SimpleNamespace(decode=SimpleNamespace(beam_size=3))
