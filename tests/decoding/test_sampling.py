@@ -122,10 +122,12 @@ def test_temperature_0_is_greedy_search(model_class):
 def test_one_subword_to_draw_from_is_greedy_search_at_any_temperature():
     model = HashModel(2)
     limits = np.full(BATCH, SIZE)
-    greedy = run(HashModel, model.table, limits, 0.6, beam=1, n_best=1)
-    for settings in ({"top_k": 1}, {"top_p": 1e-6}):
-        found = sampled(model, limits, temperature=0.7, samples=1, **settings)
-        np.testing.assert_array_equal(found.ids, greedy.ids)
+    for banned in ((), (0, 4)):  # the likeliest of the others
+        greedy = run(HashModel, model.table, limits, 0.6, beam=1, n_best=1, banned=banned)
+        for settings in ({"top_k": 1}, {"top_p": 1e-6}):
+            settings |= {"samples": 1, "banned": banned}
+            found = sampled(model, limits, temperature=0.7, **settings)
+            np.testing.assert_array_equal(found.ids, greedy.ids)
 
 
 def test_log_probabilities_and_scores_are_those_of_forced_decoding():
@@ -187,6 +189,11 @@ def test_the_nucleus_is_the_smallest_set_with_that_mass(top_p):
         order = np.argsort(-own)
         count = int(np.searchsorted(np.cumsum(own[order].astype(np.float64)), top_p)) + 1
         np.testing.assert_array_equal(np.sort(order[:count]), np.flatnonzero(inside))
+
+
+def test_a_mass_of_exactly_top_p_suffices():
+    assert nucleus_threshold(jnp.array([0.5, 0.25, 0.25]), 0.5)[0] == 0.5
+    assert nucleus_threshold(jnp.array([0.5, 0.25, 0.25]), 1.0)[0] == 0.25
 
 
 def test_equally_likely_subwords_stay_or_go_together():

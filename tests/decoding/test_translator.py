@@ -12,6 +12,7 @@ import pytest
 from tests.fixtures.tiny import random_params, tiny_model
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.schema import MeshConfig
+from transformer_jax.decoding import scoring
 from transformer_jax.decoding.scoring import forced_scores
 from transformer_jax.decoding.translator import Hypothesis, Translator
 from transformer_jax.model.embeddings import shift_right
@@ -223,7 +224,9 @@ def test_search_and_forced_decoding_count_the_same_coverage(positions):
         assert abs(ours.score - ours.log_prob / ((5 + ours.length) / 6) ** ALPHA) > 0.1
 
 
-def test_a_sentence_alone_or_in_any_batch_has_the_same_samples_and_their_forced_scores():
+def test_a_sentence_alone_or_in_any_batch_has_the_same_samples_and_their_forced_scores(
+    monkeypatch,
+):
     sources = sentences()
     t = translator("sinusoidal", 3, method="sample", temperature=0.5)
     together = t.translate(sources)
@@ -235,6 +238,9 @@ def test_a_sentence_alone_or_in_any_batch_has_the_same_samples_and_their_forced_
     np.testing.assert_allclose(
         [one.score for one in forced], [found[2].score for found in together], rtol=1e-5
     )
+    monkeypatch.setattr(scoring, "POSITIONS", 32)  # one or two rows, and more pairs than rows
+    again = forced_scores(t, sources, [found[2].ids for found in together])
+    np.testing.assert_allclose(again, forced, rtol=1e-5)
 
 
 def test_the_settings_of_sampling_reach_it():
