@@ -1,18 +1,21 @@
 """Links between words are those of the attention, and their error rate is Och and Ney's."""
 
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.fixtures.tiny import SIZES, random_params
+from tests.fixtures.tiny import SIZES, random_pairs, random_params, tiny_model
 from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import RunError
 from transformer_jax.evaluation import alignment
 from transformer_jax.evaluation.alignment import (
+    WordAlignment,
     alignment_error_rates,
+    best_aligner,
     cross_weights,
     diagonal,
     error_rate,
@@ -230,11 +233,25 @@ def test_every_layer_and_head_has_its_own_error_rate():
     assert len(np.unique(rates)) > 2
 
 
+def test_the_best_aligner_is_a_layer_s_mean_unless_a_head_is_better():
+    gold = [((0, 0), (1, 1))]
+    right, half, wrong = [0, 1], [0, 0], [1, 0]
+
+    def best(heads, means):
+        return best_aligner([WordAlignment([], [], np.array(heads), np.array(means))], gold)
+
+    assert best([[wrong, half], [wrong, right]], [half, half]) == (1, 1, 0.0)
+    assert best([[right, half], [wrong, half]], [wrong, right]) == (1, None, 0.0)
+    assert best([[half, wrong], [wrong, half]], [wrong, half]) == (1, None, 0.5)
+
+
 # The model's -------------------------------------------------------------------------------------
 
 
-def test_in_padded_batches_weights_are_those_of_each_pair_alone(monkeypatch):
-    monkeypatch.setattr(alignment, "BATCH", 3)  # the last of three batches has an empty row
+# The last of three batches has an empty row; or each pair has a batch.
+@pytest.mark.parametrize(("limit", "most"), [("BATCH", 3), ("CELLS", 1)])
+def test_in_padded_batches_weights_are_those_of_each_pair_alone(limit, most, monkeypatch):
+    monkeypatch.setattr(alignment, limit, most)
     src = [encoded(pair.src) for pair in grammar_pairs()[:8]]
     tgt = [encoded(pair.tgt) for pair in grammar_pairs()[:8]]
     found = list(cross_weights(*random_model(), src, tgt))
@@ -243,6 +260,19 @@ def test_in_padded_batches_weights_are_those_of_each_pair_alone(monkeypatch):
     assert alone.std() > 0.01  # or equal weights would pass
     assert len(src[4]) < max(map(len, src)) and len(tgt[4]) < max(map(len, tgt))
     np.testing.assert_allclose(found[4], alone, atol=1e-5)
+
+
+def test_rows_are_no_longer_than_the_learned_positions():
+    """There are 18; otherwise the length is a multiple of 16."""
+    model = tiny_model(positions="learned")
+    params = random_params(model)
+    src, tgt = (np.array(ids) for ids in random_pairs(5, [(18, 17)])[0])
+    [found] = cross_weights(model, params, [src], [tgt])
+    names: Any = SimpleNamespace(pieces=list)
+    names.target = names
+    alone = pair_attention(model, params, names, src, tgt)["cross"].weights_NHLM
+    assert alone.shape == (2, 3, 17, 18)
+    np.testing.assert_allclose(found, alone, atol=1e-5)
 
 
 def test_the_rates_of_a_model_are_those_of_its_weights_added_up(monkeypatch):
