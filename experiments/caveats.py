@@ -11,8 +11,8 @@ layers of d_model 128 and 1.3 million parameters within 6 %. Only the average de
 Transformer's encoder has more, 1.6 million, because of its gates. Two further rows have a decoder
 of one layer. In another, all heads share one head of keys and values (Shazeer 2019), with 1.2
 million parameters. No row is tuned: all have the preset's learning rate for 1,000 steps of 1,000
-target subwords. Speeds are sentences a second of processor time, so that other work on the machine counts
-little, in the second of two passes over 500 sentences of the test split.
+target subwords. Speeds are sentences a second of processor time, so that other work on the machine
+counts little, in the second of two passes over 500 sentences of the test split.
 
 The rules, written before the runs. "A Transformer's decoder is slower" than another holds if, with
 a Transformer's encoder, its speed is lower in every seed, and fails if it is higher in every seed.
