@@ -24,7 +24,13 @@ from transformer_jax.evaluation.alignment import (
 from transformer_jax.evaluation.attention import pair_attention
 from transformer_jax.grammar import AlignedPair, generate
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
-from transformer_jax.text.vocabulary import EOS, SPACE, Vocabulary, train_vocabulary
+from transformer_jax.text.vocabulary import (
+    EOS,
+    SPACE,
+    Vocabulary,
+    train_vocabularies,
+    train_vocabulary,
+)
 from transformer_jax.text.words import subword_words
 
 
@@ -297,6 +303,15 @@ def test_the_rates_of_a_model_are_those_of_its_weights_added_up(monkeypatch):
     assert found.diagonal == error_rate(straight, gold)
     assert 0.1 < found.diagonal < 0.6 < found.heads_NH.min()  # random heads know nothing
     assert found.pairs == 40 and found.links == sum(map(len, gold))
+
+
+def test_each_side_is_spelled_by_its_own_vocabulary():
+    pairs = grammar_pairs()
+    lines = [(pair.src, pair.tgt) for pair in pairs]
+    both = train_vocabularies(lines, VocabularyConfig(size=400), seed=0)
+    config = ModelConfig(**{**SIZES, "dropout": 0.0, "tie_embeddings": False})
+    model = make_model(config, both.sizes)
+    assert alignment_error_rates(model, random_params(model), both, pairs[:3]).pairs == 3
 
 
 def test_a_pair_alone_has_the_rate_of_its_own_attention():
