@@ -13,11 +13,14 @@ from transformer_jax.text.hmm_aligner import (
     NOBODY,
     Dictionary,
     _cells,
+    _dictionary,
     _forward_backward,
     _markov,
     _model_1,
     _side,
+    _trained,
     _transposed,
+    _uniform,
     hmm_alignments,
 )
 
@@ -97,6 +100,38 @@ def test_model_1_shares_a_word_among_all_positions_and_none():
     entries = list(zip(cells.of_entry[cells.entry], cells.entry, strict=True))
     assert [of for of, _ in entries] == [*[0, 1] * 3, 2, *[1, 0, 2] * 2]
     assert cells.entry[0] == cells.entry[11] and cells.entry[0] != cells.entry[1], "a says x"
+
+
+def test_dictionaries_begin_uniform_and_are_shares_of_what_is_counted():
+    cells, _ = small()
+    first = _uniform(cells)
+    np.testing.assert_allclose(first.entries, 1 / 3)
+    np.testing.assert_allclose(first.of_none, np.array([3, 1, 2]) / 6, err_msg="of x, y and z")
+    counts, of_none = DRAW.random(len(cells.entry)), DRAW.random(6)
+    by_words = np.zeros((3, 3))
+    by_form = np.zeros(3)
+    words = [(a, x) for src, tgt in PAIRS for x in tgt for a in src]
+    for (a, x), count in zip(words, counts, strict=True):
+        by_words["abc".index(a), "xyz".index(x)] += count
+    for x, count in zip([x for _, tgt in PAIRS for x in tgt], of_none, strict=True):
+        by_form["xyz".index(x)] += count
+    got = _dictionary(cells, counts, of_none)
+    for (a, x), entry in zip(words, cells.entry, strict=True):
+        row = by_words["abc".index(a)]
+        assert got.entries[entry] == pytest.approx(row["xyz".index(x)] / row.sum())
+    np.testing.assert_allclose(got.of_none, by_form / by_form.sum())
+
+
+def test_in_model_1_each_direction_counts_its_own_posteriors(monkeypatch):
+    monkeypatch.setattr(hmm_aligner, "MODEL_1", 2)
+    monkeypatch.setattr(hmm_aligner, "MODEL_H", 0)
+    both = small()
+    alone = []
+    for cells in both:
+        found, of_none, _ = _model_1(cells, _uniform(cells))
+        alone.append(_model_1(cells, _dictionary(cells, found, of_none))[0])
+    other = _transposed(both[0])
+    np.testing.assert_allclose(_trained(*both, other), alone[0] * alone[1][other])
 
 
 def test_pairs_of_different_lengths_are_computed_apart():
