@@ -125,6 +125,7 @@ def test_flags_that_cannot_be_are_one_line(call):
         ([f"--out={__file__}/results"], "--out: cannot write into .* is a file. Name another."),
         ([f"--runs={__file__}"], "--runs: cannot write into .* is a file. Name another."),
         (["--out=/proc/results"], "--out: cannot write into /proc/results: "),
+        (["--config.seed=3"], "--config.seed: the seeds of an experiment are --seeds=0,1."),
     ]:
         with pytest.raises(ConfigError, match=message):
             call(*flags)
@@ -137,6 +138,7 @@ def test_a_run_whose_results_could_not_be_found_is_not_trained(tmp_path):
         (Scale(preset, split="newstest"), DataError, r"newstest.en: no such file.*with .en: test"),
         (Scale(preset, average=4), ConfigError, "a, seed 0: 4 checkpoints .* the run keeps 3: tr"),
         (Scale(preset, {"train.steps": 6}, average=3), ConfigError, "3 check.* the run keeps 2"),
+        (Scale(preset, {"train.patience": 2}), ConfigError, "seed 0: train.patience=2 may end"),
     ]
     for scale, error, message in mistakes:
         with pytest.raises(error, match=message):
@@ -145,6 +147,12 @@ def test_a_run_whose_results_could_not_be_found_is_not_trained(tmp_path):
             )
     right = Experiment("t", {"a": {}}, {"small": Scale(preset, split="valid", average=3)})
     check_results(make_jobs(right, "small", tmp_path))
+
+
+def test_a_column_of_the_table_is_a_metric():
+    flags = {"scale": "small", "seeds": "", "rows": "", "runs": "", "out": "out", "overrides": {}}
+    with pytest.raises(ConfigError, match="metrics has 'blue', which is not one of perplexity, "):
+        command.run(Experiment("t", {"a": {}}, {"small": Scale("x.py")}, metrics=("blue",)), flags)
 
 
 def test_a_row_is_a_mapping():

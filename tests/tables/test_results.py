@@ -123,11 +123,28 @@ def test_seeds_are_any_sequence_of_numbers(seeds):
             ({"scales": {"small": Scale(DEMO, seeds=seeds)}}, "the seeds of row 'base' are")
             for seeds in (3, "01", {}, (0.5,), None)
         ),
+        ({"scales": {"small": Scale(DEMO, seeds=())}}, "scale small: no row has a seed"),
+        *(({"rows": rows}, "two: rows is .*; expected texts") for rows in ([("a", {})], {2: {}})),
+        *(({"scales": given}, "two: scales is ") for given in (Scale(DEMO), {"small": DEMO})),
+        ({"paper": {"bleu": 25.8}}, r"two: paper is \{'bleu': 25.8\}; expected texts"),
     ],
 )
 def test_an_experiment_that_cannot_be_is_one_line(changes, message):
     with pytest.raises(ConfigError, match=message):
         make_jobs(EXPERIMENT._replace(**changes), "small", Path("runs"))
+
+
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [
+        (Scale({"other": DEMO}), "row 'base' has no config file"),
+        (Scale(DEMO, average={"other": 2}), "average of row 'base' is None; expected a number"),
+        (Scale(DEMO, average=-1), "average of row 'base' is -1; expected a number"),
+    ],
+)
+def test_a_scale_that_cannot_be_is_one_line(scale, message):
+    with pytest.raises(ConfigError, match=message):
+        check_rows(make_jobs(EXPERIMENT._replace(scales={"small": scale}), "small", Path("runs")))
 
 
 def test_two_rows_of_one_config_are_refused_by_name():

@@ -41,7 +41,7 @@ from transformer_jax.tables.results import (
     read_results,
     write_results,
 )
-from transformer_jax.tables.statistics import Counted
+from transformer_jax.tables.statistics import Counted, check_metrics
 from transformer_jax.training import cost
 
 log = logging.getLogger(__name__)
@@ -87,12 +87,15 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
         values = parse_experiment(experiment.name, about, FLAGS)
     scale = values["scale"]
     name = experiment.name
+    if "seed" in values["overrides"]:
+        raise ConfigError("--config.seed: the seeds of an experiment are --seeds=0,1.")
     if values["out"] is None and values["overrides"]:
         raise ConfigError("overrides make another table: give its folder with --out=FOLDER.")
     output = Output(Path(values["out"] or Path("docs") / "results" / name / scale))
     runs = Path(values["runs"]) / name / scale
     rows = tuple(row.strip() for row in (values["rows"] or "").split(";") if row.strip())
     asked = _numbers(values["seeds"])
+    check_metrics(experiment)
     jobs = make_jobs(experiment, scale, runs, rows, asked, values["overrides"])
     check_rows(make_jobs(experiment, scale, runs))
     check_rows(jobs)  # with the overrides of --config

@@ -81,12 +81,21 @@ class Job(NamedTuple):
     @property
     def config_file(self) -> str:
         """The config file, with its argument if it has one."""
-        return str(for_row(self.scale.config, self.row))
+        file = for_row(self.scale.config, self.row)
+        if file is None:
+            raise ConfigError(f"row {self.row!r} has no config file: name one in its scale.")
+        return str(file)
 
     @property
     def average(self) -> int:
         """Number of checkpoints to average; 0: no average."""
-        return int(for_row(self.scale.average, self.row))
+        number = for_row(self.scale.average, self.row)
+        if not isinstance(number, int) or number < 0:
+            raise ConfigError(
+                f"average of row {self.row!r} is {number!r}; expected a number of checkpoints, or "
+                "0 for none."
+            )
+        return number
 
     @property
     def label(self) -> str:
@@ -159,10 +168,30 @@ def make_jobs(
             folder = runs / slug(row) / f"seed-{seed}"
             whole = {**changes, "seed": seed}
             jobs.append(Job(experiment.name, row, seed, chosen, whole, folder))
+    if not jobs:
+        raise ConfigError(f"{experiment.name}, scale {scale}: no row has a seed. Give some.")
     return jobs
 
 
+def _check_kinds(experiment: Experiment) -> None:
+    """Raises ConfigError if a part is of another type, which may be noticed after hours only."""
+    kinds: dict[str, tuple[type, str]] = {
+        "rows": (object, "{'base': {}, 'narrow': {'model.d_model': 128}}"),
+        "scales": (Scale, "{'small': Scale('configs/demo.py')}"),
+        "paper": (Mapping, "{'base': {'bleu': 25.8}}"),
+    }
+    for part, (kind, example) in kinds.items():
+        given = getattr(experiment, part)
+        names = given if isinstance(given, Mapping) else [None]
+        if not all(isinstance(name, str) and isinstance(given[name], kind) for name in names):
+            raise ConfigError(
+                f"{experiment.name}: {part} is {given!r:.60}; expected texts and what they name, "
+                f"such as {example}."
+            )
+
+
 def _check_names(experiment: Experiment, scale: str) -> None:
+    _check_kinds(experiment)
     name, rows = experiment.name, experiment.rows
     if scale not in experiment.scales:
         known = ", ".join(experiment.scales) or "none; such as {'small': Scale('configs/demo.py')}"
@@ -200,13 +229,19 @@ def check_rows(jobs: Sequence[Job]) -> None:
 def check_results(jobs: Sequence[Job]) -> None:
     """Raises UserError if a run would be trained whose results could then not be found.
 
-    That is: the split that is scored is not there, or fewer checkpoints are kept than averaged.
+    That is: the split that is scored is not there, fewer checkpoints are kept than averaged, or the
+    run may end early.
     """
     seen = set[tuple[DataConfig, str]]()
     for job in jobs:
         config = job.config()
         train, split = config.train, job.scale.split
         kept = min(train.keep_last, -(-train.steps // train.checkpoint_every))
+        if train.patience is not None:
+            raise ConfigError(
+                f"{job.label}: train.patience={train.patience} may end a run before its last step, "
+                "whose scores the table needs. Set train.patience=None."
+            )
         if job.average > kept:
             raise ConfigError(
                 f"{job.label}: {job.average} checkpoints are averaged, and the run keeps {kept}: "

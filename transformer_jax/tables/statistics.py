@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 
 import pandas as pd
 
+from transformer_jax.errors import ConfigError
 from transformer_jax.files import read_table, write_csv
 from transformer_jax.tables.experiment import Experiment
 from transformer_jax.tables.results import Line
@@ -40,6 +41,16 @@ METRICS = {
     ),
     "minutes": Metric("minutes of training", ".1f", lambda line: line.train_seconds / 60),
 }
+
+
+def check_metrics(experiment: Experiment) -> None:
+    """Raises ConfigError if the table has a column that is none of METRICS."""
+    for name in experiment.metrics:
+        if name not in METRICS:
+            raise ConfigError(
+                f"{experiment.name}: metrics has {name!r}, which is not one of "
+                f"{', '.join(METRICS)}."
+            )
 
 
 class Summary(NamedTuple):
