@@ -629,6 +629,11 @@ def config_file_has_a_number_for_a_key(box: Sandbox) -> Sequence[str]:
 
 @case("train needs --workdir=FOLDER")
 def folder_is_not_named(box: Sandbox) -> Sequence[str]:
+    return ["train", f"--config={box.preset}"]
+
+
+@case("--workdir= is empty: give --workdir=FOLDER")
+def name_of_the_folder_is_empty(box: Sandbox) -> Sequence[str]:
     return ["train", f"--config={box.preset}", "--workdir="]
 
 
@@ -841,7 +846,8 @@ def sentence_is_blank(box: Sandbox) -> Sequence[str]:
 
 
 WRONG_FLAGS = {
-    "translate --checkpoint=": "--checkpoint= is not there. Valid: latest, best, 30",
+    "translate --checkpoint=": "--checkpoint= is empty: give --checkpoint=WHICH, or leave it out.",
+    "translate --checkpoint=41": "{tmp}/run: --checkpoint=41 is not there. Valid: latest, best, 30",
     "translate --checkpoint=-1": "--checkpoint=-1 is not there",
     "translate --checkpoint=../checkpoints/40": "--checkpoint=../checkpoints/40 is not there",
     "translate --n_best=0": "--n_best=0 is below 1",
@@ -860,8 +866,9 @@ WRONG_FLAGS = {
     "attention --kind=all x": "--kind=all is more than a picture: name a file that ends in one",
     "evaluate --beam_size=-3": "decode.beam_size=-3 is below 1",
     "evaluate --examples=all": "--examples=all: invalid literal for int()",
-    "evaluate --split=": "/.en: no such file",
-    "evaluate --src= --ref=x.de": "--src= is empty: name the file of the sources.",
+    "evaluate --split=": "--split= is empty: give --split=NAME, or leave it out.",
+    "evaluate --src= --ref=x.de": "--src= is empty: give --src=FILE, or leave it out.",
+    "align --src=x.en --tgt=x.de --gold=": "--gold= is empty: give --gold=FILE, or leave it out.",
     "evaluate --src=x.en --ref=,": "--src and --ref belong together",
     "attention -5": "Unknown command line flag '5'. A SENTENCE that begins with a dash follows --",
     "attention -- -5 --layer=1": "takes one SENTENCE, not 2 arguments: flags come before --.",
@@ -964,7 +971,7 @@ def validation_text_is_blank(box: Sandbox) -> Sequence[str]:
     return box.train()
 
 
-@case("train.init_from='' names no run")
+@case("--init_from= is empty: give --init_from=FOLDER, or leave it out.")
 def origin_is_empty(box: Sandbox) -> Sequence[str]:
     return [*box.train(), "--init_from="]
 

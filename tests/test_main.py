@@ -138,6 +138,16 @@ def test_flags_become_arguments(called, arguments, expected):
     assert called == [expected]
 
 
+def test_a_path_may_be_in_the_home_folder(called, monkeypatch):
+    """A shell leaves the ~ of --flag=~/path as it is; before, a folder of that name was made."""
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert main(["evaluate", "--workdir=~/a,~/b", "--src=~/x.en", "--ref=~/x.de"]) == 0
+    assert called[0]["workdir"] == ["/home/somebody/a", "/home/somebody/b"]
+    assert (called[0]["src"], called[0]["ref"]) == ("/home/somebody/x.en", ["/home/somebody/x.de"])
+    assert main(["attention", "--workdir=~/a", "--target=~/x", "~/y"]) == 0
+    assert (called[1]["sentence"], called[1]["target"]) == ("~/y", "~/x")
+
+
 SENTENCE = {"workdir": "w", "sentence": "A dog.", "kind": "cross", "layer": None}
 SENTENCE |= {"output": "attention.png", "checkpoint": "latest", "target": None}
 
@@ -214,7 +224,7 @@ def test_every_command_is_a_function_that_takes_these_arguments(name, preset, mo
         (["translate", "--workdir=w", "--config.decode.beem_size=2"], "mean decode.beam_size?"),
         (["average", "--workdir=w", "--config.decode.beam_size=2"], "config.decode.beam_size"),
         (["train", "--config=PRESET"], "train needs --workdir=FOLDER"),
-        (["train", "--config=PRESET", "--workdir="], "train needs --workdir=FOLDER"),
+        (["train", "--config=PRESET", "--workdir="], "--workdir= is empty"),
         (["evaluate"], "evaluate needs --workdir=FOLDER"),
         (["attention", "x"], "attention needs --workdir=FOLDER"),
         (["attention", "--workdir=w"], "attention needs SENTENCE: what to translate"),

@@ -31,6 +31,7 @@ MACHINE_OUT_OF_MEMORY = (
     "translation, decode.beam_size, decode.tokens_per_batch or decode.max_extra_length."
 )
 LONGEST_MESSAGE = 4_000  # characters
+PATHS = ("FILE", "FOLDER", "STEM")  # how the help calls the values that are paths
 BROKEN_PIPE = 128 + 13  # SIGPIPE
 
 DEFINE: dict[type, Callable[..., object]] = {
@@ -218,7 +219,18 @@ def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -
     for flag in known:
         if flag.required and not values[flag.name]:
             raise UserError(f"{command} needs {flag.shown}: {flag.help}.")
+        if values[flag.name] == "" and not flag.positional:  # such as --out=$UNSET
+            raise UserError(f"--{flag.name}= is empty: give {flag.shown}, or leave it out.")
+        if flag.value.startswith(PATHS) and values[flag.name]:
+            values[flag.name] = _in_home(values[flag.name])
     return {flag.parameter or flag.name: values[flag.name] for flag in known}
+
+
+def _in_home(path: Any) -> Any:
+    """The path, or each of several, without its ~, which a shell leaves in --flag=~/path."""
+    if isinstance(path, list):
+        return [os.path.expanduser(one) for one in path]
+    return os.path.expanduser(path)
 
 
 def _items(text: str) -> list[str]:

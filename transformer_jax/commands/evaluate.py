@@ -185,8 +185,6 @@ def _check(split: str | None, src: str | None, ref: Sequence[str] | None, exampl
         raise ConfigError("--src and --ref belong together: sources and their references.")
     if split is not None and src is not None:
         raise ConfigError(f"--split={split} and --src={src}: one or the other is translated.")
-    if src == "":
-        raise ConfigError("--src= is empty: name the file of the sources.")
     if examples < 0:
         raise ConfigError(f"--examples={examples} is below 0: how many to print.")
 
