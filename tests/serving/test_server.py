@@ -22,7 +22,7 @@ import pytest
 from tests import tiny_runs as runs
 from transformer_jax.api import Run, load
 from transformer_jax.serving import answers
-from transformer_jax.serving.asked import Limits
+from transformer_jax.serving.asked import Asked, Limits
 from transformer_jax.serving.worker import Worker
 
 pytest.importorskip("starlette")
@@ -224,6 +224,14 @@ def test_the_page_shows_translations_scores_alignment_and_attention(serving, tmp
 
 def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def test_no_more_translations_are_promised_than_mbr_has_samples():
+    few = load(runs.trained_run(), method="mbr", samples=2, beam_size=4)
+    assert answers.model_of(few).beam_size == 2
+    asked = [Asked([" "], n_best=2)]  # a blank line is not searched for
+    [found] = answers.answer_all(few, asked)
+    assert found["lines"][0]["translations"] == [{"text": "", "score": 0.0}]
 
 
 def test_the_command_answers_and_ends_cleanly_after_a_signal():

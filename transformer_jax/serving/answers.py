@@ -24,14 +24,20 @@ def model_of(run: Run) -> Model:
     model = run.loaded.model
     has_cross = "cross" in uses_of(model)
     layers = model.stacks()[USES["cross"][0]][1] if has_cross else 0
-    return Model(run.config.decode.beam_size, layers, run.config.model.num_heads)
+    return Model(_most_translations(run), layers, run.config.model.num_heads)
+
+
+def _most_translations(run: Run) -> int:
+    """How many translations a line may have; mbr has no more than its samples."""
+    decode = run.config.decode
+    return min(decode.beam_size, decode.samples if decode.method == "mbr" else decode.beam_size)
 
 
 def answer_all(run: Run, asked: Sequence[Asked]) -> list[Answer | Refused]:
     """The answer to each request, or why it is refused; one search call per beam size."""
     found: list[Answer | Refused | None] = [_too_long(run, one) for one in asked]
     # Only two beam sizes are compiled, not one for each n: the n best are the first n of the beam.
-    for size in {1, run.config.decode.beam_size}:
+    for size in {1, _most_translations(run)}:
         chosen = [
             i
             for i, one in enumerate(asked)
