@@ -112,7 +112,9 @@ def test_words_come_out_while_the_line_goes_in(waiting):
     [
         ({"beam_size": 2}, "excludes a beam of 2"),
         ({"overrides": {"decode.beam_size": 3}}, "excludes a beam of 3"),
+        ({"beam_size": 0}, "excludes a beam of 0"),
         ({"n_best": 2, "scores": True}, "excludes --n_best, --scores"),
+        ({"n_best": 0}, "excludes --n_best"),
         ({"sample": True, "engine": "ctranslate2"}, "excludes --sample, --engine"),
         ({"length_penalty": 0.5}, "excludes --length_penalty"),
         ({"overrides": {"decode.method": "mbr"}}, "excludes decode.method"),

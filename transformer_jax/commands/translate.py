@@ -72,7 +72,7 @@ def translate(
     """
     if simultaneous:
         given = {
-            "n_best": n_best > 1,
+            "n_best": n_best != 1,
             "scores": scores,
             "sample": sample,
             "engine": engine,
@@ -125,7 +125,7 @@ def _check_simultaneous(
     """Raises ConfigError if something cannot be combined with --simultaneous."""
     wrong = [f"--{name}" for name, value in given.items() if value]
     widest = overrides.get("decode.beam_size", 1) if beam_size is None else beam_size
-    if widest > 1:  # what is written cannot be revised
+    if widest != 1:  # what is written cannot be revised
         wrong.append(f"a beam of {widest}")
     wrong += [name for name in overrides if name in WHOLE_LINES]
     if not isinstance(workdir, str) and len(workdir) > 1:
