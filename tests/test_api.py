@@ -167,6 +167,8 @@ def test_words_are_between_spaces_whatever_the_subwords_are():
         (lambda: run().n_best(SOURCES, "2"), "n_best='2' is no whole number"),
         (lambda: run().translate(None), "takes a list of sentences, not NoneType"),
         (lambda: run().translate({"x": 1}), "takes a list of sentences, not dict"),
+        (lambda: run().translate(b"x"), "takes a list of sentences, not one"),
+        (lambda: run().translate(np.array("x")), "takes a list of sentences, not ndarray"),
         (lambda: load(""), "'' names no run's folder: give one"),
         (lambda: load(["a\0b"]), "'a.x00b' names no run's folder: give one"),
         (lambda: load(None), "None names no run's folder: give one"),
