@@ -47,7 +47,10 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
     folder = Path(processes.first_does(lambda: str(_find(run, which))))
     wrong = processes.first_does(lambda: damaged_file(folder))
     if wrong:
-        raise RunError(f"{folder} is damaged: {wrong}. Choose another with --checkpoint.")
+        raise RunError(
+            f"{folder} is damaged: {wrong}. Choose another with --checkpoint; `train` replaces the "
+            "latest one."
+        )
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or device), like
@@ -84,7 +87,7 @@ def _find(run: RunFolder, which: str) -> Path:
         return run.checkpoints / str(int(which))
     names = ["average", *sorted(named)] if named else []
     known = ", ".join(["latest", "best", *names, *map(str, steps)])
-    raise RunError(f"--checkpoint={which} is not there. Valid: {known}.")
+    raise RunError(f"{run.path}: --checkpoint={which} is not there. Valid: {known}.")
 
 
 def _averages(run: RunFolder) -> list[Path]:
