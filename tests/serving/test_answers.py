@@ -20,7 +20,7 @@ class StubRun:
     """Translations "LINE 0", "LINE 1" and so on; layer 1 links words to a, layer 2 to b."""
 
     checkpoint = "40"
-    config = SimpleNamespace(decode=SimpleNamespace(beam_size=3))
+    config = SimpleNamespace(decode=SimpleNamespace(beam_size=3, method="beam", samples=2))
     fits = SimpleNamespace(encode=lambda *_, **__: None, cut=0)
     loaded = SimpleNamespace(line_translator=lambda: StubRun.fits)
 
