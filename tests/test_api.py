@@ -12,9 +12,11 @@ import pytest
 
 import transformer_jax
 from tests import tiny_runs as runs
+from tests.commands.test_import import imported_two
 from transformer_jax.api import Run, load, train
 from transformer_jax.commands.attention import attend
-from transformer_jax.errors import ConfigError, UserError
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.errors import ConfigError, RunError, UserError
 from transformer_jax.evaluation.alignment import links
 from transformer_jax.text.words import spelled_words, subword_words
 
@@ -91,9 +93,19 @@ def test_logits_make_the_log_probability_of_a_translation():
     assert blank.logits_LV.shape[0] == 1
 
 
-def test_training_from_python_is_that_of_the_command(tmp_path):
+def test_logits_are_as_wide_as_the_target_s_vocabulary():
+    two = load(imported_two())
+    [pair] = two.logits(["a dog"], ["ein Hund"])
+    sizes = two.loaded.vocabulary.sizes
+    assert pair.logits_LV.shape[1] == sizes.target != sizes.source
+
+
+def test_training_from_python_is_that_of_the_command(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     config = runs.tiny_config()
-    trained = transformer_jax.train(config, tmp_path / "run")
+    trained = transformer_jax.train(config, "~/run")
+    assert (tmp_path / "run" / "config.json").exists()
     assert trained.translate(SOURCES) == load(runs.trained_run()).translate(SOURCES)
     again = transformer_jax.train(config, tmp_path / "run", {"train.steps": runs.STEPS + 1})
     assert again.checkpoint == str(runs.STEPS + 1)
@@ -107,9 +119,11 @@ def test_training_from_python_is_that_of_the_command(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_settings_of_search_are_those_given_and_the_rest_the_run_s():
+def test_settings_of_search_are_those_given_and_the_rest_the_run_s(monkeypatch):
     assert run().config.decode.beam_size == 2
-    assert load(str(runs.trained_run()), checkpoint=runs.STEPS).config.decode.beam_size == 4
+    home, name = runs.trained_run().parent, runs.trained_run().name
+    monkeypatch.setenv("HOME", str(home))
+    assert load(f"~/{name}", checkpoint=runs.STEPS).config.decode.beam_size == 4
     assert run().checkpoint == str(runs.STEPS)
 
 
@@ -120,6 +134,25 @@ def test_attention_is_that_of_the_command():
     for kind, attention in want.kinds.items():
         np.testing.assert_array_equal(found.kinds[kind].weights_NHLM, attention.weights_NHLM)
     assert not run().attention(SOURCES[0]).is_given
+
+
+def test_attention_without_a_translation_is_refused(monkeypatch):
+    monkeypatch.setattr(Translator, "translate", lambda *_: [[]])
+    with pytest.raises(RunError, match="The model finds no translation"):
+        run().attention("x")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda line: run().translate([line]),
+        lambda line: run().score([line], ["x"]),
+        lambda line: run().attention(line, "x"),
+    ],
+)
+def test_a_line_that_is_cut_is_warned_of(call, caplog):
+    call("x" * 99)
+    assert "1 lines have more than decode.max_length=64 subwords" in caplog.text
 
 
 def test_words_are_aligned_by_the_weights_of_the_pair():
@@ -169,7 +202,9 @@ def test_words_are_between_spaces_whatever_the_subwords_are():
         (lambda: run().translate({"x": 1}), "takes a list of sentences, not dict"),
         (lambda: run().translate(b"x"), "takes a list of sentences, not one"),
         (lambda: run().translate(np.array("x")), "takes a list of sentences, not ndarray"),
+        (lambda: run().translate({"x"}), "takes a list of sentences, not set"),
         (lambda: load(""), "'' names no run's folder: give one"),
+        (lambda: load([]), r"\[\] names no run's folder: give one"),
         (lambda: load(["a\0b"]), "'a.x00b' names no run's folder: give one"),
         (lambda: load(None), "None names no run's folder: give one"),
         (lambda: load(runs.trained_run(), beam=2), "decode.beam"),
