@@ -90,6 +90,8 @@ def test_banned_subwords_are_never_found_and_keep_their_probability(beam, banned
     changed = 0
     for seed in range(6):
         model = HashModel(seed)
+        if seed == 5:  # almost certain: nothing overflows
+            model.table[..., banned[0]] += 200
         result = run(HashModel, model.table, limits, 0.6, **settings)
         assert_equals_reference(model, limits, 0.6, result, **settings)
         found = [ids for sentence in range(BATCH) for ids, _, _ in rows(result, sentence)]
