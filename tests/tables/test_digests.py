@@ -71,6 +71,7 @@ def test_all_tables_of_runs_have_recorded_digests():
         *(f"fair_comparison-rate_{rate}" for rate in FAIR_RATES),
         "fair_comparison-budget_1",
         "fair_comparison-budget_3",
+        "fair_comparison-budget_9",
     }
 
 
