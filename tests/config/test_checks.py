@@ -106,6 +106,21 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         {"model.wait_k": 4, "model.wait_k_max": 3},
         ("model.wait_k_max=3", "model.wait_k=4 is not", "from 1 to 3"),
     ),
+    *(
+        (
+            {"model.wait_k": 3, "model.cross_normalizer": name},
+            (f"model.wait_k=3 and the normalizer {name!r}", "Set model.wait_k=None"),
+        )
+        for name in ("chunkwise", "lookback")
+    ),
+    (
+        {"model.positions": "rotary", "model.d_k": 63},
+        ("'rotary' turns pairs of features, and d_k=63 is odd", "an even model.d_k"),
+    ),
+    (
+        {"model.positions": "rotary", "model.score": "additive"},
+        ("model.positions='rotary' with model.score='additive'", "Use model.score='scaled_dot'"),
+    ),
     ({"decode.wait_k": 3}, ("decode.wait_k=3", "model.wait_k is None", "Leave decode.wait_k out")),
     ({"data.source": "parquet"}, ("data.source='parquet' needs", "--config.data.path=FOLDER")),
     ({"data.source": "tfds"}, ("data.name is not set", "--config.data.name=wmt14_translate")),
@@ -233,6 +248,10 @@ FINE: list[dict[str, Any]] = [
     {},
     {"model.num_heads": 7, "model.d_k": 64},
     {"model.d_model": 511, "model.d_k": 64, "model.positions": "learned"},
+    {"model.positions": "sinusoidal_t2t", "model.d_model": 4, "model.num_heads": 1},
+    {"model.positions": "rotary", "model.d_k": 2, "model.cross_score": "additive"},
+    {"model.wait_k": 3, "model.wait_k_max": 3},
+    {"model.watched_heads": 8},
     {"model.dropout": 0.0, "train.label_smoothing": 0.0, "decode.length_penalty": 0.0},
     {
         "model.positions": "learned",
