@@ -8,8 +8,18 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import tiny_model
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.attention_memories import ATTENTION_MEMORIES
+from transformer_jax.model.axes import DISTANCES, HEADS, KEY_HEADS
+from transformer_jax.model.monotonic import MONOTONIC
+from transformer_jax.model.normalizers import NORMALIZERS
+from transformer_jax.model.outputs import OUTPUTS
 from transformer_jax.model.parameters import abstract_params, init_params
+from transformer_jax.model.position_biases import BUCKET_TABLE
+from transformer_jax.model.projections import BIASES, PROJECTIONS
 from transformer_jax.model.records import SearchSizes
+from transformer_jax.model.relative_vectors import parameters as relative_vectors
+from transformer_jax.model.scores import SCORES
 
 
 def initial(model):
@@ -70,3 +80,76 @@ def test_d_v_is_d_k_in_parameters_and_cache_when_d_k_alone_is_set():
     assert key.shape == value.shape == (2, 3, 6, 4, 5)
     (key, value), _ = model.empty_memory(sizes).decoder[0]["cross_attention"]
     assert key.shape == value.shape == (2, 3, 8, 5)
+
+
+TABLES = {
+    "projections": PROJECTIONS,
+    "biases": BIASES,
+    "t5": BUCKET_TABLE,
+    "relative": relative_vectors(ModelConfig()),
+    **{name: make(ModelConfig()).parameters for name, make in MONOTONIC.items()},
+    **{
+        name: entry.parameters
+        for registry in (SCORES, NORMALIZERS, ATTENTION_MEMORIES, OUTPUTS)
+        for name, entry in registry.items()
+    },
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_an_axis_of_heads_or_distances_is_named_so_and_no_other_is(table):
+    own = {"heads": HEADS, "key_heads": KEY_HEADS, "distances": DISTANCES, "buckets": DISTANCES}
+    for name, parameter in TABLES[table].items():
+        for size, axis in zip(parameter.sizes, parameter.names, strict=True):
+            assert axis == own.get(size, axis), name
+            assert size in own or axis not in own.values(), name
+
+
+HEADS_, D_K, D_MODEL, ENCODED, PLACES = 40, 50, 70, 80, 41
+AXES = {"heads": HEADS_, "key_heads": 20, "d_k": D_K, "d_v": 60, "d_model": D_MODEL}
+AXES |= {"encoded": ENCODED, "distances": PLACES, "buckets": 32, "neighbours": 3}
+AXES |= {"coverage": 10, "gates": 30}
+
+
+@pytest.mark.parametrize(
+    ("table", "names"),
+    [
+        ("biases", ["query_bias", "key_bias", "value_bias", "out_bias"]),
+        ("t5", ["buckets"]),
+        ("additive", ["bias"]),
+        ("sink", ["sink"]),
+        ("coverage", ["coverage", "fertility"]),
+        ("coverage_gru", ["coverage", "gate_bias"]),
+        ("coverage_embedding", ["coverage", "gate_bias"]),
+        ("markov", ["markov"]),
+        ("copy", ["copy_gate_bias"]),
+        ("history", ["history_query_bias", "history_sentinel"]),
+    ],
+)
+def test_what_changes_nothing_at_0_starts_at_0(table, names):
+    for name in names:
+        _, sizes, _ = parameter = TABLES[table][name]
+        drawn = parameter.initializer(jax.random.key(0), [AXES[size] for size in sizes])
+        assert not drawn.any(), name
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "mean", "deviation"),
+    [
+        ("cosine", "gain", 10.0, 0.0),
+        ("additive", "vector", 0.0, D_K**-0.5),
+        ("relative", "relative_keys", 0.0, (2 / (PLACES + D_K)) ** 0.5),
+        ("relative", "relative_values", 0.0, (2 / (PLACES + 60)) ** 0.5),
+        ("chunkwise", "stop_key", 0.0, (2 / (ENCODED + HEADS_ * D_K)) ** 0.5),
+        ("coverage_gru", "from_weight", 0.0, 1.0),
+        ("copy", "copy_gate", 0.0, 0.02),
+        ("history", "history_query", 0.0, D_MODEL**-0.5),
+        ("marginal", "marginal_context", 0.0, (2 / (ENCODED + D_MODEL)) ** 0.5),
+    ],
+)
+def test_what_is_drawn_has_its_deviation(table, name, mean, deviation):
+    initializer, sizes, _ = TABLES[table][name]
+    shape = [AXES[size] for size in sizes]
+    drawn = [initializer(jax.random.key(seed), shape) for seed in range(8)]
+    assert np.std(drawn) == pytest.approx(deviation, rel=0.1)
+    assert np.mean(drawn) == pytest.approx(mean, abs=0.15 * deviation)

@@ -126,6 +126,8 @@ def test_initial_parameters_are_those_of_the_seed_and_hold_gradients_in_range():
     recurrent = np.asarray(params["left_to_right"]["update"])
     assert np.allclose(recurrent @ recurrent.T, np.eye(H), atol=1e-5)
     assert not np.allclose(recurrent, other["left_to_right"]["update"])
+    scores = [initial(jax.random.key(seed))["decoder"]["score"] for seed in range(20)]
+    assert np.std(scores) == pytest.approx(H**-0.5, rel=0.15)
 
 
 def test_dropout_falls_on_annotations_and_on_what_is_before_the_vocabulary():

@@ -11,6 +11,7 @@ from transformer_jax.config.data import DataConfig
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
+from transformer_jax.model.axes import unboxed
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.model.records import Context, Now, Place, SearchSizes
 from transformer_jax.model.running_mixers import AverageAttention, SimplerUnit, weighted_so_far
@@ -73,6 +74,16 @@ def test_the_simpler_unit_equals_its_equations():
         want[b, t] = np.maximum(0, c)
     got = applied(SimplerUnit(ModelConfig(d_model=D)), params)
     assert relative_error(got[SEGMENTS != 0], want[SEGMENTS != 0]) < 1e-6
+
+
+@pytest.mark.parametrize("mixer", [AverageAttention, SimplerUnit])
+def test_matrices_start_as_xavier_uniform_and_biases_at_0(mixer):
+    module = mixer(ModelConfig(d_model=60, d_ff=0))
+    x = jnp.ones((B, L, 60))
+    for name, leaf in unboxed(module.init(jax.random.key(0), x, CONTEXT)["params"]).items():
+        spread = 0 if leaf.ndim == 1 else (2 / sum(leaf.shape)) ** 0.5
+        assert np.std(leaf) == pytest.approx(spread, rel=0.05), name
+        assert abs(np.mean(leaf)) < 0.01, name
 
 
 def test_a_scan_in_parallel_gives_what_a_loop_gives():
