@@ -8,7 +8,7 @@ import pytest
 from tests.fixtures.references import norm_by_hand
 from tests.fixtures.tiny import relative_error
 from transformer_jax.model.axes import unboxed
-from transformer_jax.model.norms import LayerNorm, ScaleNorm, layer_norm
+from transformer_jax.model.norms import LayerNorm, ScaleNorm, layer_norm, unit
 
 DRAW = np.random.default_rng(2)
 X = DRAW.normal(size=(2, 3, 4)) * 3 + 2
@@ -28,8 +28,10 @@ def test_layer_norm_of_bfloat16_is_computed_in_float32():
     x = jnp.asarray(X, jnp.bfloat16)
     got = layer_norm(x, jnp.float32(GAIN), jnp.float32(BIAS))
     assert got.dtype == jnp.float32
-    want = norm_by_hand(np.asarray(x, np.float64), GAIN, BIAS)
-    assert relative_error(got, want) < 1e-5
+    exact = np.asarray(x, np.float64)
+    assert relative_error(got, norm_by_hand(exact, GAIN, BIAS)) < 1e-5
+    got = layer_norm(x, jnp.float32(GAIN), jnp.float32(BIAS), 0.5)
+    assert relative_error(got, norm_by_hand(exact, GAIN, BIAS, epsilon=0.5)) < 1e-5
 
 
 def test_the_module_applies_its_scale_and_its_bias():
@@ -77,3 +79,13 @@ def test_scale_norm_of_a_zero_vector_is_zero_with_a_finite_gradient():
 
     value, gradient = jax.value_and_grad(total)(jnp.zeros((1, 1, 4)))
     assert value == 0 and np.all(np.isfinite(gradient))
+
+
+def test_vectors_are_divided_by_their_length_or_by_a_longer_epsilon():
+    params = {"params": {"scale": jnp.float32(3)}}
+    vectors = jnp.array([[[3e-5, 4e-5]], [[3e-7, 4e-7]]], jnp.float32)  # of length 5e-5 and 5e-7
+    np.testing.assert_allclose(unit(vectors)[:, 0], [[0.6, 0.8], [0.3, 0.4]], rtol=1e-5)
+    scaled = ScaleNorm(1e-6).apply(params, vectors)[:, 0]
+    np.testing.assert_allclose(scaled, [[1.8, 2.4], [0.9, 1.2]], rtol=1e-5)
+    longer = ScaleNorm(1e-4).apply(params, vectors)[:, 0]
+    np.testing.assert_allclose(longer, [[0.9, 1.2], [0.009, 0.012]], rtol=1e-5)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fixtures.references import norm_by_hand
 from tests.fixtures.tiny import (
     VOCABULARY,
     lay_out,
@@ -112,6 +113,27 @@ def test_the_watched_weights_are_the_mean_of_the_first_heads_of_one_layer():
     (_, watched), aside = jax.jit(decode)({"params": params}, encoded, *model_inputs(batch))
     (weights,) = aside["intermediates"]["decoder_0"]["cross_attention"]["attention_weights"]
     assert relative_error(watched, np.asarray(weights)[:, :2].mean(1)) < 1e-6
+
+
+def test_the_last_norms_of_pre_norm_take_their_epsilon_from_the_config():
+    """Sub-layers whose parameters are 0 add nothing, so a stack is its last norm."""
+    keys = {"norm": "pre", "num_layers": 1, "positions": "none"}
+    model, drawn = model_and_params(**keys, norm_epsilon=0.5)
+    params = {name: jax.tree.map(jnp.zeros_like, part) for name, part in drawn.items()}
+    kept = ("embedding", "encoder_norm", "decoder_norm")
+    variables = {"params": params | {name: drawn[name] for name in kept}}
+    source, target = model_inputs(lay_out(random_pairs(0, [(9, 7)]), [[0]], 9, 7))
+
+    @jax.jit
+    def outputs(variables):
+        encoded = model.apply(variables, source, method="encode")
+        return encoded, model.apply(variables, encoded, source, target, method="decode")[0]
+
+    encoded, decoded = outputs(variables)
+    for got, side, name in ((encoded, source, kept[1]), (decoded, target, kept[2])):
+        x_BLD = np.asarray(drawn["embedding"]["table"], np.float64)[side.ids] * 12**0.5
+        want = norm_by_hand(x_BLD, *(drawn[name][part] for part in ("scale", "bias")), epsilon=0.5)
+        assert relative_error(got, want) < 1e-5
 
 
 def equations(jaxpr):
