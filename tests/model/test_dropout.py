@@ -6,7 +6,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_params, tiny_model
+from tests.fixtures.tiny import (
+    VOCABULARY,
+    lay_out,
+    model_inputs,
+    random_pairs,
+    random_params,
+    tiny_model,
+)
+from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.dropout import (
     Dropout,
     NoiseSource,
@@ -197,3 +205,34 @@ def test_every_dropout_of_the_model_has_a_mask_of_its_own():
         assert_averages_to_0(one)
         for other in masks[:i]:
             assert_averages_to_0(one * other)
+
+
+@pytest.mark.parametrize(
+    ("changes", "passes"),
+    [({}, 1), ({"auxiliary": (("reinforce", 1.0),)}, 1), ({"full_context": True}, 2)],
+    ids=["", "draws", "full context"],
+)
+def test_every_dropout_of_the_loss_drops(changes, passes):
+    """The loss reads the source once and the target once, or twice with a second pass."""
+    model = tiny_model(dropout=0.5, d_model=32, num_layers=1).clone(watch=True)
+    batch = lay_out(random_pairs(0, [(9, 9)]), [[0]], 9, 9)
+    settings = LossSettings(0.1, VOCABULARY, "float32", 2048, 1)._replace(**changes)
+    _, aside = jax.jit(
+        lambda params: model.apply(
+            {"params": params},
+            batch,
+            jnp.arange(1),
+            settings,
+            jnp.float32(3),
+            rngs={"dropout": jax.random.key(5)},
+            method="loss",
+            capture_intermediates=lambda module, method: isinstance(module, Dropout),
+        )
+    )(random_params(model))
+    outputs = [
+        output
+        for path, output in jax.tree_util.tree_leaves_with_path(aside["intermediates"])
+        if "dropout" in jax.tree_util.keystr(path)
+    ]
+    assert len(outputs) == (1 + 2) + passes * (1 + 3)
+    assert all(0.3 < (output == 0).mean() < 0.7 for output in outputs)

@@ -186,3 +186,17 @@ def test_the_baseline_is_a_running_mean_of_the_loss_per_subword():
     sums = LossSums(*map(jnp.float32, (12, 0, 0, 4)))
     second = next_baseline(first, sums)
     assert second == pytest.approx(0.9 * np.log(41) + 0.1 * 12 / 4)
+    nothing = LossSums(*map(jnp.float32, (0, 0, 0, 0)))
+    assert next_baseline(first, nothing) == pytest.approx(0.9 * np.log(41))
+
+
+def test_draws_have_the_output_s_bias_in_their_loss():
+    model = tiny_model(num_layers=1, d_ff=0, output_bias=True).clone(watch=True)
+    params = random_params(model)
+    batch = lay_out(random_pairs(0, [(4, 1)]), [[0]], 4, 1)
+    loss = jax.jit(make_loss_fn(model, 0.0, auxiliary=WEIGHTS))
+    arguments = batch, jnp.arange(1), jax.random.key(0), jnp.float32(3)
+    before = loss(params, *arguments).nats
+    bias_V = params["output_bias"].at[batch.tgt.ids[0]].add(30)
+    after = loss({**params, "output_bias": bias_V}, *arguments).nats
+    assert after < 1e-6 < 1 < before

@@ -18,6 +18,7 @@ from transformer_jax.text.vocabulary import BOS
 
 B, L, M, D, E, V, PADDED = 2, 6, 5, 3, 4, 9, 16
 SMOOTHING = 0.1
+TIMES = 3.0  # the loss in the function that is differentiated
 SEED = 4
 DRAW = np.random.default_rng(8)
 
@@ -147,7 +148,7 @@ def loss_by_hand(name, found):
 
 @functools.cache
 def compiled(name):
-    """A configuration's drawn arrays, its log probabilities, and its loss with the gradients."""
+    """A configuration's drawn arrays, log probabilities, loss, and a multiple's gradients."""
     with jax.enable_x64(True):
         out = output(name, dtype="float64", **CHANGES[name])
         found = drawn(name, **CHANGES[name])
@@ -155,15 +156,15 @@ def compiled(name):
 
         def loss(found):
             sums = out.loss(found.x_BLD, given(found), TARGET, settings)
-            return sums.smoothed_nats, sums
+            return TIMES * sums.smoothed_nats, sums
 
         @jax.jit
         def compute(found):
             log_probs = out.logits(found.x_BLD, given(found))
             return log_probs, jax.value_and_grad(loss, has_aux=True)(found)
 
-        log_probs, ((value, sums), gradients) = compute(jax.tree.map(jnp.asarray, found))
-        return found, np.array(log_probs), float(value), sums, jax.tree.map(np.array, gradients)
+        log_probs, ((_, sums), gradients) = compute(jax.tree.map(jnp.asarray, found))
+        return found, np.array(log_probs), sums, jax.tree.map(np.array, gradients)
 
 
 @EACH
@@ -178,11 +179,11 @@ def test_probabilities_are_those_of_the_equation_and_sum_to_1(name):
 
 @EACH
 def test_the_loss_is_that_of_the_equation_and_so_are_its_counts(name):
-    found, _, value, sums, _ = compiled(name)
+    found, _, sums, _ = compiled(name)
     probs, _ = probs_by_hand(name, found)
     real = TARGET.segments != 0
     own = np.take_along_axis(probs, TARGET.ids[..., None], -1)[..., 0]
-    assert value == pytest.approx(loss_by_hand(name, found), rel=1e-10)
+    assert float(sums.smoothed_nats) == pytest.approx(loss_by_hand(name, found), rel=1e-10)
     assert float(sums.nats) == pytest.approx(-np.log(own[real]).sum(), rel=1e-10)
     likeliest = (probs.argmax(-1) == TARGET.ids)[real]
     assert (float(sums.correct), float(sums.tokens)) == (likeliest.sum(), real.sum())
@@ -205,7 +206,8 @@ def test_gradients_are_finite_differences_of_the_equation(name):
         direction = DRAW.normal(size=leaf.shape) * (leaf != 0)  # not where attention is masked
         ahead, behind = (loss_at(n, leaf + h * direction) for h in (step, -step))
         slope = (of_leaves[n] * direction).sum()
-        assert slope == pytest.approx((ahead - behind) / (2 * step), rel=1e-6, abs=1e-8), n
+        want = TIMES * (ahead - behind) / (2 * step)
+        assert slope == pytest.approx(want, rel=1e-6, abs=1e-8), n
         moved += slope != 0
     assert moved == 5, "it does not depend on all that it should depend on"
 
