@@ -102,3 +102,13 @@ def test_an_ensemble_samples_and_is_as_long_as_its_shortest_member():
     [forced] = forced_scores(translator(*members), almost, [best.ids])
     assert forced.score == pytest.approx(best.score, rel=1e-5)
     assert jax.tree.structure(Ensemble.joined([{"a": 1}, {"b": 2}])).num_leaves == 2
+
+
+def test_search_changes_every_member():
+    models = [tiny_model(wait_k=k, wait_k_max=5, num_layers=n) for k, n in ((1, 1), (2, 2))]
+    found = Ensemble(tuple(models)).for_search("bfloat16", True, 4)
+    assert found.watch
+    assert found.members == tuple(model.for_search("bfloat16", True, 4) for model in models)
+    assert [(m.config.dtype, m.config.wait_k, m.watch) for m in found.members] == [
+        ("bfloat16", 4, True)
+    ] * 2

@@ -104,3 +104,12 @@ def test_each_side_has_a_table_of_its_size_and_the_output_is_the_target_s():
     assert relative_error(got[..., :140], logits[..., :140]) < 1e-6
     assert (np.asarray(logits[..., 150:]) < -1e8).all() and (logits[..., 149] > -1e8).all()
     assert parameter_count(model) == parameter_count(make_model(config, 150)) + 50 * 12
+
+
+def test_an_attention_memory_reads_the_source_s_words_without_their_positions():
+    model = tiny_model(attention_memory="coverage_embedding", num_layers=1)
+    params = random_params(model)
+    source, _ = model_inputs(lay_out(random_pairs(0, [(9, 7)]), [[0]], 9, 7))
+    words = model.apply({"params": params}, source, method="source_place").words
+    want = params["embedding"]["table"][source.ids] * 12**0.5
+    np.testing.assert_allclose(words, want, rtol=1e-6)

@@ -10,7 +10,7 @@ import pytest
 from tests.fixtures.references import softmax_by_hand
 from tests.fixtures.tiny import relative_error
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.monotonic import MONOTONIC, affine_scan, expected_stops
+from transformer_jax.model.monotonic import MONOTONIC, affine_scan, expected_stops, next_stop
 from transformer_jax.model.stateful_normalizers import Scored, Source, weights_of_all
 
 # One row: sentences of 4 and 2 target and 6 and 2 source positions, then padding.
@@ -198,6 +198,15 @@ def test_beyond_training_a_head_stops_at_the_first_energy_of_0_or_more(name):
     got = hard(name, params, scored(name, params))
     np.testing.assert_allclose(got, spread(name, want), atol=1e-6)
     np.testing.assert_array_equal(got[spread(name, want) == 0], 0)
+
+
+def test_a_probability_of_a_half_stops_a_head_and_nowhere_to_stop_leaves_it_where_it_was():
+    energies = jnp.array([[-1.0, 0.0, 2.0], [-1.0, -1.0, -1.0]])
+    stopped = jnp.array([0, 1])
+    mask = jnp.array([[True, True, True], [True, False, False]])
+    after, here = next_stop(stopped, energies, mask)
+    assert after.tolist() == [1, 1]
+    assert here.astype(int).tolist() == [[0, 1, 0], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("name", MONOTONIC)

@@ -105,6 +105,13 @@ def test_learned_positions_refuse_what_they_have_not_learned():
         positions_of("learned", [[0]], 19, params={"table": table})
 
 
+@pytest.mark.parametrize("sides", [("transformer", "recurrent"), ("recurrent", "ssru")])
+def test_learned_positions_of_one_side_limit_the_model(sides):
+    keys = dict(zip(("encoder", "decoder"), sides, strict=True))
+    assert tiny_model(**keys, positions="learned", max_positions=9).longest() == 9
+    assert tiny_model(**keys).longest() is None
+
+
 def test_without_positions_the_order_of_the_source_is_not_seen():
     pairs = random_pairs(0, [(9, 7)])
     shuffled = [(pairs[0][0][::-1], pairs[0][1])]
