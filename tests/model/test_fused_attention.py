@@ -9,13 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.fixtures.tiny import tiny_model
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention import attend
 from transformer_jax.model.fused_attention import fused_attend
 from transformer_jax.model.kernels import Keys, Queries, Setting, with_attention_kernel
+from transformer_jax.model.parameters import abstract_params
 from transformer_jax.model.patterns import causal, mask_of, same_sentence, within
 from transformer_jax.model.records import Place
 from transformer_jax.model.scores import inverse_root
+from transformer_jax.text.batches import Packed
 
 HEADS, D_K, D_V = 3, 16, 32
 # Sentences of each packed row. Of 150 positions there are three blocks, and of 20 one; both are
@@ -117,3 +120,26 @@ def test_padding_gets_zeros_and_gives_no_gradient_even_if_its_own_is_not_finite(
 )
 def test_the_kernel_of_a_platform(changes, platform, kernel):
     assert with_attention_kernel(ModelConfig(**changes), platform).attention_kernel == kernel
+
+
+@pytest.mark.parametrize(
+    ("changes", "kernels"),
+    [
+        ({}, 3),  # self-attention of encoder and decoder, and what is between them
+        ({"normalizer": "sparsemax"}, 0),
+        ({"normalizer": "sink", "cross_normalizer": "softmax"}, 1),
+        ({"cross_normalizer": "gumbel"}, 2),
+        ({"score": "additive"}, 0),
+        ({"cross_score": "cosine"}, 2),
+        ({"positions": "alibi"}, 1),
+        ({"positions": "relative"}, 1),
+        ({"attention_memory": "coverage"}, 2),
+    ],
+    ids=str,
+)
+def test_what_the_kernel_does_not_compute_is_computed_without_it(changes, kernels):
+    model = tiny_model(num_layers=1, attention_kernel="fused", **changes)
+    side = Packed(*(jnp.ones((1, 4), jnp.int32) for _ in Packed._fields))
+    traced = jax.make_jaxpr(model.apply)({"params": abstract_params(model)}, side, side)
+    # For a GPU, and interpreted: the program has both.
+    assert str(traced).count("pallas_call[") == 2 * kernels
