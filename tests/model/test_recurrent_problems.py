@@ -21,6 +21,7 @@ RECURRENT = {"encoder": "recurrent", "decoder": "recurrent"}
         ({"num_key_heads": 2}, ["num_key_heads=2"]),
         ({"encoder": "transformer", "num_key_heads": 2}, []),
         ({"decoder": "ssru", "num_key_heads": 2}, []),
+        *(({"positions": p}, [f"positions={p!r}"]) for p in ("rotary", "alibi", "t5", "relative")),
     ],
 )
 def test_a_key_that_changes_nothing_is_refused(changes, names):

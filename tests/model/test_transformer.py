@@ -21,6 +21,7 @@ from tests.fixtures.tiny import (
     tiny_model,
 )
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.records import Now, SearchSizes
 from transformer_jax.model.transformer import watched_layer
 
 SRC_LENGTH, TGT_LENGTH = 18, 16
@@ -179,6 +180,15 @@ def test_narrow_residuals_change_the_logits_by_rounding_alone(changes):
     encoded = narrow.apply({"params": params}, batch.src, method="encode")
     narrow_result = changes == {}  # a last norm and a recurrent encoder give float32
     assert encoded.dtype == ("bfloat16" if narrow_result else "float32")
+    sizes = SearchSizes(batch=2, beams=3, length=5, src_length=9)
+
+    def step(module):
+        now = Now(jnp.zeros(2, int), jnp.zeros((2, 3), int), jnp.zeros((2, 3, 5), int))
+        kept = module.empty_memory(sizes), module.empty_cache(sizes)
+        return module.target_side.step(jnp.ones((2, 3, 12)), now, *kept)[0]
+
+    stepped = jax.eval_shape(lambda: narrow.apply({"params": params}, method=step))
+    assert stepped.dtype == ("float32" if "norm" in changes else "bfloat16")
     wanted = model.apply({"params": params}, *model_inputs(batch))[..., :VOCABULARY]
     found = narrow.apply({"params": params}, *model_inputs(batch))[..., :VOCABULARY]
     assert 1e-4 < relative_error(found, wanted) < 0.03
