@@ -3,10 +3,11 @@
 from transformer_jax.config.changes import (
     immutable_differences,
     mutable_differences,
+    of_other_direction,
     with_absolute_paths,
     with_values,
 )
-from transformer_jax.config.schema import KEYS, Config
+from transformer_jax.config.schema import KEYS, Config, value_at
 
 
 def test_immutable_differences_name_contradicting_keys_and_no_mutable_one():
@@ -65,3 +66,13 @@ def test_absolute_paths_are_valid_from_any_folder(tmp_path, monkeypatch):
     assert absolute("/data") == "/data"
     assert absolute("gs://bucket/tfds") == "gs://bucket/tfds"
     assert with_absolute_paths(Config()) == Config()
+    for name in ("vocabulary.path", "train.init_from"):
+        config = with_absolute_paths(with_values(Config(), {name: "run"}))
+        assert value_at(config, name) == str(tmp_path / "run")
+
+
+def test_the_other_direction_has_other_sides_and_starts_from_the_origin_s_other_direction():
+    config = with_values(Config(), {"data.src": "fr", "train.init_from": "origin", "seed": 3})
+    want = {"data.src": "de", "data.tgt": "fr", "train.init_from": "origin/reverse"}
+    assert of_other_direction(config) == with_values(config, want)
+    assert of_other_direction(Config()).train.init_from is None

@@ -97,6 +97,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         ("a decoder of kind ssru has no self-attention that could see the whole target",),
     ),
     ({"train.alignment_weight": 0.1}, ("train.alignment_weight=0.1 needs", "data.alignments=True")),
+    ({"train.avoidance_weight": 0.1}, ("train.avoidance_weight=0.1 needs", "data.alignments=True")),
     (
         {"model.wait_k": 3, "train.alignment_weight": 0.1, "data.alignments": True},
         ("train.alignment_weight=0.1 with model.wait_k=3", "not yet read", "Leave one of them out"),
@@ -137,6 +138,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"data.train": ()}, ("data.train is empty", "('train',)")),
     ({"data.train": ("a,b",)}, ("data.train holds 'a,b'", "--config.data.train=A,B")),
     ({"data.valid": ("",)}, ("data.valid holds ''",)),
+    ({"data.test": ("a,b",)}, ("data.test holds 'a,b'", "--config.data.test=A,B")),
     ({"data.pairs": 0}, ("data.pairs=0 is below 1",)),
     ({"data.invented_names": 101}, ("data.invented_names=101 is above 100",)),
     (
@@ -225,6 +227,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"train.accumulate_steps": 0}, ("train.accumulate_steps=0 is below 1",)),
     ({"train.max_skipped": 0}, ("train.max_skipped=0 is below 1",)),
     ({"train.init_from": ""}, ("train.init_from=''", "a run's folder")),
+    ({"train.wandb_project": ""}, ("train.wandb_project=''", "Give its name, or None")),
     ({"train.log_every": 0}, ("train.log_every=0 is below 1",)),
     ({"train.valid_every": 0}, ("train.valid_every=0 is below 1",)),
     ({"train.checkpoint_every": 0}, ("train.checkpoint_every=0 is below 1",)),

@@ -1,17 +1,24 @@
 """What exports refuse: an engine must never get a model that it would compute differently."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
 from tests.fixtures.tiny import VOCABULARY, random_params, tiny_model
 from tests.model.configs import CONFIGS
+from transformer_jax.config.changes import with_values
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.errors import UserError
 from transformer_jax.interop import ctranslate2, huggingface_out
 from transformer_jax.interop.block import to_block
-from transformer_jax.interop.exported import EXPRESSED, OF_OTHER_PARTS, require_supported
+from transformer_jax.interop.exported import (
+    EXPRESSED,
+    OF_OTHER_PARTS,
+    Exported,
+    require_supported,
+)
 from transformer_jax.text.vocabulary import both_sides
 
 FORMATS = pytest.mark.parametrize("engine", [ctranslate2, huggingface_out])
@@ -39,6 +46,47 @@ def test_only_models_that_the_format_has_are_written(engine):
         name for name, changes in CONFIGS.items() if is_supported(engine, **base | changes | same)
     }
     assert found == EXPORTED[engine]
+
+
+@FORMATS
+def test_what_no_engine_has_is_refused(engine):
+    assert is_supported(engine, d_v=64)
+    assert not is_supported(engine, d_v=63)
+    assert not is_supported(engine, d_ff=0)
+
+
+def exported(**changes) -> Exported:
+    """A model without arrays, and with two subwords that are never generated."""
+    config = with_values(Config(), {name.replace("__", "."): x for name, x in changes.items()})
+    return Exported(config, {}, None, (0, 3))
+
+
+def test_an_engine_has_positions_for_the_longest_translation_and_at_least_1024():
+    assert exported().positions == 1_024
+    assert exported(decode__max_length=2_000, decode__max_extra_length=30).positions == 2_031
+
+
+def test_hugging_face_s_search_has_the_run_s_settings():
+    changes = {"decode__beam_size": 7, "decode__length_penalty": 0.9}
+    found = huggingface_out._generation(exported(**changes))
+    want = {"num_beams": 7, "length_penalty": 0.9, "max_length": 1_024}
+    assert found | want | {"bad_words_ids": [[0], [3]]} == found
+
+
+def test_hugging_face_has_heads_of_d_model_over_their_number_only(tmp_path):
+    model = exported(model__d_k=32)
+    with pytest.raises(UserError, match="cannot express model.d_k=32: it is d_model / num_heads"):
+        huggingface_out.write_huggingface(model, tmp_path / "x", {})
+
+
+@pytest.mark.parametrize("normalizes", [True, False])
+@pytest.mark.parametrize("epsilon", [1e-5, 1e-6])
+def test_a_model_card_says_what_differs_in_transformers(epsilon, normalizes):
+    vocabulary = SimpleNamespace(normalizes_punctuation=normalizes)
+    model = exported(model__norm_epsilon=epsilon)._replace(vocabulary=vocabulary)
+    card = huggingface_out._card(model, {})
+    assert ("has an epsilon of 1e-06 in training and 1e-05" in card) == (epsilon == 1e-6)
+    assert ("Normalize punctuation before the tokenizer" in card) == normalizes
 
 
 @FORMATS
