@@ -15,6 +15,7 @@ from tests.fixtures.tiny import lay_out, model_inputs, of_each_pair, relative_er
 from tests.interop import marian_by_hand as marian
 from transformer_jax.errors import UserError
 from transformer_jax.interop.huggingface import languages_of, read_huggingface
+from transformer_jax.interop.safetensors import read_safetensors, safetensors_bytes
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.text.vocabulary import EOS, Sizes
 
@@ -102,10 +103,34 @@ def test_logits_equal_those_of_transformers(name, tmp_path):
 def test_the_tokenizer_s_settings_give_the_languages_and_the_generation_s_the_search(folder):
     assert languages_of(folder) == ("eng", "deu")
     assert read(folder).decode["length_penalty"] == 1.0
+    change(folder / "config.json", num_beams=5, length_penalty=0.4)
     change(folder / "generation_config.json", num_beams=6, length_penalty=0.6)
     decode = read(folder).decode
     assert (decode["beam_size"], decode["penalty"], decode["length_penalty"]) == (6, "power", 0.6)
     assert decode["banned_subwords"] == ("<pad>", "<s>", "<unk>")
+    (folder / "generation_config.json").unlink()  # as in older folders
+    decode = read(folder).decode
+    assert (decode["beam_size"], decode["length_penalty"]) == (5, 0.4)
+
+
+def test_a_matrix_that_is_transposed_is_refused(folder):
+    file = folder / "model.safetensors"
+    arrays = dict(read_safetensors(file))
+    name = "model.decoder.layers.0.fc2.weight"
+    arrays[name] = np.array(arrays[name].T)
+    file.write_bytes(safetensors_bytes(arrays))
+    with pytest.raises(UserError, match=f"{name} is .*, but ours is "):
+        read(folder)
+
+
+def test_ids_without_a_piece_have_names_of_their_own_and_others_are_refused(folder):
+    table = json.loads((folder / "vocab.json").read_text())
+    del table["piece7"]
+    (folder / "vocab.json").write_text(json.dumps(table))
+    assert "<unused 7>" in read(folder).bundle.pieces
+    change(folder / "vocab.json", piece7=VOCABULARY)
+    with pytest.raises(UserError, match="vocab.json: its ids are not 0 to 59"):
+        read(folder)
 
 
 REFUSED = [
@@ -115,7 +140,14 @@ REFUSED = [
     ({"tie_word_embeddings": False}, "tie_word_embeddings=False"),
     ({"share_encoder_decoder_embeddings": False}, "no model.encoder.embed_tokens.weight"),
     ({"normalize_embedding": True}, "normalize_embedding=True"),
+    *(
+        ({name: True}, f"{name}=True")
+        for name in ("normalize_before", "add_final_layer_norm", "add_bias_logits")
+    ),
+    ({"static_position_embeddings": False}, "static_position_embeddings=False"),
     ({"decoder_ffn_dim": 99}, "encoder_ffn_dim that is not"),
+    ({"decoder_attention_heads": 2}, "encoder_attention_heads that is not"),
+    ({"encoder_ffn_dim": 20, "decoder_ffn_dim": 20}, "fc1.weight is .*, but ours is .*16, 20"),
     ({"decoder_vocab_size": 61}, "decoder_vocab_size=61 is not vocab_size"),
     ({"decoder_start_token_id": 99}, "decoder_start_token_id=99"),
     ({"decoder_start_token_id": -1}, "decoder_start_token_id=-1"),

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import sentencepiece
 
 from tests.fixtures.tiny import lay_out, model_inputs, of_each_pair, relative_error
 from tests.interop import marian_by_hand as marian
@@ -105,7 +106,9 @@ def test_matrices_that_are_one_in_marian_are_one_here(tmp_path):
 def test_two_vocabularies_are_found_without_decoder_yml(tmp_path):
     folder = folder_of(tmp_path, *reversed(tables_of("two")), **KINDS["two vocabularies"])
     (folder / "decoder.yml").unlink()
-    bundle = read(folder).bundle
+    found = read(folder)
+    assert found.decode["length_penalty"] == 0.0 and "beam_size" not in found.decode
+    bundle = found.bundle
     assert bundle.tables[0] != bundle.tables[1]
     vocabulary = TableVocabulary(packed(bundle))
     assert vocabulary.sizes == tuple(map(len, bundle.tables)) and not vocabulary.is_shared
@@ -151,6 +154,67 @@ def test_source_and_target_have_their_own_sentencepiece_models(tmp_path):
     assert [x.tolist() for x in vocabulary.encode_lines(["the old dog", ""])] == [src, []]
 
 
+def test_files_are_those_of_the_folder_wherever_decoder_yml_was_written(tmp_path):
+    folder = folder_of(tmp_path)
+    elsewhere = "models: [/gone/opus.best-perplexity.npz]\nvocabs: [../opus.vocab.yml]\n"
+    (folder / "decoder.yml").write_text(elsewhere)
+    assert len(read(folder).bundle.pieces) > 4
+    weights = folder / "opus.best-perplexity.npz"
+    for named, words in [
+        ("[a.npz, b.npz]", "names an ensemble of 2 models"),
+        ("[opus.bin]", "opus.bin is packed for Marian's decoder"),
+    ]:
+        (folder / "decoder.yml").write_text(f"models: {named}\n")
+        with pytest.raises(UserError, match=words):
+            read(folder)
+    (folder / "decoder.yml").unlink()
+    (folder / "opus.npz").write_bytes(b"another, which is not the best")
+    assert len(read(folder).bundle.pieces) > 4
+    (folder / "opus.best-bleu.npz").write_bytes(weights.read_bytes())
+    with pytest.raises(UserError, match="several files that may be its weights: opus.best-bleu"):
+        read(folder)
+
+
+def test_a_vocabulary_may_be_a_sentencepiece_model(tmp_path):
+    processor = sentencepiece.SentencePieceProcessor(model_proto=models()[0])
+    pieces = [processor.id_to_piece(i) for i in range(processor.vocab_size())]
+    folder = folder_of(tmp_path, pieces)
+    (folder / "vocab.spm").write_bytes(models()[0])
+    for name in ("opus.vocab.yml", "decoder.yml", "source.spm", "target.spm"):
+        (folder / name).unlink()
+    bundle = read(folder).bundle
+    assert set(bundle.pieces) == {"<pad>", *pieces, "<s> (ours)"}
+    assert (bundle.source, bundle.target) == (models()[0], models()[0])
+
+
+def test_vocabularies_of_other_kinds_are_refused(tmp_path):
+    folder = folder_of(tmp_path)
+    (folder / "source.spm").rename(folder / "source.bpe")
+    with pytest.raises(UserError, match="source.bpe: a model of the time before SentencePiece"):
+        read(folder)
+    (folder / "opus.vocab.yml").rename(folder / "opus.fsv")
+    (folder / "decoder.yml").write_text("vocabs: [opus.fsv]\n")
+    with pytest.raises(UserError, match="opus.fsv is a factored vocabulary"):
+        read(folder)
+
+
+def test_padding_of_its_own_is_our_padding(tmp_path):
+    pieces = [*marian.pieces_of(*models()), "<pad>"]
+    found = read(folder_of(tmp_path, pieces))
+    assert found.bundle.pieces[0] == "<pad>" and len(found.bundle.pieces) == len(pieces) + 1
+    assert found.params["embedding"]["table"][PAD].any()
+
+
+def test_an_output_matrix_may_be_stored_transposed(tmp_path):
+    folder = folder_of(tmp_path, **KINDS["untied"])
+    want = read(folder).params["output"]["table"]
+    with np.load(folder / "opus.best-perplexity.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    arrays["decoder_ff_logit_out_Wt"] = arrays.pop("decoder_ff_logit_out_W").T
+    np.savez(folder / "opus.best-perplexity.npz", **arrays)
+    np.testing.assert_array_equal(read(folder).params["output"]["table"], want)
+
+
 REFUSED = [
     ({"type": "s2s"}, "type='s2s'"),
     ({"transformer-decoder-autoreg": "average-attention"}, "autoreg='average-attention'"),
@@ -159,7 +223,24 @@ REFUSED = [
     ({"transformer-ffn-activation": "gelu"}, "transformer-ffn-activation='gelu'"),
     ({"transformer-postprocess-emb": "nd"}, "transformer-postprocess-emb='nd'"),
     ({"transformer-train-position-embeddings": True}, "transformer-train-position-embeddings=True"),
+    *(
+        ({name: True}, f"{name}=True")
+        for name in (
+            "transformer-no-projection",
+            "transformer-no-bias",
+            "transformer-no-affine",
+            "transformer-rnn-projection",
+            "transformer-pool",
+            "output-omit-bias",
+        )
+    ),
+    ({"transformer-ffn-depth": 3}, "transformer-ffn-depth=3"),
+    ({"transformer-decoder-ffn-depth": 3}, "transformer-decoder-ffn-depth=3"),
+    ({"transformer-tied-layers": [1, 1]}, "transformer-tied-layers="),
     ({"lemma-dim-emb": 512}, "lemma-dim-emb=512"),
+    ({"lemma-dependency": "lemma"}, "lemma-dependency='lemma'"),
+    ({"factors-combine": "concat"}, "factors-combine='concat'"),
+    ({"factors-dim-emb": 8}, "factors-dim-emb=8"),
     ({"transformer-decoder-dim-ffn": 99}, "transformer-decoder-dim-ffn=99"),
     ({"transformer-postprocess": "dn"}, "transformer-preprocess"),
 ]
