@@ -105,6 +105,13 @@ def test_a_layer_that_is_not_there_is_refused(files):
     for layer in (0, 2):
         with pytest.raises(UserError, match="the decoder has layers 1 to 1"):
             align(str(runs.trained_run()), **files, layer=layer)
+    with pytest.raises(UserError, match="--checkpoint=7 is not there"):
+        align(str(runs.trained_run()), **files, checkpoint="7")
+
+
+def test_layers_are_counted_from_1_and_the_watched_one_is_the_default():
+    assert [command._number(layer, 3, 1) for layer in (1, 2, 3, None)] == [0, 1, 2, 1]
+    assert command._number(None, 1, 4) == 0, "a recurrent decoder attends in one layer"
 
 
 def test_words_that_the_vocabulary_spells_otherwise_are_counted(tmp_path, caplog):

@@ -187,6 +187,7 @@ def test_a_given_translation_is_drawn_in_place_of_the_model_s_own(tmp_path, caps
         (["x", "--output=no/such/folder/x.png"], "its folder is not there"),
         (["x", "--output={tmp}/x.gif"], "one of .png, .pdf, .svg, .html, .npz, .json"),
         (["x", "--target= "], "The target is blank"),
+        (["x", "--checkpoint=7"], "--checkpoint=7 is not there"),
         (["x", "--kind=crossed"], "--kind=crossed is not one of encoder, decoder, cross, all"),
         (["x", "--kind=all"], "--kind=all is more than a picture: name a file that ends in one of"),
     ],
@@ -208,3 +209,11 @@ def test_the_layers_to_choose_from_are_those_that_every_drawn_kind_has(kinds, la
     command._check_kinds(loaded, kinds, layers)
     with pytest.raises(ConfigError, match=f"={layers + 1}: this model has layers 1 to {layers}"):
         command._check_kinds(loaded, kinds, layers + 1)
+
+
+def test_a_file_of_the_run_is_not_overwritten(tmp_path):
+    file = tmp_path / "run" / "config.json"
+    file.parent.mkdir()
+    file.write_text("{}")
+    with pytest.raises(ConfigError, match="is a file of the run in .*, and would be overwritten"):
+        command.attention(str(tmp_path / "run"), sentence="x", output=str(file))

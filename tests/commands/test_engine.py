@@ -50,12 +50,26 @@ def test_each_line_has_its_own_limit_of_length():
     assert together == [best.text for line in source for [best] in lines.shared([line])]
 
 
+def test_the_engine_searches_with_the_run_s_settings():
+    pytest.importorskip("ctranslate2")
+    settings = {"decode.length_penalty": 0.3, "decode.banned_subwords": ("e", "<unk>")}
+    loaded = load_model(str(run_of("post")), beam_size=3, n_best=2, overrides=settings)
+    search = engine_lines(loaded, "ctranslate2").search
+    want = {"beam_size": 3, "num_hypotheses": 2, "length_penalty": 0.3}
+    assert search | want | {"suppress_sequences": [["e"], ["<unk>"]]} == search
+
+
 @pytest.mark.parametrize(
     ("engine", "options", "message"),
     [
         ("marian", {}, "--engine=marian is unknown; there is ctranslate2"),
         ("ctranslate2", {"sample": True}, "searches with one beam"),
         ("ctranslate2", {"coverage_penalty": 0.2}, "without a coverage penalty"),
+        (
+            "ctranslate2",
+            {"overrides": {"decode.groups": 2}},
+            "penalty and decode.groups",
+        ),
     ],
 )
 def test_what_an_engine_has_no_place_for_is_refused(engine, options, message):

@@ -100,6 +100,16 @@ def test_a_variable_that_keeps_jax_from_starting_is_one_line(monkeypatch):
         check_devices()
 
 
+def test_a_variable_that_jax_cannot_read_is_blamed_and_not_the_platform(monkeypatch):
+    def devices():
+        raise ValueError("invalid truth value 'maybe' for environment 'JAX_ENABLE_X'")
+
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setattr("jax.devices", devices)
+    with pytest.raises(UserError, match="^JAX cannot start: invalid truth value 'maybe' for env"):
+        check_devices()
+
+
 def test_a_deleted_working_directory_is_one_line(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "gone"
     folder.mkdir()
@@ -115,6 +125,9 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be(monkeypatch, caps
     monkeypatch.setattr("resource.setrlimit", lambda _, both: limits.update(now=both))
     check_environment()
     assert limits["now"] == (FILES_WANTED, resource.RLIM_INFINITY)
+    unlimited = limits["now"] = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    check_environment()
+    assert limits["now"] == unlimited
     limits["now"] = (20, 60)
     assert command("translate", "--workdir=run") == 2
     assert limits["now"] == (60, 60)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from transformer_jax.commands.experiment import find_module
+
 ROOT = Path(__file__).parents[2]
 CODE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -63,3 +65,10 @@ def test_an_experiment_of_one_s_own_comes_first_and_its_status_is_the_command_s(
         done = run(name)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert f"there is no experiment '{name}'" in done.stderr
+
+
+def test_a_name_is_a_module_or_package_of_the_folder_itself():
+    folder = ROOT / "experiments"
+    assert find_module(folder, "sweep") == folder / "sweep.py"
+    assert find_module(folder, "claims") == folder / "claims" / "__main__.py"
+    assert find_module(folder, "../configs/demo") is None

@@ -8,6 +8,7 @@ import functools
 import json
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -18,10 +19,17 @@ from tests import tiny_runs as runs
 from tests.commands.test_import import imported, imported_two
 from tests.fixtures.tiny import random_params, relative_error
 from transformer_jax.api import Run
+from transformer_jax.commands import export as command
 from transformer_jax.commands.loading import load_model
 from transformer_jax.config.changes import with_values
-from transformer_jax.config.data import VocabularyConfig
+from transformer_jax.config.data import DataConfig, VocabularyConfig
+from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.schema import Config
+from transformer_jax.errors import UserError
+from transformer_jax.evaluation.alignment import Aligner
+from transformer_jax.grammar import generate
+from transformer_jax.interop import ctranslate2
+from transformer_jax.interop.exported import Exported
 from transformer_jax.model.embeddings import shift_right
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.runs.run_folder import RunFolder
@@ -185,6 +193,37 @@ def test_ctranslate2_aligns_by_the_head_with_the_lowest_error_rate(tmp_path, cap
     np.testing.assert_allclose(got[:9], want[:9, : got.shape[1]], atol=1e-4)
 
 
+def test_the_links_of_the_built_in_corpus_choose_what_aligns(monkeypatch):
+    seen = []
+
+    def best(texts, links):
+        seen.append((*texts, links))
+        return Aligner(0, None, 0.25)
+
+    monkeypatch.setattr(command, "load_model", lambda *run: seen.append(run))
+    monkeypatch.setattr(command, "Run", lambda _: SimpleNamespace(align=lambda *texts: texts))
+    monkeypatch.setattr(command, "best_aligner", best)
+    config = with_values(Config(), {"data.source": "grammar"})
+    assert command._aligner("run", "40", config, None) == (0, None, 0.25)
+    drawn = generate("valid", 200)
+    src = [" ".join(pair.src_words) for pair in drawn]
+    tgt = [" ".join(pair.tgt_words) for pair in drawn]
+    assert seen == [("run", "40"), (src, tgt, [pair.alignment for pair in drawn])]
+    assert command._aligner("run", "40", with_values(Config(), {"data.path": "x"}), None) is None
+
+
+def test_ctranslate2_aligns_by_the_watched_layer_and_heads_and_has_our_epsilon():
+    pytest.importorskip("ctranslate2")
+    loaded = load_model(str(run_of("post")), beam_size=1)
+    own = {"model.watched_layer": 1, "model.watched_heads": 1, "model.norm_epsilon": 3e-4}
+    params = jax.tree.map(np.asarray, loaded.translator.params)
+    spec = ctranslate2._spec(
+        Exported(with_values(loaded.config, own), params, loaded.vocabulary, ())
+    )
+    assert (int(spec.decoder.alignment_layer), int(spec.decoder.alignment_heads)) == (1, 1)
+    assert spec.config.layer_norm_epsilon == 3e-4
+
+
 def test_a_quantized_folder_is_smaller_and_nearly_as_likely():
     engine = pytest.importorskip("ctranslate2")
     whole = exported("post", "ctranslate2")
@@ -276,7 +315,53 @@ def test_the_folder_says_how_it_is_used():
     assert "revision" in card and "--format=huggingface --checkpoint=0" in card
 
 
+def test_the_card_has_the_scores_of_its_checkpoint_alone(tmp_path):
+    run = RunFolder(tmp_path)
+    run.corpus_file.write_text("0123456789abcdefgh\n")
+    run.evaluations.mkdir()
+    search = {"beam_size": 4, "length_penalty": 0.6, "bleu_signature": "tok:13a"}
+    records = {
+        "test": {"checkpoint": "40", "name": "test", "bleu": 27.345, **search},
+        "older": {"checkpoint": "35", "name": "older", "bleu": 26.0, **search},
+        "valid": {"checkpoint": "40", "name": "valid"},
+    }
+    for name, record in records.items():
+        (run.evaluations / f"{name}.json").write_text(json.dumps(record))
+    facts = command._facts(run, DataConfig(train=("a", "b")), "40")
+    scores = {name: fact for name, fact in facts.items() if "BLEU" in name}
+    assert scores == {"sacreBLEU on test": "27.3 (beam 4, length penalty 0.6, tok:13a)"}
+    assert facts["data"] == "files, training split a, b; fingerprint 0123456789abcdef"
+
+
+OTHER = "; it divides by length^alpha, ours by GNMT's penalty: at alpha 0 both are the same"
+
+
+@pytest.mark.parametrize(
+    ("format", "decode", "call"),
+    [
+        ("ctranslate2", {"length_penalty": 0.5}, f"beam_size=3, length_penalty=0.5){OTHER}"),
+        ("ctranslate2", {"length_penalty": 0.0}, "beam_size=3, length_penalty=0)"),
+        ("ctranslate2", {"penalty": "power"}, "beam_size=3, length_penalty=0.6)"),
+        ("huggingface", {}, f"generate(...) with the folder's generation_config.json{OTHER}"),
+        ("stablehlo", {}, "search.py of the folder, with 3 beams and no length penalty"),
+    ],
+)
+def test_the_log_says_how_the_same_search_is_called(format, decode, call):
+    assert command._search(DecodeConfig(beam_size=3, **decode), format).endswith(call)
+
+
 # Mistakes ----------------------------------------------------------------------------------------
+
+
+def test_half_a_model_is_removed_if_the_disk_is_full(tmp_path, monkeypatch):
+    def full(model, folder, about):
+        folder.mkdir()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(command, "write_huggingface", full)
+    with pytest.raises(UserError, match="x cannot be written: No space left on device"):
+        command.export(str(run_of("post")), format="huggingface", output=str(tmp_path / "x"))
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):

@@ -10,6 +10,7 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.interop import marian_by_hand as marian
+from tests.interop.test_huggingface import ONE, write_folder
 from transformer_jax.commands.loading import load_model
 from transformer_jax.commands.translate import translate
 from transformer_jax.interop.vocabulary_yml import read_vocabulary_yml
@@ -183,6 +184,15 @@ def test_the_first_step_starts_where_the_imported_model_is(tmp_path):
         load_model(str(path)).translator.params for path in (tmp_path / "run", imported())
     )
     np.testing.assert_allclose(own["embedding"]["table"], origin["embedding"]["table"], atol=1e-7)
+
+
+def test_a_flag_comes_before_the_language_that_the_tokenizer_names(tmp_path):
+    (tmp_path / "folder").mkdir()
+    folder = write_folder(tmp_path / "folder", ONE)
+    arguments = (f"--from={folder}", f"--workdir={tmp_path / 'run'}", "--src=en")
+    assert runs.command("import", *arguments) == 0
+    data = RunFolder(tmp_path / "run").read_config().data
+    assert (data.src, data.tgt) == ("en", "deu")
 
 
 def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):

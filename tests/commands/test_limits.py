@@ -51,6 +51,24 @@ def test_the_state_and_the_batch_are_counted_by_device(monkeypatch):
     limits.check_sizes(config, mesh, shape)
 
 
+def test_what_one_device_of_several_needs(monkeypatch):
+    """fsdp and tensor divide the state, data and fsdp the rows; two directions double the state."""
+    needed = []
+    monkeypatch.setattr(limits, "_check_bytes", lambda count, *_: needed.append(count))
+
+    def need(mesh: dict[str, int], rows: int, **changes) -> int:
+        shape = BatchShape(rows, src_length=48, tgt_length=40)
+        limits.check_sizes(tiny_config(**changes), SimpleNamespace(shape=mesh), shape)
+        return needed[-1]
+
+    mesh = {"data": 2, "fsdp": 4, "tensor": 3}
+    state = need(dict.fromkeys(mesh, 1), 0)
+    assert need(mesh, 0) == state // 12
+    assert need(mesh, 0, train__agreement_weight=0.0) == 2 * state // 12
+    batch = need(mesh, 16, train__accumulate_steps=4) - need(mesh, 0)
+    assert batch == 2 * (48 + 40) * (12 + 4 * 16 // 4)
+
+
 def test_a_step_that_needs_too_much_is_refused_unless_forced(tmp_path, monkeypatch, capsys):
     """The sizes alone fit, the compiled step does not."""
     monkeypatch.setattr(limits, "device_memory", lambda mesh: 1 << 20)

@@ -4,9 +4,12 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.commands.test_import import imported
+from transformer_jax.commands import score as command
 from transformer_jax.commands.loading import load_model
 from transformer_jax.commands.score import score
 from transformer_jax.decoding.scoring import forced_scores
+
+LANGUAGES = {"src": "en", "tgt": "de"}
 
 
 @pytest.mark.parametrize(
@@ -31,7 +34,8 @@ def test_a_forced_score_is_what_search_reports(decode):
         assert got.log_prob == pytest.approx(one.log_prob, abs=1e-4)
 
 
-def test_each_line_has_a_score_and_blank_ones_too(tmp_path, capsys):
+def test_each_line_has_a_score_and_blank_ones_too(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(command, "LINES", 4)
     source = runs.read_lines(runs.tiny_corpus() / "test.en")[:3]
     target = runs.read_lines(runs.tiny_corpus() / "test.de")[:3]
     src = runs.write_lines(tmp_path / "src", [*source, "", "", source[0]])
@@ -50,6 +54,24 @@ def test_each_line_has_a_score_and_blank_ones_too(tmp_path, capsys):
         assert lines[5][2] == "1" and float(lines[5][0]) < 0
 
 
+def test_flags_and_keys_of_search_change_the_scores(tmp_path, capsys, caplog):
+    files = {side: str(runs.tiny_corpus() / f"test.{name}") for side, name in LANGUAGES.items()}
+
+    def scores(**how) -> list[tuple[float, float]]:
+        capsys.readouterr()
+        score(str(runs.trained_run()), **files, **how)
+        lines = [line.split("\t") for line in capsys.readouterr().out.split("\n")[:-1]]
+        return [(float(value), float(log_prob)) for value, log_prob, _ in lines]
+
+    assert all(value == log_prob for value, log_prob in scores(length_penalty=0.0))
+    assert "more than" not in caplog.text
+    pairs = zip(scores(), scores(coverage_penalty=0.3), strict=True)
+    assert all(lower < value for (value, _), (lower, _) in pairs)
+    plain = {"decode.length_penalty": 0.0, "decode.max_length": 4}
+    assert all(value == log_prob for value, log_prob in scores(overrides=plain))
+    assert "more than decode.max_length=4 subwords" in caplog.text
+
+
 def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):
     short = runs.write_lines(tmp_path / "short", ["ein"])
     source = runs.tiny_corpus() / "test.en"
@@ -58,6 +80,7 @@ def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):
         ((run, f"--src={source}"), "score needs --tgt=FILE"),
         ((run, f"--src={source}", f"--tgt={short}"), "12 lines"),
         ((run, f"--src={source}", f"--tgt={tmp_path / 'no'}"), "no such file"),
+        ((run, f"--src={source}", f"--tgt={source}", "--checkpoint=7"), "7 is not there"),
     ]:
         assert runs.command("score", *flags) == 2
         error = capsys.readouterr().err

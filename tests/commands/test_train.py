@@ -12,10 +12,16 @@ import pytest
 from tests import tiny_runs as runs
 from tests.training.test_loop import MEASURED, lines
 from transformer_jax.api import load
+from transformer_jax.commands import train
+from transformer_jax.commands.description import describe
 from transformer_jax.commands.evaluate import evaluate
+from transformer_jax.config.schema import MeshConfig
 from transformer_jax.evaluation import bleu
+from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.text.vocabulary import Sizes
+from transformer_jax.training.program import BatchShape
 
 
 def test_a_run_leaves_what_the_design_says():
@@ -74,15 +80,17 @@ def test_validation_bleu_is_that_of_greedy_search_and_picks_the_best(tmp_path, m
         return SimpleNamespace(bleu=scores[len(seen) - 1])
 
     monkeypatch.setattr(bleu, "score", score)
+    monkeypatch.setattr(train, "BLEU_LINES", 10)
     changes = {"train__valid_every": 2, "train__checkpoint_every": 2, "train__keep_last": 1}
     changes |= {"train__valid_bleu": True, "decode__max_length": 8}
-    changes |= {"decode__beam_size": 2, "decode__groups": 2}  # greedy search ignores both
+    # Greedy search ignores these.
+    changes |= {"decode__beam_size": 2, "decode__groups": 2, "decode__method": "sample"}
     with caplog.at_level("WARNING"):
         assert runs.train(tmp_path, train__steps=6, **changes) == 0
     assert caplog.text.count("more than decode.max_length=8 subwords") == 3, "sources are cut"
     assert [record["bleu"] for record in lines(tmp_path, "valid")] == scores
     assert committed_steps(tmp_path / "checkpoints") == [4, 6], "4 has the best BLEU"
-    one_beam = {"decode.groups": 1}
+    one_beam = {"decode.groups": 1, "decode.method": "beam"}
     result = evaluate(str(tmp_path), split="valid", beam_size=1, overrides=one_beam)
     assert runs.read_lines(result.hypotheses) == seen[-1]
 
@@ -141,12 +149,32 @@ def test_a_dry_run_describes_the_vocabulary_that_would_be_used(tmp_path, capsys)
     assert "(vocabulary 400, padded to 512)" in dry_run(capsys, *flags)["parameters"]
 
 
+def test_a_description_of_two_directions_two_vocabularies_and_micro_batches(monkeypatch):
+    monkeypatch.setattr("transformer_jax.training.cost.step_flops", lambda *_: 1_000)  # of a row
+    config = runs.tiny_config(train__agreement_weight=0.0, train__accumulate_steps=4)
+    state = SimpleNamespace(params={"a": np.zeros(7)})
+    mesh = make_mesh(MeshConfig())
+    program = SimpleNamespace(state=state, mesh=mesh, memory_bytes=3 * 2**20)
+    shape = BatchShape(rows=8, src_length=48, tgt_length=40)
+    described = describe(config, program, Sizes(400, 600), shape, 0.5)
+    sizes = "400, padded to 512; target 600, padded to 640"
+    assert described[0] == f"parameters: 7 in each direction (vocabulary {sizes})"
+    assert "about 160 real target tokens (nominal 400), in 4 micro-batches of 2" in described[1]
+    assert described[-1].endswith("1 validation step")
+    config = runs.tiny_config(train__valid_bleu=True)
+    described = describe(config, program, 400, shape, 0.5)
+    assert described[0] == "parameters: 7 (vocabulary 400, padded to 512)"
+    assert re.search(r"1 validation step, up to \d+ searches of validation BLEU$", described[-1])
+
+
 def test_a_run_that_goes_on_without_its_metrics_says_so(tmp_path, caplog):
     run = runs.copy_of_run(tmp_path / "run")
     (run / "metrics.jsonl").unlink()
     with caplog.at_level("INFO"):
-        assert runs.train(run) == 0
+        assert runs.train(run, decode__beam_size=3, train__init_from=runs.trained_run()) == 0
     assert f"{run}/metrics.jsonl is gone: the curves begin after step 40" in caplog.text
+    assert "from here on, decode.beam_size is 3 (was 4)" in caplog.text
+    assert "train.init_from has no effect: it is for the start of a run" in caplog.text
 
 
 def test_a_run_that_begins_again_without_its_checkpoints_says_so(tmp_path, caplog):

@@ -150,6 +150,11 @@ def test_flags_override_the_settings_of_the_run():
     assert (loaded.config.decode.beam_size, loaded.config.decode.length_penalty) == (3, 0.2)
     assert loaded.translator.decode == loaded.config.decode
     assert (loaded.translator.n_best, loaded.checkpoint) == (2, str(runs.STEPS))
+    one = loaded.line_translator(n_best=1)
+    assert (one.translator.n_best, loaded.translator.n_best) == (1, 2)
+    keys = {"decode.beam_size": 5, "decode.max_length": 9}
+    decode = load_model(str(runs.trained_run()), beam_size=3, overrides=keys).config.decode
+    assert (decode.beam_size, decode.max_length) == (3, 9), "a flag of its own wins"
     assert load_model(str(runs.trained_run())).config.decode.beam_size == 4
 
 
@@ -240,6 +245,13 @@ def test_what_cannot_be_loaded_together_or_drawn_is_named(tmp_path):
     run = str(runs.trained_run())
     with pytest.raises(UserError, match="nothere holds no run: it has no config.json"):
         load_model([run, str(tmp_path / "nothere")])
+    other = runs.copy_of_run(tmp_path / "other") / "config.json"
+    config = json.loads(other.read_text())
+    config["model"] |= {"positions": "learned", "max_positions": 48}
+    config["decode"]["max_length"] = 48
+    other.write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="other cannot be searched like the first run: .*=64"):
+        load_model([run, str(other.parent)])
     with pytest.raises(ConfigError, match="--n_best=1001 is above 1000"):
         answers(["a dog"], sample=True, n_best=1_001)
     with pytest.raises(ConfigError, match="--sample and decode.method='mbr'"):

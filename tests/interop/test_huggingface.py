@@ -74,6 +74,7 @@ def test_logits_equal_those_of_transformers(name, tmp_path):
     ours = found.bundle.tables
     theirs = (SOURCE_PIECES if name == TWO else PIECES), PIECES
     assert found.model.tie_output == (name == TWO) and "output" not in found.params
+    assert found.model.norm_epsilon == 1e-5  # PyTorch's; its effect here is within the tolerance
     assert [len(own) for own in ours] == [len(foreign) + 1 for foreign in theirs]
     assert ours[0][:4] == ours[1][:4] == ("<pad>", "</s>", "<s>", "<unk>")
     src_ids, ids = (

@@ -54,6 +54,7 @@ def test_logits_equal_marian_s_formula(kind, tmp_path):
     theirs = tables_of(kind)
     folder = folder_of(tmp_path, theirs[1], theirs[0], **KINDS[kind])
     found = read(folder)
+    assert found.model.norm_epsilon == marian.EPSILON  # its effect here is within the tolerance
     with np.load(folder / "opus.best-perplexity.npz") as file:
         arrays = {name: file[name] for name in file.files}
     ours = found.bundle.tables
