@@ -4,6 +4,7 @@ import errno
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import submitit  # noqa: F401  (when imported, it closes absl's handler, and a test's stderr with it)
@@ -189,6 +190,11 @@ def test_each_row_may_have_seeds_of_its_own():
 def test_devices_are_shared_out(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6")
     assert [s.environment["CUDA_VISIBLE_DEVICES"] for s in shares(2)] == ["3,6", "5"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    listed = SimpleNamespace(stdout="GPU 0: NVIDIA H100\n  MIG 1g.10gb Device 0:\nGPU 1: NVIDIA\n")
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: listed)
+    assert [s.environment["CUDA_VISIBLE_DEVICES"] for s in shares(2)] == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
     assert [sorted(s.cores) for s in shares(2)] == [[0, 2], [1, 3]]

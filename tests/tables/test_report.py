@@ -14,6 +14,8 @@ from transformer_jax.tables.report import (
     Output,
     Record,
     _averaged,
+    _lines_table,
+    _notes,
     _row_plots,
     curves_figure,
     row_figure,
@@ -103,6 +105,17 @@ def test_a_run_made_anew_is_tested_anew(at_hand, tmp_path, monkeypatch):
 )
 def test_a_report_says_what_was_averaged(average, message):
     assert _averaged(average) == message
+
+
+def test_a_report_says_on_what_and_when_and_how_long_rows_were_trained():
+    late = {"train_seconds": 5_400.0, "date": "2026-01-03"}
+    lines = [line("base", 0, 1.0, **late), line("a", 0, 2.0, train_seconds=1_800.0)]
+    notes = _notes(EXPERIMENT, "small", lines, "python x")
+    assert "Command: `python x`. Device: cpu. Dates: 2026-01-01 to 2026-01-03." in notes
+    assert "Training of all runs: 2.00 hours." in notes and "BLEU: s." in notes
+    assert "Device: none yet. Dates: not run." in _notes(EXPERIMENT, "small", [], "python x")
+    cells = ["base", "0", "5.000", "1.00", "2,150,000", "10", "90.0", "#d", "#r", "cpu"]
+    assert _lines_table(lines).rows[0] == [*cells, "on 2026-01-03"]
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path):

@@ -216,7 +216,22 @@ def test_a_line_has_the_rate_of_all_devices_of_its_run(monkeypatch, tmp_path):
     monkeypatch.setattr(results, "read_metrics", lambda folder: metrics)
     monkeypatch.setattr(results, "read_scores", lambda job: scores)
     monkeypatch.setattr(results, "samples", lambda job: [])
-    assert results.collect(job)[0].device_rate == 4 * 989e12
+    found, record = results.collect(job)
+    assert (found.device_rate, found.perplexity) == (4 * 989e12, 5.0)
+    assert [point["kind"] for point in record["curve"]] == ["train", "valid"]
+    metrics[1]["step"] -= 1
+    with pytest.raises(RunError, match=f"no validation at step {steps}: a row is trained to its"):
+        results.collect(job)
+
+
+def test_samples_are_spread_over_the_whole_text(monkeypatch):
+    src, ref, hyp = ([f"{side}{n}" for n in range(23)] for side in ("src", "ref", "hyp"))
+    monkeypatch.setattr(results, "references", lambda job: (src, ref))
+    monkeypatch.setattr(results, "hypotheses", lambda job: hyp)
+    wanted = [[f"src{n}", f"ref{n}", f"hyp{n}"] for n in (0, 4, 8, 12, 16)]
+    assert results.samples(None) == wanted
+    monkeypatch.setattr(results, "hypotheses", lambda job: None)
+    assert results.samples(None) == []
 
 
 def test_commands_say_the_config_whole():

@@ -69,7 +69,8 @@ def _gpus() -> list[str]:
     if not shutil.which("nvidia-smi"):
         return []
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
-    return [str(n) for n, line in enumerate(listed.splitlines()) if line.startswith("GPU")]
+    gpus = [line for line in listed.splitlines() if line.startswith("GPU")]  # not their MIG parts
+    return [str(n) for n in range(len(gpus))]
 
 
 def run_commands(job: Job, share: Share | None = None, stop: threading.Event | None = None) -> str:
