@@ -250,6 +250,7 @@ def test_what_cannot_be_loaded_together_or_drawn_is_named(tmp_path):
     config["model"] |= {"positions": "learned", "max_positions": 48}
     config["decode"]["max_length"] = 48
     other.write_text(json.dumps(config))
+    other.with_name("run.sha256.json").unlink()
     with pytest.raises(ConfigError, match="other cannot be searched like the first run: .*=64"):
         load_model([run, str(other.parent)])
     with pytest.raises(ConfigError, match="--n_best=1001 is above 1000"):
