@@ -18,11 +18,13 @@ fast: compare rows with the base row, not with the paper's figures. The table an
 with the sizes that were used, beside the paper's figures for the full sizes; `--rows`, `--list` and
 results.csv name rows by the full sizes.
 
-The scale "converged" asks whether the paper's order of rows appears once models are trained well:
-half of the paper's widths and layers, with the recipe of configs/multi30k.py (pre-norm, dropout
-0.2, a linear schedule) for its 3,000 updates. Its rows are those of (A), (B), (C) and (F), since
-the recipe changes what (D) varies. The rows (F) are not the paper's: a head for every unit of
-d_model, which is close to what Choi et al. 2018 propose, and layers without a feed-forward network.
+The scale "converged" asks whether the paper's order of rows appears once models are trained well.
+It has the sizes of the small scale, in pre-norm, for 3,000 updates with a linear schedule from a
+peak rate of 0.006. With one seed that no row has, these settings gave the base row 37.4 BLEU on
+test2016, 1.2 less than configs/multi30k.py, whose model is twice as wide. All rows share them, as
+in the paper; the big model is not among them. The rows (F) are not the paper's: a head for every
+unit of d_model, which is close to what Choi et al. 2018 propose, and layers without a feed-forward
+network.
 """
 
 import re
@@ -76,18 +78,16 @@ PRINTED = {name: figures for name, (_, figures) in TABLE.items() if figures}
 WIDTHS = {"model.d_model", "model.d_ff", "model.d_k", "model.d_v"}
 EVERY_UNIT = 512  # heads, of d_model 512; they shrink with it
 SMALL_WIDTH, SMALL_DEPTH = 4, 2  # divisors
-CONVERGED_WIDTH = 2
-CONVERGED = ("(A)", "(B)", "(C)", "(F)")
 
 
-def shrink(row: Mapping[str, Any], width: int = SMALL_WIDTH) -> dict[str, Any]:
-    """A row with its widths divided by `width` and half the depth, without steps of its own."""
+def shrink(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with a quarter of the widths and half the depth, without steps of its own."""
     small = {}
     for key, value in row.items():
         if value == 1:  # the d_k and d_v of one head a unit
             small[key] = value
         elif key in WIDTHS or (key == "model.num_heads" and value == EVERY_UNIT):
-            small[key] = value // width
+            small[key] = value // SMALL_WIDTH
         elif key == "model.num_layers":
             small[key] = value // SMALL_DEPTH
         elif key != "train.steps":
@@ -95,14 +95,9 @@ def shrink(row: Mapping[str, Any], width: int = SMALL_WIDTH) -> dict[str, Any]:
     return small
 
 
-def converged(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row at the scale of half the widths."""
-    return shrink(row, CONVERGED_WIDTH)
-
-
-def small_label(row: str, width: int = SMALL_WIDTH) -> str:
+def small_label(row: str) -> str:
     """The row's name with the sizes that it has when its widths are divided."""
-    row = re.sub(r"(?<=d_)(\w+) (\d+)", lambda m: f"{m[1]} {int(m[2]) // width}", row)
+    row = re.sub(r"(?<=d_)(\w+) (\d+)", lambda m: f"{m[1]} {int(m[2]) // SMALL_WIDTH}", row)
     row = re.sub(r"(\d+) layers", lambda m: f"{int(m[1]) // SMALL_DEPTH} layers", row)
     return re.sub(r"\b1 layers", "1 layer", row)
 
@@ -117,6 +112,19 @@ SHORT = {
     "train.decay_steps": None,
     "train.valid_every": 200,
     "train.checkpoint_every": 400,
+    "train.keep_last": 1,
+}
+LONGER = {
+    "model.norm": "pre",
+    "model.dropout": 0.1,
+    "train.steps": 3_000,
+    "train.warmup_steps": 300,
+    "train.schedule": "linear",
+    "train.peak_learning_rate": 0.006,
+    "train.decay_steps": 3_000,
+    "train.clip_norm": 1.0,
+    "train.valid_every": 500,
+    "train.checkpoint_every": 1_000,
     "train.keep_last": 1,
 }
 
@@ -134,10 +142,10 @@ EXPERIMENT = Experiment(
         ),
         "converged": Scale(
             "configs/multi30k.py",
-            converged(BASE),
-            row=converged,
-            label=lambda row: small_label(row, CONVERGED_WIDTH),
-            rows=tuple(row for row in ROWS if row == "base" or row[:3] in CONVERGED),
+            {**shrink(BASE), **LONGER},
+            row=shrink,
+            label=small_label,
+            rows=tuple(row for row in ROWS if row != "big"),
         ),
     },
     about=__doc__,
