@@ -93,6 +93,7 @@ IMMUTABLE = [name for name, key in KEYS.items() if not key.mutable]
 OTHER = {
     "model.d_model": 18,
     "model.num_heads": 4,
+    "model.num_key_heads": 1,
     "model.watched_heads": 1,
     "train.row_length": 64,
     "train.schedule": "constant",
