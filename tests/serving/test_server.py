@@ -175,14 +175,14 @@ def test_a_connection_that_sends_no_request_is_closed(serving, monkeypatch):
 
 
 def test_a_connection_stays_open_between_requests_but_not_for_half_of_one(serving, monkeypatch):
-    monkeypatch.setattr(sockets, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(sockets, "HEAD_SECONDS", 0.7)
     connection = http.client.HTTPConnection("127.0.0.1", serving[0], timeout=10)
     with contextlib.closing(connection):
         for _ in range(2):
             connection.request("GET", "/model")
             answer = connection.getresponse()
             assert answer.status == 200 and answer.read()
-            time.sleep(0.4)
+            time.sleep(0.9)
         connection.sock.sendall(b"GET / HT")
         assert b" 408 " in connection.sock.recv(100)
 
