@@ -87,7 +87,7 @@ def test_names_that_would_overwrite_step_or_kind_are_refused(tmp_path):
 
 
 class SmallDisk(io.BytesIO):
-    """A file with room for so many bytes."""
+    """A file on a disk that is full after `room` more bytes."""
 
     room = 0
 

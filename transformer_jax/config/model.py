@@ -47,8 +47,9 @@ class ModelConfig:
     num_heads: int = key(8, "h: heads of each attention sub-layer", at_least=1, at_most=WIDEST)
     num_key_heads: int | None = key(
         None,
-        "heads of keys and values, each of which several heads of queries share, so that search "
-        "reads a smaller cache (1: Shazeer 2019; more: Ainslie et al. 2023); None: num_heads",
+        "heads of keys and values; with fewer than num_heads, several heads of queries use the "
+        "same keys, and search reads less (1: Shazeer 2019; more: Ainslie et al. 2023); None: "
+        "num_heads",
         at_least=1,
         at_most=WIDEST,
     )

@@ -255,10 +255,7 @@ class CrossAttention(Sublayer):
 
     @nn.nowrap
     def _kept_sizes(self, sizes: SearchSizes) -> dict[str, int]:
-        config = self.config
-        source = sizes.src_length
-        d_k = config.head_sizes[0]
-        return {"heads": config.num_heads, "source": source, "d_k": d_k}
+        return self.config.axis_sizes | {"source": sizes.src_length}
 
     def step(
         self, x_BJD: Array, context: StepContext, memory: Any, cache: Cache

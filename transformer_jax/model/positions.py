@@ -150,7 +150,7 @@ class StackPositions(nn.Module):
         if kind.learned:
             shape = (config.max_positions, config.d_model)
             self.table = self.param("table", named(init, None, FEATURES), shape)
-        sizes = {"heads": config.num_heads, "buckets": BUCKETS}
+        sizes = config.axis_sizes | {"buckets": BUCKETS}
         self.bias_params = declared(self, kind.bias_parameters if self.biased else {}, sizes)
 
     def __call__(self, positions: Array, length: int) -> Array | float:

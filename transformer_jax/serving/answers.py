@@ -30,7 +30,9 @@ def model_of(run: Run) -> Model:
 def _most_translations(run: Run) -> int:
     """How many translations a line may have; mbr has no more than its samples."""
     decode = run.config.decode
-    return min(decode.beam_size, decode.samples if decode.method == "mbr" else decode.beam_size)
+    if decode.method == "mbr":
+        return min(decode.beam_size, decode.samples)
+    return decode.beam_size
 
 
 def answer_all(run: Run, asked: Sequence[Asked]) -> list[Answer | Refused]:
