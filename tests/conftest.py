@@ -6,6 +6,7 @@ import logging
 import os
 from pathlib import Path
 
+import hypothesis
 import jax
 import pytest
 
@@ -41,6 +42,10 @@ os.environ["XLA_FLAGS"] = " ".join([*CHEAP, os.environ.get("XLA_FLAGS", "")]).st
 
 # Python's search for cycles takes a twentieth of the time: traced programs are millions of objects.
 gc.set_threshold(100_000, 20, 100)
+
+# An example may take seconds on a busy machine, which is no defect.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 # Loggers that have a handler are left alone by `set_up_logs`: pytest goes on seeing the records of
 # commands that run in its own process.

@@ -96,7 +96,7 @@ texts = st.lists(lines_of_text, min_size=1, max_size=8)
 
 def checked(examples: int) -> settings:
     """The same examples every time, however long each takes."""
-    return settings(max_examples=examples, derandomize=True, deadline=None)
+    return settings(max_examples=examples, derandomize=True)
 
 
 def as_file(lines: Sequence[str]) -> bytes:

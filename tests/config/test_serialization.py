@@ -37,6 +37,7 @@ from transformer_jax.errors import ConfigError
             "data.train='train' is of type str; expected a list of str.",
         ),
         ({"data": {"train": [1]}}, "data.train=[1] is of type list; expected a list of str."),
+        ({"model": {"dropout": 10**9_999}}, "model.dropout: the integer is too large for a float."),
         ({"seed": 0.5}, "seed=0.5 is of type float; expected int."),
         ({"model": 3}, "model=3 is not a section; expected a mapping with model."),
     ],

@@ -25,7 +25,7 @@ from transformer_jax.model.records import Now, SearchSizes
 from transformer_jax.model.transformer import watched_layer
 
 SRC_LENGTH, TGT_LENGTH = 18, 16
-FEW = settings(max_examples=12, deadline=None, derandomize=True)
+FEW = settings(max_examples=12, derandomize=True)
 
 
 @functools.cache

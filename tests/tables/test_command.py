@@ -119,6 +119,8 @@ def test_a_report_is_of_every_recorded_seed_and_in_the_rows_order(call, tmp_path
 def test_flags_that_cannot_be_are_one_line(call):
     for flags, message in [
         (["--seeds=one"], "--seeds=one"),
+        (["--seeds=,"], "--seeds=, names none"),
+        (["--rows=;"], "--rows=; names none"),
         (["--rows=other"], "no row 'other'"),
         (["--launcher=cloud", "--rows=base"], "not one of local, slurm"),
         (["--launcher=slurm", "--slurm=gpus"], "expected K=V"),
@@ -151,7 +153,8 @@ def test_a_run_whose_results_could_not_be_found_is_not_trained(tmp_path):
 
 
 def test_a_column_of_the_table_is_a_metric():
-    flags = {"scale": "small", "seeds": "", "rows": "", "runs": "", "out": "out", "overrides": {}}
+    flags = {"scale": "small", "seeds": None, "rows": None}
+    flags |= {"runs": "", "out": "out", "overrides": {}}
     with pytest.raises(ConfigError, match="metrics has 'blue', which is not one of perplexity, "):
         command.run(Experiment("t", {"a": {}}, {"small": Scale("x.py")}, metrics=("blue",)), flags)
 

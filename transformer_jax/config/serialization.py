@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -53,6 +54,8 @@ def _typed(key: Key, value: Any) -> Any:
         if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
             return tuple(value)
     elif key.kind is float and type(value) is int:
+        if abs(value) > sys.float_info.max:
+            raise ConfigError(f"{key.name}: the integer is too large for a float.")
         return float(value)
     elif type(value) is key.kind:  # not isinstance: a bool is an int
         return value

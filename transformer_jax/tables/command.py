@@ -93,7 +93,7 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
         raise ConfigError("overrides make another table: give its folder with --out=FOLDER.")
     output = Output(Path(values["out"] or Path("docs") / "results" / name / scale))
     runs = Path(values["runs"]) / name / scale
-    rows = tuple(row.strip() for row in (values["rows"] or "").split(";") if row.strip())
+    rows = _items("rows", values["rows"], ";")
     asked = _numbers(values["seeds"])
     check_metrics(experiment)
     jobs = make_jobs(experiment, scale, runs, rows, asked, values["overrides"])
@@ -159,9 +159,17 @@ def _plain(arguments: Sequence[str]) -> list[str]:
     return [argument for argument in arguments if not argument.startswith(left_out)]
 
 
+def _items(flag: str, text: str | None, separator: str) -> tuple[str, ...]:
+    """The items of a flag's value; empty if the flag is not given."""
+    items = tuple(item.strip() for item in (text or "").split(separator) if item.strip())
+    if text is not None and not items:
+        raise ConfigError(f"--{flag}={text} names none. Name one, or leave the flag out for all.")
+    return items
+
+
 def _numbers(text: str | None) -> tuple[int, ...]:
     try:
-        return tuple(int(one) for one in (text or "").split(",") if one.strip())
+        return tuple(map(int, _items("seeds", text, ",")))
     except ValueError:
         raise ConfigError(f"--seeds={text}: expected numbers, such as 0,1,2.") from None
 
