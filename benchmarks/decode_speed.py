@@ -5,8 +5,8 @@
 RUN is a run that `export` can write for both peers (docs/interop.md), and the script exports it. In
 transformers it is a MarianMTModel, or with model.norm=pre a Pegasus. Before the script times
 anything, it checks that the logits and log probabilities of the same forced translations agree to
-1e-4. All engines read the same subwords and search exactly for the hypothesis with the largest sum
-of log probabilities, without a length penalty. With that score the engines' rules find the same
+1e-4. All engines read the same subwords and rank hypotheses by the sum of log probabilities,
+without a length penalty. With that score the engines' rules find the same
 hypothesis, except for rounding and equal sums:
 
 - candidates: every engine finishes the continuations that end and are among the K best, and keeps

@@ -208,8 +208,8 @@ def page(costs: Mapping[str, Cost], search: SearchCost | None) -> str:
         "operation. Without the device XLA cannot choose between kernels by measurement, so every "
         'product is a Triton kernel here. The column "measured" stays empty until a run on a GPU '
         "fills it (docs/gpu_runs.md).",
-        "A kernel of the project's own (fused attention, fused loss) counts the bytes of its "
-        "operands and results, and the FLOPs of its formula.",
+        "A kernel of the project's own (fused attention, residuals, loss) counts the bytes of "
+        "its operands and results, and the FLOPs of its formula.",
         f"{ROWS} rows of {LENGTH} source and {LENGTH} target positions, vocabulary {VOCABULARY:,}, "
         + ", ".join(f"`model.{key}={value!r}`" for key, value in KEYS.items())
         + ", one device. Limits: benchmarks/gpu_limits.json.",

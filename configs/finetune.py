@@ -34,7 +34,7 @@ def get_config(run: str) -> ConfigDict:
     config.train.steps = 5_000
     config.train.tokens_per_batch = 5_000
     config.train.schedule = "linear"
-    config.train.peak_learning_rate = 1e-4  # a tenth of the rate that such a model was trained with
+    config.train.peak_learning_rate = 1e-4  # a tenth of that of configs/text.py
     config.train.warmup_steps = 250
     config.train.decay_steps = 5_000
     config.train.clip_norm = 1.0

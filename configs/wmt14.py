@@ -19,8 +19,8 @@ Expected, from table 2:
 
 Device: the paper used 8 P100 GPUs, 12 hours (base) and 3.5 days (big). On GPUs and TPUs of today
     add --config.model.dtype=bfloat16, and train.accumulate_steps where a batch does not fit.
-Data: TFDS, wmt14_translate/de-en (4.5 million pairs) or fr-en (36 million); its "validation" is
-    newstest2013, its "test" newstest2014. data.path names TFDS's folder.
+Data: TFDS, wmt14_translate/de-en or fr-en (the paper: 4.5 and 36 million pairs); its "validation"
+    is newstest2013, its "test" newstest2014. data.path names TFDS's folder.
 Rows of table 3 are not averaged: leave `average` out.
 """
 

@@ -17,8 +17,8 @@ the subwords of linked words; and the entropy of the weights.
 
 The rules, written before the runs; all are about differences over seeds, by Student's t, p < 0.05.
 "The weights belong to the predicted word" holds if, without links and for the best layer of each,
-the error rate is lower when the weights of position l are those of word l than when they are those
-of word l - 1 and of word l + 1; it does not hold if one of these two is lower. "A share of the
+the error rate is lower when the weights of position l are taken for word l than when they are taken
+for word l - 1 or for word l + 1; it does not hold if one of these two is lower. "A share of the
 links is enough" holds if the watched layer's error rate is less than 0.02 above that with all
 links, and does not if it is more. "Links cost no BLEU" holds if the loss of BLEU with all links is
 below 1 point, and does not if it is above. "Attention can be manipulated" holds if the weight on

@@ -1,4 +1,4 @@
-"""Table 2 again, with the same tuning for every contender, at one, three and nine budgets.
+"""Table 2 again, with the same tuning for every contender, at 1, 3 and 9 times the budget.
 
     python -m experiments.fair_comparison --scale=rate_0.001
     python -m experiments.fair_comparison --scale=rate_0.003

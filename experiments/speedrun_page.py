@@ -45,7 +45,7 @@ RULES = f"""\
 4. The baseline, configs/multi30k.py, runs beside it, on the same machine and with the same code,
    seed by seed in turns. A record has a smaller share of the baseline's time than the record before
    it; the shares of the five seeds have a mean below that one by a one-sided t test, p < {LEVEL}.
-   So records of different machines compare.
+   So records from different machines can be compared.
 """
 
 
@@ -153,9 +153,10 @@ def page(docs: Path) -> str:
 # Records
 
 How fast can two CPU cores learn to translate Multi30k at {BAR:.1f} sacreBLEU? The rules follow
-those of [modded-nanogpt](https://github.com/KellerJordan/modded-nanogpt): a bar, several seeds, a
-test, and the baseline again on the same machine. `python -m experiments.speedrun` runs and judges a
-record, and writes this page from the lines in `docs/results/speedrun/`.
+those of [modded-nanogpt](https://github.com/KellerJordan/modded-nanogpt): a score to reach (the
+bar), several seeds, a significance test, and the baseline run again on the same machine.
+`python -m experiments.speedrun` runs and judges a record, and writes this page from the lines in
+`docs/results/speedrun/`.
 
 {markdown_table(HEAD, rows(docs))}
 Figures are mean ± sample standard deviation over the seeds. The goal for the next record is
