@@ -27,7 +27,7 @@ The rules, written before the runs; all are about differences over seeds, by Stu
 "Drops fewer words" holds for a row if its share of dropped words is below that without coverage,
 and does not if it is above; "doubles fewer words" is the same about doubled ones. "Costs no BLEU"
 holds if the loss of BLEU is below 1 point, and does not if it is above. Otherwise nothing is
-decided. With ten differences in words, about half of such tables have one that is due to chance.
+decided. With ten differences in words, 40 % of such tables have one that is due to chance.
 """
 
 import sys

@@ -190,7 +190,7 @@ COMMANDS = {
     ),
     "export": Command(
         "transformer_jax.commands.export:export",
-        "write a run's model for CTranslate2 or Hugging Face's transformers",
+        "write a run's model for CTranslate2, for Hugging Face's transformers or as StableHLO",
         (
             WORKDIR,
             Flag("format", str, "FORMAT", "ctranslate2, huggingface or stablehlo", required=True),

@@ -1,5 +1,6 @@
 """docs/results.md has the tables of the recorded results."""
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,15 @@ def test_every_recorded_small_table_is_on_the_page():
         "/".join(path.parts[-3:-1]) for path in (ROOT / "docs/results").glob("*/small/results.csv")
     }
     assert recorded <= {folder for _, folder, _ in BLOCK.findall((ROOT / PAGE).read_text())}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs/results").glob("*/*/table.md")), ids=str)
+def test_a_page_begins_with_the_text_of_its_experiment(path):
+    """`python -m experiments.NAME --report` writes it there; line ends may differ."""
+    experiment = importlib.import_module(f"experiments.{path.parts[-3]}").EXPERIMENT
+    page = path.read_text(encoding="utf-8").replace("\\<", "<")
+    assert " ".join(experiment.about.split()) in " ".join(page.split())
+    assert len(experiment.about) > 100
 
 
 def page_of(folder: Path, comment: str) -> Path:

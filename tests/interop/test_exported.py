@@ -53,6 +53,8 @@ def test_what_no_engine_has_is_refused(engine):
     assert is_supported(engine, d_v=64)
     assert not is_supported(engine, d_v=63)
     assert not is_supported(engine, d_ff=0)
+    assert is_supported(engine, num_key_heads=8)  # as many as heads: the usual attention
+    assert not is_supported(engine, num_key_heads=4)
 
 
 def exported(**changes) -> Exported:

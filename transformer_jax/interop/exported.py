@@ -9,11 +9,11 @@ from transformer_jax.errors import UserError
 from transformer_jax.text.vocabulary import TableVocabulary, Vocabulary
 
 LEAST_POSITIONS = 1_024  # an engine gets at least these; it refuses longer sentences
-# Keys of the model that every format expresses, whatever their value.
+# Keys that every format expresses; `require_supported` refuses some values of three of them.
 EXPRESSED = frozenset(
-    "num_layers num_encoder_layers num_decoder_layers d_model num_heads d_k d_v d_ff dropout norm "
-    "norm_epsilon attention_bias max_positions tie_embeddings tie_output output_bias dtype "
-    "residual_dtype attention_kernel watched_layer watched_heads".split()
+    "num_layers num_encoder_layers num_decoder_layers d_model num_heads num_key_heads d_k d_v d_ff "
+    "dropout norm norm_epsilon attention_bias max_positions tie_embeddings tie_output output_bias "
+    "dtype residual_dtype attention_kernel watched_layer watched_heads".split()
 )
 # Keys of parts that no format has; without those parts nothing reads them.
 OF_OTHER_PARTS = frozenset(
@@ -80,6 +80,8 @@ def require_supported(config: Config, supported: Mapping[str, Sequence[Any]], wh
     d_k, d_v = config.model.head_sizes
     if d_v != d_k:
         wrong.append(f"model.d_v={d_v} that is not model.d_k={d_k}")
+    if config.model.key_heads != config.model.num_heads:
+        wrong.append(f"model.num_key_heads={config.model.num_key_heads}")
     if not config.model.d_ff:
         wrong.append("model.d_ff=0")
     if wrong:
