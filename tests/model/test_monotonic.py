@@ -32,7 +32,7 @@ WIDTHS = {"chunkwise": 3, "lookback": M}  # positions that a head attends to
 
 @pytest.mark.parametrize("make", MONOTONIC.values(), ids=MONOTONIC)
 def test_heads_start_by_going_on(make):
-    """The bias of the energies is below 0 at first (Raffel et al. 2017, section 2.3)."""
+    """The bias of the energies is below 0 at first (Raffel et al. 2017, section 2.4)."""
     bias = make(CONFIG).parameters["stop_bias"].initializer(jax.random.key(0), (H,), jnp.float32)
     np.testing.assert_array_equal(bias, [-1.0] * H)
 

@@ -80,7 +80,7 @@ class MultiHeadAttention(nn.Module):
         return SCORES[self.score].compute(self.score_params, query_BLHK, key_BMHK)
 
     def queries(self, x_BLD: Array) -> Array:
-        """`[batch, query_len, heads, d_k]`."""
+        """Queries `[batch, query_len, heads, d_k]`."""
         query_BLHK = self._product("BLD,DHK->BLHK", x_BLD, "query")
         return constrain(query_BLHK, *BY_HEAD)
 

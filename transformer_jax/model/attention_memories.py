@@ -1,8 +1,8 @@
 """Memories of encoder-decoder attention: its weights depend on those of earlier target positions.
 
-A new one is three functions and its line in `ATTENTION_MEMORIES`. Training and search call the same
-`step`. A memory's features are added to the score itself, not inside a tanh as in the papers,
-so that one matrix product gives the content scores of all positions.
+A new one is two functions, `prepare` and `step` (see `Stateful`), and its line in
+`ATTENTION_MEMORIES`. Training and search call the same `step`. It adds its term to the score, not
+inside a tanh as in the papers, so that one matrix product gives the rest of all scores.
 
 Dimension key
   B batch   L target length   M source length   H heads   K d_k per head   D d_model
@@ -69,7 +69,7 @@ def markov_step(params: Params, last: Array, now: Scored) -> tuple[Array, Array]
     Returns:
       The new weights, twice: as the state and as the weights.
 
-    Source: Cohn et al. 2016, section 3.2, which puts the features inside the tanh.
+    Source: Cohn et al. 2016, section 3.2, which puts these terms inside the tanh.
     """
     # In a packed row the weights on the source of other sentences are 0, so nothing is shifted in.
     edges = [(0, 0)] * (last.ndim - 1)
@@ -126,7 +126,7 @@ def gated(params: Params, covered: Array, inputs: Array, updates_HM: Array) -> A
     of_update, of_reset, of_candidate = jnp.split(params["from_state"], 3, axis=-1)
 
     def times(state: Array, matrix_HCC: Array) -> Array:
-        return jnp.einsum("...HMC,HCD->...HMD", state, matrix_HCC)
+        return jnp.einsum("...HMc,HcC->...HMC", state, matrix_HCC)
 
     update = jax.nn.sigmoid(to_update + times(covered, of_update))
     reset = jax.nn.sigmoid(to_reset + times(covered, of_reset))

@@ -1,7 +1,8 @@
 """Names of the axes of parameters, activations and caches.
 
 Every array gets its names where it is created. One table in parallel/mesh.py maps a name to axes of
-the mesh; an axis whose name is not in the table is never divided.
+the mesh; an axis whose name is not in the table is never divided. An array in a box is Flax's
+`LogicallyPartitioned`: the array and the names of its axes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from jax.sharding import PartitionSpec
 BATCH, HEADS, HIDDEN, VOCABULARY = "batch", "heads", "hidden", "vocabulary"
 KEY_HEADS = "key_heads"  # of keys and values
 FEATURES = "features"  # d_model, and other axes that a matrix multiplies
-REPLICA = "replica"  # rows of a lookup
+REPLICA = "replica"  # rows of the batch, where FEATURES are divided too
 DISTANCES = "distances"  # or buckets of them; never divided
 
 Names = tuple[str | None, ...]
@@ -47,12 +48,12 @@ def constrain(x: Array, *names: str | None) -> Array:
 
 
 def mesh_axes(*names: str | None) -> Any:
-    """The PartitionSpec of axes of these names on the mesh that is traced for."""
+    """The PartitionSpec of axes of these names on the current mesh."""
     return logical_to_mesh_axes(names)
 
 
 def divided(name: str) -> bool:
-    """Whether the mesh that is traced for divides axes of this name."""
+    """Whether the current mesh divides axes of this name."""
     where = mesh_axes(name)[0]
     mesh = jax.sharding.get_abstract_mesh()
     axes = () if where is None else (where,) if isinstance(where, str) else where
@@ -79,7 +80,7 @@ def declared(
 
 
 def zeros(shape: Sequence[int], names: Names, dtype: Any = jnp.float32) -> Any:
-    """Zeros for a cache, in a box that names their axes; `unboxed` takes them out."""
+    """Zeros for a memory or a cache, in a box; `unboxed` takes them out."""
     return LogicallyPartitioned(jnp.zeros(shape, dtype), names)
 
 

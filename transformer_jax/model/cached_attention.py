@@ -3,7 +3,7 @@
 A layer's self-attention keeps one array of keys and one of values for each block of positions:
 
     block 0, positions 0 .. 15           block 1, positions 16 .. 31       block 2, 32 .. 63
-    [batch, heads, 16, beams, d_k]       [batch, heads, 16, beams, d_k]    ...
+    [B, G, 16, J, K]                     [B, G, 16, J, K]                  ...
 
     position            0           1           2          (one row of the batch, one head)
     beam slot         0 1 2       0 1 2       0 1 2
@@ -17,7 +17,7 @@ has one block, without an axis of beams.
 Dimension key
   B batch   L query length (in search: the beams)   M key length   H heads   K d_k per head
   V d_v per head   J beams (K in files without d_k)   T positions   S beam slots
-  G heads of keys and values   N queries of the heads that share a key
+  G heads of keys and values   N queries of the heads that share a key   X any size
 """
 
 import functools
@@ -37,7 +37,8 @@ from transformer_jax.model.products import einsum, sum_type
 from transformer_jax.model.records import Params, Place
 from transformer_jax.model.scores import Score
 
-KeysValues = tuple[Array, Array]  # [B, H, positions, d_k] and [..., d_v]; beams after positions
+# [B, G, positions, K] and [B, G, positions, V]; in self-attention [B, G, positions, J, ...].
+KeysValues = tuple[Array, Array]
 SHORTEST_READ = 16  # positions of the first block
 
 
@@ -86,11 +87,10 @@ def attend_to_cache(
 
 
 def with_heads(x_BHLX: Array, heads: int) -> Array:
-    """Queries of neighboring heads, one head after the other, as queries of one; or the inverse.
+    """Regroups heads: `[batch, heads, H L / heads, X]`.
 
-    Args:
-      x_BHLX: `[batch, heads, queries, x]`.
-      heads: of the result `[batch, heads, queries, x]`.
+    If `heads` is below H, the queries of neighboring heads become those of one, head after head. A
+    second call with H is the inverse.
     """
     batch, _, _, size = x_BHLX.shape
     return x_BHLX.reshape(batch, heads, -1, size)
@@ -120,8 +120,8 @@ def cached_score(score: Score, params: Params) -> Callable[[Array, Array], Array
         scores_BGMN = jnp.einsum(
             "BGMK,BGNK->BGMN", key_BGMK, query_BGNK, preferred_element_type=wide
         )
-        # Without the barrier XLA folds the swap into the product, which then transposes the keys,
-        # and on a CPU has no such product of bfloat16.
+        # Without the barrier XLA folds the swap into the product, which then transposes the keys;
+        # XLA for a CPU has no such product of bfloat16.
         scores_BGMN = jax.lax.optimization_barrier(scores_BGMN)
         scores_BHLM = with_heads(jnp.swapaxes(scores_BGMN, 2, 3), heads)
         return scores_BHLM * factor(query_BLHK.shape[-1])
@@ -143,8 +143,8 @@ def attend_to_past(
       blocks: keys `[batch, key_heads, length, beams, d_k]` and values, the newest position
         included.
       mask: see `own_past`.
-      position_B: int32 `[batch]`, 0-based: except on a GPU, no block beyond the last of these is
-        read.
+      position_B: 0-based positions of the newest subwords, int32 `[batch]`. Except on a GPU, blocks
+        after the last of these positions are not read.
       attend: (queries, blocks, mask) -> heads: `attend_to_cache` without the weights.
     """
 
@@ -219,7 +219,8 @@ def empty_keys_values(config: ModelConfig, batch: int, *lengths: int) -> tuple:
 def replaced(x: Array, index: Any, new: Array | int) -> Array:
     """`x.at[index].set(new, mode="drop")`.
 
-    XLA for a CPU would convert a whole array of bfloat16 to float32 and back, so its bits are set.
+    XLA for a CPU would convert a whole array of bfloat16 to float32 and back, so bfloat16 is
+    written as uint16.
     """
     if x.dtype != jnp.bfloat16:
         return x.at[index].set(new, mode="drop")

@@ -4,8 +4,9 @@ A layer sees the positions around its own, or before it in the decoder, through 
 gated linear unit. Each layer of the decoder attends to the source with one head.
 
 Dimension key
-  B batch   L length   M source length   D d_model   H d_hidden   I inputs, O outputs   K beams
-  C features of the encoder's output   T taps, which are positions of a convolution
+  B batch   L length   M source length   D d_model   H d_hidden   I inputs   O outputs   K beams
+  P the two halves of a gated linear unit's input   T taps, which are positions of a convolution
+  C features of the encoder's output   V features of the values that attention reads
 """
 
 import math
@@ -28,7 +29,7 @@ from transformer_jax.model.products import operand_type, product, sum_type
 from transformer_jax.model.records import Cache, Memory, Now, Place, SearchSizes
 from transformer_jax.model.transformer import watched_layer
 
-HALF = math.sqrt(0.5)  # keeps the variance of a sum of two vectors
+ROOT_HALF = math.sqrt(0.5)  # keeps the variance of a sum of two vectors
 
 
 def problems(config: ModelConfig) -> Iterator[str]:
@@ -66,12 +67,12 @@ def around(x_BLH: Array, segments_BL: Array, before: int, after: int) -> Array:
     return jnp.concatenate(taps, axis=-1)
 
 
-def gated(pairs_BLOH: Array) -> Array:
+def gated(pairs_BLPH: Array) -> Array:
     """The gated linear unit a sigmoid(b) of `[batch, length, 2, features]`.
 
     Source: Dauphin et al. 2017, equation 1; Gehring et al. 2017, section 3.2.
     """
-    a_BLH, b_BLH = pairs_BLOH[:, :, 0], pairs_BLOH[:, :, 1]
+    a_BLH, b_BLH = pairs_BLPH[:, :, 0], pairs_BLPH[:, :, 1]
     return constrain(a_BLH * jax.nn.sigmoid(b_BLH), BATCH, None, None)
 
 
@@ -99,7 +100,7 @@ class Affine(nn.Module):
         direction = self.direction.astype(self.bias.dtype)
         matrix = direction * (self.gain * jax.lax.rsqrt(jnp.square(direction).sum(0)))
         matrix = matrix.astype(operand_type(self.direction, self.dtype))
-        axes = "BLI,IO->BLO" if len(self.outputs) == 1 else "BLI,IGO->BLGO"
+        axes = "BLI,IO->BLO" if len(self.outputs) == 1 else "BLI,IPO->BLPO"
         y = product(axes, x_BLI, matrix, self.dtype)
         return y.astype(sum_type(self.dtype)) + self.bias
 
@@ -108,7 +109,7 @@ class Attended(NamedTuple):
     """What the layers of the decoder attend to."""
 
     key_BMD: Array  # z, the encoder's output
-    value_BMC: Array  # (z + e) sqrt(0.5), with e the embedded source
+    value_BMV: Array  # (z + e) sqrt(0.5), with e the embedded source
     mask_BLM: Array  # True = may attend
 
 
@@ -125,25 +126,26 @@ class SourceAttention(nn.Module):
     """Attention with one head, whose query is the layer's state plus the embedded target."""
 
     config: ModelConfig
-    encoded_features: int
+    value_features: int
 
     def setup(self) -> None:
         config, h = self.config, self.config.hidden_units
         self.query = Affine(h, (config.d_model,), config.dtype)
-        self.out = Affine(self.encoded_features, (h,), config.dtype)
+        self.out = Affine(self.value_features, (h,), config.dtype)
 
     def __call__(
         self, x_BLH: Array, embedded_BLD: Array, attended: Attended
     ) -> tuple[Array, Array]:
-        """The context m sqrt(1 / m) c, projected `[batch, length, d_hidden]`, and the weights.
+        """The context sqrt(m) c, projected `[batch, length, d_hidden]`, and the weights.
 
-        m is the number of source positions; the factor makes up for a mean of m vectors.
+        c is the weighted mean of the values, and m the number of source positions. The factor keeps
+        the variance of one vector, which is m times that of a mean of m.
 
         Source: Gehring et al. 2017, sections 3.3 and 3.4, equations 1 and 2.
         """
         dtype = self.config.dtype
         wide = sum_type(dtype)
-        query_BLD = (self.query(x_BLH) + embedded_BLD) * HALF
+        query_BLD = (self.query(x_BLH) + embedded_BLD) * ROOT_HALF
         scores_BLM = jnp.einsum(
             "BLD,BMD->BLM",
             query_BLD.astype(dtype),
@@ -153,27 +155,27 @@ class SourceAttention(nn.Module):
         weights_BLM = softmax(scores_BLM, attended.mask_BLM)
         if self.is_mutable_collection("intermediates"):
             self.sow("intermediates", "attention_weights", weights_BLM[:, None])
-        context_BLC = jnp.einsum(
-            "BLM,BMC->BLC",
+        context_BLV = jnp.einsum(
+            "BLM,BMV->BLV",
             weights_BLM.astype(dtype),
-            attended.value_BMC.astype(dtype),
+            attended.value_BMV.astype(dtype),
             preferred_element_type=wide,
         )
         count_BL1 = attended.mask_BLM.sum(-1, keepdims=True)
-        return self.out(context_BLC * jnp.sqrt(count_BL1.astype(wide))), weights_BLM
+        return self.out(context_BLV * jnp.sqrt(count_BL1.astype(wide))), weights_BLM
 
 
 class ConvolutionalLayer(nn.Module):
     """(x + y) sqrt(0.5), where y is a convolution with a gate, in a decoder with attention."""
 
     config: ModelConfig
-    encoded_features: int | None = None  # of the values, in a decoder
+    value_features: int | None = None  # of the values, in a decoder
     watched: bool = False  # whether the layer returns the weights of its attention
 
     @property
     def sublayers(self) -> tuple[str, ...]:
         """The names of its parts."""
-        return ("convolution", *(("cross_attention",) if self.encoded_features else ()))
+        return ("convolution", *(("cross_attention",) if self.value_features else ()))
 
     def setup(self) -> None:
         config, h = self.config, self.config.hidden_units
@@ -182,13 +184,13 @@ class ConvolutionalLayer(nn.Module):
             config.kernel_width * h, (2, h), config.dtype, length=2 * math.sqrt(keep)
         )
         self.dropout = Dropout(config.dropout)
-        if self.encoded_features is not None:
-            self.cross_attention = SourceAttention(config, self.encoded_features)
+        if self.value_features is not None:
+            self.cross_attention = SourceAttention(config, self.value_features)
 
     def __call__(self, x_BLH: Array, context: LayerContext) -> tuple[Array, Array | None]:
         """`[batch, length, d_hidden]`; if watched, the weights `[batch, length, src_len]`."""
         others = self.config.kernel_width - 1
-        is_decoder = self.encoded_features is not None
+        is_decoder = self.value_features is not None
         before, after = (others, 0) if is_decoder else (others // 2, others // 2)
         inputs_BLH = self.dropout(x_BLH, self.dropout.noise_source(context.rows_B))
         taps_BLI = around(inputs_BLH, context.place.segments, before, after)
@@ -197,7 +199,10 @@ class ConvolutionalLayer(nn.Module):
     def step(
         self, x_BKH: Array, embedded_BKD: Array, attended: Attended, last_BKTH: Array
     ) -> tuple[Array, Array, Array | None]:
-        """One new position of every hypothesis, its last inputs `[B, K, T - 1, H]`, weights."""
+        """One new position of every hypothesis `[B, K, H]`.
+
+        Beside it, the last inputs for the next step `[B, K, T - 1, H]`; if watched, the weights.
+        """
         taps_BKTH = jnp.concatenate([last_BKTH, x_BKH[:, :, None]], axis=2)
         taps_BKI = taps_BKTH.reshape(*x_BKH.shape[:2], -1)
         x_BKH, weights = self._residual(x_BKH, taps_BKI, embedded_BKD, attended)
@@ -211,8 +216,8 @@ class ConvolutionalLayer(nn.Module):
         if attended is not None:
             assert embedded_BLD is not None
             context_BLH, weights = self.cross_attention(y_BLH, embedded_BLD, attended)
-            y_BLH = (context_BLH + y_BLH) * HALF
-        return (x_BLH + y_BLH) * HALF, weights if self.watched else None
+            y_BLH = (context_BLH + y_BLH) * ROOT_HALF
+        return (x_BLH + y_BLH) * ROOT_HALF, weights if self.watched else None
 
     @nn.nowrap
     def example(self) -> tuple[Array, LayerContext]:
@@ -221,10 +226,10 @@ class ConvolutionalLayer(nn.Module):
         config = self.config
         x = jnp.ones((1, 2, config.hidden_units))
         place = Place(ones, ones)
-        if self.encoded_features is None:
+        if self.value_features is None:
             return x, LayerContext(place, None)
         embedded = jnp.ones((1, 2, config.d_model))
-        value = jnp.ones((1, 2, self.encoded_features))
+        value = jnp.ones((1, 2, self.value_features))
         attended = Attended(embedded, value, jnp.ones((1, 2, 2), bool))
         return x, LayerContext(place, None, embedded, attended)
 
@@ -265,7 +270,7 @@ class ConvolutionalEncoder(nn.Module):
         for layer in self.layers:
             x_BMH, _ = layer(x_BMH, context)
         z_BMD = constrain(self.encoder_output(x_BMH), BATCH, None, None)
-        return jnp.concatenate([z_BMD, (z_BMD + embedded_BMD) * HALF], axis=-1)
+        return jnp.concatenate([z_BMD, (z_BMD + embedded_BMD) * ROOT_HALF], axis=-1)
 
     @nn.nowrap
     def stack(self) -> tuple[ConvolutionalLayer, int]:
@@ -329,8 +334,8 @@ class ConvolutionalDecoder(nn.Module):
         self, x_BLD: Array, target: Place, encoded_BMC: Array, source: Place, rows_B: Array | None
     ) -> tuple[Array, Array | None]:
         """`[batch, tgt_len, d_model]`, and the watched weights `[batch, tgt_len, src_len]`."""
-        key_BMD, value_BMC = self._keys_values(encoded_BMC)
-        attended = Attended(key_BMD, value_BMC, same_sentence(target, source)[:, 0])
+        key_BMD, value_BMV = self._keys_values(encoded_BMC)
+        attended = Attended(key_BMD, value_BMV, same_sentence(target, source)[:, 0])
         context = LayerContext(target, rows_B, x_BLD, attended)
         x_BLH = self.decoder_input(x_BLD)
         watched_BLM = None
@@ -341,9 +346,9 @@ class ConvolutionalDecoder(nn.Module):
         return self.decoder_dropout(y_BLD, self.decoder_dropout.noise_source(rows_B)), watched_BLM
 
     def _keys_values(self, encoded_BMC: Array) -> tuple[Array, Array]:
-        key_BMD, value_BMC = self.encoder.keys_values(encoded_BMC)
+        key, value_BMV = self.encoder.keys_values(encoded_BMC)
         same = self._features()[0] == self.config.d_model
-        return key_BMD if same else self.decoder_key(key_BMD), value_BMC
+        return key if same else self.decoder_key(key), value_BMV
 
     def remember(self, encoded_BMC: Array, source: Place) -> tuple[Array, Array]:
         """Keys and values."""
@@ -353,8 +358,8 @@ class ConvolutionalDecoder(nn.Module):
         self, x_BKD: Array, now: Now, memory: Memory, cache: Cache
     ) -> tuple[Array, Cache, Array | None]:
         """One new position of every hypothesis: `[batch, beams, d_model]`, cache, weights."""
-        key_BMD, value_BMC = memory.decoder
-        attended = Attended(key_BMD, value_BMC, memory.source_BM[:, None])
+        key_BMD, value_BMV = memory.decoder
+        attended = Attended(key_BMD, value_BMV, memory.source_BM[:, None])
         x_BKH = self.decoder_input(x_BKD)
         last = []
         watched_BKM = None

@@ -18,11 +18,11 @@ class LossSettings(NamedTuple):
     """What the loss depends on, except arrays."""
 
     smoothing: float  # epsilon, 0 <= epsilon < 1
-    vocabulary_size: int  # V without its padding
+    vocabulary_size: int  # without its padding
     dtype: str  # type of the operands of products with the embedding
-    # Approximate number of positions of a replica whose logits are in memory at the same time. A
-    # small block is better, since logits are written and read several times. But each block adds to
-    # the embedding's gradient, which is large.
+    # Approximate number of positions of a replica whose logits are in memory at the same time.
+    # Logits are written and read several times, which is faster if the block is small. But each
+    # block adds to the embedding's gradient, which is large.
     block: int
     replicas: int  # number of parts of a batch on different devices
     auxiliary: tuple[tuple[str, float], ...] = ()  # names and weights of auxiliary losses
@@ -54,17 +54,17 @@ def loss_sums(statistics: Statistics, weights: Array, smoothing: float) -> LossS
 def loss_and_gradient(
     logits_BLV: Array, targets_BL: Array, real_BL: Array, smoothing: float, vocabulary_size: int
 ) -> tuple[LossSums, Array]:
-    """Cross entropy against (1 - epsilon) one_hot + epsilon / V, summed over real target subwords.
+    """Cross entropy against (1 - epsilon) one_hot + epsilon / vocabulary_size, summed over targets.
 
     The uniform part is over the whole real vocabulary, the target included (Szegedy et al. 2015),
-    not over the V - 1 others as in tensor2tensor.
+    not over the others alone as in tensor2tensor. Padding is left out of the sum.
 
     Args:
       logits_BLV: float32 `[..., padded vocabulary]`; the entries of padding are ignored.
       targets_BL: subwords to predict, `[...]`.
       real_BL: booleans `[...]`, False = padding.
       smoothing: epsilon, 0 <= epsilon < 1.
-      vocabulary_size: V without its padding.
+      vocabulary_size: size of the vocabulary without its padding.
 
     Returns:
       The sums, and the gradient of the smoothed one by the logits: softmax minus smoothed targets.

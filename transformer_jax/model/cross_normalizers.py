@@ -1,8 +1,8 @@
 """CROSS_NORMALIZERS: scores to weights in encoder-decoder attention, in training and outside it.
 
-Beside those of every attention there are normalizers that choose one source position. They choose
-at random in training, so that gradients reach the scores, and without noise everywhere else: in
-search, in validation and for the score of a given translation.
+They are those of normalizers.py, and some that choose source positions. In training the latter use
+noise: "gumbel" chooses at random, those of monotonic.py give expectations. Everywhere else they
+choose without noise: in search, in validation and for the score of a given translation.
 
 Dimension key
   B batch   L target length   M source length   H heads
@@ -40,6 +40,9 @@ def gumbel(
         softmax(scores); None: the highest score wins, and there is no gradient.
       temperature: above 0.
 
+    Returns:
+      Weights `[batch, heads, query_len, key_len]`.
+
     Source: Jang et al. 2017, equations 1 and 2 and section 2.2; Maddison et al. 2016.
     """
     if noise_BHLM is not None:
@@ -69,7 +72,7 @@ def _gumbel(config: ModelConfig, params: Params, noise_source: NoiseSource | Non
 
 STATELESS: dict[str, Normalizer] = {**NORMALIZERS, "gumbel": Normalizer(_gumbel)}
 CROSS_NORMALIZERS = {**STATELESS, **MONOTONIC}
-NOISY = ("gumbel", *MONOTONIC)
+NOISY = ("gumbel", *MONOTONIC)  # in training
 
 
 def stateful(config: ModelConfig) -> Stateful | None:
@@ -104,7 +107,7 @@ def normal_noise(noise_source: NoiseSource, shape: tuple[int, ...]) -> Array:
     """Noise of the standard normal distribution `[batch, heads, query_len, key_len]`, float32.
 
     Added to the energies of monotonic attention, it makes decisions nearly certain, so that those
-    of search are like those of training (Raffel et al. 2017, section 2.4).
+    of search are like those of training (Raffel et al. 2017, section 2.5).
     """
     return jnp.sqrt(2.0) * jax.lax.erf_inv(2.0 * uniform_noise(noise_source, shape) - 1.0)
 

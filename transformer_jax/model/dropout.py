@@ -5,7 +5,7 @@ micro-batch. It is a counter hash instead of jax.random.bernoulli, because on a 
 rounds per element take much of a training step.
 
 Dimension key
-  B rows   L length   D features
+  B rows   L length   D features   H heads   M keys
 """
 
 import math
@@ -31,8 +31,9 @@ def mix(bits: Array) -> Array:
 def _folded(words: Array, data: Array | int) -> Array:
     """The words `[2]` of a key, changed by one number, or by each of `[..., 1]`.
 
-    It is linear: `_bits` mixes the words. `mix` uses its input several times, and XLA's code for a
-    fused chain of such uses grows exponentially; with it a CPU's step took a minute to compile.
+    It is linear, and leaves the mixing to `_bits`. `mix` uses its input several times, and XLA's
+    code for a fused chain of them grows exponentially: with `mix` here, a training step took a
+    minute to compile on a CPU.
     """
     factors = jnp.array([0x9E3779B1, 0x85EBCA77], jnp.uint32)
     return words * factors + jnp.asarray(data).astype(jnp.uint32)

@@ -19,7 +19,7 @@ VOCABULARY_MULTIPLE = 128  # for any mesh, so that shapes and initial values nev
 
 
 def padded_vocabulary(size: int, multiple: int = VOCABULARY_MULTIPLE) -> int:
-    """The vocabulary's size rounded up to a multiple of 128."""
+    """The vocabulary's size rounded up to the next multiple of `multiple`."""
     return -(-size // multiple) * multiple
 
 
@@ -35,8 +35,8 @@ def shift_right(ids_BL: Array, positions_BL: Array, bos: int) -> Array:
 class Embedding(nn.Module):
     """Subword vectors times sqrt(d_model), plus positions, then dropout (3.4, 3.5 and 5.4).
 
-    With model.fix_norm every vector has length 1 (Nguyen and Chiang 2018, section 3.2), for logits
-    too; then only the decoder's last norm sets their range.
+    With model.fix_norm every subword vector has length 1 (Nguyen and Chiang 2018, section 3.2), in
+    the output too; then only the decoder's last norm sets the range of the logits.
     """
 
     config: ModelConfig
@@ -53,8 +53,8 @@ class Embedding(nn.Module):
         self, ids_BL: Array, position_vectors: Array | float, rows_B: Array | None
     ) -> Array:
         """float32 `[batch, length, d_model]`."""
-        # Each device looks up its part of every vector, and then the devices exchange parts. This
-        # sends less than the table and its gradient.
+        # Each device looks up its part of every vector, and then the devices exchange parts, which
+        # are smaller than the table and its gradient.
         table_VD = constrain(self.table, VOCABULARY, FEATURES)
         parts_BLD = constrain(table_VD[constrain(ids_BL, REPLICA, None)], REPLICA, None, FEATURES)
         x_BLD = constrain(parts_BLD, BATCH, None, None)

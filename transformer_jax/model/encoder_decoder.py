@@ -132,7 +132,7 @@ class EncoderDecoder(nn.Module):
     def decode_with_draws(
         self, encoded_BME: Array, source: Packed, target: Packed, rows_B: Array
     ) -> tuple[Array, Sampled]:
-        """What `decode` returns, but each head of the watched layer reads one position, a draw."""
+        """Like `decode`, but each head of the watched layer reads one position, which is drawn."""
         x_BLD, place = self._decoder_input(target, rows_B)
         run = self.target_side.with_draws
         return run(x_BLD, place, encoded_BME, self.source_place(source), rows_B)
@@ -161,7 +161,7 @@ class EncoderDecoder(nn.Module):
         return self.decode(encoded_BME, source, target, rows_B, full_context=True)[1]
 
     def in_full_context(self, source: Packed, target: Packed) -> Array | None:
-        """The same from the source, without dropout."""
+        """`align` after `encode`, without dropout."""
         return self.align(self.encode(source), source, target)
 
     def __call__(self, source: Packed, target: Packed, rows_B: Array | None = None) -> Array:
@@ -180,7 +180,7 @@ class EncoderDecoder(nn.Module):
         """The logits of `__call__`, and the watched weights of `decode`."""
         encoded_BME = self.encode(source, rows_B)
         x_BLD, watched_BLM = self.decode(encoded_BME, source, target, rows_B)
-        if watched_BLM is None and self.is_initializing():  # the layers are drawn apart
+        if watched_BLM is None and self.is_initializing():  # without layers: see parameters.py
             watched_BLM = jnp.zeros((*x_BLD.shape[:2], source.ids.shape[1]))
         given = self._given(watched_BLM, encoded_BME, source, target)
         return self._out().logits(x_BLD, given), watched_BLM if self.watch else None
@@ -273,7 +273,7 @@ class EncoderDecoder(nn.Module):
         Args:
           ids_B: int32 `[batch]`.
           position_B: its 0-based position, int32 `[batch]`; all are equal.
-          memory: of the subwords before it; at first `remember` of zeros.
+          memory: of the subwords before it; at first `remember` of an encoder's output of zeros.
           cache: the encoder's, of the subwords before it; at first `boxed_source_cache`.
         """
         length = memory.source_BM.shape[1]
@@ -285,8 +285,8 @@ class EncoderDecoder(nn.Module):
         new = self.remember(encoded_B1E, Packed(ids_B[:, None], ones_B1, position_B1))
 
         def write(axis: int, old: Any, new: Any) -> Any:
-            place = functools.partial(lax.dynamic_update_slice_in_dim, axis=axis)
-            return jax.tree.map(lambda old, new: place(old, new, position_B[0]), old, new)
+            update = functools.partial(lax.dynamic_update_slice_in_dim, axis=axis)
+            return jax.tree.map(lambda x, part: update(x, part, position_B[0]), old, new)
 
         # Keys, values and features of attention are head by head: [batch, heads, src_len, ...].
         decoder = write(2, memory.decoder, new.decoder)

@@ -112,7 +112,8 @@ def mixed(
 
 
 def _joined_memories(memories: list[Memory]) -> Memory:
-    decoders, outputs = (tuple(memory[n] for memory in memories) for n in (0, 2))
+    decoders = tuple(memory.decoder for memory in memories)
+    outputs = tuple(memory.output for memory in memories)
     return Memory(decoders, memories[0].source_BM, outputs)
 
 

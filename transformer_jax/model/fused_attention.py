@@ -1,10 +1,10 @@
 """Equation 1 in one kernel: the scores never reach a GPU's memory (Dao et al. 2022).
 
 `attend` writes scores, weights and their gradients to memory, `[batch, heads, L, M]`. Here a
-program of the kernel holds one block of queries, walks over the blocks of keys, and keeps the
-running maximum and sum of the softmax. The backward pass computes the weights again, from the
-scores and the logarithm of that sum. No two programs write to the same place, so the result is
-deterministic.
+program, which is one instance of the kernel, holds one block of queries, walks over the blocks of
+keys, and keeps the running maximum and sum of the softmax. The backward pass computes the weights
+again, from the scores and the logarithm of that sum. No two programs write to the same place, so
+the result is deterministic.
 
 The kernels are written in Pallas. Triton compiles them for an NVIDIA GPU. On other devices Pallas
 interprets them, which is slow, but it runs the same kernels in the tests.
@@ -89,22 +89,22 @@ def _forward(queries: Queries, keys: Keys, setting: Setting) -> tuple[Array, tup
         jax.ShapeDtypeStruct((batch, length, heads, value.shape[-1]), value.dtype),
         jax.ShapeDtypeStruct((batch, heads, length), jnp.float32),
     )
-    out_BLHV, total_BHL = _call(FORWARD, setting, (queries, keys), outputs)
-    return out_BLHV, (queries, keys, out_BLHV, total_BHL)
+    out_BLHV, log_sum_BHL = _call(FORWARD, setting, (queries, keys), outputs)
+    return out_BLHV, (queries, keys, out_BLHV, log_sum_BHL)
 
 
 def _backward(setting: Setting, kept: tuple, gradient_BLHV: Array) -> tuple[Queries, Keys]:
-    queries, keys, out_BLHV, total_BHL = kept
+    queries, keys, out_BLHV, log_sum_BHL = kept
     query_gradient_BLHK, mean_BHL = _call(
         QUERY_GRADIENT,
         setting,
-        (queries, keys, (total_BHL, out_BLHV, gradient_BLHV)),
-        (queries.query, total_BHL),
+        (queries, keys, (log_sum_BHL, out_BLHV, gradient_BLHV)),
+        (queries.query, log_sum_BHL),
     )
     key_gradient_BMHK, value_gradient_BMHV = _call(
         KEY_GRADIENTS,
         setting,
-        (queries, keys, (total_BHL, mean_BHL, gradient_BLHV)),
+        (queries, keys, (log_sum_BHL, mean_BHL, gradient_BLHV)),
         (keys.key, keys.value),
     )
     nothing: Any = None  # places are integers, which have no gradient
@@ -135,7 +135,7 @@ def _call(kernel: Kernel, setting: Setting, inputs: tuple, outputs: tuple) -> li
       kernel: one of the three below.
       setting: patterns and factor.
       inputs: trees of arrays.
-      outputs: arrays of the outputs' shapes and types, or only these.
+      outputs: arrays or ShapeDtypeStructs of the outputs' shapes and types.
     """
     arrays = (*inputs, *outputs)
     specs = jax.tree.map(functools.partial(_spec, kernel.blocked), kernel.axes, arrays)
@@ -167,7 +167,7 @@ def _spec(blocked: str, axes: str, x: Any) -> pl.BlockSpec:
 
 
 def _forward_kernel(
-    queries: Queries, keys: Keys, out_ref: Any, total_ref: Any, *, setting: Setting
+    queries: Queries, keys: Keys, out_ref: Any, log_sum_ref: Any, *, setting: Setting
 ) -> None:
     """One block of queries over all keys: the output, and log sum exp of the scores."""
     query_lK = queries.query[...]
@@ -189,17 +189,17 @@ def _forward_kernel(
     out_lV, highest_l, sum_l = _over_blocks(keys.key.shape[0], add, start)
     sum_l = jnp.where(sum_l == 0.0, 1.0, sum_l)  # a query that may attend to nothing
     out_ref[...] = (out_lV / sum_l[:, None]).astype(out_ref.dtype)
-    total_ref[...] = highest_l + jnp.log(sum_l)
+    log_sum_ref[...] = highest_l + jnp.log(sum_l)
 
 
 def _query_kernel(
     queries: Queries, keys: Keys, back: tuple, *gradient_refs: Any, setting: Setting
 ) -> None:
     """One block of queries over all keys: its gradient, and gradient . output of each query."""
-    total_ref, out_ref, out_gradient_ref = back
+    log_sum_ref, out_ref, out_gradient_ref = back
     query_lK = queries.query[...]
     query_place = _place(queries.place, ...)
-    total_l1 = total_ref[...][:, None]
+    log_sum_l1 = log_sum_ref[...][:, None]
     gradient_lV = out_gradient_ref[...]
     mean_l = (gradient_lV.astype(jnp.float32) * out_ref[...].astype(jnp.float32)).sum(axis=1)
 
@@ -207,7 +207,7 @@ def _query_kernel(
         key_mK = keys.key[at, :]
         key_place = _place(keys.place, at)
         scores_lm, mask_lm = _scores((query_lK, query_place), (key_mK, key_place), setting)
-        weights_lm = jnp.where(mask_lm, jnp.exp(scores_lm - total_l1), 0.0)
+        weights_lm = jnp.where(mask_lm, jnp.exp(scores_lm - log_sum_l1), 0.0)
         weights_gradient_lm = _product(gradient_lV, keys.value[at, :].T)
         scores_gradient_lm = weights_lm * (weights_gradient_lm - mean_l[:, None])
         return query_gradient_lK + _product(scores_gradient_lm.astype(key_mK.dtype), key_mK)
@@ -223,7 +223,7 @@ def _key_kernel(
     queries: Queries, keys: Keys, back: tuple, *gradient_refs: Any, setting: Setting
 ) -> None:
     """One block of keys over all queries: the gradients of keys and values."""
-    total_ref, mean_ref, out_gradient_ref = back
+    log_sum_ref, mean_ref, out_gradient_ref = back
     key_mK = keys.key[...]
     value_mV = keys.value[...]
     key_place = _place(keys.place, ...)
@@ -234,7 +234,7 @@ def _key_kernel(
         query_place = _place(queries.place, at)
         gradient_lV = out_gradient_ref[at, :]
         scores_lm, mask_lm = _scores((query_lK, query_place), (key_mK, key_place), setting)
-        weights_lm = jnp.where(mask_lm, jnp.exp(scores_lm - total_ref[at][:, None]), 0.0)
+        weights_lm = jnp.where(mask_lm, jnp.exp(scores_lm - log_sum_ref[at][:, None]), 0.0)
         weights_gradient_lm = _product(gradient_lV, value_mV.T)
         scores_gradient_lm = weights_lm * (weights_gradient_lm - mean_ref[at][:, None])
         return (
@@ -249,7 +249,7 @@ def _key_kernel(
     value_gradient_ref[...] = value_gradient_mV.astype(value_gradient_ref.dtype)
 
 
-PLACES: Any = Place  # of letters, not of arrays
+PLACES: Any = Place  # its fields are letters of axes here, not arrays
 QUERY_AXES = Queries("BLHK", PLACES("BL", "BL"))
 KEY_AXES = Keys("BMHK", "BMHV", PLACES("BM", "BM"))
 FORWARD = Kernel(_forward_kernel, "L", (QUERY_AXES, KEY_AXES, "BLHV", "BHL"))
@@ -262,7 +262,7 @@ KEY_GRADIENTS = Kernel(
 
 
 def _over_blocks(length: int, add: Callable[[Any, Any], Any], start: Any) -> Any:
-    """Calls `add(places of a block, carry)` for each block of a side that a program sees whole."""
+    """Calls `add(slice of a block, carry)` for each block of a side that a program sees whole."""
     block = _block(length)
     return jax.lax.fori_loop(
         0, length // block, lambda n, carry: add(pl.ds(n * block, block), carry), start

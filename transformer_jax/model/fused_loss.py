@@ -8,6 +8,8 @@ kernel is written in Pallas, as in fused_attention.py.
 Dimension key
   R replicas, which hold different rows   b rows of one replica   L target length
   V vocabulary, padded   N positions of a device   n positions of a program   c columns of one turn
+
+A program is one instance of the kernel, a turn one iteration of its loop.
 """
 
 import functools

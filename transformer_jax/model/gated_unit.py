@@ -20,7 +20,7 @@ zero_vector = named(nn.initializers.zeros, None)
 
 
 def project(x: Array, weights_IO: Array, dtype: str) -> Array:
-    """x W, float32 `[..., outputs]`, from operands of type `dtype`, or of narrower weights."""
+    """x W, float32 `[..., outputs]`; its operands have type `dtype`, or a narrower one of W."""
     operand = operand_type(weights_IO, dtype)
     return jnp.einsum(
         "...I,IO->...O",

@@ -2,7 +2,7 @@
 
 Dimension key
   B batch   L target length   M positions pointed to   D d_model   K beams
-  T positions of the cache   S keys of the cache, T K
+  F features of a query, D of them   T positions of the cache   S keys of the cache, T K
 """
 
 from collections.abc import Mapping

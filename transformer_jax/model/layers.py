@@ -121,7 +121,7 @@ class Layer(nn.Module):
     def _run(
         self, x: Array, rows_B: Array | None, apply: Callable[[str, Any, Array], tuple[Array, Any]]
     ) -> tuple[Array, dict[str, Any]]:
-        """The last output, and what `apply(name, sub-layer, input)` returns after each output."""
+        """The last output, and by name what `apply(name, sub-layer, input)` returns beside it."""
         found = {}
         for name in self.sublayers:
             sublayer = functools.partial(apply, name, getattr(self, name))

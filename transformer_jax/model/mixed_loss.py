@@ -8,7 +8,7 @@ its responsibility, its share of the target's probability.
 
 Dimension key
   B batch   L target length   C components   V vocabulary, padded   D d_model
-  M positions that the pointer points to
+  M, P positions that the pointer points to
   N blocks   R replicas, which hold different rows   b rows of one replica in one block
 """
 
@@ -26,7 +26,7 @@ from transformer_jax.model.records import LossSums
 from transformer_jax.model.softmax_output import output_logits, split_rows, zero_sums
 
 LEAST_MASS = 1e-30  # probabilities of the pointer below this count as 0
-RELATIVE_TOLERANCE = 1e-5  # relative difference of two sums of the same probabilities, by rounding
+RELATIVE_TOLERANCE = 1e-5  # two sums of the same probabilities differ by less, through rounding
 
 
 class Pointer(NamedTuple):
@@ -197,9 +197,9 @@ def _block_loss(
 ) -> tuple[LossSums, Array, tuple[Array, Array, Array]]:
     """The sums, the smoothed loss of each position, and its gradients.
 
-    The gradients are by logits, log weights and log q of the target. With r the responsibilities
-    and u the softmax of the log weights, smoothing takes epsilon sum_c u_c U_c, where U_c is the
-    cross entropy of component c against the uniform distribution.
+    The gradients are by logits, log weights and log q of the target. The part of label smoothing is
+    epsilon sum_c u_c U_c, where u is the softmax of the log weights (`share`), and U_c is the cross
+    entropy of component c against the uniform distribution (`uniform`).
     """
     x_RbLCD, log_weights_RbLC, log_pointed_RbL, (targets, real, *_) = block
     epsilon, size = settings.smoothing, settings.vocabulary_size

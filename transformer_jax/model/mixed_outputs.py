@@ -117,7 +117,7 @@ class Copy(MixedOutput):
         return source.ids
 
     def empty_memory(self, sizes: SearchSizes) -> Any:
-        """No subwords."""
+        """The shape of `remember`, boxed with the names of its axes."""
         return zeros((sizes.batch, sizes.src_length), (BATCH, None), jnp.int32)
 
     def step(self, x_BKD: Array, given: StepGiven, now: Now, cache: Cache) -> tuple[Array, Cache]:

@@ -264,7 +264,7 @@ class CrossAttention(Sublayer):
         assert context.source_mask is not None
         keys_values, features_BHM = memory
         query_BJHK = self.attention.queries(x_BJD)
-        carried = [cache.carried]  # a list: `normalize` returns weights only, and its state here
+        carried = [cache.carried]  # a list, into which `normalize` puts its new state
         if (part := self.stateful) is None:
             normalize = self._stateless(None)
         else:

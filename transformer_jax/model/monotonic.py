@@ -29,7 +29,7 @@ from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.records import Params
 from transformer_jax.model.stateful_normalizers import Scored, SearchArray, Source, Stateful
 
-FIRST_BIAS = -1.0  # of the energies (Raffel et al. 2017, section 2.3: below 0)
+FIRST_BIAS = -1.0  # of the energies (Raffel et al. 2017, section 2.4: below 0)
 
 
 def affine_scan(factor: Array, term: Array, reverse: bool = False) -> Array:
@@ -39,9 +39,12 @@ def affine_scan(factor: Array, term: Array, reverse: bool = False) -> Array:
     a denominator is wrong by more than 0.5 in float32 if the factors are nearly 0 or 1.
 
     Args:
-      factor: any shape; with the next argument, shape and type of the result.
+      factor: any shape.
       term: the same shape.
       reverse: x_j = factor_j x_{j+1} + term_j instead, and x = 0 after the last.
+
+    Returns:
+      x, which has the shape of the arguments.
     """
 
     def compose(first: tuple[Array, Array], then: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -60,15 +63,17 @@ def last_of_sentence(mask: Array) -> Array:
 def expected_stops(energies_BHLM: Array, mask: Array, begins_BL: Array) -> Array:
     """The probability that a head stops at each source position `[batch, heads, tgt_len, src_len]`.
 
-    With p the probability to stop at position j of those who come to it and q that of coming to it,
-    q_ij = (1 - p_i(j-1)) q_i(j-1) + a_(i-1)j and a_ij = p_ij q_ij.
+    At target position i, a head comes to source position j with probability q_ij. If it comes to j,
+    it stops there with probability p_ij. So it stops at j with probability a_ij = p_ij q_ij, and
+    q_ij = (1 - p_i(j-1)) q_i(j-1) + a_(i-1)j.
 
     Args:
       energies_BHLM: float32 `[batch, heads, tgt_len, src_len]`; p is their sigmoid.
-      mask: booleans that broadcast to that shape, True = may stop there. Others are passed by.
+      mask: booleans that broadcast to that shape, True = may stop there. Heads pass by
+        the other positions.
       begins_BL: True at the first position of each sentence, where heads start on the left.
 
-    Source: Raffel et al. 2017, section 2.2, equations 10 to 13.
+    Source: Raffel et al. 2017, section 2.3, equations 11 to 14.
     """
     last = last_of_sentence(mask)
     stop_BHLM = jnp.where(mask, jnp.where(last, 1.0, jax.nn.sigmoid(energies_BHLM)), 0.0)
@@ -101,7 +106,7 @@ def next_stop(stopped: Array, energies_HM: Array, mask_HM: Array) -> tuple[Array
       int32 `[..., heads]`, and booleans `[..., heads, src_len]` that are True there; none is True
       if there is nowhere to stop.
 
-    Source: Raffel et al. 2017, section 2.1, algorithm 1.
+    Source: Raffel et al. 2017, section 2.2, algorithm 1.
     """
     number_M = jnp.arange(energies_HM.shape[-1])
     allowed = mask_HM & (number_M >= stopped[..., None])
@@ -147,7 +152,7 @@ def monotonic(config: ModelConfig) -> Stateful:
 
 # Softmax over what is before the stop ------------------------------------------------------------
 
-Spread = Callable[[Array, Array, Array], Array]  # (stops, scores, mask) -> weights
+Soften = Callable[[Array, Array, Array], Array]  # (stops, scores, mask) -> weights
 
 
 def over_chunks(stops_BHLM: Array, scores_BHLM: Array, mask: Array, width: int) -> Array:
@@ -212,7 +217,7 @@ def softened_step(
     """A softmax of the scores over the `width` positions up to the stop; None: over all of them.
 
     Args:
-      params: "stop_bias" `[heads]` and "stop_key".
+      params: "stop_bias" `[heads]`.
       stopped: see `next_stop`.
       now: scores, mask and queries; the features are those of `stop_keys`.
 
@@ -237,8 +242,8 @@ def stop_keys(params: Params, source: Source) -> Array:
     return jnp.einsum("BME,EHK->BHMK", source.encoded_BME, params["stop_key"])
 
 
-def _softened(spread: Spread, width: int | None) -> Stateful:
-    """Energies are products of the heads' queries with keys of their own; scores are the head's."""
+def _softened(soften: Soften, width: int | None) -> Stateful:
+    """The energies have keys of their own; the softmax takes the scores of the head."""
 
     def expected(params: Params, scored: Scored, begins_BL: Array, noise_BHLM: Array) -> Array:
         query_BLHK = scored.query_HK.astype(scored.features.dtype)
@@ -246,7 +251,7 @@ def _softened(spread: Spread, width: int | None) -> Stateful:
         energies_BHLM = factor * jnp.einsum("BLHK,BHMK->BHLM", query_BLHK, scored.features)
         energies_BHLM += params["stop_bias"][:, None, None] + noise_BHLM
         stops_BHLM = expected_stops(energies_BHLM, scored.mask_HM, begins_BL)
-        return jax.checkpoint(spread)(stops_BHLM, scored.scores_HM, scored.mask_HM)
+        return jax.checkpoint(soften)(stops_BHLM, scored.scores_HM, scored.mask_HM)
 
     xavier = nn.initializers.xavier_uniform(in_axis=0, out_axis=(1, 2))
     stop_key = Parameter(xavier, ("encoded", "heads", "d_k"), (FEATURES, HEADS, None))
@@ -262,8 +267,8 @@ def _softened(spread: Spread, width: int | None) -> Stateful:
 
 def chunkwise(config: ModelConfig) -> Stateful:
     """Chiu and Raffel 2018 (MoChA): a softmax over a chunk that ends at the stop."""
-    spread = functools.partial(over_chunks, width=config.chunk_width)
-    return _softened(spread, config.chunk_width)
+    soften = functools.partial(over_chunks, width=config.chunk_width)
+    return _softened(soften, config.chunk_width)
 
 
 def lookback(config: ModelConfig) -> Stateful:

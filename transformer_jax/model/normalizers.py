@@ -92,7 +92,7 @@ def sparsemax(scores_BHLM: Array, mask: Array) -> Array:
     number_M = jnp.arange(1, scores_BHLM.shape[-1] + 1)
     count_BHL1 = (1 + number_M * sorted_BHLM > sums_BHLM).sum(-1, keepdims=True)
     sum_BHL1 = jnp.take_along_axis(sums_BHLM, count_BHL1 - 1, -1)
-    # Not a comparison with the lowest score in: XLA may round the scores differently here.
+    # Not a comparison with the lowest score of the support, which XLA may round differently here.
     support = scores_BHLM > (sum_BHL1 - 1) / count_BHL1
     inside_BHLM = jnp.where(support, scores_BHLM, 0.0)
     tau_BHL1 = (inside_BHLM.sum(-1, keepdims=True) - 1) / support.sum(-1, keepdims=True)

@@ -18,7 +18,7 @@ from transformer_jax.model.products import sum_type
 
 # As in the authors' tensor2tensor; the paper gives no value.
 DEFAULT_EPSILON = ModelConfig.norm_epsilon
-SHORTEST = 1e-6  # `unit` makes shorter vectors no longer than 1
+SHORTEST = 1e-6  # `unit` divides shorter vectors by this length
 
 
 def layer_norm(
@@ -39,17 +39,17 @@ def layer_norm(
     """
     if jnp.finfo(x_BLD.dtype).bits < 32:
         return narrow_layer_norm(x_BLD, scale_D, bias_D, epsilon)
-    mean_BL1, rate_BL1 = _mean_and_rate(x_BLD, epsilon)
-    return (x_BLD - mean_BL1) * rate_BL1 * scale_D + bias_D
+    mean_BL1, inverse_std_BL1 = _mean_and_inverse_std(x_BLD, epsilon)
+    return (x_BLD - mean_BL1) * inverse_std_BL1 * scale_D + bias_D
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def narrow_layer_norm(x_BLD: Array, scale_D: Array, bias_D: Array, epsilon: float) -> Array:
     """The layer norm of x in a narrow type, such as bfloat16; the same arguments and result.
 
-    The backward pass keeps the narrow x, and the mean and deviation of each position. The gradient
-    that XLA derives keeps x - mean in float32, and takes 4.4 ms of a step on an H200 instead of 3.8
-    (base model, see docs/gpu_plan.md).
+    The backward pass keeps the narrow x, and mean and 1 / deviation of each position. The gradient
+    that JAX derives keeps x - mean in float32: compiled for an H200, a step of the base model would
+    take at least 30.8 ms instead of 29.7 (docs/speed.md, not measured).
     """
     return _narrow_forward(x_BLD, scale_D, bias_D, epsilon)[0]
 
@@ -59,20 +59,20 @@ def _narrow_forward(
 ) -> tuple[Array, tuple]:
     # XLA may drop the rounding of x, and keep a wider array for the backward pass after all.
     x_BLD = jax.lax.optimization_barrier(x_BLD)
-    mean_BL1, rate_BL1 = _mean_and_rate(x_BLD, epsilon)
-    normed_BLD = (x_BLD - mean_BL1) * rate_BL1
-    return normed_BLD * scale_D + bias_D, (x_BLD, mean_BL1, rate_BL1, scale_D)
+    mean_BL1, inverse_std_BL1 = _mean_and_inverse_std(x_BLD, epsilon)
+    normed_BLD = (x_BLD - mean_BL1) * inverse_std_BL1
+    return normed_BLD * scale_D + bias_D, (x_BLD, mean_BL1, inverse_std_BL1, scale_D)
 
 
 def _narrow_backward(
     epsilon: float, kept: tuple, gradient_BLD: Array
 ) -> tuple[Array, Array, Array]:
-    x_BLD, mean_BL1, rate_BL1, scale_D = kept
-    normed_BLD = (x_BLD - mean_BL1) * rate_BL1
+    x_BLD, mean_BL1, inverse_std_BL1, scale_D = kept
+    normed_BLD = (x_BLD - mean_BL1) * inverse_std_BL1
     inner_BLD = gradient_BLD * scale_D
     along_BL1 = (inner_BLD * normed_BLD).mean(-1, keepdims=True)
     inner_BLD = inner_BLD - inner_BLD.mean(-1, keepdims=True) - normed_BLD * along_BL1
-    x_gradient_BLD = jax.lax.optimization_barrier((inner_BLD * rate_BL1).astype(x_BLD.dtype))
+    x_gradient_BLD = jax.lax.optimization_barrier((inner_BLD * inverse_std_BL1).astype(x_BLD.dtype))
     axes = tuple(range(x_BLD.ndim - 1))
     return x_gradient_BLD, (gradient_BLD * normed_BLD).sum(axes), gradient_BLD.sum(axes)
 
@@ -80,7 +80,7 @@ def _narrow_backward(
 narrow_layer_norm.defvjp(_narrow_forward, _narrow_backward)
 
 
-def _mean_and_rate(x_BLD: Array, epsilon: float) -> tuple[Array, Array]:
+def _mean_and_inverse_std(x_BLD: Array, epsilon: float) -> tuple[Array, Array]:
     """Mean and 1 / deviation of the features, in float32 or wider, `[batch, length, 1]`."""
     x_BLD = x_BLD.astype(sum_type(x_BLD.dtype))
     mean_BL1 = x_BLD.mean(-1, keepdims=True)

@@ -52,7 +52,7 @@ def _abstract_boxes(model: EncoderDecoder) -> Any:
 
 
 def _boxed_params(model: EncoderDecoder, key: Array) -> Any:
-    """Stacked by layer, each array in a box with the names of its axes but for that of layers."""
+    """Stacked by layer, each array in a box; the names of its axes leave out that of layers."""
     stacks = model.stacks()
     other_key, *stack_keys = jax.random.split(key, 3) if stacks else (key,)
     ones = jnp.ones((1, 2), jnp.int32)
@@ -68,15 +68,15 @@ def _boxed_params(model: EncoderDecoder, key: Array) -> Any:
     return params
 
 
-def _drawn_together(layer: Any, keys_N: Array) -> Params:
-    """The parameters of layers 0, 1, ..., stacked."""
+def _drawn_together(layer: Any, keys: Array) -> Params:
+    """The parameters of layers 0, 1, ..., stacked; there is one key for each layer."""
     x, context = layer.example()
-    return jax.vmap(lambda key: layer.init(key, x, context)["params"])(keys_N)
+    return jax.vmap(lambda key: layer.init(key, x, context)["params"])(keys)
 
 
 @functools.lru_cache(maxsize=16)
 def axis_sizes(model: Predictor) -> dict[str, set[int]]:
-    """The sizes that axes of each name have in the model's parameters, or in those of several."""
+    """By axis name, the sizes of such axes in the parameters of the model or of all its members."""
     sizes: dict[str, set[int]] = {}
     for member in model.members:
         leaves = jax.tree.leaves(abstract_params(member)), jax.tree.leaves(axis_names(member))

@@ -52,7 +52,7 @@ def first_distances(buckets: int, farthest: int) -> tuple[int, ...]:
     """The least distance of each bucket.
 
     The first half of the buckets has one distance each. The limits of the others grow by a constant
-    factor, and the last bucket holds all distances from `farthest` on, or from a little before.
+    factor, and the last bucket holds all distances from a little below `farthest` on.
 
     Source: Raffel et al. 2020, section 2.1, and the authors' code.
     """

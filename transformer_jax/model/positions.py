@@ -24,7 +24,7 @@ from transformer_jax.model.products import sum_type
 from transformer_jax.model.records import Params
 from transformer_jax.model.scores import SCORES
 
-WAVELENGTH = 10_000.0  # wavelength of the slowest angle, divided by 2 pi
+WAVELENGTH = 10_000.0  # about the longest wavelength, divided by 2 pi
 
 
 def paper_wavelengths(d_model: int) -> np.ndarray:

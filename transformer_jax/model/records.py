@@ -2,7 +2,7 @@
 
 Dimension key
   B batch   L target length   M source length   K beams   T positions of the cache   H heads
-  E features of the encoder's output   D d_model   S keys of the cache, T K
+  E features of the encoder's output   D d_model   S keys of the cache, T K   V vocabulary
 """
 
 from collections.abc import Iterator, Mapping
@@ -84,7 +84,7 @@ class Memory(NamedTuple):
 class Given(NamedTuple):
     """What an output may read beside the decoder's output when all positions are computed."""
 
-    table_VD: Array  # the output embedding
+    table_VD: Array  # the output embedding; V is padded
     params: Params  # the output's own
     watched_BLM: Array | None  # the watched layer's weights; None: nothing watches
     encoded_BME: Array
@@ -95,7 +95,7 @@ class Given(NamedTuple):
 class StepGiven(NamedTuple):
     """The same for one search step."""
 
-    prepared_DV: Array  # the result of `prepare`
+    prepared_DV: Array  # the result of `prepare`; V is not padded
     params: Params
     watched_BKM: Array | None
     memory: Any  # the result of `remember`
@@ -124,7 +124,7 @@ class LossSums(NamedTuple):
 
     smoothed_nats: Array  # negative log likelihood of the smoothed targets
     nats: Array  # negative log likelihood, without smoothing
-    correct: Array  # subwords whose probability is the highest
+    correct: Array  # target subwords that no other subword is likelier than
     tokens: Array  # real target subwords
     auxiliary: Mapping[str, Array] = {}  # each auxiliary loss times its weight
 

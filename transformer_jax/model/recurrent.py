@@ -79,7 +79,7 @@ class RecurrentEncoder(nn.Module):
 
 
 class Remembered(NamedTuple):
-    """What every search step needs of a source sentence."""
+    """What a step of the decoder needs of a source sentence, in training and in search."""
 
     key_BMH: Array  # U_a h_j (Bahdanau et al. 2015, appendix A.1.2)
     annotation_BMC: Array  # h_j
@@ -126,7 +126,7 @@ class AttendingUnit(nn.Module):
         Args:
           state_BKH: the last states `[batch, beams, d_hidden]`.
           inputs_BKG: the result of `inputs` for the subwords before.
-          memory: the memory of the source sentences.
+          remembered: keys and annotations of the source sentences.
           mask_B1M: True where a state may attend `[batch, 1, src_len]`.
 
         Source: Bahdanau et al. 2015, appendix A.1.2 and equation 6.

@@ -67,16 +67,16 @@ def spread_in_row(x_BHLC: Array, keys: int, behind: int = 0) -> Array:
     return flat.reshape(*x_BHLC.shape[:2], queries, width)[..., :keys]
 
 
-def spread_in_cache(x_BHKC: Array, distance_BM: Array) -> Array:
+def spread_in_cache(x_BHLC: Array, distance_BM: Array) -> Array:
     """The `Spread` of search, where all queries of a sentence have the same position.
 
     Args:
-      x_BHKC: a number for each query and distance.
+      x_BHLC: a number for each query and distance.
       distance_BM: position of the key minus that of the queries, int `[batch, key_len]`.
     """
-    reach = x_BHKC.shape[3] // 2
+    reach = x_BHLC.shape[3] // 2
     number_BM = jnp.clip(distance_BM, -reach, reach) + reach
-    return jnp.take_along_axis(x_BHKC, number_BM[:, None, None], axis=3)
+    return jnp.take_along_axis(x_BHLC, number_BM[:, None, None], axis=3)
 
 
 def with_relative_vectors(
@@ -95,7 +95,7 @@ def with_relative_vectors(
     Returns:
       `[batch, query_len, heads, d_v]`, and the weights.
 
-    Source: Shaw et al. 2018, section 3.2, equations 3 and 4.
+    Source: Shaw et al. 2018, section 3.1, equations 3 and 4.
     """
     wide = sum_type(query_BLHK.dtype)
     vectors_CK = params["relative_keys"].astype(query_BLHK.dtype)

@@ -5,7 +5,7 @@ one step of search to the next. A new one is a subclass of `Sublayer` (sublayer.
 `RUNNING_MIXERS`, which makes it a value of model.decoder.
 
 Dimension key
-  B batch   L length   D d_model   K beams
+  B batch   L length   M length of what is averaged   D d_model   F outputs of a product   K beams
 """
 
 from typing import Any

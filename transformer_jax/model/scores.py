@@ -4,7 +4,7 @@ A new score is a function here and its line in `SCORES`. `(params, query, key) -
 params holds the arrays that the entry's `parameters` ask for.
 
 Dimension key
-  B batch   L query length   M key length   H heads   K d_k per head
+  B batch   L query length   M key length   H heads   K, J d_k per head
 """
 
 from collections.abc import Callable, Mapping
@@ -94,8 +94,8 @@ def sum_score(query_BLHK: Array, key_BMHK: Array, vector_HK: Array) -> Array:
 def additive(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
     """v . tanh(q + k + b) of each head, float32 `[batch, heads, query_len, key_len]`.
 
-    The projections of a head are the two halves of the paper's first matrix. The tanh takes
-    memory for every pair of positions and feature, so the backward pass computes it again.
+    The projections of queries and keys are the paper's W_a and U_a. The tanh takes memory for every
+    pair of positions and feature, so the backward pass computes it again.
 
     Args:
       params: "vector" v and "bias" b, float32 `[heads, d_k]`.

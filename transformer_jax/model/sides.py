@@ -1,4 +1,8 @@
-"""ENCODERS and DECODERS, and why parts that a config names cannot be combined."""
+"""ENCODERS and DECODERS, and why parts that a config names cannot be combined.
+
+Each class has `self_attention`, whether it has any; a decoder also has `multi_head`, whether its
+attention to the source has several heads.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -62,7 +66,7 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
     if not (encoder.self_attention or _decoder_self_attention(config)):
         names += ["window", *(["positions"] if between_positions(config) else [])]
         names += [] if decoder.multi_head else ["num_key_heads"]
-        for name in ("score", "normalizer"):  # the other attention's, too, unless it has its own
+        for name in ("score", "normalizer"):  # cross-attention may use these keys too
             if not decoder.multi_head or getattr(config, f"cross_{name}") is not None:
                 names.append(name)
         reasons.append("nothing has self-attention")

@@ -26,7 +26,7 @@ def split_array(x: Array) -> tuple[Array, ...]:
 
 
 def _joined(_: None, parts: tuple[Array, ...]) -> tuple[Array]:
-    # Without the barrier, the base model's step has 894 kernels on an H200 instead of 828.
+    # Without the barrier, the base model's step has 894 kernels for an H200 instead of 828.
     return (jax.lax.optimization_barrier(jnp.stack(parts)),)
 
 
@@ -39,7 +39,7 @@ def key_of(stack: str) -> str:
 
 
 def stacked(tree: Any, join: Callable[..., Any] = lambda *layers: jnp.stack(layers)) -> Any:
-    """A tree in which all parameters, such as Adam's moments too, are stacked by layer.
+    """The tree with parameters, or arrays of their form such as Adam's moments, stacked by layer.
 
     Args:
       tree: arrays and dicts of parameters, in any tuples; each dict has the layers apart.

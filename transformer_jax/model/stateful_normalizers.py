@@ -46,7 +46,7 @@ class SearchArray(NamedTuple):
     dtype: Any = jnp.float32
 
     def empty(self, sizes: Mapping[str, int], *first: int) -> Any:
-        """Zeros `[*first, ...]`, boxed with the names of their axes; first is the batch."""
+        """Zeros `[*first, ...]` in a box; `first` is the batch, or the batch and the beams."""
         shape = tuple(size if isinstance(size, int) else sizes[size] for size in self.sizes)
         names = tuple(HEADS if size == "heads" else None for size in self.sizes)
         return zeros((*first, *shape), (BATCH, *(None,) * (len(first) - 1), *names), self.dtype)
@@ -59,7 +59,7 @@ class Stateful(NamedTuple):
     """A normalizer whose weights depend on those of earlier target positions."""
 
     parameters: Mapping[str, Parameter]
-    # (params, source) -> features, leaves [B, ...]; once a source sentence.
+    # (params, source) -> features, leaves [B, ...]; once for each source sentence.
     prepare: Callable[[Params, Source], Any]
     # (params, state, scored) -> (state, weights); the state is 0 at first.
     step: Callable[[Params, Array, Scored], tuple[Array, Array]]

@@ -2,8 +2,9 @@
 
 A sub-layer is a module with
     __call__(x_BLD, context) -> (y_BLD, weights | None)               all positions at once
-    remember(encoded_BME, source) -> memory                           once a source sentence
-    step(x_BKD, now, memory, cache) -> (y_BKD, Cache, weights | None) one step of search
+    remember(encoded_BME, source) -> memory                           for each source sentence
+    step(x_BKD, context, memory, cache)                               one search step
+      -> (y_BKD, Cache, weights | None)
     empty_memory(sizes), empty(sizes)                                 the shapes of memory and cache
 
 Dimension key

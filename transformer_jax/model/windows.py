@@ -1,7 +1,8 @@
-"""Restricted self-attention block by block, in time and memory O(r n) (Vaswani et al. 2017, 4).
+"""Restricted self-attention, block by block (Vaswani et al. 2017, section 4).
 
-A row is cut into blocks of queries. A block attends to its own positions and to as many on each
-side as the window reaches; no array has an entry for each pair of positions of the row.
+Time and memory are O(r n) for a window of r positions and a row of n. The row is cut into blocks of
+queries. A block attends to its own positions and to as many on each side as the window reaches; no
+array has an entry for each pair of positions of the row.
 
     row      0 1 2 3 | 4 5 6 7 | 8 9 . .        . = padding
     block 1        3 | 4 5 6 7 | 8              its keys, for a window of 3 around the query
