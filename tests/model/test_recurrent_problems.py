@@ -28,3 +28,14 @@ def test_a_key_that_changes_nothing_is_refused(changes, names):
     found = list(problems(ModelConfig(**{**RECURRENT, **changes})))
     assert len(found) == len(names)
     assert all(any(f"model.{name} " in problem for problem in found) for name in names)
+
+
+def test_a_refusal_gives_the_reason_of_its_own_key():
+    changes = {**RECURRENT, "window": 3, "score": "cosine", "cross_normalizer": "top_k"}
+    heads = "the attention of a recurrent decoder is of its own kind"
+    own = "nothing has self-attention"
+    assert set(problems(ModelConfig(**changes))) == {
+        f"model.window=3 changes nothing in this model: {own}. Leave it out.",
+        f"model.score='cosine' changes nothing in this model: {own} and {heads}. Leave it out.",
+        f"model.cross_normalizer='top_k' changes nothing in this model: {heads}. Leave it out.",
+    }

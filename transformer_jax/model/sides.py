@@ -59,23 +59,25 @@ def _decoder_self_attention(config: ModelConfig) -> bool:
 def _without_effect(config: ModelConfig) -> Iterator[str]:
     """Keys that no part of the model reads: as a row of an ablation, each would measure nothing."""
     encoder, decoder = ENCODERS[config.encoder], DECODERS[config.decoder]
-    names, reasons = [], []
+    no_heads = f"the attention of a {config.decoder} decoder is of its own kind"
+    no_self = "nothing has self-attention"
+    reason_of: dict[str, str] = {}
     if not decoder.multi_head:
-        names += ["cross_score", "cross_normalizer", "attention_memory"]
-        reasons.append(f"the attention of a {config.decoder} decoder is of its own kind")
+        reason_of = dict.fromkeys(("cross_score", "cross_normalizer", "attention_memory"), no_heads)
     if not (encoder.self_attention or _decoder_self_attention(config)):
-        names += ["window", *(["positions"] if between_positions(config) else [])]
-        names += [] if decoder.multi_head else ["num_key_heads"]
-        for name in ("score", "normalizer"):  # cross-attention may use these keys too
-            if not decoder.multi_head or getattr(config, f"cross_{name}") is not None:
-                names.append(name)
-        reasons.append("nothing has self-attention")
-    for name in names:
-        if (value := getattr(config, name)) != getattr(ModelConfig, name):
-            yield (
-                f"model.{name}={value!r} changes nothing in this model, where "
-                f"{' and '.join(reasons)}. Leave it out."
+        reason_of["window"] = no_self
+        if between_positions(config):
+            reason_of["positions"] = no_self
+        if not decoder.multi_head:
+            reason_of |= dict.fromkeys(
+                ("num_key_heads", "score", "normalizer"), f"{no_self} and {no_heads}"
             )
+        for name in ("score", "normalizer"):
+            if getattr(config, f"cross_{name}") is not None:  # else the other attention reads it
+                reason_of.setdefault(name, no_self)
+    for name, reason in reason_of.items():
+        if (value := getattr(config, name)) != getattr(ModelConfig, name):
+            yield f"model.{name}={value!r} changes nothing in this model: {reason}. Leave it out."
 
 
 def full_context_problems(config: ModelConfig) -> Iterator[str]:
