@@ -173,7 +173,43 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ),
     (
         {"train.hard_attention": "reinforce", "model.normalizer": "sink"},
-        (REFUSED, "the normalizer 'sink' may sum to less than 1", "='softmax'"),
+        (REFUSED, "the normalizer 'sink' may not sum to 1", "='softmax'"),
+    ),
+    (
+        {"model.normalizer": "differential", "model.num_heads": 7, "model.d_k": 64},
+        ("'differential' subtracts in pairs of heads, and model.num_heads=7 is odd", "Use 8"),
+    ),
+    (
+        {"model.cross_normalizer": "differential", "model.num_key_heads": 4},
+        ("model.num_key_heads=4 they would have the same values", "Use model.num_key_heads=None"),
+    ),
+    *(
+        (
+            {"model.output": output, "model.cross_normalizer": name},
+            (f"model.output={output!r} reads attention as probabilities", f"{name!r} may {why}"),
+        )
+        for output, name, why in (
+            ("copy", "sink", "not sum to 1"),
+            ("copy", "differential", "be negative"),
+            ("marginal", "differential", "be negative"),
+        )
+    ),
+    *(
+        (
+            {"model.normalizer": "differential", "data.alignments": True, name: 0.1},
+            (f"{name}=0.1: weights of the normalizer 'differential' may be negative",),
+        )
+        for name in (
+            "train.coverage_weight",
+            "train.alignment_weight",
+            "train.avoidance_weight",
+            "train.fertility_weight",
+            "decode.coverage_penalty",
+        )
+    ),
+    (
+        {"model.normalizer": "differential", "train.agreement_weight": 0.1},
+        ("train.agreement_weight=0.1: weights of the normalizer 'differential' may be negative",),
     ),
     *(
         (
@@ -255,6 +291,15 @@ FINE: list[dict[str, Any]] = [
     {"model.positions": "rotary", "model.d_k": 2, "model.cross_score": "additive"},
     {"model.wait_k": 3, "model.wait_k_max": 3},
     {"model.watched_heads": 8},
+    {"model.normalizer": "sink", "train.coverage_weight": 0.1},
+    {"model.normalizer": "sink", "model.decoder": "recurrent", "model.output": "copy"},
+    {"model.normalizer": "sink", "model.output": "marginal"},
+    {
+        "model.normalizer": "differential",
+        "model.cross_normalizer": "softmax",
+        "model.output": "copy",
+        "decode.coverage_penalty": 0.1,
+    },
     {"model.dropout": 0.0, "train.label_smoothing": 0.0, "decode.length_penalty": 0.0},
     {
         "model.positions": "learned",

@@ -36,6 +36,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "rotary": {"positions": "rotary", "d_k": 6},
     "alibi": {"positions": "alibi"},
     "t5": {"positions": "t5", "normalizer": "sparsemax", "cross_normalizer": "softmax"},
+    "kerple": {"positions": "kerple", "num_layers": 1},
     "relative": {"positions": "relative", "relative_distance": 3},
     "relative-keys": {
         "positions": "relative",
@@ -87,6 +88,21 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_layers": 1,
     },
     "sink": {"normalizer": "sink", "cross_normalizer": "sink", "num_layers": 1},
+    "differential": {
+        "normalizer": "differential",
+        "cross_normalizer": "differential",
+        "num_heads": 4,
+        "num_layers": 1,
+    },
+    "differential-window": {
+        "normalizer": "differential",
+        "cross_normalizer": "softmax",
+        "num_heads": 4,
+        "window": 5,
+        "positions": "relative",
+        "output": "copy",
+        "num_layers": 1,
+    },
     "additive": {"score": "additive", "num_layers": 1},
     "cross-additive": {"cross_score": "additive", "positions": "rotary", "d_k": 6},
     "window": {"window": 3},
@@ -114,6 +130,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "average": {"decoder": "average", "positions": "t5", "attention_memory": "coverage"},
     "average-mean": {"decoder": "average", "encoder": "recurrent", "d_hidden": 17, "d_ff": 0},
     "ssru": {"decoder": "ssru", "norm": "pre", "positions": "learned", "max_positions": 32},
+    "linear": {
+        "decoder": "linear",
+        "num_heads": 4,
+        "num_key_heads": 2,
+        "attention_bias": True,
+        "num_layers": 1,
+    },
     "recurrent": {"encoder": "recurrent", "decoder": "recurrent", "d_hidden": 17},
     "convolutional": {
         "encoder": "convolutional",

@@ -111,7 +111,7 @@ def test_a_position_depends_on_no_later_target_input(name):
 
 @EVERY
 def test_every_parameter_changes_the_logits(name):
-    """But for a bias of keys: the softmax takes out what all scores of a query have in common."""
+    """But for a softmax's bias of keys: it takes out what all scores of a query have in common."""
     _, params = model_and_params(name)
     batch = lay_out(PAIRS, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
     real = batch.tgt.segments != 0
@@ -123,7 +123,9 @@ def test_every_parameter_changes_the_logits(name):
         other = jax.tree.unflatten(tree, [*leaves[:n], leaf + noise, *leaves[n + 1 :]])
         error = relative_error(compiled(name)(batch, other)[real][:, :VOCABULARY], want)
         where = jax.tree_util.keystr(path, simple=True, separator=".")
-        if where.endswith(("attention.key_bias", "decoder_key.bias")):
+        if where.endswith(
+            (".self_attention.key_bias", ".cross_attention.key_bias", "decoder_key.bias")
+        ):
             assert error < 1e-5, where
         else:
             assert error > 5e-5, f"{where} is of no use"
@@ -172,7 +174,7 @@ def test_rematerialization_changes_no_gradient(name):
         assert np.abs(one).max() > 0, f"{path} is of no use"
 
 
-@pytest.mark.parametrize("name", ["base", "rotary", "marian", *COVERING])
+@pytest.mark.parametrize("name", ["base", "rotary", "marian", "differential", "linear", *COVERING])
 def test_gradients_equal_finite_differences_in_double_precision(name):
     with jax.enable_x64(True):
         # One layer a stack: what a second one adds is compilation.

@@ -1,5 +1,7 @@
 """Scores to weights, against slow float64 references."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,15 @@ import pytest
 
 from tests.fixtures.references import softmax_by_hand
 from tests.fixtures.tiny import relative_error
-from transformer_jax.model.normalizers import softmax, sparsemax, top_k, with_sink
+from transformer_jax.model.attention import attend
+from transformer_jax.model.normalizers import (
+    NORMALIZERS,
+    differential,
+    softmax,
+    sparsemax,
+    top_k,
+    with_sink,
+)
 
 B, L, M, H = 2, 5, 4, 3
 DRAW = np.random.default_rng(8)
@@ -163,3 +173,69 @@ def test_a_query_without_keys_attends_to_the_sink_alone():
     assert total(SINK, SCORES) == 0.0
     for gradient in jax.tree.leaves(jax.grad(total, argnums=(0, 1))(SINK, SCORES)):
         assert np.all(np.isfinite(gradient))
+
+
+PAIRS = 2  # of heads
+LAMBDA = {"lambda": np.array([0.8, 0.3, -0.4, 1.7], np.float32)}
+
+
+def paired(last, length):
+    return DRAW.normal(size=(B, length, 2 * PAIRS, last)).astype(np.float32)
+
+
+def test_a_pair_of_heads_is_one_head_of_the_differential_transformer():
+    """Equation 1 of Ye et al. 2024: two groups of queries and keys, and values twice as wide."""
+    d, v = 3, 6
+    query, key, value = paired(d, L), paired(d, M), paired(v, M)
+    same = {"lambda": np.repeat(LAMBDA["lambda"][::2], 2)}  # one number for a pair, as there
+    want = np.zeros((B, L, PAIRS, 2 * v))
+    for b, i, p in np.ndindex(B, L, PAIRS):
+        maps = []
+        for h in (2 * p, 2 * p + 1):
+            scores = key[b, :, h].astype(np.float64) @ query[b, i, h] / np.sqrt(d)
+            powers = np.where(MASK[b, 0, i], np.exp(scores), 0)
+            maps.append(powers / powers.sum())
+        wide = np.concatenate([value[b, :, 2 * p], value[b, :, 2 * p + 1]], axis=-1)
+        want[b, i, p] = (maps[0] - same["lambda"][2 * p] * maps[1]) @ wide
+    normalize = functools.partial(differential, same)
+    got, _ = attend(query, key, value, MASK, normalize=normalize)
+    assert relative_error(got.reshape(want.shape), want) < 1e-6
+
+
+@pytest.mark.parametrize("kept", [None, "bfloat16"])
+def test_each_head_subtracts_its_own_multiple_of_the_pair_s_second_softmax(kept):
+    scores = DRAW.normal(size=(B, 2 * PAIRS, L, M)).astype(np.float32)
+    maps = softmax_by_hand(scores, MASK)
+    want = np.zeros(scores.shape)
+    for h in range(2 * PAIRS):
+        first = h // 2 * 2
+        want[:, h] = maps[:, first] - LAMBDA["lambda"][h] * maps[:, first + 1]
+    got = differential(LAMBDA, scores, MASK, kept)
+    assert relative_error(got, want) < 1e-6
+    sums = np.broadcast_to(1 - LAMBDA["lambda"][:, None], got.shape[1:3])
+    np.testing.assert_allclose(got.sum(-1), np.broadcast_to(sums, got.shape[:3]), rtol=1e-5)
+
+
+def test_what_a_normalizer_says_of_its_weights_is_so():
+    """Weights that need not sum to 1, or be positive, are refused where probabilities are read."""
+    assert {name for name, entry in NORMALIZERS.items() if not entry.sums_to_1} == {
+        "sink",
+        "differential",
+    }
+    assert {name for name, entry in NORMALIZERS.items() if entry.signed} == {"differential"}
+
+
+def test_the_gradients_of_differential_weights_are_finite_differences():
+    """Of the scores and of lambda, in double precision."""
+    with jax.enable_x64(True):
+        scores = DRAW.normal(size=(B, 2 * PAIRS, L, M))
+        params = {"lambda": np.float64(LAMBDA["lambda"])}
+        upstream = DRAW.normal(size=scores.shape)
+        moves = DRAW.normal(size=2 * PAIRS), DRAW.normal(size=scores.shape)
+
+        def total(step):
+            moved = {"lambda": params["lambda"] + step * moves[0]}
+            return (differential(moved, scores + step * moves[1], MASK) * upstream).sum()
+
+        slope = (total(1e-5) - total(-1e-5)) / 2e-5
+        assert float(jax.grad(total)(0.0)) == pytest.approx(float(slope), rel=1e-6)

@@ -15,6 +15,7 @@ from transformer_jax.model.position_biases import (
     bucket_of,
     first_distances,
     linear_bias,
+    logarithmic_bias,
     slopes,
 )
 from transformer_jax.model.positions import StackPositions
@@ -82,6 +83,26 @@ def test_a_bucket_s_bias_is_its_row_of_the_table():
     np.testing.assert_array_equal(got[:, 0].T, table[[15, 8, 0, 17, 24]])
     decoder = bucket_bias(ModelConfig(num_heads=3), {"buckets": table}, distance, causal=True)
     np.testing.assert_array_equal(decoder[:, 0].T, table[[31, 9, 0, 0, 0]])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_logarithmic_bias_equals_its_equation(causal):
+    """Chi et al. 2022: -r1 log(1 + r2 |i - j|), with r1 and r2 of each head."""
+    height, rate = np.random.default_rng(1).normal(size=(2, 3))
+    positions = np.array([[0, 1, 2, 3], [7, 0, 5, 90]])
+    params = {"height": jnp.float32(height), "rate": jnp.float32(rate)}
+    distance = positions[:, None] - positions[:, :2, None]  # of 2 queries, of 4 keys
+    got = logarithmic_bias(ModelConfig(num_heads=3), params, jnp.asarray(distance), causal)
+    assert got.shape == (2, 3, 2, 4)
+    for b, h, i, j in np.ndindex(got.shape):
+        r1, r2 = (math.log(1 + math.exp(x[h])) for x in (height, rate))
+        want = -r1 * math.log(1 + r2 * abs(positions[b, i] - positions[b, j]))
+        assert got[b, h, i, j] == pytest.approx(want, rel=1e-6, abs=1e-6)
+
+
+def test_the_logarithmic_bias_begins_with_r1_and_r2_of_1():
+    got = bias_of("kerple", jnp.array([[-3, 0, 1]]))
+    np.testing.assert_allclose(got, np.tile(-np.log([4, 1, 2]), (3, 1, 1)), atol=1e-6)
 
 
 def bias_of(kind, distance, causal=False):

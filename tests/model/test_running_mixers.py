@@ -1,4 +1,4 @@
-"""Average attention and the simpler unit, against loops over positions in float64."""
+"""What replaces self-attention in a decoder, against loops over positions in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,13 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.model.axes import unboxed
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.model.records import Context, Now, Place, SearchSizes
-from transformer_jax.model.running_mixers import AverageAttention, SimplerUnit, weighted_so_far
+from transformer_jax.model.running_mixers import (
+    AverageAttention,
+    LinearAttention,
+    SimplerUnit,
+    linear_attention,
+    weighted_so_far,
+)
 from transformer_jax.model.sublayer import Sublayer
 from transformer_jax.training.cost import product_flops
 
@@ -76,6 +82,83 @@ def test_the_simpler_unit_equals_its_equations():
     assert relative_error(got[SEGMENTS != 0], want[SEGMENTS != 0]) < 1e-6
 
 
+H, G, K, V = 4, 2, 3, 5
+LINEAR = ModelConfig(d_model=D, num_heads=H, num_key_heads=G, d_k=K, d_v=V)
+SHAPES = {"query": (D, H, K), "key": (D, G, K), "value": (D, G, V), "out": (H, V, D)}
+
+
+def elu_and_1(x):
+    return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
+
+
+def linear_by_hand(x_LD, params):
+    """One sentence: equations 8 and 9, one query at a time."""
+    query, key, value = (
+        np.einsum("LD,DHK->LHK", x_LD, params[name]) for name in ("query", "key", "value")
+    )
+    heads = np.zeros((len(x_LD), H, V))
+    for t, h in np.ndindex(len(x_LD), H):
+        g = h // (H // G)
+        scores = elu_and_1(key[: t + 1, g]) @ elu_and_1(query[t, h])
+        heads[t, h] = scores @ value[: t + 1, g] / scores.sum()
+    return np.einsum("LHV,HVD->LD", heads, params["out"])
+
+
+def test_linear_attention_equals_its_equations_and_restarts_at_each_sentence():
+    params = params_of(SHAPES)
+    want = np.zeros(X.shape)
+    for row, sentence in [(0, slice(0, 3)), (0, slice(3, 7)), (1, slice(0, 5))]:
+        want[row, sentence] = linear_by_hand(X[row, sentence], params)
+    got = applied(LinearAttention(LINEAR), params)
+    assert relative_error(got[SEGMENTS != 0], want[SEGMENTS != 0]) < 1e-6
+
+
+def test_linear_attention_step_by_step_equals_its_equations():
+    """Two hypotheses; search has them in changed order after every step."""
+    params = params_of(SHAPES)
+    module = LinearAttention(LINEAR)
+    want = np.stack([linear_by_hand(x_LD, params) for x_LD in X])
+    f32 = jax.tree.map(jnp.float32, params)
+    cache = unboxed(module.empty(SearchSizes(1, B, L, 5)))
+    for t in range(L):
+        order = [t % 2, 1 - t % 2]
+        x_BJD = jnp.float32(X[None, order, t])
+        got, cache, _ = module.apply({"params": f32}, x_BJD, None, (), cache, method="step")
+        assert relative_error(got[0], want[order, t]) < 1e-6
+        cache = jax.tree.map(lambda x: x[:, ::-1], cache)
+
+
+@pytest.mark.parametrize("size", [1.0, 40.0])
+def test_linear_attention_and_its_gradient_are_finite_where_every_phi_is_0(size):
+    """exp(-40) + 1 - 1 is 0 in float32, and padding has no key."""
+    x_BLHK = -size * jnp.ones((B, L, H, K))
+
+    def total(x_BLHK):
+        return linear_attention(x_BLHK, x_BLHK, x_BLHK, CONTEXT.place).sum()
+
+    value, gradient = jax.value_and_grad(total)(x_BLHK)
+    assert np.isfinite(value) and np.isfinite(gradient).all()
+
+
+def test_small_scores_of_linear_attention_are_normalized_too():
+    """phi(-5) is 0.0067, so a sum of scores is 1.4e-4, and equal scores give the mean so far."""
+    same_BLHK = -5.0 * jnp.ones((B, L, H, K))
+    value_BLHV = DRAW.normal(size=(B, L, H, V))
+    got = linear_attention(same_BLHK, same_BLHK, jnp.float32(value_BLHV), CONTEXT.place)
+    for b, t in np.argwhere(SEGMENTS):
+        begin = t - POSITIONS[b, t]
+        assert relative_error(got[b, t], value_BLHV[b, begin : t + 1].mean(0)) < 1e-5
+
+
+def test_a_step_of_linear_attention_is_finite_where_every_phi_is_0():
+    params = {name: jnp.full(shape, -20.0) for name, shape in SHAPES.items()}
+    module = LinearAttention(LINEAR)
+    cache = unboxed(module.empty(SearchSizes(1, B, L, 5)))
+    x_BJD = jnp.ones((1, B, D))
+    got, _, _ = module.apply({"params": params}, x_BJD, None, (), cache, method="step")
+    assert np.isfinite(got).all()
+
+
 @pytest.mark.parametrize("mixer", [AverageAttention, SimplerUnit])
 def test_matrices_start_as_xavier_uniform_and_biases_at_0(mixer):
     module = mixer(ModelConfig(d_model=60, d_ff=0))
@@ -111,6 +194,14 @@ def test_a_step_of_search_does_not_depend_on_the_length_of_the_translation(mixer
     assert shapes == [(B, 3, D)] * 2
 
 
+def test_the_state_of_linear_attention_does_not_depend_on_the_length_of_the_translation():
+    module = LinearAttention(LINEAR)
+    for length in (8, 512):
+        cache = jax.eval_shape(lambda n=length: unboxed(module.empty(SearchSizes(B, 3, n, 5))))
+        shapes = [x.shape for x in jax.tree.leaves(cache)]
+        assert shapes == [(B, 3, H, K, V), (B, 3, H, K)] and cache.written == ()
+
+
 def flops_of_a_step(length, decoder):
     model = tiny_model(decoder=decoder)
     sizes = SearchSizes(B, 3, length, 5)
@@ -129,7 +220,7 @@ def flops_of_a_step(length, decoder):
 
 
 def test_the_flops_of_a_step_are_constant_in_length():
-    for decoder in ("average", "ssru"):
+    for decoder in ("average", "ssru", "linear"):
         assert flops_of_a_step(512, decoder) == flops_of_a_step(8, decoder) > 0
     assert flops_of_a_step(512, "transformer") > 2 * flops_of_a_step(8, "transformer")
 

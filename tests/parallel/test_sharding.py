@@ -243,6 +243,7 @@ VARIANTS = [
     {"score": "additive"},
     {"attention_memory": "coverage"},
     {"attention_memory": "coverage_gru"},
+    {"decoder": "linear"},
     {"attention_memory": "coverage_embedding"},
     {"cross_normalizer": "chunkwise"},
     {"attention_memory": "coverage", "cross_score": "additive", "encoder": "recurrent"},
@@ -315,9 +316,10 @@ def test_search_divides_memory_and_cache_by_rows_and_heads(changes):
             want = ("data", "fsdp") if axis == 0 else "tensor" if axis == heads else None
             assert spec[axis] == want, (path, axis, size)
     # Blocks of 16 and 14 positions, and the source: keys and values of each.
-    is_transformer = model.config.decoder == "transformer"
+    # A linear decoder has its state instead of the blocks: two arrays.
+    own = {"transformer": 6, "linear": 4}.get(model.config.decoder, 0)
     state = 2 if model.config.attention_memory or model.config.cross_normalizer else 0
-    assert with_heads == (6 + state if is_transformer else 0)
+    assert with_heads == own + state
     assert len(kept) > with_heads
 
 

@@ -204,6 +204,15 @@ def test_each_head_is_a_map_of_its_own_weights_on_one_scale():
     assert tick_labels(heads[0].xaxis) == ["a", "b", "c", "d"]
 
 
+def test_negative_weights_have_a_color_of_their_own():
+    weights = attention(2, 2, 3)
+    weights[1, 0, 0] = -2.0
+    heads = attention_figure(weights, ["a", "b", "c"], ["x", "y"], "layer 1").axes[:2]
+    (image,) = heads[0].images
+    assert image.get_clim() == (-2.0, 2.0)
+    assert image.get_cmap().name == "RdBu"
+
+
 def test_pieces_are_at_the_left_and_below_the_lowest_map_of_a_column():
     figure = attention_figure(attention(6, 1, 2), ["a", "b"], ["x"], "six heads, four columns")
     heads = figure.axes[:6]

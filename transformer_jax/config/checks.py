@@ -29,6 +29,7 @@ def check(config: Config) -> None:
             *_training(config.train, config.data),
             *_alignment_context(config),
             *_hard_attention(config),
+            *_watched(config),
             *_directions(config),
             *_lengths(config),
             *_mesh(config),
@@ -214,6 +215,14 @@ def _hard_attention(config: Config) -> Iterator[str]:
         )
     for problem in _asked_of_the_model("draw_problems", config.model) or ():
         yield f"train.hard_attention={train.hard_attention!r}: {problem}"
+
+
+def _watched(config: Config) -> Iterator[str]:
+    losses = ("coverage", "alignment", "avoidance", "fertility", "agreement")
+    for name in (*(f"train.{loss}_weight" for loss in losses), "decode.coverage_penalty"):
+        if value := value_at(config, name):
+            for problem in _asked_of_the_model("watch_problems", config.model) or ():
+                yield f"{name}={value}: {problem}"
 
 
 def _directions(config: Config) -> Iterator[str]:

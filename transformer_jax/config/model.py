@@ -30,8 +30,9 @@ class ModelConfig:
     )
     decoder: str = key(
         "transformer",
-        "what writes the translation; average and ssru: a transformer whose self-attention is "
-        "replaced (Zhang et al. 2018; Kim et al. 2019); recurrent and convolutional as above",
+        "what writes the translation; average, ssru and linear: a transformer whose self-attention "
+        "is replaced (Zhang et al. 2018; Kim et al. 2019; Katharopoulos et al. 2020); recurrent "
+        "and convolutional as above",
         choices_of="transformer_jax.model.sides:DECODERS",
     )
     num_layers: int = key(
@@ -112,7 +113,8 @@ class ModelConfig:
         "softmax",
         "scores to weights, in self-attention; sparsemax: many weights are exactly 0 (Martins and "
         "Astudillo 2016); top_k: the softmax over the highest scores (Zhao et al. 2019); sink: a "
-        "softmax with a learned score for attending to nothing (Miller 2023)",
+        "softmax with a learned score for attending to nothing (Miller 2023); differential: of two "
+        "heads, one softmax minus a learned multiple of the other (Ye et al. 2024)",
         choices_of=NORMALIZERS,
     )
     cross_normalizer: str | None = key(
@@ -170,8 +172,9 @@ class ModelConfig:
         "embeddings; sinusoidal_t2t: with the wavelengths of tensor2tensor and Marian; learned: a "
         "vector of each position; index: the position's number times a learned vector; rotary: "
         "turns queries and keys (Su et al. 2021); alibi: a penalty for distance (Press et al. "
-        "2022); t5: a learned bias for ranges of distances (Raffel et al. 2020); relative: learned "
-        "vectors of distances (Shaw et al. 2018); none: it does not",
+        "2022); t5: a learned bias for ranges of distances (Raffel et al. 2020); kerple: a learned "
+        "penalty that grows with the logarithm of the distance (Chi et al. 2022); relative: "
+        "learned vectors of distances (Shaw et al. 2018); none: it does not",
         choices_of="transformer_jax.model.positions:POSITIONS",
     )
     max_positions: int = key(

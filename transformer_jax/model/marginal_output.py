@@ -24,7 +24,7 @@ from transformer_jax.text.batches import Packed
 class Marginal(MixedOutput):
     """The exact marginal of hard attention: a softmax for each of the best source positions."""
 
-    watches = True
+    watches, divides_by_sum = True, True
     parameters: ClassVar[Mapping[str, Parameter]] = {
         "marginal_context": Parameter(
             nn.initializers.xavier_uniform(), ("encoded", "d_model"), (FEATURES, HIDDEN)

@@ -4,11 +4,11 @@ A new normalizer is a function here and its line in `NORMALIZERS`, which names i
 has any. Those of encoder-decoder attention alone are in model/cross_normalizers.py.
 
 Dimension key
-  B batch   L query length   M key length   H heads
+  B batch   L query length   M key length   H heads   P pairs of heads
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -23,6 +23,8 @@ from transformer_jax.model.dropout import NoiseSource
 from transformer_jax.model.records import Params
 
 Normalize = Callable[[Array, Array], Array]  # (scores, mask) -> weights
+
+FIRST_LAMBDA = 0.8  # in every layer, as in the paper's ablation; else it grows from 0.2 to 0.8
 
 
 def softmax(scores_BHLM: Array, mask: Array, kept: str | None = None) -> Array:
@@ -137,6 +139,28 @@ def with_sink(params: Params, scores_BHLM: Array, mask: Array, kept: str | None 
     return softmax(scores_BHLM, mask, kept) * share_BHL1
 
 
+def differential(params: Params, scores_BHLM: Array, mask: Array, kept: str | None = None) -> Array:
+    """softmax(S_2p) - lambda_h softmax(S_2p+1) for both heads h of pair p: h = 2p and h = 2p + 1.
+
+    A pair is one head of the paper, whose values are twice as wide as its queries: head 2p has the
+    first half of them, head 2p + 1 the second half. So num_heads is twice the paper's number of
+    heads, and the model has as many parameters as with a softmax. A weight may be negative, and a
+    query's weights sum to 1 - lambda.
+
+    Args:
+      params: "lambda", float32 `[heads]`. The paper's is one number for all heads of a layer.
+      scores_BHLM: scores `[batch, heads, query_len, key_len]`, float32; an even number of heads.
+      mask: booleans that broadcast to that shape, True = may attend.
+      kept: see `softmax`.
+
+    Source: Ye et al. 2024, "Differential Transformer", equation 1, without its norm of each head.
+    """
+    weights_BHLM = softmax(scores_BHLM, mask, kept)
+    first_BPLM, second_BPLM = weights_BHLM[:, ::2], weights_BHLM[:, 1::2]
+    first_BHLM, second_BHLM = (jnp.repeat(x, 2, axis=1) for x in (first_BPLM, second_BPLM))
+    return first_BHLM - params["lambda"][:, None, None] * second_BHLM
+
+
 class Normalizer(NamedTuple):
     """An entry of the registry."""
 
@@ -144,6 +168,7 @@ class Normalizer(NamedTuple):
     of: Callable[[ModelConfig, Params, NoiseSource | None], Normalize]
     parameters: Mapping[str, Parameter] = MappingProxyType({})
     sums_to_1: bool = True  # whether the weights of a query do; if not, they are no probabilities
+    signed: bool = False  # whether a weight may be negative
 
 
 # The backward pass of the softmax keeps weights in the type of the activations.
@@ -160,4 +185,29 @@ NORMALIZERS: dict[str, Normalizer] = {
         parameters={"sink": Parameter(nn.initializers.zeros, ("heads",), (HEADS,))},
         sums_to_1=False,
     ),
+    "differential": Normalizer(
+        lambda config, params, noise: functools.partial(differential, params, kept=config.dtype),
+        parameters={
+            "lambda": Parameter(nn.initializers.constant(FIRST_LAMBDA), ("heads",), (HEADS,))
+        },
+        sums_to_1=False,
+        signed=True,
+    ),
 }
+
+
+def problems(config: ModelConfig) -> Iterator[str]:
+    """Why a normalizer cannot be combined with the model's other keys, with the fix."""
+    if "differential" not in (config.normalizer, config.cross_normalizer):
+        return
+    if config.num_heads % 2:
+        yield (
+            f"the normalizer 'differential' subtracts in pairs of heads, and model.num_heads="
+            f"{config.num_heads} is odd. Use {config.num_heads + 1}, or another normalizer."
+        )
+    if config.key_heads != config.num_heads:
+        yield (
+            "the normalizer 'differential' gives both heads of a pair the same weights, and with "
+            f"model.num_key_heads={config.num_key_heads} they would have the same values. Use "
+            "model.num_key_heads=None, or another normalizer."
+        )

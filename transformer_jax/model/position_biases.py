@@ -1,13 +1,20 @@
 """Position biases: what is added to the scores of self-attention, a number for each distance.
 
+A new one is a function here and its line in `POSITION_BIASES`, which makes it a value of
+model.positions.
+
 Dimension key
   H heads   N buckets of distances
 """
 
 import functools
 import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -83,11 +90,6 @@ def bucket_of(distance: Array, causal: bool) -> Array:
     return bucket if causal else bucket + (distance > 0) * (BUCKETS // 2)
 
 
-BUCKET_TABLE = {
-    "buckets": Parameter(nn.initializers.zeros, ("buckets", "heads"), (DISTANCES, HEADS))
-}
-
-
 def bucket_bias(config: ModelConfig, params: Params, distance: Array, causal: bool) -> Array:
     """A learned number for each bucket of distances and head, the same in all layers of a stack.
 
@@ -105,3 +107,49 @@ def bucket_bias(config: ModelConfig, params: Params, distance: Array, causal: bo
     Source: Raffel et al. 2020, section 2.1.
     """
     return jnp.moveaxis(params["buckets"][bucket_of(distance, causal)], -1, -3)
+
+
+def logarithmic_bias(config: ModelConfig, params: Params, distance: Array, causal: bool) -> Array:
+    """-r1 log(1 + r2 |distance|) of each head, the same in all layers of a stack.
+
+    r1 and r2 are learned, and positive as the softplus of the parameters; both are 1 at first.
+
+    Args:
+      config: not used.
+      params: "height", of r1, and "rate", of r2, float32 `[heads]`.
+      distance: position of the key minus that of the query, int `[..., query_len, key_len]`.
+      causal: not used.
+
+    Returns:
+      float32 `[..., heads, query_len, key_len]`.
+
+    Source: Chi et al. 2022, "KERPLE", the logarithmic variant; symmetric in the encoder.
+    """
+    height, rate = (jax.nn.softplus(params[name])[:, None, None] for name in ("height", "rate"))
+    return -height * jnp.log1p(rate * abs(distance)[..., None, :, :])
+
+
+_one = nn.initializers.constant(math.log(math.e - 1))  # its softplus is 1
+
+
+class Bias(NamedTuple):
+    """An entry of the registry."""
+
+    # (config, parameters, distances, causal) -> the bias
+    of: Callable[[ModelConfig, Params, Array, bool], Array]
+    parameters: Mapping[str, Parameter] = MappingProxyType({})  # all layers of a stack share them
+    sizes: Mapping[str, int] = MappingProxyType({})  # of their axes that no model has otherwise
+
+
+POSITION_BIASES: dict[str, Bias] = {
+    "alibi": Bias(linear_bias),
+    "t5": Bias(
+        bucket_bias,
+        {"buckets": Parameter(nn.initializers.zeros, ("buckets", "heads"), (DISTANCES, HEADS))},
+        {"buckets": BUCKETS},
+    ),
+    "kerple": Bias(
+        logarithmic_bias,
+        {name: Parameter(_one, ("heads",), (HEADS,)) for name in ("height", "rate")},
+    ),
+}

@@ -7,8 +7,7 @@ Dimension key
   B batch   L query length   M key length   D d_model   H heads   K d_k per head
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -18,10 +17,9 @@ from jax import Array
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model import relative_vectors
-from transformer_jax.model.axes import FEATURES, Parameter, declared, named
-from transformer_jax.model.position_biases import BUCKET_TABLE, BUCKETS, bucket_bias, linear_bias
+from transformer_jax.model.axes import FEATURES, declared, named
+from transformer_jax.model.position_biases import POSITION_BIASES, Bias
 from transformer_jax.model.products import sum_type
-from transformer_jax.model.records import Params
 from transformer_jax.model.scores import SCORES
 
 WAVELENGTH = 10_000.0  # about the longest wavelength, divided by 2 pi
@@ -100,9 +98,7 @@ class Positions(NamedTuple):
     counted: bool = False  # the vector is the position's number times a learned direction
     # (queries or keys, positions) -> the same, rotated; in self-attention.
     rotate: Callable[[Array, Array], Array] | None = None
-    # (config, parameters, distances, causal) -> what is added to the scores of self-attention.
-    bias: Callable[[ModelConfig, Params, Array, bool], Array] | None = None
-    bias_parameters: Mapping[str, Parameter] = MappingProxyType({})  # all layers share them
+    bias: Bias | None = None  # what is added to the scores of self-attention
     relative: bool = False  # each layer has vectors of distances (relative_vectors.py)
 
 
@@ -110,8 +106,7 @@ POSITIONS: dict[str, Positions] = {
     "sinusoidal": Positions(added=lambda config, length: sinusoids(length, config.d_model)),
     "learned": Positions(learned=True),
     "rotary": Positions(rotate=rotated),
-    "alibi": Positions(bias=linear_bias),
-    "t5": Positions(bias=bucket_bias, bias_parameters=BUCKET_TABLE),
+    **{name: Positions(bias=bias) for name, bias in POSITION_BIASES.items()},
     "relative": Positions(relative=True),
     "sinusoidal_t2t": Positions(
         added=lambda config, length: sinusoids(length, config.d_model, t2t_wavelengths)
@@ -150,8 +145,9 @@ class StackPositions(nn.Module):
         if kind.learned:
             shape = (config.max_positions, config.d_model)
             self.table = self.param("table", named(init, None, FEATURES), shape)
-        sizes = config.axis_sizes | {"buckets": BUCKETS}
-        self.bias_params = declared(self, kind.bias_parameters if self.biased else {}, sizes)
+        if kind.bias is not None and self.biased:
+            sizes = {**config.axis_sizes, **kind.bias.sizes}
+            self.bias_params = declared(self, kind.bias.parameters, sizes)
 
     def __call__(self, positions: Array, length: int) -> Array | float:
         """Vectors `[*positions.shape, d_model]` of 0-based positions below `length`; 0.0: none.
@@ -184,7 +180,7 @@ class StackPositions(nn.Module):
         bias = POSITIONS[self.config.positions].bias
         if bias is None or not self.biased:
             return None
-        return bias(self.config, self.bias_params, distance, self.causal)
+        return bias.of(self.config, self.bias_params, distance, self.causal)
 
 
 def problems(config: ModelConfig) -> Iterator[str]:

@@ -1,11 +1,12 @@
-"""Mixers without attention, for the decoder: a step of search takes as long at any position.
+"""What replaces a decoder's self-attention: a step of search takes as long at any position.
 
-Each position is mixed with what came before it through one vector, which a hypothesis carries from
-one step of search to the next. A new one is a subclass of `Sublayer` (sublayer.py) and its line in
-`RUNNING_MIXERS`, which makes it a value of model.decoder.
+Each position is mixed with what came before it through a state of constant size, which a hypothesis
+carries from one step of search to the next. A new one is a subclass of `Sublayer` (sublayer.py) and
+its line in `RUNNING_MIXERS`, which makes it a value of model.decoder.
 
 Dimension key
   B batch   L length   M length of what is averaged   D d_model   F outputs of a product   K beams
+  In linear attention: M key length   H heads   K d_k per head   V d_v per head   J beams
 """
 
 from typing import Any
@@ -15,15 +16,19 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, constrain, named, zeros
+from transformer_jax.model.attention import MultiHeadAttention, attend
+from transformer_jax.model.axes import BATCH, FEATURES, HEADS, HIDDEN, constrain, named, zeros
 from transformer_jax.model.feed_forward import FeedForward
+from transformer_jax.model.mixers import for_every_head
 from transformer_jax.model.patterns import causal, mask_of, same_sentence
 from transformer_jax.model.products import product, sum_type
-from transformer_jax.model.records import Cache, Context, SearchSizes, StepContext
+from transformer_jax.model.records import Cache, Context, Place, SearchSizes, StepContext
+from transformer_jax.model.scores import dot
 from transformer_jax.model.sublayer import Sublayer
 
 _matrix = named(nn.initializers.xavier_uniform(), FEATURES, HIDDEN)
 _vector = named(nn.initializers.zeros, HIDDEN)
+LEAST_SUM = 1e-6  # of a query's scores; phi is exactly 0 in float32 for numbers below -17
 
 
 def mean_so_far(x_BLD: Array, context: Context) -> Array:
@@ -136,9 +141,97 @@ class SimplerUnit(Sublayer):
         return forget_BLD, (1 - forget_BLD) * times(self.input)
 
 
+def phi(x: Array) -> Array:
+    """elu(x) + 1, positive features of queries and keys, float32.
+
+    Source: Katharopoulos et al. 2020, equation 7.
+    """
+    return jax.nn.elu(x.astype(sum_type(x.dtype))) + 1
+
+
+def linear_attention(query_BLHK: Array, key_BLHK: Array, value_BLHV: Array, place: Place) -> Array:
+    """sum_m phi(q_l) . phi(k_m) v_m / sum_m phi(q_l) . phi(k_m) over each sentence up to l.
+
+    It is equation 1 with another score and another normalizer, and takes a matrix of scores: rows
+    are short. `LinearAttention.step` computes the same from a running state.
+
+    Args:
+      query_BLHK: queries `[batch, length, heads, d_k]`.
+      key_BLHK: keys `[batch, length, heads, d_k]`.
+      value_BLHV: values `[batch, length, heads, d_v]`.
+      place: of the positions; the sums restart at each sentence of a packed row.
+
+    Returns:
+      `[batch, length, heads, d_v]` in the values' type.
+
+    Source: Katharopoulos et al. 2020, equations 8 and 9.
+    """
+
+    def score(query_BLHK: Array, key_BMHK: Array) -> Array:
+        return dot(None, phi(query_BLHK), phi(key_BMHK))
+
+    def normalize(scores_BHLM: Array, mask: Array) -> Array:
+        scores_BHLM = jnp.where(mask, scores_BHLM, 0.0)
+        return scores_BHLM / jnp.maximum(scores_BHLM.sum(-1, keepdims=True), LEAST_SUM)
+
+    mask_B1LL = mask_of((same_sentence, causal), place, place)
+    return attend(query_BLHK, key_BLHK, value_BLHV, mask_B1LL, score=score, normalize=normalize)[0]
+
+
+class LinearAttention(Sublayer):
+    """Self-attention with phi(q) . phi(k) instead of a softmax (Katharopoulos et al. 2020).
+
+    Search keeps the sums of phi(k) v^T and of phi(k), so no step reads earlier positions.
+    """
+
+    def setup(self) -> None:
+        self.attention = MultiHeadAttention(self.config)
+        nn.share_scope(self, self.attention)
+
+    def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, None]:
+        """`[batch, length, d_model]`; it gives no weights."""
+        query_BLHK, key_BLHK, value_BLHV = self._projected(x_BLD)
+        heads_BLHV = linear_attention(query_BLHK, key_BLHK, value_BLHV, context.place)
+        return self.attention.joined(heads_BLHV), None
+
+    @nn.nowrap
+    def empty(self, sizes: SearchSizes) -> Cache:
+        """The sums of phi(k) v^T and of phi(k), zero at first."""
+        shape = (sizes.batch, sizes.beams, self.config.num_heads)
+        d_k, d_v = self.config.head_sizes
+        names = (BATCH, None, HEADS, None)
+        return Cache((), (zeros((*shape, d_k, d_v), (*names, None)), zeros((*shape, d_k), names)))
+
+    def step(
+        self, x_BJD: Array, context: StepContext, memory: Any, cache: Cache
+    ) -> tuple[Array, Cache, None]:
+        """One new position of every hypothesis.
+
+        Source: Katharopoulos et al. 2020, equations 18 to 20.
+        """
+        query_BJHK, key_BJHK, value_BJHV = self._projected(x_BJD)
+        query_BJHK, key_BJHK = phi(query_BJHK), phi(key_BJHK)
+        products_BJHKV, keys_BJHK = cache.carried
+        products_BJHKV += key_BJHK[..., None] * value_BJHV[..., None, :]
+        keys_BJHK += key_BJHK
+        sum_BJHV = jnp.einsum("BJHK,BJHKV->BJHV", query_BJHK, products_BJHKV)
+        total_BJH = jnp.einsum("BJHK,BJHK->BJH", query_BJHK, keys_BJHK)
+        heads_BJHV = sum_BJHV / jnp.maximum(total_BJH, LEAST_SUM)[..., None]
+        y_BJD = self.attention.joined(heads_BJHV.astype(value_BJHV.dtype))
+        return y_BJD, Cache((), (products_BJHKV, keys_BJHK)), None
+
+    def _projected(self, x_BLD: Array) -> tuple[Array, Array, Array]:
+        """Queries, keys and values, each for every head."""
+        key_BLHK, value_BLHV = (
+            for_every_head(self.config, x) for x in self.attention.keys_values(x_BLD)
+        )
+        return self.attention.queries(x_BLD), key_BLHK, value_BLHV
+
+
 # By the value of model.decoder: the name of the sub-layer that takes the place of self-attention,
 # which is in the paths of parameters, and its class.
 RUNNING_MIXERS: dict[str, tuple[str, type[Sublayer]]] = {
     "average": ("average_attention", AverageAttention),
     "ssru": ("ssru", SimplerUnit),
+    "linear": ("linear_attention", LinearAttention),
 }

@@ -46,10 +46,44 @@ def problems(config: ModelConfig) -> Iterator[str]:
         yield (
             f"model.wait_k={config.wait_k} is for attention that can leave out what is not yet "
             f"read: not for an encoder of kind {config.encoder} with a decoder of kind "
-            f"{config.decoder}. Use model.encoder='transformer' and the decoder 'transformer', "
-            "'average' or 'ssru', or model.wait_k=None."
+            f"{config.decoder}. Use model.encoder='transformer' and the decoder "
+            f"{_multi_head_decoders()}, or model.wait_k=None."
+        )
+    output = outputs.OUTPUTS[config.output]
+    if output.watches and (why := _no_probabilities(config, output.divides_by_sum)):
+        yield (
+            f"model.output={config.output!r} reads attention as probabilities, and {why}. Set "
+            "model.cross_normalizer='softmax', or model.output='softmax'."
         )
     yield from _without_effect(config)
+
+
+def _no_probabilities(config: ModelConfig, any_sum: bool) -> str | None:
+    """Why weights of encoder-decoder attention are no probabilities; None if they are.
+
+    With `any_sum` they need not sum to 1.
+    """
+    name = name_of(config)
+    normalizer = STATELESS.get(name)
+    if normalizer is None or not DECODERS[config.decoder].multi_head:
+        return None
+    if normalizer.signed:
+        return f"weights of the normalizer {name!r} may be negative"
+    if not (any_sum or normalizer.sums_to_1):
+        return f"weights of the normalizer {name!r} may not sum to 1"
+    return None
+
+
+def watch_problems(config: ModelConfig) -> Iterator[str]:
+    """Why losses and penalties cannot use the watched weights; empty if they can."""
+    if why := _no_probabilities(config, any_sum=True):
+        yield f"{why}. Leave it out, or set model.cross_normalizer='softmax'."
+
+
+def _multi_head_decoders() -> str:
+    """The decoders with multi-head attention, for messages."""
+    names = [repr(name) for name, decoder in DECODERS.items() if decoder.multi_head]
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def _decoder_self_attention(config: ModelConfig) -> bool:
@@ -101,7 +135,7 @@ def draw_problems(config: ModelConfig) -> Iterator[str]:
     if not DECODERS[config.decoder].multi_head:
         yield (
             f"a decoder of kind {config.decoder} has no heads that could read one position each. "
-            "Use model.decoder='transformer', 'average' or 'ssru'."
+            f"Use model.decoder={_multi_head_decoders()}."
         )
     if config.output != "softmax":
         yield (
@@ -116,7 +150,7 @@ def draw_problems(config: ModelConfig) -> Iterator[str]:
         )
     elif not STATELESS[name].sums_to_1:
         yield (
-            f"weights of the normalizer {name!r} may sum to less than 1, so they are no "
+            f"weights of the normalizer {name!r} may not sum to 1, so they are no "
             "probabilities to draw from. Set model.cross_normalizer='softmax'."
         )
     if config.attention_memory is not None:

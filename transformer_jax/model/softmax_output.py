@@ -213,6 +213,7 @@ class Softmax:
     vocabulary_size: int  # real, not padded
 
     watches: ClassVar[bool] = False  # whether it needs the weights of the watched layer
+    divides_by_sum: ClassVar[bool] = False  # whether these may have another sum than 1
     parameters: ClassVar[Mapping[str, Parameter]] = {}
     problems = staticmethod(no_problems)
 

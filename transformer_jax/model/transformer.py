@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model import cross_normalizers, patterns, positions
+from transformer_jax.model import cross_normalizers, normalizers, patterns, positions
 from transformer_jax.model.cached_attention import cached_places, own_past
 from transformer_jax.model.dropout import noise_of
 from transformer_jax.model.hard_attention import Sampled
@@ -70,6 +70,7 @@ def problems(config: ModelConfig) -> Iterator[str]:
         )
     yield from positions.problems(config)
     yield from patterns.problems(config)
+    yield from normalizers.problems(config)
     yield from cross_normalizers.problems(config)
 
 

@@ -200,11 +200,13 @@ def attention_figure(
     size = (columns * (width + 0.15) + 2.2, rows * (height + (1.5 if is_tall else 0.35)) + 1.8)
     figure = Figure(figsize=size, layout="constrained")
     figure.suptitle(printable(title), parse_math=False)
+    low, high = min(0.0, weights_HLM.min()), weights_HLM.max()
+    colors: dict[str, Any] = {"cmap": "Blues", "vmin": low, "vmax": high}
+    if low < 0:  # of differential attention
+        colors = {"cmap": "RdBu", "vmin": -max(-low, high), "vmax": max(-low, high)}
     for head in range(heads):
         axes = figure.add_subplot(rows, columns, head + 1)
-        image = axes.imshow(
-            weights_HLM[head], cmap="Blues", vmin=0.0, vmax=weights_HLM.max(), aspect="auto"
-        )
+        image = axes.imshow(weights_HLM[head], aspect="auto", **colors)
         axes.set_title(f"head {head + 1}", fontsize=8)
         _mark(axes, alignment)
         is_left = head % columns == 0
