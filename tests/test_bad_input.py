@@ -189,7 +189,7 @@ def width_is_odd_with_sinusoids(box: Sandbox) -> Sequence[str]:
     return box.train("model.d_model=15", "model.d_k=4")
 
 
-@case("mesh.tensor=64", "needs 64 devices; this machine has ", "mesh.data=-1")
+@case("mesh.tensor=64", "needs 64 devices, and there are ", "mesh.data=-1")
 def mesh_is_larger_than_the_machine(box: Sandbox) -> Sequence[str]:
     return box.train("mesh.tensor=64", "mesh.data=1")
 
@@ -657,7 +657,7 @@ WRONG_VALUES = {
     "data.tgt=en": "data.src='en', data.tgt='en' must be two different suffixes",
     "data.path=": "data.path is not set",
     "mesh.data=0": "mesh.data=0 must be at least 1, or -1",
-    "mesh.data=1000000": "devices; this machine has ",
+    "mesh.data=1000000": "devices, and there are ",
     "seed=-1": "seed=-1 is below 0",
     "seed=1" + "0" * 30: "is above 4294967295",
 }

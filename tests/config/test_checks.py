@@ -61,7 +61,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ),
     ({"data.source": "file"}, ("data.source='file'", "valid choices", "mean 'files'")),
     ({"data.source": "files"}, ("data.path is not set", "--config.data.path=FOLDER")),
-    ({"data.aligned_pairs": 5}, ("data.aligned_pairs=5 counts", "data.alignments=True")),
+    ({"data.aligned_pairs": 5}, ("data.aligned_pairs=5 limits", "data.alignments=True")),
     (
         {"train.agreement_weight": 0.0, "model.wait_k": 2, "data.alignments": True},
         ("train.agreement_weight=0.0", "model.wait_k=2 does not go", "data.alignments=True does"),

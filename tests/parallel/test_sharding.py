@@ -325,11 +325,11 @@ def test_search_divides_memory_and_cache_by_rows_and_heads(changes):
 
 def test_a_mesh_that_this_machine_cannot_have_is_refused():
     devices = [object()] * 6
-    with pytest.raises(ConfigError, match="mesh.tensor=7 needs 7 devices; this machine has 6"):
+    with pytest.raises(ConfigError, match="mesh.tensor=7 needs 7 devices, and there are 6"):
         make_mesh(MeshConfig(data=-1, fsdp=1, tensor=7), devices)
     with pytest.raises(ConfigError, match="mesh.data=2, mesh.fsdp=2, mesh.tensor=2 needs 8"):
         make_mesh(MeshConfig(data=2, fsdp=2, tensor=2), devices)
-    with pytest.raises(ConfigError, match="leaves some of this machine's 6 devices idle: 4 does"):
+    with pytest.raises(ConfigError, match="leaves some of the 6 devices idle: 4 does"):
         make_mesh(MeshConfig(data=-1, fsdp=4), devices)
 
 

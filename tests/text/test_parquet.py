@@ -87,8 +87,8 @@ def test_a_stem_is_a_file_or_its_shards_or_a_pattern(tmp_path):
         (["train", "train-0-of-1"], "train.parquet and train-0-of-1.parquet are all in"),
         (["valid", "validation", "train"], "valid.parquet and validation.parquet are all in"),
         (["train-0-of-3", "train-2-of-3"], r"2 of its 3 files are there \(numbers 0, 2\)"),
-        (["train-0-of-1", "train-1-of-2"], "are not of one division"),
-        (["train-0-of-2-ab", "train-0-of-2-cd"], "are not of one division"),
+        (["train-0-of-1", "train-1-of-2"], "belong to different sets of shards"),
+        (["train-0-of-2-ab", "train-0-of-2-cd"], "belong to different sets of shards"),
     ],
 )
 def test_files_of_which_it_is_unclear_whether_they_are_the_stem_s_are_refused(

@@ -114,7 +114,10 @@ def _model(model: ModelConfig) -> Iterator[str]:
 
 
 def _asked_of_the_model(question: str, config: ModelConfig) -> Any:
-    """The model package's answer; it is not imported for the default model, which is valid."""
+    """What the model package's function `question` returns; its import takes time.
+
+    None, without that import, for the default model, which has no problems and no longest input.
+    """
     if config == ModelConfig():
         return None
     return getattr(importlib.import_module(MODEL), question)(config)
@@ -148,7 +151,7 @@ def _data(data: DataConfig) -> Iterator[str]:
         )
     if data.aligned_pairs is not None and not data.alignments:
         yield (
-            f"data.aligned_pairs={data.aligned_pairs} counts links between words: set "
+            f"data.aligned_pairs={data.aligned_pairs} limits the pairs with links: set "
             "data.alignments=True, or leave it out."
         )
     if not data.train:
@@ -268,7 +271,8 @@ def _search(decode: DecodeConfig) -> Iterator[str]:
     if decode.beam_size % decode.groups:
         yield (
             f"decode.beam_size={decode.beam_size} is no multiple of decode.groups={decode.groups}: "
-            f"each group has as many beams. Use --config.decode.beam_size={2 * decode.groups}."
+            "all groups have the same number of beams. Use --config.decode.beam_size="
+            f"{2 * decode.groups}."
         )
 
 

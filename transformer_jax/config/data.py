@@ -41,8 +41,8 @@ class DataConfig:
     pairs: int = key(20_000, "training pairs that the built-in corpus writes", at_least=1)
     invented_names: int = key(
         0,
-        "percentage of the built-in corpus's sentences with names that have invented ones instead, "
-        "other ones in training, validation and test",
+        "of the built-in corpus's sentences with names, the percentage that get invented names, "
+        "which differ between training, validation and test",
         at_least=0,
         at_most=100,
     )
@@ -52,7 +52,7 @@ class DataConfig:
         "for each pair (source and target word, from 0), or those of the built-in corpus",
     )
     aligned_pairs: int | None = key(
-        None, "the number of first training pairs that keep their links; None: all", at_least=1
+        None, "only this many training pairs, the first, keep their links; None: all", at_least=1
     )
     max_length: int = key(
         128,

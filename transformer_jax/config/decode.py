@@ -25,8 +25,8 @@ class DecodeConfig:
     )
     groups: int = key(
         1,
-        "groups of beams that avoid one another's subwords (diverse beam search); decode.beam_size "
-        "is a multiple of it",
+        "groups of beams, each of which avoids the subwords of the groups before it (diverse beam "
+        "search); decode.beam_size is a multiple of it",
         mutable=True,
         at_least=1,
     )

@@ -27,9 +27,9 @@ class Key:
     meaning: str = ""  # a phrase: the unit, the paper's symbol, the meaning of None
     mutable: bool = False  # may change between two `train` calls on one folder
     at_least: float | None = None
-    above: float | None = None
-    below: float | None = None
-    at_most: float | None = None
+    above: float | None = None  # checked for float keys only
+    below: float | None = None  # checked for float keys only
+    at_most: float | None = None  # checked for int keys only
     choices: tuple[str, ...] = ()  # empty: any string
     choices_of: str = ""  # "MODULE:REGISTRY": the choices are the names in that dict
     hint: str = ""  # a sentence that follows the error about a value out of range

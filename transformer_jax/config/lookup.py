@@ -30,8 +30,8 @@ def known_key(name: str) -> Key:
 def nearest_key(name: str) -> str | None:
     """The key most like `name`, or None if no key is like it.
 
-    It first tries misspellings within the section that `name` gives, then the right last word in
-    another section.
+    It first looks for close names within the section that `name` gives, then for close names in any
+    section, then for less close ones within the section.
     """
     section, _, last = name.rpartition(".")
     lasts = {key.rpartition(".")[2]: key for key in KEYS}

@@ -17,9 +17,9 @@ NORMS = ("post", "pre")
 class ModelConfig:
     """The Transformer (Vaswani et al. 2017, sections 3, 5.4); the defaults are its base model.
 
-    A recurrent encoder or decoder (Bahdanau et al. 2015) has one layer, and of these keys it uses
-    d_model, d_hidden, dropout and dtype. A convolutional one (Gehring et al. 2017) uses the number
-    of layers, positions and kernel_width too.
+    A recurrent encoder or decoder (Bahdanau et al. 2015) has one layer; of the keys of layers it
+    uses only d_model, d_hidden, dropout and dtype. A convolutional one (Gehring et al. 2017) uses
+    the number of layers, positions and kernel_width too. Embeddings and outputs are the same.
     """
 
     encoder: str = key(
@@ -90,11 +90,13 @@ class ModelConfig:
     )
     norm_kind: str = key(
         "layer",
-        "layer: zero mean, unit variance, gain and bias; scale: a learned length",
+        "layer: zero mean, unit variance, gain and bias; scale: all vectors get one learned length",
         choices_of="transformer_jax.model.norms:NORMS",
     )
     norm_epsilon: float = key(
-        1e-6, "added to the variance by layer normalization; the shortest length of scale", above=0
+        1e-6,
+        "of norm_kind; layer: added to the variance; scale: the least length that divides a vector",
+        above=0,
     )
     fix_norm: bool = key(
         False, "embeddings of length 1, as input and for logits (Nguyen and Salazar 2019)"
@@ -161,9 +163,9 @@ class ModelConfig:
     attention_memory: str | None = key(
         None,
         "what encoder-decoder attention knows of earlier target positions; coverage: the sum of "
-        "weights over a fertility, coverage_gru: a vector of a recurrent unit (both Tu et al. "
-        "2016), coverage_embedding: one that starts from the source word (Mi et al. 2016), markov: "
-        "the last weights around each position (Cohn et al. 2016); None: nothing",
+        "its weights, divided by a fertility, coverage_gru: a vector of a recurrent unit (both Tu "
+        "et al. 2016), coverage_embedding: one that starts from the source word (Mi et al. 2016), "
+        "markov: the last weights around each position (Cohn et al. 2016); None: nothing",
         choices_of="transformer_jax.model.attention_memories:ATTENTION_MEMORIES",
     )
     positions: str = key(

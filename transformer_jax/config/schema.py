@@ -37,7 +37,7 @@ class Config:
     decode: DecodeConfig = DecodeConfig()
     seed: int = key(
         0,
-        "of parameters, dropout, vocabulary and the order of batches",
+        "of parameters, dropout, vocabulary, batches and a cut-off validation split (data.valid)",
         at_least=0,
         at_most=2**32 - 1,  # SentencePiece's largest
     )

@@ -48,7 +48,8 @@ class TrainConfig:
     )
     fertility_weight: float = key(
         0.0,
-        "weight of (1 - a source subword's attention on model.watched_layer)^2 (Cohn et al. 2016)",
+        "weight of (1 - the attention that a source subword gets from all target positions on "
+        "model.watched_layer)^2 (Cohn et al. 2016)",
         at_least=0,
     )
     agreement_weight: float | None = key(

@@ -12,6 +12,7 @@ from transformer_jax.grammar.times import ASPECTS_AT
 
 T = TypeVar("T")
 
+# Lists of frames are separated by spaces, so "_" is the space within a frame's name.
 SIMPLE_FRAMES = (
     "intransitive transitive dative ditransitive transfer prepositional reflexive "
     "reflexive_prepositional"
@@ -126,5 +127,12 @@ class Choices:
         separable: bool = False,
         among: frozenset[str] | None = None,
     ) -> Verb:
-        """A verb of one of the frames that goes with the time, and is one of `among` if given."""
+        """A verb of one of the frames that goes with the time.
+
+        Args:
+          time: a key of ASPECTS_AT.
+          frames: see SIMPLE_FRAMES.
+          separable: only verbs with a separable prefix.
+          among: only these English dictionary forms.
+        """
         return self.one(_pool(frames, time, separable, among))

@@ -20,7 +20,7 @@ BE = Verb(
 )
 HAVE = german.verb("haben hat hatte gehabt")
 WERDEN = german.verb("werden wird wurde worden", "sein")
-# Modals that come before the subject in questions; the others need do.
+# Modals that come before the subject in questions; the others need "do".
 INVERTED = frozenset("can could must should am is are was were".split())
 PROGRESSIVE = ("progressive", "past progressive")
 PASTS = ("past", "past progressive", "pluperfect")
@@ -32,6 +32,10 @@ class Clause:
 
     Tenses have the names of their English forms: present, progressive, past, past progressive,
     perfect, pluperfect and future.
+
+    Links: `key` is the verb's, and that of an auxiliary that only English has (is, do). Of other
+    auxiliaries and modals the first has key + 1 and the second (been, worden) key + 3. nicht has
+    key + 2.
     """
 
     key: int
@@ -91,7 +95,7 @@ class Clause:
         return [], ""
 
     def english_verbs(self, support: bool = False) -> tuple[list[Word], list[Word]]:
-        """Auxiliaries and main verb; with `support`, do if there is no other auxiliary."""
+        """Auxiliaries and main verb; with `support`, "do" if there is no other auxiliary."""
         verb = self.verb.en
         own = (self.key,)
         aux = (self.key + 1,)

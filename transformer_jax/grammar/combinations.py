@@ -13,7 +13,7 @@ from transformer_jax.grammar.lexicon import ADJECTIVES, NOUNS, VERBS
 
 SPLITS = ("train", "valid", "test")
 TEST_PERCENT, VALID_PERCENT = 10, 5
-Head = Verb | Adjective | Preposition
+Head = Verb | Adjective | Preposition  # the word of a combination that names kinds of nouns
 
 # Kinds of things that people call "my" and "your".
 OWNABLE = frozenset(
@@ -62,7 +62,7 @@ def countable(noun: Noun) -> bool:
 
 
 def _spec(relation: str, head: Head) -> str:
-    """The nouns that the head asks for in this relation; who receives something is a person."""
+    """The specification of the nouns that the head takes in a relation; a receiver is a person."""
     if isinstance(head, Verb):
         return {"subject": head.subject, "object": head.object, "receiver": "person"}[relation]
     return head.kinds

@@ -75,7 +75,7 @@ OWNERS = (
 
 
 def possession(draw: Draw, kind: str) -> Sentence:
-    """Somebody's thing as the object of a verb or the subject of a predication."""
+    """Somebody's thing, and what it is like: Peters Auto ist neu."""
     names = kind == "name"
     owner = draw.one(combinations.nouns("name" if names else OWNERS))
     thing = draw.one(combinations.nouns("own clothes vehicle luggage loan -public"))

@@ -154,8 +154,8 @@ PASSING = listed(
 @construction("predicative adjectives take no ending")
 def predicate(draw: Draw) -> Sentence:
     noun = draw.one(NOUNS)
-    few = draw.chance(0.3)
-    if few:
+    plural = draw.chance(0.3)
+    if plural:
         subject = draw.noun_phrase(noun, plural=True, subject=True, adjective=0)
     else:
         subject = draw.definite(noun, adjective=0)
@@ -164,12 +164,12 @@ def predicate(draw: Draw) -> Sentence:
     kind = draw.one(("plain", "degree", "degree", "still", "nicht"))
     if (
         kind == "degree"
-        and not few
+        and not plural
         and clause.complement.en[0].text in words.GOOD | words.BAD - {"broken"}
     ):
         degree = phrases.fixed(draw.one(words.DEGREES), key)
         clause.complement = degree + clause.complement
-    elif kind == "still" and clause.complement.en[0].text in PASSING and not few:
+    elif kind == "still" and clause.complement.en[0].text in PASSING and not plural:
         clause.frequency = phrases.fixed(words.STILL, key)
     elif kind == "nicht":
         negate(clause)

@@ -36,7 +36,7 @@ def head_phrase(draw: Draw, noun: Noun) -> NounPhrase:
 
 
 def embed(draw: Draw, head: NounPhrase, time: str, used: Verb | None = None) -> Sentence:
-    """A main clause around the head: a subject that is or does something, or an object.
+    """A main clause in which the head is the subject (of an adjective or a verb) or the object.
 
     `used` is the relative clause's verb, which the main clause must not have too.
     """

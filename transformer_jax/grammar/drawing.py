@@ -115,7 +115,7 @@ class Draw(Choices):
             determiner = words.THIS
         return self.noun_phrase(noun, determiner, plural=plural, adjective=adjective)
 
-    def pronoun(self, noun: Noun, first: bool = True) -> Pronoun | None:
+    def pronoun(self, noun: Noun, first: bool = True) -> Pronoun:
         """A personal pronoun for such a person; `first` allows I and we."""
         if first and self.chance(0.45):
             return Pronoun(self.key(), self.one(("1s", "1s", "1p")))
@@ -127,9 +127,7 @@ class Draw(Choices):
         """A subject for the verb."""
         noun = self.noun("subject", verb)
         if "person" in noun.kinds and self.chance(pronouns):
-            pronoun = self.pronoun(noun)
-            if pronoun:
-                return pronoun
+            return self.pronoun(noun)
         self.combine("subject", verb, noun)
         return self.noun_phrase(noun, subject=True)
 
@@ -155,7 +153,7 @@ class Draw(Choices):
         noun = self.noun(relation, verb, lambda n: n is not taken)
         if "person" in noun.kinds and self.chance(pronouns):
             pronoun = self.pronoun(noun, first=subject.person in ("3s", "3p"))
-            if pronoun and not (isinstance(subject, Pronoun) and subject.form == pronoun.form):
+            if not (isinstance(subject, Pronoun) and subject.form == pronoun.form):
                 return pronoun
         self.combine(relation, verb, noun)
         if relation == "object" and verb.en.base in combinations.ACQUIRING:

@@ -80,7 +80,7 @@ def verb(spec: str) -> Verb:
     return Verb(base, _s_form(base), past, participle, gerund, particle.replace("_", " "), movable)
 
 
-BE = {
+BE = {  # by (past, person)
     (False, "1s"): "am",
     (False, "3s"): "is",
     (False, "1p"): "are",

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from transformer_jax.grammar import english, german
 
 GENDERS = {"der": "m", "die": "f", "das": "n"}
-# Each frame of a verb, and the columns of verbs.tsv that it needs beside the subject.
+# A frame says what a verb takes beside its subject. Each, with the columns of verbs.tsv it needs.
 FRAMES = {
     "intransitive": (),
     "transitive": ("object",),
@@ -105,9 +105,9 @@ class Verb:
     frame: str
     en: english.Verb
     de: german.Verb
-    subject: str
-    object: str = ""  # of the frame's noun: the accusative, dative or prepositional one
-    preposition: tuple[str, str, str] = ("", "", "")  # English, German, case
+    subject: str  # specifies its nouns
+    object: str = ""  # the same; the object is accusative, dative or prepositional, by the frame
+    preposition: tuple[str, str, str] = ("", "", "")  # English ("-": none), German, case
     aspect: str = "activity"  # one of ASPECTS
 
     @property

@@ -156,8 +156,9 @@ NOUNS = unique(
     read("nouns.tsv", "english, german, plural, kinds", "marks, genitive", entries.noun),
     lambda noun: noun.en,
 )
+# What a specification of nouns may name: kinds, nouns and "neutral".
 KINDS = {"neutral"}.union({noun.en for noun in NOUNS}, *(noun.kinds for noun in NOUNS))
-KNOWN = KINDS | {f"-{kind}" for kind in KINDS}  # the words of a specification of nouns
+KNOWN = KINDS | {f"-{kind}" for kind in KINDS}
 _VERBS = read(
     "verbs.tsv",
     "frame, english, german, subject",

@@ -1,4 +1,4 @@
-"""Invented names, which are in no lexicon: pronounceable, and other ones in each split."""
+"""Invented names, which are in no lexicon: pronounceable, and different in each split."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ def names_in(words: Sequence[str]) -> list[str]:
 
 
 def renamed(words: Sequence[str], names: Mapping[str, str]) -> tuple[str, ...]:
-    """The words with other names in the same forms; `names` has the new name of each old one."""
+    """The words with new names in the same forms; `names` maps old names to new ones."""
     forms = {old + ending: new + ending for old, new in names.items() for ending in ENDINGS}
     return tuple(forms.get(word, word) for word in words)
 

@@ -80,14 +80,14 @@ class AlignedPair(NamedTuple):
 
 
 def generate(split: str, pairs: int, seed: int = 0, invented_names: int = 0) -> list[AlignedPair]:
-    """The first `pairs` pairs of a split, all different; they depend on split and seed only.
+    """The first `pairs` pairs of a split, all different; the same arguments give the same pairs.
 
     Args:
       split: "train", "valid" or "test".
       pairs: how many.
       seed: of the draws.
-      invented_names: in this percentage of the sentences with names, invented ones replace them.
-        All else stays as it is without.
+      invented_names: percentage of the sentences with names in which invented ones replace them;
+        it changes nothing else.
 
     Raises:
         DataError: for a split that is not "train", "valid" or "test".
@@ -145,7 +145,7 @@ def known(seed: int) -> frozenset[str]:
 def _pair(sentence: Sentence, construction: str) -> AlignedPair:
     mark = Word(sentence.mark, (0,))
     source = _with_articles([*sentence.en, mark])
-    target = _with_commas([*sentence.de, mark])
+    target = _without_spare_commas([*sentence.de, mark])
     src_words, tgt_words = _capitalized(source), _capitalized(target)
     return AlignedPair(
         detokenize(src_words),
@@ -160,7 +160,7 @@ def _pair(sentence: Sentence, construction: str) -> AlignedPair:
 def _with_invented_names(
     pair: AlignedPair, split: str, rng: random.Random, percent: int
 ) -> AlignedPair:
-    """The pair with other names, or, if it has none or with the remaining probability, as it is."""
+    """With a probability of `percent`, the pair with invented names for its own; else the pair."""
     old = names_in(pair.src_words)
     if not old or rng.random() * 100 >= percent:
         return pair
@@ -170,7 +170,7 @@ def _with_invented_names(
 
 
 def _stutters(pair: AlignedPair) -> bool:
-    """Whether a word follows itself (lent her her violin), a noun occurs twice, or names meet."""
+    """Whether a word follows itself (lent her her violin), a noun occurs twice, or names adjoin."""
     nouns = [NOUN_OF[word] for word in pair.src_words if word in NOUN_OF]
     names = [word in NAMES for word in pair.tgt_words]
     return (
@@ -181,14 +181,14 @@ def _stutters(pair: AlignedPair) -> bool:
 
 
 def _with_articles(words: list[Word]) -> list[Word]:
-    """The words with an for a, if the next word needs it."""
+    """The words with "a" changed to "an" where the next word needs it."""
     return [
         Word(english.article(words[i + 1].text), word.links) if word.text == "a" else word
         for i, word in enumerate(words)
     ]
 
 
-def _with_commas(words: list[Word]) -> list[Word]:
+def _without_spare_commas(words: list[Word]) -> list[Word]:
     """The words without a comma before another punctuation mark, such as the sentence's end."""
     return [
         word

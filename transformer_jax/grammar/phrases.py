@@ -1,7 +1,8 @@
 """Noun phrases, pronouns and prepositional phrases, each with its words in both languages.
 
-A word has *links*: words of the two sides that share a link are aligned. A nominal's links start
-at its `key`: the determiner has `key`, the adjective `key + 1` and the noun `key + 2`.
+A word has *links*, which are numbers: words of the two sides that share one are aligned. A noun
+phrase's links start at its `key`: the determiner has `key`, the adjective `key + 1` and the noun
+`key + 2`.
 """
 
 import dataclasses

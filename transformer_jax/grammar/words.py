@@ -55,7 +55,7 @@ def contrast(first: Adjective, second: Adjective) -> bool:
 
 TIMES = {time: lexicon.ADVERBIALS[time] for time in ("past", "now", "habit", "future")}
 FREQUENCIES = lexicon.ADVERBIALS["frequency"]
-COMMENTS = lexicon.ADVERBIALS["comment"]  # on the whole sentence: at its front, the verb comes next
+COMMENTS = lexicon.ADVERBIALS["comment"]  # on the whole sentence: Vielleicht kommt er
 DEGREES = lexicon.ADVERBIALS["degree"]
 ALREADY = lexicon.ADVERBIALS.only("already")
 STILL = lexicon.ADVERBIALS.only("still")

@@ -49,12 +49,12 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     fixed = math.prod(size for size in sizes if size != -1)
     if fixed > len(devices):
         raise ConfigError(
-            f"{asked} needs {fixed} devices; this machine has {len(devices)}. "
+            f"{asked} needs {fixed} devices, and there are {len(devices)}. "
             "Lower them, or use mesh.data=-1 for the remaining devices."
         )
     if -1 in sizes and len(devices) % fixed:
         raise ConfigError(
-            f"{asked} leaves some of this machine's {len(devices)} devices idle: {fixed} does not "
+            f"{asked} leaves some of the {len(devices)} devices idle: {fixed} does not "
             f"divide them. Choose a divisor of {len(devices)}, or give every axis a number."
         )
     sizes = [len(devices) // fixed if size == -1 else size for size in sizes]

@@ -113,7 +113,7 @@ def _log_stray(path: Path) -> None:  # once, since training lists the folder at 
 
 
 def set_aside(path: Path, reason: str = "damaged") -> Path:
-    """Renames a checkpoint to STEP.REASON or STEP.REASONN, its manifest with it."""
+    """Renames a checkpoint and its manifest to STEP.REASON, or STEP.REASON2 if that exists, ..."""
     names = (f"{path.name}.{reason}{n if n > 1 else ''}" for n in itertools.count(1))
     new = next(one for one in map(path.with_name, names) if not one.exists())
     path.rename(new)
@@ -133,12 +133,12 @@ def set_aside_later(folder: Path, steps: Sequence[int], kept: int, reason: str =
 
 
 class Checkpoints:
-    """The checkpoints of a run in training: saves asynchronously, keeps the best and the last k."""
+    """A run's checkpoints: saves asynchronously, keeps the best and the last `keep_last`."""
 
     def __init__(self, folder: Path, keep_last: int, on_save_error: str = "stop") -> None:
         self.folder, self.keep_last, self.on_save_error = folder, keep_last, on_save_error
         self._sealer = concurrent.futures.ThreadPoolExecutor(1, "manifests")
-        self._sealed: concurrent.futures.Future[None] | None = None
+        self._sealing: concurrent.futures.Future[None] | None = None
         self._newest_failed = False
 
     @functools.cached_property
@@ -177,7 +177,7 @@ class Checkpoints:
             return
         # The manifest is written in a thread, not at the next save: a run that is killed before its
         # next checkpoint has the manifest of this one.
-        self._sealed = self._sealer.submit(self._seal)
+        self._sealing = self._sealer.submit(self._seal)
 
     def check(self, wait: bool = False) -> None:
         """Checks whether the current save failed, if it has ended; with `wait`, waits for its end.
@@ -187,12 +187,12 @@ class Checkpoints:
         Raises:
           RunError: the save failed, and `on_save_error` is "stop".
         """
-        if self._sealed is None:
+        if self._sealing is None:
             return
-        if not wait and (processes.count() > 1 or not self._sealed.done()):
+        if not wait and (processes.count() > 1 or not self._sealing.done()):
             return
-        error = self._sealed.exception()
-        self._sealed = None
+        error = self._sealing.exception()
+        self._sealing = None
         self._any_failed(error)
 
     def restore_latest(self, like: State) -> State | None:
@@ -226,8 +226,8 @@ class Checkpoints:
         Errors of the save are suppressed, so that the original failure is reported.
         """
         if processes.count() == 1:
-            if self._sealed is not None:
-                self._sealed.exception()
+            if self._sealing is not None:
+                self._sealing.exception()
             self._sealer.shutdown()
             self._close_manager()
 

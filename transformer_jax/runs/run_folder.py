@@ -68,7 +68,7 @@ class RunFolder:
         return f"Train one with `python -m transformer_jax train --config=CONFIG {named}`."
 
     def check(self, config: Config, lock: bool = True) -> None:
-        """Checks that `train` may use the folder. Writes nothing, but locks an existing run.
+        """Checks that `train` may use the folder. Writes nothing but the lock of an existing run.
 
         Args:
           config: the config of the run to be trained.
@@ -117,7 +117,7 @@ class RunFolder:
         """Whether `import` made the run; False also if its corpus file cannot be read."""
         try:
             return self.corpus_file.read_text(encoding="utf-8").strip() == IMPORTED
-        except (OSError, UnicodeDecodeError):  # `check` reports it
+        except (OSError, UnicodeDecodeError):  # `check_corpus` reports it
             return False
 
     def _check_is_not_imported(self) -> None:

@@ -30,7 +30,8 @@ def restore_together(runs: Sequence[Checkpoints], like: State) -> list[State] | 
       like: shapes, types and shardings of each run's state.
 
     Raises:
-      RunError: no undamaged checkpoint is in every run, and this is not because of a kill.
+      RunError: no undamaged checkpoint is in every run, though there are more checkpoints than
+        the one that a kill can leave.
     """
     steps = processes.first_does(lambda: [committed_steps(run.folder) for run in runs])
     shared = sorted(set.intersection(*map(set, steps)))

@@ -1,8 +1,11 @@
 """Batches of fixed shapes: packed rows for training, one sentence a row for translation.
 
-The training stream never ends: row i of it is row perm_e[i % R] of the plan in epoch e = i // R,
-where R is the number of planned rows and perm_e follows from (seed, e). Batch n is the rows
-[n B, (n + 1) B), so it is a pure function of (encoded, plan, B, seed, n).
+Dimension key
+  R rows of a batch   M source positions   L target positions   W numbers of 32 link bits (links.py)
+
+The training stream never ends: row i of it is row perm_e[i % P] of the plan in epoch e = i // P,
+where P is the number of planned rows and perm_e follows from (seed, e). Batch n is the rows
+[n R, (n + 1) R), so it is a pure function of (encoded, plan, R, seed, n).
 """
 
 import functools
@@ -35,11 +38,11 @@ Ints = Any
 
 
 class Packed(NamedTuple):
-    """One side of a batch: sentences packed into rows; int32. Padding is 0 in all three arrays."""
+    """One side of a batch: sentences packed into rows; int32 [R, M] or [R, L] each."""
 
-    ids: Ints  # [R, L], each sentence ending in EOS
-    segments: Ints  # [R, L], number of the sentence pair in its row, from 1
-    positions: Ints  # [R, L], position in the sentence, from 0
+    ids: Ints  # each sentence ending in EOS; padding: PAD
+    segments: Ints  # number of the sentence pair in its row, from 1; padding: 0
+    positions: Ints  # position in the sentence, from 0; padding: any number
 
 
 class Batch(NamedTuple):
@@ -47,7 +50,7 @@ class Batch(NamedTuple):
 
     src: Packed  # [R, M]
     tgt: Packed  # [R, L], the tokens to predict
-    links: Ints | None = None  # uint32 [R, L, W] of `link_bits`, with data.alignments
+    links: Ints | None = None  # uint32 [R, L, W], see `link_bits`; with data.alignments
 
     def map(self, function: Callable[[Any], Any]) -> "Batch":
         """The batch with `function` applied to each array."""
@@ -159,7 +162,7 @@ class TrainSource:
         return packed_batch(self.encoded, self.plan, self._planned_rows(stream))
 
     def _planned_rows(self, stream: np.ndarray) -> np.ndarray:
-        """Converts row numbers of the endless stream [R] to row numbers of the plan [R]."""
+        """Converts row numbers of the endless stream [own] to row numbers of the plan [own]."""
         epochs, in_epoch = np.divmod(stream, len(self.plan))
         planned = np.empty_like(stream)
         for epoch in np.unique(epochs):

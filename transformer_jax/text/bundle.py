@@ -1,4 +1,4 @@
-"""One file for two SentencePiece models and a table of pieces: a zip without compression."""
+"""One file for two SentencePiece models and the tables of their pieces: an uncompressed zip."""
 
 import io
 import json

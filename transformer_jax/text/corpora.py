@@ -113,7 +113,7 @@ class TfdsPairs(ByPosition[Pair]):
 
 
 class TextCorpus(FolderCorpus):
-    """Files STEM.src and STEM.tgt in one folder, each plain or .gz."""
+    """Files STEM.{data.src} and STEM.{data.tgt} in one folder, each plain or .gz."""
 
     FILES, VALID = "text files", "valid.{data.src}, valid.{data.tgt}"
 

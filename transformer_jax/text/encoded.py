@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1  # version of the cache format; part of the name of an entry
 ARRAYS = ("src_ids", "src_offsets", "tgt_ids", "tgt_offsets")
-CHUNK_PAIRS = 20_000  # pairs encoded at a time: bounds the memory and keeps all cores busy
+CHUNK_PAIRS = 20_000  # pairs encoded at a time: bounds the memory and keeps the threads busy
 CHECK_BYTES = 1 << 24
 
 
@@ -150,7 +150,7 @@ def _sentence(ids: np.ndarray, offsets: np.ndarray, i: int) -> np.ndarray:
 
 
 def _empty_ids(vocabulary: Vocabulary) -> np.ndarray:
-    """No ids, of the type of both sides."""
+    """An empty array of the smallest type, uint16 or int32, that fits the ids of both sides."""
     return np.empty(0, np.uint16 if max(vocabulary.sizes) <= 1 << 16 else np.int32)
 
 

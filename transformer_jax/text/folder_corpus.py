@@ -70,7 +70,7 @@ class FolderCorpus:
                 f"data.path={data.path!r} is not a folder. Give the folder of the {self.FILES} "
                 "with --config.data.path=FOLDER (for `evaluate`: --src=FILE --ref=FILE)."
             )
-        self.cuts = not data.valid and not self.has_valid()
+        self.cuts_valid = not data.valid and not self.has_valid()
 
     @abstractmethod
     def has_valid(self) -> bool:
@@ -101,7 +101,7 @@ class FolderCorpus:
         return self._split(name, self.aligned_parts)
 
     def _split(self, name: str, of_stem: Callable[[str], list[Sequence[T]]]) -> Sequence[T]:
-        if name not in ("train", "valid") or not self.cuts:
+        if name not in ("train", "valid") or not self.cuts_valid:
             return _of_stems(self._stems(name), of_stem)
         pairs = _of_stems(self.data.train, of_stem)
         if len(pairs) < 2:
@@ -114,7 +114,7 @@ class FolderCorpus:
         return Selected(pairs, cut if name == "valid" else rest)
 
     def _stems(self, name: str) -> tuple[str, ...]:
-        return parts_of(self.data, "train" if self.cuts and name == "valid" else name)
+        return parts_of(self.data, "train" if self.cuts_valid and name == "valid" else name)
 
     def fingerprint(self, name: str) -> str:
         """SHA-256 of the digests of the files' content; file names do not count."""
@@ -129,7 +129,7 @@ class FolderCorpus:
                     digest.update(one)
             if found:
                 digest.update(f"[{found[2]}:{found[3]}]".encode())
-        if self.cuts and name in ("train", "valid"):
+        if self.cuts_valid and name in ("train", "valid"):
             digest.update(f"{name}, cut with seed {self.seed}".encode())
         return digest.hexdigest()
 
@@ -138,7 +138,7 @@ class FolderCorpus:
         first = self.VALID.format(data=self.data).partition(",")[0]
         cut = f", no {first}: validation pairs cut off the training text"
         direction = f"{self.data.src}→{self.data.tgt}"
-        return f"{self.FILES} in {self.folder}, {direction}{cut if self.cuts else ''}"
+        return f"{self.FILES} in {self.folder}, {direction}{cut if self.cuts_valid else ''}"
 
 
 def _of_stems(stems: Sequence[str], of_stem: Callable[[str], list[Sequence[T]]]) -> Sequence[T]:

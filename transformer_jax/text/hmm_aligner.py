@@ -7,8 +7,9 @@ trained together: the dictionaries are estimated from the product of the two dir
 (Liang, Taskar and Klein 2006). IBM's model 1 initializes the dictionaries (Brown et al. 1993).
 
 Dimension key
-  N pairs   C cells: a word of each side, in one sentence pair   D dictionary entries: the pairs of
-  word forms in the cells   B pairs with the same M   L generated words   M generating words
+  N pairs   L generated words of a pair   M generating words of a pair   G generated words of all
+  pairs   C cells of all pairs: a generated and a generating word of one pair   D dictionary
+  entries: the different pairs of word forms in the cells   B pairs with the same M
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ import numpy as np
 
 from transformer_jax.text.folder_corpus import Links
 
-MODEL_1, MODEL_H = 5, 5  # iterations
+MODEL_1, MODEL_H = 5, 5  # iterations of IBM's model 1, then of the hidden Markov models
 NOBODY = 0.2  # probability that no word of the other side generates a word
 ANY_JUMP = 0.1  # share of the jumps that are uniform over all positions
 FARTHEST = 20  # longer jumps count as jumps of this length
@@ -36,11 +37,11 @@ class Cells(NamedTuple):
     """Every word of one side with every word of the other; pair n has L M cells, row by row."""
 
     starts: np.ndarray  # int [N + 1]
-    rows: np.ndarray  # int [N], L: words that are generated
-    columns: np.ndarray  # int [N], M: words that generate
-    entry: np.ndarray  # int [C], the entry of the dictionary
-    row_starts: np.ndarray  # int [rows], the first cell of each generated word
-    of_row: np.ndarray  # int [rows], the generated word's form
+    rows: np.ndarray  # int [N], L of each pair: a row is a generated word
+    columns: np.ndarray  # int [N], M of each pair: a column is a generating word
+    entry: np.ndarray  # int [C], the cell's entry of the dictionary
+    row_starts: np.ndarray  # int [G], the first cell of each generated word
+    of_row: np.ndarray  # int [G], the generated word's form
     of_entry: np.ndarray  # int [D], the generating form
 
 
@@ -93,14 +94,14 @@ def _cells(generating: Side, generated: Side) -> Cells:
 
 
 def _words_of(cells: Cells) -> tuple[np.ndarray, np.ndarray]:
-    """The generating and the generated word of each cell, from 0 in its sentence."""
+    """The generating and the generated word of each cell, from 0 in its sentence: int [C] each."""
     pair = np.repeat(np.arange(len(cells.rows)), cells.rows * cells.columns)
     cell = np.arange(cells.starts[-1]) - cells.starts[pair]
     return cell % cells.columns[pair], cell // cells.columns[pair]
 
 
 def _transposed(cells: Cells) -> np.ndarray:
-    """For each cell, the number of the same pair of words in the other direction: int [C]."""
+    """For each cell, the cell of the same two words in the other direction: int [C]."""
     pair = np.repeat(np.arange(len(cells.rows)), cells.rows * cells.columns)
     column, row = _words_of(cells)
     return cells.starts[pair] + column * cells.rows[pair] + row
@@ -123,17 +124,18 @@ def _trained(forward: Cells, backward: Cells, other: np.ndarray) -> np.ndarray:
     jumps = [np.ones(2 * FARTHEST + 1) for _ in both]
     product = np.zeros(0)
     for iteration in range(MODEL_1 + MODEL_H):
-        if iteration < MODEL_1:
+        is_markov = iteration >= MODEL_1
+        if not is_markov:
             found = [_model_1(cells, model) for cells, model in zip(both, models, strict=True)]
         else:
             found = [_markov(*of) for of in zip(both, models, jumps, strict=True)]
             jumps = [counts for *_, counts in found]
         product = found[0][0] * found[1][0][other]
-        in_order = np.empty_like(product)
-        in_order[other] = product
+        backward_product = np.empty_like(product)  # in the order of `backward`
+        backward_product[other] = product
         # In model 1 each direction counts its own posteriors: they are nearly uniform, and their
         # products would be near 0.
-        counted = (product, in_order) if iteration >= MODEL_1 else (found[0][0], found[1][0])
+        counted = (product, backward_product) if is_markov else (found[0][0], found[1][0])
         models = [
             _dictionary(cells, counts, of_none)
             for cells, counts, (_, of_none, _) in zip(both, counted, found, strict=True)
@@ -156,7 +158,8 @@ def _dictionary(cells: Cells, counts: np.ndarray, of_none: np.ndarray) -> Dictio
     )
 
 
-Posteriors = tuple[np.ndarray, np.ndarray, np.ndarray]  # of cells; of no word, by row; jumps
+# Of each cell [C]; that no word generates a word [G]; expected counts of jumps, [0] in model 1.
+Posteriors = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _model_1(cells: Cells, model: Dictionary) -> Posteriors:

@@ -1,7 +1,7 @@
 """Word links as links between subwords: encoded with a corpus, and as bits of a packed batch.
 
 Dimension key
-  R rows of a batch   L target positions   M source positions   W words of 32 bits, ceil(M / 32)
+  R rows of a batch   L target positions   M source positions   W numbers of 32 bits, ceil(M / 32)
 """
 
 import itertools
@@ -41,11 +41,11 @@ def encode_links(
     """
     sides: tuple[list, list] = ([], [])
     counts = [0]
-    other = 0
+    misfits = 0
     for number, words in enumerate(itertools.islice(aligned, first)):
         src_words = places_in_words(vocabulary.pieces(encoded.src(number)), words.src)
         tgt_words = places_in_words(vocabulary.target.pieces(encoded.tgt(number)), words.tgt)
-        other += src_words is None or tgt_words is None
+        misfits += src_words is None or tgt_words is None
         src, tgt = _subword_links(src_words, tgt_words, words.links)
         sides[0].append(src)
         sides[1].append(tgt)
@@ -57,8 +57,8 @@ def encode_links(
         )
     linked = sum(map(bool, counts))
     log.info("%d links between subwords of %d pairs", sum(counts), linked)
-    if other:
-        log.warning("no links in %d pairs: the vocabulary spells another number of words", other)
+    if misfits:
+        log.warning("no links in %d pairs: the vocabulary spells another number of words", misfits)
     counts += [0] * (len(encoded) + 1 - len(counts))
     src, tgt = (np.concatenate(side).astype(np.int32) for side in sides)
     return EncodedLinks(src, tgt, np.cumsum(counts, dtype=np.int64))

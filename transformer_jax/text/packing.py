@@ -114,8 +114,8 @@ def source_row_length(
         return max(src_tokens / src_row, tgt_tokens / row_length) * (src_row + row_length)
 
     lower = src_tokens * row_length // tgt_tokens // SOURCE_MULTIPLE * SOURCE_MULTIPLE
-    # Of two equal lengths take the longer: it fills the target side, and training learns from
-    # target tokens.
+    # If both lengths need the same number of positions, take the longer one: it fills the target
+    # side, and training learns from target tokens.
     return min((lower + SOURCE_MULTIPLE, max(lower, SOURCE_MULTIPLE)), key=positions)
 
 

@@ -41,7 +41,7 @@ class ParquetPairs(ByPosition[Pair]):
         self.languages = (src, tgt)
         if is_stream(path):
             raise DataError(f"{path} is a pipe or a device; give a file, which is read in parts.")
-        with _one_line(path):
+        with _as_data_error(path):
             import pyarrow.parquet as pq
 
             self.file = pq.ParquetFile(path, page_checksum_verification=True)
@@ -72,7 +72,7 @@ class ParquetPairs(ByPosition[Pair]):
         """Makes a row group the one in memory."""
         import pyarrow.compute as pc
 
-        with _one_line(self.path):
+        with _as_data_error(self.path):
             names = [f"{COLUMN}.{language}" for language in self.languages]
             column = self.file.read_row_group(group, columns=names)[COLUMN].combine_chunks()
             self._texts: list[Any] = [pc.struct_field(column, one) for one in self.languages]
@@ -167,7 +167,7 @@ class ParquetCorpus(FolderCorpus):
 
 
 def _check_shards(paths: Sequence[Path]) -> None:
-    """Raises DataError if shards are missing, or come from different divisions of a text."""
+    """Raises DataError if shards are missing, or belong to different sets of shards."""
     found = [(match, path) for path in paths if (match := SHARD.search(path.name))]
     if not found:
         return
@@ -176,8 +176,8 @@ def _check_shards(paths: Sequence[Path]) -> None:
     numbers = sorted(int(match[1]) for match, _ in found)
     if len(counts) > 1 or len(set(numbers)) < len(numbers):
         raise DataError(
-            f"{first} and {found[-1][1].name} are not of one division of a text into files. Remove "
-            "the files of the other division."
+            f"{first} and {found[-1][1].name} belong to different sets of shards. Remove the "
+            "files of one set."
         )
     if len(numbers) != counts[0]:
         raise DataError(
@@ -215,7 +215,7 @@ def _check_columns(path: Path, schema: Any, languages: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def _one_line(path: Path) -> Iterator[None]:
+def _as_data_error(path: Path) -> Iterator[None]:
     """Turns what pyarrow raises on a damaged or unreadable file into a DataError."""
     import pyarrow as pa
 

@@ -1,4 +1,4 @@
-"""The vocabulary: one SentencePiece model for both sides, or two and a table of pieces."""
+"""The vocabulary: one SentencePiece model for both sides, or two with tables of their pieces."""
 
 import functools
 import hashlib
@@ -20,13 +20,13 @@ from transformer_jax.files import is_stream, write_atomically
 from transformer_jax.text.bundle import MAGIC, Bundle, packed, unpacked
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
-LANGUAGE = re.compile(r"\s*(>>[^<\s]*<<)")  # a source line may begin with it
+LANGUAGE = re.compile(r"\s*(>>[^<\s]*<<)")  # a language code, which may begin a source line
 SPACE = "\u2581"  # SentencePiece's symbol for a space; in a text it is treated as a space
 # The model file stores this number, so it must not depend on the machine.
 TRAINER_THREADS = 16
 LINE_CHARACTERS = 1_000  # at most 4,000 bytes: the trainer silently skips lines over 4,192 bytes
-# The rarest 0.01 % of the characters are spelled in bytes. All rare characters share the bytes, so
-# these are trained better than a piece for a character that occurs twice.
+# The rarest characters, together at most 0.01 % of the text, are spelled in bytes. They share the
+# byte pieces, so these are trained better than a piece for a character that occurs twice.
 CHARACTER_COVERAGE = 0.9999
 KINDS = KEYS["vocabulary.kind"].choices
 NORMALIZATIONS = KEYS["vocabulary.normalization"].choices
@@ -81,7 +81,7 @@ class Vocabulary:
 
     @property
     def normalizes_punctuation(self) -> bool:
-        """Whether Moses' rules rewrite punctuation, so that words depend on other words."""
+        """Whether Moses' rules rewrite punctuation, so that words change with their neighbors."""
         return False
 
     @property
@@ -94,7 +94,7 @@ class Vocabulary:
         return self._processor.encode(_clean(line))
 
     def encode_lines(self, lines: Sequence[str]) -> list[np.ndarray]:
-        """Subword ids of each line, without EOS, as int32 [length] arrays; on all cores."""
+        """Subword ids of each line, without EOS, as int32 [length] arrays; on up to 8 cores."""
         cleaned = [_clean(line) for line in lines]
         threads = min(8, os.cpu_count() or 1)
         return self._processor.encode(cleaned, return_type="numpy", num_threads=threads)
@@ -129,9 +129,9 @@ class Vocabulary:
 class TableVocabulary(Vocabulary):
     """Two SentencePiece models, and tables of their pieces by id (text/bundle.py).
 
-    This object is the source's vocabulary; `target` is the target's. Marian's models have one table
-    for both sides or two, and vocabulary.separate makes two. A piece that is not in the table is
-    UNK. A source line may begin with a language code such as >>deu<<, which is one piece.
+    This object is the source's vocabulary; `target` is the target's. A Marian model has one table
+    for both sides or two; vocabulary.separate makes two. A piece that is not in the table is UNK. A
+    source line may begin with a language code such as >>deu<<, which is one piece.
     If the bundle names languages, punctuation is normalized first, as in the scripts with which
     OPUS-MT's models were trained.
     """
@@ -176,7 +176,7 @@ class TableVocabulary(Vocabulary):
         return self.encode_lines([line])[0].tolist()
 
     def encode_lines(self, lines: Sequence[str]) -> list[np.ndarray]:
-        """Subword ids of each line, without EOS, as int32 [length] arrays; on all cores."""
+        """Subword ids of each line, without EOS, as int32 [length] arrays; on up to 8 cores."""
         codes, cleaned = [], []
         for line in lines:
             found = None if self.is_target else LANGUAGE.match(line)
@@ -250,13 +250,13 @@ def train_vocabularies(
 
 
 def train_vocabulary(lines: Iterable[str], config: VocabularyConfig, seed: int) -> Vocabulary:
-    """Trains a model on the lines of both sides.
+    """Trains one SentencePiece model.
 
     The same lines, config and seed give the same bytes.
 
     Args:
-      lines: text of the training split, read once; if there are more than config.max_lines, a
-        random sample is used.
+      lines: both sides of the training split, or one side with vocabulary.separate; read once. If
+        there are more than config.max_lines, a random sample is used.
       config: size, kind, normalization and max_lines; the other keys are not used here.
       seed: seed of the sample.
 
@@ -299,7 +299,7 @@ def _clean(line: str) -> bytes:
     return line.replace(SPACE, " ").encode("utf-8", "replace")
 
 
-def _sample(lines: Iterable[str], count: int, seed: int) -> Iterator[str] | list[str]:
+def _sample(lines: Iterable[str], count: int, seed: int) -> list[str]:
     """At most `count` of the lines, each equally likely (reservoir sampling, Vitter 1985)."""
     kept: list[str] = []
     # random() is the only method whose stream Python promises never to change.

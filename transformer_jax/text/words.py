@@ -22,7 +22,7 @@ def subword_words(pieces: Sequence[str], words: Sequence[str]) -> np.ndarray:
 
     Args:
       pieces: a sentence's subwords as SentencePiece writes them, EOS last.
-      words: the sentence's words, with punctuation as separate words; spaces do not count.
+      words: the sentence's words. Joined, they are its text without spaces.
 
     Raises:
       RunError: the subwords do not spell the words.
@@ -39,10 +39,10 @@ def subword_words(pieces: Sequence[str], words: Sequence[str]) -> np.ndarray:
 
 
 def places_in_words(pieces: Sequence[str], words: Sequence[str]) -> np.ndarray | None:
-    """Like `subword_words`, but returns None if the subwords spell a different number of words.
+    """Like `subword_words`, but the vocabulary may have changed spellings, such as capitals.
 
-    A vocabulary may change how words are spelled, for example remove capitals. The spelled words
-    count as the given ones if there are as many of them between spaces.
+    If the subwords spell as many words between spaces as are given, word n of them counts as given
+    word n. Otherwise they must spell the given words exactly; if they do not, this returns None.
     """
     if len(spelled := spelled_words(pieces)) == len(words):
         return subword_words(pieces, spelled)
