@@ -128,6 +128,10 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"data.tgt": "fr"}, ("data.tgt='fr'", "'en' and 'de'", "data.source='files'")),
     ({"data.src": "de"}, ("data.src='de', data.tgt='de'",)),
     (
+        {"data.source": "files", "data.path": "x", "data.tgt": ""},
+        ("data.tgt='' must be two different suffixes",),
+    ),
+    (
         {"data.source": "files", "data.path": "x", "data.src": "de"},
         ("data.src='de', data.tgt='de' must be two different suffixes",),
     ),

@@ -1,6 +1,7 @@
 """The aligner: posteriors by enumeration of all paths, and gold links of the built-in corpus."""
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -180,3 +181,13 @@ def test_empty_sides_have_no_links_and_capitals_do_not_count():
     assert hmm_alignments(pairs) == [(), (), ()]
     known = [(["Yes"], ["ja"]), (["no"], ["nein"]), (["yes", "no"], ["Ja", "nein"])] * 5
     assert hmm_alignments([*pairs, *known])[-1] == ((0, 0), (1, 1))
+
+
+def test_one_long_token_does_not_multiply_the_memory():
+    """An array of strings would pad every word to the longest one: 800 MB."""
+    tracemalloc.start()
+    side = _side([["a", "b"] * 1_000, ["x" * 100_000]])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10e6
+    assert side.forms.tolist() == [0, 1] * 1_000 + [2]

@@ -139,7 +139,7 @@ def _data(data: DataConfig) -> Iterator[str]:
             f"data.src={data.src!r}, data.tgt={data.tgt!r}: the built-in corpus is in 'en' and "
             "'de'. Use these, or data.source='files'."
         )
-    elif not data.src or data.src == data.tgt:
+    elif not (data.src and data.tgt) or data.src == data.tgt:
         yield (
             f"data.src={data.src!r}, data.tgt={data.tgt!r} must be two different suffixes, "
             "such as 'en' and 'de'."

@@ -3,20 +3,18 @@
 from transformer_jax.grammar import combinations, phrases, words
 from transformer_jax.grammar.choices import Retry
 from transformer_jax.grammar.clauses import BE, Clause
-from transformer_jax.grammar.constructions import Sentence, construction, listed, negate, plain
+from transformer_jax.grammar.constructions import (
+    Sentence,
+    construction,
+    fronted,
+    listed,
+    negate,
+    plain,
+)
 from transformer_jax.grammar.drawing import Draw, same_noun
 from transformer_jax.grammar.entries import Adjective, Preposition
 from transformer_jax.grammar.lexicon import ADJECTIVES, NOUNS, ORDINALS
 from transformer_jax.grammar.phrases import NounPhrase, Phrase, Word
-
-
-def add(clause: Clause, phrase: Phrase, front: bool) -> Sentence:
-    """The clause with an adverbial, in front or after the verb."""
-    if front:
-        return Sentence(phrase.en + clause.english(), clause.german(front=phrase.de))
-    clause.place = phrase
-    return plain(clause)
-
 
 TOGETHER = listed("dance,sing,work,swim,arrive,come back,disappear")
 
@@ -55,7 +53,7 @@ def with_preposition(draw: Draw, clause: Clause, preposition: Preposition, front
         draw.key(), preposition.en, preposition.de, preposition.case, nominal
     )
     if front:
-        return add(clause, phrase, True)
+        return fronted(clause, phrase)
     clause.complement = phrase
     return plain(clause)
 
@@ -85,7 +83,7 @@ def preposition_genitive(draw: Draw) -> Sentence:
         noun, draw.weighted([(0.8, words.THE), (0.2, words.THIS)]), plural=False
     )
     phrase = phrases.prepositional(draw.key(), preposition.en, preposition.de, "gen", nominal)
-    return add(draw.clause("past"), phrase, True)
+    return fronted(draw.clause("past"), phrase)
 
 
 def comparable_pair(draw: Draw) -> tuple[Adjective, NounPhrase, NounPhrase]:

@@ -74,7 +74,8 @@ def hmm_alignments(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list
 
 def _side(sentences: Sequence[Sequence[str]]) -> Side:
     words = [word.casefold() for words in sentences for word in words]
-    forms = np.unique(np.array(words), return_inverse=True)[1]
+    number_of = {form: n for n, form in enumerate(sorted(set(words)))}
+    forms = np.array([number_of[word] for word in words], np.int64)
     return Side(forms, np.cumsum([0, *map(len, sentences)]))
 
 
