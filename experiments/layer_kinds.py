@@ -98,7 +98,7 @@ def _attend_nearby(module: MultiHeadAttention, x_BLD: Array, r: int) -> Array:
 
 def _joined_heads(module: MultiHeadAttention, x_BLD: Array, *keys_values_mask: Array) -> Array:
     heads_BLHV, _ = attend(module.queries(x_BLD), *keys_values_mask, score=module.scores)
-    return module.joined(heads_BLHV)
+    return module.joined(heads_BLHV, x_BLD)
 
 
 def _blocks(length: int, r: int) -> Blocks:

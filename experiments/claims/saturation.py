@@ -89,7 +89,7 @@ def _block(d_k: int, score: str) -> Evidence:
         queries = module.queries(x_BLD)
         keys, values = module.keys_values(x_BLD)
         heads, weights = attend(queries, keys, values, everywhere, score=module.scores)
-        return module.joined(heads), weights
+        return module.joined(heads, x_BLD), weights
 
     params = unboxed(block.init(jax.random.key(d_k), x_BLD, method=run)["params"])
 

@@ -108,7 +108,7 @@ def test_bfloat16_inputs_still_get_a_float32_softmax():
 
 def multi_head(module, x, memory, mask):
     heads, _ = attend(module.queries(x), *module.keys_values(memory), mask, score=module.scores)
-    return module.joined(heads)
+    return module.joined(heads, x)
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
@@ -134,6 +134,27 @@ def test_multi_head_attention_concatenates_its_heads(score, factor, has_bias):
     assert relative_error(module.apply(*f32, MASK, method=multi_head), want) < 1e-5
 
 
+def test_a_gate_multiplies_every_feature_of_every_head_before_the_joined_product():
+    """Qiu et al. 2025, section 2.2, one query and head at a time; x is the queries' input."""
+    config = ModelConfig(d_model=D, num_heads=H, d_k=K, d_v=V, attention_gate=True)
+    shapes = {"query": (D, H, K), "key": (E, H, K), "value": (E, H, V), "out": (H, V, D)}
+    shapes |= {"gate": (D, H, V)}
+    params = {name: DRAW.normal(size=shape) for name, shape in shapes.items()}
+    x_BLD, memory_BME = DRAW.normal(size=(B, L, D)), DRAW.normal(size=(B, M, E))
+    query, key, value = (
+        np.stack([x @ params[name][:, h] for h in range(H)], axis=2)
+        for name, x in (("query", x_BLD), ("key", memory_BME), ("value", memory_BME))
+    )
+    heads = attention_by_hand(query, key, value, MASK)
+    want = np.zeros((B, L, D))
+    for b, i, h in np.ndindex(B, L, H):
+        gate = 1 / (1 + np.exp(-x_BLD[b, i] @ params["gate"][:, h]))
+        want[b, i] += (gate * heads[b, i, h]) @ params["out"][h]
+    f32 = jax.tree.map(jnp.float32, ({"params": params}, x_BLD, memory_BME))
+    module = MultiHeadAttention(config, memory_features=E)
+    assert relative_error(module.apply(*f32, MASK, method=multi_head), want) < 1e-5
+
+
 @pytest.mark.parametrize("key_heads", [1, 2, 3, 6])
 def test_neighboring_heads_share_keys_and_values(key_heads):
     """As if each head had its own matrices, and those of a group were equal."""
@@ -156,7 +177,7 @@ def test_neighboring_heads_share_keys_and_values(key_heads):
             shared = module.keys_values(memory)
             key, value = (for_every_head(config, x) for x in shared)
             heads, _ = attend(module.queries(x), key, value, MASK)
-            return module.joined(heads)
+            return module.joined(heads, x)
 
         module = MultiHeadAttention(config, memory_features=E)
         assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, unboxed(module, run))

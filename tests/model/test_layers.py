@@ -29,7 +29,7 @@ ACTIVATIONS_BY_HAND = {
 }
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", ACTIVATIONS_BY_HAND)
 def test_feed_forward_equals_equation_2(activation):
     inner, inner_bias, outer, outer_bias = (
         DRAW.normal(size=shape) for shape in [(D, F), (F,), (F, D), (D,)]
@@ -48,11 +48,51 @@ def test_feed_forward_equals_equation_2(activation):
     assert relative_error(got, want) < 1e-6
 
 
-def test_feed_forward_starts_as_xavier_uniform_without_biases():
-    module = FeedForward(ModelConfig(d_model=50, d_ff=200))
+# Shazeer 2020, equations 4 and 5: the factor that is not linear.
+GATES_BY_HAND = {
+    "glu": lambda h: 1 / (1 + math.exp(-h)),
+    "reglu": ACTIVATIONS_BY_HAND["relu"],
+    "geglu": ACTIVATIONS_BY_HAND["gelu"],
+    "swiglu": ACTIVATIONS_BY_HAND["swish"],
+}
+
+
+def test_every_activation_has_a_reference():
+    assert ACTIVATIONS.keys() == ACTIVATIONS_BY_HAND.keys() | GATES_BY_HAND.keys()
+    assert {name for name, own in ACTIVATIONS.items() if own.gated} == GATES_BY_HAND.keys()
+
+
+@pytest.mark.parametrize("activation", GATES_BY_HAND)
+def test_a_gated_feed_forward_equals_its_equations(activation):
+    """(f(x W1 + b1) * (x V + c)) W2 + b2, one position and one hidden unit at a time."""
+    shapes = {"inner": (D, F), "linear": (D, F), "outer": (F, D)}
+    shapes |= {f"{name}_bias": shape[1:] for name, shape in shapes.items()}
+    params = {name: DRAW.normal(size=shape) for name, shape in shapes.items()}
+    want = np.zeros((B, L, D))
+    for b, i in np.ndindex(B, L):
+        hidden = np.zeros(F)
+        for f in range(F):
+            gate, linear = (
+                X[b, i] @ params[name][:, f] + params[f"{name}_bias"][f]
+                for name in ("inner", "linear")
+            )
+            hidden[f] = GATES_BY_HAND[activation](gate) * linear
+        want[b, i] = hidden @ params["outer"] + params["outer_bias"]
+    module = FeedForward(ModelConfig(d_model=D, d_ff=F, activation=activation))
+    params = {name: jnp.float32(x) for name, x in params.items()}
+    got, _ = module.apply({"params": params}, jnp.float32(X))
+    assert relative_error(got, want) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("activation", "names"), [("relu", ("inner", "outer")), ("glu", ("inner", "linear", "outer"))]
+)
+def test_feed_forward_starts_as_xavier_uniform_without_biases(activation, names):
+    module = FeedForward(ModelConfig(d_model=50, d_ff=200, activation=activation))
     init = unboxed(module.init(jax.random.key(0), jnp.ones((1, 1, 50)))["params"])
+    assert set(init) == {*names, *(f"{name}_bias" for name in names)}
     bound = np.sqrt(6 / 250)
-    for name in ("inner", "outer"):
+    for name in names:
         weights = init[name]
         assert 0.99 * bound < np.abs(weights).max() <= bound
         assert float(weights.std()) == pytest.approx(bound / np.sqrt(3), rel=0.05)

@@ -13,6 +13,7 @@ from transformer_jax.model.attention_memories import ATTENTION_MEMORIES
 from transformer_jax.model.axes import DISTANCES, HEADS, KEY_HEADS
 from transformer_jax.model.monotonic import MONOTONIC
 from transformer_jax.model.normalizers import NORMALIZERS
+from transformer_jax.model.output_gate import GATE
 from transformer_jax.model.outputs import OUTPUTS
 from transformer_jax.model.parameters import abstract_params, init_params
 from transformer_jax.model.position_biases import POSITION_BIASES
@@ -85,6 +86,7 @@ def test_d_v_is_d_k_in_parameters_and_cache_when_d_k_alone_is_set():
 TABLES = {
     "projections": PROJECTIONS,
     "biases": BIASES,
+    "gate": GATE,
     "relative": relative_vectors(ModelConfig()),
     **{name: make(ModelConfig()).parameters for name, make in MONOTONIC.items()},
     **{
@@ -135,6 +137,7 @@ def test_what_changes_nothing_at_0_starts_at_0(table, names):
 @pytest.mark.parametrize(
     ("table", "name", "mean", "deviation"),
     [
+        ("gate", "gate", 0.0, (2 / (D_MODEL + HEADS_ * 60)) ** 0.5),
         ("cosine", "gain", 10.0, 0.0),
         ("differential", "lambda", 0.8, 0.0),
         ("additive", "vector", 0.0, D_K**-0.5),

@@ -20,6 +20,8 @@ RECURRENT = {"encoder": "recurrent", "decoder": "recurrent"}
         ({"decoder": "transformer", "window": 3, "cross_score": "dot"}, []),
         ({"num_key_heads": 2}, ["num_key_heads=2"]),
         ({"encoder": "transformer", "num_key_heads": 2}, []),
+        ({"attention_gate": True}, ["attention_gate=True"]),
+        ({"encoder": "transformer", "attention_gate": True}, []),
         ({"decoder": "ssru", "num_key_heads": 2}, []),
         *(({"positions": p}, [f"positions={p!r}"]) for p in ("rotary", "alibi", "t5", "relative")),
     ],

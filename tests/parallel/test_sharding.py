@@ -240,6 +240,7 @@ SIDES = ("transformer", "recurrent")
 PAIRS = [{"encoder": encoder, "decoder": decoder} for encoder in SIDES for decoder in SIDES]
 VARIANTS = [
     {"attention_bias": True, "output_bias": True},
+    {"attention_gate": True},
     {"score": "additive"},
     {"attention_memory": "coverage"},
     {"attention_memory": "coverage_gru"},
@@ -249,6 +250,11 @@ VARIANTS = [
     {"attention_memory": "coverage", "cross_score": "additive", "encoder": "recurrent"},
     {"positions": "learned", "tie_embeddings": False},
     *({"output": output} for output in ("copy", "history", "marginal")),
+]
+WITH_OTHER_MATRICES = [
+    {**PAIRS[3], "tie_embeddings": False},
+    {"activation": "glu"},
+    {"attention_gate": True},
 ]
 DIVISIBLE = {"num_layers": 1, "d_model": 16, "num_heads": 4, "d_k": 3, "d_v": 5, "d_ff": 24}
 
@@ -270,7 +276,7 @@ def test_every_parameter_names_its_axes(changes):
 
 
 @pytest.mark.parametrize("mesh", [(1, 2, 2), (1, 4, 1), (1, 1, 4), (2, 2, 2)], ids=str)
-@pytest.mark.parametrize("changes", [*PAIRS, {**PAIRS[3], "tie_embeddings": False}], ids=str)
+@pytest.mark.parametrize("changes", [*PAIRS, *WITH_OTHER_MATRICES], ids=str)
 def test_a_device_holds_exactly_its_part_of_the_matrices(changes, mesh):
     devices = AbstractMesh(mesh, AXES)
     model = make_model(ModelConfig(**DIVISIBLE, d_hidden=8, **changes), 1000)

@@ -145,6 +145,26 @@ def test_flops_of_the_score_functions_by_hand():
     assert forward_flops(coverage, VOCABULARY, src, tgt) == want + fertilities
 
 
+def test_a_gated_feed_forward_network_has_a_third_matrix():
+    plain, gated = (ModelConfig(**SIZES, activation=name) for name in ("swish", "swiglu"))
+    networks, (d, f) = 2 * SIZES["num_layers"], (SIZES["d_model"], SIZES["d_ff"])
+    counts = [cost.parameter_count(model, VOCABULARY) for model in (plain, gated)]
+    assert counts[1] == counts[0] + networks * (d * f + f)
+    src, tgt = 9, 7
+    flops = [cost.training_flops(model, VOCABULARY, src, tgt) for model in (plain, gated)]
+    assert flops[1] == flops[0] + 3 * 2 * SIZES["num_layers"] * (src + tgt) * d * f
+
+
+def test_a_gate_of_heads_has_one_more_matrix_and_product_for_each_attention():
+    plain, gated = (ModelConfig(**SIZES, attention_gate=gate) for gate in (False, True))
+    matrix = SIZES["d_model"] * SIZES["num_heads"] * SIZES["d_v"]
+    counts = [cost.parameter_count(model, VOCABULARY) for model in (plain, gated)]
+    assert counts[1] == counts[0] + 3 * SIZES["num_layers"] * matrix
+    src, tgt = 9, 7
+    flops = [cost.training_flops(model, VOCABULARY, src, tgt) for model in (plain, gated)]
+    assert flops[1] == flops[0] + 3 * 2 * SIZES["num_layers"] * (src + 2 * tgt) * matrix
+
+
 def test_losses_on_attention_have_no_products_but_those_of_a_second_pass():
     """A second pass over the whole target ends at the scores of the watched layer, the first."""
     model = ModelConfig(**SIZES, watched_layer=0)

@@ -75,7 +75,9 @@ class ModelConfig:
     )
     activation: str = key(
         "relu",
-        "of the feed-forward network",
+        "f of the feed-forward network f(x W1) W2; glu, reglu, geglu and swiglu: "
+        "(f(x W1) * (x V)) W2 with the sigmoid, relu, gelu or swish as f; to keep the number of "
+        "parameters, lower d_ff by a third (Shazeer 2020)",
         choices_of="transformer_jax.model.feed_forward:ACTIVATIONS",
     )
     dropout: float = key(
@@ -138,6 +140,11 @@ class ModelConfig:
     )
     attention_bias: bool = key(
         False, "biases of the projections of queries, keys and values, and of the joined heads"
+    )
+    attention_gate: bool = key(
+        False,
+        "each head's output is multiplied by sigmoid(x W), where x is what queries are computed "
+        "from (Qiu et al. 2025)",
     )
     window: int | None = key(
         None,

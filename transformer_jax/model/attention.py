@@ -15,6 +15,7 @@ from jax import Array
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import BATCH, HEADS, KEY_HEADS, constrain, declared
 from transformer_jax.model.normalizers import softmax
+from transformer_jax.model.output_gate import GATE, gated
 from transformer_jax.model.products import add_bias, einsum, product
 from transformer_jax.model.projections import BIASES, PROJECTIONS
 from transformer_jax.model.scores import SCORES, scaled_dot
@@ -74,6 +75,7 @@ class MultiHeadAttention(nn.Module):
         self.projections = declared(self, PROJECTIONS, sizes)
         self.score_params = declared(self, SCORES[self.score].parameters, sizes)
         self.biases = declared(self, BIASES if self.config.attention_bias else {}, sizes)
+        self.gate = declared(self, GATE if self.config.attention_gate else {}, sizes)
 
     def scores(self, query_BLHK: Array, key_BMHK: Array) -> Array:
         """Scores `[batch, heads, query_len, key_len]`, float32."""
@@ -90,9 +92,11 @@ class MultiHeadAttention(nn.Module):
         value_BMGV = self._product("BME,EGV->BMGV", memory_BME, "value")
         return constrain(key_BMGK, *BY_KEY_HEAD), constrain(value_BMGV, *BY_KEY_HEAD)
 
-    def joined(self, heads_BLHV: Array) -> Array:
-        """Concat(head_1, ..., head_h) W^O: `[batch, query_len, d_model]`."""
+    def joined(self, heads_BLHV: Array, x_BLD: Array) -> Array:
+        """Concat(head_1, ..., head_h) W^O `[batch, query_len, d_model]`; x: the queries' input."""
         heads_BLHV = constrain(heads_BLHV, *BY_HEAD)
+        if self.gate:
+            heads_BLHV = gated(heads_BLHV, x_BLD, self.gate["gate"])
         return self._product("BLHV,HVD->BLD", heads_BLHV, "out")
 
     def _product(self, axes: str, x: Array, name: str) -> Array:

@@ -1,4 +1,4 @@
-"""The position-wise feed-forward network (Vaswani et al. 2017, section 3.3).
+"""The position-wise feed-forward network (Vaswani et al. 2017, section 3.3), gated or not.
 
 Dimension key
   B batch   L length   D d_model   F d_ff   K beams
@@ -6,6 +6,7 @@ Dimension key
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -16,11 +17,25 @@ from transformer_jax.model.products import add_bias, product
 from transformer_jax.model.records import Cache, Context, StepContext
 from transformer_jax.model.sublayer import Sublayer
 
+
+class Activation(NamedTuple):
+    """An entry of the registry."""
+
+    compute: Callable[[Array], Array]  # f, of each hidden unit
+    gated: bool = False  # whether f(x W1 + b1) is multiplied by another linear map of x
+
+
+_gelu = functools.partial(jax.nn.gelu, approximate=False)
 # swish: Ramachandran et al. 2017, section 3; gelu: Hendrycks and Gimpel 2016, equation 1, exactly.
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": jax.nn.relu,
-    "swish": jax.nn.swish,
-    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+# The gated ones: Shazeer 2020, equations 4 and 5.
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": Activation(jax.nn.relu),
+    "swish": Activation(jax.nn.swish),
+    "gelu": Activation(_gelu),
+    "glu": Activation(jax.nn.sigmoid, gated=True),
+    "reglu": Activation(jax.nn.relu, gated=True),
+    "geglu": Activation(_gelu, gated=True),
+    "swiglu": Activation(jax.nn.swish, gated=True),
 }
 
 
@@ -32,15 +47,30 @@ def feed_forward(
     outer_bias_D: Array,
     *,
     activation: str = "relu",
+    linear: tuple[Array, Array] | None = None,
 ) -> Array:
     """f(x W1 + b1) W2 + b2 with the paper's f(h) = max(0, h), or another: `[B, L, d_model]`.
 
-    The products are in the type of x (see `product`).
+    With `linear`, it is (f(x W1 + b1) * (x V + c)) W2 + b2.
 
-    Source: Vaswani et al. 2017, section 3.3, equation 2.
+    Args:
+      x_BLD: `[batch, length, d_model]`; the products are in its type (see `product`).
+      inner_DF: W1 `[d_model, d_ff]`.
+      inner_bias_F: b1 `[d_ff]`.
+      outer_FD: W2 `[d_ff, d_model]`.
+      outer_bias_D: b2 `[d_model]`.
+      activation: a name in ACTIVATIONS, for f.
+      linear: V `[d_model, d_ff]` and c `[d_ff]`, if the activation is gated.
+
+    Source: Vaswani et al. 2017, section 3.3, equation 2; gated: Shazeer 2020, equations 4 to 6,
+    with the biases of equation 4.
     """
     hidden_BLF = add_bias(product("BLD,DF->BLF", x_BLD, inner_DF, x_BLD.dtype), inner_bias_F)
-    hidden_BLF = constrain(ACTIVATIONS[activation](hidden_BLF), BATCH, None, HIDDEN)
+    hidden_BLF = ACTIVATIONS[activation].compute(hidden_BLF)
+    if linear is not None:
+        linear_DF, linear_bias_F = linear
+        hidden_BLF *= add_bias(product("BLD,DF->BLF", x_BLD, linear_DF, x_BLD.dtype), linear_bias_F)
+    hidden_BLF = constrain(hidden_BLF, BATCH, None, HIDDEN)
     return add_bias(product("BLF,FD->BLD", hidden_BLF, outer_FD, x_BLD.dtype), outer_bias_D)
 
 
@@ -57,6 +87,10 @@ class FeedForward(Sublayer):
         inner_bias_F = self.param("inner_bias", named(zeros, HIDDEN), (d_ff,))
         outer_FD = self.param("outer", named(xavier, HIDDEN, FEATURES), (d_ff, d_model))
         outer_bias_D = self.param("outer_bias", named(zeros, None), (d_model,))
+        linear = None
+        if ACTIVATIONS[self.config.activation].gated:
+            linear_DF = self.param("linear", named(xavier, FEATURES, HIDDEN), (d_model, d_ff))
+            linear = linear_DF, self.param("linear_bias", named(zeros, HIDDEN), (d_ff,))
         y_BLD = feed_forward(
             x_BLD.astype(dtype),
             inner_DF,
@@ -64,6 +98,7 @@ class FeedForward(Sublayer):
             outer_FD,
             outer_bias_D,
             activation=self.config.activation,
+            linear=linear,
         )
         return y_BLD, None
 

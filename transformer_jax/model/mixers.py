@@ -89,7 +89,7 @@ class SelfAttention(Sublayer):
             place = context.self_place or place
             queries = Queries(query_BLHK, place)
             keys = Keys(key_BLHK, value_BLHV, place)
-            return self.attention.joined(_in_kernel(queries, keys, setting)), None
+            return self.attention.joined(_in_kernel(queries, keys, setting), x_BLD), None
         blocks = self_blocks(self, config, x_BLD.shape[1], is_decoder)
         query_BLHK = blocks.of_queries(query_BLHK)
         attended = functools.partial(
@@ -106,7 +106,7 @@ class SelfAttention(Sublayer):
             query_BLHK, spread, attended, context.self_bias
         )
         _sow(self, weights_BHLM)
-        return self.attention.joined(blocks.joined(heads_BLHV)), weights_BHLM
+        return self.attention.joined(blocks.joined(heads_BLHV), x_BLD), weights_BHLM
 
     def _normalize(self) -> Normalize:
         normalizer = NORMALIZERS[self.config.normalizer]
@@ -154,7 +154,7 @@ class SelfAttention(Sublayer):
         heads_BJHV = attend_to_past(
             query_BJHK, blocks, context.self_mask, context.position_B, attend_over
         )
-        return self.attention.joined(heads_BJHV), Cache(blocks, ()), None
+        return self.attention.joined(heads_BJHV, x_BJD), Cache(blocks, ()), None
 
 
 class CrossAttention(Sublayer):
@@ -187,7 +187,7 @@ class CrossAttention(Sublayer):
             setting = Setting(cross_patterns(self.config), _factor(self.config, self.score))
             queries = Queries(query_BLHK, context.reader)
             keys = Keys(key_BMHK, value_BMHV, context.source)
-            return self.attention.joined(_in_kernel(queries, keys, setting)), None
+            return self.attention.joined(_in_kernel(queries, keys, setting), x_BLD), None
         sampled = list[Sampled]()
         if context.noise_source is not None:
             normalize = with_draw(normalize, context.noise_source, sampled)
@@ -200,7 +200,7 @@ class CrossAttention(Sublayer):
             normalize=normalize,
         )
         _sow(self, weights_BHLM)
-        return self.attention.joined(heads_BLHV), sampled[0] if sampled else weights_BHLM
+        return self.attention.joined(heads_BLHV, x_BLD), sampled[0] if sampled else weights_BHLM
 
     def _normalize(self, query_BLHK: Array, context: Context) -> Normalize:
         """(scores, mask) -> weights of all target positions."""
@@ -283,7 +283,7 @@ class CrossAttention(Sublayer):
             score=cached_score(SCORES[self.score], self.attention.score_params),
             normalize=normalize,
         )
-        return self.attention.joined(heads_BJHV), Cache((), carried[0]), weights_BHJM
+        return self.attention.joined(heads_BJHV, x_BJD), Cache((), carried[0]), weights_BHJM
 
 
 def for_every_head(config: ModelConfig, x_BMGK: Array) -> Array:

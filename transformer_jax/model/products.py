@@ -132,8 +132,8 @@ def transposed_axes(axes: str) -> tuple[str, str]:
 
 # Parameters of which every use is a product, or a column's direction (model/convolutional.py).
 MATRICES = frozenset(
-    "query key value out inner outer gates input forget update reset candidate start context "
-    "readout direction".split()
+    "query key value out inner outer linear gate gates input forget update reset candidate start "
+    "context readout direction".split()
 )
 
 

@@ -192,7 +192,7 @@ class LinearAttention(Sublayer):
         """`[batch, length, d_model]`; it gives no weights."""
         query_BLHK, key_BLHK, value_BLHV = self._projected(x_BLD)
         heads_BLHV = linear_attention(query_BLHK, key_BLHK, value_BLHV, context.place)
-        return self.attention.joined(heads_BLHV), None
+        return self.attention.joined(heads_BLHV, x_BLD), None
 
     @nn.nowrap
     def empty(self, sizes: SearchSizes) -> Cache:
@@ -217,7 +217,7 @@ class LinearAttention(Sublayer):
         sum_BJHV = jnp.einsum("BJHK,BJHKV->BJHV", query_BJHK, products_BJHKV)
         total_BJH = jnp.einsum("BJHK,BJHK->BJH", query_BJHK, keys_BJHK)
         heads_BJHV = sum_BJHV / jnp.maximum(total_BJH, LEAST_SUM)[..., None]
-        y_BJD = self.attention.joined(heads_BJHV.astype(value_BJHV.dtype))
+        y_BJD = self.attention.joined(heads_BJHV.astype(value_BJHV.dtype), x_BJD)
         return y_BJD, Cache((), (products_BJHKV, keys_BJHK)), None
 
     def _projected(self, x_BLD: Array) -> tuple[Array, Array, Array]:

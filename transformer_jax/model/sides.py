@@ -103,9 +103,8 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
         if between_positions(config):
             reason_of["positions"] = no_self
         if not decoder.multi_head:
-            reason_of |= dict.fromkeys(
-                ("num_key_heads", "score", "normalizer"), f"{no_self} and {no_heads}"
-            )
+            names = ("num_key_heads", "attention_gate", "score", "normalizer")
+            reason_of |= dict.fromkeys(names, f"{no_self} and {no_heads}")
         for name in ("score", "normalizer"):
             if getattr(config, f"cross_{name}") is not None:  # else the other attention reads it
                 reason_of.setdefault(name, no_self)
