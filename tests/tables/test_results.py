@@ -124,9 +124,12 @@ def test_seeds_are_any_sequence_of_numbers(seeds):
             for seeds in (3, "01", {}, (0.5,), None)
         ),
         ({"scales": {"small": Scale(DEMO, seeds=())}}, "scale small: no row has a seed"),
-        *(({"rows": rows}, "two: rows is .*; expected texts") for rows in ([("a", {})], {2: {}})),
+        *(
+            ({"rows": rows}, "two: rows is .*; expected a mapping")
+            for rows in ([("a", {})], {2: {}})
+        ),
         *(({"scales": given}, "two: scales is ") for given in (Scale(DEMO), {"small": DEMO})),
-        ({"paper": {"bleu": 25.8}}, r"two: paper is \{'bleu': 25.8\}; expected texts"),
+        ({"paper": {"bleu": 25.8}}, r"two: paper is \{'bleu': 25.8\}; expected a mapping"),
     ],
 )
 def test_an_experiment_that_cannot_be_is_one_line(changes, message):

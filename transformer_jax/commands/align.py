@@ -75,7 +75,10 @@ def align(
         rates = " ".join(f"{rate:.3f}" for rate in error_rate(means, right))
         log.info("alignment error rate of layers 1 to %d: %s", len(means[0]), rates)
     if changed:
-        log.warning("%d lines have more words as the vocabulary spells them", changed)
+        log.warning(
+            "%d lines have more words after the vocabulary's normalization; links count these",
+            changed,
+        )
 
 
 def _align_alone(pairs: TextPairs, right: Sequence[Links] | None) -> None:

@@ -42,7 +42,7 @@ def attend(
     Args:
       workdir: the run's folder.
       sentence: a source line.
-      checkpoint: "latest", "best", "average" or a step.
+      checkpoint: "latest", "best", "average", a step, or an average's name.
       layer: number from 1 of the layer that is drawn of each kind; None: all layers.
       kinds: names of KINDS that the model must have; empty: at least one.
       target: the translation; None: the model's own.
@@ -61,11 +61,11 @@ def _check_kinds(loaded: LoadedModel, kinds: Sequence[str], layer: int | None) -
     own = uses_of(model)
     missing = [kind for kind in kinds or own or [ALL] if kind not in own]
     if missing:
-        of = loaded.config.model
+        config = loaded.config.model
         has = f"it has {' and '.join(own)}" if own else "its attention has no layers"
         raise ConfigError(
             f"--kind={missing[0]}: this model has no such layers and heads (model.encoder="
-            f"{of.encoder!r}, model.decoder={of.decoder!r}); {has}."
+            f"{config.encoder!r}, model.decoder={config.decoder!r}); {has}."
         )
     stacks = model.stacks()
     layers = min(stacks[USES[kind][0]][1] for kind in kinds or own)  # that every kind has
@@ -74,7 +74,7 @@ def _check_kinds(loaded: LoadedModel, kinds: Sequence[str], layer: int | None) -
 
 
 def draw_layer(found: AttendedSentence, kind: str, layer: int, path: Path) -> Picture:
-    """A picture with a heat map for each head of a layer, counted from 1, and its caption."""
+    """Draws a layer, numbered from 1, into `path`: one heat map per head."""
     weights_NHLM, attending, attended = found.kinds[kind]
     which = f"layer {layer} of {len(weights_NHLM)}"
     title = f"{KINDS[kind].title}, {which}"
@@ -173,7 +173,7 @@ def attention(
       kind: "cross", "encoder" or "decoder"; "all" for those that the model has, but not in one
         picture.
       layer: from 1; None: the last for a picture, else all.
-      checkpoint: "latest", "best", "average" or a step.
+      checkpoint: "latest", "best", "average", a step, or an average's name.
       target: the translation that the model is given; None: its own.
 
     Raises:

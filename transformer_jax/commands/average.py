@@ -64,7 +64,7 @@ def _last_steps(run: RunFolder, last: int, keep_last: int) -> list[int]:
         raise RunError(
             f"--last={last}: {run.path} has its last {len(steps)} checkpoints "
             f"({', '.join(map(str, steps))}) and train.keep_last={keep_last}. "
-            f"Give 1 to {len(steps)}, or train with more."
+            f"Give 1 to {len(steps)}, or train longer with a larger train.keep_last."
         )
     return steps[-last:]
 

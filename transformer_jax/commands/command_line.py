@@ -112,7 +112,7 @@ def exit_status(action: Callable[[], object]) -> int:
 
 
 def _prefix_hint(error: Exception) -> str:
-    """What to add if an unknown flag is a key of the config without its "config."."""
+    """A hint for the message if an unknown flag is a config key without "config."; else ""."""
     if not isinstance(error, flags.UnrecognizedFlagError):
         return ""
     from transformer_jax.config.schema import KEYS
@@ -121,7 +121,7 @@ def _prefix_hint(error: Exception) -> str:
 
 
 def _one_line(message: str) -> str:
-    """The message without line ends; the middle of one that is as long as a book is left out."""
+    """The message without line ends, and without its middle if it is above LONGEST_MESSAGE."""
     words = " ".join(message.split())
     half = LONGEST_MESSAGE // 2
     return words if len(words) <= LONGEST_MESSAGE else f"{words[:half]} ... {words[-half:]}"
@@ -227,7 +227,7 @@ def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -
 
 
 def _in_home(path: Any) -> Any:
-    """The path, or each of several, without its ~, which a shell leaves in --flag=~/path."""
+    """The path, or each of several, with ~ expanded: a shell leaves it in --flag=~/path."""
     if isinstance(path, list):
         return [os.path.expanduser(one) for one in path]
     return os.path.expanduser(path)

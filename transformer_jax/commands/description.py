@@ -14,7 +14,10 @@ from transformer_jax.training.program import BatchShape, Program
 def describe(
     config: Config, program: Program, sizes: Sizes | int, shape: BatchShape, fill: float
 ) -> list[str]:
-    """What a run is, before its first step: a line each, for the log and for `--dry_run`."""
+    """Lines about a run before its first step, for the log and for `--dry_run`.
+
+    `fill` is the share of target positions that are not padding.
+    """
     both = [f"{size:,}, padded to {padded_vocabulary(size):,}" for size in both_sides(sizes)]
     parameters = sum(x.size for x in jax.tree.leaves(program.state.params))
     two_ways = config.train.agreement_weight is not None

@@ -50,11 +50,11 @@ class EngineLines:
         return results
 
     def _translated(self, sentences: Sequence[np.ndarray]) -> list[Any]:
-        """The engine's result for each sentence, with our limit of each one's length."""
-        pieces = [self.lines.vocabulary.pieces(ids[:-1]) for ids in sentences]  # it adds the end
+        """The engine's result for each sentence, with the limit of length that our search has."""
+        pieces = [self.lines.vocabulary.pieces(ids[:-1]) for ids in sentences]  # it adds EOS
         extra = self.lines.translator.decode.max_extra_length
         limits = [len(ids) + extra for ids in sentences]
-        # A batch has one limit. Nearly all translations end before their own; others are repeated.
+        # A batch has one limit. The few translations that exceed their own are searched again.
         found = self.engine.translate_batch(pieces, max_decoding_length=max(limits), **self.search)
         for k, limit in enumerate(limits):
             if any(len(hypothesis) > limit for hypothesis in found[k].hypotheses):
@@ -87,8 +87,8 @@ def engine_lines(loaded: LoadedModel, engine: str) -> EngineLines:
         raise ConfigError(f"--engine={engine} is unknown; there is {ENGINES}.")
     if decode.method != "beam" or decode.coverage_penalty or decode.groups > 1:
         raise ConfigError(
-            f"--engine={engine} searches with one beam and without a coverage penalty: leave out "
-            "--sample, decode.method, decode.coverage_penalty and decode.groups."
+            f"--engine={engine} has beam search only, in one group and without a coverage penalty: "
+            "leave out --sample, decode.method, decode.coverage_penalty and decode.groups."
         )
     if processes.count() > 1:
         raise ConfigError(f"--engine={engine} runs in one process: leave out --coordinator.")

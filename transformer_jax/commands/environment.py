@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from transformer_jax.errors import UserError
 
 TRUE = {"1", "true", "t", "yes", "y", "on"}
-# What works in no command, and the reason; JAX reads these variables when it is imported.
+# Values with which no command works, and the reason. JAX reads the variables when it is imported.
 UNUSABLE = {
     "JAX_ENABLE_X64": (TRUE, "parameters and metrics are float32"),
     "JAX_DISABLE_JIT": (TRUE, "the training step is compiled before it runs"),
@@ -150,7 +150,7 @@ def check_devices() -> None:
         jax.devices()
     except (AssertionError, RuntimeError, ValueError) as error:  # JAX asserts without a plugin
         reason = str(error).split(" (set JAX_PLATFORMS")[0] or "no such platform is installed"
-        if not platforms or isinstance(error, ValueError):  # a variable's value, when imported
+        if not platforms or isinstance(error, ValueError):  # JAX refuses a variable on import
             reason = reason.split(" (you may need to")[0].rstrip(".")
             raise UserError(
                 f"JAX cannot start: {reason}. Check XLA_FLAGS and the variables JAX_* of the "

@@ -72,7 +72,7 @@ def import_model(
 
 
 def _config(model: Imported, run: RunFolder, languages: tuple[str, str]) -> Config:
-    """The run's config; its data is a placeholder, since the run cannot be trained on."""
+    """The run's config; its data is a placeholder, since the run cannot be continued."""
     smallest = int(KEYS["vocabulary.size"].at_least or 0)
     values = {f"decode.{name}": value for name, value in model.decode.items()}
     values |= {
@@ -82,10 +82,10 @@ def _config(model: Imported, run: RunFolder, languages: tuple[str, str]) -> Conf
         "vocabulary.size": max(smallest, *map(len, model.bundle.tables)),
         "vocabulary.separate": model.bundle.target_pieces is not None,
     }
-    config = with_values(Config(model=model.model), values)
-    return config
+    return with_values(Config(model=model.model), values)
 
 
 def _described(model: Imported) -> str:
-    of = model.model
-    return f"{of.encoder_depth}+{of.decoder_depth} layers of {of.d_model}, {of.activation}"
+    config = model.model
+    layers = f"{config.encoder_depth}+{config.decoder_depth} layers of {config.d_model}"
+    return f"{layers}, {config.activation}"

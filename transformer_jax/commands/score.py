@@ -24,8 +24,8 @@ def score(
     """Prints "SCORE<tab>LOG_PROBABILITY<tab>SUBWORDS" for each pair of lines.
 
     The score is what search reports for these subwords: the log probability (nats, summed over the
-    subwords, EOS included) over the length penalty. A blank source has only a blank translation,
-    with score 0; any other has the score -inf.
+    subwords, EOS included) over the length penalty, plus the coverage penalty if there is one. A
+    blank source has only a blank translation, with score 0; any other has the score -inf.
 
     Args:
       workdir: the run's folder; several: an ensemble of their models.

@@ -28,7 +28,7 @@ def serve(
 
     Args:
       workdir: the run's folder.
-      checkpoint: "latest", "best", "average" or a step.
+      checkpoint: "latest", "best", "average", a step, or an average's name.
       host: the address to listen on; 127.0.0.1 is reached from this machine only.
       port: 0: a free one, which is logged.
       overrides: keys of `decode` and their values.

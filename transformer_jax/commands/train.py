@@ -152,7 +152,7 @@ class _OneWay(NamedTuple):
 
 
 def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
-    """Trains to the last step, or until a signal asks to stop.
+    """Trains to the last step, until train.patience runs out, or until a signal asks to stop.
 
     Raises:
       Interrupted: a signal came.
@@ -204,7 +204,7 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
 
 
 def _prepare(config: Config, sizes: Sizes, shape: BatchShape) -> None:
-    """What takes Python some time and is asked for later."""
+    """Does slow Python work early: step_flops caches its count, and an import stays loaded."""
     step_flops(config.model, sizes, shape.lengths, config.train)
     importlib.import_module("grain")
 

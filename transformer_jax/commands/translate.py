@@ -55,7 +55,7 @@ def translate(
 
     Args:
       workdir: the run's folder; several: an ensemble of their models.
-      checkpoint: "latest", "best", "average" or a step.
+      checkpoint: "latest", "best", "average", a step, or an average's name.
       beam_size, length_penalty, coverage_penalty: None: the run's.
       n_best: translations of each line.
       scores: whether to write scores.

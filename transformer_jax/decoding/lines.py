@@ -30,7 +30,7 @@ class Translation(NamedTuple):
     """One hypothesis as text."""
 
     text: str
-    score: float  # log probability over the length penalty; with mbr the expected utility, 0..100
+    score: float  # see `Hypothesis.score`; with mbr the expected utility, 0 to 100
 
 
 def banned_ids(decode: DecodeConfig, vocabulary: Vocabulary) -> tuple[int, ...]:
@@ -85,11 +85,11 @@ class LineTranslator:
 
     def shared(self, lines: Sequence[str]) -> list[list[Translation]]:
         """Like a call, but each process translates its share; every process must call it."""
-        others = processes.count()
+        count = processes.count()
         results: list[list[Translation]] = [[] for _ in lines]
-        parts = processes.gather(self(lines[processes.index() :: others]))
+        parts = processes.gather(self(lines[processes.index() :: count]))
         for first, part in enumerate(parts):
-            results[first::others] = [[Translation(*found) for found in line] for line in part]
+            results[first::count] = [[Translation(*found) for found in line] for line in part]
         return results
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Forced]:

@@ -13,7 +13,7 @@ from jax import Array
 
 # Divisors are clipped, so that no alpha makes a score 0 / 0, or -inf, which means no hypothesis.
 SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
-LEAST_COVERED = 1e-6  # smallest attention that a source position counts with
+LEAST_COVERED = 1e-6  # the sum of attention of a source position counts as at least this
 
 
 def gnmt_penalty(lengths: Array, alpha: float | Array) -> Array:
@@ -43,7 +43,7 @@ def divisors(penalty: str, lengths: Array, alpha: float | Array) -> Array:
 
 
 def penalized(log_probs: Array, divisors: Array) -> Array:
-    """log_probs / divisors, at least -LARGEST: callers mask what is missing (-inf)."""
+    """log_probs / divisors, at least -LARGEST, even for -inf: callers mask missing hypotheses."""
     return jnp.maximum(log_probs / divisors, -LARGEST)
 
 

@@ -1,7 +1,8 @@
-"""The compiled part of translation: rows that search or draw samples and are never idle.
+"""The compiled part of translation: a batch of rows, each of which translates one sentence.
 
-When a sentence has ended, the next sentence takes over its row while the other rows continue. This
-happens on the device: a call gets a queue of sentences and returns the sentences that have ended.
+When the searches of a few rows have ended, the next sentences take over these rows while the others
+continue. This happens on the device: a call gets a queue of sentences and returns the results of
+the sentences that have ended. A row draws samples instead if the shape has a `SamplingFilter`.
 
 Dimension key
   B rows, one sentence each   F rows that sentences enter   Q sentences of a queue
@@ -82,7 +83,7 @@ class SearchShape(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Searches that have not ended, and the sentences that they belong to."""
+    """The search of each row, and the sentence that the row translates."""
 
     search: SearchState
     sentence_B: Array  # int32, the host's number of each row's sentence, or NOBODY
@@ -102,8 +103,8 @@ class Ended(NamedTuple):
     """Results of sentences whose search has ended; in no particular order."""
 
     sentence_E: Array  # int32
-    results: SearchResult  # their results
-    total: Array  # int32 scalar, number of sentences
+    results: SearchResult  # arrays [E, ...]
+    total: Array  # int32 scalar; only the first `total` entries are valid
 
 
 class _Loop(NamedTuple):
@@ -187,13 +188,16 @@ def search_rows(
       mesh: the mesh of the arrays; call this within `placed(mesh, model)`.
       shape: the shape of the search.
       params: the model's parameters.
-      prepared: the result of `prepare_output`.
+      prepared: the result of `prepared_output`.
       rows: the rows of the last call; donated.
       queue: sentences; the limit of each is its length + max_extra_length.
       strengths: further settings.
       more: whether another queue follows. If so, the call ends once this queue is empty and enough
         rows are free for the next one, and unfinished searches stay in the rows. If not, it ends
         when every search has ended.
+
+    Returns:
+      The rows for the next call, and the sentences that have ended.
     """
     variables = {"params": params}
 
@@ -284,17 +288,18 @@ def _enter(
 
 
 def _remember(model: Predictor, params: Params, ids_FM: Array, lengths_F: Array) -> Memory:
-    """Encodes source sentences, and what search keeps of them."""
+    """Encodes source sentences; returns what search keeps of them."""
     positions_M = jnp.arange(ids_FM.shape[1])
     segments_FM = (positions_M < lengths_F[:, None]).astype(jnp.int32)
     source = Packed(ids_FM, segments_FM, jnp.broadcast_to(positions_M, ids_FM.shape))
     variables = {"params": params}
-    encoded_FME = model.apply(variables, source, method="encode")
-    memory: Any = model.apply(variables, encoded_FME, source, method="remember")
+    encoded = model.apply(variables, source, method="encode")
+    memory: Any = model.apply(variables, encoded, source, method="remember")
     return memory
 
 
 def _none_ended(shape: SearchShape, pool: SearchResult) -> Ended:
+    """Space for all sentences that can end in a call; `pool` has the shapes of the results."""
     most = shape.rows + shape.queue
     results = SearchResult(*(jnp.zeros((most, *x.shape[1:]), x.dtype) for x in pool))
     return Ended(jnp.full(most, NOBODY, jnp.int32), results, jnp.int32(0))

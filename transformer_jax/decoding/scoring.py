@@ -23,7 +23,7 @@ from transformer_jax.parallel.mesh import placed
 from transformer_jax.text.batches import Packed, packed_sentences, within
 from transformer_jax.text.vocabulary import BOS
 
-SHORTEST = 16  # subwords of the shortest row; longer ones have twice as many, and so on
+SHORTEST = 16  # positions of the shortest row; longer rows have 32, 64, ...
 POSITIONS = 1_024  # target positions whose logits are in memory at once
 
 

@@ -85,7 +85,7 @@ class Group(NamedTuple):
     logits_BKV: Array
     log_probs_BK: Array
     sequences_BKT: Array
-    added_BK: Array | None  # the coverage penalty, which is added to scores
+    added_BK: Array | None  # beta times the coverage penalty, which is added to scores
     pool: SearchResult
 
 
@@ -118,13 +118,13 @@ def beam_search(
     """The `n_best` best hypotheses of each sentence; call it under `jax.jit`.
 
     Args:
-      step: the decoder; see the head of this file.
+      step: the decoder; see the head of state.py.
       memory: the memory of the source sentences, leaves `[batch, ...]`.
       cache: the cache before the first subword, leaves `[batch, ...]`.
       max_lengths: each sentence's limit in subwords, EOS included, int32 `[batch]`. 0 = an empty
         row; a limit above `size` counts as `size`.
       beam_size: K >= 1.
-      size: length of the result's arrays. A compilation depends only on it, K and n_best.
+      size: T, the length of the result's arrays.
       alpha: strength of the length penalty; 0 = the plain sum, below 0 favors short hypotheses.
       n_best: hypotheses per sentence, at most `beam_size`.
       penalty: a name in `PENALTIES`.
@@ -208,7 +208,7 @@ def advance(step: StepFn, rules: Rules, state: SearchState) -> SearchState:
 
 
 def _divided(whole: Group, groups: int) -> Iterator[Group]:
-    """The groups, each with as many neighboring beams and entries of the pool."""
+    """Yields the groups: each has an equal share of neighboring beams and entries of the pool."""
     for g in range(groups):
 
         def part(x: Array, g: int = g) -> Array:

@@ -3,10 +3,10 @@
 Target subword t, from 1, is generated once k + t - 1 source subwords are read, or all of them (Ma
 et al. 2019, equation 3). Each source subword is encoded once, and its keys and values join those of
 the subwords before it. A step of search is the `advance` of beam search with one beam, so the
-output is what beam search with one beam finds in the whole sentence.
+output is what beam search with one beam finds for the whole sentence.
 
 It translates one sentence at a time, in row 0; the mesh decides how many further, empty rows there
-are. All arrays have the size of the longest sentence, so that each of the three functions is
+are. All arrays have the size of the longest sentence, so that `begin`, `read` and `write` are each
 compiled once.
 
 Dimension key
@@ -71,8 +71,8 @@ def boxed_sentence(model: EncoderDecoder, shape: Shape) -> Sentence:
 def begin(model: EncoderDecoder, shape: Shape, params: Params) -> Sentence:
     """A sentence before its first subword."""
     encoder_cache, search = unboxed(boxed_sentence(model, shape))
-    # Unread positions have the memory of zero vectors, not a memory of zeros: an attention memory
-    # divides by its features.
+    # Unread positions hold what `remember` makes of zero vectors. With zeros instead, an attention
+    # memory (model/attention_memories.py) would divide by 0.
     zeros_BM = jnp.zeros((shape.sizes.batch, shape.sizes.src_length), jnp.int32)
     features = ENCODERS[model.config.encoder].features(model.config)
     arguments: Any = (jnp.zeros((*zeros_BM.shape, features)), Packed(*[zeros_BM] * 3))
@@ -121,7 +121,7 @@ def write(
       model: a wait-k model.
       shape: the shape of all sentences.
       params: the model's parameters.
-      prepared: the result of `prepare_output`.
+      prepared: the result of `prepared_output` in rows.py.
       sentence: donated.
       limit: the translation's limit in subwords, EOS included, int32 scalar; until the source has
         ended, the length of the arrays.
@@ -206,7 +206,7 @@ class Interpreter:
         self.read += 1
 
     def _write_until(self, count: int, limit: int) -> Iterator[int]:
-        """Generates subwords until there are `count`, or until EOS."""
+        """Yields subwords until `count` are generated, or until EOS; `limit` as for `write`."""
         translator = self.translator
         limit = min(limit, self.shape.sizes.length)
         while self.written < count and not self.has_ended:

@@ -12,7 +12,8 @@ The decoder is one function, `step(now, memory, cache) -> Stepped`:
 - `logits_BKV`: float32 logits of the next subword, without the vocabulary's padding or with -1e9 or
   less for it.
 - `watched_BKM`: attention weights over the source, those of model.watched_layer, which a coverage
-  penalty sums.
+  penalty sums; None if the model has watch=False.
+- `cache`: the cache for the next step.
 
 Rows are independent and each has its own position. So a finished sentence can give its row to a new
 one while others continue: call `empty_search`, then `start_sentences` and a step any number of

@@ -1,6 +1,6 @@
 """Translates encoded sentences with one compiled search per bucket; the host's part.
 
-The device's part is rows.py. A sentence is searched, or samples are drawn from it.
+The device's part is rows.py. "Search" here includes drawing samples.
 """
 
 import concurrent.futures
@@ -80,7 +80,7 @@ class Translator:
         return 1 if self.samples else self.decode.groups
 
     def _best(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
-        """The n_best best of all groups together; otherwise what search returned."""
+        """With several groups, the n_best best of all together; else what search returned."""
         if self.groups == 1:
             return hypotheses
         return sorted(hypotheses, key=lambda one: -one.score)[: self.n_best]
@@ -113,7 +113,7 @@ class Translator:
         lock = threading.Lock()
         wanted = min(LANES, -(-len(waiting) // bucket.rows))
         lanes = [idle.pop() if idle else self._empty_rows(shape) for _ in range(wanted)]
-        if wanted > 1:  # an empty queue, so that one thread compiles
+        if wanted > 1:  # search an empty queue first, so that only one thread compiles
             lanes[0], _ = self._call(shape, lanes[0], make_queue(shape, [], []), False)
 
         def finish(rows: Rows) -> tuple[Rows, list[tuple[int, list[Hypothesis]]]]:

@@ -1,1 +1,1 @@
-"""BLEU, attention weights and word alignments."""
+"""BLEU, latency, attention weights and word alignments."""

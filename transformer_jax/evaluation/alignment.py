@@ -22,8 +22,9 @@ from transformer_jax.text.batches import Packed, packed_sentences, within
 from transformer_jax.text.vocabulary import BOS, EOS, Vocabulary
 from transformer_jax.text.words import NONE, spelled_words, subword_words
 
-BATCH = 64  # sentence pairs per call of the model
-CELLS = 2**20  # or fewer, if a head would have more weights: 64 pairs of 128 by 128 subwords
+# A call of the model has at most BATCH sentence pairs, and fewer if a head would have more weights
+# than CELLS, which is 64 pairs of 128 by 128 subwords.
+BATCH, CELLS = 64, 2**20
 MULTIPLE = 16  # lengths are padded to multiples of it, so that few shapes are compiled
 
 Links = Sequence[tuple[int, int]]  # (source word, target word), 0-based, each once
@@ -55,7 +56,7 @@ def links(weights_NHLM: np.ndarray, src_words_M: np.ndarray, tgt_words_L: np.nda
     of its subwords' weights. Subwords that belong to no word, such as EOS, are ignored.
 
     Args:
-      weights_NHLM: `[layers, heads, tgt_len, src_len]`; row l is that of predicting subword l.
+      weights_NHLM: `[layers, heads, tgt_len, src_len]`; row l is used to predict subword l.
       src_words_M: the word of each source subword, or -1 `[src_len]`.
       tgt_words_L: the word of each target subword, or -1 `[tgt_len]`.
 
@@ -93,7 +94,7 @@ def error_rate(found: Sequence[np.ndarray], gold: Sequence[Links]) -> np.ndarray
     right: Any = 0
     counted: Any = 0
     for found_J, pair_links in zip(found, gold, strict=True):
-        # No subword begins in the words from J on, so their links are not found.
+        # From word J on no subword begins, so no link of these words is found.
         inside = [(i, j) for i, j in pair_links if j < found_J.shape[-1]]
         src_G, tgt_G = np.array(inside, int).reshape(-1, 2).T
         right = right + (found_J[..., tgt_G] == src_G).sum(-1)

@@ -93,6 +93,6 @@ _attention_maps = jax.jit(attention_maps, static_argnums=0)
 
 
 def _one_row(ids: Sequence[int] | np.ndarray, longest: int | None) -> Packed:
-    """A row of one sentence; few lengths, since each pair of them is compiled."""
+    """A row of one sentence, padded: each pair of source and target lengths is compiled once."""
     length = -(-len(ids) // LENGTHS) * LENGTHS
     return packed_sentences([ids], 1, within(length, len(ids), longest))

@@ -14,12 +14,12 @@ references:
 3. German only: compound splitting, "rich-text" to "rich ##AT##-##AT## text".
 4. BLEU-4 over the tokens, cased, without smoothing. The paper has one reference per line.
 
-That script does not handle French. For French and every other language that Moses knows, steps 1
-and 3 are skipped. A language that Moses does not know has no paper BLEU.
+get_ende_bleu.sh does not handle French. For French and every other language that Moses knows,
+steps 1 and 3 are skipped. A language that Moses does not know has no paper BLEU.
 
 **Lowercased BLEU** is the score of papers on Multi30k (Elliott et al. 2016): multi-bleu.perl on
-lowercased text after Moses' normalize-punctuation.perl and tokenizer.perl, in this order,
-hypotheses and references alike.
+hypotheses and references that are lowercased, then normalized by Moses' normalize-punctuation.perl,
+then tokenized by tokenizer.perl.
 """
 
 import json

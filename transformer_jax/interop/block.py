@@ -1,14 +1,12 @@
 """Our parameters under the names and in the layout of MarianMTModel of Hugging Face's transformers.
 
-The other formats are converted from and to these names. The layouts differ in
+Arrays in this form are called a block; other formats are converted from and to it. The layouts of
+ours and theirs differ in
 - linear maps: ours are `[in..., out...]` with heads as an axis of their own, theirs `[out, in]`;
 - sinusoids: ours interleave sine and cosine as the paper's equation does, theirs have all sines and
   then all cosines. With `halves=True` every axis of size d_model is permuted;
 - the vocabulary's padding, which they do not have;
 - biases that a model of ours may lack: their format has zeros.
-
-Dimension key
-  D d_model   V vocabulary, real
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,11 +25,11 @@ Tree = Mapping[str, Any]  # of parameters
 ATTENTIONS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
 SSRU = {"input": "input", "forget": "forget"}  # transformers has no SSRU; these names are our own
-# Arrays whose first axis, last axis, or both axes are d_model.
+# Which axes of one of our arrays have size d_model; None: none of them.
 FIRST, LAST, BOTH = "first", "last", "both"
-# Learned vectors of positions, which are beside the block.
-POSITIONS = {("src_positions", "table"), ("tgt_positions", "table")}
 AXES = {FIRST: (0,), LAST: (-1,), BOTH: (0, 1), None: ()}
+# Learned vectors of positions; a block has none.
+POSITIONS = {("src_positions", "table"), ("tgt_positions", "table")}
 
 
 class Entry(NamedTuple):
@@ -40,11 +38,11 @@ class Entry(NamedTuple):
     path: tuple[str, ...]  # in our tree of parameters
     name: str  # in transformers' MarianMTModel
     features: str | None  # a key of AXES
-    linear: bool = False  # a map from FIRST, to LAST, or from d_model to d_model
+    linear: bool = False  # a linear map; ours is from d_model (FIRST), to it (LAST), or BOTH
 
     @property
     def side(self) -> int | None:
-        """0 or 1 if the first axis is the source's or the target's vocabulary; a tied table: 0."""
+        """Whose vocabulary the first axis is: 0 source or both, 1 target, None: it is none."""
         if self.path[-1] not in ("table", "output_bias"):
             return None
         return int(self.path[0] != "embedding")
@@ -182,11 +180,10 @@ def from_block(
     """Our parameters, from arrays under transformers' names with sinusoids in two halves.
 
     Args:
-      weights: arrays by name; embeddings and `final_logits_bias` in the foreign order of subwords.
+      weights: a block; embeddings and `final_logits_bias` in the foreign order of subwords.
       config: the model's config; biases that it does not have are not read.
       like: shapes of our parameters.
-      rows: for each of our subwords, the foreign id; of the source and of the target, int
-        `[vocabulary]`.
+      rows: for source and target, the row in `weights` of each of our subwords, int `[vocabulary]`.
 
     Raises:
       DataError: an array is missing or has another shape than in the config.

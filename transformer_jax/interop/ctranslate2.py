@@ -2,9 +2,6 @@
 
 The weights are written without a permutation: CTranslate2 reads positions from a table of vectors,
 and it gets our table. An unscaled score is a scaled one whose queries are multiplied by sqrt(d_k).
-
-Dimension key
-  L positions   D d_model
 """
 
 from collections.abc import Sequence
@@ -69,28 +66,33 @@ def _spec(model: Exported) -> Any:
     """CTranslate2's description of the model, filled with its arrays."""
     from ctranslate2 import specs
 
-    of = model.config.model
-    d_k = model.config.model.head_sizes[0]
+    config = model.config.model
+    d_k = config.head_sizes[0]
     shared = {
         "pre_norm": model.is_pre_norm,
-        "activation": getattr(specs.Activation, ACTIVATIONS[of.activation]),
-        "head_dim": d_k if d_k * of.num_heads != of.d_model else None,
+        "activation": getattr(specs.Activation, ACTIVATIONS[config.activation]),
+        "head_dim": d_k if d_k * config.num_heads != config.d_model else None,
     }
-    weights = to_block(model.params, of, model.vocabulary.sizes, halves=False)
-    layer, heads = watched_layer(of), of.watched_heads or 0  # 0: all of them
+    weights = to_block(model.params, config, model.vocabulary.sizes, halves=False)
+    layer, heads = watched_layer(config), config.watched_heads or 0  # the first heads; 0: all
     if model.aligner is not None:
         layer, head = model.aligner
         heads = 0 if head is None else 1
         if head is not None:
-            _put_first(weights, f"model.decoder.layers.{layer}.encoder_attn", head, of.num_heads)
-    encoder = specs.TransformerEncoderSpec(of.encoder_depth, of.num_heads, **shared)
+            name = f"model.decoder.layers.{layer}.encoder_attn"
+            _put_first(weights, name, head, config.num_heads)
+    encoder = specs.TransformerEncoderSpec(config.encoder_depth, config.num_heads, **shared)
     decoder = specs.TransformerDecoderSpec(
-        of.decoder_depth, of.num_heads, alignment_layer=layer, alignment_heads=heads, **shared
+        config.decoder_depth,
+        config.num_heads,
+        alignment_layer=layer,
+        alignment_heads=heads,
+        **shared,
     )
     _fill_ends(encoder, decoder, weights, model)
     for side, part in (("encoder", encoder), ("decoder", decoder)):
-        for n, layer in enumerate(part.layer):
-            fill_layer(layer, weights, f"model.{side}.layers.{n}", of)
+        for n, spec_of_layer in enumerate(part.layer):
+            fill_layer(spec_of_layer, weights, f"model.{side}.layers.{n}", config)
     spec = specs.TransformerSpec(encoder, decoder)
     source, pieces = model.pieces
     spec.register_source_vocabulary(source)
@@ -98,12 +100,12 @@ def _spec(model: Exported) -> Any:
     spec.config.unk_token, spec.config.eos_token = pieces[UNK], pieces[EOS]
     spec.config.bos_token = spec.config.decoder_start_token = pieces[BOS]
     spec.config.add_source_bos, spec.config.add_source_eos = False, True
-    spec.config.layer_norm_epsilon = of.norm_epsilon
+    spec.config.layer_norm_epsilon = config.norm_epsilon
     return spec
 
 
 def _put_first(weights: Weights, name: str, head: int, num_heads: int) -> None:
-    """Puts `head` first; this changes only which head the engine aligns by."""
+    """Puts `head` first, by which the engine then aligns; translations stay the same."""
     order = [head, *(h for h in range(num_heads) if h != head)]
     for part, theirs in PROJECTIONS.items():
         weight, bias = f"{name}.{theirs}.weight", f"{name}.{theirs}.bias"
@@ -140,31 +142,31 @@ def _fill_ends(encoder: Any, decoder: Any, weights: Weights, model: Exported) ->
 
 def _positions(model: Exported, name: str) -> np.ndarray:
     """The vectors added to the input, float32 `[positions, d_model]`."""
-    of = model.config.model
-    kind = POSITIONS[model.config.model.positions]
+    config = model.config.model
+    kind = POSITIONS[config.positions]
     if name in model.params:
         return np.asarray(model.params[name]["table"], np.float32)
     if kind.added is None:
-        return np.zeros((model.positions, of.d_model), np.float32)
-    return kind.added(of, model.positions)
+        return np.zeros((model.positions, config.d_model), np.float32)
+    return kind.added(config, model.positions)
 
 
-def fill_layer(layer: Any, weights: Weights, name: str, of: ModelConfig) -> None:
+def fill_layer(layer: Any, weights: Weights, name: str, config: ModelConfig) -> None:
     """Fills one layer of CTranslate2's description.
 
     Args:
       layer: a layer of the encoder or decoder.
       weights: the result of `to_block`.
       name: the layer's name there, such as "model.encoder.layers.0".
-      of: our model's config.
+      config: our model's.
     """
-    scores = {"self_attention": of.score, "cross_attention": of.cross_score or of.score}
+    scores = {"self_attention": config.score, "cross_attention": config.cross_score or config.score}
     specs = {"self_attention": layer.self_attention}
     if hasattr(layer, "attention"):
         specs["cross_attention"] = layer.attention
     for sublayer, spec in specs.items():
         theirs = f"{name}.{ATTENTIONS[sublayer]}"
-        factor = of.head_sizes[0] ** 0.5 if scores[sublayer] == "dot" else 1.0
+        factor = config.head_sizes[0] ** 0.5 if scores[sublayer] == "dot" else 1.0
         parts = {
             part: (weights[f"{theirs}.{own}.weight"], weights[f"{theirs}.{own}.bias"])
             for part, own in PROJECTIONS.items()
@@ -175,7 +177,7 @@ def fill_layer(layer: Any, weights: Weights, name: str, of: ModelConfig) -> None
             groups = [("query",), ("key", "value"), ("out",)]
         for linear, group in zip(spec.linear, groups, strict=True):
             linear.weight = np.concatenate([parts[part][0] for part in group])
-            if of.attention_bias:
+            if config.attention_bias:
                 linear.bias = np.concatenate([parts[part][1] for part in group])
         _fill_norm(spec.layer_norm, weights, f"{theirs}_layer_norm")
     for linear, part in ((layer.ffn.linear_0, "fc1"), (layer.ffn.linear_1, "fc2")):

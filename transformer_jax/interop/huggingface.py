@@ -139,7 +139,7 @@ def _config(folder: Path, options: Mapping[str, Any]) -> ModelConfig:
             tie_output=is_tied and not is_shared,
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{folder / 'config.json'} lacks {error}.") from None
+        raise DataError(f"{folder / 'config.json'}: a key is missing or wrong: {error}.") from None
 
 
 def _read_weights(folder: Path) -> Weights:

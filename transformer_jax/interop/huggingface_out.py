@@ -1,9 +1,9 @@
 """Writes a folder for Hugging Face's transformers, without torch.
 
 A post-norm model is a MarianMTModel. A pre-norm model is a PegasusForConditionalGeneration, which
-is the same block with the norms before the sub-layers and one after the last. Their positions have
-all sines and then all cosines, which the paper interleaves, so every axis of size d_model is
-permuted.
+has the same arrays, with norms before the sub-layers and one more after the last layer. Their
+positions have all sines and then all cosines, which the paper interleaves, so every axis of size
+d_model is permuted (block.py).
 """
 
 import json

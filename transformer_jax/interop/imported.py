@@ -54,7 +54,7 @@ class Special(NamedTuple):
 
 
 def in_our_order(special: Special, pieces: Sequence[str]) -> tuple[list[int], tuple[str, ...]]:
-    """For each of our subwords, the foreign id and the piece.
+    """The foreign ids of our subwords, and our pieces, both by our id.
 
     Ours begin with PAD, EOS, BOS and UNK (text/vocabulary.py). Two numbers are not foreign ids:
     V is a subword that the foreign model lacks, and V + 1 is the decoder's first input, which has a
@@ -84,7 +84,8 @@ def imported(
     """A model from its weights under transformers' names.
 
     Args:
-      weights: arrays by name (interop/block.py), `[V, d_model]` and `[1, V]` in the foreign order.
+      weights: a block (block.py); tables `[V, d_model]` and `final_logits_bias` `[1, V]` are in the
+        foreign order.
       config: our model's config.
       special: foreign ids of the source's and the target's vocabulary, which may be one.
       bundle: its pieces are in the foreign order.

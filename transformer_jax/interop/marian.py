@@ -132,7 +132,7 @@ def _read_search(folder: Path) -> _Search:
 
 
 def _inside(folder: Path, names: Any, what: str) -> list[Path]:
-    """The files that decoder.yml names; their folder may have been another machine's."""
+    """The files that decoder.yml names, in this folder: the paths may be of another machine."""
     if not isinstance(names, list | None):
         raise DataError(f"{what}={names!r} is no list of files.")
     return [folder / Path(str(name)).name for name in names or []]
@@ -224,7 +224,7 @@ def _config(path: Path, options: Mapping[str, Any]) -> ModelConfig:
             tie_output=bool(get("tied-embeddings")) and not get("tied-embeddings-all"),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: {OPTIONS} lacks {error}.") from None
+        raise DataError(f"{path}: an option of {OPTIONS} is missing or wrong: {error}.") from None
 
 
 # The vocabulary ----------------------------------------------------------------------------------
@@ -315,13 +315,13 @@ def _ssru(weights: Weights, get: Any, here: str, there: str) -> None:
     for theirs, part in (("W", "input"), ("Wf", "forget")):
         weights[f"{there}.ssru.{part}.weight"] = get(f"{here}_{theirs}").T
     weights[f"{there}.ssru.forget.bias"] = get(f"{here}_bf").reshape(-1)
-    # After the sub-layer the norm's name has "_ffn", though it is not the feed-forward network's.
+    # In a post-norm model the name has "_ffn", though the norm is not the feed-forward network's.
     for part, name in (("weight", "scale"), ("bias", "bias")):
         found = get(f"{here}_ffn_ln_{name}", f"{here}_ln_{name}_pre")
         weights[f"{there}.ssru_layer_norm.{part}"] = found.reshape(-1)
 
 
 def _norm(weights: Weights, get: Any, here: str, there: str) -> None:
-    # Before a sub-layer, or before the output, the names end in _pre.
+    # In a pre-norm model the names end in _pre, but not those of the norm before the output.
     weights[f"{there}.weight"] = get(f"{here}_scale", f"{here}_scale_pre").reshape(-1)
     weights[f"{there}.bias"] = get(f"{here}_bias", f"{here}_bias_pre").reshape(-1)

@@ -37,7 +37,7 @@ DOTS_PER_INCH = 150
 # TrueType fonts (42) keep the text of a PDF as text, which conferences ask for; the same figure is
 # the same file.
 REPRODUCIBLE: dict[Any, Any] = {"pdf.fonttype": 42, "svg.hashsalt": "transformer_jax"}
-WIDE = 8.0  # of values that span this factor, a linear axis squeezes most
+WIDE = 8.0  # values that span this factor look squeezed on a linear axis
 # A log axis is labeled at these times powers of 10: the first that are often enough in its range.
 LOG_TICKS = (1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 FEWEST_TICKS = 4

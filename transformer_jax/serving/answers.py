@@ -36,17 +36,18 @@ def _most_translations(run: Run) -> int:
 
 
 def answer_all(run: Run, asked: Sequence[Asked]) -> list[Answer | Refused]:
-    """The answer to each request, or why it is refused; one search call per beam size."""
+    """The answer to each request, or why it is refused; at most two calls of search."""
     found: list[Answer | Refused | None] = [_too_long(run, one) for one in asked]
-    # Only two beam sizes are compiled, not one for each n: the n best are the first n of the beam.
-    for size in {1, _most_translations(run)}:
+    # Only n_best=1 and the largest n_best are compiled, not each n: the n best translations are the
+    # first n of more.
+    for most in {1, _most_translations(run)}:
         chosen = [
             i
             for i, one in enumerate(asked)
-            if found[i] is None and one.target is None and (one.n_best == 1) == (size == 1)
+            if found[i] is None and one.target is None and (one.n_best == 1) == (most == 1)
         ]
         lines = [line for i in chosen for line in asked[i].lines]
-        translated = iter(run.n_best(lines, size) if lines else ())
+        translated = iter(run.n_best(lines, most) if lines else ())
         for i in chosen:
             results = [next(translated)[: asked[i].n_best] for _ in asked[i].lines]
             found[i] = _translations(run, asked[i], results)
@@ -79,6 +80,7 @@ def _translations(run: Run, asked: Asked, results: Sequence[Sequence[Translation
 
 
 def _given(run: Run, asked: Asked) -> Answer:
+    """The answer to a request with a given translation, which is not searched for."""
     [source] = asked.lines
     target = asked.target or ""
     return {"checkpoint": run.checkpoint, "attention": _attention(run, asked, source, target)}

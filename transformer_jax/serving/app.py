@@ -86,7 +86,7 @@ def make_app(worker: Worker, about: dict[str, Any], model: Model, limits: Limits
 async def _read(request: Request, limits: Limits) -> bytes:
     """The body of a request. Raises Refused if it is too large, late or not declared as JSON."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":  # pages of other sites cannot send this type either
+    if kind != "application/json":  # browsers do not let the pages of other sites send it
         raise Refused(415, "Send Content-Type: application/json (curl --json does).")
     body = bytearray()
     try:

@@ -18,7 +18,7 @@ class Limits(NamedTuple):
 class Model(NamedTuple):
     """What the checks need to know about the model."""
 
-    beam_size: int
+    beam_size: int  # most translations of a line
     layers: int  # of encoder-decoder attention; 0: it has none
     heads: int
 

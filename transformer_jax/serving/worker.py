@@ -38,7 +38,7 @@ class Worker:
         self._thread.start()
 
     def ask(self, asked: Asked) -> "concurrent.futures.Future[Any]":
-        """The future answer. Raises Refused (503) if too many requests wait, or at the end."""
+        """The future answer. Raises Refused (503) if too many wait or after `stop`."""
         with self._changed:
             if self._stopping:
                 raise Refused(503, "The server is stopping.")
@@ -63,7 +63,7 @@ class Worker:
             self.requests += len(group)
 
     def _next_group(self) -> list[_Waiting]:
-        """The requests that wait, up to LINES lines; empty at the end."""
+        """The requests that wait, up to LINES lines; empty after `stop` if none waits."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._stopping)
         time.sleep(GATHER_SECONDS)

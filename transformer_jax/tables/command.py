@@ -144,7 +144,7 @@ def _check_folder(flag: str, folder: Path) -> None:
 
 
 def _counted(jobs: Sequence[Job]) -> Counted:
-    """The metrics of a row that are known without running it."""
+    """For each row, the metrics that are known without running it."""
     one_seed = {job.row: job for job in jobs}
     each = {row: counts(job.config()) for row, job in one_seed.items()}
     return {
@@ -207,12 +207,13 @@ def _run_missing(
 
 
 def _keep(job: Job, base: str, output: Output) -> None:
+    """Writes the results of a finished job, and removes p-values of an earlier run."""
     line, record = collect(job)
     forget_significance(output, base, job.row, job.seed)
     if job.row == base and job.scale.compared:
         kept_translations(line, job, output)
     write_record(output, record)
-    # Another process may have added lines, and even this one.
+    # Read again: another process may have added lines, even for this row and seed.
     lines = [x for x in read_results(output.results) if (x.row, x.seed) != (line.row, line.seed)]
     write_results(output.results, [*lines, line])
 

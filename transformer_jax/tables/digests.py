@@ -1,7 +1,7 @@
-"""The digest of a config, by which a recorded line of results.csv is known to be of a row's config.
+"""The digest of a config, which shows whether a line of results.csv belongs to a row's config.
 
-It is a hash of the keys that results depend on and that do not have their default. So a new key,
-whose default does what was done before, leaves recorded digests as they are.
+It is a hash of the keys that count, immutable ones and COUNTED, and that do not have their default.
+So a new key, whose default does what was done before, leaves recorded digests as they are.
 """
 
 import hashlib
@@ -10,7 +10,8 @@ import json
 from transformer_jax.config.schema import KEYS, Config, value_at
 
 DIGITS = 12
-# Mutable keys on which the results depend; they do not depend on the other mutable keys.
+# The mutable keys that count. Results also depend on some that do not, such as decode.method, so no
+# row may differ in those.
 COUNTED = {
     "train.steps",
     "decode.beam_size",
@@ -24,7 +25,7 @@ COUNTED = {
 
 
 def digest_of(config: Config) -> str:
-    """The digest of the keys that a run's results depend on."""
+    """The digest of the immutable keys and of COUNTED."""
     counting = (name for name, key in KEYS.items() if not key.mutable or name in COUNTED)
     values = {name: value_at(config, name) for name in counting}
     changed = {name: value for name, value in values.items() if value != KEYS[name].default}

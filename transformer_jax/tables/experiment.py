@@ -20,7 +20,7 @@ NONE: Overrides = MappingProxyType({})
 
 
 def for_row(value: Any, row: str) -> Any:
-    """A setting of a scale, which is one for all rows or a mapping with one for each row."""
+    """A scale's setting for a row: `value` itself, or its entry if it is a mapping by row."""
     return value.get(row) if isinstance(value, Mapping) else value
 
 
@@ -139,7 +139,7 @@ def make_jobs(
     seeds: Seeds = (),
     overrides: Overrides = NONE,
 ) -> list[Job]:
-    """The requested runs: all rows of one seed, then of the next, so a whole table is early.
+    """The requested runs: all rows with one seed first, so that a whole table is there early.
 
     Args:
       experiment: the table.
@@ -174,7 +174,7 @@ def make_jobs(
 
 
 def _check_kinds(experiment: Experiment) -> None:
-    """Raises ConfigError if a part is of another type, which may be noticed after hours only."""
+    """Raises ConfigError if a part has a wrong type, which may otherwise show only after hours."""
     kinds: dict[str, tuple[type, str]] = {
         "rows": (object, "{'base': {}, 'narrow': {'model.d_model': 128}}"),
         "scales": (Scale, "{'small': Scale('configs/demo.py')}"),
@@ -185,8 +185,8 @@ def _check_kinds(experiment: Experiment) -> None:
         names = given if isinstance(given, Mapping) else [None]
         if not all(isinstance(name, str) and isinstance(given[name], kind) for name in names):
             raise ConfigError(
-                f"{experiment.name}: {part} is {given!r:.60}; expected texts and what they name, "
-                f"such as {example}."
+                f"{experiment.name}: {part} is {given!r:.60}; expected a mapping from names, such "
+                f"as {example}."
             )
 
 

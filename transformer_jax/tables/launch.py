@@ -22,9 +22,10 @@ from transformer_jax.tables.experiment import Job
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
-LOG = "log.txt"  # the log of a job, in its run's folder
-LISTS = ("slurm_setup", "slurm_teardown", "slurm_srun_args")  # lists of one command each
-WORDS = 300  # longest reason of a failure, in characters
+LOG = "log.txt"  # ending of a job's log, which is beside its run's folder
+# Parameters that submitit takes as lists; --slurm gives one item of each.
+LISTS = ("slurm_setup", "slurm_teardown", "slurm_srun_args")
+LONGEST_REASON = 300  # characters of the reason of a failure
 
 
 class Share(NamedTuple):
@@ -107,9 +108,10 @@ def run_commands(job: Job, share: Share | None = None, stop: threading.Event | N
 
 
 def _last_words(job: Job) -> str:
+    """The last line of the job's log, cut to LONGEST_REASON."""
     lines = log_file(job).read_text(encoding="utf-8", errors="replace").splitlines()
     printed = [line.strip() for line in lines if line.strip()]
-    return printed[-1][-WORDS:] if printed else "it printed nothing"
+    return printed[-1][-LONGEST_REASON:] if printed else "it printed nothing"
 
 
 def run_here(jobs: Sequence[Job], done: Callable[[Job, str], None], processes: int = 1) -> None:

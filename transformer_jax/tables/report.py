@@ -1,6 +1,7 @@
 """The report of an experiment: table.md, plots, and one page with everything.
 
-It is made only from results.csv, significance.csv and records/, so it can be made again anywhere.
+It is made only from the folder of results: results.csv, significance.csv, records/ and
+attention.png. So it can be made again anywhere.
 """
 
 import json
@@ -137,11 +138,11 @@ def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Lin
     }
     for line, job in finished:
         key = (job.row, job.seed)
-        its = bases.get(job.seed)
-        if key in known or job.row == base or its is None:
+        base_texts = bases.get(job.seed)
+        if key in known or job.row == base or base_texts is None:
             continue
-        if (ours := translations_of(line, job)) is not None:
-            p = paired_p_value(its, ours, references(job)[1])[1]
+        if (texts := translations_of(line, job)) is not None:
+            p = paired_p_value(base_texts, texts, references(job)[1])[1]
             known = {**read_p_values(output.significance), key: p}  # another process may add too
             write_p_values(output.significance, known)
     return known

@@ -24,7 +24,7 @@ class Metric(NamedTuple):
 
     label: str
     text: str  # format of a value
-    of: Callable[[Any], Any]  # of a Line, or of a data frame with the columns of Line
+    of: Callable[[Any], Any]  # from a Line, or from a data frame with the columns of Line
     printed: str = ".1f"  # format of the paper's figures
 
 
@@ -196,7 +196,7 @@ def _columns(
     name: str,
     counted: Counted,
 ) -> list[list[str]]:
-    """A metric's values, their differences from the base row and the paper's; empty: no row's."""
+    """A metric's columns: values, differences from the base row, the paper's; [] if no value."""
     label, form, _, form_of_paper = METRICS[name]
     values = [text_of(of_row(lines, row, name), form) for row in shown]
     for n, row in enumerate(shown):

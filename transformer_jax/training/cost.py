@@ -51,7 +51,7 @@ def parameter_count(model: ModelConfig, sizes: Sizes | int) -> int:
 def step_flops(
     model: ModelConfig, sizes: Sizes | int, lengths: tuple[int, int], train: TrainConfig
 ) -> int:
-    """FLOPs of `training_flops` with the losses of a run, in each direction that it trains.
+    """FLOPs of a run's forward and backward pass of one row, added over the trained directions.
 
     Args:
       model: the model of each direction.
@@ -81,8 +81,8 @@ def training_flops(
       sizes: sizes of its vocabularies.
       src_length: positions of the source.
       tgt_length: positions of the target.
-      losses: names of auxiliary losses; draws of attention save a product.
-      full_context: whether a second pass of the decoder learns to align.
+      losses: names of auxiliary losses. Hard attention ("reinforce") saves a product.
+      full_context: whether a second pass of the decoder, which sees the whole target, aligns.
     """
     unpadded = _unpadded(model, sizes).clone(watch=bool(losses))
     weights = dict.fromkeys(losses, 1.0)

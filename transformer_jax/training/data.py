@@ -96,8 +96,8 @@ class TrainingData(NamedTuple):
         if not self.vocabulary.is_shared:
             raise ConfigError(
                 f"train.agreement_weight={config.train.agreement_weight} needs one vocabulary for "
-                "both sides, since each direction writes what the other one reads. Leave it out, "
-                "or vocabulary.path."
+                "both sides, since each direction writes what the other one reads. Leave this key "
+                "or vocabulary.path out."
             )
         corpus = open_corpus(config.data, config.seed)
         return self._replace(
@@ -240,15 +240,15 @@ def _valid_shape(shape: BatchShape, valid: EncodedPairs, limit: int) -> BatchSha
 
     Without a limit, a line of 50,000 characters would need terabytes.
     """
-    kept = select_pairs(valid.src_lengths(), valid.tgt_lengths(), limit, limit).pairs
-    if not len(kept):
+    chosen = select_pairs(valid.src_lengths(), valid.tgt_lengths(), limit, limit).pairs
+    if not len(chosen):
         raise DataError(
             f"No validation pair has text on both sides and at most {limit} subwords: "
             "see data.valid and train.row_length."
         )
 
     def at_least(length: int, lengths: np.ndarray) -> int:
-        return max(length, -(-int(lengths[kept].max()) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
+        return max(length, -(-int(lengths[chosen].max()) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
 
     return BatchShape(
         shape.rows,

@@ -55,7 +55,7 @@ def train_steps(
       stop: whether a signal asks to stop.
 
     Returns:
-      The number of steps taken.
+      The step that the run has reached; steps of earlier processes count.
 
     Raises:
       RunError: training diverged, or a checkpoint cannot be written.
@@ -139,7 +139,7 @@ class _Observers:
     def validate(
         self, step: int, states: States, which: Sequence[bool] = (True, True)
     ) -> list[float | None]:
-        """The score of each direction that is asked for; None if a signal came."""
+        """Validates the directions marked by `which`; None for the others, and if a signal came."""
         with contextlib.ExitStack() as paused:
             for own in self.validations:
                 paused.enter_context(own.read_window.paused())
@@ -157,7 +157,7 @@ class _Observers:
 
 
 class _Validation(NamedTuple):
-    """Validates, reports the metrics and counts for train.patience."""
+    """What the loop needs to validate one direction and to report its metrics."""
 
     validate: Validate
     read_window: WindowReader
@@ -165,7 +165,7 @@ class _Validation(NamedTuple):
     patience: Patience
 
     def __call__(self, step: int, params: Params) -> float | None:
-        """The score at a step; None if a signal came."""
+        """Validates, reports, counts for train.patience; the score, or None if a signal came."""
         result = self.validate(params)
         if result is None:
             return None
@@ -192,6 +192,7 @@ def _counted(batches: Iterator[Batch], first: int, last: int) -> Iterator[tuple[
 
 
 def _with_empty_window(state: TrainState) -> TrainState:
+    """The state with zero sums, on the same devices."""
     zeros = Window.zero(), {name: np.float32(0) for name in state.auxiliary}
     window, auxiliary = jax.device_put(zeros, shardings_of((state.window, state.auxiliary)))
     return state._replace(window=window, auxiliary=auxiliary)

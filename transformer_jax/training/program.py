@@ -63,7 +63,7 @@ class Program(NamedTuple):
     optimizer: optax.GradientTransformation
     mesh: Mesh
     state: TrainState  # shapes, types and shardings; both directions have the same
-    train_step: Callable[[Any, Batch], Any]  # from States to States; donates them
+    train_step: Callable[[Any, Batch], Any]  # (States, batch) -> States; donates the States
     eval_loss: LossFn  # without smoothing; not compiled
     memory_bytes: int  # per device: arguments and temporaries of the training step
 
@@ -188,7 +188,7 @@ def compile_program(
 
 
 def make_eval_step(program: Program) -> Callable[[Params, Batch], LossSums]:
-    """Sums of the loss without dropout and smoothing, compiled at its first call."""
+    """Returns (params, batch) -> LossSums without dropout and smoothing; compiles when called."""
 
     def eval_step(params: Params, batch: Batch) -> LossSums:
         return program.eval_loss(params, batch, None, None)

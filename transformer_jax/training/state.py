@@ -17,7 +17,9 @@ from transformer_jax.model.stacks import stacked
 if TYPE_CHECKING:
     import optax  # the import takes 0.1 s, and translation does not need it
 
-AGREEMENT = "agreement"  # the sum of tr(A B), without its weight, which may be 0
+# Key in `TrainState.auxiliary` of the sum of tr(A B), see `model.auxiliary.agreement`. It is not
+# multiplied by train.agreement_weight, which may be 0.
+AGREEMENT = "agreement"
 
 
 class Window(NamedTuple):
@@ -48,14 +50,14 @@ class TrainState(NamedTuple):
     skipped: Array  # int32 scalar, updates skipped because they were not finite
     skipped_in_a_row: Array  # int32 scalar
     window: Window
-    # The window's sums of auxiliary losses, each times its weight, and of AGREEMENT. They are not a
-    # part of `Window`, because checkpoints that were made without them must still load.
+    # The window's sums of auxiliary losses, each times its weight, and of AGREEMENT. They are not
+    # in `Window`, because checkpoints that were made without them must still load.
     auxiliary: Mapping[str, Array] = {}
-    baseline: Array | None = None  # the loss that is expected of a subword: train.hard_attention
+    baseline: Array | None = None  # expected nats per subword; only with train.hard_attention
 
 
 class TwoStates(NamedTuple):
-    """The states of both directions of translation, each that of a run of its own."""
+    """The states of both directions of translation; each is that of an ordinary run."""
 
     forward: TrainState
     reverse: TrainState

@@ -55,9 +55,10 @@ def make_loss_fn(
       smoothing: epsilon of label smoothing.
       block: target positions of a replica whose logits are in memory at the same time.
       replicas: number of devices that the batch's rows are divided over.
-      auxiliary: weight of each auxiliary loss, by name; the model must watch. None: none of them.
-      full_context: whether a second pass of the decoder learns to align.
-      method: "loss", or "loss_and_watched": then the watched weights are returned too.
+      auxiliary: weight of each auxiliary loss, by name, for a model with watch=True; None: no such
+        loss.
+      full_context: whether a second pass of the decoder, which sees the whole target, aligns.
+      method: "loss", or "loss_and_watched", which returns (LossSums, watched attention weights).
     """
     size, dtype = model.sizes.target, model.config.dtype
     losses = tuple((auxiliary or {}).items())

@@ -44,8 +44,8 @@ def make_two_way_loss(
     """Returns (two parameter trees, batch, rows_B, two dropout keys) -> TwoSums.
 
     Args:
-      model: the model of each direction, which watches.
-      train: the keys for the loss.
+      model: the model of both directions, with watch=True.
+      train: the config of training, which has the keys of the loss.
       replicas: number of devices that the batch's rows are divided over.
     """
     block = train.loss_block or LOSS_BLOCK
@@ -65,7 +65,7 @@ def make_two_way_loss(
         reverse, reverse_BML = loss_fn(params[1], batch.swapped(), rows_B, keys[1])
         agreed = agreement(watched_BLM, reverse_BML, batch)
         objective = forward.objective + reverse.objective
-        if gamma:  # without it, neither direction changes the other's gradient
+        if gamma:  # at 0, neither direction changes the other's gradient, not even by a NaN
             objective -= gamma * agreed
         return TwoSums(forward, reverse, agreed, objective)
 
@@ -98,5 +98,8 @@ def make_two_way_step(
 
 
 def _with(sums: LossSums, more: dict[str, Array]) -> LossSums:
-    """The sums with more that metrics report; `objective` is then not what training minimizes."""
+    """The sums of one direction and `more` sums for the metrics.
+
+    The result's `objective` adds `more` too, so it only shows whether the loss is finite.
+    """
     return sums._replace(auxiliary={**sums.auxiliary, **more})

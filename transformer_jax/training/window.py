@@ -38,7 +38,7 @@ class WindowReader:
             pairs = len(data.plan.pair_order)
             mean_lengths = round(data.plan.src_tokens / pairs), round(data.plan.tgt_tokens / pairs)
             flops = cost.step_flops(model, data.vocabulary.sizes, mean_lengths, train)
-            self.flops_per_token = flops / mean_lengths[1]  # of a target token and its source
+            self.flops_per_token = flops / mean_lengths[1]  # per target token, the source included
         self.before = _tokens(jax.device_get(window))
         self.start = time.perf_counter()
 
@@ -99,7 +99,7 @@ class WindowReader:
 
 
 def perplexity(nats_per_token: float) -> float:
-    """exp of it; at most exp(700), since float64 ends near exp(709)."""
+    """exp(nats_per_token), at most exp(700), because float64 overflows near exp(709)."""
     return math.exp(min(nats_per_token, 700.0))
 
 
