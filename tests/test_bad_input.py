@@ -642,7 +642,7 @@ WRONG_VALUES = {
     "model.dropout=1": "model.dropout=1.0 is not in [0, 1)",
     "model.dropout=10%": "--config.model.dropout=10%: expected float",
     "model.num_heads=0": "model.num_heads=0 is below 1",
-    "model.norm=": "model.norm='' is not known; valid choices: 'post', 'pre'",
+    "model.norm=": "model.norm='' is not known; valid choices: 'post', 'pre', 'deep'",
     "model=3": "model is a section of the config. Name a key in it",
     "train.steps=-5": "train.steps=-5 is below 1",
     "train.steps=1e3": "--config.train.steps=1e3: expected int",

@@ -11,6 +11,7 @@ from transformer_jax.config.checks import check
 from transformer_jax.config.keys import key, keys_of
 from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.errors import ConfigError
+from transformer_jax.model.sides import ENCODERS
 
 NOISES = {"gaussian": abs, "uniform": abs}  # a registry, as a model's module would hold it
 REGISTRIES = [name for name, rules in KEYS.items() if rules.choices_of]
@@ -75,9 +76,9 @@ def test_a_registry_gives_the_choices_of_a_key():
         assert KEYS[name].valid_choices(), name
     with pytest.raises(ConfigError) as caught:
         check(with_values(Config(), {"model.encoder": "recurent"}))
+    names = ", ".join(map(repr, ENCODERS))
     assert str(caught.value) == (
-        "model.encoder='recurent' is not known; valid choices: 'transformer', 'recurrent', "
-        "'convolutional'. Did you mean 'recurrent'?"
+        f"model.encoder='recurent' is not known; valid choices: {names}. Did you mean 'recurrent'?"
     )
 
 

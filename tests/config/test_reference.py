@@ -4,6 +4,7 @@ import pytest
 
 from tests.tiny_runs import command
 from transformer_jax.config.schema import KEYS
+from transformer_jax.model.sides import ENCODERS
 
 
 @pytest.mark.parametrize("name", KEYS)
@@ -33,7 +34,7 @@ def test_keys_under_a_prefix_are_listed_with_type_default_range_and_meaning(caps
 
 def test_choices_of_a_registry_and_intervals_are_listed(capsys):
     assert command("keys", "model.encoder") == 0
-    assert "transformer, recurrent, convolutional; immutable" in capsys.readouterr().out
+    assert f"{', '.join(ENCODERS)}; immutable" in capsys.readouterr().out
     assert command("keys", "train.label_smoothing") == 0
     assert "float = 0.1  at least 0, below 1; immutable" in capsys.readouterr().out
     assert command("keys", "data.test") == 0

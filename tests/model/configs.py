@@ -15,6 +15,8 @@ DISTANCES = [kind for kind in POSITIONS if between_positions(ModelConfig(positio
 CONFIGS: dict[str, dict[str, Any]] = {
     "base": {},
     "pre-norm": {"norm": "pre", "num_decoder_layers": 3},
+    "deep-norm": {"norm": "deep", "num_decoder_layers": 3},
+    "rezero": {"norm": "rezero"},
     "learned": {"positions": "learned", "tie_embeddings": False, "max_positions": 32},
     "none": {"positions": "none", "d_k": None, "d_v": None},
     "marian": {
@@ -150,6 +152,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "attention_bias": True,
         "num_layers": 1,
     },
+    "synthesizer": {"encoder": "synthesizer", "positions": "t5", "num_decoder_layers": 1},
     "recurrent": {"encoder": "recurrent", "decoder": "recurrent", "d_hidden": 17},
     "convolutional": {
         "encoder": "convolutional",

@@ -103,7 +103,7 @@ def test_every_matrix_of_every_model_is_either_narrowed_or_looked_up_or_added():
     other += " relative_keys relative_values"
     other += " markov coverage from_source from_query from_weight from_state gate_bias"
     other += " stop_key from_source_word from_word"
-    other += " history_query marginal_context"
+    other += " history_query marginal_context table_bias"
     found = set()
     for changes in CONFIGS.values():
         for path, leaf in jax.tree_util.tree_leaves_with_path(

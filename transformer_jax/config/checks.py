@@ -257,8 +257,9 @@ def _lengths(config: Config) -> Iterator[str]:
         length = value_at(config, name)
         if length > longest:
             yield (
-                f"model.max_positions={longest} is too small for {name}={length}: learned "
-                f"positions end there. Raise the first or lower the second."
+                f"model.max_positions={longest} is too small for {name}={length}: its "
+                f"tables (learned positions, a synthesizer's) end there. "
+                f"Raise the first or lower the second."
             )
     if config.decode.tokens_per_batch < config.decode.max_length:
         yield (

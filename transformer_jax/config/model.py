@@ -10,7 +10,6 @@ NORMALIZERS = "transformer_jax.model.normalizers:NORMALIZERS"
 CROSS_NORMALIZERS = "transformer_jax.model.cross_normalizers:CROSS_NORMALIZERS"
 WIDEST = 1_000_000
 MOST_LAYERS = 1_000  # layers are compiled one by one
-NORMS = ("post", "pre")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +24,8 @@ class ModelConfig:
     encoder: str = key(
         "transformer",
         "what reads the source; recurrent is that of Bahdanau et al. 2015, convolutional that of "
-        "Gehring et al. 2017",
+        "Gehring et al. 2017; synthesizer: a transformer whose self-attention is replaced by "
+        "weights from the query alone (Tay et al. 2020)",
         choices_of="transformer_jax.model.sides:ENCODERS",
     )
     decoder: str = key(
@@ -88,7 +88,11 @@ class ModelConfig:
         hint=PAPER_DROPOUT,
     )
     norm: str = key(
-        "post", "post: the paper's LayerNorm(x + f(x)); pre: x + f(LayerNorm(x))", choices=NORMS
+        "post",
+        "post: the paper's LayerNorm(x + f(x)); pre: x + f(LayerNorm(x)); deep: LayerNorm(alpha x "
+        "+ f(x)), where alpha and the initial values depend on the depth (Wang et al. 2022); "
+        "rezero: x + a f(x) with a learned number a that is 0 at first (Bachlechner et al. 2020)",
+        choices_of="transformer_jax.model.residuals:RESIDUALS",
     )
     norm_kind: str = key(
         "layer",
@@ -187,7 +191,9 @@ class ModelConfig:
         choices_of="transformer_jax.model.positions:POSITIONS",
     )
     max_positions: int = key(
-        512, "learned positions: subwords of a sentence, EOS included", at_least=1
+        512,
+        "learned positions, encoder synthesizer: subwords of a sentence, EOS included",
+        at_least=1,
     )
     relative_distance: int = key(
         16,

@@ -23,6 +23,7 @@ FORMAT = "CTranslate2"
 QUANTIZATIONS = ("float32", "float16", "int16", "int8", "int8_float32", "int8_float16")
 ACTIVATIONS = {"relu": "RELU", "swish": "SWISH", "gelu": "GELU"}
 SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "norm": ("post", "pre"),
     "score": ("scaled_dot", "dot"),
     "cross_score": (None, "scaled_dot", "dot"),
     "cross_normalizer": (None, "softmax"),

@@ -21,6 +21,7 @@ from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK
 FORMAT = "Hugging Face's MarianMT and Pegasus"
 EPSILON = 1e-5  # fixed in their code
 SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "norm": ("post", "pre"),
     "cross_score": (None, "scaled_dot"),
     "cross_normalizer": (None, "softmax"),
     "activation": ("relu", "swish", "gelu"),  # their names too

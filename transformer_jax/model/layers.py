@@ -14,14 +14,16 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.axes import BATCH, constrain
+from transformer_jax.model.axes import BATCH, constrain, declared
 from transformer_jax.model.dropout import Dropout, NoiseSource
+from transformer_jax.model.encoder_mixers import ENCODER_MIXERS
 from transformer_jax.model.feed_forward import FeedForward
 from transformer_jax.model.kernels import fits_triton
 from transformer_jax.model.mixers import CrossAttention, SelfAttention
 from transformer_jax.model.norms import NORMS
 from transformer_jax.model.products import stored, sum_type
 from transformer_jax.model.records import Cache, Context, Place, SearchSizes, StepContext
+from transformer_jax.model.residuals import RESIDUALS, constants_of
 from transformer_jax.model.running_mixers import RUNNING_MIXERS
 from transformer_jax.model.sublayer import Sublayer
 
@@ -30,12 +32,14 @@ SUBLAYERS: dict[str, type[Sublayer]] = {
     "cross_attention": CrossAttention,
     "feed_forward": FeedForward,
     **dict(RUNNING_MIXERS.values()),
+    **dict(ENCODER_MIXERS.values()),
 }
 
 
 def encoder_layer(config: ModelConfig) -> tuple[str, ...]:
-    """The sub-layers of an encoder layer."""
-    return ("self_attention", *_feed_forward(config))
+    """The sub-layers of an encoder layer; model.encoder may replace its self-attention."""
+    mixer, _ = ENCODER_MIXERS.get(config.encoder, ("self_attention", None))
+    return (mixer, *_feed_forward(config))
 
 
 def decoder_layer(config: ModelConfig) -> tuple[str, ...]:
@@ -49,11 +53,14 @@ def _feed_forward(config: ModelConfig) -> tuple[str, ...]:
 
 
 class Residual(nn.Module):
-    """x + dropout(sublayer(x)), normalized after (the paper) or before ("pre")."""
+    """x and dropout(sublayer(x)), joined and normalized as model.norm says (residuals.py)."""
 
     config: ModelConfig
+    is_decoder: bool = False
 
     def setup(self) -> None:
+        self.kind = RESIDUALS[self.config.norm]
+        self.join_params = declared(self, self.kind.parameters, {})
         self.norm = NORMS[self.config.norm_kind](self.config.norm_epsilon)
         self.dropout = Dropout(self.config.dropout)
 
@@ -64,17 +71,19 @@ class Residual(nn.Module):
 
         The sum and the norm are computed in float32, whatever type the residuals have.
         """
-        is_pre = self.config.norm == "pre"
-        y_BLD, beside = sublayer(self.norm(x_BLD) if is_pre else x_BLD)
+        normalizes = self.kind.normalizes
+        y_BLD, beside = sublayer(self.norm(x_BLD) if normalizes == "input" else x_BLD)
         if self._fuses(x_BLD):
             return self.norm(x_BLD, self._fused(y_BLD, rows_B)), beside
         wide = sum_type(x_BLD.dtype)
         y_BLD = constrain(y_BLD.astype(wide), BATCH, None, None)
         noise_source = self.dropout.noise_source(rows_B)
-        x_BLD = (x_BLD + self.dropout(y_BLD, noise_source)).astype(x_BLD.dtype)
-        if is_pre and noise_source is not None:
-            x_BLD = stored(x_BLD, noise_source.bits[0] == 0)
-        return x_BLD if is_pre else self.norm(x_BLD).astype(x_BLD.dtype), beside
+        alpha = constants_of(self.config, self.is_decoder).alpha
+        y_BLD = self.dropout(y_BLD, noise_source)
+        x_BLD = self.kind.join(self.join_params, alpha, x_BLD, y_BLD).astype(x_BLD.dtype)
+        if normalizes == "sum":
+            return self.norm(x_BLD).astype(x_BLD.dtype), beside
+        return x_BLD if noise_source is None else stored(x_BLD, noise_source.bits[0] == 0), beside
 
     def _fuses(self, x_BLD: Array) -> bool:
         """Whether sum and norm are computed by the fused kernel."""
@@ -116,7 +125,8 @@ class Layer(nn.Module):
             config = dataclasses.replace(config, attention_kernel="plain")
         for name in self.sublayers:
             setattr(self, name, SUBLAYERS[name](config, self.encoded_features))
-            setattr(self, f"{name}_residual", Residual(self.config))
+            residual = Residual(self.config, is_decoder=self.encoded_features is not None)
+            setattr(self, f"{name}_residual", residual)
 
     def _run(
         self, x: Array, rows_B: Array | None, apply: Callable[[str, Any, Array], tuple[Array, Any]]

@@ -13,6 +13,7 @@ from transformer_jax.model.axes import names_of, unboxed
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.ensemble import Predictor
 from transformer_jax.model.records import Params
+from transformer_jax.model.residuals import constants_of, with_beta
 from transformer_jax.model.stacks import STACKS, key_of, unstacked
 from transformer_jax.text.batches import Packed
 
@@ -64,14 +65,18 @@ def _boxed_params(model: EncoderDecoder, key: Array) -> Any:
     for name, stack_key in zip(STACKS, stack_keys, strict=False):
         if name in stacks:
             layer, depth = stacks[name]
-            params[key_of(name)] = _drawn_together(layer, jax.random.split(stack_key, depth))
+            beta = constants_of(model.config, is_decoder=name == "decoder").beta
+            params[key_of(name)] = _drawn_together(layer, jax.random.split(stack_key, depth), beta)
     return params
 
 
-def _drawn_together(layer: Any, keys: Array) -> Params:
-    """The parameters of layers 0, 1, ..., stacked; there is one key for each layer."""
+def _drawn_together(layer: Any, keys: Array, beta: float) -> Params:
+    """The parameters of layers 0, 1, ..., stacked; there is one key for each layer.
+
+    `beta` multiplies some initial values (residuals.py).
+    """
     x, context = layer.example()
-    return jax.vmap(lambda key: layer.init(key, x, context)["params"])(keys)
+    return jax.vmap(lambda key: with_beta(layer.init(key, x, context)["params"], beta))(keys)
 
 
 @functools.lru_cache(maxsize=16)

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model import embeddings, outputs
+from transformer_jax.model import embeddings, outputs, residuals
 from transformer_jax.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from transformer_jax.model.cross_normalizers import NOISY, STATELESS, name_of
+from transformer_jax.model.encoder_mixers import ENCODER_MIXERS
 from transformer_jax.model.positions import between_positions
 from transformer_jax.model.recurrent import RecurrentDecoder, RecurrentEncoder
 from transformer_jax.model.running_mixers import RUNNING_MIXERS
@@ -18,6 +19,7 @@ from transformer_jax.model.transformer import TransformerDecoder, TransformerEnc
 
 ENCODERS: dict[str, Any] = {
     "transformer": TransformerEncoder,
+    **dict.fromkeys(ENCODER_MIXERS, TransformerEncoder),
     "recurrent": RecurrentEncoder,
     "convolutional": ConvolutionalEncoder,
 }
@@ -42,7 +44,9 @@ def problems(config: ModelConfig) -> Iterator[str]:
     yield from embeddings.problems(config)
     yield from outputs.problems(config)
     encoder, decoder = sides
-    if config.wait_k is not None and not (encoder.self_attention and decoder.multi_head):
+    are_transformers = encoder.self_attention and decoder.multi_head
+    yield from residuals.problems(config, are_transformers)
+    if config.wait_k is not None and not (_encoder_self_attention(config) and decoder.multi_head):
         yield (
             f"model.wait_k={config.wait_k} is for attention that can leave out what is not yet "
             f"read: not for an encoder of kind {config.encoder} with a decoder of kind "
@@ -86,19 +90,23 @@ def _multi_head_decoders() -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
+def _encoder_self_attention(config: ModelConfig) -> bool:
+    return ENCODERS[config.encoder].self_attention and config.encoder not in ENCODER_MIXERS
+
+
 def _decoder_self_attention(config: ModelConfig) -> bool:
     return DECODERS[config.decoder].self_attention and config.decoder not in RUNNING_MIXERS
 
 
 def _without_effect(config: ModelConfig) -> Iterator[str]:
     """Keys that no part of the model reads: as a row of an ablation, each would measure nothing."""
-    encoder, decoder = ENCODERS[config.encoder], DECODERS[config.decoder]
+    decoder = DECODERS[config.decoder]
     no_heads = f"the attention of a {config.decoder} decoder is of its own kind"
     no_self = "nothing has self-attention"
     reason_of: dict[str, str] = {}
     if not decoder.multi_head:
         reason_of = dict.fromkeys(("cross_score", "cross_normalizer", "attention_memory"), no_heads)
-    if not (encoder.self_attention or _decoder_self_attention(config)):
+    if not (_encoder_self_attention(config) or _decoder_self_attention(config)):
         reason_of["window"] = no_self
         if between_positions(config):
             reason_of["positions"] = no_self

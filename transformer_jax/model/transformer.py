@@ -14,7 +14,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model import cross_normalizers, normalizers, patterns, positions
+from transformer_jax.model import (
+    cross_normalizers,
+    encoder_mixers,
+    normalizers,
+    patterns,
+    positions,
+)
 from transformer_jax.model.cached_attention import cached_places, own_past
 from transformer_jax.model.dropout import noise_of
 from transformer_jax.model.hard_attention import Sampled
@@ -75,7 +81,10 @@ def problems(config: ModelConfig) -> Iterator[str]:
 
 
 class TransformerEncoder(nn.Module):
-    """N layers of self-attention and feed-forward network (section 3.1)."""
+    """N layers of self-attention and feed-forward network (section 3.1).
+
+    A mixer of encoder_mixers.py may take the place of self-attention.
+    """
 
     config: ModelConfig
     remat: bool = False
@@ -87,14 +96,18 @@ class TransformerEncoder(nn.Module):
         """The number of features of the output."""
         return config.d_model
 
-    longest = staticmethod(positions.longest)
+    @staticmethod
+    def longest(config: ModelConfig) -> int | None:
+        """The largest number of positions of a sentence or row; None: any number."""
+        return positions.longest(config) or encoder_mixers.longest(config)
+
     problems = staticmethod(problems)
 
     def setup(self) -> None:
         """The positions and the layers."""
         layer = nn.remat(Layer) if self.remat else Layer
         sublayers = encoder_layer(self.config)
-        self.src_positions = StackPositions(self.config)
+        self.src_positions = StackPositions(self.config, biased="self_attention" in sublayers)
         self.layers = [
             layer(self.config, sublayers, name=f"encoder_{n}")
             for n in range(self.config.encoder_depth)
