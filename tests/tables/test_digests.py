@@ -55,6 +55,7 @@ def test_all_tables_of_runs_have_recorded_digests():
         "table2_bleu-longer",
         "table2_bleu-small",
         "table3_ablations-small",
+        "table3_ablations-converged",
         *(f"scores-rate_{rate}" for rate in TRIED),
         "scores-small",
         "positions-small",
