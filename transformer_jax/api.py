@@ -112,7 +112,8 @@ class Run:
         """The n best translations of each line with their scores, best first; a blank line has one.
 
         Raises:
-          ConfigError: n is not in 1..decode.beam_size.
+          ConfigError: n is below 1 or above what search returns: decode.beam_size, with
+            decode.method=mbr decode.samples, with "sample" 1,000.
         """
         listed = _listed(lines)
         translator = self.loaded.line_translator(n)

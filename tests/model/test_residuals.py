@@ -14,7 +14,7 @@ from transformer_jax.config.data import DataConfig
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
-from transformer_jax.model.layers import Residual
+from transformer_jax.model.layers import Layer, Residual
 from transformer_jax.model.parameters import init_params
 from transformer_jax.model.residuals import deep_constants
 
@@ -118,3 +118,10 @@ def test_what_makes_no_sense_is_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         check(Config(model=ModelConfig(**changes), data=DataConfig(source="grammar")))
     check(Config(model=ModelConfig(norm=changes["norm"]), data=DataConfig(source="grammar")))
+
+
+@pytest.mark.parametrize("encoded_features", [None, 8])
+def test_a_layer_of_the_decoder_has_the_decoder_s_constants(encoded_features):
+    config = ModelConfig(norm="deep", d_model=8, num_heads=2, d_ff=4)
+    layer = Layer(config, ("feed_forward",), encoded_features).bind({})
+    assert layer.feed_forward_residual.is_decoder == (encoded_features is not None)

@@ -290,3 +290,11 @@ def test_progress_is_read_from_the_run_s_folder(tmp_path):
     table.look()
     assert [one.fields["state"] for one in table.tasks] == ["it broke", "1 of 1"]
     assert table.get_renderables()
+
+
+@pytest.mark.parametrize(
+    "given", ["--seeds=0,1", "--seeds 0,1", "--report --rows base", "--jobs 2"]
+)
+def test_the_command_on_the_page_lacks_what_does_not_change_the_table(given):
+    kept = ["--scale", "small", "--config.model.num_heads=4"]
+    assert command._plain([*kept[:2], *given.split(), kept[2]]) == kept

@@ -20,6 +20,18 @@ ROOT = Path(__file__).parents[2]
 RECORDED = sorted((ROOT / "docs" / "results").glob("*/*/results.csv"))  # NAME/SCALE
 BY_HAND = {
     "train.steps",
+    "train.init_from",
+    "decode.method",
+    "decode.groups",
+    "decode.diversity",
+    "decode.dtype",
+    "decode.weights",
+    "decode.temperature",
+    "decode.top_k",
+    "decode.top_p",
+    "decode.seed",
+    "decode.samples",
+    "decode.utility",
     "decode.beam_size",
     "decode.length_penalty",
     "decode.penalty",

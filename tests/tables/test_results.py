@@ -1,5 +1,6 @@
 """results.csv, and what makes a line of a run."""
 
+import dataclasses
 import importlib
 import math
 from pathlib import Path
@@ -10,11 +11,14 @@ from experiments import table3_ablations
 from tests.tables.test_statistics import LINES, line
 from transformer_jax.config.files import load_config, split_overrides
 from transformer_jax.errors import ConfigError, DataError, RunError
+from transformer_jax.runs.evaluations import evaluation_path, write_evaluation
+from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.tables import results
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Experiment, Scale, check_rows, make_jobs
 from transformer_jax.tables.results import (
     device_rate,
+    evaluation_file,
     finished,
     read_results,
     training_seconds,
@@ -313,3 +317,17 @@ def test_the_small_scale_shrinks_every_row_by_one_rule():
                 b, head_size
             )
     assert len({job.config().train.steps for job in small}) == 1
+
+
+@pytest.mark.parametrize("method", ["beam", "sample", "mbr"])
+def test_the_scores_of_a_row_are_those_of_its_method_of_search(tmp_path, method):
+    changes = {"train.steps": 5, "decode.method": method, "decode.samples": 4}
+    experiment = Experiment("one", {"base": changes}, {"small": Scale(DEMO)})
+    [job] = make_jobs(experiment, "small", tmp_path)
+    folder = RunFolder(job.folder).evaluations
+    for name in ("beam", "sample", "mbr"):
+        own = {**dataclasses.asdict(job.config().decode), "method": name}
+        settings = {"split": "test", "checkpoint": "5", **own}
+        write_evaluation(evaluation_path(folder, "test", settings), ["ja"], settings)
+    found = evaluation_file(job)
+    assert found is not None and f".{method}" in found.name

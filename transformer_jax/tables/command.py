@@ -155,8 +155,14 @@ def _counted(jobs: Sequence[Job]) -> Counted:
 
 def _plain(arguments: Sequence[str]) -> list[str]:
     """The arguments without those that do not change the table: folders, --jobs, --rows, ..."""
-    left_out = ("--runs", "--out", "--report", "--jobs", "--rows", "--seeds")
-    return [argument for argument in arguments if not argument.startswith(left_out)]
+    left_out = {"runs", "out", "report", "jobs", "rows", "seeds"}
+    kept, is_value = [], False
+    for argument in arguments:
+        name, equals, _ = argument.lstrip("-").partition("=")
+        if not is_value and name not in left_out:
+            kept.append(argument)
+        is_value = not is_value and name in left_out - {"report"} and not equals
+    return kept
 
 
 def _items(flag: str, text: str | None, separator: str) -> tuple[str, ...]:

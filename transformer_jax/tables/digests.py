@@ -10,10 +10,22 @@ import json
 from transformer_jax.config.schema import KEYS, Config, value_at
 
 DIGITS = 12
-# The mutable keys that count. Results also depend on some that do not, such as decode.method, so no
-# row may differ in those.
+# The mutable keys that count. Results depend on decode.max_length too, which is left out because
+# recorded digests lack it: no row may differ in it.
 COUNTED = {
     "train.steps",
+    "train.init_from",
+    "decode.method",
+    "decode.groups",
+    "decode.diversity",
+    "decode.dtype",
+    "decode.weights",
+    "decode.temperature",
+    "decode.top_k",
+    "decode.top_p",
+    "decode.seed",
+    "decode.samples",
+    "decode.utility",
     "decode.beam_size",
     "decode.length_penalty",
     "decode.coverage_penalty",
