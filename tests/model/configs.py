@@ -15,8 +15,7 @@ DISTANCES = [kind for kind in POSITIONS if between_positions(ModelConfig(positio
 CONFIGS: dict[str, dict[str, Any]] = {
     "base": {},
     "pre-norm": {"norm": "pre", "num_decoder_layers": 3},
-    "deep-norm": {"norm": "deep", "num_decoder_layers": 3},
-    "rezero": {"norm": "rezero"},
+    "deep-norm": {"norm": "deep", "num_encoder_layers": 1},
     "learned": {"positions": "learned", "tie_embeddings": False, "max_positions": 32},
     "none": {"positions": "none", "d_k": None, "d_v": None},
     "marian": {
@@ -38,7 +37,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "rotary": {"positions": "rotary", "d_k": 6},
     "alibi": {"positions": "alibi"},
     "t5": {"positions": "t5", "normalizer": "sparsemax", "cross_normalizer": "softmax"},
-    "kerple": {"positions": "kerple", "activation": "glu", "num_layers": 1},
+    "kerple-rezero": {
+        "positions": "kerple",
+        "norm": "rezero",
+        "activation": "glu",
+        "num_layers": 1,
+    },
     "relative": {"positions": "relative", "relative_distance": 3},
     "relative-keys": {
         "positions": "relative",
@@ -96,15 +100,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "cross_normalizer": "differential",
         "activation": "geglu",
         "num_heads": 4,
-        "num_layers": 1,
-    },
-    "differential-window": {
-        "normalizer": "differential",
-        "cross_normalizer": "softmax",
-        "num_heads": 4,
-        "window": 5,
-        "positions": "relative",
-        "output": "copy",
         "num_layers": 1,
     },
     "additive": {"score": "additive", "num_layers": 1},
