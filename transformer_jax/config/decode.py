@@ -25,7 +25,7 @@ class DecodeConfig:
     )
     groups: int = key(
         1,
-        "groups of beams, each of which avoids the subwords of the groups before it (diverse beam "
+        "groups of beams; a group avoids the subwords of the groups before it (diverse beam "
         "search); decode.beam_size is a multiple of it",
         mutable=True,
         at_least=1,

@@ -1,4 +1,4 @@
-"""The compiled part of translation: a batch of rows, each of which translates one sentence.
+"""The compiled part of translation: a batch of rows, one sentence in each.
 
 When the searches of a few rows have ended, the next sentences take over these rows while the others
 continue. This happens on the device: a call gets a queue of sentences and returns the results of

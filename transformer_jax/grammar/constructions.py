@@ -162,7 +162,7 @@ def reference(draw: Draw, nominal: Nominal) -> Pronoun | None:
 
 
 def two_clauses(draw: Draw, first: str, second: str) -> tuple[Clause, Clause]:
-    """Two clauses with different verbs and subjects, of which at most one is a pronoun."""
+    """Two clauses with different verbs and subjects; at most one subject is a pronoun."""
     one, two = draw.clause(first), draw.clause(second)
     pronouns = isinstance(one.subject, Pronoun) and isinstance(two.subject, Pronoun)
     if one.verb is two.verb or same_noun(one.subject, two.subject) or pronouns:

@@ -4,20 +4,16 @@ Dimension key
   B batch   L query length   D d_model   H heads   V d_v per head
 """
 
-import functools
-
-import flax.linen as nn
 import jax
 from jax import Array
 
 from transformer_jax.model.axes import FEATURES, HEADS, Parameter
 from transformer_jax.model.products import product
-
-_xavier = functools.partial(nn.initializers.variance_scaling, 1.0, "fan_avg", "uniform")
+from transformer_jax.model.projections import PROJECTIONS
 
 GATE = {  # with model.attention_gate
     "gate": Parameter(
-        _xavier(in_axis=0, out_axis=(1, 2)), ("d_model", "heads", "d_v"), (FEATURES, HEADS, None)
+        PROJECTIONS["query"].initializer, ("d_model", "heads", "d_v"), (FEATURES, HEADS, None)
     )
 }
 

@@ -94,6 +94,11 @@ def constants_of(config: ModelConfig, is_decoder: bool) -> Constants:
     return RESIDUALS[config.norm].constants(config, is_decoder)
 
 
+def ends_with_norm(config: ModelConfig) -> bool:
+    """Whether a stack normalizes its output: the sum of all residuals, which is not normalized."""
+    return RESIDUALS[config.norm].normalizes == "input"
+
+
 def with_beta(params: Any, beta: float) -> Any:
     """A layer's boxed initial parameters, with the matrices of SCALED multiplied by beta."""
 

@@ -43,6 +43,7 @@ from transformer_jax.model.records import (
     SearchSizes,
     StepContext,
 )
+from transformer_jax.model.residuals import ends_with_norm
 
 
 def to_residual_dtype(config: ModelConfig, x_BLD: Array) -> Array:
@@ -112,7 +113,7 @@ class TransformerEncoder(nn.Module):
             layer(self.config, sublayers, name=f"encoder_{n}")
             for n in range(self.config.encoder_depth)
         ]
-        if self.config.norm == "pre":  # the sum of all residuals is normalized once, at the end
+        if ends_with_norm(self.config):  # the sum of all residuals is normalized once, at the end
             self.encoder_norm = NORMS[self.config.norm_kind](self.config.norm_epsilon)
 
     def position_vectors(self, place: Place, length: int | None = None) -> Array | float:
@@ -127,7 +128,7 @@ class TransformerEncoder(nn.Module):
         x_BMD = to_residual_dtype(self.config, x_BMD)
         for layer in self.layers:
             x_BMD, _ = layer(x_BMD, context)
-        return self.encoder_norm(x_BMD) if self.config.norm == "pre" else x_BMD
+        return self.encoder_norm(x_BMD) if ends_with_norm(self.config) else x_BMD
 
     def step(
         self, x_B1D: Array, position_B: Array, length: int, cache: Cache
@@ -160,7 +161,7 @@ class TransformerEncoder(nn.Module):
             no_memory = dict.fromkeys(layer.sublayers)
             x_B1D, layer_cache, _ = layer.step(x_B1D, context, no_memory, layer_cache)
             written.append(layer_cache.written)
-        x_B1D = self.encoder_norm(x_B1D) if self.config.norm == "pre" else x_B1D
+        x_B1D = self.encoder_norm(x_B1D) if ends_with_norm(self.config) else x_B1D
         return x_B1D, Cache(tuple(written), cache.carried)
 
     @nn.nowrap
@@ -215,7 +216,7 @@ class TransformerDecoder(nn.Module):
             layer(self.config, sublayers, features, n == watched, name=f"decoder_{n}")
             for n in range(self.config.decoder_depth)
         ]
-        if self.config.norm == "pre":
+        if ends_with_norm(self.config):
             self.decoder_norm = NORMS[self.config.norm_kind](self.config.norm_epsilon)
 
     def position_vectors(self, positions_BL: Array, length: int) -> Array | float:
@@ -277,7 +278,7 @@ class TransformerDecoder(nn.Module):
             x_BLD, weights = layer(x_BLD, layer_context)
             if weights is not None:
                 watched = self._watched(weights)
-        return (self.decoder_norm(x_BLD) if self.config.norm == "pre" else x_BLD), watched
+        return (self.decoder_norm(x_BLD) if ends_with_norm(self.config) else x_BLD), watched
 
     def _watched(self, weights: Any) -> Any:
         """The mean of the watched heads."""
@@ -305,7 +306,7 @@ class TransformerDecoder(nn.Module):
             carried.append(layer_cache.carried)
             if weights is not None:
                 watched_BKM = self._watched(weights)
-        x_BKD = self.decoder_norm(x_BKD) if self.config.norm == "pre" else x_BKD
+        x_BKD = self.decoder_norm(x_BKD) if ends_with_norm(self.config) else x_BKD
         return x_BKD, Cache(tuple(written), tuple(carried)), watched_BKM
 
     def _step_context(self, x_BKD: Array, now: Now, memory: Memory) -> StepContext:
