@@ -1,5 +1,6 @@
 """Checkpoints: which are kept, and what happens if a file is damaged."""
 
+import errno
 import json
 import logging
 import os
@@ -17,8 +18,11 @@ from tests import tiny_runs as runs
 from transformer_jax.errors import RunError
 from transformer_jax.runs.checkpoints import (
     Checkpoints,
+    add_score,
     committed_steps,
     damaged_file,
+    manifest_of,
+    score_of,
 )
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.training.state import TrainState, Window
@@ -90,6 +94,32 @@ def test_the_best_and_the_last_are_kept_each_with_a_manifest(tmp_path):
     save(folder, {7: 0.9})
     assert committed_steps(folder) == [6, 7], "2 is no longer the best"
     assert manifests(folder) == ["6.sha256.json", "7.sha256.json"]
+
+
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_a_score_that_is_added_later_counts_as_one_that_was_saved(has_manifest, tmp_path):
+    folder = save(tmp_path, {1: 0.1, 2: None})
+    if not has_manifest:
+        manifest_of(folder / "2").unlink()
+    add_score(folder / "2", 0.8)
+    add_score(folder / "1", 0.9)
+    assert [score_of(folder / "1"), score_of(folder / "2")] == [0.1, 0.8], "none is overwritten"
+    assert manifest_of(folder / "2").exists() == has_manifest
+    save(folder, {3: 0.2, 4: 0.3, 5: 0.4})
+    assert committed_steps(folder) == [2, 4, 5]
+    assert damaged_file(folder / "2") is None
+    (folder / "2" / "metrics" / "metrics").write_text("0.9")
+    assert "metrics/metrics" in damaged_file(folder / "2"), "the sum of the score is kept"
+
+
+def test_a_score_that_cannot_be_added_stops_nothing(tmp_path, monkeypatch, caplog):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    folder = save(tmp_path, {1: None})
+    monkeypatch.setattr("transformer_jax.runs.checkpoints.write_atomically", full)
+    add_score(folder / "1", 0.8)
+    assert "the score of" in caplog.text and "No space left on device" in caplog.text
 
 
 def test_without_scores_the_last_are_kept(tmp_path):

@@ -13,6 +13,7 @@ import pytest
 from tests import tiny_runs as runs
 from tests.training.test_resume import assert_same_run
 from transformer_jax.decoding.lines import LineTranslator
+from transformer_jax.runs.checkpoints import score_of
 
 ROOT = Path(__file__).parents[2]
 LONG = 100_000  # steps of a run that is never to end by itself
@@ -73,6 +74,8 @@ def test_stopped_while_it_validates_a_run_validates_first(tmp_path, monkeypatch)
     assert ("valid", 10) not in [(r["kind"], r["step"]) for r in runs.metrics(tmp_path / "run")]
     assert runs.train(tmp_path / "run", **changes) == 0
     assert runs.metrics(tmp_path / "run") == runs.metrics(tmp_path / "never")
+    scores = [score_of(tmp_path / name / "checkpoints" / "10") for name in ("run", "never")]
+    assert scores[0] == scores[1] is not None, "what --checkpoint=best compares"
 
 
 def test_a_second_train_is_refused_and_the_first_goes_on(tmp_path, capsys):

@@ -30,6 +30,7 @@ State = TypeVar("State", bound=NamedTuple)
 
 log = logging.getLogger(__name__)
 SCORE = "score"  # higher is better
+METRICS = "metrics/metrics"  # the file in a checkpoint that holds the score
 LARGEST_STEP = 2**31 - 1  # the training state counts its steps as int32
 FULL = ("No space left on device", "Disk quota exceeded")
 
@@ -47,6 +48,10 @@ def write_manifest(checkpoint: Path) -> None:
         for path in sorted(checkpoint.rglob("*"))
         if path.is_file()
     }
+    _write_sums(checkpoint, sums)
+
+
+def _write_sums(checkpoint: Path, sums: dict[str, str]) -> None:
     write_atomically(manifest_of(checkpoint), json.dumps(sums, indent=1).encode())
 
 
@@ -333,8 +338,25 @@ def restore_if_undamaged(folder: Path, like: State) -> tuple[State | None, str]:
 
 def score_of(checkpoint: Path) -> float | None:
     """The validation score that was saved with a checkpoint; None if none was saved."""
-    file = checkpoint / "metrics" / "metrics"
+    file = checkpoint / METRICS
     return float(json.loads(file.read_text())[SCORE]) if file.exists() else None
+
+
+def add_score(checkpoint: Path, score: float) -> None:
+    """Adds the validation score to a checkpoint that was saved before its validation had ended.
+
+    Orbax's manager does not read it if the manager exists already.
+    """
+    file = checkpoint / METRICS
+    if file.exists():
+        return
+    try:
+        write_atomically(file, json.dumps({SCORE: score}).encode())
+        if manifest_of(checkpoint).exists():  # otherwise the next save writes it
+            sums = json.loads(manifest_of(checkpoint).read_text())
+            _write_sums(checkpoint, sums | {METRICS: _sha256(file)})
+    except OSError as error:
+        log.warning("the score of %s could not be written: %s", checkpoint, error)
 
 
 def unreadable_score(checkpoint: Path) -> bool:

@@ -13,7 +13,7 @@ from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.records import Params
 from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import own_rows, put_rows
-from transformer_jax.runs.checkpoints import Checkpoints
+from transformer_jax.runs.checkpoints import Checkpoints, add_score
 from transformer_jax.runs.metrics import FILE, Reports, open_reports, read_metrics
 from transformer_jax.text.batches import Batch
 from transformer_jax.training.data import TrainingData
@@ -78,7 +78,7 @@ def train_steps(
         batches = main.data.train_batches(own, first, train.data_workers)
         opened.enter_context(contextlib.closing(batches))
         if any(lacking):
-            observers.validate(first, states, lacking)
+            observers.add_scores(first, observers.validate(first, states, lacking))
         step = first
         for step, batch in _counted(batches, first + 1, 0 if patience.is_over else train.steps):
             if step == first + 2:  # logged once; the time in the log shows how long a step takes
@@ -154,6 +154,12 @@ class _Observers:
             one.checkpoints.check(wait=True)
         for one, state, score in zip(self.directions, apart(states), scores, strict=True):
             one.checkpoints.save(self.program.to_save(state), step, score)
+
+    def add_scores(self, step: int, scores: Sequence[float | None]) -> None:
+        """Adds scores to the checkpoints of this step, which a signal left without them."""
+        for one, score in zip(self.directions, scores, strict=True):
+            if score is not None and processes.is_first():
+                add_score(one.checkpoints.folder / str(step), score)
 
 
 class _Validation(NamedTuple):
