@@ -93,7 +93,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "positions": "t5",
         "num_layers": 1,
     },
-    "gate": {"attention_gate": True, "activation": "swiglu", "norm": "pre", "num_layers": 1},
+    "gate": {
+        "attention_gate": True,
+        "activation": "swiglu",
+        "norm": "pre",
+        "norm_kind": "rms",
+        "num_layers": 1,
+    },
     "sink": {"normalizer": "sink", "cross_normalizer": "sink", "num_layers": 1},
     "differential": {
         "normalizer": "differential",
@@ -147,7 +153,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "attention_bias": True,
         "num_layers": 1,
     },
-    "synthesizer": {"encoder": "synthesizer", "positions": "t5", "num_decoder_layers": 1},
+    "synthesizer": {
+        "encoder": "synthesizer",
+        "positions": "t5",
+        "norm_kind": "rms",
+        "num_decoder_layers": 1,
+    },
     "recurrent": {"encoder": "recurrent", "decoder": "recurrent", "d_hidden": 17},
     "convolutional": {
         "encoder": "convolutional",

@@ -1,4 +1,4 @@
-"""Layer normalization against a float64 reference."""
+"""Norms against float64 references."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import pytest
 from tests.fixtures.references import norm_by_hand
 from tests.fixtures.tiny import relative_error
 from transformer_jax.model.axes import unboxed
-from transformer_jax.model.norms import LayerNorm, ScaleNorm, layer_norm, unit
+from transformer_jax.model.norms import LayerNorm, RMSNorm, ScaleNorm, layer_norm, unit
 
 DRAW = np.random.default_rng(2)
 X = DRAW.normal(size=(2, 3, 4)) * 3 + 2
@@ -55,6 +55,19 @@ def test_the_norm_of_narrow_input_has_the_same_value_and_gradients():
     np.testing.assert_allclose(gradients[0].astype(jnp.float32), exact[0], rtol=2**-8)
     for one, other in zip(gradients[1:], exact[1:], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 0.5])
+def test_rms_norm_equals_its_equation(epsilon):
+    params = {"params": {"scale": jnp.float32(GAIN)}}
+    want = np.zeros(X.shape)
+    for place in np.ndindex(*X.shape[:-1]):
+        want[place] = X[place] / np.sqrt((X[place] ** 2).sum() / 4 + epsilon) * GAIN
+    assert relative_error(RMSNorm(epsilon).apply(params, jnp.float32(X)), want) < 1e-6
+    narrow = RMSNorm(epsilon).apply(params, jnp.asarray(X, jnp.bfloat16))
+    assert narrow.dtype == jnp.float32 and relative_error(narrow, want) < 2**-7
+    start = unboxed(RMSNorm().init(jax.random.key(0), jnp.ones((1, 1, 4))))["params"]
+    assert start.keys() == {"scale"} and np.all(start["scale"] == 1)
 
 
 def test_scale_norm_gives_every_vector_one_length():

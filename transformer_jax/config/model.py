@@ -96,12 +96,14 @@ class ModelConfig:
     )
     norm_kind: str = key(
         "layer",
-        "layer: zero mean, unit variance, gain and bias; scale: all vectors get one learned length",
+        "layer: zero mean, unit variance, gain and bias; rms: a mean square of 1, and a gain (Zhang "
+        "and Sennrich 2019); scale: all vectors get one learned length (Nguyen and Salazar 2019)",
         choices_of="transformer_jax.model.norms:NORMS",
     )
     norm_epsilon: float = key(
         1e-6,
-        "of norm_kind; layer: added to the variance; scale: the least length that divides a vector",
+        "of norm_kind; layer: added to the variance; rms: to the mean square; scale: the least "
+        "length that divides a vector",
         above=0,
     )
     fix_norm: bool = key(

@@ -1,5 +1,7 @@
 """Norms of a position's features.
 
+A new one is a module here and its line in `NORMS`, which makes it a value of model.norm_kind.
+
 Dimension key
   B batch   L length   D d_model
 """
@@ -130,4 +132,21 @@ class ScaleNorm(nn.Module):
         return gain * wide_BLD * jax.lax.rsqrt(jnp.maximum(squares_BL1, self.epsilon**2))
 
 
-NORMS: dict[str, type[nn.Module]] = {"layer": LayerNorm, "scale": ScaleNorm}
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + epsilon) * gain: no mean is subtracted and nothing is added.
+
+    Source: Zhang and Sennrich 2019, equation 4.
+    """
+
+    epsilon: float = DEFAULT_EPSILON
+
+    @nn.compact
+    def __call__(self, x_BLD: Array) -> Array:
+        """float32 `[batch, length, d_model]`."""
+        scale_D = self.param("scale", named(nn.initializers.ones, None), (x_BLD.shape[-1],))
+        wide_BLD = x_BLD.astype(sum_type(x_BLD.dtype))
+        square_BL1 = jnp.square(wide_BLD).mean(-1, keepdims=True)
+        return wide_BLD * jax.lax.rsqrt(square_BL1 + self.epsilon) * scale_D
+
+
+NORMS: dict[str, type[nn.Module]] = {"layer": LayerNorm, "rms": RMSNorm, "scale": ScaleNorm}
