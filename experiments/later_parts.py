@@ -1,0 +1,100 @@
+"""What came after the paper, part by part: does it help a small translation model?
+
+    python -m experiments.later_parts --scale=rate_0.002
+    python -m experiments.later_parts --scale=rate_0.004
+    python -m experiments.later_parts --scale=rate_0.008
+    python -m experiments.later_parts --seeds=0,1,2
+
+The question: language models of today are built of parts that the Transformer of 2017 did not have.
+Which of them helps, or hurts, a small model that translates?
+
+The built-in corpus, a pre-norm Transformer with 2 + 2 layers of d_model 128 and 4 heads, 1,000
+steps of 1,000 target subwords with Adam and a cosine schedule. Each row changes one part of the
+base; the last row joins three of them, as many language models do. SwiGLU has a third less d_ff,
+and so the parameters of the base. Each row has the same budget for its learning rate: three peak
+rates, 400 steps each, seed 0; the best validation perplexity decides. The rate scales record it,
+and RATES below holds the choice. Decoders without self-attention are compared in experiments.caveats
+and experiments.layer_kinds; the linear one is new here.
+
+The rules, written before the runs. A part helps if the BLEU of its row is higher than that of the
+base, seed by seed, by Student's t over three seeds, p < 0.05. It hurts if it is lower by the same
+test; otherwise nothing is decided. Of 14 comparisons, about one will differ by chance.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.claims.judging import FAILS, HOLDS, judged, mean_text
+from experiments.scores import rate_scale
+from experiments.short_demo import SHORT_DEMO
+from transformer_jax.reporting.page import Heading, Part, Table
+from transformer_jax.tables.command import main
+from transformer_jax.tables.experiment import Experiment, Job, Overrides
+from transformer_jax.tables.results import Line, read_results
+from transformer_jax.tables.statistics import differences, of_row, text_of
+
+BASE = "base"
+RMS: Overrides = {"model.norm_kind": "rms"}
+SWIGLU: Overrides = {"model.activation": "swiglu", "model.d_ff": 341}
+ROTARY: Overrides = {"model.positions": "rotary"}
+ROWS: dict[str, Overrides] = {
+    BASE: {},
+    "RMSNorm": RMS,
+    "DeepNorm": {"model.norm": "deep"},
+    "ReZero": {"model.norm": "rezero"},
+    "SwiGLU": SWIGLU,
+    "rotary positions": ROTARY,
+    "KERPLE": {"model.positions": "kerple"},
+    "cosine scores": {"model.score": "cosine"},
+    "attention sink": {"model.normalizer": "sink"},
+    "differential attention": {"model.normalizer": "differential"},
+    "attention gate": {"model.attention_gate": True},
+    "one key head": {"model.num_key_heads": 1},
+    "synthesizer encoder": {"model.encoder": "synthesizer"},
+    "linear decoder": {"model.decoder": "linear"},
+    "RMSNorm, SwiGLU, rotary": {**RMS, **SWIGLU, **ROTARY},
+}
+TRIED = (0.002, 0.004, 0.008)
+# The peak rate of each row with the best validation perplexity after 400 steps.
+RATES: dict[str, float] = {}
+# What the table calls the verdict on "the part helps".
+SHOWN = {HOLDS: "helps", FAILS: "hurts"}
+
+
+def with_rate(row: Overrides) -> Overrides:
+    """A row's overrides with the learning rate that was chosen for it."""
+    [name] = [name for name, own in ROWS.items() if own == row]
+    return {**row, "train.peak_learning_rate": RATES.get(name, TRIED[0])}
+
+
+def verdict_of(lines: Sequence[Line], row: str) -> tuple[str, str]:
+    """The verdict on a part, and what it adds in BLEU."""
+    gaps = differences(lines, row, BASE, "bleu")
+    verdict = judged(gaps, 0, 1)
+    return SHOWN.get(verdict, verdict), mean_text(gaps, "+.1f")
+
+
+def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
+    """The BLEU of each part, and the verdicts."""
+    lines = read_results(folder / "results.csv")
+    rows = []
+    for name in ROWS:
+        verdict = ("", "") if name == BASE else verdict_of(lines, name)
+        rows.append([name, text_of(of_row(lines, name, "bleu"), ".1f"), *verdict])
+    return [Heading("Verdicts"), Table(["part", "BLEU", "it", "against the base"], rows)]
+
+
+EXPERIMENT = Experiment(
+    name="later_parts",
+    rows=ROWS,
+    scales={
+        "small": SHORT_DEMO._replace(row=with_rate),
+        **{f"rate_{rate}": rate_scale(rate) for rate in TRIED},
+    },
+    about=__doc__,
+    findings=lambda folder, jobs: findings(folder, jobs) if folder.name == "small" else [],
+)
+
+if __name__ == "__main__":
+    sys.exit(main(EXPERIMENT))
