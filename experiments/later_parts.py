@@ -13,8 +13,8 @@ steps of 1,000 target subwords with Adam and a cosine schedule. Each row changes
 base; the last row joins three of them, as many language models do. SwiGLU has a third less d_ff,
 and so the parameters of the base. Each row has the same budget for its learning rate: three peak
 rates, 400 steps each, seed 0; the best validation perplexity decides. The rate scales record it,
-and RATES below holds the choice. Decoders without self-attention are compared in experiments.caveats
-and experiments.layer_kinds; the linear one is new here.
+and RATES below holds the choice. Other decoders without self-attention are compared in
+experiments.caveats.
 
 The rules, written before the runs. A part helps if the BLEU of its row is higher than that of the
 base, seed by seed, by Student's t over three seeds, p < 0.05. It hurts if it is lower by the same
