@@ -96,6 +96,15 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         },
         ("a decoder of kind ssru has no self-attention that could see the whole target",),
     ),
+    (
+        {
+            "train.alignment_context": "full",
+            "train.alignment_weight": 1.0,
+            "data.alignments": True,
+            "model.positions": "t5",
+        },
+        ("model.positions='t5' has one bias for all target positions after the query",),
+    ),
     ({"train.alignment_weight": 0.1}, ("train.alignment_weight=0.1 needs", "data.alignments=True")),
     ({"train.avoidance_weight": 0.1}, ("train.avoidance_weight=0.1 needs", "data.alignments=True")),
     (

@@ -147,6 +147,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "average-mean": {"decoder": "average", "encoder": "recurrent", "d_hidden": 17, "d_ff": 0},
     "ssru": {"decoder": "ssru", "norm": "pre", "positions": "learned", "max_positions": 32},
     "linear": {
+        "attention_gate": True,
         "decoder": "linear",
         "num_heads": 4,
         "num_key_heads": 2,

@@ -69,6 +69,8 @@ def test_narrow_types_are_kept_and_round_to_the_equations_values():
         ({"attention_kernel": "fused"}, 1),
         ({"attention_kernel": "plain"}, 0),
         ({"attention_kernel": "fused", "norm": "pre"}, 0),  # the norm is in another sub-layer
+        ({"attention_kernel": "fused", "norm": "deep"}, 0),  # the kernel knows no alpha
+        ({"attention_kernel": "fused", "norm_kind": "rms"}, 0),
         ({"attention_kernel": "fused", "d_model": 24}, 0),  # no power of 2
     ],
 )

@@ -55,13 +55,15 @@ def drawn(name, **changes):
     out = output(name, **changes)
     draw = np.random.default_rng(SEED)
     same_BLM = TARGET.segments[:, :, None] == SOURCE.segments[:, None]
+    same_BLM &= SOURCE.segments[:, None] != 0  # padding attends to nothing, as with a sink
     raw_BLM = draw.exponential(size=same_BLM.shape) * same_BLM
+    sums_BL1 = np.where(TARGET.segments[..., None], raw_BLM.sum(-1, keepdims=True), 1)
     sizes = {"d_model": D, "encoded": E}
     return Drawn(
         x_BLD=draw.normal(size=(B, L, D)),
         table_VD=draw.normal(size=(PADDED, D)),
         encoded_BME=draw.normal(size=(B, M, E)),
-        watched_BLM=raw_BLM / raw_BLM.sum(-1, keepdims=True),
+        watched_BLM=raw_BLM / sums_BL1,
         params={
             name: draw.normal(size=[sizes[size] for size in parameter.sizes])
             for name, parameter in out.parameters.items()

@@ -13,6 +13,7 @@ from transformer_jax.model.attention import attend
 from transformer_jax.model.normalizers import (
     NORMALIZERS,
     differential,
+    normed_pairs,
     softmax,
     sparsemax,
     top_k,
@@ -87,6 +88,15 @@ def test_sparsemax_is_the_nearest_point_of_the_simplex(mask, size):
     got = jax.jit(sparsemax)(scores, mask)
     np.testing.assert_allclose(got, sparsemax_by_hand(scores, mask), atol=2e-6 * max(size, 1))
     assert not np.any(np.asarray(got)[~np.broadcast_to(mask, got.shape)])
+
+
+def test_no_weight_of_sparsemax_is_below_0():
+    """tau is rounded: where a score is just above it, one query in 200 would have one of -7e-9."""
+    scores = np.random.default_rng(0).uniform(0, 0.1, size=(20_000, 11)).astype(np.float32)
+    tau = (scores.sum(-1, keepdims=True) - 1) / np.float32(11)
+    scores = np.append(scores, np.nextafter(tau, np.float32(1)), axis=-1)
+    got = jax.jit(jax.vmap(sparsemax, in_axes=(0, None)))(scores, jnp.ones(12, bool))
+    assert np.min(got) >= 0 and np.min(got[:, :11]) > 0.03
 
 
 def test_sparsemax_by_hand_worked_figures():
@@ -214,6 +224,22 @@ def test_each_head_subtracts_its_own_multiple_of_the_pair_s_second_softmax(kept)
     assert relative_error(got, want) < 1e-6
     sums = np.broadcast_to(1 - LAMBDA["lambda"][:, None], got.shape[1:3])
     np.testing.assert_allclose(got.sum(-1), np.broadcast_to(sums, got.shape[:3]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_outputs_of_a_pair_are_normed_together(dtype):
+    """Equation 3 of Ye et al. 2024, with epsilon 1e-5; the outputs of the last pair are tiny."""
+    heads_BLHV = jnp.asarray(paired(5, L) * np.array([3, 3, 1e-3, 1e-3])[:, None], dtype)
+    gain_HV = DRAW.normal(size=(2 * PAIRS, 5)).astype(np.float32)
+    x = np.asarray(heads_BLHV, np.float64)
+    want = np.zeros(x.shape)
+    for b, i, p in np.ndindex(B, L, PAIRS):
+        pair = x[b, i, 2 * p : 2 * p + 2]
+        root = np.sqrt((pair**2).sum() / 10 + 1e-5)
+        want[b, i, 2 * p : 2 * p + 2] = 0.2 * gain_HV[2 * p : 2 * p + 2] * pair / root
+    got = normed_pairs({"gain": gain_HV}, heads_BLHV)
+    assert got.dtype == heads_BLHV.dtype
+    assert relative_error(got, want) < (1e-6 if dtype == "float32" else 2**-8)
 
 
 def test_what_a_normalizer_says_of_its_weights_is_so():

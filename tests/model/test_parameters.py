@@ -140,6 +140,7 @@ def test_what_changes_nothing_at_0_starts_at_0(table, names):
         ("gate", "gate", 0.0, (2 / (D_MODEL + HEADS_ * 60)) ** 0.5),
         ("cosine", "gain", 10.0, 0.0),
         ("differential", "lambda", 0.8, 0.0),
+        ("differential", "gain", 1.0, 0.0),
         ("additive", "vector", 0.0, D_K**-0.5),
         ("relative", "relative_keys", 0.0, (2 / (PLACES + D_K)) ** 0.5),
         ("relative", "relative_values", 0.0, (2 / (PLACES + 60)) ** 0.5),

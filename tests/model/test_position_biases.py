@@ -11,6 +11,7 @@ from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_para
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.position_biases import (
     BUCKETS,
+    POSITION_BIASES,
     bucket_bias,
     bucket_of,
     first_distances,
@@ -100,9 +101,13 @@ def test_the_logarithmic_bias_equals_its_equation(causal):
         assert got[b, h, i, j] == pytest.approx(want, rel=1e-6, abs=1e-6)
 
 
-def test_the_logarithmic_bias_begins_with_r1_and_r2_of_1():
-    got = bias_of("kerple", jnp.array([[-3, 0, 1]]))
-    np.testing.assert_allclose(got, np.tile(-np.log([4, 1, 2]), (3, 1, 1)), atol=1e-6)
+@pytest.mark.parametrize(("name", "high"), [("height", 2.0), ("rate", 1.0)])
+def test_the_logarithmic_bias_begins_with_uniform_numbers(name, high):
+    initializer, *_ = POSITION_BIASES["kerple"].parameters[name]
+    positive = jax.nn.softplus(initializer(jax.random.key(0), (4_000,)))
+    quantiles = np.quantile(positive, [0.0, 0.25, 0.5, 0.75, 1.0])
+    want = 0.01 + (high - 0.01) * np.array([0.0, 0.25, 0.5, 0.75, 1.0])
+    np.testing.assert_allclose(quantiles, want, atol=0.03 * high)
 
 
 def bias_of(kind, distance, causal=False):

@@ -94,6 +94,7 @@ def test_deep_norm_multiplies_the_initial_values_of_four_matrices_by_beta():
             other = other[part.key]
         np.testing.assert_allclose(other, factor * leaf, rtol=1e-6, err_msg=where)
     assert len(seen) == 8
+    assert jax.tree.structure(deep) == jax.tree.structure(post), "no norm more at the end"
 
 
 def test_a_layer_of_rezero_is_the_identity_at_first_and_learns_its_weights():

@@ -19,6 +19,7 @@ from transformer_jax.model.running_mixers import (
     LinearAttention,
     SimplerUnit,
     linear_attention,
+    phi,
     weighted_so_far,
 )
 from transformer_jax.model.sublayer import Sublayer
@@ -128,9 +129,9 @@ def test_linear_attention_step_by_step_equals_its_equations():
         cache = jax.tree.map(lambda x: x[:, ::-1], cache)
 
 
-@pytest.mark.parametrize("size", [1.0, 40.0])
+@pytest.mark.parametrize("size", [1.0, 200.0])
 def test_linear_attention_and_its_gradient_are_finite_where_every_phi_is_0(size):
-    """exp(-40) + 1 - 1 is 0 in float32, and padding has no key."""
+    """exp(-200) is 0 in float32, and padding has no key."""
     x_BLHK = -size * jnp.ones((B, L, H, K))
 
     def total(x_BLHK):
@@ -138,6 +139,14 @@ def test_linear_attention_and_its_gradient_are_finite_where_every_phi_is_0(size)
 
     value, gradient = jax.value_and_grad(total)(x_BLHK)
     assert np.isfinite(value) and np.isfinite(gradient).all()
+
+
+def test_phi_is_exact_for_large_negative_numbers():
+    x = np.array([-80.0, -40.0, -17.5, -1.0, 0.0, 2.0], np.float32)
+    want = np.where(x > 0, x + 1.0, np.exp(np.float64(x)))
+    np.testing.assert_allclose(phi(jnp.asarray(x)), want, rtol=1e-6)
+    slopes = jax.vmap(jax.grad(phi))(jnp.asarray(x))
+    np.testing.assert_allclose(slopes, np.minimum(want, 1.0), rtol=1e-6)
 
 
 def test_small_scores_of_linear_attention_are_normalized_too():
@@ -151,7 +160,7 @@ def test_small_scores_of_linear_attention_are_normalized_too():
 
 
 def test_a_step_of_linear_attention_is_finite_where_every_phi_is_0():
-    params = {name: jnp.full(shape, -20.0) for name, shape in SHAPES.items()}
+    params = {name: jnp.full(shape, -200.0) for name, shape in SHAPES.items()}
     module = LinearAttention(LINEAR)
     cache = unboxed(module.empty(SearchSizes(1, B, L, 5)))
     x_BJD = jnp.ones((1, B, D))

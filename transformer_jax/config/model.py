@@ -96,8 +96,9 @@ class ModelConfig:
     )
     norm_kind: str = key(
         "layer",
-        "layer: zero mean, unit variance, gain and bias; rms: a mean square of 1, and a gain (Zhang "
-        "and Sennrich 2019); scale: all vectors get one learned length (Nguyen and Salazar 2019)",
+        "layer: zero mean, unit variance, gain and bias; rms: a mean square of 1, and a gain "
+        "(Zhang and Sennrich 2019); scale: all vectors get one learned length (Nguyen and Salazar "
+        "2019)",
         choices_of="transformer_jax.model.norms:NORMS",
     )
     norm_epsilon: float = key(
@@ -123,8 +124,9 @@ class ModelConfig:
         "softmax",
         "scores to weights, in self-attention; sparsemax: many weights are exactly 0 (Martins and "
         "Astudillo 2016); top_k: the softmax over the highest scores (Zhao et al. 2019); sink: a "
-        "softmax with a learned score for attending to nothing (Miller 2023); differential: of two "
-        "heads, one softmax minus a learned multiple of the other (Ye et al. 2024)",
+        "softmax with a score for attending to nothing (Miller 2023; learned: OpenAI 2025); "
+        "differential: of two heads, one softmax minus a learned multiple of the other, and a norm "
+        "of their outputs (Ye et al. 2024)",
         choices_of=NORMALIZERS,
     )
     cross_normalizer: str | None = key(

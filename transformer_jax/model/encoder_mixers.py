@@ -62,8 +62,13 @@ def synthesized_scores(
     Source: Tay et al. 2020 ("Synthesizer"), section 3.1, equation 2.
     """
     hidden_BHLK = jax.nn.relu(hidden_BLHK).swapaxes(1, 2)
-    scores_BHLP = einsum("BHLK,HKP->BHLP", hidden_BHLK, table_HKP.astype(hidden_BLHK.dtype))
-    scores_BHLP = scores_BHLP.astype(sum_type(hidden_BLHK.dtype)) + bias_HP[:, None]
+    scores_BHLP = jnp.einsum(
+        "BHLK,HKP->BHLP",
+        hidden_BHLK,
+        table_HKP.astype(hidden_BLHK.dtype),
+        preferred_element_type=sum_type(hidden_BLHK.dtype),
+    )
+    scores_BHLP += bias_HP[:, None]
     return jnp.take_along_axis(scores_BHLP, positions_BM[:, None, None], axis=-1)
 
 
@@ -90,7 +95,7 @@ class DenseSynthesizer(Sublayer):
         hidden_BLHK = constrain(add_bias(query_BLHK, self.params["query_bias"]), *BY_HEAD)
         scores_BHLM = synthesized_scores(hidden_BLHK, table_HKP, bias_HP, place.positions)
         # Not `context.self_mask`, which may be cut into the blocks of a window.
-        weights_BHLM = softmax(scores_BHLM, same_sentence(place, place))
+        weights_BHLM = softmax(scores_BHLM, same_sentence(place, place), kept=dtype)
         value_BMHV = product("BMD,DHV->BMHV", x_BLD, self.params["value"], dtype)
         value_BMHV = constrain(value_BMHV, *BY_HEAD)
         heads_BLHV = einsum("BHLM,BMHV->BLHV", weights_BHLM.astype(dtype), value_BMHV)

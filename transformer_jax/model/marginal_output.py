@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, Parameter, zeros
-from transformer_jax.model.mixed_loss import Mixture, safe_log
+from transformer_jax.model.mixed_loss import LEAST_MASS, Mixture, safe_log
 from transformer_jax.model.mixed_outputs import MixedOutput, wide
 from transformer_jax.model.products import product
 from transformer_jax.model.records import Cache, Given, Now, Params, SearchSizes, StepGiven
@@ -46,6 +46,9 @@ class Marginal(MixedOutput):
         count = min(self.config.marginal_positions, watched_BLM.shape[-1])
         weights_BLC, positions_BLC = jax.lax.top_k(watched_BLM, count)
         weights_BLC = wide(weights_BLC)
+        # Some normalizers give padding no weight at all; it gets equal weights, and never counts.
+        some_BL1 = weights_BLC.sum(-1, keepdims=True) > LEAST_MASS
+        weights_BLC = jnp.where(some_BL1, weights_BLC, 1.0)
         log_weights_BLC = safe_log(weights_BLC) - jnp.log(weights_BLC.sum(-1, keepdims=True))
         contexts_BLCD = jax.vmap(lambda contexts_MD, positions: contexts_MD[positions])(
             contexts_BMD, positions_BLC

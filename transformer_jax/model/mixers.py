@@ -68,7 +68,8 @@ class SelfAttention(Sublayer):
         self.attention = MultiHeadAttention(config, config.score)
         nn.share_scope(self, self.attention)
         sizes = config.axis_sizes
-        self.normalizer_params = declared(self, NORMALIZERS[config.normalizer].parameters, sizes)
+        self.normalizer = NORMALIZERS[config.normalizer]
+        self.normalizer_params = declared(self, self.normalizer.parameters, sizes)
         if POSITIONS[config.positions].relative:
             sizes["distances"] = relative_vectors.distances(config)
             self.relative = declared(self, relative_vectors.parameters(config), sizes)
@@ -106,11 +107,14 @@ class SelfAttention(Sublayer):
             query_BLHK, spread, attended, context.self_bias
         )
         _sow(self, weights_BHLM)
-        return self.attention.joined(blocks.joined(heads_BLHV), x_BLD), weights_BHLM
+        return self._joined(blocks.joined(heads_BLHV), x_BLD), weights_BHLM
 
     def _normalize(self) -> Normalize:
-        normalizer = NORMALIZERS[self.config.normalizer]
-        return normalizer.of(self.config, self.normalizer_params, None)
+        return self.normalizer.of(self.config, self.normalizer_params, None)
+
+    def _joined(self, heads_BLHV: Array, x_BLD: Array) -> Array:
+        heads_BLHV = self.normalizer.of_heads(self.normalizer_params, heads_BLHV)
+        return self.attention.joined(heads_BLHV, x_BLD)
 
     def _by_distance(
         self, query_BLHK: Array, spread: Spread, attended: Attended, bias: Array | None
@@ -154,7 +158,7 @@ class SelfAttention(Sublayer):
         heads_BJHV = attend_to_past(
             query_BJHK, blocks, context.self_mask, context.position_B, attend_over
         )
-        return self.attention.joined(heads_BJHV, x_BJD), Cache(blocks, ()), None
+        return self._joined(heads_BJHV, x_BJD), Cache(blocks, ()), None
 
 
 class CrossAttention(Sublayer):
@@ -200,7 +204,7 @@ class CrossAttention(Sublayer):
             normalize=normalize,
         )
         _sow(self, weights_BHLM)
-        return self.attention.joined(heads_BLHV, x_BLD), sampled[0] if sampled else weights_BHLM
+        return self._joined(heads_BLHV, x_BLD), sampled[0] if sampled else weights_BHLM
 
     def _normalize(self, query_BLHK: Array, context: Context) -> Normalize:
         """(scores, mask) -> weights of all target positions."""
@@ -283,7 +287,13 @@ class CrossAttention(Sublayer):
             score=cached_score(SCORES[self.score], self.attention.score_params),
             normalize=normalize,
         )
-        return self.attention.joined(heads_BJHV, x_BJD), Cache((), carried[0]), weights_BHJM
+        return self._joined(heads_BJHV, x_BJD), Cache((), carried[0]), weights_BHJM
+
+    def _joined(self, heads_BLHV: Array, x_BLD: Array) -> Array:
+        if self.stateful is None:
+            of_heads = STATELESS[self.normalizer].of_heads
+            heads_BLHV = of_heads(self.normalizer_params, heads_BLHV)
+        return self.attention.joined(heads_BLHV, x_BLD)
 
 
 def for_every_head(config: ModelConfig, x_BMGK: Array) -> Array:

@@ -4,7 +4,7 @@ A new normalizer is a function here and its line in `NORMALIZERS`, which names i
 has any. Those of encoder-decoder attention alone are in model/cross_normalizers.py.
 
 Dimension key
-  B batch   L query length   M key length   H heads   P pairs of heads
+  B batch   L query length   M key length   H heads   P pairs of heads   V d_v per head
 """
 
 import functools
@@ -24,7 +24,10 @@ from transformer_jax.model.records import Params
 
 Normalize = Callable[[Array, Array], Array]  # (scores, mask) -> weights
 
-FIRST_LAMBDA = 0.8  # in every layer, as in the paper's ablation; else it grows from 0.2 to 0.8
+# The first lambda of differential attention, in every layer. The paper's grows from 0.2 towards 0.8
+# with the layer's number; a constant 0.8 is hardly worse (its table 6).
+FIRST_LAMBDA = 0.8
+PAIR_EPSILON = 1e-5  # as in the authors' code
 
 
 def softmax(scores_BHLM: Array, mask: Array, kept: str | None = None) -> Array:
@@ -98,7 +101,8 @@ def sparsemax(scores_BHLM: Array, mask: Array) -> Array:
     support = scores_BHLM > (sum_BHL1 - 1) / count_BHL1
     inside_BHLM = jnp.where(support, scores_BHLM, 0.0)
     tau_BHL1 = (inside_BHLM.sum(-1, keepdims=True) - 1) / support.sum(-1, keepdims=True)
-    return jnp.where(support, scores_BHLM - tau_BHL1, 0.0)
+    # Rounding can put tau a little above a score of the support, and no weight is below 0.
+    return jnp.where(support, jnp.maximum(scores_BHLM - tau_BHL1, 0.0), 0.0)
 
 
 def top_k(scores_BHLM: Array, mask: Array, size: int) -> Array:
@@ -125,7 +129,7 @@ def with_sink(params: Params, scores_BHLM: Array, mask: Array, kept: str | None 
     sum to less than 1, and to 0 if it may attend to no key.
 
     Args:
-      params: "sink" b, float32 `[heads]`; 0, its initial value, is the paper's.
+      params: "sink" b, float32 `[heads]`; 0, its initial value, is Miller's.
       scores_BHLM: scores `[batch, heads, query_len, key_len]`, float32.
       mask: booleans that broadcast to that shape, True = may attend.
       kept: see `softmax`.
@@ -148,17 +152,45 @@ def differential(params: Params, scores_BHLM: Array, mask: Array, kept: str | No
     query's weights sum to 1 - lambda.
 
     Args:
-      params: "lambda", float32 `[heads]`. The paper's is one number for all heads of a layer.
+      params: "lambda", float32 `[heads]`. The paper has one for all heads of a layer, made of four
+        vectors (its equation 2).
       scores_BHLM: scores `[batch, heads, query_len, key_len]`, float32; an even number of heads.
       mask: booleans that broadcast to that shape, True = may attend.
       kept: see `softmax`.
 
-    Source: Ye et al. 2024, "Differential Transformer", equation 1, without its norm of each head.
+    Source: Ye et al. 2024, "Differential Transformer", equation 1.
     """
     weights_BHLM = softmax(scores_BHLM, mask, kept)
     first_BPLM, second_BPLM = weights_BHLM[:, ::2], weights_BHLM[:, 1::2]
     first_BHLM, second_BHLM = (jnp.repeat(x, 2, axis=1) for x in (first_BPLM, second_BPLM))
     return first_BHLM - params["lambda"][:, None, None] * second_BHLM
+
+
+def normed_pairs(params: Params, heads_BLHV: Array) -> Array:
+    """(1 - 0.8) RMSNorm of each pair of heads: what differential attention does to its output.
+
+    Without it the paper's model is worse than a Transformer (its table 6).
+
+    Args:
+      params: "gain", float32 `[heads, d_v]`; the paper's is the same for all pairs.
+      heads_BLHV: the heads' outputs `[batch, length, heads, d_v]`.
+
+    Returns:
+      The same shape and type.
+
+    Source: Ye et al. 2024, equation 3.
+    """
+    pair_BLPHV = heads_BLHV.reshape(*heads_BLHV.shape[:2], -1, 2, heads_BLHV.shape[-1])
+    pair_BLPHV = pair_BLPHV.astype(jnp.promote_types(heads_BLHV.dtype, jnp.float32))
+    square_BLP11 = jnp.square(pair_BLPHV).mean((-2, -1), keepdims=True)
+    normed_BLPHV = pair_BLPHV * jax.lax.rsqrt(square_BLP11 + PAIR_EPSILON)
+    normed_BLHV = normed_BLPHV.reshape(heads_BLHV.shape) * params["gain"]
+    return ((1 - FIRST_LAMBDA) * normed_BLHV).astype(heads_BLHV.dtype)
+
+
+def unchanged(params: Params, heads_BLHV: Array) -> Array:
+    """The heads' outputs."""
+    return heads_BLHV
 
 
 class Normalizer(NamedTuple):
@@ -169,6 +201,8 @@ class Normalizer(NamedTuple):
     parameters: Mapping[str, Parameter] = MappingProxyType({})
     sums_to_1: bool = True  # whether the weights of a query do; if not, they are no probabilities
     signed: bool = False  # whether a weight may be negative
+    # (params, heads' outputs) -> what is joined.
+    of_heads: Callable[[Params, Array], Array] = unchanged
 
 
 # The backward pass of the softmax keeps weights in the type of the activations.
@@ -188,10 +222,12 @@ NORMALIZERS: dict[str, Normalizer] = {
     "differential": Normalizer(
         lambda config, params, noise: functools.partial(differential, params, kept=config.dtype),
         parameters={
-            "lambda": Parameter(nn.initializers.constant(FIRST_LAMBDA), ("heads",), (HEADS,))
+            "lambda": Parameter(nn.initializers.constant(FIRST_LAMBDA), ("heads",), (HEADS,)),
+            "gain": Parameter(nn.initializers.ones, ("heads", "d_v"), (HEADS, None)),
         },
         sums_to_1=False,
         signed=True,
+        of_heads=normed_pairs,
     ),
 }
 

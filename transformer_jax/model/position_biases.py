@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -112,7 +112,8 @@ def bucket_bias(config: ModelConfig, params: Params, distance: Array, causal: bo
 def logarithmic_bias(config: ModelConfig, params: Params, distance: Array, causal: bool) -> Array:
     """-r1 log(1 + r2 |distance|) of each head, the same in all layers of a stack.
 
-    r1 and r2 are learned, and positive as the softplus of the parameters; both are 1 at first.
+    r1 and r2 are learned, and positive as the softplus of the parameters. At first r1 is between 0
+    and 2, and r2 between 0 and 1. The paper divides the bias by sqrt(d_k), like the score.
 
     Args:
       config: not used.
@@ -123,13 +124,20 @@ def logarithmic_bias(config: ModelConfig, params: Params, distance: Array, causa
     Returns:
       float32 `[..., heads, query_len, key_len]`.
 
-    Source: Chi et al. 2022, "KERPLE", the logarithmic variant; symmetric in the encoder.
+    Source: Chi et al. 2022, "KERPLE", section 4, the logarithmic variant; initial values as in the
+    authors' code. Symmetric in the encoder.
     """
     height, rate = (jax.nn.softplus(params[name])[:, None, None] for name in ("height", "rate"))
     return -height * jnp.log1p(rate * abs(distance)[..., None, :, :])
 
 
-_one = nn.initializers.constant(math.log(math.e - 1))  # its softplus is 1
+def _softplus_below(high: float) -> Callable[..., Array]:
+    """An initializer of parameters whose softplus is uniform between 0.01 and `high`."""
+
+    def drawn(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+        return jnp.log(jnp.expm1(jax.random.uniform(key, shape, dtype, 0.01, high)))
+
+    return drawn
 
 
 class Bias(NamedTuple):
@@ -139,6 +147,7 @@ class Bias(NamedTuple):
     of: Callable[[ModelConfig, Params, Array, bool], Array]
     parameters: Mapping[str, Parameter] = MappingProxyType({})  # all layers of a stack share them
     sizes: Mapping[str, int] = MappingProxyType({})  # of their axes that no model has otherwise
+    looks_ahead: bool = True  # whether a decoder's bias distinguishes keys after their query
 
 
 POSITION_BIASES: dict[str, Bias] = {
@@ -147,9 +156,13 @@ POSITION_BIASES: dict[str, Bias] = {
         bucket_bias,
         {"buckets": Parameter(nn.initializers.zeros, ("buckets", "heads"), (DISTANCES, HEADS))},
         {"buckets": BUCKETS},
+        looks_ahead=False,
     ),
     "kerple": Bias(
         logarithmic_bias,
-        {name: Parameter(_one, ("heads",), (HEADS,)) for name in ("height", "rate")},
+        {
+            "height": Parameter(_softplus_below(2.0), ("heads",), (HEADS,)),
+            "rate": Parameter(_softplus_below(1.0), ("heads",), (HEADS,)),
+        },
     ),
 }

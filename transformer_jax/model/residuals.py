@@ -19,7 +19,8 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import Parameter, is_box
 from transformer_jax.model.records import Params
 
-# The matrices whose initial values `Constants.beta` multiplies.
+# The matrices whose initial values `Constants.beta` multiplies. Of a gated feed-forward network it
+# is one of the two inner ones, so that the product is scaled as without a gate.
 SCALED = frozenset({"inner", "outer", "value", "out"})
 
 
@@ -55,7 +56,7 @@ def plain_sum(params: Params, alpha: float, x_BLD: Array, y_BLD: Array) -> Array
 
 
 def scaled_sum(params: Params, alpha: float, x_BLD: Array, y_BLD: Array) -> Array:
-    """alpha x + y, in the type of y (Wang et al. 2022, section 3.1)."""
+    """alpha x + y, in the type of y (Wang et al. 2022, section 4.1)."""
     return alpha * x_BLD.astype(y_BLD.dtype) + y_BLD
 
 
@@ -64,7 +65,7 @@ def weighted_sum(params: Params, alpha: float, x_BLD: Array, y_BLD: Array) -> Ar
 
     The paper's Transformer has one a for both sub-layers of a layer; here each has its own.
 
-    Source: Bachlechner et al. 2020, equation 3 and section 4.
+    Source: Bachlechner et al. 2020, equation 1.
     """
     return x_BLD + params["weight"] * y_BLD
 
@@ -72,8 +73,8 @@ def weighted_sum(params: Params, alpha: float, x_BLD: Array, y_BLD: Array) -> Ar
 class ResidualKind(NamedTuple):
     """An entry of the registry."""
 
-    # "sum": what leaves the residual. "input": what the sub-layer reads, and the sum of all
-    # residuals once, at the end of a stack. None: nothing.
+    # What the norm is applied to. "sum": the joined x and y. "input": the sub-layer's input, and
+    # the output of a stack once. None: nothing.
     normalizes: str | None
     join: Callable[[Params, float, Array, Array], Array] = plain_sum  # (params, alpha, x, y)
     parameters: Mapping[str, Parameter] = MappingProxyType({})  # of each residual

@@ -1,4 +1,4 @@
-"""What replaces a decoder's self-attention: a step of search takes as long at any position.
+"""What replaces a decoder's self-attention, so that each step of search takes the same time.
 
 Each position is mixed with what came before it through a state of constant size, which a hypothesis
 carries from one step of search to the next. A new one is a subclass of `Sublayer` (sublayer.py) and
@@ -28,7 +28,7 @@ from transformer_jax.model.sublayer import Sublayer
 
 _matrix = named(nn.initializers.xavier_uniform(), FEATURES, HIDDEN)
 _vector = named(nn.initializers.zeros, HIDDEN)
-LEAST_SUM = 1e-6  # of a query's scores; phi is exactly 0 in float32 for numbers below -17
+LEAST_SUM = 1e-6  # of a query's scores; phi is nearly 0 for features far below 0
 
 
 def mean_so_far(x_BLD: Array, context: Context) -> Array:
@@ -149,7 +149,9 @@ def phi(x: Array) -> Array:
 
     Source: Katharopoulos et al. 2020, equation 7.
     """
-    return jax.nn.elu(x.astype(sum_type(x.dtype))) + 1
+    x = x.astype(sum_type(x.dtype))
+    # elu(x) + 1 would subtract 1 from exp(x) and add it again, which rounds small values to 0.
+    return jnp.where(x > 0, x + 1, jnp.exp(jnp.where(x > 0, 0, x)))
 
 
 def linear_attention(query_BLHK: Array, key_BLHK: Array, value_BLHV: Array, place: Place) -> Array:

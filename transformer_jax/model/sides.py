@@ -12,7 +12,7 @@ from transformer_jax.model import embeddings, outputs, residuals
 from transformer_jax.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from transformer_jax.model.cross_normalizers import NOISY, STATELESS, name_of
 from transformer_jax.model.encoder_mixers import ENCODER_MIXERS
-from transformer_jax.model.positions import between_positions
+from transformer_jax.model.positions import POSITIONS, between_positions
 from transformer_jax.model.recurrent import RecurrentDecoder, RecurrentEncoder
 from transformer_jax.model.running_mixers import RUNNING_MIXERS
 from transformer_jax.model.transformer import TransformerDecoder, TransformerEncoder
@@ -128,6 +128,12 @@ def full_context_problems(config: ModelConfig) -> Iterator[str]:
         yield (
             f"a decoder of kind {config.decoder} has no self-attention that could see the whole "
             "target. Use model.decoder='transformer', or train.alignment_context='past'."
+        )
+    bias = POSITIONS[config.positions].bias
+    if bias is not None and not bias.looks_ahead:
+        yield (
+            f"model.positions={config.positions!r} has one bias for all target positions after the "
+            "query. Use another kind, or train.alignment_context='past'."
         )
     for name in ("window", "wait_k"):
         if (value := getattr(config, name)) is not None:
