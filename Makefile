@@ -15,7 +15,7 @@ BEGUN := $(VENV)/.begun
 help:
 	@echo "make demo    train on the built-in corpus, translate, score, plot (a few minutes)"
 	@echo "make test    the test suite (PYTHON=python3.12 for another Python, ARGS=... for pytest)"
-	@echo "make survive kill runs again and again, and see that nothing is lost (14 minutes)"
+	@echo "make survive kill runs again and again, and see that nothing is lost (17 minutes)"
 	@echo "make results  the tables of docs/results.md, from the recorded results"
 	@echo "make docs    the documentation as a site in site/, every link checked"
 	@echo "make gpu-plan  what the training step costs on an H200, compiled without one (6 minutes)"

@@ -196,7 +196,7 @@ def page(costs: Mapping[str, Cost], search: SearchCost | None) -> str:
 
     rates = (
         f"{BYTES_PER_S / 1e12:g} TB/s; {FLOPS_PER_S['bf16'] / 1e12:g} TFLOP/s for bfloat16: "
-        f"80 % of the {MATRIX_RATE / 1e12:g} that large products reach; "
+        f"80 % of {MATRIX_RATE / 1e12:g}, assumed for large products; "
         f"{FLOPS_PER_S['f32'] / 1e12:g} TFLOP/s for float32"
     )
     parts = [
@@ -204,10 +204,10 @@ def page(costs: Mapping[str, Cost], search: SearchCost | None) -> str:
         f"`make gpu-plan`, {datetime.date.today()}, JAX {jax.__version__}, revision {revision()}. "
         "XLA compiled the whole step for the device that benchmarks/h200.txtpb describes. The "
         "times are lower bounds, not measurements: each kernel takes as long as the slower of its "
-        f"memory traffic and its products ({rates}). A kernel belongs to the part of its last "
+        f"memory traffic and its products ({rates}). Each kernel is counted in the part of its last "
         "operation. Without the device XLA cannot choose between kernels by measurement, so every "
-        'product is a Triton kernel here. The column "measured" stays empty until a run on a GPU '
-        "fills it (docs/gpu_runs.md).",
+        'product is a Triton kernel here. The column "measured" is for figures of a run on a GPU '
+        "(docs/gpu_runs.md).",
         "A kernel of the project's own (fused attention, residuals, loss) counts the bytes of "
         "its operands and results, and the FLOPs of its formula.",
         f"{ROWS} rows of {LENGTH} source and {LENGTH} target positions, vocabulary {VOCABULARY:,}, "

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from benchmarks.hlo import Instruction, array_type, computations, type_bytes
 
 BYTES_PER_S = 4.0e12  # of an H200's memory, 4.8e12 as the vendor prints it
-MATRIX_RATE = 790e12  # FLOP/s of large bfloat16 products that an H200 reaches
-# Of a step's products, by type of the operands. Those in bfloat16 are smaller than the large ones.
+MATRIX_RATE = 790e12  # FLOP/s of large bfloat16 products of an H200; assumed, as all rates here
+# Of a step's products, by type of the operands. Those in bfloat16 are too small for MATRIX_RATE.
 FLOPS_PER_S = {"bf16": 0.8 * MATRIX_RATE, "f32": 280e12}
 # Operations that are not kernels: they move no data.
 FREE = {

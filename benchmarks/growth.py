@@ -102,7 +102,7 @@ QUICK = {
 }
 LABELS = {
     "step.rows": "rows",
-    "step.length": "places a row",
+    "step.length": "positions a row",
     "search.rows": "sentences",
     "search.length": "subwords a sentence",
 }

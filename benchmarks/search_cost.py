@@ -30,7 +30,7 @@ def memory_flops(model: ModelConfig, src_length: int) -> int:
 
 
 def decode_step_flops(model: ModelConfig, vocabulary_size: int, src_length: int, past: int) -> int:
-    """FLOPs of one new subword of one hypothesis, its number `past`, counted from 1."""
+    """FLOPs to add subword number `past` (from 1) to one hypothesis."""
     attention = attention_parameters(model)
     feed_forward = 2 * model.d_model * model.d_ff
     scores = model.num_heads * sum(model.head_sizes)

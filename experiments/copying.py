@@ -16,7 +16,7 @@ softmax is a fair baseline: its vocabulary has every letter, and bytes for the r
 any name, and training shows it thousands of invented ones to learn that from. It has to produce a
 name subword by subword; copy can take the subwords from the source.
 
-Measured are the sentences with names among the first 4,000 pairs of the test split: each as it is,
+We score the sentences with names among the first 4,000 pairs of the test split: each as it is,
 with known names, and with invented ones in their place. A name is right if the translation has it
 in the form that the reference has (Peters for Peter's), wherever it is, and as often. The table
 also has BLEU and exact translations. The BLEU in the table of all runs, further down, is on the

@@ -3,8 +3,8 @@
     python -m experiments.few_pairs --scale=pairs_5000
     python -m experiments.few_pairs --scale=pairs_29000
 
-The questions: is a Transformer, more than a recurrent model, hard to train on few pairs? Do other
-norms change that?
+The questions: is a Transformer harder to train on few pairs than a recurrent model? Do other norms
+change that?
 
 The rows are the small models of experiments.fair_comparison on the first 5,000 and on all pairs of
 Multi30k, 800 steps of 2,000 target subwords: the Transformer in post- and in pre-norm, with

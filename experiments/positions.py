@@ -7,11 +7,11 @@ The question: which kind of positions translates sentences that are longer than 
 does it cost anything within those lengths? The paper chose sinusoids because they "may allow the
 model to extrapolate" (section 3.5); its own measurement is on lengths that training has.
 
-The small scale: the built-in corpus, a pre-norm Transformer with 2 + 2 layers of d_model 128 and
-4 heads, trained on sentences of at most 12 subwords a side for 1,000 steps of 1,000 target
+The small scale trains a pre-norm Transformer with 2 + 2 layers of d_model 128 and 4 heads on
+sentences of the built-in corpus of at most 12 subwords a side, for 1,000 steps of 1,000 target
 subwords. No row is tuned: all have the preset's learning rate. The test split has sources of any
 length; "within" is BLEU of those of at most 12 subwords, "beyond" of all longer ones. The row "all
-lengths" trains on every length, with sinusoids: what is possible. The scale multi30k compares BLEU
+lengths" trains on every length, with sinusoids, and shows what is possible. The scale multi30k compares BLEU
 within the lengths of training, for the small pre-norm model of table 2 and one seed.
 
 The rules, written before the runs. A kind extrapolates if in every seed its BLEU beyond is above

@@ -7,11 +7,11 @@
     python -m experiments.scores --seeds=0,1,2
 
 The question: the paper says that dot products fail as d_k grows unless they are divided by its root
-(section 3.2.1), and that additive attention (Bahdanau et al. 2015) does not fail. Is it so, and
-what of a bilinear form, and of the cosine?
+(section 3.2.1), and that additive attention (Bahdanau et al. 2015) does not fail. Is that so here?
+And do a bilinear form and the cosine fail?
 
-The built-in corpus, a pre-norm Transformer with 2 + 2 layers of d_model 128, and in every attention
-one head with d_v 128 and d_k 8 or 128. Every row trains for 1,000 steps of 1,000 target subwords
+It trains a pre-norm Transformer with 2 + 2 layers of d_model 128 on the built-in corpus. Every
+attention has one head with d_v 128 and d_k 8 or 128. Every row trains for 1,000 steps of 1,000 target subwords
 with Adam and a cosine schedule. Each row has the same budget for its learning rate: four peak
 rates, 400 steps each, seed 0; the best validation perplexity decides. (Three were planned. The
 largest, 0.004, was best for nine of ten rows, so 0.008 was added for all; it is best for six.) The

@@ -15,8 +15,8 @@ The machine has to be quiet: the log warns if other programs use it when a run b
 with more cores choose two of them: taskset -c 0,1 python -m experiments.speedrun ...
 
 To enter a record: write a config file, add its line to RECORDS, run all five seeds, and commit the
-file of results with docs/records.md. Tune with `train` and seeds other than 0 to 4. Faster code of
-the package is no record, because the baseline runs with the same code.
+file of results with docs/records.md. Tune with `train` and seeds other than 0 to 4. A speed-up of
+the package's code is not a record, because the baseline runs with the same code.
 """
 
 import datetime

@@ -12,7 +12,7 @@ TITLE = """# Keys of the config
 `transformer-jax keys --markdown` writes this page from the schema (`transformer_jax/config/`). Set
 a key in a config file (`config.model.num_heads = 4`) or on the command line
 (`--config.model.num_heads=4`; `none` for None; commas between the items of a list). A later `train`
-on the same folder may change a *mutable* key; if it contradicts another key, it is refused.
+on the same folder may change a *mutable* key; if it contradicts an immutable one, it is refused.
 """
 
 

@@ -165,7 +165,7 @@ def _card(model: Exported, about: Mapping[str, str]) -> str:
         )
     if decode.penalty == "gnmt" and decode.length_penalty:
         notes.append(
-            "Training ranked translations by GNMT's length penalty; transformers divides by "
+            "The run's search divides scores by GNMT's length penalty, transformers by "
             f"length^{decode.length_penalty:g} instead. At length_penalty=0.0 both are the same."
         )
     if model.vocabulary.normalizes_punctuation:

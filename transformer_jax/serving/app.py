@@ -110,7 +110,7 @@ async def _refused(request: Request, error: Any) -> Response:
 
 
 async def _http_error(request: Request, error: Any) -> Response:
-    text = {404: "There is no such page.", 405: "This page has another method."}
+    text = {404: "There is no such page.", 405: "This address does not accept that method."}
     message = text.get(error.status_code, str(error.detail))
     return to_json(error.status_code, {"error": message}, dict(error.headers or {}))
 
@@ -120,4 +120,4 @@ async def _left(request: Request, error: Any) -> Response:
 
 
 async def _failed(request: Request, error: Any) -> Response:
-    return to_json(500, {"error": "The server failed at this; its log says why."})
+    return to_json(500, {"error": "The server could not answer this request; see its log."})

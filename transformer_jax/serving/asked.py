@@ -90,10 +90,10 @@ def _lines(values: Mapping[str, Any], limits: Limits) -> list[str]:
     lines = values.get("lines")
     if "text" in values:
         if not isinstance(values["text"], str):
-            raise Refused(400, '"text" is no string.')
+            raise Refused(400, '"text" is not a string.')
         lines = [line.removesuffix("\r") for line in values["text"].split("\n")]
     if not isinstance(lines, list) or not lines:
-        raise Refused(400, '"lines" is no list of at least one string.')
+        raise Refused(400, '"lines" is not a list of at least one string.')
     if len(lines) > limits.lines:
         raise Refused(413, f"{len(lines)} lines are too many: at most {limits.lines}.")
     for number, line in enumerate(lines):
@@ -103,7 +103,7 @@ def _lines(values: Mapping[str, Any], limits: Limits) -> list[str]:
 
 def _check_line(line: Any, name: str, limits: Limits) -> None:
     if not isinstance(line, str):
-        raise Refused(400, f"{name} is no string.")
+        raise Refused(400, f"{name} is not a string.")
     if "\n" in line or "\r" in line:
         raise Refused(400, f"{name} has a line end: give each sentence as a line of its own.")
     if len(line) > limits.characters:
