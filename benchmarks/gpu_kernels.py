@@ -4,10 +4,10 @@
 
 It runs fused attention, residuals and loss, and the plain functions beside them, in bfloat16, and
 reports the error of both against the plain functions in float32. It calls each kernel twice, checks
-that the bits are the same, and times kernel and plain function. It needs jax and flax only, and takes a minute. It prints Markdown, and fails if a
-kernel's error is more than 1.5 times that of the plain function, or if its bits change. On a CPU,
-where Pallas interprets the kernels, use small sizes: --rows=2 --length=64 --vocabulary=1000.
-"""
+that the bits are the same, and times kernel and plain function. It needs jax and flax only, and
+takes a minute. It prints Markdown, and fails if a kernel's error is more than 1.5 times that of the
+plain function, or if its bits change. On a CPU, where Pallas interprets the kernels, use small
+sizes: --rows=2 --length=64 --vocabulary=1000. """
 
 import statistics
 import sys

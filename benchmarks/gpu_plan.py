@@ -204,9 +204,9 @@ def page(costs: Mapping[str, Cost], search: SearchCost | None) -> str:
         f"`make gpu-plan`, {datetime.date.today()}, JAX {jax.__version__}, revision {revision()}. "
         "XLA compiled the whole step for the device that benchmarks/h200.txtpb describes. The "
         "times are lower bounds, not measurements: each kernel takes as long as the slower of its "
-        f"memory traffic and its products ({rates}). Each kernel is counted in the part of its last "
-        "operation. Without the device XLA cannot choose between kernels by measurement, so every "
-        'product is a Triton kernel here. The column "measured" is for figures of a run on a GPU '
+        f"memory traffic and its products ({rates}). Each kernel is counted in the part of its "
+        "last operation. Without the device XLA cannot choose between kernels by measurement, so "
+        'every product is a Triton kernel here. The column "measured" is for figures of a run on a GPU '
         "(docs/gpu_runs.md).",
         "A kernel of the project's own (fused attention, residuals, loss) counts the bytes of "
         "its operands and results, and the FLOPs of its formula.",

@@ -8,14 +8,14 @@
 The question: language models of today are built of parts that the Transformer of 2017 did not have.
 Which of them helps, or hurts, a small model that translates?
 
-It trains a pre-norm Transformer with 2 + 2 layers of d_model 128 and 4 heads on the built-in corpus,
-for 1,000 steps of 1,000 target subwords with Adam and a cosine schedule. Each row changes one part of the
-base; the last row joins three of them, as many language models do. SwiGLU has a third less d_ff,
-and so the parameters of the base. Each row has the same budget for its learning rate: three peak
-rates, 400 steps each, seed 0; the best validation perplexity decides. The rate scales record it.
-Write the choice into RATES below before the small scale runs; without it a row takes 0.002. All
-runs take about 3.5 hours of two CPU cores. Other decoders without self-attention are compared in
-experiments.caveats.
+It trains a pre-norm Transformer with 2 + 2 layers of d_model 128 and 4 heads on the built-in
+corpus, for 1,000 steps of 1,000 target subwords with Adam and a cosine schedule. Each row changes
+one part of the base; the last row joins three of them, as many language models do. SwiGLU has a
+third less d_ff, and so the parameters of the base. Each row has the same budget for its learning
+rate: three peak rates, 400 steps each, seed 0; the best validation perplexity decides. The rate
+scales record it. Write the choice into RATES below before the small scale runs; without it a row
+takes 0.002. All runs take about 3.5 hours of two CPU cores. Other decoders without self-attention
+are compared in experiments.caveats.
 
 The rules, written before the runs. A part helps if the BLEU of its row is higher than that of the
 base, seed by seed, by Student's t over three seeds, p < 0.05. It hurts if it is lower by the same

@@ -11,8 +11,8 @@ The small scale trains a pre-norm Transformer with 2 + 2 layers of d_model 128 a
 sentences of the built-in corpus of at most 12 subwords a side, for 1,000 steps of 1,000 target
 subwords. No row is tuned: all have the preset's learning rate. The test split has sources of any
 length; "within" is BLEU of those of at most 12 subwords, "beyond" of all longer ones. The row "all
-lengths" trains on every length, with sinusoids, and shows what is possible. The scale multi30k compares BLEU
-within the lengths of training, for the small pre-norm model of table 2 and one seed.
+lengths" trains on every length, with sinusoids, and shows what is possible. The scale multi30k
+compares BLEU within the lengths of training, for the small pre-norm model of table 2 and one seed.
 
 The rules, written before the runs. A kind extrapolates if in every seed its BLEU beyond is above
 80 % of that of the row "all lengths", and does not if it is below 50 % in every seed; otherwise it

@@ -11,11 +11,11 @@ The question: the paper says that dot products fail as d_k grows unless they are
 And do a bilinear form and the cosine fail?
 
 It trains a pre-norm Transformer with 2 + 2 layers of d_model 128 on the built-in corpus. Every
-attention has one head with d_v 128 and d_k 8 or 128. Every row trains for 1,000 steps of 1,000 target subwords
-with Adam and a cosine schedule. Each row has the same budget for its learning rate: four peak
-rates, 400 steps each, seed 0; the best validation perplexity decides. (Three were planned. The
-largest, 0.004, was best for nine of ten rows, so 0.008 was added for all; it is best for six.) The
-rate scales record it, and RATES below holds the choice.
+attention has one head with d_v 128 and d_k 8 or 128. Every row trains for 1,000 steps of 1,000
+target subwords with Adam and a cosine schedule. Each row has the same budget for its learning rate:
+four peak rates, 400 steps each, seed 0; the best validation perplexity decides. (Three were
+planned. The largest, 0.004, was best for nine of ten rows, so 0.008 was added for all; it is best
+for six.) The rate scales record it, and RATES below holds the choice.
 
 The rules, written before the runs. A score's loss is its BLEU with d_k 8 minus its BLEU with d_k
 128, of the same seed. A score fails with wide keys if its loss is larger than that of the scaled

@@ -84,7 +84,8 @@ class Worker:
             answers = self.answer_all([one.asked for one in current])
         except Exception:  # a bug or a device error; the server keeps running
             log.exception("%d requests failed", len(current))
-            answers = [Refused(500, "The server could not answer this request; see its log.")] * len(current)
+            failed = Refused(500, "The server could not answer this request; see its log.")
+            answers = [failed] * len(current)
         with self._changed:  # before the answers: who gets one may ask again at once
             self._busy = 0
         for one, answer in zip(current, answers, strict=True):
