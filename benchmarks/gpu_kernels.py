@@ -7,7 +7,7 @@ reports the error of both against the plain functions in float32. It calls each 
 that the bits are the same, and times kernel and plain function. It needs jax and flax only, and
 takes a minute. It prints Markdown, and fails if a kernel's error is more than 1.5 times that of the
 plain function, or if its bits change. On a CPU, where Pallas interprets the kernels, use small
-sizes: --rows=2 --length=64 --vocabulary=1000. """
+sizes: --rows=2 --length=64 --vocabulary=1000."""
 
 import statistics
 import sys

@@ -206,8 +206,8 @@ def page(costs: Mapping[str, Cost], search: SearchCost | None) -> str:
         "times are lower bounds, not measurements: each kernel takes as long as the slower of its "
         f"memory traffic and its products ({rates}). Each kernel is counted in the part of its "
         "last operation. Without the device XLA cannot choose between kernels by measurement, so "
-        'every product is a Triton kernel here. The column "measured" is for figures of a run on a GPU '
-        "(docs/gpu_runs.md).",
+        'every product is a Triton kernel here. The column "measured" is for figures of a run on '
+        "a GPU (docs/gpu_runs.md).",
         "A kernel of the project's own (fused attention, residuals, loss) counts the bytes of "
         "its operands and results, and the FLOPs of its formula.",
         f"{ROWS} rows of {LENGTH} source and {LENGTH} target positions, vocabulary {VOCABULARY:,}, "
