@@ -80,10 +80,16 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         ("model.output='softmax' only, not with 'copy'",),
     ),
     (
-        {"train.alignment_context": "full", "model.window": 3, "model.wait_k": 2},
+        {
+            "train.alignment_context": "full",
+            "model.window": 3,
+            "model.wait_k": 2,
+            "model.pattern": "strided",
+        },
         (
             "changes nothing without train.alignment_weight",
             "train.alignment_context='full': model.window=3 leaves out",
+            "model.pattern=strided leaves out",
             "model.wait_k=2 leaves out",
         ),
     ),

@@ -15,7 +15,7 @@ from transformer_jax.model.attention import attend
 from transformer_jax.model.fused_attention import fused_attend
 from transformer_jax.model.kernels import Keys, Queries, Setting, with_attention_kernel
 from transformer_jax.model.parameters import abstract_params
-from transformer_jax.model.patterns import causal, mask_of, same_sentence, within
+from transformer_jax.model.patterns import causal, mask_of, same_sentence, strided, within
 from transformer_jax.model.records import Place
 from transformer_jax.model.scores import inverse_root
 from transformer_jax.text.batches import Packed
@@ -42,6 +42,7 @@ CASES = {
     "encoder": (LONG, LONG, (same_sentence,)),
     "decoder": (LONG, LONG, (same_sentence, causal)),
     "window": (LONG, LONG, (same_sentence, causal, within(5))),
+    "strided": (LONG, LONG, (same_sentence, causal, strided(3))),
     "from long to short": (LONG, SHORT, (same_sentence,)),
     "from short to long": (SHORT, LONG, (same_sentence,)),
 }

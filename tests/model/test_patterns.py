@@ -9,6 +9,7 @@ from transformer_jax.model.patterns import (
     mask_of,
     same_sentence,
     self_patterns,
+    strided,
     within,
 )
 from transformer_jax.model.records import Place
@@ -76,6 +77,20 @@ def test_causal_self_attention_of_a_packed_row():
 )
 def test_within_allows_positions_at_most_that_far_apart_on_both_sides(reach, want):
     assert table(within(reach)(ONE, ONE)) == want
+
+
+def test_strided_attention_sees_near_positions_and_each_stride_th_one():
+    """Rows are queries. A stride of 3: the two positions beside a query, and those 3 and 6 away."""
+    seven = Place(jnp.ones((1, 7), jnp.int32), jnp.arange(7)[None])
+    want = [[abs(i - j) in (0, 1, 2, 3, 6) for j in range(7)] for i in range(7)]
+    assert table(strided(3)(seven, seven)) == want
+    for is_decoder in (False, True):
+        config = ModelConfig(pattern="strided", stride=3)
+        allowed = [
+            [x and (j <= i or not is_decoder) for j, x in enumerate(row)]
+            for i, row in enumerate(want)
+        ]
+        assert table(mask_of(self_patterns(config, is_decoder), seven, seven)) == allowed
 
 
 def test_without_a_window_the_encoder_sees_the_sentence_and_the_decoder_its_past():

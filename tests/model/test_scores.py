@@ -15,6 +15,7 @@ from tests.fixtures.references import (
 from tests.fixtures.tiny import relative_error
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.gated_unit import project
+from transformer_jax.model.positions import rotated
 from transformer_jax.model.recurrent import AttendingUnit, RecurrentEncoder, Remembered
 from transformer_jax.model.scores import SCORES, additive, bilinear, cosine, dot, scaled_dot
 
@@ -51,6 +52,27 @@ def test_in_bfloat16_the_gradient_is_that_of_the_rounded_gradient_of_the_scores(
     # A bfloat16 has 8 significant bits.
     assert relative_error(by_query, want[0]) < 2**-8
     assert relative_error(by_key, want[1]) < 2**-8
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_which_scores_of_rotated_vectors_depend_on_the_distance_alone(score):
+    """Both positions are 7 later; the scores are computed in double precision."""
+    with jax.enable_x64(True):
+        draw = np.random.default_rng(9)
+        sizes = {"heads": H, "d_k": K}
+        params = {
+            name: draw.normal(size=[sizes[size] for size in parameter.sizes])
+            for name, parameter in SCORES[score].parameters.items()
+        }
+
+        def scores_at(first):
+            sides = (
+                rotated(jnp.float64(x), first + jnp.arange(x.shape[1])[None]) for x in (QUERY, KEY)
+            )
+            return SCORES[score].compute(params, *sides)
+
+        error = relative_error(scores_at(7), scores_at(0))
+    assert error < 1e-12 if SCORES[score].rotates else error > 1e-3
 
 
 def test_scaled_dot_is_divided_by_the_root_of_d_k():

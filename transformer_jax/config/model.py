@@ -160,6 +160,13 @@ class ModelConfig:
         "it in the decoder; None: the whole sentence",
         at_least=1,
     )
+    pattern: str = key(
+        "all",
+        "positions that self-attention sees in the sentence, or in the window; all: each one; "
+        "strided: those fewer than stride positions away, and each stride-th (Child et al. 2019)",
+        choices_of="transformer_jax.model.patterns:SELF_PATTERNS",
+    )
+    stride: int = key(8, "pattern strided: the stride", at_least=2, at_most=WIDEST)
     wait_k: int | None = key(
         None,
         "target subword t sees the first k + t - 1 source subwords, EOS included, and the "

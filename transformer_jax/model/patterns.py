@@ -4,12 +4,16 @@ A pattern is a predicate `(query place, key place) -> booleans [batch, 1, query_
 True = may attend. Training and search use the same predicate: in search the query is the newest
 position and the keys are the positions of the cache. Patterns are joined with `&`.
 
+A new one for self-attention is a function here and its line in `SELF_PATTERNS`, which makes it a
+value of model.pattern.
+
 Dimension key
   B batch   L query length   M key length
 """
 
 from collections.abc import Callable, Iterator
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -45,6 +49,22 @@ def within(most: int) -> Pattern:
         return (abs(apart_BLM) <= most)[:, None]
 
     return near
+
+
+def strided(stride: int) -> Pattern:
+    """True where query and key are fewer than `stride` positions apart, or a multiple of it.
+
+    In the paper some heads see the first kind of keys and the others the second; here each head
+    sees both.
+
+    Source: Child et al. 2019, "Sparse Transformers", section 4.3, strided attention.
+    """
+
+    def sees(query: Place, key: Place) -> Array:
+        apart_BLM = abs(query.positions[:, :, None] - key.positions[:, None, :])
+        return ((apart_BLM < stride) | (jax.lax.rem(apart_BLM, stride) == 0))[:, None]
+
+    return sees
 
 
 def read_before(wait_k: int) -> Pattern:
@@ -87,21 +107,27 @@ def cross_patterns(config: ModelConfig) -> tuple[Pattern, ...]:
     return same_sentence, read_before(config.wait_k)
 
 
+# By the value of model.pattern: (config, is_decoder) -> what self-attention sees, beside what every
+# kind of model forbids and model.window leaves out; None: all of it.
+SELF_PATTERNS: dict[str, Callable[[ModelConfig, bool], Pattern | None]] = {
+    "all": lambda config, is_decoder: None,
+    "strided": lambda config, is_decoder: strided(config.stride),
+}
+
+
 def self_patterns(config: ModelConfig, is_decoder: bool) -> tuple[Pattern, ...]:
     """The patterns of self-attention.
 
-    The encoder of a wait-k model sees no subword that is not yet read.
-
-    In the encoder, the query is in the middle of a window of r positions; in the decoder, it is at
-    the window's end.
+    The encoder of a wait-k model sees no subword after its own. With model.window=r the encoder's
+    query is in the middle of r positions, and the decoder's at their end.
 
     Source: Vaswani et al. 2017, sections 3.2.3 and 4.
     """
     one_way = is_decoder or config.wait_k is not None
-    patterns = (same_sentence, causal) if one_way else (same_sentence,)
-    return (
-        patterns if config.window is None else (*patterns, within(max(reach(config, is_decoder))))
-    )
+    window = within(max(reach(config, is_decoder))) if config.window else None
+    own = SELF_PATTERNS[config.pattern](config, is_decoder)
+    asked = (same_sentence, causal if one_way else None, window, own)
+    return tuple(pattern for pattern in asked if pattern is not None)
 
 
 def reach(config: ModelConfig, is_decoder: bool) -> tuple[int, int]:

@@ -201,7 +201,7 @@ def problems(config: ModelConfig) -> Iterator[str]:
             f"model.positions='rotary' turns pairs of features, and d_k={d_k} is odd. Set an even "
             "model.d_k, or use model.positions='sinusoidal'."
         )
-    if config.positions == "rotary" and SCORES[config.score].factor is None:
+    if config.positions == "rotary" and not SCORES[config.score].rotates:
         yield (
             f"model.positions='rotary' with model.score={config.score!r}: turning queries and keys "
             "makes only their product depend on the distance. Use model.score='scaled_dot', or "

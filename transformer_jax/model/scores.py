@@ -146,6 +146,8 @@ class Score(NamedTuple):
     # What q . k is multiplied by, from d_k; None: the score is no multiple of q . k. Search
     # computes a multiple of q . k in the layout of its cache, and any other score by `compute`.
     factor: Callable[[int], float] | None = None
+    # Whether the score of rotated queries and keys depends on their distance alone.
+    rotates: bool = False
     parameters: Mapping[str, Parameter] = MappingProxyType({})
 
 
@@ -154,8 +156,8 @@ def _scaled_identity(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float3
 
 
 SCORES: dict[str, Score] = {
-    "scaled_dot": Score(scaled_dot, factor=inverse_root),
-    "dot": Score(dot, factor=lambda d_k: 1.0),
+    "scaled_dot": Score(scaled_dot, factor=inverse_root, rotates=True),
+    "dot": Score(dot, factor=lambda d_k: 1.0, rotates=True),
     "bilinear": Score(
         bilinear,
         parameters={
@@ -164,6 +166,7 @@ SCORES: dict[str, Score] = {
     ),
     "cosine": Score(
         cosine,
+        rotates=True,
         parameters={"gain": Parameter(nn.initializers.constant(FIRST_GAIN), ("heads",), (HEADS,))},
     ),
     "additive": Score(

@@ -107,7 +107,7 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
     if not decoder.multi_head:
         reason_of = dict.fromkeys(("cross_score", "cross_normalizer", "attention_memory"), no_heads)
     if not (_encoder_self_attention(config) or _decoder_self_attention(config)):
-        reason_of["window"] = no_self
+        reason_of |= {"window": no_self, "pattern": no_self}
         if between_positions(config):
             reason_of["positions"] = no_self
         if not decoder.multi_head:
@@ -135,11 +135,12 @@ def full_context_problems(config: ModelConfig) -> Iterator[str]:
             f"model.positions={config.positions!r} has one bias for all target positions after the "
             "query. Use another kind, or train.alignment_context='past'."
         )
-    for name in ("window", "wait_k"):
-        if (value := getattr(config, name)) is not None:
+    for name in ("window", "wait_k", "pattern"):
+        value, default = getattr(config, name), getattr(ModelConfig, name)
+        if value != default:
             yield (
-                f"model.{name}={value} leaves out a part of the text. Use model.{name}=None, or "
-                "train.alignment_context='past'."
+                f"model.{name}={value} leaves out a part of the text. Use model.{name}={default}, "
+                "or train.alignment_context='past'."
             )
 
 
