@@ -34,8 +34,7 @@ from experiments.claims import (
     word_order,
 )
 from experiments.claims.evidence import answers, gather
-from experiments.claims.judging import Known, Recorded
-from experiments.claims.reference import GRAMMAR, REFERENCE
+from experiments.claims.judging import GRAMMAR, REFERENCE, Known, Recorded
 from experiments.table2_bleu import LAST
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.experiment import Experiment, Job, Scale

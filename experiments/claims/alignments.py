@@ -6,8 +6,7 @@ The built-in corpus knows its alignments, so the reference's heads have error ra
 import numpy as np
 
 from experiments.claims.evidence import Evidence, Probe
-from experiments.claims.judging import FAILS, HOLDS, Claim, Finding, Known
-from experiments.claims.reference import REFERENCE
+from experiments.claims.judging import FAILS, HOLDS, REFERENCE, Claim, Finding, Known
 from transformer_jax.reporting.page import Table
 from transformer_jax.tables.experiment import Job
 

@@ -4,8 +4,7 @@ Table 2's first row, which is averaged, is compared with table 3's base row, whi
 without averaging; or else two rows on the built-in corpus.
 """
 
-from experiments.claims.judging import Claim, Finding, Known, judge, on_grammar
-from experiments.claims.reference import GRAMMAR
+from experiments.claims.judging import GRAMMAR, Claim, Finding, Known, judge, on_grammar
 from experiments.table2_bleu import LAST
 from transformer_jax.tables.statistics import differences
 

@@ -6,8 +6,7 @@ the built-in corpus.
 
 import statistics
 
-from experiments.claims.judging import OPEN, Claim, Finding, Known, mean_of, on_grammar
-from experiments.claims.reference import GRAMMAR
+from experiments.claims.judging import GRAMMAR, OPEN, Claim, Finding, Known, mean_of, on_grammar
 from experiments.table3_ablations import small_label
 
 CLAIM = Claim("One head is worse than the best setting", "table 3 (A)")

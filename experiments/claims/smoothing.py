@@ -4,8 +4,7 @@ Row (D) of table 3 without smoothing is compared with its base row, or else a ro
 with the reference on the built-in corpus.
 """
 
-from experiments.claims.judging import Claim, Finding, Known, mean_of, on_grammar
-from experiments.claims.reference import GRAMMAR
+from experiments.claims.judging import GRAMMAR, Claim, Finding, Known, mean_of, on_grammar
 
 PLACE = "section 5.4, table 3 (D)"
 # By metric, with what the paper prints for smoothing of 0 and of 0.1.

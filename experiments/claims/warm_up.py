@@ -9,8 +9,17 @@ from typing import Any
 import numpy as np
 
 from experiments.claims.evidence import Evidence, Probe
-from experiments.claims.judging import FAILS, HOLDS, OPEN, Claim, Finding, Known, mean_of
-from experiments.claims.reference import GRAMMAR, REFERENCE
+from experiments.claims.judging import (
+    FAILS,
+    GRAMMAR,
+    HOLDS,
+    OPEN,
+    REFERENCE,
+    Claim,
+    Finding,
+    Known,
+    mean_of,
+)
 from transformer_jax.tables.experiment import Job
 
 CLAIMS = {

@@ -7,8 +7,7 @@ are shuffled.
 import numpy as np
 
 from experiments.claims.evidence import Evidence, Probe
-from experiments.claims.judging import FAILS, HOLDS, Claim, Finding, Known
-from experiments.claims.reference import GRAMMAR, REFERENCE
+from experiments.claims.judging import FAILS, GRAMMAR, HOLDS, REFERENCE, Claim, Finding, Known
 from transformer_jax.reporting.page import Table
 from transformer_jax.tables.experiment import Job
 from transformer_jax.tables.results import hypotheses, references

@@ -28,6 +28,7 @@ from experiments.claims.judging import (
     HOLDS,
     NOT_RUN,
     OPEN,
+    REFERENCE,
     Finding,
     Known,
     Recorded,
@@ -38,7 +39,6 @@ from experiments.claims.judging import (
 from experiments.claims.lengths import bleu_by_length
 from experiments.claims.linear_shifts import shift_matrix, shifts_of_positions
 from experiments.claims.one_head import LARGE_KEYS, ONE_HEAD
-from experiments.claims.reference import REFERENCE
 from experiments.claims.saturation import _entropy, _ideal
 from experiments.claims.scaling_in_training import NOT_SCALED, SMALL_KEYS, helps_more
 from experiments.claims.smoothing import NO_SMOOTHING, UNSMOOTHED

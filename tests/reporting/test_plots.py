@@ -220,13 +220,6 @@ def test_pieces_are_at_the_left_and_below_the_lowest_map_of_a_column():
     assert [tick_labels(axes.xaxis)[0] for axes in heads] == ["", "", "a", "a", "a", "a"]
 
 
-def test_gold_alignment_marks_its_cells():
-    figure = attention_figure(attention(2, 3, 4), list("abcd"), list("xyz"), "", [(3, 1)])
-    for axes in figure.axes[:2]:
-        (square,) = axes.patches
-        assert square.get_center().tolist() == [3, 1]  # column of the source, row of the target
-
-
 @pytest.mark.parametrize(("length", "heads"), [(60, 2), (128, 2)])
 def test_every_label_of_a_long_sentence_is_drawn_and_none_overlap(length, heads):
     pieces = [f"▁piece{i}" for i in range(length)]

@@ -10,7 +10,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -159,18 +159,13 @@ def plot_attention(
     tgt_pieces: Sequence[str],
     path: str | os.PathLike[str],
     title: str,
-    alignment: Collection[tuple[int, int]] = (),
 ) -> Path:
     """Writes `attention_figure` into a file .png, .pdf or .svg; returns its path."""
-    return _save(attention_figure(weights, src_pieces, tgt_pieces, title, alignment), path)
+    return _save(attention_figure(weights, src_pieces, tgt_pieces, title), path)
 
 
 def attention_figure(
-    weights: Any,
-    src_pieces: Sequence[str],
-    tgt_pieces: Sequence[str],
-    title: str,
-    alignment: Collection[tuple[int, int]] = (),
+    weights: Any, src_pieces: Sequence[str], tgt_pieces: Sequence[str], title: str
 ) -> Figure:
     """One heat map per head; all heads share one color scale.
 
@@ -182,7 +177,6 @@ def attention_figure(
       src_pieces: the subwords attended to, one per column; any Unicode.
       tgt_pieces: the attending subwords, one per row. For self-attention both lists are the same.
       title: title of the figure.
-      alignment: gold links (source subword, target subword), 0-based, to mark with squares.
     """
     from matplotlib.figure import Figure
 
@@ -208,7 +202,6 @@ def attention_figure(
         axes = figure.add_subplot(rows, columns, head + 1)
         image = axes.imshow(weights_HLM[head], aspect="auto", **colors)
         axes.set_title(f"head {head + 1}", fontsize=8)
-        _mark(axes, alignment)
         is_left = head % columns == 0
         is_lowest = head + columns >= heads
         _label_pieces(axes.xaxis, src_pieces, width, shown=is_lowest or is_tall)
@@ -319,14 +312,6 @@ def _label_pieces(axis: Any, pieces: Sequence[str], inches: float, shown: bool) 
     # parse_math: two dollar signs in a piece would be read as TeX.
     axis.set_ticklabels(labels, fontsize=7, rotation=rotation, parse_math=False)
     axis.set_tick_params(length=2)
-
-
-def _mark(axes: Axes, alignment: Collection[tuple[int, int]]) -> None:
-    from matplotlib.patches import Rectangle
-
-    for src, tgt in alignment:
-        corner = (src - 0.5, tgt - 0.5)
-        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=VERMILION, linewidth=1.2))
 
 
 def printable(text: str) -> str:

@@ -10,30 +10,11 @@ import json
 from transformer_jax.config.schema import KEYS, Config, value_at
 
 DIGITS = 12
-# The mutable keys that count. Results depend on decode.max_length too, which is left out because
-# recorded digests lack it: no row may differ in it.
-COUNTED = {
-    "train.steps",
-    "train.init_from",
-    "decode.method",
-    "decode.groups",
-    "decode.diversity",
-    "decode.dtype",
-    "decode.weights",
-    "decode.temperature",
-    "decode.top_k",
-    "decode.top_p",
-    "decode.seed",
-    "decode.samples",
-    "decode.utility",
-    "decode.beam_size",
-    "decode.length_penalty",
-    "decode.coverage_penalty",
-    "decode.max_extra_length",
-    "decode.penalty",
-    "decode.banned_subwords",
-    "decode.wait_k",
-}
+# Of the keys of search: its batches change no result, and recorded digests lack decode.max_length,
+# so no row may differ in it.
+NOT_COUNTED = {"decode.max_length", "decode.tokens_per_batch"}
+SEARCH = {name for name in KEYS if name.startswith("decode.")} - NOT_COUNTED
+COUNTED = {"train.steps", "train.init_from"} | SEARCH  # the mutable keys that count
 
 
 def digest_of(config: Config) -> str:
