@@ -42,7 +42,7 @@ from transformer_jax.model.cross_normalizers import (
 from transformer_jax.model.dropout import NoiseSource, noise_of
 from transformer_jax.model.hard_attention import Sampled, with_draw
 from transformer_jax.model.kernels import Keys, Queries, Setting
-from transformer_jax.model.normalizers import NORMALIZERS, Normalize
+from transformer_jax.model.normalizers import NORMALIZERS, Normalize, unchanged
 from transformer_jax.model.patterns import cross_patterns, self_patterns
 from transformer_jax.model.positions import POSITIONS
 from transformer_jax.model.records import Cache, Context, Place, SearchSizes, StepContext
@@ -69,6 +69,7 @@ class SelfAttention(Sublayer):
         nn.share_scope(self, self.attention)
         sizes = config.axis_sizes
         self.normalizer = NORMALIZERS[config.normalizer]
+        self.of_heads = self.normalizer.of_heads
         self.normalizer_params = declared(self, self.normalizer.parameters, sizes)
         if POSITIONS[config.positions].relative:
             sizes["distances"] = relative_vectors.distances(config)
@@ -107,14 +108,10 @@ class SelfAttention(Sublayer):
             query_BLHK, spread, attended, context.self_bias
         )
         _sow(self, weights_BHLM)
-        return self._joined(blocks.joined(heads_BLHV), x_BLD), weights_BHLM
+        return _joined(self, blocks.joined(heads_BLHV), x_BLD), weights_BHLM
 
     def _normalize(self) -> Normalize:
         return self.normalizer.of(self.config, self.normalizer_params, None)
-
-    def _joined(self, heads_BLHV: Array, x_BLD: Array) -> Array:
-        heads_BLHV = self.normalizer.of_heads(self.normalizer_params, heads_BLHV)
-        return self.attention.joined(heads_BLHV, x_BLD)
 
     def _by_distance(
         self, query_BLHK: Array, spread: Spread, attended: Attended, bias: Array | None
@@ -158,7 +155,7 @@ class SelfAttention(Sublayer):
         heads_BJHV = attend_to_past(
             query_BJHK, blocks, context.self_mask, context.position_B, attend_over
         )
-        return self._joined(heads_BJHV, x_BJD), Cache(blocks, ()), None
+        return _joined(self, heads_BJHV, x_BJD), Cache(blocks, ()), None
 
 
 class CrossAttention(Sublayer):
@@ -174,6 +171,7 @@ class CrossAttention(Sublayer):
         sizes = config.axis_sizes | {"encoded": self.encoded_features or config.d_model}
         sizes |= MEMORY_SIZES
         part = STATELESS[self.normalizer] if self.stateful is None else self.stateful
+        self.of_heads = STATELESS[self.normalizer].of_heads if self.stateful is None else unchanged
         self.normalizer_params = declared(self, part.parameters, sizes)
 
     def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array | Sampled | None]:
@@ -204,7 +202,7 @@ class CrossAttention(Sublayer):
             normalize=normalize,
         )
         _sow(self, weights_BHLM)
-        return self._joined(heads_BLHV, x_BLD), sampled[0] if sampled else weights_BHLM
+        return _joined(self, heads_BLHV, x_BLD), sampled[0] if sampled else weights_BHLM
 
     def _normalize(self, query_BLHK: Array, context: Context) -> Normalize:
         """(scores, mask) -> weights of all target positions."""
@@ -287,13 +285,13 @@ class CrossAttention(Sublayer):
             score=cached_score(SCORES[self.score], self.attention.score_params),
             normalize=normalize,
         )
-        return self._joined(heads_BJHV, x_BJD), Cache((), carried[0]), weights_BHJM
+        return _joined(self, heads_BJHV, x_BJD), Cache((), carried[0]), weights_BHJM
 
-    def _joined(self, heads_BLHV: Array, x_BLD: Array) -> Array:
-        if self.stateful is None:
-            of_heads = STATELESS[self.normalizer].of_heads
-            heads_BLHV = of_heads(self.normalizer_params, heads_BLHV)
-        return self.attention.joined(heads_BLHV, x_BLD)
+
+def _joined(mixer: Any, heads_BLHV: Array, x_BLD: Array) -> Array:
+    """`[batch, query_len, d_model]`: the heads' outputs, as the normalizer wants them, joined."""
+    heads_BLHV = mixer.of_heads(mixer.normalizer_params, heads_BLHV)
+    return mixer.attention.joined(heads_BLHV, x_BLD)
 
 
 def for_every_head(config: ModelConfig, x_BMGK: Array) -> Array:

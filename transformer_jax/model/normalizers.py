@@ -5,6 +5,7 @@ has any. Those of encoder-decoder attention alone are in model/cross_normalizers
 
 Dimension key
   B batch   L query length   M key length   H heads   P pairs of heads   V d_v per head
+  F features of a pair
 """
 
 import functools
@@ -20,6 +21,7 @@ from jax import Array
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import HEADS, Parameter
 from transformer_jax.model.dropout import NoiseSource
+from transformer_jax.model.norms import rms_norm
 from transformer_jax.model.records import Params
 
 Normalize = Callable[[Array, Array], Array]  # (scores, mask) -> weights
@@ -180,11 +182,9 @@ def normed_pairs(params: Params, heads_BLHV: Array) -> Array:
 
     Source: Ye et al. 2024, equation 3.
     """
-    pair_BLPHV = heads_BLHV.reshape(*heads_BLHV.shape[:2], -1, 2, heads_BLHV.shape[-1])
-    pair_BLPHV = pair_BLPHV.astype(jnp.promote_types(heads_BLHV.dtype, jnp.float32))
-    square_BLP11 = jnp.square(pair_BLPHV).mean((-2, -1), keepdims=True)
-    normed_BLPHV = pair_BLPHV * jax.lax.rsqrt(square_BLP11 + PAIR_EPSILON)
-    normed_BLHV = normed_BLPHV.reshape(heads_BLHV.shape) * params["gain"]
+    pairs_BLPF = heads_BLHV.reshape(*heads_BLHV.shape[:2], -1, 2 * heads_BLHV.shape[-1])
+    normed_BLPF = rms_norm(pairs_BLPF, PAIR_EPSILON)
+    normed_BLHV = normed_BLPF.reshape(heads_BLHV.shape) * params["gain"]
     return ((1 - FIRST_LAMBDA) * normed_BLHV).astype(heads_BLHV.dtype)
 
 

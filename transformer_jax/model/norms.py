@@ -132,11 +132,17 @@ class ScaleNorm(nn.Module):
         return gain * wide_BLD * jax.lax.rsqrt(jnp.maximum(squares_BL1, self.epsilon**2))
 
 
-class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + epsilon) * gain: no mean is subtracted and nothing is added.
+def rms_norm(x: Array, epsilon: float) -> Array:
+    """x / sqrt(mean(x^2) + epsilon) over the last axis, float32 or wider.
 
     Source: Zhang and Sennrich 2019, equation 4.
     """
+    wide = x.astype(sum_type(x.dtype))
+    return wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + epsilon)
+
+
+class RMSNorm(nn.Module):
+    """`rms_norm` times a learned gain: no mean is subtracted and nothing is added."""
 
     epsilon: float = DEFAULT_EPSILON
 
@@ -144,9 +150,7 @@ class RMSNorm(nn.Module):
     def __call__(self, x_BLD: Array) -> Array:
         """float32 `[batch, length, d_model]`."""
         scale_D = self.param("scale", named(nn.initializers.ones, None), (x_BLD.shape[-1],))
-        wide_BLD = x_BLD.astype(sum_type(x_BLD.dtype))
-        square_BL1 = jnp.square(wide_BLD).mean(-1, keepdims=True)
-        return wide_BLD * jax.lax.rsqrt(square_BL1 + self.epsilon) * scale_D
+        return rms_norm(x_BLD, self.epsilon) * scale_D
 
 
 NORMS: dict[str, type[nn.Module]] = {"layer": LayerNorm, "rms": RMSNorm, "scale": ScaleNorm}

@@ -157,9 +157,13 @@ class _Observers:
 
     def add_scores(self, step: int, scores: Sequence[float | None]) -> None:
         """Adds scores to the checkpoints of this step, which a signal left without them."""
-        for one, score in zip(self.directions, scores, strict=True):
-            if score is not None and processes.is_first():
-                add_score(one.checkpoints.folder / str(step), score)
+
+        def add() -> None:
+            for one, score in zip(self.directions, scores, strict=True):
+                if score is not None:
+                    add_score(one.checkpoints.folder / str(step), score)
+
+        processes.first_does(add)  # the others wait: their managers read the scores too
 
 
 class _Validation(NamedTuple):
