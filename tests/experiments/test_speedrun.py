@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -214,6 +215,7 @@ def test_a_run_is_timed_on_its_cores_without_caches(tmp_path, monkeypatch):
         return [sys.executable, "-S", "-c", SCRIPT, str(workdir)]
 
     monkeypatch.setattr(speedrun, "command_of", script)
+    monkeypatch.setattr(speedrun, "busy_cores", lambda: 0.0)
     monkeypatch.setattr(
         speedrun, "TEXT", {"train": "trained on", "src_sha256": "a", "ref_sha256": "b"}
     )
@@ -235,6 +237,20 @@ def test_a_run_is_timed_on_its_cores_without_caches(tmp_path, monkeypatch):
     with pytest.raises(RunError, match="seed 3 failed with status 1; see .*log.txt"):
         speedrun.measure("fast", 3, "d", folder, cores)
     assert "ZeroDivisionError" in (folder / "log.txt").read_text()
+
+
+def test_time_in_use_is_neither_idle_nor_waiting_for_a_disk():
+    stat = "cpu  10 20 30 1000 500 4 5 6 700 800\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
+    assert speedrun.busy_ticks(stat) == 10 + 20 + 30 + 4 + 5 + 6
+
+
+def test_a_busy_core_is_noticed():
+    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        assert speedrun.busy_cores(0.5) > 0.4
+    finally:
+        spinning.kill()
+        spinning.wait()
 
 
 def test_the_text_is_that_of_the_files(data_folder):
