@@ -36,6 +36,22 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"model.dropout": 1.0}, ("model.dropout=1.0 is not in [0, 1)", "paper uses 0.1")),
     ({"model.dropout": -0.1}, ("model.dropout=-0.1 is not in [0, 1)",)),
     ({"model.dropout": math.nan}, ("model.dropout=nan is not in [0, 1)",)),
+    ({"model.attention_dropout": 1.0}, ("model.attention_dropout=1.0 is not in [0, 1)",)),
+    ({"model.activation_dropout": 1.0}, ("model.activation_dropout=1.0 is not in [0, 1)",)),
+    ({"train.weight_decay": -0.1}, ("train.weight_decay=-0.1 is not in [0, 1)",)),
+    ({"vocabulary.dropout": 1.0}, ("vocabulary.dropout=1.0 is not in [0, 1)",)),
+    (
+        {"vocabulary.segmentations": 3},
+        ("vocabulary.segmentations=3 changes nothing without vocabulary.dropout",),
+    ),
+    (
+        {"vocabulary.dropout": 0.1, "vocabulary.kind": "unigram"},
+        ("vocabulary.dropout=0.1 skips merges", "Use vocabulary.kind='bpe'"),
+    ),
+    (
+        {"vocabulary.dropout": 0.1, "data.alignments": True},
+        ("vocabulary.dropout=0.1 splits words anew", "Leave one of them out"),
+    ),
     ({"model.norm": "pots"}, ("model.norm='pots'", "valid choices: 'post', 'pre'", "mean 'post'")),
     ({"model.positions": "rotatory"}, ("model.positions='rotatory'", "'sinusoidal', 'learned'")),
     ({"model.dtype": "float16"}, ("model.dtype='float16'", "'float32', 'bfloat16'")),

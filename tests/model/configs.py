@@ -43,7 +43,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "activation": "glu",
         "num_layers": 1,
     },
-    "relative": {"positions": "relative", "relative_distance": 3},
+    "relative": {"positions": "relative", "relative_distance": 3, "attention_dropout": 0.2},
     "relative-keys": {
         "positions": "relative",
         "relative_values": False,
@@ -115,6 +115,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "wait-k": {"wait_k": 2, "positions": "t5", "num_layers": 1},
     "wait-k-fused": {
         "wait_k": 3,
+        "score": "cosine",
         "wait_k_max": 5,
         "attention_kernel": "fused",
         "window": 5,
@@ -122,6 +123,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "fused": {
         "attention_kernel": "fused",
+        "cross_score": "bilinear",
         "window": 5,
         "num_decoder_layers": 1,
         "attention_gate": True,
@@ -136,6 +138,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "attention_memory": "coverage",
         "cross_score": "additive",
         "attention_gate": True,
+        "attention_dropout": 0.2,
         "num_encoder_layers": 1,
         "num_heads": 4,
     },
@@ -144,6 +147,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "positions": "t5",
         "attention_memory": "coverage",
         "activation": "reglu",
+        "activation_dropout": 0.2,
     },
     "average-mean": {"decoder": "average", "encoder": "recurrent", "d_hidden": 17, "d_ff": 0},
     "ssru": {"decoder": "ssru", "norm": "pre", "positions": "learned", "max_positions": 32},
@@ -159,6 +163,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "encoder": "synthesizer",
         "positions": "t5",
         "norm_kind": "rms",
+        "attention_dropout": 0.2,
         "num_decoder_layers": 1,
     },
     "recurrent": {"encoder": "recurrent", "decoder": "recurrent", "d_hidden": 17},

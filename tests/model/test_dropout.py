@@ -181,7 +181,8 @@ def test_mix_is_lowbias32_and_flips_half_of_the_bits():
 
 def test_every_dropout_of_the_model_has_a_mask_of_its_own():
     rows = length = 16
-    model = tiny_model(dropout=0.5, d_model=32)
+    sizes = {"d_model": 32, "d_ff": 32, "activation": "swish"}  # which makes no hidden unit 0
+    model = tiny_model(dropout=0.5, activation_dropout=0.5, **sizes)
     batch = lay_out(random_pairs(0, [(length, length)] * rows), [[r] for r in range(rows)], 16, 16)
 
     def is_dropout(module: nn.Module, method: str) -> bool:
@@ -197,8 +198,9 @@ def test_every_dropout_of_the_model_has_a_mask_of_its_own():
     )(random_params(model), *model_inputs(batch), jnp.arange(rows))
     found = jax.tree_util.tree_leaves_with_path(aside["intermediates"])
     outputs = [leaf for path, leaf in found if "dropout" in jax.tree_util.keystr(path)]
-    # Source and target embedding share a module when tied; 2 and 3 sublayers in each of 2 layers.
-    assert len(outputs) == 2 + 2 * (2 + 3)
+    # Source and target embedding share a module when tied; 2 and 3 sublayers in each of 2 layers,
+    # whose feed-forward networks have hidden units.
+    assert len(outputs) == 2 + 2 * (2 + 3) + 2 * 2
     masks = [np.where(np.asarray(x) == 0, -1.0, 1.0) for x in outputs]
     assert {m.shape for m in masks} == {(rows, length, 32)}
     for i, one in enumerate(masks):

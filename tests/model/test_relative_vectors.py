@@ -75,8 +75,9 @@ def test_attention_with_vectors_equals_a_loop_over_every_pair(with_values):
     assert relative_error(heads, want) < 1e-6
 
 
-def test_a_score_that_is_no_product_is_refused():
-    model = ModelConfig(positions="relative", score="additive")
+@pytest.mark.parametrize("score", ["additive", "bilinear", "cosine"])
+def test_a_score_that_is_no_product_of_queries_and_keys_is_refused(score):
+    model = ModelConfig(positions="relative", score=score)
     config = Config(model=model, data=DataConfig(source="grammar"))
-    with pytest.raises(ConfigError, match="positions='relative' with model.score='additive'.*Use"):
+    with pytest.raises(ConfigError, match=f"positions='relative' with model.score='{score}'.*Use"):
         check(config)

@@ -208,7 +208,7 @@ def test_workers_map_the_corpus_themselves(tmp_path):
         def target(self):
             return self
 
-        def encode_lines(self, lines):
+        def encode_lines(self, lines, dropout=None):
             return [np.array([ord(c) for c in line], np.int32) for line in lines]
 
     pairs = [("ab" * (1 + i % 9), "c" * 9) for i in range(5_000)]

@@ -20,6 +20,7 @@ from transformer_jax.text.vocabulary import (
     EOS,
     PAD,
     UNK,
+    MergeDropout,
     TableVocabulary,
     Vocabulary,
     load_vocabulary,
@@ -106,6 +107,38 @@ def test_many_lines_encode_as_each_alone(vocabulary):
     assert [ids.tolist() for ids in encoded] == [vocabulary.encode(line) for line in lines]
     assert encoded[0].dtype == "int32"
     assert vocabulary.encode_lines([]) == []
+
+
+def lengths(vocabulary: Vocabulary, lines: list[str], rate: float, seed: int = 0) -> list[int]:
+    return [len(ids) for ids in vocabulary.encode_lines(lines, MergeDropout(rate, seed))]
+
+
+def test_merges_are_skipped_at_the_rate():
+    """ "ab" is two merges, so it stays whole if neither is skipped."""
+    pieces = train_vocabulary(["ab"] * 300, VocabularyConfig(size=265), seed=0)
+    assert pieces.pieces(pieces.encode("ab")) == ["\u2581ab"]
+    count = 4_000
+    whole = lengths(pieces, ["ab"] * count, 0.2).count(1) / count
+    assert abs(whole - 0.8**2) < 5 * (0.64 * 0.36 / count) ** 0.5
+
+
+@pytest.mark.parametrize("own", ["one model", "a table"])
+def test_dropout_splits_words_anew_and_changes_no_text(vocabulary, own):
+    if own == "a table":
+        pairs = [(line, line) for line in LINES]
+        vocabulary = train_vocabularies(pairs, CONFIG, seed=0).target
+    drawn = vocabulary.encode_lines(LINES, MergeDropout(0.1, seed=3))
+    assert [vocabulary.decode(ids) for ids in drawn] == [vocabulary.normalize(x) for x in LINES]
+    usual = list(map(len, vocabulary.encode_lines(LINES)))
+    assert sum(map(len, drawn)) > 1.05 * sum(usual)
+    assert lengths(vocabulary, LINES, 0.1, seed=3) == list(map(len, drawn))
+    assert lengths(vocabulary, LINES, 0.1, seed=4) != list(map(len, drawn))
+    assert list(map(len, vocabulary.encode_lines(LINES))) == usual, "only where it is asked for"
+
+
+def test_only_merges_can_be_skipped(vocabulary):
+    assert vocabulary.is_bpe and train_vocabularies([(x, x) for x in LINES], CONFIG, seed=0).is_bpe
+    assert not UNIGRAM.is_bpe
 
 
 def test_decode_leaves_out_control_ids_at_any_place(vocabulary):

@@ -236,5 +236,26 @@ def test_another_model_s_weights_are_refused_by_key(key, tmp_path):
 
 def test_the_origin_s_dropout_and_precision_may_differ(tmp_path):
     changes = {"model__dropout": 0.4, "model__dtype": "bfloat16"}
+    changes |= {"model__attention_dropout": 0.1, "model__activation_dropout": 0.1}
     data = load(tmp_path, train__init_from=str(runs.trained_run()), **changes)
     assert data.vocabulary.size == 400
+
+
+def test_training_sees_several_segmentations_and_validation_the_usual_one(tmp_path):
+    usual = load(tmp_path)
+    drawn = load(tmp_path, vocabulary__dropout=0.1, vocabulary__segmentations=3)
+    assert len(drawn.train) == 3 * len(usual.train)
+    assert len(drawn.plan.pair_order) > 2.8 * len(usual.plan.pair_order)
+    assert drawn.train.src_offsets[-1] > 3.1 * usual.train.src_offsets[-1]
+    assert pairs_of(drawn.valid) == pairs_of(usual.valid)
+    again = load(tmp_path, vocabulary__dropout=0.1, vocabulary__segmentations=3)
+    assert pairs_of(again.train) == pairs_of(drawn.train)
+    other = load(tmp_path, vocabulary__dropout=0.1, vocabulary__segmentations=3, seed=1)
+    assert pairs_of(other.train) != pairs_of(drawn.train)
+
+
+def test_a_unigram_vocabulary_has_no_merges_to_skip(tmp_path):
+    load(tmp_path, vocabulary__kind="unigram").vocabulary.save(tmp_path / "unigram.model")
+    changes = {"vocabulary__path": str(tmp_path / "unigram.model"), "vocabulary__dropout": 0.1}
+    with pytest.raises(ConfigError, match="vocabulary.dropout=0.1 skips merges, and this run's"):
+        load(tmp_path, **changes)

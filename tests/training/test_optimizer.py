@@ -79,30 +79,39 @@ def test_without_warm_up_the_first_update_has_the_peak():
     assert rate(1, schedule="linear", decay_steps=10, **settings) == pytest.approx(0.027)
 
 
-@pytest.mark.parametrize("clip_norm", [None, 1.0])
-def test_adam_equals_its_equations(clip_norm):
+@pytest.mark.parametrize(("clip_norm", "decay"), [(None, 0.0), (1.0, 0.0), (1.0, 0.3)])
+def test_adam_equals_its_equations(clip_norm, decay):
     train = TrainConfig(
-        warmup_steps=2, adam_b1=0.8, adam_b2=0.95, adam_epsilon=0.01, clip_norm=clip_norm
+        warmup_steps=2,
+        adam_b1=0.8,
+        adam_b2=0.95,
+        adam_epsilon=0.01,
+        clip_norm=clip_norm,
+        weight_decay=decay,
     )
     optimizer = make_optimizer(train, d_model=16)
     draw = np.random.default_rng(0)
     params = {"a": draw.normal(size=(2, 3)), "b": draw.normal(size=4)}
-    state = optimizer.init({name: jnp.float32(p) for name, p in params.items()})
+    narrow = {name: jnp.float32(p) for name, p in params.items()}
+    state = optimizer.init(narrow)
     first = {name: np.zeros_like(p) for name, p in params.items()}
     second = {name: np.zeros_like(p) for name, p in params.items()}
     for update, size in enumerate([3.0, 0.05, 1.0], start=1):  # norms above and below the clip
         grads = {name: size * draw.normal(size=p.shape) for name, p in params.items()}
-        updates, state = optimizer.update({n: jnp.float32(g) for n, g in grads.items()}, state)
+        updates, state = optimizer.update(
+            {name: jnp.float32(g) for name, g in grads.items()}, state, narrow
+        )
         norm = math.sqrt(sum((g**2).sum() for g in grads.values()))
         assert (norm > 1) == (size > 0.1)
         shrink = min(1.0, clip_norm / norm) if clip_norm else 1.0
         lr = 16**-0.5 * min(update**-0.5, update * 2**-1.5)
         for name, grad in grads.items():
-            # Kingma and Ba 2015, algorithm 1.
+            # Kingma and Ba 2015, algorithm 1; the decay: Loshchilov and Hutter 2019, algorithm 2.
             first[name] = 0.8 * first[name] + 0.2 * shrink * grad
             second[name] = 0.95 * second[name] + 0.05 * (shrink * grad) ** 2
             unbiased = first[name] / (1 - 0.8**update), second[name] / (1 - 0.95**update)
-            want = -lr * unbiased[0] / (np.sqrt(unbiased[1]) + 0.01)
+            adam = unbiased[0] / (np.sqrt(unbiased[1]) + 0.01)
+            want = -lr * (adam + decay * params[name])
             np.testing.assert_allclose(updates[name], want, rtol=1e-5)
 
 

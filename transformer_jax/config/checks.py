@@ -25,6 +25,7 @@ def check(config: Config) -> None:
         problems = [
             *_model(config.model),
             *_vocabularies(config),
+            *_merge_dropout(config),
             *_data(config.data),
             *_training(config.train, config.data),
             *_alignment_context(config),
@@ -51,6 +52,28 @@ def _vocabularies(config: Config) -> Iterator[str]:
         yield (
             "model.output='copy' copies subwords of the source, and with vocabulary.separate=True "
             "the target has others. Set vocabulary.separate=False or model.output='softmax'."
+        )
+
+
+def _merge_dropout(config: Config) -> Iterator[str]:
+    vocabulary = config.vocabulary
+    rate, number = vocabulary.dropout, vocabulary.segmentations
+    if not rate:
+        if number != type(vocabulary).segmentations:
+            yield (
+                f"vocabulary.segmentations={number} changes nothing without vocabulary.dropout. "
+                "Set that, or leave it out."
+            )
+        return
+    if vocabulary.kind != "bpe":
+        yield (
+            f"vocabulary.dropout={rate} skips merges, and vocabulary.kind={vocabulary.kind!r} has "
+            "none. Use vocabulary.kind='bpe'."
+        )
+    if config.data.alignments:
+        yield (
+            f"vocabulary.dropout={rate} splits words anew each time, and data.alignments=True "
+            "links the subwords of one segmentation. Leave one of them out."
         )
 
 

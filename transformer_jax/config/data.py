@@ -73,6 +73,20 @@ class VocabularyConfig:
         False, "a vocabulary of `size` subwords for each side; needs model.tie_embeddings=False"
     )
     kind: str = key("bpe", "SentencePiece's algorithm", choices=("bpe", "unigram"))
+    dropout: float = key(
+        0.0,
+        "BPE-dropout (Provilkov et al. 2020): the probability that a merge is skipped where "
+        "training text is split into subwords; the paper has 0.1",
+        at_least=0,
+        below=1,
+    )
+    segmentations: int = key(
+        16,
+        "with vocabulary.dropout: random segmentations of each training pair; training sees all "
+        "of them before it sees one again, and the encoded corpus is as many times as large",
+        at_least=1,
+        at_most=1_000,
+    )
     normalization: str = key(
         "nmt_nfkc", "SentencePiece's normalization of text", choices=NORMALIZATIONS
     )

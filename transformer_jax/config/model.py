@@ -87,6 +87,20 @@ class ModelConfig:
         below=1,
         hint=PAPER_DROPOUT,
     )
+    attention_dropout: float = key(
+        0.0,
+        "dropout of the weights of self- and encoder-decoder attention, before they multiply the "
+        "values; the paper has none",
+        at_least=0,
+        below=1,
+    )
+    activation_dropout: float = key(
+        0.0,
+        "dropout of the hidden units of the feed-forward network, after the activation; the paper "
+        "has none",
+        at_least=0,
+        below=1,
+    )
     norm: str = key(
         "post",
         "post: the paper's LayerNorm(x + f(x)); pre: x + f(LayerNorm(x)); deep: LayerNorm(alpha x "

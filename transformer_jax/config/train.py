@@ -80,6 +80,13 @@ class TrainConfig:
     adam_b1: float = key(0.9, "beta_1 of Adam", at_least=0, below=1)
     adam_b2: float = key(0.98, "beta_2 of Adam", at_least=0, below=1)
     adam_epsilon: float = key(1e-9, "epsilon of Adam", above=0)
+    weight_decay: float = key(
+        0.0,
+        "each update also takes learning rate * weight_decay * parameter from every parameter "
+        "(AdamW, Loshchilov and Hutter 2019); the paper has none",
+        at_least=0,
+        below=1,
+    )
     clip_norm: float | None = key(
         None, "largest global norm of the gradient; None: not clipped", above=0, hint=NO_CLIPPING
     )

@@ -12,8 +12,9 @@ LEAST_POSITIONS = 1_024  # an engine gets at least these; it refuses longer sent
 # Keys that every format expresses; `require_supported` refuses some values of three of them.
 EXPRESSED = frozenset(
     "num_layers num_encoder_layers num_decoder_layers d_model num_heads num_key_heads d_k d_v d_ff "
-    "dropout norm_epsilon attention_bias max_positions tie_embeddings tie_output output_bias "
-    "dtype residual_dtype attention_kernel watched_layer watched_heads".split()
+    "dropout attention_dropout activation_dropout norm_epsilon attention_bias max_positions "
+    "tie_embeddings tie_output output_bias dtype residual_dtype attention_kernel watched_layer "
+    "watched_heads".split()
 )
 # Keys of parts that no format has; without those parts nothing reads them.
 OF_OTHER_PARTS = frozenset(

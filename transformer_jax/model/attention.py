@@ -34,6 +34,7 @@ def attend(
     score: Callable[[Array, Array], Array] = SCALED_DOT,
     bias: Array | None = None,
     normalize: Callable[[Array, Array], Array] = softmax,
+    drop: Callable[[Array], Array] | None = None,
 ) -> tuple[Array, Array]:
     """softmax(Q K^T / sqrt(d_k)) V and its weights, or the same with another score or normalizer.
 
@@ -45,9 +46,10 @@ def attend(
       score: (queries, keys) -> float32 scores `[batch, heads, query_len, key_len]`.
       bias: added to the scores, float32, broadcasts to their shape.
       normalize: (scores, mask) -> weights.
+      drop: dropout of the weights; None: none.
 
     Returns:
-      `[batch, query_len, heads, d_v]` in the values' type, and the weights, float32.
+      `[batch, query_len, heads, d_v]` in the values' type, and the weights before dropout, float32.
 
     Source: Vaswani et al. 2017, section 3.2.1, equation 1.
     """
@@ -55,7 +57,8 @@ def attend(
     if bias is not None:
         scores_BHLM += bias
     weights_BHLM = normalize(scores_BHLM, mask)
-    heads_BLHV = einsum("BHLM,BMHV->BLHV", weights_BHLM.astype(value_BMHV.dtype), value_BMHV)
+    kept_BHLM = weights_BHLM if drop is None else drop(weights_BHLM)
+    heads_BLHV = einsum("BHLM,BMHV->BLHV", kept_BHLM.astype(value_BMHV.dtype), value_BMHV)
     return heads_BLHV, weights_BHLM
 
 

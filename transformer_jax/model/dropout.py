@@ -9,6 +9,7 @@ Dimension key
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -16,6 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.extend.random import define_prng_impl
+
+Drop = Callable[[Array], Array]  # dropout with a mask of its own
 
 
 def mix(bits: Array) -> Array:
@@ -83,6 +86,17 @@ def noise_of(module: nn.Module, rows_B: Array) -> NoiseSource:
     return NoiseSource(noise_bits(module.make_rng("dropout")), rows_B)
 
 
+def noise_for(module: nn.Module, rate: float, rows_B: Array | None) -> NoiseSource | None:
+    """New noise for dropout at this rate; None if nothing is to be dropped.
+
+    Args:
+      module: see `noise_of`.
+      rate: probability that an entry is dropped.
+      rows_B: numbers of the rows in the global batch `[rows]`; None outside training.
+    """
+    return None if rows_B is None or rate == 0.0 else noise_of(module, rows_B)
+
+
 def keep_from(begin: Any, shape: tuple[int, ...], noise_source: NoiseSource, rate: float) -> Array:
     """`keep_mask` of the positions from number `begin` on.
 
@@ -140,6 +154,21 @@ def dropped(x: Array, keep: Array, rate: float) -> Array:
     return jnp.where(keep, x / (1.0 - rate), 0.0)
 
 
+def weight_dropout(module: nn.Module, rate: float, rows_B: Array | None) -> Drop | None:
+    """Dropout of attention weights `[rows, heads, length, keys]`; None if none is to be dropped.
+
+    Two calls of the result have the same mask. The arguments are those of `noise_for`.
+    """
+    if (noise_source := noise_for(module, rate, rows_B)) is None:
+        return None
+
+    def drop(weights_BHLM: Array) -> Array:
+        keep_BHLM = uniform_noise(noise_source, weights_BHLM.shape) >= rate
+        return dropped(weights_BHLM, keep_BHLM, rate)
+
+    return drop
+
+
 class Dropout(nn.Module):
     """Zeroes a share `rate` of entries, divides the rest by 1 - rate (Srivastava et al. 2014).
 
@@ -157,6 +186,4 @@ class Dropout(nn.Module):
     @nn.nowrap
     def noise_source(self, rows_B: Array | None) -> NoiseSource | None:
         """What the mask of rows `[rows]` is computed from; None if nothing is to be dropped."""
-        if rows_B is None or self.rate == 0.0:
-            return None
-        return noise_of(self, rows_B)
+        return noise_for(self, self.rate, rows_B)

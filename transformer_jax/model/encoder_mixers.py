@@ -17,6 +17,7 @@ from jax import Array
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import BATCH, FEATURES, HEADS, Parameter, constrain, declared
+from transformer_jax.model.dropout import weight_dropout
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.patterns import same_sentence
 from transformer_jax.model.products import add_bias, einsum, product, sum_type
@@ -98,6 +99,8 @@ class DenseSynthesizer(Sublayer):
         weights_BHLM = softmax(scores_BHLM, same_sentence(place, place), kept=dtype)
         value_BMHV = product("BMD,DHV->BMHV", x_BLD, self.params["value"], dtype)
         value_BMHV = constrain(value_BMHV, *BY_HEAD)
+        if drop := weight_dropout(self, self.config.attention_dropout, context.rows_B):
+            weights_BHLM = drop(weights_BHLM)
         heads_BLHV = einsum("BHLM,BMHV->BLHV", weights_BHLM.astype(dtype), value_BMHV)
         heads_BLHV = constrain(heads_BLHV, *BY_HEAD)
         return product("BLHV,HVD->BLD", heads_BLHV, self.params["out"], dtype), None

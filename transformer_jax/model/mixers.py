@@ -39,11 +39,11 @@ from transformer_jax.model.cross_normalizers import (
     stateful,
     weights_with_state,
 )
-from transformer_jax.model.dropout import NoiseSource, noise_of
+from transformer_jax.model.dropout import Drop, NoiseSource, noise_of, weight_dropout
 from transformer_jax.model.hard_attention import Sampled, with_draw
 from transformer_jax.model.kernels import Keys, Queries, Setting
 from transformer_jax.model.normalizers import NORMALIZERS, Normalize, unchanged
-from transformer_jax.model.patterns import cross_patterns, self_patterns
+from transformer_jax.model.patterns import Pattern, cross_patterns, self_patterns
 from transformer_jax.model.positions import POSITIONS
 from transformer_jax.model.records import Cache, Context, Place, SearchSizes, StepContext
 from transformer_jax.model.relative_vectors import (
@@ -64,8 +64,9 @@ class SelfAttention(Sublayer):
 
     def setup(self) -> None:
         config = self.config
+        self.score = config.score
         self.relative = None
-        self.attention = MultiHeadAttention(config, config.score)
+        self.attention = MultiHeadAttention(config, self.score)
         nn.share_scope(self, self.attention)
         sizes = config.axis_sizes
         self.normalizer = NORMALIZERS[config.normalizer]
@@ -86,14 +87,16 @@ class SelfAttention(Sublayer):
         query_BLHK, *shared = self._projected(x_BLD, place.positions)
         key_BLHK, value_BLHV = (for_every_head(config, x) for x in shared)
         biased = context.self_bias is not None or self.relative is not None
-        if not biased and _fuses(self, config.score, config.normalizer):
-            setting = Setting(self_patterns(config, is_decoder), _factor(config, config.score))
+        if not biased and _fuses(self, config.normalizer, context):
             place = context.self_place or place
             queries = Queries(query_BLHK, place)
             keys = Keys(key_BLHK, value_BLHV, place)
-            return self.attention.joined(_in_kernel(queries, keys, setting), x_BLD), None
+            heads_BLHV = _in_kernel(self, queries, keys, self_patterns(config, is_decoder))
+            return self.attention.joined(heads_BLHV, x_BLD), None
         blocks = self_blocks(self, config, x_BLD.shape[1], is_decoder)
         query_BLHK = blocks.of_queries(query_BLHK)
+        rows_B = blocks.of_rows(context.rows_B)
+        drop = weight_dropout(self, config.attention_dropout, rows_B)
         attended = functools.partial(
             attend,
             query_BLHK,
@@ -102,10 +105,11 @@ class SelfAttention(Sublayer):
             context.self_mask,
             score=self.attention.scores,
             normalize=self._normalize(),
+            drop=drop,
         )
         spread = functools.partial(spread_in_row, keys=blocks.keys, behind=blocks.behind)
         heads_BLHV, weights_BHLM = self._by_distance(
-            query_BLHK, spread, attended, context.self_bias
+            query_BLHK, spread, attended, context.self_bias, drop
         )
         _sow(self, weights_BHLM)
         return _joined(self, blocks.joined(heads_BLHV), x_BLD), weights_BHLM
@@ -114,13 +118,18 @@ class SelfAttention(Sublayer):
         return self.normalizer.of(self.config, self.normalizer_params, None)
 
     def _by_distance(
-        self, query_BLHK: Array, spread: Spread, attended: Attended, bias: Array | None
+        self,
+        query_BLHK: Array,
+        spread: Spread,
+        attended: Attended,
+        bias: Array | None,
+        drop: Drop | None = None,
     ) -> tuple[Array, Array]:
         """Calls `attended` with the layer's relative vectors if it has them, else with the bias."""
         if self.relative is None:
             return attended(bias=bias)
-        factor = _factor(self.config, self.config.score)
-        return with_relative_vectors(self.relative, query_BLHK * factor, spread, attended)
+        factor = _factor(self)
+        return with_relative_vectors(self.relative, query_BLHK * factor, spread, attended, drop)
 
     def _projected(self, x_BLD: Array, positions_BL: Array) -> tuple[Array, Array, Array]:
         """Queries, keys and values; several heads of queries may share a head of the others."""
@@ -141,7 +150,7 @@ class SelfAttention(Sublayer):
         """One new position of every hypothesis, whose keys and values join the cache."""
         query_BJHK, key_BJGK, value_BJGV = self._projected(x_BJD, context.position_B[:, None])
         blocks = with_new_position(cache.written, (key_BJGK, value_BJGV), context.position_B)
-        score = cached_score(SCORES[self.config.score], self.attention.score_params)
+        score = cached_score(SCORES[self.score], self.attention.score_params)
         normalize = self._normalize()
 
         def attend_over(query_BJHK: Array, read: Sequence[KeysValues], mask: Array) -> Array:
@@ -184,12 +193,12 @@ class CrossAttention(Sublayer):
         normalize = self._normalize(query_BLHK, context)
         shared = self.attention.keys_values(context.encoded_BME)
         key_BMHK, value_BMHV = (for_every_head(self.config, x) for x in shared)
-        if self.stateful is None and _fuses(self, self.score, self.normalizer):
+        if self.stateful is None and _fuses(self, self.normalizer, context):
             assert context.source is not None and context.reader is not None
-            setting = Setting(cross_patterns(self.config), _factor(self.config, self.score))
             queries = Queries(query_BLHK, context.reader)
             keys = Keys(key_BMHK, value_BMHV, context.source)
-            return self.attention.joined(_in_kernel(queries, keys, setting), x_BLD), None
+            heads_BLHV = _in_kernel(self, queries, keys, cross_patterns(self.config))
+            return self.attention.joined(heads_BLHV, x_BLD), None
         sampled = list[Sampled]()
         if context.noise_source is not None:
             normalize = with_draw(normalize, context.noise_source, sampled)
@@ -200,6 +209,7 @@ class CrossAttention(Sublayer):
             context.cross_mask,
             score=self.attention.scores,
             normalize=normalize,
+            drop=weight_dropout(self, self.config.attention_dropout, context.rows_B),
         )
         _sow(self, weights_BHLM)
         return _joined(self, heads_BLHV, x_BLD), sampled[0] if sampled else weights_BHLM
@@ -316,24 +326,33 @@ def _gives_weights(module: nn.Module) -> bool:
     return module.is_mutable_collection("intermediates") or module.is_initializing()
 
 
-def _fuses(mixer: Sublayer, score: str, normalizer: str) -> bool:
-    """Whether all positions are computed by the fused kernel, which gives no weights."""
-    weights = _gives_weights(mixer)
-    can = normalizer == "softmax" and SCORES[score].factor is not None
-    return mixer.config.attention_kernel == "fused" and not weights and can
+def _fuses(mixer: Any, normalizer: str, context: Context) -> bool:
+    """Whether all positions are computed by the fused kernel.
+
+    It gives no weights, and drops none.
+    """
+    config = mixer.config
+    if config.attention_kernel != "fused" or _gives_weights(mixer):
+        return False
+    drops = context.rows_B is not None and config.attention_dropout > 0
+    return not drops and normalizer == "softmax" and SCORES[mixer.score].factor is not None
 
 
-def _in_kernel(queries: Queries, keys: Keys, setting: Setting) -> Array:
+def _in_kernel(mixer: Any, queries: Queries, keys: Keys, patterns: tuple[Pattern, ...]) -> Array:
     """`[batch, query_len, heads, d_v]`, without a matrix of weights."""
     from transformer_jax.model.fused_attention import fused_attend
 
-    return fused_attend(queries, keys, setting)
+    if (vectors := SCORES[mixer.score].vectors) is not None:
+        query, key = vectors(mixer.attention.score_params, queries.query, keys.key)
+        queries, keys = queries._replace(query=query), keys._replace(key=key)
+    return fused_attend(queries, keys, Setting(patterns, _factor(mixer)))
 
 
-def _factor(config: ModelConfig, score: str) -> float:
-    factor = SCORES[score].factor
+def _factor(mixer: Any) -> float:
+    """What a product of queries and keys is multiplied by."""
+    factor = SCORES[mixer.score].factor
     assert factor is not None
-    return factor(config.head_sizes[0])
+    return factor(mixer.config.head_sizes[0])
 
 
 def _sow(mixer: nn.Module, weights: Array) -> None:

@@ -17,6 +17,7 @@ from jax import Array
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import DISTANCES, Parameter
+from transformer_jax.model.dropout import Drop
 from transformer_jax.model.products import einsum, sum_type
 from transformer_jax.model.records import Params
 from transformer_jax.model.scores import SCORES
@@ -80,7 +81,11 @@ def spread_in_cache(x_BHLC: Array, distance_BM: Array) -> Array:
 
 
 def with_relative_vectors(
-    params: Params, query_BLHK: Array, spread: Spread, attended: Attended
+    params: Params,
+    query_BLHK: Array,
+    spread: Spread,
+    attended: Attended,
+    drop: Drop | None = None,
 ) -> tuple[Array, Array]:
     """Attention whose keys, and values, have the vector of their distance added.
 
@@ -90,7 +95,8 @@ def with_relative_vectors(
       params: "relative_keys" a `[distances, d_k]` and perhaps "relative_values" `[distances, d_v]`.
       query_BLHK: queries times the factor of the score `[batch, query_len, heads, d_k]`.
       spread: from distances to keys.
-      attended: attention to keys and values without such vectors.
+      attended: attention to keys and values without such vectors, with the same dropout.
+      drop: dropout of the weights; None: none.
 
     Returns:
       `[batch, query_len, heads, d_v]`, and the weights.
@@ -104,7 +110,8 @@ def with_relative_vectors(
     if "relative_values" not in params:
         return heads_BLHV, weights_BHLM
     # The transpose of the spread sums the weights of all keys at one distance.
-    (sums_BHLC,) = jax.linear_transpose(spread, products)(weights_BHLM)
+    kept_BHLM = weights_BHLM if drop is None else drop(weights_BHLM)
+    (sums_BHLC,) = jax.linear_transpose(spread, products)(kept_BHLM)
     vectors_CV = params["relative_values"].astype(heads_BLHV.dtype)
     own_BLHV = einsum("BHLC,CV->BLHV", sums_BHLC.astype(heads_BLHV.dtype), vectors_CV)
     return heads_BLHV + own_BLHV, weights_BHLM
@@ -112,7 +119,8 @@ def with_relative_vectors(
 
 def problems(config: ModelConfig) -> Iterator[str]:
     """Why relative positions cannot be combined with the model's other keys."""
-    if config.positions == "relative" and SCORES[config.score].factor is None:
+    score = SCORES[config.score]
+    if config.positions == "relative" and (score.factor is None or score.vectors is not None):
         yield (
             f"model.positions='relative' with model.score={config.score!r}: vectors are added to "
             "keys that a query is multiplied by. Use model.score='scaled_dot', or another score in "

@@ -70,7 +70,7 @@ class AverageAttention(Sublayer):
 
     def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, None]:
         """`[batch, length, d_model]`; there are no weights."""
-        return self._gated(x_BLD, mean_so_far(x_BLD, context)), None
+        return self._gated(x_BLD, mean_so_far(x_BLD, context), context), None
 
     @nn.nowrap
     def empty(self, sizes: SearchSizes) -> Cache:
@@ -86,9 +86,9 @@ class AverageAttention(Sublayer):
         mean_BKD = sum_BKD / (context.position_B + 1.0)[:, None, None]
         return self._gated(x_BKD, mean_BKD), Cache((), sum_BKD), None
 
-    def _gated(self, x_BLD: Array, mean_BLD: Array) -> Array:
+    def _gated(self, x_BLD: Array, mean_BLD: Array, context: Context | None = None) -> Array:
         dtype = self.config.dtype
-        g_BLD = self.feed_forward(mean_BLD)[0] if self.config.d_ff else mean_BLD
+        g_BLD = self.feed_forward(mean_BLD, context)[0] if self.config.d_ff else mean_BLD
         both = jnp.concatenate([x_BLD.astype(dtype), g_BLD.astype(dtype)], axis=-1)
         # Without this, XLA's partitioner divides the joined axis on a mesh with data, fsdp and
         # tensor above 1, and gradients are wrong by 4 % with micro-batches (JAX 0.10).

@@ -68,6 +68,10 @@ def inverse_root(d_k: int) -> float:
     return d_k**-0.5
 
 
+def _one(d_k: int) -> float:
+    return 1.0
+
+
 def scaled_dot(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
     """q . k / sqrt(d_k), float32 `[batch, heads, query_len, key_len]`.
 
@@ -108,6 +112,12 @@ def additive(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
     return jax.checkpoint(sum_score)(query_BLHK, key_BMHK, params["vector"])
 
 
+def turned(params: Params, query_BLHK: Array, key: Array) -> tuple[Array, Array]:
+    """W^T q and k, whose product is the bilinear score; see `bilinear`."""
+    matrix_HKJ = params["matrix"].astype(query_BLHK.dtype)
+    return einsum("BLHK,HKJ->BLHJ", query_BLHK, matrix_HKJ), key
+
+
 def bilinear(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
     """q^T W k of each head, float32 `[batch, heads, query_len, key_len]`.
 
@@ -120,9 +130,14 @@ def bilinear(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
 
     Source: Luong et al. 2015, section 3.1, "general".
     """
-    matrix_HKJ = params["matrix"].astype(query_BLHK.dtype)
-    turned_BLHJ = einsum("BLHK,HKJ->BLHJ", query_BLHK, matrix_HKJ)
-    return dot(params, turned_BLHJ, key_BMHK)
+    query_BLHK, key_BMHK = turned(params, query_BLHK, key_BMHK)
+    return dot(params, query_BLHK, key_BMHK)
+
+
+def unit_vectors(params: Params, query_BLHK: Array, key: Array) -> tuple[Array, Array]:
+    """g q / |q| and k / |k|, whose product is the cosine score; see `cosine`."""
+    query = unit(query_BLHK) * params["gain"][:, None]
+    return query.astype(query_BLHK.dtype), unit(key)
 
 
 def cosine(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
@@ -135,17 +150,19 @@ def cosine(params: Params, query_BLHK: Array, key_BMHK: Array) -> Array:
 
     Source: Henry et al. 2020, "Query-Key Normalization for Transformers".
     """
-    scores_BHLM = dot(params, unit(query_BLHK), unit(key_BMHK))
-    return scores_BHLM * params["gain"][:, None, None]
+    query_BLHK, key_BMHK = unit_vectors(params, query_BLHK, key_BMHK)
+    return dot(params, query_BLHK, key_BMHK)
 
 
 class Score(NamedTuple):
     """An entry of the registry."""
 
     compute: Callable[[Params, Array, Array], Array]
-    # What q . k is multiplied by, from d_k; None: the score is no multiple of q . k. Search
-    # computes a multiple of q . k in the layout of its cache, and any other score by `compute`.
+    # What a product of two vectors is multiplied by, from d_k; None: the score is no such product.
+    # Search computes products in the layout of its cache, and any other score by `compute`.
     factor: Callable[[int], float] | None = None
+    # Those vectors from queries `[B, L, H, K]` and keys `[..., K]`; None: these themselves.
+    vectors: Callable[[Params, Array, Array], tuple[Array, Array]] | None = None
     # Whether the score of rotated queries and keys depends on their distance alone.
     rotates: bool = False
     parameters: Mapping[str, Parameter] = MappingProxyType({})
@@ -157,15 +174,19 @@ def _scaled_identity(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float3
 
 SCORES: dict[str, Score] = {
     "scaled_dot": Score(scaled_dot, factor=inverse_root, rotates=True),
-    "dot": Score(dot, factor=lambda d_k: 1.0, rotates=True),
+    "dot": Score(dot, factor=_one, rotates=True),
     "bilinear": Score(
         bilinear,
+        factor=_one,
+        vectors=turned,
         parameters={
             "matrix": Parameter(_scaled_identity, ("heads", "d_k", "d_k"), (HEADS, None, None))
         },
     ),
     "cosine": Score(
         cosine,
+        factor=_one,
+        vectors=unit_vectors,
         rotates=True,
         parameters={"gain": Parameter(nn.initializers.constant(FIRST_GAIN), ("heads",), (HEADS,))},
     ),

@@ -111,11 +111,16 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
         if between_positions(config):
             reason_of["positions"] = no_self
         if not decoder.multi_head:
-            names = ("num_key_heads", "attention_gate", "score", "normalizer")
+            names = ["num_key_heads", "attention_gate", "score", "normalizer"]
+            if config.encoder not in ENCODER_MIXERS:
+                names.append("attention_dropout")
             reason_of |= dict.fromkeys(names, f"{no_self} and {no_heads}")
         for name in ("score", "normalizer"):
             if getattr(config, f"cross_{name}") is not None:  # else the other attention reads it
                 reason_of.setdefault(name, no_self)
+    if not (config.d_ff and (ENCODERS[config.encoder].self_attention or decoder.self_attention)):
+        no_network = "nothing has a feed-forward network"
+        reason_of |= dict.fromkeys(("activation", "activation_dropout"), no_network)
     for name, reason in reason_of.items():
         if (value := getattr(config, name)) != getattr(ModelConfig, name):
             yield f"model.{name}={value!r} changes nothing in this model: {reason}. Leave it out."

@@ -57,6 +57,12 @@ class Blocks(NamedTuple):
         """`[batch, length, ...]` cut into blocks `[batch * N, Q, ...]`."""
         return x_BL if self.is_row else self._rows(self._cut(x_BL))
 
+    def of_rows(self, rows_B: Array | None) -> Array | None:
+        """A number for each block `[batch * N]`, from those of the rows in the global batch."""
+        if rows_B is None or self.is_row:
+            return rows_B
+        return (rows_B[:, None] * self.number + jnp.arange(self.number)).reshape(-1)
+
     def of_keys(self, x_BL: Array) -> Array:
         """The blocks with what is around them `[batch * N, M, ...]`; zeros outside the row."""
         if self.is_row:

@@ -14,16 +14,16 @@ import shutil
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TypeGuard
+from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
 import numpy as np
 
 from transformer_jax.errors import DataError
 from transformer_jax.files import cache_folder
-from transformer_jax.text.vocabulary import EOS, Vocabulary
+from transformer_jax.text.vocabulary import EOS, MergeDropout, Vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,19 @@ FORMAT = 1  # version of the cache format; part of the name of an entry
 ARRAYS = ("src_ids", "src_offsets", "tgt_ids", "tgt_offsets")
 CHUNK_PAIRS = 20_000  # pairs encoded at a time: bounds the memory and keeps the threads busy
 CHECK_BYTES = 1 << 24
+
+
+class Segmentations(NamedTuple):
+    """Random segmentations of each pair by BPE-dropout."""
+
+    rate: float  # probability that a merge is skipped
+    number: int  # of segmentations of a pair
+    seed: int
+
+    def dropout(self, *entropy: int) -> MergeDropout:
+        """The dropout of some lines, which these numbers identify."""
+        (seed,) = np.random.SeedSequence([self.seed, *entropy]).generate_state(1)
+        return MergeDropout(self.rate, int(seed))
 
 
 class EncodedLinks(NamedTuple):
@@ -108,20 +121,27 @@ def encode_corpus(
     vocabulary: Vocabulary,
     cache_dir: str | Path | None,
     key: str,
+    segmentations: Segmentations | None = None,
 ) -> EncodedPairs:
     """Encodes a split once; later calls, in any process, map the cached arrays.
+
+    With segmentations, all pairs follow one another as often as each is segmented.
 
     Args:
       pairs: (source, target) lines.
       vocabulary: its digest is part of the entry's name.
       cache_dir: the cache folder; None: `cache_folder()`.
       key: the fingerprint of the pairs' content.
+      segmentations: random segmentations of each pair; None: the usual one.
 
     Raises:
       DataError: the cache folder cannot be written.
     """
     root = Path(cache_dir) if cache_dir is not None else cache_folder()
-    name = hashlib.sha256(f"{FORMAT}\n{key}\n{vocabulary.digest}".encode()).hexdigest()[:32]
+    content = f"{FORMAT}\n{key}\n{vocabulary.digest}"
+    if segmentations is not None:
+        content += f"\n{tuple(segmentations)}"
+    name = hashlib.sha256(content.encode()).hexdigest()[:32]
     path = root / f"{name}.json"
     entry = _read_entry(path)
     if _is_sound(entry):
@@ -130,7 +150,7 @@ def encode_corpus(
         logger.warning("%s is damaged; writing it again", path)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        folder = _make_entry(path, pairs, vocabulary)
+        folder = _make_entry(path, pairs, vocabulary, segmentations)
         if entry is not None and entry.folder != folder:
             shutil.rmtree(entry.folder, ignore_errors=True)
         return _map_arrays(folder)
@@ -159,23 +179,32 @@ def _offsets(lengths: list[np.ndarray]) -> np.ndarray:
 
 
 def _encoded_chunks(
-    pairs: Sequence[tuple[str, str]], vocabulary: Vocabulary
+    pairs: Sequence[tuple[str, str]],
+    vocabulary: Vocabulary,
+    segmentations: Segmentations | None = None,
 ) -> Iterator[tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]]:
     """Yields (ids, lengths) of the source and of the target, one chunk at a time."""
     dtype = _empty_ids(vocabulary).dtype
-    for start in range(0, len(pairs), CHUNK_PAIRS):
-        chunk = [pairs[i] for i in range(start, min(start + CHUNK_PAIRS, len(pairs)))]
-        yield (
-            _encoded_side([src for src, _ in chunk], vocabulary, dtype),
-            _encoded_side([tgt for _, tgt in chunk], vocabulary.target, dtype),
-        )
+    for turn in range(segmentations.number if segmentations else 1):
+        for start in range(0, len(pairs), CHUNK_PAIRS):
+            chunk = [pairs[i] for i in range(start, min(start + CHUNK_PAIRS, len(pairs)))]
+            src, tgt = (
+                _encoded_side(
+                    [pair[side] for pair in chunk],
+                    (vocabulary, vocabulary.target)[side],
+                    dtype,
+                    segmentations and segmentations.dropout(turn, start, side),
+                )
+                for side in (0, 1)
+            )
+            yield src, tgt
 
 
 def _encoded_side(
-    lines: list[str], vocabulary: Vocabulary, dtype: np.dtype
+    lines: list[str], vocabulary: Vocabulary, dtype: np.dtype, dropout: MergeDropout | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Flat ids [tokens], in which each line ends in EOS, and lengths [lines]."""
-    encoded = vocabulary.encode_lines(lines)
+    encoded = vocabulary.encode_lines(lines, dropout)
     lengths = np.fromiter(map(len, encoded), np.int64, len(lines)) + 1
     ids = np.full(lengths.sum(), EOS, dtype)
     is_piece = np.ones(len(ids), bool)
@@ -184,12 +213,17 @@ def _encoded_side(
     return ids, lengths
 
 
-def _make_entry(path: Path, pairs: Sequence[tuple[str, str]], vocabulary: Vocabulary) -> Path:
+def _make_entry(
+    path: Path,
+    pairs: Sequence[tuple[str, str]],
+    vocabulary: Vocabulary,
+    segmentations: Segmentations | None,
+) -> Path:
     """Encodes into a private folder and then publishes it; returns the entry's folder."""
     folder = Path(tempfile.mkdtemp(prefix=f"{path.stem}.", dir=path.parent))
     try:
         os.chmod(folder, 0o755)  # mkdtemp's 0o700 would lock out other users
-        _write_arrays(folder, pairs, vocabulary)
+        _write_arrays(folder, _encoded_chunks(pairs, vocabulary, segmentations), vocabulary)
         if _is_sound(earlier := _read_entry(path)):  # another process was faster
             shutil.rmtree(folder, ignore_errors=True)
             return earlier.folder
@@ -202,7 +236,8 @@ def _make_entry(path: Path, pairs: Sequence[tuple[str, str]], vocabulary: Vocabu
     return folder
 
 
-def _write_arrays(folder: Path, pairs: Sequence[tuple[str, str]], vocabulary: Vocabulary) -> None:
+def _write_arrays(folder: Path, chunks: Iterable[Any], vocabulary: Vocabulary) -> None:
+    """Writes the chunks' arrays, one after the other."""
     started = time.monotonic()
     dtype = _empty_ids(vocabulary).dtype
     lengths: tuple[list, list] = ([], [])
@@ -210,7 +245,7 @@ def _write_arrays(folder: Path, pairs: Sequence[tuple[str, str]], vocabulary: Vo
         files = (src, tgt)
         for file in files:
             _write_npy_header(file, dtype, 0)
-        for chunk in _encoded_chunks(pairs, vocabulary):
+        for chunk in chunks:
             for side in (0, 1):
                 files[side].write(chunk[side][0].tobytes())
                 lengths[side].append(chunk[side][1])
@@ -221,7 +256,8 @@ def _write_arrays(folder: Path, pairs: Sequence[tuple[str, str]], vocabulary: Vo
     np.save(folder / "tgt_offsets.npy", offsets[1])
     tokens = int(offsets[0][-1] + offsets[1][-1])
     seconds = time.monotonic() - started
-    logger.info("encoded %d pairs, %d subwords, in %.1f s", len(pairs), tokens, seconds)
+    pairs = len(offsets[0]) - 1
+    logger.info("encoded %d pairs, %d subwords, in %.1f s", pairs, tokens, seconds)
 
 
 def _write_npy_header(file: BinaryIO, dtype: np.dtype, count: int) -> None:

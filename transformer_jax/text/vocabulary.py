@@ -39,6 +39,13 @@ class Sizes(NamedTuple):
     target: int
 
 
+class MergeDropout(NamedTuple):
+    """BPE-dropout of some lines (Provilkov et al. 2020): each merge is skipped at random."""
+
+    rate: float  # probability that a merge is skipped
+    seed: int
+
+
 def both_sides(sizes: Sizes | int) -> Sizes:
     """The sizes of both sides; a number is the size of one vocabulary for both."""
     return Sizes(sizes, sizes) if isinstance(sizes, int) else sizes
@@ -93,11 +100,25 @@ class Vocabulary:
         """Subword ids of a line, without EOS; [] for a blank one."""
         return self._processor.encode(_clean(line))
 
-    def encode_lines(self, lines: Sequence[str]) -> list[np.ndarray]:
-        """Subword ids of each line, without EOS, as int32 [length] arrays; on up to 8 cores."""
+    @property
+    def is_bpe(self) -> bool:
+        """Whether subwords come from merges, which MergeDropout can skip."""
+        try:
+            self._processor.nbest_encode_as_ids("a", nbest_size=1)
+        except RuntimeError:  # which only a unigram model can do
+            return True
+        return False
+
+    def encode_lines(
+        self, lines: Sequence[str], dropout: MergeDropout | None = None
+    ) -> list[np.ndarray]:
+        """Subword ids of each line, without EOS, as int32 [length] arrays.
+
+        Without dropout, up to 8 cores are used. With dropout the result depends on the lines and
+        their order, and on the seed, alone.
+        """
         cleaned = [_clean(line) for line in lines]
-        threads = min(8, os.cpu_count() or 1)
-        return self._processor.encode(cleaned, return_type="numpy", num_threads=threads)
+        return self._processor.encode(cleaned, return_type="numpy", **_options(dropout))
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of subword ids; control ids (PAD, EOS, BOS, UNK) are skipped.
@@ -175,15 +196,16 @@ class TableVocabulary(Vocabulary):
         """Subword ids of a line, without EOS; [] for a blank one."""
         return self.encode_lines([line])[0].tolist()
 
-    def encode_lines(self, lines: Sequence[str]) -> list[np.ndarray]:
-        """Subword ids of each line, without EOS, as int32 [length] arrays; on up to 8 cores."""
+    def encode_lines(
+        self, lines: Sequence[str], dropout: MergeDropout | None = None
+    ) -> list[np.ndarray]:
+        """Subword ids of each line, without EOS; see `Vocabulary.encode_lines`."""
         codes, cleaned = [], []
         for line in lines:
             found = None if self.is_target else LANGUAGE.match(line)
             codes.append([found[1]] if found else [])
             cleaned.append(self._cleaned(line[found.end() :] if found else line))
-        threads = min(8, os.cpu_count() or 1)
-        encoded = self._processor.encode(cleaned, out_type=str, num_threads=threads)
+        encoded = self._processor.encode(cleaned, out_type=str, **_options(dropout))
         return [
             np.array([self._ids.get(piece, UNK) for piece in code + pieces], np.int32)
             for code, pieces in zip(codes, encoded, strict=True)
@@ -292,6 +314,15 @@ def train_vocabulary(lines: Iterable[str], config: VocabularyConfig, seed: int) 
     except (RuntimeError, OSError) as error:
         raise _training_error(str(error), config) from None
     return Vocabulary(written.getvalue(), "the trained vocabulary")
+
+
+def _options(dropout: MergeDropout | None) -> dict[str, Any]:
+    """SentencePiece's options for encoding lines; sets the seed of its draws."""
+    if dropout is None:
+        return {"num_threads": min(8, os.cpu_count() or 1)}
+    sentencepiece.set_random_generator_seed(dropout.seed)
+    # With several threads, each has draws of its own, and their number would matter.
+    return {"enable_sampling": True, "alpha": dropout.rate, "nbest_size": -1, "num_threads": 1}
 
 
 def _clean(line: str) -> bytes:

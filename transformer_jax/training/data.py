@@ -29,7 +29,7 @@ from transformer_jax.text.batches import (
     train_batches,
 )
 from transformer_jax.text.corpora import Corpus, open_corpus
-from transformer_jax.text.encoded import EncodedPairs, encode_corpus
+from transformer_jax.text.encoded import EncodedPairs, Segmentations, encode_corpus
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.links import encode_links
 from transformer_jax.text.packing import RowPlan, plan_rows, select_pairs, source_row_length
@@ -47,7 +47,13 @@ log = logging.getLogger(__name__)
 NOMINAL_FILL = 0.97  # fill of the target side in a dry run, which has no corpus to measure
 LENGTH_MULTIPLE = 8  # the length of validation rows is a multiple of this number
 VALID_STRETCH = 8  # a validation row is at most this many times as long as a training row
-NOT_IN_WEIGHTS = ("model.dropout:", "model.dtype:")  # may differ from those of train.init_from
+# Keys of the model that may differ from those of train.init_from: no weight depends on them.
+NOT_IN_WEIGHTS = (
+    "model.dropout:",
+    "model.attention_dropout:",
+    "model.activation_dropout:",
+    "model.dtype:",
+)
 
 
 class TrainingData(NamedTuple):
@@ -148,7 +154,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     fingerprint = corpus.fingerprint("train")
     run.check_corpus(fingerprint)
     vocabulary = _vocabulary(config, run, corpus, fingerprint)
-    train = _encode(pairs, vocabulary, fingerprint)
+    train = _encode(pairs, vocabulary, fingerprint, _segmentations(config, vocabulary))
     if config.data.alignments:
         links = encode_links(
             corpus.alignments("train"), train, vocabulary, config.data.aligned_pairs
@@ -230,9 +236,29 @@ def _plan_validation(valid: EncodedPairs, shape: BatchShape) -> tuple[RowPlan, B
     return plan, valid_shape
 
 
-def _encode(pairs: Sequence[Pair], vocabulary: Vocabulary, fingerprint: str) -> EncodedPairs:
+def _encode(
+    pairs: Sequence[Pair],
+    vocabulary: Vocabulary,
+    fingerprint: str,
+    segmentations: Segmentations | None = None,
+) -> EncodedPairs:
     """The first process encodes; the others read the result from the cache."""
-    return processes.first_goes_ahead(lambda: encode_corpus(pairs, vocabulary, None, fingerprint))
+    return processes.first_goes_ahead(
+        lambda: encode_corpus(pairs, vocabulary, None, fingerprint, segmentations)
+    )
+
+
+def _segmentations(config: Config, vocabulary: Vocabulary) -> Segmentations | None:
+    """Random segmentations of the training text; None if each pair has one."""
+    own = config.vocabulary
+    if not own.dropout:
+        return None
+    if not vocabulary.is_bpe:
+        raise ConfigError(
+            f"vocabulary.dropout={own.dropout} skips merges, and this run's vocabulary, a unigram "
+            "model, has none. Leave it out."
+        )
+    return Segmentations(own.dropout, own.segmentations, config.seed)
 
 
 def _valid_shape(shape: BatchShape, valid: EncodedPairs, limit: int) -> BatchShape:

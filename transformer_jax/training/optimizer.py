@@ -61,9 +61,15 @@ def learning_rate_schedule(train: TrainConfig, d_model: int) -> Callable[[Array 
 
 
 def make_optimizer(train: TrainConfig, d_model: int) -> optax.GradientTransformation:
-    """Adam with the schedule, after clipping by the global norm if the config asks for it."""
+    """Adam with the schedule, after clipping by the global norm if the config asks for it.
+
+    With train.weight_decay it is AdamW (Loshchilov and Hutter 2019, algorithm 2), which takes the
+    same share of every parameter, of biases and gains too.
+    """
     norm = train.clip_norm
     clip = optax.identity() if norm is None else optax.clip_by_global_norm(norm)
     schedule = learning_rate_schedule(train, d_model)
-    adam = optax.adam(schedule, b1=train.adam_b1, b2=train.adam_b2, eps=train.adam_epsilon)
-    return optax.chain(clip, adam)
+    betas = {"b1": train.adam_b1, "b2": train.adam_b2, "eps": train.adam_epsilon}
+    if train.weight_decay:
+        return optax.chain(clip, optax.adamw(schedule, **betas, weight_decay=train.weight_decay))
+    return optax.chain(clip, optax.adam(schedule, **betas))
