@@ -23,7 +23,7 @@ test; otherwise nothing is decided. Of 14 comparisons, about one will differ by 
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from experiments.claims.judging import FAILS, HOLDS, judged, mean_text
@@ -31,7 +31,7 @@ from experiments.scores import rate_scale
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
-from transformer_jax.tables.experiment import Experiment, Job, Overrides
+from transformer_jax.tables.experiment import Experiment, Overrides
 from transformer_jax.tables.results import Line, read_results
 from transformer_jax.tables.statistics import differences, of_row, text_of
 
@@ -76,14 +76,14 @@ def verdict_of(lines: Sequence[Line], row: str) -> tuple[str, str]:
     return SHOWN.get(verdict, verdict), mean_text(gaps, "+.1f")
 
 
-def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
-    """The BLEU of each part, and the verdicts."""
+def verdicts(folder: Path, what: str, names: Iterable[str]) -> list[Part]:
+    """The BLEU of each row, and the verdicts; `what` a row is: a part."""
     lines = read_results(folder / "results.csv")
     rows = []
-    for name in ROWS:
+    for name in names:
         verdict = ("", "") if name == BASE else verdict_of(lines, name)
         rows.append([name, text_of(of_row(lines, name, "bleu"), ".1f"), *verdict])
-    return [Heading("Verdicts"), Table(["part", "BLEU", "it", "against the base"], rows)]
+    return [Heading("Verdicts"), Table([what, "BLEU", "it", "against the base"], rows)]
 
 
 EXPERIMENT = Experiment(
@@ -94,7 +94,7 @@ EXPERIMENT = Experiment(
         **{f"rate_{rate}": rate_scale(rate) for rate in TRIED},
     },
     about=__doc__,
-    findings=lambda folder, jobs: findings(folder, jobs) if folder.name == "small" else [],
+    findings=lambda folder, jobs: verdicts(folder, "part", ROWS) if folder.name == "small" else [],
 )
 
 if __name__ == "__main__":

@@ -41,6 +41,22 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"train.weight_decay": -0.1}, ("train.weight_decay=-0.1 is not in [0, 1)",)),
     ({"vocabulary.dropout": 1.0}, ("vocabulary.dropout=1.0 is not in [0, 1)",)),
     (
+        {"train.consistency_weight": 5.0, "model.dropout": 0.0},
+        ("train.consistency_weight=5.0 compares two dropout masks", "Set model.dropout"),
+    ),
+    (
+        {"train.consistency_weight": 5.0, "model.output": "copy"},
+        ("train.consistency_weight=5.0 has been tested with", "not with 'copy'"),
+    ),
+    (
+        {"train.consistency_weight": 5.0, "train.hard_attention": "reinforce"},
+        ("train.consistency_weight=5.0: draws of train.hard_attention", "Leave one of them out"),
+    ),
+    (
+        {"train.consistency_weight": 5.0, "train.agreement_weight": 0.1},
+        ("train.consistency_weight=5.0 does not go with it", "Leave one of them out"),
+    ),
+    (
         {"vocabulary.segmentations": 3},
         ("vocabulary.segmentations=3 changes nothing without vocabulary.dropout",),
     ),

@@ -2,10 +2,10 @@
 
     python -m tests.parallel.sharded_gradients NAME ...
 
-NAME is a line of tests/model/configs.py, "agreement": two directions of translation, or
-"reinforce": the watched layer draws what it reads. Prints a JSON object: for each name, the
-relative error of the gradient on the mesh (data 2, fsdp 2, tensor 2) with two micro-batches, and
-its norm.
+NAME is a line of tests/model/configs.py, "agreement": two directions of translation, "reinforce":
+the watched layer draws what it reads, or "consistency": two passes with different dropout. Prints a
+JSON object: for each name, the relative error of the gradient on the mesh (data 2, fsdp 2, tensor
+2) with two micro-batches, and its norm.
 """
 
 import dataclasses
@@ -27,6 +27,7 @@ from tests.model.configs import CONFIGS
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.config.train import TrainConfig
+from transformer_jax.model.consistency import CONSISTENCY
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.hard_attention import REINFORCE, first_baseline
 from transformer_jax.model.parameters import axis_names
@@ -64,7 +65,7 @@ def gradient(name: str, mesh_config: MeshConfig, micro_batches: int) -> np.ndarr
     params = jax.device_put(params, shardings(params, names, mesh))
     rows = [[2 * n, 2 * n + 1] for n in range(ROWS)]
     batch = jax.device_put(lay_out(PAIRS, rows, SRC_LENGTH, TGT_LENGTH), batch_sharding(mesh))
-    losses = {REINFORCE: 1.0} if draws else None
+    losses = {name: 1.0} if name in (REINFORCE, CONSISTENCY) else None
     loss_fn = make_loss_fn(model, 0.1, replicas=batch_ways(mesh), auxiliary=losses)
     loss_fn = functools.partial(loss_fn, baseline=first_baseline(VOCABULARY))
     if both:

@@ -213,7 +213,14 @@ def test_a_dimension_that_an_axis_does_not_divide_stays_whole():
 # Every model -------------------------------------------------------------------------------------
 
 # With the models that train above, these have every part that a mesh treats in its own way.
-WITH_OTHER_PARTS = ("together", "recurrent-decoder", "average", "agreement", "reinforce")
+WITH_OTHER_PARTS = (
+    "together",
+    "recurrent-decoder",
+    "average",
+    "agreement",
+    "reinforce",
+    "consistency",
+)
 
 
 @pytest.fixture(scope="module")

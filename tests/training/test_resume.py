@@ -104,6 +104,7 @@ UNTIED = {"model.tie_embeddings": False}
 BESIDE = {
     "model.tie_output": UNTIED,
     "vocabulary.separate": UNTIED,
+    "vocabulary.segmentations": {"vocabulary.dropout": 0.1},
     "train.alignment_weight": {"data.alignments": True},
     "train.alignment_context": {"data.alignments": True, "train.alignment_weight": 1.0},
     "train.avoidance_weight": {"data.alignments": True},

@@ -30,6 +30,7 @@ def check(config: Config) -> None:
             *_training(config.train, config.data),
             *_alignment_context(config),
             *_hard_attention(config),
+            *_consistency(config),
             *_watched(config),
             *_directions(config),
             *_lengths(config),
@@ -243,6 +244,27 @@ def _hard_attention(config: Config) -> Iterator[str]:
         yield f"train.hard_attention={train.hard_attention!r}: {problem}"
 
 
+def _consistency(config: Config) -> Iterator[str]:
+    model, weight = config.model, config.train.consistency_weight
+    if not weight:
+        return
+    if not (model.dropout or model.attention_dropout or model.activation_dropout):
+        yield (
+            f"train.consistency_weight={weight} compares two dropout masks, and there is no "
+            "dropout. Set model.dropout, or leave it out."
+        )
+    if model.output != "softmax":
+        yield (
+            f"train.consistency_weight={weight} has been tested with model.output='softmax' only, "
+            f"not with {model.output!r}. Change one of them."
+        )
+    if (draws := config.train.hard_attention) is not None:
+        yield (
+            f"train.consistency_weight={weight}: draws of train.hard_attention={draws!r} would "
+            "differ between both passes. Leave one of them out."
+        )
+
+
 def _watched(config: Config) -> Iterator[str]:
     losses = ("coverage", "alignment", "avoidance", "fertility", "agreement")
     for name in (*(f"train.{loss}_weight" for loss in losses), "decode.coverage_penalty"):
@@ -260,6 +282,7 @@ def _directions(config: Config) -> Iterator[str]:
         "model.wait_k": "attention to what is read so far differs in both directions",
         "train.patience": "both directions have to end at the same step",
         "train.hard_attention": "draws have been tested with one direction only",
+        "train.consistency_weight": "two passes have been tested with one direction only",
     }
     for name, reason in reasons.items():
         if value := value_at(config, name):

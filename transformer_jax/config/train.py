@@ -59,6 +59,12 @@ class TrainConfig:
         "model.watched_layer (Cohn et al. 2016, section 3.4; 0: no bonus); None: one direction",
         at_least=0,
     )
+    consistency_weight: float = key(
+        0.0,
+        "weight of how far the predictions of two passes with different dropout masks differ "
+        "(R-Drop, Liang et al. 2021); the paper has 5 for translation; a step takes twice as long",
+        at_least=0,
+    )
     hard_attention: str | None = key(
         None,
         "reinforce: training draws what model.watched_layer reads (Xu et al. 2015); None: no draws",

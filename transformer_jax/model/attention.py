@@ -14,6 +14,7 @@ from jax import Array
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import BATCH, HEADS, KEY_HEADS, constrain, declared
+from transformer_jax.model.dropout import Drop, kept
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.output_gate import GATE, gated
 from transformer_jax.model.products import add_bias, einsum, product
@@ -34,7 +35,7 @@ def attend(
     score: Callable[[Array, Array], Array] = SCALED_DOT,
     bias: Array | None = None,
     normalize: Callable[[Array, Array], Array] = softmax,
-    drop: Callable[[Array], Array] | None = None,
+    drop: Drop = kept,
 ) -> tuple[Array, Array]:
     """softmax(Q K^T / sqrt(d_k)) V and its weights, or the same with another score or normalizer.
 
@@ -46,7 +47,7 @@ def attend(
       score: (queries, keys) -> float32 scores `[batch, heads, query_len, key_len]`.
       bias: added to the scores, float32, broadcasts to their shape.
       normalize: (scores, mask) -> weights.
-      drop: dropout of the weights; None: none.
+      drop: dropout of the weights; by default none.
 
     Returns:
       `[batch, query_len, heads, d_v]` in the values' type, and the weights before dropout, float32.
@@ -57,8 +58,7 @@ def attend(
     if bias is not None:
         scores_BHLM += bias
     weights_BHLM = normalize(scores_BHLM, mask)
-    kept_BHLM = weights_BHLM if drop is None else drop(weights_BHLM)
-    heads_BLHV = einsum("BHLM,BMHV->BLHV", kept_BHLM.astype(value_BMHV.dtype), value_BMHV)
+    heads_BLHV = einsum("BHLM,BMHV->BLHV", drop(weights_BHLM).astype(value_BMHV.dtype), value_BMHV)
     return heads_BLHV, weights_BHLM
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.train import TrainConfig
+from transformer_jax.model.consistency import CONSISTENCY
 from transformer_jax.model.hard_attention import REINFORCE
 from transformer_jax.text.batches import Batch
 from transformer_jax.text.links import BITS
@@ -160,7 +161,8 @@ def weighted_losses(
     """Each auxiliary loss times its weight.
 
     Args:
-      weights: pairs of a name in `AUXILIARY_LOSSES` and the weight of this loss.
+      weights: pairs of a name and the weight of this loss; names that are not in
+        `AUXILIARY_LOSSES` are skipped.
       watched_BLM: attention weights over the source, `[batch, tgt_len, src_len]`.
       aligned_BLM: those of a second pass, for the loss "alignment"; None: there is no such pass.
       batch: the batch that they belong to.
@@ -170,6 +172,8 @@ def weighted_losses(
     """
     losses = {}
     for name, weight in weights:
+        if name not in AUXILIARY_LOSSES:  # computed by `EncoderDecoder.loss`
+            continue
         if watched_BLM is None:
             raise ValueError(f"the auxiliary loss {name} needs a model with watch=True.")
         own_BLM = watched_BLM if aligned_BLM is None or name != "alignment" else aligned_BLM
@@ -180,6 +184,12 @@ def weighted_losses(
 def auxiliary_weights(train: TrainConfig) -> dict[str, float]:
     """The weight of each auxiliary loss that the config turns on."""
     weights = {name: getattr(train, f"{name}_weight") for name in AUXILIARY_LOSSES}
-    # Not in AUXILIARY_LOSSES, since `EncoderDecoder.loss` computes it.
+    # Not in AUXILIARY_LOSSES, since `EncoderDecoder.loss` computes them.
     weights[REINFORCE] = float(train.hard_attention == REINFORCE)
+    weights[CONSISTENCY] = train.consistency_weight
     return {name: weight for name, weight in weights.items() if weight}
+
+
+def reads_watched(names: Iterable[str]) -> bool:
+    """Whether losses of these names read the watched weights."""
+    return bool(set(names) - {CONSISTENCY})

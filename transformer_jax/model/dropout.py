@@ -154,13 +154,18 @@ def dropped(x: Array, keep: Array, rate: float) -> Array:
     return jnp.where(keep, x / (1.0 - rate), 0.0)
 
 
-def weight_dropout(module: nn.Module, rate: float, rows_B: Array | None) -> Drop | None:
-    """Dropout of attention weights `[rows, heads, length, keys]`; None if none is to be dropped.
+def kept(x: Array) -> Array:
+    """x itself: what does not drop."""
+    return x
+
+
+def weight_dropout(module: nn.Module, rate: float, rows_B: Array | None) -> Drop:
+    """Dropout of attention weights `[rows, heads, length, keys]`.
 
     Two calls of the result have the same mask. The arguments are those of `noise_for`.
     """
     if (noise_source := noise_for(module, rate, rows_B)) is None:
-        return None
+        return kept
 
     def drop(weights_BHLM: Array) -> Array:
         keep_BHLM = uniform_noise(noise_source, weights_BHLM.shape) >= rate

@@ -17,6 +17,7 @@ from jax import Array, lax
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.auxiliary import weighted_losses
 from transformer_jax.model.axes import BATCH, VOCABULARY, declared, named, unboxed, zeros
+from transformer_jax.model.consistency import CONSISTENCY, divergence, mean_sums
 from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.cross_normalizers import stateful
 from transformer_jax.model.embeddings import (
@@ -212,14 +213,14 @@ class EncoderDecoder(nn.Module):
         """The sums of `loss`, and the watched weights of `decode`."""
         target = batch.tgt._replace(ids=shift_right(batch.tgt.ids, batch.tgt.positions, BOS))
         encoded_BME = self.encode(batch.src, rows_B)
-        others = tuple(one for one in settings.auxiliary if one[0] != REINFORCE)
-        if others != settings.auxiliary:
+        weights = dict(settings.auxiliary)
+        if REINFORCE in weights:
             assert rows_B is not None and baseline is not None
             x_BLD, sampled = self.decode_with_draws(encoded_BME, batch.src, target, rows_B)
             x_BLD = self._out().widened(x_BLD)
             table_VD = self._output_table()
             sums, nats_BL = loss_by_position(x_BLD, table_VD, batch.tgt, settings)
-            losses = weighted_losses(others, sampled.weights, None, batch)
+            losses = weighted_losses(settings.auxiliary, sampled.weights, None, batch)
             log_BL = sampled.log_probability_BL
             losses[REINFORCE] = reinforced(log_BL, nats_BL, baseline, batch.tgt)
             return sums._replace(auxiliary=losses), sampled.weights
@@ -230,6 +231,14 @@ class EncoderDecoder(nn.Module):
         if settings.full_context:
             aligned_BLM = self.align(encoded_BME, batch.src, target, rows_B)
         losses = weighted_losses(settings.auxiliary, watched_BLM, aligned_BLM, batch)
+        if weight := weights.get(CONSISTENCY):
+            encoded_BME = self.encode(batch.src, rows_B)
+            again_BLD, _ = self.decode(encoded_BME, batch.src, target, rows_B)
+            out, real_BL = self._out(), batch.tgt.segments != 0
+            sums = mean_sums(sums, out.loss(again_BLD, given, batch.tgt, settings))
+            x_BLD, again_BLD = out.widened(x_BLD), out.widened(again_BLD)
+            gap = divergence(x_BLD, again_BLD, given.table_VD, real_BL, settings)
+            losses[CONSISTENCY] = weight * gap
         return sums._replace(auxiliary=losses), watched_BLM
 
     # Search ------------------------------------------------------------------------------------

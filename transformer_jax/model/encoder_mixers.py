@@ -99,9 +99,8 @@ class DenseSynthesizer(Sublayer):
         weights_BHLM = softmax(scores_BHLM, same_sentence(place, place), kept=dtype)
         value_BMHV = product("BMD,DHV->BMHV", x_BLD, self.params["value"], dtype)
         value_BMHV = constrain(value_BMHV, *BY_HEAD)
-        if drop := weight_dropout(self, self.config.attention_dropout, context.rows_B):
-            weights_BHLM = drop(weights_BHLM)
-        heads_BLHV = einsum("BHLM,BMHV->BLHV", weights_BHLM.astype(dtype), value_BMHV)
+        drop = weight_dropout(self, self.config.attention_dropout, context.rows_B)
+        heads_BLHV = einsum("BHLM,BMHV->BLHV", drop(weights_BHLM).astype(dtype), value_BMHV)
         heads_BLHV = constrain(heads_BLHV, *BY_HEAD)
         return product("BLHV,HVD->BLD", heads_BLHV, self.params["out"], dtype), None
 

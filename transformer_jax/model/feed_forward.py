@@ -13,7 +13,7 @@ import jax
 from jax import Array
 
 from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, constrain, named
-from transformer_jax.model.dropout import Drop, Dropout
+from transformer_jax.model.dropout import Drop, Dropout, kept
 from transformer_jax.model.products import add_bias, product
 from transformer_jax.model.records import Cache, Context, StepContext
 from transformer_jax.model.sublayer import Sublayer
@@ -49,7 +49,7 @@ def feed_forward(
     *,
     activation: str = "relu",
     linear: tuple[Array, Array] | None = None,
-    drop: Drop | None = None,
+    drop: Drop = kept,
 ) -> Array:
     """f(x W1 + b1) W2 + b2 with the paper's f(h) = max(0, h), or another: `[B, L, d_model]`.
 
@@ -63,7 +63,7 @@ def feed_forward(
       outer_bias_D: b2 `[d_model]`.
       activation: a name in ACTIVATIONS, for f.
       linear: V `[d_model, d_ff]` and c `[d_ff]`, if the activation is gated.
-      drop: dropout of the hidden units, which W2 multiplies; None: none.
+      drop: dropout of the hidden units, which W2 multiplies; by default none.
 
     Source: Vaswani et al. 2017, section 3.3, equation 2; gated: Shazeer 2020, equations 4 to 6,
     with the biases of equation 4.
@@ -73,9 +73,7 @@ def feed_forward(
     if linear is not None:
         linear_DF, linear_bias_F = linear
         hidden_BLF *= add_bias(product("BLD,DF->BLF", x_BLD, linear_DF, x_BLD.dtype), linear_bias_F)
-    hidden_BLF = constrain(hidden_BLF, BATCH, None, HIDDEN)
-    if drop is not None:
-        hidden_BLF = drop(hidden_BLF)
+    hidden_BLF = drop(constrain(hidden_BLF, BATCH, None, HIDDEN))
     return add_bias(product("BLF,FD->BLD", hidden_BLF, outer_FD, x_BLD.dtype), outer_bias_D)
 
 
@@ -108,9 +106,9 @@ class FeedForward(Sublayer):
         )
         return y_BLD, None
 
-    def _drop(self, context: Context | None) -> Drop | None:
+    def _drop(self, context: Context | None) -> Drop:
         if context is None or not self.config.activation_dropout:
-            return None
+            return kept
         dropout = Dropout(self.config.activation_dropout, name="dropout")
         return functools.partial(dropout, noise_source=dropout.noise_source(context.rows_B))
 

@@ -39,7 +39,7 @@ from transformer_jax.model.cross_normalizers import (
     stateful,
     weights_with_state,
 )
-from transformer_jax.model.dropout import Drop, NoiseSource, noise_of, weight_dropout
+from transformer_jax.model.dropout import Drop, NoiseSource, kept, noise_of, weight_dropout
 from transformer_jax.model.hard_attention import Sampled, with_draw
 from transformer_jax.model.kernels import Keys, Queries, Setting
 from transformer_jax.model.normalizers import NORMALIZERS, Normalize, unchanged
@@ -123,7 +123,7 @@ class SelfAttention(Sublayer):
         spread: Spread,
         attended: Attended,
         bias: Array | None,
-        drop: Drop | None = None,
+        drop: Drop = kept,
     ) -> tuple[Array, Array]:
         """Calls `attended` with the layer's relative vectors if it has them, else with the bias."""
         if self.relative is None:

@@ -17,7 +17,7 @@ from jax import Array
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import DISTANCES, Parameter
-from transformer_jax.model.dropout import Drop
+from transformer_jax.model.dropout import Drop, kept
 from transformer_jax.model.products import einsum, sum_type
 from transformer_jax.model.records import Params
 from transformer_jax.model.scores import SCORES
@@ -85,7 +85,7 @@ def with_relative_vectors(
     query_BLHK: Array,
     spread: Spread,
     attended: Attended,
-    drop: Drop | None = None,
+    drop: Drop = kept,
 ) -> tuple[Array, Array]:
     """Attention whose keys, and values, have the vector of their distance added.
 
@@ -96,7 +96,7 @@ def with_relative_vectors(
       query_BLHK: queries times the factor of the score `[batch, query_len, heads, d_k]`.
       spread: from distances to keys.
       attended: attention to keys and values without such vectors, with the same dropout.
-      drop: dropout of the weights; None: none.
+      drop: dropout of the weights; by default none.
 
     Returns:
       `[batch, query_len, heads, d_v]`, and the weights.
@@ -110,8 +110,7 @@ def with_relative_vectors(
     if "relative_values" not in params:
         return heads_BLHV, weights_BHLM
     # The transpose of the spread sums the weights of all keys at one distance.
-    kept_BHLM = weights_BHLM if drop is None else drop(weights_BHLM)
-    (sums_BHLC,) = jax.linear_transpose(spread, products)(kept_BHLM)
+    (sums_BHLC,) = jax.linear_transpose(spread, products)(drop(weights_BHLM))
     vectors_CV = params["relative_values"].astype(heads_BLHV.dtype)
     own_BLHV = einsum("BHLC,CV->BLHV", sums_BHLC.astype(heads_BLHV.dtype), vectors_CV)
     return heads_BLHV + own_BLHV, weights_BHLM

@@ -19,7 +19,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.model import parameters
-from transformer_jax.model.auxiliary import auxiliary_weights
+from transformer_jax.model.auxiliary import auxiliary_weights, reads_watched
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.hard_attention import REINFORCE
 from transformer_jax.text.batches import Batch
@@ -81,10 +81,11 @@ def training_flops(
       sizes: sizes of its vocabularies.
       src_length: positions of the source.
       tgt_length: positions of the target.
-      losses: names of auxiliary losses. Hard attention ("reinforce") saves a product.
+      losses: names of auxiliary losses. Hard attention ("reinforce") saves a product, and
+        "consistency" takes a second pass.
       full_context: whether a second pass of the decoder, which sees the whole target, aligns.
     """
-    unpadded = _unpadded(model, sizes).clone(watch=bool(losses))
+    unpadded = _unpadded(model, sizes).clone(watch=reads_watched(losses))
     weights = dict.fromkeys(losses, 1.0)
     loss_fn = make_loss_fn(
         unpadded, TrainConfig.label_smoothing, auxiliary=weights, full_context=full_context

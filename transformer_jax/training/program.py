@@ -15,7 +15,7 @@ from transformer_jax import allocator
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.model.auxiliary import auxiliary_weights
+from transformer_jax.model.auxiliary import auxiliary_weights, reads_watched
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.model.kernels import with_attention_kernel
 from transformer_jax.model.records import LossSums, Params
@@ -162,7 +162,7 @@ def compile_program(
     train = dataclasses.replace(train, loss_block=block)
     both = train.agreement_weight is not None
     sums = (*auxiliary, AGREEMENT) if both else tuple(auxiliary)
-    model = make_model(model_config, sizes, train.remat, watch=bool(sums))
+    model = make_model(model_config, sizes, train.remat, watch=reads_watched(sums))
     optimizer = make_optimizer(train, model_config.d_model)
     state = jax.eval_shape(lambda: init_state(0, model, optimizer, sums))
     state = with_shardings(state, state_names(model, optimizer, state), mesh)

@@ -1,0 +1,120 @@
+"""R-Drop against float64 NumPy, and the two passes that it compares."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.fixtures.tiny import (
+    VOCABULARY,
+    lay_out,
+    random_pairs,
+    random_params,
+    relative_error,
+    tiny_model,
+)
+from transformer_jax.model.consistency import CONSISTENCY, divergence
+from transformer_jax.model.cross_entropy import LossSettings
+from transformer_jax.model.embeddings import shift_right
+from transformer_jax.text.vocabulary import BOS
+
+B, L, D, V = 4, 5, 6, 12  # V is padded
+REAL_V = 9
+DRAW = np.random.default_rng(3)
+X, AGAIN = DRAW.normal(size=(2, B, L, D))
+TABLE = DRAW.normal(size=(V, D))
+REAL = DRAW.random((B, L)) < 0.7
+SETTINGS = LossSettings(0.1, REAL_V, "float32", 2048, 1)
+
+
+def softmax_by_hand(x, table):
+    exp = np.exp(x @ table[:REAL_V].T)
+    return exp / exp.sum()
+
+
+def divergence_by_hand(x, again, table):
+    total = 0.0
+    for b, i in np.argwhere(REAL):
+        p, q = softmax_by_hand(x[b, i], table), softmax_by_hand(again[b, i], table)
+        total += (p * np.log(p / q)).sum() + (q * np.log(q / p)).sum()
+    return total / 4
+
+
+def narrow(*arrays):
+    return tuple(map(jnp.float32, arrays))
+
+
+@pytest.mark.parametrize(("block", "replicas"), [(2048, 1), (5, 1), (5, 2)])
+def test_the_divergence_and_its_gradient_equal_their_equations(block, replicas):
+    settings = SETTINGS._replace(block=block, replicas=replicas)
+
+    def total(x, again, table):
+        return divergence(x, again, table, jnp.asarray(REAL), settings)
+
+    arrays = (X, AGAIN, TABLE)
+    value, gradients = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2)))(*narrow(*arrays))
+    assert float(value) == pytest.approx(divergence_by_hand(*arrays), rel=1e-5)
+    draw = np.random.default_rng(4)
+    for n, gradient in enumerate(gradients):
+        direction = draw.normal(size=arrays[n].shape)
+        moved = [
+            divergence_by_hand(*arrays[:n], arrays[n] + h * direction, *arrays[n + 1 :])
+            for h in (1e-5, -1e-5)
+        ]
+        slope = (np.asarray(gradient, np.float64) * direction).sum()
+        assert slope == pytest.approx((moved[0] - moved[1]) / 2e-5, rel=1e-4)
+    assert not np.any(gradients[0][~REAL]) and not np.any(gradients[2][REAL_V:])
+
+
+BATCH = lay_out(random_pairs(0, [(9, 7), (4, 5), (2, 3), (6, 8)]), [[0, 2], [1, 3]], 16, 16)
+WITH = SETTINGS._replace(vocabulary_size=VOCABULARY, auxiliary=((CONSISTENCY, 3.0),))
+ROWS = jnp.arange(2)
+
+
+def loss_of(model, params, settings, rows=ROWS):
+    apply = functools.partial(model.apply, method="loss", rngs={"dropout": jax.random.key(5)})
+    return jax.jit(lambda params: apply({"params": params}, BATCH, rows, settings))(params)
+
+
+@pytest.mark.parametrize("output_bias", [False, True])
+@pytest.mark.parametrize("remat", [False, True])
+def test_the_loss_is_the_mean_of_two_passes_and_how_far_they_differ(remat, output_bias):
+    model = tiny_model(dropout=0.3, num_layers=1, output_bias=output_bias).clone(remat=remat)
+    params = random_params(model)
+
+    def logits_of_both(model):
+        target = BATCH.tgt._replace(ids=shift_right(BATCH.tgt.ids, BATCH.tgt.positions, BOS))
+        both = []
+        for _ in range(2):
+            encoded = model.encode(BATCH.src, ROWS)
+            x, _ = model.decode(encoded, BATCH.src, target, ROWS)
+            both.append(model._out().logits(x, model._given(None, encoded, BATCH.src, target)))
+        return both
+
+    keys = {"dropout": jax.random.key(5)}
+    both = jax.jit(
+        lambda params: model.apply({"params": params}, method=logits_of_both, rngs=keys)
+    )(params)
+    real = np.asarray(BATCH.tgt.segments) != 0
+    logs = [np.asarray(x, np.float64)[..., :VOCABULARY] for x in both]
+    logs = [x - np.log(np.exp(x).sum(-1, keepdims=True)) for x in logs]
+    targets = np.asarray(BATCH.tgt.ids)[..., None]
+    nats = [-np.take_along_axis(x, targets, -1)[..., 0][real].sum() for x in logs]
+    gap = ((np.exp(logs[0]) - np.exp(logs[1])) * (logs[0] - logs[1])).sum(-1)[real].sum() / 4
+    assert abs(nats[0] - nats[1]) > 1e-3 and gap > 1e-2
+    sums = loss_of(model, params, WITH)
+    assert float(sums.nats) == pytest.approx(sum(nats) / 2, rel=1e-5)
+    assert float(sums.tokens) == real.sum()
+    assert float(sums.auxiliary[CONSISTENCY]) == pytest.approx(3 * gap, rel=1e-4)
+    assert float(sums.objective) == pytest.approx(float(sums.smoothed_nats) + 3 * gap, rel=1e-5)
+
+
+def test_without_dropout_both_passes_are_the_same():
+    model = tiny_model(num_layers=1)
+    params = random_params(model)
+    sums = loss_of(model, params, WITH)
+    plain = loss_of(model, params, WITH._replace(auxiliary=()))
+    assert float(sums.auxiliary[CONSISTENCY]) == 0
+    assert relative_error(sums.smoothed_nats, plain.smoothed_nats) < 1e-6
