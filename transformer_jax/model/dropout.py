@@ -155,7 +155,7 @@ def dropped(x: Array, keep: Array, rate: float) -> Array:
 
 
 def kept(x: Array) -> Array:
-    """x itself: what does not drop."""
+    """x, of which nothing is dropped."""
     return x
 
 
