@@ -258,6 +258,7 @@ def _segmentations(config: Config, vocabulary: Vocabulary) -> Segmentations | No
             f"vocabulary.dropout={own.dropout} skips merges, and this run's vocabulary, a unigram "
             "model, has none. Leave it out."
         )
+    log.info("each training pair is encoded in %d random segmentations", own.segmentations)
     return Segmentations(own.dropout, own.segmentations, config.seed)
 
 
