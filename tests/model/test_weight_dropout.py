@@ -59,7 +59,7 @@ def dropped_in(kind, rows, seed=0, params=None, **changes):
     keys = {"dropout": jax.random.key(seed)}
     module = kind(config, H * L if kind is CrossAttention else None)
     # Every array is an argument: if XLA for a CPU computes products of constants while it compiles
-    # (JAX 0.10), the result is NaN in one program of thirty.
+    # (JAX 0.10), the result is NaN in about one program of 25.
     apply = jax.jit(lambda *args: module.apply(*args, rngs=keys)[0])
     return by_head(apply({"params": own | (params or {})}, X, context))
 
