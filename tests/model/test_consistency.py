@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.fixtures.references import softmax_by_hand
 from tests.fixtures.tiny import (
     VOCABULARY,
     lay_out,
@@ -29,15 +30,10 @@ REAL = DRAW.random((B, L)) < 0.7
 SETTINGS = LossSettings(0.1, REAL_V, "float32", 2048, 1)
 
 
-def softmax_by_hand(x, table):
-    exp = np.exp(x @ table[:REAL_V].T)
-    return exp / exp.sum()
-
-
 def divergence_by_hand(x, again, table):
     total = 0.0
     for b, i in np.argwhere(REAL):
-        p, q = softmax_by_hand(x[b, i], table), softmax_by_hand(again[b, i], table)
+        p, q = (softmax_by_hand(one[b, i] @ table[:REAL_V].T, True) for one in (x, again))
         total += (p * np.log(p / q)).sum() + (q * np.log(q / p)).sum()
     return total / 4
 
@@ -73,9 +69,9 @@ WITH = SETTINGS._replace(vocabulary_size=VOCABULARY, auxiliary=((CONSISTENCY, 3.
 ROWS = jnp.arange(2)
 
 
-def loss_of(model, params, settings, rows=ROWS):
+def loss_of(model, params, settings):
     apply = functools.partial(model.apply, method="loss", rngs={"dropout": jax.random.key(5)})
-    return jax.jit(lambda params: apply({"params": params}, BATCH, rows, settings))(params)
+    return jax.jit(lambda params: apply({"params": params}, BATCH, ROWS, settings))(params)
 
 
 @pytest.mark.parametrize("output_bias", [False, True])

@@ -155,7 +155,7 @@ def dropped(x: Array, keep: Array, rate: float) -> Array:
 
 
 def kept(x: Array) -> Array:
-    """x, of which nothing is dropped."""
+    """Returns x: dropout that drops nothing."""
     return x
 
 
