@@ -10,12 +10,13 @@ import pytest
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention import attend
+from transformer_jax.model.cross_attention import CrossAttention
 from transformer_jax.model.encoder_mixers import SYNTHESIZER, DenseSynthesizer
 from transformer_jax.model.feed_forward import FeedForward
-from transformer_jax.model.mixers import CrossAttention, SelfAttention
 from transformer_jax.model.patterns import self_patterns
 from transformer_jax.model.records import Context, Place
 from transformer_jax.model.running_mixers import AverageAttention
+from transformer_jax.model.self_attention import SelfAttention
 from transformer_jax.model.windows import blocks_of
 
 B, L, H, K = 12, 40, 2, 3

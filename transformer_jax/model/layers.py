@@ -15,16 +15,17 @@ from jax import Array
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import BATCH, constrain, declared
+from transformer_jax.model.cross_attention import CrossAttention
 from transformer_jax.model.dropout import Dropout, NoiseSource
 from transformer_jax.model.encoder_mixers import ENCODER_MIXERS
 from transformer_jax.model.feed_forward import FeedForward
 from transformer_jax.model.kernels import fits_triton
-from transformer_jax.model.mixers import CrossAttention, SelfAttention
 from transformer_jax.model.norms import NORMS
 from transformer_jax.model.products import stored, sum_type
 from transformer_jax.model.records import Cache, Context, Place, SearchSizes, StepContext
 from transformer_jax.model.residuals import RESIDUALS, constants_of
 from transformer_jax.model.running_mixers import RUNNING_MIXERS
+from transformer_jax.model.self_attention import SelfAttention
 from transformer_jax.model.sublayer import Sublayer
 
 SUBLAYERS: dict[str, type[Sublayer]] = {

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.model.attention import MultiHeadAttention, attend
+from transformer_jax.model.attention_sublayer import for_every_head
 from transformer_jax.model.axes import BATCH, FEATURES, HEADS, HIDDEN, constrain, named, zeros
 from transformer_jax.model.feed_forward import FeedForward
-from transformer_jax.model.mixers import for_every_head
 from transformer_jax.model.patterns import causal, mask_of, same_sentence
 from transformer_jax.model.products import product, sum_type
 from transformer_jax.model.records import Cache, Context, Place, SearchSizes, StepContext

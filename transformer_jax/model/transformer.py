@@ -25,7 +25,6 @@ from transformer_jax.model.cached_attention import cached_places, own_past
 from transformer_jax.model.dropout import noise_of
 from transformer_jax.model.hard_attention import Sampled
 from transformer_jax.model.layers import Layer, decoder_layer, encoder_layer
-from transformer_jax.model.mixers import self_blocks
 from transformer_jax.model.norms import NORMS
 from transformer_jax.model.patterns import (
     cross_patterns,
@@ -44,6 +43,7 @@ from transformer_jax.model.records import (
     StepContext,
 )
 from transformer_jax.model.residuals import ends_with_norm
+from transformer_jax.model.self_attention import self_blocks
 
 
 def to_residual_dtype(config: ModelConfig, x_BLD: Array) -> Array:

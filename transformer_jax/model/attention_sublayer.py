@@ -1,0 +1,114 @@
+"""What self-attention and encoder-decoder attention share as sub-layers.
+
+Dimension key
+  B batch   L query length   M key length   D d_model   H heads   K d_k per head   V d_v per head
+  G heads of keys and values
+"""
+
+from collections.abc import Mapping
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.attention import MultiHeadAttention
+from transformer_jax.model.axes import declared
+from transformer_jax.model.kernels import Keys, Queries, Setting
+from transformer_jax.model.normalizers import Normalizer, unchanged
+from transformer_jax.model.patterns import Pattern
+from transformer_jax.model.records import Context
+from transformer_jax.model.scores import SCORES
+from transformer_jax.model.stateful_normalizers import Stateful
+from transformer_jax.model.sublayer import Sublayer
+
+
+class AttentionSublayer(Sublayer):
+    """Multi-head attention within a layer; a subclass says what its queries attend to.
+
+    Its parameters are those of the multi-head attention and those of the normalizer, side by side.
+    """
+
+    @nn.nowrap
+    def declare(
+        self,
+        score: str,
+        normalizer: Normalizer | Stateful,
+        sizes: Mapping[str, int],
+        memory_features: int | None = None,
+    ) -> None:
+        """Declares the parameters; for `setup`.
+
+        Args:
+          score: the name of the score function.
+          normalizer: what turns scores to weights; it has parameters of its own.
+          sizes: of the axes of these parameters.
+          memory_features: of what is attended to; None: d_model.
+        """
+        self.score = score
+        self.attention = MultiHeadAttention(self.config, score, memory_features)
+        nn.share_scope(self, self.attention)
+        self.of_heads = normalizer.of_heads if isinstance(normalizer, Normalizer) else unchanged
+        self.normalizer_params = declared(self, normalizer.parameters, sizes)
+
+    def joined(self, heads_BLHV: Array, x_BLD: Array) -> Array:
+        """`[batch, query_len, d_model]`: the heads' outputs, as the normalizer wants them, joined.
+
+        Args:
+          heads_BLHV: the heads' outputs.
+          x_BLD: the input of the queries.
+        """
+        heads_BLHV = self.of_heads(self.normalizer_params, heads_BLHV)
+        return self.attention.joined(heads_BLHV, x_BLD)
+
+    @nn.nowrap
+    def fuses(self, normalizer: str, context: Context) -> bool:
+        """Whether the fused kernel computes all positions; it neither gives nor drops weights.
+
+        Args:
+          normalizer: its name.
+          context: of the call.
+        """
+        config = self.config
+        if config.attention_kernel != "fused" or gives_weights(self):
+            return False
+        drops = context.rows_B is not None and config.attention_dropout > 0
+        return not drops and normalizer == "softmax" and SCORES[self.score].factor is not None
+
+    def in_kernel(self, queries: Queries, keys: Keys, patterns: tuple[Pattern, ...]) -> Array:
+        """`[batch, query_len, heads, d_v]`, without a matrix of weights."""
+        from transformer_jax.model.fused_attention import fused_attend
+
+        if (vectors := SCORES[self.score].vectors) is not None:
+            query, key = vectors(self.attention.score_params, queries.query, keys.key)
+            queries, keys = queries._replace(query=query), keys._replace(key=key)
+        return fused_attend(queries, keys, Setting(patterns, self.factor()))
+
+    @nn.nowrap
+    def factor(self) -> float:
+        """What a product of queries and keys is multiplied by."""
+        factor = SCORES[self.score].factor
+        assert factor is not None
+        return factor(self.config.head_sizes[0])
+
+    @nn.nowrap
+    def keep_for_plots(self, weights: Array) -> None:
+        """Keeps the weights of every layer and head if plots ask for them."""
+        if self.is_mutable_collection("intermediates"):
+            self.sow("intermediates", "attention_weights", weights)
+
+
+def gives_weights(module: nn.Module) -> bool:
+    """Whether attention has to give its weights, for all pairs of positions."""
+    return module.is_mutable_collection("intermediates") or module.is_initializing()
+
+
+def for_every_head(config: ModelConfig, x_BMGK: Array) -> Array:
+    """Keys or values, once for each head of queries: `[batch, key_len, heads, d_k or d_v]`.
+
+    Query head h uses key head h // (num_heads / key_heads).
+
+    Source: Ainslie et al. 2023, section 2.2.
+    """
+    sharing = config.num_heads // config.key_heads
+    return x_BMGK if sharing == 1 else jnp.repeat(x_BMGK, sharing, axis=2)
