@@ -114,6 +114,21 @@ def test_the_tokenizer_s_settings_give_the_languages_and_the_generation_s_the_se
     assert (decode["beam_size"], decode["length_penalty"]) == (5, 0.4)
 
 
+def test_training_goes_on_with_the_rates_of_dropout_of_the_folder(folder):
+    change(folder / "config.json", dropout=0.3, attention_dropout=0.2, activation_dropout=0.05)
+    model = read(folder).model
+    assert (model.dropout, model.attention_dropout, model.activation_dropout) == (0.3, 0.2, 0.05)
+    config = json.loads((folder / "config.json").read_text())
+    for name in ("dropout", "attention_dropout", "activation_dropout"):
+        del config[name]
+    (folder / "config.json").write_text(json.dumps(config))
+    model = read(folder).model
+    assert (model.dropout, model.attention_dropout, model.activation_dropout) == (0.1, 0, 0)
+    change(folder / "config.json", dropout=1.5)
+    with pytest.raises(UserError, match="model.dropout=1.5"):
+        read(folder)
+
+
 def test_a_matrix_that_is_transposed_is_refused(folder):
     file = folder / "model.safetensors"
     arrays = dict(read_safetensors(file))

@@ -3,9 +3,11 @@
 import pytest
 
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.positions import POSITIONS
 from transformer_jax.model.sides import problems
 
 RECURRENT = {"encoder": "recurrent", "decoder": "recurrent"}
+OF_A_PRESET = {"norm": "pre", "norm_kind": "rms", "attention_bias": True}
 
 
 @pytest.mark.parametrize(
@@ -31,7 +33,10 @@ RECURRENT = {"encoder": "recurrent", "decoder": "recurrent"}
         ({"activation_dropout": 0.1}, ["activation_dropout=0.1"]),
         ({"decoder": "average", "activation_dropout": 0.1}, []),
         ({"decoder": "average", "d_ff": 0, "activation_dropout": 0.1}, ["activation_dropout=0.1"]),
-        *(({"positions": p}, [f"positions={p!r}"]) for p in ("rotary", "alibi", "t5", "relative")),
+        *(({"positions": p}, [f"positions={p!r}"]) for p in POSITIONS if p != "sinusoidal"),
+        ({"encoder": "convolutional", "positions": "learned"}, []),
+        ({"decoder": "convolutional", "positions": "none"}, []),
+        (OF_A_PRESET, []),
     ],
 )
 def test_a_key_that_changes_nothing_is_refused(changes, names):

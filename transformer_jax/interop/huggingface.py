@@ -27,6 +27,8 @@ from transformer_jax.text.bundle import Bundle
 SIDES = ("source", "target")
 EPSILON = 1e-5  # PyTorch's default, which MarianMTModel uses
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
+# The rates of dropout, for training that goes on from these weights; transformers' defaults.
+DROPOUT = {"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0}
 # Keys of config.json that the model needs with one of these values (None: no such key).
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "model_type": ("marian",),
@@ -125,6 +127,7 @@ def _config(folder: Path, options: Mapping[str, Any]) -> ModelConfig:
     if wrong:
         raise UserError(f"{folder} cannot be imported: its {'; its '.join(wrong)}.")
     try:
+        rates: Any = {name: float(options.get(name, usual)) for name, usual in DROPOUT.items()}
         return ModelConfig(
             num_layers=int(options["encoder_layers"]),
             num_decoder_layers=int(options["decoder_layers"]),
@@ -132,6 +135,7 @@ def _config(folder: Path, options: Mapping[str, Any]) -> ModelConfig:
             num_heads=int(options["encoder_attention_heads"]),
             d_ff=int(options["encoder_ffn_dim"]),
             activation=ACTIVATIONS[options["activation_function"]],
+            **rates,
             norm_epsilon=EPSILON,
             attention_bias=True,
             output_bias=True,

@@ -240,7 +240,7 @@ class ConvolutionalEncoder(nn.Module):
     config: ModelConfig
     remat: bool = False
 
-    self_attention = False
+    self_attention, uses_positions = False, True
     longest = staticmethod(positions.longest)
     problems = staticmethod(problems)
 
@@ -297,7 +297,7 @@ class ConvolutionalDecoder(nn.Module):
     remat: bool = False
     watch: bool = False
 
-    self_attention, multi_head = False, False
+    self_attention, multi_head, uses_positions = False, False, True
     longest = staticmethod(positions.longest)
     problems = staticmethod(problems)
 

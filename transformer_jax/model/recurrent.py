@@ -36,7 +36,7 @@ class RecurrentEncoder(nn.Module):
     config: ModelConfig
     remat: bool = False
 
-    self_attention = False
+    self_attention, uses_positions = False, False
     longest = staticmethod(no_limit)
     problems = staticmethod(no_problems)
 
@@ -162,7 +162,7 @@ class RecurrentDecoder(nn.Module):
     remat: bool = False  # compute the attention again in the backward pass
     watch: bool = False
 
-    self_attention, multi_head = False, False
+    self_attention, multi_head, uses_positions = False, False, False
     longest = staticmethod(no_limit)
     problems = staticmethod(no_problems)
 

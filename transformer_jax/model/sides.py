@@ -1,7 +1,7 @@
 """ENCODERS and DECODERS, and why parts that a config names cannot be combined.
 
-Each class has `self_attention`, whether it has any; a decoder also has `multi_head`, whether its
-attention to the source has several heads.
+Each class has `self_attention` and `uses_positions`, whether it has the one and uses the other; a
+decoder also has `multi_head`, whether its attention to the source has several heads.
 """
 
 from collections.abc import Iterator
@@ -99,7 +99,10 @@ def _decoder_self_attention(config: ModelConfig) -> bool:
 
 
 def _without_effect(config: ModelConfig) -> Iterator[str]:
-    """Keys that no part of the model reads: as a row of an ablation, each would measure nothing."""
+    """Keys that no part of the model reads: as a row of an ablation, each would measure nothing.
+
+    Keys that a preset may set for models of every kind, such as model.norm, are accepted.
+    """
     decoder = DECODERS[config.decoder]
     no_heads = f"the attention of a {config.decoder} decoder is of its own kind"
     no_self = "nothing has self-attention"
@@ -121,6 +124,8 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
     if not (config.d_ff and (ENCODERS[config.encoder].self_attention or decoder.self_attention)):
         no_network = "nothing has a feed-forward network"
         reason_of |= dict.fromkeys(("activation", "activation_dropout"), no_network)
+    if not (ENCODERS[config.encoder].uses_positions or decoder.uses_positions):
+        reason_of["positions"] = "neither the encoder nor the decoder uses positions"
     for name, reason in reason_of.items():
         if (value := getattr(config, name)) != getattr(ModelConfig, name):
             yield f"model.{name}={value!r} changes nothing in this model: {reason}. Leave it out."

@@ -90,7 +90,7 @@ class TransformerEncoder(nn.Module):
     config: ModelConfig
     remat: bool = False
 
-    self_attention = True
+    self_attention, uses_positions = True, True
 
     @staticmethod
     def features(config: ModelConfig) -> int:
@@ -199,7 +199,7 @@ class TransformerDecoder(nn.Module):
     remat: bool = False
     watch: bool = False
 
-    self_attention, multi_head = True, True
+    self_attention, multi_head, uses_positions = True, True, True
 
     longest = staticmethod(positions.longest)
     problems = staticmethod(problems)
