@@ -14,12 +14,12 @@ one part of the base; the last row joins three of them, as many language models 
 third less d_ff, and so the parameters of the base. Each row has the same budget for its learning
 rate: three peak rates, 400 steps each, seed 0; the best validation perplexity decides. The rate
 scales record it. Write the choice into RATES below before the small scale runs; without it a row
-takes 0.002. All runs take about 3.5 hours of two CPU cores. Other decoders without self-attention
+takes 0.002. All runs take about four hours of two CPU cores. Other decoders without self-attention
 are compared in experiments.caveats.
 
 The rules, written before the runs. A part helps if the BLEU of its row is higher than that of the
 base, seed by seed, by Student's t over three seeds, p < 0.05. It hurts if it is lower by the same
-test; otherwise nothing is decided. Of 14 comparisons, about one will differ by chance.
+test; otherwise nothing is decided. Of 15 comparisons, about one will differ by chance.
 """
 
 import sys
@@ -47,6 +47,7 @@ ROWS: dict[str, Overrides] = {
     "SwiGLU": SWIGLU,
     "rotary positions": ROTARY,
     "KERPLE": {"model.positions": "kerple"},
+    "contextual positions": {"model.positions": "contextual"},
     "cosine scores": {"model.score": "cosine"},
     "attention sink": {"model.normalizer": "sink"},
     "differential attention": {"model.normalizer": "differential"},

@@ -23,14 +23,19 @@ from transformer_jax.interop.stablehlo_search import ExportedModel
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import save_weights
-from transformer_jax.text.vocabulary import load_vocabulary
+from transformer_jax.text.vocabulary import UNK, load_vocabulary
 
 pytest.importorskip("flatbuffers")
 MODELS: dict[str, dict[str, Any]] = {
     "relative": {"model.positions": "relative", "decode.banned_subwords": ("e",)},
     "coverage": {"model.attention_memory": "coverage", "model.decoder": "average"},
     "recurrent": {"model.encoder": "recurrent", "model.decoder": "recurrent"},
-    "convolutional": {"model.encoder": "convolutional", "model.decoder": "convolutional"},
+    "convolutional": {
+        "model.encoder": "convolutional",
+        "model.decoder": "convolutional",
+        "model.positions": "learned",
+        "model.max_positions": 28,
+    },
 }
 
 
@@ -75,6 +80,23 @@ def test_the_exported_search_finds_what_ours_finds(name):
     assert len(set(theirs)) > 2
 
 
+@pytest.mark.parametrize("name", ["coverage", "imported"])
+def test_the_exported_search_reads_a_line_as_we_do(name):
+    """Moses' rules make an ASCII quote of a curly one; a code is a piece of an imported model."""
+    loaded = load_model(str(run_of(name)))
+    model = ExportedModel(exported(name))
+    quoted, code = "“a dog” …", ">>deu<< a dog"
+    for line in [quoted, code, " >>deu<<a dog", "a >>deu<< dog"]:
+        pieces = model.subwords(line.strip())
+        assert [model.ids.get(piece, UNK) for piece in pieces] == loaded.vocabulary.encode(line)
+    is_imported = name == "imported"
+    assert (model.subwords(code)[0] == ">>deu<<") == is_imported
+    assert model.normalize(quoted) == ('"a dog" ...' if is_imported else quoted)
+    assert loaded.vocabulary.normalizes_punctuation == is_imported
+    if is_imported:
+        assert loaded.vocabulary.normalize(quoted) == '"a dog" ...'
+
+
 def test_the_folder_needs_none_of_our_code(tmp_path):
     """Its search runs alone, in another folder, while no module of ours can be imported."""
     folder = exported("convolutional")
@@ -116,3 +138,6 @@ def test_the_signature_says_what_the_programs_take():
         assert list(weights) == signature["weights"]
     for name in ("prepare", "encode", "step"):
         assert (folder / f"{name}.mlir").read_bytes().startswith(b"ML\xefR")
+    # Of 28 learned positions, a source of 24 leaves its translation 28, not 24 + 8.
+    learned = json.loads((exported("convolutional") / "signature.json").read_text())
+    assert learned["sizes"] == {"source": 24, "target": 28, "beams": 4}

@@ -50,7 +50,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ),
     (
         {"train.consistency_weight": 5.0, "train.hard_attention": "reinforce"},
-        ("train.consistency_weight=5.0: draws of train.hard_attention", "Leave one of them out"),
+        ("train.consistency_weight=5.0: train.hard_attention=", "Leave one of them out"),
     ),
     (
         {"train.consistency_weight": 5.0, "train.agreement_weight": 0.1},
@@ -160,6 +160,11 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
             (f"model.wait_k=3 and the normalizer {name!r}", "Set model.wait_k=None"),
         )
         for name in ("chunkwise", "lookback")
+    ),
+    ({"model.window": 4}, ("model.window=4 is even", "Use 5")),
+    (
+        {"model.positions": "sinusoidal_t2t", "model.d_model": 511, "model.d_k": 64},
+        ("model.d_model=511 is odd", "Use 512, or model.positions='learned'"),
     ),
     (
         {"model.positions": "rotary", "model.d_k": 63},
@@ -351,7 +356,21 @@ FINE: list[dict[str, Any]] = [
         "model.output": "copy",
         "decode.coverage_penalty": 0.1,
     },
+    {"model.normalizer": "differential", "model.num_key_heads": 8},
+    *(
+        {
+            "data.alignments": True,
+            "train.alignment_weight": 0.1,
+            "train.alignment_context": "full",
+            "model.positions": positions,
+        }
+        for positions in ("alibi", "kerple", "rotary", "contextual")
+    ),
     {"model.dropout": 0.0, "train.label_smoothing": 0.0, "decode.length_penalty": 0.0},
+    *(
+        {"model.dropout": 0.0, f"model.{name}_dropout": 0.1, "train.consistency_weight": 1.0}
+        for name in ("attention", "activation")
+    ),
     {
         "model.positions": "learned",
         "model.max_positions": 128,

@@ -63,6 +63,8 @@ def test_every_key_can_be_overridden_through_ml_collections_too(in_checkout):
         (["--config.data.train=2013"], {"data.train": ("2013",)}),
         (["--config.data.valid=()"], {"data.valid": ()}),
         (["--config.seed=1", "--config.seed=2"], {"seed": 2}),
+        (["--config.model.d_k=None"], {"model.d_k": None}),
+        (["--config.data.train=['a', 'b c']"], {"data.train": ("a", "b c")}),
         (["--config.model.d_k=none", "--config.model.d_k=8"], {"model.d_k": 8}),
     ],
 )

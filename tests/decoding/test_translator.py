@@ -196,6 +196,19 @@ def test_sinusoidal_positions_have_no_limit():
     assert best.log_prob == pytest.approx(total, abs=1e-3)
 
 
+def test_groups_and_their_diversity_reach_the_search():
+    """Four groups of one beam: without diversity all are the same greedy search."""
+
+    def found(diversity: float) -> list[list[Hypothesis]]:
+        asked = {"beam_size": 4, "groups": 4, "diversity": diversity}
+        return translator(n_best=4, **asked).translate(sentences())
+
+    for hypotheses in found(0.0):
+        assert len({tuple(one.ids) for one in hypotheses}) == 1
+    for hypotheses in found(100.0):
+        assert len({one.ids[0] for one in hypotheses}) > 1
+
+
 def test_no_sentences_no_translations():
     assert translator().translate([]) == []
 

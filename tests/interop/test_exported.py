@@ -75,6 +75,15 @@ def test_hugging_face_s_search_has_the_run_s_settings():
     assert found | want | {"bad_words_ids": [[0], [3]]} == found
 
 
+def test_hugging_face_s_config_has_the_run_s_rates_of_dropout():
+    names = ("dropout", "attention_dropout", "activation_dropout")
+    rates = dict(zip(names, (0.3, 0.2, 0.1), strict=True))
+    model = exported(**{f"model__{name}": rate for name, rate in rates.items()})
+    model = model._replace(vocabulary=SimpleNamespace(sizes=both_sides(VOCABULARY)))
+    found = huggingface_out._config(model)
+    assert {name: found[name] for name in names} == rates
+
+
 def test_hugging_face_has_heads_of_d_model_over_their_number_only(tmp_path):
     model = exported(model__d_k=32)
     with pytest.raises(UserError, match="cannot express model.d_k=32: it is d_model / num_heads"):

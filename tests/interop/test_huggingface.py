@@ -103,6 +103,9 @@ def test_logits_equal_those_of_transformers(name, tmp_path):
 
 def test_the_tokenizer_s_settings_give_the_languages_and_the_generation_s_the_search(folder):
     assert languages_of(folder) == ("eng", "deu")
+    assert read(folder).bundle.languages == ("en", "de"), "of the normalizer of punctuation"
+    change(folder / "tokenizer_config.json", normalizes_punctuation=False)
+    assert read(folder).bundle.languages == ("", "")
     assert read(folder).decode["length_penalty"] == 1.0
     change(folder / "config.json", num_beams=5, length_penalty=0.4)
     change(folder / "generation_config.json", num_beams=6, length_penalty=0.6)
@@ -127,6 +130,12 @@ def test_training_goes_on_with_the_rates_of_dropout_of_the_folder(folder):
     change(folder / "config.json", dropout=1.5)
     with pytest.raises(UserError, match="model.dropout=1.5"):
         read(folder)
+
+
+@pytest.mark.parametrize("name", ["swish", "silu"])
+def test_both_names_of_the_swish_are_known(name, folder):
+    change(folder / "config.json", activation_function=name)
+    assert read(folder).model.activation == "swish"
 
 
 def test_a_matrix_that_is_transposed_is_refused(folder):

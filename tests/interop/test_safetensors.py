@@ -1,5 +1,8 @@
 """The safetensors format, against the package where it is installed."""
 
+import json
+import struct
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -20,6 +23,32 @@ def test_what_is_written_is_read(tmp_path):
     assert found.keys() == ARRAYS.keys()
     for name, x in ARRAYS.items():
         np.testing.assert_array_equal(found[name], x)
+
+
+def test_every_type_is_read_as_what_it_is(tmp_path):
+    """A file written here by hand, from the format's description."""
+    kinds = {
+        "F64": np.float64,
+        "F32": np.float32,
+        "F16": np.float16,
+        "BF16": ml_dtypes.bfloat16,
+        "I64": np.int64,
+        "U8": np.uint8,
+    }
+    content, header = b"", {}
+    for name, kind in kinds.items():
+        x = np.array([1, 2, 100]).astype(kind).tobytes()
+        offsets = [len(content), len(content) + len(x)]
+        header[name] = {"dtype": name, "shape": [3], "data_offsets": offsets}
+        content += x
+    text = json.dumps(header).encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + content)
+    found = read_safetensors(path)
+    assert found.keys() == kinds.keys()
+    for name, kind in kinds.items():
+        assert found[name].dtype == kind
+        assert found[name].astype(np.float64).tolist() == [1, 2, 100], name
 
 
 def test_the_package_reads_what_we_write_and_we_read_what_it_writes(tmp_path):

@@ -64,6 +64,14 @@ def test_the_divergence_and_its_gradient_equal_their_equations(block, replicas):
     assert not np.any(gradients[0][~REAL]) and not np.any(gradients[2][REAL_V:])
 
 
+def test_the_divergence_of_bfloat16_is_summed_in_float32():
+    settings = SETTINGS._replace(dtype="bfloat16", block=5)
+    given = narrow(X, AGAIN, TABLE)
+    value = jax.jit(lambda *arrays: divergence(*arrays, jnp.asarray(REAL), settings))(*given)
+    assert value.dtype == jnp.float32
+    assert float(value) == pytest.approx(divergence_by_hand(X, AGAIN, TABLE), rel=0.02)
+
+
 BATCH = lay_out(random_pairs(0, [(9, 7), (4, 5), (2, 3), (6, 8)]), [[0, 2], [1, 3]], 16, 16)
 WITH = SETTINGS._replace(vocabulary_size=VOCABULARY, auxiliary=((CONSISTENCY, 3.0),))
 ROWS = jnp.arange(2)

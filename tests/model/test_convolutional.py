@@ -122,6 +122,18 @@ def test_the_variance_of_a_layer_is_that_of_its_input_at_first():
         assert float(columns.mean()) == pytest.approx(1.0, rel=0.05)
 
 
+@pytest.mark.parametrize("width", [3, 5, 7])
+def test_an_encoder_s_layer_sees_as_many_positions_on_each_side(width):
+    config = dataclasses.replace(CONFIG, num_layers=1, kernel_width=width)
+    module = ConvolutionalEncoder(config)
+    place = place_of((11,))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 11, 12)), jnp.float32)
+    variables = unboxed(module.init(jax.random.key(0), x, place, None))
+    of_middle = jax.grad(lambda x: module.apply(variables, x, place, None)[0, 5].sum())(x)
+    seen = np.flatnonzero(np.abs(of_middle[0]).max(-1))
+    assert seen.tolist() == list(range(5 - width // 2, 6 + width // 2))
+
+
 def test_an_even_width_is_refused():
     model = ModelConfig(encoder="convolutional", kernel_width=4)
     with pytest.raises(ConfigError, match=r"kernel_width=4 is even: .*Use 5"):

@@ -14,6 +14,7 @@ from tests.fixtures.tiny import (
     random_params,
     tiny_model,
 )
+from transformer_jax.model import dropout
 from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.dropout import (
     Dropout,
@@ -40,13 +41,13 @@ def signs(*args, **kwargs):
     return mask(*args, **kwargs) * 2.0 - 1.0
 
 
-def apply(dropout, x, rows, key=None):
+def apply(module, x, rows, key=None):
     """The dropout of a module in the rows with these numbers."""
 
     def call(module):
         return module(x, module.noise_source(rows))
 
-    return nn.apply(call, dropout)({}, rngs={} if key is None else {"dropout": key})
+    return nn.apply(call, module)({}, rngs={} if key is None else {"dropout": key})
 
 
 def assert_averages_to_0(products):
@@ -93,6 +94,12 @@ def test_uniform_noise_has_every_value_between_0_and_1_as_often():
     chi_square = ((counts - mean) ** 2 / mean).sum()
     assert abs(chi_square - 63) < SIGMAS * np.sqrt(2 * 63)
     assert 0 < noise().min() < 1e-4 and 1 - 1e-4 < noise().max() < 1
+
+
+@pytest.mark.parametrize(("bits", "want"), [(0, 2**-24), (2**32 - 1, 1 - 2**-24)])
+def test_uniform_noise_is_never_0_or_1_whatever_the_bits(bits, want, monkeypatch):
+    monkeypatch.setattr(dropout, "mix", lambda x: jnp.full_like(x, bits))
+    assert noise([0], 1, 1, 1).item() == want
 
 
 def test_uniform_noise_belongs_to_row_head_position_and_key_whatever_the_shape():
@@ -207,6 +214,26 @@ def test_every_dropout_of_the_model_has_a_mask_of_its_own():
         assert_averages_to_0(one)
         for other in masks[:i]:
             assert_averages_to_0(one * other)
+
+
+def test_every_dropout_of_a_convolutional_model_drops():
+    """Of both embeddings, of the input of each layer, and of the decoder's output."""
+    sides = {"encoder": "convolutional", "decoder": "convolutional", "d_hidden": 32}
+    model = tiny_model(dropout=0.5, d_model=32, **sides)
+    batch = lay_out(random_pairs(0, [(9, 9)]), [[0]], 9, 9)
+    _, aside = jax.jit(
+        lambda params: model.apply(
+            {"params": params},
+            *model_inputs(batch),
+            jnp.arange(1),
+            rngs={"dropout": jax.random.key(5)},
+            capture_intermediates=lambda module, method: isinstance(module, Dropout),
+        )
+    )(random_params(model))
+    outputs = jax.tree.leaves(aside["intermediates"])
+    shares = [float((x == 0).mean()) for x in outputs if x.ndim == 3]
+    assert len(shares) == 2 + 2 * 2 + 1
+    assert all(0.3 < share < 0.7 for share in shares), shares
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_params, tiny_model
 from transformer_jax.model.auxiliary import alignment, coverage
+from transformer_jax.model.positions import POSITIONS
 from transformer_jax.training.step import make_loss_fn
 
 LENGTHS = [(9, 7), (3, 9), (10, 2), (5, 5)]
@@ -71,6 +72,33 @@ def test_a_packed_sentence_sees_nothing_of_the_others(changes):
             want = alone_BLM[number][: own_L.sum(), : own_M.sum()]
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
             np.testing.assert_allclose(got.sum(-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("positions", [kind for kind in POSITIONS if kind != "t5"])
+def test_the_order_of_what_it_sees_counts_as_in_the_first_pass(positions):
+    """Two neighboring subwords change places; t5 does not see the order of what is ahead."""
+    changes = {"positions": positions, "num_layers": 1, "d_k": 6, "relative_distance": 3}
+    model = tiny_model(**changes).clone(watch=True)
+    params = random_params(model)
+    source, target = model_inputs(lay_out(random_pairs(1, [(5, 6)]), [[0]], 5, 6))
+    order = np.array([0, 1, 3, 2, 4, 5])
+    swapped = target._replace(ids=np.asarray(target.ids)[:, order])
+    one, other = (compute(model, "align", params, source, side) for side in (target, swapped))
+    gap = np.abs(one - other[:, order]).max()
+    assert gap < 1e-6 if positions == "none" else gap > 1e-4
+
+
+def test_a_memory_of_attention_goes_on_in_the_second_pass():
+    """Coverage counts from a sentence's second position on, if the pass knows where it begins."""
+    model = tiny_model(attention_memory="coverage", num_layers=1).clone(watch=True)
+    params = random_params(model)
+    batch = lay_out(random_pairs(1, [(5, 6)]), [[0]], 5, 6)
+    without = jax.tree_util.tree_map_with_path(
+        lambda path, x: 0 * x if path[-1].key == "coverage" else x, params
+    )
+    one, other = (weights(model, own, batch, "align")[0] for own in (params, without))
+    moved = np.abs(one - other).max(-1)
+    assert moved[0] < 1e-6 and (moved[1:] > 1e-5).all()
 
 
 def test_the_fused_kernel_sees_the_same():

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixtures.tiny import tiny_model
+from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_params, tiny_model
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention import attend
+from transformer_jax.model.attention_maps import attention_maps
 from transformer_jax.model.fused_attention import fused_attend
 from transformer_jax.model.kernels import Keys, Queries, Setting, with_attention_kernel
 from transformer_jax.model.parameters import abstract_params
@@ -145,3 +146,17 @@ def test_what_the_kernel_does_not_compute_is_computed_without_it(changes, kernel
     traced = jax.make_jaxpr(model.apply)({"params": abstract_params(model)}, side, side)
     # For a GPU, and interpreted: the program has both.
     assert str(traced).count("pallas_call[") == 2 * kernels
+
+
+def test_a_model_with_the_kernel_gives_its_weights_to_plots():
+    """Then it computes equation 1, since the kernel gives none."""
+    batch = lay_out(random_pairs(0, [(9, 7), (4, 5)]), [[0], [1]], 9, 8)
+    plain, fused = (
+        tiny_model(d_k=16, d_v=16, attention_kernel=kernel) for kernel in ("plain", "fused")
+    )
+    params = random_params(plain)
+    source, target = model_inputs(batch)
+    got, want = (attention_maps(model, params, source, target) for model in (fused, plain))
+    assert got.keys() == want.keys() == {"encoder", "decoder", "cross"}
+    for name in want:
+        np.testing.assert_allclose(got[name], want[name], rtol=1e-5, atol=1e-6)

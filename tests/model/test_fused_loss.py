@@ -13,11 +13,12 @@ from transformer_jax.model.fused_loss import fused_loss_and_gradient
 
 REAL_SIZE, PADDED = 2_400, 2_432  # 19 turns of 128 columns
 DRAW = np.random.default_rng(7)
-LOGITS = jnp.asarray(4 * DRAW.normal(size=(2, 2, 4, PADDED)) + 20, jnp.float32)
-TARGETS = jnp.asarray(DRAW.integers(0, REAL_SIZE, (2, 2, 4)))
-REAL = jnp.asarray(DRAW.random((2, 2, 4)) < 0.7)
+SHAPE = (2, 2, 8)  # 32 positions, which two programs of the kernel share
+LOGITS = jnp.asarray(4 * DRAW.normal(size=(*SHAPE, PADDED)) + 20, jnp.float32)
+TARGETS = jnp.asarray(DRAW.integers(0, REAL_SIZE, SHAPE))
+REAL = jnp.asarray(DRAW.random(SHAPE) < 0.7)
 # At some positions the target is the most probable subword, so that some are correct.
-LOGITS = LOGITS.at[:, 0, jnp.arange(4), TARGETS[0, 0]].set(60.0)
+LOGITS = LOGITS.at[:, 0, jnp.arange(8), TARGETS[0, 0]].set(60.0)
 
 
 def settings(smoothing, dtype="float32"):

@@ -36,6 +36,7 @@ from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.encoder_decoder import EncoderDecoder, place_of
 from transformer_jax.model.parameters import abstract_params, axis_names
 from transformer_jax.model.products import narrowed
+from transformer_jax.model.records import Now, SearchSizes
 
 SRC_LENGTH, TGT_LENGTH = 24, 23  # a window of 5 is computed in blocks of 16
 PAIRS = random_pairs(3, [(9, 7), (4, 5), (2, 3), (6, 8)])
@@ -113,7 +114,7 @@ def test_a_position_depends_on_no_later_target_input(name):
 def test_every_parameter_changes_the_logits(name):
     """But for a softmax's bias of keys: it takes out what all scores of a query have in common."""
     _, params = model_and_params(name)
-    batch = lay_out(PAIRS, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
+    batch = lay_out(PAIRS, [[0, 2], [1, 3], [], []], SRC_LENGTH, TGT_LENGTH)  # compiled already
     real = batch.tgt.segments != 0
     want = compiled(name)(batch)[real][:, :VOCABULARY]
     leaves, tree = jax.tree.flatten(params)
@@ -154,6 +155,34 @@ def test_narrow_weights_change_the_logits_as_little_as_their_rounding(name):
     assert 1e-5 < relative_error(got, want) < 0.03
 
 
+@EVERY
+def test_training_and_search_in_bfloat16_keep_their_types(name):
+    """Traced, not run: sums and gradients are float32, and a step returns the cache's types."""
+    model = tiny_model(**{**CONFIGS[name], "dtype": "bfloat16"})
+    batch = lay_out(PAIRS, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
+    settings = LossSettings(0.1, VOCABULARY, "bfloat16", 2048, 1)
+    sizes = SearchSizes(2, 3, 20, 9)
+    now = Now(*(jnp.zeros(shape, jnp.int32) for shape in ((2,), (2, 3), (2, 3, 20))))
+
+    def loss(params: Any) -> Any:
+        sums = model.apply({"params": params}, batch, None, settings, method="loss")
+        return sums.smoothed_nats
+
+    def step(model: EncoderDecoder) -> Any:
+        cache = model.empty_cache(sizes)
+        memory = model.empty_memory(sizes)
+        stepped = model.decode_step(now, memory, cache, model.prepare_output())
+        return cache, stepped.cache, stepped.logits_BKV
+
+    params = abstract_params(model)
+    result = jax.eval_shape(jax.value_and_grad(loss), params)
+    assert {x.dtype.name for x in jax.tree.leaves(result)} == {"float32"}
+    before, after, logits = jax.eval_shape(
+        functools.partial(model.apply, method=step), {"params": params}
+    )
+    assert before == after and logits.dtype == jnp.float32
+
+
 @pytest.mark.parametrize("name", COVERING)
 def test_rematerialization_changes_no_gradient(name):
     model, params = model_and_params(name)
@@ -174,7 +203,9 @@ def test_rematerialization_changes_no_gradient(name):
         assert np.abs(one).max() > 0, f"{path} is of no use"
 
 
-@pytest.mark.parametrize("name", ["base", "rotary", "marian", "differential", *COVERING])
+@pytest.mark.parametrize(
+    "name", ["base", "rotary", "contextual", "marian", "differential", *COVERING]
+)
 def test_gradients_equal_finite_differences_in_double_precision(name):
     with jax.enable_x64(True):
         # One layer a stack: what a second one adds is compilation.

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.model import mixed_loss
 from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.embeddings import shift_right
 from transformer_jax.model.outputs import OUTPUTS
@@ -212,6 +213,48 @@ def test_gradients_are_finite_differences_of_the_equation(name):
         assert slope == pytest.approx(want, rel=1e-6, abs=1e-8), n
         moved += slope != 0
     assert moved == 5, "it does not depend on all that it should depend on"
+
+
+@EACH
+def test_rows_of_several_replicas_and_blocks_have_the_gradients_of_one_block(name):
+    """Four rows, two for each of two replicas, a block for each of these."""
+    out = output(name, **CHANGES[name])
+    one = drawn(name, **CHANGES[name])
+
+    def doubled(x):
+        return np.concatenate([x, x])
+
+    factor_B11 = np.array([1.0, 0.5, 2.0, -1.0])[:, None, None]
+    whole = one._replace(
+        x_BLD=doubled(one.x_BLD) * factor_B11,
+        encoded_BME=doubled(one.encoded_BME),
+        watched_BLM=doubled(one.watched_BLM),
+    )
+    source, target, read = (jax.tree.map(doubled, side) for side in (SOURCE, TARGET, READ))
+
+    def gradients(block, replicas):
+        settings = LossSettings(SMOOTHING, V, "float32", block, replicas)
+
+        def loss(found):
+            beside = given(found)._replace(source=source, target=read)
+            return out.loss(found.x_BLD, beside, target, settings).smoothed_nats
+
+        return jax.jit(jax.value_and_grad(loss))(jax.tree.map(jnp.float32, whole))
+
+    (got, of_blocks), (want, of_one) = gradients(L, 2), gradients(100 * L, 1)
+    assert float(got) == pytest.approx(float(want), rel=1e-6)
+    for one, other in zip(jax.tree.leaves(of_blocks), jax.tree.leaves(of_one), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_target_that_is_half_a_percent_less_likely_is_not_correct():
+    """One position; the target is subword 0, and nothing is copied."""
+    for best, is_correct in ((0.4, True), (0.402, False), (0.4 + 1e-7, True)):
+        probs = jnp.array([0.4, best, 0.8 - best])[None, None, None, None]
+        nothing = jnp.zeros((1, 1, 1, 2))
+        fixed = jnp.zeros((1, 1, 1), int), None, jnp.zeros((1, 1, 2), int), nothing
+        block = None, jnp.zeros((1, 1, 1, 1)), jnp.full((1, 1, 1), -np.inf), fixed
+        assert mixed_loss._is_likeliest(probs, block).item() == is_correct
 
 
 @functools.partial(jax.jit, static_argnames="name")

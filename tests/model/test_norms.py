@@ -24,6 +24,12 @@ def test_layer_norm_equals_its_equation(size):
     assert relative_error(layer_norm(*arrays, 1e-3), want) < 1e-5
 
 
+def test_a_mean_that_is_large_beside_the_deviation_does_no_harm():
+    x = X + 1e3
+    want = norm_by_hand(np.asarray(jnp.float32(x), np.float64), GAIN, BIAS)
+    assert relative_error(layer_norm(*map(jnp.float32, (x, GAIN, BIAS))), want) < 1e-4
+
+
 def test_layer_norm_of_bfloat16_is_computed_in_float32():
     x = jnp.asarray(X, jnp.bfloat16)
     got = layer_norm(x, jnp.float32(GAIN), jnp.float32(BIAS))

@@ -17,9 +17,9 @@ from transformer_jax.model.output_gate import GATE
 from transformer_jax.model.outputs import OUTPUTS
 from transformer_jax.model.parameters import abstract_params, init_params
 from transformer_jax.model.position_biases import POSITION_BIASES
+from transformer_jax.model.positions import POSITIONS
 from transformer_jax.model.projections import BIASES, PROJECTIONS
 from transformer_jax.model.records import SearchSizes
-from transformer_jax.model.relative_vectors import parameters as relative_vectors
 from transformer_jax.model.scores import SCORES
 
 
@@ -87,7 +87,11 @@ TABLES = {
     "projections": PROJECTIONS,
     "biases": BIASES,
     "gate": GATE,
-    "relative": relative_vectors(ModelConfig()),
+    **{
+        name: kind.by_query.parameters(ModelConfig())
+        for name, kind in POSITIONS.items()
+        if kind.by_query is not None
+    },
     **{name: make(ModelConfig()).parameters for name, make in MONOTONIC.items()},
     **{
         name: entry.parameters
@@ -117,6 +121,7 @@ AXES |= {"coverage": 10, "gates": 30}
     [
         ("biases", ["query_bias", "key_bias", "value_bias", "out_bias"]),
         ("t5", ["buckets"]),
+        ("contextual", ["contextual_keys"]),
         ("additive", ["bias"]),
         ("sink", ["sink"]),
         ("coverage", ["coverage", "fertility"]),

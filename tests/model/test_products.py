@@ -54,6 +54,24 @@ def test_value_and_gradients_are_those_of_loops(axes, x_shape, weight_shape, res
     np.testing.assert_allclose(weights_gradient, want, rtol=1e-4, atol=1e-5)
 
 
+def test_the_gradients_of_other_platforms_are_those_of_a_cpu(monkeypatch):
+    """What no CPU runs: `platform_dependent` is made to take the branch of the others."""
+
+    def gradients(columns):
+        draw = np.random.default_rng(5)
+        x, weights = (jnp.float32(draw.normal(size=shape)) for shape in ((2, 3, 6), (6, columns)))
+        y, back = jax.vjp(lambda *pair: product("BLD,DF->BLF", *pair, "float32"), x, weights)
+        return x, weights, y, back(jnp.ones_like(y))
+
+    monkeypatch.setattr(
+        jax.lax, "platform_dependent", lambda *args, default, **others: default(*args)
+    )
+    x, weights, y, (of_x, of_weights) = gradients(11)  # a shape that no other test has traced
+    np.testing.assert_allclose(y, x @ weights, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(of_x[0, 0], weights.sum(1), rtol=1e-5)
+    np.testing.assert_allclose(of_weights[:, 0], x.sum((0, 1)), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "axes, left, right",
     [
@@ -100,7 +118,7 @@ def test_narrow_weights_round_x_and_nothing_else(axes, x_shape, weight_shape):
 
 def test_every_matrix_of_every_model_is_either_narrowed_or_looked_up_or_added():
     other = "table bias key_bias query_bias value_bias gain buckets fertility vector matrix"
-    other += " relative_keys relative_values"
+    other += " relative_keys relative_values contextual_keys"
     other += " markov coverage from_source from_query from_weight from_state gate_bias"
     other += " stop_key from_source_word from_word"
     other += " history_query marginal_context table_bias"

@@ -15,6 +15,8 @@ OF_A_PRESET = {"norm": "pre", "norm_kind": "rms", "attention_bias": True}
     [
         ({}, []),
         ({"window": 3, "score": "cosine"}, ["score='cosine'", "window=3"]),
+        ({"pattern": "strided"}, ["pattern='strided'"]),
+        ({"decoder": "transformer", "pattern": "strided"}, []),
         ({"cross_normalizer": "top_k"}, ["cross_normalizer='top_k'"]),
         ({"attention_memory": "coverage"}, ["attention_memory='coverage'"]),
         ({"encoder": "transformer", "window": 3, "normalizer": "sparsemax"}, []),

@@ -15,11 +15,10 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.attention import attend
-from transformer_jax.model.relative_vectors import (
-    spread_in_cache,
-    spread_in_row,
-    with_relative_vectors,
-)
+from transformer_jax.model.distances import in_row, spread_in_cache, spread_in_row, with_term
+from transformer_jax.model.normalizers import softmax
+from transformer_jax.model.relative_vectors import RELATIVE
+from transformer_jax.model.windows import Blocks
 
 B, H, K, V = 2, 3, 4, 5
 DRAW = np.random.default_rng(2)
@@ -68,16 +67,20 @@ def test_attention_with_vectors_equals_a_loop_over_every_pair(with_values):
         want[b, i, h] += weights[b, h, i, m] * (value[b, m, h] + own_values[near[i, m]])
 
     f32 = functools.partial(jax.tree.map, jnp.float32)
-    attended = functools.partial(attend, *f32((query, key, value)), mask)
-    spread = functools.partial(spread_in_row, keys=length)
-    heads, got = with_relative_vectors(f32(params), f32(query) * K**-0.5, spread, attended)
+    query, key, value, params = f32((query, key, value, params))
+    of_keys = in_row(Blocks(length, length))
+    normalize = with_term(RELATIVE, params, query * K**-0.5, of_keys, softmax)
+    heads, got = attend(query, key, value, mask, normalize=normalize)
+    heads = RELATIVE.values(params, heads, got, of_keys)
     assert relative_error(got, weights) < 1e-6
     assert relative_error(heads, want) < 1e-6
 
 
+@pytest.mark.parametrize("positions", ["relative", "contextual"])
 @pytest.mark.parametrize("score", ["additive", "bilinear", "cosine"])
-def test_a_score_that_is_no_product_of_queries_and_keys_is_refused(score):
-    model = ModelConfig(positions="relative", score=score)
+def test_a_score_that_is_no_product_of_queries_and_keys_is_refused(score, positions):
+    model = ModelConfig(positions=positions, score=score)
     config = Config(model=model, data=DataConfig(source="grammar"))
-    with pytest.raises(ConfigError, match=f"positions='relative' with model.score='{score}'.*Use"):
+    words = f"positions='{positions}' with model.score='{score}'.*Use"
+    with pytest.raises(ConfigError, match=words):
         check(config)

@@ -78,9 +78,11 @@ def test_the_constants_are_those_of_the_paper():
     assert deep_constants(config, True) == pytest.approx((54**0.25, 216**-0.25), rel=1e-9)
 
 
-def test_deep_norm_multiplies_the_initial_values_of_four_matrices_by_beta():
+@pytest.mark.parametrize("activation", ["relu", "glu"])  # glu: one of both inner matrices
+def test_deep_norm_multiplies_the_initial_values_of_four_matrices_by_beta(activation):
     key = jax.random.key(0)
-    deep, post = (init_params(tiny_model(norm=norm, **DEPTHS), key) for norm in ("deep", "post"))
+    changes = {"activation": activation, **DEPTHS}
+    deep, post = (init_params(tiny_model(norm=norm, **changes), key) for norm in ("deep", "post"))
     seen = set()
     for path, leaf in jax.tree_util.tree_leaves_with_path(post):
         where = jax.tree_util.keystr(path, simple=True, separator=".")

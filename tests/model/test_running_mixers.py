@@ -149,6 +149,15 @@ def test_phi_is_exact_for_large_negative_numbers():
     np.testing.assert_allclose(slopes, np.minimum(want, 1.0), rtol=1e-6)
 
 
+def test_features_of_bfloat16_are_float32():
+    x = jnp.array([-3.0, 0.3, 2.0], jnp.bfloat16)
+    got = phi(x)
+    exact = np.asarray(x, np.float64)
+    assert got.dtype == jnp.float32
+    want = np.where(exact > 0, exact + 1, np.exp(exact))
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
 def test_small_scores_of_linear_attention_are_normalized_too():
     """phi(-5) is 0.0067, so a sum of scores is 1.4e-4, and equal scores give the mean so far."""
     same_BLHK = -5.0 * jnp.ones((B, L, H, K))

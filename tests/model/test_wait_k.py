@@ -54,6 +54,24 @@ def test_who_waits_for_the_end_is_a_model_with_a_one_way_encoder():
     assert np.abs(late - never).max() > 0.01, "its encoder reads both ways"
 
 
+def test_a_memory_begins_anew_in_each_sentence_whatever_the_row_s_k():
+    """A sentence of a packed row has the logits that it has alone, in training too."""
+    model = tiny_model(wait_k=2, wait_k_max=6, attention_memory="coverage", num_layers=1)
+    params = random_params(model)
+    key = {"dropout": hashed(jax.random.key(2))}
+    run = jax.jit(lambda sides, rows: model.apply({"params": params}, *sides, rows, rngs=key))
+    packed, alone = (lay_out(PAIRS, [numbers] * 6, 16, 12) for numbers in ([0, 1], [1]))
+    got, want = (
+        np.asarray(run(model_inputs(batch), np.arange(6)))[:, own]
+        for batch, own in (
+            (packed, packed.tgt.segments[0] == 2),
+            (alone, alone.tgt.segments[0] == 1),
+        )
+    )
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    assert np.abs(want - want[:1]).max() > 1e-3, "rows have different k"
+
+
 def test_each_row_of_a_step_waits_for_a_k_of_its_own():
     """Equal rows: each has the logits of a model with one k, whatever rows are beside it.
 

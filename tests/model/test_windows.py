@@ -127,3 +127,9 @@ def test_the_model_in_blocks_equals_the_model_whose_weights_are_asked_for(positi
     assert relative_error(blocks[real][:, :VOCABULARY], whole[real][:, :VOCABULARY]) < 1e-5
     (weights,) = sown["intermediates"]["encoder_0"]["self_attention"]["attention_weights"]
     assert weights.shape == (1, 3, 48, 48)
+
+
+def test_each_block_of_each_row_has_a_number_of_its_own():
+    blocks = Blocks(40, 16, 2, 2)
+    numbers = blocks.of_rows(jnp.array([0, 1, 2, 7]))
+    assert blocks.number == 3 and len(set(numbers.tolist())) == 12

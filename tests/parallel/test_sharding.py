@@ -24,6 +24,7 @@ from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params, axis_names
 from transformer_jax.parallel.mesh import AXES, TABLE, decoding_mesh, make_mesh, shardings
 from transformer_jax.training.optimizer import make_optimizer
+from transformer_jax.training.program import check_rows
 from transformer_jax.training.state import init_state, state_names
 
 ROOT = Path(__file__).parents[2]
@@ -344,6 +345,14 @@ def test_a_mesh_that_this_machine_cannot_have_is_refused():
         make_mesh(MeshConfig(data=2, fsdp=2, tensor=2), devices)
     with pytest.raises(ConfigError, match="leaves some of the 6 devices idle: 4 does"):
         make_mesh(MeshConfig(data=-1, fsdp=4), devices)
+
+
+def test_rows_that_do_not_divide_over_devices_and_micro_batches_are_refused():
+    mesh = AbstractMesh((2, 3, 5), AXES)
+    check_rows(TrainConfig(accumulate_steps=2), mesh, 24)
+    for rows in (6, 8, 18):
+        with pytest.raises(ConfigError, match=f"{rows} rows .* 2 x 3 devices x 2 micro-batches"):
+            check_rows(TrainConfig(accumulate_steps=2), mesh, rows)
 
 
 def test_every_process_has_devices_in_the_mesh(monkeypatch):

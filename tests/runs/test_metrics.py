@@ -16,7 +16,7 @@ import pytest
 
 from transformer_jax.errors import RunError
 from transformer_jax.runs import metrics
-from transformer_jax.runs.metrics import MetricsWriter, Progress, read_metrics
+from transformer_jax.runs.metrics import MetricsWriter, Progress, open_reports, read_metrics
 
 
 def write(workdir, steps, purge_after_step=None, kind="train"):
@@ -76,6 +76,12 @@ def test_numbers_that_are_not_finite_are_valid_json_and_come_back(tmp_path):
     assert [parsed[name] for name in "abcd"] == ["NaN", "Infinity", "-Infinity", "NaN"]
     (record,) = read_metrics(tmp_path)
     np.testing.assert_equal([record[name] for name in "abcd"], list(values.values()))
+
+
+def test_the_log_shows_each_validation(tmp_path, caplog):
+    with caplog.at_level("INFO"), open_reports(tmp_path, 10, 0, silent=False) as reports:
+        reports.validated(4, {"perplexity": 12.3456, "bleu": 7.0})
+    assert "step 4: validation perplexity 12.35, bleu 7" in caplog.text
 
 
 def test_names_that_would_overwrite_step_or_kind_are_refused(tmp_path):

@@ -63,6 +63,7 @@ def test_metrics_go_to_the_project_beside_the_files(started, tmp_path):
         {"step": 1, "valid/perplexity": 12.0},
     ]
     assert run.settings["project"] == "mine" and run.settings["name"] == "my run"
+    assert run.settings["dir"] == str(tmp_path / "my run"), "where offline runs are kept"
     assert run.settings["config"] == to_dict(CONFIG) and run.settings["resume"] == "allow"
     assert ("*", {"step_metric": "step"}) in run.metrics and run.finished
     assert len((tmp_path / "my run" / "metrics.jsonl").read_text().splitlines()) == 2

@@ -2,10 +2,13 @@
 
 import errno
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import pytest
 import submitit  # noqa: F401  (when imported, it closes absl's handler, and a test's stderr with it)
 
@@ -17,7 +20,8 @@ from transformer_jax.tables import command, launch
 from transformer_jax.tables.experiment import Experiment, Scale, check_results, make_jobs
 from transformer_jax.tables.launch import Share, run_commands, run_with_submitit, shares
 from transformer_jax.tables.live import LiveTable, progress_of
-from transformer_jax.tables.results import read_results, write_results
+from transformer_jax.tables.report import Output, write_record
+from transformer_jax.tables.results import counts, read_results, write_results
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = {
@@ -159,6 +163,53 @@ def test_a_column_of_the_table_is_a_metric():
         command.run(Experiment("t", {"a": {}}, {"small": Scale("x.py")}, metrics=("blue",)), flags)
 
 
+def test_other_keys_of_the_config_need_another_folder():
+    flags = {"scale": "small", "seeds": None, "rows": None, "runs": "", "out": None}
+    flags |= {"overrides": {"model.d_ff": 8}}
+    with pytest.raises(ConfigError, match="overrides make another table: .*--out=FOLDER"):
+        command.run(EXPERIMENT, flags)
+
+
+def test_what_is_known_of_rows_that_are_not_run_is_in_the_table_s_units():
+    jobs = make_jobs(EXPERIMENT, "small", Path("runs"), ("base", "4 heads"), (0, 1))
+    parameters, flops = counts(jobs[0].config())
+    want = {"parameters": parameters / 1e6, "training_flops": flops}
+    assert command._counted(jobs) == {"base": want, "4 heads": want}
+
+
+def test_the_time_of_a_dry_run_follows_from_runs_on_this_device_or_from_its_peak(monkeypatch):
+    [job] = make_jobs(EXPERIMENT, "small", Path("runs"), ("base",))
+    _, flops = counts(job.config())
+    here = jax.devices()[0].device_kind
+    rate = {"training_flops": flops, "train_seconds": 90.0}
+    known = [line("base", 0, 1.0, device=here, **rate), line("base", 1, 1.0, device="other")]
+    text = command._dry_run([job], known)
+    assert "the median of 1 finished runs" in text
+    assert text.splitlines()[2].split(" | ")[4].rstrip(" |") == "1.5", "90 seconds"
+    monkeypatch.setattr(command.cost, "device_peak", lambda dtype: 1e12)
+    monkeypatch.setattr(jax, "device_count", lambda: 8)
+    rate, basis = command._rate(known[1:], "float32")
+    assert rate == pytest.approx(0.4 * 8e12) and basis == f"40% of the peak of 8 x {here}"
+
+
+@pytest.mark.parametrize("average", [0, 2])
+def test_the_attention_that_is_drawn_is_that_of_the_scored_weights(average, tmp_path, monkeypatch):
+    scale = EXPERIMENT.scales["small"]._replace(average=average)
+    experiment = EXPERIMENT._replace(scales={"small": scale})
+    [job] = make_jobs(experiment, "small", tmp_path, ("base",))
+    job.folder.mkdir(parents=True)
+    output = Output(tmp_path / "out")
+    samples = [["a b", "r", "t"], ["c", "r", "t"]]
+    write_record(output, {"row": "base", "seed": 0, "curve": [], "samples": samples})
+    calls = []
+    done = SimpleNamespace(returncode=0)
+    monkeypatch.setattr("subprocess.run", lambda given, **_: calls.append(given) or done)
+    command._draw_attention([job], output)
+    [given] = calls
+    assert given[3:5] == ["attention", f"--workdir={job.folder}"] and given[-1] == "a b"
+    assert ("--checkpoint=average" in given) == bool(average)
+
+
 def test_a_row_is_a_mapping():
     with pytest.raises(ConfigError, match="t: row 'a' is 3; expected keys of the config"):
         make_jobs(Experiment("t", {"a": 3}, {"small": Scale("x.py")}), "small", Path("runs"))
@@ -226,6 +277,49 @@ def test_a_failure_says_which_command_and_why(tmp_path):
     job = FakeJob(tmp_path / "run", [["--help"], ["train", "--confi=x"], ["--help"]])
     reason = run_commands(job)
     assert reason.startswith("`train` ended with 2: transformer-jax: ") and "'confi'" in reason
+
+
+class Process:
+    """In place of a started one: it ends when it gets a signal, and keeps what it was given."""
+
+    pid = 0
+    returncode = None
+
+    def __init__(self, command: list[str], **options):
+        self.command, self.options = command, options
+        self.signals: list[int] = []
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+        self.returncode = 128 + number
+
+    def wait(self) -> None:
+        assert self.returncode is not None, "it would wait for ever"
+
+
+def test_a_run_sees_its_share_of_the_devices_and_is_interrupted_not_killed(tmp_path, monkeypatch):
+    """SIGINT lets a run write a checkpoint before it ends."""
+    started = []
+
+    def start(given, **options):
+        started.append(Process(given, **options))
+        return started[-1]
+
+    monkeypatch.setattr("subprocess.Popen", start)
+    monkeypatch.setattr("os.sched_setaffinity", lambda pid, cores: started.append(cores))
+    stop = threading.Event()
+    stop.set()
+    share = Share({"CUDA_VISIBLE_DEVICES": "2,3"}, frozenset({1}))
+    job = FakeJob(tmp_path / "run", [["train", "--x"], ["evaluate"]])
+    assert run_commands(job, share, stop) == "interrupted"
+    process, cores = started
+    assert process.command[-2:] == ["train", "--x"] and cores == {1}
+    assert process.options["env"]["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert process.options["env"]["PATH"] == os.environ["PATH"]
+    assert process.signals == [signal.SIGINT]
 
 
 def test_submitit_runs_the_same_commands(tmp_path):

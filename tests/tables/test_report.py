@@ -1,6 +1,7 @@
 """Rows are tested against the base row, wherever either was run; and what a report says."""
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,28 @@ def test_plots_call_rows_what_the_scale_calls_them_and_show_large_numbers_whole(
     records = [Record("a", seed, [(1, 2.0)], []) for seed in (0, 1)]
     [legend] = curves_figure(records, str.upper).legends
     assert [text.get_text() for text in legend.get_texts()] == ["A"]
+
+
+def test_a_row_s_dot_has_the_deviation_of_its_seeds_and_the_paper_s_figure_beside_it():
+    known = {"a": Summary(20.0, 0.5), "b": Summary(22.0, None)}
+    paper = EXPERIMENT._replace(paper={"b": {"bleu": 23.5}})
+    [axes] = row_figure(known, paper, "bleu").axes
+    [dots] = axes.containers
+    assert dots[0].get_xydata().tolist() == [[20.0, 0.0], [22.0, 1.0]]
+    [bars] = dots[2]
+    ends = [segment[:, 0].tolist() for segment in bars.get_segments()]
+    assert ends == [[19.5, 20.5], [22.0, 22.0]]
+    printed = next(one for one in axes.lines if one.get_marker() == "D")
+    assert printed.get_xydata().tolist() == [[23.5, 1.0]]
+
+
+def test_a_page_says_which_text_is_the_reference_and_which_the_translation(tmp_path):
+    record = {"row": "a", "seed": 0, "curve": [], "samples": [["the src", "the ref", "the hyp"]]}
+    output = Output(tmp_path)
+    report.write_record(output, record)
+    page = report.write_report(EXPERIMENT, "small", output, [line("a", 0, 1.0)], "python x")
+    text = page.read_text()
+    assert re.search(r"source +the src\s+reference +the ref\s+translation +the hyp", text)
 
 
 def test_rows_whose_ratio_is_large_have_a_log_axis_but_not_their_bleu():

@@ -225,6 +225,7 @@ def test_a_line_has_the_rate_of_all_devices_of_its_run(monkeypatch, tmp_path):
     monkeypatch.setattr(results, "samples", lambda job: [])
     found, record = results.collect(job)
     assert (found.device_rate, found.perplexity) == (4 * 989e12, 5.0)
+    assert (found.bleu, found.chrf) == (20.0, 50.0) and math.isnan(found.paper_bleu)
     assert [point["kind"] for point in record["curve"]] == ["train", "valid"]
     metrics[1]["step"] -= 1
     with pytest.raises(RunError, match=f"no validation at step {steps}: a row is trained to its"):
@@ -249,6 +250,13 @@ def test_commands_say_the_config_whole():
     overrides = split_overrides(train[1:])[1]
     assert load_config(DEMO, overrides) == job.config()
     assert (job.config().seed, job.config().model.num_heads) == (3, 16)
+
+
+def test_the_command_line_s_keys_win_over_those_of_a_row():
+    [job] = make_jobs(
+        EXPERIMENT, "small", Path("runs"), ("16 heads",), (0,), {"model.num_heads": 4}
+    )
+    assert job.config().model.num_heads == 4
 
 
 @pytest.mark.parametrize(

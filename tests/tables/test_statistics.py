@@ -9,6 +9,7 @@ from transformer_jax.evaluation.bleu import score
 from transformer_jax.tables.experiment import Experiment, Scale
 from transformer_jax.tables.results import Line
 from transformer_jax.tables.statistics import (
+    METRICS,
     differences,
     make_table,
     of_row,
@@ -58,6 +59,23 @@ def test_mean_and_sample_standard_deviation():
     assert summarize([20.0, 22.0, 24.0]) == (22.0, 2.0)  # sqrt((4 + 0 + 4) / 2)
     assert summarize([7.0]) == (7.0, None)
     assert of_row(LINES, "deep", "bleu") is None
+
+
+def test_each_metric_is_its_own_column_of_the_results():
+    lines = [line("base", 0, 20.0, 5.0, chrf=44.0, paper_bleu=21.0)]
+    values = {name: of_row(lines, "base", name).mean for name in METRICS}
+    assert values == pytest.approx(
+        {
+            "perplexity": 5.0,
+            "bleu": 20.0,
+            "paper_bleu": 21.0,
+            "chrf": 44.0,
+            "parameters": 2.15,
+            "training_flops": 3e13,
+            "estimated_flops": 90e9,
+            "minutes": 1.5,
+        }
+    )
 
 
 def test_a_difference_is_taken_seed_by_seed():

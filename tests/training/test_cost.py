@@ -314,5 +314,9 @@ def test_the_device_s_peak_is_of_its_kind_and_type(monkeypatch):
 
     assert peak("NVIDIA H100 80GB HBM3", "bfloat16") == 989e12
     assert peak("NVIDIA H100 80GB HBM3", "float32") == 495e12
-    assert peak("TPU v5 lite", "bfloat16") == 197e12
+    assert peak("NVIDIA A100-SXM4-80GB", "bfloat16") == 312e12
+    assert peak("NVIDIA A100-SXM4-80GB", "float32") == 156e12
+    assert peak("NVIDIA H100 PCIe", "bfloat16") == 756e12
+    assert peak("TPU v5 lite", "bfloat16") == peak("TPU v5e", "bfloat16") == 197e12
+    assert peak("TPU v5", "bfloat16") == peak("TPU v5p", "bfloat16") == 459e12
     assert peak("cpu", "float32") is None

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
+from transformer_jax.config.changes import of_other_direction
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.runs.run_folder import RunFolder
@@ -47,6 +48,24 @@ def pairs_of(encoded) -> list[tuple[list[int], list[int]]]:
 def test_loading_writes_nothing_into_the_run_s_folder(tmp_path):
     load(tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_other_direction_has_the_same_pairs_with_their_sides_exchanged(tmp_path):
+    config = runs.tiny_config(train__agreement_weight=0.0)
+    one = load_data(config, RunFolder(tmp_path))
+    other = one.of_other_direction(of_other_direction(config))
+    for split in ("train", "valid"):
+        pairs, swapped = (found.corpus.split(split) for found in (one, other))
+        assert [(pair.tgt, pair.src) for pair in pairs] == [tuple(pair) for pair in swapped]
+    assert pairs_of(other.valid) == sorted((tgt, src) for src, tgt in pairs_of(one.valid))
+    assert other.shape.lengths == one.shape.lengths[::-1]
+    assert other.fingerprint != one.fingerprint
+
+
+def test_the_rows_of_a_batch_are_a_multiple_of_train_rows_multiple(tmp_path):
+    assert load(tmp_path, train__rows_multiple=5).shape.rows == 10
+    assert load(tmp_path).shape.rows == 8
+    assert nominal_shape(runs.tiny_config(train__rows_multiple=5)).rows == 10
 
 
 def test_a_second_run_finds_the_vocabulary_made(tmp_path, monkeypatch):

@@ -49,15 +49,35 @@ def test_scores_of_the_past_are_those_of_validations_up_to_a_step(tmp_path):
     assert math.isnan(past_scores(tmp_path, 6)[-1][1])
 
 
-def validations_with(scores: list[float]):
-    """The module to patch, and validations whose scores are those of a list, not the model's."""
+def validations_with(scores: list[float | None]):
+    """The module to patch, and validations whose scores are those of a list, not the model's.
+
+    None is a validation that a signal stops.
+    """
     from transformer_jax.training import loop
 
     def make(*_):
         left = iter(scores)
-        return lambda params: ({"nats_per_token": -(score := next(left))}, score)
+
+        def validate(params):
+            score = next(left)
+            return None if score is None else ({"nats_per_token": -score}, score)
+
+        return validate
 
     return loop, make
+
+
+def test_a_run_that_was_stopped_in_its_last_validation_trains_no_further(tmp_path, monkeypatch):
+    """With patience 1 the validation of step 4, which a signal stopped, ends the run."""
+    changes = KEYS | {"train__patience": 1}
+    for scores, stop in (([-5.0, None], 4), ([-6.0], 30)):
+        loop, make = validations_with(scores)
+        monkeypatch.setattr(loop, "make_validate", make)
+        monkeypatch.setattr(loop.StopRequest, "at_step", lambda self, n, at=stop: n == at)
+        assert runs.train(tmp_path, **changes) == 0
+    assert [one["step"] for one in runs.metrics(tmp_path) if one["kind"] == "valid"] == [2, 4]
+    assert committed_steps(tmp_path / "checkpoints")[-1] == 4
 
 
 def test_a_stopped_run_ends_where_the_scores_of_all_validations_say_and_keeps_its_best(

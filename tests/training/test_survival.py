@@ -58,24 +58,31 @@ def test_a_signal_leaves_a_checkpoint_and_the_run_goes_on_as_if_never_stopped(tm
 
 
 def test_stopped_while_it_validates_a_run_validates_first(tmp_path, monkeypatch):
+    """In the validation of step 10, and in that of its last step."""
     changes = {"train__valid_bleu": True, "train__steps": 20, "decode__max_extra_length": 2}
     assert runs.train(tmp_path / "never", **changes) == 0
     translate = LineTranslator.shared
+    for step in (10, 20):
+        calls = []
 
-    def and_stop(self, lines):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return translate(self, lines)
+        def and_stop(self, lines, calls=calls, stopped=3 * step // 10 - 2):
+            calls.append(lines)
+            if len(calls) == stopped:  # of three calls in each validation, the first
+                os.kill(os.getpid(), signal.SIGTERM)
+            return translate(self, lines)
 
-    with monkeypatch.context() as patch:
-        patch.setattr("transformer_jax.commands.train.BLEU_LINES", 10)
-        patch.setattr(LineTranslator, "shared", and_stop)
-        assert runs.train(tmp_path / "run", **changes) == 128 + signal.SIGTERM
-    assert steps_of(tmp_path / "run")[-1] == 10
-    assert ("valid", 10) not in [(r["kind"], r["step"]) for r in runs.metrics(tmp_path / "run")]
-    assert runs.train(tmp_path / "run", **changes) == 0
-    assert runs.metrics(tmp_path / "run") == runs.metrics(tmp_path / "never")
-    scores = [score_of(tmp_path / name / "checkpoints" / "10") for name in ("run", "never")]
-    assert scores[0] == scores[1] is not None, "what --checkpoint=best compares"
+        workdir = tmp_path / f"run{step}"
+        with monkeypatch.context() as patch:
+            patch.setattr("transformer_jax.commands.train.BLEU_LINES", 10)
+            patch.setattr(LineTranslator, "shared", and_stop)
+            assert runs.train(workdir, **changes) == 128 + signal.SIGTERM
+        assert steps_of(workdir)[-1] == step
+        assert ("valid", step) not in [(r["kind"], r["step"]) for r in runs.metrics(workdir)]
+        assert runs.train(workdir, **changes) == 0
+        assert runs.metrics(workdir) == runs.metrics(tmp_path / "never")
+        folders = [one / "checkpoints" / str(step) for one in (workdir, tmp_path / "never")]
+        scores = list(map(score_of, folders))
+        assert scores[0] == scores[1] is not None, "what --checkpoint=best compares"
 
 
 def test_a_second_train_is_refused_and_the_first_goes_on(tmp_path, capsys):

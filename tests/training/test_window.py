@@ -11,7 +11,7 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.text.vocabulary import both_sides
 from transformer_jax.training import cost
-from transformer_jax.training.state import Window
+from transformer_jax.training.state import AGREEMENT, Window
 from transformer_jax.training.window import WindowReader, perplexity
 
 MODEL = ModelConfig(num_layers=2, d_model=24, num_heads=3, d_ff=40)
@@ -80,6 +80,22 @@ def test_a_resumed_run_s_rates_leave_out_the_tokens_before_it(clock):
     assert values["target_tokens_per_step"] == 80
     clock.now += 2
     assert rates(read(state(src_tokens=600, tgt_tokens=400))) == (300, 200)
+
+
+def test_sums_are_divided_by_target_tokens_and_norms_by_steps(clock):
+    read = make_reader(agreement_weight=0.0)
+    clock.now += 1
+    sums = {"smoothed_nats": 600, "nats": 500, "correct": 100, "grad_norm": 35, "slots": 1_250}
+    values = read(state(src_tokens=600, tgt_tokens=400, auxiliary={AGREEMENT: 80.0}, **sums))
+    want = {
+        "smoothed_nats_per_token": 1.5,
+        "nats_per_token": 1.25,
+        "perplexity": math.exp(1.25),
+        "token_accuracy": 0.25,
+        "grad_norm": 7.0,
+        "agreement_per_token": 0.2,
+    }
+    assert {name: values[name] for name in want} == pytest.approx(want)
 
 
 def test_time_in_validation_does_not_count(clock):

@@ -260,8 +260,8 @@ def _consistency(config: Config) -> Iterator[str]:
         )
     if (draws := config.train.hard_attention) is not None:
         yield (
-            f"train.consistency_weight={weight}: draws of train.hard_attention={draws!r} would "
-            "differ between both passes. Leave one of them out."
+            f"train.consistency_weight={weight}: train.hard_attention={draws!r} has a loss of its "
+            "own, without a second pass. Leave one of them out."
         )
 
 

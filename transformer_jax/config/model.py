@@ -212,7 +212,8 @@ class ModelConfig:
         "turns queries and keys (Su et al. 2021); alibi: a penalty for distance (Press et al. "
         "2022); t5: a learned bias for ranges of distances (Raffel et al. 2020); kerple: a learned "
         "penalty that grows with the logarithm of the distance (Chi et al. 2022); relative: "
-        "learned vectors of distances (Shaw et al. 2018); none: it does not",
+        "learned vectors of distances (Shaw et al. 2018); contextual: a query decides which keys "
+        "its distances count (Golovneva et al. 2024); none: it does not",
         choices_of="transformer_jax.model.positions:POSITIONS",
     )
     max_positions: int = key(
@@ -222,8 +223,8 @@ class ModelConfig:
     )
     relative_distance: int = key(
         16,
-        "relative positions: k, the largest distance with a vector of its own; keys that are "
-        "farther away use the vector of distance k",
+        "positions relative and contextual: k, the largest distance with a vector of its own; keys "
+        "that are farther away use the vector of distance k",
         at_least=1,
         at_most=WIDEST,
     )

@@ -51,6 +51,14 @@ class Exported(NamedTuple):
         """Whether norms are before sub-layers; then one more follows the last layer of a stack."""
         return "encoder_norm" in self.params
 
+    @property
+    def before_subwords(self) -> dict[str, Any]:
+        """What happens to a source line before it is split into subwords."""
+        if not isinstance(self.vocabulary, TableVocabulary):
+            return {"punctuation": "", "language_codes": False}
+        language, _ = self.vocabulary.bundle.languages
+        return {"punctuation": language, "language_codes": True}
+
     def sentencepiece_files(self) -> dict[str, bytes]:
         """The SentencePiece models by file name; one model serves as both."""
         if isinstance(self.vocabulary, TableVocabulary):

@@ -72,6 +72,7 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
         "special": {"bos": BOS, "eos": EOS, "banned": list(model.banned)},
         "max_extra_length": decode.max_extra_length,
         "pieces": dict(zip(("source", "target"), model.pieces, strict=True)),
+        **model.before_subwords,
         "weights": names,
         **_cache_of(made, sizes),
     }

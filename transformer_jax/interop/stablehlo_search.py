@@ -2,13 +2,15 @@
 
     python search.py < source.txt > translation.txt
 
-It needs jax, numpy and sentencepiece, and the other files of its folder. The score of a translation
-is the sum of its log probabilities; there is no length penalty.
+It needs jax, numpy and sentencepiece, and the other files of its folder; for a model whose text is
+normalized by Moses' rules, sacremoses too. The score of a translation is the sum of its log
+probabilities; there is no length penalty.
 """
 
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import jax
 import numpy as np
 from jax import export
 from sentencepiece import SentencePieceProcessor
+
+LANGUAGE = re.compile(r"\s*(>>[^<\s]*<<)")  # a language code, which may begin a source line
 
 
 class ExportedModel:
@@ -34,17 +38,26 @@ class ExportedModel:
             SentencePieceProcessor(str(folder / f"{side}.spm")) for side in ("source", "target")
         )
         self.pieces = self.signature["pieces"]
-        self.ids = {piece: i for i, piece in enumerate(self.pieces["source"])}
+        # Of equal pieces the first one counts.
+        self.ids = {piece: i for i, piece in reversed([*enumerate(self.pieces["source"])])}
+        self.normalize = normalizer(self.signature["punctuation"])
 
     def translate(self, line: str) -> str:
         """The best translation of a line; empty for a blank line."""
-        pieces = self.source.encode(line.strip(), out_type=str)
+        pieces = self.subwords(line.strip())
         if not pieces:
             return ""
         unknown = self.ids.get("<unk>", 0)
         found = self.search([self.ids.get(piece, unknown) for piece in pieces])
         text = str(self.target.decode([self.pieces["target"][i] for i in found]))
         return text.replace("\n", " ").replace("\r", " ")  # byte pieces can spell line ends
+
+    def subwords(self, line: str) -> list[str]:
+        """The pieces of a line; a language code such as >>deu<< is one piece."""
+        code = LANGUAGE.match(line) if self.signature["language_codes"] else None
+        text = self.normalize(line[code.end() :] if code else line)
+        pieces: list[str] = self.source.encode(text, out_type=str)
+        return [code[1], *pieces] if code else pieces
 
     def search(self, ids: Sequence[int]) -> list[int]:
         """The best hypothesis's subwords, without EOS.
@@ -95,6 +108,15 @@ class ExportedModel:
             for n in self.signature["carried"]:
                 cache[n] = np.asarray(cache[n])[:, parents]
         return best
+
+
+def normalizer(language: str) -> Callable[[str], str]:
+    """Moses' rules of punctuation for this language; "": the text stays as it is."""
+    if not language:
+        return str
+    from sacremoses import MosesPunctNormalizer
+
+    return MosesPunctNormalizer(language).normalize
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Positional encodings: vectors added to the input, rotated queries and keys, biases of scores.
 
-A new kind is its functions and its line in `POSITIONS`. Biases are in position_biases.py, the
-vectors of distances in relative_vectors.py.
+A new kind is its functions and its line in `POSITIONS`. Biases are in position_biases.py; kinds
+whose effect depends on the query have files of their own (distances.py).
 
 Dimension key
   B batch   L query length   M key length   D d_model   H heads   K d_k per head
@@ -16,10 +16,12 @@ import numpy as np
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model import relative_vectors
 from transformer_jax.model.axes import FEATURES, declared, named
+from transformer_jax.model.contextual_positions import CONTEXTUAL
+from transformer_jax.model.distances import QueryPositions
 from transformer_jax.model.position_biases import POSITION_BIASES, Bias
 from transformer_jax.model.products import sum_type
+from transformer_jax.model.relative_vectors import RELATIVE
 from transformer_jax.model.scores import SCORES
 
 WAVELENGTH = 10_000.0  # about the longest wavelength, divided by 2 pi
@@ -99,7 +101,7 @@ class Positions(NamedTuple):
     # (queries or keys, positions) -> the same, rotated; in self-attention.
     rotate: Callable[[Array, Array], Array] | None = None
     bias: Bias | None = None  # what is added to the scores of self-attention
-    relative: bool = False  # each layer has vectors of distances (relative_vectors.py)
+    by_query: QueryPositions | None = None  # what each layer computes from its queries
 
 
 POSITIONS: dict[str, Positions] = {
@@ -107,7 +109,8 @@ POSITIONS: dict[str, Positions] = {
     "learned": Positions(learned=True),
     "rotary": Positions(rotate=rotated),
     **{name: Positions(bias=bias) for name, bias in POSITION_BIASES.items()},
-    "relative": Positions(relative=True),
+    "relative": Positions(by_query=RELATIVE),
+    "contextual": Positions(by_query=CONTEXTUAL),
     "sinusoidal_t2t": Positions(
         added=lambda config, length: sinusoids(length, config.d_model, t2t_wavelengths)
     ),
@@ -124,7 +127,7 @@ def longest(config: ModelConfig) -> int | None:
 def between_positions(config: ModelConfig) -> bool:
     """Whether only self-attention knows the positions: nothing is added to the input."""
     kind = POSITIONS[config.positions]
-    return kind.rotate is not None or kind.bias is not None or kind.relative
+    return any(part is not None for part in (kind.rotate, kind.bias, kind.by_query))
 
 
 class StackPositions(nn.Module):
@@ -207,4 +210,11 @@ def problems(config: ModelConfig) -> Iterator[str]:
             "makes only their product depend on the distance. Use model.score='scaled_dot', or "
             "another score in model.cross_score alone."
         )
-    yield from relative_vectors.problems(config)
+    score = SCORES[config.score]
+    is_product = score.factor is not None and score.vectors is None
+    if POSITIONS[config.positions].by_query is not None and not is_product:
+        yield (
+            f"model.positions={config.positions!r} with model.score={config.score!r}: vectors are "
+            "added to keys that a query is multiplied by. Use model.score='scaled_dot', or another "
+            "score in model.cross_score alone."
+        )

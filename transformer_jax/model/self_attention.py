@@ -7,14 +7,13 @@ Dimension key
   J beams (K in files without d_k)   G heads of keys and values
 """
 
-import functools
 from collections.abc import Sequence
 
 import flax.linen as nn
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model import relative_vectors
+from transformer_jax.model import distances
 from transformer_jax.model.attention import attend
 from transformer_jax.model.attention_sublayer import (
     AttentionSublayer,
@@ -30,19 +29,13 @@ from transformer_jax.model.cached_attention import (
     empty_blocks,
     with_new_position,
 )
+from transformer_jax.model.distances import Distances
 from transformer_jax.model.dropout import Drop, kept, weight_dropout
 from transformer_jax.model.kernels import Keys, Queries
 from transformer_jax.model.normalizers import NORMALIZERS, Normalize
 from transformer_jax.model.patterns import self_patterns
 from transformer_jax.model.positions import POSITIONS
 from transformer_jax.model.records import Cache, Context, SearchSizes, StepContext
-from transformer_jax.model.relative_vectors import (
-    Attended,
-    Spread,
-    spread_in_cache,
-    spread_in_row,
-    with_relative_vectors,
-)
 from transformer_jax.model.scores import SCORES
 from transformer_jax.model.windows import Blocks, blocks_of
 
@@ -55,10 +48,10 @@ class SelfAttention(AttentionSublayer):
         sizes = config.axis_sizes
         self.normalizer = NORMALIZERS[config.normalizer]
         self.declare(config.score, self.normalizer, sizes)
-        self.relative = None
-        if POSITIONS[config.positions].relative:
-            sizes["distances"] = relative_vectors.distances(config)
-            self.relative = declared(self, relative_vectors.parameters(config), sizes)
+        self.by_query = POSITIONS[config.positions].by_query
+        if self.by_query is not None:
+            sizes["distances"] = distances.size(config)
+            self.position_params = declared(self, self.by_query.parameters(config), sizes)
 
     def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array | None]:
         """`[batch, length, d_model]` and the weights `[batch, heads, length, length]`.
@@ -70,8 +63,8 @@ class SelfAttention(AttentionSublayer):
         is_decoder = self.encoded_features is not None
         query_BLHK, *shared = self._projected(x_BLD, place.positions)
         key_BLHK, value_BLHV = (for_every_head(config, x) for x in shared)
-        biased = context.self_bias is not None or self.relative is not None
-        if not biased and self.fuses(config.normalizer, context):
+        is_plain = context.self_bias is None and self.by_query is None
+        if is_plain and self.fuses(config.normalizer, context):
             place = context.self_place or place
             queries = Queries(query_BLHK, place)
             keys = Keys(key_BLHK, value_BLHV, place)
@@ -79,41 +72,40 @@ class SelfAttention(AttentionSublayer):
             return self.attention.joined(heads_BLHV, x_BLD), None
         blocks = self_blocks(self, config, x_BLD.shape[1], is_decoder)
         query_BLHK = blocks.of_queries(query_BLHK)
-        rows_B = blocks.of_rows(context.rows_B)
-        drop = weight_dropout(self, config.attention_dropout, rows_B)
-        attended = functools.partial(
-            attend,
+        of_keys = distances.in_row(blocks)
+        drop = weight_dropout(self, config.attention_dropout, blocks.of_rows(context.rows_B))
+        heads_BLHV, weights_BHLM = attend(
             query_BLHK,
             blocks.of_keys(key_BLHK),
             blocks.of_keys(value_BLHV),
             context.self_mask,
             score=self.attention.scores,
-            normalize=self._normalize(),
+            bias=context.self_bias,
+            normalize=self._normalize(query_BLHK, of_keys),
             drop=drop,
         )
-        spread = functools.partial(spread_in_row, keys=blocks.keys, behind=blocks.behind)
-        heads_BLHV, weights_BHLM = self._by_distance(
-            query_BLHK, spread, attended, context.self_bias, drop
-        )
+        heads_BLHV = self._with_values(heads_BLHV, weights_BHLM, of_keys, drop)
         self.keep_for_plots(weights_BHLM)
         return self.joined(blocks.joined(heads_BLHV), x_BLD), weights_BHLM
 
-    def _normalize(self) -> Normalize:
-        return self.normalizer.of(self.config, self.normalizer_params, None)
+    def _normalize(self, query_BLHK: Array, of_keys: Distances) -> Normalize:
+        """(scores, mask) -> weights, with the term of the layer's positions if they have one."""
+        normalize = self.normalizer.of(self.config, self.normalizer_params, None)
+        if self.by_query is None:
+            return normalize
+        scaled_BLHK = query_BLHK * self.factor()
+        return distances.with_term(
+            self.by_query, self.position_params, scaled_BLHK, of_keys, normalize
+        )
 
-    def _by_distance(
-        self,
-        query_BLHK: Array,
-        spread: Spread,
-        attended: Attended,
-        bias: Array | None,
-        drop: Drop = kept,
-    ) -> tuple[Array, Array]:
-        """Calls `attended` with the layer's relative vectors if it has them, else with the bias."""
-        if self.relative is None:
-            return attended(bias=bias)
-        factor = self.factor()
-        return with_relative_vectors(self.relative, query_BLHK * factor, spread, attended, drop)
+    def _with_values(
+        self, heads_BLHV: Array, weights_BHLM: Array, of_keys: Distances, drop: Drop = kept
+    ) -> Array:
+        """The heads' outputs, with what the layer's positions add to the values."""
+        if self.by_query is None:
+            return heads_BLHV
+        weights_BHLM = drop(weights_BHLM)
+        return self.by_query.values(self.position_params, heads_BLHV, weights_BHLM, of_keys)
 
     def _projected(self, x_BLD: Array, positions_BL: Array) -> tuple[Array, Array, Array]:
         """Queries, keys and values; several heads of queries may share a head of the others."""
@@ -135,15 +127,19 @@ class SelfAttention(AttentionSublayer):
         query_BJHK, key_BJGK, value_BJGV = self._projected(x_BJD, context.position_B[:, None])
         blocks = with_new_position(cache.written, (key_BJGK, value_BJGV), context.position_B)
         score = cached_score(SCORES[self.score], self.attention.score_params)
-        normalize = self._normalize()
 
         def attend_over(query_BJHK: Array, read: Sequence[KeysValues], mask: Array) -> Array:
             keys = sum(key.shape[2] for key, _ in read)
-            attended = functools.partial(
-                attend_to_cache, query_BJHK, read, mask, score=score, normalize=normalize
+            of_keys = distances.in_cache(context.distance_BS[:, :keys])
+            heads_BJHV, weights_BHJM = attend_to_cache(
+                query_BJHK,
+                read,
+                mask,
+                score=score,
+                bias=context.self_bias,
+                normalize=self._normalize(query_BJHK, of_keys),
             )
-            spread = functools.partial(spread_in_cache, distance_BM=context.distance_BS[:, :keys])
-            return self._by_distance(query_BJHK, spread, attended, context.self_bias)[0]
+            return self._with_values(heads_BJHV, weights_BHJM, of_keys)
 
         heads_BJHV = attend_to_past(
             query_BJHK, blocks, context.self_mask, context.position_B, attend_over

@@ -28,17 +28,20 @@ from transformer_jax.training.program import BatchShape
 from transformer_jax.training.step import make_loss_fn
 
 # Dense peak of the matrix units in FLOP/s as the vendors print it, for bfloat16 and for float32 (as
-# TF32 if the chip has it).
+# TF32 if the chip has it), by the beginning of the device's name; the first that fits counts.
 DEVICE_PEAKS = {
     "NVIDIA A100": (312e12, 156e12),
+    "NVIDIA H100 PCIe": (756e12, 378e12),
+    "NVIDIA H100 NVL": (835e12, 417e12),
     "NVIDIA H100": (989e12, 495e12),
     "NVIDIA H200": (989e12, 495e12),
     "NVIDIA GH200": (989e12, 495e12),
     "NVIDIA B200": (2250e12, 1125e12),
     "TPU v4": (275e12, 275e12),
     "TPU v5 lite": (197e12, 197e12),
-    "TPU v5p": (459e12, 459e12),
-    "TPU v6 lite": (918e12, 918e12),
+    "TPU v5e": (197e12, 197e12),
+    "TPU v5": (459e12, 459e12),  # v5p, which JAX calls by both names
+    "TPU v6": (918e12, 918e12),
 }
 
 

@@ -1,0 +1,99 @@
+"""Contextual positions (Golovneva et al. 2024), against loops over every pair in float64."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.fixtures.references import softmax_by_hand
+from tests.fixtures.tiny import relative_error
+from transformer_jax.model.attention import attend
+from transformer_jax.model.contextual_positions import CONTEXTUAL, between, counts
+from transformer_jax.model.distances import in_cache, in_row, with_term
+from transformer_jax.model.normalizers import softmax
+from transformer_jax.model.windows import Blocks
+
+B, L, H, K, REACH = 2, 6, 3, 4, 2
+DRAW = np.random.default_rng(4)
+SENTENCES = np.array([1, 1, 1, 1, 2, 2])  # two in one row
+ONE_ROW = SENTENCES[:, None] == SENTENCES
+DISTANCE = np.arange(L) - np.arange(L)[:, None]
+MASKS = {"both ways": ONE_ROW, "causal": np.tril(ONE_ROW), "window": ONE_ROW & (abs(DISTANCE) < 3)}
+
+
+def counted(scores_M: np.ndarray, mask_M: np.ndarray, query: int) -> list[float]:
+    """The position of each key for one query, by a loop over the keys in between."""
+    gates = [
+        1 / (1 + math.exp(-score)) * seen for score, seen in zip(scores_M, mask_M, strict=True)
+    ]
+    found = []
+    for key in range(len(gates)):
+        low, high = sorted((key, query))
+        total = sum(gates[low : high + 1])
+        found.append(total if key > query else -total)
+    return found
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_attention_equals_a_loop_over_every_pair(name):
+    query, key, value = (DRAW.normal(size=(B, L, H, K)) for _ in range(3))
+    vectors = DRAW.normal(size=(2 * REACH + 1, K))
+    mask = MASKS[name]
+    scores = np.einsum("blhk,bmhk->bhlm", query, key) * K**-0.5
+    want = np.array(scores)
+    for b, h, i in np.ndindex(B, H, L):
+        for m, position in enumerate(counted(scores[b, h, i], mask[i], i)):
+            at = min(max(position, -REACH), REACH) + REACH
+            low, share = math.floor(at), at - math.floor(at)
+            vector = (1 - share) * vectors[low] + share * vectors[min(low + 1, 2 * REACH)]
+            want[b, h, i, m] += query[b, i, h] @ vector * K**-0.5
+    want = softmax_by_hand(want, mask[None, None])
+
+    query, key, value, vectors = map(jnp.float32, (query, key, value, vectors))
+    of_keys = in_row(Blocks(L, L))
+    params = {"contextual_keys": vectors}
+    normalize = with_term(CONTEXTUAL, params, query * K**-0.5, of_keys, softmax)
+    heads, got = attend(query, key, value, mask[None, None], normalize=normalize)
+    assert relative_error(got, want) < 1e-6
+    assert CONTEXTUAL.values(params, heads, got, of_keys) is heads
+
+
+def test_a_key_s_position_is_the_sum_of_the_gates_from_it_to_the_query():
+    """Gates of 1/2, 1/2, 0 (masked), and 1/2 for the third query of four; by hand."""
+    mask = np.array([True, True, False, True])
+    of_query = np.arange(4) - 2
+    got = counts(jnp.zeros((1, 1, 1, 4)), mask, jnp.asarray(of_query)[None])[0, 0, 0]
+    np.testing.assert_array_equal(got, [-1.0, -0.5, 0.0, 0.5])
+
+
+def test_search_counts_a_hypothesis_s_own_past_and_no_other_key():
+    """Two beam slots at each of three positions: index = position * 2 + slot."""
+    own = np.array([True, False, False, True, False, True])  # slots 0, 1, 1
+    scores = jnp.asarray(DRAW.normal(size=(1, 1, 1, 6)), jnp.float32)
+    distance = jnp.asarray([[-2, -2, -1, -1, 0, 0]])
+    got = counts(scores, own, in_cache(distance).of)[0, 0, 0]
+    want = counted(scores[0, 0, 0][own], own[own], 2)
+    np.testing.assert_allclose(got[own], want, rtol=1e-6)
+
+
+def test_positions_between_whole_numbers_are_interpolated_and_those_beyond_are_clipped():
+    x = jnp.asarray([10.0, 20.0, 40.0, 80.0, 160.0])[None, None, None]
+    at = jnp.asarray([-9.0, -2.0, -1.75, -0.5, 0.0, 0.25, 1.5, 2.0, 3.0])[None, None, None]
+    want = [10.0, 10.0, 12.5, 30.0, 40.0, 50.0, 120.0, 160.0, 160.0]
+    np.testing.assert_allclose(between(x, at)[0, 0, 0], want)
+    slope = jax.grad(lambda at: between(x, at).sum())(at)[0, 0, 0]
+    np.testing.assert_allclose(slope[jnp.array([2, 3, 5, 6])], [10.0, 20.0, 40.0, 80.0])
+    np.testing.assert_allclose(slope[jnp.array([0, 8])], 0)
+
+
+def test_at_first_they_change_nothing():
+    normal = functools.partial(DRAW.normal, size=(1, L, H, K))
+    query, key, value = (jnp.asarray(normal(), jnp.float32) for _ in range(3))
+    zeros = {"contextual_keys": jnp.zeros((2 * REACH + 1, K))}
+    normalize = with_term(CONTEXTUAL, zeros, query, in_row(Blocks(L, L)), softmax)
+    mask = MASKS["causal"][None, None]
+    got, _ = attend(query, key, value, mask, normalize=normalize)
+    np.testing.assert_array_equal(got, attend(query, key, value, mask)[0])

@@ -1,0 +1,86 @@
+"""Contextual positions: distances count only what the query finds worth counting (CoPE).
+
+A query may so attend to the third noun or to the last sentence, however many subwords away.
+
+Dimension key
+  B batch   L query length   M key length   H heads   K d_k per head   C positions, 2 k + 1
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.axes import DISTANCES, Parameter
+from transformer_jax.model.distances import Pairs, QueryPositions
+from transformer_jax.model.records import Params
+from transformer_jax.model.relative_vectors import products
+
+
+def parameters(config: ModelConfig) -> dict[str, Parameter]:
+    """The vectors of one layer, zero at first as in the authors' code; all heads share them."""
+    zeros = nn.initializers.zeros
+    return {"contextual_keys": Parameter(zeros, ("distances", "d_k"), (DISTANCES, None))}
+
+
+def counts(scores_BHLM: Array, mask: Array, distance: Array) -> Array:
+    """The position of each key as the query counts, float32 `[batch, heads, query_len, key_len]`.
+
+    A key counts as much as its gate, the sigmoid of its score, and not at all if it is masked. The
+    position is the sum of the gates from the key to the query, both included; it is negative for
+    keys up to the query, and positive for keys after it. The paper has causal attention only, and
+    so only the former, without the sign.
+
+    Args:
+      scores_BHLM: scores, float32.
+      mask: booleans that broadcast to the scores, True = may attend.
+      distance: position of the key minus that of the query, int, broadcasts to
+        `[batch, query_len, key_len]`; keys are in the order of their positions.
+
+    Source: Golovneva et al. 2024, "Contextual Position Encoding", equations 3 and 4.
+    """
+    distance = jnp.expand_dims(distance, -3)
+    gates_BHLM = jnp.where(mask, jax.nn.sigmoid(scores_BHLM), 0.0)
+    before_BHLM = jnp.where(distance <= 0, gates_BHLM, 0.0)
+    after_BHLM = jnp.where(distance >= 0, gates_BHLM, 0.0)
+    up_to_query_BHLM = jax.lax.cumsum(before_BHLM, axis=3, reverse=True)
+    from_query_BHLM = jax.lax.cumsum(after_BHLM, axis=3)
+    return jnp.where(distance <= 0, -up_to_query_BHLM, from_query_BHLM)
+
+
+def between(x_BHLC: Array, at_BHLM: Array) -> Array:
+    """Linear interpolation of x at positions from -k to k; those beyond are clipped.
+
+    Args:
+      x_BHLC: a number for each query and each whole position -k, ..., k.
+      at_BHLM: the positions, float32.
+
+    Source: Golovneva et al. 2024, equation 5.
+    """
+    reach = x_BHLC.shape[3] // 2
+    at_BHLM = jnp.clip(at_BHLM, -reach, reach) + reach
+    below_BHLM = jnp.floor(at_BHLM)
+    share_BHLM = at_BHLM - below_BHLM
+    low_BHLM = below_BHLM.astype(jnp.int32)
+    high_BHLM = jnp.minimum(low_BHLM + 1, 2 * reach)
+    low_BHLM, high_BHLM = (jnp.take_along_axis(x_BHLC, n, axis=3) for n in (low_BHLM, high_BHLM))
+    return (1 - share_BHLM) * low_BHLM + share_BHLM * high_BHLM
+
+
+def term(params: Params, pairs: Pairs) -> Array:
+    """q . e of each key's counted position `[batch, heads, query_len, key_len]`, float32.
+
+    Args:
+      params: "contextual_keys" e, float32 `[positions, d_k]`, those of -k, ..., k.
+      pairs: see `Pairs`.
+
+    Source: Golovneva et al. 2024, equations 5 to 7. The factor of the score multiplies the term
+    too; the authors' code leaves it out here.
+    """
+    vectors_CK = params["contextual_keys"].astype(pairs.query_BLHK.dtype)
+    at_BHLM = counts(pairs.scores_BHLM, pairs.mask, pairs.distances.of)
+    return between(products(pairs.query_BLHK, vectors_CK), at_BHLM)
+
+
+CONTEXTUAL = QueryPositions(parameters, term)
