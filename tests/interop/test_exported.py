@@ -3,8 +3,10 @@
 import dataclasses
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from tests.fixtures.references import softmax_by_hand
 from tests.fixtures.tiny import VOCABULARY, random_params, tiny_model
 from tests.model.configs import CONFIGS
 from transformer_jax.config.changes import with_values
@@ -98,6 +100,33 @@ def test_a_model_card_says_what_differs_in_transformers(epsilon, normalizes):
     card = huggingface_out._card(model, {})
     assert ("has an epsilon of 1e-06 in training and 1e-05" in card) == (epsilon == 1e-6)
     assert ("Normalize punctuation before the tokenizer" in card) == normalizes
+
+
+def test_a_head_that_is_put_first_changes_no_output():
+    """Of attention by the names and shapes of transformers, in NumPy."""
+    heads, d_k, d_model, length = 3, 4, 5, 6
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(length, d_model))
+    weights = {f"a.{part}_proj.weight": draw.normal(size=(heads * d_k, d_model)) for part in "qkv"}
+    weights |= {f"a.{part}_proj.bias": draw.normal(size=heads * d_k) for part in "qkv"}
+    weights["a.out_proj.weight"] = draw.normal(size=(d_model, heads * d_k))
+
+    def attention(own):
+        query, key, value = (
+            (x @ own[f"a.{part}_proj.weight"].T + own[f"a.{part}_proj.bias"])
+            .reshape(length, heads, d_k)
+            .swapaxes(0, 1)
+            for part in "qkv"
+        )
+        shares = softmax_by_hand(query @ key.swapaxes(1, 2), True)
+        joined = (shares @ value).swapaxes(0, 1).reshape(length, -1)
+        return joined @ own["a.out_proj.weight"].T, shares
+
+    moved = dict(weights)
+    ctranslate2._put_first(moved, "a", 2, heads)
+    (want, before), (got, after) = attention(weights), attention(moved)
+    np.testing.assert_allclose(got, want, rtol=1e-10)
+    np.testing.assert_allclose(after, before[[2, 0, 1]], rtol=1e-10)
 
 
 @FORMATS

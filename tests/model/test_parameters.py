@@ -151,6 +151,13 @@ def test_what_changes_nothing_at_0_starts_at_0(table, names):
         ("relative", "relative_values", 0.0, (2 / (PLACES + 60)) ** 0.5),
         ("chunkwise", "stop_key", 0.0, (2 / (ENCODED + HEADS_ * D_K)) ** 0.5),
         ("coverage_gru", "from_weight", 0.0, 1.0),
+        # Xavier, except that the heads count as places that a unit sees; so it was at first, and a
+        # seed keeps its initial values.
+        ("coverage_gru", "from_state", 0.0, (2 / HEADS_ / (10 + 30)) ** 0.5),
+        ("coverage_gru", "from_source", 0.0, (2 / HEADS_ / (ENCODED + 30)) ** 0.5),
+        ("coverage_gru", "from_query", 0.0, (2 / HEADS_ / (D_K + 30)) ** 0.5),
+        ("coverage_embedding", "from_word", 0.0, (2 / HEADS_ / (D_MODEL + 30)) ** 0.5),
+        ("coverage_embedding", "from_source_word", 0.0, (2 / HEADS_ / (D_MODEL + 10)) ** 0.5),
         ("copy", "copy_gate", 0.0, 0.02),
         ("history", "history_query", 0.0, D_MODEL**-0.5),
         ("marginal", "marginal_context", 0.0, (2 / (ENCODED + D_MODEL)) ** 0.5),
