@@ -21,6 +21,8 @@ from tests.fixtures.tiny import (
     tiny_model,
 )
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.axes import unboxed
+from transformer_jax.model.parameters import abstract_params
 from transformer_jax.model.records import Now, SearchSizes
 from transformer_jax.model.transformer import watched_layer
 
@@ -192,3 +194,16 @@ def test_narrow_residuals_change_the_logits_by_rounding_alone(changes):
     wanted = model.apply({"params": params}, *model_inputs(batch))[..., :VOCABULARY]
     found = narrow.apply({"params": params}, *model_inputs(batch))[..., :VOCABULARY]
     assert 1e-4 < relative_error(found, wanted) < 0.03
+
+
+def test_a_step_of_a_one_way_encoder_keeps_narrow_residuals():
+    model = tiny_model(wait_k=2, residual_dtype="bfloat16", num_layers=1)
+    cache = unboxed(model.boxed_source_cache(SearchSizes(1, 1, 4, 4)))
+
+    def step(module):
+        return module.source_side.step(jnp.ones((1, 1, 12)), jnp.zeros(1, int), 4, cache)[0]
+
+    stepped = jax.eval_shape(
+        lambda params: model.apply({"params": params}, method=step), abstract_params(model)
+    )
+    assert stepped.dtype == "bfloat16"
