@@ -41,6 +41,8 @@ from transformer_jax.model.records import Now, SearchSizes
 SRC_LENGTH, TGT_LENGTH = 24, 23  # a window of 5 is computed in blocks of 16
 PAIRS = random_pairs(3, [(9, 7), (4, 5), (2, 3), (6, 8)])
 EVERY = pytest.mark.parametrize("name", CONFIGS)
+# Where a second layer of a stack would only add time.
+ONE_LAYER = {"num_layers": 1, "num_encoder_layers": None, "num_decoder_layers": None}
 
 
 @functools.cache
@@ -158,7 +160,7 @@ def test_narrow_weights_change_the_logits_as_little_as_their_rounding(name):
 @EVERY
 def test_training_and_search_in_bfloat16_keep_their_types(name):
     """Traced, not run: sums and gradients are float32, and a step returns the cache's types."""
-    model = tiny_model(**{**CONFIGS[name], "dtype": "bfloat16"})
+    model = tiny_model(**{**CONFIGS[name], **ONE_LAYER, "dtype": "bfloat16"})
     batch = lay_out(PAIRS, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
     settings = LossSettings(0.1, VOCABULARY, "bfloat16", 2048, 1)
     sizes = SearchSizes(2, 3, 20, 9)
@@ -208,9 +210,7 @@ def test_rematerialization_changes_no_gradient(name):
 )
 def test_gradients_equal_finite_differences_in_double_precision(name):
     with jax.enable_x64(True):
-        # One layer a stack: what a second one adds is compilation.
-        one_layer = {"num_layers": 1, "num_encoder_layers": None, "num_decoder_layers": None}
-        model = tiny_model(**{**CONFIGS[name], **one_layer, "dtype": "float64"})
+        model = tiny_model(**{**CONFIGS[name], **ONE_LAYER, "dtype": "float64"})
         params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), random_params(model))
         batch = lay_out(PAIRS, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
         settings = LossSettings(0.1, VOCABULARY, "float64", 2048, 1)
