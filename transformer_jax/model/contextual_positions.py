@@ -13,9 +13,8 @@ from jax import Array
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import DISTANCES, Parameter
-from transformer_jax.model.distances import Pairs, QueryPositions
+from transformer_jax.model.distances import Pairs, QueryPositions, products
 from transformer_jax.model.records import Params
-from transformer_jax.model.relative_vectors import products
 
 
 def parameters(config: ModelConfig) -> dict[str, Parameter]:
@@ -60,11 +59,12 @@ def between(x_BHLC: Array, at_BHLM: Array) -> Array:
     """
     reach = x_BHLC.shape[3] // 2
     at_BHLM = jnp.clip(at_BHLM, -reach, reach) + reach
-    below_BHLM = jnp.floor(at_BHLM)
-    share_BHLM = at_BHLM - below_BHLM
-    low_BHLM = below_BHLM.astype(jnp.int32)
-    high_BHLM = jnp.minimum(low_BHLM + 1, 2 * reach)
-    low_BHLM, high_BHLM = (jnp.take_along_axis(x_BHLC, n, axis=3) for n in (low_BHLM, high_BHLM))
+    share_BHLM = at_BHLM - jnp.floor(at_BHLM)
+    number_BHLM = at_BHLM.astype(jnp.int32)  # of the whole position below, from 0
+    next_BHLM = jnp.minimum(number_BHLM + 1, 2 * reach)
+    low_BHLM, high_BHLM = (
+        jnp.take_along_axis(x_BHLC, numbers, axis=3) for numbers in (number_BHLM, next_BHLM)
+    )
     return (1 - share_BHLM) * low_BHLM + share_BHLM * high_BHLM
 
 

@@ -17,6 +17,7 @@ from jax import Array
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import Parameter
 from transformer_jax.model.normalizers import Normalize
+from transformer_jax.model.products import sum_type
 from transformer_jax.model.records import Params
 from transformer_jax.model.windows import Blocks
 
@@ -42,6 +43,13 @@ class Pairs(NamedTuple):
     distances: Distances
 
 
+def unchanged(
+    params: Params, heads_BLHV: Array, weights_BHLM: Array, distances: Distances
+) -> Array:
+    """The heads' outputs: nothing is added to the values."""
+    return heads_BLHV
+
+
 class QueryPositions(NamedTuple):
     """What each layer's self-attention computes from its queries and the distances of keys."""
 
@@ -49,12 +57,18 @@ class QueryPositions(NamedTuple):
     # (params, pairs) -> what is added to the scores, float32 [batch, heads, query_len, key_len].
     term: Callable[[Params, Pairs], Array]
     # (params, heads' outputs, weights, distances) -> the outputs with what is added to values.
-    values: Callable[[Params, Array, Array, Distances], Array] = lambda params, heads, *_: heads
+    values: Callable[[Params, Array, Array, Distances], Array] = unchanged
 
 
 def size(config: ModelConfig) -> int:
     """2 k + 1: the number of vectors, one for each distance."""
     return 2 * config.relative_distance + 1
+
+
+def products(query_BLHK: Array, vectors_CK: Array) -> Array:
+    """Each query times the vector of each distance `[batch, heads, query_len, distances]`."""
+    wide = sum_type(query_BLHK.dtype)
+    return jnp.einsum("BLHK,CK->BHLC", query_BLHK, vectors_CK, preferred_element_type=wide)
 
 
 def with_term(

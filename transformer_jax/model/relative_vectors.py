@@ -10,13 +10,12 @@ Dimension key
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import DISTANCES, Parameter
-from transformer_jax.model.distances import Distances, Pairs, QueryPositions
-from transformer_jax.model.products import einsum, sum_type
+from transformer_jax.model.distances import Distances, Pairs, QueryPositions, products
+from transformer_jax.model.products import einsum
 from transformer_jax.model.records import Params
 
 
@@ -42,12 +41,6 @@ def vectors_of_keys(params: Params, pairs: Pairs) -> Array:
     """
     vectors_CK = params["relative_keys"].astype(pairs.query_BLHK.dtype)
     return pairs.distances.spread(products(pairs.query_BLHK, vectors_CK))
-
-
-def products(query_BLHK: Array, vectors_CK: Array) -> Array:
-    """Each query times the vector of each distance `[batch, heads, query_len, distances]`."""
-    wide = sum_type(query_BLHK.dtype)
-    return jnp.einsum("BLHK,CK->BHLC", query_BLHK, vectors_CK, preferred_element_type=wide)
 
 
 def vectors_of_values(
