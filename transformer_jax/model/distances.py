@@ -43,7 +43,7 @@ class Pairs(NamedTuple):
     distances: Distances
 
 
-def unchanged(
+def nothing_added(
     params: Params, heads_BLHV: Array, weights_BHLM: Array, distances: Distances
 ) -> Array:
     """The heads' outputs: nothing is added to the values."""
@@ -57,7 +57,7 @@ class QueryPositions(NamedTuple):
     # (params, pairs) -> what is added to the scores, float32 [batch, heads, query_len, key_len].
     term: Callable[[Params, Pairs], Array]
     # (params, heads' outputs, weights, distances) -> the outputs with what is added to values.
-    values: Callable[[Params, Array, Array, Distances], Array] = unchanged
+    values: Callable[[Params, Array, Array, Distances], Array] = nothing_added
 
 
 def size(config: ModelConfig) -> int:
