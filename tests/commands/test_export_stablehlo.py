@@ -35,6 +35,8 @@ MODELS: dict[str, dict[str, Any]] = {
         "model.decoder": "convolutional",
         "model.positions": "learned",
         "model.max_positions": 28,
+        "data.max_length": 24,
+        "train.row_length": 24,
     },
 }
 

@@ -1,5 +1,6 @@
 """Config files, overrides on the command line, and the presets of configs/."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -267,3 +268,12 @@ def test_a_colon_of_a_folder_s_name_separates_no_argument(tmp_path):
     source = "def get_config():\n    return {'seed': 4, 'data': {'path': 'corpus'}}"
     (tmp_path / "a:b" / "own.py").write_text(source)
     assert load_config(f"{tmp_path}/a:b/own.py").seed == 4
+
+
+def test_no_bytecode_is_written_beside_a_config_file(tmp_path, monkeypatch):
+    """Whatever PYTHONDONTWRITEBYTECODE says: the folder is the user's."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    path = tmp_path / "preset.py"
+    path.write_text("def get_config():\n    return {'seed': 7}\n")
+    assert load_config(str(path), {}).seed == 7
+    assert [one.name for one in tmp_path.iterdir()] == ["preset.py"]

@@ -7,6 +7,7 @@ are installed with the package: if there is no such file, `configs/NAME.py` or `
 
 import contextlib
 import difflib
+import importlib.machinery
 import importlib.util
 import inspect
 import os
@@ -187,14 +188,23 @@ def shipped(folder: str) -> Path:
     return installed if installed.is_dir() else PACKAGE.parent / folder
 
 
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Loads a file and writes no __pycache__ beside it."""
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
+        """Python calls it to keep the bytecode."""
+
+
 def _import_file(path: Path) -> dict[str, Any]:
     """The names that a Python file defines."""
-    spec = importlib.util.spec_from_file_location("transformer_jax_config", path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         run = "; a run continues with train --workdir=RUN alone" if path.suffix == ".json" else ""
         raise ConfigError(f"--config={path} is not a Python file: its name must end in .py{run}.")
+    loader = _Loader("transformer_jax_config", str(path))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    loader.exec_module(module)
     return vars(module)
 
 
