@@ -15,7 +15,13 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.attention import attend
-from transformer_jax.model.distances import in_row, spread_in_cache, spread_in_row, with_term
+from transformer_jax.model.distances import (
+    in_row,
+    products,
+    spread_in_cache,
+    spread_in_row,
+    with_term,
+)
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.relative_vectors import RELATIVE
 from transformer_jax.model.windows import Blocks
@@ -44,6 +50,15 @@ def test_a_cache_s_keys_get_the_number_of_their_distance():
     for b, m in np.ndindex(B, 4):
         want = x[b, :, :, np.clip(distance[b, m], -2, 2) + 2]
         np.testing.assert_array_equal(got[b, :, :, m], want)
+
+
+def test_products_of_bfloat16_are_float32():
+    query, vectors = (DRAW.normal(size=shape) for shape in ((B, 3, H, K), (5, K)))
+    narrow = [jnp.asarray(x, jnp.bfloat16) for x in (query, vectors)]
+    got = products(*narrow)
+    exact = [np.asarray(x, np.float64) for x in narrow]
+    assert got.dtype == jnp.float32
+    assert relative_error(got, np.einsum("blhk,ck->bhlc", *exact)) < 1e-6
 
 
 @pytest.mark.parametrize("with_values", [True, False])

@@ -54,9 +54,10 @@ def test_who_waits_for_the_end_is_a_model_with_a_one_way_encoder():
     assert np.abs(late - never).max() > 0.01, "its encoder reads both ways"
 
 
-def test_a_memory_begins_anew_in_each_sentence_whatever_the_row_s_k():
+@pytest.mark.parametrize("memory", ["coverage", "coverage_gru", "coverage_embedding"])
+def test_a_memory_begins_anew_in_each_sentence_whatever_the_row_s_k(memory):
     """A sentence of a packed row has the logits that it has alone, in training too."""
-    model = tiny_model(wait_k=2, wait_k_max=6, attention_memory="coverage", num_layers=1)
+    model = tiny_model(wait_k=2, wait_k_max=6, attention_memory=memory, num_layers=1)
     params = random_params(model)
     key = {"dropout": hashed(jax.random.key(2))}
     run = jax.jit(lambda sides, rows: model.apply({"params": params}, *sides, rows, rngs=key))
