@@ -74,7 +74,7 @@ def test_search_counts_a_hypothesis_s_own_past_and_no_other_key():
     own = np.array([True, False, False, True, False, True])  # slots 0, 1, 1
     scores = jnp.asarray(DRAW.normal(size=(1, 1, 1, 6)), jnp.float32)
     distance = jnp.asarray([[-2, -2, -1, -1, 0, 0]])
-    got = counts(scores, own, in_cache(distance).of)[0, 0, 0]
+    got = counts(scores, own, in_cache(distance).of())[0, 0, 0]
     want = counted(scores[0, 0, 0][own], own[own], 2)
     np.testing.assert_allclose(got[own], want, rtol=1e-6)
 

@@ -5,7 +5,7 @@ Dimension key
   G heads of keys and values
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jax import Array
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention import MultiHeadAttention
 from transformer_jax.model.axes import declared
+from transformer_jax.model.cached_attention import cached_score
 from transformer_jax.model.kernels import Keys, Queries, Setting
 from transformer_jax.model.normalizers import Normalizer, unchanged
 from transformer_jax.model.patterns import Pattern
@@ -83,6 +84,11 @@ class AttentionSublayer(Sublayer):
             query, key = vectors(self.attention.score_params, queries.query, keys.key)
             queries, keys = queries._replace(query=query), keys._replace(key=key)
         return fused_attend(queries, keys, Setting(patterns, self.factor()))
+
+    @nn.nowrap
+    def score_of_cache(self) -> Callable[[Array, Array], Array]:
+        """The score function over keys of search: see `cached_score`."""
+        return cached_score(SCORES[self.score], self.attention.score_params)
 
     @nn.nowrap
     def factor(self) -> float:

@@ -79,7 +79,7 @@ def term(params: Params, pairs: Pairs) -> Array:
     too; the authors' code leaves it out here.
     """
     vectors_CK = params["contextual_keys"].astype(pairs.query_BLHK.dtype)
-    at_BHLM = counts(pairs.scores_BHLM, pairs.mask, pairs.distances.of)
+    at_BHLM = counts(pairs.scores_BHLM, pairs.mask, pairs.distances.of())
     return between(products(pairs.query_BLHK, vectors_CK), at_BHLM)
 
 

@@ -16,7 +16,6 @@ from transformer_jax.model.attention_memories import SIZES as MEMORY_SIZES
 from transformer_jax.model.attention_sublayer import AttentionSublayer, for_every_head
 from transformer_jax.model.cached_attention import (
     attend_to_cache,
-    cached_score,
     empty_keys_values,
 )
 from transformer_jax.model.cross_normalizers import (
@@ -33,7 +32,6 @@ from transformer_jax.model.kernels import Keys, Queries
 from transformer_jax.model.normalizers import Normalize
 from transformer_jax.model.patterns import cross_patterns
 from transformer_jax.model.records import Cache, Context, Place, SearchSizes, StepContext
-from transformer_jax.model.scores import SCORES
 from transformer_jax.model.stateful_normalizers import Scored, Source
 from transformer_jax.model.sublayer import EMPTY_CACHE
 
@@ -159,7 +157,7 @@ class CrossAttention(AttentionSublayer):
             query_BJHK,
             [keys_values],
             context.source_mask,
-            score=cached_score(SCORES[self.score], self.attention.score_params),
+            score=self.score_of_cache(),
             normalize=normalize,
         )
         return self.joined(heads_BJHV, x_BJD), Cache((), carried[0]), weights_BHJM

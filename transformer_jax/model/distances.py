@@ -29,8 +29,9 @@ Spread = Callable[[Array], Array]
 class Distances(NamedTuple):
     """How far the keys of a call are from its queries."""
 
-    # Position of the key minus that of the query, int [query_len, key_len] or [batch, 1, key_len].
-    of: Array
+    # () -> position of the key minus that of the query, int [query_len, key_len] or
+    # [batch, 1, key_len]; most kinds of positions do not ask.
+    of: Callable[[], Array]
     spread: Spread
 
 
@@ -98,7 +99,7 @@ def with_term(
 def in_row(blocks: Blocks) -> Distances:
     """The distances of training, where key m of query l has the distance m - l - blocks.behind."""
     return Distances(
-        blocks.distance(), lambda x_BHLC: spread_in_row(x_BHLC, blocks.keys, blocks.behind)
+        blocks.distance, lambda x_BHLC: spread_in_row(x_BHLC, blocks.keys, blocks.behind)
     )
 
 
@@ -108,7 +109,9 @@ def in_cache(distance_BM: Array) -> Distances:
     Args:
       distance_BM: position of the key minus that of the queries, int `[batch, key_len]`.
     """
-    return Distances(distance_BM[:, None], lambda x_BHLC: spread_in_cache(x_BHLC, distance_BM))
+    return Distances(
+        lambda: distance_BM[:, None], lambda x_BHLC: spread_in_cache(x_BHLC, distance_BM)
+    )
 
 
 def spread_in_row(x_BHLC: Array, keys: int, behind: int = 0) -> Array:

@@ -25,7 +25,6 @@ from transformer_jax.model.cached_attention import (
     KeysValues,
     attend_to_cache,
     attend_to_past,
-    cached_score,
     empty_blocks,
     with_new_position,
 )
@@ -36,7 +35,6 @@ from transformer_jax.model.normalizers import NORMALIZERS, Normalize
 from transformer_jax.model.patterns import self_patterns
 from transformer_jax.model.positions import POSITIONS
 from transformer_jax.model.records import Cache, Context, SearchSizes, StepContext
-from transformer_jax.model.scores import SCORES
 from transformer_jax.model.windows import Blocks, blocks_of
 
 
@@ -126,7 +124,7 @@ class SelfAttention(AttentionSublayer):
         """One new position of every hypothesis, whose keys and values join the cache."""
         query_BJHK, key_BJGK, value_BJGV = self._projected(x_BJD, context.position_B[:, None])
         blocks = with_new_position(cache.written, (key_BJGK, value_BJGV), context.position_B)
-        score = cached_score(SCORES[self.score], self.attention.score_params)
+        score = self.score_of_cache()
 
         def attend_over(query_BJHK: Array, read: Sequence[KeysValues], mask: Array) -> Array:
             keys = sum(key.shape[2] for key, _ in read)
