@@ -219,8 +219,9 @@ def page(costs: Mapping[str, Cost], search: SearchCost | None) -> str:
         parts += [
             f"## {name}",
             table(cost),
-            f"At best {share:.0%} of the matrix rate ({MATRIX_RATE / 1e12:g} TFLOP/s), by the "
-            f"{cost.flops / 1e12:.2f} TFLOP of the equations. "
+            f"At best {share:.0%} of the rate that large products are assumed to have "
+            f"({MATRIX_RATE / 1e12:g} TFLOP/s), by the {cost.flops / 1e12:.2f} TFLOP of the "
+            "equations. "
             f"Temporaries: {cost.temporaries_gib:.1f} GiB. The compilation took "
             f"{cost.compile_seconds:.0f} s.",
         ]

@@ -17,8 +17,8 @@ counts little, in the second of two passes over 500 sentences of the test split.
 The rules, written before the runs. "A Transformer's decoder is slower" than another holds if, with
 a Transformer's encoder, its speed is lower in every seed, and fails if it is higher in every seed.
 A decoder "is as good" if the 95 % interval of its difference in BLEU from a Transformer's decoder,
-by Student's t over seeds, is above -1; otherwise it is not if the interval is below 0.
-Otherwise nothing is decided.
+by Student's t over seeds, is above -1. If not, and the interval is below 0, it is not as good. In
+all other cases nothing is decided.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Copying: are names that training never showed written right?
+"""Copying: does a model spell names right that training never showed?
 
     python -m experiments.copying --seeds=0,1,2
 

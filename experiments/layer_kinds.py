@@ -1,8 +1,8 @@
 """The layers of Table 1 as pure functions, and their counted costs (section 4).
 
-Each layer maps `[batch, n, d]` to `[batch, n, d]`. The table's letters are n length, d width,
-k kernel, r neighborhood. Windows are odd, with their position in the middle, because the paper does
-not mention causality.
+Each layer maps `[batch, n, d]` to `[batch, n, d]`. The table's letters are n length, d width, k
+kernel, r neighborhood. A window is odd and has its position in the middle: the paper does not speak
+of causal windows here.
 
 Dimension key
   B batch   L length   D d_model   E d_model, of a product's result   H heads   K d_k per head

@@ -49,7 +49,7 @@ from transformer_jax.tables.statistics import by_seed, of_row, text_of
 SCORES = ("scaled_dot", "dot", "bilinear", "additive", "cosine")
 NARROW, WIDE = 8, 128  # d_k
 SCALED, PLAIN = "scaled_dot", "dot"
-LEARNT = 5.0  # BLEU; a row below it learned nothing
+LEARNED = 5.0  # BLEU; a row below it learned nothing
 RECIPE: dict[str, Any] = {
     "model.num_heads": 1,
     "model.d_v": 128,
@@ -110,7 +110,7 @@ def verdict_of(lines: Sequence[Line], score: str) -> tuple[str, str]:
     )
     if score != PLAIN:
         reason += f", plain product {statistics.fmean(plain):+.1f}"
-    if narrow is None or narrow.mean < LEARNT:
+    if narrow is None or narrow.mean < LEARNED:
         return OPEN, f"{reason}; with d_k {NARROW} it learned nothing"
     if is_larger(own, scaled):
         return FAILS, reason

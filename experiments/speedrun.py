@@ -98,7 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     seeds = _seeds(values["seeds"])
     record_of(name)
     if name == BASELINE:
-        raise ConfigError(f"--record={name} is what the others run beside; it needs no run alone.")
+        raise ConfigError(
+            f"--record={name} is the baseline, which runs beside each record; name a record."
+        )
     path = results_file(name)
     if values["dry_run"]:
         print(prediction(name, seeds, read_runs(path)), end="")

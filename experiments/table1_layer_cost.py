@@ -11,11 +11,11 @@ Self-attention is cheaper than recurrence if n < d.
 
 How to read it: "alone" is what Table 1 counts, the two products of attention. The four projections
 around them cost O(n·d²) more in a layer, restricted or not. The layers are in layer_kinds.py; all
-numbers are float32. Points take turns, forward and back, because the speed of a machine drifts; a
-time is the median of its visits. Exponents are fitted over the upper half of lengths and widths.
-The exponents of counted FLOPs show what this fit gives if the time follows the count. Memory is
-XLA's temporaries, without the scratch space inside its library calls. On a GPU, times of small
-sizes are those of launching kernels.
+numbers are float32. All points are measured once in each round, in one order and then in the other,
+because the speed of a machine drifts; a time is the median over rounds. Exponents are fitted over
+the upper half of lengths and widths. The exponents of counted FLOPs show what this fit gives if the
+time follows the count. Memory is XLA's temporaries, without the scratch space inside its library
+calls. On a GPU, times of small sizes are those of launching kernels.
 """
 
 import datetime

@@ -21,9 +21,9 @@ rows with the sizes that were used, beside the paper's figures for the full size
 The scale "converged" asks whether the paper's order of rows appears once models are trained well.
 It has the sizes of the small scale, in pre-norm, for 3,000 updates with a linear schedule from a
 peak rate of 0.006. A trial with a seed that no row has gave the base row 37.4 BLEU on test2016, 1.2
-less than configs/multi30k.py, whose model is twice as wide. All rows share them, as in the paper;
-the big model is not among them. The rows (F) are not the paper's: a head for every unit of d_model,
-which is close to what Choi et al. 2018 propose, and layers without a feed-forward network.
+less than configs/multi30k.py, whose model is twice as wide. All rows have these settings, as in the
+paper; this scale has no big model. The rows (F) are not the paper's: a head for every unit of
+d_model, which is close to what Choi et al. 2018 propose, and layers without a feed-forward network.
 """
 
 import re

@@ -161,7 +161,7 @@ def vocabulary_file_has_two_and_the_matrix_is_one(box: Sandbox) -> Sequence[str]
     return box.train(f"vocabulary.path={box.folder}/two.model")
 
 
-@case("preset.py is no SentencePiece model")
+@case("preset.py is not a SentencePiece model")
 def vocabulary_file_is_something_else(box: Sandbox) -> Sequence[str]:
     return box.train(f"vocabulary.path={box.preset}")
 
@@ -306,7 +306,7 @@ def config_of_the_run_is_broken(box: Sandbox) -> Sequence[str]:
     return box.train()
 
 
-@case("{tmp}/run/vocabulary.model is no SentencePiece model")
+@case("{tmp}/run/vocabulary.model is not a SentencePiece model")
 def vocabulary_of_a_run_without_sums_is_broken(box: Sandbox) -> Sequence[str]:
     path = box.trained() / "vocabulary.model"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -386,7 +386,7 @@ def finetune_of_a_file_of_a_run(box: Sandbox) -> Sequence[str]:
     return ["train", f"--config=finetune:{box.run}/config.json", f"--workdir={box.folder}/new"]
 
 
-@case("--split=valid and --src={tmp}/corpus/test.en: one or the other is translated")
+@case("--split=valid and --src={tmp}/corpus/test.en: give only one of them")
 def both_a_split_and_a_file_are_evaluated(box: Sandbox) -> Sequence[str]:
     box.trained()
     files = f"--src={box.corpus}/test.en", f"--ref={box.corpus}/test.de"
@@ -555,7 +555,7 @@ CASES |= {
         ("vocabulary.model", ["translate"], "{tmp}/run/vocabulary.model is a pipe or a device"),
         ("config.json", ["average"], "{tmp}/run/config.json is a pipe or a device"),
         ("metrics.jsonl", [], "{tmp}/run/metrics.jsonl is a pipe or a device"),
-        ("checkpoints/40.sha256.json", ["translate"], "40.sha256.json is no manifest"),
+        ("checkpoints/40.sha256.json", ["translate"], "40.sha256.json is not a manifest"),
     ]
 }
 
@@ -777,7 +777,7 @@ def checkpoints_of_the_run_are_a_file(box: Sandbox) -> Sequence[str]:
     return box.uses("translate")
 
 
-@case("40 is damaged: 40.sha256.json is no manifest")
+@case("40 is damaged: 40.sha256.json is not a manifest")
 def manifest_is_binary(box: Sandbox) -> Sequence[str]:
     with_file_of_the_run(box, "checkpoints/40.sha256.json", b"\x80\xff")
     return box.uses("translate")
@@ -894,7 +894,7 @@ CASES |= {name: (of_flag(name), [message]) for name, message in WRONG_FLAGS.item
 # A run that somebody has edited ---------------------------------------------------------------
 
 
-@case("{tmp}/run/config.json cannot be read: the config is no JSON of a config")
+@case("{tmp}/run/config.json cannot be read: the config is not JSON of a config")
 def config_of_the_run_is_too_deep(box: Sandbox) -> Sequence[str]:
     with_file_of_the_run(box, "config.json", "[" * 100_000)
     return box.uses("evaluate")
@@ -945,7 +945,7 @@ def checkpoints_are_a_file_on_resume(box: Sandbox) -> Sequence[str]:
     return box.train("train.steps=1000")
 
 
-@case("40 is damaged: 40.sha256.json is no manifest")
+@case("40 is damaged: 40.sha256.json is not a manifest")
 def manifest_is_a_folder(box: Sandbox) -> Sequence[str]:
     with_file_of_the_run(box, "checkpoints/40.sha256.json", None)
     return box.uses("translate")
@@ -999,7 +999,7 @@ def heat_map_would_replace_the_config(box: Sandbox) -> Sequence[str]:
 
 
 MORE = {
-    "evaluate --examples=-3": "--examples=-3 is below 0",
+    "evaluate --examples=-3": "--examples=-3: give the number",
     "translate --checkpoint=" + "9" * 5000: "is not there. Valid: latest",
     "translate --checkpoint=٤٠": "--checkpoint=٤٠ is not there",
     "translate --beam_size=1" + "0" * 30: " is above 2147483647",
@@ -1047,26 +1047,26 @@ def of_settings(**values: object) -> Case:
 
 
 IMPORTS = {
-    "an empty SentencePiece model": (of_file(HF, "source.spm", ""), "source.spm is no SentencePie"),
-    "another file as such a model": (of_file(OPUS, "target.spm", "{}"), "target.spm is no Sente"),
+    "an empty SentencePiece model": (of_file(HF, "source.spm", ""), "source.spm is not a SentencePie"),
+    "another file as such a model": (of_file(OPUS, "target.spm", "{}"), "target.spm is not a Sente"),
     "a pipe as vocabulary": (of_file(HF, "vocab.json", None), "vocab.json is a pipe or a device"),
-    "cut-off weights": (of_file(HF, "model.safetensors", b"\x09\0\0"), "is no safetensors file"),
+    "cut-off weights": (of_file(HF, "model.safetensors", b"\x09\0\0"), "is not a safetensors file"),
     "one id twice": (of_file(HF, "vocab.json", '{"</s>": 1, "a": 1}'), "have the same id"),
     "beams in words": (
         of_file(HF, "generation_config.json", '{"num_beams": "four"}'),
-        "{tmp}/hf: num_beams='four' is no number.",
+        "{tmp}/hf: num_beams='four' is not a number.",
     ),
     "beams in words (Marian)": (
         of_file(OPUS, "decoder.yml", "beam-size: four"),
-        "decoder.yml: beam-size='four' is no number.",
+        "decoder.yml: beam-size='four' is not a number.",
     ),
     "an exponent that is a list": (
         of_file(OPUS, "decoder.yml", "normalize: [1]"),
-        "decoder.yml: normalize=[1] is no number.",
+        "decoder.yml: normalize=[1] is not a number.",
     ),
-    "a model that is no list": (
+    "a model that is not a list": (
         of_file(OPUS, "decoder.yml", "models: model.npz"),
-        "decoder.yml: models='model.npz' is no list of files.",
+        "decoder.yml: models='model.npz' is not a list of files.",
     ),
     "no heads": (
         of_settings(encoder_attention_heads=0, decoder_attention_heads=0),
@@ -1078,7 +1078,7 @@ IMPORTS = {
 CASES |= {f"import of {name}": (make, [message]) for name, (make, message) in IMPORTS.items()}
 
 
-@case("model.shared.weight has values that are no numbers: the weights are damaged")
+@case("model.shared.weight has values that are not numbers: the weights are damaged")
 def import_of_weights_that_are_no_numbers(box: Sandbox) -> Sequence[str]:
     path = test_export.exported("post", "huggingface") / "model.safetensors"
     arrays = {name: np.array(x) for name, x in read_safetensors(path).items()}
@@ -1110,7 +1110,7 @@ def exporting(box: Sandbox, **changes: str) -> Sequence[str]:
     return box.uses("export", *(f"--{name}={value}" for name, value in flags.items()))
 
 
-@case("--output=gs://bucket/x is no folder of a file system")
+@case("--output=gs://bucket/x is not a folder of a file system")
 def export_to_a_bucket(box: Sandbox) -> Sequence[str]:
     return exporting(box, output="gs://bucket/x")
 
@@ -1126,7 +1126,7 @@ def export_to_a_link_to_nothing(box: Sandbox) -> Sequence[str]:
     return exporting(box, output=f"{box.folder}/link")
 
 
-@case("x.json: bleu='high' is no number. Remove the file.")
+@case("x.json: bleu='high' is not a number. Remove the file.")
 def export_of_a_run_with_a_damaged_evaluation(box: Sandbox) -> Sequence[str]:
     arguments = exporting(box)
     (box.run / "evaluations").mkdir()
@@ -1156,7 +1156,7 @@ SCORES = {
     "a folder": (scoring("corpus", "corpus/test.de"), "{tmp}/corpus cannot be read: Is a direct"),
     "no text": (scoring("nothing", "nothing"), "{tmp}/nothing is empty"),
     "Latin-1": (scoring("corpus/test.en", "latin"), "{tmp}/latin, line 1: not UTF-8"),
-    "a penalty that is no number": (
+    "a penalty that is not a number": (
         scoring("corpus/test.en", "corpus/test.de", "--length_penalty=nan"),
         "decode.length_penalty=nan is not in",
     ),

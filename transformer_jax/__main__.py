@@ -289,7 +289,7 @@ def prepare_call(
         check_devices()
     if name == "translate":  # bytes, independent of the locale's encoding
         for stream in sorted({"standard input", "standard output"} & set(closed)):
-            raise UserError(f"{stream} is closed, or open the wrong way: ... < TEXT > OUTPUT.")
+            raise UserError(f"{stream} is closed or cannot be used. Use ... < TEXT > OUTPUT.")
         values |= {"stdin": sys.stdin.buffer, "stdout": sys.stdout.buffer}
     set_up_logs(quiet=not processes.is_first())
     module, _, function = command.target.partition(":")

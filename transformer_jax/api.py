@@ -84,7 +84,7 @@ def train(
     changes = overrides or {}
     whole = load_config(config, changes) if isinstance(config, str) else config
     if not isinstance(whole, Config):
-        raise ConfigError(f"{config!r:.60} is no config: give a Config or a preset's name.")
+        raise ConfigError(f"{config!r:.60} is not a config: give a Config or a preset's name.")
     if whole is config and changes:
         whole = with_values(whole, changes)
     folder = os.path.expanduser(os.fspath(workdir))
@@ -258,5 +258,8 @@ def _listed(lines: Sequence[str]) -> list[str]:
 def _paired(sources: Sequence[str], targets: Sequence[str]) -> tuple[list[str], list[str]]:
     pairs = _listed(sources), _listed(targets)
     if len(pairs[0]) != len(pairs[1]):
-        raise ConfigError(f"{len(pairs[0])} sources and {len(pairs[1])} targets are no pairs.")
+        raise ConfigError(
+            f"There are {len(pairs[0])} sources and {len(pairs[1])} targets; give one target for "
+            "each source."
+        )
     return pairs

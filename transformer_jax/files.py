@@ -129,8 +129,8 @@ def read_table(path: Path, kind: type[Any], may_be_empty: Collection[str] = ()) 
                 values.append(math.nan if is_empty else convert(text))
             except ValueError:
                 raise DataError(
-                    f"{path}, line {number}: {name}={text[:40]!r} is no {convert.__name__}. "
-                    "Correct or remove that line."
+                    f"{path}, line {number}: {name}={text[:40]!r} is not of type "
+                    f"{convert.__name__}. Correct or remove that line."
                 ) from None
         first = first_numbers.setdefault(tuple(values[:2]), number)
         if first != number:

@@ -48,8 +48,8 @@ def findings(known: Known) -> list[Finding]:
     lowest = min(found["mean"])
     because = (
         f"error rate {best:.2f} of the best head and {lowest:.2f} of the best layer's mean, "
-        f"{found['diagonal']:.2f} of a diagonal, {found['least']:.2f} at least; it has learnt it "
-        "below half of the diagonal's"
+        f"{found['diagonal']:.2f} of a diagonal, {found['least']:.2f} the least possible; it "
+        "counts as learned below half of the diagonal's"
     )
     which = HOLDS if min(best, lowest) < found["diagonal"] / 2 else FAILS
     return [CLAIM.is_found(which, because, _table(found))]

@@ -17,7 +17,7 @@ Found = Mapping[tuple[str, int], Evidence]  # by row and seed
 
 
 class Probe(NamedTuple):
-    """A question, and the rows whose runs of the first seed answer it; none: a measurement."""
+    """A question that the first seed's runs of `rows` answer; without rows, nothing is trained."""
 
     name: str  # of the answer in evidence.json
     ask: Callable[..., Evidence]  # takes the rows' jobs

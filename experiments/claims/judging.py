@@ -152,7 +152,7 @@ def on_grammar(
         return finding
     which = judge((values[row] - values[base]).tolist(), wanted)
     theirs, ours = values.mean()
-    numbers = f"{METRICS[metric].label} {theirs:.2f} with {row}, {ours:.2f} otherwise"
+    numbers = f'{METRICS[metric].label} {theirs:.2f} in the row "{row}", {ours:.2f} in "{base}"'
     which = OPEN if which == FAILS and not refutes else which
     return or_by_grammar(finding, which, numbers, len(values))
 
@@ -166,7 +166,7 @@ def or_by_grammar(finding: Finding, which: str, numbers: str, seeds: int) -> Fin
       numbers: its numbers, as text.
       seeds: the number of seeds behind them.
     """
-    decides = "which decides" if finding.verdict == OPEN != which else f"alone: {which}"
+    decides = "this decides" if finding.verdict == OPEN != which else f"by itself: {which}"
     because = f"{finding.because}; on the built-in corpus {numbers} ({seeds} seeds; {decides})"
     verdict = which if finding.verdict == OPEN else finding.verdict
     return finding._replace(verdict=verdict, because=because)

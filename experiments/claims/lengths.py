@@ -85,8 +85,9 @@ def findings(known: Known) -> list[Finding]:
             continue
         because = (
             f"beyond {SHORT_SENTENCES} subwords BLEU {_mean(lengths, row, BEYOND)}, where training "
-            f"on all lengths gives {_mean(lengths, ALL_LENGTHS, BEYOND)}: in every seed above "
-            f"{EXTRAPOLATES:.0%} of that would be extrapolation, below {DOES_NOT:.0%} none"
+            f"on all lengths gives {_mean(lengths, ALL_LENGTHS, BEYOND)}: above "
+            f"{EXTRAPOLATES:.0%} of that in every seed is extrapolation, below {DOES_NOT:.0%} in "
+            f"every seed is none"
         )
         verdict = which if claim is SINUSOIDS else opposite.get(which, which)
         parts = [_table(lengths, known.positions)] if claim is SINUSOIDS else []

@@ -66,10 +66,10 @@ def findings(known: Known) -> list[Finding]:
     found = known.evidence[PROBE.name]
     rows = [[k, f"{one['sinusoids']:.1e}", f"{one['random']:.2f}"] for k, one in found.items()]
     worst = max(one["sinusoids"] for one in found.values())
-    head = ["k", "M PE(pos) from PE(pos + k)", "the best M for vectors at random"]
+    head = ["k", "M PE(pos) from PE(pos + k)", "the best M for random vectors"]
     because = (
-        f"the matrix, constructed of rotations, is right to {worst:.0e} for all of 1,000 positions "
-        "(float32 tables)"
+        f"the matrix, constructed of rotations, has a relative error of at most {worst:.0e} over "
+        "1,000 positions (float32 tables)"
     )
     table = Table(head, rows, "Relative errors, d_model 512")
     return [CLAIM.is_found(HOLDS if worst < 1e-6 else FAILS, because, table)]

@@ -1,7 +1,7 @@
 """One head is 0.9 BLEU worse than the best setting (table 3, rows A).
 
-Rows (A) of table 3 at its small scale decide it, or else one head against the reference's four on
-the built-in corpus.
+Rows (A) of table 3 at its small scale decide it, or else one head against the four of the row
+"reference" on the built-in corpus.
 """
 
 import statistics
@@ -31,7 +31,7 @@ def findings(known: Known) -> list[Finding]:
         which = OPEN
     others = ", ".join(f"{small_label(row)} {score:.1f}" for row, score in scores.items())
     because = f"{gap:+.1f} BLEU against the base row ({others}; the paper: -0.9)"
-    # Here it is compared with one other setting, which need not be the best: it cannot refute.
+    # The reference need not be the best setting, so one head above it would not refute the claim.
     return [
         on_grammar(
             CLAIM.is_found(which, because), known.lines, LARGE_KEYS, "bleu", -1, refutes=False

@@ -29,7 +29,7 @@ SCORE_OF = {"scaled": "scaled_dot", "not scaled": "dot"}
 SETTINGS = {
     "ideal": "Queries and keys of independent entries with variance 1; entropy in nats (at most "
     "ln 64 = 4.16), gradient: norm of the softmax's Jacobian",
-    "block": "One head as it is initialised, d_model 512, d_v 64; gradient: norm of the queries' "
+    "block": "One head as it is initialized, d_model 512, d_v 64; gradient: norm of the queries' "
     "and keys' projections' gradient along a random direction of the output",
 }
 AXES = {"entropy": "entropy (nats)", "gradient": "norm of the softmax's Jacobian"}

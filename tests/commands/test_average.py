@@ -134,5 +134,5 @@ def test_checkpoints_that_train_deletes_again_are_named(run, monkeypatch):
 def test_a_damaged_checkpoint_is_reported_as_such(run, monkeypatch):
     monkeypatch.setattr(module, "SETTLE_SECONDS", 0.0)
     (run.checkpoints / "35.sha256.json").write_text("{")
-    with pytest.raises(RunError, match="35 is damaged: 35.sha256.json is no manifest"):
+    with pytest.raises(RunError, match="35 is damaged: 35.sha256.json is not a manifest"):
         average(str(run.path), last=2)

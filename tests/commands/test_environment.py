@@ -174,7 +174,7 @@ def test_translate_needs_its_streams(monkeypatch, capsys):
     for name in ("standard input", "standard output"):
         monkeypatch.setattr("transformer_jax.__main__.open_missing_streams", lambda n=name: {n})
         assert command("translate", "--workdir=run") == 2
-        assert f"{name} is closed, or open the wrong way: ... < TEXT" in capsys.readouterr().err
+        assert f"{name} is closed or cannot be used. Use ... < TEXT" in capsys.readouterr().err
 
 
 STUCK = """

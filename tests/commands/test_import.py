@@ -205,7 +205,7 @@ def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):
     where = f"--workdir={tmp_path / 'run'}"
     languages = ("--src=en", "--tgt=de")
     assert "import needs --from=FOLDER" in fails(where)
-    assert "--from=nowhere is no folder" in fails("--from=nowhere", where)
+    assert "--from=nowhere is not a folder" in fails("--from=nowhere", where)
     assert "--src=en --tgt=de" in fails(f"--from={opus_folder()}", where)
     assert "has no weights" in fails(f"--from={tmp_path}", where, *languages)
     assert "holds a run" in fails(f"--from={opus_folder()}", f"--workdir={imported()}", *languages)

@@ -307,7 +307,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         ("train.warmup_steps=0", "or set train.peak_learning_rate"),
     ),
     ({"train.warmup_steps": -1}, ("train.warmup_steps=-1 is below 0",)),
-    ({"train.schedule": "linear"}, ("train.decay_steps=None", "often at train.steps=100000")),
+    ({"train.schedule": "linear"}, ("train.decay_steps=None", "usually to train.steps=100000")),
     (
         {"train.schedule": "cosine", "train.decay_steps": 4_000},
         ("train.decay_steps=4000 must be above train.warmup_steps=4000", "'cosine'"),

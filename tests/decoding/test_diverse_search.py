@@ -125,5 +125,5 @@ def test_a_run_translates_with_groups_best_first():
     assert [one.score for one in four] == sorted((one.score for one in four), reverse=True)
     assert translated(1, groups=2, diversity=3.0)[0].score <= four[0].score + 1e-6
     assert len(translated(3, groups=2, diversity=3.0)) == 3
-    with pytest.raises(ConfigError, match="beam_size=4 is no multiple of decode.groups=3"):
+    with pytest.raises(ConfigError, match="beam_size=4 is not a multiple of decode.groups=3"):
         translated(1, groups=3)

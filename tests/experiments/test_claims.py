@@ -284,7 +284,7 @@ def test_the_built_in_corpus_decides_what_multi30k_leaves_open(values, decided, 
     finding = on_grammar(Finding("a", "b", before, "this"), here("a row", values), *asked)
     assert finding.verdict == (decided if before == OPEN else before)
     assert finding.because.startswith("this; on the built-in corpus BLEU ")
-    assert ("which decides" in finding.because) == (before == OPEN and decided != OPEN)
+    assert ("this decides" in finding.because) == (before == OPEN and decided != OPEN)
     assert f"({len(values)} seeds; " in finding.because
     unknown = Finding("a", "b", OPEN, "this")
     assert on_grammar(unknown, here("another row", values), *asked) == unknown
@@ -296,7 +296,7 @@ def test_rows_are_compared_over_the_seeds_that_all_of_them_have():
     assert of_shared_seeds(lines, ["a", "gone"]) == []
     most = [*here("a row", SURELY_LOWER), line(REFERENCE, 9, 0.0)]
     finding = on_grammar(Finding("a", "b", OPEN, "this"), most, "a row", "bleu", -1)
-    assert "BLEU 83.03 with a row, 85.00 otherwise (3 seeds" in finding.because
+    assert 'BLEU 83.03 in the row "a row", 85.00 in "reference" (3 seeds' in finding.because
 
 
 def test_one_head_better_than_four_on_the_built_in_corpus_decides_nothing(tmp_path):

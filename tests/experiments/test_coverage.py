@@ -25,7 +25,7 @@ from transformer_jax.tables.experiment import make_jobs
 
 SEEDS = (0, 1, 2)
 ROW = "memory coverage"
-# did belongs to kaufte, and the full stop to itself, which is no word.
+# did belongs to kaufte, and the full stop to itself, which is not a word.
 PAIR = AlignedPair(
     "Did the old man buy a car?",
     "Kaufte der alte Mann ein Auto?",

@@ -121,7 +121,7 @@ def test_runs_are_written_and_read(tmp_path):
     with pytest.raises(DataError, match="lines 2 and 3: both are of record 'baseline' and seed 0"):
         read_runs(path)
     path.write_text(path.read_text().replace("37.5", "many"))
-    with pytest.raises(DataError, match="line 2: [a-z_]+='.*' is no "):
+    with pytest.raises(DataError, match="line 2: [a-z_]+='.*' is not of type "):
         read_runs(path)
 
 
@@ -141,7 +141,7 @@ def test_every_record_keeps_the_rules_and_other_text_or_weights_break_them(in_ch
     ("flags", "words"),
     [
         (["--record=slow"], "no record 'slow'; there are baseline, fast"),
-        (["--record=baseline"], "needs no run alone"),
+        (["--record=baseline"], "is the baseline"),
         (["--seeds=0,7"], "the seeds 0, 1, 2, 3, 4"),
         (["--config.train.steps=5"], "write one instead of overriding"),
     ],

@@ -203,11 +203,11 @@ def test_damaged_files_are_one_clear_line(folder):
         whole.replace(b"F32", b"F9"),
     ):
         (folder / "model.safetensors").write_bytes(content)
-        with pytest.raises(UserError, match="is no safetensors file"):
+        with pytest.raises(UserError, match="is not a safetensors file"):
             read(folder)
     (folder / "model.safetensors").write_bytes(whole)
     (folder / "vocab.json").write_text("[1]")
-    with pytest.raises(UserError, match="is no JSON object"):
+    with pytest.raises(UserError, match="is not a JSON object"):
         read(folder)
     (folder / "vocab.json").write_text("{}")
     with pytest.raises(UserError, match="vocab.json has no </s>"):

@@ -258,7 +258,7 @@ def test_damaged_and_missing_files_are_one_clear_line(tmp_path):
     weights = folder / "opus.best-perplexity.npz"
     whole = weights.read_bytes()
     weights.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match="is no .npz file"):
+    with pytest.raises(UserError, match="is not a .npz file"):
         read(folder)
     np.savez(weights, Wemb=np.array([{"an": "object"}], object))
     with pytest.raises(UserError, match="pickle"):

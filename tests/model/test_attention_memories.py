@@ -108,15 +108,15 @@ def all_weights(name, scores=SCORES):
 
 
 def markov_by_hand(begins):
-    """Weights `[B, H, L, M]`; a neighbour beyond the ends of the row counts nothing."""
+    """Weights `[B, H, L, M]`; a neighbor beyond the ends of the row counts nothing."""
     want = np.zeros((B, H, L, M))
     matrix = BY_NAME["markov"]["markov"].astype(np.float64)
     for b, i, h in np.ndindex(B, L, H):
         scores = SCORES[b, h, i].astype(np.float64)
         for j in range(M if not begins[b, i] else 0):
-            for n, neighbour in enumerate((j - 1, j, j + 1)):
-                if 0 <= neighbour < M:
-                    scores[j] += matrix[n, h] * want[b, h, i - 1, neighbour]
+            for n, neighbor in enumerate((j - 1, j, j + 1)):
+                if 0 <= neighbor < M:
+                    scores[j] += matrix[n, h] * want[b, h, i - 1, neighbor]
         want[b, h, i] = softmax_by_hand(scores[None], MASK[b, 0, i][None])[0]
     return want, None
 

@@ -112,7 +112,7 @@ def test_an_axis_of_heads_or_distances_is_named_so_and_no_other_is(table):
 
 HEADS_, D_K, D_MODEL, ENCODED, PLACES = 40, 50, 70, 80, 41
 AXES = {"heads": HEADS_, "key_heads": 20, "d_k": D_K, "d_v": 60, "d_model": D_MODEL}
-AXES |= {"encoded": ENCODED, "distances": PLACES, "buckets": 32, "neighbours": 3}
+AXES |= {"encoded": ENCODED, "distances": PLACES, "buckets": 32, "neighbors": 3}
 AXES |= {"coverage": 10, "gates": 30}
 
 

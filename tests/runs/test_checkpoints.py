@@ -245,7 +245,7 @@ def test_a_checkpoint_that_is_damaged_again_gets_another_name(copied):
         flip(next((copied / "30" / "params").glob("d/*")))
         assert restored_step(copied) == 20
         save(copied, {30: None})
-        assert restored_step(copied) == 30, "what was set aside is no checkpoint"
+        assert restored_step(copied) == 30, "what was set aside is not a checkpoint"
     names = {path.name for path in copied.iterdir() if path.is_dir()}
     assert names == {"10", "20", "30", "30.damaged", "30.damaged2"}
     assert damaged_file(copied / "30.damaged") is not None, "with its own manifest"

@@ -132,7 +132,7 @@ def test_flags_that_cannot_be_are_one_line(call):
         ([f"--out={__file__}/results"], "--out: cannot write into .* is a file. Name another."),
         ([f"--runs={__file__}"], "--runs: cannot write into .* is a file. Name another."),
         (["--out=/proc/results"], "--out: cannot write into /proc/results: "),
-        (["--config.seed=3"], "--config.seed: the seeds of an experiment are --seeds=0,1."),
+        (["--config.seed=3"], "--config.seed: set the seeds of an experiment with --seeds=0,1."),
     ]:
         with pytest.raises(ConfigError, match=message):
             call(*flags)
@@ -166,7 +166,7 @@ def test_a_column_of_the_table_is_a_metric():
 def test_other_keys_of_the_config_need_another_folder():
     flags = {"scale": "small", "seeds": None, "rows": None, "runs": "", "out": None}
     flags |= {"overrides": {"model.d_ff": 8}}
-    with pytest.raises(ConfigError, match="overrides make another table: .*--out=FOLDER"):
+    with pytest.raises(ConfigError, match="--config.KEY=VALUE makes another table: .*--out=FOLDER"):
         command.run(EXPERIMENT, flags)
 
 

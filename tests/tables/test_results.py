@@ -54,7 +54,7 @@ def test_what_has_no_value_is_an_empty_cell_and_was_nan(tmp_path):
     path.write_text(text.replace(",1.0,,", ",1.0,nan,").replace(",90.0,,", ",90.0,nan,"))
     assert repr(read_results(path)) == repr([one])
     path.write_text(text.replace("nan", ""))
-    with pytest.raises(DataError, match="line 2: perplexity='' is no float"):
+    with pytest.raises(DataError, match="line 2: perplexity='' is not of type float"):
         read_results(path)
 
 
@@ -63,7 +63,10 @@ def test_what_has_no_value_is_an_empty_cell_and_was_nan(tmp_path):
     [
         (lambda text: text.replace(b"perplexity", b"ppl"), "line 1: its columns are not row, "),
         (lambda text: b"", "line 1: its columns are not row, "),
-        (lambda text: text.replace(b"22.0", b"twenty"), "line 3: bleu='twenty' is no float"),
+        (
+            lambda text: text.replace(b"22.0", b"twenty"),
+            "line 3: bleu='twenty' is not of type float",
+        ),
         (lambda text: text.replace(b"base,1,", b"base,"), "line 3: it has 15 cells, but .* 16"),
         (lambda text: text.replace(b"base,1,", b"base,1,,"), "line 3: it has 17 cells"),
         (lambda text: text.replace(b"base,1,", b"base\n"), "line 3: it has 1 cells"),

@@ -228,7 +228,7 @@ def test_p_values_are_kept(tmp_path):
     ("content", "message"),
     [
         (b"row,seed,p\na,0,0.5\nb\xff,0,0.5\n", "line 3: not UTF-8"),
-        (b"row,seed,p\na,0,half\n", "line 2: p='half' is no float"),
+        (b"row,seed,p\na,0,half\n", "line 2: p='half' is not of type float"),
         (b"row,seed,p\na,0\n", "line 2: it has 2 cells"),
         (b"row,p\n", "line 1: its columns are not row, seed, p"),
     ],

@@ -23,10 +23,10 @@ from transformer_jax.text.batches import (
     bucket_rows,
     packed_batch,
     padded_sentences,
+    row_length,
     rows_per_batch,
     train_batches,
     translation_buckets,
-    within,
 )
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus
 from transformer_jax.text.packing import plan_rows
@@ -259,9 +259,9 @@ def test_rows_of_a_batch_are_the_nearest_multiple(tokens, row_length, fill, mult
 
 def test_a_row_ends_at_the_model_s_longest_unless_its_sentence_is_longer():
     """With learned positions, rounding up must not ask for a position that does not exist."""
-    assert within(64, 50, longest=60) == 60
-    assert within(64, 62, longest=60) == 62  # the model reports it
-    assert within(64, 50, longest=70) == within(64, 50, longest=None) == 64
+    assert row_length(64, 50, longest=60) == 60
+    assert row_length(64, 62, longest=60) == 62  # the model reports it
+    assert row_length(64, 50, longest=70) == row_length(64, 50, longest=None) == 64
 
 
 def test_buckets_are_few_and_end_at_the_longest():

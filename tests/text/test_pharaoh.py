@@ -30,10 +30,10 @@ def test_words_are_what_ascii_spaces_separate():
         (["0-2", "", ""], "line 1: the link 0-2 names target word 2, and the sentence has 2"),
         (["", "0-0", ""], "line 2: the link 0-0 names source word 0, and the sentence has 0"),
         (["", "", "1-0"], "line 3: the link 1-0 names source word 1, and the sentence has 1"),
-        (["0-0 0:1", "", ""], "line 1: '0:1' is no link"),
-        (["-1-0", "", ""], "line 1: '-1-0' is no link"),
-        (["\u0661-0", "", ""], "line 1: '\u0661-0' is no link"),
-        (["0-99999999999999999999", "", ""], "line 1: '0-99999999999999999999' is no link"),
+        (["0-0 0:1", "", ""], "line 1: '0:1' is not a link"),
+        (["-1-0", "", ""], "line 1: '-1-0' is not a link"),
+        (["\u0661-0", "", ""], "line 1: '\u0661-0' is not a link"),
+        (["0-99999999999999999999", "", ""], "line 1: '0-99999999999999999999' is not a link"),
     ],
 )
 def test_a_mistake_is_named_by_its_line(tmp_path, lines, want):

@@ -333,7 +333,7 @@ def test_a_pickled_vocabulary_is_the_same(vocabulary):
 def test_a_file_that_is_no_model_is_refused(tmp_path, content):
     path = tmp_path / "some.vocab"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"some\.vocab is no SentencePiece model"):
+    with pytest.raises(DataError, match=r"some\.vocab is not a SentencePiece model"):
         load_vocabulary(path)
 
 

@@ -184,9 +184,11 @@ def _check(split: str | None, src: str | None, ref: Sequence[str] | None, exampl
     if (src is None) != (not ref):
         raise ConfigError("--src and --ref belong together: sources and their references.")
     if split is not None and src is not None:
-        raise ConfigError(f"--split={split} and --src={src}: one or the other is translated.")
+        raise ConfigError(f"--split={split} and --src={src}: give only one of them.")
     if examples < 0:
-        raise ConfigError(f"--examples={examples} is below 0: how many to print.")
+        raise ConfigError(
+            f"--examples={examples}: give the number of translations to print, 0 or more."
+        )
 
 
 def _print_examples(pairs: Sequence[Pair], hypotheses: Sequence[str], examples: int) -> None:

@@ -73,7 +73,7 @@ def export(
     if gold is not None and format != "ctranslate2":
         raise ConfigError(f"--gold={gold} is for --format=ctranslate2, which has alignments.")
     if URL.match(output):
-        raise UserError(f"--output={output} is no folder of a file system. Name one that is.")
+        raise UserError(f"--output={output} is not a folder of a file system. Name one that is.")
     if folder.exists():
         raise UserError(f"--output={output} exists. Name a folder that does not.")
     config = run.read_config()
@@ -141,7 +141,9 @@ def _facts(run: RunFolder, data: DataConfig, checkpoint: str) -> dict[str, str]:
         record = read_json(path)
         if record.get("checkpoint") == checkpoint and "bleu" in record:
             if not isinstance(record["bleu"], int | float):
-                raise DataError(f"{path}: bleu={record['bleu']!r} is no number. Remove the file.")
+                raise DataError(
+                    f"{path}: bleu={record['bleu']!r} is not a number. Remove the file."
+                )
             signature = (
                 f"beam {record.get('beam_size')}, length penalty {record.get('length_penalty')}, "
                 f"{record.get('bleu_signature')}"

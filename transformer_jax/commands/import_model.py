@@ -41,7 +41,7 @@ def import_model(
     origin = Path(folder)
     run = RunFolder(workdir)
     if not origin.is_dir():
-        raise UserError(f"--from={folder} is no folder; name the one with the model's files.")
+        raise UserError(f"--from={folder} is not a folder; name the one with the model's files.")
     if (origin / run.vocabulary_file.name).is_file():
         raise UserError(f"--from={folder} is a run's folder already: give it as --workdir.")
     if run.config_file.exists():

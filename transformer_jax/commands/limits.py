@@ -22,7 +22,7 @@ CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 FIX = (
     "Lower the model's sizes, train.tokens_per_batch or train.row_length, raise "
     "train.accumulate_steps, set train.remat=true or divide the model by mesh.fsdp; --force starts "
-    "all the same."
+    "training anyway."
 )
 
 
@@ -64,8 +64,8 @@ def _check_bytes(needed: int, mesh: Mesh, who: str) -> None:
     available = device_memory(mesh)
     if available is not None and needed > available:
         raise ConfigError(
-            f"{who} {needed / GIB:,.1f} GiB a device, and there are {available / GIB:,.1f} GiB for "
-            f"each. {FIX}"
+            f"{who} {needed / GIB:,.1f} GiB a device, and each device has "
+            f"{available / GIB:,.1f} GiB. {FIX}"
         )
 
 

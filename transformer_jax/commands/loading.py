@@ -154,7 +154,7 @@ def _common_vocabulary(runs: Sequence[RunFolder]) -> Vocabulary:
 def check_n_best(n_best: int, decode: DecodeConfig) -> None:
     """Raises ConfigError if a search does not find that many translations."""
     if not isinstance(n_best, numbers.Integral):
-        raise ConfigError(f"n_best={n_best!r} is no whole number.")
+        raise ConfigError(f"n_best={n_best!r} is not a whole number.")
     if n_best < 1:
         raise ConfigError(f"--n_best={n_best} is below 1: ask for at least 1 translation per line.")
     if decode.method == "sample" and n_best > MOST_SAMPLES:

@@ -63,7 +63,7 @@ def _merge_dropout(config: Config) -> Iterator[str]:
         if number != type(vocabulary).segmentations:
             yield (
                 f"vocabulary.segmentations={number} changes nothing without vocabulary.dropout. "
-                "Set that, or leave it out."
+                "Set vocabulary.dropout, or leave out vocabulary.segmentations."
             )
         return
     if vocabulary.kind != "bpe":
@@ -171,12 +171,12 @@ def _data(data: DataConfig) -> Iterator[str]:
     if data.invented_names and data.source != "grammar":
         yield (
             f"data.invented_names={data.invented_names} is for the built-in corpus: set "
-            "data.source='grammar', or leave it out."
+            "data.source='grammar', or leave out data.invented_names."
         )
     if data.aligned_pairs is not None and not data.alignments:
         yield (
             f"data.aligned_pairs={data.aligned_pairs} limits the pairs with links: set "
-            "data.alignments=True, or leave it out."
+            "data.alignments=True, or leave out data.aligned_pairs."
         )
     if not data.train:
         yield "data.train is empty: name a split or file stem, such as ('train',)."
@@ -200,8 +200,8 @@ def _training(train: TrainConfig, data: DataConfig) -> Iterator[str]:
         if decay is None or decay <= train.warmup_steps:
             yield (
                 f"train.decay_steps={decay} must be above train.warmup_steps={train.warmup_steps} "
-                f"with train.schedule={train.schedule!r}: the learning rate reaches 0 there, "
-                f"often at train.steps={train.steps}."
+                f"with train.schedule={train.schedule!r}: the learning rate reaches 0 at "
+                f"step train.decay_steps. Set it, usually to train.steps={train.steps}."
             )
     if data.max_length > train.row_length:
         yield (
@@ -224,7 +224,7 @@ def _alignment_context(config: Config) -> Iterator[str]:
     if not train.alignment_weight:
         yield (
             f"train.alignment_context={train.alignment_context!r} changes nothing without "
-            "train.alignment_weight. Set that, or leave it out."
+            "train.alignment_weight. Set the weight, or leave out train.alignment_context."
         )
     for problem in _asked_of_the_model("full_context_problems", config.model) or ():
         yield f"train.alignment_context={train.alignment_context!r}: {problem}"
@@ -251,7 +251,7 @@ def _consistency(config: Config) -> Iterator[str]:
     if not (model.dropout or model.attention_dropout or model.activation_dropout):
         yield (
             f"train.consistency_weight={weight} compares two dropout masks, and there is no "
-            "dropout. Set model.dropout, or leave it out."
+            "dropout. Set model.dropout, or train.consistency_weight=0."
         )
     if model.output != "softmax":
         yield (
@@ -310,14 +310,16 @@ def _lengths(config: Config) -> Iterator[str]:
     if config.decode.tokens_per_batch < config.decode.max_length:
         yield (
             f"decode.tokens_per_batch={config.decode.tokens_per_batch} is below decode.max_length="
-            f"{config.decode.max_length}: the longest sentence must fit. Raise it or lower that."
+            f"{config.decode.max_length}: the longest sentence must fit. Raise the "
+            "first or lower the second."
         )
 
 
 def _search(decode: DecodeConfig) -> Iterator[str]:
     if decode.beam_size % decode.groups:
         yield (
-            f"decode.beam_size={decode.beam_size} is no multiple of decode.groups={decode.groups}: "
+            f"decode.beam_size={decode.beam_size} is not a multiple of decode.groups="
+            f"{decode.groups}: "
             "all groups have the same number of beams. Use --config.decode.beam_size="
             f"{2 * decode.groups}."
         )

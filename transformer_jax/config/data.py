@@ -76,7 +76,7 @@ class VocabularyConfig:
     dropout: float = key(
         0.0,
         "BPE-dropout (Provilkov et al. 2020): the probability that a merge is skipped where "
-        "training text is split into subwords; the paper has 0.1",
+        "training text is split into subwords; there it is 0.1",
         at_least=0,
         below=1,
     )

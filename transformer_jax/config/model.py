@@ -90,14 +90,14 @@ class ModelConfig:
     attention_dropout: float = key(
         0.0,
         "dropout of the weights of self- and encoder-decoder attention, before they multiply the "
-        "values; the paper has none",
+        "values; Vaswani et al. 2017 have none",
         at_least=0,
         below=1,
     )
     activation_dropout: float = key(
         0.0,
-        "dropout of the hidden units of the feed-forward network, after the activation; the paper "
-        "has none",
+        "dropout of the hidden units of the feed-forward network, after the activation; Vaswani et "
+        "al. 2017 have none",
         at_least=0,
         below=1,
     )
@@ -117,8 +117,8 @@ class ModelConfig:
     )
     norm_epsilon: float = key(
         1e-6,
-        "of norm_kind; layer: added to the variance; rms: to the mean square; scale: the least "
-        "length that divides a vector",
+        "epsilon of norm_kind; layer: added to the variance; rms: added to the mean square; scale: "
+        "a shorter vector is divided by epsilon instead of its length",
         above=0,
     )
     fix_norm: bool = key(
@@ -128,7 +128,7 @@ class ModelConfig:
         "scaled_dot",
         "how well a query matches a key; scaled_dot: equation 1's; dot: without the 1 / sqrt(d_k), "
         "bilinear: q W k (both Luong et al. 2015); additive: v . tanh(q + k) (Bahdanau et al. "
-        "2015); cosine: of their angle, times a learned gain (Henry et al. 2020)",
+        "2015); cosine: the cosine of their angle, times a learned gain (Henry et al. 2020)",
         choices_of=SCORES,
     )
     cross_score: str | None = key(

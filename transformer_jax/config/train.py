@@ -20,11 +20,17 @@ class TrainConfig:
     )
     row_length: int = key(256, "target subwords of a packed row", at_least=2)
     rows_multiple: int = key(8, "the rows of a batch are a multiple of this", at_least=1)
-    label_smoothing: float = key(0.1, "epsilon_ls", at_least=0, below=1, hint=PAPER_SMOOTHING)
+    label_smoothing: float = key(
+        0.1,
+        "epsilon_ls: the share of the target's probability that all subwords get equally",
+        at_least=0,
+        below=1,
+        hint=PAPER_SMOOTHING,
+    )
     coverage_weight: float = key(
         0.0,
-        "weight of the coverage loss (See et al. 2017, equation 13) on model.watched_layer; the "
-        "paper has 1",
+        "weight of the coverage loss (See et al. 2017, equation 13, where it is 1) on "
+        "model.watched_layer",
         at_least=0,
     )
     alignment_weight: float = key(
@@ -62,7 +68,7 @@ class TrainConfig:
     consistency_weight: float = key(
         0.0,
         "weight of how far the predictions of two passes with different dropout masks differ "
-        "(R-Drop, Liang et al. 2021); the paper has 5 for translation; a step takes twice as long",
+        "(R-Drop, Liang et al. 2021, where it is 5 for translation); a step takes twice as long",
         at_least=0,
     )
     hard_attention: str | None = key(
@@ -89,7 +95,7 @@ class TrainConfig:
     weight_decay: float = key(
         0.0,
         "each update also takes learning rate * weight_decay * parameter from every parameter "
-        "(AdamW, Loshchilov and Hutter 2019); the paper has none",
+        "(AdamW, Loshchilov and Hutter 2019); Vaswani et al. 2017 have none",
         at_least=0,
         below=1,
     )

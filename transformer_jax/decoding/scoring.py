@@ -20,7 +20,7 @@ from transformer_jax.model.embeddings import shift_right
 from transformer_jax.model.ensemble import Predictor
 from transformer_jax.model.records import Params
 from transformer_jax.parallel.mesh import placed
-from transformer_jax.text.batches import Packed, packed_sentences, within
+from transformer_jax.text.batches import Packed, packed_sentences, row_length
 from transformer_jax.text.vocabulary import BOS
 
 SHORTEST = 16  # positions of the shortest row; longer rows have 32, 64, ...
@@ -117,7 +117,7 @@ def _groups(
 
 def _row_length(length: int, longest: int | None) -> int:
     rounded = SHORTEST * 2 ** max(0, math.ceil(math.log2(max(length, 1) / SHORTEST)))
-    return within(rounded, length, longest)
+    return row_length(rounded, length, longest)
 
 
 @functools.partial(jax.jit, static_argnames="model")

@@ -18,7 +18,7 @@ from transformer_jax.grammar.pairs import AlignedPair
 from transformer_jax.model.attention_maps import attention_maps
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.records import Params
-from transformer_jax.text.batches import Packed, packed_sentences, within
+from transformer_jax.text.batches import Packed, packed_sentences, row_length
 from transformer_jax.text.vocabulary import BOS, EOS, Vocabulary
 from transformer_jax.text.words import NONE, spelled_words, subword_words
 
@@ -223,7 +223,7 @@ def cross_weights(
 
 def _row_length(longest: int, model: EncoderDecoder) -> int:
     rounded = math.ceil(longest / MULTIPLE) * MULTIPLE
-    return within(rounded, longest, model.longest())
+    return row_length(rounded, longest, model.longest())
 
 
 @functools.partial(jax.jit, static_argnames=("model", "full_context"))

@@ -14,7 +14,7 @@ from jax import Array
 from transformer_jax.model.attention_maps import attention_maps
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.records import Params
-from transformer_jax.text.batches import Packed, packed_sentences, within
+from transformer_jax.text.batches import Packed, packed_sentences, row_length
 from transformer_jax.text.vocabulary import BOS, Vocabulary
 
 LENGTHS = 16  # rows are padded to a multiple of this
@@ -95,4 +95,4 @@ _attention_maps = jax.jit(attention_maps, static_argnums=0)
 def _one_row(ids: Sequence[int] | np.ndarray, longest: int | None) -> Packed:
     """A row of one sentence, padded: each pair of source and target lengths is compiled once."""
     length = -(-len(ids) // LENGTHS) * LENGTHS
-    return packed_sentences([ids], 1, within(length, len(ids), longest))
+    return packed_sentences([ids], 1, row_length(length, len(ids), longest))

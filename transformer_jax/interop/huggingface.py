@@ -105,9 +105,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(read_bytes(path))
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is no JSON: {error}.") from None
+        raise DataError(f"{path} is not JSON: {error}.") from None
     if not isinstance(found, dict):
-        raise DataError(f"{path} is no JSON object.")
+        raise DataError(f"{path} is not a JSON object.")
     return found
 
 
@@ -173,7 +173,7 @@ def _side(
         raise DataError(f"{folder / file} has no </s>.")
     start, pad = options.get("decoder_start_token_id"), options.get("pad_token_id")
     if not isinstance(start, int) or start < 0:
-        raise DataError(f"{folder / 'config.json'}: decoder_start_token_id={start!r} is no id.")
+        raise DataError(f"{folder / 'config.json'}: decoder_start_token_id={start!r} is not an id.")
     return pieces, Special(
         pad=pad if isinstance(pad, int) and 0 <= pad < size else None,
         eos=table["</s>"],

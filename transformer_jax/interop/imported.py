@@ -93,7 +93,7 @@ def imported(
 
     Raises:
       DataError: the config is invalid, or an array is missing, has another shape than in the
-        config, or has a value that is no number.
+        config, or has a value that is not a number.
     """
     _check(weights, config)
     ordered = [
@@ -101,7 +101,9 @@ def imported(
     ]
     (src_rows, src_pieces), (tgt_rows, tgt_pieces) = ordered
     if (start := special[1].start) is not None and start >= len(bundle.tables[1]):
-        raise DataError(f"decoder_start_token_id={start!r} is no id of the target's vocabulary.")
+        raise DataError(
+            f"decoder_start_token_id={start!r} is not an id of the target's vocabulary."
+        )
     like = abstract_params(make_model(config, Sizes(len(src_rows), len(tgt_rows))))
     weights = _with_our_rows(weights, start, bundle)
     params = from_block(weights, config, like, (np.array(src_rows), np.array(tgt_rows)))
@@ -124,7 +126,7 @@ def _check(weights: Weights, config: ModelConfig) -> None:
                 "these files of one model?"
             )
         if name != "final_logits_bias" and not np.isfinite(np.asarray(x, np.float32)).all():
-            raise DataError(f"{name} has values that are no numbers: the weights are damaged.")
+            raise DataError(f"{name} has values that are not numbers: the weights are damaged.")
 
 
 def _with_our_rows(weights: Weights, start: int | None, bundle: Bundle) -> Weights:
@@ -185,7 +187,7 @@ def read_sentencepiece(path: Path) -> bytes:
             return content
     except (RuntimeError, OSError):
         pass
-    raise DataError(f"{path} is no SentencePiece model. Download it again.")
+    raise DataError(f"{path} is not a SentencePiece model. Download it again.")
 
 
 def as_number(kind: type[int] | type[float], value: Any, what: str) -> Any:
@@ -193,4 +195,4 @@ def as_number(kind: type[int] | type[float], value: Any, what: str) -> Any:
     try:
         return kind(value)
     except (TypeError, ValueError, OverflowError):
-        raise DataError(f"{what}={value!r} is no number.") from None
+        raise DataError(f"{what}={value!r} is not a number.") from None

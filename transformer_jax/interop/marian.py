@@ -109,7 +109,7 @@ def _read_search(folder: Path) -> _Search:
     file = folder / "decoder.yml"
     options: Any = _yaml(read_bytes(file), str(file)) if file.is_file() else {}
     if not isinstance(options, dict):
-        raise DataError(f"{file} is no list of options.")
+        raise DataError(f"{file} is not a list of options.")
     models = _inside(folder, options.get("models"), f"{file}: models")
     vocabularies = _inside(folder, options.get("vocabs"), f"{file}: vocabs")
     if len(models) > 1:
@@ -134,7 +134,7 @@ def _read_search(folder: Path) -> _Search:
 def _inside(folder: Path, names: Any, what: str) -> list[Path]:
     """The files that decoder.yml names, in this folder: the paths may be of another machine."""
     if not isinstance(names, list | None):
-        raise DataError(f"{what}={names!r} is no list of files.")
+        raise DataError(f"{what}={names!r} is not a list of files.")
     return [folder / Path(str(name)).name for name in names or []]
 
 
@@ -143,18 +143,18 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror or 'it is no .npz file'}.") from None
+        raise DataError(f"{path}: {error.strerror or 'it is not a .npz file'}.") from None
     except Exception as error:  # zipfile and NumPy raise many types on damaged files
-        raise DataError(f"{path} is no .npz file of arrays: {error}.") from None
+        raise DataError(f"{path} is not a .npz file of arrays: {error}.") from None
 
 
 def _read_options(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     if OPTIONS not in arrays:
-        raise DataError(f"{path} has no {OPTIONS}: it is no model that Marian wrote.")
+        raise DataError(f"{path} has no {OPTIONS}: it is not a model that Marian wrote.")
     content = arrays[OPTIONS].astype(np.uint8, copy=False).tobytes().rstrip(b"\0")
     options = _yaml(content, f"{path}, {OPTIONS}")
     if not isinstance(options, dict):
-        raise DataError(f"{path}: {OPTIONS} is no list of options.")
+        raise DataError(f"{path}: {OPTIONS} is not a list of options.")
     return options
 
 
@@ -162,7 +162,7 @@ def _yaml(content: bytes, name: str) -> Any:
     try:
         return yaml.safe_load(content)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise DataError(f"{name} is no YAML: {' '.join(str(error).split())[:200]}.") from None
+        raise DataError(f"{name} is not YAML: {' '.join(str(error).split())[:200]}.") from None
 
 
 def _sentencepiece_model(folder: Path, side: str, own: Path) -> bytes:
@@ -251,7 +251,7 @@ def _special(pieces: Sequence[str], path: Path) -> Special:
 
 def _id_of(piece: str, pieces: Sequence[str], path: Path) -> int:
     if piece not in pieces:
-        raise DataError(f"{path} has no {piece}: it is no vocabulary of Marian.")
+        raise DataError(f"{path} has no {piece}: it is not a vocabulary of Marian.")
     return pieces.index(piece)
 
 

@@ -42,7 +42,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
             if name != "__metadata__"
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(f"{path} is no safetensors file: {error}. Download it again.") from None
+        raise DataError(f"{path} is not a safetensors file: {error}. Download it again.") from None
 
 
 def _array(name: str, about: Mapping, data: np.ndarray) -> np.ndarray:

@@ -27,7 +27,7 @@ from transformer_jax.model.stateful_normalizers import (
 
 MAX_FERTILITY = 2.0  # N of Tu et al. 2016
 COVERAGE_SIZE = 10  # of a coverage vector (Tu et al. 2016, section 5.1)
-SIZES = {"neighbours": 3, "coverage": COVERAGE_SIZE, "gates": 3 * COVERAGE_SIZE}  # of parameters
+SIZES = {"neighbors": 3, "coverage": COVERAGE_SIZE, "gates": 3 * COVERAGE_SIZE}  # of parameters
 
 
 def fertility(params: Params, source: Source) -> Array:
@@ -232,7 +232,7 @@ ATTENTION_MEMORIES: dict[str, Stateful] = {
         reads_words=True,
     ),
     "markov": Stateful(
-        parameters={"markov": Parameter(_zeros, ("neighbours", "heads"), (None, HEADS))},
+        parameters={"markov": Parameter(_zeros, ("neighbors", "heads"), (None, HEADS))},
         prepare=lambda params, source: (),
         step=markov_step,
         features=None,

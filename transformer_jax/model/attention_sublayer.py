@@ -43,8 +43,8 @@ class AttentionSublayer(Sublayer):
         Args:
           score: the name of the score function.
           normalizer: what turns scores to weights; it has parameters of its own.
-          sizes: of the axes of these parameters.
-          memory_features: of what is attended to; None: d_model.
+          sizes: the size of each named axis of these parameters.
+          memory_features: features of the positions that are attended to; None: d_model.
         """
         self.score = score
         self.attention = MultiHeadAttention(self.config, score, memory_features)
@@ -53,7 +53,7 @@ class AttentionSublayer(Sublayer):
         self.normalizer_params = declared(self, normalizer.parameters, sizes)
 
     def joined(self, heads_BLHV: Array, x_BLD: Array) -> Array:
-        """`[batch, query_len, d_model]`: the heads' outputs, as the normalizer wants them, joined.
+        """The heads joined by W^O after the normalizer's `of_heads`: `[batch, query_len, d_model]`.
 
         Args:
           heads_BLHV: the heads' outputs.
@@ -64,11 +64,11 @@ class AttentionSublayer(Sublayer):
 
     @nn.nowrap
     def fuses(self, normalizer: str, context: Context) -> bool:
-        """Whether the fused kernel computes all positions; it neither gives nor drops weights.
+        """Whether the fused kernel computes this call; it neither returns weights nor drops any.
 
         Args:
-          normalizer: its name.
-          context: of the call.
+          normalizer: a name in NORMALIZERS.
+          context: the input of this call.
         """
         config = self.config
         if config.attention_kernel != "fused" or gives_weights(self):
@@ -92,7 +92,7 @@ class AttentionSublayer(Sublayer):
 
     @nn.nowrap
     def factor(self) -> float:
-        """What a product of queries and keys is multiplied by."""
+        """What q . k is multiplied by: 1 / sqrt(d_k) for scaled_dot."""
         factor = SCORES[self.score].factor
         assert factor is not None
         return factor(self.config.head_sizes[0])

@@ -16,7 +16,7 @@ has one block, without an axis of beams.
 
 Dimension key
   B batch   L query length (in search: the beams)   M key length   H heads   K d_k per head
-  V d_v per head   J beams (K in files without d_k)   T positions   S beam slots
+  V d_v per head   J beams (K in files without d_k)   T positions   I beam slots
   G heads of keys and values   N queries of the heads that share a key   X any size
 """
 
@@ -188,8 +188,8 @@ def own_past(allowed_B11T: Array, ancestors_BJT: Array) -> Array:
       ancestors_BJT: see `Now`.
     """
     batch, beams, length = ancestors_BJT.shape
-    own_BJTS = ancestors_BJT[..., None] == jnp.arange(beams)
-    allowed = own_BJTS & allowed_B11T[:, 0, :, :, None]
+    own_BJTI = ancestors_BJT[..., None] == jnp.arange(beams)
+    allowed = own_BJTI & allowed_B11T[:, 0, :, :, None]
     return allowed.reshape(batch, 1, beams, length * beams)
 
 

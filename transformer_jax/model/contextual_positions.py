@@ -1,9 +1,10 @@
-"""Contextual positions: distances count only what the query finds worth counting (CoPE).
+"""Contextual positions: the query decides which keys count between itself and a key (CoPE).
 
-A query may so attend to the third noun or to the last sentence, however many subwords away.
+So a query can attend to, say, the third noun before it, however many subwords away that is.
 
 Dimension key
-  B batch   L query length   M key length   H heads   K d_k per head   C positions, 2 k + 1
+  B batch   L query length   M key length   H heads   K d_k per head
+  C positions, 2 k + 1 with k = model.relative_distance
 """
 
 import flax.linen as nn
@@ -27,9 +28,9 @@ def counts(scores_BHLM: Array, mask: Array, distance: Array) -> Array:
     """The position of each key as the query counts, float32 `[batch, heads, query_len, key_len]`.
 
     A key counts as much as its gate, the sigmoid of its score, and not at all if it is masked. The
-    position is the sum of the gates from the key to the query, both included; it is negative for
-    keys up to the query, and positive for keys after it. The paper has causal attention only, and
-    so only the former, without the sign.
+    position is the sum of the gates from the key to the query, both included; keys up to the query
+    have negative positions, later keys positive ones. The paper has only causal attention, so it
+    has no later keys and no sign.
 
     Args:
       scores_BHLM: scores, float32.
@@ -54,6 +55,9 @@ def between(x_BHLC: Array, at_BHLM: Array) -> Array:
     Args:
       x_BHLC: a number for each query and each whole position -k, ..., k.
       at_BHLM: the positions, float32.
+
+    Returns:
+      float32 `[batch, heads, query_len, key_len]`.
 
     Source: Golovneva et al. 2024, equation 5.
     """

@@ -51,7 +51,8 @@ class CrossAttention(AttentionSublayer):
     def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array | Sampled | None]:
         """`[batch, tgt_len, d_model]` and the weights `[batch, heads, tgt_len, src_len]`.
 
-        The fused kernel gives no weights. If positions are drawn from them, they are `Sampled`.
+        The weights are None from the fused kernel. If training draws positions from them, a
+        `Sampled` is returned in their place.
         """
         assert context.encoded_BME is not None and context.cross_mask is not None
         query_BLHK = self.attention.queries(x_BLD)

@@ -5,7 +5,7 @@ relative_vectors.py, contextual_positions.py.
 
 Dimension key
   B batch   L query length   M key length   H heads   K d_k per head   V d_v per head
-  C distances, 2 k + 1
+  C distances, 2 k + 1 with k = model.relative_distance
 """
 
 from collections.abc import Callable, Mapping
@@ -21,8 +21,8 @@ from transformer_jax.model.products import sum_type
 from transformer_jax.model.records import Params
 from transformer_jax.model.windows import Blocks
 
-# [batch, heads, query_len, distances] -> [batch, heads, query_len, key_len], linear: the entry of
-# each key is that of its distance from the query, clipped to -k, ..., k.
+# [batch, heads, query_len, distances] -> [batch, heads, query_len, key_len]: each key gets the
+# number of its distance from the query, clipped to -k, ..., k. Linear, so it has a transpose.
 Spread = Callable[[Array], Array]
 
 
@@ -79,14 +79,17 @@ def with_term(
     distances: Distances,
     normalize: Normalize,
 ) -> Normalize:
-    """`normalize` of scores to which the kind's term is added.
+    """A function that adds the kind's term to the scores, and then calls `normalize`.
 
     Args:
-      kind: which has the term.
+      kind: its `term` is added.
       params: its parameters.
       query_BLHK: queries times the factor of the score `[batch, query_len, heads, d_k]`.
       distances: of the call's keys.
       normalize: (scores, mask) -> weights.
+
+    Returns:
+      (scores, mask) -> weights.
     """
 
     def normalized(scores_BHLM: Array, mask: Array) -> Array:
@@ -121,10 +124,13 @@ def spread_in_row(x_BHLC: Array, keys: int, behind: int = 0) -> Array:
       x_BHLC: a number for each query and distance.
       keys: the number of keys.
       behind: how many keys are before the position of the first query.
+
+    Returns:
+      `[batch, heads, query_len, key_len]`.
     """
     queries = x_BHLC.shape[2]
     reach = x_BHLC.shape[3] // 2
-    # Every distance that occurs, in order: from the first key and the last query on.
+    # The distances that occur are first, ..., last; `first` is that of the last query's first key.
     first = 1 - queries - behind
     last = keys - 1 - behind
     inside = x_BHLC[..., max(first, -reach) + reach : min(last, reach) + reach + 1]
@@ -146,6 +152,9 @@ def spread_in_cache(x_BHLC: Array, distance_BM: Array) -> Array:
     Args:
       x_BHLC: a number for each query and distance.
       distance_BM: position of the key minus that of the queries, int `[batch, key_len]`.
+
+    Returns:
+      `[batch, heads, query_len, key_len]`.
     """
     reach = x_BHLC.shape[3] // 2
     number_BM = jnp.clip(distance_BM, -reach, reach) + reach

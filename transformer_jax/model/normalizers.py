@@ -199,7 +199,7 @@ class Normalizer(NamedTuple):
     # (config, params, noise source or None outside training) -> ((scores, mask) -> weights).
     of: Callable[[ModelConfig, Params, NoiseSource | None], Normalize]
     parameters: Mapping[str, Parameter] = MappingProxyType({})
-    sums_to_1: bool = True  # whether the weights of a query do; if not, they are no probabilities
+    sums_to_1: bool = True  # whether the weights of a query do; if not, they are not probabilities
     signed: bool = False  # whether a weight may be negative
     # (params, heads' outputs) -> what is joined.
     of_heads: Callable[[Params, Array], Array] = unchanged

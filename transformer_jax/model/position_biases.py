@@ -29,8 +29,8 @@ BUCKETS, FARTHEST = 32, 128  # of Raffel et al. 2020; distances from FARTHEST on
 def slopes(num_heads: int) -> np.ndarray:
     """2^(-8 h / H) for head h = 1, 2, ..., H: float32 `[heads]`.
 
-    If H is no power of 2, the slopes of the next lower power come first, then every second slope of
-    the next higher power.
+    If H is not a power of 2, the slopes of the next lower power come first, then every second slope
+    of the next higher power.
 
     Source: Press et al. 2022, section 3, and the authors' code for other numbers of heads.
     """

@@ -36,7 +36,9 @@ class Context(NamedTuple):
     self_bias: Array | None  # float32 [H, L, L], added to the scores; one block of a window
     encoded_BME: Array | None = None  # the encoder's output, for a decoder
     source: Place | None = None  # of the encoder's positions
-    reader: Place | None = None  # of target positions for cross patterns, moved by each row's k
+    # Of the target positions, for cross patterns; with model.wait_k_max, the row's k - model.wait_k
+    # is added to each.
+    reader: Place | None = None
     cross_mask: Array | None = None  # booleans [B, 1, L, M]
     # The place of the stack's own positions for patterns of self-attention; None: `place`.
     self_place: Place | None = None

@@ -5,7 +5,7 @@ the products are then moved to the keys of these distances; `Spread` is this sec
 
 Dimension key
   B batch   L query length   M key length   H heads   K d_k per head   V d_v per head
-  C distances, 2 k + 1
+  C distances, 2 k + 1 with k = model.relative_distance
 """
 
 import flax.linen as nn
@@ -50,9 +50,12 @@ def vectors_of_values(
 
     Args:
       params: "relative_values" `[distances, d_v]`; without it, nothing is added.
-      heads_BLHV: the weighted sums of the values.
-      weights_BHLM: the weights.
-      distances: of the keys.
+      heads_BLHV: the weighted sums of the values `[batch, query_len, heads, d_v]`.
+      weights_BHLM: the weights after dropout.
+      distances: how far each key is from its query.
+
+    Returns:
+      `[batch, query_len, heads, d_v]`.
 
     Source: Shaw et al. 2018, section 3.1, equation 3.
     """

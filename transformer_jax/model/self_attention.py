@@ -54,7 +54,7 @@ class SelfAttention(AttentionSublayer):
     def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array | None]:
         """`[batch, length, d_model]` and the weights `[batch, heads, length, length]`.
 
-        The fused kernel gives no weights, and those of a window are block by block.
+        The weights are None from the fused kernel, and block by block in a window (windows.py).
         """
         config = self.config
         place = context.place
@@ -70,7 +70,7 @@ class SelfAttention(AttentionSublayer):
             return self.attention.joined(heads_BLHV, x_BLD), None
         blocks = self_blocks(self, config, x_BLD.shape[1], is_decoder)
         query_BLHK = blocks.of_queries(query_BLHK)
-        of_keys = distances.in_row(blocks)
+        key_distances = distances.in_row(blocks)
         drop = weight_dropout(self, config.attention_dropout, blocks.of_rows(context.rows_B))
         heads_BLHV, weights_BHLM = attend(
             query_BLHK,
@@ -79,31 +79,31 @@ class SelfAttention(AttentionSublayer):
             context.self_mask,
             score=self.attention.scores,
             bias=context.self_bias,
-            normalize=self._normalize(query_BLHK, of_keys),
+            normalize=self._normalize(query_BLHK, key_distances),
             drop=drop,
         )
-        heads_BLHV = self._with_values(heads_BLHV, weights_BHLM, of_keys, drop)
+        heads_BLHV = self._with_values(heads_BLHV, weights_BHLM, key_distances, drop)
         self.keep_for_plots(weights_BHLM)
         return self.joined(blocks.joined(heads_BLHV), x_BLD), weights_BHLM
 
-    def _normalize(self, query_BLHK: Array, of_keys: Distances) -> Normalize:
+    def _normalize(self, query_BLHK: Array, key_distances: Distances) -> Normalize:
         """(scores, mask) -> weights, with the term of the layer's positions if they have one."""
         normalize = self.normalizer.of(self.config, self.normalizer_params, None)
         if self.by_query is None:
             return normalize
         scaled_BLHK = query_BLHK * self.factor()
         return distances.with_term(
-            self.by_query, self.position_params, scaled_BLHK, of_keys, normalize
+            self.by_query, self.position_params, scaled_BLHK, key_distances, normalize
         )
 
     def _with_values(
-        self, heads_BLHV: Array, weights_BHLM: Array, of_keys: Distances, drop: Drop = kept
+        self, heads_BLHV: Array, weights_BHLM: Array, key_distances: Distances, drop: Drop = kept
     ) -> Array:
         """The heads' outputs, with what the layer's positions add to the values."""
         if self.by_query is None:
             return heads_BLHV
         weights_BHLM = drop(weights_BHLM)
-        return self.by_query.values(self.position_params, heads_BLHV, weights_BHLM, of_keys)
+        return self.by_query.values(self.position_params, heads_BLHV, weights_BHLM, key_distances)
 
     def _projected(self, x_BLD: Array, positions_BL: Array) -> tuple[Array, Array, Array]:
         """Queries, keys and values; several heads of queries may share a head of the others."""
@@ -121,23 +121,23 @@ class SelfAttention(AttentionSublayer):
     def step(
         self, x_BJD: Array, context: StepContext, memory: tuple, cache: Cache
     ) -> tuple[Array, Cache, None]:
-        """One new position of every hypothesis, whose keys and values join the cache."""
+        """`[batch, beams, d_model]` of each hypothesis' new position, and the cache with it."""
         query_BJHK, key_BJGK, value_BJGV = self._projected(x_BJD, context.position_B[:, None])
         blocks = with_new_position(cache.written, (key_BJGK, value_BJGV), context.position_B)
         score = self.score_of_cache()
 
         def attend_over(query_BJHK: Array, read: Sequence[KeysValues], mask: Array) -> Array:
             keys = sum(key.shape[2] for key, _ in read)
-            of_keys = distances.in_cache(context.distance_BS[:, :keys])
+            key_distances = distances.in_cache(context.distance_BS[:, :keys])
             heads_BJHV, weights_BHJM = attend_to_cache(
                 query_BJHK,
                 read,
                 mask,
                 score=score,
                 bias=context.self_bias,
-                normalize=self._normalize(query_BJHK, of_keys),
+                normalize=self._normalize(query_BJHK, key_distances),
             )
-            return self._with_values(heads_BJHV, weights_BHJM, of_keys)
+            return self._with_values(heads_BJHV, weights_BHJM, key_distances)
 
         heads_BJHV = attend_to_past(
             query_BJHK, blocks, context.self_mask, context.position_B, attend_over

@@ -63,7 +63,7 @@ def problems(config: ModelConfig) -> Iterator[str]:
 
 
 def _no_probabilities(config: ModelConfig, any_sum: bool) -> str | None:
-    """Why weights of encoder-decoder attention are no probabilities; None if they are.
+    """Why weights of encoder-decoder attention are not probabilities; None if they are.
 
     With `any_sum` they need not sum to 1.
     """
@@ -169,7 +169,7 @@ def draw_problems(config: ModelConfig) -> Iterator[str]:
     if (name := name_of(config)) in NOISY:
         yield (
             f"the normalizer {name!r} of encoder-decoder attention decides for positions itself, "
-            "and its weights are no probabilities to draw from. Set model.cross_normalizer="
+            "and its weights are not probabilities to draw from. Set model.cross_normalizer="
             "'softmax'."
         )
     elif not STATELESS[name].sums_to_1:

@@ -20,7 +20,7 @@ def revision() -> str:
 
 
 def processor() -> str:
-    """The name of this machine's processor; "unknown" where the system does not tell it."""
+    """The name of this machine's processor; "unknown" if the system does not report it."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

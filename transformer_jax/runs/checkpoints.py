@@ -71,7 +71,7 @@ def damaged_file(checkpoint: Path) -> str | None:
     except (OSError, ValueError, TypeError, RecursionError):
         sums = {}
     if not sums:
-        return f"{manifest.name} is no manifest"
+        return f"{manifest.name} is not a manifest"
     for name, want in sums.items():
         path = checkpoint / name
         if not path.is_file():

@@ -88,9 +88,11 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     scale = values["scale"]
     name = experiment.name
     if "seed" in values["overrides"]:
-        raise ConfigError("--config.seed: the seeds of an experiment are --seeds=0,1.")
+        raise ConfigError("--config.seed: set the seeds of an experiment with --seeds=0,1.")
     if values["out"] is None and values["overrides"]:
-        raise ConfigError("overrides make another table: give its folder with --out=FOLDER.")
+        raise ConfigError(
+            "--config.KEY=VALUE makes another table: give its folder with --out=FOLDER."
+        )
     output = Output(Path(values["out"] or Path("docs") / "results" / name / scale))
     runs = Path(values["runs"]) / name / scale
     rows = _items("rows", values["rows"], ";")
@@ -137,7 +139,7 @@ def _check_folder(flag: str, folder: Path) -> None:
     if not wrong:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:  # as below /proc, which says that it can be written
+        except OSError as error:  # such as /proc, which only seems writable
             wrong = str(error.strerror)
     if wrong:
         raise ConfigError(f"{flag}: cannot write into {folder}: {wrong}. Name another.")

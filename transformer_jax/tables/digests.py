@@ -10,8 +10,8 @@ import json
 from transformer_jax.config.schema import KEYS, Config, value_at
 
 DIGITS = 12
-# Of the keys of search: its batches change no result, and recorded digests lack decode.max_length,
-# so no row may differ in it.
+# Two keys of search. decode.tokens_per_batch changes no result. Recorded digests do not have
+# decode.max_length, so no row may differ in it.
 NOT_COUNTED = {"decode.max_length", "decode.tokens_per_batch"}
 SEARCH = {name for name in KEYS if name.startswith("decode.")} - NOT_COUNTED
 COUNTED = {"train.steps", "train.init_from"} | SEARCH  # the mutable keys that count

@@ -1,8 +1,8 @@
 """Segments a line that arrives in parts: a word's subwords come as soon as the word is complete.
 
 A word is complete at white space, or where its line ends. Each time, all complete words of the line
-are segmented together, so a word gets the subwords that it has in the whole line: SentencePiece
-searches from left to right, and if no piece crosses white space, later words do not change the
+are segmented together, so a word gets the subwords that it has in the whole line: if no piece
+crosses white space, SentencePiece splits each word by itself, and later words do not change the
 subwords of earlier ones.
 """
 

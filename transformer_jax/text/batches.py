@@ -184,8 +184,8 @@ def packed_batch(encoded: EncodedPairs, plan: RowPlan, planned_rows: np.ndarray)
     )
 
 
-def within(rounded: int, length: int, longest: int | None) -> int:
-    """A row's rounded length, at most the model's longest (None: any), at least the sentence's."""
+def row_length(rounded: int, length: int, longest: int | None) -> int:
+    """`rounded`, but at most `longest` (None: no limit), and never below a sentence's `length`."""
     return max(length, min(rounded, longest or rounded))
 
 

@@ -59,6 +59,6 @@ def unpacked(content: bytes, name: str) -> Bundle:
             return Bundle(*models, pieces, (str(src), str(tgt)), target_pieces)
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError, EOFError, RecursionError):
         raise DataError(
-            f"{name} is no vocabulary of this project: an uncompressed zip of {SOURCE}, {TARGET} "
-            f"and {TABLE}. Copy it again, or import the model again."
+            f"{name} is not a vocabulary of this project, which is an uncompressed zip of "
+            f"{SOURCE}, {TARGET} and {TABLE}. Copy it again, or import the model again."
         ) from None

@@ -165,7 +165,7 @@ class TextCorpus(FolderCorpus):
         for path in paths:
             if path.exists():
                 kind = "a folder" if path.is_dir() else "a pipe or a device"
-                raise DataError(f"{path} is {kind}; give a file, which is read several times.")
+                raise DataError(f"{path} is {kind}; give a regular file: it is read several times.")
         raise DataError(
             f"{self.folder / name}: no such file, nor {name}.gz; {self._there(name)}. {fix}"
         )

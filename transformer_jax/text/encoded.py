@@ -125,7 +125,8 @@ def encode_corpus(
 ) -> EncodedPairs:
     """Encodes a split once; later calls, in any process, map the cached arrays.
 
-    With segmentations, all pairs follow one another as often as each is segmented.
+    With segmentations, the result has the whole split `segmentations.number` times, each time split
+    into other subwords.
 
     Args:
       pairs: (source, target) lines.

@@ -73,6 +73,7 @@ def hmm_alignments(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list
 
 
 def _side(sentences: Sequence[Sequence[str]]) -> Side:
+    """The sentences as numbers of word forms, upper and lower case alike."""
     words = [word.casefold() for words in sentences for word in words]
     number_of = {form: n for n, form in enumerate(sorted(set(words)))}
     forms = np.array([number_of[word] for word in words], np.int64)
@@ -80,6 +81,7 @@ def _side(sentences: Sequence[Sequence[str]]) -> Side:
 
 
 def _cells(generating: Side, generated: Side) -> Cells:
+    """All cells: pair by pair, and in each pair generated word by generated word."""
     rows, columns = np.diff(generated.starts), np.diff(generating.starts)
     starts = np.concatenate([[0], np.cumsum(rows * columns)])
     pair = np.repeat(np.arange(len(rows)), rows * columns)
@@ -145,12 +147,14 @@ def _trained(forward: Cells, backward: Cells, other: np.ndarray) -> np.ndarray:
 
 
 def _uniform(cells: Cells) -> Dictionary:
+    """The first dictionary: equal probabilities, and without a generating word, frequencies."""
     forms = int(cells.of_row.max()) + 1
     frequency = np.bincount(cells.of_row, minlength=forms) / len(cells.of_row)
     return Dictionary(np.full(len(cells.of_entry), 1 / forms), frequency)
 
 
 def _dictionary(cells: Cells, counts: np.ndarray, of_none: np.ndarray) -> Dictionary:
+    """The dictionary of expected counts [C] of cells, and [G] of words that nothing generated."""
     entries = np.bincount(cells.entry, counts, minlength=len(cells.of_entry))
     totals = np.bincount(cells.of_entry, entries)
     of_forms = np.bincount(cells.of_row, of_none)
@@ -159,7 +163,8 @@ def _dictionary(cells: Cells, counts: np.ndarray, of_none: np.ndarray) -> Dictio
     )
 
 
-# Of each cell [C]; that no word generates a word [G]; expected counts of jumps, [0] in model 1.
+# The probability of each cell [C], the probability that nothing generated a word [G], and the
+# expected counts of jumps (none in model 1).
 Posteriors = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 

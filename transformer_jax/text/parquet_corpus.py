@@ -40,7 +40,9 @@ class ParquetPairs(ByPosition[Pair]):
         self.path = path
         self.languages = (src, tgt)
         if is_stream(path):
-            raise DataError(f"{path} is a pipe or a device; give a file, which is read in parts.")
+            raise DataError(
+                f"{path} is a pipe or a device; give a regular file: it is read in parts."
+            )
         with _as_data_error(path):
             import pyarrow.parquet as pq
 

@@ -56,7 +56,9 @@ def _aligned(line: str, pair: Pair, where: str) -> AlignedWords:
     for text in words_of(line):
         link = LINK.fullmatch(text)
         if link is None:
-            raise DataError(f"{where}: {text!r:.40} is no link; write source-target, such as 0-2.")
+            raise DataError(
+                f"{where}: {text!r:.40} is not a link; write source-target, such as 0-2."
+            )
         numbers = int(link[1]), int(link[2])
         for number, own, side in zip(numbers, words, ("source", "target"), strict=True):
             if number >= len(own):

@@ -105,7 +105,7 @@ class Vocabulary:
         """Whether subwords come from merges, which MergeDropout can skip."""
         try:
             self._processor.nbest_encode_as_ids("a", nbest_size=1)
-        except RuntimeError:  # which only a unigram model can do
+        except RuntimeError:  # only unigram models list n-best segmentations
             return True
         return False
 
@@ -372,7 +372,7 @@ def _processor(model: bytes, name: str) -> Any:
             return sentencepiece.SentencePieceProcessor(model_proto=model)
         except (RuntimeError, OSError):
             pass
-    raise DataError(f"{name} is no SentencePiece model; name a .model file (not .vocab).")
+    raise DataError(f"{name} is not a SentencePiece model; name a .model file (not .vocab).")
 
 
 def _check_pieces(processor: Any, name: str) -> None:

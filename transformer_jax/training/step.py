@@ -47,8 +47,9 @@ def make_loss_fn(
 ) -> LossFn:
     """Returns (params, batch, rows_B, dropout_key, baseline) -> LossSums.
 
-    Those are the arguments of `EncoderDecoder.loss`; without rows_B and dropout_key there is no
-    dropout.
+    `batch`, `rows_B` and `baseline` are those of `EncoderDecoder.loss`. Without `rows_B` and
+    `dropout_key` there is no dropout. With the method "loss_and_watched" the function returns
+    (LossSums, weights).
 
     Args:
       model: a model; its method `loss` gives the loss of a batch.
