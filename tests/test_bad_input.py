@@ -518,7 +518,7 @@ def gzip_holds_nothing(box: Sandbox) -> Sequence[str]:
     return with_training_file(box, gzip.compress(b""), "train.en.gz")
 
 
-@case("{tmp}/corpus/train.en is a folder; give a file")
+@case("{tmp}/corpus/train.en is a folder; give a regular file")
 def file_is_a_folder(box: Sandbox) -> Sequence[str]:
     (box.corpus / "train.en").unlink()
     (box.corpus / "train.en").mkdir()
@@ -532,7 +532,7 @@ def file_is_a_link_to_itself(box: Sandbox) -> Sequence[str]:
     return box.train()
 
 
-@case("{tmp}/corpus/train.en is a pipe or a device; give a file")
+@case("{tmp}/corpus/train.en is a pipe or a device; give a regular file")
 def file_is_a_pipe_that_nobody_writes(box: Sandbox) -> Sequence[str]:
     (box.corpus / "train.en").unlink()
     os.mkfifo(box.corpus / "train.en")
