@@ -155,10 +155,19 @@ def vocabularies_are_separate_and_the_matrix_is_one(box: Sandbox) -> Sequence[st
 
 @case("{tmp}/two.model has a vocabulary for each side", "Set model.tie_embeddings=False")
 def vocabulary_file_has_two_and_the_matrix_is_one(box: Sandbox) -> Sequence[str]:
+    return train_with_two_vocabularies(box)
+
+
+@case("{tmp}/two.model has a vocabulary for each side, and model.output='copy' needs one")
+def vocabulary_file_has_two_and_the_output_copies(box: Sandbox) -> Sequence[str]:
+    untied = ("model.tie_embeddings=False", "model.tie_output=True")
+    return train_with_two_vocabularies(box, *untied, "model.output=copy")
+
+
+def train_with_two_vocabularies(box: Sandbox, *changes: str) -> Sequence[str]:
     pairs = [("a dog", "ein Hund")] * 9
-    config = VocabularyConfig(size=270)
-    train_vocabularies(pairs, config, seed=0).save(box.folder / "two.model")
-    return box.train(f"vocabulary.path={box.folder}/two.model")
+    train_vocabularies(pairs, VocabularyConfig(size=270), seed=0).save(box.folder / "two.model")
+    return box.train(f"vocabulary.path={box.folder}/two.model", *changes)
 
 
 @case("preset.py is not a SentencePiece model")
@@ -1047,8 +1056,14 @@ def of_settings(**values: object) -> Case:
 
 
 IMPORTS = {
-    "an empty SentencePiece model": (of_file(HF, "source.spm", ""), "source.spm is not a SentencePie"),
-    "another file as such a model": (of_file(OPUS, "target.spm", "{}"), "target.spm is not a Sente"),
+    "an empty SentencePiece model": (
+        of_file(HF, "source.spm", ""),
+        "source.spm is not a SentencePie",
+    ),
+    "another file as such a model": (
+        of_file(OPUS, "target.spm", "{}"),
+        "target.spm is not a Sente",
+    ),
     "a pipe as vocabulary": (of_file(HF, "vocab.json", None), "vocab.json is a pipe or a device"),
     "cut-off weights": (of_file(HF, "model.safetensors", b"\x09\0\0"), "is not a safetensors file"),
     "one id twice": (of_file(HF, "vocab.json", '{"</s>": 1, "a": 1}'), "have the same id"),

@@ -204,11 +204,17 @@ def test_the_links_of_the_built_in_corpus_choose_what_aligns(monkeypatch):
     monkeypatch.setattr(command, "Run", lambda _: SimpleNamespace(align=lambda *texts: texts))
     monkeypatch.setattr(command, "best_aligner", best)
     config = with_values(Config(), {"data.source": "grammar"})
-    assert command._aligner("run", "40", config, None) == (0, None, 0.25)
+    swapped = with_values(config, {"data.src": "de", "data.tgt": "en"})
     drawn = generate("valid", 200)
     src = [" ".join(pair.src_words) for pair in drawn]
     tgt = [" ".join(pair.tgt_words) for pair in drawn]
-    assert seen == [("run", "40"), (src, tgt, [pair.alignment for pair in drawn])]
+    links = [pair.alignment for pair in drawn]
+    back = [tuple(sorted((j, i) for i, j in one)) for one in links]
+    for one, texts in (config, (src, tgt, links)), (swapped, (tgt, src, back)):
+        assert command._aligner("run", "40", one, None) == (0, None, 0.25)
+        found = seen.pop()
+        assert (seen.pop(), found[:2]) == (("run", "40"), texts[:2])
+        assert [tuple(sorted(own)) for own in found[2]] == [tuple(sorted(x)) for x in texts[2]]
     assert command._aligner("run", "40", with_values(Config(), {"data.path": "x"}), None) is None
 
 

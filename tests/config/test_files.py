@@ -244,8 +244,8 @@ def test_a_partial_config_file_is_a_diff_against_the_defaults(tmp_path):
     path = tmp_path / "preset.py"
     path.write_text("def get_config(): return {'data': {'source': 'grammar'}}")
     assert load_config(str(path)) == with_values(Config(), {"data.source": "grammar"})
-    config = load_config(str(path), {"model.d_k": 16, "data.train": ("a",)})
-    assert (config.model.d_k, config.data.train) == (16, ("a",))
+    config = load_config(str(path), {"model.d_k": 16, "data.max_length": 7})
+    assert (config.model.d_k, config.data.max_length) == (16, 7)
     assert isinstance(to_config_dict(config), ConfigDict)
 
 

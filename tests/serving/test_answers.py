@@ -20,7 +20,9 @@ class StubRun:
     """Translations "LINE 0", "LINE 1" and so on; layer 1 links words to a, layer 2 to b."""
 
     checkpoint = "40"
-    config = SimpleNamespace(decode=SimpleNamespace(beam_size=3, method="beam", samples=2))
+    config = SimpleNamespace(
+        decode=SimpleNamespace(beam_size=3, method="beam", samples=2, groups=1)
+    )
     fits = SimpleNamespace(encode=lambda *_, **__: None, cut=0)
     loaded = SimpleNamespace(line_translator=lambda: StubRun.fits)
 
@@ -51,6 +53,20 @@ def test_each_request_gets_as_many_translations_as_it_asked_for():
     assert texts == [[["x 0", "x 1"], ["y 0", "y 1"]], [["z 0"]], [["u 0", "u 1", "u 2"]]]
 
 
+@pytest.mark.parametrize(("groups", "searches"), [(1, [1, 3]), (3, [1, 2, 3])])
+def test_a_diverse_search_is_asked_for_as_many_as_the_request(groups, searches, monkeypatch):
+    """Its n best are the best of n groups, not the first n of more."""
+    seen = []
+    run = StubRun()
+    monkeypatch.setattr(run.config.decode, "groups", groups)
+    monkeypatch.setattr(
+        run, "n_best", lambda lines, n: seen.append(n) or StubRun.n_best(run, lines, n)
+    )
+    answers = answered(run, *(Asked(["x"], n) for n in (2, 1, 3, 2)))
+    assert sorted(seen) == searches
+    assert [len(answer["lines"][0]["translations"]) for answer in answers] == [2, 1, 3, 2]
+
+
 def test_a_score_that_json_does_not_have_is_null():
     [answer] = answered(StubRun(score=-np.inf), Asked(["x"]))
     assert answer["lines"][0]["translations"] == [{"text": "x 0", "score": None}]
@@ -74,9 +90,12 @@ def test_bytes_that_are_no_character_have_weights_but_no_words():
     assert answer["attention"]["target_words"] == answer["attention"]["alignment"] == []
 
 
-@pytest.mark.parametrize(("changes", "layers"), [({}, 3), ({"decoder": "recurrent"}, 0)])
-def test_a_model_s_layers_are_those_of_encoder_decoder_attention(changes, layers):
+@pytest.mark.parametrize(
+    ("changes", "layers", "heads"),
+    [({}, 3, 3), ({"decoder": "recurrent"}, 0, 1), ({"decoder": "convolutional"}, 3, 1)],
+)
+def test_a_model_s_layers_and_heads_are_those_of_encoder_decoder_attention(changes, layers, heads):
     model = tiny_model(num_encoder_layers=2, num_decoder_layers=3, **changes)
     config = SimpleNamespace(decode=StubRun.config.decode, model=model.config)
     run: Any = SimpleNamespace(config=config, loaded=SimpleNamespace(model=model))
-    assert model_of(run) == Model(3, layers, model.config.num_heads)
+    assert model.config.num_heads == 3 and model_of(run) == Model(3, layers, heads)

@@ -82,3 +82,18 @@ def test_a_call_that_fails_is_reported_and_the_next_is_answered(caplog):
     assert refused.value.status == 500 and "the device is gone" in caplog.text
     assert worker.ask(Asked(["1"])).result(10) == ["1"]
     worker.stop()
+
+
+def test_a_request_that_fails_harms_none_of_its_group():
+    model = Model()
+    worker = Worker(model, 8)
+    first = worker.ask(Asked(["0"]))
+    assert model.begun.wait(10)  # the others wait together
+    broken, whole = worker.ask(Asked(["broken"])), worker.ask(Asked(["1"]))
+    model.gate.set()
+    with pytest.raises(Refused) as refused:
+        broken.result(10)
+    assert refused.value.status == 500
+    assert (first.result(10), whole.result(10)) == (["0"], ["1"])
+    assert model.groups == [["0"], ["broken", "1"], ["broken"], ["1"]]
+    worker.stop()

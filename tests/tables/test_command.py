@@ -18,7 +18,13 @@ from tests.tables.test_statistics import line
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.tables import command, launch
 from transformer_jax.tables.experiment import Experiment, Scale, check_results, make_jobs
-from transformer_jax.tables.launch import Share, run_commands, run_with_submitit, shares
+from transformer_jax.tables.launch import (
+    Share,
+    last_line,
+    run_commands,
+    run_with_submitit,
+    shares,
+)
 from transformer_jax.tables.live import LiveTable, progress_of
 from transformer_jax.tables.report import Output, write_record
 from transformer_jax.tables.results import counts, read_results, write_results
@@ -241,7 +247,12 @@ def test_each_row_may_have_seeds_of_its_own():
     assert made(rows=("base", "bad"), seeds=(2,)) == [(2, "base"), (2, "bad")]
 
 
+def test_the_last_line_of_a_process_is_its_reason():
+    assert last_line("a\n b\n\n") == "b" and last_line(" \n") == "it printed nothing"
+
+
 def test_devices_are_shared_out(monkeypatch):
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6")
     assert [s.environment["CUDA_VISIBLE_DEVICES"] for s in shares(2)] == ["3,6", "5"]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
@@ -249,9 +260,16 @@ def test_devices_are_shared_out(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: name)
     monkeypatch.setattr("subprocess.run", lambda *_, **__: listed)
     assert [s.environment["CUDA_VISIBLE_DEVICES"] for s in shares(2)] == ["0", "1"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert [sorted(s.cores) for s in shares(2)] == [[0, 2], [1, 3]]
+    monkeypatch.delenv("JAX_PLATFORMS")
+    for nothing in ("", "-1", "-1,0"):  # CUDA ignores what follows a number below 0
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nothing)
+        assert [sorted(s.cores) for s in shares(2)] == [[0, 2], [1, 3]]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 0,-1,1")
+    assert [s.environment["CUDA_VISIBLE_DEVICES"] for s in shares(2)] == ["2", "0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(ConfigError, match=r"--jobs=5 is not in 1\.\.4"):
         shares(5)
 
@@ -337,6 +355,8 @@ def test_submitit_runs_the_same_commands(tmp_path):
     ("parameters", "message"),
     [
         ("gpus", "--slurm=gpus: expected K=V,K=V."),
+        ("mem_gb=1,nodes=2", "--slurm=nodes=2: a run is one process"),
+        ("tasks_per_node=4", "--slurm=tasks_per_node=4: a run is one process"),
         ("gpus_per_nod=1", "unknown|Unknown"),
         ("mem_gb=much", '"mem_gb" expected type'),
         ("mem_gb=[", "while parsing"),

@@ -171,6 +171,15 @@ def test_each_side_can_have_its_own_model(tmp_path):
     assert both.target.normalize("ﬁ") == "fi"
 
 
+def test_language_codes_are_text_for_a_vocabulary_of_each_side():
+    """No table that is learned here has such a piece: all codes would be the same unknown one."""
+    pairs = [(f">>{code}<< {line}", line) for code in ("deu", "fra") for line in LINES]
+    both = train_vocabularies(pairs, CONFIG, seed=0)
+    german, french = (both.encode(f">>{code}<< Hund") for code in ("deu", "fra"))
+    assert german != french and UNK not in (*german, *french)
+    assert both.decode(german) == ">>deu<< Hund"
+
+
 def test_a_table_leaves_out_control_ids_and_takes_the_first_of_two_equal_pieces():
     def table(*pieces):
         model = NMT_NFKC.model

@@ -256,6 +256,7 @@ def test_another_model_s_weights_are_refused_by_key(key, tmp_path):
 def test_the_origin_s_dropout_and_precision_may_differ(tmp_path):
     changes = {"model__dropout": 0.4, "model__dtype": "bfloat16"}
     changes |= {"model__attention_dropout": 0.1, "model__activation_dropout": 0.1}
+    changes |= {"model__residual_dtype": "bfloat16"}
     data = load(tmp_path, train__init_from=str(runs.trained_run()), **changes)
     assert data.vocabulary.size == 400
 

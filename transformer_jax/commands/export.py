@@ -18,7 +18,6 @@ from transformer_jax.decoding.lines import banned_ids
 from transformer_jax.errors import ConfigError, DataError, UserError
 from transformer_jax.evaluation.alignment import Aligner, best_aligner
 from transformer_jax.files import read_json, read_utf8
-from transformer_jax.grammar import generate
 from transformer_jax.interop import ctranslate2
 from transformer_jax.interop.exported import Exported, require_supported
 from transformer_jax.interop.huggingface_out import write_huggingface
@@ -28,7 +27,7 @@ from transformer_jax.model.parameters import abstract_params
 from transformer_jax.reporting.provenance import revision
 from transformer_jax.runs.run_folder import URL, RunFolder
 from transformer_jax.runs.weights import load_params
-from transformer_jax.text.corpora import TextPairs
+from transformer_jax.text.corpora import TextPairs, open_corpus
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.lines import TextLines
 from transformer_jax.text.pharaoh import read_alignments
@@ -108,9 +107,9 @@ def _aligner(workdir: str, checkpoint: str, config: Config, stem: str | None) ->
         pairs: Sequence[Pair] = TextPairs(*map(TextLines, files))
         links = read_alignments(f"{stem}.align", pairs)
     elif config.data.source == "grammar":
-        drawn = generate("valid", GOLD_PAIRS)
-        pairs = [Pair(" ".join(one.src_words), " ".join(one.tgt_words)) for one in drawn]
-        links = [one.alignment for one in drawn]
+        drawn = open_corpus(config.data).alignments("valid")[:GOLD_PAIRS]
+        pairs = [Pair(" ".join(one.src), " ".join(one.tgt)) for one in drawn]
+        links = [one.links for one in drawn]
     else:
         return None
     run = Run(load_model(workdir, checkpoint))

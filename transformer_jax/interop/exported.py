@@ -57,7 +57,7 @@ class Exported(NamedTuple):
         if not isinstance(self.vocabulary, TableVocabulary):
             return {"punctuation": "", "language_codes": False}
         language, _ = self.vocabulary.bundle.languages
-        return {"punctuation": language, "language_codes": True}
+        return {"punctuation": language, "language_codes": self.vocabulary.reads_codes}
 
     def sentencepiece_files(self) -> dict[str, bytes]:
         """The SentencePiece models by file name; one model serves as both."""

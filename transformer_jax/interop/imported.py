@@ -146,7 +146,13 @@ def _with_our_rows(weights: Weights, start: int | None, bundle: Bundle) -> Weigh
             # BOS is the decoder's first input; the encoder never reads it.
             first = table[start : start + 1] if is_target and start is not None else zeros
             weights[name] = np.concatenate([table, zeros, first])
-    bias = np.asarray(weights["final_logits_bias"], np.float32).reshape(-1)
+    pieces = len(bundle.tables[1])
+    bias = np.asarray(weights.get("final_logits_bias", ()), np.float32).reshape(-1)
+    if len(bias) != pieces:
+        raise DataError(
+            f"final_logits_bias has {len(bias)} numbers, and the target's vocabulary {pieces} "
+            "pieces: are these files of one model?"
+        )
     weights["final_logits_bias"] = np.append(bias, [NEVER, NEVER])
     return weights
 

@@ -19,6 +19,7 @@ import numpy as np
 from jax import export
 from sentencepiece import SentencePieceProcessor
 
+SPACE = "\u2581"  # SentencePiece's sign for a space, which is none in a text
 LANGUAGE = re.compile(r"\s*(>>[^<\s]*<<)")  # a language code, which may begin a source line
 
 
@@ -55,7 +56,7 @@ class ExportedModel:
     def subwords(self, line: str) -> list[str]:
         """The pieces of a line; a language code such as >>deu<< is one piece."""
         code = LANGUAGE.match(line) if self.signature["language_codes"] else None
-        text = self.normalize(line[code.end() :] if code else line)
+        text = self.normalize(line[code.end() :] if code else line).replace(SPACE, " ")
         pieces: list[str] = self.source.encode(text, out_type=str)
         return [code[1], *pieces] if code else pieces
 
@@ -129,8 +130,10 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 def main() -> None:
     """Translates standard input."""
     model = ExportedModel(Path(__file__).parent)
-    for line in sys.stdin:
-        print(model.translate(line), flush=True)
+    # Only "\n" ends a line; a mark of the byte order is no text.
+    with open(sys.stdin.fileno(), encoding="utf-8-sig", newline="\n") as lines:
+        for line in lines:
+            print(model.translate(line), flush=True)
 
 
 if __name__ == "__main__":

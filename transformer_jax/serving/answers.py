@@ -13,6 +13,7 @@ from transformer_jax.decoding.lines import Translation
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation.alignment import links
 from transformer_jax.model.attention_maps import USES, uses_of
+from transformer_jax.model.sides import DECODERS
 from transformer_jax.serving.asked import Asked, Model, Refused
 from transformer_jax.text.words import NONE, spelled_words, subword_words
 
@@ -24,7 +25,9 @@ def model_of(run: Run) -> Model:
     model = run.loaded.model
     has_cross = "cross" in uses_of(model)
     layers = model.stacks()[USES["cross"][0]][1] if has_cross else 0
-    return Model(_most_translations(run), layers, run.config.model.num_heads)
+    config = run.config.model
+    heads = config.num_heads if DECODERS[config.decoder].multi_head else 1
+    return Model(_most_translations(run), layers, heads)
 
 
 def _most_translations(run: Run) -> int:
@@ -35,16 +38,24 @@ def _most_translations(run: Run) -> int:
     return decode.beam_size
 
 
+def _searched(run: Run, n_best: int) -> int:
+    """How many translations are searched for if n_best are asked for.
+
+    The n best are the first n of more, so that one search does for all n above 1. Only groups of
+    a diverse search each give their best first.
+    """
+    return n_best if n_best == 1 or run.config.decode.groups > 1 else _most_translations(run)
+
+
 def answer_all(run: Run, asked: Sequence[Asked]) -> list[Answer | Refused]:
-    """The answer to each request, or why it is refused; at most two calls of search."""
+    """The answer to each request, or why it is refused; one search for all that can share it."""
     found: list[Answer | Refused | None] = [_too_long(run, one) for one in asked]
-    # Only n_best=1 and the largest n_best are compiled, not each n: the n best translations are the
-    # first n of more.
-    for most in {1, _most_translations(run)}:
+    searches = [_searched(run, one.n_best) for one in asked]
+    for most in set(searches):
         chosen = [
             i
             for i, one in enumerate(asked)
-            if found[i] is None and one.target is None and (one.n_best == 1) == (most == 1)
+            if found[i] is None and one.target is None and searches[i] == most
         ]
         lines = [line for i in chosen for line in asked[i].lines]
         translated = iter(run.n_best(lines, most) if lines else ())

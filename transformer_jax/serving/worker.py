@@ -80,12 +80,7 @@ class Worker:
 
     def _answer(self, group: list[_Waiting]) -> None:
         current = [one for one in group if one.answer.set_running_or_notify_cancel()]
-        try:
-            answers = self.answer_all([one.asked for one in current])
-        except Exception:  # a bug or a device error; the server keeps running
-            log.exception("%d requests failed", len(current))
-            failed = Refused(500, "The server could not answer this request; see its log.")
-            answers = [failed] * len(current)
+        answers = self._answers([one.asked for one in current])
         with self._changed:  # before the answers: who gets one may ask again at once
             self._busy = 0
         for one, answer in zip(current, answers, strict=True):
@@ -93,3 +88,13 @@ class Worker:
                 one.answer.set_exception(answer)
             else:
                 one.answer.set_result(answer)
+
+    def _answers(self, asked: Sequence[Asked]) -> Sequence[Any]:
+        """The answers; if a group fails, each request is tried alone, for the others' sake."""
+        try:
+            return self.answer_all(asked)
+        except Exception:  # a bug or a device error; the server keeps running
+            log.exception("%d requests failed", len(asked))
+        if len(asked) > 1:
+            return [answer for one in asked for answer in self._answers([one])]
+        return [Refused(500, "The server could not answer this request; see its log.")]

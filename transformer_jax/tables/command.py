@@ -19,6 +19,7 @@ from transformer_jax.reporting.page import markdown_table
 from transformer_jax.tables.experiment import Experiment, Job, check_results, check_rows, make_jobs
 from transformer_jax.tables.launch import (
     command_lines,
+    last_line,
     log_file,
     run_here,
     run_with_submitit,
@@ -238,7 +239,7 @@ def _draw_attention(jobs: Sequence[Job], output: Output) -> None:
             whole = [sys.executable, "-m", "transformer_jax", *command, "--", source]
             done = subprocess.run(whole, capture_output=True, text=True)
             if done.returncode:
-                log.warning("cannot draw attention: %s", done.stderr.strip().splitlines()[-1])
+                log.warning("cannot draw attention: %s", last_line(done.stderr))
 
 
 def _list(experiment: Experiment, jobs: Sequence[Job], missing: Sequence[Job]) -> str:

@@ -1,5 +1,6 @@
 """Runs jobs on this machine, whose devices they share, or through SLURM."""
 
+import itertools
 import logging
 import os
 import shlex
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 LOG = "log.txt"  # ending of a job's log, which is beside its run's folder
 # Parameters that submitit takes as lists; --slurm gives one item of each.
+TASKS = ("nodes", "tasks_per_node")  # more than 1 would start a run several times
 LISTS = ("slurm_setup", "slurm_teardown", "slurm_srun_args")
 LONGEST_REASON = 300  # characters of the reason of a failure
 
@@ -65,8 +67,12 @@ def shares(count: int) -> list[Share]:
 
 
 def _gpus() -> list[str]:
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]
+    if os.environ.get("JAX_PLATFORMS") == "cpu":
+        return []
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        # As CUDA reads it: the first name that is no device ends the list.
+        names = (name.strip() for name in visible.split(","))
+        return list(itertools.takewhile(lambda name: name and not name.startswith("-"), names))
     if not shutil.which("nvidia-smi"):
         return []
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
@@ -108,10 +114,13 @@ def run_commands(job: Job, share: Share | None = None, stop: threading.Event | N
 
 
 def _last_words(job: Job) -> str:
-    """The last line of the job's log, cut to LONGEST_REASON."""
-    lines = log_file(job).read_text(encoding="utf-8", errors="replace").splitlines()
-    printed = [line.strip() for line in lines if line.strip()]
-    return printed[-1][-LONGEST_REASON:] if printed else "it printed nothing"
+    return last_line(log_file(job).read_text(encoding="utf-8", errors="replace"))
+
+
+def last_line(text: str) -> str:
+    """The last line of what a process printed, cut to LONGEST_REASON."""
+    printed = text.strip().splitlines()
+    return printed[-1].strip()[-LONGEST_REASON:] if printed else "it printed nothing"
 
 
 def run_here(jobs: Sequence[Job], done: Callable[[Job, str], None], processes: int = 1) -> None:
@@ -175,6 +184,12 @@ def run_with_submitit(
     pairs = [one.partition("=") for one in (parameters or "").split(",") if one]
     if any(not equals for _, equals, _ in pairs):
         raise ConfigError(f"--slurm={parameters}: expected K=V,K=V.")
+    for name, _, text in pairs:
+        if name in TASKS and text != "1":
+            raise ConfigError(
+                f"--slurm={name}={text}: a run is one process, which uses all GPUs of its node. "
+                f"Leave out {name}, and ask for gpus_per_node."
+            )
     try:
         import submitit
     except ImportError:
@@ -193,6 +208,6 @@ def run_with_submitit(
     while submitted:
         for handle in [handle for handle in submitted if handle.done()]:
             failure = handle.exception()
-            reason = str(failure).strip().splitlines()[-1] if failure else handle.result()
+            reason = last_line(str(failure)) if failure else handle.result()
             done(submitted.pop(handle), reason)
         time.sleep(POLL_SECONDS)

@@ -187,6 +187,15 @@ class TableVocabulary(Vocabulary):
         """Whether Moses' rules rewrite punctuation, which removes spaces before it."""
         return bool(self.bundle.languages[self.is_target])
 
+    @functools.cached_property
+    def reads_codes(self) -> bool:
+        """Whether a language code at the start of a source line is one piece.
+
+        It is in models that others trained, even if the table lacks this code. Here a vocabulary
+        learns codes as ordinary text.
+        """
+        return self.normalizes_punctuation or any(map(LANGUAGE.fullmatch, self._table))
+
     @property
     def is_shared(self) -> bool:
         """Whether both sides have one table."""
@@ -202,7 +211,7 @@ class TableVocabulary(Vocabulary):
         """Subword ids of each line, without EOS; see `Vocabulary.encode_lines`."""
         codes, cleaned = [], []
         for line in lines:
-            found = None if self.is_target else LANGUAGE.match(line)
+            found = LANGUAGE.match(line) if self.reads_codes and not self.is_target else None
             codes.append([found[1]] if found else [])
             cleaned.append(self._cleaned(line[found.end() :] if found else line))
         encoded = self._processor.encode(cleaned, out_type=str, **_options(dropout))

@@ -53,6 +53,7 @@ NOT_IN_WEIGHTS = (
     "model.attention_dropout:",
     "model.activation_dropout:",
     "model.dtype:",
+    "model.residual_dtype:",
 )
 
 
@@ -330,6 +331,11 @@ def known_vocabulary(config: Config, run: RunFolder) -> Vocabulary | None:
             f"vocabulary.path={path} has a vocabulary for each side, and model.tie_embeddings=True "
             "needs one for both. Set model.tie_embeddings=False and, as usual, "
             "model.tie_output=True."
+        )
+    if config.model.output == "copy" and not vocabulary.is_shared:
+        raise ConfigError(
+            f"vocabulary.path={path} has a vocabulary for each side, and model.output='copy' needs "
+            "one for both: it copies subwords of the source. Use model.output='softmax'."
         )
     return vocabulary
 
