@@ -19,7 +19,7 @@ are compared in experiments.caveats.
 
 The rules, written before the runs. A part helps if the BLEU of its row is higher than that of the
 base, seed by seed, by Student's t over three seeds, p < 0.05. It hurts if it is lower by the same
-test; otherwise nothing is decided. Of 15 comparisons, about one will differ by chance.
+test; otherwise nothing is decided. Of 16 comparisons, about one will differ by chance.
 """
 
 import sys
@@ -52,6 +52,7 @@ ROWS: dict[str, Overrides] = {
     "attention sink": {"model.normalizer": "sink"},
     "differential attention": {"model.normalizer": "differential"},
     "attention gate": {"model.attention_gate": True},
+    "norms of queries and keys": {"model.qk_norm": True},
     "one key head": {"model.num_key_heads": 1},
     "synthesizer encoder": {"model.encoder": "synthesizer"},
     "linear decoder": {"model.decoder": "linear"},

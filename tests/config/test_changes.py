@@ -38,7 +38,8 @@ def test_what_shapes_the_weights_or_the_batches_is_immutable():
             assert key.mutable, "every kernel computes the same"
         elif name.startswith(("model.", "vocabulary.")) or name == "seed":
             assert not key.mutable, name
-        if name.startswith(("mesh.", "decode.")) or name.endswith("_every"):
+        intervals = name.startswith("train.") and name.endswith("_every")
+        if name.startswith(("mesh.", "decode.")) or intervals:
             assert key.mutable, name
     for name in ("tokens_per_batch", "row_length", "rows_multiple", "label_smoothing", "adam_b2"):
         assert not KEYS[f"train.{name}"].mutable, name

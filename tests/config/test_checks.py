@@ -192,6 +192,16 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         ("data.src=''", "such as 'en' and 'de'"),
     ),
     ({"data.train": ()}, ("data.train is empty", "('train',)")),
+    (
+        {"data.source": "grammar", "data.train": ("train[:9]",)},
+        ("data.train=('train[:9]',) names text", "Use data.train=('train',)"),
+    ),
+    ({"data.source": "grammar", "data.test": ("x",)}, ("data.test=('x',) names text",)),
+    ({"model.global_every": 2}, ("model.global_every=2", "Set model.window")),
+    (
+        {"model.window": 3, "model.global_every": 4, "model.num_layers": 3},
+        ("model.global_every=4", "at most 3 layers"),
+    ),
     ({"data.train": ("a,b",)}, ("data.train holds 'a,b'", "--config.data.train=A,B")),
     ({"data.valid": ("",)}, ("data.valid holds ''",)),
     ({"data.test": ("a,b",)}, ("data.test holds 'a,b'", "--config.data.test=A,B")),

@@ -155,6 +155,38 @@ def test_a_gate_multiplies_every_feature_of_every_head_before_the_joined_product
     assert relative_error(module.apply(*f32, MASK, method=multi_head), want) < 1e-5
 
 
+def test_queries_and_keys_are_normed_head_by_head_after_their_biases():
+    """Values are not; a tenth of the mean square shows where epsilon is added."""
+    config = ModelConfig(
+        d_model=D, num_heads=H, d_k=K, d_v=V, attention_bias=True, qk_norm=True, norm_epsilon=0.1
+    )
+    shapes = {"query": (D, H, K), "key": (E, H, K), "value": (E, H, V), "out": (H, V, D)}
+    shapes |= {f"{name}_bias": (H, shapes[name][-1]) for name in ("query", "key", "value")}
+    shapes |= {"out_bias": (D,), "query_gain": (K,), "key_gain": (K,)}
+    params = {name: DRAW.normal(size=shape) for name, shape in shapes.items()}
+    x_BLD, memory_BME = DRAW.normal(size=(B, L, D)), DRAW.normal(size=(B, M, E))
+
+    def made(name, x):
+        heads = np.stack(
+            [x @ params[name][:, h] + params[f"{name}_bias"][h] for h in range(H)], axis=2
+        )
+        for index in np.ndindex(heads.shape[:3]) if name != "value" else ():
+            vector = heads[index]
+            mean_square = sum(number**2 for number in vector) / K
+            heads[index] = params[f"{name}_gain"] * vector / np.sqrt(mean_square + 0.1)
+        return heads
+
+    want = made("query", x_BLD), made("key", memory_BME), made("value", memory_BME)
+    f32 = jax.tree.map(jnp.float32, ({"params": params}, x_BLD, memory_BME))
+    module = MultiHeadAttention(config, memory_features=E)
+
+    def projected(module, x_BLD, memory_BME):
+        return module.queries(x_BLD), *module.keys_values(memory_BME)
+
+    for one, other in zip(module.apply(*f32, method=projected), want, strict=True):
+        assert relative_error(one, other) < 1e-5
+
+
 @pytest.mark.parametrize("key_heads", [1, 2, 3, 6])
 def test_neighboring_heads_share_keys_and_values(key_heads):
     """As if each head had its own matrices, and those of a group were equal."""

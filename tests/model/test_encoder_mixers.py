@@ -22,7 +22,7 @@ DRAW = np.random.default_rng(3)
 X = DRAW.normal(size=(B, L, D))
 SEGMENTS = np.array([[1, 1, 1, 2, 2, 2, 2], [1, 1, 1, 1, 1, 0, 0]])
 POSITIONS = np.array([[0, 1, 2, 0, 1, 2, 3], [0, 1, 2, 3, 4, 0, 0]])
-CONTEXT = Context(Place(jnp.array(SEGMENTS), jnp.array(POSITIONS)), None, jnp.ones(()), None)
+CONTEXT = Context(Place(jnp.array(SEGMENTS), jnp.array(POSITIONS)), None)
 SHAPES = {
     "query": (D, H, K),
     "query_bias": (H, K),

@@ -15,7 +15,7 @@ from tests.fixtures.references import (
 from tests.fixtures.tiny import relative_error
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.cross_attention import CrossAttention
-from transformer_jax.model.records import Context, Place
+from transformer_jax.model.records import Context, Place, Sight
 from transformer_jax.model.self_attention import SelfAttention
 
 B, L, M, D, H, K, V, E = 2, 3, 4, 10, 5, 6, 7, 9
@@ -28,8 +28,7 @@ SELF_BIAS = DRAW.normal(size=(H, L, L))
 CONTEXT = Context(
     place=Place(jnp.ones((B, L), jnp.int32), jnp.array(POSITIONS)),
     rows_B=None,
-    self_mask=SELF_MASK,
-    self_bias=None,
+    sight=Sight(SELF_MASK, None),
     encoded_BME=jnp.float32(ENCODED),
     source=Place(jnp.ones((B, M), jnp.int32), jnp.tile(jnp.arange(M), (B, 1))),
     cross_mask=CROSS_MASK,
@@ -86,7 +85,7 @@ def test_self_attention_equals_its_equations(score, biased, positions):
         query, key = (rotated_by_hand(x, POSITIONS) for x in (query, key))
     scores = scores_by_hand(score, params, query, key) + SELF_BIAS * biased
     want = softmax_by_hand(scores, SELF_MASK)
-    context = CONTEXT._replace(self_bias=jnp.float32(SELF_BIAS) if biased else None)
+    context = CONTEXT._replace(sight=Sight(SELF_MASK, jnp.float32(SELF_BIAS) if biased else None))
     # The key of cross-attention's score has no effect here.
     module = SelfAttention(config(score=score, positions=positions, cross_score="additive"))
     y, weights = applied(module, params, context)
@@ -133,7 +132,9 @@ def test_cross_attention_equals_its_equations(score, cross_score):
     want = softmax_by_hand(scores_by_hand(cross_score or score, params, query, key), CROSS_MASK)
     # Rotary positions and biases belong to self-attention alone.
     module = CrossAttention(config(score=score, cross_score=cross_score, positions="rotary"), E)
-    y, weights = applied(module, params, CONTEXT._replace(self_bias=jnp.float32(SELF_BIAS)))
+    y, weights = applied(
+        module, params, CONTEXT._replace(sight=Sight(SELF_MASK, jnp.float32(SELF_BIAS)))
+    )
     assert relative_error(weights, want) < 1e-5
     assert relative_error(y, joined(params, want, value)) < 1e-5
 

@@ -13,12 +13,12 @@ from transformer_jax.model.attention_memories import ATTENTION_MEMORIES
 from transformer_jax.model.axes import DISTANCES, HEADS, KEY_HEADS
 from transformer_jax.model.monotonic import MONOTONIC
 from transformer_jax.model.normalizers import NORMALIZERS
-from transformer_jax.model.output_gate import GATE
 from transformer_jax.model.outputs import OUTPUTS
 from transformer_jax.model.parameters import abstract_params, init_params
 from transformer_jax.model.position_biases import POSITION_BIASES
 from transformer_jax.model.positions import POSITIONS
-from transformer_jax.model.projections import BIASES, PROJECTIONS
+from transformer_jax.model.projections import BIASES, GATE, PROJECTIONS
+from transformer_jax.model.query_key_norm import GAINS
 from transformer_jax.model.records import SearchSizes
 from transformer_jax.model.scores import SCORES
 
@@ -87,6 +87,7 @@ TABLES = {
     "projections": PROJECTIONS,
     "biases": BIASES,
     "gate": GATE,
+    "gains": GAINS,
     **{
         name: kind.by_query.parameters(ModelConfig())
         for name, kind in POSITIONS.items()

@@ -25,6 +25,7 @@ OF_A_PRESET = {"norm": "pre", "norm_kind": "rms", "attention_bias": True}
         ({"num_key_heads": 2}, ["num_key_heads=2"]),
         ({"encoder": "transformer", "num_key_heads": 2}, []),
         ({"attention_gate": True}, ["attention_gate=True"]),
+        ({"qk_norm": True}, ["qk_norm=True"]),
         ({"encoder": "transformer", "attention_gate": True}, []),
         ({"decoder": "ssru", "num_key_heads": 2}, []),
         ({"attention_dropout": 0.1}, ["attention_dropout=0.1"]),

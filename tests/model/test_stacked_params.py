@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.model.stacks import split_array, stacked, unstacked
+from transformer_jax.model.stacked_params import split_array, stacked, unstacked
 
 
 class State(NamedTuple):

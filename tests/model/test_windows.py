@@ -21,7 +21,7 @@ from tests.model.configs import DISTANCES
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention import attend
 from transformer_jax.model.parameters import abstract_params
-from transformer_jax.model.patterns import self_patterns
+from transformer_jax.model.patterns import of_layer, self_patterns
 from transformer_jax.model.records import Place
 from transformer_jax.model.windows import SHORTEST_BLOCK, Blocks, blocks_of
 from transformer_jax.text.batches import Packed
@@ -112,6 +112,29 @@ def test_no_array_of_a_training_step_has_a_number_for_each_pair_of_positions(pos
         return max(sizes_of_arrays)
 
     assert largest() < length * length / 4 < length * length <= largest(window=None)
+
+
+@pytest.mark.parametrize(("every", "furthest"), [(None, 4), (2, 19), (3, 4), (1, 19)])
+def test_each_nth_layer_sees_the_whole_row(every, furthest):
+    """Two layers with a window of 5 reach 4 positions; a global one reaches the row's end."""
+    model = tiny_model(window=5, global_every=every, num_encoder_layers=2, num_decoder_layers=3)
+    batch = lay_out(random_pairs(0, [(20, 3)]), [[0]], 20, 4)
+    variables = {"params": random_params(model)}
+
+    @jax.jit
+    def first(ids):
+        return model.apply(variables, batch.src._replace(ids=ids), method="encode")[0, 0]
+
+    ids = jnp.asarray(batch.src.ids)
+    seen = [
+        n for n in range(20) if (first(ids.at[0, n].set(4)) != first(ids.at[0, n].set(5))).any()
+    ]
+    assert seen == list(range(furthest + 1))
+
+
+def test_the_number_of_a_global_layer_counts_from_1():
+    config = ModelConfig(window=5, global_every=3)
+    assert [of_layer(config, n).window for n in range(6)] == [5, 5, None, 5, 5, None]
 
 
 @pytest.mark.parametrize("positions", DISTANCES)

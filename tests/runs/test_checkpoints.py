@@ -361,7 +361,7 @@ def restore_on_two(workdir: Path, out: Path) -> None:
     logging.disable()
     from transformer_jax.config.changes import with_values
     from transformer_jax.model.encoder_decoder import make_model
-    from transformer_jax.model.stacks import unstacked
+    from transformer_jax.model.stacked_params import unstacked
     from transformer_jax.parallel.mesh import make_mesh, with_shardings
     from transformer_jax.training.optimizer import make_optimizer
     from transformer_jax.training.program import layers_of

@@ -173,6 +173,13 @@ def _data(data: DataConfig) -> Iterator[str]:
             f"data.invented_names={data.invented_names} is for the built-in corpus: set "
             "data.source='grammar', or leave out data.invented_names."
         )
+    for name in ("train", "valid", "test") if data.source == "grammar" else ():
+        value, default = getattr(data, name), getattr(DataConfig, name)
+        if value not in (default, ()):
+            yield (
+                f"data.{name}={value!r} names text, and the built-in corpus has only its own "
+                f"splits. Use data.{name}={default!r}, or another data.source than 'grammar'."
+            )
     if data.aligned_pairs is not None and not data.alignments:
         yield (
             f"data.aligned_pairs={data.aligned_pairs} limits the pairs with links: set "

@@ -168,10 +168,21 @@ class ModelConfig:
         "each head's output is multiplied by sigmoid(x W), where x is what queries are computed "
         "from (Qiu et al. 2025)",
     )
+    qk_norm: bool = key(
+        False,
+        "RMSNorm of each head's queries and keys, with a gain for each feature and norm_epsilon "
+        "(Yang et al. 2025)",
+    )
     window: int | None = key(
         None,
         "positions that self-attention sees, an odd number: around the query in the encoder, up to "
         "it in the decoder; None: the whole sentence",
+        at_least=1,
+    )
+    global_every: int | None = key(
+        None,
+        "with a window: each n-th layer of a stack, counted from 1, sees the whole sentence (Gemma "
+        "Team 2024, where n is 2); None: all layers have the window",
         at_least=1,
     )
     pattern: str = key(

@@ -16,9 +16,10 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import BATCH, HEADS, KEY_HEADS, constrain, declared
 from transformer_jax.model.dropout import Drop, kept
 from transformer_jax.model.normalizers import softmax
-from transformer_jax.model.output_gate import GATE, gated
+from transformer_jax.model.output_gate import gated
 from transformer_jax.model.products import add_bias, einsum, product
-from transformer_jax.model.projections import BIASES, PROJECTIONS
+from transformer_jax.model.projections import PROJECTIONS, further
+from transformer_jax.model.query_key_norm import normed
 from transformer_jax.model.scores import SCORES, scaled_dot
 
 SCALED_DOT = functools.partial(scaled_dot, None)
@@ -77,8 +78,7 @@ class MultiHeadAttention(nn.Module):
         sizes["memory"] = self.memory_features or self.config.d_model
         self.projections = declared(self, PROJECTIONS, sizes)
         self.score_params = declared(self, SCORES[self.score].parameters, sizes)
-        self.biases = declared(self, BIASES if self.config.attention_bias else {}, sizes)
-        self.gate = declared(self, GATE if self.config.attention_gate else {}, sizes)
+        self.further = declared(self, further(self.config), sizes)
 
     def scores(self, query_BLHK: Array, key_BMHK: Array) -> Array:
         """Scores `[batch, heads, query_len, key_len]`, float32."""
@@ -98,12 +98,13 @@ class MultiHeadAttention(nn.Module):
     def joined(self, heads_BLHV: Array, x_BLD: Array) -> Array:
         """Concat(head_1, ..., head_h) W^O `[batch, query_len, d_model]`; x: the queries' input."""
         heads_BLHV = constrain(heads_BLHV, *BY_HEAD)
-        if self.gate:
-            heads_BLHV = gated(heads_BLHV, x_BLD, self.gate["gate"])
+        if "gate" in self.further:
+            heads_BLHV = gated(heads_BLHV, x_BLD, self.further["gate"])
         return self._product("BLHV,HVD->BLD", heads_BLHV, "out")
 
     def _product(self, axes: str, x: Array, name: str) -> Array:
-        dtype = self.config.dtype
-        bias = self.biases.get(f"{name}_bias")
-        y = product(axes, x, self.projections[name], dtype)
-        return y if bias is None else add_bias(y, bias)
+        y = product(axes, x, self.projections[name], self.config.dtype)
+        if (bias := self.further.get(f"{name}_bias")) is not None:
+            y = add_bias(y, bias)
+        gain = self.further.get(f"{name}_gain")
+        return y if gain is None else normed(y, gain, self.config.norm_epsilon)

@@ -95,7 +95,7 @@ class DenseSynthesizer(Sublayer):
         query_BLHK = product("BLD,DHK->BLHK", x_BLD, self.params["query"], dtype)
         hidden_BLHK = constrain(add_bias(query_BLHK, self.params["query_bias"]), *BY_HEAD)
         scores_BHLM = synthesized_scores(hidden_BLHK, table_HKP, bias_HP, place.positions)
-        # Not `context.self_mask`, which may be cut into the blocks of a window.
+        # Not `context.sight.mask`, which may be cut into the blocks of a window.
         weights_BHLM = softmax(scores_BHLM, same_sentence(place, place), kept=dtype)
         value_BMHV = product("BMD,DHV->BMHV", x_BLD, self.params["value"], dtype)
         value_BMHV = constrain(value_BMHV, *BY_HEAD)

@@ -22,7 +22,14 @@ from transformer_jax.model.feed_forward import FeedForward
 from transformer_jax.model.kernels import fits_triton
 from transformer_jax.model.norms import NORMS
 from transformer_jax.model.products import stored, sum_type
-from transformer_jax.model.records import Cache, Context, Place, SearchSizes, StepContext
+from transformer_jax.model.records import (
+    Cache,
+    Context,
+    Place,
+    SearchSizes,
+    Sight,
+    StepContext,
+)
 from transformer_jax.model.residuals import RESIDUALS, constants_of
 from transformer_jax.model.running_mixers import RUNNING_MIXERS
 from transformer_jax.model.self_attention import SelfAttention
@@ -61,7 +68,7 @@ class Residual(nn.Module):
 
     def setup(self) -> None:
         self.kind = RESIDUALS[self.config.norm]
-        self.join_params = declared(self, self.kind.parameters, {})
+        self.join_params = declared(self, self.kind.parameters, self.config.axis_sizes)
         self.norm = NORMS[self.config.norm_kind](self.config.norm_epsilon)
         self.dropout = Dropout(self.config.dropout)
 
@@ -172,7 +179,8 @@ class Layer(nn.Module):
         encoded = jnp.ones((1, 2, features))
         x_BLD = jnp.ones((1, 2, d_model))
         source = place._replace(words=x_BLD)
-        context = Context(place, None, mask, None, encoded, source, place, mask, inputs_BLD=x_BLD)
+        sight = Sight(mask, None)
+        context = Context(place, None, sight, encoded, source, place, mask, inputs_BLD=x_BLD)
         return x_BLD, context
 
     def remember(self, encoded_BME: Array, source: Place) -> dict[str, Any]:

@@ -7,15 +7,7 @@ Dimension key
 import jax
 from jax import Array
 
-from transformer_jax.model.axes import FEATURES, HEADS, Parameter
 from transformer_jax.model.products import product
-from transformer_jax.model.projections import PROJECTIONS
-
-GATE = {  # with model.attention_gate
-    "gate": Parameter(
-        PROJECTIONS["query"].initializer, ("d_model", "heads", "d_v"), (FEATURES, HEADS, None)
-    )
-}
 
 
 def gated(heads_BLHV: Array, x_BLD: Array, gate_DHV: Array) -> Array:

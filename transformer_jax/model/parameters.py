@@ -14,7 +14,7 @@ from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.ensemble import Predictor
 from transformer_jax.model.records import Params
 from transformer_jax.model.residuals import constants_of, with_beta
-from transformer_jax.model.stacks import STACKS, key_of, unstacked
+from transformer_jax.model.stacked_params import STACKS, key_of, unstacked
 from transformer_jax.text.batches import Packed
 
 

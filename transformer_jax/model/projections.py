@@ -7,7 +7,9 @@ import functools
 
 import flax.linen as nn
 
+from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import FEATURES, HEADS, KEY_HEADS, Parameter
+from transformer_jax.model.query_key_norm import GAINS
 
 _xavier = functools.partial(nn.initializers.variance_scaling, 1.0, "fan_avg", "uniform")
 _split = _xavier(in_axis=0, out_axis=(1, 2))
@@ -26,3 +28,12 @@ BIASES = {  # with model.attention_bias
     "value_bias": Parameter(_zeros, ("key_heads", "d_v"), (KEY_HEADS, None)),
     "out_bias": Parameter(_zeros, ("d_model",), (None,)),
 }
+GATE = {  # with model.attention_gate
+    "gate": Parameter(_split, ("d_model", "heads", "d_v"), (FEATURES, HEADS, None)),
+}
+
+
+def further(config: ModelConfig) -> dict[str, Parameter]:
+    """The parameters that the config's keys add to PROJECTIONS."""
+    asked = (config.attention_bias, BIASES), (config.attention_gate, GATE), (config.qk_norm, GAINS)
+    return {name: one for is_on, own in asked if is_on for name, one in own.items()}

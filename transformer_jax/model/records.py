@@ -26,14 +26,22 @@ class Place(NamedTuple):
     words: Array | None = None
 
 
+class Sight(NamedTuple):
+    """What the self-attention of a layer sees."""
+
+    # Booleans, True = may attend: [B, 1, L, L], in a window block by block (windows.py); in search
+    # [B, 1, K, S], the hypothesis's own past.
+    mask: Array
+    # float32, added to the scores: [H, L, L], one block of a window; in search [B, H, 1, S].
+    bias: Array | None
+
+
 class Context(NamedTuple):
     """The input of a stack's layers when all positions are computed together."""
 
     place: Place  # of the stack's own positions
     rows_B: Array | None  # numbers of the rows in the global batch; None: not in training
-    # Booleans [B, 1, L, L], True = may attend; in a window, block by block (windows.py).
-    self_mask: Array
-    self_bias: Array | None  # float32 [H, L, L], added to the scores; one block of a window
+    sight: Sight | None = None  # of a layer: its stack sets it
     encoded_BME: Array | None = None  # the encoder's output, for a decoder
     source: Place | None = None  # of the encoder's positions
     # Of the target positions, for cross patterns; with model.wait_k_max, the row's k - model.wait_k
@@ -61,11 +69,10 @@ class StepContext(NamedTuple):
     """The input of a decoder's layers in one search step; made once per step."""
 
     position_B: Array  # int32, of the newest subword
-    self_mask: Array  # booleans [B, 1, K, T * K]: the hypothesis's own past
-    self_bias: Array | None  # float32 [B, H, 1, T * K]
-    distance_BS: Array  # int32 [B, T * K], position of each key minus that of the newest subword
+    distance_BS: Array  # int32, position of each key minus that of the newest subword
     source_mask: Array | None  # booleans [B, 1, 1, M], True = may attend; None: an encoder's step
     inputs_BKD: Array  # the newest subword of each hypothesis, embedded
+    sight: Sight | None = None  # of a layer: its stack sets it
 
 
 class Cache(NamedTuple):

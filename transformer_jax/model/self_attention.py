@@ -61,7 +61,9 @@ class SelfAttention(AttentionSublayer):
         is_decoder = self.encoded_features is not None
         query_BLHK, *shared = self._projected(x_BLD, place.positions)
         key_BLHK, value_BLHV = (for_every_head(config, x) for x in shared)
-        is_plain = context.self_bias is None and self.by_query is None
+        sight = context.sight
+        assert sight is not None
+        is_plain = sight.bias is None and self.by_query is None
         if is_plain and self.fuses(config.normalizer, context):
             place = context.self_place or place
             queries = Queries(query_BLHK, place)
@@ -76,9 +78,9 @@ class SelfAttention(AttentionSublayer):
             query_BLHK,
             blocks.of_keys(key_BLHK),
             blocks.of_keys(value_BLHV),
-            context.self_mask,
+            sight.mask,
             score=self.attention.scores,
-            bias=context.self_bias,
+            bias=sight.bias,
             normalize=self._normalize(query_BLHK, key_distances),
             drop=drop,
         )
@@ -125,6 +127,8 @@ class SelfAttention(AttentionSublayer):
         query_BJHK, key_BJGK, value_BJGV = self._projected(x_BJD, context.position_B[:, None])
         blocks = with_new_position(cache.written, (key_BJGK, value_BJGV), context.position_B)
         score = self.score_of_cache()
+        sight = context.sight
+        assert sight is not None
 
         def attend_over(query_BJHK: Array, read: Sequence[KeysValues], mask: Array) -> Array:
             keys = sum(key.shape[2] for key, _ in read)
@@ -134,14 +138,12 @@ class SelfAttention(AttentionSublayer):
                 read,
                 mask,
                 score=score,
-                bias=context.self_bias,
+                bias=sight.bias,
                 normalize=self._normalize(query_BJHK, key_distances),
             )
             return self._with_values(heads_BJHV, weights_BHJM, key_distances)
 
-        heads_BJHV = attend_to_past(
-            query_BJHK, blocks, context.self_mask, context.position_B, attend_over
-        )
+        heads_BJHV = attend_to_past(query_BJHK, blocks, sight.mask, context.position_B, attend_over)
         return self.joined(heads_BJHV, x_BJD), Cache(blocks, ()), None
 
 

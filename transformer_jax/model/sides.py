@@ -114,7 +114,7 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
         if between_positions(config):
             reason_of["positions"] = no_self
         if not decoder.multi_head:
-            names = ["num_key_heads", "attention_gate", "score", "normalizer"]
+            names = ["num_key_heads", "attention_gate", "qk_norm", "score", "normalizer"]
             if config.encoder not in ENCODER_MIXERS:
                 names.append("attention_dropout")
             reason_of |= dict.fromkeys(names, f"{no_self} and {no_heads}")

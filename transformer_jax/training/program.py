@@ -19,7 +19,7 @@ from transformer_jax.model.auxiliary import auxiliary_weights, reads_watched
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.model.kernels import with_attention_kernel
 from transformer_jax.model.records import LossSums, Params
-from transformer_jax.model.stacks import stacked, unstacked
+from transformer_jax.model.stacked_params import stacked, unstacked
 from transformer_jax.parallel.mesh import batch_sharding, batch_ways, placed, with_shardings
 from transformer_jax.text.batches import Batch, Packed
 from transformer_jax.text.links import BITS

@@ -12,7 +12,7 @@ from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.hard_attention import REINFORCE, first_baseline
 from transformer_jax.model.parameters import axis_names, init_stacked_params
 from transformer_jax.model.records import Params
-from transformer_jax.model.stacks import stacked
+from transformer_jax.model.stacked_params import stacked
 
 if TYPE_CHECKING:
     import optax  # the import takes 0.1 s, and translation does not need it

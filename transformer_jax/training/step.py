@@ -21,7 +21,7 @@ from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.hard_attention import next_baseline
 from transformer_jax.model.kernels import GPUS
 from transformer_jax.model.records import LossSums, Params
-from transformer_jax.model.stacks import unstacked
+from transformer_jax.model.stacked_params import unstacked
 from transformer_jax.text.batches import Batch
 from transformer_jax.training.state import TrainState, Window
 

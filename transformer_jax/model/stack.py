@@ -1,0 +1,179 @@
+"""The layers of an encoder or a decoder, their positions, and the norm after the last layer.
+
+Dimension key
+  B batch   L length   D d_model   E features of the encoder's output   M source length
+  K beams   T positions of the cache   S keys of the cache, T * K
+"""
+
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.cached_attention import cached_places, own_past
+from transformer_jax.model.layers import Layer, decoder_layer, encoder_layer
+from transformer_jax.model.norms import NORMS
+from transformer_jax.model.patterns import mask_of, of_layer, self_patterns
+from transformer_jax.model.positions import StackPositions
+from transformer_jax.model.records import (
+    Cache,
+    Context,
+    Place,
+    SearchSizes,
+    Sight,
+    StepContext,
+)
+from transformer_jax.model.residuals import ends_with_norm
+from transformer_jax.model.self_attention import self_blocks
+
+
+class Stack(nn.Module):
+    """N layers, one after the other (Vaswani et al. 2017, section 3.1, figure 1).
+
+    All layers have the same parameters' shapes. `of_layer` gives each its own config, in which a
+    layer may differ from others in what it sees.
+    """
+
+    config: ModelConfig
+    encoded_features: int | None = None  # of the encoder's output; None: in an encoder
+    remat: bool = False
+    watched: int | None = None  # the layer that returns the weights of its cross-attention
+
+    @property
+    def is_decoder(self) -> bool:
+        """Whether the layers attend to an encoder's output."""
+        return self.encoded_features is not None
+
+    @property
+    def depth(self) -> int:
+        """N."""
+        return self.config.decoder_depth if self.is_decoder else self.config.encoder_depth
+
+    @property
+    def sublayers(self) -> tuple[str, ...]:
+        """The names of each layer's sub-layers."""
+        return (decoder_layer if self.is_decoder else encoder_layer)(self.config)
+
+    def setup(self) -> None:
+        """The positions, the layers and the norm, named for their side."""
+        config = self.config
+        side, text = ("decoder", "tgt") if self.is_decoder else ("encoder", "src")
+        layer = nn.remat(Layer) if self.remat else Layer
+        self.positions = StackPositions(
+            config,
+            causal=self.is_decoder,
+            biased="self_attention" in self.sublayers,
+            name=f"{text}_positions",
+        )
+        self.layers = [
+            layer(
+                of_layer(config, n),
+                self.sublayers,
+                self.encoded_features,
+                n == self.watched,
+                name=f"{side}_{n}",
+            )
+            for n in range(self.depth)
+        ]
+        if ends_with_norm(config):  # the sum of all residuals is normalized once, at the end
+            self.norm = NORMS[config.norm_kind](config.norm_epsilon, name=f"{side}_norm")
+
+    def position_vectors(self, positions: Array, length: int) -> Array | float:
+        """What is added to the embedding; `length`: of the table of positions."""
+        return self.positions(positions, length)
+
+    def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Any]:
+        """`[batch, length, d_model]`, and what the watched layer's cross-attention returns."""
+        place = context.self_place or context.place
+        sight = functools.cache(lambda config: self._sight(config, place))
+        x_BLD = self._to_residual_dtype(x_BLD)
+        watched = None
+        for layer in self.layers:
+            noise_source = context.noise_source if layer.watched else None
+            own = context._replace(sight=sight(layer.config), noise_source=noise_source)
+            x_BLD, weights = layer(x_BLD, own)
+            watched = weights if layer.watched else watched
+        return self._normed(x_BLD), watched
+
+    def _sight(self, config: ModelConfig, place: Place) -> Sight:
+        """What the self-attention of a layer with this config sees in rows."""
+        blocks = self_blocks(self, config, place.positions.shape[1], self.is_decoder)
+        mask = blocks.mask(self_patterns(config, self.is_decoder), place)
+        return Sight(mask, self.positions.bias(blocks.distance()))
+
+    def step(
+        self,
+        x_BKD: Array,
+        position_B: Array,
+        ancestors_BKT: Array,
+        cache: Cache,
+        *,
+        memory: tuple[Any, ...] | None = None,
+        source_mask: Array | None = None,
+    ) -> tuple[Array, Cache, Any]:
+        """One new position of every hypothesis: `[batch, beams, d_model]`, cache, weights.
+
+        What it sees of its own past is what training sees.
+
+        Args:
+          x_BKD: the newest subwords, embedded.
+          position_B: see `Now`.
+          ancestors_BKT: see `Now`.
+          cache: of the positions before.
+          memory: what each layer keeps of the source sentences; None: in an encoder.
+          source_mask: booleans `[batch, 1, 1, src_len]`, True = may attend; None: in an encoder.
+        """
+        _, beams, length = ancestors_BKT.shape
+        newest, cached = cached_places(position_B, length)
+        key_S = jnp.repeat(jnp.arange(length), beams)  # position of each key of the cache
+        distance_BS = key_S - position_B[:, None]
+
+        @functools.cache
+        def sight(config: ModelConfig) -> Sight:
+            allowed_B11T = mask_of(self_patterns(config, self.is_decoder), newest, cached)
+            past = own_past(allowed_B11T, ancestors_BKT)
+            return Sight(past, self.positions.bias(distance_BS[:, None]))
+
+        context = StepContext(position_B, distance_BS, source_mask, x_BKD)
+        x_BKD = self._to_residual_dtype(x_BKD)
+        memory = memory or (dict.fromkeys(self.sublayers, ()),) * self.depth
+        caches, watched = [], None
+        parts = zip(self.layers, memory, cache.written, cache.carried, strict=True)
+        for layer, remembered, written, carried in parts:
+            own = context._replace(sight=sight(layer.config))
+            x_BKD, new, weights = layer.step(x_BKD, own, remembered, Cache(written, carried))
+            caches.append(new)
+            watched = weights if layer.watched else watched
+        kept = Cache(tuple(one.written for one in caches), tuple(one.carried for one in caches))
+        return self._normed(x_BKD), kept, watched
+
+    def _to_residual_dtype(self, x_BLD: Array) -> Array:
+        """The embedded input in model.residual_dtype, which all layers keep."""
+        dtype = self.config.residual_dtype
+        return x_BLD if dtype == "float32" else x_BLD.astype(dtype)
+
+    def _normed(self, x_BLD: Array) -> Array:
+        return self.norm(x_BLD) if ends_with_norm(self.config) else x_BLD
+
+    def remember(self, encoded_BME: Array, source: Place) -> tuple[Any, ...]:
+        """What each layer keeps of the source sentences."""
+        return tuple(layer.remember(encoded_BME, source) for layer in self.layers)
+
+    @nn.nowrap
+    def layer(self) -> Layer:
+        """A layer of this stack, without a place in it; for shapes and initial values."""
+        return Layer(self.config, self.sublayers, self.encoded_features, parent=None)
+
+    @nn.nowrap
+    def empty_memory(self, sizes: SearchSizes) -> tuple[Any, ...]:
+        """The shapes of `remember`, boxed with the names of their axes."""
+        return (self.layer().empty_memory(sizes),) * self.depth
+
+    @nn.nowrap
+    def empty_cache(self, sizes: SearchSizes) -> Cache:
+        """The cache before the first position, boxed with the names of its axes."""
+        written, carried = self.layer().empty(sizes)
+        return Cache((written,) * self.depth, (carried,) * self.depth)
