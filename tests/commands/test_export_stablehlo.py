@@ -88,7 +88,7 @@ def test_the_exported_search_reads_a_line_as_we_do(name):
     loaded = load_model(str(run_of(name)))
     model = ExportedModel(exported(name))
     quoted, code = "“a dog” …", ">>deu<< a dog"
-    for line in [quoted, code, " >>deu<<a dog", "a >>deu<< dog"]:
+    for line in [quoted, code, " >>deu<<a dog", "a >>deu<< dog", "a\u2581dog"]:
         pieces = model.subwords(line.strip())
         assert [model.ids.get(piece, UNK) for piece in pieces] == loaded.vocabulary.encode(line)
     is_imported = name == "imported"
@@ -100,21 +100,25 @@ def test_the_exported_search_reads_a_line_as_we_do(name):
 
 
 def test_the_folder_needs_none_of_our_code(tmp_path):
-    """Its search runs alone, in another folder, while no module of ours can be imported."""
+    """Its search runs alone, in another folder, while no module of ours can be imported.
+
+    As for `translate`, only a line feed ends a line, and a mark of the byte order is no text.
+    """
+    lines = ["", "A dog\rsleeps."]
     folder = exported("convolutional")
     forbid = "import sys, runpy; sys.modules['transformer_jax'] = None; sys.argv = sys.argv[1:]; "
     run = "runpy.run_path(sys.argv[0], run_name='__main__')"
     done = subprocess.run(
         [sys.executable, "-c", forbid + run, str(folder / "search.py")],
-        input="\n".join(sources()[:2]) + "\n",
+        input="\ufeff" + "\n".join(lines) + "\n",
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": "", "JAX_PLATFORMS": "cpu"},
     )
     assert done.returncode == 0, done.stderr
     model = ExportedModel(folder)
-    assert done.stdout.split("\n") == [*(model.translate(line) for line in sources()[:2]), ""]
+    assert done.stdout.split("\n") == [*(model.translate(line) for line in lines), ""]
 
 
 def test_a_translation_is_one_line_whatever_bytes_it_spells(monkeypatch):

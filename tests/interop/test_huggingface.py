@@ -148,6 +148,18 @@ def test_a_matrix_that_is_transposed_is_refused(folder):
         read(folder)
 
 
+@pytest.mark.parametrize(("kept", "has"), [(None, 0), (VOCABULARY - 3, VOCABULARY - 3)])
+def test_an_output_bias_of_another_length_or_none_is_refused(kept, has, folder):
+    file = folder / "model.safetensors"
+    arrays = dict(read_safetensors(file))
+    bias = np.array(arrays.pop("final_logits_bias"))
+    if kept is not None:
+        arrays["final_logits_bias"] = bias[..., :kept]
+    file.write_bytes(safetensors_bytes(arrays))
+    with pytest.raises(UserError, match=f"final_logits_bias has {has} numbers, and the target's"):
+        read(folder)
+
+
 def test_ids_without_a_piece_have_names_of_their_own_and_others_are_refused(folder):
     table = json.loads((folder / "vocab.json").read_text())
     del table["piece7"]
