@@ -53,7 +53,7 @@ class EngineLines:
         """The engine's result for each sentence, with the limit of length that our search has."""
         pieces = [self.lines.vocabulary.pieces(ids[:-1]) for ids in sentences]  # it adds EOS
         extra = self.lines.translator.decode.max_extra_length
-        limits = [len(ids) + extra for ids in sentences]
+        limits = [len(ids) + extra - 1 for ids in sentences]  # the engine does not count EOS
         # A batch has one limit. The few translations that exceed their own are searched again.
         found = self.engine.translate_batch(pieces, max_decoding_length=max(limits), **self.search)
         for k, limit in enumerate(limits):
