@@ -16,9 +16,10 @@ from tests.fixtures.tiny import (
     relative_error,
     tiny_model,
 )
-from transformer_jax.model.consistency import CONSISTENCY, divergence
+from transformer_jax.model.consistency import CONSISTENCY
 from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.embeddings import shift_right
+from transformer_jax.model.softmax_output import projected_loss
 from transformer_jax.text.vocabulary import BOS
 
 B, L, D, V = 4, 5, 6, 12  # V is padded
@@ -42,21 +43,36 @@ def narrow(*arrays):
     return tuple(map(jnp.float32, arrays))
 
 
-@pytest.mark.parametrize(("block", "replicas"), [(2048, 1), (5, 1), (5, 2)])
-def test_the_divergence_and_its_gradient_equal_their_equations(block, replicas):
-    settings = SETTINGS._replace(block=block, replicas=replicas)
+@pytest.mark.parametrize(("block", "replicas"), [(2048, 1), (10, 1), (10, 2)])
+def test_the_gradient_is_that_of_the_mean_cross_entropy_and_the_divergence(block, replicas):
+    settings = SETTINGS._replace(block=block, replicas=replicas, consistency=3.0)
+    targets = DRAW.integers(0, REAL_V, (B, L))
+
+    def objective_by_hand(x, again, table):
+        nats = 0.0
+        for one in (x, again):
+            for b, i in np.argwhere(REAL):
+                log_p = np.log(softmax_by_hand(one[b, i] @ table[:REAL_V].T, True))
+                nats -= 0.9 * log_p[targets[b, i]] + 0.1 * log_p.mean()
+        return nats / 2 + 3 * divergence_by_hand(x, again, table)
 
     def total(x, again, table):
-        return divergence(x, again, table, jnp.asarray(REAL), settings)
+        twice = jnp.concatenate([targets, targets], axis=1), jnp.concatenate([REAL, REAL], axis=1)
+        sums = projected_loss(jnp.concatenate([x, again], 1), table, *twice, settings)
+        return sums.objective, sums
 
     arrays = (X, AGAIN, TABLE)
-    value, gradients = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2)))(*narrow(*arrays))
-    assert float(value) == pytest.approx(divergence_by_hand(*arrays), rel=1e-5)
+    made = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True))
+    (value, sums), gradients = made(*narrow(*arrays))
+    assert float(value) == pytest.approx(objective_by_hand(*arrays), rel=1e-5)
+    gap = 3 * divergence_by_hand(*arrays)
+    assert float(sums.auxiliary[CONSISTENCY]) == pytest.approx(gap, rel=1e-5)
+    assert float(total(*narrow(*arrays))[0]) == pytest.approx(float(value), rel=1e-6)
     draw = np.random.default_rng(4)
     for n, gradient in enumerate(gradients):
         direction = draw.normal(size=arrays[n].shape)
         moved = [
-            divergence_by_hand(*arrays[:n], arrays[n] + h * direction, *arrays[n + 1 :])
+            objective_by_hand(*arrays[:n], arrays[n] + h * direction, *arrays[n + 1 :])
             for h in (1e-5, -1e-5)
         ]
         slope = (np.asarray(gradient, np.float64) * direction).sum()
@@ -65,11 +81,13 @@ def test_the_divergence_and_its_gradient_equal_their_equations(block, replicas):
 
 
 def test_the_divergence_of_bfloat16_is_summed_in_float32():
-    settings = SETTINGS._replace(dtype="bfloat16", block=5)
-    given = narrow(X, AGAIN, TABLE)
-    value = jax.jit(lambda *arrays: divergence(*arrays, jnp.asarray(REAL), settings))(*given)
-    assert value.dtype == jnp.float32
-    assert float(value) == pytest.approx(divergence_by_hand(X, AGAIN, TABLE), rel=0.02)
+    settings = SETTINGS._replace(dtype="bfloat16", block=10, consistency=1.0)
+    twice = jnp.zeros((B, 2 * L), jnp.int32), jnp.concatenate([REAL, REAL], axis=1)
+    x, table = jnp.concatenate(narrow(X, AGAIN), axis=1), jnp.float32(TABLE)
+    gap = jax.jit(projected_loss, static_argnums=4)(x, table, *twice, settings)
+    gap = gap.auxiliary[CONSISTENCY]
+    assert gap.dtype == jnp.float32
+    assert float(gap) == pytest.approx(divergence_by_hand(X, AGAIN, TABLE), rel=0.02)
 
 
 BATCH = lay_out(random_pairs(0, [(9, 7), (4, 5), (2, 3), (6, 8)]), [[0, 2], [1, 3]], 16, 16)

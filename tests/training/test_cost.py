@@ -165,6 +165,15 @@ def test_a_gate_of_heads_has_one_more_matrix_and_product_for_each_attention():
     assert flops[1] == flops[0] + 3 * 2 * SIZES["num_layers"] * (src + 2 * tgt) * matrix
 
 
+def test_two_passes_that_should_agree_take_twice_the_products():
+    """Their divergence takes none: it reads the logits of the loss."""
+    model = ModelConfig(**SIZES)
+    one, two = (
+        cost.training_flops(model, VOCABULARY, 9, 7, losses) for losses in ((), ("consistency",))
+    )
+    assert two == 2 * one
+
+
 def test_losses_on_attention_have_no_products_but_those_of_a_second_pass():
     """A second pass over the whole target ends at the scores of the watched layer, the first."""
     model = ModelConfig(**SIZES, watched_layer=0)

@@ -1,61 +1,48 @@
 """R-Drop: two passes with different dropout masks should predict the same (Liang et al. 2021).
 
+The outputs of both passes are one after the other in a row, so that the loss makes the logits of
+both once (softmax_output.py).
+
 Dimension key
-  B batch   L target length   V vocabulary, padded   D d_model
-  R replicas, which hold different rows   b rows of one replica in one block
+  B batch   L target length of both passes   V vocabulary, padded
 """
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.model.cross_entropy import PAD_LOGIT, LossSettings
-from transformer_jax.model.products import sum_type
-from transformer_jax.model.records import LossSums
-from transformer_jax.model.softmax_output import output_logits, split_rows
+from transformer_jax.model.cross_entropy import PAD_LOGIT
 
 CONSISTENCY = "consistency"  # the name of its loss among the auxiliary losses
 
 
-def divergence(
-    x_BLD: Array, again_BLD: Array, table_VD: Array, real_BL: Array, settings: LossSettings
-) -> Array:
-    """(KL(p || q) + KL(q || p)) / 4, summed over real target positions, float32 scalar.
+def divergence_and_gradient(
+    logits_BLV: Array, real_BL: Array, vocabulary_size: int
+) -> tuple[Array, Array]:
+    """(KL(p || q) + KL(q || p)) / 4, summed over target positions, and its gradient by the logits.
 
-    p and q are the softmaxes of x E^T of both passes. The paper adds alpha times twice this to the
-    sum of both cross entropies. Ours is half of its loss, beside the mean cross entropy, so alpha
-    means the same. Logits are computed one block of rows at a time, and again in the backward pass.
+    p and q are the softmaxes of both passes at a position. The paper adds alpha times twice this to
+    the sum of both cross entropies. Ours is half of its loss, beside the mean cross entropy, so
+    alpha means the same.
 
     Args:
-      x_BLD: the decoder's output of one pass `[batch, tgt_len, d_model]`.
-      again_BLD: that of the other pass.
-      table_VD: the output embedding, float32 `[padded vocabulary, d_model]`.
-      real_BL: booleans `[batch, tgt_len]`, False = padding.
-      settings: settings.replicas must divide the batch size.
+      logits_BLV: of the first pass and then of the second, float32
+        `[..., 2 tgt_len, padded vocabulary]`; the entries of padding are ignored.
+      real_BL: booleans `[..., 2 tgt_len]`, False = padding.
+      vocabulary_size: size of the vocabulary without its padding.
+
+    Returns:
+      The divergence, and the gradient in the shape of the logits.
 
     Source: Liang et al. 2021, equations 2 to 4.
     """
-    cast_VD = table_VD.astype(settings.dtype)  # once, not in each block
-    real_V = jnp.arange(table_VD.shape[0]) < settings.vocabulary_size
-
-    def log_softmax(x_RbLD: Array, table_VD: Array) -> Array:
-        logits_RbLV = output_logits(x_RbLD, table_VD, settings.dtype)
-        return jax.nn.log_softmax(jnp.where(real_V, logits_RbLV, PAD_LOGIT))
-
-    @jax.checkpoint
-    def of_block(block: tuple[Array, Array, Array], table_VD: Array) -> Array:
-        x_RbLD, again_RbLD, real_RbL = block
-        p_RbLV, q_RbLV = (log_softmax(one, table_VD) for one in (x_RbLD, again_RbLD))
-        both_RbL = ((jnp.exp(p_RbLV) - jnp.exp(q_RbLV)) * (p_RbLV - q_RbLV)).sum(-1)
-        return jnp.where(real_RbL, both_RbL, 0.0).sum() / 4
-
-    def add(total: Array, block: tuple[Array, Array, Array]) -> tuple[Array, None]:
-        return total + of_block(block, cast_VD), None
-
-    blocks = split_rows((x_BLD, again_BLD, real_BL), real_BL.shape[1], settings)
-    return jax.lax.scan(add, jnp.zeros((), sum_type(settings.dtype)), blocks)[0]
-
-
-def mean_sums(sums: LossSums, again: LossSums) -> LossSums:
-    """The mean of the sums of two passes over the same targets."""
-    return jax.tree.map(lambda one, other: (one + other) / 2, sums, again)
+    real_V = jnp.arange(logits_BLV.shape[-1]) < vocabulary_size
+    log_p_BLV = jax.nn.log_softmax(jnp.where(real_V, logits_BLV, PAD_LOGIT))
+    log_q_BLV = jnp.roll(log_p_BLV, logits_BLV.shape[-2] // 2, axis=-2)  # of the other pass
+    p_BLV = jnp.exp(log_p_BLV)
+    gap_BLV = log_p_BLV - log_q_BLV
+    divergence_BL1 = (p_BLV * gap_BLV).sum(-1, keepdims=True)  # KL(p || q)
+    weights_BL1 = real_BL[..., None].astype(p_BLV.dtype) / 4
+    # By the logits of p: KL(p || q) has the gradient p (gap - KL(p || q)), KL(q || p) has p - q.
+    gradient_BLV = p_BLV * (gap_BLV - divergence_BL1) + p_BLV - jnp.exp(log_q_BLV)
+    return (divergence_BL1 * weights_BL1).sum(), gradient_BLV * weights_BL1

@@ -17,7 +17,7 @@ from jax import Array, lax
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.auxiliary import weighted_losses
 from transformer_jax.model.axes import BATCH, VOCABULARY, declared, named, unboxed, zeros
-from transformer_jax.model.consistency import CONSISTENCY, divergence, mean_sums
+from transformer_jax.model.consistency import CONSISTENCY
 from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.cross_normalizers import stateful
 from transformer_jax.model.embeddings import (
@@ -226,7 +226,6 @@ class EncoderDecoder(nn.Module):
             return sums._replace(auxiliary=losses), sampled.weights
         x_BLD, watched_BLM = self.decode(encoded_BME, batch.src, target, rows_B)
         given = self._given(watched_BLM, encoded_BME, batch.src, target)
-        sums = self._out().loss(x_BLD, given, batch.tgt, settings)
         aligned_BLM = None
         if settings.full_context:
             aligned_BLM = self.align(encoded_BME, batch.src, target, rows_B)
@@ -234,12 +233,11 @@ class EncoderDecoder(nn.Module):
         if weight := weights.get(CONSISTENCY):
             encoded_BME = self.encode(batch.src, rows_B)
             again_BLD, _ = self.decode(encoded_BME, batch.src, target, rows_B)
-            out, real_BL = self._out(), batch.tgt.segments != 0
-            sums = mean_sums(sums, out.loss(again_BLD, given, batch.tgt, settings))
-            x_BLD, again_BLD = out.widened(x_BLD), out.widened(again_BLD)
-            gap = divergence(x_BLD, again_BLD, given.table_VD, real_BL, settings)
-            losses[CONSISTENCY] = weight * gap
-        return sums._replace(auxiliary=losses), watched_BLM
+            settings = settings._replace(consistency=weight)
+            sums = self._out().loss_of_two((x_BLD, again_BLD), given, batch.tgt, settings)
+        else:
+            sums = self._out().loss(x_BLD, given, batch.tgt, settings)
+        return sums._replace(auxiliary={**losses, **sums.auxiliary}), watched_BLM
 
     # Search ------------------------------------------------------------------------------------
 

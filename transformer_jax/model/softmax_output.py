@@ -18,6 +18,7 @@ from jax import Array
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import BATCH, VOCABULARY, Parameter, constrain, divided
+from transformer_jax.model.consistency import CONSISTENCY, divergence_and_gradient
 from transformer_jax.model.cross_entropy import PAD_LOGIT, LossSettings, loss_and_gradient
 from transformer_jax.model.products import settled, sum_type
 from transformer_jax.model.records import (
@@ -79,12 +80,13 @@ def projected_loss(
 ) -> LossSums:
     """The loss of logits x E^T, computed for one block of rows at a time.
 
-    Reverse-mode differentiation works for x and the table; only the sum `smoothed_nats` has a
-    gradient. The gradient is computed with the loss, block by block, so that no logits are kept or
-    computed twice.
+    Reverse-mode differentiation works for x and the table, and gives the gradient of `objective`
+    times the cotangent of `smoothed_nats`; other sums have none. The gradient is computed with the
+    loss, block by block, so that no logits are kept or computed twice.
 
     Args:
-      x_BLD: the decoder's output, float32 `[batch, tgt_len, d_model]`.
+      x_BLD: the decoder's output, float32 `[batch, tgt_len, d_model]`; with settings.consistency,
+        those of two passes one after the other, and targets and real positions twice.
       table_VD: the output embedding, float32 `[padded vocabulary, d_model]`.
       targets_BL: subwords to predict, `[batch, tgt_len]`.
       real_BL: booleans `[batch, tgt_len]`, False = padding.
@@ -158,12 +160,19 @@ def _block_loss(
     logits_RbLV = output_logits(x_RbLD, table_VD, settings.dtype)
 
     def plain(logits_RbLV: Array, targets_RbL: Array, real_RbL: Array) -> tuple[LossSums, Array]:
+        size = settings.vocabulary_size
         sums, gradient_RbLV = loss_and_gradient(
-            logits_RbLV, targets_RbL, real_RbL, settings.smoothing, settings.vocabulary_size
+            logits_RbLV, targets_RbL, real_RbL, settings.smoothing, size
         )
+        if weight := settings.consistency:
+            gap, of_gap_RbLV = divergence_and_gradient(logits_RbLV, real_RbL, size)
+            sums = jax.tree.map(lambda both: both / 2, sums)  # the mean of both passes
+            sums = sums._replace(auxiliary={CONSISTENCY: weight * gap})
+            gradient_RbLV = gradient_RbLV / 2 + weight * of_gap_RbLV
         return sums, gradient_RbLV.astype(settings.dtype)
 
-    if jnp.finfo(settings.dtype).bits >= 32 or divided(VOCABULARY):
+    wide = jnp.finfo(settings.dtype).bits >= 32
+    if wide or divided(VOCABULARY) or settings.consistency:
         return plain(logits_RbLV, targets_RbL, real_RbL)
     from transformer_jax.model.fused_loss import fused_loss_and_gradient  # imports Pallas: 0.1 s
 
@@ -199,7 +208,8 @@ def zero_sums(settings: LossSettings) -> LossSums:
     """The sums of a loss over no positions."""
     wide = sum_type(settings.dtype)
     zero = jnp.zeros((), wide)
-    return LossSums(smoothed_nats=zero, nats=zero, correct=zero, tokens=zero)
+    auxiliary = {CONSISTENCY: zero} if settings.consistency else {}
+    return LossSums(zero, zero, zero, zero, auxiliary)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,6 +236,14 @@ class Softmax:
         """The sums of the loss over the target's real positions."""
         real_BL = target.segments != 0
         return projected_loss(self.widened(x_BLD), given.table_VD, target.ids, real_BL, settings)
+
+    def loss_of_two(
+        self, both: tuple[Array, Array], given: Given, target: Packed, settings: LossSettings
+    ) -> LossSums:
+        """The mean of `loss` for two passes, and with it their divergence times its weight."""
+        x_BLD = jnp.concatenate(both, axis=1)
+        target = jax.tree.map(lambda x_BL: jnp.concatenate([x_BL, x_BL], axis=1), target)
+        return self.loss(x_BLD, given, target, settings)
 
     def prepare(self, table_VD: Array) -> Array:
         """E^T, from which every search step makes logits: `[d_model, vocabulary]`."""

@@ -33,8 +33,8 @@ from transformer_jax.model.self_attention import self_blocks
 class Stack(nn.Module):
     """N layers, one after the other (Vaswani et al. 2017, section 3.1, figure 1).
 
-    All layers have the same parameters' shapes. `of_layer` gives each its own config, in which a
-    layer may differ from others in what it sees.
+    Each layer has a config of its own, from `of_layer`: layers may differ in what they see. The
+    parameters of all have the same shapes (stacked_params.py).
     """
 
     config: ModelConfig
