@@ -903,7 +903,7 @@ CASES |= {name: (of_flag(name), [message]) for name, message in WRONG_FLAGS.item
 # A run that somebody has edited ---------------------------------------------------------------
 
 
-@case("{tmp}/run/config.json cannot be read: the config is not JSON of a config")
+@case("{tmp}/run/config.json cannot be read: the config cannot be read as JSON")
 def config_of_the_run_is_too_deep(box: Sandbox) -> Sequence[str]:
     with_file_of_the_run(box, "config.json", "[" * 100_000)
     return box.uses("evaluate")

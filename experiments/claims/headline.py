@@ -1,7 +1,7 @@
 """At equal cost of training, the Transformer translates better than a recurrent model.
 
-The paper claims it at less cost (table 2). The small scale of table 2 decides it, and its longer
-scale for three times the budget.
+The paper claims it at less cost (table 2). Rows of table 2 decide it: its small scale, and for
+three times the budget its longer scale.
 """
 
 from experiments.claims.judging import OPEN, Claim, Finding, Known, Recorded, mean_of

@@ -68,8 +68,8 @@ def findings(known: Known) -> list[Finding]:
     worst = max(one["sinusoids"] for one in found.values())
     head = ["k", "M PE(pos) from PE(pos + k)", "the best M for random vectors"]
     because = (
-        f"the matrix, constructed of rotations, has a relative error of at most {worst:.0e} over "
-        "1,000 positions (float32 tables)"
+        f"the matrix, constructed of rotations, has a relative error of {worst:.0e} over all of "
+        "1,000 positions, at most for any k (float32 tables)"
     )
     table = Table(head, rows, "Relative errors, d_model 512")
     return [CLAIM.is_found(HOLDS if worst < 1e-6 else FAILS, because, table)]

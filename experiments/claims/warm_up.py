@@ -1,4 +1,4 @@
-"""The paper trains with warm-up (section 5.3): does training need it, and with pre-norm?
+"""The paper trains with warm-up (section 5.3): do post-norm and pre-norm models need it?
 
 Deep models on the built-in corpus, post-norm and pre-norm, are trained with and without 200 steps
 of warm-up. The paper's model is post-norm.
@@ -24,7 +24,7 @@ from transformer_jax.tables.experiment import Job
 
 CLAIMS = {
     "post": Claim("Without warm-up, training of a post-norm model fails", "section 5.3"),
-    "pre": Claim("Without warm-up, training of a pre-norm model goes well", "control"),
+    "pre": Claim("Without warm-up, training of a pre-norm model goes well", "only a control"),
 }
 DEEP: dict[str, Any] = {  # so that missing warm-up can do harm: 6 layers, a rate that stays high
     **GRAMMAR,

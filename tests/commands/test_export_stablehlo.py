@@ -102,7 +102,7 @@ def test_the_exported_search_reads_a_line_as_we_do(name):
 def test_the_folder_needs_none_of_our_code(tmp_path):
     """Its search runs alone, in another folder, while no module of ours can be imported.
 
-    As for `translate`, only a line feed ends a line, and a mark of the byte order is no text.
+    As for `translate`, only a line feed ends a line, and a byte order mark is not text.
     """
     lines = ["", "A dog\rsleeps."]
     folder = exported("convolutional")

@@ -148,7 +148,7 @@ def test_a_matrix_that_is_transposed_is_refused(folder):
         read(folder)
 
 
-@pytest.mark.parametrize(("kept", "has"), [(None, 0), (VOCABULARY - 3, VOCABULARY - 3)])
+@pytest.mark.parametrize(("kept", "has"), [(None, "is missing"), (9, "has 9 numbers")])
 def test_an_output_bias_of_another_length_or_none_is_refused(kept, has, folder):
     file = folder / "model.safetensors"
     arrays = dict(read_safetensors(file))
@@ -156,7 +156,7 @@ def test_an_output_bias_of_another_length_or_none_is_refused(kept, has, folder):
     if kept is not None:
         arrays["final_logits_bias"] = bias[..., :kept]
     file.write_bytes(safetensors_bytes(arrays))
-    with pytest.raises(UserError, match=f"final_logits_bias has {has} numbers, and the target's"):
+    with pytest.raises(UserError, match=f"bias of the output .* {has}, and the target's"):
         read(folder)
 
 

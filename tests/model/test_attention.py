@@ -185,6 +185,9 @@ def test_queries_and_keys_are_normed_head_by_head_after_their_biases():
 
     for one, other in zip(module.apply(*f32, method=projected), want, strict=True):
         assert relative_error(one, other) < 1e-5
+    narrow = MultiHeadAttention(dataclasses.replace(config, dtype="bfloat16"), memory_features=E)
+    types = {str(x.dtype) for x in narrow.apply(*f32, method=projected)}
+    assert types == {"bfloat16"}
 
 
 @pytest.mark.parametrize("key_heads", [1, 2, 3, 6])

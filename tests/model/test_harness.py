@@ -206,7 +206,7 @@ def test_rematerialization_changes_no_gradient(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["base", "rotary", "contextual", "marian", "differential", *COVERING]
+    "name", ["base", "rotary", "contextual", "marian", "additive", "differential", *COVERING]
 )
 def test_gradients_equal_finite_differences_in_double_precision(name):
     with jax.enable_x64(True):

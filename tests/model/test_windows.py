@@ -21,7 +21,7 @@ from tests.model.configs import DISTANCES
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention import attend
 from transformer_jax.model.parameters import abstract_params
-from transformer_jax.model.patterns import of_layer, self_patterns
+from transformer_jax.model.patterns import config_of_layer, self_patterns
 from transformer_jax.model.records import Place
 from transformer_jax.model.windows import SHORTEST_BLOCK, Blocks, blocks_of
 from transformer_jax.text.batches import Packed
@@ -114,7 +114,7 @@ def test_no_array_of_a_training_step_has_a_number_for_each_pair_of_positions(pos
     assert largest() < length * length / 4 < length * length <= largest(window=None)
 
 
-@pytest.mark.parametrize(("every", "furthest"), [(None, 4), (2, 19), (3, 4), (1, 19)])
+@pytest.mark.parametrize(("every", "furthest"), [(None, 4), (2, 19), (3, 4)])
 def test_each_nth_layer_sees_the_whole_row(every, furthest):
     """Two layers with a window of 5 reach 4 positions; a global one reaches the row's end."""
     model = tiny_model(window=5, global_every=every, num_encoder_layers=2, num_decoder_layers=3)
@@ -132,9 +132,27 @@ def test_each_nth_layer_sees_the_whole_row(every, furthest):
     assert seen == list(range(furthest + 1))
 
 
+@pytest.mark.parametrize(("every", "first"), [(None, 23), (2, 0), (3, 23)])
+def test_each_nth_layer_of_the_decoder_sees_the_whole_past(every, first):
+    """In blocks; two layers with a window of 5 see 8 positions before the last one, 31."""
+    model = tiny_model(window=5, global_every=every, num_encoder_layers=3, num_decoder_layers=2)
+    batch = lay_out(random_pairs(0, [(3, 32)]), [[0]], 4, 32)
+    variables = {"params": random_params(model)}
+    encoded = model.apply(variables, batch.src, method="encode")
+
+    @jax.jit
+    def last(ids):
+        target = batch.tgt._replace(ids=ids)
+        return model.apply(variables, encoded, batch.src, target, method="decode")[0][0, 31]
+
+    ids = jnp.asarray(batch.tgt.ids)
+    both = [[last(ids.at[0, n].set(word)) for word in (4, 5)] for n in range(32)]
+    assert [n for n, (x, y) in enumerate(both) if (x != y).any()] == list(range(first, 32))
+
+
 def test_the_number_of_a_global_layer_counts_from_1():
     config = ModelConfig(window=5, global_every=3)
-    assert [of_layer(config, n).window for n in range(6)] == [5, 5, None, 5, 5, None]
+    assert [config_of_layer(config, n).window for n in range(6)] == [5, 5, None, 5, 5, None]
 
 
 @pytest.mark.parametrize("positions", DISTANCES)

@@ -20,11 +20,10 @@ class StubRun:
     """Translations "LINE 0", "LINE 1" and so on; layer 1 links words to a, layer 2 to b."""
 
     checkpoint = "40"
-    config = SimpleNamespace(
-        decode=SimpleNamespace(beam_size=3, method="beam", samples=2, groups=1)
-    )
+    config = SimpleNamespace(decode=SimpleNamespace(beam_size=3, method="beam", samples=2))
     fits = SimpleNamespace(encode=lambda *_, **__: None, cut=0)
-    loaded = SimpleNamespace(line_translator=lambda: StubRun.fits)
+    translator = SimpleNamespace(groups=1)
+    loaded = SimpleNamespace(line_translator=lambda: StubRun.fits, translator=translator)
 
     def __init__(self, *target: str, score: float = -1.0) -> None:
         self.target, self.score = list(target), score
@@ -53,15 +52,16 @@ def test_each_request_gets_as_many_translations_as_it_asked_for():
     assert texts == [[["x 0", "x 1"], ["y 0", "y 1"]], [["z 0"]], [["u 0", "u 1", "u 2"]]]
 
 
-@pytest.mark.parametrize(("groups", "searches"), [(1, [1, 3]), (3, [1, 2, 3])])
-def test_a_diverse_search_is_asked_for_as_many_as_the_request(groups, searches, monkeypatch):
-    """Its n best are the best of n groups, not the first n of more."""
+@pytest.mark.parametrize(("groups", "searches"), [(1, [1, 3]), (2, [2, 4])])
+def test_requests_share_the_searches_whose_first_translations_are_theirs(
+    groups, searches, monkeypatch
+):
+    """A diverse search takes as many of each group: 2 of 4 translations may be of one group."""
     seen = []
     run = StubRun()
-    monkeypatch.setattr(run.config.decode, "groups", groups)
-    monkeypatch.setattr(
-        run, "n_best", lambda lines, n: seen.append(n) or StubRun.n_best(run, lines, n)
-    )
+    n_best = run.n_best
+    monkeypatch.setattr(run.translator, "groups", groups)
+    monkeypatch.setattr(run, "n_best", lambda lines, n: seen.append(n) or n_best(lines, n))
     answers = answered(run, *(Asked(["x"], n) for n in (2, 1, 3, 2)))
     assert sorted(seen) == searches
     assert [len(answer["lines"][0]["translations"]) for answer in answers] == [2, 1, 3, 2]

@@ -19,6 +19,7 @@ from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.tables import command, launch
 from transformer_jax.tables.experiment import Experiment, Scale, check_results, make_jobs
 from transformer_jax.tables.launch import (
+    LONGEST_REASON,
     Share,
     last_line,
     run_commands,
@@ -249,6 +250,7 @@ def test_each_row_may_have_seeds_of_its_own():
 
 def test_the_last_line_of_a_process_is_its_reason():
     assert last_line("a\n b\n\n") == "b" and last_line(" \n") == "it printed nothing"
+    assert last_line("x" * 500) == "x" * LONGEST_REASON
 
 
 def test_devices_are_shared_out(monkeypatch):
@@ -356,6 +358,7 @@ def test_submitit_runs_the_same_commands(tmp_path):
     [
         ("gpus", "--slurm=gpus: expected K=V,K=V."),
         ("mem_gb=1,nodes=2", "--slurm=nodes=2: a run is one process"),
+        ("slurm_ntasks_per_node=4", "--slurm=slurm_ntasks_per_node=4: a run is one process"),
         ("tasks_per_node=4", "--slurm=tasks_per_node=4: a run is one process"),
         ("gpus_per_nod=1", "unknown|Unknown"),
         ("mem_gb=much", '"mem_gb" expected type'),

@@ -18,8 +18,14 @@ LARGEST_INT = 2**31 - 1  # of int32, which holds steps, lengths and sizes on a d
 LARGEST_FLOAT = 3.4e38  # of float32
 
 
-def check(config: Config) -> None:
-    """Raises ConfigError if the config is invalid. Its one line names everything that is wrong."""
+def check(config: Config, is_new: bool = False) -> None:
+    """Raises ConfigError if the config is invalid. Its one line names everything that is wrong.
+
+    Args:
+      config: the config.
+      is_new: whether a config file or flags make it. An existing run may name text that the
+        built-in corpus does not read.
+    """
     problems = list(_single_values(config))
     if not problems:  # relations between keys mean something only if each key is valid
         problems = [
@@ -27,6 +33,7 @@ def check(config: Config) -> None:
             *_vocabularies(config),
             *_merge_dropout(config),
             *_data(config.data),
+            *(_unread_text(config.data) if is_new else ()),
             *_training(config.train, config.data),
             *_alignment_context(config),
             *_hard_attention(config),
@@ -173,13 +180,6 @@ def _data(data: DataConfig) -> Iterator[str]:
             f"data.invented_names={data.invented_names} is for the built-in corpus: set "
             "data.source='grammar', or leave out data.invented_names."
         )
-    for name in ("train", "valid", "test") if data.source == "grammar" else ():
-        value, default = getattr(data, name), getattr(DataConfig, name)
-        if value not in (default, ()):
-            yield (
-                f"data.{name}={value!r} names text, and the built-in corpus has only its own "
-                f"splits. Use data.{name}={default!r}, or another data.source than 'grammar'."
-            )
     if data.aligned_pairs is not None and not data.alignments:
         yield (
             f"data.aligned_pairs={data.aligned_pairs} limits the pairs with links: set "
@@ -194,6 +194,16 @@ def _data(data: DataConfig) -> Iterator[str]:
                     f"data.{name} holds {stem!r}, which names no split or file. For several: "
                     f"--config.data.{name}=A,B, or ('A', 'B') in a config file."
                 )
+
+
+def _unread_text(data: DataConfig) -> Iterator[str]:
+    for name in ("train", "valid", "test") if data.source == "grammar" else ():
+        value, default = getattr(data, name), getattr(DataConfig, name)
+        if value not in (default, ()):
+            yield (
+                f"data.{name}={value!r} names text, and the built-in corpus has only its own "
+                f"splits. Use data.{name}={default!r}, or another data.source than 'grammar'."
+            )
 
 
 def _training(train: TrainConfig, data: DataConfig) -> Iterator[str]:

@@ -53,7 +53,7 @@ def load_config(spec: str, overrides: Mapping[str, Any] | None = None) -> Config
       ConfigError: the file is missing or fails, a key is unknown, or a value is not allowed.
     """
     config = with_values(from_config_dict(_call_get_config(spec)), overrides or {})
-    check(config)
+    check(config, is_new=True)
     return config
 
 

@@ -117,8 +117,8 @@ class ModelConfig:
     )
     norm_epsilon: float = key(
         1e-6,
-        "epsilon of norm_kind; layer: added to the variance; rms: added to the mean square; scale: "
-        "a shorter vector is divided by epsilon instead of its length",
+        "epsilon of norm_kind and qk_norm; layer: added to the variance; rms: added to the mean "
+        "square; scale: a vector shorter than epsilon is divided by epsilon",
         above=0,
     )
     fix_norm: bool = key(
@@ -170,8 +170,8 @@ class ModelConfig:
     )
     qk_norm: bool = key(
         False,
-        "RMSNorm of each head's queries and keys, with a gain for each feature and norm_epsilon "
-        "(Yang et al. 2025)",
+        "RMSNorm of each head's queries and keys, in self- and encoder-decoder attention, with a "
+        "gain for each feature (Yang et al. 2025)",
     )
     window: int | None = key(
         None,
@@ -183,7 +183,7 @@ class ModelConfig:
         None,
         "with a window: each n-th layer of a stack, counted from 1, sees the whole sentence (Gemma "
         "Team 2024, where n is 2); None: all layers have the window",
-        at_least=1,
+        at_least=2,
     )
     pattern: str = key(
         "all",

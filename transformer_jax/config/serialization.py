@@ -105,7 +105,7 @@ def from_json(text: str) -> Config:
     except json.JSONDecodeError as error:
         raise ConfigError(f"the config is not JSON (line {error.lineno}: {error.msg}).") from None
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits, brackets 10,000 deep
-        raise ConfigError(f"the config is not JSON of a config ({error}).") from None
+        raise ConfigError(f"the config cannot be read as JSON ({error}).") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"the config is a JSON {type(tree).__name__}; expected an object.")
     return from_config_dict(upgraded(tree))

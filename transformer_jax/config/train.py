@@ -22,7 +22,7 @@ class TrainConfig:
     rows_multiple: int = key(8, "the rows of a batch are a multiple of this", at_least=1)
     label_smoothing: float = key(
         0.1,
-        "epsilon_ls: the share of the target's probability that all subwords get equally",
+        "epsilon_ls: the share of probability that is spread evenly over all subwords",
         at_least=0,
         below=1,
         hint=PAPER_SMOOTHING,
@@ -68,7 +68,7 @@ class TrainConfig:
     consistency_weight: float = key(
         0.0,
         "weight of how far the predictions of two passes with different dropout masks differ "
-        "(R-Drop, Liang et al. 2021, where it is 5 for translation); a step takes twice as long",
+        "(R-Drop, Liang et al. 2021, where it is 5 for translation); a step takes twice the FLOPs",
         at_least=0,
     )
     hard_attention: str | None = key(

@@ -215,7 +215,7 @@ class Determiner:
     en: str  # before a singular; empty if there is no such word
     en_plural: str
     de: str  # the stem
-    pattern: str  # one of ENDINGS; "fixed" is a number, and "" is not a word
+    pattern: str  # one of ENDINGS; "fixed" is a number; "": there is no determiner
     definite: bool
 
     def declension(self, plural: bool) -> str:

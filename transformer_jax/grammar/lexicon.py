@@ -206,5 +206,5 @@ def lexicon_size() -> int:
     words |= {("preposition", entry.en, entry.de) for entry in PREPOSITIONS.all()}
     words |= {("determiner", entry.en or entry.en_plural, entry.de) for entry in DETERMINERS.all()}
     words |= {("modal", entry.present["1s"], entry.de) for entry in MODALS.all()}
-    words.discard(("determiner", "", ""))  # no determiner is not a word
+    words.discard(("determiner", "", ""))  # the empty entry, for nouns without one
     return len(words)

@@ -147,12 +147,13 @@ def _with_our_rows(weights: Weights, start: int | None, bundle: Bundle) -> Weigh
             first = table[start : start + 1] if is_target and start is not None else zeros
             weights[name] = np.concatenate([table, zeros, first])
     pieces = len(bundle.tables[1])
-    bias = np.asarray(weights.get("final_logits_bias", ()), np.float32).reshape(-1)
-    if len(bias) != pieces:
+    if (bias := weights.get("final_logits_bias")) is None or np.size(bias) != pieces:
+        has = "is missing" if bias is None else f"has {np.size(bias)} numbers"
         raise DataError(
-            f"final_logits_bias has {len(bias)} numbers, and the target's vocabulary {pieces} "
-            "pieces: are these files of one model?"
+            f"the bias of the output (final_logits_bias, Marian's decoder_ff_logit_out_b) {has}, "
+            f"and the target's vocabulary has {pieces} pieces: are these files of one model?"
         )
+    bias = np.asarray(bias, np.float32).reshape(-1)
     weights["final_logits_bias"] = np.append(bias, [NEVER, NEVER])
     return weights
 

@@ -19,7 +19,7 @@ import numpy as np
 from jax import export
 from sentencepiece import SentencePieceProcessor
 
-SPACE = "\u2581"  # SentencePiece's sign for a space, which is none in a text
+SPACE = "\u2581"  # SentencePiece's sign for a space; in text it is read as one
 LANGUAGE = re.compile(r"\s*(>>[^<\s]*<<)")  # a language code, which may begin a source line
 
 
@@ -130,7 +130,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 def main() -> None:
     """Translates standard input."""
     model = ExportedModel(Path(__file__).parent)
-    # Only "\n" ends a line; a mark of the byte order is no text.
+    # Only "\n" ends a line; a byte order mark is not text.
     with open(sys.stdin.fileno(), encoding="utf-8-sig", newline="\n") as lines:
         for line in lines:
             print(model.translate(line), flush=True)

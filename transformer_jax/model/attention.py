@@ -18,7 +18,7 @@ from transformer_jax.model.dropout import Drop, kept
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.output_gate import gated
 from transformer_jax.model.products import add_bias, einsum, product
-from transformer_jax.model.projections import PROJECTIONS, further
+from transformer_jax.model.projections import PROJECTIONS, optional_parameters
 from transformer_jax.model.query_key_norm import normed
 from transformer_jax.model.scores import SCORES, scaled_dot
 
@@ -78,7 +78,7 @@ class MultiHeadAttention(nn.Module):
         sizes["memory"] = self.memory_features or self.config.d_model
         self.projections = declared(self, PROJECTIONS, sizes)
         self.score_params = declared(self, SCORES[self.score].parameters, sizes)
-        self.further = declared(self, further(self.config), sizes)
+        self.optional = declared(self, optional_parameters(self.config), sizes)
 
     def scores(self, query_BLHK: Array, key_BMHK: Array) -> Array:
         """Scores `[batch, heads, query_len, key_len]`, float32."""
@@ -98,13 +98,13 @@ class MultiHeadAttention(nn.Module):
     def joined(self, heads_BLHV: Array, x_BLD: Array) -> Array:
         """Concat(head_1, ..., head_h) W^O `[batch, query_len, d_model]`; x: the queries' input."""
         heads_BLHV = constrain(heads_BLHV, *BY_HEAD)
-        if "gate" in self.further:
-            heads_BLHV = gated(heads_BLHV, x_BLD, self.further["gate"])
+        if "gate" in self.optional:
+            heads_BLHV = gated(heads_BLHV, x_BLD, self.optional["gate"])
         return self._product("BLHV,HVD->BLD", heads_BLHV, "out")
 
     def _product(self, axes: str, x: Array, name: str) -> Array:
         y = product(axes, x, self.projections[name], self.config.dtype)
-        if (bias := self.further.get(f"{name}_bias")) is not None:
+        if (bias := self.optional.get(f"{name}_bias")) is not None:
             y = add_bias(y, bias)
-        gain = self.further.get(f"{name}_gain")
+        gain = self.optional.get(f"{name}_gain")
         return y if gain is None else normed(y, gain, self.config.norm_epsilon)

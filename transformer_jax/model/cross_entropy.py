@@ -27,7 +27,9 @@ class LossSettings(NamedTuple):
     replicas: int  # number of parts of a batch on different devices
     auxiliary: tuple[tuple[str, float], ...] = ()  # names and weights of auxiliary losses
     full_context: bool = False  # whether a second pass over the whole target learns to align
-    consistency: float = 0.0  # weight of the divergence of two passes (consistency.py)
+    # Weight of the divergence of two passes (consistency.py). `Softmax.loss_of_two` sets it: then a
+    # row holds both passes, one after the other.
+    consistency: float = 0.0
 
 
 class Statistics(NamedTuple):

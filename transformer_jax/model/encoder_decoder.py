@@ -233,8 +233,8 @@ class EncoderDecoder(nn.Module):
         if weight := weights.get(CONSISTENCY):
             encoded_BME = self.encode(batch.src, rows_B)
             again_BLD, _ = self.decode(encoded_BME, batch.src, target, rows_B)
-            settings = settings._replace(consistency=weight)
-            sums = self._out().loss_of_two((x_BLD, again_BLD), given, batch.tgt, settings)
+            both = x_BLD, again_BLD
+            sums = self._out().loss_of_two(both, given, batch.tgt, settings, weight)
         else:
             sums = self._out().loss(x_BLD, given, batch.tgt, settings)
         return sums._replace(auxiliary={**losses, **sums.auxiliary}), watched_BLM

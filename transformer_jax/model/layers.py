@@ -68,7 +68,7 @@ class Residual(nn.Module):
 
     def setup(self) -> None:
         self.kind = RESIDUALS[self.config.norm]
-        self.join_params = declared(self, self.kind.parameters, self.config.axis_sizes)
+        self.join_params = declared(self, self.kind.parameters, {})
         self.norm = NORMS[self.config.norm_kind](self.config.norm_epsilon)
         self.dropout = Dropout(self.config.dropout)
 

@@ -116,8 +116,8 @@ SELF_PATTERNS: dict[str, Callable[[ModelConfig, bool], Pattern | None]] = {
 }
 
 
-def of_layer(config: ModelConfig, number: int) -> ModelConfig:
-    """The config of the layer with this number, from 0: in some, attention is global.
+def config_of_layer(config: ModelConfig, number: int) -> ModelConfig:
+    """The config of the layer with this number, from 0; in some layers attention is global.
 
     With model.global_every=n, each n-th layer has no window, so the last layer of n sees what its
     window leaves out (as in Gemma Team 2024, section 2, where n is 2).
@@ -158,23 +158,12 @@ def mask_of(patterns: tuple[Pattern, ...], query: Place, key: Place) -> Array:
 
 
 def problems(config: ModelConfig) -> Iterator[str]:
-    """Why the window, the global layers or the range of k are invalid, with the fix."""
+    """Why the window or the range of k is invalid, with the fix; empty if both are valid."""
     if config.window is not None and config.window % 2 == 0:
         yield (
             f"model.window={config.window} is even: the encoder's window has its query in the "
             f"middle. Use {config.window + 1}."
         )
-    if (every := config.global_every) is not None:
-        if config.window is None:
-            yield (
-                f"model.global_every={every} changes nothing without model.window: all layers see "
-                "the whole sentence. Set model.window, or leave out model.global_every."
-            )
-        elif every > (deepest := max(config.encoder_depth, config.decoder_depth)):
-            yield (
-                f"model.global_every={every} changes nothing in stacks of at most {deepest} "
-                "layers. Lower it, or leave it out."
-            )
     largest, smallest = config.wait_k_max, config.wait_k
     if largest is not None and (smallest is None or largest < smallest):
         yield (

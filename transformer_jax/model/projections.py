@@ -33,7 +33,7 @@ GATE = {  # with model.attention_gate
 }
 
 
-def further(config: ModelConfig) -> dict[str, Parameter]:
+def optional_parameters(config: ModelConfig) -> dict[str, Parameter]:
     """The parameters that the config's keys add to PROJECTIONS."""
     asked = (config.attention_bias, BIASES), (config.attention_gate, GATE), (config.qk_norm, GAINS)
     return {name: one for is_on, own in asked if is_on for name, one in own.items()}

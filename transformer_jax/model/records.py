@@ -66,7 +66,7 @@ class Now(NamedTuple):
 
 
 class StepContext(NamedTuple):
-    """The input of a decoder's layers in one search step; made once per step."""
+    """The input of a stack's layers in one step; the stack sets `sight` for each layer."""
 
     position_B: Array  # int32, of the newest subword
     distance_BS: Array  # int32, position of each key minus that of the newest subword

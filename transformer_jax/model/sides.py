@@ -121,6 +121,12 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
         for name in ("score", "normalizer"):
             if getattr(config, f"cross_{name}") is not None:  # else the other attention reads it
                 reason_of.setdefault(name, no_self)
+    depths = [config.encoder_depth] if _encoder_self_attention(config) else []
+    depths += [config.decoder_depth] if _decoder_self_attention(config) else []
+    if config.window is None:
+        reason_of["global_every"] = "without model.window all layers see the whole sentence"
+    elif (config.global_every or 1) > max(depths, default=0):
+        reason_of["global_every"] = "no stack with self-attention has so many layers"
     if not (config.d_ff and (ENCODERS[config.encoder].self_attention or decoder.self_attention)):
         no_network = "nothing has a feed-forward network"
         reason_of |= dict.fromkeys(("activation", "activation_dropout"), no_network)
@@ -174,7 +180,7 @@ def draw_problems(config: ModelConfig) -> Iterator[str]:
         )
     elif not STATELESS[name].sums_to_1:
         yield (
-            f"weights of the normalizer {name!r} may not sum to 1, so they are no "
+            f"weights of the normalizer {name!r} may not sum to 1, so they are not "
             "probabilities to draw from. Set model.cross_normalizer='softmax'."
         )
     if config.attention_memory is not None:

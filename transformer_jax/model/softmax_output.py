@@ -171,6 +171,7 @@ def _block_loss(
             gradient_RbLV = gradient_RbLV / 2 + weight * of_gap_RbLV
         return sums, gradient_RbLV.astype(settings.dtype)
 
+    # The kernel computes the loss of one pass, without a divergence.
     wide = jnp.finfo(settings.dtype).bits >= 32
     if wide or divided(VOCABULARY) or settings.consistency:
         return plain(logits_RbLV, targets_RbL, real_RbL)
@@ -238,12 +239,17 @@ class Softmax:
         return projected_loss(self.widened(x_BLD), given.table_VD, target.ids, real_BL, settings)
 
     def loss_of_two(
-        self, both: tuple[Array, Array], given: Given, target: Packed, settings: LossSettings
+        self,
+        both: tuple[Array, Array],
+        given: Given,
+        target: Packed,
+        settings: LossSettings,
+        weight: float,
     ) -> LossSums:
-        """The mean of `loss` for two passes, and with it their divergence times its weight."""
+        """The mean of `loss` for two passes, and their divergence times its weight."""
         x_BLD = jnp.concatenate(both, axis=1)
         target = jax.tree.map(lambda x_BL: jnp.concatenate([x_BL, x_BL], axis=1), target)
-        return self.loss(x_BLD, given, target, settings)
+        return self.loss(x_BLD, given, target, settings._replace(consistency=weight))
 
     def prepare(self, table_VD: Array) -> Array:
         """E^T, from which every search step makes logits: `[d_model, vocabulary]`."""

@@ -16,7 +16,7 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.cached_attention import cached_places, own_past
 from transformer_jax.model.layers import Layer, decoder_layer, encoder_layer
 from transformer_jax.model.norms import NORMS
-from transformer_jax.model.patterns import mask_of, of_layer, self_patterns
+from transformer_jax.model.patterns import config_of_layer, mask_of, self_patterns
 from transformer_jax.model.positions import StackPositions
 from transformer_jax.model.records import (
     Cache,
@@ -33,8 +33,8 @@ from transformer_jax.model.self_attention import self_blocks
 class Stack(nn.Module):
     """N layers, one after the other (Vaswani et al. 2017, section 3.1, figure 1).
 
-    Each layer has a config of its own, from `of_layer`: layers may differ in what they see. The
-    parameters of all have the same shapes (stacked_params.py).
+    Each layer has a config of its own, from `config_of_layer`: layers may differ in what they see.
+    The parameters of all have the same shapes (stacked_params.py).
     """
 
     config: ModelConfig
@@ -60,17 +60,17 @@ class Stack(nn.Module):
     def setup(self) -> None:
         """The positions, the layers and the norm, named for their side."""
         config = self.config
-        side, text = ("decoder", "tgt") if self.is_decoder else ("encoder", "src")
+        side, language = ("decoder", "tgt") if self.is_decoder else ("encoder", "src")
         layer = nn.remat(Layer) if self.remat else Layer
         self.positions = StackPositions(
             config,
             causal=self.is_decoder,
             biased="self_attention" in self.sublayers,
-            name=f"{text}_positions",
+            name=f"{language}_positions",
         )
         self.layers = [
             layer(
-                of_layer(config, n),
+                config_of_layer(config, n),
                 self.sublayers,
                 self.encoded_features,
                 n == self.watched,

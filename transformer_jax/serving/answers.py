@@ -41,10 +41,12 @@ def _most_translations(run: Run) -> int:
 def _searched(run: Run, n_best: int) -> int:
     """How many translations are searched for if n_best are asked for.
 
-    The n best are the first n of more, so that one search does for all n above 1. Only groups of
-    a diverse search each give their best first.
+    The n best are the first n of more, so that one search does for all n above 1. A diverse search
+    takes equally many from each group, and so each multiple of the groups has a search.
     """
-    return n_best if n_best == 1 or run.config.decode.groups > 1 else _most_translations(run)
+    if (groups := run.loaded.translator.groups) > 1:
+        return groups * -(-n_best // groups)
+    return 1 if n_best == 1 else _most_translations(run)
 
 
 def answer_all(run: Run, asked: Sequence[Asked]) -> list[Answer | Refused]:

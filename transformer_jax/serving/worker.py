@@ -94,7 +94,8 @@ class Worker:
         try:
             return self.answer_all(asked)
         except Exception:  # a bug or a device error; the server keeps running
-            log.exception("%d requests failed", len(asked))
+            log.exception("a group of %d requests failed", len(asked))
         if len(asked) > 1:
+            log.info("each of them is tried alone")
             return [answer for one in asked for answer in self._answers([one])]
         return [Refused(500, "The server could not answer this request; see its log.")]

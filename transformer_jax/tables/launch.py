@@ -24,8 +24,9 @@ from transformer_jax.tables.experiment import Job
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 LOG = "log.txt"  # ending of a job's log, which is beside its run's folder
+# Parameters of submitit, with or without "slurm_"; more than 1 would start a run several times.
+TASKS = ("nodes", "tasks_per_node", "ntasks_per_node")
 # Parameters that submitit takes as lists; --slurm gives one item of each.
-TASKS = ("nodes", "tasks_per_node")  # more than 1 would start a run several times
 LISTS = ("slurm_setup", "slurm_teardown", "slurm_srun_args")
 LONGEST_REASON = 300  # characters of the reason of a failure
 
@@ -70,7 +71,7 @@ def _gpus() -> list[str]:
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         return []
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        # As CUDA reads it: the first name that is no device ends the list.
+        # As CUDA reads it: the first number below 0 ends the list.
         names = (name.strip() for name in visible.split(","))
         return list(itertools.takewhile(lambda name: name and not name.startswith("-"), names))
     if not shutil.which("nvidia-smi"):
@@ -185,7 +186,7 @@ def run_with_submitit(
     if any(not equals for _, equals, _ in pairs):
         raise ConfigError(f"--slurm={parameters}: expected K=V,K=V.")
     for name, _, text in pairs:
-        if name in TASKS and text != "1":
+        if name.removeprefix("slurm_") in TASKS and text != "1":
             raise ConfigError(
                 f"--slurm={name}={text}: a run is one process, which uses all GPUs of its node. "
                 f"Leave out {name}, and ask for gpus_per_node."

@@ -158,7 +158,7 @@ class TableVocabulary(Vocabulary):
     """
 
     def __init__(self, model: bytes, name: str = "vocabulary", is_target: bool = False):
-        """Raises DataError, naming `name`, if the bytes are no bundle."""
+        """Raises DataError, naming `name`, if the bytes are not a bundle."""
         self.model, self.is_target = model, is_target
         self.bundle = unpacked(model, name)
         self._table = self.bundle.tables[is_target]

@@ -44,7 +44,7 @@ class TrainState(NamedTuple):
     """The whole state of a run: what a checkpoint holds and a continued run needs."""
 
     step: Array  # int32 scalar, batches consumed; selects batch and key
-    params: Params  # stacked by layer, see model/stacks.py
+    params: Params  # stacked by layer, see model/stacked_params.py
     opt_state: "optax.OptState"  # counts updates, which drives the schedule
     key: Array  # base key data; never split, only folded with `step`
     skipped: Array  # int32 scalar, updates skipped because they were not finite
