@@ -112,7 +112,7 @@ def test_training_from_python_is_that_of_the_command(tmp_path, monkeypatch):
     for wrong in ({"model.head": 1}, {"train.steps": "many"}):
         with pytest.raises(UserError):
             transformer_jax.train("demo", tmp_path / "other", wrong)
-    with pytest.raises(ConfigError, match="no config"):
+    with pytest.raises(ConfigError, match="not a config"):
         transformer_jax.train(3, tmp_path / "other")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="cannot name a run's folder"):
         transformer_jax.train(config, 3)  # type: ignore[arg-type]

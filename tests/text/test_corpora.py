@@ -238,7 +238,7 @@ def test_a_plain_and_a_compressed_file_of_one_stem_are_refused(folder):
         ({"tgt": "fr"}, "a", ["a.fr: no such file", "nor a.fr.gz", "suffixes there: .de .en"]),
         ({}, "sub/a", ["sub/a.en: no such file", "suffixes there: none"]),
         ({}, "test", ["data.test is empty"]),
-        ({}, "folder", ["folder.en is a folder; give a file"]),
+        ({}, "folder", ["folder.en is a folder; give a regular file"]),
         ({}, "short", ["short.en has 2 lines", "short.de has 1."]),
         ({}, "empty", ["empty.de is empty"]),
         ({}, "latin", ["latin.de, line 2: not UTF-8"]),

@@ -92,6 +92,7 @@ IMMUTABLE = [name for name, key in KEYS.items() if not key.mutable]
 # Where `other_value` breaks a rule between keys.
 OTHER = {
     "model.d_model": 18,
+    "model.global_every": 2,
     "model.num_heads": 4,
     "model.num_key_heads": 1,
     "model.watched_heads": 1,
@@ -111,6 +112,7 @@ BESIDE = {
     "data.invented_names": {"data.source": "grammar"},
     "data.aligned_pairs": {"data.alignments": True},
     "model.wait_k_max": {"model.wait_k": 2},
+    "model.global_every": {"model.window": 3, "model.num_layers": 2},
 }
 
 

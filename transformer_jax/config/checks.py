@@ -198,11 +198,10 @@ def _data(data: DataConfig) -> Iterator[str]:
 
 def _unread_text(data: DataConfig) -> Iterator[str]:
     for name in ("train", "valid", "test") if data.source == "grammar" else ():
-        value, default = getattr(data, name), getattr(DataConfig, name)
-        if value not in (default, ()):
+        if (value := getattr(data, name)) not in ((), (name,)):
             yield (
                 f"data.{name}={value!r} names text, and the built-in corpus has only its own "
-                f"splits. Use data.{name}={default!r}, or another data.source than 'grammar'."
+                f"splits. Use data.{name}={(name,)!r}, or another data.source than 'grammar'."
             )
 
 
