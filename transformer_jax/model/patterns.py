@@ -63,7 +63,8 @@ def strided(stride: int) -> Pattern:
 
     def sees(query: Place, key: Place) -> Array:
         apart_BLM = abs(query.positions[:, :, None] - key.positions[:, None, :])
-        return ((apart_BLM < stride) | (jax.lax.rem(apart_BLM, stride) == 0))[:, None]
+        period = apart_BLM.dtype.type(stride)  # the same type, in double precision too
+        return ((apart_BLM < stride) | (jax.lax.rem(apart_BLM, period) == 0))[:, None]
 
     return sees
 
