@@ -201,7 +201,10 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"model.window": 3, "model.global_every": 1}, ("model.global_every=1 is below 2",)),
     (
         {"model.window": 3, "model.global_every": 4, "model.num_layers": 3},
-        ("model.global_every=4 changes nothing", "has so many layers"),
+        (
+            "model.global_every=4 changes nothing",
+            "the stacks with self-attention have fewer layers",
+        ),
     ),
     ({"data.train": ("a,b",)}, ("data.train holds 'a,b'", "--config.data.train=A,B")),
     ({"data.valid": ("",)}, ("data.valid holds ''",)),

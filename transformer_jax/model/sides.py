@@ -126,7 +126,7 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
     if config.window is None:
         reason_of["global_every"] = "without model.window all layers see the whole sentence"
     elif (config.global_every or 1) > max(depths, default=0):
-        reason_of["global_every"] = "no stack with self-attention has so many layers"
+        reason_of["global_every"] = "the stacks with self-attention have fewer layers"
     if not (config.d_ff and (ENCODERS[config.encoder].self_attention or decoder.self_attention)):
         no_network = "nothing has a feed-forward network"
         reason_of |= dict.fromkeys(("activation", "activation_dropout"), no_network)

@@ -16,11 +16,12 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.cached_attention import cached_places, own_past
 from transformer_jax.model.layers import Layer, decoder_layer, encoder_layer
 from transformer_jax.model.norms import NORMS
-from transformer_jax.model.patterns import config_of_layer, mask_of, self_patterns
+from transformer_jax.model.patterns import config_of_layer, cross_patterns, mask_of, self_patterns
 from transformer_jax.model.positions import StackPositions
 from transformer_jax.model.records import (
     Cache,
     Context,
+    Memory,
     Place,
     SearchSizes,
     Sight,
@@ -110,9 +111,7 @@ class Stack(nn.Module):
         position_B: Array,
         ancestors_BKT: Array,
         cache: Cache,
-        *,
-        memory: tuple[Any, ...] | None = None,
-        source_mask: Array | None = None,
+        memory: Memory | None = None,
     ) -> tuple[Array, Cache, Any]:
         """One new position of every hypothesis: `[batch, beams, d_model]`, cache, weights.
 
@@ -123,8 +122,7 @@ class Stack(nn.Module):
           position_B: see `Now`.
           ancestors_BKT: see `Now`.
           cache: of the positions before.
-          memory: what each layer keeps of the source sentences; None: in an encoder.
-          source_mask: booleans `[batch, 1, 1, src_len]`, True = may attend; None: in an encoder.
+          memory: of the source sentences; None: in an encoder.
         """
         _, beams, length = ancestors_BKT.shape
         newest, cached = cached_places(position_B, length)
@@ -137,11 +135,16 @@ class Stack(nn.Module):
             past = own_past(allowed_B11T, ancestors_BKT)
             return Sight(past, self.positions.bias(distance_BS[:, None]))
 
+        source_mask = None
+        remembered_by_layer = (dict.fromkeys(self.sublayers, ()),) * self.depth
+        if memory is not None:
+            source_BM, remembered_by_layer = memory.source_BM, memory.decoder
+            source = Place(source_BM.astype(jnp.int32), jnp.arange(source_BM.shape[1])[None])
+            source_mask = mask_of(cross_patterns(self.config), newest, source)
         context = StepContext(position_B, distance_BS, source_mask, x_BKD)
         x_BKD = self._to_residual_dtype(x_BKD)
-        memory = memory or (dict.fromkeys(self.sublayers, ()),) * self.depth
         caches, watched = [], None
-        parts = zip(self.layers, memory, cache.written, cache.carried, strict=True)
+        parts = zip(self.layers, remembered_by_layer, cache.written, cache.carried, strict=True)
         for layer, remembered, written, carried in parts:
             own = context._replace(sight=sight(layer.config))
             x_BKD, new, weights = layer.step(x_BKD, own, remembered, Cache(written, carried))

@@ -21,7 +21,6 @@ from transformer_jax.model import (
     patterns,
     positions,
 )
-from transformer_jax.model.cached_attention import cached_places
 from transformer_jax.model.dropout import noise_of
 from transformer_jax.model.hard_attention import Sampled
 from transformer_jax.model.layers import Layer
@@ -236,16 +235,8 @@ class TransformerDecoder(nn.Module):
         self, x_BKD: Array, now: Now, memory: Memory, cache: Cache
     ) -> tuple[Array, Cache, Array | None]:
         """One new position of every hypothesis: `[batch, beams, d_model]`, cache, weights."""
-        source_BM = memory.source_BM
-        source = Place(source_BM.astype(jnp.int32), jnp.arange(source_BM.shape[1])[None])
-        newest, _ = cached_places(now.position_B, now.ancestors_BKT.shape[2])
         x_BKD, cache, weights = self.target_stack.step(
-            x_BKD,
-            now.position_B,
-            now.ancestors_BKT,
-            cache,
-            memory=memory.decoder,
-            source_mask=mask_of(cross_patterns(self.config), newest, source),
+            x_BKD, now.position_B, now.ancestors_BKT, cache, memory
         )
         return x_BKD, cache, self._watched(weights)
 
