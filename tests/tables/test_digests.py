@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments.fair_comparison import TRIED as FAIR_RATES
+from experiments.later_parts import TRIED as LATER_RATES
 from experiments.scores import TRIED
 from tests.fixtures.keys import other_value
 from transformer_jax.config.changes import with_values
@@ -82,6 +83,7 @@ def test_all_tables_of_runs_have_recorded_digests():
         "windows-small",
         "few_pairs-pairs_5000",
         "small_corpus-small",
+        *(f"later_parts-rate_{rate}" for rate in LATER_RATES),
         *(f"fair_comparison-rate_{rate}" for rate in FAIR_RATES),
         "fair_comparison-budget_1",
         "fair_comparison-budget_3",
