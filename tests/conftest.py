@@ -4,7 +4,9 @@ import gc
 import importlib.metadata
 import logging
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import jax
@@ -67,6 +69,26 @@ def in_checkout(monkeypatch: pytest.MonkeyPatch) -> Path:
     """Makes the checkout the working directory, because configs/ and experiments/ are there."""
     monkeypatch.chdir(ROOT)
     return ROOT
+
+
+@pytest.fixture(scope="module", autouse=True)
+def equal_programs_are_compiled_once() -> Iterator[None]:
+    """Within a file, `train` with settings that it had before takes the program of that time."""
+    from transformer_jax.commands import train
+
+    compile_program = train.compile_program
+    known: dict[Any, Any] = {}
+
+    def compiled(*settings: Any, meanwhile: Callable[[], Any] | None = None) -> Any:
+        if settings not in known:
+            known[settings] = compile_program(*settings, meanwhile=meanwhile)
+        elif meanwhile:
+            meanwhile()
+        return known[settings]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "compile_program", compiled)
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

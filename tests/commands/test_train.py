@@ -228,7 +228,7 @@ def test_a_dry_run_refuses_a_folder_that_training_would_refuse(tmp_path, capsys,
     assert "is not empty and holds no run" in refused(tmp_path / "thesis")
     assert "d_ff: the run has 32, the config now says 48" in refused(run, "--config.model.d_ff=48")
     (run / "corpus.sha256").write_text("other text")
-    monkeypatch.setattr("transformer_jax.commands.train.compile_program", lambda *_: None)
+    monkeypatch.setattr("transformer_jax.commands.train.compile_program", lambda *_, **__: None)
     monkeypatch.setattr("transformer_jax.commands.train.describe", lambda *_: ["sizes"])
     assert "trained on other text" in refused(run, "--force")
 

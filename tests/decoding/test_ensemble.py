@@ -18,7 +18,7 @@ RECURRENT = {"encoder": "recurrent", "decoder": "recurrent"}
 
 
 def member(seed, **changes):
-    model = tiny_model(norm="pre", tie_embeddings=False, **changes)
+    model = tiny_model(num_layers=1, norm="pre", tie_embeddings=False, **changes)
     return model, random_params(model, seed=seed)
 
 

@@ -52,7 +52,7 @@ def test_blocks_by_hand():
 
 
 @SIDES
-@pytest.mark.parametrize("length", [40, 64, 75])
+@pytest.mark.parametrize("length", [40, 75])
 @pytest.mark.parametrize("window", [1, 5, 17, 35])
 def test_blocks_give_what_a_mask_over_the_whole_row_gives(window, length, is_decoder):
     config = ModelConfig(window=window)
@@ -72,13 +72,14 @@ def test_blocks_give_what_a_mask_over_the_whole_row_gives(window, length, is_dec
         return blocks.joined(attend(*cut, mask)[0])
 
     def total(blocks, *arrays):
-        return (attended(blocks, *arrays)[place.segments != 0] ** 2).sum()
+        return (attended(blocks, *arrays)[real] ** 2).sum()
 
-    real = place.segments != 0
+    real = np.asarray(place.segments) != 0
     whole = Blocks(length, length)
     want = attended(whole, query, key, value)[real]
     assert relative_error(attended(blocks, query, key, value)[real], want) < 1e-6
-    gradients = (jax.grad(total, (1, 2, 3))(by, query, key, value) for by in (blocks, whole))
+    gradient = jax.jit(jax.grad(total, (1, 2, 3)), static_argnums=0)
+    gradients = (gradient(by, query, key, value) for by in (blocks, whole))
     for got, want in zip(*gradients, strict=True):
         np.testing.assert_allclose(got, want, atol=1e-5)  # a window of 1 has gradients of 0
 
@@ -95,7 +96,7 @@ def test_no_array_of_a_training_step_has_a_number_for_each_pair_of_positions(pos
     """The encoder's and the decoder's self-attention, forward and backward."""
     length = 64 * SHORTEST_BLOCK
     shape = jnp.zeros((1, length), jnp.int32)
-    sizes = {"window": 5, "positions": positions, "d_k": 6, "relative_distance": 3}
+    sizes = {"num_layers": 1, "window": 5, "positions": positions, "d_k": 6, "relative_distance": 3}
 
     def largest(**changes):
         model = tiny_model(**{**sizes, **changes})
@@ -158,7 +159,8 @@ def test_the_number_of_a_global_layer_counts_from_1():
 @pytest.mark.parametrize("positions", DISTANCES)
 def test_the_model_in_blocks_equals_the_model_whose_weights_are_asked_for(positions):
     """Plots make self-attention compute whole rows."""
-    model = tiny_model(window=5, positions=positions, d_k=6, relative_distance=3)
+    sizes = {"num_layers": 1, "d_k": 6, "relative_distance": 3}
+    model = tiny_model(window=5, positions=positions, **sizes)
     batch = lay_out(random_pairs(0, [(20, 30), (25, 15)]), [[0, 1]], 48, 48)
     variables = {"params": random_params(model)}
     blocks = jax.jit(model.apply)(variables, *model_inputs(batch))

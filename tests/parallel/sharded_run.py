@@ -149,7 +149,7 @@ def main(folder: str, meshes: str, port: str = "", process: str = "") -> None:
     every = json.loads(meshes)
     for mesh in every:
         arrays, rest = run(tuple(mesh[:3]), *mesh[3:])
-        if not port or mesh == every[-1]:
+        if mesh[-1] != "fused" and (not port or mesh == every[-1]):
             rest["translations"] = translations(MeshConfig(*mesh[:3]), model_of(mesh[-1]))
         if processes.is_first():
             name = "-".join(map(str, mesh))

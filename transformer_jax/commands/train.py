@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import logging
 import signal
@@ -162,9 +163,8 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     banned_ids(config.decode, data.vocabulary)  # found wrong before training, not after it
     check_rows(config.train, mesh, data.shape.rows)
     sizes, shape = data.vocabulary.sizes, data.shape
-    program = compile_program(
-        config.model, train, mesh, sizes, shape, lambda: _prepare(config, sizes, shape)
-    )
+    prepare = functools.partial(_prepare, config, sizes, shape)
+    program = compile_program(config.model, train, mesh, sizes, shape, meanwhile=prepare)
     for line in describe(config, program, sizes, shape, data.plan.tgt_fill):
         log.info(line)
     if not force:

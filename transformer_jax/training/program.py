@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import functools
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -190,13 +191,14 @@ def compile_program(
 def make_eval_step(program: Program) -> Callable[[Params, Batch], LossSums]:
     """Returns (params, batch) -> LossSums without dropout and smoothing; compiles when called."""
 
-    def eval_step(params: Params, batch: Batch) -> LossSums:
-        return program.eval_loss(params, batch, None, None)
-
-    compiled = jax.jit(eval_step)
-
     def placed_eval_step(params: Params, batch: Batch) -> LossSums:
         with placed(program.mesh, program.model):
-            return compiled(params, batch)
+            return eval_step(program.eval_loss, params, batch)
 
     return placed_eval_step
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def eval_step(loss: LossFn, params: Params, batch: Batch) -> LossSums:
+    """The sums of a batch by a program's `eval_loss`."""
+    return loss(params, batch, None, None)
