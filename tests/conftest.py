@@ -4,6 +4,7 @@ import gc
 import importlib.metadata
 import logging
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,11 @@ CHEAP = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split
 if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11):
     CHEAP.append("--xla_cpu_use_fusion_emitters=false")
 os.environ["XLA_FLAGS"] = " ".join([*CHEAP, os.environ.get("XLA_FLAGS", "")]).strip()
+
+# One cache for all workers and for what they start, and not the user's. Workers inherit it.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    CACHE = tempfile.TemporaryDirectory(prefix="transformer_jax_cache_")
+    os.environ["TRANSFORMER_JAX_CACHE"] = CACHE.name
 
 # Python's search for cycles takes a twentieth of the time: traced programs are millions of objects.
 gc.set_threshold(100_000, 20, 100)

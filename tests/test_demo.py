@@ -14,7 +14,6 @@ SMALL = {**figures.SMALL, "train.valid_every": 3}
 @pytest.fixture
 def small(monkeypatch, tmp_path):
     monkeypatch.setattr(corpora, "GRAMMAR_PAIRS", {"valid": 16, "test": 12})
-    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path / "cache"))
     overrides = [f"--config.{name}={value}" for name, value in SMALL.items()]
     workdir = f"--workdir={tmp_path / 'run'}"
     monkeypatch.setattr(sys, "argv", ["demo", workdir, *overrides])

@@ -43,7 +43,7 @@ TIMINGS = ("source_tokens_per_second", "target_tokens_per_second", "mfu")
 
 @functools.cache
 def scratch() -> tempfile.TemporaryDirectory:
-    """A folder that is deleted when the process ends; it has the cache, among others."""
+    """A folder that is deleted when the process ends."""
     return tempfile.TemporaryDirectory(prefix="transformer_jax_tests_")
 
 
@@ -97,18 +97,10 @@ def write_preset(path: Path, values: Mapping[str, Any]) -> Path:
 
 
 def command(*arguments: str) -> int:
-    """Runs a command line in this process, the cache in the scratch folder; its exit status."""
+    """Runs a command line in this process; its exit status."""
     from transformer_jax.__main__ import main
 
-    before = os.environ.get("TRANSFORMER_JAX_CACHE")
-    os.environ["TRANSFORMER_JAX_CACHE"] = str(Path(scratch().name) / "cache")
-    try:
-        return main(arguments)
-    finally:
-        if before is None:
-            del os.environ["TRANSFORMER_JAX_CACHE"]
-        else:
-            os.environ["TRANSFORMER_JAX_CACHE"] = before
+    return main(arguments)
 
 
 def train(workdir: Path, **changes: Any) -> int:

@@ -134,7 +134,6 @@ def files(folder) -> set[str]:
 
 def test_all_figures_of_a_toy_run(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(corpora, "GRAMMAR_PAIRS", {"valid": 4, "test": 5})
-    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path / "cache"))
     out = tmp_path / "out"
     assert run(monkeypatch, "--scale=small", f"--out={out}", "--config.decode.beam_size=2") == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"page        {out}/index.html"

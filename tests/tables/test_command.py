@@ -55,7 +55,6 @@ EXPERIMENT = Experiment(
 @pytest.fixture
 def call(monkeypatch, tmp_path, capsys):
     """Runs the experiment's command; what it printed."""
-    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(Path(runs.scratch().name) / "cache"))
     monkeypatch.chdir(ROOT)  # its processes import the package from here
 
     def run(*flags: str) -> str:

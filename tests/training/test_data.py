@@ -21,11 +21,6 @@ from transformer_jax.training.data import TrainingData, load_data, nominal_shape
 from transformer_jax.training.program import BatchShape
 
 
-@pytest.fixture(autouse=True)
-def cache(monkeypatch):
-    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(Path(runs.scratch().name) / "cache"))
-
-
 def load(folder: Path, **changes) -> TrainingData:
     return load_data(runs.tiny_config(**changes), RunFolder(folder))
 

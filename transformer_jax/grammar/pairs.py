@@ -13,14 +13,17 @@ their forms are held out: every word form of a validation or test sentence occur
 times in the first 20,000 training pairs of the same seed.
 """
 
+import hashlib
 import operator
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 from transformer_jax.errors import DataError
+from transformer_jax.files import kept
 from transformer_jax.grammar import (
     constructions_clauses,
     constructions_nouns,
@@ -134,12 +137,24 @@ def drafts(split: str, seed: int) -> Iterator[tuple[AlignedPair, Draw]]:
 
 @cache
 def known(seed: int) -> frozenset[str]:
-    """The word forms that training shows often enough for the other splits."""
+    """The word forms that training shows often enough for the other splits.
+
+    They are kept in the user's cache, because to find them takes seconds.
+    """
+    sources = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.[pt]*")):  # Python and .tsv files
+        sources.update(path.read_bytes())
+    stored = kept("grammar", f"{sources.hexdigest()} {seed}", lambda: _known_words(seed).encode())
+    return frozenset(stored.decode().split("\n"))
+
+
+def _known_words(seed: int) -> str:
+    """What `known` returns, a word a line."""
     counts: Counter[str] = Counter()
     for pair in generate("train", KNOWN_FROM, seed):
         counts.update(pair.src_words)
         counts.update(pair.tgt_words)
-    return frozenset(word for word, count in counts.items() if count >= KNOWN_TIMES)
+    return "\n".join(sorted(word for word, count in counts.items() if count >= KNOWN_TIMES))
 
 
 def _pair(sentence: Sentence, construction: str) -> AlignedPair:
