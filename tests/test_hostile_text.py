@@ -38,7 +38,7 @@ from transformer_jax.text.corpora import Pair, open_corpus
 from transformer_jax.text.encoded import encode_corpus, encode_pairs
 from transformer_jax.text.vocabulary import EOS, UNK, Vocabulary, load_vocabulary, train_vocabulary
 
-LONG = 50_000  # characters
+LONG = 20_000  # characters
 CONTROLS = "".join(chr(c) for c in (*range(0x20), *range(0x7F, 0xA0)) if chr(c) != "\n")
 # Line ends to str.splitlines, and to no file of text: vertical tab, form feed, separators.
 NOT_LINE_ENDS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"

@@ -180,8 +180,8 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
 
 
 def warn_without_test_split(corpus: Corpus, data: DataConfig) -> None:
-    """Logs a warning if a later `evaluate` would find no test split; the built-in corpus has one."""
-    if data.test and data.source != "grammar":
+    """Logs a warning if a later `evaluate` would find no test split."""
+    if data.test and data.source != "grammar":  # the built-in corpus always has one
         try:
             corpus.split("test")
         except DataError as error:
