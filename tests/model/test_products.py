@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixtures.tiny import random_params, tiny_model
+from tests.fixtures.tiny import tiny_model
 from tests.model.configs import CONFIGS
+from transformer_jax.model.parameters import abstract_params
 from transformer_jax.model.products import (
     MATRICES,
     add_bias,
@@ -124,9 +125,9 @@ def test_every_matrix_of_every_model_is_either_narrowed_or_looked_up_or_added():
     other += " history_query marginal_context table_bias"
     found = set()
     for changes in CONFIGS.values():
-        for path, leaf in jax.tree_util.tree_leaves_with_path(
-            narrowed(random_params(tiny_model(**changes)), "bfloat16")
-        ):
+        shapes = abstract_params(tiny_model(**changes))
+        narrow_shapes = jax.eval_shape(lambda params: narrowed(params, "bfloat16"), shapes)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(narrow_shapes):
             name = path[-1].key
             narrow = leaf.dtype == jnp.bfloat16
             assert narrow == (leaf.ndim > 1 and name in MATRICES)
