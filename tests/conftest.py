@@ -79,18 +79,18 @@ def in_checkout(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def equal_programs_are_compiled_once() -> Iterator[None]:
-    """Within a file, `train` with settings that it had before takes the program of that time."""
+    """Within a test file, `train` reuses the program that it compiled for equal settings."""
     from transformer_jax.commands import train
 
     compile_program = train.compile_program
-    known: dict[Any, Any] = {}
+    programs: dict[Any, Any] = {}
 
     def compiled(*settings: Any, meanwhile: Callable[[], Any] | None = None) -> Any:
-        if settings not in known:
-            known[settings] = compile_program(*settings, meanwhile=meanwhile)
+        if settings not in programs:
+            programs[settings] = compile_program(*settings, meanwhile=meanwhile)
         elif meanwhile:
             meanwhile()
-        return known[settings]
+        return programs[settings]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "compile_program", compiled)

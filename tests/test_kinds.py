@@ -61,10 +61,9 @@ def run(request):
     return trained(*request.param), settings_of(*request.param)
 
 
-@pytest.mark.parametrize("pair", PAIRS[1:3], ids="-".join)
-def test_a_killed_run_goes_on_as_if_it_had_not_been(pair, tmp_path):
+def test_a_killed_run_goes_on_as_if_it_had_not_been(run, tmp_path):
     """The run is killed after step 8 with a checkpoint of step 4, so it writes some lines twice."""
-    folder, settings = trained(*pair), settings_of(*pair)
+    folder, settings = run
     killed = shutil.copytree(folder, tmp_path / "killed")
     for later in [path for step in (8, 12) for path in (killed / "checkpoints").glob(f"{step}*")]:
         shutil.rmtree(later) if later.is_dir() else later.unlink()

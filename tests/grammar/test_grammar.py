@@ -329,3 +329,17 @@ def test_an_english_word_has_one_german_word():
     adjectives = Counter(adjective.en for adjective in ADJECTIVES)
     for counts in (verbs, nouns, adjectives):
         assert [name for name, count in counts.items() if count > 1] == []
+
+
+# Known words -------------------------------------------------------------------------------------
+
+
+def test_known_words_are_found_once_for_each_grammar_and_seed(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path))
+    searched = []
+    monkeypatch.setattr(pairs, "_known_words", lambda seed: searched.append(seed) or f"a\n{seed}")
+    known = pairs.known.__wrapped__  # as a new process calls it
+    assert known(1) == known(1) == {"a", "1"} and searched == [1]
+    assert known(2) == {"a", "2"} and searched == [1, 2]
+    monkeypatch.setattr(pairs, "GRAMMAR", "another")
+    assert known(1) == {"a", "1"} and searched == [1, 2, 1]

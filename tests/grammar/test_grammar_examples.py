@@ -317,7 +317,7 @@ class Steered(Draw):
 
 def write(construction: str, source: str) -> grammar.AlignedPair:
     """The pair that the construction gives for the English sentence."""
-    rng = random.Random(f"0{source}")  # of ten seeds, the one that needs the fewest draws
+    rng = random.Random(f"0{source}")  # of eight prefixes, the one that needs the fewest draws
     for _ in range(20_000):
         draw = Steered(rng, "any", source)
         try:

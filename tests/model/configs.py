@@ -1,8 +1,8 @@
 """The list of models that the harness runs over: every entry of every registry is in it.
 
 A new score, kind of positions, memory, encoder or decoder needs a line here (tests/test_layout.py).
-All dimensions differ; keys that a line leaves out are those of tests/fixtures/tiny.py, but for one
-layer on each side. Lines where layers differ, or hand something on, have more.
+All dimensions differ. Keys that a line leaves out are those of tests/fixtures/tiny.py, except that
+each side has one layer. A line has more where layers differ or pass something on.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from transformer_jax.model.positions import POSITIONS, between_positions
 # Kinds of positions that only self-attention knows, as distances.
 DISTANCES = [kind for kind in POSITIONS if between_positions(ModelConfig(positions=kind))]
 
-LINES: dict[str, dict[str, Any]] = {
+CHANGES: dict[str, dict[str, Any]] = {
     "base": {"num_layers": 2},
     "pre-norm": {"norm": "pre", "num_decoder_layers": 3},
     "deep-norm": {"norm": "deep", "num_decoder_layers": 2},
@@ -61,7 +61,7 @@ LINES: dict[str, dict[str, Any]] = {
     "gumbel": {"cross_normalizer": "gumbel", "cross_score": "dot"},
     "monotonic": {"cross_normalizer": "monotonic"},
     "chunkwise": {"cross_normalizer": "chunkwise", "chunk_width": 3},
-    "lookback": {"cross_normalizer": "lookback", "num_layers": 1, "norm": "pre"},
+    "lookback": {"cross_normalizer": "lookback", "norm": "pre"},
     "bilinear": {"score": "bilinear", "norm_kind": "scale"},
     "cosine": {"score": "cosine", "normalizer": "sparsemax", "positions": "index"},
     "top-k": {
@@ -104,7 +104,12 @@ LINES: dict[str, dict[str, Any]] = {
     },
     "rotated-cosine": {"score": "cosine", "positions": "rotary", "d_k": 6},
     "cross-additive": {"cross_score": "additive", "positions": "rotary", "d_k": 6},
-    "window": {"window": 3, "global_every": 2, "num_decoder_layers": 3},
+    "window": {
+        "window": 3,
+        "global_every": 2,
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 3,
+    },
     "wait-k": {"wait_k": 2, "positions": "t5"},
     "wait-k-fused": {
         "wait_k": 3,
@@ -162,9 +167,8 @@ LINES: dict[str, dict[str, Any]] = {
         "positions": "t5",
         "norm_kind": "rms",
         "attention_dropout": 0.2,
-        "num_decoder_layers": 1,
     },
-    "recurrent": {"num_layers": 2, "encoder": "recurrent", "decoder": "recurrent", "d_hidden": 17},
+    "recurrent": {"encoder": "recurrent", "decoder": "recurrent", "d_hidden": 17},
     "convolutional": {
         "num_encoder_layers": 2,
         "encoder": "convolutional",
@@ -184,7 +188,10 @@ LINES: dict[str, dict[str, Any]] = {
     "recurrent-encoder": {"encoder": "recurrent", "d_hidden": 17, "attention_memory": "coverage"},
     "recurrent-decoder": {"decoder": "recurrent", "d_hidden": 17, "norm": "pre"},
 }
-CONFIGS = {name: {"num_layers": 1, **line} for name, line in LINES.items()}
+CONFIGS = {name: {"num_layers": 1, **line} for name, line in CHANGES.items()}
+
+# Where a second layer of a stack would only add time.
+ONE_LAYER = {"num_layers": 1, "num_encoder_layers": None, "num_decoder_layers": None}
 
 # For what is slow: together these have every part that a mesh or a run treats in its own way.
 COVERING = (

@@ -23,7 +23,7 @@ from tests.fixtures.tiny import (
     random_params,
     relative_error,
 )
-from tests.model.configs import CONFIGS
+from tests.model.configs import CONFIGS, ONE_LAYER
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.config.train import TrainConfig
@@ -51,7 +51,7 @@ SIZES = ModelConfig(
 
 def gradient(name: str, mesh_config: MeshConfig, micro_batches: int) -> np.ndarray:
     """The gradient of the loss, with dropout, of packed rows on a mesh, as one vector."""
-    changes = {**CONFIGS.get(name, {}), "num_layers": 1, "d_hidden": SIZES.d_hidden}
+    changes = {**CONFIGS.get(name, {}), **ONE_LAYER, "d_hidden": SIZES.d_hidden}
     both, draws = name == AGREEMENT, name == REINFORCE
     model = make_model(dataclasses.replace(SIZES, **changes), VOCABULARY, watch=both or draws)
     mesh = make_mesh(mesh_config)

@@ -21,6 +21,7 @@ from transformer_jax.training import loop
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.loop import Direction, _lacks_validation, _Observers
 from transformer_jax.training.patience import Patience
+from transformer_jax.training.program import compile_program
 from transformer_jax.training.state import TwoStates
 
 MEASURED = {
@@ -56,7 +57,11 @@ def test_metrics_are_those_of_their_window():
     assert rates[3] == pytest.approx(3e-3) and rates[40] == pytest.approx(1e-2 * (10 / 40) ** 0.5)
 
 
-def test_accumulated_batches_are_the_same_batches_and_programs_compile_once(tmp_path, caplog):
+def test_accumulated_batches_are_the_same_batches_and_programs_compile_once(
+    tmp_path, caplog, monkeypatch
+):
+    # Not that of conftest.py, which would compile once whatever `train` does.
+    monkeypatch.setattr("transformer_jax.commands.train.compile_program", compile_program)
     jax.config.update("jax_log_compiles", True)
     try:
         with caplog.at_level(logging.WARNING):

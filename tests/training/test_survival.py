@@ -131,9 +131,9 @@ def test_a_full_disk_is_reported_and_harms_no_older_checkpoint(mode, tmp_path):
     assert ("training continues" in printed) == (mode == "continue")
     # Read from the log: on a full disk the last line of metrics.jsonl may be incomplete.
     assert (f"step {runs.STEPS} of {runs.STEPS}," in printed) == (mode == "continue")
-    if mode == "stop":  # with room again, it goes on from what is whole, to the end
-        assert runs.train(copy, train__keep_last=3) == 0
-        assert_same_run(copy, runs.trained_run())
+    # With room again, the run goes on from what is whole, to the end that it would have had.
+    assert runs.train(copy, train__keep_last=3) == 0
+    assert_same_run(copy, runs.trained_run())
 
 
 # Several processes, other meshes -----------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import dataclasses
-import functools
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -27,7 +26,7 @@ from transformer_jax.text.links import BITS
 from transformer_jax.text.vocabulary import Sizes
 from transformer_jax.training.optimizer import make_optimizer
 from transformer_jax.training.state import AGREEMENT, TrainState, init_state, joined, state_names
-from transformer_jax.training.step import LossFn, loss_block, make_loss_fn, make_train_step
+from transformer_jax.training.step import loss_block, make_loss_fn, make_train_step
 from transformer_jax.training.two_directions import make_two_way_step
 
 
@@ -65,7 +64,7 @@ class Program(NamedTuple):
     mesh: Mesh
     state: TrainState  # shapes, types and shardings; both directions have the same
     train_step: Callable[[Any, Batch], Any]  # (States, batch) -> States; donates the States
-    eval_loss: LossFn  # without smoothing; not compiled
+    eval_step: Callable[[Params, Batch], LossSums]  # without smoothing; compiles when called
     memory_bytes: int  # per device: arguments and temporaries of the training step
 
     def init(self, seed: int) -> TrainState:
@@ -184,8 +183,12 @@ def compile_program(
     allocator.give_back()
     memory = compiled.memory_analysis()
     held = memory.temp_size_in_bytes + memory.argument_size_in_bytes if memory else 0
-    eval_loss = make_loss_fn(model, 0.0, block, ways)
-    return Program(model, optimizer, mesh, state, compiled, eval_loss, held)
+    loss = make_loss_fn(model, 0.0, block, ways)
+
+    def eval_step(params: Params, batch: Batch) -> LossSums:
+        return loss(params, batch, None, None)
+
+    return Program(model, optimizer, mesh, state, compiled, jax.jit(eval_step), held)
 
 
 def make_eval_step(program: Program) -> Callable[[Params, Batch], LossSums]:
@@ -193,12 +196,6 @@ def make_eval_step(program: Program) -> Callable[[Params, Batch], LossSums]:
 
     def placed_eval_step(params: Params, batch: Batch) -> LossSums:
         with placed(program.mesh, program.model):
-            return eval_step(program.eval_loss, params, batch)
+            return program.eval_step(params, batch)
 
     return placed_eval_step
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def eval_step(loss: LossFn, params: Params, batch: Batch) -> LossSums:
-    """The sums of a batch by a program's `eval_loss`."""
-    return loss(params, batch, None, None)
