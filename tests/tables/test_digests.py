@@ -84,6 +84,7 @@ def test_all_tables_of_runs_have_recorded_digests():
         "few_pairs-pairs_5000",
         "small_corpus-small",
         *(f"later_parts-rate_{rate}" for rate in LATER_RATES),
+        "later_parts-small",
         *(f"fair_comparison-rate_{rate}" for rate in FAIR_RATES),
         "fair_comparison-budget_1",
         "fair_comparison-budget_3",
