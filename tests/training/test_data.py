@@ -197,7 +197,9 @@ def test_a_missing_test_split_is_a_warning_unless_none_is_asked_for(tmp_path, ca
 
 def test_the_built_in_corpus_writes_no_test_split_to_find_out_whether_there_is_one():
     config = runs.tiny_config(data__source="grammar", data__path=None).data
-    data.warn_without_test_split(None, config)
+    asked: list[str] = []
+    data.warn_without_test_split(SimpleNamespace(split=asked.append), config)
+    assert config.test and asked == []
 
 
 def test_links_are_kept_for_as_many_pairs_as_the_config_says(tmp_path):
