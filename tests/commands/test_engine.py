@@ -71,6 +71,16 @@ def test_the_engine_searches_with_the_run_s_settings():
             {"overrides": {"decode.groups": 2}},
             "penalty and decode.groups",
         ),
+        (
+            "ctranslate2",
+            {"overrides": {"decode.dtype": "bfloat16"}},
+            "set both to none",
+        ),
+        (
+            "ctranslate2",
+            {"overrides": {"decode.weights": "bfloat16"}},
+            "as in --engine=ctranslate2:bfloat16",
+        ),
     ],
 )
 def test_what_an_engine_has_no_place_for_is_refused(engine, options, message):

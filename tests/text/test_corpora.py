@@ -423,6 +423,20 @@ def test_the_built_in_corpus_has_its_sizes_and_is_the_generated_one():
     assert type(corpus.split("train")[0]) is Pair
 
 
+def test_the_built_in_corpus_is_written_when_it_is_read(monkeypatch):
+    from transformer_jax.grammar import pairs
+
+    written = []
+    generate = pairs.generate
+    monkeypatch.setattr(
+        pairs, "generate", lambda *a, **kw: written.append(a[0]) or generate(*a, **kw)
+    )
+    corpus = open_corpus(DataConfig(source="grammar", pairs=40))
+    assert [len(corpus.split("test")), len(corpus.alignments("train"))] == [1_000, 40]
+    assert written == []
+    assert corpus.alignments("train")[0].src and corpus.split("train")[39] and written == ["train"]
+
+
 def test_the_built_in_corpus_has_a_fingerprint_of_its_content():
     small, again, large = (
         open_corpus(DataConfig(source="grammar", pairs=pairs)) for pairs in (40, 40, 41)

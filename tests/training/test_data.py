@@ -195,13 +195,6 @@ def test_a_missing_test_split_is_a_warning_unless_none_is_asked_for(tmp_path, ca
         assert caplog.text.count("no test split for a later `evaluate`: ") == warnings
 
 
-def test_the_built_in_corpus_writes_no_test_split_to_find_out_whether_there_is_one():
-    config = runs.tiny_config(data__source="grammar", data__path=None).data
-    asked: list[str] = []
-    data.warn_without_test_split(SimpleNamespace(split=asked.append), config)
-    assert config.test and asked == []
-
-
 def test_links_are_kept_for_as_many_pairs_as_the_config_says(tmp_path):
     corpus = Path(shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus"))
     runs.write_lines(corpus / "train.align", ["0-0"] * 300)

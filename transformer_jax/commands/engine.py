@@ -90,6 +90,11 @@ def engine_lines(loaded: LoadedModel, engine: str) -> EngineLines:
             f"--engine={engine} has beam search only, in one group and without a coverage penalty: "
             "leave out --sample, decode.method, decode.coverage_penalty and decode.groups."
         )
+    if decode.dtype or decode.weights:
+        raise ConfigError(
+            f"--engine={engine} does not read decode.dtype and decode.weights: set both to none. "
+            f"The engine's own type stands after its name, as in --engine={name}:bfloat16."
+        )
     if processes.count() > 1:
         raise ConfigError(f"--engine={engine} runs in one process: leave out --coordinator.")
     if len(translator.model.members) > 1:

@@ -109,8 +109,6 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     print("\n".join(describe(config, program, sizes, shape, NOMINAL_FILL)))
     if not force:
         check_memory(program)
-    if config.data.source == "grammar":  # always there; writing it takes seconds
-        return
     try:
         corpus = open_corpus(config.data, config.seed)
         counts = {name: len(corpus.split(name)) for name in ("train", "valid")}

@@ -4,6 +4,7 @@ This module drops and changes no pair; it also keeps pairs with an empty side.
 """
 
 import difflib
+import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -213,6 +214,46 @@ class TfdsCorpus:
         return f"TFDS {name} in {folder}, {self.data.src}→{self.data.tgt}"
 
 
+class GeneratedPairs(ByPosition[Pair]):
+    """A split of the built-in corpus, which is written when one of its pairs is first read."""
+
+    def __init__(self, name: str, size: int, data: DataConfig):
+        self.name, self.size = name, size
+        self.invented_names = data.invented_names
+        self.is_swapped = data.src == "de"
+
+    def __len__(self) -> int:
+        return self.size
+
+    @functools.cached_property
+    def written(self) -> "list[AlignedPair]":
+        """The pairs from English to German, with their words and links."""
+        from transformer_jax.grammar.pairs import generate  # most runs have other text
+
+        return generate(self.name, self.size, invented_names=self.invented_names)
+
+    def items(self, indices: Sequence[int]) -> list[Pair]:
+        """The pairs at these indices."""
+        pairs = [(self.written[i].src, self.written[i].tgt) for i in indices]
+        return [Pair(*(pair[::-1] if self.is_swapped else pair)) for pair in pairs]
+
+
+class GeneratedAlignments(ByPosition[AlignedWords]):
+    """Words and gold links of generated pairs; a punctuation mark is a word."""
+
+    def __init__(self, pairs: GeneratedPairs):
+        self.pairs = pairs
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def items(self, indices: Sequence[int]) -> list[AlignedWords]:
+        """The words and links of the pairs at these indices."""
+        pairs = [self.pairs.written[i] for i in indices]
+        found = [AlignedWords(pair.src_words, pair.tgt_words, pair.alignment) for pair in pairs]
+        return list(map(_swapped, found)) if self.pairs.is_swapped else found
+
+
 class BuiltInCorpus:
     """The generated corpus: data.pairs pairs for training, 500 to validate and 1,000 to test.
 
@@ -220,34 +261,21 @@ class BuiltInCorpus:
     """
 
     def __init__(self, data: DataConfig):
-        self.sizes = {"train": data.pairs} | GRAMMAR_PAIRS
-        self.invented_names = data.invented_names
-        self.is_swapped = data.src == "de"
-        self._generated: dict[str, list[AlignedPair]] = {}
+        self.data = data
+        sizes = {"train": data.pairs} | GRAMMAR_PAIRS
+        self.splits = {name: GeneratedPairs(name, size, data) for name, size in sizes.items()}
 
-    def split(self, name: str) -> Sequence[Pair]:
+    def split(self, name: str) -> GeneratedPairs:
         """The pairs of "train", "valid" or "test"."""
-        if name not in self.sizes:
+        if name not in self.splits:
             raise DataError(
-                f"the built-in corpus has no split {name!r}, only {', '.join(self.sizes)}."
+                f"the built-in corpus has no split {name!r}, only {', '.join(self.splits)}."
             )
-        if name not in self._generated:  # a run asks for each split three times
-            from transformer_jax.grammar.pairs import generate  # most runs have other text
-
-            self._generated[name] = generate(
-                name, self.sizes[name], invented_names=self.invented_names
-            )
-        pairs = [Pair(pair.src, pair.tgt) for pair in self._generated[name]]
-        return [Pair(*pair[::-1]) for pair in pairs] if self.is_swapped else pairs
+        return self.splits[name]
 
     def alignments(self, name: str) -> Sequence[AlignedWords]:
         """Words and gold links of each pair; a punctuation mark is a word."""
-        self.split(name)
-        found = [
-            AlignedWords(pair.src_words, pair.tgt_words, pair.alignment)
-            for pair in self._generated[name]
-        ]
-        return list(map(_swapped, found)) if self.is_swapped else found
+        return GeneratedAlignments(self.split(name))
 
     def fingerprint(self, name: str) -> str:
         """SHA-256 of the lines of the split."""
@@ -256,8 +284,9 @@ class BuiltInCorpus:
 
     def describe(self) -> str:
         """The number of training pairs, and how many names are invented."""
-        names = f", {self.invented_names} % invented names" if self.invented_names else ""
-        return f"the built-in corpus, {self.sizes['train']:,} training pairs{names}"
+        invented = self.data.invented_names
+        names = f", {invented} % invented names" if invented else ""
+        return f"the built-in corpus, {self.data.pairs:,} training pairs{names}"
 
 
 def _swapped(one: AlignedWords) -> AlignedWords:

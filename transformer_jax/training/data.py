@@ -181,7 +181,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
 
 def warn_without_test_split(corpus: Corpus, data: DataConfig) -> None:
     """Logs a warning if a later `evaluate` would find no test split."""
-    if data.test and data.source != "grammar":  # the built-in corpus always has one
+    if data.test:
         try:
             corpus.split("test")
         except DataError as error:
