@@ -88,6 +88,11 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
     "gate": {"attention_gate": True, "activation": "swiglu", "norm": "pre", "norm_kind": "rms"},
     "sink": {"normalizer": "sink", "cross_normalizer": "sink"},
+    "talking-heads": {
+        "normalizer": "talking_heads",
+        "cross_normalizer": "talking_heads",
+        "positions": "kerple",
+    },
     "differential": {
         "normalizer": "differential",
         "cross_normalizer": "differential",

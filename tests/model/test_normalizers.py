@@ -16,6 +16,7 @@ from transformer_jax.model.normalizers import (
     normed_pairs,
     softmax,
     sparsemax,
+    talking_heads,
     top_k,
     with_sink,
 )
@@ -185,6 +186,36 @@ def test_a_query_without_keys_attends_to_the_sink_alone():
         assert np.all(np.isfinite(gradient))
 
 
+MIXED = {
+    "mix_scores": DRAW.normal(size=(H, H)).astype(np.float32),
+    "mix_weights": DRAW.normal(size=(H, H)).astype(np.float32),
+}
+
+
+@pytest.mark.parametrize("kept", [None, "bfloat16"])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_heads_that_talk_share_their_scores_and_their_weights(mask, kept):
+    """Shazeer et al. 2020: each head's are sums over all heads, head by head in float64."""
+    mask = np.asarray(mask) | (np.arange(M) == 0)
+    into_scores, into_weights = (np.float64(MIXED[name]) for name in ("mix_scores", "mix_weights"))
+    mixed = np.zeros(SCORES.shape)
+    for h, i in np.ndindex(H, H):
+        mixed[:, i] += SCORES[:, h] * into_scores[h, i]
+    weights = softmax_by_hand(mixed, mask)
+    want = np.zeros(SCORES.shape)
+    for i, h in np.ndindex(H, H):
+        want[:, h] += weights[:, i] * into_weights[i, h]
+    assert relative_error(talking_heads(MIXED, SCORES, mask, kept), want) < 1e-6
+
+
+def test_heads_that_have_not_learned_to_talk_have_the_softmax():
+    first = {
+        name: parameter.initializer(jax.random.key(0), (H, H))
+        for name, parameter in NORMALIZERS["talking_heads"].parameters.items()
+    }
+    np.testing.assert_array_equal(talking_heads(first, SCORES, MASK), softmax(SCORES, MASK))
+
+
 PAIRS = 2  # of heads
 LAMBDA = {"lambda": np.array([0.8, 0.3, -0.4, 1.7], np.float32)}
 
@@ -246,9 +277,11 @@ def test_what_a_normalizer_says_of_its_weights_is_so():
     """Weights that need not sum to 1, or be positive, are refused where probabilities are read."""
     assert {name for name, entry in NORMALIZERS.items() if not entry.sums_to_1} == {
         "sink",
+        "talking_heads",
         "differential",
     }
-    assert {name for name, entry in NORMALIZERS.items() if entry.signed} == {"differential"}
+    signed = {name for name, entry in NORMALIZERS.items() if entry.signed}
+    assert signed == {"talking_heads", "differential"}
 
 
 def test_the_gradients_of_differential_weights_are_finite_differences():

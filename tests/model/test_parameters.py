@@ -106,8 +106,10 @@ TABLES = {
 def test_an_axis_of_heads_or_distances_is_named_so_and_no_other_is(table):
     own = {"heads": HEADS, "key_heads": KEY_HEADS, "distances": DISTANCES, "buckets": DISTANCES}
     for name, parameter in TABLES[table].items():
-        for size, axis in zip(parameter.sizes, parameter.names, strict=True):
-            assert axis == own.get(size, axis), name
+        for n, (size, axis) in enumerate(zip(parameter.sizes, parameter.names, strict=True)):
+            # A mesh divides a matrix of heads by heads once.
+            again = size in own and size in parameter.sizes[:n]
+            assert axis == (None if again else own.get(size, axis)), name
             assert size in own or axis not in own.values(), name
 
 

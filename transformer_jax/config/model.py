@@ -139,6 +139,7 @@ class ModelConfig:
         "scores to weights, in self-attention; sparsemax: many weights are exactly 0 (Martins and "
         "Astudillo 2016); top_k: the softmax over the highest scores (Zhao et al. 2019); sink: a "
         "softmax with a score for attending to nothing (Miller 2023; learned: OpenAI 2025); "
+        "talking_heads: heads mix their scores, and then their weights (Shazeer et al. 2020); "
         "differential: of two heads, one softmax minus a learned multiple of the other, and a norm "
         "of their outputs (Ye et al. 2024)",
         choices_of=NORMALIZERS,

@@ -4,14 +4,14 @@ A new normalizer is a function here and its line in `NORMALIZERS`, which names i
 has any. Those of encoder-decoder attention alone are in model/cross_normalizers.py.
 
 Dimension key
-  B batch   L query length   M key length   H heads   P pairs of heads   V d_v per head
+  B batch   L query length   M key length   H, I heads   P pairs of heads   V d_v per head
   F features of a pair
 """
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -145,6 +145,27 @@ def with_sink(params: Params, scores_BHLM: Array, mask: Array, kept: str | None 
     return softmax(scores_BHLM, mask, kept) * share_BHL1
 
 
+def talking_heads(
+    params: Params, scores_BHLM: Array, mask: Array, kept: str | None = None
+) -> Array:
+    """W^T softmax(S^T scores): heads mix their scores, and after the softmax their weights.
+
+    With S = W = I, the initial values, it is the softmax. A weight may be negative, and a query's
+    weights need not sum to 1.
+
+    Args:
+      params: "mix_scores" S and "mix_weights" W, float32 `[heads, heads]`.
+      scores_BHLM: scores `[batch, heads, query_len, key_len]`, float32.
+      mask: booleans that broadcast to that shape, True = may attend.
+      kept: see `softmax`.
+
+    Source: Shazeer et al. 2020, "Talking-Heads Attention", section 4.
+    """
+    mixed_BILM = jnp.einsum("BHLM,HI->BILM", scores_BHLM, params["mix_scores"])
+    weights_BILM = softmax(mixed_BILM, mask, kept)
+    return jnp.einsum("BILM,IH->BHLM", weights_BILM, params["mix_weights"])
+
+
 def differential(params: Params, scores_BHLM: Array, mask: Array, kept: str | None = None) -> Array:
     """softmax(S_2p) - lambda_h softmax(S_2p+1) for both heads h of pair p: h = 2p and h = 2p + 1.
 
@@ -193,6 +214,10 @@ def unchanged(params: Params, heads_BLHV: Array) -> Array:
     return heads_BLHV
 
 
+def _identity(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    return jnp.eye(shape[-1], dtype=dtype)
+
+
 class Normalizer(NamedTuple):
     """An entry of the registry."""
 
@@ -218,6 +243,15 @@ NORMALIZERS: dict[str, Normalizer] = {
         lambda config, params, noise: functools.partial(with_sink, params, kept=config.dtype),
         parameters={"sink": Parameter(nn.initializers.zeros, ("heads",), (HEADS,))},
         sums_to_1=False,
+    ),
+    "talking_heads": Normalizer(
+        lambda config, params, noise: functools.partial(talking_heads, params, kept=config.dtype),
+        parameters={
+            "mix_scores": Parameter(_identity, ("heads", "heads"), (HEADS, None)),
+            "mix_weights": Parameter(_identity, ("heads", "heads"), (HEADS, None)),
+        },
+        sums_to_1=False,
+        signed=True,
     ),
     "differential": Normalizer(
         lambda config, params, noise: functools.partial(differential, params, kept=config.dtype),
