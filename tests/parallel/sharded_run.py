@@ -12,8 +12,11 @@ import dataclasses
 import functools
 import json
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -25,6 +28,7 @@ from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config, MeshConfig
 from transformer_jax.config.train import TrainConfig
+from transformer_jax.decoding.rows import search_rows
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.model.cross_entropy import LossSettings, loss_and_gradient
 from transformer_jax.model.encoder_decoder import make_model
@@ -130,8 +134,11 @@ def flat(tree: Any) -> np.ndarray:
 
 
 @functools.cache  # micro-batches do not matter here
-def translations(mesh_config: MeshConfig, config: ModelConfig) -> list[list[int]]:
-    """Translations by a model drawn at random, on this process's part of the mesh."""
+def translations(mesh_config: MeshConfig, config: ModelConfig) -> tuple[list[list[int]], int]:
+    """Translations by a model drawn at random, on this process's part of the mesh.
+
+    Also the largest number of programs that were started at the same time.
+    """
     mesh = decoding_mesh(mesh_config)
     changes = {"norm": "pre", "tie_embeddings": False}  # answers that differ, of many lengths
     model = make_model(dataclasses.replace(config, **changes), VOCABULARY)
@@ -139,7 +146,19 @@ def translations(mesh_config: MeshConfig, config: ModelConfig) -> list[list[int]
     params = jax.device_put(random_params(model, seed=1), replicated)
     translator = Translator(model, local(params, axis_names(model), mesh), DECODE, mesh)
     sources = [np.array(src) for src, _ in random_pairs(3, LENGTHS)]
-    return [best.ids.tolist() for best, *_ in translator.translate(sources)]
+    starting, at_once = set[int](), set[int]()
+
+    def started(*arguments: Any) -> Any:
+        starting.add(threading.get_ident())
+        time.sleep(0.01)  # long enough for another lane to start one too
+        at_once.add(len(starting))
+        found = search_rows(*arguments)
+        starting.remove(threading.get_ident())
+        return found
+
+    with mock.patch("transformer_jax.decoding.translator.search_rows", started):
+        found = [best.ids.tolist() for best, *_ in translator.translate(sources)]
+    return found, max(at_once)
 
 
 def main(folder: str, meshes: str, port: str = "", process: str = "") -> None:
@@ -150,7 +169,8 @@ def main(folder: str, meshes: str, port: str = "", process: str = "") -> None:
     for mesh in every:
         arrays, rest = run(tuple(mesh[:3]), *mesh[3:])
         if not port or mesh == every[-1]:
-            rest["translations"] = translations(MeshConfig(*mesh[:3]), model_of(mesh[-1]))
+            found = translations(MeshConfig(*mesh[:3]), model_of(mesh[-1]))
+            rest["translations"], rest["started_at_once"] = found
         if processes.is_first():
             name = "-".join(map(str, mesh))
             np.savez(Path(folder) / f"{name}.npz", **arrays)

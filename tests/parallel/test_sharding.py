@@ -105,6 +105,14 @@ def test_search_finds_the_same_on_every_mesh(runs, mesh):
     assert len(set(map(tuple, want))) > 5 and len({len(ids) for ids in want}) > 3
 
 
+def test_devices_that_wait_for_one_another_start_one_search_at_a_time(runs):
+    """Two programs that start in different orders on two devices can wait for each other forever.
+
+    Two lanes search at once. Without a lock they start two of them here.
+    """
+    assert {found["started_at_once"] for found in runs.values()} == {1}
+
+
 @pytest.mark.parametrize("mesh", OF_TWO, ids=str)
 def test_two_processes_are_one_run(runs, runs_of_two, mesh):
     one = runs[ONE[mesh[-1]]]

@@ -4,6 +4,7 @@ The device's part is rows.py. "Search" here includes drawing samples.
 """
 
 import concurrent.futures
+import contextlib
 import math
 import threading
 from collections.abc import Sequence
@@ -67,6 +68,9 @@ class Translator:
         with placed(mesh, self.model):
             self.prepared = prepared_output(self.model, params, decode.weights)
         self._idle: dict[SearchShape, list[Rows]] = {}  # rows to use again
+        # Devices that wait for one another must start two programs in the same order. If two lanes
+        # start theirs at once, that is not so, and both can wait forever.
+        self._one_starts: Any = threading.Lock() if mesh.size > 1 else contextlib.nullcontext()
 
     @property
     def samples(self) -> int:
@@ -152,7 +156,7 @@ class Translator:
             temperature=np.float32(decode.temperature),
             top_p=np.float32(decode.top_p or 1.0),
         )
-        with placed(self.mesh, self.model):
+        with self._one_starts, placed(self.mesh, self.model):
             arguments: Any = (self.params, self.prepared, rows, queue, strengths, np.bool_(more))
             return search_rows(self.model, self.mesh, shape, *arguments)
 
