@@ -74,12 +74,12 @@ def test_the_engine_searches_with_the_run_s_settings():
         (
             "ctranslate2",
             {"overrides": {"decode.dtype": "bfloat16"}},
-            "set both to none",
+            "--config.decode.dtype=none --config.decode.weights=none",
         ),
         (
             "ctranslate2",
             {"overrides": {"decode.weights": "bfloat16"}},
-            "as in --engine=ctranslate2:bfloat16",
+            "as in --engine=ctranslate2:int8",
         ),
     ],
 )

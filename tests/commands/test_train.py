@@ -142,11 +142,19 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(tmp_path, capsys, in_che
     assert "prepare" in printed["data"]
 
 
-def test_a_dry_run_describes_the_vocabulary_that_would_be_used(tmp_path, capsys):
-    preset = runs.write_preset(tmp_path / "preset.py", runs.tiny_values(vocabulary__size=300))
+def test_a_dry_run_describes_the_vocabulary_and_the_corpus_that_would_be_used(
+    tmp_path, capsys, monkeypatch
+):
+    values = runs.tiny_values(vocabulary__size=300, data__source="grammar", data__path=None)
+    preset = runs.write_preset(tmp_path / "preset.py", values)
+    monkeypatch.setattr("transformer_jax.grammar.pairs.generate", None)  # it would take seconds
     model = runs.trained_run() / "vocabulary.model"
     flags = f"--config={preset}", f"--workdir={tmp_path}/run", f"--config.vocabulary.path={model}"
-    assert "(vocabulary 400, padded to 512)" in dry_run(capsys, *flags)["parameters"]
+    printed = dry_run(capsys, *flags)
+    assert "(vocabulary 400, padded to 512)" in printed["parameters"]
+    assert printed["data"] == (
+        "the built-in corpus, 20,000 training pairs: 20,000 pairs in train, 500 pairs in valid"
+    )
 
 
 def test_a_description_of_two_directions_two_vocabularies_and_micro_batches(monkeypatch):

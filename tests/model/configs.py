@@ -136,6 +136,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "markov": {"attention_memory": "markov", "cross_score": "cosine"},
     "together": {
         "num_decoder_layers": 2,
+        "normalizer": "talking_heads",
+        "cross_normalizer": "softmax",
         "window": 5,
         "positions": "alibi",
         "attention_memory": "coverage",

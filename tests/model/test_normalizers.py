@@ -192,10 +192,9 @@ MIXED = {
 }
 
 
-@pytest.mark.parametrize("kept", [None, "bfloat16"])
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-def test_heads_that_talk_share_their_scores_and_their_weights(mask, kept):
-    """Shazeer et al. 2020: each head's are sums over all heads, head by head in float64."""
+def test_heads_that_talk_share_their_scores_and_their_weights(mask):
+    """Each head's scores, and then its weights, are sums over all heads (Shazeer et al. 2020)."""
     mask = np.asarray(mask) | (np.arange(M) == 0)
     into_scores, into_weights = (np.float64(MIXED[name]) for name in ("mix_scores", "mix_weights"))
     mixed = np.zeros(SCORES.shape)
@@ -205,10 +204,20 @@ def test_heads_that_talk_share_their_scores_and_their_weights(mask, kept):
     want = np.zeros(SCORES.shape)
     for i, h in np.ndindex(H, H):
         want[:, h] += weights[:, i] * into_weights[i, h]
-    assert relative_error(talking_heads(MIXED, SCORES, mask, kept), want) < 1e-6
+    assert relative_error(talking_heads(MIXED, SCORES, mask), want) < 1e-6
 
 
-def test_heads_that_have_not_learned_to_talk_have_the_softmax():
+def test_talking_heads_keep_weights_of_a_narrower_type_for_the_backward_pass():
+    upstream = DRAW.normal(size=SCORES.shape).astype(np.float32)
+
+    def total(scores, kept):
+        return (talking_heads(MIXED, scores, MASK, kept) * upstream).sum()
+
+    exact, narrow = (jax.grad(total)(SCORES, kept) for kept in (None, "bfloat16"))
+    assert 1e-5 < relative_error(narrow, exact) < 2**-6
+
+
+def test_talking_heads_start_as_the_softmax():
     first = {
         name: parameter.initializer(jax.random.key(0), (H, H))
         for name, parameter in NORMALIZERS["talking_heads"].parameters.items()
@@ -284,17 +293,20 @@ def test_what_a_normalizer_says_of_its_weights_is_so():
     assert signed == {"talking_heads", "differential"}
 
 
-def test_the_gradients_of_differential_weights_are_finite_differences():
-    """Of the scores and of lambda, in double precision."""
+@pytest.mark.parametrize(
+    ("normalize", "params"), [(differential, LAMBDA), (talking_heads, MIXED)], ids=["", "talking"]
+)
+def test_gradients_are_finite_differences(normalize, params):
+    """Of the scores and of the parameters together, in double precision."""
     with jax.enable_x64(True):
-        scores = DRAW.normal(size=(B, 2 * PAIRS, L, M))
-        params = {"lambda": np.float64(LAMBDA["lambda"])}
-        upstream = DRAW.normal(size=scores.shape)
-        moves = DRAW.normal(size=2 * PAIRS), DRAW.normal(size=scores.shape)
+        first = {name: np.float64(value) for name, value in params.items()}
+        heads = len(next(iter(first.values())))
+        scores, upstream, move = (DRAW.normal(size=(B, heads, L, M)) for _ in range(3))
+        moves = {name: DRAW.normal(size=value.shape) for name, value in first.items()}
 
         def total(step):
-            moved = {"lambda": params["lambda"] + step * moves[0]}
-            return (differential(moved, scores + step * moves[1], MASK) * upstream).sum()
+            moved = {name: first[name] + step * moves[name] for name in first}
+            return (normalize(moved, scores + step * move, MASK) * upstream).sum()
 
         slope = (total(1e-5) - total(-1e-5)) / 2e-5
         assert float(jax.grad(total)(0.0)) == pytest.approx(float(slope), rel=1e-6)

@@ -107,8 +107,8 @@ def test_an_axis_of_heads_or_distances_is_named_so_and_no_other_is(table):
     own = {"heads": HEADS, "key_heads": KEY_HEADS, "distances": DISTANCES, "buckets": DISTANCES}
     for name, parameter in TABLES[table].items():
         for n, (size, axis) in enumerate(zip(parameter.sizes, parameter.names, strict=True)):
-            # A mesh divides a matrix of heads by heads once.
-            again = size in own and size in parameter.sizes[:n]
+            # Of a matrix of heads by heads, a mesh divides the last axis.
+            again = size in own and size in parameter.sizes[n + 1 :]
             assert axis == (None if again else own.get(size, axis)), name
             assert size in own or axis not in own.values(), name
 

@@ -423,18 +423,18 @@ def test_the_built_in_corpus_has_its_sizes_and_is_the_generated_one():
     assert type(corpus.split("train")[0]) is Pair
 
 
-def test_the_built_in_corpus_is_written_when_it_is_read(monkeypatch):
+def test_the_built_in_corpus_is_generated_when_it_is_read(monkeypatch):
     from transformer_jax.grammar import pairs
 
-    written = []
+    asked = []
     generate = pairs.generate
     monkeypatch.setattr(
-        pairs, "generate", lambda *a, **kw: written.append(a[0]) or generate(*a, **kw)
+        pairs, "generate", lambda *a, **kw: asked.append(a[0]) or generate(*a, **kw)
     )
     corpus = open_corpus(DataConfig(source="grammar", pairs=40))
     assert [len(corpus.split("test")), len(corpus.alignments("train"))] == [1_000, 40]
-    assert written == []
-    assert corpus.alignments("train")[0].src and corpus.split("train")[39] and written == ["train"]
+    assert asked == []
+    assert corpus.alignments("train")[0].src and corpus.split("train")[39] and asked == ["train"]
 
 
 def test_the_built_in_corpus_has_a_fingerprint_of_its_content():

@@ -92,8 +92,9 @@ def engine_lines(loaded: LoadedModel, engine: str) -> EngineLines:
         )
     if decode.dtype or decode.weights:
         raise ConfigError(
-            f"--engine={engine} does not read decode.dtype and decode.weights: set both to none. "
-            f"The engine's own type stands after its name, as in --engine={name}:bfloat16."
+            f"--engine={engine} does not read decode.dtype and decode.weights: give "
+            "--config.decode.dtype=none --config.decode.weights=none. The type of the engine's "
+            "weights follows its name, as in --engine=ctranslate2:int8."
         )
     if processes.count() > 1:
         raise ConfigError(f"--engine={engine} runs in one process: leave out --coordinator.")

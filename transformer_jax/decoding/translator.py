@@ -68,9 +68,12 @@ class Translator:
         with placed(mesh, self.model):
             self.prepared = prepared_output(self.model, params, decode.weights)
         self._idle: dict[SearchShape, list[Rows]] = {}  # rows to use again
-        # Devices that wait for one another must start two programs in the same order. If two lanes
-        # start theirs at once, that is not so, and both can wait forever.
-        self._one_starts: Any = threading.Lock() if mesh.size > 1 else contextlib.nullcontext()
+        # Programs whose devices wait for one another must start in the same order on each device.
+        # Two lanes that start theirs at once could use two orders, and then wait forever.
+        several = mesh.size > 1
+        self._start_lock: contextlib.AbstractContextManager[Any] = (
+            threading.Lock() if several else contextlib.nullcontext()
+        )
 
     @property
     def samples(self) -> int:
@@ -156,7 +159,7 @@ class Translator:
             temperature=np.float32(decode.temperature),
             top_p=np.float32(decode.top_p or 1.0),
         )
-        with self._one_starts, placed(self.mesh, self.model):
+        with self._start_lock, placed(self.mesh, self.model):
             arguments: Any = (self.params, self.prepared, rows, queue, strengths, np.bool_(more))
             return search_rows(self.model, self.mesh, shape, *arguments)
 

@@ -157,7 +157,7 @@ def talking_heads(
       params: "mix_scores" S and "mix_weights" W, float32 `[heads, heads]`.
       scores_BHLM: scores `[batch, heads, query_len, key_len]`, float32.
       mask: booleans that broadcast to that shape, True = may attend.
-      kept: see `softmax`.
+      kept: see `softmax`; the gradients of S and W also need float32 scores and weights.
 
     Source: Shazeer et al. 2020, "Talking-Heads Attention", section 4.
     """
@@ -247,8 +247,8 @@ NORMALIZERS: dict[str, Normalizer] = {
     "talking_heads": Normalizer(
         lambda config, params, noise: functools.partial(talking_heads, params, kept=config.dtype),
         parameters={
-            "mix_scores": Parameter(_identity, ("heads", "heads"), (HEADS, None)),
-            "mix_weights": Parameter(_identity, ("heads", "heads"), (HEADS, None)),
+            "mix_scores": Parameter(_identity, ("heads", "heads"), (None, HEADS)),
+            "mix_weights": Parameter(_identity, ("heads", "heads"), (None, HEADS)),
         },
         sums_to_1=False,
         signed=True,

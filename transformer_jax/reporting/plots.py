@@ -196,7 +196,7 @@ def attention_figure(
     figure.suptitle(printable(title), parse_math=False)
     low, high = min(0.0, weights_HLM.min()), weights_HLM.max()
     colors: dict[str, Any] = {"cmap": "Blues", "vmin": low, "vmax": high}
-    if low < 0:  # of differential attention
+    if low < 0:  # some normalizers have negative weights
         colors = {"cmap": "RdBu", "vmin": -max(-low, high), "vmax": max(-low, high)}
     for head in range(heads):
         axes = figure.add_subplot(rows, columns, head + 1)

@@ -215,7 +215,7 @@ class TfdsCorpus:
 
 
 class GeneratedPairs(ByPosition[Pair]):
-    """A split of the built-in corpus, which is written when one of its pairs is first read."""
+    """A split of the built-in corpus, which is generated when one of its pairs is first read."""
 
     def __init__(self, name: str, size: int, data: DataConfig):
         self.name, self.size = name, size
@@ -226,7 +226,7 @@ class GeneratedPairs(ByPosition[Pair]):
         return self.size
 
     @functools.cached_property
-    def written(self) -> "list[AlignedPair]":
+    def generated(self) -> "list[AlignedPair]":
         """The pairs from English to German, with their words and links."""
         from transformer_jax.grammar.pairs import generate  # most runs have other text
 
@@ -234,7 +234,7 @@ class GeneratedPairs(ByPosition[Pair]):
 
     def items(self, indices: Sequence[int]) -> list[Pair]:
         """The pairs at these indices."""
-        pairs = [(self.written[i].src, self.written[i].tgt) for i in indices]
+        pairs = [(self.generated[i].src, self.generated[i].tgt) for i in indices]
         return [Pair(*(pair[::-1] if self.is_swapped else pair)) for pair in pairs]
 
 
@@ -249,7 +249,7 @@ class GeneratedAlignments(ByPosition[AlignedWords]):
 
     def items(self, indices: Sequence[int]) -> list[AlignedWords]:
         """The words and links of the pairs at these indices."""
-        pairs = [self.pairs.written[i] for i in indices]
+        pairs = [self.pairs.generated[i] for i in indices]
         found = [AlignedWords(pair.src_words, pair.tgt_words, pair.alignment) for pair in pairs]
         return list(map(_swapped, found)) if self.pairs.is_swapped else found
 
