@@ -257,7 +257,7 @@ PAIRS = [{"encoder": encoder, "decoder": decoder} for encoder in SIDES for decod
 VARIANTS = [
     {"attention_bias": True, "output_bias": True},
     {"attention_gate": True},
-    {"normalizer": "talking_heads", "cross_normalizer": "talking_heads"},
+    {"normalizer": "talking_heads"},
     {"score": "additive"},
     {"attention_memory": "coverage"},
     {"attention_memory": "coverage_gru"},
