@@ -34,6 +34,7 @@ from torch_training import (
     load_pairs,
     losses,
     marian_config,
+    peak_learning_rate,
 )
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -93,9 +94,7 @@ def make_step(
     longest = config["data"]["max_length"] + 1
     model = TorchTransformer(config["model"], vocabulary_size, longest).to(DEVICE).train()
     model.causal = model.causal.to(DEVICE)
-    peak = (
-        train["peak_learning_rate"] or (config["model"]["d_model"] * train["warmup_steps"]) ** -0.5
-    )
+    peak = peak_learning_rate(config)
     betas = (train["adam_b1"], train["adam_b2"])
     optimizer = torch.optim.Adam(model.parameters(), peak, betas, train["adam_epsilon"], fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, learning_rate(train))

@@ -215,8 +215,17 @@ def losses(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Te
     return (1 - smoothing) * nats - smoothing * log_probs.mean(), nats.detach()
 
 
+def peak_learning_rate(config: dict[str, Any]) -> float:
+    """The peak of the schedule; by default that of Vaswani et al. 2017, equation 3."""
+    train = config["train"]
+    by_paper = (config["model"]["d_model"] * train["warmup_steps"]) ** -0.5
+    return float(train["peak_learning_rate"] or by_paper)
+
+
 def learning_rate(train: dict[str, Any]) -> Callable[[int], float]:
     """Maps the number of an update, from 0, to the share of the peak learning rate."""
+    if train["schedule"] != "rsqrt":
+        raise SystemExit(f"train.schedule={train['schedule']!r}: the peer has 'rsqrt' only.")
     warmup = train["warmup_steps"]
     return lambda update: min((update + 1) / warmup, (warmup / (update + 1)) ** 0.5)
 
@@ -234,10 +243,13 @@ class Trainer:
         self.model = {"marian": Marian, "torch": TorchTransformer}[name](
             config["model"], size, longest
         ).train()
-        peak = self.train["peak_learning_rate"]
         betas = (self.train["adam_b1"], self.train["adam_b2"])
         self.optimizer = torch.optim.Adam(
-            self.model.parameters(), peak, betas, self.train["adam_epsilon"], fused=True
+            self.model.parameters(),
+            peak_learning_rate(config),
+            betas,
+            self.train["adam_epsilon"],
+            fused=True,
         )
         rate = learning_rate(self.train)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, rate)
