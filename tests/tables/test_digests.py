@@ -72,6 +72,7 @@ def test_all_tables_of_runs_have_recorded_digests():
         *(f"scores-rate_{rate}" for rate in TRIED),
         "scores-small",
         "positions-small",
+        "positions-multi30k",
         "alignment-small",
         "wait_k-small",
         "agreement-small",
