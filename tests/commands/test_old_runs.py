@@ -4,6 +4,7 @@ import io
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,9 @@ MODELS = pytest.mark.parametrize("name", ["transformer", "recurrent"])
 @pytest.fixture
 def old_run(name, tmp_path) -> Path:
     with tarfile.open(OLD / f"{name}.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+        # Python 3.11.4 brought the filter; without it a later one warns.
+        safely: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        archive.extractall(tmp_path, **safely)
     return tmp_path / name
 
 

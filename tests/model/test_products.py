@@ -119,7 +119,7 @@ def test_narrow_weights_round_x_and_nothing_else(axes, x_shape, weight_shape):
 
 def test_every_matrix_of_every_model_is_either_narrowed_or_looked_up_or_added():
     other = "table bias key_bias query_bias value_bias gain buckets fertility vector matrix"
-    other += " relative_keys relative_values contextual_keys"
+    other += " relative_keys relative_values contextual_keys mix_scores mix_weights"
     other += " markov coverage from_source from_query from_weight from_state gate_bias"
     other += " stop_key from_source_word from_word"
     other += " history_query marginal_context table_bias"
