@@ -22,7 +22,7 @@ MODELS = pytest.mark.parametrize("name", ["transformer", "recurrent"])
 @pytest.fixture
 def old_run(name, tmp_path) -> Path:
     with tarfile.open(OLD / f"{name}.tar.gz") as archive:
-        # Python 3.11.4 brought the filter; without it a later one warns.
+        # The filter came with Python 3.11.4; from 3.12 on, Python warns without it.
         safely: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
         archive.extractall(tmp_path, **safely)
     return tmp_path / name

@@ -294,7 +294,9 @@ def test_what_a_normalizer_says_of_its_weights_is_so():
 
 
 @pytest.mark.parametrize(
-    ("normalize", "params"), [(differential, LAMBDA), (talking_heads, MIXED)], ids=["", "talking"]
+    ("normalize", "params"),
+    [(differential, LAMBDA), (talking_heads, MIXED)],
+    ids=["pairs", "talking"],
 )
 def test_gradients_are_finite_differences(normalize, params):
     """Of the scores and of the parameters together, in double precision."""
