@@ -34,8 +34,7 @@ from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_json, to_json
 from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.parameters import abstract_params, axis_names
-from transformer_jax.model.products import narrowed
+from transformer_jax.model.parameters import abstract_params, axis_names, narrowed
 from transformer_jax.model.records import Now, SearchSizes
 
 SRC_LENGTH, TGT_LENGTH = 24, 23  # a window of 5 is computed in blocks of 16
@@ -143,7 +142,7 @@ def test_search_s_steps_give_what_all_positions_at_once_give(name):
 def test_narrow_weights_change_the_logits_as_little_as_their_rounding(name):
     """Matrices that bfloat16 holds exactly: only the products' other factor is rounded."""
     model, params = model_and_params(name)
-    narrow = narrowed(params, "bfloat16")
+    narrow = narrowed(model, params, "bfloat16")
     exact = jax.tree.map(lambda x: x.astype("float32"), narrow)
     batch = lay_out(PAIRS, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
     apply = jax.jit(model.apply)

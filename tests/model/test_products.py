@@ -9,12 +9,10 @@ import pytest
 
 from tests.fixtures.tiny import tiny_model
 from tests.model.configs import CONFIGS
-from transformer_jax.model.parameters import abstract_params
+from transformer_jax.model.parameters import abstract_params, narrowed, product_axes
 from transformer_jax.model.products import (
-    MATRICES,
     add_bias,
     einsum,
-    narrowed,
     product,
     settled,
     stored,
@@ -117,24 +115,42 @@ def test_narrow_weights_round_x_and_nothing_else(axes, x_shape, weight_shape):
     np.testing.assert_allclose(got, np.einsum(axes, *wide), rtol=1e-5, atol=1e-6)
 
 
-def test_every_matrix_of_every_model_is_either_narrowed_or_looked_up_or_added():
-    other = "table bias key_bias query_bias value_bias gain buckets fertility vector matrix"
-    other += " relative_keys relative_values contextual_keys mix_scores mix_weights"
-    other += " markov coverage from_source from_query from_weight from_state gate_bias"
-    other += " stop_key from_source_word from_word"
-    other += " history_query marginal_context table_bias"
-    found = set()
+# Parameters with several axes: of some only products are made, others are looked up or added.
+MULTIPLIED = set(
+    "query key value out inner outer linear gate gates input forget update reset candidate start "
+    "context readout direction history_query marginal_context".split()
+)
+OTHER = set(
+    "table bias key_bias query_bias value_bias gain buckets fertility vector matrix relative_keys "
+    "relative_values contextual_keys mix_scores mix_weights markov coverage from_source from_query "
+    "from_weight from_state gate_bias stop_key from_source_word from_word table_bias".split()
+)
+
+
+def test_only_what_products_alone_read_is_narrowed():
+    narrow, wide = set(), set()
     for changes in CONFIGS.values():
-        shapes = abstract_params(tiny_model(**changes))
-        narrow_shapes = jax.eval_shape(lambda params: narrowed(params, "bfloat16"), shapes)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(narrow_shapes):
-            name = path[-1].key
-            narrow = leaf.dtype == jnp.bfloat16
-            assert narrow == (leaf.ndim > 1 and name in MATRICES)
-            found |= {name} if leaf.ndim > 1 else set()
-    unknown = found - MATRICES - set(other.split())
-    assert not unknown, "a factor of `product` belongs to MATRICES, what is looked up or added here"
-    assert found == MATRICES | set(other.split())
+        model = tiny_model(**changes)
+        shapes = abstract_params(model)
+        found = jax.eval_shape(
+            lambda params, model=model: narrowed(model, params, "bfloat16"), shapes
+        )
+        for path, leaf in jax.tree_util.tree_leaves_with_path(found):
+            (narrow if leaf.dtype == jnp.bfloat16 else wide).add((path[-1].key, leaf.ndim > 1))
+    assert {(name, True) for name in MULTIPLIED} <= narrow
+    assert {(name, True) for name in OTHER} <= wide
+    assert all(has_axes for _, has_axes in narrow)
+
+
+def test_the_axes_that_a_product_sums_over_are_those_of_its_equation():
+    """In a stack after the axis of layers. x [.., D] W [D, H, K]; heads [.., H, V] W [H, V, D]."""
+    axes = product_axes(tiny_model(attention_gate=True, attention_bias=True))
+    attention = axes["decoder_layers"]["cross_attention"]
+    assert attention["query"] == attention["key"] == attention["value"] == ((1,), (2, 3))
+    assert (attention["gate"], attention["out"]) == (((1,), (2, 3)), ((1, 2), (3,)))
+    assert attention["query_bias"] is axes["embedding"]["table"] is None
+    recurrent = product_axes(tiny_model(encoder="recurrent", decoder="recurrent"))
+    assert recurrent["decoder"]["readout"] == ((0,), (1,))
 
 
 def test_a_bias_is_added_in_the_type_of_x_and_its_gradient_summed_in_float32():

@@ -32,7 +32,9 @@ def test_layers_are_stacked_in_their_order_and_everything_else_stays():
 
 
 def test_unstacked_is_the_inverse_for_whole_states():
-    state = State(3, (State(0, tree(), ()), ()), {})
+    by_group = {"matrices": State(0, tree(2), ()), "others": (tree(1), 5)}
+    state = State(3, (State(0, tree(), ()), by_group), {})
+    assert "encoder_layers" in stacked(state).moments[1]["others"][0]
     back = unstacked(stacked(state))
     assert jax.tree.structure(back) == jax.tree.structure(state)
     jax.tree.map(np.testing.assert_array_equal, back, state)

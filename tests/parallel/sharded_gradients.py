@@ -3,9 +3,9 @@
     python -m tests.parallel.sharded_gradients NAME ...
 
 NAME is a line of tests/model/configs.py, "agreement": two directions of translation, "reinforce":
-the watched layer draws what it reads, or "consistency": two passes with different dropout. Prints a
-JSON object: for each name, the relative error of the gradient on the mesh (data 2, fsdp 2, tensor
-2) with two micro-batches, and its norm.
+the watched layer draws what it reads, "consistency": two passes with different dropout, or "muon":
+what the optimizer makes of the gradient. Prints a JSON object: for each name, the relative error of
+the gradient on the mesh (data 2, fsdp 2, tensor 2) with two micro-batches, and its norm.
 """
 
 import dataclasses
@@ -28,9 +28,11 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.model.consistency import CONSISTENCY
-from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.model.hard_attention import REINFORCE, first_baseline
-from transformer_jax.model.parameters import axis_names
+from transformer_jax.model.parameters import axis_names, product_axes
+from transformer_jax.model.records import Params
+from transformer_jax.model.stacked_params import stacked
 from transformer_jax.parallel.mesh import (
     batch_sharding,
     batch_ways,
@@ -38,10 +40,12 @@ from transformer_jax.parallel.mesh import (
     placed,
     shardings,
 )
+from transformer_jax.training.optimizer import make_optimizer
 from transformer_jax.training.state import AGREEMENT
 from transformer_jax.training.step import accumulated_gradients, make_loss_fn
 from transformer_jax.training.two_directions import make_two_way_loss
 
+MUON = "muon"
 ROWS, SRC_LENGTH, TGT_LENGTH = 8, 18, 16
 PAIRS = random_pairs(0, [(9, 7), (3, 9), (8, 2), (5, 5), (1, 1), (7, 6), (6, 4), (4, 3)] * 2)
 SIZES = ModelConfig(
@@ -73,7 +77,18 @@ def gradient(name: str, mesh_config: MeshConfig, micro_batches: int) -> np.ndarr
     gradients = functools.partial(accumulated_gradients, loss_fn, micro_batches=micro_batches)
     with placed(mesh, model):
         found, _ = jax.jit(gradients)(params, batch, key)
+        if name == MUON:
+            found = jax.jit(functools.partial(first_update, model))(found)
     return np.concatenate([np.asarray(x, np.float64).ravel() for x in jax.tree.leaves(found)])
+
+
+def first_update(model: EncoderDecoder, gradient: Params) -> Params:
+    """The first update of the parameters, stacked by layer."""
+    train = TrainConfig(optimizer=MUON, warmup_steps=0, schedule="constant", peak_learning_rate=1.0)
+    optimizer = make_optimizer(train, model.config.d_model, product_axes(model))
+    gradient = stacked(gradient)
+    update, _ = optimizer.update(gradient, optimizer.init(gradient), gradient)
+    return update
 
 
 def main(names: list[str]) -> None:

@@ -22,7 +22,7 @@ from transformer_jax.config.train import TrainConfig
 from transformer_jax.decoding.rows import SearchShape, empty_rows, row_shardings
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.encoder_decoder import make_model
-from transformer_jax.model.parameters import abstract_params, axis_names
+from transformer_jax.model.parameters import abstract_params, axis_names, product_axes
 from transformer_jax.parallel.mesh import AXES, TABLE, decoding_mesh, make_mesh, shardings
 from transformer_jax.training.optimizer import make_optimizer
 from transformer_jax.training.program import check_rows
@@ -178,12 +178,13 @@ def specs_of(tree, names, mesh):
     return jax.tree.map(lambda sharding: sharding.spec, shardings(tree, names, mesh))
 
 
-def divided(config: ModelConfig, mesh=MESH):
+def divided(config: ModelConfig, mesh=MESH, optimizer="adam"):
     """{path: (shape, spec)} of the whole state, whose layers are stacked."""
     model = make_model(config, 37_000)
-    optimizer = make_optimizer(TrainConfig(), config.d_model)
+    train = TrainConfig(optimizer=optimizer)
+    optimizer = make_optimizer(train, config.d_model, product_axes(model))
     state = jax.eval_shape(lambda: init_state(0, model, optimizer))
-    return by_path(state, specs_of(state, state_names(model, optimizer, state), mesh))
+    return by_path(state, specs_of(state, state_names(model, state), mesh))
 
 
 @pytest.mark.parametrize(
@@ -202,13 +203,18 @@ def test_no_large_array_of_the_state_is_repeated(changes):
     assert max(math.prod(shape) for shape in small.values()) == 512
 
 
-def test_adam_s_moments_are_divided_as_their_parameters():
-    arrays = divided(ModelConfig(num_layers=1))
-    for path, (_, spec) in arrays.items():
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+def test_an_optimizer_s_moments_are_divided_as_their_parameters(optimizer):
+    arrays = divided(ModelConfig(num_layers=1), optimizer=optimizer)
+    found = set()
+    for path, (shape, spec) in arrays.items():
         if ".params" in path:
             name = path.split(".params")[1]
-            copies = [s for p, (_, s) in arrays.items() if p.endswith(name)]
-            assert copies == [spec] * 3, name
+            copies = [x for p, x in arrays.items() if p.endswith(name)]
+            assert copies == [(shape, spec)] * len(copies), name
+            found.add(len(copies))
+    # With Adam's two moments three arrays. Of a matrix, muon has one moment.
+    assert found == ({3} if optimizer == "adam" else {2, 3})
 
 
 def test_a_dimension_that_an_axis_does_not_divide_stays_whole():
@@ -229,6 +235,7 @@ WITH_OTHER_PARTS = (
     "agreement",
     "reinforce",
     "consistency",
+    "muon",
 )
 
 

@@ -371,7 +371,7 @@ def restore_on_two(workdir: Path, out: Path) -> None:
     model = make_model(config.model, config.vocabulary.size)
     optimizer = make_optimizer(config.train, config.model.d_model)
     state = jax.eval_shape(lambda: init_state(config.seed, model, optimizer))
-    state = with_shardings(state, state_names(model, optimizer, state), make_mesh(config.mesh))
+    state = with_shardings(state, state_names(model, state), make_mesh(config.mesh))
     saved = unstacked(state, layers_of)
     restored = Checkpoints(workdir / "checkpoints", 3).restore_latest(saved)
     assert restored is not None

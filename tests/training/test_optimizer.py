@@ -119,3 +119,65 @@ def test_the_defaults_are_the_paper_s():
     train = TrainConfig()
     assert (train.adam_b1, train.adam_b2, train.adam_epsilon) == (0.9, 0.98, 1e-9)
     assert (train.warmup_steps, train.schedule, train.clip_norm) == (4000, "rsqrt", None)
+
+
+def orthogonalized(matrix):
+    """Jordan et al. 2024: five steps of a polynomial that takes singular values towards 1."""
+    wide = matrix.shape[0] <= matrix.shape[1]
+    x = (matrix if wide else matrix.T) / np.linalg.norm(matrix)
+    for _ in range(5):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    return x if wide else x.T
+
+
+def test_muon_equals_its_equations():
+    """A stack of two matrices [3, 2 x 4], one [2 x 4, 3], and a vector, which Adam updates."""
+    axes = {"split": ((1,), (2, 3)), "joined": ((0, 1), (2,)), "vector": None}
+    train = TrainConfig(
+        optimizer="muon", warmup_steps=2, adam_b1=0.8, adam_b2=0.95, adam_epsilon=1e-8
+    )
+    optimizer = make_optimizer(train, 16, axes)
+    draw = np.random.default_rng(0)
+    shapes = {"split": (2, 3, 2, 4), "joined": (2, 4, 3), "vector": (5,)}
+    params = {name: jnp.zeros(shape) for name, shape in shapes.items()}
+    state = optimizer.init(params)
+    first = {name: np.zeros(shape) for name, shape in shapes.items()}
+    second = np.zeros(5)
+    for update in (1, 2, 3):
+        grads = {name: draw.normal(size=shape) for name, shape in shapes.items()}
+        narrow = {name: jnp.float32(grad) for name, grad in grads.items()}
+        updates, state = optimizer.update(narrow, state, params)
+        lr = 16**-0.5 * min(update**-0.5, update * 2**-1.5)
+        for name in ("split", "joined"):
+            first[name] = 0.95 * first[name] + 0.05 * grads[name]
+            ahead = 0.95 * first[name] / (1 - 0.95 ** (update + 1))  # Nesterov's momentum
+            ahead += 0.05 * grads[name] / (1 - 0.95**update)
+            matrices = ahead.reshape(2, 3, 8) if name == "split" else ahead.reshape(1, 8, 3)
+            want = np.stack([orthogonalized(matrix) for matrix in matrices])
+            values = np.linalg.svd(want, compute_uv=False)
+            assert 0.6 < values.min() and values.max() < 1.3
+            want = -lr * 0.2 * 8**0.5 * want.reshape(shapes[name])
+            np.testing.assert_allclose(updates[name], want, rtol=1e-3, atol=1e-5 * lr)
+        first["vector"] = 0.8 * first["vector"] + 0.2 * grads["vector"]
+        second = 0.95 * second + 0.05 * grads["vector"] ** 2
+        deviation = np.sqrt(second / (1 - 0.95**update)) + 1e-8
+        want = -lr * first["vector"] / (1 - 0.8**update) / deviation
+        np.testing.assert_allclose(updates["vector"], want, rtol=1e-4)
+
+
+def test_muon_decays_matrices_and_vectors():
+    train = TrainConfig(
+        optimizer="muon",
+        warmup_steps=0,
+        schedule="constant",
+        peak_learning_rate=0.1,
+        weight_decay=0.5,
+    )
+    axes = {"matrix": ((0,), (1,)), "vector": None}
+    optimizer = make_optimizer(train, 16, axes)
+    params = {"matrix": jnp.ones((2, 3)), "vector": jnp.ones(4)}
+    zero = {name: jnp.zeros_like(x) for name, x in params.items()}
+    updates, _ = optimizer.update(zero, optimizer.init(params), params)
+    for update in updates.values():
+        np.testing.assert_allclose(update, -0.1 * 0.5, rtol=1e-6)

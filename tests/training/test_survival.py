@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
@@ -58,9 +59,14 @@ def test_a_signal_leaves_a_checkpoint_and_the_run_goes_on_as_if_never_stopped(tm
 
 
 def test_stopped_while_it_validates_a_run_validates_first(tmp_path, monkeypatch):
-    """In the validation of step 10, and in that of its last step."""
+    """In the validation of step 10, and in that of its last step. Muon's moments are saved too."""
     changes = {"train__valid_bleu": True, "train__steps": 20, "decode__max_extra_length": 2}
+    changes["train__optimizer"] = "muon"
     assert runs.train(tmp_path / "never", **changes) == 0
+    want = runs.arrays(tmp_path / "never" / "checkpoints" / "20")
+    for layer in ("encoder_0", "decoder_0"):
+        found = [name for name in want if name.endswith(f".mu.{layer}.self_attention.query")]
+        assert len(found) == 1 and ".muon." in found[0]
     translate = LineTranslator.shared
     for step in (10, 20):
         calls = []
@@ -80,6 +86,8 @@ def test_stopped_while_it_validates_a_run_validates_first(tmp_path, monkeypatch)
         assert ("valid", step) not in [(r["kind"], r["step"]) for r in runs.metrics(workdir)]
         assert runs.train(workdir, **changes) == 0
         assert runs.metrics(workdir) == runs.metrics(tmp_path / "never")
+        for name, array in runs.arrays(workdir / "checkpoints" / "20").items():
+            np.testing.assert_array_equal(array, want[name], err_msg=name)
         folders = [one / "checkpoints" / str(step) for one in (workdir, tmp_path / "never")]
         scores = list(map(score_of, folders))
         assert scores[0] == scores[1] is not None, "what --checkpoint=best compares"

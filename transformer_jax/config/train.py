@@ -76,6 +76,12 @@ class TrainConfig:
         "reinforce: training draws what model.watched_layer reads (Xu et al. 2015); None: no draws",
         choices=("reinforce",),
     )
+    optimizer: str = key(
+        "adam",
+        "adam: the paper's; muon: matrices of products are updated by their momentum with singular "
+        "values near 1, everything else by Adam (Jordan et al. 2024; Liu et al. 2025)",
+        choices_of="transformer_jax.training.optimizer:OPTIMIZERS",
+    )
     schedule: str = key(
         "rsqrt",
         "learning rate after the warm-up; rsqrt is equation 3",

@@ -32,7 +32,7 @@ from transformer_jax.decoding.rows import (
     search_rows,
 )
 from transformer_jax.model.ensemble import Predictor
-from transformer_jax.model.products import narrowed
+from transformer_jax.model.parameters import narrowed
 from transformer_jax.model.records import Params
 from transformer_jax.parallel.mesh import batch_ways, placed
 from transformer_jax.text.batches import Bucket, translation_buckets
@@ -62,7 +62,7 @@ class Translator:
         banned: tuple[int, ...] = (),
     ):
         self.model = model.for_search(decode.dtype, decode.coverage_penalty > 0, decode.wait_k)
-        self.params = narrowed(params, decode.weights) if decode.weights else params
+        self.params = narrowed(model, params, decode.weights) if decode.weights else params
         self.decode = decode
         self.mesh, self.n_best, self.banned = mesh, n_best, banned
         with placed(mesh, self.model):

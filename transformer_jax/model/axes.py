@@ -1,14 +1,14 @@
 """Names of the axes of parameters, activations and caches.
 
 Every array gets its names where it is created. One table in parallel/mesh.py maps a name to axes of
-the mesh; an axis whose name is not in the table is never divided. An array in a box is Flax's
-`LogicallyPartitioned`: the array and the names of its axes.
+the mesh; an axis whose name is not in the table is never divided.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import flax.struct
 import jax
 import jax.numpy as jnp
 from flax.linen.spmd import (
@@ -29,12 +29,22 @@ Names = tuple[str | None, ...]
 Initializer = Callable[..., Any]
 
 
+@flax.struct.dataclass
+class Box(LogicallyPartitioned):
+    """An array and the names of its axes (Flax's box), and whether it is a factor of `product`."""
+
+    # Of a parameter that only `product` (products.py) reads: how many of its axes, the first ones,
+    # it sums over. 0: any other array.
+    summed: int = flax.struct.field(default=0, pytree_node=False)
+
+
 class Parameter(NamedTuple):
     """A parameter that a part of the model (a score, a normalizer) asks its module for."""
 
     initializer: Initializer
     sizes: tuple[str, ...]  # of its axes: "heads", "d_k", "encoded", ...
     names: Names
+    summed: int = 0  # as in Box
 
 
 def constrain(x: Array, *names: str | None) -> Array:
@@ -60,9 +70,13 @@ def divided(name: str) -> bool:
     return any(mesh.shape[axis] > 1 for axis in axes)
 
 
-def named(initializer: Initializer, *names: str | None) -> Initializer:
-    """The initializer of a parameter whose axes have these names."""
-    return nn.with_logical_partitioning(initializer, names)
+def named(initializer: Initializer, *names: str | None, summed: int = 0) -> Initializer:
+    """The initializer of a parameter in a box; `summed` as in Box."""
+
+    def boxed(key: Array, shape: Sequence[int]) -> Box:
+        return Box(initializer(key, shape), names, summed=summed)
+
+    return boxed
 
 
 def declared(
@@ -72,7 +86,7 @@ def declared(
     return {
         name: module.param(
             name,
-            named(parameter.initializer, *parameter.names),
+            named(parameter.initializer, *parameter.names, summed=parameter.summed),
             tuple(sizes[size] for size in parameter.sizes),
         )
         for name, parameter in asked.items()
@@ -81,12 +95,12 @@ def declared(
 
 def zeros(shape: Sequence[int], names: Names, dtype: Any = jnp.float32) -> Any:
     """Zeros for a memory or a cache, in a box; `unboxed` takes them out."""
-    return LogicallyPartitioned(jnp.zeros(shape, dtype), names)
+    return Box(jnp.zeros(shape, dtype), names)
 
 
 def is_box(x: Any) -> bool:
     """Whether x is an array in a box with the names of its axes."""
-    return isinstance(x, LogicallyPartitioned)
+    return isinstance(x, Box)
 
 
 def unboxed(tree: Any) -> Any:

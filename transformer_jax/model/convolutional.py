@@ -89,7 +89,7 @@ class Affine(nn.Module):
 
     def setup(self) -> None:
         names = (*(None,) * (len(self.outputs) - 1), HIDDEN)
-        direction = named(nn.initializers.normal(self.inputs**-0.5), FEATURES, *names)
+        direction = named(nn.initializers.normal(self.inputs**-0.5), FEATURES, *names, summed=1)
         length = named(nn.initializers.constant(self.length), *names)
         self.direction = self.param("direction", direction, (self.inputs, *self.outputs))
         self.gain = self.param("gain", length, self.outputs)

@@ -38,7 +38,7 @@ SYNTHESIZER: Mapping[str, Parameter] = {
     "table": Parameter(_table, ("heads", "d_k", "columns"), (HEADS, None, None)),
     "table_bias": Parameter(_zeros, ("heads", "columns"), (HEADS, None)),
     "value": Parameter(
-        PROJECTIONS["value"].initializer, ("d_model", "heads", "d_v"), (FEATURES, HEADS, None)
+        PROJECTIONS["value"].initializer, ("d_model", "heads", "d_v"), (FEATURES, HEADS, None), 1
     ),
     "out": PROJECTIONS["out"],
 }

@@ -86,13 +86,15 @@ class FeedForward(Sublayer):
         d_model, d_ff, dtype = self.config.d_model, self.config.d_ff, self.config.dtype
         xavier = nn.initializers.xavier_uniform()
         zeros = nn.initializers.zeros
-        inner_DF = self.param("inner", named(xavier, FEATURES, HIDDEN), (d_model, d_ff))
+        widening = named(xavier, FEATURES, HIDDEN, summed=1)
+        narrowing = named(xavier, HIDDEN, FEATURES, summed=1)
+        inner_DF = self.param("inner", widening, (d_model, d_ff))
         inner_bias_F = self.param("inner_bias", named(zeros, HIDDEN), (d_ff,))
-        outer_FD = self.param("outer", named(xavier, HIDDEN, FEATURES), (d_ff, d_model))
+        outer_FD = self.param("outer", narrowing, (d_ff, d_model))
         outer_bias_D = self.param("outer_bias", named(zeros, None), (d_model,))
         linear = None
         if ACTIVATIONS[self.config.activation].gated:
-            linear_DF = self.param("linear", named(xavier, FEATURES, HIDDEN), (d_model, d_ff))
+            linear_DF = self.param("linear", widening, (d_model, d_ff))
             linear = linear_DF, self.param("linear_bias", named(zeros, HIDDEN), (d_ff,))
         y_BLD = feed_forward(
             x_BLD.astype(dtype),

@@ -14,8 +14,8 @@ from jax import Array
 from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, constrain, named
 from transformer_jax.model.products import operand_type, sum_type
 
-xavier = named(nn.initializers.xavier_uniform(), FEATURES, HIDDEN)
-orthogonal = named(nn.initializers.orthogonal(), FEATURES, HIDDEN)
+xavier = named(nn.initializers.xavier_uniform(), FEATURES, HIDDEN, summed=1)
+orthogonal = named(nn.initializers.orthogonal(), FEATURES, HIDDEN, summed=1)
 zero_vector = named(nn.initializers.zeros, None)
 
 

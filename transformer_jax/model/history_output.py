@@ -35,7 +35,7 @@ class History(MixedOutput):
 
     parameters: ClassVar[Mapping[str, Parameter]] = {
         "history_query": Parameter(
-            nn.initializers.xavier_uniform(), ("d_model", "d_model"), (FEATURES, HIDDEN)
+            nn.initializers.xavier_uniform(), ("d_model", "d_model"), (FEATURES, HIDDEN), 1
         ),
         "history_query_bias": Parameter(nn.initializers.zeros, ("d_model",), (None,)),
         "history_sentinel": Parameter(nn.initializers.zeros, ("d_model",), (None,)),

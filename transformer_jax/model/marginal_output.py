@@ -27,7 +27,7 @@ class Marginal(MixedOutput):
     watches, divides_by_sum = True, True
     parameters: ClassVar[Mapping[str, Parameter]] = {
         "marginal_context": Parameter(
-            nn.initializers.xavier_uniform(), ("encoded", "d_model"), (FEATURES, HIDDEN)
+            nn.initializers.xavier_uniform(), ("encoded", "d_model"), (FEATURES, HIDDEN), 1
         )
     }
 

@@ -1,4 +1,4 @@
-"""Initial parameters, the names of their axes, and their number."""
+"""Initial parameters, what is known of each, and their number."""
 
 import dataclasses
 import functools
@@ -8,13 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
-from transformer_jax.model.axes import names_of, unboxed
+from transformer_jax.model.axes import is_box, names_of, unboxed
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.ensemble import Predictor
+from transformer_jax.model.ensemble import Ensemble, Predictor
 from transformer_jax.model.records import Params
 from transformer_jax.model.residuals import constants_of, with_beta
-from transformer_jax.model.stacked_params import STACKS, key_of, unstacked
+from transformer_jax.model.stacked_params import STACKS, key_of, stacked, unstacked
 from transformer_jax.text.batches import Packed
 
 
@@ -39,6 +40,36 @@ def axis_names(model: EncoderDecoder) -> Any:
 def abstract_params(model: EncoderDecoder) -> Params:
     """Shapes and types of the model's parameters."""
     return unboxed(_abstract_boxes(_of_parameters(model)))
+
+
+def product_axes(model: EncoderDecoder) -> Any:
+    """How `product` reads each parameter, as training holds it, stacked by layer.
+
+    It is a pair: the axes that `product` sums over, and those of the output. For a parameter that
+    has another use it is None.
+    """
+
+    def axes(box: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        all_axes = tuple(range(len(box.names)))
+        return (all_axes[: box.summed], all_axes[box.summed :]) if box.summed else None
+
+    boxes = _abstract_boxes(_of_parameters(model))
+    # In a stack, the axis of layers comes first.
+    return stacked(jax.tree.map(axes, boxes, is_leaf=is_box), lambda *layers: layers[0] + 1)
+
+
+def narrowed(model: Predictor, params: Params, dtype: DTypeLike) -> Params:
+    """The parameters, of which those that only `product` reads have another type, as bfloat16.
+
+    `product` then multiplies in that type. What is looked up or added keeps its type.
+    """
+    boxes = [_abstract_boxes(_of_parameters(member)) for member in model.members]
+    own = Ensemble.joined(boxes) if isinstance(model, Ensemble) else boxes[0]
+
+    def cast(box: Any, x: Array) -> Array:
+        return x.astype(dtype) if box.summed else x
+
+    return jax.tree.map(cast, own, params, is_leaf=is_box)
 
 
 def _of_parameters(model: EncoderDecoder) -> EncoderDecoder:

@@ -6,7 +6,6 @@ Dimension key
 
 import functools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -128,25 +127,6 @@ def transposed_axes(axes: str) -> tuple[str, str]:
     operands, result = axes.split("->")
     left, right = operands.split(",")
     return f"{result},{right}->{left}", f"{left},{result}->{right}"
-
-
-# Parameters of which every use is a product, or a column's direction (model/convolutional.py).
-MATRICES = frozenset(
-    "query key value out inner outer linear gate gates input forget update reset candidate start "
-    "context readout direction".split()
-)
-
-
-def narrowed(params: Any, dtype: DTypeLike) -> Any:
-    """The parameters with the matrices of products stored in another type, such as bfloat16.
-
-    `product` then multiplies in that type. What is looked up or added keeps its type.
-    """
-
-    def cast(path: tuple[Any, ...], leaf: Array) -> Array:
-        return leaf.astype(dtype) if leaf.ndim > 1 and path[-1].key in MATRICES else leaf
-
-    return jax.tree_util.tree_map_with_path(cast, params)
 
 
 def operand_type(weights: Array, dtype: DTypeLike) -> jnp.dtype:

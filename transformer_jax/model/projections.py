@@ -17,10 +17,10 @@ _joined = _xavier(in_axis=(0, 1), out_axis=2)
 _zeros = nn.initializers.zeros
 
 PROJECTIONS = {
-    "query": Parameter(_split, ("d_model", "heads", "d_k"), (FEATURES, HEADS, None)),
-    "key": Parameter(_split, ("memory", "key_heads", "d_k"), (FEATURES, KEY_HEADS, None)),
-    "value": Parameter(_split, ("memory", "key_heads", "d_v"), (FEATURES, KEY_HEADS, None)),
-    "out": Parameter(_joined, ("heads", "d_v", "d_model"), (HEADS, None, FEATURES)),
+    "query": Parameter(_split, ("d_model", "heads", "d_k"), (FEATURES, HEADS, None), 1),
+    "key": Parameter(_split, ("memory", "key_heads", "d_k"), (FEATURES, KEY_HEADS, None), 1),
+    "value": Parameter(_split, ("memory", "key_heads", "d_v"), (FEATURES, KEY_HEADS, None), 1),
+    "out": Parameter(_joined, ("heads", "d_v", "d_model"), (HEADS, None, FEATURES), 2),
 }
 BIASES = {  # with model.attention_bias
     "query_bias": Parameter(_zeros, ("heads", "d_k"), (HEADS, None)),
@@ -29,7 +29,7 @@ BIASES = {  # with model.attention_bias
     "out_bias": Parameter(_zeros, ("d_model",), (None,)),
 }
 GATE = {  # with model.attention_gate
-    "gate": Parameter(_split, ("d_model", "heads", "d_v"), (FEATURES, HEADS, None)),
+    "gate": Parameter(_split, ("d_model", "heads", "d_v"), (FEATURES, HEADS, None), 1),
 }
 
 

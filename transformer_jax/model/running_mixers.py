@@ -26,7 +26,7 @@ from transformer_jax.model.records import Cache, Context, Place, SearchSizes, St
 from transformer_jax.model.scores import dot
 from transformer_jax.model.sublayer import Sublayer
 
-_matrix = named(nn.initializers.xavier_uniform(), FEATURES, HIDDEN)
+_matrix = named(nn.initializers.xavier_uniform(), FEATURES, HIDDEN, summed=1)
 _vector = named(nn.initializers.zeros, HIDDEN)
 LEAST_SUM = 1e-6  # of a query's scores; phi is nearly 0 for features far below 0
 

@@ -42,14 +42,14 @@ def stacked(tree: Any, join: Callable[..., Any] = lambda *layers: jnp.stack(laye
     """The tree with parameters, or arrays of their form such as Adam's moments, stacked by layer.
 
     Args:
-      tree: arrays and dicts of parameters, in any tuples; each dict has the layers apart.
+      tree: arrays and dicts of parameters, in any tuples and dicts; the layers are apart.
       join: a function from the leaves of layers 0, 1, ... to the leaf of the stack.
     """
 
     def convert(part: Any) -> Any:
         if not _is_dict(part):
             return part
-        result = dict(part)
+        result = {name: stacked(own, join) for name, own in part.items()}
         for stack in STACKS:
             layers: list[Any] = []
             while (name := f"{stack}_{len(layers)}") in result:
@@ -72,7 +72,7 @@ def unstacked(tree: Any, split: Callable[[Any], tuple] = split_array) -> Any:
     def convert(part: Any) -> Any:
         if not _is_dict(part):
             return part
-        result = dict(part)
+        result = {name: unstacked(own, split) for name, own in part.items()}
         for stack in STACKS:
             if key_of(stack) in part:
                 leaves, structure = jax.tree.flatten(result.pop(key_of(stack)))

@@ -1,15 +1,23 @@
-"""Adam and its learning-rate schedule (Vaswani et al. 2017, section 5.3)."""
+"""Optimizers, and the learning-rate schedule (Vaswani et al. 2017, section 5.3)."""
 
+import math
 from collections.abc import Callable
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
+from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from transformer_jax.config.train import TrainConfig
 
 # (update number, settings) -> share of the peak after the warm-up
 Schedule = Callable[[Array, TrainConfig], Array]
+Rate = Callable[[Array | int], Array]  # update count -> learning rate
+
+MUON_MOMENTUM = 0.95
+ADAM_RMS = 0.2  # the root mean square of an update's elements, as Adam's usually is
 
 
 def _rsqrt(step: Array, train: TrainConfig) -> Array:
@@ -38,7 +46,7 @@ SCHEDULES: dict[str, Schedule] = {
 }
 
 
-def learning_rate_schedule(train: TrainConfig, d_model: int) -> Callable[[Array | int], Array]:
+def learning_rate_schedule(train: TrainConfig, d_model: int) -> Rate:
     """The learning rate of update number `count + 1`, for optax's 0-based `count`.
 
     After a linear warm-up to the peak it follows `train.schedule`: "rsqrt" (proportional to
@@ -60,16 +68,61 @@ def learning_rate_schedule(train: TrainConfig, d_model: int) -> Callable[[Array 
     return schedule
 
 
-def make_optimizer(train: TrainConfig, d_model: int) -> optax.GradientTransformation:
-    """Adam with the schedule, after clipping by the global norm if the config asks for it.
+def _adam(train: TrainConfig, rate: Rate, axes: Any) -> optax.GradientTransformation:
+    """Adam; with train.weight_decay AdamW (Loshchilov and Hutter 2019, algorithm 2)."""
+    betas = {"b1": train.adam_b1, "b2": train.adam_b2, "eps": train.adam_epsilon}
+    if train.weight_decay:
+        return optax.adamw(rate, **betas, weight_decay=train.weight_decay)
+    return optax.adam(rate, **betas)
 
-    With train.weight_decay it is AdamW (Loshchilov and Hutter 2019, algorithm 2), which takes the
-    same share of every parameter, of biases and gains too.
+
+def _muon(train: TrainConfig, rate: Rate, axes: Any) -> optax.GradientTransformation:
+    """Muon for the matrices of products, each as one matrix for all heads; Adam for the rest.
+
+    The update of a matrix is its momentum with singular values near 1, times
+    0.2 sqrt(max(inputs, outputs)). So its elements are about as large as those of Adam's updates,
+    and both take the same learning rate.
+
+    Source: Jordan et al. 2024; the factor: Liu et al. 2025, section 2.2.
+    """
+
+    def of_each(function: Callable[[Any], Any]) -> Any:
+        return jax.tree.map(function, axes, is_leaf=lambda x: x is None or isinstance(x, tuple))
+
+    def sized(update: Array, pair: MuonDimensionNumbers) -> Array:
+        sizes = [math.prod(update.shape[axis] for axis in axes) for axes in pair]
+        return ADAM_RMS * max(sizes) ** 0.5 * update
+
+    pairs = of_each(lambda pair: MuonDimensionNumbers(*pair) if pair else optax.MaskedNode())
+    matrices = optax.chain(
+        scale_by_muon(beta=MUON_MOMENTUM, weight_dimension_numbers=pairs),
+        optax.stateless(lambda updates, _: jax.tree.map(sized, updates, pairs)),
+        optax.add_decayed_weights(train.weight_decay),
+        optax.scale_by_learning_rate(rate),
+    )
+    labels = of_each(lambda pair: "muon" if pair else "adam")
+    return optax.partition({"adam": _adam(train, rate, axes), "muon": matrices}, labels)
+
+
+# (settings, learning rate, `product_axes` of the model) -> the optimizer
+OPTIMIZERS: dict[str, Callable[[TrainConfig, Rate, Any], optax.GradientTransformation]] = {
+    "adam": _adam,
+    "muon": _muon,
+}
+
+
+def make_optimizer(
+    train: TrainConfig, d_model: int, axes: Any = None
+) -> optax.GradientTransformation:
+    """The optimizer with its schedule, after clipping by the global norm if the config asks for it.
+
+    Args:
+      train: the settings. Weight decay takes the same share of every parameter, of biases and gains
+        too.
+      d_model: width of the model, for the paper's peak rate.
+      axes: `product_axes` of the model (model/parameters.py), which muon needs.
     """
     norm = train.clip_norm
     clip = optax.identity() if norm is None else optax.clip_by_global_norm(norm)
-    schedule = learning_rate_schedule(train, d_model)
-    betas = {"b1": train.adam_b1, "b2": train.adam_b2, "eps": train.adam_epsilon}
-    if train.weight_decay:
-        return optax.chain(clip, optax.adamw(schedule, **betas, weight_decay=train.weight_decay))
-    return optax.chain(clip, optax.adam(schedule, **betas))
+    rate = learning_rate_schedule(train, d_model)
+    return optax.chain(clip, OPTIMIZERS[train.optimizer](train, rate, axes))

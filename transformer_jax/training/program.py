@@ -18,6 +18,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.model.auxiliary import auxiliary_weights, reads_watched
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.model.kernels import with_attention_kernel
+from transformer_jax.model.parameters import product_axes
 from transformer_jax.model.records import LossSums, Params
 from transformer_jax.model.stacked_params import stacked, unstacked
 from transformer_jax.parallel.mesh import batch_sharding, batch_ways, placed, with_shardings
@@ -163,9 +164,9 @@ def compile_program(
     both = train.agreement_weight is not None
     sums = (*auxiliary, AGREEMENT) if both else tuple(auxiliary)
     model = make_model(model_config, sizes, train.remat, watch=reads_watched(sums))
-    optimizer = make_optimizer(train, model_config.d_model)
+    optimizer = make_optimizer(train, model_config.d_model, product_axes(model))
     state = jax.eval_shape(lambda: init_state(0, model, optimizer, sums))
-    state = with_shardings(state, state_names(model, optimizer, state), mesh)
+    state = with_shardings(state, state_names(model, state), mesh)
     states = joined([state] * (1 + both))
     make_step: Callable[..., Any] = make_two_way_step if both else make_train_step
     ways = batch_ways(mesh)

@@ -1,7 +1,7 @@
 """The training state, which each training step updates."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -99,19 +99,16 @@ def init_state(
     )
 
 
-def state_names(
-    model: EncoderDecoder, optimizer: "optax.GradientTransformation", state: TrainState
-) -> TrainState:
-    """The axis names of each array of a state; Adam's moments have those of their parameters."""
-    import optax
-
+def state_names(model: EncoderDecoder, state: TrainState) -> TrainState:
+    """The axis names of each array of a state; an optimizer's moments have their parameter's."""
     params = stacked(axis_names(model), lambda *layers: PartitionSpec(None, *layers[0]))
+    names = dict(jax.tree_util.tree_leaves_with_path(params))
+
+    def of_parameter(path: tuple[Any, ...], leaf: Array) -> PartitionSpec:
+        """A moment's path ends with its parameter's."""
+        ends = (path[start:] for start in range(len(path)))
+        return next((names[end] for end in ends if end in names), PartitionSpec())
+
     whole: TrainState = jax.tree.map(lambda _: PartitionSpec(), state)
-    opt_state = optax.tree_utils.tree_map_params(
-        optimizer,
-        lambda _, own: own,
-        state.opt_state,
-        params,
-        transform_non_params=lambda _: PartitionSpec(),
-    )
+    opt_state = jax.tree_util.tree_map_with_path(of_parameter, state.opt_state)
     return whole._replace(params=params, opt_state=opt_state)
