@@ -151,8 +151,8 @@ def on_grammar(
     if values.empty:
         return finding
     which = judge((values[row] - values[base]).tolist(), wanted)
-    theirs, ours = values.mean()
-    numbers = f'{METRICS[metric].label} {theirs:.2f} in the row "{row}", {ours:.2f} in "{base}"'
+    label, (compared, other) = METRICS[metric].label, values.mean()
+    numbers = f'{label} {compared:.2f} in the row "{row}", {other:.2f} in "{base}"'
     which = OPEN if which == FAILS and not refutes else which
     return or_by_grammar(finding, which, numbers, len(values))
 
@@ -166,9 +166,10 @@ def or_by_grammar(finding: Finding, which: str, numbers: str, seeds: int) -> Fin
       numbers: its numbers, as text.
       seeds: the number of seeds behind them.
     """
-    decides = "this decides" if finding.verdict == OPEN != which else f"by itself: {which}"
+    is_open = finding.verdict == OPEN
+    decides = "this decides" if is_open and which != OPEN else f"by itself: {which}"
     because = f"{finding.because}; on the built-in corpus {numbers} ({seeds} seeds; {decides})"
-    verdict = which if finding.verdict == OPEN else finding.verdict
+    verdict = which if is_open else finding.verdict
     return finding._replace(verdict=verdict, because=because)
 
 

@@ -86,4 +86,5 @@ def helps_more(few: Sequence[float], many: Sequence[float], noise: Sequence[floa
     more = [b - a for a, b in zip(few, many, strict=True)]
     # A difference of two differences has twice the variance, so 2 ** 0.5 times the deviation.
     which = judge(more, -1, [value * 2**0.5 for value in noise])
-    return OPEN if which == HOLDS != judge(many, -1, noise) else which
+    helps_large = judge(many, -1, noise) == HOLDS
+    return OPEN if which == HOLDS and not helps_large else which

@@ -21,9 +21,9 @@ def test_immutable_differences_name_contradicting_keys_and_no_mutable_one():
         "decode.beam_size": 9,
         "train.checkpoint_every": 7,
     }
-    assert immutable_differences(old, with_values(old, mutable)) == []
+    assert immutable_differences(old, with_values(old, mutable)) == {}
     new = with_values(old, mutable | {"model.num_heads": 4, "seed": 1, "data.train": ("other",)})
-    assert immutable_differences(old, new) == [
+    assert list(immutable_differences(old, new).values()) == [
         "model.num_heads: the run has 8, the config now says 4",
         "data.train: the run has ('train',), the config now says ('other',)",
         "seed: the run has 0, the config now says 1",

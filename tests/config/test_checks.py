@@ -7,7 +7,7 @@ import pytest
 
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
-from transformer_jax.config.schema import Config
+from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.errors import ConfigError
 
 GOOD = {"data.source": "grammar"}  # the smallest change that makes the defaults valid
@@ -48,6 +48,19 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         {"train.consistency_weight": 5.0, "model.output": "copy"},
         ("train.consistency_weight=5.0 has been tested with", "not with 'copy'"),
     ),
+    (
+        {"train.consistency_weight": 5.0, "model.wait_k": 2, "model.wait_k_max": 4},
+        ("train.consistency_weight=5.0 compares two dropout masks", "model.wait_k_max=4 draws"),
+    ),
+    (
+        {"model.relative_distance": 4},
+        ("model.relative_distance=4 changes nothing", "Set model.positions='relative'"),
+    ),
+    (
+        {"model.relative_values": False, "model.positions": "contextual"},
+        ("model.relative_values=False changes nothing", "Set model.positions='relative'"),
+    ),
+    ({"model.attended_keys": 4}, ("model.attended_keys=4", "Set model.normalizer='top_k'")),
     (
         {"train.consistency_weight": 5.0, "train.hard_attention": "reinforce"},
         ("train.consistency_weight=5.0: train.hard_attention=", "Leave one of them out"),
@@ -362,6 +375,8 @@ FINE: list[dict[str, Any]] = [
     {"model.positions": "rotary", "model.d_k": 2, "model.cross_score": "additive"},
     {"model.wait_k": 3, "model.wait_k_max": 3},
     {"model.watched_heads": 8},
+    {"model.attended_keys": 4, "model.cross_normalizer": "top_k"},
+    {"model.relative_distance": 4, "model.positions": "contextual"},
     {"model.normalizer": "sink", "train.coverage_weight": 0.1},
     {"model.normalizer": "sink", "model.decoder": "recurrent", "model.output": "copy"},
     {"model.normalizer": "sink", "model.output": "marginal"},
@@ -420,8 +435,17 @@ def test_check_allows_values_just_inside_the_limits(diff):
     check(with_values(Config(), GOOD | diff), is_new=True)
 
 
-def test_an_old_run_may_name_text_that_the_built_in_corpus_does_not_read():
+def test_an_old_run_may_have_settings_that_nothing_reads():
     check(with_values(Config(), {"data.source": "grammar", "data.train": ("train[:9]",)}))
+    check(with_values(Config(), GOOD | {"model.stride": 4}))
+
+
+def test_what_reads_a_key_is_a_value_of_another_key_of_its_section():
+    readers = [(name, reader) for name, key in KEYS.items() for reader in key.read_with]
+    assert len(readers) > 5
+    for name, reader in readers:
+        other, value = reader.split("=")
+        assert name.startswith("model.") and value in KEYS[f"model.{other}"].valid_choices()
 
 
 def test_check_names_everything_that_is_wrong():

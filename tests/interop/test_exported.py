@@ -150,8 +150,8 @@ def test_a_key_that_a_format_does_not_name_is_refused(engine):
     keys = [key for name, key in KEYS.items() if name.startswith("model.")]
     assert named <= {key.name.removeprefix("model.") for key in keys}
     for key in keys:
-        if (name := key.name.removeprefix("model.")) in named:
-            continue
+        if (name := key.name.removeprefix("model.")) in named or key.read_with:
+            continue  # no format has the parts that read the latter
         others = [*key.valid_choices(), not key.default, 7]
         other = next(value for value in others if value != key.default)
         assert not is_supported(engine, **{name: other}), name

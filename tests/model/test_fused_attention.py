@@ -11,6 +11,7 @@ import pytest
 
 from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_params, tiny_model
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.errors import ConfigError
 from transformer_jax.model.attention import attend
 from transformer_jax.model.attention_maps import attention_maps
 from transformer_jax.model.fused_attention import fused_attend
@@ -122,6 +123,13 @@ def test_padding_gets_zeros_and_gives_no_gradient_even_if_its_own_is_not_finite(
 )
 def test_the_kernel_of_a_platform(changes, platform, kernel):
     assert with_attention_kernel(ModelConfig(**changes), platform).attention_kernel == kernel
+
+
+def test_a_gpu_refuses_the_kernel_where_it_cannot_compute_it():
+    config = ModelConfig(attention_kernel="fused", d_v=48)
+    with pytest.raises(ConfigError, match="at least 16; this model has 64 and 48"):
+        with_attention_kernel(config, "cuda")
+    assert with_attention_kernel(config, "cpu") == config  # Pallas interprets the kernel
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 from tests.fixtures.references import softmax_by_hand
 from tests.fixtures.tiny import relative_error
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.monotonic import MONOTONIC, affine_scan, expected_stops, next_stop
+from transformer_jax.model.affine_scan import affine_scan
+from transformer_jax.model.monotonic import MONOTONIC, expected_stops, next_stop
 from transformer_jax.model.stateful_normalizers import Scored, Source, weights_of_all
 
 # One row: sentences of 4 and 2 target and 6 and 2 source positions, then padding.
@@ -122,7 +123,7 @@ def test_affine_scan_is_its_recursion(reverse):
     x = np.zeros(3)
     for j in range(7)[:: -1 if reverse else 1]:
         want[:, j] = x = factor[:, j] * x + term[:, j]
-    got = affine_scan(jnp.float32(factor), jnp.float32(term), reverse)
+    got = affine_scan(jnp.float32(factor), jnp.float32(term), reverse=reverse)
     assert relative_error(got, want) < 1e-6
 
 

@@ -11,6 +11,7 @@ from transformer_jax.config.data import DataConfig
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
+from transformer_jax.model.affine_scan import affine_scan
 from transformer_jax.model.axes import unboxed
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.model.records import Context, Now, Place, SearchSizes
@@ -20,7 +21,6 @@ from transformer_jax.model.running_mixers import (
     SimplerUnit,
     linear_attention,
     phi,
-    weighted_so_far,
 )
 from transformer_jax.model.sublayer import Sublayer
 from transformer_jax.training.cost import product_flops
@@ -195,7 +195,7 @@ def test_a_scan_in_parallel_gives_what_a_loop_gives():
     want = np.zeros(added.shape)
     for t in range(300):
         c = want[:, t] = kept[:, t] * c + added[:, t]
-    got = weighted_so_far(jnp.float32(kept), jnp.float32(added))
+    got = affine_scan(jnp.float32(kept), jnp.float32(added), axis=1)
     assert relative_error(got, want) < 1e-6
 
 

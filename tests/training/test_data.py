@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
+from tests.fixtures.keys import other_value
+from tests.fixtures.tiny import tiny_model
 from transformer_jax.config.changes import of_other_direction
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.schema import KEYS
 from transformer_jax.errors import ConfigError, RunError
+from transformer_jax.model.parameters import abstract_params
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.vocabulary import load_vocabulary, train_vocabulary
@@ -248,12 +252,24 @@ def test_another_model_s_weights_are_refused_by_key(key, tmp_path):
         load(tmp_path, train__init_from=str(runs.trained_run()), **{key: 4})
 
 
-def test_the_origin_s_dropout_and_precision_may_differ(tmp_path):
-    changes = {"model__dropout": 0.4, "model__dtype": "bfloat16"}
-    changes |= {"model__attention_dropout": 0.1, "model__activation_dropout": 0.1}
-    changes |= {"model__residual_dtype": "bfloat16"}
+def test_the_origin_may_differ_in_what_needs_no_other_weights(tmp_path):
+    changes = {"model__dropout": 0.4, "model__dtype": "bfloat16", "model__window": 5}
+    changes |= {"model__pattern": "strided", "model__stride": 2, "model__wait_k": 3}
     data = load(tmp_path, train__init_from=str(runs.trained_run()), **changes)
     assert data.vocabulary.size == 400
+
+
+def test_only_keys_without_other_weights_may_differ():
+    free = [name for name, key in KEYS.items() if not key.in_weights]
+    assert len(free) == 16
+    base = {"num_layers": 3, "window": 9, "pattern": "strided", "wait_k": 2, "normalizer": "top_k"}
+    base |= {"cross_normalizer": "chunkwise", "output": "marginal"}
+    want = abstract_params(tiny_model(**base))
+    for name in free:
+        key = name.removeprefix("model.")
+        value = base.get(key, KEYS[name].default)
+        found = abstract_params(tiny_model(**{**base, key: other_value(name, value)}))
+        assert found == want, name
 
 
 def test_training_sees_several_segmentations_and_validation_the_usual_one(tmp_path):

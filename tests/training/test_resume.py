@@ -113,6 +113,12 @@ BESIDE = {
     "data.aligned_pairs": {"data.alignments": True},
     "model.wait_k_max": {"model.wait_k": 2},
     "model.global_every": {"model.window": 3, "model.num_layers": 2},
+    "model.attended_keys": {"model.normalizer": "top_k"},
+    "model.chunk_width": {"model.cross_normalizer": "chunkwise"},
+    "model.stride": {"model.pattern": "strided"},
+    "model.relative_distance": {"model.positions": "relative"},
+    "model.relative_values": {"model.positions": "relative"},
+    "model.marginal_positions": {"model.output": "marginal"},
 }
 
 

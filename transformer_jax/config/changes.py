@@ -39,13 +39,13 @@ def of_other_direction(config: Config) -> Config:
     return with_values(config, values)
 
 
-def immutable_differences(old: Config, new: Config) -> list[str]:
-    """One line for each immutable key on which the two configs differ."""
-    return [
-        f"{name}: the run has {was!r}, the config now says {now!r}"
+def immutable_differences(old: Config, new: Config) -> dict[str, str]:
+    """A line for each immutable key on which the two configs differ, by the key's name."""
+    return {
+        name: f"{name}: the run has {was!r}, the config now says {now!r}"
         for name, was, now in _differences(old, new)
         if not KEYS[name].mutable
-    ]
+    }
 
 
 def mutable_differences(old: Config, new: Config) -> list[str]:

@@ -1,5 +1,6 @@
 """What a config must satisfy. An error names the key, its value, what is allowed and the fix."""
 
+import dataclasses
 import difflib
 import importlib
 from collections.abc import Iterator
@@ -24,12 +25,13 @@ def check(config: Config, is_new: bool = False) -> None:
     Args:
       config: the config.
       is_new: whether a config file or flags make it. An existing run may name text that the
-        built-in corpus does not read.
+        built-in corpus does not read, or change a key that nothing in its model reads.
     """
     problems = list(_single_values(config))
     if not problems:  # relations between keys mean something only if each key is valid
         problems = [
             *_model(config.model),
+            *(_unread_keys(config.model) if is_new else ()),
             *_vocabularies(config),
             *_merge_dropout(config),
             *_data(config.data),
@@ -142,6 +144,19 @@ def _hint(key: Key) -> str:
 
 def _model(model: ModelConfig) -> Iterator[str]:
     yield from _asked_of_the_model("problems", model) or ()
+
+
+def _unread_keys(model: ModelConfig) -> Iterator[str]:
+    for field in dataclasses.fields(model):
+        value, readers = getattr(model, field.name), KEYS[f"model.{field.name}"].read_with
+        pairs = [reader.split("=") for reader in readers]
+        if readers and value != field.default:
+            if not any(getattr(model, part) == wanted for part, wanted in pairs):
+                part, wanted = pairs[0]
+                yield (
+                    f"model.{field.name}={value!r} changes nothing in this model. Set "
+                    f"model.{part}={wanted!r}, which reads it, or leave it out."
+                )
 
 
 def _asked_of_the_model(question: str, config: ModelConfig) -> Any:
@@ -273,6 +288,11 @@ def _consistency(config: Config) -> Iterator[str]:
         yield (
             f"train.consistency_weight={weight} has been tested with model.output='softmax' only, "
             f"not with {model.output!r}. Change one of them."
+        )
+    if model.wait_k_max is not None:
+        yield (
+            f"train.consistency_weight={weight} compares two dropout masks, and model.wait_k_max="
+            f"{model.wait_k_max} draws another k for each pass. Leave one of them out."
         )
     if (draws := config.train.hard_attention) is not None:
         yield (

@@ -49,8 +49,8 @@ class ModelConfig:
     num_key_heads: int | None = key(
         None,
         "heads of keys and values; with fewer than num_heads, several heads of queries use the "
-        "same keys, and search reads less (1: Shazeer 2019; more: Ainslie et al. 2023); None: "
-        "num_heads",
+        "same keys, and search reads less (1: multi-query attention, Shazeer 2019; more: "
+        "grouped-query attention, Ainslie et al. 2023); None: num_heads",
         at_least=1,
         at_most=WIDEST,
     )
@@ -86,6 +86,7 @@ class ModelConfig:
         at_least=0,
         below=1,
         hint=PAPER_DROPOUT,
+        in_weights=False,
     )
     attention_dropout: float = key(
         0.0,
@@ -93,6 +94,7 @@ class ModelConfig:
         "values; Vaswani et al. 2017 have none",
         at_least=0,
         below=1,
+        in_weights=False,
     )
     activation_dropout: float = key(
         0.0,
@@ -100,19 +102,21 @@ class ModelConfig:
         "al. 2017 have none",
         at_least=0,
         below=1,
+        in_weights=False,
     )
     norm: str = key(
         "post",
-        "post: the paper's LayerNorm(x + f(x)); pre: x + f(LayerNorm(x)); deep: LayerNorm(alpha x "
-        "+ f(x)), where alpha and the initial values depend on the depth (Wang et al. 2022); "
+        "post: the paper's LayerNorm(x + f(x)); pre: x + f(LayerNorm(x)); deep: DeepNorm, "
+        "LayerNorm(alpha x + f(x)), where alpha and the initial values depend on the depth (Wang "
+        "et al. 2022); "
         "rezero: x + a f(x) with a learned number a that is 0 at first (Bachlechner et al. 2020)",
         choices_of="transformer_jax.model.residuals:RESIDUALS",
     )
     norm_kind: str = key(
         "layer",
-        "layer: zero mean, unit variance, gain and bias; rms: a mean square of 1, and a gain "
-        "(Zhang and Sennrich 2019); scale: all vectors get one learned length (Nguyen and Salazar "
-        "2019)",
+        "layer: zero mean, unit variance, gain and bias; rms: RMSNorm, a mean square of 1 and a "
+        "gain (Zhang and Sennrich 2019); scale: ScaleNorm, all vectors get one learned length "
+        "(Nguyen and Salazar 2019)",
         choices_of="transformer_jax.model.norms:NORMS",
     )
     norm_epsilon: float = key(
@@ -122,7 +126,7 @@ class ModelConfig:
         above=0,
     )
     fix_norm: bool = key(
-        False, "embeddings of length 1, as input and for logits (Nguyen and Salazar 2019)"
+        False, "FixNorm: embeddings of length 1, as input and for logits (Nguyen and Salazar 2019)"
     )
     score: str = key(
         "scaled_dot",
@@ -148,18 +152,25 @@ class ModelConfig:
         None,
         "the same for encoder-decoder attention; gumbel: one source position, drawn in training "
         "(Jang et al. 2017); monotonic: the one where a head that reads from left to right stops "
-        "(Raffel et al. 2017), chunkwise: a few up to that one (Chiu and Raffel 2018), lookback: "
-        "all up to that one (Arivazhagan et al. 2019); None: normalizer",
+        "(Raffel et al. 2017), chunkwise: MoChA, a few up to that one (Chiu and Raffel 2018), "
+        "lookback: MILk, all up to that one (Arivazhagan et al. 2019); None: normalizer",
         choices_of=CROSS_NORMALIZERS,
     )
     attended_keys: int = key(
-        8, "normalizer top_k: keys that a query attends to", at_least=1, at_most=WIDEST
+        8,
+        "normalizer top_k: keys that a query attends to",
+        at_least=1,
+        at_most=WIDEST,
+        read_with=("normalizer=top_k", "cross_normalizer=top_k"),
+        in_weights=False,
     )
     chunk_width: int = key(
         4,
         "normalizer chunkwise: source positions that a head attends to, up to where it stops",
         at_least=1,
         at_most=64,  # each is an operation of the compiled program
+        read_with=("cross_normalizer=chunkwise",),
+        in_weights=False,
     )
     attention_bias: bool = key(
         False, "biases of the projections of queries, keys and values, and of the joined heads"
@@ -179,20 +190,30 @@ class ModelConfig:
         "positions that self-attention sees, an odd number: around the query in the encoder, up to "
         "it in the decoder; None: the whole sentence",
         at_least=1,
+        in_weights=False,
     )
     global_every: int | None = key(
         None,
         "with a window: each n-th layer of a stack, counted from 1, sees the whole sentence (Gemma "
         "Team 2024, where n is 2); None: all layers have the window",
         at_least=2,
+        in_weights=False,
     )
     pattern: str = key(
         "all",
         "positions that self-attention sees in the sentence, or in the window; all: each one; "
         "strided: those fewer than stride positions away, and each stride-th (Child et al. 2019)",
         choices_of="transformer_jax.model.patterns:SELF_PATTERNS",
+        in_weights=False,
     )
-    stride: int = key(8, "pattern strided: the stride", at_least=2, at_most=WIDEST)
+    stride: int = key(
+        8,
+        "pattern strided: the stride",
+        at_least=2,
+        at_most=WIDEST,
+        read_with=("pattern=strided",),
+        in_weights=False,
+    )
     wait_k: int | None = key(
         None,
         "target subword t sees the first k + t - 1 source subwords, EOS included, and the "
@@ -200,6 +221,7 @@ class ModelConfig:
         "None: the whole source",
         at_least=1,
         at_most=WIDEST,
+        in_weights=False,
     )
     wait_k_max: int | None = key(
         None,
@@ -207,6 +229,7 @@ class ModelConfig:
         "from model.wait_k to this one, and decode.wait_k chooses one; None: always model.wait_k",
         at_least=1,
         at_most=WIDEST,
+        in_weights=False,
     )
     attention_memory: str | None = key(
         None,
@@ -221,11 +244,11 @@ class ModelConfig:
         "how the model knows the order of subwords; sinusoidal: the paper's vectors, added to the "
         "embeddings; sinusoidal_t2t: with the wavelengths of tensor2tensor and Marian; learned: a "
         "vector of each position; index: the position's number times a learned vector; rotary: "
-        "turns queries and keys (Su et al. 2021); alibi: a penalty for distance (Press et al. "
-        "2022); t5: a learned bias for ranges of distances (Raffel et al. 2020); kerple: a learned "
-        "penalty that grows with the logarithm of the distance (Chi et al. 2022); relative: "
-        "learned vectors of distances (Shaw et al. 2018); contextual: a query decides which keys "
-        "its distances count (Golovneva et al. 2024); none: it does not",
+        "RoPE, turns queries and keys (Su et al. 2021); alibi: a penalty for distance (Press et "
+        "al. 2022); t5: a learned bias for ranges of distances (Raffel et al. 2020); kerple: a "
+        "learned penalty that grows with the logarithm of the distance (Chi et al. 2022); "
+        "relative: learned vectors of distances (Shaw et al. 2018); contextual: CoPE, a query "
+        "decides which keys its distances count (Golovneva et al. 2024); none: it does not",
         choices_of="transformer_jax.model.positions:POSITIONS",
     )
     max_positions: int = key(
@@ -239,9 +262,12 @@ class ModelConfig:
         "that are farther away use the vector of distance k",
         at_least=1,
         at_most=WIDEST,
+        read_with=("positions=relative", "positions=contextual"),
     )
     relative_values: bool = key(
-        True, "relative positions: vectors are added to the values too, not only to the keys"
+        True,
+        "relative positions: vectors are added to the values too, not only to the keys",
+        read_with=("positions=relative",),
     )
     tie_embeddings: bool = key(
         True, "one matrix for source, target and output embeddings (section 3.4)"
@@ -261,21 +287,31 @@ class ModelConfig:
         choices_of="transformer_jax.model.outputs:OUTPUTS",
     )
     marginal_positions: int = key(
-        5, "output marginal: k, source positions that are summed over", at_least=1, at_most=WIDEST
+        5,
+        "output marginal: k, source positions that are summed over",
+        at_least=1,
+        at_most=WIDEST,
+        read_with=("output=marginal",),
+        in_weights=False,
     )
     output_bias: bool = key(False, "a bias of every subword's logit")
     dtype: str = key(
-        "float32", "of activations; parameters stay float32", choices=("float32", "bfloat16")
+        "float32",
+        "of activations; parameters stay float32",
+        choices=("float32", "bfloat16"),
+        in_weights=False,
     )
     residual_dtype: str = key(
         "float32",
         "of the sums x + f(x), from layer to layer; norms compute in float32",
         choices=("float32", "bfloat16"),
+        in_weights=False,
     )
     attention_kernel: str = key(
         "auto",
         "plain: equation 1 step by step; fused: training computes it in one kernel where score, "
-        "positions and normalizer allow it; auto: fused on an NVIDIA GPU with dtype bfloat16",
+        "positions and normalizer allow it, and the sum and norm of a post-norm residual in "
+        "another; auto: fused on an NVIDIA GPU with dtype bfloat16 and sizes that fit",
         choices=("auto", "plain", "fused"),
         mutable=True,
     )
@@ -285,9 +321,10 @@ class ModelConfig:
         "coverage penalty of search; from 0; below 0: counted from the last layer; clipped to the "
         "layers",
         at_least=-1_000,
+        in_weights=False,
     )
     watched_heads: int | None = key(
-        None, "the first heads of that layer, averaged; None: all", at_least=1
+        None, "the first heads of that layer, averaged; None: all", at_least=1, in_weights=False
     )
 
     @property

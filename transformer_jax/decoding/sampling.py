@@ -40,7 +40,7 @@ from transformer_jax.decoding.state import (
     with_newest,
 )
 from transformer_jax.decoding.top_k import top_k
-from transformer_jax.model.dropout import mix
+from transformer_jax.model.dropout import mix, standard_gumbel, uniform
 from transformer_jax.model.records import Cache
 from transformer_jax.text.vocabulary import EOS
 
@@ -152,6 +152,4 @@ def gumbel_noise(state: SearchState, width: int) -> Array:
     hash_BK = mix(sample_BK ^ position_B1)
     subword_V = mix(jnp.arange(width, dtype=jnp.uint32))
     bits_BKV = mix(hash_BK[..., None] ^ subword_V)
-    # 23 bits and a half are exact in float32; with more, the largest number would be 1.
-    uniform_BKV = ((bits_BKV >> 9).astype(jnp.float32) + 0.5) * 2.0**-23
-    return -jnp.log(-jnp.log(uniform_BKV))
+    return standard_gumbel(uniform(bits_BKV))

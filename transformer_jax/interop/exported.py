@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from transformer_jax.config.schema import Config
+from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.errors import UserError
 from transformer_jax.text.vocabulary import TableVocabulary, Vocabulary
 
@@ -16,11 +16,8 @@ EXPRESSED = frozenset(
     "tie_embeddings tie_output output_bias dtype residual_dtype attention_kernel watched_layer "
     "watched_heads".split()
 )
-# Keys of parts that no format has; without those parts nothing reads them.
-OF_OTHER_PARTS = frozenset(
-    "d_hidden kernel_width attended_keys chunk_width relative_distance relative_values "
-    "marginal_positions".split()
-)
+# Keys of encoders and decoders that no format has; nothing else reads them.
+OF_OTHER_PARTS = frozenset({"d_hidden", "kernel_width"})
 
 
 class Exported(NamedTuple):
@@ -83,6 +80,7 @@ def require_supported(config: Config, supported: Mapping[str, Sequence[Any]], wh
         f"model.{field.name}={value!r}"
         for field in dataclasses.fields(config.model)
         if field.name not in EXPRESSED | OF_OTHER_PARTS
+        and not KEYS[f"model.{field.name}"].read_with  # of a part that no format has
         and (value := getattr(config.model, field.name))
         not in supported.get(field.name, (field.default,))
     ]

@@ -17,7 +17,7 @@ from jax import Array
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention_memories import ATTENTION_MEMORIES
-from transformer_jax.model.dropout import NoiseSource, uniform_noise
+from transformer_jax.model.dropout import NoiseSource, standard_gumbel, uniform_noise
 from transformer_jax.model.monotonic import MONOTONIC
 from transformer_jax.model.normalizers import NORMALIZERS, Normalize, Normalizer, softmax
 from transformer_jax.model.records import Params
@@ -59,7 +59,7 @@ def gumbel(
 
 def gumbel_noise(noise_source: NoiseSource, shape: tuple[int, ...]) -> Array:
     """Noise of the standard Gumbel distribution `[batch, heads, query_len, key_len]`, float32."""
-    return -jnp.log(-jnp.log(uniform_noise(noise_source, shape)))
+    return standard_gumbel(uniform_noise(noise_source, shape))
 
 
 def _gumbel(config: ModelConfig, params: Params, noise_source: NoiseSource | None) -> Normalize:

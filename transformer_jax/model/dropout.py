@@ -132,8 +132,20 @@ def uniform_noise(noise_source: NoiseSource, shape: tuple[int, ...]) -> Array:
     head_H = mix(jnp.arange(heads, dtype=jnp.uint32) ^ noise_source.bits[2])
     key_HM = mix(head_H[:, None] + jnp.arange(keys, dtype=jnp.uint32))
     bits_BHLM = mix(position_BL[:, None, :, None] ^ key_HM[:, None, :])
-    # 23 bits and a half: float32 holds each of these numbers exactly, and none of them is 0 or 1.
-    return ((bits_BHLM >> 9).astype(jnp.float32) + 0.5) * 2.0**-23
+    return uniform(bits_BHLM)
+
+
+def uniform(bits: Array) -> Array:
+    """Numbers above 0 and below 1 from random bits (uint32), float32.
+
+    Of 23 bits and a half: float32 holds each of these numbers exactly, and none of them is 0 or 1.
+    """
+    return ((bits >> 9).astype(jnp.float32) + 0.5) * 2.0**-23
+
+
+def standard_gumbel(uniform: Array) -> Array:
+    """Noise of the standard Gumbel distribution, from numbers above 0 and below 1."""
+    return -jnp.log(-jnp.log(uniform))
 
 
 def keep_mask(key: Array, rows_B: Array, length: int, features: int, rate: float) -> Array:

@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.errors import ConfigError
 from transformer_jax.model.patterns import Pattern
 from transformer_jax.model.records import Place
 
@@ -37,12 +38,22 @@ class Keys(NamedTuple):
 
 
 def with_attention_kernel(config: ModelConfig, platform: str) -> ModelConfig:
-    """The config with "auto" replaced by the attention kernel of this platform."""
+    """The config with "auto" replaced by the attention kernel of this platform.
+
+    Raises:
+      ConfigError: a GPU cannot compute the fused kernel with these sizes.
+    """
+    fits = all(size >= SMALLEST_BLOCK and fits_triton(size) for size in config.head_sizes)
+    if config.attention_kernel == "fused" and platform in GPUS and not fits:
+        d_k, d_v = config.head_sizes
+        raise ConfigError(
+            f"model.attention_kernel='fused' needs d_k and d_v that are powers of 2 and at least "
+            f"{SMALLEST_BLOCK}; this model has {d_k} and {d_v}. Use model.attention_kernel='auto'."
+        )
     if config.attention_kernel != "auto":
         return config
-    fits = platform in GPUS and config.dtype == "bfloat16"
-    fits &= all(size >= SMALLEST_BLOCK and fits_triton(size) for size in config.head_sizes)
-    return dataclasses.replace(config, attention_kernel="fused" if fits else "plain")
+    fused = fits and platform in GPUS and config.dtype == "bfloat16"
+    return dataclasses.replace(config, attention_kernel="fused" if fused else "plain")
 
 
 def fits_triton(features: int) -> bool:

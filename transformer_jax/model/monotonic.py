@@ -24,34 +24,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.affine_scan import affine_scan
 from transformer_jax.model.axes import FEATURES, HEADS, Parameter
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.records import Params
 from transformer_jax.model.stateful_normalizers import Scored, SearchArray, Source, Stateful
 
 FIRST_BIAS = -1.0  # of the energies (Raffel et al. 2017, section 2.4: below 0)
-
-
-def affine_scan(factor: Array, term: Array, reverse: bool = False) -> Array:
-    """x with x_j = factor_j x_{j-1} + term_j along the last axis, and x = 0 before the first.
-
-    The maps are composed in pairs, without a division. The closed form with cumulative products in
-    a denominator is wrong by more than 0.5 in float32 if the factors are nearly 0 or 1.
-
-    Args:
-      factor: any shape.
-      term: the same shape.
-      reverse: x_j = factor_j x_{j+1} + term_j instead, and x = 0 after the last.
-
-    Returns:
-      x, which has the shape of the arguments.
-    """
-
-    def compose(first: tuple[Array, Array], then: tuple[Array, Array]) -> tuple[Array, Array]:
-        return first[0] * then[0], then[0] * first[1] + then[1]
-
-    axis = factor.ndim - 1  # it takes no negative axis
-    return jax.lax.associative_scan(compose, (factor, term), reverse=reverse, axis=axis)[1]
 
 
 def last_of_sentence(mask: Array) -> Array:

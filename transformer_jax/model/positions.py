@@ -79,7 +79,7 @@ def rotated(x_BLHK: Array, positions_BL: Array) -> Array:
       x_BLHK: queries or keys `[batch, length, heads, d_k]`, d_k even.
       positions_BL: 0-based position in the sentence `[batch, length]`.
 
-    Source: Su et al. 2021, section 3.2.2, equation 34.
+    Source: Su et al. 2021, section 3.4.2, equation 34.
     """
     rates = WAVELENGTH ** -(np.arange(0, x_BLHK.shape[-1], 2) / x_BLHK.shape[-1])
     wide = sum_type(x_BLHK.dtype)
@@ -199,16 +199,17 @@ def problems(config: ModelConfig) -> Iterator[str]:
             f"model.d_model={config.d_model} is below 4: model.positions='sinusoidal_t2t' needs a "
             "first and a last wavelength. Use model.positions='sinusoidal'."
         )
-    if config.positions == "rotary" and d_k % 2:
+    turns = POSITIONS[config.positions].rotate is not None
+    if turns and d_k % 2:
         yield (
-            f"model.positions='rotary' turns pairs of features, and d_k={d_k} is odd. Set an even "
-            "model.d_k, or use model.positions='sinusoidal'."
+            f"model.positions={config.positions!r} turns pairs of features, and d_k={d_k} is odd. "
+            "Set an even model.d_k, or use model.positions='sinusoidal'."
         )
-    if config.positions == "rotary" and not SCORES[config.score].rotates:
+    if turns and not SCORES[config.score].rotates:
         yield (
-            f"model.positions='rotary' with model.score={config.score!r}: turning queries and keys "
-            "makes only their product depend on the distance. Use model.score='scaled_dot', or "
-            "another score in model.cross_score alone."
+            f"model.positions={config.positions!r} with model.score={config.score!r}: turning "
+            "queries and keys makes only their product depend on the distance. Use "
+            "model.score='scaled_dot', or another score in model.cross_score alone."
         )
     score = SCORES[config.score]
     is_product = score.factor is not None and score.vectors is None

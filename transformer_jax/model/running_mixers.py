@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from transformer_jax.model.affine_scan import affine_scan
 from transformer_jax.model.attention import MultiHeadAttention, attend
 from transformer_jax.model.attention_sublayer import for_every_head
 from transformer_jax.model.axes import BATCH, FEATURES, HEADS, HIDDEN, constrain, named, zeros
@@ -40,18 +41,6 @@ def mean_so_far(x_BLD: Array, context: Context) -> Array:
     weights_BLL = mask_BLL / (context.place.positions + 1.0)[..., None]
     wide = sum_type(x_BLD.dtype)
     return jnp.einsum("BLM,BMD->BLD", weights_BLL.astype(wide), x_BLD.astype(wide))
-
-
-def weighted_so_far(kept_BLD: Array, added_BLD: Array) -> Array:
-    """c_t = kept_t c_{t-1} + added_t with c_{-1} = 0, all t at once in O(log L) steps.
-
-    Both are float32 `[batch, length, d_model]`, and so is c.
-    """
-
-    def joined(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
-        return left[0] * right[0], left[1] * right[0] + right[1]
-
-    return jax.lax.associative_scan(joined, (kept_BLD, added_BLD), axis=1)[1]
 
 
 class AverageAttention(Sublayer):
@@ -115,7 +104,7 @@ class SimplerUnit(Sublayer):
         forget_BLD, added_BLD = self._products(x_BLD)
         begins_BL1 = (context.place.positions == 0)[..., None]
         kept_BLD = jnp.where(begins_BL1, 0.0, forget_BLD)  # a sentence begins with c = 0
-        return jax.nn.relu(weighted_so_far(kept_BLD, added_BLD)), None
+        return jax.nn.relu(affine_scan(kept_BLD, added_BLD, axis=1)), None
 
     @nn.nowrap
     def empty(self, sizes: SearchSizes) -> Cache:

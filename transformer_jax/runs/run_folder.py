@@ -86,7 +86,7 @@ class RunFolder:
             differences = immutable_differences(self.read_config(), config)
             if differences:
                 raise RunError(
-                    f"{self.path} holds another run: {'; '.join(differences)}. "
+                    f"{self.path} holds another run: {'; '.join(differences.values())}. "
                     "Choose another --workdir, or go back to that run's settings."
                 )
         elif self.path.is_dir() and any(

@@ -14,7 +14,6 @@ from transformer_jax.tables.experiment import Experiment
 from transformer_jax.tables.results import Line
 
 RESAMPLES = 1_000  # number of resamples of the paired bootstrap
-SMALLEST_P = 0.001  # below it, a table only shows that p is below
 COMPARED = ("perplexity", "bleu")  # metrics whose difference from the base row is shown
 SMALLEST_BLEU = 0.005  # a lower BLEU prints as 0.00
 
@@ -104,8 +103,10 @@ def paired_p_value(
 ) -> tuple[float, float]:
     """(difference in BLEU, p) of the paired bootstrap test (Koehn 2004), by sacreBLEU.
 
-    p is the probability of a difference at least this large if the systems are equally good; NaN
-    if both have a BLEU of 0.00, so that there is nothing to compare.
+    With d the differences of n resamples, p is (1 + the number of |d| - mean |d| above the observed
+    difference) / (n + 1). If one system is better in almost all resamples, this is the tail on one
+    side, about half of the p of a two-sided test. NaN if both have a BLEU of 0.00, so that there is
+    nothing to compare.
     """
     from sacrebleu.metrics.bleu import BLEU  # imported late, since `--list` does not need it
     from sacrebleu.significance import PairedTest
@@ -218,7 +219,4 @@ def _p(p_values: PValues, lines: Sequence[Line], row: str, base: str) -> str:
     left_out = without_bleu(lines, row, base)  # earlier versions recorded 1.0 for them
     own = [p for (name, seed), p in p_values.items() if name == row and seed not in left_out]
     median = pd.Series(own, dtype=float).median()
-    if math.isnan(median):
-        return ""
-    # The bootstrap of RESAMPLES resamples finds none below SMALLEST_P.
-    return f"{median:.3f}" if median >= SMALLEST_P else f"< {SMALLEST_P}"
+    return "" if math.isnan(median) else f"{median:.3f}"  # at least 1 / (RESAMPLES + 1)

@@ -14,7 +14,7 @@ import sentencepiece
 from transformer_jax.config.changes import immutable_differences
 from transformer_jax.config.data import DataConfig
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.config.schema import Config
+from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import kept
@@ -47,14 +47,6 @@ log = logging.getLogger(__name__)
 NOMINAL_FILL = 0.97  # fill of the target side in a dry run, which has no corpus to measure
 LENGTH_MULTIPLE = 8  # the length of validation rows is a multiple of this number
 VALID_STRETCH = 8  # a validation row is at most this many times as long as a training row
-# Keys of the model that may differ from those of train.init_from: no weight depends on them.
-NOT_IN_WEIGHTS = (
-    "model.dropout:",
-    "model.attention_dropout:",
-    "model.activation_dropout:",
-    "model.dtype:",
-    "model.residual_dtype:",
-)
 
 
 class TrainingData(NamedTuple):
@@ -301,8 +293,8 @@ def _vocabulary_of_origin(config: Config, origin: RunFolder) -> Vocabulary:
     """The vocabulary of `origin`'s weights. Raises RunError if it has none or another model."""
     differences = [
         difference
-        for difference in immutable_differences(origin.read_config(), config)
-        if difference.startswith("model.") and not difference.startswith(NOT_IN_WEIGHTS)
+        for name, difference in immutable_differences(origin.read_config(), config).items()
+        if name.startswith("model.") and KEYS[name].in_weights
     ]
     if differences:
         raise RunError(
