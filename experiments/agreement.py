@@ -26,8 +26,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.claims.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.claims.judging import gaps, judged, mean_text
+from experiments.evidence import Evidence, Found, of_jobs, of_seeds
+from experiments.judging import gaps, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.grammar.pairs import AlignedPair
 from transformer_jax.reporting.page import Heading, Part, Table

@@ -34,8 +34,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.claims.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, gaps, judge, judged, mean_text
+from experiments.evidence import Evidence, Found, of_jobs, of_seeds
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, gaps, judge, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main

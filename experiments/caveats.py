@@ -27,8 +27,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.claims.evidence import Evidence, of_jobs, of_seeds
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge, mean_text
+from experiments.evidence import Evidence, of_jobs, of_seeds
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge, mean_text
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main

@@ -35,8 +35,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.claims.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.claims.judging import gaps, judged, mean_text
+from experiments.evidence import Evidence, Found, of_jobs, of_seeds
+from experiments.judging import gaps, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
 from experiments.translations import bleu, pairs_of_test, words_of
 from transformer_jax.grammar.pairs import AlignedPair

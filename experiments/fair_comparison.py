@@ -37,11 +37,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.claims.judging import (
-    NOT_RUN,
-    judge,
-    of_shared_seeds,
-)
+from experiments.judging import NOT_RUN, judge, of_shared_seeds
 from experiments.table2_bleu import AT_SMALL, CONFIG, LAST
 from transformer_jax.reporting.page import Heading, Part, Picture, Table
 from transformer_jax.tables.command import main
@@ -117,20 +113,19 @@ def gaps_of(lines: Sequence[Line]) -> tuple[str, str, list[float]] | None:
     return ours, theirs, differences(shared, ours, theirs, "bleu")
 
 
-def verdict_of(lines: Sequence[Line], noise: Sequence[float] = ()) -> tuple[str, str]:
+def verdict_of(lines: Sequence[Line], spread: Sequence[float] = ()) -> tuple[str, str]:
     """The verdict at a budget, and the reason.
 
     Args:
       lines: the runs of the budget.
-      noise: differences at another budget; their deviation counts if there is one seed.
+      spread: differences at another budget; their deviation counts if there is one seed.
     """
     found = gaps_of(lines)
     if found is None or not found[2]:
         return NOT_RUN, ""
     ours, theirs, gaps = found
     reason = f"{ours} against {theirs}: {statistics.fmean(gaps):+.1f} BLEU, seeds {len(gaps)}"
-    # `judge` takes the values of a row and doubles their variance; these are differences already.
-    return judge(gaps, 1, [value / 2**0.5 for value in noise]), reason
+    return judge(gaps, 1, spread), reason
 
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
@@ -139,14 +134,14 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
         times: read_results(folder.parent / f"budget_{times}" / "results.csv") for times in BUDGETS
     }
     found = gaps_of(by_budget[3])
-    noise = found[2] if found else []
+    spread = found[2] if found else []
     rows, verdicts = [], []
     for name in ROWS:
         cells = [text_of(of_row(by_budget[times], name, "bleu"), ".1f") for times in BUDGETS]
         minutes = [text_of(of_row(by_budget[times], name, "minutes"), ".0f") for times in BUDGETS]
         rows.append([name, *cells, *minutes])
     for times, lines in by_budget.items():
-        verdict, reason = verdict_of(lines, noise)
+        verdict, reason = verdict_of(lines, spread)
         verdicts.append([f"{times} x 2.25e13 FLOPs", verdict, reason])
     of_budgets = [f"budget {times}" for times in BUDGETS]
     parts: list[Part] = [

@@ -27,9 +27,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.claims.judging import judged, mean_text, of_shared_seeds
 from experiments.fair_comparison import ALIKE, POST, PRE, RATES
 from experiments.fair_comparison import ROWS as CONTENDERS
+from experiments.judging import judged, mean_text, of_shared_seeds
 from experiments.table2_bleu import CONFIG, LAST
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main

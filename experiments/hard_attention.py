@@ -30,8 +30,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.claims.evidence import Evidence, Found, of_jobs, of_seeds
-from experiments.claims.judging import gaps, judged, mean_text
+from experiments.evidence import Evidence, Found, of_jobs, of_seeds
+from experiments.judging import gaps, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
 from experiments.translations import pairs_of_test
 from transformer_jax.reporting.page import Heading, Part, Table

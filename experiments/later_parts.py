@@ -28,7 +28,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from experiments.claims.judging import FAILS, HOLDS, judged, mean_text
+from experiments.judging import FAILS, HOLDS, judged, mean_text
 from experiments.scores import rate_scale
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.reporting.page import Heading, Part, Table

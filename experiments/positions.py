@@ -26,8 +26,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.claims.evidence import answers
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, exceeds_seeds
 from experiments.claims.lengths import (
     ALL_LENGTHS,
     BEYOND,
@@ -40,6 +38,8 @@ from experiments.claims.lengths import (
     by_row,
     extrapolates,
 )
+from experiments.evidence import answers
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, exceeds_seeds
 from experiments.short_demo import SHORT_DEMO
 from experiments.table3_ablations import BASE, RECIPE, SHORT, shrink
 from transformer_jax.reporting.page import Heading, Part, Table

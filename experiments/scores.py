@@ -32,14 +32,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.claims.judging import (
-    FAILS,
-    HOLDS,
-    NOT_RUN,
-    OPEN,
-    judge,
-    of_shared_seeds,
-)
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, judge, of_shared_seeds
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale

@@ -35,8 +35,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.claims.evidence import Evidence, Found, of_jobs
-from experiments.claims.judging import judged, mean_text
+from experiments.evidence import Evidence, Found, of_jobs
+from experiments.judging import judged, mean_text
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.config.model import WIDEST
 from transformer_jax.reporting.page import Heading, Part, Table

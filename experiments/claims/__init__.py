@@ -33,8 +33,8 @@ from experiments.claims import (
     warm_up,
     word_order,
 )
-from experiments.claims.evidence import answers, gather
 from experiments.claims.judging import GRAMMAR, REFERENCE, Known, Recorded
+from experiments.evidence import answers, gather
 from experiments.table2_bleu import LAST
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.experiment import Experiment, Job, Scale

@@ -4,7 +4,8 @@ Table 2's first row, which is averaged, is compared with table 3's base row, whi
 without averaging; or else two rows on the built-in corpus.
 """
 
-from experiments.claims.judging import GRAMMAR, Claim, Finding, Known, judge, on_grammar
+from experiments.claims.judging import GRAMMAR, Claim, Finding, Known, on_grammar
+from experiments.judging import judge
 from experiments.table2_bleu import LAST
 from transformer_jax.tables.statistics import differences
 
@@ -29,5 +30,5 @@ def findings(known: Known) -> list[Finding]:
         f"of table 3's base row the mean of the last {LAST} checkpoints has "
         f"{', '.join(f'{gap:+.2f}' for gap in gaps)} BLEU against the last one"
     )
-    finding = CLAIM.is_found(judge(gaps, 1, known.table_3.of_base("bleu")), because)
+    finding = CLAIM.is_found(judge(gaps, 1, known.table_3.spread("bleu")), because)
     return [on_grammar(finding, known.lines, AVERAGED, "bleu", 1, base=RSQRT)]

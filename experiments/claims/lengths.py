@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from experiments.claims.evidence import Evidence
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, Claim, Finding, Known
+from experiments.claims.judging import Claim, Finding, Known
+from experiments.evidence import Evidence
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.translations import bleu
 from transformer_jax.reporting.page import Table
 from transformer_jax.tables.experiment import Job

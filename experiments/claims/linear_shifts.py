@@ -8,8 +8,9 @@ Dimension key
 
 import numpy as np
 
-from experiments.claims.evidence import Evidence, Probe
-from experiments.claims.judging import FAILS, HOLDS, Claim, Finding, Known
+from experiments.claims.judging import Claim, Finding, Known
+from experiments.evidence import Evidence, Probe
+from experiments.judging import FAILS, HOLDS
 from transformer_jax.reporting.page import Table
 
 CLAIM = Claim("PE(pos + k) is a linear function of PE(pos)", "section 3.5")

@@ -6,7 +6,8 @@ Rows (A) of table 3 at its small scale decide it, or else one head against the f
 
 import statistics
 
-from experiments.claims.judging import GRAMMAR, OPEN, Claim, Finding, Known, mean_of, on_grammar
+from experiments.claims.judging import GRAMMAR, Claim, Finding, Known, on_grammar
+from experiments.judging import OPEN, mean_of
 from experiments.table3_ablations import small_label
 
 CLAIM = Claim("One head is worse than the best setting", "table 3 (A)")
@@ -25,7 +26,7 @@ def findings(known: Known) -> list[Finding]:
         return [CLAIM.is_not_run("rows (A) of table 3 are missing")]
     best = max(scores, key=lambda row: scores[row])
     gap = statistics.fmean(gaps)
-    which = table.judge(ONE_HEAD, "bleu", -1, table.of_base("bleu"))
+    which = table.judge(ONE_HEAD, "bleu", -1, table.spread("bleu"))
     # A row below the base row is below the best; one above it is the best only if none is higher.
     if gap > 0 and best != ONE_HEAD:
         which = OPEN

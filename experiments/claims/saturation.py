@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.claims.evidence import Evidence, Probe
-from experiments.claims.judging import FAILS, HOLDS, Claim, Finding, Known
+from experiments.claims.judging import Claim, Finding, Known
+from experiments.evidence import Evidence, Probe
+from experiments.judging import FAILS, HOLDS
 from transformer_jax.reporting.page import Part, Picture, Table
 from transformer_jax.reporting.plots import BLUE, DOTS_PER_INCH, VERMILION, finish_axes
 

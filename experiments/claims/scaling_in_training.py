@@ -7,9 +7,10 @@ and one of d_k 128 on the built-in corpus, which may decide the second claim.
 import statistics
 from collections.abc import Sequence
 
-from experiments.claims.judging import HOLDS, OPEN, Claim, Finding, Known, judge, or_by_grammar
+from experiments.claims.judging import Claim, Finding, Known, or_by_grammar
 from experiments.claims.one_head import LARGE_KEYS, ONE_HEAD
 from experiments.claims.one_head import ROWS as ONE_HEAD_ROWS
+from experiments.judging import HOLDS, OPEN, judge, of_two
 from experiments.table3_ablations import BASE, RECIPE, SHORT, shrink
 from transformer_jax.reporting.page import Table
 from transformer_jax.tables.statistics import by_seed, differences
@@ -41,16 +42,16 @@ def findings(known: Known) -> list[Finding]:
     few, many = (differences(lines, plain, scaled, "bleu") for scaled, plain in WITHOUT.items())
     if not (few and many):
         return [claim.is_not_run("rows are missing") for claim in (HELPS, HELPS_MORE)]
-    noise = known.table_3.of_base("bleu")
+    spread = known.table_3.spread("bleu")
     because = (
         f"without it BLEU changes by {statistics.fmean(few):+.1f} with {HEADS['base']}, by "
         f"{statistics.fmean(many):+.1f} with {HEADS[ONE_HEAD]}"
     )
-    helps = [judge(each, -1, noise) for each in (few, many)]
+    helps = [judge(each, -1, spread) for each in (few, many)]
     which = helps[0] if helps[0] == helps[1] else OPEN
     bleu = by_seed(lines, "bleu", *WITHOUT, *WITHOUT.values()).dropna()
     each = [[*(bleu[plain] - bleu[scaled])] for scaled, plain in WITHOUT.items()]
-    more = HELPS_MORE.is_found(helps_more(*each, noise), because)
+    more = HELPS_MORE.is_found(helps_more(*each, spread), because)
     return [HELPS.is_found(which, because, _table(known)), _more_on_grammar(more, known)]
 
 
@@ -75,16 +76,15 @@ def _more_on_grammar(finding: Finding, known: Known) -> Finding:
     return or_by_grammar(finding, helps_more([*small], [*large]), numbers, len(bleu))
 
 
-def helps_more(few: Sequence[float], many: Sequence[float], noise: Sequence[float] = ()) -> str:
+def helps_more(few: Sequence[float], many: Sequence[float], spread: Sequence[float] = ()) -> str:
     """Judges whether scaling helps more for large keys; it must help there at all.
 
     Args:
       few: changes without scaling for small keys, a value for each seed.
       many: changes without scaling for large keys, for the same seeds.
-      noise: values of one row over seeds, used if there is only one seed.
+      spread: as in `exceeds_seeds`.
     """
     more = [b - a for a, b in zip(few, many, strict=True)]
-    # A difference of two differences has twice the variance, so 2 ** 0.5 times the deviation.
-    which = judge(more, -1, [value * 2**0.5 for value in noise])
-    helps_large = judge(many, -1, noise) == HOLDS
+    which = judge(more, -1, of_two(spread))
+    helps_large = judge(many, -1, spread) == HOLDS
     return OPEN if which == HOLDS and not helps_large else which

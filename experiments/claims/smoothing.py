@@ -4,7 +4,8 @@ Row (D) of table 3 without smoothing is compared with its base row, or else a ro
 with the reference on the built-in corpus.
 """
 
-from experiments.claims.judging import GRAMMAR, Claim, Finding, Known, mean_of, on_grammar
+from experiments.claims.judging import GRAMMAR, Claim, Finding, Known, on_grammar
+from experiments.judging import mean_of
 
 PLACE = "section 5.4, table 3 (D)"
 # By metric, with what the paper prints for smoothing of 0 and of 0.1.
@@ -25,7 +26,7 @@ def findings(known: Known) -> list[Finding]:
         if not table.differences(NO_SMOOTHING, metric):
             found.append(claim.is_not_run(f"{NO_SMOOTHING} of table 3 is missing"))
             continue
-        which = table.judge(NO_SMOOTHING, metric, -1, table.of_base(metric))
+        which = table.judge(NO_SMOOTHING, metric, -1, table.spread(metric))
         without, with_it = (mean_of(table.lines, x, metric) for x in (NO_SMOOTHING, table.base))
         because = f"{without:.2f} without it, {with_it:.2f} with 0.1 (the paper: {printed})"
         own = claim.is_found(which, because)

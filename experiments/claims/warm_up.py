@@ -8,18 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.claims.evidence import Evidence, Probe
-from experiments.claims.judging import (
-    FAILS,
-    GRAMMAR,
-    HOLDS,
-    OPEN,
-    REFERENCE,
-    Claim,
-    Finding,
-    Known,
-    mean_of,
-)
+from experiments.claims.judging import GRAMMAR, REFERENCE, Claim, Finding, Known
+from experiments.evidence import Evidence, Probe
+from experiments.judging import FAILS, HOLDS, OPEN, mean_of
 from transformer_jax.tables.experiment import Job
 
 CLAIMS = {

@@ -6,8 +6,9 @@ are shuffled.
 
 import numpy as np
 
-from experiments.claims.evidence import Evidence, Probe
-from experiments.claims.judging import FAILS, GRAMMAR, HOLDS, REFERENCE, Claim, Finding, Known
+from experiments.claims.judging import GRAMMAR, REFERENCE, Claim, Finding, Known
+from experiments.evidence import Evidence, Probe
+from experiments.judging import FAILS, HOLDS
 from transformer_jax.reporting.page import Table
 from transformer_jax.tables.experiment import Job
 from transformer_jax.tables.results import hypotheses, references

@@ -8,7 +8,7 @@ import pytest
 
 from experiments import agreement
 from experiments.agreement import BASE, EXPERIMENT, ROWS, agreement_of, findings, verdicts
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from tests import tiny_runs as runs
 from transformer_jax.api import load
 from transformer_jax.evaluation.alignment import alignment_error_rates

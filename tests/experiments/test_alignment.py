@@ -19,7 +19,7 @@ from experiments.alignment import (
     place_of_the_weights,
     shifted,
 )
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, judged
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, judged
 from tests import tiny_runs as runs
 from transformer_jax.config.files import load_config
 from transformer_jax.evaluation.alignment import alignment_error_rates

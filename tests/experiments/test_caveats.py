@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from experiments import caveats, fair_comparison, few_pairs
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.few_pairs import ALL, CHOICES, FEW, RECURRENT, effect_of, losses, name_of
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from tests.tables.test_statistics import line
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import make_jobs

@@ -22,20 +22,7 @@ from experiments.claims import (
     word_order,
 )
 from experiments.claims.averaging import AVERAGED, RSQRT
-from experiments.claims.evidence import Probe, gather
-from experiments.claims.judging import (
-    FAILS,
-    HOLDS,
-    NOT_RUN,
-    OPEN,
-    REFERENCE,
-    Finding,
-    Known,
-    Recorded,
-    exceeds_seeds,
-    of_shared_seeds,
-    on_grammar,
-)
+from experiments.claims.judging import REFERENCE, Finding, Known, Recorded, on_grammar
 from experiments.claims.lengths import bleu_by_length
 from experiments.claims.linear_shifts import shift_matrix, shifts_of_positions
 from experiments.claims.one_head import LARGE_KEYS, ONE_HEAD
@@ -43,6 +30,8 @@ from experiments.claims.saturation import _entropy, _ideal
 from experiments.claims.scaling_in_training import NOT_SCALED, SMALL_KEYS, helps_more
 from experiments.claims.smoothing import NO_SMOOTHING, UNSMOOTHED
 from experiments.claims.word_order import NO_POSITIONS
+from experiments.evidence import Probe, gather
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, exceeds_seeds, of_shared_seeds, of_two
 from tests.tables.test_statistics import line
 from tests.tiny_runs import command, train
 from transformer_jax.config.schema import KEYS, value_at
@@ -156,9 +145,9 @@ def test_a_mean_over_seeds_counts_by_student_s_t():
     just, not_quite = 3**0.5 / 4.31, 3**0.5 / 4.30
     assert exceeds_seeds([1 - just, 1, 1 + just])
     assert not exceeds_seeds([1 - not_quite, 1, 1 + not_quite])
-    # Of one value, with the noise of another row: 4.303 x 2 ** 0.5 x 0.2 = 1.217.
-    noise = [20.0, 20.4, 20.2]
-    assert exceeds_seeds([-1.22], noise) and not exceeds_seeds([1.21], noise)
+    # Of one value, with the deviation of another row: 4.303 x 2 ** 0.5 x 0.2 = 1.217.
+    spread = of_two([20.0, 20.4, 20.2])
+    assert exceeds_seeds([-1.22], spread) and not exceeds_seeds([1.21], spread)
     assert not exceeds_seeds([100.0]) and not exceeds_seeds([100.0], [20.0])
 
 
@@ -179,7 +168,7 @@ def test_a_difference_in_bleu_counts_by_the_median_of_its_p_values(p_values, cer
     recorded = Recorded(lines, p_values, "base")
 
     def judged(metric):
-        return recorded.judge("a", metric, 1, recorded.of_base(metric))
+        return recorded.judge("a", metric, 1, recorded.spread(metric))
 
     assert judged("bleu") == (HOLDS if certain else OPEN)
     assert judged("perplexity") == FAILS, "the bootstrap is of BLEU alone"
@@ -332,10 +321,10 @@ def test_scaling_helps_more_for_large_keys_only_where_it_helps(few, many, wanted
     assert helps_more(few, many) == wanted
 
 
-def test_one_seed_s_difference_of_differences_has_twice_the_noise():
-    noise = [20.0, 20.4, 20.2]  # 4.303 x 2 x 0.2 = 1.721
-    assert helps_more([0.0], [-1.73], noise) == HOLDS
-    assert helps_more([0.0], [-1.71], noise) == OPEN
+def test_one_seed_s_difference_of_differences_has_twice_the_variance():
+    spread = of_two([20.0, 20.4, 20.2])  # 4.303 x 2 x 0.2 = 1.721
+    assert helps_more([0.0], [-1.73], spread) == HOLDS
+    assert helps_more([0.0], [-1.71], spread) == OPEN
 
 
 def test_scaling_is_judged_on_the_built_in_corpus_too(tmp_path):

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from experiments import copying
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.copying import (
     COPY,
     EXPERIMENT,
@@ -21,6 +20,7 @@ from experiments.copying import (
     names_of,
     verdicts,
 )
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from transformer_jax.grammar import generate
 from transformer_jax.grammar.names import names_in
 from transformer_jax.tables.experiment import make_jobs

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from experiments import coverage
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.coverage import (
     BASE,
     EXPERIMENT,
@@ -19,6 +18,7 @@ from experiments.coverage import (
     verdicts,
     with_penalty,
 )
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from transformer_jax.config.files import load_config
 from transformer_jax.grammar.pairs import AlignedPair
 from transformer_jax.tables.experiment import make_jobs

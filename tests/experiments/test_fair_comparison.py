@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.fair_comparison import (
     BUDGETS,
     EXPERIMENT,
@@ -18,6 +17,7 @@ from experiments.fair_comparison import (
     gaps_of,
     verdict_of,
 )
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from tests.tables.test_statistics import line
 from transformer_jax.tables.experiment import make_jobs
 from transformer_jax.tables.results import counts, read_results, write_results
@@ -100,12 +100,12 @@ def test_a_verdict_needs_a_difference_larger_than_between_seeds(ours, theirs, ve
 def test_one_seed_is_judged_by_the_deviation_of_another_budget():
     lines = lines_of(pre=(35,), recurrent=(30,))
     assert verdict_of(lines)[0] == OPEN
-    assert verdict_of(lines, noise=(2.0, 2.3))[0] == HOLDS
-    assert verdict_of(lines, noise=(2.0, 6.0))[0] == OPEN
+    assert verdict_of(lines, spread=(2.0, 2.3))[0] == HOLDS
+    assert verdict_of(lines, spread=(2.0, 6.0))[0] == OPEN
     # Three differences with a deviation of 1 judge another one by t = 4.303, 2 degrees of freedom.
     for gap, verdict in ((1.1 * 4.303, HOLDS), (0.9 * 4.303, OPEN)):
         one = lines_of(pre=(30 + gap,), recurrent=(30,))
-        assert verdict_of(one, noise=(3.0, 4.0, 5.0))[0] == verdict
+        assert verdict_of(one, spread=(3.0, 4.0, 5.0))[0] == verdict
 
 
 def test_the_findings_read_every_budget(tmp_path, jobs):

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from experiments import hard_attention
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.hard_attention import BASE, EXPERIMENT, ROWS, findings, measured, verdicts
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from tests import tiny_runs as runs
 from transformer_jax.api import load
 from transformer_jax.config.files import load_config

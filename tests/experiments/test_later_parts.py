@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.claims.judging import NOT_RUN, OPEN
+from experiments.judging import NOT_RUN, OPEN
 from experiments.later_parts import BASE, EXPERIMENT, RATES, ROWS, TRIED, verdict_of
 from tests.tables.test_statistics import line
 from transformer_jax.tables.experiment import make_jobs

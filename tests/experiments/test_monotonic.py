@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from experiments import monotonic
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.monotonic import (
     BASE,
     EXPERIMENT,

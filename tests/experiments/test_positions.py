@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.claims.lengths import ALL_LENGTHS, BEYOND, SINUSOIDAL, WITHIN, by_row, extrapolates
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.positions import EXPERIMENT, KINDS, against_sinusoids, findings
 from transformer_jax.tables.experiment import make_jobs
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.scores import EXPERIMENT, NARROW, RATES, WIDE, name_of, verdict_of
 from tests.tables.test_statistics import line
 from transformer_jax.tables.experiment import make_jobs

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN, judged
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, judged
 from experiments.wait_k import (
     ALL_K,
     EXPERIMENT,

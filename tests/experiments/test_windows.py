@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.claims.judging import FAILS, HOLDS, NOT_RUN, OPEN
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.windows import (
     EXPERIMENT,
     FARTHEST,
