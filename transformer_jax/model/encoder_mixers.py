@@ -82,6 +82,8 @@ class DenseSynthesizer(Sublayer):
     Source: Tay et al. 2020 ("Synthesizer"), section 3.1.
     """
 
+    limited = True
+
     def setup(self) -> None:
         sizes = self.config.axis_sizes | {"columns": self.config.max_positions}
         self.params = declared(self, SYNTHESIZER, sizes)
@@ -110,10 +112,9 @@ class DenseSynthesizer(Sublayer):
 ENCODER_MIXERS: dict[str, tuple[str, type[Sublayer]]] = {
     "synthesizer": ("synthesizer", DenseSynthesizer),
 }
-# Those whose sentences have at most model.max_positions subwords.
-LIMITED = {"synthesizer"}
 
 
 def longest(config: ModelConfig) -> int | None:
     """The largest number of positions of a source sentence or row; None: any number."""
-    return config.max_positions if config.encoder in LIMITED else None
+    mixer = ENCODER_MIXERS.get(config.encoder)
+    return config.max_positions if mixer is not None and mixer[1].limited else None

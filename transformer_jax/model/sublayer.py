@@ -11,7 +11,7 @@ Dimension key
   B batch   L length   M source length   D d_model   K beams   E features of the encoder's output
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 from jax import Array
@@ -27,6 +27,7 @@ class Sublayer(nn.Module):
 
     config: ModelConfig
     encoded_features: int | None = None  # of the encoder's output; None: in an encoder
+    limited: ClassVar[bool] = False  # whether sentences have at most model.max_positions subwords
 
     def remember(self, encoded_BME: Array, source: Place) -> Any:
         """What the sub-layer keeps of the source sentences: nothing."""
