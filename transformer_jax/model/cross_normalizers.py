@@ -19,7 +19,7 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention_memories import ATTENTION_MEMORIES
 from transformer_jax.model.dropout import NoiseSource, standard_gumbel, uniform_noise
 from transformer_jax.model.monotonic import MONOTONIC
-from transformer_jax.model.normalizers import NORMALIZERS, Normalize, Normalizer, softmax
+from transformer_jax.model.normalizers import NORMALIZERS, Normalize, Normalizer, masked, softmax
 from transformer_jax.model.records import Params
 from transformer_jax.model.stateful_normalizers import Scored, Stateful, weights_of_all
 
@@ -47,7 +47,7 @@ def gumbel(
     """
     if noise_BHLM is not None:
         scores_BHLM = scores_BHLM + noise_BHLM
-    allowed = jnp.where(mask, scores_BHLM, jnp.finfo(scores_BHLM.dtype).min)
+    allowed = masked(scores_BHLM, mask)
     chosen_BHL1 = jnp.argmax(allowed, axis=-1, keepdims=True)
     is_chosen = jnp.arange(allowed.shape[-1]) == chosen_BHL1
     one_hot = (is_chosen & mask).astype(allowed.dtype)

@@ -17,6 +17,7 @@ from transformer_jax.model.axes import BATCH, FEATURES, HIDDEN, Parameter, zeros
 from transformer_jax.model.cached_attention import cached_places, own_past, replaced
 from transformer_jax.model.mixed_loss import Mixture, Pointer
 from transformer_jax.model.mixed_outputs import MixedOutput, wide
+from transformer_jax.model.normalizers import masked
 from transformer_jax.model.patterns import causal, mask_of, same_sentence
 from transformer_jax.model.products import product
 from transformer_jax.model.records import (
@@ -64,7 +65,7 @@ class History(MixedOutput):
             keys_BMD.astype(dtype),
             preferred_element_type=query_BLD.dtype,
         )
-        scores_BLM = jnp.where(mask_BLM, scores_BLM, jnp.finfo(scores_BLM.dtype).min)
+        scores_BLM = masked(scores_BLM, mask_BLM)
         sentinel_BL1 = (query_BLD @ params["history_sentinel"])[..., None]
         both = jnp.concatenate([scores_BLM, sentinel_BL1], axis=-1)
         log_weights = jax.nn.log_softmax(both * self.config.d_model**-0.5)

@@ -32,6 +32,14 @@ FIRST_LAMBDA = 0.8
 PAIR_EPSILON = 1e-5  # as in the authors' code
 
 
+def masked(scores: Array, mask: Array) -> Array:
+    """The scores, and where the mask is False the lowest number that their type has.
+
+    It is not -inf, with which the softmax of a row without any True would be NaN.
+    """
+    return jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
+
+
 def softmax(scores_BHLM: Array, mask: Array, kept: str | None = None) -> Array:
     """Weights `[batch, heads, query_len, key_len]` over the keys where the mask is True.
 
@@ -44,8 +52,7 @@ def softmax(scores_BHLM: Array, mask: Array, kept: str | None = None) -> Array:
     """
     if kept and jnp.finfo(kept).bits < jnp.finfo(scores_BHLM.dtype).bits:
         return narrow_softmax(scores_BHLM, mask, kept)
-    # finfo.min, not -inf: the softmax of a row without any True would be NaN.
-    return jax.nn.softmax(jnp.where(mask, scores_BHLM, jnp.finfo(scores_BHLM.dtype).min))
+    return jax.nn.softmax(masked(scores_BHLM, mask))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -89,7 +96,7 @@ def sparsemax(scores_BHLM: Array, mask: Array) -> Array:
 
     Source: Martins and Astudillo 2016, equation 2 and algorithm 1.
     """
-    allowed = jnp.where(mask, scores_BHLM, jnp.finfo(scores_BHLM.dtype).min)
+    allowed = masked(scores_BHLM, mask)
     highest_BHL1 = jax.lax.stop_gradient(allowed.max(-1, keepdims=True))
     # tau is at least the highest score - 1, so a score 2 below it has no weight.
     scores_BHLM = jnp.where(mask, scores_BHLM - highest_BHL1, -2.0)
@@ -119,7 +126,7 @@ def top_k(scores_BHLM: Array, mask: Array, size: int) -> Array:
     """
     # XLA would compute the scores twice, round them differently, and miss equal ones.
     scores_BHLM = jax.lax.optimization_barrier(scores_BHLM)
-    allowed = jnp.where(mask, scores_BHLM, jnp.finfo(scores_BHLM.dtype).min)
+    allowed = masked(scores_BHLM, mask)
     highest = jax.lax.top_k(jax.lax.stop_gradient(allowed), min(size, scores_BHLM.shape[-1]))[0]
     return softmax(scores_BHLM, mask & (allowed >= highest[..., -1:]))
 
@@ -139,7 +146,7 @@ def with_sink(params: Params, scores_BHLM: Array, mask: Array, kept: str | None 
     Source: Miller 2023, "Attention Is Off By One"; with a learned b, OpenAI 2025, "gpt-oss-120b &
     gpt-oss-20b Model Card", section 2.2.
     """
-    allowed = jnp.where(mask, scores_BHLM, jnp.finfo(scores_BHLM.dtype).min)
+    allowed = masked(scores_BHLM, mask)
     total_BHL1 = jax.nn.logsumexp(allowed, axis=-1, keepdims=True)
     share_BHL1 = jax.nn.sigmoid(total_BHL1 - params["sink"][:, None, None])
     return softmax(scores_BHLM, mask, kept) * share_BHL1
