@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from tests.fixtures.references import softmax_by_hand
-from tests.fixtures.tiny import relative_error, tiny_model
+from tests.fixtures.tiny import (
+    VOCABULARY,
+    lay_out,
+    model_inputs,
+    random_pairs,
+    random_params,
+    relative_error,
+    tiny_model,
+)
 from transformer_jax.config.checks import check
 from transformer_jax.config.data import DataConfig
 from transformer_jax.config.model import ModelConfig
@@ -95,3 +103,19 @@ def test_positions_of_the_scores_are_no_parameters_of_its_stack():
     params = abstract_params(tiny_model(encoder="synthesizer", positions="t5"))
     assert "src_positions" not in params
     assert "tgt_positions" in params
+
+
+def test_a_synthesizer_runs_in_bfloat16_and_gives_nearly_the_same():
+    """Traced and run: XLA for a CPU refuses some products of bfloat16 only when they run."""
+    batch = lay_out(random_pairs(0, [(5, 4), (3, 6)]), [[0, 1]], 12, 14)
+    found = []
+    for dtype in ("bfloat16", "float32"):
+        model = tiny_model(encoder="synthesizer", dtype=dtype)
+
+        def loss(params, model=model):
+            logits = model.apply({"params": params}, *model_inputs(batch)).astype(jnp.float32)
+            return jnp.sin(logits[..., :VOCABULARY]).sum()
+
+        gradient = jax.jit(jax.grad(loss))(random_params(model))
+        found.append(np.concatenate([np.ravel(x) for x in jax.tree.leaves(gradient)]))
+    assert 1e-4 < relative_error(*found) < 0.1

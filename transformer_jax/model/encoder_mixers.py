@@ -20,7 +20,7 @@ from transformer_jax.model.axes import BATCH, FEATURES, HEADS, Parameter, constr
 from transformer_jax.model.dropout import weight_dropout
 from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.patterns import same_sentence
-from transformer_jax.model.products import add_bias, einsum, product, sum_type
+from transformer_jax.model.products import add_bias, einsum, product, settled, sum_type
 from transformer_jax.model.projections import PROJECTIONS
 from transformer_jax.model.records import Context
 from transformer_jax.model.sublayer import Sublayer
@@ -62,14 +62,16 @@ def synthesized_scores(
 
     Source: Tay et al. 2020 ("Synthesizer"), section 3.1, equation 2.
     """
-    hidden_BHLK = jax.nn.relu(hidden_BLHK).swapaxes(1, 2)
-    scores_BHLP = jnp.einsum(
-        "BHLK,HKP->BHLP",
-        hidden_BHLK,
+    # XLA for a CPU has no product of bfloat16 with a result in float32 unless the batch axes come
+    # first, and the barriers keep it from moving them.
+    hidden_HBLK = settled(jax.nn.relu(hidden_BLHK).transpose(2, 0, 1, 3))
+    scores_HBLP = jnp.einsum(
+        "HBLK,HKP->HBLP",
+        hidden_HBLK,
         table_HKP.astype(hidden_BLHK.dtype),
         preferred_element_type=sum_type(hidden_BLHK.dtype),
     )
-    scores_BHLP += bias_HP[:, None]
+    scores_BHLP = settled(scores_HBLP).swapaxes(0, 1) + bias_HP[:, None]
     return jnp.take_along_axis(scores_BHLP, positions_BM[:, None, None], axis=-1)
 
 
