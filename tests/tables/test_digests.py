@@ -82,6 +82,7 @@ def test_all_tables_of_runs_have_recorded_digests():
         "monotonic-small",
         "caveats-small",
         "windows-small",
+        "few_pairs-pairs_29000",
         "few_pairs-pairs_5000",
         "small_corpus-small",
         *(f"later_parts-rate_{rate}" for rate in LATER_RATES),
