@@ -994,6 +994,17 @@ def origin_is_empty(box: Sandbox) -> Sequence[str]:
     return [*box.train(), "--init_from="]
 
 
+@case("export takes one --workdir=FOLDER, not several.")
+def two_runs_to_export(box: Sandbox) -> Sequence[str]:
+    return [
+        "export",
+        "--workdir=a",
+        "--workdir=b",
+        "--format=stablehlo",
+        f"--output={box.folder}/x",
+    ]
+
+
 @case("data.path='~nobody-has-this-name/x' is not a folder")
 def corpus_folder_is_in_the_home_of_nobody(box: Sandbox) -> Sequence[str]:
     return [*box.train(), "--config.data.path=~nobody-has-this-name/x"]

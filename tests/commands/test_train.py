@@ -16,6 +16,7 @@ from transformer_jax.commands import train
 from transformer_jax.commands.description import describe
 from transformer_jax.commands.evaluate import evaluate
 from transformer_jax.config.schema import MeshConfig
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.evaluation import bleu
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.runs.checkpoints import committed_steps
@@ -278,3 +279,13 @@ def test_each_side_can_have_its_own_vocabulary(tmp_path):
     assert "".join(attended.attending[:-1]).replace("\u2581", " ").strip() == tgt[0]
     assert "".join(attended.attended[:-1]).replace("\u2581", " ").strip() == src[0]
     assert [link.tgt_words for link in run.align(src, tgt)] == [line.split() for line in tgt]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "decay_steps", "warns"),
+    [("linear", 39, True), ("cosine", 39, True), ("linear", 40, False), ("rsqrt", 39, False)],
+)
+def test_a_run_that_outlasts_its_schedule_says_so(schedule, decay_steps, warns, caplog):
+    settings = TrainConfig(steps=40, schedule=schedule, decay_steps=decay_steps)
+    train._warn_of_no_rate(settings)
+    assert ("train.steps=40 is above train.decay_steps=39" in caplog.text) == warns

@@ -219,6 +219,8 @@ def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -
     for flag in known:
         if flag.required and not values[flag.name]:
             raise UserError(f"{command} needs {flag.shown}: {flag.help}.")
+        if flag.name == "workdir" and flag.kind is str and parser[flag.name].present > 1:
+            raise UserError(f"{command} takes one {flag.shown}, not several.")
         if values[flag.name] == "" and not flag.positional:  # such as --out=$UNSET
             raise UserError(f"--{flag.name}= is empty: give {flag.shown}, or leave it out.")
         if flag.value.startswith(PATHS) and values[flag.name]:

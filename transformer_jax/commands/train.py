@@ -22,6 +22,7 @@ from transformer_jax.config.changes import (
 )
 from transformer_jax.config.checks import check
 from transformer_jax.config.schema import Config
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.decoding.lines import LineTranslator, banned_ids
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import DataError, Interrupted, RunError
@@ -72,6 +73,7 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
       Interrupted: SIGTERM or SIGINT came; a checkpoint has been written.
     """
     check(config)
+    _warn_of_no_rate(config.train)
     keep_compiled_programs()
     mesh = make_mesh(config.mesh)
     run = RunFolder(workdir)
@@ -88,6 +90,22 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
     finally:
         for one, _ in _runs(run, config):
             one.unlock()
+
+
+def _warn_of_no_rate(train: TrainConfig) -> None:
+    """Warns if the last steps have a learning rate of 0."""
+    decay = train.decay_steps
+    if train.schedule in ("linear", "cosine") and decay is not None and train.steps > decay:
+        log.warning(
+            "train.steps=%d is above train.decay_steps=%d, where the learning rate of "
+            "train.schedule=%r reaches 0: the steps after it change nothing. In a new run set "
+            "train.decay_steps=%d; an old one cannot be lengthened, but another run can start from "
+            "it with train.init_from",
+            train.steps,
+            decay,
+            train.schedule,
+            train.steps,
+        )
 
 
 def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:

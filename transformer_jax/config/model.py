@@ -158,7 +158,8 @@ class ModelConfig:
     )
     attended_keys: int = key(
         8,
-        "normalizer top_k: keys that a query attends to",
+        "normalizer top_k: keys that a query attends to; with 1 its weight is always 1, so the "
+        "matrices of queries and keys learn nothing",
         at_least=1,
         at_most=WIDEST,
         read_with=("normalizer=top_k", "cross_normalizer=top_k"),
@@ -166,7 +167,8 @@ class ModelConfig:
     )
     chunk_width: int = key(
         4,
-        "normalizer chunkwise: source positions that a head attends to, up to where it stops",
+        "normalizer chunkwise: source positions that a head attends to, up to where it stops; with "
+        "1 it is monotonic, and the matrix of keys learns nothing",
         at_least=1,
         at_most=64,  # each is an operation of the compiled program
         read_with=("cross_normalizer=chunkwise",),

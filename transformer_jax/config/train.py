@@ -123,7 +123,10 @@ class TrainConfig:
         10, "non-finite updates in a row after which training stops", mutable=True, at_least=1
     )
     init_from: str | None = key(
-        None, "folder of a run whose weights a new run starts from", mutable=True
+        None,
+        "folder of a run whose weights a new run starts from; it takes that run's vocabulary too, "
+        "whatever vocabulary.* says",
+        mutable=True,
     )
     log_every: int = key(100, "steps between two lines of metrics", mutable=True, at_least=1)
     wandb_project: str | None = key(

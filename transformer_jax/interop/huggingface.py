@@ -125,7 +125,10 @@ def _config(folder: Path, options: Mapping[str, Any]) -> ModelConfig:
     if is_shared and not is_tied:
         wrong.append("tie_word_embeddings=False beside share_encoder_decoder_embeddings")
     if wrong:
-        raise UserError(f"{folder} cannot be imported: its {'; its '.join(wrong)}.")
+        raise UserError(
+            f"{folder} cannot be imported: its {'; its '.join(wrong)}. Post-norm MarianMT models "
+            "(model_type='marian') can be."
+        )
     try:
         rates: Any = {name: float(options.get(name, usual)) for name, usual in DROPOUT.items()}
         return ModelConfig(
