@@ -137,8 +137,8 @@ AXES |= {"coverage": 10, "gates": 30}
 )
 def test_what_changes_nothing_at_0_starts_at_0(table, names):
     for name in names:
-        _, sizes, _ = parameter = TABLES[table][name]
-        drawn = parameter.initializer(jax.random.key(0), [AXES[size] for size in sizes])
+        parameter = TABLES[table][name]
+        drawn = parameter.initializer(jax.random.key(0), [AXES[size] for size in parameter.sizes])
         assert not drawn.any(), name
 
 
@@ -167,7 +167,7 @@ def test_what_changes_nothing_at_0_starts_at_0(table, names):
     ],
 )
 def test_what_is_drawn_has_its_deviation(table, name, mean, deviation):
-    initializer, sizes, _ = TABLES[table][name]
+    initializer, sizes, *_ = TABLES[table][name]
     shape = [AXES[size] for size in sizes]
     drawn = [initializer(jax.random.key(seed), shape) for seed in range(8)]
     assert np.std(drawn) == pytest.approx(deviation, rel=0.1, abs=1e-6)

@@ -31,10 +31,10 @@ Initializer = Callable[..., Any]
 
 @flax.struct.dataclass
 class Box(LogicallyPartitioned):
-    """An array and the names of its axes (Flax's box), and whether it is a factor of `product`."""
+    """An array and the names of its axes (Flax's box), and whether it is a factor of products."""
 
-    # Of a parameter that only `product` (products.py) reads: how many of its axes, the first ones,
-    # it sums over. 0: any other array.
+    # Of a matrix that activations are multiplied by and nothing else reads: how many of its axes,
+    # the first ones, are summed over. 0: any other array.
     summed: int = flax.struct.field(default=0, pytree_node=False)
 
 

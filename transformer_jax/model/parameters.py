@@ -43,10 +43,10 @@ def abstract_params(model: EncoderDecoder) -> Params:
 
 
 def product_axes(model: EncoderDecoder) -> Any:
-    """How `product` reads each parameter, as training holds it, stacked by layer.
+    """How products read each parameter, as training holds it, stacked by layer.
 
-    It is a pair: the axes that `product` sums over, and those of the output. For a parameter that
-    has another use it is None.
+    It is a pair: the axes that are summed over, and those of the output. For a parameter that has
+    another use it is None.
     """
 
     def axes(box: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
@@ -59,7 +59,7 @@ def product_axes(model: EncoderDecoder) -> Any:
 
 
 def narrowed(model: Predictor, params: Params, dtype: DTypeLike) -> Params:
-    """The parameters, of which those that only `product` reads have another type, as bfloat16.
+    """The parameters, with the matrices of products in another type, such as bfloat16.
 
     `product` then multiplies in that type. What is looked up or added keeps its type.
     """
