@@ -149,14 +149,15 @@ def _model(model: ModelConfig) -> Iterator[str]:
 def _unread_keys(model: ModelConfig) -> Iterator[str]:
     for field in dataclasses.fields(model):
         value, readers = getattr(model, field.name), KEYS[f"model.{field.name}"].read_with
+        if not readers or value == field.default:
+            continue
         pairs = [reader.split("=") for reader in readers]
-        if readers and value != field.default:
-            if not any(getattr(model, part) == wanted for part, wanted in pairs):
-                part, wanted = pairs[0]
-                yield (
-                    f"model.{field.name}={value!r} changes nothing in this model. Set "
-                    f"model.{part}={wanted!r}, which reads it, or leave it out."
-                )
+        if not any(getattr(model, part) == wanted for part, wanted in pairs):
+            part, wanted = pairs[0]
+            yield (
+                f"model.{field.name}={value!r} changes nothing in this model. Set "
+                f"model.{part}={wanted!r}, which reads it, or leave it out."
+            )
 
 
 def _asked_of_the_model(question: str, config: ModelConfig) -> Any:

@@ -33,10 +33,11 @@ class Key:
     choices: tuple[str, ...] = ()  # empty: any string
     choices_of: str = ""  # "MODULE:REGISTRY": the choices are the names in that dict
     hint: str = ""  # a sentence that follows the error about a value out of range
-    # "KEY=VALUE" of the same section, with any of which this key is read; empty: always. A new
-    # config may not change a key that nothing reads.
+    # Settings "KEY=VALUE" of the same section: the model reads this key if it has one of them.
+    # Empty: it always does. A new config may not change a key that is not read.
     read_with: tuple[str, ...] = ()
-    in_weights: bool = True  # of the model: other weights for another value (train.init_from)
+    # Of a key of the model: another value needs other weights, so train.init_from refuses it.
+    in_weights: bool = True
 
     def valid_choices(self) -> tuple[str, ...]:
         """The strings that the key accepts; empty if it accepts any. Imports the registry."""
