@@ -50,7 +50,9 @@ class Case(NamedTuple):
     name: str
     fused: Callable[..., Any]
     plain: Callable[..., Any]
+    exact: Callable[..., Any]  # the plain function with float32 results
     arrays: tuple[Any, ...]
+    dtype: Any = jnp.bfloat16  # of the arguments of kernel and plain function
 
 
 def packed_places(rows: int, length: int) -> Place:
@@ -96,7 +98,7 @@ def attention_case(name: str, patterns: tuple[Pattern, ...], rows: int, length: 
         mask = mask_of(patterns, place, place)
         return jnp.where(real, attend(query, key, value, mask, normalize=normalize)[0], 0)
 
-    return Case(name, with_gradients(fused), with_gradients(plain), arrays)
+    return Case(name, with_gradients(fused), with_gradients(plain), with_gradients(plain), arrays)
 
 
 def residual_case(rows: int, length: int, rate: float = 0.1) -> Case:
@@ -119,7 +121,8 @@ def residual_case(rows: int, length: int, rate: float = 0.1) -> Case:
         norm = scale.astype(jnp.float32), bias.astype(jnp.float32)
         return layer_norm((x + dropped).astype(x.dtype), *norm).astype(x.dtype)
 
-    return Case("residual and norm", with_gradients(fused), with_gradients(plain), arrays)
+    both = with_gradients(fused), with_gradients(plain)
+    return Case("residual and norm", *both, with_gradients(plain), arrays)
 
 
 def loss_case(rows: int, length: int, vocabulary: int) -> Case:
@@ -133,15 +136,17 @@ def loss_case(rows: int, length: int, vocabulary: int) -> Case:
 
     def fused(logits: Any) -> Any:
         settings = LossSettings(0.1, vocabulary, "bfloat16", block=1, replicas=1)
-        return fused_loss_and_gradient(logits.astype(jnp.float32), targets, real, settings)
+        return fused_loss_and_gradient(logits, targets, real, settings)
+
+    def exact(logits: Any) -> Any:
+        return loss_and_gradient(logits, targets, real, 0.1, vocabulary)
 
     def plain(logits: Any) -> Any:
-        sums, gradient = loss_and_gradient(
-            logits.astype(jnp.float32), targets, real, 0.1, vocabulary
-        )
-        return sums, gradient.astype(logits.dtype)
+        sums, gradient = exact(logits)
+        return sums, gradient.astype(jnp.bfloat16)
 
-    return Case("loss", jax.jit(fused), jax.jit(plain), (logits,))
+    # Products in bfloat16 have logits in float32 as their result.
+    return Case("loss", *map(jax.jit, (fused, plain, exact)), (logits,), jnp.float32)
 
 
 def error(found: Any, exact: Any) -> float:
@@ -167,10 +172,8 @@ def milliseconds(function: Callable[..., Any], arrays: tuple[Any, ...]) -> float
 
 def line(case: Case) -> tuple[str, list[str]]:
     """A row of the table, and what is wrong."""
-    narrow = tuple(x.astype(jnp.bfloat16) for x in case.arrays)
-    exact = case.plain(*case.arrays)
-    if case.name == "loss":  # the loss reads float32 logits, whatever type the products have
-        exact = case.plain(*(x.astype(jnp.float32) for x in narrow))
+    narrow = tuple(x.astype(case.dtype) for x in case.arrays)
+    exact = case.exact(*case.arrays)
     fused = case.fused(*narrow)
     again = case.fused(*narrow)
     plain = case.plain(*narrow)

@@ -179,14 +179,14 @@ def table(cost: Cost | SearchCost) -> str:
         parts.setdefault(one.part, []).append(one)
     ordered = sorted(parts.items(), key=lambda part: -sum(one.seconds for one in part[1]))
     lines = [
-        "| part | ms | kernels | GiB moved | TFLOP | measured ms |",
-        "|---|---:|---:|---:|---:|---|",
+        "| part | ms | kernels | GiB moved | TFLOP |",
+        "|---|---:|---:|---:|---:|",
     ]
     for name, own in [*ordered, ("**all**", cost.kernels)]:
         moved = sum(one.calls * one.bytes for one in own) / 2**30
         flops = sum(one.calls * sum(one.flops.values()) for one in own) / 1e12
         cells = (1e3 * sum(one.seconds for one in own), sum(one.calls for one in own), moved, flops)
-        lines.append("| {} | {:.1f} | {:,} | {:.1f} | {:.2f} | |".format(name, *cells))
+        lines.append("| {} | {:.1f} | {:,} | {:.1f} | {:.2f} |".format(name, *cells))
     return "\n".join(lines)
 
 
@@ -206,8 +206,7 @@ def page(costs: Mapping[str, Cost], search: SearchCost | None) -> str:
         "times are lower bounds, not measurements: each kernel takes as long as the slower of its "
         f"memory traffic and its products ({rates}). Each kernel is counted in the part of its "
         "last operation. Without the device XLA cannot choose between kernels by measurement, so "
-        'every product is a Triton kernel here. The column "measured" is for figures of a run on '
-        "a GPU (docs/gpu_runs.md).",
+        "every product is a Triton kernel here. docs/gpu_runs.md has measurements of an H200.",
         "A kernel of the project's own (fused attention, residuals, loss) counts the bytes of "
         "its operands and results, and the FLOPs of its formula.",
         f"{ROWS} rows of {LENGTH} source and {LENGTH} target positions, vocabulary {VOCABULARY:,}, "

@@ -212,7 +212,10 @@ def environment(task: str, folder: Path) -> dict[str, str]:
     flags = [os.environ.get("XLA_FLAGS", ""), *([NO_CUDA_GRAPHS] if "profile" in task else [])]
     return {
         "XLA_FLAGS": " ".join(flags).strip(),
-        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),  # for turns after the first
+        # Turns after the first find the first one's programs; so does the next run in your folder.
+        "JAX_COMPILATION_CACHE_DIR": os.environ.get(
+            "JAX_COMPILATION_CACHE_DIR", str(folder / "compiled")
+        ),
         "JAX_TRACEBACK_FILTERING": "off",  # then an error's last line names the cause
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(":"),
         "TOKENIZERS_PARALLELISM": "false",

@@ -2,7 +2,7 @@
 
 Paper: the model of Vaswani et al. 2017 at a tenth of its size, pre-norm, more dropout.
 Expected: sacreBLEU >= 37 on test2016 with beam 4.
-Device: 2 CPU cores, at most 60 minutes and 6 GiB. It was not run on a GPU.
+Device: 2 CPU cores, at most 60 minutes and 6 GiB. An H200: see docs/gpu_runs.md.
 Data: the folder that holds multi30k/ is TRANSFORMER_JAX_DATA in the environment, or data/.
 Command: python -m transformer_jax train --config=configs/multi30k.py --workdir=runs/m30k
 """

@@ -14,7 +14,7 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.attention import attend
 from transformer_jax.model.attention_maps import attention_maps
-from transformer_jax.model.fused_attention import fused_attend
+from transformer_jax.model.fused_attention import LONGEST_BLOCK, fused_attend
 from transformer_jax.model.kernels import Keys, Queries, Setting, with_attention_kernel
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.model.patterns import causal, mask_of, same_sentence, strided, within
@@ -23,7 +23,7 @@ from transformer_jax.model.scores import inverse_root
 from transformer_jax.text.batches import Packed
 
 HEADS, D_K, D_V = 3, 16, 32
-# Sentences of each packed row. Of 150 positions there are three blocks, and of 20 one; both are
+# Sentences of each packed row. Of 150 positions there are five blocks, and of 20 one; both are
 # padded to whole blocks.
 LONG = ([70, 40, 13], [150], [1, 2])
 SHORT = ([9, 4, 5], [20], [3, 1])
@@ -76,6 +76,23 @@ def both_ways(name, dtype=jnp.float32):
         return out, *pull(cotangent.astype(out.dtype))
 
     return jax.jit(lambda: run(fused))(), jax.jit(lambda: run(plain))()
+
+
+def test_blocks_that_no_query_may_attend_to_are_not_read():
+    """Their weights are 0, but 0 times NaN is NaN."""
+    sentences = ([2 * LONGEST_BLOCK, 2 * LONGEST_BLOCK],)
+    where = place(sentences, 4 * LONGEST_BLOCK)
+    draw = np.random.default_rng(6)
+    arrays = draw.normal(size=(3, 1, 4 * LONGEST_BLOCK, HEADS, D_K)).astype(np.float32)
+    query, key, value = map(jnp.asarray, arrays)
+    first = slice(0, 2 * LONGEST_BLOCK)
+
+    def of_first(query, key, value):
+        setting = Setting((same_sentence,), inverse_root(D_K))
+        return fused_attend(Queries(query, where), Keys(key, value, where), setting)[:, first]
+
+    broken = tuple(x.at[:, 2 * LONGEST_BLOCK :].set(jnp.nan) for x in (key, value))
+    np.testing.assert_array_equal(of_first(query, *broken), of_first(query, key, value))
 
 
 @pytest.mark.parametrize("name", CASES)

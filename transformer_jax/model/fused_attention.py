@@ -4,7 +4,8 @@
 program, which is one instance of the kernel, holds one block of queries, walks over the blocks of
 keys, and keeps the running maximum and sum of the softmax. The backward pass computes the weights
 again, from the scores and the logarithm of that sum. No two programs write to the same place, so
-the result is deterministic.
+the result is deterministic. A block in which no query may attend to any key is skipped: in packed
+rows of short sentences, most blocks are far from the diagonal.
 
 The kernels are written in Pallas. Triton compiles them for an NVIDIA GPU. On other devices Pallas
 interprets them, which is slow, but it runs the same kernels in the tests.
@@ -30,7 +31,8 @@ from transformer_jax.model.kernels import SMALLEST_BLOCK, Keys, Queries, Setting
 from transformer_jax.model.patterns import mask_of
 from transformer_jax.model.records import Place
 
-LONGEST_BLOCK = 64  # positions
+LONGEST_BLOCK = 32  # positions
+WARPS, STAGES = 2, 2  # groups of 32 threads of a program; blocks on their way from memory
 MASKED = -1e30  # the score of a key that is not allowed: finite, and its exp is 0
 
 
@@ -149,7 +151,7 @@ def _call(kernel: Kernel, setting: Setting, inputs: tuple, outputs: tuple) -> li
         in_specs=specs[: len(inputs)],
         out_specs=specs[len(inputs) :],
         out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs],
-        compiler_params=triton.CompilerParams(num_warps=4, num_stages=2),
+        compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=STAGES),
         name=kernel.body.__name__.strip("_"),
     )
     return jax.lax.platform_dependent(*inputs, cuda=run(), default=run(interpret=True))
@@ -173,11 +175,13 @@ def _forward_kernel(
     query_lK = queries.query[...]
     query_place = _place(queries.place, ...)
 
-    def add(at: Any, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def mask(at: Any) -> Array:
+        return _mask(query_place, _place(keys.place, at), setting)
+
+    def add(at: Any, mask_lm: Array, carry: tuple) -> tuple[Array, Array, Array]:
         out_lV, highest_l, sum_l = carry
         value_mV = keys.value[at, :]
-        key_place = _place(keys.place, at)
-        scores_lm, mask_lm = _scores((query_lK, query_place), (keys.key[at, :], key_place), setting)
+        scores_lm = _scores(query_lK, keys.key[at, :], mask_lm, setting)
         higher_l = jnp.maximum(highest_l, scores_lm.max(axis=1))
         exp_lm = jnp.where(mask_lm, jnp.exp(scores_lm - higher_l[:, None]), 0.0)
         shrink_l = jnp.exp(highest_l - higher_l)
@@ -186,7 +190,7 @@ def _forward_kernel(
 
     length, d_v = out_ref.shape
     start = jnp.zeros((length, d_v)), jnp.full((length,), MASKED), jnp.zeros((length,))
-    out_lV, highest_l, sum_l = _over_blocks(keys.key.shape[0], add, start)
+    out_lV, highest_l, sum_l = _over_blocks(keys.key.shape[0], mask, add, start)
     sum_l = jnp.where(sum_l == 0.0, 1.0, sum_l)  # a query that may attend to nothing
     out_ref[...] = (out_lV / sum_l[:, None]).astype(out_ref.dtype)
     log_sum_ref[...] = highest_l + jnp.log(sum_l)
@@ -203,17 +207,19 @@ def _query_kernel(
     gradient_lV = out_gradient_ref[...]
     mean_l = (gradient_lV.astype(jnp.float32) * out_ref[...].astype(jnp.float32)).sum(axis=1)
 
-    def add(at: Any, query_gradient_lK: Array) -> Array:
+    def mask(at: Any) -> Array:
+        return _mask(query_place, _place(keys.place, at), setting)
+
+    def add(at: Any, mask_lm: Array, query_gradient_lK: Array) -> Array:
         key_mK = keys.key[at, :]
-        key_place = _place(keys.place, at)
-        scores_lm, mask_lm = _scores((query_lK, query_place), (key_mK, key_place), setting)
+        scores_lm = _scores(query_lK, key_mK, mask_lm, setting)
         weights_lm = jnp.where(mask_lm, jnp.exp(scores_lm - log_sum_l1), 0.0)
         weights_gradient_lm = _product(gradient_lV, keys.value[at, :].T)
         scores_gradient_lm = weights_lm * (weights_gradient_lm - mean_l[:, None])
         return query_gradient_lK + _product(scores_gradient_lm.astype(key_mK.dtype), key_mK)
 
     start = jnp.zeros(query_lK.shape, jnp.float32)
-    query_gradient_lK = _over_blocks(keys.key.shape[0], add, start) * setting.factor
+    query_gradient_lK = _over_blocks(keys.key.shape[0], mask, add, start) * setting.factor
     query_gradient_ref, mean_ref = gradient_refs
     query_gradient_ref[...] = query_gradient_lK.astype(query_gradient_ref.dtype)
     mean_ref[...] = mean_l
@@ -228,12 +234,14 @@ def _key_kernel(
     value_mV = keys.value[...]
     key_place = _place(keys.place, ...)
 
-    def add(at: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    def mask(at: Any) -> Array:
+        return _mask(_place(queries.place, at), key_place, setting)
+
+    def add(at: Any, mask_lm: Array, carry: tuple) -> tuple[Array, Array]:
         key_gradient_mK, value_gradient_mV = carry
         query_lK = queries.query[at, :]
-        query_place = _place(queries.place, at)
         gradient_lV = out_gradient_ref[at, :]
-        scores_lm, mask_lm = _scores((query_lK, query_place), (key_mK, key_place), setting)
+        scores_lm = _scores(query_lK, key_mK, mask_lm, setting)
         weights_lm = jnp.where(mask_lm, jnp.exp(scores_lm - log_sum_ref[at][:, None]), 0.0)
         weights_gradient_lm = _product(gradient_lV, value_mV.T)
         scores_gradient_lm = weights_lm * (weights_gradient_lm - mean_ref[at][:, None])
@@ -243,7 +251,7 @@ def _key_kernel(
         )
 
     start = tuple(jnp.zeros(x.shape, jnp.float32) for x in (key_mK, value_mV))
-    key_gradient_mK, value_gradient_mV = _over_blocks(queries.query.shape[0], add, start)
+    key_gradient_mK, value_gradient_mV = _over_blocks(queries.query.shape[0], mask, add, start)
     key_gradient_ref, value_gradient_ref = gradient_refs
     key_gradient_ref[...] = (key_gradient_mK * setting.factor).astype(key_gradient_ref.dtype)
     value_gradient_ref[...] = value_gradient_mV.astype(value_gradient_ref.dtype)
@@ -261,12 +269,22 @@ KEY_GRADIENTS = Kernel(
 )
 
 
-def _over_blocks(length: int, add: Callable[[Any, Any], Any], start: Any) -> Any:
-    """Calls `add(slice of a block, carry)` for each block of a side that a program sees whole."""
+def _over_blocks(
+    length: int, mask: Callable[[Any], Array], add: Callable[[Any, Array, Any], Any], start: Any
+) -> Any:
+    """Calls `add(slice, its mask, carry)` for each block of a side that a program sees whole.
+
+    A block whose mask allows nothing is skipped; it would add zeros.
+    """
     block = _block(length)
-    return jax.lax.fori_loop(
-        0, length // block, lambda n, carry: add(pl.ds(n * block, block), carry), start
-    )
+
+    def one(number: Any, carry: Any) -> Any:
+        at = pl.ds(number * block, block)
+        mask_lm = mask(at)
+        allowed = mask_lm.astype(jnp.int32).max() > 0
+        return jax.lax.cond(allowed, lambda: add(at, mask_lm, carry), lambda: carry)
+
+    return jax.lax.fori_loop(0, length // block, one, start)
 
 
 def _place(refs: Place, at: Any) -> Place:
@@ -274,13 +292,15 @@ def _place(refs: Place, at: Any) -> Place:
     return Place(refs.segments[at][None], refs.positions[at][None])
 
 
-def _scores(
-    query: tuple[Array, Place], key: tuple[Array, Place], setting: Setting
-) -> tuple[Array, Array]:
-    """Scores and mask of a block, `[l, m]`."""
-    scores_lm = _product(query[0], key[0].T) * setting.factor
-    mask_lm = mask_of(setting.patterns, query[1], key[1]).reshape(scores_lm.shape)
-    return jnp.where(mask_lm, scores_lm, MASKED), mask_lm
+def _mask(query: Place, key: Place, setting: Setting) -> Array:
+    """Which query may attend to which key, `[l, m]`."""
+    mask_lm = mask_of(setting.patterns, query, key)
+    return mask_lm.reshape(query.segments.shape[1], key.segments.shape[1])
+
+
+def _scores(query_lK: Array, key_mK: Array, mask_lm: Array, setting: Setting) -> Array:
+    """The scores of a block, `[l, m]`."""
+    return jnp.where(mask_lm, _product(query_lK, key_mK.T) * setting.factor, MASKED)
 
 
 def _product(left: Array, right: Array) -> Array:

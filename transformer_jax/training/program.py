@@ -17,7 +17,7 @@ from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.auxiliary import auxiliary_weights, reads_watched
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
-from transformer_jax.model.kernels import with_attention_kernel
+from transformer_jax.model.kernels import GPUS, with_attention_kernel
 from transformer_jax.model.parameters import product_axes
 from transformer_jax.model.records import LossSums, Params
 from transformer_jax.model.stacked_params import stacked, unstacked
@@ -179,7 +179,7 @@ def compile_program(
     with placed(mesh, model), concurrent.futures.ThreadPoolExecutor(1) as beside:
         lowered = step.lower(states, shape.abstract())
         done = beside.submit(meanwhile or (lambda: None))
-        compiled = lowered.compile()
+        compiled = lowered.compile(compiler_options(platform))
         done.result()
     allocator.give_back()
     memory = compiled.memory_analysis()
@@ -190,6 +190,15 @@ def compile_program(
         return loss(params, batch, None, None)
 
     return Program(model, optimizer, mesh, state, compiled, jax.jit(eval_step), held)
+
+
+def compiler_options(platform: str) -> dict[str, str | bool]:
+    """XLA's options for the training step.
+
+    On a GPU they keep the products of queries, keys and values apart. XLA joins them otherwise, and
+    then copies the parts of the result: a step of base takes 1.03 times as long (docs/gpu_runs.md).
+    """
+    return {"xla_gpu_dot_merger_threshold_mb": "0"} if platform in GPUS else {}
 
 
 def make_eval_step(program: Program) -> Callable[[Params, Batch], LossSums]:
