@@ -28,7 +28,6 @@ def get_config(run: str) -> ConfigDict:
     config.model.update(dataclasses.asdict(other.model))
     config.decode.update(dataclasses.asdict(other.decode))
     config.data.src, config.data.tgt = other.data.src, other.data.tgt
-    config.vocabulary.size = other.vocabulary.size
     config.train.init_from = run
 
     config.train.steps = 5_000

@@ -58,6 +58,9 @@ def test_a_run_starts_from_another_s_weights_and_vocabulary(tmp_path, caplog):
     with caplog.at_level("INFO"):
         assert runs.train(tmp_path, train__steps=1, **changes) == 0
     assert f"starting from the weights of {origin}, checkpoint {runs.STEPS}" in caplog.text
+    size = RunFolder(origin).read_config().vocabulary.size
+    assert f"vocabulary.size is {size}, as in {origin}" in caplog.text
+    assert RunFolder(tmp_path).read_config().vocabulary.size == size != 300
     vocabularies = [(folder / "vocabulary.model").read_bytes() for folder in (tmp_path, origin)]
     assert vocabularies[0] == vocabularies[1]
     got, want = (
@@ -68,6 +71,18 @@ def test_a_run_starts_from_another_s_weights_and_vocabulary(tmp_path, caplog):
     for name in want:
         if name.startswith("params."):
             np.testing.assert_allclose(got[name], want[name], rtol=0, atol=1e-20, err_msg=name)
+
+
+def test_a_run_keeps_the_name_of_the_run_that_it_started_from(tmp_path, caplog):
+    """It is continued without the key, and with the vocabulary's keys that it was begun with."""
+    changes = {"vocabulary__size": 300, "train__checkpoint_every": 1}
+    origin = runs.trained_run()
+    assert runs.train(tmp_path, train__steps=1, train__init_from=origin, **changes) == 0
+    with caplog.at_level("INFO"):
+        assert runs.train(tmp_path, train__steps=2, **changes) == 0
+    assert "continuing from step 1" in caplog.text
+    assert "init_from" not in caplog.text
+    assert RunFolder(tmp_path).read_config().train.init_from == str(origin)
 
 
 def test_validation_bleu_is_that_of_greedy_search_and_picks_the_best(tmp_path, monkeypatch, caplog):

@@ -19,9 +19,10 @@ from transformer_jax.config.changes import (
     mutable_differences,
     of_other_direction,
     with_absolute_paths,
+    with_values,
 )
 from transformer_jax.config.checks import check
-from transformer_jax.config.schema import Config
+from transformer_jax.config.schema import Config, value_at
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.decoding.lines import LineTranslator, banned_ids
 from transformer_jax.decoding.translator import Translator
@@ -55,6 +56,10 @@ from transformer_jax.training.stopping import StopRequest
 log = logging.getLogger(__name__)
 
 BLEU_LINES = 1_024  # lines translated between two checks for a signal to stop
+OF_VOCABULARY = tuple(  # the keys with which a vocabulary was trained
+    f"vocabulary.{name}"
+    for name in ("size", "separate", "kind", "normalization", "max_lines", "path")
+)
 
 
 def train(config: Config, workdir: str, dry_run: bool = False, force: bool = False) -> None:
@@ -77,6 +82,7 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
     keep_compiled_programs()
     mesh = make_mesh(config.mesh)
     run = RunFolder(workdir)
+    config = _with_origin(config, run)
     check_workers(config.train.data_workers)
     if not force:
         check_sizes(config, mesh, nominal_shape(config))
@@ -90,6 +96,30 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
     finally:
         for one, _ in _runs(run, config):
             one.unlock()
+
+
+def _with_origin(config: Config, run: RunFolder) -> Config:
+    """The config with what the run has from the one that it started from.
+
+    That is the other run's name, also when this run is continued without it, and the keys with
+    which its vocabulary was trained.
+    """
+    given = with_absolute_paths(config).train.init_from
+    origin = given
+    if run.config_file.exists():
+        recorded = run.read_config()
+        origin = recorded.train.init_from
+        if given not in (None, origin):
+            log.info("train.init_from has no effect: it is for the start of a run")
+    elif given is not None:
+        recorded = RunFolder(given).read_config()
+    if origin is None:
+        return with_values(config, {"train.init_from": None})
+    values = {name: value_at(recorded, name) for name in OF_VOCABULARY}
+    for name, value in values.items():
+        if value_at(config, name) != value:
+            log.info("%s is %r, as in %s", name, value, origin)
+    return with_values(config, {"train.init_from": origin, **values})
 
 
 def _warn_of_no_rate(train: TrainConfig) -> None:
@@ -261,8 +291,6 @@ def _first_states(ways: Sequence[_OneWay], program: Program) -> list[TrainState]
         return [_initial_state(one.config, program) for one in ways]
     states: list[TrainState] = [program.from_saved(saved) for saved in found]
     log.info("continuing from step %d", int(states[0].step))
-    if ways[0].config.train.init_from is not None:
-        log.info("train.init_from has no effect: it is for the start of a run")
     return states
 
 

@@ -125,7 +125,7 @@ class TrainConfig:
     init_from: str | None = key(
         None,
         "folder of a run whose weights a new run starts from; it takes that run's vocabulary too, "
-        "whatever vocabulary.* says",
+        "with the keys with which it was trained",
         mutable=True,
     )
     log_every: int = key(100, "steps between two lines of metrics", mutable=True, at_least=1)
