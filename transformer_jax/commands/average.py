@@ -61,10 +61,12 @@ def _last_steps(run: RunFolder, last: int, keep_last: int) -> list[int]:
     # The folder may hold one checkpoint more: the best one is kept, however old it is.
     steps = saved_steps(run)[-keep_last:]
     if not 1 <= last <= len(steps):
+        count = len(steps)
+        kept, choice = (f"{count} checkpoints", f"1 to {count}") if count > 1 else ("checkpoint", 1)
         raise RunError(
-            f"--last={last}: {run.path} has its last {len(steps)} checkpoints "
-            f"({', '.join(map(str, steps))}) and train.keep_last={keep_last}. "
-            f"Give 1 to {len(steps)}, or train longer with a larger train.keep_last."
+            f"--last={last}: {run.path} has its last {kept} ({', '.join(map(str, steps))}) and "
+            f"train.keep_last={keep_last}. Give {choice}, or train longer with a larger "
+            "train.keep_last."
         )
     return steps[-last:]
 
