@@ -82,7 +82,7 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
     keep_compiled_programs()
     mesh = make_mesh(config.mesh)
     run = RunFolder(workdir)
-    config = _with_origin(config, run)
+    config = _with_origin(with_absolute_paths(config), run)
     check_workers(config.train.data_workers)
     if not force:
         check_sizes(config, mesh, nominal_shape(config))
@@ -90,7 +90,6 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
         _dry_run(run, config, mesh, force)
         return
     try:
-        config = with_absolute_paths(config)
         processes.first_does(lambda: _check_folder(run, config))
         _train_in(run, config, mesh, force)
     finally:
@@ -104,8 +103,7 @@ def _with_origin(config: Config, run: RunFolder) -> Config:
     That is the other run's name, also when this run is continued without it, and the keys with
     which its vocabulary was trained.
     """
-    given = with_absolute_paths(config).train.init_from
-    origin = given
+    given = origin = config.train.init_from
     if run.config_file.exists():
         recorded = run.read_config()
         origin = recorded.train.init_from
@@ -145,8 +143,7 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
       UserError: the folder or the text files cannot be used, or memory is too small. A TFDS data
         set that is not prepared here is only reported.
     """
-    own = with_absolute_paths(config)
-    processes.first_does(lambda: _check_folder(run, own, lock=False))
+    processes.first_does(lambda: _check_folder(run, config, lock=False))
     shape = nominal_shape(config)
     sizes = both_sides(config.vocabulary.size)
     if (vocabulary := known_vocabulary(config, run)) is not None:
