@@ -23,6 +23,7 @@ from transformer_jax.tables.experiment import Job
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
+GPU_MEMORY = 0.9  # of a GPU that several runs share; CUDA itself needs the rest
 LOG = "log.txt"  # ending of a job's log, which is beside its run's folder
 # Parameters of submitit, with or without "slurm_"; more than 1 would start a run several times.
 TASKS = ("nodes", "tasks_per_node", "ntasks_per_node")
@@ -52,19 +53,24 @@ def log_file(job: Job) -> Path:
 def shares(count: int) -> list[Share]:
     """This machine's devices, divided among `count` processes.
 
+    With more processes than GPUs, several share a GPU and divide its memory.
+
     Raises:
-      ConfigError: there are fewer devices than processes.
+      ConfigError: there are fewer devices than processes; of GPUs and cores, the larger number
+        counts.
     """
     cores = sorted(os.sched_getaffinity(0))
     gpus = _gpus()
-    devices = gpus or list(map(str, cores))
-    if not 1 <= count <= len(devices):
-        kind = "GPUs" if gpus else "CPU cores"
-        raise ConfigError(f"--jobs={count} is not in 1..{len(devices)}: this machine's {kind}.")
-    if gpus:
-        parts = [",".join(gpus[n::count]) for n in range(count)]
-        return [Share({"CUDA_VISIBLE_DEVICES": part}, frozenset(cores)) for part in parts]
-    return [Share({}, frozenset(cores[n::count])) for n in range(count)]
+    most = max(len(gpus), len(cores))
+    if not 1 <= count <= most:
+        kind = "GPUs" if len(gpus) == most else "CPU cores"
+        raise ConfigError(f"--jobs={count} is not in 1..{most}: this machine's {kind}.")
+    if not gpus:
+        return [Share({}, frozenset(cores[n::count])) for n in range(count)]
+    each = -(-count // len(gpus))  # processes of a GPU
+    memory = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{GPU_MEMORY / each:.3f}"} if each > 1 else {}
+    parts = [",".join(gpus[n::count] or [gpus[n % len(gpus)]]) for n in range(count)]
+    return [Share({"CUDA_VISIBLE_DEVICES": part, **memory}, frozenset(cores)) for part in parts]
 
 
 def _gpus() -> list[str]:
