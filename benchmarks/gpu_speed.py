@@ -14,7 +14,9 @@ The script prints figures to standard error as they come and Markdown to standar
   device beforehand; input_speed.py measures how fast they are made. FLOPs are those of real pairs,
   without padding. A time is the median of `BLOCKS` passes over --steps batches, after one to warm
   up.
-- PyTorch: peers/torch_gpu.py trains on the same sentences, in batches of similar lengths.
+- PyTorch: peers/torch_gpu.py trains on as many batches, of sentences of similar lengths, which it
+  draws from `CORPUS_TIMES` as many pairs. Made of the pairs of so few batches, 34 % of their
+  positions would be padding.
 - Search: the weights are random, and no hypothesis ends before its limit, the source's length.
   Without --src, the number of sentences and their lengths are like those of newstest2014.
 - Profile: kernels name their HLO only without CUDA graphs, so that process does not use them.
@@ -55,6 +57,7 @@ PARTS = ("matrix", "train", "torch", "search", "profile")
 SIZES = ("base", "big")
 BLOCKS = 5  # timed passes; their median is the time
 MATRIX = 8_192
+CORPUS, CORPUS_TIMES = "corpus", 20
 SENTENCES, MEAN_SUBWORDS = 3_003, 32  # of newstest2014, EOS included
 TASK_SECONDS = 170  # limit: a compilation that hangs must not use up the other tasks' time
 NO_CUDA_GRAPHS = "--xla_gpu_enable_command_buffer="
@@ -134,9 +137,12 @@ def write_job(folder: Path, values: dict[str, Any]) -> Path:
     steps = min(values["steps"], 2) if values["tiny"] else values["steps"]
     longest = configs["base"].data.max_length
     write_pairs(folder, (steps + 1) * tokens, longest, vocabulary_size)
+    write_pairs(folder / CORPUS, CORPUS_TIMES * steps * tokens, longest, vocabulary_size)
     sentences = write_sentences(folder, values, 12 if values["tiny"] else SENTENCES)
     job = {
         "folder": str(folder),
+        "corpus": str(folder / CORPUS),
+        "steps": steps,
         "configs": {size: to_dict(config) for size, config in configs.items()},
         "vocabulary_size": vocabulary_size,
         "search_vocabulary_size": sentences or vocabulary_size,
@@ -152,6 +158,7 @@ def write_job(folder: Path, values: dict[str, Any]) -> Path:
 
 def write_pairs(folder: Path, tgt_tokens: int, longest: int, vocabulary_size: int) -> None:
     """Writes pairs with `tgt_tokens` target tokens in total, in the format of `encode_corpus`."""
+    folder.mkdir(exist_ok=True)
     draw = np.random.default_rng(0)
     src = draw.lognormal(np.log(28) - 0.18, 0.6, tgt_tokens // 4)
     both = src, src * draw.lognormal(0, 0.25, len(src))

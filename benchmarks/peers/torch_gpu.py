@@ -62,11 +62,12 @@ def peak_gib() -> float | None:
 
 
 def device_batches(job: dict[str, Any], config: dict[str, Any]) -> list[Batch]:
-    """All batches of the generated pairs, on the device."""
-    pairs = load_pairs(Path(job["folder"]))
+    """As many batches of the corpus as ours has steps, chosen at random, on the device."""
+    pairs = load_pairs(Path(job["corpus"]))
     train = config["train"]
     found = []
-    for rows in bucketed(pairs, train["tokens_per_batch"], config["data"]["max_length"], 0):
+    shuffled = bucketed(pairs, train["tokens_per_batch"], config["data"]["max_length"], 0)
+    for rows in shuffled[: job["steps"]]:
         batch = collate(pairs, rows)
         padding = torch.zeros(batch.src.shape, dtype=torch.bool)
         padding = padding if batch.src_padding is None else batch.src_padding

@@ -270,6 +270,10 @@ def test_devices_are_shared_out(monkeypatch):
         assert [sorted(s.cores) for s in shares(2)] == [[0, 2], [1, 3]]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 0,-1,1")
     assert [s.environment["CUDA_VISIBLE_DEVICES"] for s in shares(2)] == ["2", "0"]
+    several = [s.environment for s in shares(3)]
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in several] == ["2", "0", "2"]
+    assert {e["XLA_PYTHON_CLIENT_MEM_FRACTION"] for e in several} == {"0.450"}
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in shares(2)[0].environment
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(ConfigError, match=r"--jobs=5 is not in 1\.\.4"):
         shares(5)
