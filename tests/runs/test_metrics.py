@@ -257,13 +257,13 @@ def test_progress_without_a_terminal_logs_a_line_an_update(caplog, capsys, monke
     progress = Progress(total=10_000, initial=2_000)
     with caplog.at_level(logging.INFO):
         progress.update(2_100, VALUES)
-        progress.update(2_200, {"grad_norm": 1.0})
+        progress.update(2_200, {"grad_norm": 1.0, "perplexity": 1e304})
         progress.write("valid: BLEU 12.3")
     progress.close()
     assert caplog.messages == [
         # 7,900 steps at 0.6 s; then 7,800 at 0.1 s: the last interval counts.
         "step 2,100 of 10,000, loss 2.346, perplexity 10.44, tokens/s 123,457, 1:19:00 left",
-        "step 2,200 of 10,000, 0:13:00 left",
+        "step 2,200 of 10,000, perplexity 1.00e+304, 0:13:00 left",
         "valid: BLEU 12.3",
     ]
     assert capsys.readouterr() == ("", "")

@@ -1,7 +1,8 @@
 """Reads a Hugging Face folder of a MarianMTModel: config.json, model.safetensors and the tokenizer.
 
-transformers gives Marian's weights the paper's wavelengths of sinusoids and an epsilon of 1e-5,
-which is not what marian-decoder computes; the import follows transformers.
+A pre-norm model is a PegasusForConditionalGeneration; it is read if its tokenizer is Marian's,
+as `export` writes it. transformers gives Marian's weights the paper's wavelengths of sinusoids and
+an epsilon of 1e-5, which is not what marian-decoder computes; the import follows transformers.
 """
 
 import json
@@ -29,9 +30,10 @@ EPSILON = 1e-5  # PyTorch's default, which MarianMTModel uses
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
 # The rates of dropout, for training that goes on from these weights; transformers' defaults.
 DROPOUT = {"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0}
+MARIAN, PEGASUS = "marian", "pegasus"  # post-norm, pre-norm
 # Keys of config.json that the model needs with one of these values (None: no such key).
 SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "model_type": ("marian",),
+    "model_type": (MARIAN, PEGASUS),
     "activation_function": tuple(ACTIVATIONS),
     "scale_embedding": (True,),
     "share_encoder_decoder_embeddings": (None, True, False),
@@ -127,11 +129,12 @@ def _config(folder: Path, options: Mapping[str, Any]) -> ModelConfig:
     if wrong:
         raise UserError(
             f"{folder} cannot be imported: its {'; its '.join(wrong)}. Post-norm MarianMT models "
-            "(model_type='marian') can be."
+            f"(model_type='{MARIAN}') and pre-norm ones ('{PEGASUS}') can be."
         )
     try:
         rates: Any = {name: float(options.get(name, usual)) for name, usual in DROPOUT.items()}
         return ModelConfig(
+            norm="pre" if options["model_type"] == PEGASUS else "post",
             num_layers=int(options["encoder_layers"]),
             num_decoder_layers=int(options["decoder_layers"]),
             d_model=int(options["d_model"]),

@@ -22,6 +22,7 @@ from transformer_jax.files import write_atomically
 from transformer_jax.runs.weights_and_biases import WandbWriter
 
 FILE = "metrics.jsonl"
+LARGE = 1e9  # a number from which progress shows powers of ten
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 log = logging.getLogger(__name__)
@@ -227,6 +228,11 @@ class _FilesAndProgress(NamedTuple):
             self.progress.write(f"step {step:,}: validation {shown}")
 
 
+def _text(form: str, value: float) -> str:
+    # A run that diverges can have a perplexity of 300 digits.
+    return form.format(value) if value < LARGE else f"{value:.2e}"
+
+
 class Progress:
     """Shows the progress of training on standard error.
 
@@ -259,7 +265,7 @@ class Progress:
     def update(self, step: int, values: Mapping[str, float]) -> None:
         """Shows step and metrics; call it once per log interval: reading metrics is slow."""
         shown = {
-            label: form.format(float(values[name]))
+            label: _text(form, float(values[name]))
             for name, (label, form) in self.SHOWN.items()
             if name in values
         }
