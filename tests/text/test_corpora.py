@@ -1,6 +1,7 @@
 """Text files, streams and the built-in corpus as sequences of pairs."""
 
 import gzip
+import hashlib
 import io
 import os
 import pickle
@@ -437,12 +438,24 @@ def test_the_built_in_corpus_is_generated_when_it_is_read(monkeypatch):
     assert corpus.alignments("train")[0].src and corpus.split("train")[39] and asked == ["train"]
 
 
-def test_the_built_in_corpus_has_a_fingerprint_of_its_content():
-    small, again, large = (
-        open_corpus(DataConfig(source="grammar", pairs=pairs)) for pairs in (40, 40, 41)
-    )
-    assert small.fingerprint("train") == again.fingerprint("train") != large.fingerprint("train")
-    assert small.fingerprint("valid") == large.fingerprint("valid") != small.fingerprint("train")
+def test_the_built_in_corpus_has_a_fingerprint_of_its_content(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path))
+    settings = [
+        {"pairs": 40},
+        {"pairs": 41},
+        {"pairs": 40, "src": "de", "tgt": "en"},
+        {"pairs": 40, "invented_names": 100},
+    ]
+    seen = set()
+    for changes in settings:
+        both = [open_corpus(DataConfig(source="grammar", **changes)) for _ in range(2)]
+        first, again = (corpus.fingerprint("train") for corpus in both)
+        content = "\n".join(line for pair in both[0].split("train") for line in pair)
+        assert first == again == hashlib.sha256(content.encode()).hexdigest()
+        assert "generated" not in vars(both[1].split("train"))  # it was in the cache
+        seen.add(first)
+    assert len(seen) == len(settings)
+    assert len({both[0].fingerprint(name) for name in ("train", "valid", "test")}) == 3
 
 
 def test_the_built_in_corpus_has_invented_names_if_it_should():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.files import kept
 from transformer_jax.text import tfds_corpus
 from transformer_jax.text.by_position import ByPosition
 from transformer_jax.text.folder_corpus import (
@@ -278,9 +279,20 @@ class BuiltInCorpus:
         return GeneratedAlignments(self.split(name))
 
     def fingerprint(self, name: str) -> str:
-        """SHA-256 of the lines of the split."""
-        lines = itertools.chain.from_iterable(self.split(name))
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        """SHA-256 of the lines of the split.
+
+        It is kept in the user's cache, because generating the lines takes seconds.
+        """
+        from transformer_jax.grammar.pairs import GRAMMAR
+
+        pairs = self.split(name)
+
+        def digest() -> bytes:
+            lines = itertools.chain.from_iterable(pairs)
+            return hashlib.sha256("\n".join(lines).encode()).hexdigest().encode()
+
+        drawn = f"{name} {len(pairs)} {pairs.invented_names} {pairs.is_swapped}"
+        return kept("grammar", f"fingerprint {GRAMMAR} {drawn}", digest).decode()
 
     def describe(self) -> str:
         """The number of training pairs, and how many names are invented."""
