@@ -154,6 +154,33 @@ def test_narrow_weights_change_the_logits_as_little_as_their_rounding(name):
     assert 1e-5 < relative_error(got, want) < 0.03
 
 
+# Parameters with several axes: of some only products are made, others are looked up or added.
+MULTIPLIED = set(
+    "query key value out inner outer linear gate gates input forget update reset candidate start "
+    "context readout direction history_query marginal_context".split()
+)
+OTHER = set(
+    "table bias key_bias query_bias value_bias gain buckets fertility vector matrix relative_keys "
+    "relative_values contextual_keys mix_scores mix_weights markov coverage from_source from_query "
+    "from_weight from_state gate_bias stop_key from_source_word from_word table_bias".split()
+)
+
+
+def test_only_what_products_alone_read_is_narrowed():
+    narrow, wide = set(), set()
+    for changes in CONFIGS.values():
+        model = tiny_model(**changes)
+        shapes = abstract_params(model)
+        found = jax.eval_shape(
+            lambda params, model=model: narrowed(model, params, "bfloat16"), shapes
+        )
+        for path, leaf in jax.tree_util.tree_leaves_with_path(found):
+            (narrow if leaf.dtype == jnp.bfloat16 else wide).add((path[-1].key, leaf.ndim > 1))
+    assert {(name, True) for name in MULTIPLIED} <= narrow
+    assert {(name, True) for name in OTHER} <= wide
+    assert all(has_axes for _, has_axes in narrow)
+
+
 @EVERY
 def test_training_and_search_in_bfloat16_keep_their_types(name):
     """Traced, not run: the loss is float32, and a step returns the cache's types.

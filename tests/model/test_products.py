@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import tiny_model
-from tests.model.configs import CONFIGS
-from transformer_jax.model.parameters import abstract_params, narrowed, product_axes
+from transformer_jax.model.parameters import product_axes
 from transformer_jax.model.products import (
     add_bias,
     einsum,
@@ -113,33 +112,6 @@ def test_narrow_weights_round_x_and_nothing_else(axes, x_shape, weight_shape):
     wide = [np.asarray(array.astype(jnp.bfloat16), np.float64) for array in (x, weights)]
     assert got.dtype == jnp.float32
     np.testing.assert_allclose(got, np.einsum(axes, *wide), rtol=1e-5, atol=1e-6)
-
-
-# Parameters with several axes: of some only products are made, others are looked up or added.
-MULTIPLIED = set(
-    "query key value out inner outer linear gate gates input forget update reset candidate start "
-    "context readout direction history_query marginal_context".split()
-)
-OTHER = set(
-    "table bias key_bias query_bias value_bias gain buckets fertility vector matrix relative_keys "
-    "relative_values contextual_keys mix_scores mix_weights markov coverage from_source from_query "
-    "from_weight from_state gate_bias stop_key from_source_word from_word table_bias".split()
-)
-
-
-def test_only_what_products_alone_read_is_narrowed():
-    narrow, wide = set(), set()
-    for changes in CONFIGS.values():
-        model = tiny_model(**changes)
-        shapes = abstract_params(model)
-        found = jax.eval_shape(
-            lambda params, model=model: narrowed(model, params, "bfloat16"), shapes
-        )
-        for path, leaf in jax.tree_util.tree_leaves_with_path(found):
-            (narrow if leaf.dtype == jnp.bfloat16 else wide).add((path[-1].key, leaf.ndim > 1))
-    assert {(name, True) for name in MULTIPLIED} <= narrow
-    assert {(name, True) for name in OTHER} <= wide
-    assert all(has_axes for _, has_axes in narrow)
 
 
 def test_the_axes_that_a_product_sums_over_are_those_of_its_equation():

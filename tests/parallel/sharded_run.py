@@ -48,6 +48,7 @@ from transformer_jax.parallel.mesh import (
 from transformer_jax.training.program import BatchShape, Program, compile_program
 
 STEPS = 10
+FUSED = "fused"
 ROWS, SRC_LENGTH, TGT_LENGTH = 32, 10, 9
 LENGTHS = [(9, 7), (3, 9), (10, 2), (5, 5), (1, 1), (7, 8), (6, 4), (4, 3)] * 4
 CONFIG = Config(
@@ -96,13 +97,13 @@ def run(
         "steps": float(state.window.steps),
         "rows_a_device": [len(s.data) for s in batch.tgt.ids.addressable_shards],
         "share_of_the_state": on_one / sum(x.size for x in arrays),
-        "loss_error": loss_error(program) if kind == "fused" else None,
+        "loss_error": loss_error(program) if kind == FUSED else None,
     }
 
 
 def model_of(kind: str) -> ModelConfig:
     """The model whose encoder and decoder are of that kind."""
-    if kind == "fused":
+    if kind == FUSED:
         return dataclasses.replace(CONFIG.model, attention_kernel="fused")
     return dataclasses.replace(CONFIG.model, encoder=kind, decoder=kind)
 
@@ -168,7 +169,8 @@ def main(folder: str, meshes: str, port: str = "", process: str = "") -> None:
     every = json.loads(meshes)
     for mesh in every:
         arrays, rest = run(tuple(mesh[:3]), *mesh[3:])
-        if not port or mesh == every[-1]:
+        # Search does not use the fused kernels.
+        if mesh[-1] != FUSED and (not port or mesh == every[-1]):
             found = translations(MeshConfig(*mesh[:3]), model_of(mesh[-1]))
             rest["translations"], rest["started_at_once"] = found
         if processes.is_first():

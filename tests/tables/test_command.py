@@ -46,7 +46,7 @@ BAD = {"vocabulary.size": 90_000}
 EXPERIMENT = Experiment(
     "tiny",
     rows={"base": {}, "4 heads": {"model.num_heads": 4}, "bad": BAD},
-    scales={"small": Scale(str(ROOT / "configs" / "demo.py"), TINY)},
+    scales={"small": Scale(str(ROOT / "configs" / "demo.py"), TINY, split="valid")},
     about="What is looked at here.",
     paper={"4 heads": {"bleu": 12.5}},
 )
