@@ -137,7 +137,8 @@ def write_job(folder: Path, values: dict[str, Any]) -> Path:
     steps = min(values["steps"], 2) if values["tiny"] else values["steps"]
     longest = configs["base"].data.max_length
     write_pairs(folder, (steps + 1) * tokens, longest, vocabulary_size)
-    write_pairs(folder / CORPUS, CORPUS_TIMES * steps * tokens, longest, vocabulary_size)
+    if "torch" in values["parts"].split(","):
+        write_pairs(folder / CORPUS, CORPUS_TIMES * steps * tokens, longest, vocabulary_size)
     sentences = write_sentences(folder, values, 12 if values["tiny"] else SENTENCES)
     job = {
         "folder": str(folder),

@@ -113,11 +113,8 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
 def of_all_lengths(lines: Sequence[Line]) -> list[Part]:
     """BLEU of the whole test split, and what differs from sinusoids."""
     lengths = {row: {line.seed: (line.bleu,) for line in lines if line.row == row} for row in KINDS}
-    others = [name for name in KINDS if name != SINUSOIDAL]
-    rows = [[SINUSOIDAL, _mean(lengths, SINUSOIDAL, 0), ""]]
-    rows += [
-        [name, _mean(lengths, name, 0), against_sinusoids(lengths, name, 0)] for name in others
-    ]
+    verdicts = {name: against_sinusoids(lengths, name, 0) for name in KINDS} | {SINUSOIDAL: ""}
+    rows = [[name, _mean(lengths, name, 0), verdicts[name]] for name in KINDS]
     return [Heading("Verdicts"), Table(["positions", "BLEU", "against sinusoids"], rows)]
 
 

@@ -456,6 +456,11 @@ def test_the_built_in_corpus_has_a_fingerprint_of_its_content(tmp_path, monkeypa
         seen.add(first)
     assert len(seen) == len(settings)
     assert len({both[0].fingerprint(name) for name in ("train", "valid", "test")}) == 3
+    small, large = (
+        open_corpus(DataConfig(source="grammar", pairs=pairs)).fingerprint("valid")
+        for pairs in (40, 41)
+    )
+    assert small == large
 
 
 def test_the_built_in_corpus_has_invented_names_if_it_should():

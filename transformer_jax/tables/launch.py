@@ -69,7 +69,7 @@ def shares(count: int) -> list[Share]:
         return [Share({}, frozenset(cores[n::count])) for n in range(count)]
     each = -(-count // len(gpus))  # processes of a GPU
     memory = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{GPU_MEMORY / each:.3f}"} if each > 1 else {}
-    parts = [",".join(gpus[n::count] or [gpus[n % len(gpus)]]) for n in range(count)]
+    parts = [",".join(gpus[n % len(gpus) :: count]) for n in range(count)]
     return [Share({"CUDA_VISIBLE_DEVICES": part, **memory}, frozenset(cores)) for part in parts]
 
 
