@@ -26,16 +26,15 @@ Rows of table 3 are not averaged: leave `average` out.
 
 from ml_collections import ConfigDict
 
+from transformer_jax.config.presets import SIZES, set_recipe, words
 from transformer_jax.config.serialization import default_config_dict
-from transformer_jax.errors import ConfigError
 
-SIZES = ("base", "big")
 DIRECTIONS = ("en-de", "en-fr")
 
 
 def get_config(argument: str = "base,en-de") -> ConfigDict:
     """The preset, a diff against the schema's defaults, which are the paper's base model."""
-    size, direction = parse(argument)
+    size, direction = words("configs/wmt14.py", argument, SIZES, DIRECTIONS)
     config = default_config_dict()
 
     config.data.source = "tfds"
@@ -46,24 +45,9 @@ def get_config(argument: str = "base,en-de") -> ConfigDict:
 
     # A checkpoint every 10 minutes of the paper's hardware: 0.4 s a step of base, 1.0 s of big.
     config.train.checkpoint_every = config.train.valid_every = 1_400
+    set_recipe(config, size, "paper")
     if size == "big":
-        config.model.d_model = 1_024
-        config.model.d_ff = 4_096
-        config.model.num_heads = 16
         config.model.dropout = 0.3 if direction == "en-de" else 0.1
         config.train.steps = 300_000
         config.train.checkpoint_every = config.train.valid_every = 600
     return config
-
-
-def parse(argument: str) -> tuple[str, str]:
-    """Size and direction. Raises ConfigError: a word that is neither, or two of a kind."""
-    given = [word.strip() for word in argument.split(",")]
-    sizes = [word for word in given if word in SIZES]
-    directions = [word for word in given if word in DIRECTIONS]
-    if len(sizes) > 1 or len(directions) > 1 or len(sizes) + len(directions) < len(given):
-        raise ConfigError(
-            f"configs/wmt14.py:{argument}: valid choices are one of {', '.join(SIZES)} and one of "
-            f"{', '.join(DIRECTIONS)}, such as configs/wmt14.py:big,en-fr."
-        )
-    return (sizes or ["base"])[0], (directions or ["en-de"])[0]

@@ -224,7 +224,7 @@ def test_a_row_is_a_mapping():
 def test_an_error_of_a_job_s_thread_is_raised_and_starts_no_other_job(tmp_path, monkeypatch):
     started = []
 
-    def full(job, share, stop):
+    def full(job, share, stop, commands):
         started.append(job)
         raise OSError(errno.ENOSPC, "No space left on device", "log.txt")
 

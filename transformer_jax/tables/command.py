@@ -25,6 +25,22 @@ from transformer_jax.tables.launch import (
     run_with_submitit,
 )
 from transformer_jax.tables.live import LiveTable
+from transformer_jax.tables.pace import (
+    keep_pace,
+    pace_of,
+    read_paces,
+    timing_command,
+    with_pace,
+)
+from transformer_jax.tables.pack import (
+    merge,
+    pack,
+    packed_text,
+    read_plan,
+    results_kept,
+    unpack,
+    unpacked_jobs,
+)
 from transformer_jax.tables.report import (
     Output,
     forget_significance,
@@ -53,7 +69,11 @@ FLAGS = [
     Flag("scale", str, "NAME", "how large: small, paper or another of its scales", default="small"),
     Flag("rows", str, "A;B", "only these rows, separated by ;"),
     Flag("seeds", str, "0,1", "only these seeds (default: the scale's)"),
+    Flag("minutes", float, "M", "time on the device for each row, which decides its updates"),
     Flag("jobs", int, "N", "runs at the same time; they share this machine's devices", default=1),
+    Flag("pack", str, "FOLDER", "write what the missing runs need elsewhere, and run nothing"),
+    Flag("packed", str, "FOLDER", "do the runs of this pack, and write OUT/results.tgz"),
+    Flag("merge", str, "FILE", "add the results of a results.tgz, and run nothing"),
     Flag("launcher", str, "WHERE", "local or slurm", default="local"),
     Flag("slurm", str, "K=V,...", "submitit's parameters, such as gpus_per_node=1,timeout_min=600"),
     Flag("runs", str, "FOLDER", "the folder of the runs' folders", default="runs"),
@@ -86,8 +106,8 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     if values is None:
         about = experiment.about or sys.modules["__main__"].__doc__ or experiment.name
         values = parse_experiment(experiment.name, about, FLAGS)
-    scale = values["scale"]
-    name = experiment.name
+    values = _of_pack(experiment, {flag.name: flag.default for flag in FLAGS} | values)
+    scale, name = values["scale"], experiment.name
     if "seed" in values["overrides"]:
         raise ConfigError("--config.seed: set the seeds of an experiment with --seeds=0,1.")
     if values["out"] is None and values["overrides"]:
@@ -97,11 +117,24 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     output = Output(Path(values["out"] or Path("docs") / "results" / name / scale))
     runs = Path(values["runs"]) / name / scale
     rows = _items("rows", values["rows"], ";")
-    asked = _numbers(values["seeds"])
     check_metrics(experiment)
-    jobs = make_jobs(experiment, scale, runs, rows, asked, values["overrides"])
+    seeds = _numbers(values["seeds"])
+    jobs = make_jobs(experiment, scale, runs, rows, seeds, values["overrides"])
     check_rows(make_jobs(experiment, scale, runs))
     check_rows(jobs)  # with the overrides of --config
+    minutes = values["minutes"] = values["minutes"] or experiment.scales[scale].minutes
+    if values["pack"]:
+        paces = read_paces(output.paces, minutes)
+        print(packed_text(pack(jobs, scale, minutes, paces, Path(values["pack"]))), end="")
+        return
+    plan = None
+    if values["packed"]:
+        plan = unpack(Path(values["packed"]), runs / "packed", output)
+        jobs = unpacked_jobs(jobs, plan, runs / "packed")
+    if values["merge"]:
+        merge(Path(values["merge"]), jobs, output, minutes)
+    paces = read_paces(output.paces, minutes)
+    jobs = [with_pace(job, paces.get(job.row)) for job in jobs]
     lines = read_results(output.results)
     done = finished(lines, jobs)
     missing = [job for job in jobs if (job.row, job.seed) not in done]
@@ -115,23 +148,48 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     else:
         _check_folder("--out", output.folder)
         _check_folder("--runs", runs)
-        base = experiment.shown(scale)[0]
-        if not values["report"]:
+        failed: list[str] = []
+        if not values["report"] and not values["merge"]:
             check_results(missing)
-        failed = [] if values["report"] else _run_missing(missing, base, output, values)
-        lines = read_results(output.results)
-        seeds = tuple(sorted({line.seed for line in lines}))  # whatever --seeds asks
-        table = make_jobs(experiment, scale, runs, (), seeds, values["overrides"])
-        if experiment.scales[scale].compared:
-            update_significance(output, table, lines)
-        _draw_attention(table, output)
-        command = shlex.join(["python", "-m", f"experiments.{name}", *_plain(sys.argv[1:])])
-        found = experiment.findings(output.folder, table) if experiment.findings else []
-        page = write_report(experiment, scale, output, lines, command, found, _counted(table))
-        print((output.folder / "table.md").read_text(encoding="utf-8"), end="")
-        log.info("%s", page)
+            with results_kept(output.folder, missing, plan):
+                failed = _run_missing(missing, experiment.shown(scale)[0], output, values)
+        _report(experiment, values, output, runs)
         if failed:
             raise RunError(f"{len(failed)} of {len(missing)} runs failed; first: {failed[0]}")
+
+
+def _of_pack(experiment: Experiment, values: dict[str, Any]) -> dict[str, Any]:
+    """The flags, with scale, minutes, rows and seeds of the pack that --packed names."""
+    if not values["packed"]:
+        return values
+    plan = read_plan(Path(values["packed"]))
+    if plan.experiment != experiment.name:
+        raise ConfigError(f"--packed={values['packed']} is a pack of {plan.experiment}.")
+    if values["out"] is None:
+        raise ConfigError("--packed: give the folder of the results with --out=FOLDER.")
+    rows = dict.fromkeys(one["row"] for one in plan.jobs)
+    seeds = dict.fromkeys(str(one["seed"]) for one in plan.jobs)
+    given = {name: value for name, value in values.items() if value is not None}
+    found = {"rows": ";".join(rows), "seeds": ",".join(seeds)}
+    return {**values, **found, **given, "scale": plan.scale, "minutes": plan.minutes}
+
+
+def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs: Path) -> None:
+    """Writes table and page of all recorded runs, and prints the table."""
+    scale = values["scale"]
+    lines = read_results(output.results)
+    seeds = tuple(sorted({line.seed for line in lines}))  # whatever --seeds asks
+    table = make_jobs(experiment, scale, runs, (), seeds, values["overrides"])
+    paces = read_paces(output.paces, values["minutes"])
+    table = [with_pace(job, paces.get(job.row)) for job in table]
+    if experiment.scales[scale].compared:
+        update_significance(output, table, lines)
+    _draw_attention(table, output)
+    command = shlex.join(["python", "-m", f"experiments.{experiment.name}", *_plain(sys.argv[1:])])
+    found = experiment.findings(output.folder, table) if experiment.findings else []
+    page = write_report(experiment, scale, output, lines, command, found, _counted(table))
+    print((output.folder / "table.md").read_text(encoding="utf-8"), end="")
+    log.info("%s", page)
 
 
 def _check_folder(flag: str, folder: Path) -> None:
@@ -204,6 +262,8 @@ def _run_missing(
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             if values["launcher"] == "local":
+                if values["minutes"] is not None:
+                    missing = _paced(missing, values, output)
                 run_here(missing, done, values["jobs"])
             elif values["launcher"] == "slurm":
                 folder = Path(values["runs"]) / "submitit"
@@ -213,6 +273,22 @@ def _run_missing(
         finally:
             signal.signal(signal.SIGTERM, before)
     return failed
+
+
+def _paced(missing: Sequence[Job], values: dict[str, Any], output: Output) -> list[Job]:
+    """The jobs with the number of updates of their rows, which is measured if it is not known."""
+    minutes = values["minutes"]
+    known = read_paces(output.paces, minutes)
+    first = {job.row: job for job in reversed(missing) if job.row not in known}
+
+    def done(job: Job, reason: str) -> None:
+        if reason:
+            raise RunError(f"{job.label}: its time cannot be measured: {reason}")
+        keep_pace(output.paces, pace_of(job, minutes))
+
+    run_here([*first.values()], done, values["jobs"], lambda job: [timing_command(job)])
+    paces = read_paces(output.paces, minutes)
+    return [with_pace(job, paces[job.row]) for job in missing]
 
 
 def _keep(job: Job, base: str, output: Output) -> None:

@@ -38,6 +38,9 @@ class Scale(NamedTuple):
     # Rows of the table, which may be rows that only the paper has; empty: the experiment's rows.
     rows: tuple[str, ...] = ()
     compared: bool = True  # whether rows are compared with the first
+    # Every row trains for this time on the device, which decides its number of updates
+    # (tables/pace.py); None: as many as its config says.
+    minutes: float | None = None
 
     def seeds_of(self, row: str) -> Seeds:
         """The seeds of a row. Raises ConfigError if they are not numbers."""

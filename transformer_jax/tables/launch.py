@@ -30,6 +30,8 @@ TASKS = ("nodes", "tasks_per_node", "ntasks_per_node")
 # Parameters that submitit takes as lists; --slurm gives one item of each.
 LISTS = ("slurm_setup", "slurm_teardown", "slurm_srun_args")
 LONGEST_REASON = 300  # characters of the reason of a failure
+PACKAGE = "transformer_jax"
+Commands = Callable[[Job], list[list[str]]]  # a job's commands, each the arguments of `python -m`
 
 
 class Share(NamedTuple):
@@ -39,10 +41,14 @@ class Share(NamedTuple):
     cores: frozenset[int]
 
 
+def commands_of(job: Job) -> list[list[str]]:
+    """The job's commands in order, each as the arguments of `python -m`."""
+    return [[PACKAGE, *command] for command in job.commands()]
+
+
 def command_lines(job: Job) -> list[str]:
     """The job as plain shell commands."""
-    start = ["python", "-m", "transformer_jax"]
-    return [shlex.join([*start, *command]) for command in job.commands()]
+    return [shlex.join(["python", "-m", *command]) for command in commands_of(job)]
 
 
 def log_file(job: Job) -> Path:
@@ -87,20 +93,26 @@ def _gpus() -> list[str]:
     return [str(n) for n in range(len(gpus))]
 
 
-def run_commands(job: Job, share: Share | None = None, stop: threading.Event | None = None) -> str:
+def run_commands(
+    job: Job,
+    share: Share | None = None,
+    stop: threading.Event | None = None,
+    commands: Commands = commands_of,
+) -> str:
     """Runs a job's commands; returns "" on success, or the reason of the failure in one line.
 
     Args:
       job: the job; its run's folder is created.
       share: the devices to use; None: all that this process sees.
       stop: when it is set, the current command is interrupted and leaves a checkpoint.
+      commands: makes the commands of the job, each as the arguments of `python -m`.
     """
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, **(share.environment if share else {})}
     with open(log_file(job), "ab") as output:
-        for command in job.commands():
+        for command in commands(job):
             process = subprocess.Popen(
-                [sys.executable, "-m", "transformer_jax", *command],
+                [sys.executable, "-m", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -116,7 +128,8 @@ def run_commands(job: Job, share: Share | None = None, stop: threading.Event | N
                     return "interrupted"
                 time.sleep(POLL_SECONDS)
             if process.returncode:
-                return f"`{command[0]}` ended with {process.returncode}: {_last_words(job)}"
+                name = command[1] if command[0] == PACKAGE else command[0]
+                return f"`{name}` ended with {process.returncode}: {_last_words(job)}"
     return ""
 
 
@@ -130,8 +143,13 @@ def last_line(text: str) -> str:
     return printed[-1].strip()[-LONGEST_REASON:] if printed else "it printed nothing"
 
 
-def run_here(jobs: Sequence[Job], done: Callable[[Job, str], None], processes: int = 1) -> None:
-    """Runs jobs on this machine, `processes` at the same time.
+def run_here(
+    jobs: Sequence[Job],
+    done: Callable[[Job, str], None],
+    processes: int = 1,
+    commands: Commands = commands_of,
+) -> None:
+    """Runs jobs on this machine, `processes` at the same time; `commands` as in `run_commands`.
 
     After each job it calls `done(job, reason)`, where the reason is "" on success; these calls
     never overlap.
@@ -151,7 +169,7 @@ def run_here(jobs: Sequence[Job], done: Callable[[Job, str], None], processes: i
             return "not started"
         share = free.get()
         try:
-            return run_commands(job, share, stop)
+            return run_commands(job, share, stop, commands)
         except Exception:
             stop.set()
             raise

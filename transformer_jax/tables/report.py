@@ -75,6 +75,11 @@ class Output(NamedTuple):
         return self.folder / "significance.csv"
 
     @property
+    def paces(self) -> Path:
+        """The file with the number of updates of each row that gets a time."""
+        return self.folder / "pace.csv"
+
+    @property
     def attention(self) -> Path:
         """The picture with heat maps of one sentence."""
         return self.folder / "attention.png"
@@ -101,6 +106,7 @@ class Record(NamedTuple):
     seed: int
     curve: list[tuple[int, float]]  # step and perplexity of each validation
     samples: list[tuple[str, str, str]]  # source, reference and translation
+    sets: Mapping[str, Mapping[str, Any]] = MappingProxyType({})  # scores of each test set
 
 
 def read_records(output: Output, lines: Sequence[Line]) -> list[Record]:
@@ -116,7 +122,7 @@ def read_record(path: Path) -> Record:
         valid = [m for m in record["curve"] if m["kind"] == "valid"]
         curve = [(int(m["step"]), float(m["perplexity"])) for m in valid]
         samples = [(src, wanted, found) for src, wanted, found in record["samples"]]
-        return Record(record["row"], record["seed"], curve, samples)
+        return Record(record["row"], record["seed"], curve, samples, record.get("sets", {}))
     except (KeyError, TypeError, ValueError):
         raise DataError(
             f"{path}, line 1: not the record of a run, with row, seed, curve and samples. Restore "

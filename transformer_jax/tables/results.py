@@ -3,7 +3,9 @@
 import datetime
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from transformer_jax.config.schema import Config, value_at
@@ -20,6 +22,8 @@ from transformer_jax.training import cost
 from transformer_jax.training.data import nominal_shape
 
 SAMPLES = 5  # number of translations kept of a run
+# Scores that are kept of each test set.
+OF_SETS = ("bleu", "paper_bleu", "chrf", "bleu_signature", "chrf_signature")
 
 
 class Line(NamedTuple):
@@ -121,7 +125,8 @@ def collect(job: Job) -> tuple[Line, dict[str, Any]]:
         {key: m[key] for key in ("step", "kind", "perplexity", "nats_per_token") if key in m}
         for m in metrics
     ]
-    return line, {"row": job.row, "seed": job.seed, "curve": curve, "samples": samples(job)}
+    record = {"row": job.row, "seed": job.seed, "curve": curve, "samples": samples(job)}
+    return line, record | {"sets": scores_of_sets(job)}
 
 
 def device_rate(kind: str, count: int, dtype: str) -> float:
@@ -144,13 +149,38 @@ def training_seconds(metrics: Sequence[Mapping[str, Any]], log_every: int) -> fl
     return seconds
 
 
-def evaluation_file(job: Job) -> Path | None:
-    """The newest file of scores that the job's `evaluate` wrote; None: there is none."""
+def evaluation_file(
+    job: Job, stem: str | None = None, about: Mapping[str, Any] = MappingProxyType({})
+) -> Path | None:
+    """The newest file of scores that the job's `evaluate` wrote; None: there is none.
+
+    Args:
+      job: a run.
+      stem: one of the test sets that the split joins; None: the whole split.
+      about: other values that the file must have.
+    """
     config = job.config()
     which = f"{config.train.steps}" + (f"-last{job.average}" if job.average else "")
     counted = [name for name in COUNTED if name.startswith("decode.")]
     decode = {name.removeprefix("decode."): value_at(config, name) for name in counted}
-    return find_evaluation(RunFolder(job.folder).evaluations, job.scale.split, which, decode)
+    return find_evaluation(
+        RunFolder(job.folder).evaluations, stem or job.scale.split, which, {**decode, **about}
+    )
+
+
+def scores_of_sets(job: Job) -> dict[str, dict[str, Any]]:
+    """The scores of each test set that the job's split joins, by its stem; empty if it is one."""
+    config, split = job.config(), job.scale.split
+    stems: Sequence[str] = getattr(config.data, split, ())
+    found = dict[str, dict[str, Any]]()
+    for stem in stems if len(stems) > 1 else ():
+        own: Any = {split: (stem,)}
+        # A set may have the split's name; then its number of lines tells it from the whole.
+        lines = len(open_corpus(replace(config.data, **own), config.seed).split(split))
+        if (path := evaluation_file(job, stem, {"sentences": lines})) is not None:
+            scores = read_json(path)
+            found[stem] = {name: scores.get(name) for name in OF_SETS}
+    return found
 
 
 def read_scores(job: Job) -> dict[str, Any]:
@@ -179,6 +209,9 @@ def translations_of(line: Line, job: Job) -> list[str] | None:
 def references(job: Job) -> tuple[list[str], list[str]]:
     """The sources and references of the job's split."""
     config = RunFolder(job.folder).read_config()
+    here = job.config().data
+    if here.path and Path(here.path).is_dir():  # the run may come from another machine
+        config = replace(config, data=here)
     pairs = open_corpus(config.data, config.seed).split(job.scale.split)
     return [pair.src for pair in pairs], [pair.tgt for pair in pairs]
 

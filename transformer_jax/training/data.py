@@ -349,8 +349,15 @@ def _vocabulary(config: Config, run: RunFolder, corpus: Corpus, fingerprint: str
             f"{run.path} has checkpoints and no vocabulary.model: put that run's file "
             "back, or choose another --workdir."
         )
-    if (known := known_vocabulary(config, run)) is not None:
-        return known
+    known = known_vocabulary(config, run)
+    return new_vocabulary(config, corpus, fingerprint) if known is None else known
+
+
+def new_vocabulary(config: Config, corpus: Corpus, fingerprint: str) -> Vocabulary:
+    """A vocabulary of the training split, which has this fingerprint.
+
+    It is kept in the cache, since the rows of a table and repeated runs share it.
+    """
 
     def train_one() -> bytes:
         pairs = corpus.split("train")
@@ -361,7 +368,6 @@ def _vocabulary(config: Config, run: RunFolder, corpus: Corpus, fingerprint: str
             return train_vocabularies(pairs, own, config.seed).model
         return train_vocabulary(itertools.chain.from_iterable(pairs), own, config.seed).model
 
-    # Kept in the cache, since the rows of a table and repeated runs share it.
     name = f"{sentencepiece.__version__} {fingerprint} {config.vocabulary} {config.seed}"
     model = processes.first_does(
         lambda: base64.b64encode(kept("vocabularies", name, train_one)).decode()

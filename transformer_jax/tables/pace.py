@@ -1,0 +1,195 @@
+"""Equal time for every row: how many updates fit into a number of minutes on this device.
+
+    python -m transformer_jax.tables.pace CONFIG.py OUT.json [--config.KEY=VALUE ...]
+
+The number is fixed before a row's first run, from steps, a validation and a checkpoint that are
+timed in a process of their own. OUT/pace.csv keeps it. So all seeds of the row take as many
+updates, a schedule ends at the last of them, a stopped run continues to the same step, and a run
+remains a function of its config and seed.
+"""
+
+import datetime
+import itertools
+import json
+import logging
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.config.schema import Config
+from transformer_jax.errors import ConfigError
+from transformer_jax.files import read_json, read_table, write_atomically, write_table
+from transformer_jax.tables.experiment import Job
+
+log = logging.getLogger(__name__)
+WARM_UP = 5  # updates before the timed ones
+AT_LEAST, SECONDS = 20, 5.0  # updates, and seconds, that are timed
+ROUND = 100  # the number of updates is rounded down to a multiple of this, if it is larger
+
+
+class Timing(NamedTuple):
+    """Seconds that a device needs for the parts of a run."""
+
+    step: float  # of an update
+    check: float  # of a validation, and of the start of a checkpoint
+    first_check: float  # of the first validation, which compiles
+    device: str
+
+    def updates(self, minutes: float, every: int) -> int:
+        """Updates that fit into the minutes, with a check after every `every` updates."""
+        left = 60 * minutes - (self.first_check - self.check)
+        count = int(left / (self.step + self.check / every))
+        return max(1, count - count % ROUND if count > ROUND else count)
+
+
+class Pace(NamedTuple):
+    """A line of pace.csv: a row's number of updates, and where it comes from."""
+
+    row: str
+    minutes: float
+    steps: int
+    seconds_per_step: float
+    seconds_per_check: float
+    seconds_of_first_check: float
+    device: str
+    date: str
+
+
+def read_paces(path: Path, minutes: float | None) -> dict[str, Pace]:
+    """The rows' paces in a pace.csv; empty if there is none yet, or rows get no time (None).
+
+    Raises:
+      DataError: the file is damaged.
+      ConfigError: a row got another number of minutes.
+    """
+    if minutes is None:
+        return {}
+    paces = {pace.row: pace for pace in read_table(path, Pace)}
+    for pace in paces.values():
+        if pace.minutes != minutes:
+            raise ConfigError(
+                f"--minutes={minutes:g}: {path} has {pace.minutes:g} minutes for {pace.row!r}, and "
+                "rows of one table get the same time. Give another folder with --out."
+            )
+    return paces
+
+
+def keep_pace(path: Path, pace: Pace) -> None:
+    """Adds a row's pace to a pace.csv, or replaces it."""
+    others = [one for one in read_table(path, Pace) if one.row != pace.row]
+    write_table(path, Pace, [*others, pace])
+
+
+def with_pace(job: Job, pace: Pace | None) -> Job:
+    """The job with its row's number of updates, at which its schedule ends if it has an end."""
+    if pace is None:
+        return job
+    steps: dict[str, Any] = {"train.steps": pace.steps}
+    if job.config().train.decay_steps is not None:
+        steps["train.decay_steps"] = pace.steps
+    return job._replace(overrides={**job.overrides, **steps})
+
+
+def timing_file(job: Job) -> Path:
+    """Where the process that times a job's row leaves what it measured."""
+    return job.folder.with_name(f"{job.folder.name}.pace.json")
+
+
+def timing_command(job: Job) -> list[str]:
+    """The arguments of `python -m` that time a job's row."""
+    train = job.commands()[0]
+    keys = [argument for argument in train if argument.startswith("--config.")]
+    return ["transformer_jax.tables.pace", job.config_file, str(timing_file(job)), *keys]
+
+
+def pace_of(job: Job, minutes: float) -> Pace:
+    """The pace that follows from what the process measured. Raises DataError: it left no file."""
+    timing = Timing(**read_json(timing_file(job)))
+    train = job.config().train
+    # Validations and checkpoints are together in presets; the rarer one decides if they are not.
+    steps = timing.updates(minutes, min(train.valid_every, train.checkpoint_every))
+    log.info(
+        "%s: %s updates in %g minutes, %.4g s each on %s",
+        job.row,
+        f"{steps:,}",
+        minutes,
+        timing.step,
+        timing.device,
+    )
+    return Pace(
+        row=job.row,
+        minutes=minutes,
+        steps=steps,
+        seconds_per_step=float(f"{timing.step:.4g}"),
+        seconds_per_check=float(f"{timing.check:.4g}"),
+        seconds_of_first_check=float(f"{timing.first_check:.4g}"),
+        device=timing.device,
+        date=datetime.date.today().isoformat(),
+    )
+
+
+def measure(config: Config) -> Timing:
+    """Times updates, a validation and the start of a checkpoint of this config's run."""
+    import jax
+
+    from transformer_jax.compilation import keep_compiled_programs
+    from transformer_jax.parallel.mesh import make_mesh, own_rows, put_rows
+    from transformer_jax.runs.checkpoints import Checkpoints
+    from transformer_jax.runs.run_folder import RunFolder
+    from transformer_jax.training.data import load_data
+    from transformer_jax.training.program import compile_program
+    from transformer_jax.training.validation import make_validate
+
+    keep_compiled_programs()
+    mesh = make_mesh(config.mesh)
+    with tempfile.TemporaryDirectory() as folder:
+        data = load_data(config, RunFolder(folder))
+        sizes, rows = data.vocabulary.sizes, data.shape.rows
+        program = compile_program(config.model, config.train, mesh, sizes, data.shape)
+        state = program.init(config.seed)
+        own = own_rows(mesh, rows)
+        batches = data.train_batches(own, 0, config.train.data_workers)
+        start, taken = 0.0, 0
+        for step in itertools.count(1 - WARM_UP):
+            state = program.train_step(state, put_rows(mesh, rows, own, next(batches)))
+            if step == 0 or (step >= AT_LEAST and step % AT_LEAST == 0):
+                jax.block_until_ready(state)
+                taken = step
+                start = start or time.monotonic()
+                if step and time.monotonic() - start > SECONDS:
+                    break
+        per_step = (time.monotonic() - start) / taken
+        batches.close()
+        validate = make_validate(data, program, None)
+        first = _seconds(lambda: validate(state.params))
+        check = _seconds(lambda: validate(state.params))
+        checkpoints = Checkpoints(Path(folder) / "checkpoints", 1)
+        saving = _seconds(lambda: checkpoints.save(program.to_save(state), taken, None))
+        checkpoints.close()
+    return Timing(per_step, check + saving, first + saving, jax.devices()[0].device_kind)
+
+
+def _seconds(call: Any) -> float:
+    start = time.monotonic()
+    call()
+    return time.monotonic() - start
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Times the config in the arguments, and writes the file that they name."""
+    from transformer_jax.config.files import load_config, split_overrides
+
+    left, overrides = split_overrides(arguments)
+    config = load_config(left[0], overrides)
+    timing: Mapping[str, Any] = measure(config)._asdict()
+    write_atomically(Path(left[1]), (json.dumps(timing) + "\n").encode())
+
+
+if __name__ == "__main__":
+    from transformer_jax.commands.command_line import exit_status, set_up_logs
+
+    set_up_logs()
+    sys.exit(exit_status(lambda: main(sys.argv[1:])))

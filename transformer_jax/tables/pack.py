@@ -1,0 +1,324 @@
+"""Runs of a table on a machine without a network: what they need in parts, and the results back.
+
+    python -m experiments.NAME --scale=SCALE --rows=ROW --pack=FOLDER      # here
+    python -m experiments.NAME --packed=FOLDER --out=RESULTS               # there
+    python -m experiments.NAME --scale=SCALE --merge=RESULTS/results.tgz   # here
+
+FOLDER gets plan.json and parts of at most 45 MiB, which together are an archive of the compressed
+text and the vocabularies. The other machine has this code already, for example a checkout without
+its history. There results.tgz is written anew while runs train, so a machine that is taken away
+leaves their metrics; finished runs leave their scores and translations too.
+"""
+
+import contextlib
+import functools
+import gzip
+import hashlib
+import io
+import json
+import logging
+import lzma
+import os
+import shutil
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.errors import ConfigError, DataError, RunError
+from transformer_jax.files import is_temporary, read_json, write_atomically
+from transformer_jax.reporting.provenance import CODE, ROOT, revision
+from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.tables.digests import digest_of
+from transformer_jax.tables.experiment import Job, slug
+from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
+from transformer_jax.tables.report import Output
+from transformer_jax.tables.results import finished, read_results, write_results
+from transformer_jax.text.corpora import TextCorpus, open_corpus
+from transformer_jax.training.data import new_vocabulary
+
+log = logging.getLogger(__name__)
+PLAN, ARCHIVE, RESULTS = "plan.json", "part", "results.tgz"
+PART_BYTES = 45 << 20
+EVERY = 20.0  # seconds between two versions of results.tgz
+SMALL_FILES = ("config.json", "corpus.sha256", "metrics.jsonl", "evaluations")  # of a run's folder
+
+
+class Plan(NamedTuple):
+    """What a pack is for, and how its files are checked."""
+
+    experiment: str
+    scale: str
+    minutes: float | None
+    code: str  # digest of the code that made it
+    revision: str
+    jobs: list[dict[str, Any]]  # row, seed, config (its digest), text and vocabulary (in the pack)
+    paces: list[dict[str, Any]]  # lines of pace.csv that rows have already
+    parts: list[str]  # files of the archive, in order
+    sha256: str  # of the archive
+
+
+def code_digest() -> str:
+    """A digest of the package, the presets and the experiments."""
+    digest = hashlib.sha256()
+    for folder in CODE:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            digest.update(f"{path.relative_to(ROOT)}\n".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def pack(
+    jobs: Sequence[Job],
+    scale: str,
+    minutes: float | None,
+    paces: Mapping[str, Pace],
+    folder: Path,
+) -> Plan:
+    """Writes plan and parts of the archive for these jobs; trains missing vocabularies.
+
+    The jobs are those before `with_pace`.
+
+    Raises:
+      ConfigError: a corpus is not text files, or the folder is not empty.
+      DataError: a text cannot be read.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"--pack={folder} is not empty. Name a new folder.")
+    members = dict[str, bytes | Path]()
+    packed = []
+    for job in jobs:
+        config = job.config()
+        corpus = open_corpus(config.data, config.seed)
+        if not isinstance(corpus, TextCorpus):
+            raise ConfigError(f"--pack: {job.label} has data.source={config.data.source!r}.")
+        text = f"text/{corpus.folder.name}"
+        for path in _text_files(corpus):
+            # A stem may lead to a folder beside the corpus's.
+            name = os.path.normpath(f"{text}/{path.relative_to(corpus.folder)}")
+            members[f"{name.removesuffix('.gz')}.xz"] = path
+        vocabulary = new_vocabulary(config, corpus, corpus.fingerprint("train"))
+        own = f"vocabulary/{vocabulary.digest[:12]}.model"
+        members[own] = vocabulary.model
+        about = {"row": job.row, "seed": job.seed, "config": digest_of(config)}
+        packed.append({**about, "text": text, "vocabulary": own})
+    archive = _archive(members)
+    names = [f"{ARCHIVE}{n}" for n in range(-(-len(archive) // PART_BYTES))]
+    for n, name in enumerate(names):
+        part = archive[n * PART_BYTES : (n + 1) * PART_BYTES]
+        write_atomically(folder / name, part)
+    digest = hashlib.sha256(archive).hexdigest()
+    code = code_digest(), revision()
+    known = [pace._asdict() for row, pace in paces.items() if row in {job.row for job in jobs}]
+    plan = Plan(jobs[0].experiment, scale, minutes, *code, packed, known, names, digest)
+    write_atomically(folder / PLAN, (json.dumps(plan._asdict(), indent=1) + "\n").encode())
+    return plan
+
+
+def _text_files(corpus: TextCorpus) -> Iterator[Path]:
+    for stems in (corpus.data.train, corpus.data.valid or ("valid",), corpus.data.test):
+        for stem in stems:
+            yield from corpus.files(stem.partition("[")[0])
+
+
+def _archive(members: Mapping[str, bytes | Path]) -> bytes:
+    """A tar file of these files; those of a path are compressed, all cores together."""
+
+    def content(source: bytes | Path) -> bytes:
+        if isinstance(source, bytes):
+            return source
+        read = gzip.open if source.suffix == ".gz" else open
+        with read(source, "rb") as file:
+            return lzma.compress(file.read(), preset=9)
+
+    written = io.BytesIO()
+    with ThreadPoolExecutor() as pool, tarfile.open(fileobj=written, mode="w") as tar:
+        for name, data in zip(members, pool.map(content, members.values()), strict=True):
+            _add(tar, name, data)
+    return written.getvalue()
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    tar.addfile(info, io.BytesIO(data))
+
+
+def read_plan(folder: Path) -> Plan:
+    """The plan of a pack, or of results. Raises DataError: there is none."""
+    try:
+        return Plan(**read_json(folder / PLAN))
+    except TypeError:
+        raise DataError(f"{folder / PLAN} is not the plan of a pack.") from None
+
+
+def unpack(folder: Path, to: Path, output: Output) -> Plan:
+    """Checks a pack, extracts its text and vocabularies into `to`, and records known paces.
+
+    Raises:
+      DataError: a part is missing or damaged.
+      RunError: the pack was made by other code than this.
+    """
+    plan = read_plan(folder)
+    if plan.code != code_digest():
+        raise RunError(
+            f"{folder} was packed by other code (revision {plan.revision}, digest {plan.code}) "
+            f"than this ({code_digest()}). Take that revision, or pack again."
+        )
+    missing = [name for name in plan.parts if not (folder / name).exists()]
+    if missing:
+        raise DataError(f"{folder} lacks {', '.join(missing)} of {len(plan.parts)} parts.")
+    archive = b"".join((folder / name).read_bytes() for name in plan.parts)
+    if hashlib.sha256(archive).hexdigest() != plan.sha256:
+        raise DataError(f"{folder}: its parts are damaged. Copy them again.")
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        tar.extractall(to, filter="data")
+    compressed = [*to.rglob("*.xz")]
+    with ThreadPoolExecutor() as pool:
+        for path, text in zip(compressed, pool.map(_decompressed, compressed), strict=True):
+            path.with_suffix("").write_bytes(text)
+            path.unlink()
+    for one in plan.paces:
+        keep_pace(output.paces, Pace(**one))
+    return plan
+
+
+def _decompressed(path: Path) -> bytes:
+    return lzma.decompress(path.read_bytes())
+
+
+def unpacked_jobs(jobs: Sequence[Job], plan: Plan, folder: Path) -> list[Job]:
+    """The plan's jobs of these, which read text and vocabulary from the extracted files.
+
+    Raises:
+      RunError: a job has another config than when it was packed.
+    """
+    packed = {(one["row"], one["seed"]): one for one in plan.jobs}
+    found = []
+    for job in [job for job in jobs if (job.row, job.seed) in packed]:
+        own = packed[job.row, job.seed]
+        if own["config"] != digest_of(job.config()):
+            raise RunError(
+                f"{job.label} was packed for another config (digest {own['config']}) than the "
+                "experiment has now. Pack it again."
+            )
+        paths = {
+            "data.path": str((folder / own["text"]).absolute()),
+            "vocabulary.path": str((folder / own["vocabulary"]).absolute()),
+        }
+        found.append(job._replace(overrides={**job.overrides, **paths}))
+    return found
+
+
+@contextlib.contextmanager
+def results_kept(folder: Path, jobs: Sequence[Job], plan: Plan | None) -> Iterator[None]:
+    """Writes results.tgz into the folder of results, again and again until the block ends.
+
+    Without a plan it does nothing.
+    """
+    if plan is None:
+        yield
+        return
+    stop = threading.Event()
+    text = json.dumps(plan._asdict(), indent=1).encode()
+    write = functools.partial(_write_results, folder, jobs, text)
+
+    def keep() -> None:
+        while not stop.wait(EVERY):
+            write()
+
+    writer = threading.Thread(target=keep, daemon=True)
+    writer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        writer.join()
+        write()
+
+
+def _write_results(folder: Path, jobs: Sequence[Job], plan: bytes) -> None:
+    """One version of results.tgz; a file that is being written is left for the next one."""
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w:gz") as tar:
+        _add(tar, PLAN, plan)
+        for path in (*folder.glob("*.csv"), *folder.glob("records/*")):
+            _add(tar, str(path.relative_to(folder)), path.read_bytes())
+        for job in jobs:
+            for name in SMALL_FILES:
+                for path in sorted((job.folder / name).rglob("*")) or [job.folder / name]:
+                    if path.is_file() and not is_temporary(path):
+                        inside = _there(Path(), job) / path.relative_to(job.folder)
+                        _add(tar, str(inside), path.read_bytes())
+    write_atomically(folder / RESULTS, written.getvalue())
+
+
+def extract_results(file: Path, to: Path) -> Plan:
+    """Extracts a results.tgz and returns its plan. Raises DataError: it is none."""
+    try:
+        with tarfile.open(file) as tar:
+            tar.extractall(to, filter="data")
+    except (OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
+        raise DataError(f"--merge={file} is not a results.tgz ({error}).") from None
+    return read_plan(to)
+
+
+def merge(file: Path, jobs: Sequence[Job], output: Output, minutes: float | None) -> None:
+    """Adds the finished runs of a results.tgz to the recorded results.
+
+    The jobs are those before `with_pace`. If anything does not fit, nothing is written.
+
+    Raises:
+      DataError: the file is no results.tgz.
+      RunError: a run is of another config, of another training text, or recorded already.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        plan = extract_results(file, folder)
+        paces = read_paces(folder / output.paces.name, plan.minutes)
+        lines = read_results(folder / output.results.name)
+        own = {(job.row, job.seed): with_pace(job, paces.get(job.row)) for job in jobs}
+        known = {(line.row, line.seed) for line in read_results(output.results)}
+        here = read_paces(output.paces, minutes)
+        for line in lines:
+            job = own.get((line.row, line.seed))
+            if job is None:
+                raise RunError(f"--merge={file}: this table has no {line.row!r}, seed {line.seed}.")
+            finished([line], [job])
+            if (line.row, line.seed) in known:
+                raise RunError(f"{job.label} is in {output.results} already. Remove that line.")
+            if paces.get(line.row) != here.get(line.row, paces.get(line.row)):
+                raise RunError(f"{job.label}: {output.paces} has another number of updates.")
+            config = job.config()
+            corpus = open_corpus(config.data, config.seed)
+            RunFolder(_there(folder, job)).check_corpus(corpus.fingerprint("train"))
+        for line in lines:
+            job = own[line.row, line.seed]
+            if not job.folder.exists():
+                shutil.copytree(_there(folder, job), job.folder)
+            if line.row in paces:
+                keep_pace(output.paces, paces[line.row])
+            record = output.record(line.row, line.seed)
+            write_atomically(record, (folder / record.relative_to(output.folder)).read_bytes())
+            named = line._replace(revision=plan.revision)
+            write_results(output.results, [*read_results(output.results), named])
+        log.info("%s: %d finished runs", file, len(lines))
+
+
+def _there(folder: Path, job: Job) -> Path:
+    """The small files of a job's run in an extracted results.tgz."""
+    return folder / "runs" / slug(job.row) / f"seed-{job.seed}"
+
+
+def packed_text(plan: Plan) -> str:
+    """What a pack holds, and the commands that use it."""
+    runs = ", ".join(f"{one['row']} (seed {one['seed']})" for one in plan.jobs)
+    start = f"python -m experiments.{plan.experiment}"
+    return (
+        f"{len(plan.parts)} parts for {runs}\n"
+        f"there: {start} --packed=FOLDER --out=RESULTS\n"
+        f"here: {start} --scale={plan.scale} --merge=RESULTS/{RESULTS}\n"
+    )
