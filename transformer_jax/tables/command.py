@@ -264,6 +264,7 @@ def _run_missing(
             if values["launcher"] == "local":
                 if values["minutes"] is not None:
                     missing = _paced(missing, values, output)
+                    check_results(missing)
                 run_here(missing, done, values["jobs"])
             elif values["launcher"] == "slurm":
                 folder = Path(values["runs"]) / "submitit"
@@ -305,7 +306,8 @@ def _keep(job: Job, base: str, output: Output) -> None:
 
 def _draw_attention(jobs: Sequence[Job], output: Output) -> None:
     """Draws the attention of the first row's first finished run whose folder exists, once."""
-    for job in [job for job in jobs if job.row == jobs[0].row and job.folder.exists()]:
+    with_weights = [job for job in jobs if (job.folder / "checkpoints").exists()]
+    for job in [job for job in with_weights if job.row == jobs[0].row]:
         record = output.record(job.row, job.seed)
         if output.attention.exists() or not record.exists():
             continue

@@ -1,0 +1,190 @@
+"""A table's runs on another machine and back, and the updates that fit into a time."""
+
+import json
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests import tiny_runs as runs
+from transformer_jax.errors import ConfigError, DataError, RunError
+from transformer_jax.grammar import generate
+from transformer_jax.tables import command, launch, pace, pack
+from transformer_jax.tables.experiment import Experiment, Job, Scale
+from transformer_jax.tables.pace import Pace, Timing, keep_pace, read_paces, with_pace
+from transformer_jax.tables.report import Output, read_record
+from transformer_jax.tables.results import read_results
+
+MINUTES = 0.01
+LINEAR = {"train.schedule": "linear", "train.warmup_steps": 2, "train.decay_steps": 40}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Path:
+    """2,000 training pairs, and two test sets, one of which has the split's name."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for name, split, count in [("train", "train", 2_000), ("valid", "valid", 20)] + [
+        ("test", "test", 6),
+        ("other", "valid", 4),
+    ]:
+        pairs = generate(split, count)
+        runs.write_lines(folder / f"{name}.en", [pair.src for pair in pairs])
+        runs.write_lines(folder / f"{name}.de", [pair.tgt for pair in pairs])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def experiment(corpus, tmp_path_factory) -> Experiment:
+    """Two rows of a tiny model."""
+    preset = runs.write_preset(tmp_path_factory.mktemp("preset") / "preset.py", runs.TINY)
+    keys = {"data.path": str(corpus), "data.test": ("test", "other"), "train.checkpoint_every": 20}
+    scale = Scale(str(preset), keys, average=1, minutes=MINUTES)
+    return Experiment("tiny", {"base": {}, "linear": LINEAR}, {"small": scale})
+
+
+def in_process(jobs, done, processes=1, commands=launch.commands_of):
+    """What `run_here` does, without processes of their own."""
+    for job in jobs:
+        job.folder.parent.mkdir(parents=True, exist_ok=True)
+        for module, *arguments in commands(job):
+            if module == launch.PACKAGE:
+                assert runs.command(*arguments) == 0
+            else:
+                assert module == "transformer_jax.tables.pace"
+                pace.main(arguments)
+        done(job, "")
+
+
+@pytest.fixture
+def call(monkeypatch, experiment, capsys):
+    """Runs the experiment's command with results and runs in a folder; what it printed."""
+    monkeypatch.setattr(command, "run_here", in_process)
+    monkeypatch.setattr(pace, "SECONDS", 0.1)
+    monkeypatch.setattr(pack, "EVERY", 0.05)
+
+    def run(folder: Path, *flags: str) -> str:
+        folders = [f"--out={folder / 'out'}", f"--runs={folder / 'runs'}"]
+        monkeypatch.setattr(sys, "argv", ["tiny", *folders, *flags])
+        capsys.readouterr()
+        command.run(experiment)
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_a_row_runs_elsewhere_and_its_results_come_back(
+    call, tmp_path, monkeypatch, corpus, experiment
+):
+    here, there = tmp_path / "here", tmp_path / "there"
+    monkeypatch.setattr(pack, "PART_BYTES", 8_000)
+    printed = call(here, "--rows=linear", f"--pack={tmp_path / 'pack'}")
+    plan = pack.read_plan(tmp_path / "pack")
+    assert f"{len(plan.parts)} parts for linear (seed 0)" in printed and len(plan.parts) > 2
+    assert all((tmp_path / "pack" / name).stat().st_size <= 8_000 for name in plan.parts)
+    corpus.rename(tmp_path / "away")  # only the pack has the text now
+    try:
+        call(there, f"--packed={tmp_path / 'pack'}")
+    finally:
+        (tmp_path / "away").rename(corpus)
+    file = there / "out" / pack.RESULTS
+    names = tarfile.open(file).getnames()
+    assert not [name for name in names if "checkpoints" in name]
+    _damaged_and_foreign_results_are_refused(call, here, file, monkeypatch, corpus)
+
+    assert "| linear | 1 |" in call(here, f"--merge={file}")
+    [line] = read_results(here / "out" / "results.csv")
+    [theirs] = read_results(there / "out" / "results.csv")
+    assert line == theirs._replace(revision=plan.revision)
+    known = read_paces(here / "out" / "pace.csv", MINUTES)["linear"]
+    assert line.steps == known.steps > 2 and known.seconds_per_step > 0
+    config = json.loads((here / "runs/tiny/small/linear/seed-0/config.json").read_text())
+    assert config["train"]["decay_steps"] == config["train"]["steps"] == line.steps
+    record = read_record(Output(here / "out").record("linear", 0))
+    assert record.samples and set(record.sets) == {"test", "other"}
+    assert all(0 <= record.sets[name]["chrf"] <= 100 for name in record.sets)
+    before = runs.contents(here / "out")
+    with pytest.raises(RunError, match=r"linear, seed 0 is in .*results.csv already"):
+        call(here, f"--merge={file}")
+    assert runs.contents(here / "out") == before
+
+    # A second seed takes as many updates, without another measurement.
+    monkeypatch.setattr(pace, "measure", None)
+    call(here, "--rows=linear", "--seeds=1", f"--pack={tmp_path / 'second'}")
+    again = pack.read_plan(tmp_path / "second")
+    assert [Pace(**one) for one in again.paces] == [known]
+
+
+def _damaged_and_foreign_results_are_refused(call, here, file, monkeypatch, corpus):
+    other = here.parent / "other.tgz"
+    other.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(DataError, match=r"--merge=.*other.tgz is not a results.tgz"):
+        call(here, f"--merge={other}")
+    with pytest.raises(RunError, match="linear, seed 0 was recorded with another config"):
+        call(here, f"--merge={file}", "--config.model.d_ff=16")
+    text = (corpus / "train.en").read_text()
+    (corpus / "train.en").write_text(text.replace("a", "b", 1))
+    with pytest.raises(RunError, match="trained on other text"):
+        call(here, f"--merge={file}")
+    (corpus / "train.en").write_text(text)
+    with pytest.raises(RunError, match="this table has no 'linear', seed 0"):
+        call(here, f"--merge={file}", "--rows=base")
+    assert not (here / "out" / "results.csv").exists()
+
+
+def test_a_pack_that_does_not_fit_is_refused(call, tmp_path, monkeypatch, experiment):
+    folder = tmp_path / "pack"
+    call(tmp_path, "--rows=base", f"--pack={folder}")
+    with pytest.raises(ConfigError, match="is not empty"):
+        call(tmp_path, "--rows=base", f"--pack={folder}")
+    packed = [f"--packed={folder}", "--list"]
+    with pytest.raises(RunError, match="base, seed 0 was packed for another config"):
+        call(tmp_path, *packed, "--config.model.d_ff=16")
+    with monkeypatch.context() as changed:
+        changed.setattr(pack, "code_digest", lambda: "another")
+        with pytest.raises(RunError, match="was packed by other code"):
+            call(tmp_path, *packed)
+    part = folder / pack.read_plan(folder).parts[0]
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-1])
+    with pytest.raises(DataError, match="its parts are damaged"):
+        call(tmp_path, *packed)
+    part.unlink()
+    with pytest.raises(DataError, match="lacks part0 of 1 parts"):
+        call(tmp_path, *packed)
+    monkeypatch.setattr(pack, "read_plan", lambda folder: None)
+    part.write_bytes(whole)
+    (folder / pack.PLAN).write_text('{"rows": 1}')
+    with pytest.raises(DataError, match="is not the plan of a pack"):
+        call(tmp_path, *packed)
+
+
+def test_updates_fit_into_the_time_with_their_checks():
+    # 2 minutes: 1 s more for the first check, so 119 s. 10 updates and a check: 10 x 0.2 + 0.5 s.
+    timing = Timing(step=0.2, check=0.5, first_check=1.5, device="cpu")
+    assert 119 / 0.25 == 476
+    assert timing.updates(2, 10) == 400  # rounded down
+    assert timing.updates(0.1, 10) == 20
+    assert timing.updates(0.001, 10) == 1
+
+
+def test_rows_of_one_table_get_one_time(tmp_path):
+    path = tmp_path / "pace.csv"
+    one = Pace("base", 9.0, 100, 0.1, 1.0, 2.0, "cpu", "2026-11-27")
+    keep_pace(path, one)
+    keep_pace(path, one._replace(steps=200))
+    assert read_paces(path, 9.0) == {"base": one._replace(steps=200)}
+    assert read_paces(path, None) == {}
+    with pytest.raises(ConfigError, match=r"--minutes=5: .*pace.csv has 9 minutes for 'base'"):
+        read_paces(path, 5.0)
+
+
+def test_the_schedule_ends_with_the_time(experiment, tmp_path):
+    scale = experiment.scales["small"]
+    found = Pace("linear", 9.0, 77, 0.1, 1.0, 2.0, "cpu", "2026-11-27")
+    for row, end in (("base", None), ("linear", 77)):
+        whole = {**scale.overrides, **experiment.rows[row]}
+        job = Job("tiny", row, 0, scale, whole, tmp_path)
+        train = with_pace(job, found).config().train
+        assert (train.steps, train.decay_steps) == (77, end)
+        assert with_pace(job, None) is job
