@@ -132,7 +132,7 @@ def _archive(members: Mapping[str, bytes | Path]) -> bytes:
             return source
         read = gzip.open if source.suffix == ".gz" else open
         with read(source, "rb") as file:
-            return lzma.compress(file.read(), preset=9)
+            return lzma.compress(file.read())
 
     written = io.BytesIO()
     with ThreadPoolExecutor() as pool, tarfile.open(fileobj=written, mode="w") as tar:
