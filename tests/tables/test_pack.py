@@ -115,6 +115,14 @@ def test_a_row_runs_elsewhere_and_its_results_come_back(
     assert [Pace(**one) for one in again.paces] == [known]
 
 
+def test_a_pack_keeps_the_keys_that_it_was_made_with(call, tmp_path):
+    keys = ("--config.model.d_ff=16", "--config.data.test=test")
+    call(tmp_path, "--rows=base", f"--pack={tmp_path / 'pack'}", *keys)
+    listed = call(tmp_path, f"--packed={tmp_path / 'pack'}", "--print")
+    assert "--config.model.d_ff=16" in listed and "--config.data.test=(" in listed
+    assert "other" not in listed
+
+
 def _damaged_and_foreign_results_are_refused(call, here, file, monkeypatch, corpus):
     other = here.parent / "other.tgz"
     other.write_bytes(file.read_bytes()[:100])
@@ -163,7 +171,7 @@ def test_updates_fit_into_the_time_with_their_checks():
     # 2 minutes: 1 s more for the first check, so 119 s. 10 updates and a check: 10 x 0.2 + 0.5 s.
     timing = Timing(step=0.2, check=0.5, first_check=1.5, device="cpu")
     assert 119 / 0.25 == 476
-    assert timing.updates(2, 10) == 400  # rounded down
+    assert timing.updates(2, 10) == 470  # rounded down
     assert timing.updates(0.1, 10) == 20
     assert timing.updates(0.001, 10) == 1
 

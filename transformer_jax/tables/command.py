@@ -125,7 +125,7 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     minutes = values["minutes"] = values["minutes"] or experiment.scales[scale].minutes
     if values["pack"]:
         paces = read_paces(output.paces, minutes)
-        print(packed_text(pack(jobs, scale, minutes, paces, Path(values["pack"]))), end="")
+        print(packed_text(pack(jobs, values, paces, Path(values["pack"]))), end="")
         return
     plan = None
     if values["packed"]:
@@ -171,7 +171,9 @@ def _of_pack(experiment: Experiment, values: dict[str, Any]) -> dict[str, Any]:
     seeds = dict.fromkeys(str(one["seed"]) for one in plan.jobs)
     given = {name: value for name, value in values.items() if value is not None}
     found = {"rows": ";".join(rows), "seeds": ",".join(seeds)}
-    return {**values, **found, **given, "scale": plan.scale, "minutes": plan.minutes}
+    overrides = {**plan.overrides, **values["overrides"]}
+    of_plan = {"scale": plan.scale, "minutes": plan.minutes, "overrides": overrides}
+    return {**values, **found, **given, **of_plan}
 
 
 def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs: Path) -> None:

@@ -27,7 +27,7 @@ from transformer_jax.tables.experiment import Job
 log = logging.getLogger(__name__)
 WARM_UP = 5  # updates before the timed ones
 AT_LEAST, SECONDS = 20, 5.0  # updates, and seconds, that are timed
-ROUND = 100  # the number of updates is rounded down to a multiple of this, if it is larger
+ROUND = 10  # the number of updates is rounded down to a multiple of this, if it is larger
 
 
 class Timing(NamedTuple):

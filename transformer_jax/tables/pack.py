@@ -55,6 +55,7 @@ class Plan(NamedTuple):
     minutes: float | None
     code: str  # digest of the code that made it
     revision: str
+    overrides: dict[str, Any]  # keys that were given with --config, for every job
     jobs: list[dict[str, Any]]  # row, seed, config (its digest), text and vocabulary (in the pack)
     paces: list[dict[str, Any]]  # lines of pace.csv that rows have already
     parts: list[str]  # files of the archive, in order
@@ -73,14 +74,13 @@ def code_digest() -> str:
 
 def pack(
     jobs: Sequence[Job],
-    scale: str,
-    minutes: float | None,
+    values: Mapping[str, Any],
     paces: Mapping[str, Pace],
     folder: Path,
 ) -> Plan:
     """Writes plan and parts of the archive for these jobs; trains missing vocabularies.
 
-    The jobs are those before `with_pace`.
+    The jobs are those before `with_pace`, and `values` those of the flags.
 
     Raises:
       ConfigError: a corpus is not text files, or the folder is not empty.
@@ -113,7 +113,8 @@ def pack(
     digest = hashlib.sha256(archive).hexdigest()
     code = code_digest(), revision()
     known = [pace._asdict() for row, pace in paces.items() if row in {job.row for job in jobs}]
-    plan = Plan(jobs[0].experiment, scale, minutes, *code, packed, known, names, digest)
+    flags = values["minutes"], *code, values["overrides"]
+    plan = Plan(jobs[0].experiment, values["scale"], *flags, packed, known, names, digest)
     write_atomically(folder / PLAN, (json.dumps(plan._asdict(), indent=1) + "\n").encode())
     return plan
 
@@ -150,9 +151,14 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 def read_plan(folder: Path) -> Plan:
     """The plan of a pack, or of results. Raises DataError: there is none."""
     try:
-        return Plan(**read_json(folder / PLAN))
+        plan = Plan(**read_json(folder / PLAN))
     except TypeError:
         raise DataError(f"{folder / PLAN} is not the plan of a pack.") from None
+    keys = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in plan.overrides.items()
+    }
+    return plan._replace(overrides=keys)
 
 
 def unpack(folder: Path, to: Path, output: Output) -> Plan:
