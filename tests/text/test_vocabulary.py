@@ -196,6 +196,18 @@ def test_a_table_leaves_out_control_ids_and_takes_the_first_of_two_equal_pieces(
         table(*control[:3])
 
 
+def test_pieces_that_the_target_s_model_lacks_are_written_with_spaces():
+    """As MarianTokenizer of transformers 5.23 writes them; it has one table for both sides."""
+    model = NMT_NFKC.model
+    [street] = NMT_NFKC.pieces(NMT_NFKC.encode("Straße"))
+    table = ("<pad>", "</s>", "<s>", "<unk>", street, "\u2581cauchemar", "mar", "\u2581")
+    vocabulary = TableVocabulary(packed(Bundle(model, model, table, ("", "")))).target
+    assert NMT_NFKC.ids_of(table[5:6]) == {"\u2581cauchemar": None}
+    assert vocabulary.decode([5]) == "cauchemar"
+    assert vocabulary.decode([5, 5, 4, 5]) == "cauchemar cauchemar Straße cauchemar"
+    assert vocabulary.decode([4, 5, 7]) == "Straße cauchemar"
+
+
 # Training -------------------------------------------------------------------------------------
 
 

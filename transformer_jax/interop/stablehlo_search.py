@@ -51,6 +51,8 @@ class ExportedModel:
         unknown = self.ids.get("<unk>", 0)
         found = self.search([self.ids.get(piece, unknown) for piece in pieces])
         text = str(self.target.decode([self.pieces["target"][i] for i in found]))
+        if SPACE in text:  # of pieces that the target's SentencePiece model does not have
+            text = text.replace(SPACE, " ").strip()
         return text.replace("\n", " ").replace("\r", " ")  # byte pieces can spell line ends
 
     def subwords(self, line: str) -> list[str]:

@@ -223,10 +223,14 @@ class TableVocabulary(Vocabulary):
     def decode(self, ids: Iterable[int]) -> str:
         """The text of this side's subword ids; control ids (PAD, EOS, BOS, UNK) are skipped.
 
+        A table for both sides has pieces of the source that the target's SentencePiece model does
+        not have. It copies them, with U+2581 for a space.
+
         Raises:
           IndexError: an id is not below `size`.
         """
-        return self._processor.decode_pieces(self.pieces(i for i in ids if i > UNK))
+        text: str = self._processor.decode_pieces(self.pieces(i for i in ids if i > UNK))
+        return text.replace(SPACE, " ").strip() if SPACE in text else text
 
     def ids_of(self, pieces: Iterable[str]) -> dict[str, int | None]:
         """The id of each piece; None if the table has no such piece."""
