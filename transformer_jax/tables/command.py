@@ -30,7 +30,7 @@ from transformer_jax.tables.pace import (
     pace_of,
     read_paces,
     timing_command,
-    with_pace,
+    with_paces,
 )
 from transformer_jax.tables.pack import (
     merge,
@@ -108,33 +108,23 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
         values = parse_experiment(experiment.name, about, FLAGS)
     values = _of_pack(experiment, {flag.name: flag.default for flag in FLAGS} | values)
     scale, name = values["scale"], experiment.name
-    if "seed" in values["overrides"]:
-        raise ConfigError("--config.seed: set the seeds of an experiment with --seeds=0,1.")
-    if values["out"] is None and values["overrides"]:
-        raise ConfigError(
-            "--config.KEY=VALUE makes another table: give its folder with --out=FOLDER."
-        )
+    _check_flags(values)
     output = Output(Path(values["out"] or Path("docs") / "results" / name / scale))
     runs = Path(values["runs"]) / name / scale
-    rows = _items("rows", values["rows"], ";")
     check_metrics(experiment)
-    seeds = _numbers(values["seeds"])
-    jobs = make_jobs(experiment, scale, runs, rows, seeds, values["overrides"])
-    check_rows(make_jobs(experiment, scale, runs))
-    check_rows(jobs)  # with the overrides of --config
+    jobs = _jobs(experiment, values, runs)
     minutes = values["minutes"] = values["minutes"] or experiment.scales[scale].minutes
-    if values["pack"]:
-        paces = read_paces(output.paces, minutes)
-        print(packed_text(pack(jobs, values, paces, Path(values["pack"]))), end="")
-        return
     plan = None
+    if values["pack"]:
+        known = read_paces(output.paces, minutes)
+        print(packed_text(pack(jobs, values, known, Path(values["pack"]))), end="")
+        return
     if values["packed"]:
         plan = unpack(Path(values["packed"]), runs / "packed", output)
         jobs = unpacked_jobs(jobs, plan, runs / "packed")
     if values["merge"]:
         merge(Path(values["merge"]), jobs, output, minutes)
-    paces = read_paces(output.paces, minutes)
-    jobs = [with_pace(job, paces.get(job.row)) for job in jobs]
+    jobs = with_paces(jobs, output.paces, minutes)
     lines = read_results(output.results)
     done = finished(lines, jobs)
     missing = [job for job in jobs if (job.row, job.seed) not in done]
@@ -156,6 +146,24 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
         _report(experiment, values, output, runs)
         if failed:
             raise RunError(f"{len(failed)} of {len(missing)} runs failed; first: {failed[0]}")
+
+
+def _check_flags(values: dict[str, Any]) -> None:
+    if "seed" in values["overrides"]:
+        raise ConfigError("--config.seed: set the seeds of an experiment with --seeds=0,1.")
+    if values["out"] is None and values["overrides"]:
+        raise ConfigError(
+            "--config.KEY=VALUE makes another table: give its folder with --out=FOLDER."
+        )
+
+
+def _jobs(experiment: Experiment, values: dict[str, Any], runs: Path) -> list[Job]:
+    """The runs that the flags ask for, before `with_pace`."""
+    rows, seeds = _items("rows", values["rows"], ";"), _numbers(values["seeds"])
+    jobs = make_jobs(experiment, values["scale"], runs, rows, seeds, values["overrides"])
+    check_rows(make_jobs(experiment, values["scale"], runs))
+    check_rows(jobs)  # with the overrides of --config
+    return jobs
 
 
 def _of_pack(experiment: Experiment, values: dict[str, Any]) -> dict[str, Any]:
@@ -182,8 +190,7 @@ def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs
     lines = read_results(output.results)
     seeds = tuple(sorted({line.seed for line in lines}))  # whatever --seeds asks
     table = make_jobs(experiment, scale, runs, (), seeds, values["overrides"])
-    paces = read_paces(output.paces, values["minutes"])
-    table = [with_pace(job, paces.get(job.row)) for job in table]
+    table = with_paces(table, output.paces, values["minutes"])
     if experiment.scales[scale].compared:
         update_significance(output, table, lines)
     _draw_attention(table, output)
@@ -290,8 +297,7 @@ def _paced(missing: Sequence[Job], values: dict[str, Any], output: Output) -> li
         keep_pace(output.paces, pace_of(job, minutes))
 
     run_here([*first.values()], done, values["jobs"], lambda job: [timing_command(job)])
-    paces = read_paces(output.paces, minutes)
-    return [with_pace(job, paces[job.row]) for job in missing]
+    return with_paces(missing, output.paces, minutes)
 
 
 def _keep(job: Job, base: str, output: Output) -> None:

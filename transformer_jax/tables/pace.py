@@ -93,6 +93,12 @@ def with_pace(job: Job, pace: Pace | None) -> Job:
     return job._replace(overrides={**job.overrides, **steps})
 
 
+def with_paces(jobs: Sequence[Job], path: Path, minutes: float | None) -> list[Job]:
+    """The jobs with the updates that a pace.csv has for their rows; others as they are."""
+    paces = read_paces(path, minutes)
+    return [with_pace(job, paces.get(job.row)) for job in jobs]
+
+
 def timing_file(job: Job) -> Path:
     """Where the process that times a job's row leaves what it measured."""
     return job.folder.with_name(f"{job.folder.name}.pace.json")

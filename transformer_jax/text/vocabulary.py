@@ -114,7 +114,7 @@ class Vocabulary:
     ) -> list[np.ndarray]:
         """Subword ids of each line, without EOS, as int32 [length] arrays.
 
-        Without dropout, up to 8 cores are used. With dropout the result depends on the lines and
+        Without dropout, all cores are used. With dropout the result depends on the lines and
         their order, and on the seed, alone.
         """
         cleaned = [_clean(line) for line in lines]
@@ -332,7 +332,7 @@ def train_vocabulary(lines: Iterable[str], config: VocabularyConfig, seed: int) 
 def _options(dropout: MergeDropout | None) -> dict[str, Any]:
     """SentencePiece's options for encoding lines; sets the seed of its draws."""
     if dropout is None:
-        return {"num_threads": min(8, os.cpu_count() or 1)}
+        return {"num_threads": len(os.sched_getaffinity(0))}
     sentencepiece.set_random_generator_seed(dropout.seed)
     # With several threads, each has draws of its own, and their number would matter.
     return {"enable_sampling": True, "alpha": dropout.rate, "nbest_size": -1, "num_threads": 1}
