@@ -61,6 +61,15 @@ def call(monkeypatch, experiment, capsys):
     """Runs the experiment's command with results and runs in a folder; what it printed."""
     monkeypatch.setattr(command, "run_here", in_process)
     monkeypatch.setattr(pace, "SECONDS", 0.1)
+    measure = pace.measure
+
+    def measured(config):
+        """Times the run, but says what no machine changes: 30 updates in MINUTES."""
+        found = measure(config)
+        assert 0 < found.step < 5 and 0 < found.check < found.first_check
+        return Timing(0.01, 0.1, 0.1, found.device)
+
+    monkeypatch.setattr(pace, "measure", measured)
     monkeypatch.setattr(pack, "EVERY", 0.05)
 
     def run(folder: Path, *flags: str) -> str:
@@ -97,7 +106,7 @@ def test_a_row_runs_elsewhere_and_its_results_come_back(
     [theirs] = read_results(there / "out" / "results.csv")
     assert line == theirs._replace(revision=plan.revision)
     known = read_paces(here / "out" / "pace.csv", MINUTES)["linear"]
-    assert line.steps == known.steps > 2 and known.seconds_per_step > 0
+    assert line.steps == known.steps == 30 and known.seconds_per_step == 0.01
     config = json.loads((here / "runs/tiny/small/linear/seed-0/config.json").read_text())
     assert config["train"]["decay_steps"] == config["train"]["steps"] == line.steps
     record = read_record(Output(here / "out").record("linear", 0))
@@ -108,6 +117,8 @@ def test_a_row_runs_elsewhere_and_its_results_come_back(
         call(here, f"--merge={file}")
     assert runs.contents(here / "out") == before
 
+    with pytest.raises(ConfigError, match="every run that you ask for is recorded already"):
+        call(here, "--rows=linear", f"--pack={tmp_path / 'none'}")
     # A second seed takes as many updates, without another measurement.
     monkeypatch.setattr(pace, "measure", None)
     call(here, "--rows=linear", "--seeds=1", f"--pack={tmp_path / 'second'}")

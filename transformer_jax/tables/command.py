@@ -114,11 +114,13 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     check_metrics(experiment)
     jobs = _jobs(experiment, values, runs)
     minutes = values["minutes"] = values["minutes"] or experiment.scales[scale].minutes
-    plan = None
     if values["pack"]:
-        known = read_paces(output.paces, minutes)
-        print(packed_text(pack(jobs, values, known, Path(values["pack"]))), end="")
+        paces = read_paces(output.paces, minutes)
+        done = finished(read_results(output.results), with_paces(jobs, output.paces, minutes))
+        jobs = [job for job in jobs if (job.row, job.seed) not in done]
+        print(packed_text(pack(jobs, values, paces, Path(values["pack"]))), end="")
         return
+    plan = None
     if values["packed"]:
         plan = unpack(Path(values["packed"]), runs / "packed", output)
         jobs = unpacked_jobs(jobs, plan, runs / "packed")

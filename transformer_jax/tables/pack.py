@@ -83,9 +83,11 @@ def pack(
     The jobs are those before `with_pace`, and `values` those of the flags.
 
     Raises:
-      ConfigError: a corpus is not text files, or the folder is not empty.
+      ConfigError: a corpus is not text files, the folder is not empty, or nothing is missing.
       DataError: a text cannot be read.
     """
+    if not jobs:
+        raise ConfigError("--pack: every run that you ask for is recorded already.")
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"--pack={folder} is not empty. Name a new folder.")
     members = dict[str, bytes | Path]()
@@ -99,7 +101,11 @@ def pack(
         for path in _text_files(corpus):
             # A stem may lead to a folder beside the corpus's.
             name = os.path.normpath(f"{text}/{path.relative_to(corpus.folder)}")
-            members[f"{name.removesuffix('.gz')}.xz"] = path
+            name = f"{name.removesuffix('.gz')}.xz"
+            if members.setdefault(name, path) != path:
+                raise ConfigError(
+                    f"--pack: {path} would replace another file. Pack its rows alone."
+                )
         vocabulary = new_vocabulary(config, corpus, corpus.fingerprint("train"))
         own = f"vocabulary/{vocabulary.digest[:12]}.model"
         members[own] = vocabulary.model
@@ -120,9 +126,10 @@ def pack(
 
 
 def _text_files(corpus: TextCorpus) -> Iterator[Path]:
-    for stems in (corpus.data.train, corpus.data.valid or ("valid",), corpus.data.test):
-        for stem in stems:
-            yield from corpus.files(stem.partition("[")[0])
+    data = corpus.data
+    valid = () if corpus.cuts_valid else data.valid or ("valid",)
+    for stem in (*data.train, *valid, *data.test):
+        yield from corpus.files(stem.partition("[")[0])
 
 
 def _archive(members: Mapping[str, bytes | Path]) -> bytes:

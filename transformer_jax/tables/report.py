@@ -234,6 +234,11 @@ def _notes(experiment: Experiment, scale: str, lines: Sequence[Line], command: s
         f"{chosen.split} split{_averaged(chosen.average)}. Figures are mean ± sample standard "
         "deviation over seeds.",
     ]
+    if chosen.minutes is not None:
+        notes.append(
+            f"Each row trains for {chosen.minutes:g} minutes on the device, with its validations "
+            "and checkpoints. Its number of updates is in pace.csv."
+        )
     if chosen.compared:
         notes.append(
             "Differences are taken seed by seed; p is that of the paired bootstrap of BLEU against "
