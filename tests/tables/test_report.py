@@ -124,7 +124,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
     record = {"row": "a, b", "seed": 1, "curve": curve, "samples": [["s", "r", "t"]]}
     report.write_record(Output(tmp_path), record)
     found = report.read_record(Output(tmp_path).record("a, b", 1))
-    assert found == ("a, b", 1, [(4, math.inf)], [("s", "r", "t")])
+    assert found == ("a, b", 1, [(4, math.inf)], [("s", "r", "t")], {})
 
 
 @pytest.mark.parametrize(
