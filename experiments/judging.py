@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 
 from experiments.evidence import Evidence, Found
 from transformer_jax.tables.results import Line
-from transformer_jax.tables.statistics import of_row
+from transformer_jax.tables.statistics import exceeds_seeds, of_row
 
 HOLDS, FAILS, OPEN, NOT_RUN = "holds", "does not hold", "not decided", "not run"
-P_LARGEST = 0.05  # a difference counts if its p is below this
 
 
 def judge(gaps: Sequence[float], wanted: int, spread: Sequence[float] = ()) -> str:
@@ -28,22 +27,6 @@ def judged(values: Sequence[float | None], limit: float, wanted: int) -> str:
     """Whether values over seeds are above (wanted 1) or below (-1) a limit; None does not count."""
     known = [value - limit for value in values if value is not None]
     return judge(known, wanted) if len(known) > 1 else NOT_RUN
-
-
-def exceeds_seeds(gaps: Sequence[float], spread: Sequence[float] = ()) -> bool:
-    """Whether differences over seeds have a mean other than 0: Student's t, two-sided, p < 0.05.
-
-    Args:
-      gaps: a difference for each seed.
-      spread: other differences of this kind. Their deviation counts if there is a single gap.
-    """
-    from scipy.stats import t
-
-    sample = gaps if len(gaps) > 1 else spread
-    if not gaps or len(sample) < 2:
-        return False
-    error = statistics.stdev(sample) / len(gaps) ** 0.5
-    return abs(statistics.fmean(gaps)) > t.ppf(1 - P_LARGEST / 2, len(sample) - 1) * error
 
 
 def of_two(values: Sequence[float]) -> list[float]:

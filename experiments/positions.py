@@ -39,14 +39,14 @@ from experiments.claims.lengths import (
     extrapolates,
 )
 from experiments.evidence import answers
-from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, exceeds_seeds
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from experiments.short_demo import SHORT_DEMO
 from experiments.table3_ablations import BASE, RECIPE, SHORT, shrink
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
 from transformer_jax.tables.results import Line, read_results
-from transformer_jax.tables.statistics import summarize, text_of
+from transformer_jax.tables.statistics import exceeds_seeds, summarize, text_of
 
 KINDS: dict[str, Overrides] = {
     SINUSOIDAL: {"model.positions": "sinusoidal"},

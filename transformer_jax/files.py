@@ -84,8 +84,16 @@ def read_utf8(path: Path) -> str:
         ) from None
 
 
-def read_csv(path: Path, head: Sequence[str]) -> list[tuple[int, list[str]]]:
+def read_csv(
+    path: Path, head: Sequence[str], later: Collection[str] = ()
+) -> list[tuple[int, list[str]]]:
     """The rows below the head of a table that `write_csv` wrote, with their line numbers.
+
+    Args:
+      path: the file.
+      head: its columns.
+      later: columns at the end of the head that earlier versions did not write; where they are
+        missing, their cells are empty.
 
     Raises:
       DataError: the file cannot be read, has other columns, or a line has not one cell for each.
@@ -95,24 +103,30 @@ def read_csv(path: Path, head: Sequence[str]) -> list[tuple[int, list[str]]]:
         lines = [(reader.line_num, cells) for cells in reader if cells]
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}. Correct that line.") from None
-    if not lines or lines[0][1] != list(head):
+    earlier = [name for name in head if name not in later]
+    if not lines or lines[0][1] not in (list(head), earlier):
         raise DataError(f"{path}, line 1: its columns are not {', '.join(head)}.")
+    columns = len(lines[0][1])
     for number, cells in lines:
-        if len(cells) != len(head):
+        if len(cells) != columns:
             raise DataError(
-                f"{path}, line {number}: it has {len(cells)} cells, but the table has {len(head)} "
+                f"{path}, line {number}: it has {len(cells)} cells, but the table has {columns} "
                 "columns. Correct that line; a cell with a comma is put in quotation marks."
             )
-    return lines[1:]
+    missing = [""] * (len(head) - columns)
+    return [(number, [*cells, *missing]) for number, cells in lines[1:]]
 
 
-def read_table(path: Path, kind: type[Any], may_be_empty: Collection[str] = ()) -> list[Any]:
+def read_table(
+    path: Path, kind: type[Any], may_be_empty: Collection[str] = (), later: Collection[str] = ()
+) -> list[Any]:
     """The rows of a table that `write_table` wrote; none if there is no file.
 
     Args:
       path: the file.
       kind: the NamedTuple of a row. The first two columns name a row, so no two rows share both.
       may_be_empty: columns in which an empty cell is NaN.
+      later: as in `read_csv`.
 
     Raises:
       DataError: the file is damaged, a cell is not of its column's type, or a row is there twice.
@@ -121,7 +135,7 @@ def read_table(path: Path, kind: type[Any], may_be_empty: Collection[str] = ()) 
         return []
     rows = list[Any]()
     first_numbers = dict[tuple[Any, ...], int]()
-    for number, cells in read_csv(path, kind._fields):
+    for number, cells in read_csv(path, kind._fields, later):
         values = list[Any]()
         for (name, convert), text in zip(kind.__annotations__.items(), cells, strict=True):
             is_empty = not text and name in may_be_empty

@@ -6,11 +6,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.evidence import Evidence
-from experiments.judging import FAILS, NOT_RUN, OPEN, P_LARGEST, judge, of_two
+from experiments.judging import FAILS, NOT_RUN, OPEN, judge, of_two
 from experiments.short_demo import SHORT_DEMO
 from transformer_jax.reporting.page import Part
 from transformer_jax.tables.results import Line
-from transformer_jax.tables.statistics import METRICS, PValues, by_seed, differences
+from transformer_jax.tables.statistics import (
+    METRICS,
+    P_LARGEST,
+    PValues,
+    by_seed,
+    differences,
+)
 
 REFERENCE = "reference"  # the row that other rows on the built-in corpus are compared with
 GRAMMAR = SHORT_DEMO.overrides  # its training; other rows differ from it in the keys they name
@@ -58,7 +64,7 @@ class Recorded(NamedTuple):
 
     def judge(self, row: str, metric: str, wanted: int, spread: Sequence[float]) -> str:
         """As `judging.judge`, for a row against the base; BLEU must pass the bootstrap too."""
-        p = [p for (name, _), p in self.p_values.items() if name == row]
+        p = [tests.bleu for (name, _), tests in self.p_values.items() if name == row]
         if metric == "bleu" and not (p and statistics.median(p) < P_LARGEST):
             return OPEN
         return judge(self.differences(row, metric), wanted, spread)

@@ -31,12 +31,13 @@ from experiments.claims.scaling_in_training import NOT_SCALED, SMALL_KEYS, helps
 from experiments.claims.smoothing import NO_SMOOTHING, UNSMOOTHED
 from experiments.claims.word_order import NO_POSITIONS
 from experiments.evidence import Probe, gather
-from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, exceeds_seeds, of_shared_seeds, of_two
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, of_shared_seeds, of_two
 from tests.tables.test_statistics import line
 from tests.tiny_runs import command, train
 from transformer_jax.config.schema import KEYS, value_at
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Job, Scale, make_jobs
+from transformer_jax.tables.statistics import Tests, exceeds_seeds
 
 
 def angles(position, d_model):
@@ -155,10 +156,16 @@ def test_a_mean_over_seeds_counts_by_student_s_t():
     ("p_values", "certain"),
     [
         ({}, False),
-        ({("other", 0): 0.001}, False),
-        ({("a", 0): 0.04}, True),
-        ({("a", 0): 0.001, ("a", 1): 0.04, ("a", 2): 0.9}, True),  # their mean is 0.31
-        ({("a", 0): 0.001, ("a", 1): 0.06, ("a", 2): 0.07}, False),  # their mean is 0.044
+        ({("other", 0): Tests(0.001)}, False),
+        ({("a", 0): Tests(0.04)}, True),
+        (
+            {("a", 0): Tests(0.001), ("a", 1): Tests(0.04), ("a", 2): Tests(0.9)},
+            True,
+        ),  # their mean is 0.31
+        (
+            {("a", 0): Tests(0.001), ("a", 1): Tests(0.06), ("a", 2): Tests(0.07)},
+            False,
+        ),  # their mean is 0.044
     ],
     ids=["missing", "of another row", "one", "median below", "median above"],
 )
@@ -187,7 +194,7 @@ def test_a_difference_in_bleu_counts_by_the_median_of_its_p_values(p_values, cer
 )
 def test_one_head_is_judged_by_chance_and_by_seeds(bleu, p, wanted, tmp_path):
     table_3 = [*BASES, *OTHERS, line(ONE_HEAD, 0, bleu)]
-    [finding] = one_head.findings(known_with(tmp_path, table_3, {(ONE_HEAD, 0): p}))
+    [finding] = one_head.findings(known_with(tmp_path, table_3, {(ONE_HEAD, 0): Tests(p)}))
     assert finding.verdict == wanted
     [finding] = one_head.findings(known_with(tmp_path, BASES))
     assert finding.verdict == NOT_RUN
@@ -195,7 +202,7 @@ def test_one_head_is_judged_by_chance_and_by_seeds(bleu, p, wanted, tmp_path):
 
 def test_one_head_above_the_base_row_but_not_the_best_decides_nothing(tmp_path):
     table_3 = [*BASES, *OTHERS, line("(A) 32 heads", 0, 30.0), line(ONE_HEAD, 0, 25.0)]
-    [finding] = one_head.findings(known_with(tmp_path, table_3, {(ONE_HEAD, 0): 0.001}))
+    [finding] = one_head.findings(known_with(tmp_path, table_3, {(ONE_HEAD, 0): Tests(0.001)}))
     assert finding.verdict == OPEN
 
 
@@ -203,7 +210,7 @@ def test_smoothing_is_judged_in_two_ways(tmp_path):
     row = NO_SMOOTHING
     lines = [line("base", seed, 20.0 + seed / 10, 5.0 + seed / 10) for seed in range(3)]
     lines += [line(row, seed, 19.0, 4.0) for seed in range(3)]
-    p_values = {(row, seed): 0.01 for seed in range(3)}
+    p_values = {(row, seed): Tests(0.01) for seed in range(3)}
     perplexity, bleu = smoothing.findings(known_with(tmp_path, lines, p_values))
     assert (perplexity.verdict, bleu.verdict) == (HOLDS, HOLDS)
     lines = [one._replace(bleu=40 - one.bleu, perplexity=9 - one.perplexity) for one in lines]
@@ -352,7 +359,7 @@ def test_the_headline_is_judged_at_equal_cost(bleu, p, seconds, wanted, tmp_path
     rows = "recurrent, equal FLOPs", "recurrent, equal time"
     table_2 = [line("Transformer", 0, 20.0)]
     table_2 += [line(row, 0, bleu, train_seconds=seconds) for row in rows]
-    p_2 = {(row, 0): p for row in rows}
+    p_2 = {(row, 0): Tests(p) for row in rows}
     longer = [one._replace(bleu=40 - one.bleu) for one in table_2]
     known = known_with(tmp_path, BASES, table_2=table_2, p_2=p_2, longer=longer)
     found = headline.findings(known)
@@ -365,7 +372,7 @@ def test_the_headline_is_judged_at_equal_cost(bleu, p, seconds, wanted, tmp_path
 
 def by_chance(lines):
     """A table whose differences the bootstrap finds by chance."""
-    return Recorded(lines, {(one.row, one.seed): 0.9 for one in lines}, "Transformer")
+    return Recorded(lines, {(one.row, one.seed): Tests(0.9) for one in lines}, "Transformer")
 
 
 PROBED = {

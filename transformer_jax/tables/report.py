@@ -43,9 +43,9 @@ from transformer_jax.tables.statistics import (
     Counted,
     PValues,
     Summary,
+    compare,
     make_table,
     of_row,
-    paired_p_value,
     read_p_values,
     text_of,
     write_p_values,
@@ -148,7 +148,7 @@ def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Lin
         if key in known or job.row == base or base_texts is None:
             continue
         if (texts := translations_of(line, job)) is not None:
-            p = paired_p_value(base_texts, texts, references(job)[1])[1]
+            p = compare(base_texts, texts, references(job)[1]).p
             known = {**read_p_values(output.significance), key: p}  # another process may add too
             write_p_values(output.significance, known)
     return known

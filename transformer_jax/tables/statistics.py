@@ -1,6 +1,7 @@
 """Makes a table from lines of results: means, deviations, differences and significance."""
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -13,9 +14,16 @@ from transformer_jax.files import read_table, write_csv
 from transformer_jax.tables.experiment import Experiment
 from transformer_jax.tables.results import Line
 
-RESAMPLES = 1_000  # number of resamples of the paired bootstrap
+RESAMPLES = 1_000  # resamples of the paired bootstrap, and trials of the permutation test
 COMPARED = ("perplexity", "bleu")  # metrics whose difference from the base row is shown
 SMALLEST_BLEU = 0.005  # a lower BLEU prints as 0.00
+P_LARGEST = 0.05  # a difference counts if its p is below this
+P_COLUMNS = {  # of the medians over seeds; those after the first only where they were tested
+    "bleu": "p (median of seeds)",
+    "bleu_permutation": "p, permutation",
+    "chrf": "p of chrF2",
+    "chrf_permutation": "p of chrF2, permutation",
+}
 
 
 class Metric(NamedTuple):
@@ -98,51 +106,89 @@ def without_bleu(lines: Sequence[Line], row: str, base: str) -> list[int]:
     return bleu.index[(bleu < SMALLEST_BLEU).all(axis="columns")].tolist()
 
 
-def paired_p_value(
-    base: Sequence[str], other: Sequence[str], references: Sequence[str]
-) -> tuple[float, float]:
-    """(difference in BLEU, p) of the paired bootstrap test (Koehn 2004), by sacreBLEU.
+class Tests(NamedTuple):
+    """p of a row's translations against the base row's, by two paired tests and two metrics.
 
-    With d the differences of n resamples, p is (1 + the number of |d| - mean |d| above the observed
-    difference) / (n + 1). If one system is better in almost all resamples, this is the tail on one
-    side, about half of the p of a two-sided test. NaN if both have a BLEU of 0.00, so that there is
-    nothing to compare.
+    The bootstrap (Koehn 2004) draws sentences; the permutation test (approximate randomization,
+    Riezler and Maxwell 2005) swaps the two systems' translations of a sentence. NaN: not tested, or
+    both have a BLEU of 0.00.
+    """
+
+    bleu: float  # bootstrap
+    bleu_permutation: float = math.nan
+    chrf: float = math.nan  # bootstrap
+    chrf_permutation: float = math.nan
+
+
+class Comparison(NamedTuple):
+    """Two systems' translations of one text."""
+
+    bleu: float  # the other's minus the base's
+    chrf: float
+    p: Tests
+
+
+def compare(base: Sequence[str], other: Sequence[str], references: Sequence[str]) -> Comparison:
+    """Differences in BLEU and chrF, and whether they exceed chance, by sacreBLEU.
+
+    Of the bootstrap, with d the differences of n resamples, p is (1 + the number of |d| - mean |d|
+    above the observed difference) / (n + 1). If one system is better in almost all resamples, this
+    is the tail on one side, about half of the p of a two-sided test. The permutation test is
+    two-sided: p is (1 + the number of trials whose |d| is above the observed one) / (n + 1). So it
+    is too small if few sentences differ, where many trials have the observed difference itself.
     """
     from sacrebleu.metrics.bleu import BLEU  # imported late, since `--list` does not need it
+    from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.significance import PairedTest
 
     systems: Any = [("base", list(base)), ("other", list(other))]
-    test = PairedTest(
-        systems, {"BLEU": BLEU()}, [list(references)], test_type="bs", n_samples=RESAMPLES
-    )
-    first, second = (cast(Any, result) for result in test()[1]["BLEU"])
-    gap = second.score - first.score
-    if max(first.score, second.score) < SMALLEST_BLEU:
-        return gap, math.nan
-    return gap, float(second.p_value) if gap else 1.0
+    metrics: Any = {"BLEU": BLEU(), "chrF2": CHRF()}
+    wanted = [list(references)]
+    found = [
+        PairedTest(systems, metrics, wanted, test_type=kind, n_samples=RESAMPLES)()[1]
+        for kind in ("bs", "ar")
+    ]
+    gaps, p_values = [], []
+    for name in metrics:
+        first, second = (cast(Any, result) for result in found[0][name])
+        gaps.append(second.score - first.score)
+        nothing = name == "BLEU" and max(first.score, second.score) < SMALLEST_BLEU
+        for of_kind in found:
+            p = float(cast(Any, of_kind[name][1]).p_value) if gaps[-1] else 1.0
+            p_values.append(math.nan if nothing else p)
+    return Comparison(gaps[0], gaps[1], Tests(*p_values))
 
 
 Counted = Mapping[str, Mapping[str, float]]  # row -> metric -> its value, as the table shows it
-# (row, seed) -> p of its BLEU against the base row; NaN: the two cannot be compared.
-PValues = dict[tuple[str, int], float]
+PValues = dict[tuple[str, int], Tests]  # of each row and seed against the base row
 
 
 class Significance(NamedTuple):
-    """A line of significance.csv."""
+    """A line of significance.csv; a cell is empty if its p is NaN."""
 
     row: str
     seed: int
-    p: float  # an empty cell if it is NaN
+    p: float  # the bootstrap of BLEU
+    p_bleu_permutation: float
+    p_chrf: float
+    p_chrf_permutation: float
+
+
+LATER = Significance._fields[3:]  # recorded since 2026-11-27
 
 
 def read_p_values(path: Path) -> PValues:
     """Reads significance.csv; empty if there is no such file. Raises DataError if it is damaged."""
-    return {(row, seed): p for row, seed, p in read_table(path, Significance, ("p",))}
+    lines = read_table(path, Significance, ("p", *LATER), LATER)
+    return {(row, seed): Tests(*values) for row, seed, *values in lines}
 
 
 def write_p_values(path: Path, values: PValues) -> None:
     """Writes significance.csv, one line per row and seed."""
-    rows = ([row, seed, "" if math.isnan(p) else f"{p:.4f}"] for (row, seed), p in values.items())
+    rows = (
+        [row, seed, *("" if math.isnan(p) else f"{p:.4f}" for p in tests)]
+        for (row, seed), tests in values.items()
+    )
     write_csv(path, Significance._fields, rows)
 
 
@@ -183,8 +229,13 @@ def make_table(
     for name in experiment.metrics:
         columns += _columns(experiment, shown, lines, base, name, counted)
     if base is not None and any(head == METRICS["bleu"].label for head, *_ in columns):
-        p = [_p(p_values, lines, row, base) for row in shown]
-        columns.append(["p (median of seeds)", *p])
+        for name, label in P_COLUMNS.items():
+            p = [_p(p_values, lines, row, base, name) for row in shown]
+            if name == "bleu" or any(p):
+                columns.append([label, *p])
+        verdicts = [verdict(lines, shown, row, base, p_values) for row in shown]
+        if any(verdicts):
+            columns.append(["against base", *verdicts])
     head, *rows = map(list, zip(*columns, strict=True))
     return head, rows
 
@@ -214,9 +265,62 @@ def _columns(
     return columns
 
 
-def _p(p_values: PValues, lines: Sequence[Line], row: str, base: str) -> str:
+def _p(p_values: PValues, lines: Sequence[Line], row: str, base: str, name: str) -> str:
     """The median of a row's p-values over the seeds; empty if there is none."""
-    left_out = without_bleu(lines, row, base)  # earlier versions recorded 1.0 for them
-    own = [p for (name, seed), p in p_values.items() if name == row and seed not in left_out]
-    median = pd.Series(own, dtype=float).median()
+    median = _median_p(p_values, lines, row, base, name)
     return "" if math.isnan(median) else f"{median:.3f}"  # at least 1 / (RESAMPLES + 1)
+
+
+def _median_p(p_values: PValues, lines: Sequence[Line], row: str, base: str, name: str) -> float:
+    left_out = without_bleu(lines, row, base)  # earlier versions recorded 1.0 for them
+    own = [
+        getattr(tests, name)
+        for (other, seed), tests in p_values.items()
+        if other == row and seed not in left_out
+    ]
+    return float(pd.Series(own, dtype=float).median())
+
+
+def verdict(
+    lines: Sequence[Line], rows: Sequence[str], row: str, base: str, p_values: PValues
+) -> str:
+    """Whether a row is better than the base: "better", "worse" or "not decided".
+
+    BLEU and chrF must agree. The median p over the seeds of both paired tests of both metrics must
+    be below 0.05. And the differences must exceed the spread of seeds (`exceeds_seeds`); for a
+    single seed that is the deviation of the other rows' differences from their own means. Empty if
+    a test is missing.
+    """
+    p = [_median_p(p_values, lines, row, base, name) for name in Tests._fields]
+    if row == base or any(math.isnan(one) for one in p):
+        return ""
+    gaps = {name: differences(lines, row, base, name) for name in ("bleu", "chrf")}
+    signs = {math.copysign(1, statistics.fmean(own)) for own in gaps.values() if own}
+    exceeding = all(
+        exceeds_seeds(own, _spread(lines, rows, base, name)) for name, own in gaps.items()
+    )
+    if max(p) >= P_LARGEST or len(signs) != 1 or not exceeding:
+        return "not decided"
+    return "better" if signs == {1.0} else "worse"
+
+
+def _spread(lines: Sequence[Line], rows: Sequence[str], base: str, metric: str) -> list[float]:
+    """The rows' differences from the base, less the mean of each row with several seeds."""
+    each = [differences(lines, row, base, metric) for row in rows if row != base]
+    return [gap - statistics.fmean(own) for own in each if len(own) > 1 for gap in own]
+
+
+def exceeds_seeds(gaps: Sequence[float], spread: Sequence[float] = ()) -> bool:
+    """Whether differences over seeds have a mean other than 0: Student's t, two-sided, p < 0.05.
+
+    Args:
+      gaps: a difference for each seed.
+      spread: other differences of this kind. Their deviation counts if there is a single gap.
+    """
+    from scipy.stats import t  # imported late, since `--list` does not need it
+
+    sample = gaps if len(gaps) > 1 else spread
+    if not gaps or len(sample) < 2:
+        return False
+    error = statistics.stdev(sample) / len(gaps) ** 0.5
+    return abs(statistics.fmean(gaps)) > t.ppf(1 - P_LARGEST / 2, len(sample) - 1) * error
