@@ -103,6 +103,12 @@ def test_a_row_runs_elsewhere_and_its_results_come_back(
     assert not [name for name in names if "checkpoints" in name]
     _damaged_and_foreign_results_are_refused(call, here, file, monkeypatch, corpus)
 
+    measured = Pace("linear", MINUTES, 77, 0.1, 1.0, 2.0, "another", "2026-11-27")
+    keep_pace(here / "out" / "pace.csv", measured)
+    with pytest.raises(RunError, match=r"linear, seed 0: .*pace.csv has another number of updates"):
+        call(here, f"--merge={file}")
+    (here / "out" / "pace.csv").unlink()
+
     assert "| linear | 1 |" in call(here, f"--merge={file}")
     [line] = read_results(here / "out" / "results.csv")
     [theirs] = read_results(there / "out" / "results.csv")
@@ -113,7 +119,8 @@ def test_a_row_runs_elsewhere_and_its_results_come_back(
     assert config["train"]["decay_steps"] == config["train"]["steps"] == line.steps
     record = read_record(Output(here / "out").record("linear", 0))
     assert record.samples and set(record.sets) == {"test", "other"}
-    assert all(0 <= record.sets[name]["chrf"] <= 100 for name in record.sets)
+    each = [record.sets[name]["chrf"] for name in ("test", "other")]
+    assert line.chrf not in each and min(each) < line.chrf < max(each)
     before = runs.contents(here / "out")
     with pytest.raises(RunError, match=r"linear, seed 0 is in .*results.csv already"):
         call(here, f"--merge={file}")
@@ -126,6 +133,10 @@ def test_a_row_runs_elsewhere_and_its_results_come_back(
     call(here, "--rows=linear", "--seeds=1", f"--pack={tmp_path / 'second'}")
     again = pack.read_plan(tmp_path / "second")
     assert [Pace(**one) for one in again.paces] == [known]
+    elsewhere = tmp_path / "elsewhere"
+    assert "--config.train.steps=30" in call(
+        elsewhere, f"--packed={tmp_path / 'second'}", "--print"
+    )
 
 
 def test_a_pack_keeps_the_keys_that_it_was_made_with(call, tmp_path):
