@@ -58,7 +58,7 @@ def open_missing_streams() -> set[str]:
 
 
 def check_environment() -> None:
-    """Raises UserError where the environment lets no command work; raises the limit of open files.
+    """Checks what every command needs (UserError), and lifts the limit of open files.
 
     It imports no JAX, because importing JAX is one of the things that fail.
     """
@@ -118,8 +118,8 @@ def ended_by_interrupts() -> Iterator[None]:
 def end_stuck_threads(status: int) -> None:
     """Ends this process, which has failed, if a thread of Orbax would keep it alive for ever.
 
-    If a thread of a save cannot be started, another thread of it waits for that one without end,
-    and Python waits for all threads. Call it after everything else, with the exit status.
+    If a thread of a save cannot be started, a second thread of the save waits for it forever, and
+    Python waits for both. Call it after everything else, with the exit status.
     """
     deadline = time.monotonic() + 5
     for thread in threading.enumerate():

@@ -98,10 +98,9 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
 
 
 def _with_origin(config: Config, run: RunFolder) -> Config:
-    """The config with what the run has from the one that it started from.
+    """Fills in train.init_from and the vocabulary keys from the run that this one started from.
 
-    That is the other run's name, also when this run is continued without it, and the keys with
-    which its vocabulary was trained.
+    So a continued run need not repeat them.
     """
     given = origin = config.train.init_from
     if run.config_file.exists():

@@ -24,8 +24,8 @@ def check(config: Config, is_new: bool = False) -> None:
 
     Args:
       config: the config.
-      is_new: whether a config file or flags make it. An existing run may name text that the
-        built-in corpus does not read, or change a key that nothing in its model reads.
+      is_new: whether a config file or flags make it. Existing runs are exempt from two
+        checks: unread text and unread keys.
     """
     problems = list(_single_values(config))
     if not problems:  # relations between keys mean something only if each key is valid

@@ -9,8 +9,8 @@ The decoder is one function, `step(now, memory, cache) -> Stepped`:
   coverage) has leaves `[B, K, ...]`, which search reorders together with the hypotheses.
 
 `Stepped`, the result, has
-- `logits_BKV`: float32 logits of the next subword, without the vocabulary's padding or with -1e9 or
-  less for it.
+- `logits_BKV`: float32 logits of the next subword; entries of the vocabulary's padding are absent,
+  or at most -1e9.
 - `watched_BKM`: attention weights over the source, those of model.watched_layer, which a coverage
   penalty sums; None if the model has watch=False.
 - `cache`: the cache for the next step.

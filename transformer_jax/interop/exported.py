@@ -1,4 +1,4 @@
-"""What the exports to other engines share: the model to write, and refusals."""
+"""Shared by all exporters: the model to write, and the check of what a format cannot hold."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -64,7 +64,7 @@ class AttentionSublayer(Sublayer):
 
     @nn.nowrap
     def fuses(self, normalizer: str, context: Context) -> bool:
-        """Whether the fused kernel computes this call; it neither returns weights nor drops any.
+        """Whether the fused kernel can do this call; it cannot return weights or apply dropout.
 
         Args:
           normalizer: a name in NORMALIZERS.

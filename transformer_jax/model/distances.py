@@ -22,7 +22,8 @@ from transformer_jax.model.records import Params
 from transformer_jax.model.windows import Blocks
 
 # [batch, heads, query_len, distances] -> [batch, heads, query_len, key_len]: each key gets the
-# number of its distance from the query, clipped to -k, ..., k. Linear, so it has a transpose.
+# number of its distance from the query, clipped to -k, ..., k. It is linear, so JAX
+# can transpose it.
 Spread = Callable[[Array], Array]
 
 

@@ -44,8 +44,8 @@ class Context(NamedTuple):
     sight: Sight | None = None  # of a layer: its stack sets it
     encoded_BME: Array | None = None  # the encoder's output, for a decoder
     source: Place | None = None  # of the encoder's positions
-    # Of the target positions, for cross patterns; with model.wait_k_max, the row's k - model.wait_k
-    # is added to each.
+    # Target positions as patterns of encoder-decoder attention see them: shifted by the row's
+    # k - model.wait_k if k is drawn (model.wait_k_max).
     reader: Place | None = None
     cross_mask: Array | None = None  # booleans [B, 1, L, M]
     # The place of the stack's own positions for patterns of self-attention; None: `place`.

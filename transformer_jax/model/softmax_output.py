@@ -80,8 +80,8 @@ def projected_loss(
 ) -> LossSums:
     """The loss of logits x E^T, computed for one block of rows at a time.
 
-    Reverse-mode differentiation works for x and the table, and gives the gradient of `objective`
-    times the cotangent of `smoothed_nats`; other sums have none. The gradient is computed with the
+    Only `smoothed_nats` is differentiable, by x and the table in reverse mode; its gradient is that
+    of `objective`. The gradient is computed with the
     loss, block by block, so that no logits are kept or computed twice.
 
     Args:
@@ -187,7 +187,7 @@ def split_rows(rows: Any, positions: int, settings: LossSettings) -> Any:
     Args:
       rows: a tree of arrays `[batch, ...]`.
       positions: number of positions of a row.
-      settings: their `block` bounds the positions of a block.
+      settings: `settings.block` is the largest number of target positions in a block.
     """
     batch = jax.tree.leaves(rows)[0].shape[0]
     replicas = settings.replicas

@@ -1,6 +1,7 @@
 """Evaluations in a run's folder: each is a file of translations and one of scores and settings.
 
-Different evaluations have different names: a name ends in a hash of all that decides the result.
+Different evaluations have different names: the name ends in a hash of everything that determines
+the result.
 """
 
 import glob

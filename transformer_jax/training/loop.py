@@ -156,7 +156,7 @@ class _Observers:
             one.checkpoints.save(self.program.to_save(state), step, score)
 
     def add_scores(self, step: int, scores: Sequence[float | None]) -> None:
-        """Adds scores to the checkpoints of this step, which a signal left without them."""
+        """Adds the validation scores that a signal prevented when this step was saved."""
 
         def add() -> None:
             for one, score in zip(self.directions, scores, strict=True):
