@@ -38,11 +38,24 @@ weights of the position that has read the word, and does not if it is higher. Ot
 decided.
 """
 
+import itertools
 import os
+import re
+import statistics
 import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
+
+from experiments.alignment import SHIFTS, shifted
+from experiments.evidence import Evidence, Found, answers, of_jobs, of_seeds
+from experiments.judging import gaps, judged, mean_text
+from transformer_jax.errors import DataError
+from transformer_jax.reporting.page import Heading, Part, Table, Text
 from transformer_jax.tables.command import main
-from transformer_jax.tables.experiment import Experiment, Overrides, Scale
+from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
 
 DATA = os.environ.get("TRANSFORMER_JAX_DATA", "data")
 TEXT: Overrides = {
@@ -93,6 +106,273 @@ ROWS: dict[str, Overrides] = {
     AGREED: {"train.agreement_weight": 1.0},
 }
 
+CHOSEN_BY = 300  # pairs of the validation text
+LONGEST = 40  # words of a side in the aligner's training text
+ALONE, NEWS, MIXED = "508 pairs alone", "with 36,000 pairs of news", "with 100,000 pairs"
+PARTS = {ALONE: (0, ()), NEWS: (36_000, ("wmt-news", "newscomm")), MIXED: (100_000, ())}
+READ, PREDICTED = "the word before", "the predicted word"  # of SHIFTS
+LINK = re.compile(r"([0-9]+)([-p])([0-9]+)")
+# Words as the gold text has them: "Parliament 's", "9.00", "EU-Staaten", "Gesundheits-", marks.
+WORD = re.compile(r"'s\b|\d+(?:[.,:]\d+)*|\w+(?:-\w+|'(?!s\b)\w+)*-?|[^\w\s]")
+TIGHT = re.compile(r" (?=[.,;:!?)%]|'s\b)|(?<=\() ")  # spaces that ordinary text does not have
+
+LinkSet = set[tuple[int, int]]  # (German word, English word), from 0
+
+
+# Text ----------------------------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    """A pair as text and as words, German first."""
+
+    lines: tuple[str, str]
+    words: tuple[list[str], list[str]]
+
+
+class Gold(NamedTuple):
+    """The pairs and their links; the possible links of a pair contain its sure ones."""
+
+    pairs: list[Pair]
+    sure: list[LinkSet]
+    possible: list[LinkSet]
+
+
+def gold_links(line: str, lengths: tuple[int, int], where: str) -> tuple[LinkSet, LinkSet]:
+    """Sure and possible links of a line "1-2 3p1", which counts words from 1, German first.
+
+    Raises:
+      DataError: a link has another form, or names a word that the sentence does not have.
+    """
+    sure: LinkSet = set()
+    possible: LinkSet = set()
+    for text in line.split():
+        form = LINK.fullmatch(text)
+        numbers = (int(form[1]), int(form[3])) if form else (0, 0)
+        if form is None or not all(0 < n <= most for n, most in zip(numbers, lengths, strict=True)):
+            raise DataError(f"{where}: {text!r:.40} is no link between words 1 to {lengths}.")
+        possible.add((numbers[0] - 1, numbers[1] - 1))
+        if form[2] == "-":
+            sure.add((numbers[0] - 1, numbers[1] - 1))
+    return sure, possible
+
+
+def read_gold(folder: Path) -> Gold:
+    """RWTH's gold alignment."""
+    from transformer_jax.text.lines import read_lines
+
+    names = ("test.uc.de", "test.uc.en", "alignment.talp")
+    files = [read_lines(folder / name) for name in names]
+    pairs, sure, possible = [], [], []
+    for number, (*sides, links) in enumerate(zip(*files, strict=True), 1):
+        words = sides[0].split(), sides[1].split()
+        lines = [TIGHT.sub("", " ".join(side)) for side in words]
+        where = f"{folder / names[2]}, line {number}"
+        of_pair = gold_links(links, (len(words[0]), len(words[1])), where)
+        pairs.append(Pair((lines[0], lines[1]), words))
+        sure.append(of_pair[0])
+        possible.append(of_pair[1])
+    return Gold(pairs, sure, possible)
+
+
+def read_text(folder: Path, stem: str, kinds: Sequence[str] = ()) -> Iterator[Pair]:
+    """Pairs of a file, those with one of these labels in STEM.src.gz; no kinds: all."""
+    from transformer_jax.text.lines import TextLines
+
+    files = [TextLines(folder / f"{stem}.{side}.gz") for side in ("de", "en", "src")]
+    for german, english, kind in zip(*files, strict=True):
+        if not kinds or kind in kinds:
+            lines = " ".join(german.split()), " ".join(english.split())
+            yield Pair(lines, (WORD.findall(lines[0]), WORD.findall(lines[1])))
+
+
+# Measurement ---------------------------------------------------------------------------------
+
+
+Layers = list[list[LinkSet]]  # for each layer, a set for each pair
+
+
+def attention_links(folder: Path, pairs: Sequence[Pair], swapped: bool) -> dict[str, Layers]:
+    """The links of a run, by the position whose weights count.
+
+    Args:
+      folder: of the run.
+      pairs: German first.
+      swapped: whether the run translates from English.
+    """
+    from transformer_jax.api import load
+    from transformer_jax.evaluation.alignment import cross_weights, links
+    from transformer_jax.text.words import subword_words
+
+    loaded = load(str(folder), max_length=256).loaded
+    order = slice(None, None, -1 if swapped else 1)
+    src_lines, tgt_lines = zip(*(pair.lines[order] for pair in pairs), strict=True)
+    encode = loaded.line_translator().encode
+    src, tgt = encode(src_lines), encode(tgt_lines, is_target=True)
+    weights = cross_weights(loaded.model, loaded.translator.params, src, tgt)
+    found: dict[str, list[list[LinkSet]]] = {PREDICTED: [], READ: []}  # for each pair, its layers
+    for pair, src_ids, tgt_ids, weights_NHLM in zip(pairs, src, tgt, weights, strict=True):
+        src_words, tgt_words = pair.words[order]
+        src_places = subword_words(loaded.vocabulary.pieces(src_ids), src_words)
+        tgt_places = subword_words(loaded.vocabulary.target.pieces(tgt_ids), tgt_words)
+        mean_N1LM = weights_NHLM.mean(1, keepdims=True)
+        for name, by_pair in found.items():
+            linked_NJ = links(mean_N1LM, src_places, shifted(tgt_places, SHIFTS[name]))[:, 0]
+            by_pair.append([_link_set(linked_J, order) for linked_J in linked_NJ])
+    return {name: list(map(list, zip(*own, strict=True))) for name, own in found.items()}
+
+
+def _link_set(linked_J: np.ndarray, order: slice) -> LinkSet:
+    return {(i, j)[order] for j, i in enumerate(linked_J.tolist()) if i >= 0}
+
+
+def combined(gold: Gold, forward: Sequence[LinkSet], backward: Sequence[LinkSet]) -> Evidence:
+    """Error rate, precision and recall of de-en, of en-de and of both together."""
+    from transformer_jax.evaluation.alignment import grow_diagonal, link_scores
+
+    both = list(zip(forward, backward, strict=True))
+    ways = {
+        "de-en": forward,
+        "en-de": backward,
+        "intersection": [a & b for a, b in both],
+        "grow-diag": [grow_diagonal(a, b) for a, b in both],
+    }
+    return {way: list(link_scores(own, gold.sure, gold.possible)) for way, own in ways.items()}
+
+
+def run_scores(job: Job) -> Evidence:
+    """By the position whose weights count: the layers chosen, and the scores of all layers."""
+    from transformer_jax.evaluation.alignment import link_scores
+
+    gold = read_gold(Path(DATA) / "alignments-de-en")
+    valid = read_text(Path(DATA) / "mixed-en-de", "newscomm-valid")
+    pairs = gold.pairs + list(itertools.islice(valid, CHOSEN_BY))
+    folders = (job.folder, job.folder / "reverse")
+    ways = [attention_links(own, pairs, n == 1) for n, own in enumerate(folders)]
+    found = {}
+    for name in (PREDICTED, READ):
+        scores, disagreement = {}, {}
+        for layers in itertools.product(range(len(ways[0][name])), repeat=2):
+            both = [way[name][layer] for way, layer in zip(ways, layers, strict=True)]
+            label = " and ".join(str(layer + 1) for layer in layers)
+            scores[label] = combined(gold, *(own[: len(gold.pairs)] for own in both))
+            others = [own[len(gold.pairs) :] for own in both]
+            disagreement[label] = link_scores(*others).error_rate
+        chosen = min(disagreement, key=disagreement.__getitem__)
+        found[name] = {"layers": chosen, "disagreement": disagreement, "scores": scores}
+    return found
+
+
+def aligner_scores(pairs: int, kinds: Sequence[str]) -> Evidence:
+    """The scores of the hidden Markov models, trained on the gold pairs and others."""
+    from transformer_jax.evaluation.alignment import link_scores
+    from transformer_jax.text.hmm_aligner import LEAST, hmm_posteriors
+
+    gold = read_gold(Path(DATA) / "alignments-de-en")
+    text = [pair.words for pair in gold.pairs]
+    more = read_text(Path(DATA) / "mixed-en-de", "train", kinds) if pairs else iter(())
+    short = (pair.words for pair in more if 0 < max(map(len, pair.words)) <= LONGEST)
+    text += itertools.islice(short, pairs)
+    posteriors = hmm_posteriors(text)[: len(gold.pairs)]
+    forward = [best_links(one) for one, _ in posteriors]
+    backward = [{(i, j) for j, i in best_links(other.T)} for _, other in posteriors]
+    both = [{(i, j) for j, i in np.argwhere(a * b >= LEAST).tolist()} for a, b in posteriors]
+    product = list(link_scores(both, gold.sure, gold.possible))
+    return {"pairs": len(text), **combined(gold, forward, backward), "product": product}
+
+
+def best_links(posterior_LM: np.ndarray) -> LinkSet:
+    """(m, l) for each row l whose likeliest column m is likelier than that no column has it."""
+    best_L = posterior_LM.argmax(1)
+    is_linked_L = posterior_LM.max(1) > 1 - posterior_LM.sum(1)
+    return {(int(best_L[row]), int(row)) for row in np.flatnonzero(is_linked_L)}
+
+
+# Verdicts ------------------------------------------------------------------------------------
+
+WAYS = ("de-en", "en-de", "intersection", "grow-diag", "product")
+EUROPARL = "Europarl, 1.9 million pairs"
+# Percent; with precision and recall where the source has them. *: from memory, not checked.
+PUBLISHED = [
+    # github.com/lilt/alignment-scripts, README and results/.
+    ["fast_align", "28.4 (71.3 / 71.8)", "32.0 (69.7 / 66.4)", "28.0 (87.1 / 61.3)"]
+    + ["27.0 (84.6 / 64.1)", ""],
+    ["MGIZA++", "21.0 (86.2 / 72.8)", "23.1 (86.6 / 69.0)", "23.4 (95.8 / 63.7)"]
+    + ["21.4 (94.3 / 67.2)", ""],
+    ["attention, optimized for the word, Zenkel et al. 2019*", "", "", "", "21.2", ""],
+    ["multi-task, full context, Garg et al. 2019*", "", "", "", "20.2", ""],
+    ["the same with GIZA++'s links, Garg et al. 2019*", "", "", "", "16.0", ""],
+    ["attention of the word just read, Chen et al. 2020*", "", "", "", "17.9", ""],
+    ["alignment module on it, Chen et al. 2020*", "", "", "", "15.4", ""],
+    # github.com/THUNLP-MT/Mask-Align, README.
+    ["Mask-Align, Chen et al. 2021", "", "", "", "", "14.4 (87.7 / 83.5)"],
+]
+
+
+def error(found: Evidence, way: str = "grow-diag", name: str = PREDICTED) -> float:
+    """The error rate of a run's chosen layers."""
+    return float(found[name]["scores"][found[name]["layers"]][way][0])
+
+
+def verdicts(found: Found, seeds: Sequence[int], aligner: Evidence) -> list[list[str]]:
+    """Each claim with its verdict; see the rules above."""
+    base = of_seeds(found, BASE, seeds)
+    over_aligner = [error(one) - aligner["grow-diag"][0] for one in base]
+    over_both = [statistics.fmean(error(one, way) for way in WAYS[:2]) - error(one) for one in base]
+    agreed = gaps(found, BASE, AGREED, seeds, error)
+    over_read = [error(one) - error(one, name=READ) for one in base]
+    claims = {
+        "the aligner is better than attention": over_aligner,
+        "both directions are better than one": over_both,
+        "agreement aligns better": agreed,
+        "the word just read is aligned better": over_read,
+    }
+    return [[claim, judged(own, 0, 1), mean_text(own, "+.3f")] for claim, own in claims.items()]
+
+
+def _cell(scores: Sequence[Sequence[float]]) -> str:
+    """Error rate, precision and recall in percent, means over seeds; empty without scores."""
+    if not scores:
+        return ""
+    means = [100 * statistics.fmean(values) for values in zip(*scores, strict=True)]
+    return "{:.1f} ({:.1f} / {:.1f})".format(*means)
+
+
+def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
+    """The verdicts, and the error rates beside published ones."""
+    found = of_jobs(folder / "evidence.json", jobs, run_scores)
+    asked = {name: ([], lambda part=part: aligner_scores(*part)) for name, part in PARTS.items()}
+    aligner = answers(folder / "evidence.json", asked)
+    seeds = sorted({job.seed for job in jobs})
+    rows, layers = [], []
+    for row, name in itertools.product(ROWS, (PREDICTED, READ)):
+        own = [one[name] for one in of_seeds(found, row, seeds)]
+        chosen = [one["scores"][one["layers"]] for one in own]
+        cells = [_cell([one[way] for one in chosen]) for way in WAYS[:-1]]
+        rows.append([f"attention, {row}, {name}", "mixed-en-de", *cells, ""])
+        for label in own[0]["scores"] if own else ():
+            of_label = [one["scores"][label] for one in own]
+            cells = [
+                _cell([one[way] for one in of_label]) for way in ("de-en", "en-de", "grow-diag")
+            ]
+            times = sum(one["layers"] == label for one in own)
+            disagreement = [one["disagreement"][label] for one in own]
+            layers.append([row, name, label, *cells, mean_text(disagreement, ".3f"), str(times)])
+    for name in PARTS:
+        cells = [_cell([aligner[name][way]]) for way in WAYS]
+        rows.append([f"hidden Markov models, {name}", f"{aligner[name]['pairs']:,} pairs", *cells])
+    rows += [[one[0], EUROPARL, *one[1:]] for one in PUBLISHED]
+    head = ["row", "weights for", "layers", "de-en", "en-de", "grow-diag"]
+    return [
+        Heading("Verdicts"),
+        Table(["claim", "verdict", "difference"], verdicts(found, seeds, aligner[MIXED])),
+        Heading("Error rates, percent (precision / recall)"),
+        Text("Rows with a star are quoted from memory. Published rows say what they combine."),
+        Table(["links", "trained on", *WAYS[:-1], "product or other"], rows),
+        Heading("By layers of de-en and en-de"),
+        Table([*head, "disagreement on validation text", "seeds that chose it"], layers),
+    ]
+
+
 EXPERIMENT = Experiment(
     name="gold_alignment",
     rows=ROWS,
@@ -101,6 +381,7 @@ EXPERIMENT = Experiment(
         "cores": Scale("configs/text.py", CORES, seeds=(0, 1), compared=False),
     },
     about=__doc__,
+    findings=findings,
 )
 
 if __name__ == "__main__":

@@ -100,9 +100,7 @@ def _cells(generating: Side, generated: Side) -> Cells:
     rows, columns = np.diff(generated.starts), np.diff(generating.starts)
     starts = np.concatenate([[0], np.cumsum(rows * columns)])
     pair = np.repeat(np.arange(len(rows)), rows * columns)
-    cell = np.arange(starts[-1]) - starts[pair]
-    row = cell // columns[pair]
-    column = cell % columns[pair]
+    row, column = np.divmod(np.arange(starts[-1]) - starts[pair], columns[pair])
     of_row = generated.forms[generated.starts[pair] + row]
     of_column = generating.forms[generating.starts[pair] + column]
     size = int(generated.forms.max()) + 1
@@ -111,17 +109,11 @@ def _cells(generating: Side, generated: Side) -> Cells:
     return Cells(starts, rows, columns, entry, row_starts, of_row[row_starts], entries // size)
 
 
-def _words_of(cells: Cells) -> tuple[np.ndarray, np.ndarray]:
-    """The generating and the generated word of each cell, from 0 in its sentence: int [C] each."""
-    pair = np.repeat(np.arange(len(cells.rows)), cells.rows * cells.columns)
-    cell = np.arange(cells.starts[-1]) - cells.starts[pair]
-    return cell % cells.columns[pair], cell // cells.columns[pair]
-
-
 def _transposed(cells: Cells) -> np.ndarray:
     """For each cell, the cell of the same two words in the other direction: int [C]."""
     pair = np.repeat(np.arange(len(cells.rows)), cells.rows * cells.columns)
-    column, row = _words_of(cells)
+    cell = np.arange(cells.starts[-1]) - cells.starts[pair]
+    row, column = np.divmod(cell, cells.columns[pair])
     return cells.starts[pair] + column * cells.rows[pair] + row
 
 
@@ -135,9 +127,7 @@ class Dictionary(NamedTuple):
     of_none: np.ndarray  # float64 [forms]
 
 
-def _trained(
-    forward: Cells, backward: Cells, other: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _trained(forward: Cells, backward: Cells, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The posteriors of both directions, float64 [C] each, in the order of `forward`."""
     both = forward, backward
     models = [_uniform(cells) for cells in both]
