@@ -20,8 +20,11 @@ from experiments.gold_alignment import (
     READ,
     TIGHT,
     WORD,
+    Gold,
     aligner_scores,
+    attention_links,
     best_links,
+    combined,
     findings,
     gold_links,
     read_gold,
@@ -33,10 +36,10 @@ from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from tests import tiny_runs as runs
 from transformer_jax.api import load
 from transformer_jax.errors import DataError
-from transformer_jax.evaluation.alignment import cross_weights, link_scores, links
+from transformer_jax.evaluation.alignment import cross_weights, diagonal, link_scores, links
 from transformer_jax.grammar import generate
 from transformer_jax.tables.experiment import make_jobs
-from transformer_jax.text.hmm_aligner import hmm_alignments
+from transformer_jax.text.hmm_aligner import hmm_alignments, hmm_posteriors
 from transformer_jax.text.words import subword_words
 
 REAL = os.environ.get("TRANSFORMER_JAX_DATA")
@@ -113,36 +116,63 @@ def text(tmp_path, monkeypatch):
     return pairs
 
 
-def test_a_run_s_links_are_measured_in_both_directions(text, tmp_path):
+def own_links(loaded, text, swapped):
+    """The links of the first layer by the weights of each row, and by those of the next row."""
+    sides = [(pair.tgt, pair.tgt_words) for pair in text], [(p.src, p.src_words) for p in text]
+    src, tgt = sides[::-1] if swapped else sides
+    encode = loaded.line_translator().encode
+    ids = encode([line for line, _ in src]), encode([line for line, _ in tgt], is_target=True)
+    weights = cross_weights(loaded.model, loaded.translator.params, *ids)
+    found = {PREDICTED: [], READ: []}
+    for n, weights_NHLM in enumerate(weights):
+        src_words = subword_words(loaded.vocabulary.pieces(ids[0][n]), src[n][1])
+        tgt_words = subword_words(loaded.vocabulary.pieces(ids[1][n]), tgt[n][1])
+        mean_NHLM = weights_NHLM.mean(1, keepdims=True)
+        for name, shift in ((PREDICTED, 0), (READ, 1)):
+            [[linked_J]] = links(np.roll(mean_NHLM, -shift, axis=2), src_words, tgt_words)
+            pairs = [(int(i), j) for j, i in enumerate(linked_J) if i >= 0]
+            found[name].append({pair[::-1] for pair in pairs} if swapped else set(pairs))
+    return found
+
+
+def test_a_run_s_links_are_measured_in_both_directions(text, tmp_path, monkeypatch):
     """One model in both folders: it reads both languages, in its way."""
     shutil.copytree(runs.trained_run(), tmp_path / "run")
     shutil.copytree(runs.trained_run(), tmp_path / "run" / "reverse")
-    found = run_scores(
-        make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]._replace(folder=tmp_path / "run")
-    )
-    loaded = load(str(tmp_path / "run"), max_length=256).loaded
-    encode = loaded.line_translator().encode
-    every = [*text, *generate("valid", 4)]  # as many as are measured, and so no new program
-    src = encode([pair.src for pair in every])
-    tgt = encode([pair.tgt for pair in every], is_target=True)
-    weights = list(cross_weights(loaded.model, loaded.translator.params, src, tgt))
+    measured = {}
+
+    def spied(folder, pairs, swapped):
+        measured[folder.name] = attention_links(folder, pairs, swapped)
+        return measured[folder.name]
+
+    monkeypatch.setattr(gold_alignment, "attention_links", spied)
+    job = make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]._replace(folder=tmp_path / "run")
+    found = run_scores(job)
+    loaded = load(str(job.folder), max_length=256).loaded
+    every = [*text, *generate("valid", 4)]
+    want = {name: own_links(loaded, every, name == "reverse") for name in ("run", "reverse")}
+    assert measured == {way: {k: [own] for k, own in x.items()} for way, x in want.items()}
+    for own in want.values():
+        assert sum(a != b for a, b in zip(own[PREDICTED], own[READ], strict=True)) > 2
     sure = [{(j, i) for i, j in pair.alignment if i != 1} for pair in text]
     possible = [{(j, i) for i, j in pair.alignment} for pair in text]
-    own = {PREDICTED: [], READ: []}
-    for pair, src_ids, tgt_ids, weights_NHLM in zip(text, src, tgt, weights, strict=False):
-        src_words = subword_words(loaded.vocabulary.pieces(src_ids), pair.src_words)
-        tgt_words = subword_words(loaded.vocabulary.pieces(tgt_ids), pair.tgt_words)
-        mean_NHLM = weights_NHLM.mean(1, keepdims=True)
-        for name, shift in ((PREDICTED, 0), (READ, 1)):  # the next row has read the word
-            moved = np.roll(mean_NHLM, -shift, axis=2)
-            [[linked_J]] = links(moved, src_words, tgt_words)
-            own[name].append({(j, int(i)) for j, i in enumerate(linked_J) if i >= 0})
-    assert own[READ] != own[PREDICTED]
     for name in (PREDICTED, READ):
         assert found[name]["layers"] == "1 and 1"
         scores = found[name]["scores"]["1 and 1"]
-        assert scores["en-de"] == pytest.approx(link_scores(own[name], sure, possible))
-        assert scores["intersection"][0] != scores["de-en"][0] != scores["en-de"][0]
+        for way, folder in (("de-en", "run"), ("en-de", "reverse")):
+            own = want[folder][name][: len(text)]
+            assert scores[way] == pytest.approx(link_scores(own, sure, possible))
+
+
+def test_both_directions_are_combined_in_two_ways():
+    gold = Gold([], [{(0, 0), (1, 1)}], [{(0, 0), (1, 1), (1, 2)}])
+    found = combined(gold, [{(0, 0), (1, 2)}], [{(0, 0), (1, 1), (3, 3)}])
+    assert found == {
+        "de-en": pytest.approx([1 - 3 / 4, 1, 1 / 2]),
+        "en-de": pytest.approx([1 - 4 / 5, 2 / 3, 1]),
+        "intersection": pytest.approx([1 - 2 / 3, 1, 1 / 2]),
+        "grow-diag": pytest.approx([0, 1, 1]),
+    }
 
 
 def test_layers_are_chosen_by_their_agreement_on_other_text(text, tmp_path, monkeypatch):
@@ -173,10 +203,18 @@ def test_the_aligner_reads_the_gold_pairs_and_the_text_of_a_kind(text, tmp_path)
         for words in (generate("train", 2)[1].tgt_words, generate("train", 2)[1].src_words)
     )
     found = aligner_scores(8, ("newscomm",))
-    want = hmm_alignments([pair.words for pair in gold.pairs] + news[:8])[:6]
-    scores = link_scores([set(one) for one in want], gold.sure, gold.possible)
-    assert found["pairs"] == 14 and found["product"] == pytest.approx(scores)
-    assert found["de-en"][2] > found["intersection"][2] < found["en-de"][2]
+    words = [pair.words for pair in gold.pairs] + news[:8]
+    want = {"product": [set(one) for one in hmm_alignments(words)[:6]], "de-en": [], "en-de": []}
+    for forward_LM, backward_LM in hmm_posteriors(words)[:6]:
+        for way, posterior_LM, axis in (("de-en", forward_LM, 1), ("en-de", backward_LM, 0)):
+            none = 1 - posterior_LM.sum(axis, keepdims=True)
+            is_best = (posterior_LM == posterior_LM.max(axis, keepdims=True)) & (
+                posterior_LM > none
+            )
+            want[way].append({(i, j) for j, i in np.argwhere(is_best).tolist()})
+    assert found["pairs"] == 14
+    for way, own in want.items():
+        assert found[way] == pytest.approx(link_scores(own, gold.sure, gold.possible)), way
 
 
 # Verdicts ------------------------------------------------------------------------------------
@@ -214,4 +252,12 @@ def test_a_page_without_runs_has_the_aligner_and_published_figures(text, tmp_pat
     assert {row[1] for row in parts[1].rows} == {NOT_RUN}
     rows = {row[0]: row for row in parts[4].rows}
     assert rows[f"hidden Markov models, {MIXED}"][1] == "22 pairs"
+    lengths = [(len(pair.tgt_words), len(pair.src_words)) for pair in text]
+    straight = [diagonal(*both) for both in lengths]
+    possible = [{(j, i) for i, j in pair.alignment} for pair in text]
+    sure = [{(j, i) for i, j in pair.alignment if i != 1} for pair in text]
+    own = [{(int(i), j) for j, i in enumerate(one)} for one in straight]
+    scores = link_scores(own, sure, possible)
+    want = "{:.1f} ({:.1f} / {:.1f})".format(*(100 * one for one in scores))
+    assert rows["diagonal"][1:3] == ["", want] and want != rows["diagonal"][3] != ""
     assert len({len(row) for row in parts[4].rows}) == 1
