@@ -50,12 +50,6 @@ LinkSet = set[tuple[int, int]]  # (English word, German word)
 # Measurement ---------------------------------------------------------------------------------
 
 
-def set_error_rate(found: Sequence[LinkSet], gold: Sequence[LinkSet]) -> float:
-    """The alignment error rate of sets of links over a corpus (Och and Ney 2003)."""
-    hits = sum(len(own & right) for own, right in zip(found, gold, strict=True))
-    return 1 - 2 * hits / (sum(map(len, found)) + sum(map(len, gold)))
-
-
 def links_of(folder: Path, pairs: Sequence[AlignedPair], swapped: bool) -> list[LinkSet]:
     """The links that a run's watched layer gives each pair, or the pair with swapped sides."""
     from transformer_jax.api import load
@@ -80,6 +74,7 @@ def links_of(folder: Path, pairs: Sequence[AlignedPair], swapped: bool) -> list[
 def agreement_of(job: Job) -> Evidence:
     """Error rates of the watched layer in both directions and of common links; BLEU of both."""
     from transformer_jax.commands.evaluate import evaluate
+    from transformer_jax.evaluation.alignment import link_scores
     from transformer_jax.grammar import generate
 
     pairs = generate("test", PAIRS)
@@ -90,8 +85,8 @@ def agreement_of(job: Job) -> Evidence:
     gold = [set(pair.alignment) for pair in pairs]
     common = [a & b for a, b in zip(links["forward"], links["reverse"], strict=True)]
     return {
-        "error rate": {way: set_error_rate(links[way], gold) for way in WAYS},
-        "error rate of common links": set_error_rate(common, gold),
+        "error rate": {way: link_scores(links[way], gold).error_rate for way in WAYS},
+        "error rate of common links": link_scores(common, gold).error_rate,
         "bleu": bleu,
     }
 

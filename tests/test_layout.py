@@ -78,6 +78,8 @@ EXPERIMENTS_MAY_IMPORT = {
     "evaluation.attention",
     "runs.metrics",
     "text.batches",
+    "text.hmm_aligner",
+    "text.lines",
     "text.words",
     "training.optimizer",
 }

@@ -19,6 +19,8 @@ from transformer_jax.evaluation.alignment import (
     cross_weights,
     diagonal,
     error_rate,
+    grow_diagonal,
+    link_scores,
     links,
 )
 from transformer_jax.evaluation.attention import pair_attention
@@ -249,6 +251,26 @@ def test_the_best_aligner_is_a_layer_s_mean_unless_a_head_is_better():
     assert best([[wrong, half], [wrong, right]], [half, half]) == (1, 1, 0.0)
     assert best([[right, half], [wrong, half]], [wrong, right]) == (1, None, 0.0)
     assert best([[half, wrong], [wrong, half]], [wrong, half]) == (1, None, 0.5)
+
+
+def test_scores_of_links_with_sure_and_possible_ones_are_worked_by_hand():
+    """4 + 1 links found: 2 + 0 are sure, 3 + 0 possible; 3 + 1 links are sure."""
+    found = [{(0, 0), (1, 1), (2, 2), (3, 0)}, {(0, 0)}]
+    sure = [{(0, 0), (1, 1), (2, 3)}, {(0, 1)}]
+    possible = [sure[0] | {(2, 2)}, sure[1]]
+    assert link_scores(found, sure, possible) == pytest.approx((1 - 5 / 9, 3 / 5, 2 / 4))
+    assert link_scores(found, sure) == pytest.approx((1 - 4 / 9, 2 / 5, 2 / 4))
+    assert link_scores([set()], [set()]) == (0, 1, 1)
+
+
+def test_common_links_grow_by_neighbors_whose_words_are_not_both_linked():
+    """(2, 2) comes too late, and no link leads to (4, 4)."""
+    forward = {(0, 0), (1, 1), (2, 1), (2, 2), (4, 4)}
+    backward = {(0, 0), (1, 2), (5, 5)}
+    want = {(0, 0), (1, 1), (1, 2), (2, 1)}
+    assert grow_diagonal(forward, backward) == grow_diagonal(backward, forward) == want
+    assert forward & backward == {(0, 0)}, "the arguments stay as they are"
+    assert grow_diagonal({(0, 0)}, {(0, 1)}) == set()
 
 
 # The model's -------------------------------------------------------------------------------------

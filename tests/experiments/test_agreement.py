@@ -1,4 +1,4 @@
-"""The error rate by hand, the measurement on a tiny run, and the rules of the verdicts."""
+"""The measurement on a tiny run, and the rules of the verdicts."""
 
 import shutil
 from pathlib import Path
@@ -17,13 +17,6 @@ from transformer_jax.tables.experiment import make_jobs
 
 SEEDS = (0, 1, 2)
 ROW = "gamma 0.3"
-
-
-def test_the_error_rate_of_sets_is_worked_by_hand():
-    """Of 3 links found, 2 are among the 4 that are right: 1 - 2 * 2 / 7."""
-    found = [{(0, 0), (1, 1)}, {(2, 0)}]
-    gold = [{(0, 0), (1, 2)}, {(2, 0), (3, 0)}]
-    assert agreement.set_error_rate(found, gold) == pytest.approx(1 - 4 / 7)
 
 
 def test_both_directions_are_measured_on_their_own_folders(tmp_path, monkeypatch):

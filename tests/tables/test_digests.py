@@ -76,6 +76,7 @@ def test_all_tables_of_runs_have_recorded_digests():
         "alignment-small",
         "wait_k-small",
         "agreement-small",
+        "gold_alignment-small",
         "copying-small",
         "hard_attention-small",
         "coverage-small",

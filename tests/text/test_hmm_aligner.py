@@ -23,6 +23,7 @@ from transformer_jax.text.hmm_aligner import (
     _transposed,
     _uniform,
     hmm_alignments,
+    hmm_posteriors,
 )
 
 DRAW = np.random.default_rng(0)
@@ -132,7 +133,9 @@ def test_in_model_1_each_direction_counts_its_own_posteriors(monkeypatch):
         found, of_none, _ = _model_1(cells, _uniform(cells))
         alone.append(_model_1(cells, _dictionary(cells, found, of_none))[0])
     other = _transposed(both[0])
-    np.testing.assert_allclose(_trained(*both, other), alone[0] * alone[1][other])
+    ours, theirs = _trained(*both, other)
+    np.testing.assert_allclose(ours, alone[0])
+    np.testing.assert_allclose(theirs, alone[1][other])
 
 
 def test_pairs_of_different_lengths_are_computed_apart():
@@ -174,6 +177,17 @@ def test_gold_links_are_found_from_the_text_alone():
     links = sum(map(len, found)), sum(len(pair.alignment) for pair in pairs)
     assert 1 - 2 * hits / sum(links) < 0.08
     assert hits / links[0] > 0.96 and hits / links[1] > 0.87
+
+
+def test_each_direction_shares_a_generated_word_among_the_words_of_the_other_side():
+    """A word generates several others, but is generated once."""
+    pairs = [(["a"], ["x", "y"]), (["b", "c"], ["z"]), (["a", "b", "c"], ["x", "y", "z"]), ([], [])]
+    found = hmm_posteriors(pairs * 5)
+    shapes = [tuple(len(side) for side in pair[::-1]) for pair in pairs]
+    assert [(a.shape, b.shape) for a, b in found[:4]] == [(shape, shape) for shape in shapes]
+    for forward_LM, backward_LM in found:
+        assert (forward_LM.sum(1) < 1 + 1e-9).all() and (backward_LM.sum(0) < 1 + 1e-9).all()
+    assert found[0][0].sum(0) > 1.2 and found[1][1].sum(1) > 1.2
 
 
 def test_empty_sides_have_no_links_and_capitals_do_not_count():

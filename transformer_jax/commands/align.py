@@ -7,7 +7,7 @@ from pathlib import Path
 from transformer_jax.api import Run
 from transformer_jax.commands.loading import load_model
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.evaluation.alignment import error_rate
+from transformer_jax.evaluation.alignment import error_rate, link_scores
 from transformer_jax.model.transformer import watched_layer
 from transformer_jax.text.corpora import TextPairs
 from transformer_jax.text.folder_corpus import Links
@@ -94,9 +94,11 @@ def _align_alone(pairs: TextPairs, right: Sequence[Links] | None) -> None:
     for links in found:
         print(" ".join(f"{i}-{j}" for i, j in links))
     if right is not None:
-        hits = sum(len({*mine} & {*gold}) for mine, gold in zip(found, right, strict=True))
-        both = sum(map(len, found)) + sum(map(len, right))
-        log.info("alignment error rate: %.3f", 1 - 2 * hits / both if both else 0.0)
+        log.info("alignment error rate: %.3f", link_scores(*map(_sets, (found, right))).error_rate)
+
+
+def _sets(links: Sequence[Links]) -> list[set[tuple[int, int]]]:
+    return [set(of_pair) for of_pair in links]
 
 
 def _number(layer: int | None, layers: int, watched: int) -> int:

@@ -6,8 +6,9 @@ Dimension key
 """
 
 import functools
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 import jax
@@ -37,6 +38,14 @@ class WordAlignment(NamedTuple):
     tgt_words: list[str]
     heads_NHJ: np.ndarray  # int, by each layer's and head's weights
     mean_NJ: np.ndarray  # int, by the mean of the weights of a layer's heads
+
+
+class LinkScores(NamedTuple):
+    """How good links are over a corpus (Och and Ney 2003); best if there is nothing to count."""
+
+    error_rate: float  # 0 if all sure links are found, and no others but possible ones
+    precision: float  # share of the links found that are possible
+    recall: float  # share of the sure links that are found
 
 
 class AlignmentErrors(NamedTuple):
@@ -100,6 +109,55 @@ def error_rate(found: Sequence[np.ndarray], gold: Sequence[Links]) -> np.ndarray
         right = right + (found_J[..., tgt_G] == src_G).sum(-1)
         counted = counted + (found_J != NONE).sum(-1) + len(pair_links)
     return np.where(np.equal(counted, 0), 0.0, 1 - 2 * right / np.maximum(counted, 1))[()]
+
+
+LinkSet = Set[tuple[int, int]]  # (source word, target word)
+
+
+def link_scores(
+    found: Sequence[LinkSet], sure: Sequence[LinkSet], possible: Sequence[LinkSet] | None = None
+) -> LinkScores:
+    """Error rate, precision and recall over a corpus; each argument has a set for each pair.
+
+    Args:
+      found: links A.
+      sure: gold links S.
+      possible: gold links P, which contain S; None: S.
+    """
+    allowed = sure if possible is None else possible
+    hits = sum(len(own & right) for own, right in zip(found, sure, strict=True))
+    valid = sum(len(own & right) for own, right in zip(found, allowed, strict=True))
+    links, wanted = sum(map(len, found)), sum(map(len, sure))
+    return LinkScores(
+        1 - (hits + valid) / (links + wanted) if links + wanted else 0.0,
+        valid / links if links else 1.0,
+        hits / wanted if wanted else 1.0,
+    )
+
+
+def grow_diagonal(forward: LinkSet, backward: LinkSet) -> set[tuple[int, int]]:
+    """The links that both directions have, grown by those of one direction beside them.
+
+    Of the eight neighbors of a link, those that one direction has are added if one of their two
+    words has no link yet. Each added link grows in turn.
+
+    Args:
+      forward, backward: (source word, target word), in this order for both directions.
+
+    Source: Koehn, Och and Marcu 2003, "grow-diag"; the order is that of the words.
+    """
+    grown, either = set(forward & backward), forward | backward
+    src_words, tgt_words = ({link[side] for link in grown} for side in (0, 1))
+    waiting = sorted(grown)
+    for i, j in waiting:
+        for link in itertools.product((i - 1, i, i + 1), (j - 1, j, j + 1)):
+            is_free = link[0] not in src_words or link[1] not in tgt_words
+            if is_free and link in either:
+                grown.add(link)
+                src_words.add(link[0])
+                tgt_words.add(link[1])
+                waiting.append(link)
+    return grown
 
 
 class Aligner(NamedTuple):

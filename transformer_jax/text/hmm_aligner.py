@@ -54,21 +54,36 @@ def hmm_alignments(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list
     Args:
       pairs: source words and target words. With fewer than thousands of pairs the result is poor.
     """
-    whole = [n for n, pair in enumerate(pairs) if pair[0] and pair[1]]
-    found: list[Links] = [()] * len(pairs)
+    found = []
+    for forward_LM, backward_LM in hmm_posteriors(pairs):
+        target, source = np.nonzero(forward_LM * backward_LM >= LEAST)
+        found.append(tuple(sorted(zip(source.tolist(), target.tolist(), strict=True))))
+    return found
+
+
+def hmm_posteriors(
+    pairs: Sequence[tuple[Sequence[str], Sequence[str]]],
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each pair, the probabilities of its links by the two models.
+
+    Args:
+      pairs: as in `hmm_alignments`.
+
+    Returns:
+      Twice float64 `[target words, source words]`: the probability that this source word generated
+      this target word, and that this target word generated this source word.
+    """
+    found = [(np.zeros((len(tgt), len(src))),) * 2 for src, tgt in pairs]
+    whole = [n for n, one in enumerate(found) if one[0].size]
     if not whole:
         return found
     sides = [_side([pairs[n][of] for n in whole]) for of in (0, 1)]
     forward, backward = _cells(sides[0], sides[1]), _cells(sides[1], sides[0])
-    other = _transposed(forward)
-    product = _trained(forward, backward, other)
-    source, target = _words_of(forward)
-    linked = product >= LEAST
+    both = _trained(forward, backward, _transposed(forward))
     for number, n in enumerate(whole):
         cells = slice(*forward.starts[number : number + 2])
-        kept = linked[cells]
-        links = zip(source[cells][kept].tolist(), target[cells][kept].tolist(), strict=True)
-        found[n] = tuple(sorted(links))
+        of_forward, of_backward = (one[cells].reshape(found[n][0].shape) for one in both)
+        found[n] = of_forward, of_backward
     return found
 
 
@@ -85,9 +100,7 @@ def _cells(generating: Side, generated: Side) -> Cells:
     rows, columns = np.diff(generated.starts), np.diff(generating.starts)
     starts = np.concatenate([[0], np.cumsum(rows * columns)])
     pair = np.repeat(np.arange(len(rows)), rows * columns)
-    cell = np.arange(starts[-1]) - starts[pair]
-    row = cell // columns[pair]
-    column = cell % columns[pair]
+    row, column = np.divmod(np.arange(starts[-1]) - starts[pair], columns[pair])
     of_row = generated.forms[generated.starts[pair] + row]
     of_column = generating.forms[generating.starts[pair] + column]
     size = int(generated.forms.max()) + 1
@@ -96,17 +109,11 @@ def _cells(generating: Side, generated: Side) -> Cells:
     return Cells(starts, rows, columns, entry, row_starts, of_row[row_starts], entries // size)
 
 
-def _words_of(cells: Cells) -> tuple[np.ndarray, np.ndarray]:
-    """The generating and the generated word of each cell, from 0 in its sentence: int [C] each."""
-    pair = np.repeat(np.arange(len(cells.rows)), cells.rows * cells.columns)
-    cell = np.arange(cells.starts[-1]) - cells.starts[pair]
-    return cell % cells.columns[pair], cell // cells.columns[pair]
-
-
 def _transposed(cells: Cells) -> np.ndarray:
     """For each cell, the cell of the same two words in the other direction: int [C]."""
     pair = np.repeat(np.arange(len(cells.rows)), cells.rows * cells.columns)
-    column, row = _words_of(cells)
+    cell = np.arange(cells.starts[-1]) - cells.starts[pair]
+    row, column = np.divmod(cell, cells.columns[pair])
     return cells.starts[pair] + column * cells.rows[pair] + row
 
 
@@ -120,12 +127,12 @@ class Dictionary(NamedTuple):
     of_none: np.ndarray  # float64 [forms]
 
 
-def _trained(forward: Cells, backward: Cells, other: np.ndarray) -> np.ndarray:
-    """The product of both directions' posteriors, float64 [C], in the order of `forward`."""
+def _trained(forward: Cells, backward: Cells, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The posteriors of both directions, float64 [C] each, in the order of `forward`."""
     both = forward, backward
     models = [_uniform(cells) for cells in both]
     jumps = [np.ones(2 * FARTHEST + 1) for _ in both]
-    product = np.zeros(0)
+    ours = theirs = np.zeros(0)
     for iteration in range(MODEL_1 + MODEL_H):
         is_markov = iteration >= MODEL_1
         if not is_markov:
@@ -133,7 +140,8 @@ def _trained(forward: Cells, backward: Cells, other: np.ndarray) -> np.ndarray:
         else:
             found = [_markov(*of) for of in zip(both, models, jumps, strict=True)]
             jumps = [counts for *_, counts in found]
-        product = found[0][0] * found[1][0][other]
+        ours, theirs = found[0][0], found[1][0][other]
+        product = ours * theirs
         backward_product = np.empty_like(product)  # in the order of `backward`
         backward_product[other] = product
         # In model 1 each direction counts its own posteriors: they are nearly uniform, and their
@@ -143,7 +151,7 @@ def _trained(forward: Cells, backward: Cells, other: np.ndarray) -> np.ndarray:
             _dictionary(cells, counts, of_none)
             for cells, counts, (_, of_none, _) in zip(both, counted, found, strict=True)
         ]
-    return product
+    return ours, theirs
 
 
 def _uniform(cells: Cells) -> Dictionary:

@@ -1,0 +1,263 @@
+"""Gold links and words of real text, the measurement on a tiny run, and the rules."""
+
+import gzip
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import gold_alignment
+from experiments.gold_alignment import (
+    AGREED,
+    ALONE,
+    BASE,
+    EXPERIMENT,
+    MIXED,
+    NEWS,
+    PREDICTED,
+    READ,
+    TIGHT,
+    WORD,
+    Gold,
+    aligner_scores,
+    attention_links,
+    best_links,
+    combined,
+    findings,
+    gold_links,
+    read_gold,
+    read_text,
+    run_scores,
+    verdicts,
+)
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
+from tests import tiny_runs as runs
+from transformer_jax.api import load
+from transformer_jax.errors import DataError
+from transformer_jax.evaluation.alignment import cross_weights, diagonal, link_scores, links
+from transformer_jax.grammar import generate
+from transformer_jax.tables.experiment import make_jobs
+from transformer_jax.text.hmm_aligner import hmm_alignments, hmm_posteriors
+from transformer_jax.text.words import subword_words
+
+REAL = os.environ.get("TRANSFORMER_JAX_DATA")
+
+
+# Text ----------------------------------------------------------------------------------------
+
+
+def test_gold_links_count_words_from_1_and_sure_links_are_possible_too():
+    sure, possible = gold_links("1-2 3p1 2-2", (3, 2), "")
+    assert sure == {(0, 1), (1, 1)}
+    assert possible == {(0, 1), (1, 1), (2, 0)}
+
+
+@pytest.mark.parametrize("text", ["0-1", "1-0", "4-1", "1-3", "1:1", "1-1-1"])
+def test_a_wrong_link_is_named_with_its_line(text):
+    with pytest.raises(DataError, match=f"^gold, line 7: '{text}' is no link"):
+        gold_links(f"1-1 {text}", (3, 2), "gold, line 7")
+
+
+def test_words_are_those_of_the_gold_text_and_ordinary_text_has_fewer_spaces():
+    words = "Parliament 's EU-wide ( 9.00 ) ' rules ' , don't it is 1995 / 96 : Gesundheits- ?"
+    line = TIGHT.sub("", words)
+    assert line == "Parliament's EU-wide (9.00) ' rules ', don't it is 1995 / 96: Gesundheits-?"
+    assert WORD.findall(line) == words.split()
+
+
+@pytest.mark.skipif(not REAL, reason="needs real text: TRANSFORMER_JAX_DATA")
+def test_the_gold_files_fit_their_text():
+    gold = read_gold(Path(str(REAL)) / "alignments-de-en")
+    assert len(gold.pairs) == 508
+    assert (sum(map(len, gold.sure)), sum(map(len, gold.possible))) == (9613, 10534)
+    as_gold = [
+        sum(WORD.findall(pair.lines[side]) == pair.words[side] for pair in gold.pairs)
+        for side in (0, 1)
+    ]
+    assert as_gold == [488, 502], "most lines are split as RWTH split them"
+
+
+def test_the_likeliest_word_is_linked_unless_none_is_likelier():
+    posterior_LM = np.array([[0.1, 0.5, 0.1], [0.3, 0.1, 0.1], [0.2, 0.3, 0.4]])
+    assert best_links(posterior_LM) == {(1, 0), (2, 2)}
+
+
+# Measurement ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def text(tmp_path, monkeypatch):
+    """Gold links of 6 pairs, 30 pairs to train on, and 4 to choose layers with."""
+
+    def write(name, lines):
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = "".join(f"{line}\n" for line in lines).encode()
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+    pairs = generate("test", 6)
+    write("alignments-de-en/test.uc.de", [" ".join(pair.tgt_words) for pair in pairs])
+    write("alignments-de-en/test.uc.en", [" ".join(pair.src_words) for pair in pairs])
+    marks = [[f"{j + 1}{'-p'[i == 1]}{i + 1}" for i, j in pair.alignment] for pair in pairs]
+    write("alignments-de-en/alignment.talp", map(" ".join, marks))
+    for stem, more in (("train", generate("train", 30)), ("newscomm-valid", generate("valid", 4))):
+        write(f"mixed-en-de/{stem}.de.gz", [pair.tgt for pair in more])
+        write(f"mixed-en-de/{stem}.en.gz", [pair.src for pair in more])
+        write(
+            f"mixed-en-de/{stem}.src.gz",
+            ["newscomm" if n % 3 else "docs" for n in range(30)][: len(more)],
+        )
+    monkeypatch.setattr(gold_alignment, "DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(
+        gold_alignment, "PARTS", {ALONE: (0, ()), NEWS: (8, ("newscomm",)), MIXED: (16, ())}
+    )
+    return pairs
+
+
+def own_links(loaded, text, swapped):
+    """The links of the first layer by the weights of each row, and by those of the next row."""
+    sides = [(pair.tgt, pair.tgt_words) for pair in text], [(p.src, p.src_words) for p in text]
+    src, tgt = sides[::-1] if swapped else sides
+    encode = loaded.line_translator().encode
+    ids = encode([line for line, _ in src]), encode([line for line, _ in tgt], is_target=True)
+    weights = cross_weights(loaded.model, loaded.translator.params, *ids)
+    found = {PREDICTED: [], READ: []}
+    for n, weights_NHLM in enumerate(weights):
+        src_words = subword_words(loaded.vocabulary.pieces(ids[0][n]), src[n][1])
+        tgt_words = subword_words(loaded.vocabulary.pieces(ids[1][n]), tgt[n][1])
+        mean_NHLM = weights_NHLM.mean(1, keepdims=True)
+        for name, shift in ((PREDICTED, 0), (READ, 1)):
+            [[linked_J]] = links(np.roll(mean_NHLM, -shift, axis=2), src_words, tgt_words)
+            pairs = [(int(i), j) for j, i in enumerate(linked_J) if i >= 0]
+            found[name].append({pair[::-1] for pair in pairs} if swapped else set(pairs))
+    return found
+
+
+def test_a_run_s_links_are_measured_in_both_directions(text, tmp_path, monkeypatch):
+    """One model in both folders: it reads both languages, in its way."""
+    shutil.copytree(runs.trained_run(), tmp_path / "run")
+    shutil.copytree(runs.trained_run(), tmp_path / "run" / "reverse")
+    measured = {}
+
+    def spied(folder, pairs, swapped):
+        measured[folder.name] = attention_links(folder, pairs, swapped)
+        return measured[folder.name]
+
+    monkeypatch.setattr(gold_alignment, "attention_links", spied)
+    job = make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]._replace(folder=tmp_path / "run")
+    found = run_scores(job)
+    loaded = load(str(job.folder), max_length=256).loaded
+    every = [*text, *generate("valid", 4)]
+    want = {name: own_links(loaded, every, name == "reverse") for name in ("run", "reverse")}
+    assert measured == {way: {k: [own] for k, own in x.items()} for way, x in want.items()}
+    for own in want.values():
+        assert sum(a != b for a, b in zip(own[PREDICTED], own[READ], strict=True)) > 2
+    sure = [{(j, i) for i, j in pair.alignment if i != 1} for pair in text]
+    possible = [{(j, i) for i, j in pair.alignment} for pair in text]
+    for name in (PREDICTED, READ):
+        assert found[name]["layers"] == "1 and 1"
+        scores = found[name]["scores"]["1 and 1"]
+        for way, folder in (("de-en", "run"), ("en-de", "reverse")):
+            own = want[folder][name][: len(text)]
+            assert scores[way] == pytest.approx(link_scores(own, sure, possible))
+
+
+def test_both_directions_are_combined_in_two_ways():
+    gold = Gold([], [{(0, 0), (1, 1)}], [{(0, 0), (1, 1), (1, 2)}])
+    found = combined(gold, [{(0, 0), (1, 2)}], [{(0, 0), (1, 1), (3, 3)}])
+    assert found == {
+        "de-en": pytest.approx([1 - 3 / 4, 1, 1 / 2]),
+        "en-de": pytest.approx([1 - 4 / 5, 2 / 3, 1]),
+        "intersection": pytest.approx([1 - 2 / 3, 1, 1 / 2]),
+        "grow-diag": pytest.approx([0, 1, 1]),
+    }
+
+
+def test_layers_are_chosen_by_their_agreement_on_other_text(text, tmp_path, monkeypatch):
+    """On the gold text layers 1 and 1 are right; on the other text 1 of de-en agrees with 2."""
+    gold = read_gold(tmp_path / "data" / "alignments-de-en")
+
+    def fake(folder, pairs, swapped):
+        others = ([{(0, n)}] * 4 for n in ((5, 1) if swapped else (1, 7)))
+        of_gold = (gold.sure, [{(0, 99)} for _ in gold.sure])
+        layers = [list(one) + more for one, more in zip(of_gold, others, strict=True)]
+        return {PREDICTED: layers, READ: layers[::-1]}
+
+    monkeypatch.setattr(gold_alignment, "attention_links", fake)
+    found = run_scores(make_jobs(EXPERIMENT, "small", runs=tmp_path)[0])
+    assert (found[PREDICTED]["layers"], found[READ]["layers"]) == ("1 and 2", "2 and 1")
+    assert found[PREDICTED]["disagreement"]["1 and 2"] == 0
+    scores = found[PREDICTED]["scores"]
+    assert scores["1 and 1"]["grow-diag"][0] < scores["1 and 2"]["grow-diag"][0]
+    assert scores["1 and 2"]["de-en"][2] == 1 and scores["1 and 2"]["en-de"][2] == 0
+
+
+def test_the_aligner_reads_the_gold_pairs_and_the_text_of_a_kind(text, tmp_path):
+    folder = tmp_path / "data" / "mixed-en-de"
+    gold = read_gold(tmp_path / "data" / "alignments-de-en")
+    news = [pair.words for pair in read_text(folder, "train", ("newscomm",))]
+    assert len(news) == 20 and news[0] == tuple(
+        list(words)
+        for words in (generate("train", 2)[1].tgt_words, generate("train", 2)[1].src_words)
+    )
+    found = aligner_scores(8, ("newscomm",))
+    words = [pair.words for pair in gold.pairs] + news[:8]
+    want = {"product": [set(one) for one in hmm_alignments(words)[:6]], "de-en": [], "en-de": []}
+    for forward_LM, backward_LM in hmm_posteriors(words)[:6]:
+        for way, posterior_LM, axis in (("de-en", forward_LM, 1), ("en-de", backward_LM, 0)):
+            none = 1 - posterior_LM.sum(axis, keepdims=True)
+            is_best = (posterior_LM == posterior_LM.max(axis, keepdims=True)) & (
+                posterior_LM > none
+            )
+            want[way].append({(i, j) for j, i in np.argwhere(is_best).tolist()})
+    assert found["pairs"] == 14
+    for way, own in want.items():
+        assert found[way] == pytest.approx(link_scores(own, gold.sure, gold.possible)), way
+
+
+# Verdicts ------------------------------------------------------------------------------------
+
+
+def evidence(grown, ways, read):
+    scores = {"de-en": [ways - 0.1], "en-de": [ways + 0.1], "grow-diag": [grown]}
+    of_read = {"2 and 2": {"grow-diag": [read]}}
+    return {
+        PREDICTED: {"layers": "1 and 2", "scores": {"1 and 2": scores, "1 and 1": {}}},
+        READ: {"layers": "2 and 2", "scores": of_read},
+    }
+
+
+@pytest.mark.parametrize(
+    ("aligner", "ways", "agreed", "read", "want"),
+    [
+        (0.3, 0.5, 0.3, 0.3, HOLDS),
+        (0.5, 0.3, 0.5, 0.5, FAILS),
+        (0.401, 0.401, 0.401, 0.401, OPEN),
+    ],
+)
+def test_the_rules(aligner, ways, agreed, read, want):
+    base = [0.4, 0.41, 0.39]
+    found = {(BASE, seed): evidence(base[seed], ways, read) for seed in range(3)}
+    moved = [0.01, -0.01, 0.0]
+    found |= {(AGREED, seed): evidence(agreed + moved[seed], 0, 0) for seed in range(3)}
+    rows = verdicts(found, range(3), {"grow-diag": [aligner]})
+    assert [row[1] for row in rows] == [want] * 4
+    assert {row[1] for row in verdicts(found, [0], {"grow-diag": [aligner]})} == {NOT_RUN}
+
+
+def test_a_page_without_runs_has_the_aligner_and_published_figures(text, tmp_path):
+    parts = findings(tmp_path, make_jobs(EXPERIMENT, "small", runs=tmp_path))
+    assert {row[1] for row in parts[1].rows} == {NOT_RUN}
+    rows = {row[0]: row for row in parts[4].rows}
+    assert rows[f"hidden Markov models, {MIXED}"][1] == "22 pairs"
+    lengths = [(len(pair.tgt_words), len(pair.src_words)) for pair in text]
+    straight = [diagonal(*both) for both in lengths]
+    possible = [{(j, i) for i, j in pair.alignment} for pair in text]
+    sure = [{(j, i) for i, j in pair.alignment if i != 1} for pair in text]
+    own = [{(int(i), j) for j, i in enumerate(one)} for one in straight]
+    scores = link_scores(own, sure, possible)
+    want = "{:.1f} ({:.1f} / {:.1f})".format(*(100 * one for one in scores))
+    assert rows["diagonal"][1:3] == ["", want] and want != rows["diagonal"][3] != ""
+    assert len({len(row) for row in parts[4].rows}) == 1
