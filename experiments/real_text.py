@@ -75,7 +75,8 @@ OF_CORES = (BASE, PRE, ROTARY, MUON, MODERN, RECURRENT)
 # Peak rates at d_model 256 by the rate scales; rows of the paper's sizes that are not here have
 # the paper's rate.
 RATES: dict[str, float] = {MODERN: MODERN_RATE, RECURRENT: 0.003, CONVOLUTIONAL: 0.003}
-RATES_OF_CORES = {**RATES, BASE: 0.003, PRE: 0.003, ROTARY: 0.003, MUON: 0.003}
+# The trials at 0.001 ran for base only, and those of rotary positions and Muon alone not at all.
+RATES_OF_CORES = {**RATES, BASE: 0.001, PRE: 0.003, ROTARY: 0.003, MUON: 0.009}
 TRIED = (0.001, 0.003, 0.009)
 LAST = 5  # checkpoints to average
 STEPS = 17_000  # of the presets
