@@ -232,7 +232,11 @@ def test_a_config_file_that_is_not_there_names_the_nearest_preset_or_all(tmp_pat
     monkeypatch.chdir(tmp_path)
     for name, words in [
         ("configs/dmeo.py", "no such file. Did you mean configs/demo.py"),
-        ("zzz", "no such file. Presets: demo, finetune, multi30k, multi30k_fast, text, wmt14."),
+        (
+            "zzz",
+            "no such file. Presets: demo, europarl, finetune, mixed, multi30k, "
+            "multi30k_fast, text, wmt14.",
+        ),
         ("elsewhere/demo.py", "elsewhere/demo.py: there is no such file"),
         (".", "--config=. is not a file"),
     ]:

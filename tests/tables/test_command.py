@@ -203,7 +203,7 @@ def test_the_attention_that_is_drawn_is_that_of_the_scored_weights(average, tmp_
     scale = EXPERIMENT.scales["small"]._replace(average=average)
     experiment = EXPERIMENT._replace(scales={"small": scale})
     [job] = make_jobs(experiment, "small", tmp_path, ("base",))
-    job.folder.mkdir(parents=True)
+    (job.folder / "checkpoints").mkdir(parents=True)
     output = Output(tmp_path / "out")
     samples = [["a b", "r", "t"], ["c", "r", "t"]]
     write_record(output, {"row": "base", "seed": 0, "curve": [], "samples": samples})
@@ -214,6 +214,9 @@ def test_the_attention_that_is_drawn_is_that_of_the_scored_weights(average, tmp_
     [given] = calls
     assert given[3:5] == ["attention", f"--workdir={job.folder}"] and given[-1] == "a b"
     assert ("--checkpoint=average" in given) == bool(average)
+    (job.folder / "checkpoints").rmdir()  # a run that came from another machine has no weights
+    command._draw_attention([job], output)
+    assert calls == [given]
 
 
 def test_a_row_is_a_mapping():

@@ -9,12 +9,14 @@ import pytest
 
 from experiments.fair_comparison import TRIED as FAIR_RATES
 from experiments.later_parts import TRIED as LATER_RATES
+from experiments.real_text import TRIED as REAL_RATES
 from experiments.scores import TRIED
 from tests.fixtures.keys import other_value
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.tables.digests import COUNTED, digest_of
 from transformer_jax.tables.experiment import make_jobs
+from transformer_jax.tables.pace import with_paces
 from transformer_jax.tables.results import read_results
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +51,7 @@ def jobs_of(folder, monkeypatch, seeds):
     monkeypatch.chdir(ROOT)  # experiments name their config files from there
     experiment = importlib.import_module(f"experiments.{folder.parent.name}").EXPERIMENT
     jobs = make_jobs(experiment, folder.name, Path("runs"), seeds=seeds)
+    jobs = with_paces(jobs, folder / "pace.csv", experiment.scales[folder.name].minutes)
     return {(job.row, job.seed): job for job in jobs}
 
 
@@ -92,6 +95,8 @@ def test_all_tables_of_runs_have_recorded_digests():
         "fair_comparison-budget_1",
         "fair_comparison-budget_3",
         "fair_comparison-budget_9",
+        *(f"real_text-cores_rate_{rate}" for rate in REAL_RATES),
+        "real_text-en-it",
     }
 
 
