@@ -191,6 +191,19 @@ def test_a_pack_that_does_not_fit_is_refused(call, tmp_path, monkeypatch, experi
         call(tmp_path, *packed)
 
 
+@pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "folder/../../outside", "link"])
+def test_an_archive_writes_nothing_but_files_below_its_folder(name, tmp_path):
+    file = tmp_path / "results.tgz"
+    with tarfile.open(file, "w:gz") as tar:
+        info = tarfile.TarInfo(name)
+        if name == "link":
+            info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(info)
+    with pytest.raises(DataError, match="is not a file below its folder"):
+        pack.extract_results(file, tmp_path / "to")
+    assert [path.name for path in tmp_path.rglob("*")] == ["results.tgz"]
+
+
 def test_updates_fit_into_the_time_with_their_checks():
     # 2 minutes: 1 s more for the first check, so 119 s. 10 updates and a check: 10 x 0.2 + 0.5 s.
     timing = Timing(step=0.2, check=0.5, first_check=1.5, device="cpu")

@@ -149,6 +149,17 @@ def _archive(members: Mapping[str, bytes | Path]) -> bytes:
     return written.getvalue()
 
 
+def _extract(tar: tarfile.TarFile, to: Path) -> None:
+    """Writes the files of an archive below `to`. Raises DataError: one is no file, or elsewhere."""
+    for member in tar:
+        path = (to / member.name).resolve()
+        content = tar.extractfile(member) if member.isfile() else None
+        if content is None or not path.is_relative_to(to.resolve()):
+            raise DataError(f"{member.name!r} in the archive is not a file below its folder.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.read())
+
+
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     info = tarfile.TarInfo(name)
     info.size = len(data)
@@ -188,7 +199,7 @@ def unpack(folder: Path, to: Path, output: Output) -> Plan:
     if hashlib.sha256(archive).hexdigest() != plan.sha256:
         raise DataError(f"{folder}: its parts are damaged. Copy them again.")
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        tar.extractall(to, filter="data")
+        _extract(tar, to)
     compressed = [*to.rglob("*.xz")]
     with ThreadPoolExecutor() as pool:
         for path, text in zip(compressed, pool.map(_decompressed, compressed), strict=True):
@@ -273,7 +284,7 @@ def extract_results(file: Path, to: Path) -> Plan:
     """Extracts a results.tgz and returns its plan. Raises DataError: it is none."""
     try:
         with tarfile.open(file) as tar:
-            tar.extractall(to, filter="data")
+            _extract(tar, to)
     except (OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
         raise DataError(f"--merge={file} is not a results.tgz ({error}).") from None
     return read_plan(to)
