@@ -139,6 +139,11 @@ def test_a_row_runs_elsewhere_and_its_results_come_back(
     )
 
 
+def test_rows_with_a_time_are_measured_before_they_are_submitted(call, tmp_path):
+    with pytest.raises(ConfigError, match=r"slurm: .*pace.csv has no number of updates for 'base'"):
+        call(tmp_path, "--rows=base", "--launcher=slurm")
+
+
 def test_a_pack_keeps_the_keys_that_it_was_made_with(call, tmp_path):
     keys = ("--config.model.d_ff=16", "--config.data.test=test")
     call(tmp_path, "--rows=base", f"--pack={tmp_path / 'pack'}", *keys)

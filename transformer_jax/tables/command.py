@@ -278,6 +278,8 @@ def _run_missing(
                     check_results(missing)
                 run_here(missing, done, values["jobs"])
             elif values["launcher"] == "slurm":
+                if values["minutes"] is not None:
+                    _check_paces(missing, output, values["minutes"])
                 folder = Path(values["runs"]) / "submitit"
                 run_with_submitit(missing, done, folder, values["slurm"])
             else:
@@ -285,6 +287,17 @@ def _run_missing(
         finally:
             signal.signal(signal.SIGTERM, before)
     return failed
+
+
+def _check_paces(missing: Sequence[Job], output: Output, minutes: float) -> None:
+    """Raises ConfigError if a row's updates are not known: no node is asked to measure them."""
+    known = read_paces(output.paces, minutes)
+    for job in missing:
+        if job.row not in known:
+            raise ConfigError(
+                f"--launcher=slurm: {output.paces} has no number of updates for {job.row!r}, which "
+                "gets a time. Run its first seed with --launcher=local on such a node."
+            )
 
 
 def _paced(missing: Sequence[Job], values: dict[str, Any], output: Output) -> list[Job]:
