@@ -88,14 +88,6 @@ BUDGETS = {1: (1, 2, 3), 3: (1, 2), 9: (1,)}  # times FLOPS, and the seeds
 ALIKE: dict[str, Any] = {**AT_SMALL, "train.clip_norm": 1.0}
 
 
-def at_budget(times: int, row: Overrides) -> Overrides:
-    """A row at a budget, with the rate that was chosen for it."""
-    name = next(name for name, own in ROWS.items() if own == row)
-    rate = RATES[name]
-    steps = times * row["train.steps"]
-    return {**row, "train.steps": steps, "train.peak_learning_rate": rate}
-
-
 def best(lines: Sequence[Line], rows: Sequence[str]) -> str | None:
     """The row with the lowest mean validation perplexity; None: nothing was run."""
     found = {name: of_row(lines, name, "perplexity") for name in rows}
@@ -195,13 +187,20 @@ def rate_scale(rate: float) -> Scale:
 
 
 def budget_scale(times: int) -> Scale:
-    """The scale of one budget."""
+    """The scale of one budget, with the rate that was chosen for each row."""
+    own = {
+        name: {
+            "train.steps": times * row["train.steps"],
+            "train.peak_learning_rate": RATES[name],
+        }
+        for name, row in ROWS.items()
+    }
     return Scale(
         CONFIG,
         ALIKE,
         seeds=BUDGETS[times],
         average=LAST,
-        row=lambda row: at_budget(times, row),
+        own=own,
         compared=False,
     )
 

@@ -97,12 +97,6 @@ RATES = {
 SHOWN = {HOLDS: "helps", FAILS: "hurts"}
 
 
-def with_rate(row: Overrides) -> Overrides:
-    """A row's overrides with the learning rate that was chosen for it."""
-    [name] = [name for name, own in ROWS.items() if own == row]
-    return {**row, "train.peak_learning_rate": RATES[name]}
-
-
 def verdict_of(lines: Sequence[Line], row: str) -> tuple[str, str]:
     """The verdict on a part, and what it adds in BLEU."""
     gaps = differences(lines, row, BASE, "bleu")
@@ -124,7 +118,9 @@ EXPERIMENT = Experiment(
     name="later_parts",
     rows=ROWS,
     scales={
-        "small": SHORT_DEMO._replace(row=with_rate),
+        "small": SHORT_DEMO._replace(
+            own={row: {"train.peak_learning_rate": rate} for row, rate in RATES.items()}
+        ),
         **{f"rate_{rate}": rate_scale(rate) for rate in TRIED},
     },
     about=__doc__,

@@ -350,7 +350,7 @@ def _list(experiment: Experiment, jobs: Sequence[Job], missing: Sequence[Job]) -
         seeds = [job.seed for job in jobs if job.row == row]
         done = [str(seed) for seed in seeds if (row, seed) not in left]
         own = next(job for job in jobs if job.row == row)
-        changes = own.scale.row(experiment.rows[row])
+        changes = own.scale.keys_of(row, experiment.rows[row])
         text = ", ".join(f"{key}={value}" for key, value in changes.items())
         rows.append([row, text, ", ".join(map(str, seeds)), ", ".join(done) or "none"])
     return markdown_table(["row", "what differs", "seeds", "finished"], rows)

@@ -34,6 +34,7 @@ class Scale(NamedTuple):
     # Number of last checkpoints to average, or this number by row; 0: the last one, not averaged.
     average: int | Mapping[str, int] = 0
     row: Callable[[Overrides], Overrides] = dict  # a row's overrides at this scale
+    own: Mapping[str, Overrides] = MappingProxyType({})  # further ones by row, applied after these
     label: Callable[[str], str] = str  # a row's name in tables and plots of this scale
     # Rows of the table, which may be rows that only the paper has; empty: the experiment's rows.
     rows: tuple[str, ...] = ()
@@ -41,6 +42,10 @@ class Scale(NamedTuple):
     # Every row trains for this time on the device, which decides its number of updates
     # (tables/pace.py); None: as many as its config says.
     minutes: float | None = None
+
+    def keys_of(self, row: str, overrides: Overrides) -> dict[str, Any]:
+        """What a row with these overrides changes at this scale."""
+        return {**self.row(overrides), **self.own.get(row, {})}
 
     def seeds_of(self, row: str) -> Seeds:
         """The seeds of a row. Raises ConfigError if they are not numbers."""
@@ -167,7 +172,8 @@ def make_jobs(
     jobs = []
     for seed in dict.fromkeys(seed for own in seeds_of.values() for seed in own):
         for row in [row for row, own in seeds_of.items() if seed in own]:
-            changes = {**chosen.overrides, **chosen.row(experiment.rows[row]), **overrides}
+            own = chosen.keys_of(row, experiment.rows[row])
+            changes = {**chosen.overrides, **own, **overrides}
             folder = runs / slug(row) / f"seed-{seed}"
             whole = {**changes, "seed": seed}
             jobs.append(Job(experiment.name, row, seed, chosen, whole, folder))
