@@ -5,7 +5,7 @@ Arguments, in any order: base or big; en-it or it-en; paper (its recipe) or mode
     parts and optimizer). The default is base,en-it,paper.
 Expected: base,en-it,paper, 17,000 updates, beam 4, the mean of the last 5 checkpoints: sacreBLEU
     27.4 and chrF2 57.7 on `test`, 30.0 and 58.2 on `documents-test`. The others were not run.
-Device: an H200, 9.2 minutes, 11 GiB (2026-11-27); on two CPU cores a step takes 20 seconds.
+Device: an H200, 9.2 minutes, 11 GiB (2026-11-27). Too large for a CPU.
 Data: the folder that holds europarl-en-it/ is TRANSFORMER_JAX_DATA in the environment, or data/.
 Command: python -m transformer_jax train --config=configs/europarl.py --workdir=runs/europarl \
     --config.model.dtype=bfloat16 --config.model.residual_dtype=bfloat16

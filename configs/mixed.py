@@ -6,7 +6,7 @@ Paper: Vaswani et al. 2017, sections 5 and 6.1, with other text: 549,000 pairs o
 Arguments, in any order: base or big; en-de, de-en, en-fr or fr-en; paper (its recipe) or modern
     (its successors' parts and optimizer). The default is base,en-de,paper.
 Expected: not run.
-Device: a GPU; on two CPU cores a step takes 20 seconds.
+Device: a GPU. Too large for a CPU.
 Data: the folder that holds mixed-en-de/, newstest-en-de/ and mixed-en-fr/ is TRANSFORMER_JAX_DATA
     in the environment, or data/.
 Command: python -m transformer_jax train --config=configs/mixed.py:en-de --workdir=runs/mixed \

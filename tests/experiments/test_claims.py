@@ -37,7 +37,7 @@ from tests.tiny_runs import command, train
 from transformer_jax.config.schema import KEYS, value_at
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Job, Scale, make_jobs
-from transformer_jax.tables.statistics import Tests, exceeds_seeds
+from transformer_jax.tables.statistics import Paired, exceeds_seeds
 
 
 def angles(position, d_model):
@@ -156,16 +156,11 @@ def test_a_mean_over_seeds_counts_by_student_s_t():
     ("p_values", "certain"),
     [
         ({}, False),
-        ({("other", 0): Tests(0.001)}, False),
-        ({("a", 0): Tests(0.04)}, True),
-        (
-            {("a", 0): Tests(0.001), ("a", 1): Tests(0.04), ("a", 2): Tests(0.9)},
-            True,
-        ),  # their mean is 0.31
-        (
-            {("a", 0): Tests(0.001), ("a", 1): Tests(0.06), ("a", 2): Tests(0.07)},
-            False,
-        ),  # their mean is 0.044
+        ({("other", 0): Paired(0.001)}, False),
+        ({("a", 0): Paired(0.04)}, True),
+        # Their means are 0.31 and 0.044.
+        ({("a", n): Paired(p) for n, p in enumerate((0.001, 0.04, 0.9))}, True),
+        ({("a", n): Paired(p) for n, p in enumerate((0.001, 0.06, 0.07))}, False),
     ],
     ids=["missing", "of another row", "one", "median below", "median above"],
 )
@@ -194,7 +189,7 @@ def test_a_difference_in_bleu_counts_by_the_median_of_its_p_values(p_values, cer
 )
 def test_one_head_is_judged_by_chance_and_by_seeds(bleu, p, wanted, tmp_path):
     table_3 = [*BASES, *OTHERS, line(ONE_HEAD, 0, bleu)]
-    [finding] = one_head.findings(known_with(tmp_path, table_3, {(ONE_HEAD, 0): Tests(p)}))
+    [finding] = one_head.findings(known_with(tmp_path, table_3, {(ONE_HEAD, 0): Paired(p)}))
     assert finding.verdict == wanted
     [finding] = one_head.findings(known_with(tmp_path, BASES))
     assert finding.verdict == NOT_RUN
@@ -202,7 +197,7 @@ def test_one_head_is_judged_by_chance_and_by_seeds(bleu, p, wanted, tmp_path):
 
 def test_one_head_above_the_base_row_but_not_the_best_decides_nothing(tmp_path):
     table_3 = [*BASES, *OTHERS, line("(A) 32 heads", 0, 30.0), line(ONE_HEAD, 0, 25.0)]
-    [finding] = one_head.findings(known_with(tmp_path, table_3, {(ONE_HEAD, 0): Tests(0.001)}))
+    [finding] = one_head.findings(known_with(tmp_path, table_3, {(ONE_HEAD, 0): Paired(0.001)}))
     assert finding.verdict == OPEN
 
 
@@ -210,7 +205,7 @@ def test_smoothing_is_judged_in_two_ways(tmp_path):
     row = NO_SMOOTHING
     lines = [line("base", seed, 20.0 + seed / 10, 5.0 + seed / 10) for seed in range(3)]
     lines += [line(row, seed, 19.0, 4.0) for seed in range(3)]
-    p_values = {(row, seed): Tests(0.01) for seed in range(3)}
+    p_values = {(row, seed): Paired(0.01) for seed in range(3)}
     perplexity, bleu = smoothing.findings(known_with(tmp_path, lines, p_values))
     assert (perplexity.verdict, bleu.verdict) == (HOLDS, HOLDS)
     lines = [one._replace(bleu=40 - one.bleu, perplexity=9 - one.perplexity) for one in lines]
@@ -359,7 +354,7 @@ def test_the_headline_is_judged_at_equal_cost(bleu, p, seconds, wanted, tmp_path
     rows = "recurrent, equal FLOPs", "recurrent, equal time"
     table_2 = [line("Transformer", 0, 20.0)]
     table_2 += [line(row, 0, bleu, train_seconds=seconds) for row in rows]
-    p_2 = {(row, 0): Tests(p) for row in rows}
+    p_2 = {(row, 0): Paired(p) for row in rows}
     longer = [one._replace(bleu=40 - one.bleu) for one in table_2]
     known = known_with(tmp_path, BASES, table_2=table_2, p_2=p_2, longer=longer)
     found = headline.findings(known)
@@ -372,7 +367,7 @@ def test_the_headline_is_judged_at_equal_cost(bleu, p, seconds, wanted, tmp_path
 
 def by_chance(lines):
     """A table whose differences the bootstrap finds by chance."""
-    return Recorded(lines, {(one.row, one.seed): Tests(0.9) for one in lines}, "Transformer")
+    return Recorded(lines, {(one.row, one.seed): Paired(0.9) for one in lines}, "Transformer")
 
 
 PROBED = {

@@ -22,13 +22,11 @@ LINEAR = {"train.schedule": "linear", "train.warmup_steps": 2, "train.decay_step
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> Path:
-    """2,000 training pairs, and two test sets, one of which has the split's name."""
+    """A folder with 2,000 training pairs and two test sets, of which one is called test."""
     folder = tmp_path_factory.mktemp("corpus")
-    for name, split, count in [("train", "train", 2_000), ("valid", "valid", 20)] + [
-        ("test", "test", 6),
-        ("other", "valid", 4),
-    ]:
-        pairs = generate(split, count)
+    sizes = {"train": 2_000, "valid": 20, "test": 6, "other": 4}
+    for name, count in sizes.items():
+        pairs = generate("valid" if name == "other" else name, count)
         runs.write_lines(folder / f"{name}.en", [pair.src for pair in pairs])
         runs.write_lines(folder / f"{name}.de", [pair.tgt for pair in pairs])
     return folder

@@ -23,7 +23,7 @@ from transformer_jax.tables.report import (
     update_significance,
 )
 from transformer_jax.tables.results import read_results
-from transformer_jax.tables.statistics import Summary, Tests, read_p_values, write_p_values
+from transformer_jax.tables.statistics import Paired, Summary, read_p_values, write_p_values
 
 EXPERIMENT = Experiment("three", {"base": {}, "a": {}, "b": {}}, {"small": Scale("none.py")})
 WANTED = [f"sentence number {n} of the test" for n in range(30)]
@@ -70,7 +70,7 @@ def test_a_run_made_anew_is_tested_anew(at_hand, tmp_path, monkeypatch):
     output = Output(tmp_path)
     jobs = make_jobs(EXPERIMENT, "small", Path("runs"))
     texts = [output.translations("base", seed) for seed in (0, 1)]
-    known = dict.fromkeys([("a", 0), ("b", 0), ("a", 1)], Tests(0.5))
+    known = dict.fromkeys([("a", 0), ("b", 0), ("a", 1)], Paired(0.5))
 
     def left(row: str) -> tuple[set[tuple[str, int]], list[str]]:
         """What is kept once that row was run again with seed 0."""

@@ -11,7 +11,7 @@ from transformer_jax.tables.experiment import Experiment, Scale
 from transformer_jax.tables.results import Line
 from transformer_jax.tables.statistics import (
     METRICS,
-    Tests,
+    Paired,
     compare,
     differences,
     make_table,
@@ -90,7 +90,7 @@ def test_a_difference_is_taken_seed_by_seed():
 
 def test_the_table_shows_every_row_and_the_paper_s_figures():
     head, rows = make_table(
-        EXPERIMENT, "small", LINES, {("wide", 0): Tests(0.04), ("wide", 2): Tests(0.2)}
+        EXPERIMENT, "small", LINES, {("wide", 0): Paired(0.04), ("wide", 2): Paired(0.2)}
     )
     assert head == [
         "row",
@@ -123,8 +123,8 @@ def test_the_table_shows_every_row_and_the_paper_s_figures():
     ],
 )
 def test_the_table_shows_the_median_of_the_p_values_and_nothing_without_one(p_values, shown):
-    others = {("base", 0): Tests(0.5), ("deep", 0): Tests(0.5)}  # of other rows
-    of_wide = {("wide", seed): Tests(p) for seed, p in p_values.items()}
+    others = {("base", 0): Paired(0.5), ("deep", 0): Paired(0.5)}  # of other rows
+    of_wide = {("wide", seed): Paired(p) for seed, p in p_values.items()}
     _, rows = make_table(EXPERIMENT, "small", LINES, {**of_wide, **others})
     [wide] = [row for row in rows if row[0] == "wide"]
     assert wide[-1] == shown
@@ -136,7 +136,7 @@ def test_a_scale_chooses_its_rows_and_shows_those_that_the_paper_alone_has():
     metrics = ("bleu", "training_flops", "estimated_flops")
     experiment = EXPERIMENT._replace(scales={"one": scale}, paper=paper, metrics=metrics)
     deep = {"deep": {"training_flops": 7e18, "parameters": 1.5}}
-    known = {("wide", 0): Tests(0.04)}, {"wide": {"training_flops": 0.0}, **deep}
+    known = {("wide", 0): Paired(0.04)}, {"wide": {"training_flops": 0.0}, **deep}
     head, rows = make_table(experiment, "one", LINES, *known)
     assert head == [
         "row",
@@ -158,7 +158,7 @@ def test_a_scale_chooses_its_rows_and_shows_those_that_the_paper_alone_has():
 def test_rows_are_called_what_the_scale_calls_them():
     scales = {"small": EXPERIMENT.scales["small"]._replace(label=lambda row: f"{row}, halved")}
     experiment = EXPERIMENT._replace(scales=scales)
-    _, rows = make_table(experiment, "small", LINES, {("wide", 0): Tests(0.04)})
+    _, rows = make_table(experiment, "small", LINES, {("wide", 0): Paired(0.04)})
     assert [row[:2] for row in rows] == [
         ["base, halved", "3"],
         ["wide, halved", "2"],
@@ -204,7 +204,7 @@ def test_rows_without_any_bleu_are_not_compared_with_one_another():
     ]
     experiment = EXPERIMENT._replace(metrics=("bleu",), paper={})
     p = {("wide", 0): 1.0, ("wide", 1): math.nan, ("wide", 2): 0.001, ("deep", 0): 1.0}
-    p_values = {key: Tests(value) for key, value in p.items()}
+    p_values = {key: Paired(value) for key, value in p.items()}
     head, [base, wide, deep] = make_table(experiment, "small", lines, p_values)
     assert head == ["row", "seeds", "BLEU", "− base", "p (median of seeds)"]
     assert base[2] == "6.67 ± 11.55"
@@ -222,7 +222,7 @@ def test_both_paired_tests_compare_the_cased_scores_of_the_table():
     assert found.bleu > 10 and max(found.p) < 0.01
     back = compare(references, lower, references)
     assert back.bleu == -found.bleu and back.chrf == -found.chrf
-    assert compare(lower, lower, references).p == Tests(1.0, 1.0, 1.0, 1.0)
+    assert compare(lower, lower, references).p == Paired(1.0, 1.0, 1.0, 1.0)
 
 
 def test_the_permutation_test_is_near_the_exact_one_of_all_swaps():
@@ -246,7 +246,7 @@ def test_the_permutation_test_is_near_the_exact_one_of_all_swaps():
     assert p.bleu < p.bleu_permutation  # about one-sided
 
 
-SURE = Tests(0.01, 0.01, 0.01, 0.01)
+SURE = Paired(0.01, 0.01, 0.01, 0.01)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ SURE = Tests(0.01, 0.01, 0.01, 0.01)
         ([3.0, 3.1, 2.9], [2.0, -2.1, 1.9], SURE, "not decided"),  # or in chrF
         ([3.0, 3.1, 2.9], [2.0, 2.1, 1.9], SURE._replace(bleu=0.06), "not decided"),
         ([3.0, 3.1, 2.9], [2.0, 2.1, 1.9], SURE._replace(chrf_permutation=0.06), "not decided"),
-        ([3.0, 3.1, 2.9], [2.0, 2.1, 1.9], Tests(0.01), ""),  # an old record
+        ([3.0, 3.1, 2.9], [2.0, 2.1, 1.9], Paired(0.01), ""),  # an old record
         ([3.0], [2.0], SURE, "better"),  # beyond the spread of the other row's seeds
         ([0.3], [2.0], SURE, "not decided"),
     ],
@@ -290,13 +290,17 @@ def test_one_seed_decides_nothing_where_no_row_has_several():
 
 
 def test_p_values_are_kept(tmp_path):
-    values = {("a, b", 0): Tests(0.0125, 0.5), ("c", 3): Tests(1.0), ("d", 0): Tests(math.nan)}
+    values = {
+        ("a, b", 0): Paired(0.0125, 0.5),
+        ("c", 3): Paired(1.0),
+        ("d", 0): Paired(math.nan),
+    }
     write_p_values(tmp_path / "significance.csv", values)
     assert repr(read_p_values(tmp_path / "significance.csv")) == repr(values)
     assert (tmp_path / "significance.csv").read_text().endswith("c,3,1.0000,,,\nd,0,,,,\n")
     assert read_p_values(tmp_path / "none.csv") == {}
     (tmp_path / "old.csv").write_text("row,seed,p\na,0,0.0300\n")
-    assert repr(read_p_values(tmp_path / "old.csv")) == repr({("a", 0): Tests(0.03)})
+    assert repr(read_p_values(tmp_path / "old.csv")) == repr({("a", 0): Paired(0.03)})
 
 
 @pytest.mark.parametrize(

@@ -114,23 +114,21 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     check_metrics(experiment)
     jobs = _jobs(experiment, values, runs)
     minutes = values["minutes"] = values["minutes"] or experiment.scales[scale].minutes
-    if values["pack"]:
-        paces = read_paces(output.paces, minutes)
-        done = finished(read_results(output.results), with_paces(jobs, output.paces, minutes))
-        jobs = [job for job in jobs if (job.row, job.seed) not in done]
-        print(packed_text(pack(jobs, values, paces, Path(values["pack"]))), end="")
-        return
     plan = None
     if values["packed"]:
         plan = unpack(Path(values["packed"]), runs / "packed", output)
         jobs = unpacked_jobs(jobs, plan, runs / "packed")
     if values["merge"]:
         merge(Path(values["merge"]), jobs, output, minutes)
-    jobs = with_paces(jobs, output.paces, minutes)
+    unpaced, jobs = jobs, with_paces(jobs, output.paces, minutes)
     lines = read_results(output.results)
     done = finished(lines, jobs)
     missing = [job for job in jobs if (job.row, job.seed) not in done]
-    if values["list"]:
+    if values["pack"]:
+        left = [job for job in unpaced if (job.row, job.seed) not in done]
+        paces = read_paces(output.paces, minutes)
+        print(packed_text(pack(left, values, paces, Path(values["pack"]))), end="")
+    elif values["list"]:
         print(_list(experiment, jobs, missing), end="")
     elif values["dry_run"]:
         print(_dry_run(jobs, lines), end="")
@@ -307,6 +305,7 @@ def _paced(missing: Sequence[Job], values: dict[str, Any], output: Output) -> li
     first = {job.row: job for job in reversed(missing) if job.row not in known}
 
     def done(job: Job, reason: str) -> None:
+        """Keeps what the process measured, or raises what went wrong in it."""
         if reason:
             raise RunError(f"{job.label}: its time cannot be measured: {reason}")
         keep_pace(output.paces, pace_of(job, minutes))

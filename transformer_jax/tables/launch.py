@@ -165,6 +165,7 @@ def run_here(
         free.put(share)
 
     def work(job: Job) -> str:
+        """Runs a job on a free share; the reason of its failure."""
         if stop.is_set():
             return "not started"
         share = free.get()

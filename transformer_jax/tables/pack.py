@@ -33,7 +33,7 @@ from transformer_jax.files import is_temporary, read_json, write_atomically
 from transformer_jax.reporting.provenance import CODE, ROOT, revision
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.tables.digests import digest_of
-from transformer_jax.tables.experiment import Job, slug
+from transformer_jax.tables.experiment import Job
 from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
 from transformer_jax.tables.report import Output
 from transformer_jax.tables.results import finished, read_results, write_results
@@ -60,6 +60,10 @@ class Plan(NamedTuple):
     paces: list[dict[str, Any]]  # lines of pace.csv that rows have already
     parts: list[str]  # files of the archive, in order
     sha256: str  # of the archive
+
+    def to_json(self) -> bytes:
+        """The content of plan.json."""
+        return (json.dumps(self._asdict(), indent=1) + "\n").encode()
 
 
 def code_digest() -> str:
@@ -121,7 +125,7 @@ def pack(
     known = [pace._asdict() for row, pace in paces.items() if row in {job.row for job in jobs}]
     flags = values["minutes"], *code, values["overrides"]
     plan = Plan(jobs[0].experiment, values["scale"], *flags, packed, known, names, digest)
-    write_atomically(folder / PLAN, (json.dumps(plan._asdict(), indent=1) + "\n").encode())
+    write_atomically(folder / PLAN, plan.to_json())
     return plan
 
 
@@ -247,8 +251,7 @@ def results_kept(folder: Path, jobs: Sequence[Job], plan: Plan | None) -> Iterat
         yield
         return
     stop = threading.Event()
-    text = json.dumps(plan._asdict(), indent=1).encode()
-    write = functools.partial(_write_results, folder, jobs, text)
+    write = functools.partial(_write_results, folder, jobs, plan)
 
     def keep() -> None:
         while not stop.wait(EVERY):
@@ -264,11 +267,11 @@ def results_kept(folder: Path, jobs: Sequence[Job], plan: Plan | None) -> Iterat
         write()
 
 
-def _write_results(folder: Path, jobs: Sequence[Job], plan: bytes) -> None:
+def _write_results(folder: Path, jobs: Sequence[Job], plan: Plan) -> None:
     """One version of results.tgz; a file that is being written is left for the next one."""
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w:gz") as tar:
-        _add(tar, PLAN, plan)
+        _add(tar, PLAN, plan.to_json())
         for path in (*folder.glob("*.csv"), *folder.glob("records/*")):
             _add(tar, str(path.relative_to(folder)), path.read_bytes())
         for job in jobs:
@@ -334,7 +337,7 @@ def merge(file: Path, jobs: Sequence[Job], output: Output, minutes: float | None
 
 def _there(folder: Path, job: Job) -> Path:
     """The small files of a job's run in an extracted results.tgz."""
-    return folder / "runs" / slug(job.row) / f"seed-{job.seed}"
+    return folder / "runs" / Path(*job.folder.parts[-2:])
 
 
 def packed_text(plan: Plan) -> str:

@@ -106,7 +106,7 @@ def without_bleu(lines: Sequence[Line], row: str, base: str) -> list[int]:
     return bleu.index[(bleu < SMALLEST_BLEU).all(axis="columns")].tolist()
 
 
-class Tests(NamedTuple):
+class Paired(NamedTuple):
     """p of a row's translations against the base row's, by two paired tests and two metrics.
 
     The bootstrap (Koehn 2004) draws sentences; the permutation test (approximate randomization,
@@ -125,7 +125,7 @@ class Comparison(NamedTuple):
 
     bleu: float  # the other's minus the base's
     chrf: float
-    p: Tests
+    p: Paired
 
 
 def compare(base: Sequence[str], other: Sequence[str], references: Sequence[str]) -> Comparison:
@@ -156,11 +156,11 @@ def compare(base: Sequence[str], other: Sequence[str], references: Sequence[str]
         for of_kind in found:
             p = float(cast(Any, of_kind[name][1]).p_value) if gaps[-1] else 1.0
             p_values.append(math.nan if nothing else p)
-    return Comparison(gaps[0], gaps[1], Tests(*p_values))
+    return Comparison(gaps[0], gaps[1], Paired(*p_values))
 
 
 Counted = Mapping[str, Mapping[str, float]]  # row -> metric -> its value, as the table shows it
-PValues = dict[tuple[str, int], Tests]  # of each row and seed against the base row
+PValues = dict[tuple[str, int], Paired]  # of each row and seed against the base row
 
 
 class Significance(NamedTuple):
@@ -180,7 +180,7 @@ LATER = Significance._fields[3:]  # recorded since 2026-11-27
 def read_p_values(path: Path) -> PValues:
     """Reads significance.csv; empty if there is no such file. Raises DataError if it is damaged."""
     lines = read_table(path, Significance, ("p", *LATER), LATER)
-    return {(row, seed): Tests(*values) for row, seed, *values in lines}
+    return {(row, seed): Paired(*values) for row, seed, *values in lines}
 
 
 def write_p_values(path: Path, values: PValues) -> None:
@@ -291,7 +291,7 @@ def verdict(
     single seed that is the deviation of the other rows' differences from their own means. Empty if
     a test is missing.
     """
-    p = [_median_p(p_values, lines, row, base, name) for name in Tests._fields]
+    p = [_median_p(p_values, lines, row, base, name) for name in Paired._fields]
     if row == base or any(math.isnan(one) for one in p):
         return ""
     gaps = {name: differences(lines, row, base, name) for name in ("bleu", "chrf")}

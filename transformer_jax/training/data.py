@@ -360,6 +360,7 @@ def new_vocabulary(config: Config, corpus: Corpus, fingerprint: str) -> Vocabula
     """
 
     def train_one() -> bytes:
+        """The content of a vocabulary file, trained on the split."""
         pairs = corpus.split("train")
         own = config.vocabulary
         sides = "a vocabulary of each side" if own.separate else "a vocabulary"
