@@ -47,7 +47,7 @@ from transformer_jax.commands.loading import LoadedModel, load_model
 from transformer_jax.decoding.scoring import forced_logits, forced_scores
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation.bleu import score
-from transformer_jax.interop.ctranslate2 import write_ctranslate2
+from transformer_jax.interop.ctranslate2_out import write_ctranslate2
 from transformer_jax.interop.exported import Exported
 from transformer_jax.interop.huggingface_out import SPECIAL, write_huggingface
 from transformer_jax.reporting.provenance import processor

@@ -20,7 +20,7 @@ from transformer_jax.text.batches import Batch, rows_per_batch, train_batches
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.encoded import EncodedPairs, encode_corpus
 from transformer_jax.text.packing import RowPlan, plan_rows, source_row_length
-from transformer_jax.text.vocabulary import train_vocabulary
+from transformer_jax.text.vocabulary_training import train_vocabulary
 
 BATCHES = 300
 

@@ -18,7 +18,7 @@ from tests.commands import test_export, test_import
 from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.config.schema import KEYS
 from transformer_jax.interop.safetensors import read_safetensors, safetensors_bytes
-from transformer_jax.text.vocabulary import train_vocabularies
+from transformer_jax.text.vocabulary_training import train_vocabularies
 
 
 class Sandbox:

@@ -36,7 +36,8 @@ from transformer_jax.reporting.plots import LONGEST_LABEL, plot_attention
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.text.corpora import Pair, open_corpus
 from transformer_jax.text.encoded import encode_corpus, encode_pairs
-from transformer_jax.text.vocabulary import EOS, UNK, Vocabulary, load_vocabulary, train_vocabulary
+from transformer_jax.text.vocabulary import EOS, UNK, Vocabulary, load_vocabulary
+from transformer_jax.text.vocabulary_training import train_vocabulary
 
 LONG = 20_000  # characters
 CONTROLS = "".join(chr(c) for c in (*range(0x20), *range(0x7F, 0xA0)) if chr(c) != "\n")

@@ -180,7 +180,7 @@ COMMANDS = {
     ),
     "import": Command(
         "transformer_jax.commands.import_model:import_model",
-        "make a run of a pretrained model: a folder of Marian or of Hugging Face's MarianMT",
+        "make a run of a pretrained model: a folder of Marian, Hugging Face or CTranslate2",
         (
             Flag("from", str, "FOLDER", "the model's folder", required=True, parameter="folder"),
             WORKDIR._replace(help="the run's folder, which is created"),

@@ -28,7 +28,7 @@ from transformer_jax.config.schema import Config
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation.alignment import Aligner
 from transformer_jax.grammar import generate
-from transformer_jax.interop import ctranslate2
+from transformer_jax.interop import ctranslate2_out
 from transformer_jax.interop.exported import Exported
 from transformer_jax.model.embeddings import shift_right
 from transformer_jax.model.encoder_decoder import make_model
@@ -36,14 +36,8 @@ from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import save_weights
 from transformer_jax.text.batches import Packed
 from transformer_jax.text.bundle import Bundle, packed
-from transformer_jax.text.vocabulary import (
-    BOS,
-    EOS,
-    TableVocabulary,
-    Vocabulary,
-    load_vocabulary,
-    train_vocabulary,
-)
+from transformer_jax.text.vocabulary import BOS, EOS, TableVocabulary, Vocabulary, load_vocabulary
+from transformer_jax.text.vocabulary_training import train_vocabulary
 
 LONGEST = 64  # subwords
 IMPORTED = {"imported": imported, "imported, two": imported_two}
@@ -167,6 +161,31 @@ def test_ctranslate2_gives_the_log_probabilities_and_subwords_that_we_give(name)
         assert got.hypotheses[0][:9] == pieces([i for i in best.ids if i != EOS])[:9]
 
 
+@pytest.mark.parametrize("name", [*FOR_CTRANSLATE2, *IMPORTED])
+def test_a_ctranslate2_folder_is_imported_as_the_run_that_it_is_from(name, tmp_path):
+    pytest.importorskip("ctranslate2")
+    folder, run = exported(name, "ctranslate2"), tmp_path / "run"
+    assert (
+        runs.command("import", f"--from={folder}", f"--workdir={run}", "--src=en", "--tgt=de") == 0
+    )
+    before, after = load_model(str(run_of(name))), load_model(str(run))
+    assert after.vocabulary.digest == before.vocabulary.digest
+    different = "num_layers", "dropout", "score", "watched_layer", "watched_heads", "max_positions"
+    config, own = (
+        {
+            **vars(one.config.model),
+            **dict.fromkeys(different),
+            "num_encoder_layers": one.config.model.encoder_depth,
+            "num_decoder_layers": one.config.model.decoder_depth,
+        }
+        for one in (after, before)
+    )
+    assert config == own
+    for src, tgt in pairs_of(before):
+        want, got = logits_of(before, src, tgt), logits_of(after, src, tgt)
+        assert relative_error(got, want) < 1e-6
+
+
 def test_ctranslate2_aligns_by_the_head_with_the_lowest_error_rate(tmp_path, caplog):
     """Of gold links that are those of one head of one layer; its weights are what it returns."""
     engine = pytest.importorskip("ctranslate2")
@@ -223,7 +242,7 @@ def test_ctranslate2_aligns_by_the_watched_layer_and_heads_and_has_our_epsilon()
     loaded = load_model(str(run_of("post")), beam_size=1)
     own = {"model.watched_layer": 1, "model.watched_heads": 1, "model.norm_epsilon": 3e-4}
     params = jax.tree.map(np.asarray, loaded.translator.params)
-    spec = ctranslate2._spec(
+    spec = ctranslate2_out._spec(
         Exported(with_values(loaded.config, own), params, loaded.vocabulary, ())
     )
     assert (int(spec.decoder.alignment_layer), int(spec.decoder.alignment_heads)) == (1, 1)

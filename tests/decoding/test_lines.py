@@ -15,7 +15,8 @@ from transformer_jax.decoding.translator import Hypothesis
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.text.vocabulary import BOS, EOS, UNK, load_vocabulary, train_vocabularies
+from transformer_jax.text.vocabulary import BOS, EOS, UNK, load_vocabulary
+from transformer_jax.text.vocabulary_training import train_vocabularies
 
 
 class Echo:

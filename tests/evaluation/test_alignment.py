@@ -26,13 +26,8 @@ from transformer_jax.evaluation.alignment import (
 from transformer_jax.evaluation.attention import pair_attention
 from transformer_jax.grammar import AlignedPair, generate
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
-from transformer_jax.text.vocabulary import (
-    EOS,
-    SPACE,
-    Vocabulary,
-    train_vocabularies,
-    train_vocabulary,
-)
+from transformer_jax.text.vocabulary import EOS, SPACE, Vocabulary
+from transformer_jax.text.vocabulary_training import train_vocabularies, train_vocabulary
 from transformer_jax.text.words import subword_words
 
 

@@ -13,7 +13,7 @@ from transformer_jax.config.changes import with_values
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.errors import UserError
-from transformer_jax.interop import ctranslate2, huggingface_out
+from transformer_jax.interop import ctranslate2_out, huggingface_out
 from transformer_jax.interop.block import to_block
 from transformer_jax.interop.exported import (
     EXPRESSED,
@@ -23,10 +23,10 @@ from transformer_jax.interop.exported import (
 )
 from transformer_jax.text.vocabulary import both_sides
 
-FORMATS = pytest.mark.parametrize("engine", [ctranslate2, huggingface_out])
+FORMATS = pytest.mark.parametrize("engine", [ctranslate2_out, huggingface_out])
 # Models of the harness that a format has.
 EXPORTED = {
-    ctranslate2: {"base", "pre-norm", "learned", "none", "marian", "dot"},
+    ctranslate2_out: {"base", "pre-norm", "learned", "none", "marian", "dot"},
     huggingface_out: {"base", "pre-norm"},
 }
 
@@ -123,7 +123,7 @@ def test_a_head_that_is_put_first_changes_no_output():
         return joined @ own["a.out_proj.weight"].T, shares
 
     moved = dict(weights)
-    ctranslate2._put_first(moved, "a", 2, heads)
+    ctranslate2_out._put_first(moved, "a", 2, heads)
     (want, before), (got, after) = attention(weights), attention(moved)
     np.testing.assert_allclose(got, want, rtol=1e-10)
     np.testing.assert_allclose(after, before[[2, 0, 1]], rtol=1e-10)

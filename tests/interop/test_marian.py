@@ -57,6 +57,15 @@ def test_logits_equal_marian_s_formula(kind, tmp_path):
     assert found.model.norm_epsilon == marian.EPSILON  # its effect here is within the tolerance
     with np.load(folder / "opus.best-perplexity.npz") as file:
         arrays = {name: file[name] for name in file.files}
+    options = {**marian.TINY, **KINDS[kind]}
+    assert_marian_s_logits(found, arrays, options, theirs)
+
+
+def assert_marian_s_logits(found, arrays, options, theirs) -> None:
+    """An imported model gives the logits that the formula gives for Marian's arrays.
+
+    `theirs`: the pieces of source and target in Marian's order.
+    """
     ours = found.bundle.tables
     to_theirs = [
         [foreign.index(piece) if piece in foreign else None for piece in own]
@@ -78,7 +87,6 @@ def test_logits_equal_marian_s_formula(kind, tmp_path):
     got = of_each_pair(logits, batch, rows)
     columns = [i for i, own in enumerate(to_theirs[1]) if own is not None]
     assert columns == [EOS, UNK, *range(4, len(ours[1]))]
-    options = {**marian.TINY, **KINDS[kind]}
     for number, pair in enumerate(pairs):
         foreign = [[ids[i] for i in side] for ids, side in zip(to_theirs, pair, strict=True)]
         want = marian.logits_by_hand(arrays, options, *foreign)

@@ -17,7 +17,12 @@ CHANGES: dict[str, dict[str, Any]] = {
     "base": {"num_layers": 2},
     "pre-norm": {"norm": "pre", "num_decoder_layers": 3},
     "deep-norm": {"norm": "deep", "num_decoder_layers": 2},
-    "learned": {"positions": "learned", "tie_embeddings": False, "max_positions": 32},
+    "learned": {
+        "positions": "learned",
+        "tie_embeddings": False,
+        "max_positions": 32,
+        "source_eos": False,
+    },
     "none": {"positions": "none", "d_k": None, "d_v": None},
     "marian": {
         "positions": "sinusoidal_t2t",
@@ -192,7 +197,12 @@ CHANGES: dict[str, dict[str, Any]] = {
         "decoder": "convolutional",
         "d_hidden": 17,
     },
-    "recurrent-encoder": {"encoder": "recurrent", "d_hidden": 17, "attention_memory": "coverage"},
+    "recurrent-encoder": {
+        "encoder": "recurrent",
+        "d_hidden": 17,
+        "attention_memory": "coverage",
+        "source_eos": False,
+    },
     "recurrent-decoder": {"decoder": "recurrent", "d_hidden": 17, "norm": "pre"},
 }
 CONFIGS = {name: {"num_layers": 1, **line} for name, line in CHANGES.items()}

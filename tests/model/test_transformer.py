@@ -207,3 +207,23 @@ def test_a_step_of_a_one_way_encoder_keeps_narrow_residuals():
         lambda params: model.apply({"params": params}, method=step), abstract_params(model)
     )
     assert stepped.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("encoder", ["transformer", "recurrent"])
+def test_a_hidden_end_of_the_source_is_as_if_it_were_not_there(encoder):
+    """Also in a packed row, whose other sentence it separates."""
+    pairs = random_pairs(1, [(5, 4), (3, 6)])
+    cut = [(src[:-1], tgt) for src, tgt in pairs]
+    same = {"encoder": encoder, "decoder": "transformer", "d_hidden": 9}
+    hidden, seen = (tiny_model(**same, source_eos=eos) for eos in (False, True))
+    params = {"params": random_params(seen)}
+    rows = [[0, 1]]
+    batches = [lay_out(own, rows, 9, 12) for own in (pairs, cut)]
+    got, want = (
+        of_each_pair(model.apply(params, *model_inputs(batch)), batch, rows)
+        for model, batch in zip((hidden, seen), batches, strict=True)
+    )
+    for number in got:
+        assert relative_error(got[number][:, :VOCABULARY], want[number][:, :VOCABULARY]) < 1e-5
+    shown = of_each_pair(seen.apply(params, *model_inputs(batches[0])), batches[0], rows)
+    assert relative_error(shown[0][:, :VOCABULARY], want[0][:, :VOCABULARY]) > 1e-3

@@ -21,7 +21,8 @@ from transformer_jax.text.encoded import (
     encode_corpus,
     encode_pairs,
 )
-from transformer_jax.text.vocabulary import EOS, Sizes, both_sides, train_vocabulary
+from transformer_jax.text.vocabulary import EOS, Sizes, both_sides
+from transformer_jax.text.vocabulary_training import train_vocabulary
 
 PAIRS = [(f"{'ab ' * (i % 5)}", f"{'xyz ' * ((3 * i) % 7)}{i}") for i in range(50)] + [("", "")]
 

@@ -16,7 +16,7 @@ from transformer_jax.text.encoded import EncodedLinks, EncodedPairs, encode_pair
 from transformer_jax.text.folder_corpus import AlignedWords, Pair
 from transformer_jax.text.links import _subword_links, encode_links, link_bits
 from transformer_jax.text.packing import plan_rows
-from transformer_jax.text.vocabulary import train_vocabulary
+from transformer_jax.text.vocabulary_training import train_vocabulary
 from transformer_jax.text.words import words_of
 
 PAIRS = generate("test", 60)

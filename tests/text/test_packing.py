@@ -19,7 +19,7 @@ from transformer_jax.text.packing import (
     select_pairs,
     source_row_length,
 )
-from transformer_jax.text.vocabulary import train_vocabulary
+from transformer_jax.text.vocabulary_training import train_vocabulary
 
 
 def lognormal_lengths(pairs: int, mean: float = 28) -> tuple[np.ndarray, np.ndarray]:

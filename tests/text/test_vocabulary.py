@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.text import vocabulary as module
+from transformer_jax.text import vocabulary_training as module
 from transformer_jax.text.bundle import Bundle, packed
 from transformer_jax.text.vocabulary import (
     BOS,
@@ -24,9 +24,8 @@ from transformer_jax.text.vocabulary import (
     TableVocabulary,
     Vocabulary,
     load_vocabulary,
-    train_vocabularies,
-    train_vocabulary,
 )
+from transformer_jax.text.vocabulary_training import train_vocabularies, train_vocabulary
 
 WORDS = "Hund Katze läuft über Straße dog cat runs across the street Zug train kommt comes".split()
 LINES = [

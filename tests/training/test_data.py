@@ -19,7 +19,8 @@ from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.corpora import open_corpus
-from transformer_jax.text.vocabulary import load_vocabulary, train_vocabulary
+from transformer_jax.text.vocabulary import load_vocabulary
+from transformer_jax.text.vocabulary_training import train_vocabulary
 from transformer_jax.training import data
 from transformer_jax.training.data import TrainingData, load_data, nominal_shape
 from transformer_jax.training.program import BatchShape
@@ -261,7 +262,7 @@ def test_the_origin_may_differ_in_what_needs_no_other_weights(tmp_path):
 
 def test_only_keys_without_other_weights_may_differ():
     free = [name for name, key in KEYS.items() if not key.in_weights]
-    assert len(free) == 16
+    assert len(free) == 17
     base = {"num_layers": 3, "window": 9, "pattern": "strided", "wait_k": 2, "normalizer": "top_k"}
     base |= {"cross_normalizer": "chunkwise", "output": "marginal"}
     other = dict(base)

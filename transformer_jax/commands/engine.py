@@ -15,7 +15,7 @@ import numpy as np
 from transformer_jax.commands.loading import LoadedModel
 from transformer_jax.decoding.lines import LineTranslator, Translation
 from transformer_jax.errors import ConfigError, UserError
-from transformer_jax.interop.ctranslate2 import write_ctranslate2
+from transformer_jax.interop.ctranslate2_out import write_ctranslate2
 from transformer_jax.interop.exported import Exported
 from transformer_jax.parallel import processes
 

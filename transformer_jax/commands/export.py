@@ -18,7 +18,7 @@ from transformer_jax.decoding.lines import banned_ids
 from transformer_jax.errors import ConfigError, DataError, UserError
 from transformer_jax.evaluation.alignment import Aligner, best_aligner
 from transformer_jax.files import read_json, read_utf8
-from transformer_jax.interop import ctranslate2
+from transformer_jax.interop import ctranslate2_out
 from transformer_jax.interop.exported import Exported, require_supported
 from transformer_jax.interop.huggingface_out import write_huggingface
 from transformer_jax.interop.stablehlo import write_stablehlo
@@ -86,7 +86,7 @@ def export(
     about = _facts(run, config.data, name)
     try:
         if format == "ctranslate2":
-            ctranslate2.write_ctranslate2(model, folder, quantization)
+            ctranslate2_out.write_ctranslate2(model, folder, quantization)
         elif format == "stablehlo":
             write_stablehlo(model, folder)
         else:
@@ -101,7 +101,7 @@ def export(
 
 def _aligner(workdir: str, checkpoint: str, config: Config, stem: str | None) -> Aligner | None:
     """What aligns best by gold links; None if there are none."""
-    require_supported(config, ctranslate2.SUPPORTED, ctranslate2.FORMAT)
+    require_supported(config, ctranslate2_out.SUPPORTED, ctranslate2_out.FORMAT)
     if stem is not None:
         files = [Path(f"{stem}.{side}") for side in (config.data.src, config.data.tgt)]
         pairs: Sequence[Pair] = TextPairs(*map(TextLines, files))

@@ -1,4 +1,4 @@
-"""The `import` command: a pretrained Marian model as a run's folder."""
+"""The `import` command: a model that others trained as a run's folder."""
 
 import logging
 import re
@@ -8,13 +8,13 @@ from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
 from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.errors import ConfigError, RunError, UserError
+from transformer_jax.interop.ctranslate2 import FILE, read_ctranslate2
 from transformer_jax.interop.huggingface import languages_of, read_huggingface
-from transformer_jax.interop.imported import Imported
+from transformer_jax.interop.imported import Imported, lengths_for
 from transformer_jax.interop.marian import read_marian
 from transformer_jax.runs.run_folder import IMPORTED, RunFolder
 from transformer_jax.runs.weights import save_weights
-from transformer_jax.text.bundle import packed
-from transformer_jax.text.vocabulary import TableVocabulary
+from transformer_jax.text.vocabulary import of_bundle
 
 log = logging.getLogger(__name__)
 CODE = re.compile(r"[A-Za-z][\w.+-]*")  # of a language
@@ -23,7 +23,7 @@ CODE = re.compile(r"[A-Za-z][\w.+-]*")  # of a language
 def import_model(
     folder: str, workdir: str, *, src: str | None = None, tgt: str | None = None
 ) -> None:
-    """Makes a run of a folder of Marian (.npz) or of Hugging Face (config.json, safetensors).
+    """Makes a run of a folder of CTranslate2 (model.bin), Hugging Face (config.json) or Marian.
 
     The run translates and evaluates, and another run can start from its weights
     (train.init_from), with the model's keys and its vocabulary.
@@ -46,19 +46,22 @@ def import_model(
         raise UserError(f"--from={folder} is a run's folder already: give it as --workdir.")
     if run.config_file.exists():
         raise RunError(f"{run.path} holds a run. Choose another --workdir.")
-    from_huggingface = (origin / "config.json").is_file()
-    known = languages_of(origin) if from_huggingface else (None, None)
+    read = read_marian
+    known: tuple[str | None, str | None] = None, None
+    if (origin / FILE).is_file():
+        read = read_ctranslate2
+    elif (origin / "config.json").is_file():
+        read, known = read_huggingface, languages_of(origin)
     languages = str(src or known[0] or ""), str(tgt or known[1] or "")
     if not all(map(CODE.fullmatch, languages)) or languages[0] == languages[1]:
         raise ConfigError(
             "name the two languages: --src=en --tgt=de, for example. They choose the rules for "
             "punctuation and the scores of `evaluate`."
         )
-    read = read_huggingface if from_huggingface else read_marian
     model = read(origin, languages)
     config = _config(model, run, languages)
     check(config)
-    vocabulary = TableVocabulary(packed(model.bundle), str(origin))
+    vocabulary = of_bundle(model.bundle, str(origin))
     run.check(config)
     run.claim(config, IMPORTED)
     try:
@@ -75,7 +78,7 @@ def _config(model: Imported, run: RunFolder, languages: tuple[str, str]) -> Conf
     """The run's config; its data is a placeholder, since the run cannot be continued."""
     smallest = int(KEYS["vocabulary.size"].at_least or 0)
     values = {f"decode.{name}": value for name, value in model.decode.items()}
-    values |= {
+    values |= lengths_for(model.model) | {
         "data.path": str(run.path),
         "data.src": languages[0],
         "data.tgt": languages[1],

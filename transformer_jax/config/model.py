@@ -271,6 +271,12 @@ class ModelConfig:
         "relative positions: vectors are added to the values too, not only to the keys",
         read_with=("positions=relative",),
     )
+    source_eos: bool = key(
+        True,
+        "whether the model sees EOS, which ends every source; False: it is hidden like padding, as "
+        "in models that read sources without EOS (OpenNMT)",
+        in_weights=False,
+    )
     tie_embeddings: bool = key(
         True, "one matrix for source, target and output embeddings (section 3.4)"
     )

@@ -28,8 +28,10 @@ SSRU = {"input": "input", "forget": "forget"}  # transformers has no SSRU; these
 # Which axes of one of our arrays have size d_model; None: none of them.
 FIRST, LAST, BOTH = "first", "last", "both"
 AXES = {FIRST: (0,), LAST: (-1,), BOTH: (0, 1), None: ()}
-# Learned vectors of positions; a block has none.
-POSITIONS = {("src_positions", "table"), ("tgt_positions", "table")}
+POSITIONS = {  # learned vectors
+    "src_positions": "model.encoder.embed_positions.weight",
+    "tgt_positions": "model.decoder.embed_positions.weight",
+}
 
 
 class Entry(NamedTuple):
@@ -43,7 +45,7 @@ class Entry(NamedTuple):
     @property
     def side(self) -> int | None:
         """Whose vocabulary the first axis is: 0 source or both, 1 target, None: it is none."""
-        if self.path[-1] not in ("table", "output_bias"):
+        if self.path[-1] not in ("table", "output_bias") or self.path[0] in POSITIONS:
             return None
         return int(self.path[0] != "embedding")
 
@@ -58,6 +60,9 @@ def entries(config: ModelConfig, tree: Tree) -> Iterator[Entry]:
         if not config.tie_output:
             yield Entry(("output", "table"), "lm_head.weight", LAST)
     yield Entry(("output_bias",), "final_logits_bias", None)
+    for ours, theirs in POSITIONS.items():
+        if ours in tree:
+            yield Entry((ours, "table"), theirs, LAST)
     for side, depth in (("encoder", config.encoder_depth), ("decoder", config.decoder_depth)):
         for n in range(depth):
             here = f"{side}_{n}"
@@ -131,7 +136,7 @@ def to_block(params: Tree, config: ModelConfig, sizes: Sizes, halves: bool) -> W
     """
     weights: Weights = {}
     known = list(entries(config, params))
-    if unknown := flatten_dict(params).keys() - {entry.path for entry in known} - POSITIONS:
+    if unknown := flatten_dict(params).keys() - {entry.path for entry in known}:
         raise ValueError(f"no place for these parameters: {sorted(unknown)}")
     for entry in known:
         x = _found(params, entry.path)
@@ -144,8 +149,8 @@ def to_block(params: Tree, config: ModelConfig, sizes: Sizes, halves: bool) -> W
             x = x[: sizes[entry.side]]
         if entry.linear:
             x = (x.reshape(len(x), -1) if entry.features == FIRST else _rows(x)).T
-        elif x.ndim > 1 and entry.side is None:
-            x = x.reshape(-1)  # a bias of heads
+        elif entry.name.endswith(".bias"):
+            x = x.reshape(-1)  # of heads
         if entry.path == ("output_bias",):
             x = x[None]
         weights[entry.name] = np.array(x, np.float32, order="C")
@@ -175,15 +180,20 @@ def _found(tree: Tree, path: tuple[str, ...]) -> np.ndarray | None:
 
 
 def from_block(
-    weights: Weights, config: ModelConfig, like: Tree, rows: tuple[np.ndarray, np.ndarray]
+    weights: Weights,
+    config: ModelConfig,
+    like: Tree,
+    rows: tuple[np.ndarray, np.ndarray],
+    halves: bool,
 ) -> Tree:
-    """Our parameters, from arrays under transformers' names with sinusoids in two halves.
+    """Our parameters, from arrays under transformers' names.
 
     Args:
       weights: a block; embeddings and `final_logits_bias` in the foreign order of subwords.
       config: the model's config; biases that it does not have are not read.
       like: shapes of our parameters.
       rows: for source and target, the row in `weights` of each of our subwords, int `[vocabulary]`.
+      halves: whether sinusoids have all sines before all cosines, so that features are interleaved.
 
     Raises:
       DataError: an array is missing or has another shape than in the config.
@@ -205,7 +215,7 @@ def from_block(
         if x.size != np.prod(want) or (entry.linear and _rows_of(entry, want) != len(x)):
             raise DataError(f"{entry.name} is {list(x.shape)}, but ours is {list(want)}.")
         x = x.reshape(want)
-        for axis in AXES[entry.features]:
+        for axis in AXES[entry.features] if halves else ():
             x = interleaved(x, axis)
         node = tree
         for name in entry.path[:-1]:

@@ -1,191 +1,328 @@
-"""Writes a folder for CTranslate2, by CTranslate2's own converter class.
+"""Reads a CTranslate2 folder: model.bin, config.json, vocabularies. It does not need the engine.
 
-The weights are written without a permutation: CTranslate2 reads positions from a table of vectors,
-and it gets our table. An unscaled score is a scaled one whose queries are multiplied by sqrt(d_k).
+The engine adds a table of positions to its input. A table of sinusoids is recognized, whether its
+features are in halves or interleaved; any other one becomes learned positions. A file without a
+table means OpenNMT-tf's sinusoids, which begin at position 1, so they become learned ones too.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.errors import ConfigError, UserError
-from transformer_jax.interop.block import ATTENTIONS, PROJECTIONS, Weights, to_block
-from transformer_jax.interop.exported import Exported, require_supported
-from transformer_jax.model.positions import POSITIONS
-from transformer_jax.model.transformer import watched_layer
-from transformer_jax.text.vocabulary import BOS, EOS, UNK
+from transformer_jax.errors import DataError, UserError
+from transformer_jax.interop.block import ATTENTIONS, POSITIONS, PROJECTIONS, Weights, halves_first
+from transformer_jax.interop.ctranslate2_vocabulary import bundle_of, read_tokens, special_ids
+from transformer_jax.interop.exported import LEAST_POSITIONS
+from transformer_jax.interop.huggingface import NORMALIZES, read_json
+from transformer_jax.interop.imported import Imported, imported
+from transformer_jax.interop.model_bin import ModelBin, read_model_bin
+from transformer_jax.model.positions import paper_wavelengths, sinusoids, t2t_wavelengths
 
-FORMAT = "CTranslate2"
-# Its bfloat16 needs PyTorch.
-QUANTIZATIONS = ("float32", "float16", "int16", "int8", "int8_float32", "int8_float16")
-ACTIVATIONS = {"relu": "RELU", "swish": "SWISH", "gelu": "GELU"}
-SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "norm": ("post", "pre"),
-    "score": ("scaled_dot", "dot"),
-    "cross_score": (None, "scaled_dot", "dot"),
-    "cross_normalizer": (None, "softmax"),
-    "positions": ("sinusoidal", "sinusoidal_t2t", "learned", "none"),
-    "activation": tuple(ACTIVATIONS),
+FILE, CONFIG = "model.bin", "config.json"
+SIDES = {"encoder": "source", "decoder": "target"}
+# Heads by the name of the specification, for files that do not give their number.
+HEADS = {"TransformerSpec": 8, "TransformerBase": 8, "TransformerBig": 16}
+ACTIVATIONS = {"relu": 0, "swish": 2, "gelu": 3}  # the engine's numbers
+# The engine's linear maps of an attention; each is one or several of ours.
+GROUPS = {
+    "self_attention": (("query", "key", "value"), ("out",)),
+    "cross_attention": (("query",), ("key", "value"), ("out",)),
 }
+SCOPES = {"self_attention": "self_attention", "cross_attention": "attention"}
+EPSILON, BEAMS = 1e-5, 2  # the engine's defaults
+LAYER = re.compile(r"(encoder|decoder)/layer_(\d+)/")
+NO_EFFECT = ("decoder/alibi_use_positive_positions", "decoder/scale_alibi")  # without alibi
+SIMILAR = 1e-3  # allows for a table of positions in float16
 
 
-def write_ctranslate2(model: Exported, folder: Path, quantization: str | None) -> None:
-    """Writes the folder, with the SentencePiece models that text needs.
+class Tables(NamedTuple):
+    """The matrices with a row for each token, and the output's bias."""
+
+    source: np.ndarray
+    target: np.ndarray
+    output: np.ndarray
+    bias: np.ndarray | None
+
+
+class Unread:
+    """The parts of a foreign model that nothing has read yet: in the end, what ours cannot have.
+
+    Switches that are off, and settings that are null, have no effect and do not count.
+    """
+
+    def __init__(self, parts: Mapping[str, Any]) -> None:
+        """Takes arrays, attributes and settings by name."""
+        self.parts = dict(parts)
+        self.wrong: list[str] = []  # parts that were read, with values that ours cannot have
+
+    def take(self, name: str, otherwise: Any = None) -> Any:
+        """Removes and returns a part; `otherwise` if there is none."""
+        return self.parts.pop(name, otherwise)
+
+    def number(self, name: str, otherwise: Any = None) -> Any:
+        """Removes and returns an attribute or a setting, as a Python number."""
+        return np.asarray(self.take(name, otherwise)).item()
+
+    def array(self, *names: str) -> np.ndarray:
+        """Removes and returns the first of these arrays. Raises DataError if there is none."""
+        for name in names:
+            if name in self.parts:
+                return np.asarray(self.parts.pop(name), np.float32)
+        raise DataError(
+            f"{FILE} has no {' or '.join(names)}: it is not complete, or of a model that ours "
+            "cannot be."
+        )
+
+    def of_both(self, name: str, otherwise: Any) -> Any:
+        """An attribute that both sides have to share; in old files the model has it."""
+        common = self.take(name, otherwise)
+        encoder, decoder = (self.number(f"{side}/{name}", common) for side in SIDES)
+        if encoder != decoder:
+            self.wrong.append(f"encoder/{name}={encoder} beside decoder/{name}={decoder}")
+        return encoder
+
+    def remaining(self) -> list[str]:
+        """What ours cannot have; settings with their values."""
+        found = list(self.wrong)
+        for name, x in sorted(self.parts.items()):
+            if np.ndim(x):
+                found.append(name)
+            elif np.asarray(x).item() and name not in NO_EFFECT:
+                found.append(f"{name}={np.asarray(x).item()!r}")
+        return found
+
+
+def read_ctranslate2(folder: Path, languages: tuple[str, str]) -> Imported:
+    """The model of a folder, in float32 whatever the type of its weights.
 
     Args:
-      model: the run's model.
-      folder: to create.
-      quantization: one of QUANTIZATIONS; None: float32.
+      folder: what one of CTranslate2's converters wrote, or `export`.
+      languages: of source and target, for the normalizer of punctuation; it is left out unless
+        `export` wrote that the model was trained with it.
 
     Raises:
-      UserError: ctranslate2 is not installed, or it cannot express the model or the
-        quantization.
+      UserError: a file is missing or damaged, or the model has parts that ours cannot have.
     """
-    require_supported(model.config, SUPPORTED, FORMAT)
-    if quantization not in (None, *QUANTIZATIONS):
-        raise ConfigError(f"quantization={quantization} is not one of {', '.join(QUANTIZATIONS)}.")
-    try:
-        from ctranslate2.converters.converter import Converter
-    except ImportError:
-        raise UserError("CTranslate2 needs its package: pip install -e '.[interop]'.") from None
-
-    class FromRun(Converter):
-        """Fills CTranslate2's description of a model."""
-
-        def _load(self) -> Any:
-            return _spec(model)
-
-    FromRun().convert(str(folder), quantization=quantization)
-    for name, content in model.sentencepiece_files().items():
-        (folder / name).write_bytes(content)
-
-
-def _spec(model: Exported) -> Any:
-    """CTranslate2's description of the model, filled with its arrays."""
-    from ctranslate2 import specs
-
-    config = model.config.model
-    d_k = config.head_sizes[0]
-    shared = {
-        "pre_norm": model.is_pre_norm,
-        "activation": getattr(specs.Activation, ACTIVATIONS[config.activation]),
-        "head_dim": d_k if d_k * config.num_heads != config.d_model else None,
-    }
-    weights = to_block(model.params, config, model.vocabulary.sizes, halves=False)
-    layer, heads = watched_layer(config), config.watched_heads or 0  # the first heads; 0: all
-    if model.aligner is not None:
-        layer, head = model.aligner
-        heads = 0 if head is None else 1
-        if head is not None:
-            name = f"model.decoder.layers.{layer}.encoder_attn"
-            _put_first(weights, name, head, config.num_heads)
-    encoder = specs.TransformerEncoderSpec(config.encoder_depth, config.num_heads, **shared)
-    decoder = specs.TransformerDecoderSpec(
-        config.decoder_depth,
-        config.num_heads,
-        alignment_layer=layer,
-        alignment_heads=heads,
-        **shared,
+    file = read_model_bin(folder / FILE)
+    if file.spec not in HEADS or file.revision < 2:
+        raise UserError(
+            f"{folder} cannot be imported: it is a {file.spec} of revision {file.revision}. Known "
+            f"are {', '.join(HEADS)} from revision 2."
+        )
+    settings = _settings(folder, file)
+    parts = Unread({**file.arrays, **settings})
+    tables = Tables(
+        parts.array("encoder/embeddings_0/weight", "encoder/embeddings/weight"),
+        parts.array("decoder/embeddings/weight"),
+        parts.array("decoder/projection/weight"),
+        parts.take("decoder/projection/bias"),
     )
-    _fill_ends(encoder, decoder, weights, model)
-    for side, part in (("encoder", encoder), ("decoder", decoder)):
-        for n, spec_of_layer in enumerate(part.layer):
-            fill_layer(spec_of_layer, weights, f"model.{side}.layers.{n}", config)
-    spec = specs.TransformerSpec(encoder, decoder)
-    source, pieces = model.pieces
-    spec.register_source_vocabulary(source)
-    spec.register_target_vocabulary(pieces)
-    spec.config.unk_token, spec.config.eos_token = pieces[UNK], pieces[EOS]
-    spec.config.bos_token = spec.config.decoder_start_token = pieces[BOS]
-    spec.config.add_source_bos, spec.config.add_source_eos = False, True
-    spec.config.layer_norm_epsilon = config.norm_epsilon
-    return spec
+    unknown, end = (parts.take(f"{CONFIG}: {name}_token") for name in ("unk", "eos"))
+    start = parts.take(f"{CONFIG}: decoder_start_token")
+    parts.take(f"{CONFIG}: bos_token")  # only for sources, which would be add_source_bos
+    if parts.take("decoder/start_from_zero_embedding"):
+        start = None
+    elif start is None:
+        parts.wrong.append("decoder_start_token=None")
+    tokens = [
+        read_tokens(folder, side, unknown, len(table))
+        for side, table in zip(SIDES.values(), tables[:2], strict=True)
+    ]
+    special = [special_ids(folder, own, unknown, end, start) for own in tokens]
+    config, weights, halves = _model(parts, tables, HEADS[file.spec], tokens[0] == tokens[1])
+    if not special[1].are_ours:
+        config["output_bias"] = True  # for subwords that only ours has
+    if not parts.take(f"{CONFIG}: {NORMALIZES}"):
+        languages = ("", "")
+    if wrong := parts.remaining():
+        more = f" and {len(wrong) - 5} others" if len(wrong) > 5 else ""
+        raise UserError(
+            f"{folder} cannot be imported: ours cannot have its {', '.join(wrong[:5])}{more}."
+        )
+    bundle = bundle_of(folder, tokens, special, languages)
+    decode = {"penalty": "power", "length_penalty": 1.0, "beam_size": BEAMS}
+    both = special[0], special[1]
+    return imported(weights, ModelConfig(**config), both, bundle, decode, halves)
 
 
-def _put_first(weights: Weights, name: str, head: int, num_heads: int) -> None:
-    """Puts `head` first, by which the engine then aligns; translations stay the same."""
-    order = [head, *(h for h in range(num_heads) if h != head)]
-    for part, theirs in PROJECTIONS.items():
-        weight, bias = f"{name}.{theirs}.weight", f"{name}.{theirs}.bias"
-        if part == "out":
-            weights[weight] = _by_heads(weights[weight].T, order).T
-        else:
-            weights[weight] = _by_heads(weights[weight], order)
-            weights[bias] = _by_heads(weights[bias], order)
+def _settings(folder: Path, file: ModelBin) -> dict[str, Any]:
+    """config.json's values. Before version 6 they are arrays, which are removed there."""
+    if file.version >= 6:
+        return {f"{CONFIG}: {name}": x for name, x in read_json(folder / CONFIG).items()}
+    found: dict[str, Any] = {}
+    for name, usual in (("unk_token", "<unk>"), ("bos_token", "<s>"), ("eos_token", "</s>")):
+        own = file.arrays.pop(name, None)
+        found[name] = usual if own is None else own.tobytes().decode(errors="replace")
+    for name in ("bos", "eos"):
+        found[f"add_source_{name}"] = bool(file.arrays.pop(f"with_source_{name}", False))
+    has_begin = bool(file.arrays.pop("with_target_bos", True))
+    found["decoder_start_token"] = found["bos_token" if has_begin else "eos_token"]
+    return {f"{CONFIG}: {name}": x for name, x in found.items()}
 
 
-def _by_heads(x: np.ndarray, order: Sequence[int]) -> np.ndarray:
-    """The rows in another order of heads."""
-    return x.reshape(len(order), -1, *x.shape[1:])[np.array(order)].reshape(x.shape)
+def _model(
+    parts: Unread, tables: Tables, usual_heads: int, one_vocabulary: bool
+) -> tuple[dict[str, Any], Weights, bool]:
+    """Our keys of the model, a block (block.py), and whether sinusoids are in halves."""
+    d_model = tables.target.shape[-1]
+    if d_model % 2 or d_model < 4:
+        raise DataError(f"{FILE} has vectors of {d_model} features: it cannot be right.")
+    weights, tying = _ends(tables, one_vocabulary)
+    has_bias = any("attention/linear_" in name and "bias" in name for name in parts.parts)
+    found = [LAYER.match(name) for name in parts.parts]
+    depths = [len({one[2] for one in found if one and one[1] == side}) for side in SIDES]
+    is_pre = bool(parts.of_both("pre_norm", True))
+    for side, depth in zip(SIDES, depths, strict=True):
+        for n in range(depth):
+            _layer(parts, weights, f"{side}/layer_{n}", f"model.{side}.layers.{n}")
+        if is_pre:
+            _norm(parts, weights, f"{side}/layer_norm", f"model.{side}.layer_norm")
+        _check_scale(parts, side, d_model)
+    heads = parts.of_both("num_heads", usual_heads)
+    own, halves = _positions(parts, weights, d_model)
+    return (
+        {
+            **tying,
+            **own,
+            "num_encoder_layers": depths[0],
+            "num_decoder_layers": depths[1],
+            "d_model": d_model,
+            "num_heads": heads,
+            "d_k": _head_size(parts),
+            "d_ff": len(weights["model.encoder.layers.0.fc1.bias"]) if depths[0] else 0,
+            "activation": _activation(parts),
+            "norm": "pre" if is_pre else "post",
+            "norm_epsilon": parts.number(f"{CONFIG}: layer_norm_epsilon") or EPSILON,
+            "attention_bias": has_bias,
+            "source_eos": bool(parts.take(f"{CONFIG}: add_source_eos")),
+            "watched_layer": _alignment(parts, "layer", -1),
+            "watched_heads": _alignment(parts, "heads", 1) or None,
+        },
+        weights,
+        halves,
+    )
 
 
-def _fill_ends(encoder: Any, decoder: Any, weights: Weights, model: Exported) -> None:
-    """Embeddings, positions, last norms and the output."""
-    shared = weights.get("model.shared.weight")
-    for side, part, embeddings in (
-        ("encoder", encoder, encoder.embeddings[0]),
-        ("decoder", decoder, decoder.embeddings),
-    ):
-        own = weights.get(f"model.{side}.embed_tokens.weight")
-        embeddings.weight = shared if own is None else own
-        name = "src_positions" if side == "encoder" else "tgt_positions"
-        part.position_encodings.encodings = _positions(model, name)
-        if f"{side}_norm" in model.params:
-            _fill_norm(part.layer_norm, weights, f"model.{side}.layer_norm")
-    output = weights.get("lm_head.weight")
-    decoder.projection.weight = decoder.embeddings.weight if output is None else output
-    if model.config.model.output_bias:
-        decoder.projection.bias = weights["final_logits_bias"][0]
+def _ends(tables: Tables, one_vocabulary: bool) -> tuple[Weights, dict[str, bool]]:
+    """Embeddings and output under transformers' names, and which of them are one matrix."""
+    is_tied = np.array_equal(tables.target, tables.output)
+    is_one = is_tied and one_vocabulary and np.array_equal(tables.source, tables.target)
+    bias = np.zeros(len(tables.target), np.float32) if tables.bias is None else tables.bias
+    weights: Weights = {"final_logits_bias": bias}
+    if is_one:
+        weights["model.shared.weight"] = tables.target
+    else:
+        weights["model.encoder.embed_tokens.weight"] = tables.source
+        weights["model.decoder.embed_tokens.weight"] = tables.target
+        weights["lm_head.weight"] = tables.output
+    return weights, {
+        "tie_embeddings": is_one,
+        "tie_output": is_tied and not is_one,
+        "output_bias": tables.bias is not None,
+    }
 
 
-def _positions(model: Exported, name: str) -> np.ndarray:
-    """The vectors added to the input, float32 `[positions, d_model]`."""
-    config = model.config.model
-    kind = POSITIONS[config.positions]
-    if name in model.params:
-        return np.asarray(model.params[name]["table"], np.float32)
-    if kind.added is None:
-        return np.zeros((model.positions, config.d_model), np.float32)
-    return kind.added(config, model.positions)
+def _check_scale(parts: Unread, side: str, d_model: int) -> None:
+    """Embeddings are multiplied by the root of d_model: a switch says so, or the factor itself."""
+    old = parts.take(f"{side}/embeddings/multiply_by_sqrt_depth", np.int8(1))
+    scale = np.asarray(parts.take(f"{side}/scale_embeddings", old))
+    is_on = bool(scale) if scale.dtype == np.int8 else np.isclose(scale, d_model**0.5)
+    if not is_on:
+        parts.wrong.append(f"{side}/scale_embeddings={scale.item()!r}")
 
 
-def fill_layer(layer: Any, weights: Weights, name: str, config: ModelConfig) -> None:
-    """Fills one layer of CTranslate2's description.
+def _head_size(parts: Unread) -> int | None:
+    """The size of every head, if the file says it."""
+    names = [name for name in parts.parts if name.endswith("attention/head_dim")]
+    sizes = {parts.number(name) for name in names}
+    if len(sizes) > 1:
+        parts.wrong.append(f"attention/head_dim of {sorted(sizes)}")
+    return max(sizes, default=None)
 
-    Args:
-      layer: a layer of the encoder or decoder.
-      weights: the result of `to_block`.
-      name: the layer's name there, such as "model.encoder.layers.0".
-      config: our model's.
-    """
-    scores = {"self_attention": config.score, "cross_attention": config.cross_score or config.score}
-    specs = {"self_attention": layer.self_attention}
-    if hasattr(layer, "attention"):
-        specs["cross_attention"] = layer.attention
-    for sublayer, spec in specs.items():
+
+def _alignment(parts: Unread, what: str, otherwise: int) -> int:
+    """The layer whose attention aligns, or how many of its heads; in old files the model has it."""
+    common = parts.take(f"alignment_{what}", otherwise)
+    return int(parts.number(f"decoder/alignment_{what}", common))
+
+
+def _activation(parts: Unread) -> str:
+    number = parts.of_both("activation", ACTIVATIONS["relu"])
+    names = {known: name for name, known in ACTIVATIONS.items()}
+    if number not in names:
+        parts.wrong.append(f"activation={number}")
+    return names.get(number, "relu")
+
+
+def _layer(parts: Unread, weights: Weights, scope: str, name: str) -> None:
+    """One layer of the engine under transformers' names, biases that it lacks as zeros."""
+    for sublayer, groups in GROUPS.items():
+        own = f"{scope}/{SCOPES[sublayer]}"
+        if sublayer == "cross_attention" and scope.startswith("encoder"):
+            continue
         theirs = f"{name}.{ATTENTIONS[sublayer]}"
-        factor = config.head_sizes[0] ** 0.5 if scores[sublayer] == "dot" else 1.0
-        parts = {
-            part: (weights[f"{theirs}.{own}.weight"], weights[f"{theirs}.{own}.bias"])
-            for part, own in PROJECTIONS.items()
-        }
-        parts["query"] = parts["query"][0] * factor, parts["query"][1] * factor
-        groups = [("query", "key", "value"), ("out",)]
-        if sublayer == "cross_attention":
-            groups = [("query",), ("key", "value"), ("out",)]
-        for linear, group in zip(spec.linear, groups, strict=True):
-            linear.weight = np.concatenate([parts[part][0] for part in group])
-            if config.attention_bias:
-                linear.bias = np.concatenate([parts[part][1] for part in group])
-        _fill_norm(spec.layer_norm, weights, f"{theirs}_layer_norm")
-    for linear, part in ((layer.ffn.linear_0, "fc1"), (layer.ffn.linear_1, "fc2")):
-        linear.weight = weights[f"{name}.{part}.weight"]
-        linear.bias = weights[f"{name}.{part}.bias"]
-    _fill_norm(layer.ffn.layer_norm, weights, f"{name}.final_layer_norm")
+        for n, group in enumerate(groups):
+            weight, bias = _linear(parts, f"{own}/linear_{n}")
+            if len(weight) % len(group):
+                raise DataError(f"{own}/linear_{n} has {len(weight)} rows for {len(group)} maps.")
+            for part, w, b in zip(
+                group, np.split(weight, len(group)), np.split(bias, len(group)), strict=True
+            ):
+                weights[f"{theirs}.{PROJECTIONS[part]}.weight"] = w
+                weights[f"{theirs}.{PROJECTIONS[part]}.bias"] = b
+        _norm(parts, weights, f"{own}/layer_norm", f"{theirs}_layer_norm")
+    for n, part in enumerate(("fc1", "fc2")):
+        weight, bias = _linear(parts, f"{scope}/ffn/linear_{n}")
+        weights[f"{name}.{part}.weight"], weights[f"{name}.{part}.bias"] = weight, bias
+    _norm(parts, weights, f"{scope}/ffn/layer_norm", f"{name}.final_layer_norm")
 
 
-def _fill_norm(norm: Any, weights: Weights, name: str) -> None:
-    norm.gamma, norm.beta = weights[f"{name}.weight"], weights[f"{name}.bias"]
+def _linear(parts: Unread, scope: str) -> tuple[np.ndarray, np.ndarray]:
+    """The weight `[out, in]` and bias `[out]` of a linear map."""
+    weight = parts.array(f"{scope}/weight")
+    bias = parts.take(f"{scope}/bias")
+    return weight, np.zeros(len(weight), np.float32) if bias is None else bias
+
+
+def _norm(parts: Unread, weights: Weights, scope: str, name: str) -> None:
+    weights[f"{name}.weight"] = parts.array(f"{scope}/gamma")
+    weights[f"{name}.bias"] = parts.array(f"{scope}/beta")
+
+
+def _positions(parts: Unread, weights: Weights, d_model: int) -> tuple[dict[str, Any], bool]:
+    """Our keys of positions, and whether sinusoids are in halves; adds learned tables."""
+    tables = []
+    for side in SIDES:
+        table = parts.take(f"{side}/position_encodings/encodings")
+        if table is None:
+            table = _from_one(LEAST_POSITIONS, d_model)
+        tables.append(np.asarray(table, np.float32))
+    kinds = {_kind(table) for table in tables}
+    if len(kinds) == 1 and (kind := kinds.pop()) is not None:
+        return {"positions": kind[0]}, kind[1]
+    length = min(map(len, tables))
+    for name, table in zip(POSITIONS.values(), tables, strict=True):
+        weights[name] = table[:length]
+    return {"positions": "learned", "max_positions": length}, False
+
+
+def _from_one(length: int, d_model: int) -> np.ndarray:
+    """OpenNMT-tf's sinusoids: tensor2tensor's in halves, but the first position is 1, not 0."""
+    return halves_first(sinusoids(length + 1, d_model, t2t_wavelengths)[1:], 1)
+
+
+def _kind(table: np.ndarray) -> tuple[str, bool] | None:
+    """The kind of positions that has this table, and whether it is in halves; None: another."""
+    if not table.any():
+        return "none", False
+    kinds = {"sinusoidal": paper_wavelengths, "sinusoidal_t2t": t2t_wavelengths}
+    for kind, wavelengths in kinds.items():
+        ours = sinusoids(len(table), table.shape[1], wavelengths)
+        for halves in (False, True):
+            if np.allclose(table, halves_first(ours, 1) if halves else ours, atol=SIMILAR, rtol=0):
+                return kind, halves
+    return None

@@ -46,7 +46,8 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 
 
-NORMALIZES = "normalizes_punctuation"  # of tokenizer_config.json; only our export writes it
+# Of tokenizer_config.json, and of CTranslate2's config.json; only our export writes it.
+NORMALIZES = "normalizes_punctuation"
 
 
 def read_huggingface(folder: Path, languages: tuple[str, str]) -> Imported:

@@ -14,18 +14,20 @@ import sentencepiece
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.config.schema import Config
+from transformer_jax.config.schema import Config, value_at
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import is_stream
 from transformer_jax.interop.block import Weights, from_block
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
+from transformer_jax.model.sides import longest as longest_of
 from transformer_jax.text.bundle import Bundle
-from transformer_jax.text.vocabulary import Sizes
+from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK, Sizes
 
 # Bias of subwords that the foreign model does not have: exp(-100) is negligible in the softmax,
 # and a number such as -1e9 would dominate a loss with label smoothing.
 NEVER = -100.0
+LENGTHS = ("data.max_length", "train.row_length", "decode.max_length")
 ENCODER_TABLE = "model.encoder.embed_tokens.weight"
 TABLES = (
     "model.shared.weight",
@@ -52,6 +54,11 @@ class Special(NamedTuple):
     unk: int | None
     start: int | None  # the decoder's first input; None: a vector of zeros
 
+    @property
+    def are_ours(self) -> bool:
+        """Whether the foreign order begins as ours does, so that ids stay as they are."""
+        return self == (PAD, EOS, UNK, BOS)
+
 
 def in_our_order(special: Special, pieces: Sequence[str]) -> tuple[list[int], tuple[str, ...]]:
     """The foreign ids of our subwords, and our pieces, both by our id.
@@ -61,6 +68,8 @@ def in_our_order(special: Special, pieces: Sequence[str]) -> tuple[list[int], tu
     row of its own, because here it is BOS and never generated.
     """
     size = len(pieces)
+    if special.are_ours:
+        return list(range(size)), tuple(pieces)
     taken = set(pieces)
     first = [special.pad, special.eos, size + 1, special.unk]
     rest = [i for i in range(size) if i not in first]
@@ -80,6 +89,7 @@ def imported(
     special: tuple[Special, Special],
     bundle: Bundle,
     decode: Mapping[str, Any],
+    halves: bool = True,
 ) -> Imported:
     """A model from its weights under transformers' names.
 
@@ -90,6 +100,7 @@ def imported(
       special: foreign ids of the source's and the target's vocabulary, which may be one.
       bundle: its pieces are in the foreign order.
       decode: keys of `decode` beside the banned subwords, which are PAD, BOS and UNK.
+      halves: whether the foreign sinusoids have all sines before all cosines.
 
     Raises:
       DataError: the config is invalid, or an array is missing, has another shape than in the
@@ -106,17 +117,26 @@ def imported(
         )
     like = abstract_params(make_model(config, Sizes(len(src_rows), len(tgt_rows))))
     weights = _with_our_rows(weights, start, bundle)
-    params = from_block(weights, config, like, (np.array(src_rows), np.array(tgt_rows)))
+    rows = np.array(src_rows), np.array(tgt_rows)
+    params = from_block(weights, config, like, rows, halves)
     banned = (tgt_pieces[0], tgt_pieces[2], tgt_pieces[3])
     own_target = None if bundle.target_pieces is None else tgt_pieces
     bundle = bundle._replace(pieces=src_pieces, target_pieces=own_target)
     return Imported(config, {**decode, "banned_subwords": banned}, bundle, params)
 
 
+def lengths_for(config: ModelConfig) -> dict[str, int]:
+    """Keys that limit lengths and their values, where the model has few positions."""
+    longest = longest_of(config)
+    usual = {name: value_at(Config(), name) for name in LENGTHS}
+    return {name: longest for name, value in usual.items() if longest and longest < value}
+
+
 def _check(weights: Weights, config: ModelConfig) -> None:
     """Checks the config before arrays of its sizes are made, and the values of the weights."""
     try:
-        check(with_values(Config(model=config), {"data.path": "."}))  # it has to name a folder
+        # data.path has to name a folder.
+        check(with_values(Config(model=config), {"data.path": ".", **lengths_for(config)}))
     except ConfigError as error:
         raise DataError(f"The model's settings cannot be right: {error}") from None
     for name, x in weights.items():

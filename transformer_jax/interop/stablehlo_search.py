@@ -48,8 +48,7 @@ class ExportedModel:
         pieces = self.subwords(line.strip())
         if not pieces:
             return ""
-        unknown = self.ids.get("<unk>", 0)
-        found = self.search([self.ids.get(piece, unknown) for piece in pieces])
+        found = self.search([i for piece in pieces for i in self.ids_of(piece)])
         text = str(self.target.decode([self.pieces["target"][i] for i in found]))
         if SPACE in text:  # of pieces that the target's SentencePiece model does not have
             text = text.replace(SPACE, " ").strip()
@@ -61,6 +60,11 @@ class ExportedModel:
         text = self.normalize(line[code.end() :] if code else line).replace(SPACE, " ")
         pieces: list[str] = self.source.encode(text, out_type=str)
         return [code[1], *pieces] if code else pieces
+
+    def ids_of(self, piece: str) -> list[int]:
+        """The id of a piece. Several unknown words are one piece, and unknown each."""
+        unknown = self.ids.get("<unk>", 0)
+        return [self.ids[piece]] if piece in self.ids else [unknown] * max(1, piece.count(SPACE))
 
     def search(self, ids: Sequence[int]) -> list[int]:
         """The best hypothesis's subwords, without EOS.

@@ -43,16 +43,13 @@ from transformer_jax.model.records import (
     SearchSizes,
     StepGiven,
     Stepped,
+    place_of,
+    visible_place,
 )
 from transformer_jax.model.sides import DECODERS, ENCODERS, longest
 from transformer_jax.model.softmax_output import Softmax, with_bias
 from transformer_jax.text.batches import Batch, Packed
 from transformer_jax.text.vocabulary import BOS, Sizes, both_sides
-
-
-def place_of(side: Packed) -> Place:
-    """The place of each subword of one side of a batch."""
-    return Place(side.segments, side.positions)
 
 
 class EncoderDecoder(nn.Module):
@@ -100,7 +97,7 @@ class EncoderDecoder(nn.Module):
           source: the source side of a batch.
           rows_B: numbers of the rows in the global batch `[batch]`, for dropout; None: no dropout.
         """
-        place = place_of(source)
+        place = visible_place(self.config, source)
         vectors = self.source_side.position_vectors(place)
         return self.source_side(self.embedding(source.ids, vectors, rows_B), place, rows_B)
 
@@ -145,7 +142,7 @@ class EncoderDecoder(nn.Module):
 
     def source_place(self, source: Packed) -> Place:
         """The place of the source, with its words if attention to it asks for them."""
-        place = place_of(source)
+        place = visible_place(self.config, source)
         asking = stateful(self.config)
         if asking is None or not asking.reads_words:
             return place
@@ -249,7 +246,8 @@ class EncoderDecoder(nn.Module):
         """What every search step needs of the source sentences, one per row."""
         remembered = self.target_side.remember(encoded_BME, self.source_place(source))
         own = self._out().remember(self.output_params, encoded_BME, source)
-        return Memory(remembered, source.segments != 0, own)
+        visible_BM = visible_place(self.config, source).segments != 0
+        return Memory(remembered, visible_BM, own)
 
     def decode_step(self, now: Now, memory: Memory, cache: Cache, prepared: Any) -> Stepped:
         """Logits of the next subword of every hypothesis, and the new cache.

@@ -8,11 +8,13 @@ Dimension key
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.dropout import NoiseSource
 from transformer_jax.text.batches import Packed
+from transformer_jax.text.vocabulary import EOS
 
 Params = Any  # a pytree of arrays: float32, or narrower in search with decode.weights
 
@@ -24,6 +26,19 @@ class Place(NamedTuple):
     positions: Array  # int32 [B, L], 0-based in the sentence
     # float32 [B, L, D], embedded without positions; only for an attention memory that reads words
     words: Array | None = None
+
+
+def place_of(side: Packed) -> Place:
+    """The place of each subword of one side of a batch."""
+    return Place(side.segments, side.positions)
+
+
+def visible_place(config: ModelConfig, source: Packed) -> Place:
+    """The place of each source subword; without model.source_eos, EOS is like padding."""
+    place = place_of(source)
+    if config.source_eos:
+        return place
+    return place._replace(segments=jnp.where(source.ids == EOS, 0, place.segments))
 
 
 class Sight(NamedTuple):

@@ -2,34 +2,22 @@
 
 import functools
 import hashlib
-import io
 import os
-import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import sentencepiece
 
-from transformer_jax.config.data import VocabularyConfig
-from transformer_jax.config.schema import KEYS
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import DataError
 from transformer_jax.files import is_stream, write_atomically
 from transformer_jax.text.bundle import MAGIC, Bundle, packed, unpacked
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 LANGUAGE = re.compile(r"\s*(>>[^<\s]*<<)")  # a language code, which may begin a source line
 SPACE = "\u2581"  # SentencePiece's symbol for a space; in a text it is treated as a space
-# The model file stores this number, so it must not depend on the machine.
-TRAINER_THREADS = 16
-LINE_CHARACTERS = 1_000  # at most 4,000 bytes: the trainer silently skips lines over 4,192 bytes
-# The rarest characters, together at most 0.01 % of the text, are spelled in bytes. They share the
-# byte pieces, so these are trained better than a piece for a character that occurs twice.
-CHARACTER_COVERAGE = 0.9999
-KINDS = KEYS["vocabulary.kind"].choices
-NORMALIZATIONS = KEYS["vocabulary.normalization"].choices
 
 
 class Sizes(NamedTuple):
@@ -98,7 +86,7 @@ class Vocabulary:
 
     def encode(self, line: str) -> list[int]:
         """Subword ids of a line, without EOS; [] for a blank one."""
-        return self._processor.encode(_clean(line))
+        return self._processor.encode(as_utf8(line))
 
     @property
     def is_bpe(self) -> bool:
@@ -117,7 +105,7 @@ class Vocabulary:
         Without dropout, all cores are used. With dropout the result depends on the lines and
         their order, and on the seed, alone.
         """
-        cleaned = [_clean(line) for line in lines]
+        cleaned = [as_utf8(line) for line in lines]
         return self._processor.encode(cleaned, return_type="numpy", **_options(dropout))
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -139,7 +127,7 @@ class Vocabulary:
 
     def normalize(self, line: str) -> str:
         """The line as SentencePiece normalizes it, which is also `decode(encode(line))`."""
-        normalized = self._processor.normalize(_clean(line)).decode()
+        normalized = self._processor.normalize(as_utf8(line)).decode()
         return normalized.replace(SPACE, " ").removeprefix(" ")
 
     def save(self, path: str | Path) -> None:
@@ -216,7 +204,7 @@ class TableVocabulary(Vocabulary):
             cleaned.append(self._cleaned(line[found.end() :] if found else line))
         encoded = self._processor.encode(cleaned, out_type=str, **_options(dropout))
         return [
-            np.array([self._ids.get(piece, UNK) for piece in code + pieces], np.int32)
+            np.array([i for piece in code + pieces for i in self._ids_of(piece)], np.int32)
             for code, pieces in zip(codes, encoded, strict=True)
         ]
 
@@ -246,7 +234,12 @@ class TableVocabulary(Vocabulary):
         return normalized.replace(SPACE, " ").removeprefix(" ")
 
     def _cleaned(self, line: str) -> bytes:
-        return _clean(self._normalize(line) if line else line)
+        return as_utf8(self._normalize(line) if line else line)
+
+    def _ids_of(self, piece: str) -> list[int]:
+        """The id of a piece. Several unknown words are one piece, and UNK for each word."""
+        known = self._ids.get(piece)
+        return [UNK] * max(1, piece.count(SPACE)) if known is None else [known]
 
 
 def _punctuation_normalizer(language: str) -> Callable[[str], str]:
@@ -263,6 +256,22 @@ def made_of(content: bytes, name: str) -> Vocabulary:
     return kind(content, name)
 
 
+def of_bundle(bundle: Bundle, name: str) -> Vocabulary:
+    """The vocabulary of a bundle: of one SentencePiece model, if it says no more than that."""
+    if (
+        bundle.source == bundle.target
+        and bundle.target_pieces is None
+        and not any(bundle.languages)
+    ):
+        try:
+            own = Vocabulary(bundle.source, name)
+        except DataError:
+            return TableVocabulary(packed(bundle), name)
+        if own.pieces(range(own.size)) == list(bundle.pieces):
+            return own
+    return TableVocabulary(packed(bundle), name)
+
+
 def load_vocabulary(path: str | Path) -> Vocabulary:
     """The vocabulary of a .model file. Raises DataError if it is missing or not a model."""
     if is_stream(Path(path)):
@@ -274,61 +283,6 @@ def load_vocabulary(path: str | Path) -> Vocabulary:
     return made_of(model, str(path))
 
 
-def train_vocabularies(
-    pairs: Sequence[tuple[str, str]], config: VocabularyConfig, seed: int
-) -> TableVocabulary:
-    """Trains a model of config.size pieces for each side; raises what `train_vocabulary` does."""
-    own = [train_vocabulary((pair[side] for pair in pairs), config, seed) for side in (0, 1)]
-    tables = [tuple(one.pieces(range(one.size))) for one in own]
-    bundle = Bundle(own[0].model, own[1].model, tables[0], ("", ""), target_pieces=tables[1])
-    return TableVocabulary(packed(bundle), "the trained vocabularies")
-
-
-def train_vocabulary(lines: Iterable[str], config: VocabularyConfig, seed: int) -> Vocabulary:
-    """Trains one SentencePiece model.
-
-    The same lines, config and seed give the same bytes.
-
-    Args:
-      lines: both sides of the training split, or one side with vocabulary.separate; read once. If
-        there are more than config.max_lines, a random sample is used.
-      config: size, kind, normalization and max_lines; the other keys are not used here.
-      seed: seed of the sample.
-
-    Raises:
-      ConfigError: a key has an invalid value, or the text does not support the size.
-      DataError: there is no text.
-    """
-    if config.kind not in KINDS:
-        raise ConfigError(f"vocabulary.kind={config.kind!r} is not one of {', '.join(KINDS)}.")
-    if config.normalization not in NORMALIZATIONS:
-        allowed = ", ".join(NORMALIZATIONS)
-        raise ConfigError(
-            f"vocabulary.normalization={config.normalization!r} is not one of {allowed}."
-        )
-    written = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_trainer_lines(_sample(lines, config.max_lines, seed)),
-            model_writer=written,
-            vocab_size=config.size,
-            model_type=config.kind,
-            normalization_rule_name=config.normalization,
-            character_coverage=CHARACTER_COVERAGE,
-            byte_fallback=True,
-            pad_id=PAD,
-            eos_id=EOS,
-            bos_id=BOS,
-            unk_id=UNK,
-            pad_piece="<pad>",
-            num_threads=TRAINER_THREADS,
-            minloglevel=3,
-        )
-    except (RuntimeError, OSError) as error:
-        raise _training_error(str(error), config) from None
-    return Vocabulary(written.getvalue(), "the trained vocabulary")
-
-
 def _options(dropout: MergeDropout | None) -> dict[str, Any]:
     """SentencePiece's options for encoding lines; sets the seed of its draws."""
     if dropout is None:
@@ -338,44 +292,9 @@ def _options(dropout: MergeDropout | None) -> dict[str, Any]:
     return {"enable_sampling": True, "alpha": dropout.rate, "nbest_size": -1, "num_threads": 1}
 
 
-def _clean(line: str) -> bytes:
+def as_utf8(line: str) -> bytes:
     """The line in UTF-8, with spaces for U+2581 and "?" for lone surrogates."""
     return line.replace(SPACE, " ").encode("utf-8", "replace")
-
-
-def _sample(lines: Iterable[str], count: int, seed: int) -> list[str]:
-    """At most `count` of the lines, each equally likely (reservoir sampling, Vitter 1985)."""
-    kept: list[str] = []
-    # random() is the only method whose stream Python promises never to change.
-    draw = random.Random(seed).random
-    for seen, line in enumerate(lines):
-        if seen < count:
-            kept.append(line)
-        elif (slot := int(draw() * (seen + 1))) < count:
-            kept[slot] = line
-    return kept
-
-
-def _trainer_lines(lines: Iterable[str]) -> Iterator[bytes]:
-    for line in lines:
-        for start in range(0, len(line), LINE_CHARACTERS):
-            yield _clean(line[start : start + LINE_CHARACTERS])
-
-
-def _training_error(message: str, config: VocabularyConfig) -> ConfigError | DataError:
-    if found := re.search(r"Vocabulary size too high .* value <= (\d+)", message):
-        return ConfigError(
-            f"vocabulary.size={config.size} is more than the training text supports: "
-            f"set vocabulary.size to {found[1]} or less, or give more text."
-        )
-    if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
-        return ConfigError(
-            f"vocabulary.size={config.size} is too small for the 256 bytes, the 4 control pieces "
-            f"and the characters of the training text: set vocabulary.size to {found[1]} or more."
-        )
-    if "sentences_.empty()" in message or "all_chars_count" in message:
-        return DataError("The training split has no text to make a vocabulary of: check data.path.")
-    return ConfigError(f"vocabulary.size={config.size}: SentencePiece cannot train: {message}")
 
 
 def _processor(model: bytes, name: str) -> Any:

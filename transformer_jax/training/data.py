@@ -33,13 +33,8 @@ from transformer_jax.text.encoded import EncodedPairs, Segmentations, encode_cor
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.links import encode_links
 from transformer_jax.text.packing import RowPlan, plan_rows, select_pairs, source_row_length
-from transformer_jax.text.vocabulary import (
-    Vocabulary,
-    load_vocabulary,
-    made_of,
-    train_vocabularies,
-    train_vocabulary,
-)
+from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary, made_of
+from transformer_jax.text.vocabulary_training import train_vocabularies, train_vocabulary
 from transformer_jax.training.program import BatchShape
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,191 @@
+"""Writes a folder for CTranslate2, by CTranslate2's own converter class.
+
+The weights are written without a permutation: CTranslate2 reads positions from a table of vectors,
+and it gets our table. An unscaled score is a scaled one whose queries are multiplied by sqrt(d_k).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.errors import ConfigError, UserError
+from transformer_jax.interop.block import ATTENTIONS, PROJECTIONS, Weights, to_block
+from transformer_jax.interop.ctranslate2 import ACTIVATIONS, GROUPS
+from transformer_jax.interop.exported import Exported, require_supported
+from transformer_jax.interop.huggingface import NORMALIZES
+from transformer_jax.model.positions import POSITIONS
+from transformer_jax.model.transformer import watched_layer
+from transformer_jax.text.vocabulary import BOS, EOS, UNK
+
+FORMAT = "CTranslate2"
+# Its bfloat16 needs PyTorch.
+QUANTIZATIONS = ("float32", "float16", "int16", "int8", "int8_float32", "int8_float16")
+SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "norm": ("post", "pre"),
+    "score": ("scaled_dot", "dot"),
+    "cross_score": (None, "scaled_dot", "dot"),
+    "cross_normalizer": (None, "softmax"),
+    "positions": ("sinusoidal", "sinusoidal_t2t", "learned", "none"),
+    "activation": tuple(ACTIVATIONS),
+    "source_eos": (True, False),
+}
+
+
+def write_ctranslate2(model: Exported, folder: Path, quantization: str | None) -> None:
+    """Writes the folder, with the SentencePiece models that text needs.
+
+    Args:
+      model: the run's model.
+      folder: to create.
+      quantization: one of QUANTIZATIONS; None: float32.
+
+    Raises:
+      UserError: ctranslate2 is not installed, or it cannot express the model or the
+        quantization.
+    """
+    require_supported(model.config, SUPPORTED, FORMAT)
+    if quantization not in (None, *QUANTIZATIONS):
+        raise ConfigError(f"quantization={quantization} is not one of {', '.join(QUANTIZATIONS)}.")
+    try:
+        from ctranslate2.converters.converter import Converter
+    except ImportError:
+        raise UserError("CTranslate2 needs its package: pip install -e '.[interop]'.") from None
+
+    class FromRun(Converter):
+        """Fills CTranslate2's description of a model."""
+
+        def _load(self) -> Any:
+            return _spec(model)
+
+    FromRun().convert(str(folder), quantization=quantization)
+    for name, content in model.sentencepiece_files().items():
+        (folder / name).write_bytes(content)
+
+
+def _spec(model: Exported) -> Any:
+    """CTranslate2's description of the model, filled with its arrays."""
+    from ctranslate2 import specs
+
+    config = model.config.model
+    d_k = config.head_sizes[0]
+    shared = {
+        "pre_norm": model.is_pre_norm,
+        "activation": specs.Activation(ACTIVATIONS[config.activation]),
+        "head_dim": d_k if d_k * config.num_heads != config.d_model else None,
+    }
+    weights = to_block(model.params, config, model.vocabulary.sizes, halves=False)
+    layer, heads = watched_layer(config), config.watched_heads or 0  # the first heads; 0: all
+    if model.aligner is not None:
+        layer, head = model.aligner
+        heads = 0 if head is None else 1
+        if head is not None:
+            name = f"model.decoder.layers.{layer}.encoder_attn"
+            _put_first(weights, name, head, config.num_heads)
+    encoder = specs.TransformerEncoderSpec(config.encoder_depth, config.num_heads, **shared)
+    decoder = specs.TransformerDecoderSpec(
+        config.decoder_depth,
+        config.num_heads,
+        alignment_layer=layer,
+        alignment_heads=heads,
+        **shared,
+    )
+    _fill_ends(encoder, decoder, weights, model)
+    for side, part in (("encoder", encoder), ("decoder", decoder)):
+        for n, spec_of_layer in enumerate(part.layer):
+            fill_layer(spec_of_layer, weights, f"model.{side}.layers.{n}", config)
+    spec = specs.TransformerSpec(encoder, decoder)
+    source, pieces = model.pieces
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(pieces)
+    spec.config.unk_token, spec.config.eos_token = pieces[UNK], pieces[EOS]
+    spec.config.bos_token = spec.config.decoder_start_token = pieces[BOS]
+    spec.config.add_source_bos = False
+    spec.config.add_source_eos = config.source_eos
+    spec.config.layer_norm_epsilon = config.norm_epsilon
+    # The engine does not read it; `import` does.
+    spec.config.add_attribute(NORMALIZES, model.vocabulary.normalizes_punctuation)
+    return spec
+
+
+def _put_first(weights: Weights, name: str, head: int, num_heads: int) -> None:
+    """Puts `head` first, by which the engine then aligns; translations stay the same."""
+    order = [head, *(h for h in range(num_heads) if h != head)]
+    for part, theirs in PROJECTIONS.items():
+        weight, bias = f"{name}.{theirs}.weight", f"{name}.{theirs}.bias"
+        if part == "out":
+            weights[weight] = _by_heads(weights[weight].T, order).T
+        else:
+            weights[weight] = _by_heads(weights[weight], order)
+            weights[bias] = _by_heads(weights[bias], order)
+
+
+def _by_heads(x: np.ndarray, order: Sequence[int]) -> np.ndarray:
+    """The rows in another order of heads."""
+    return x.reshape(len(order), -1, *x.shape[1:])[np.array(order)].reshape(x.shape)
+
+
+def _fill_ends(encoder: Any, decoder: Any, weights: Weights, model: Exported) -> None:
+    """Embeddings, positions, last norms and the output."""
+    shared = weights.get("model.shared.weight")
+    for side, part, embeddings in (
+        ("encoder", encoder, encoder.embeddings[0]),
+        ("decoder", decoder, decoder.embeddings),
+    ):
+        own = weights.get(f"model.{side}.embed_tokens.weight")
+        embeddings.weight = shared if own is None else own
+        learned = weights.get(f"model.{side}.embed_positions.weight")
+        part.position_encodings.encodings = _vectors(model) if learned is None else learned
+        if f"{side}_norm" in model.params:
+            _fill_norm(part.layer_norm, weights, f"model.{side}.layer_norm")
+    output = weights.get("lm_head.weight")
+    decoder.projection.weight = decoder.embeddings.weight if output is None else output
+    if model.config.model.output_bias:
+        decoder.projection.bias = weights["final_logits_bias"][0]
+
+
+def _vectors(model: Exported) -> np.ndarray:
+    """The vectors added to the input, unless they are learned: float32 `[positions, d_model]`."""
+    config = model.config.model
+    added = POSITIONS[config.positions].added
+    if added is None:
+        return np.zeros((model.positions, config.d_model), np.float32)
+    return added(config, model.positions)
+
+
+def fill_layer(layer: Any, weights: Weights, name: str, config: ModelConfig) -> None:
+    """Fills one layer of CTranslate2's description.
+
+    Args:
+      layer: a layer of the encoder or decoder.
+      weights: the result of `to_block`.
+      name: the layer's name there, such as "model.encoder.layers.0".
+      config: our model's.
+    """
+    scores = {"self_attention": config.score, "cross_attention": config.cross_score or config.score}
+    specs = {"self_attention": layer.self_attention}
+    if hasattr(layer, "attention"):
+        specs["cross_attention"] = layer.attention
+    for sublayer, spec in specs.items():
+        theirs = f"{name}.{ATTENTIONS[sublayer]}"
+        factor = config.head_sizes[0] ** 0.5 if scores[sublayer] == "dot" else 1.0
+        parts = {
+            part: (weights[f"{theirs}.{own}.weight"], weights[f"{theirs}.{own}.bias"])
+            for part, own in PROJECTIONS.items()
+        }
+        parts["query"] = parts["query"][0] * factor, parts["query"][1] * factor
+        for linear, group in zip(spec.linear, GROUPS[sublayer], strict=True):
+            linear.weight = np.concatenate([parts[part][0] for part in group])
+            if config.attention_bias:
+                linear.bias = np.concatenate([parts[part][1] for part in group])
+        _fill_norm(spec.layer_norm, weights, f"{theirs}_layer_norm")
+    for linear, part in ((layer.ffn.linear_0, "fc1"), (layer.ffn.linear_1, "fc2")):
+        linear.weight = weights[f"{name}.{part}.weight"]
+        linear.bias = weights[f"{name}.{part}.bias"]
+    _fill_norm(layer.ffn.layer_norm, weights, f"{name}.final_layer_norm")
+
+
+def _fill_norm(norm: Any, weights: Weights, name: str) -> None:
+    norm.gamma, norm.beta = weights[f"{name}.weight"], weights[f"{name}.bias"]
