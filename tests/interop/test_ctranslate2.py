@@ -15,9 +15,10 @@ from tests.interop.test_marian import KINDS, assert_marian_s_logits, models, tab
 from transformer_jax.commands.loading import load_model
 from transformer_jax.errors import UserError
 from transformer_jax.interop.ctranslate2 import read_ctranslate2
+from transformer_jax.interop.imported import NEVER
 from transformer_jax.interop.model_bin import read_model_bin
 from transformer_jax.model.positions import sinusoids
-from transformer_jax.text.vocabulary import UNK, TableVocabulary, of_bundle
+from transformer_jax.text.vocabulary import BOS, UNK, TableVocabulary, of_bundle
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 OF_MARIAN = [kind for kind in KINDS if "student" not in kind]
@@ -154,6 +155,74 @@ def test_tokens_are_words_where_there_is_no_sentencepiece_model(tmp_path):
     assert ids[2:4] == [UNK, UNK]  # one piece of SentencePiece
     assert vocabulary.decode(ids) == "a c d"
     assert found.decode["banned_subwords"] == ("<blank>", "<s>", "<unk>")
+
+
+def without(*names: str, **parts) -> dict:
+    """The letters' arrays without some, and with others."""
+    return {name: x for name, x in letters().items() if name not in names} | parts
+
+
+@pytest.mark.parametrize(
+    ("version", "start", "row"), [(6, "</s>", "</s>"), (6, "b", "b"), (5, 0, "</s>"), (5, 1, "<s>")]
+)
+def test_the_decoder_begins_with_the_token_that_the_file_names(version, start, row, tmp_path):
+    arrays = without("decoder/start_from_zero_embedding")
+    settings = {"decoder_start_token": start} if version == 6 else {}
+    if version == 5:
+        arrays["with_target_bos"] = np.int8(start)
+    found = read(folder_of(tmp_path, engine.model_bin(arrays, version), **settings))
+    table = letters()["decoder/embeddings/weight"]
+    np.testing.assert_allclose(
+        found.params["embedding"]["table"][BOS],
+        table[TOKENS.index(row)].reshape(2, 8).T.reshape(-1),  # sinusoids were in halves
+    )
+
+
+def test_a_file_without_a_table_of_positions_counts_them_from_1(tmp_path):
+    names = [f"{side}/position_encodings/encodings" for side in ("encoder", "decoder")]
+    found = read(folder_of(tmp_path, engine.model_bin(without(*names))))
+    assert (found.model.positions, found.model.max_positions) == ("learned", 1_024)
+    for side in ("src", "tgt"):
+        got = found.params[f"{side}_positions"]["table"]
+        np.testing.assert_allclose(got, marian.positions(1_025, 16)[1:], atol=1e-6)
+
+
+def test_an_output_without_a_bias_gets_one_for_subwords_that_only_ours_has(tmp_path):
+    found = read(folder_of(tmp_path, engine.model_bin(without("decoder/projection/bias"))))
+    pieces = len(found.bundle.pieces)
+    want = [NEVER if i == BOS else 0 for i in range(pieces)]
+    np.testing.assert_array_equal(found.params["output_bias"][:pieces], want)
+
+
+def test_a_vocabulary_in_our_order_keeps_its_ids(tmp_path):
+    tokens = ["<pad>", "</s>", "<s>", "<unk>", *TOKENS[3:]]
+    parts = without("decoder/projection/bias", "decoder/start_from_zero_embedding")
+    folder = engine.write_folder(
+        tmp_path, engine.model_bin(parts), [tokens], decoder_start_token="<s>"
+    )
+    found = read(folder)
+    assert found.bundle.pieces == (*tokens[:4], *(f"▁{token}" for token in tokens[4:]))
+    assert not found.model.output_bias and "output_bias" not in found.params
+
+
+def test_heads_and_alignment_of_old_files(tmp_path):
+    names = [f"{side}/num_heads" for side in ("encoder", "decoder")]
+    whole = {"decoder/alignment_layer": np.int16(0), "decoder/alignment_heads": np.int16(0)}
+    for spec, heads in {"TransformerBase": 8, "TransformerBig": 16}.items():
+        content = engine.model_bin({**without(*names), **whole}, spec=spec)
+        model = read(folder_of(tmp_path, content)).model
+        assert model.num_heads == heads
+        assert (model.watched_layer, model.watched_heads) == (0, None)
+    common = {"alignment_layer": np.int16(-2), "alignment_heads": np.int16(2)}
+    model = read(folder_of(tmp_path, engine.model_bin({**letters(), **common}))).model
+    assert (model.watched_layer, model.watched_heads) == (-2, 2)
+
+
+def test_equal_embeddings_with_another_output_are_not_one_matrix(tmp_path):
+    output = {"decoder/projection/weight": 2 * letters()["decoder/projection/weight"]}
+    found = read(folder_of(tmp_path, engine.model_bin({**letters(), **output})))
+    assert not (found.model.tie_embeddings or found.model.tie_output)
+    assert "output" in found.params
 
 
 def table_of(kind: str) -> np.ndarray:
