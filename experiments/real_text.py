@@ -115,7 +115,6 @@ TRIAL: dict[str, Any] = {  # fewer updates, and scores of few lines, since none 
     "train.warmup_steps": 100,
     "train.valid_every": 300,
     "train.checkpoint_every": 300,
-    "train.decay_steps": 300,
     "data.valid": ("valid",),
     "data.test": ("documents-valid[:200]",),
 }
@@ -154,8 +153,9 @@ def cores_scale(direction: str) -> Scale:
 def rate_scale(rate: float) -> Scale:
     """One peak rate for every row of the cores' scales."""
     at = {**AT_CORES, **TRIAL, "train.peak_learning_rate": rate}
-    warm_up = {"train.warmup_steps": TRIAL["train.warmup_steps"]}  # the modern recipe has another
-    own = {**OWN_OF_CORES, MODERN: {**OWN_OF_CORES[MODERN], **warm_up}}
+    # The modern recipe has another warm-up, and a rate that decays.
+    modern = {"train.warmup_steps": TRIAL["train.warmup_steps"], "train.decay_steps": 300}
+    own = {**OWN_OF_CORES, MODERN: {**OWN_OF_CORES[MODERN], **modern}}
     return Scale(configs("en-it"), at, own=own, rows=OF_CORES, compared=False)
 
 

@@ -350,7 +350,7 @@ def read_config(file: str | None, workdir: str | None, overrides: Mapping[str, A
         continued = f"{run.path} holds no run to continue" if workdir else CONFIG.help
         raise UserError(f"train needs {CONFIG.shown}: {continued}.")
     config = with_values(run.read_config(), overrides)
-    check(config)
+    check(config, list(overrides))
     return config
 
 

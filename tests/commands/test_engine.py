@@ -64,7 +64,7 @@ def test_the_engine_searches_with_the_run_s_settings():
     ("engine", "options", "message"),
     [
         ("marian", {}, "--engine=marian is unknown; there is ctranslate2"),
-        ("ctranslate2", {"sample": True}, "has beam search only"),
+        ("ctranslate2", {"sample": True, "beam_size": None}, "has beam search only"),
         ("ctranslate2", {"coverage_penalty": 0.2}, "without a coverage penalty"),
         (
             "ctranslate2",

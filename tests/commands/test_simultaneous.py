@@ -128,7 +128,9 @@ def test_what_would_revise_a_translation_is_refused(options, wrong, waiting):
 def test_every_run_of_an_ensemble_has_to_wait(waiting):
     """decode.wait_k of the first run would change nothing in another that reads all at once."""
     other = runs.trained_run()
-    with pytest.raises(ConfigError, match=f"{other} cannot be .*decode.wait_k={K} is for a model"):
+    with pytest.raises(
+        ConfigError, match=f"{other} cannot be .*decode.wait_k={K} changes nothing here"
+    ):
         loading.load_model([str(waiting), str(other)])
 
 

@@ -54,7 +54,7 @@ def test_a_run_starts_from_another_s_weights_and_vocabulary(tmp_path, caplog):
     """With a learning rate too small to change them; its own corpus and text count for nothing."""
     origin = runs.trained_run()
     changes = {"train__init_from": origin, "train__peak_learning_rate": 1e-30}
-    changes |= {"data__train": "valid", "vocabulary__size": 300, "model__dropout": 0.3}
+    changes |= {"data__train": "test", "vocabulary__size": 300, "model__dropout": 0.3}
     with caplog.at_level("INFO"):
         assert runs.train(tmp_path, train__steps=1, **changes) == 0
     assert f"starting from the weights of {origin}, checkpoint {runs.STEPS}" in caplog.text

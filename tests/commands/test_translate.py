@@ -212,19 +212,22 @@ def test_on_a_terminal_each_line_is_answered_when_it_is_entered(caplog):
 def test_samples_are_drawn_anew_with_another_seed_and_mbr_chooses_among_them():
     source = runs.read_lines(runs.tiny_corpus() / "test.en")[:2]
     sampling = {"decode.temperature": 0.7, "decode.top_p": 0.9}
-    drawn = answers(source, sample=True, n_best=6, scores=True, overrides=sampling)
-    assert drawn == answers(source, sample=True, n_best=6, scores=True, overrides=sampling)
+    six: dict[str, Any] = {"sample": True, "beam_size": None, "n_best": 6, "scores": True}
+    drawn = answers(source, **six, overrides=sampling)
+    assert drawn == answers(source, **six, overrides=sampling)
     assert [line.split(" ||| ")[0] for line in drawn] == ["0"] * 6 + ["1"] * 6
     other = {**sampling, "decode.seed": 1}
-    assert drawn != answers(source, sample=True, n_best=6, scores=True, overrides=other)
+    assert drawn != answers(source, **six, overrides=other)
     mbr = {**sampling, "decode.method": "mbr", "decode.samples": 6}
-    chosen = [line.split("\t") for line in answers(source, scores=True, overrides=mbr)]
+    chosen = [
+        line.split("\t") for line in answers(source, beam_size=None, scores=True, overrides=mbr)
+    ]
     for number, (score, text) in enumerate(chosen):
         samples = [line.split(" ||| ")[1] for line in drawn if line.startswith(f"{number} ")]
         want = expected_utilities(samples, UTILITIES["chrf"]())
         assert text == next(iter(want)) and float(score) == pytest.approx(want[text], abs=1e-5)
     with pytest.raises(ConfigError, match="mbr chooses from 6 samples"):
-        answers(source, n_best=7, overrides=mbr)
+        answers(source, beam_size=None, n_best=7, overrides=mbr)
 
 
 def test_an_ensemble_of_a_run_with_itself_answers_as_the_run():
@@ -254,6 +257,8 @@ def test_what_cannot_be_loaded_together_or_drawn_is_named(tmp_path):
     with pytest.raises(ConfigError, match="other cannot be searched like the first run: .*=64"):
         load_model([run, str(other.parent)])
     with pytest.raises(ConfigError, match="--n_best=1001 is above 1000"):
-        answers(["a dog"], sample=True, n_best=1_001)
+        answers(["a dog"], sample=True, beam_size=None, n_best=1_001)
+    with pytest.raises(ConfigError, match="decode.beam_size=2 changes nothing here"):
+        answers(["a dog"], sample=True)
     with pytest.raises(ConfigError, match="--sample and decode.method='mbr'"):
         answers(["a dog"], sample=True, overrides={"decode.method": "mbr"})

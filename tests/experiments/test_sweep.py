@@ -23,7 +23,7 @@ def test_a_sweep_has_a_row_per_combination_and_the_rest_applies_to_all(in_checko
         "--config.model.num_heads=2,4",
         "--config.model.d_k=none,8",
         "--config.train.steps=50",
-        "--config.data.path=/some/where",
+        "--config.train.log_every=7",
     )
     assert experiment.rows == {
         "num_heads=2, d_k=none": {"model.num_heads": 2, "model.d_k": None},
@@ -37,7 +37,7 @@ def test_a_sweep_has_a_row_per_combination_and_the_rest_applies_to_all(in_checko
     assert [job.seed for job in jobs] == [0] * 4 + [1] * 4
     assert {job.config().train.steps for job in jobs} == {50}
     assert jobs[0].config() == load_config(
-        PRESET, {"model.num_heads": 2, "train.steps": 50, "data.path": "/some/where"}
+        PRESET, {"model.num_heads": 2, "train.steps": 50, "train.log_every": 7}
     )
 
 

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests import tiny_runs as runs
+from transformer_jax.commands.train import train
+from transformer_jax.config.changes import with_values
+from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError, UserError
 from transformer_jax.parallel import processes
 
@@ -200,3 +203,13 @@ def test_only_a_bug_is_reported_with_a_traceback(error, has_traceback, monkeypat
     processes.leave(1, error)
     written = capsys.readouterr().err
     assert ("ValueError: a bug" in written) == ("process 1 of 2 stops" in written) == has_traceback
+
+
+def test_processes_with_other_configs_stop_before_they_train(monkeypatch):
+    own = {"train.steps": 5, "data.path": "here"}
+    other = dict(own)
+    monkeypatch.setattr(processes, "gather", lambda value: [value, {**value, **other}])
+    config = with_values(Config(), {"data.source": "grammar", "train.steps": 6})
+    with pytest.raises(ConfigError, match=r"process 1 has train.steps=5, and process 0 has 6"):
+        train(config, "nowhere")
+    assert not Path("nowhere").exists()

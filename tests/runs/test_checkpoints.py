@@ -383,3 +383,22 @@ def restore_on_two(workdir: Path, out: Path) -> None:
     divided = sum(not leaf.is_fully_replicated for _, leaf in leaves)
     sums = {runs.dotted(path): np.asarray(leaf, np.float64).sum().item() for path, leaf in leaves}
     out.write_text(json.dumps(sums | {"divided": divided}))
+
+
+def test_a_checkpoint_under_another_name_is_set_aside(tmp_path, caplog):
+    folder = save(tmp_path, {2: None, 4: None})
+    for path in (folder / "4", manifest_of(folder / "4")):
+        path.rename(path.with_name(path.name.replace("4", "9", 1)))
+    assert restored_step(folder) == 2
+    assert "it is the checkpoint of step 4, under another name" in caplog.text
+    assert committed_steps(folder) == [2]
+
+
+def test_a_file_that_the_manifest_does_not_list_is_damage(tmp_path):
+    folder = save(tmp_path, {2: None}) / "2"
+    sums = json.loads(manifest_of(folder).read_text())
+    name = next(iter(sums))
+    manifest_of(folder).write_text(json.dumps({name: sums[name]}))
+    assert "is not in 2.sha256.json" in (damaged_file(folder) or "")
+    manifest_of(folder).write_text(json.dumps(sums))
+    assert damaged_file(folder) is None

@@ -24,6 +24,14 @@ def test_a_claimed_folder_gives_its_config_back(tmp_path):
     run.check_corpus("abc")
     with pytest.raises(RunError, match="other text"):
         run.check_corpus("abd")
+    run.check_corpus("abc", "of a run that did not record it")
+    run.claim(CONFIG, "abc", "def")
+    run.check_corpus("abc", "def")
+    with pytest.raises(RunError, match=f"other validation text.*--init_from={tmp_path}"):
+        run.check_corpus("abc", "deg")
+    run.corpus_file.write_text("")
+    with pytest.raises(RunError, match="other text"):
+        run.check_corpus("abc", "def")
 
 
 def test_a_mutable_key_may_change_and_is_recorded(tmp_path):

@@ -15,7 +15,7 @@ from tests.fixtures.tiny import tiny_model
 from transformer_jax.config.changes import of_other_direction
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import KEYS
-from transformer_jax.errors import ConfigError, RunError
+from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.corpora import open_corpus
@@ -59,7 +59,7 @@ def test_the_other_direction_has_the_same_pairs_with_their_sides_exchanged(tmp_p
         assert [(pair.tgt, pair.src) for pair in pairs] == [tuple(pair) for pair in swapped]
     assert pairs_of(other.valid) == sorted((tgt, src) for src, tgt in pairs_of(one.valid))
     assert other.shape.lengths == one.shape.lengths[::-1]
-    assert other.fingerprint != one.fingerprint
+    assert set(other.fingerprints).isdisjoint(one.fingerprints)
 
 
 def test_the_rows_of_a_batch_are_a_multiple_of_train_rows_multiple(tmp_path):
@@ -290,3 +290,12 @@ def test_a_unigram_vocabulary_has_no_merges_to_skip(tmp_path):
     changes = {"vocabulary__path": str(tmp_path / "unigram.model"), "vocabulary__dropout": 0.1}
     with pytest.raises(ConfigError, match="vocabulary.dropout=0.1 skips merges, and this run's"):
         load(tmp_path, **changes)
+
+
+def test_validation_on_the_training_text_is_refused(tmp_path):
+    for side in ("en", "de"):
+        text = (runs.tiny_corpus() / f"train.{side}").read_text()
+        for stem in ("train", "valid"):
+            (tmp_path / f"{stem}.{side}").write_text(text)
+    with pytest.raises(DataError, match=r"data.valid=\(\) is the training text"):
+        load(tmp_path / "run", data__path=str(tmp_path))

@@ -89,15 +89,15 @@ def load_model(
         vocabularies differ.
     """
     runs = [RunFolder(folder) for folder in ([workdir] if isinstance(workdir, str) else workdir)]
-    given = {
+    flags = {
         "decode.beam_size": beam_size,
         "decode.length_penalty": length_penalty,
         "decode.coverage_penalty": coverage_penalty,
     }
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {**overrides, **{name: x for name, x in flags.items() if x is not None}}
     configs = [run.read_config() for run in runs]
-    config = with_values(configs[0], {**overrides, **given})
-    check(config)
+    config = with_values(configs[0], given)
+    check(config, list(given))
     for run, own in zip(runs[1:], configs[1:], strict=True):
         _check_searched(run, own, config.decode)
     check_n_best(n_best, config.decode)
@@ -124,7 +124,7 @@ def load_model(
 def _check_searched(run: RunFolder, config: Config, decode: DecodeConfig) -> None:
     """Raises ConfigError if the search of an ensemble's first run does not fit another run."""
     try:
-        check(dataclasses.replace(config, decode=decode))
+        check(dataclasses.replace(config, decode=decode), ["decode.wait_k"])
     except ConfigError as error:
         raise ConfigError(f"{run.path} cannot be searched like the first run: {error}") from None
 

@@ -16,17 +16,18 @@ from transformer_jax.commands.description import describe
 from transformer_jax.commands.limits import check_memory, check_sizes, check_workers
 from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config.changes import (
+    PATHS,
     mutable_differences,
     of_other_direction,
     with_absolute_paths,
     with_values,
 )
 from transformer_jax.config.checks import check
-from transformer_jax.config.schema import Config, value_at
+from transformer_jax.config.schema import KEYS, Config, value_at
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.decoding.lines import LineTranslator, banned_ids
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.errors import DataError, Interrupted, RunError
+from transformer_jax.errors import ConfigError, DataError, Interrupted, RunError
 from transformer_jax.model.parameters import axis_names
 from transformer_jax.model.records import Params
 from transformer_jax.parallel import processes
@@ -78,6 +79,7 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
       Interrupted: SIGTERM or SIGINT came; a checkpoint has been written.
     """
     check(config)
+    _check_agreement(config)
     _warn_of_no_rate(config.train)
     keep_compiled_programs()
     mesh = make_mesh(config.mesh)
@@ -95,6 +97,21 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
     finally:
         for one, _ in _runs(run, config):
             one.unlock()
+
+
+def _check_agreement(config: Config) -> None:
+    """Raises ConfigError, on every process of the run, if their configs differ.
+
+    Paths may: each machine has its own.
+    """
+    values = {name: value_at(config, name) for name in KEYS if name not in PATHS}
+    first, *others = processes.gather(values)
+    for number, other in enumerate(others, start=1):
+        if wrong := [name for name in first if first[name] != other[name]]:
+            raise ConfigError(
+                f"process {number} has {wrong[0]}={other[wrong[0]]!r}, and process 0 has "
+                f"{first[wrong[0]]!r}: start all processes with the same config."
+            )
 
 
 def _with_origin(config: Config, run: RunFolder) -> Config:
@@ -159,7 +176,7 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
         if config.data.alignments:
             corpus.alignments("train")  # raises if there is not one line of links a pair
         if run.corpus_file.exists():
-            run.check_corpus(corpus.fingerprint("train"))
+            run.check_corpus(corpus.fingerprint("train"), corpus.fingerprint("valid"))
     except DataError as error:
         if config.data.source != "tfds":
             raise
@@ -255,7 +272,7 @@ def _one_way(run: RunFolder, config: Config, data: TrainingData, main: Config) -
     """The parts of a direction; `data` is that of the direction with the config `main`."""
     if config is not main:
         data = data.of_other_direction(config)
-        run.check_corpus(data.fingerprint)
+        run.check_corpus(*data.fingerprints)
         known = known_vocabulary(config, run)
         if known is not None and known.digest != data.vocabulary.digest:
             raise RunError(
@@ -307,7 +324,7 @@ def _claim(ways: Sequence[_OneWay]) -> None:
         if run.config_file.exists() and config is ways[0].config:
             for difference in mutable_differences(run.read_config(), config):
                 log.info("from here on, %s", difference)
-        run.claim(config, data.fingerprint)
+        run.claim(config, *data.fingerprints)
         if not run.vocabulary_file.exists():
             data.vocabulary.save(run.vocabulary_file)
         run.seal()

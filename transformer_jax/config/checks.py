@@ -1,12 +1,12 @@
 """What a config must satisfy. An error names the key, its value, what is allowed and the fix."""
 
-import dataclasses
 import difflib
 import importlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Collection, Iterator
 from typing import Any
 
-from transformer_jax.config.data import DataConfig
+from transformer_jax.config.data import DataConfig, slice_of
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.keys import Key
 from transformer_jax.config.model import ModelConfig
@@ -16,26 +16,25 @@ from transformer_jax.errors import ConfigError
 
 MODEL = "transformer_jax.model.sides"
 LARGEST_INT = 2**31 - 1  # of int32, which holds steps, lengths and sizes on a device
-LARGEST_FLOAT = 3.4e38  # of float32
+LARGEST_FLOAT, SMALLEST_FLOAT = 3.4e38, 1.2e-38  # of float32; smaller ones count as 0
 
 
-def check(config: Config, is_new: bool = False) -> None:
+def check(config: Config, given: Collection[str] = ()) -> None:
     """Raises ConfigError if the config is invalid. Its one line names everything that is wrong.
 
     Args:
       config: the config.
-      is_new: whether a config file or flags make it. Existing runs are exempt from two
-        checks: unread text and unread keys.
+      given: keys that a config file, a flag or a caller sets now. Each has to have an effect.
     """
     problems = list(_single_values(config))
     if not problems:  # relations between keys mean something only if each key is valid
         problems = [
             *_model(config.model),
-            *(_unread_keys(config.model) if is_new else ()),
+            *_unread(config, given),
             *_vocabularies(config),
             *_merge_dropout(config),
             *_data(config.data),
-            *(_unread_text(config.data) if is_new else ()),
+            *_overlap(config.data),
             *_training(config.train, config.data),
             *_alignment_context(config),
             *_hard_attention(config),
@@ -67,13 +66,8 @@ def _vocabularies(config: Config) -> Iterator[str]:
 
 def _merge_dropout(config: Config) -> Iterator[str]:
     vocabulary = config.vocabulary
-    rate, number = vocabulary.dropout, vocabulary.segmentations
+    rate = vocabulary.dropout
     if not rate:
-        if number != type(vocabulary).segmentations:
-            yield (
-                f"vocabulary.segmentations={number} changes nothing without vocabulary.dropout. "
-                "Set vocabulary.dropout, or leave out vocabulary.segmentations."
-            )
         return
     if vocabulary.kind != "bpe":
         yield (
@@ -135,6 +129,8 @@ def _out_of_interval(key: Key, value: float) -> str:
     else:
         inside = key.above < value < high
         interval = f"({key.above:g}, {high:g})"
+    if inside and 0 < abs(value) < SMALLEST_FLOAT:
+        return f"{key.name}={value} counts as 0 in float32. {_hint(key)}"
     return "" if inside else f"{key.name}={value} is not in {interval}. {_hint(key)}"
 
 
@@ -146,18 +142,26 @@ def _model(model: ModelConfig) -> Iterator[str]:
     yield from _asked_of_the_model("problems", model) or ()
 
 
-def _unread_keys(model: ModelConfig) -> Iterator[str]:
-    for field in dataclasses.fields(model):
-        value, readers = getattr(model, field.name), KEYS[f"model.{field.name}"].read_with
-        if not readers or value == field.default:
+def _unread(config: Config, given: Collection[str]) -> Iterator[str]:
+    """Given keys that nothing reads in this config. A default, or valid=valid, is no setting."""
+    for name in given:
+        key, value = KEYS[name], value_at(config, name)
+        if not key.read_with or value in (key.default, (name.rpartition(".")[2],)):
             continue
-        pairs = [reader.split("=") for reader in readers]
-        if not any(getattr(model, part) == wanted for part, wanted in pairs):
-            part, wanted = pairs[0]
+        if not any(holds(config, setting) for setting in key.read_with):
+            reader, has_value, wanted = key.read_with[0].partition("=")
+            setting = f"{reader}={wanted!r}" if has_value else reader
             yield (
-                f"model.{field.name}={value!r} changes nothing in this model. Set "
-                f"model.{part}={wanted!r}, which reads it, or leave it out."
+                f"{name}={value!r} changes nothing here. Set {setting}, with which it is read, or "
+                "leave it out."
             )
+
+
+def holds(config: Config, setting: str) -> bool:
+    """Whether a config has a setting of `Key.read_with`."""
+    name, has_value, wanted = setting.partition("=")
+    value = value_at(config, name)
+    return value == wanted if has_value else value != KEYS[name].default
 
 
 def _asked_of_the_model(question: str, config: ModelConfig) -> Any:
@@ -191,16 +195,6 @@ def _data(data: DataConfig) -> Iterator[str]:
             f"data.src={data.src!r}, data.tgt={data.tgt!r} must be two different suffixes, "
             "such as 'en' and 'de'."
         )
-    if data.invented_names and data.source != "grammar":
-        yield (
-            f"data.invented_names={data.invented_names} is for the built-in corpus: set "
-            "data.source='grammar', or leave out data.invented_names."
-        )
-    if data.aligned_pairs is not None and not data.alignments:
-        yield (
-            f"data.aligned_pairs={data.aligned_pairs} limits the pairs with links: set "
-            "data.alignments=True, or leave out data.aligned_pairs."
-        )
     if not data.train:
         yield "data.train is empty: name a split or file stem, such as ('train',)."
     for name in ("train", "valid", "test"):
@@ -212,12 +206,13 @@ def _data(data: DataConfig) -> Iterator[str]:
                 )
 
 
-def _unread_text(data: DataConfig) -> Iterator[str]:
-    for name in ("train", "valid", "test") if data.source == "grammar" else ():
-        if (value := getattr(data, name)) not in ((), (name,)):
+def _overlap(data: DataConfig) -> Iterator[str]:
+    for of_train, of_valid in itertools.product(data.train, data.valid):
+        (one, first, last), (other, start, end) = map(slice_of, (of_train, of_valid))
+        if one == other and max(first, start) < min(last, end):
             yield (
-                f"data.{name}={value!r} names text, and the built-in corpus has only its own "
-                f"splits. Use data.{name}={(name,)!r}, or another data.source than 'grammar'."
+                f"data.valid={of_valid!r} and data.train={of_train!r} share pairs: validation "
+                "needs text on which the model is not trained."
             )
 
 
@@ -253,11 +248,6 @@ def _alignment_context(config: Config) -> Iterator[str]:
     train = config.train
     if train.alignment_context == "past":
         return
-    if not train.alignment_weight:
-        yield (
-            f"train.alignment_context={train.alignment_context!r} changes nothing without "
-            "train.alignment_weight. Set the weight, or leave out train.alignment_context."
-        )
     for problem in _asked_of_the_model("full_context_problems", config.model) or ():
         yield f"train.alignment_context={train.alignment_context!r}: {problem}"
 
@@ -364,11 +354,6 @@ def _search(decode: DecodeConfig) -> Iterator[str]:
 
 def _waiting(config: Config) -> Iterator[str]:
     k, weight = config.model.wait_k, config.train.alignment_weight
-    if k is None and config.decode.wait_k is not None:
-        yield (
-            f"decode.wait_k={config.decode.wait_k} is for a model that waits, and model.wait_k is "
-            "None: this one was trained to see the whole source. Leave decode.wait_k out."
-        )
     if k is not None and weight:
         yield (
             f"train.alignment_weight={weight} with model.wait_k={k}: a link may point to a word "

@@ -1,11 +1,25 @@
 """The keys of the corpus and of its vocabulary."""
 
 import dataclasses
+import math
+import re
 
 from transformer_jax.config.keys import key
 
 BYTE_PIECES = "The 256 bytes and 4 control pieces count."
 NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")  # SentencePiece's
+# What reads some of the keys.
+FOLDERS = ("data.source=files", "data.source=parquet", "data.source=tfds")
+BUILT_IN = ("data.source=grammar",)
+SLICE = re.compile(r"(.+)\[(\d*):(\d*)\]")  # of a stem's pairs, as in TFDS: train[:5000]
+
+
+def slice_of(stem: str) -> tuple[str, int, float]:
+    """A stem without its slice, the first pair of the slice, and the one after its last."""
+    found = SLICE.fullmatch(stem)
+    if found is None:
+        return stem, 0, math.inf
+    return found[1], int(found[2] or 0), float(found[3]) if found[3] else math.inf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,33 +32,43 @@ class DataConfig:
         "corpus (grammar)",
         choices_of="transformer_jax.text.corpora:SOURCES",
     )
-    path: str | None = key(None, "folder of the files, or of the TFDS data sets", mutable=True)
-    name: str | None = key(None, "TFDS builder, such as wmt14_translate/de-en")
+    path: str | None = key(
+        None, "folder of the files, or of the TFDS data sets", mutable=True, read_with=FOLDERS
+    )
+    name: str | None = key(
+        None, "TFDS builder, such as wmt14_translate/de-en", read_with=("data.source=tfds",)
+    )
     src: str = key("en", "source language: the text file's suffix, or its name in Parquet or TFDS")
     tgt: str = key("de", "target language: the text file's suffix, or its name in Parquet or TFDS")
     train: tuple[str, ...] = key(
         ("train",),
         "training text: file stems (STEM.en or STEM.en.gz; STEM.parquet, STEM-*-of-*.parquet, also "
         "patterns), or TFDS split names; STEM[:5000] is the first 5,000 pairs",
+        read_with=FOLDERS,
     )
     valid: tuple[str, ...] = key(
         (),
         "validation text, as in data.train; empty: valid.*, or, without such files, min(2000, 5 %) "
         "of the training pairs, which are then not trained on; TFDS: the split valid",
         mutable=True,
+        read_with=FOLDERS,
     )
     test: tuple[str, ...] = key(
         ("test",),
         "test text, as in data.train; `evaluate` scores each part alone, and all together",
         mutable=True,
+        read_with=FOLDERS,
     )
-    pairs: int = key(20_000, "training pairs that the built-in corpus writes", at_least=1)
+    pairs: int = key(
+        20_000, "training pairs that the built-in corpus writes", at_least=1, read_with=BUILT_IN
+    )
     invented_names: int = key(
         0,
         "of the built-in corpus's sentences with names, the percentage that get invented names, "
         "which differ between training, validation and test",
         at_least=0,
         at_most=100,
+        read_with=BUILT_IN,
     )
     alignments: bool = key(
         False,
@@ -52,7 +76,10 @@ class DataConfig:
         "for each pair (source and target word, from 0), or those of the built-in corpus",
     )
     aligned_pairs: int | None = key(
-        None, "only this many training pairs, the first, keep their links; None: all", at_least=1
+        None,
+        "only this many training pairs, the first, keep their links; None: all",
+        at_least=1,
+        read_with=("data.alignments",),
     )
     max_length: int = key(
         128,
@@ -86,6 +113,7 @@ class VocabularyConfig:
         "of them before it sees one again, and the encoded corpus is as many times as large",
         at_least=1,
         at_most=1_000,
+        read_with=("vocabulary.dropout",),
     )
     normalization: str = key(
         "nmt_nfkc", "SentencePiece's normalization of text", choices=NORMALIZATIONS

@@ -6,6 +6,9 @@ from transformer_jax.config.keys import key
 
 PAPER_PENALTY = "The paper uses 0.6; 0 turns it off."
 WIDEST = 1_000_000
+# What reads some of the keys.
+BEAM = ("decode.method=beam",)
+DRAWN = ("decode.method=sample", "decode.method=mbr")
 UTILITIES = "transformer_jax.decoding.mbr:UTILITIES"
 
 
@@ -21,13 +24,20 @@ class DecodeConfig:
         choices=("beam", "sample", "mbr"),
     )
     beam_size: int = key(
-        4, "hypotheses per sentence", mutable=True, at_least=1, hint="1 is greedy search."
+        4,
+        "hypotheses per sentence",
+        mutable=True,
+        at_least=1,
+        at_most=1_000,
+        hint="1 is greedy search.",
+        read_with=BEAM,
     )
     groups: int = key(
         1,
         "groups of beams; a group avoids the subwords of the groups before it (diverse beam "
         "search); decode.beam_size is a multiple of it",
         mutable=True,
+        read_with=BEAM,
         at_least=1,
     )
     diversity: float = key(
@@ -35,6 +45,7 @@ class DecodeConfig:
         "with several groups: nats that a subword loses for each hypothesis of an earlier group "
         "that has just chosen it (Vijayakumar et al. 2018)",
         mutable=True,
+        read_with=("decode.groups",),
         at_least=0,
         below=1_000,
     )
@@ -46,7 +57,7 @@ class DecodeConfig:
         choices_of="transformer_jax.decoding.penalties:PENALTIES",
     )
     length_penalty: float = key(
-        0.6, "alpha of decode.penalty", mutable=True, at_least=0, hint=PAPER_PENALTY
+        0.6, "alpha of decode.penalty", mutable=True, at_least=0, below=10, hint=PAPER_PENALTY
     )
     coverage_penalty: float = key(
         0.0,
@@ -84,6 +95,7 @@ class DecodeConfig:
         None,
         "k of a model with model.wait_k, whatever k it was trained for; None: model.wait_k",
         mutable=True,
+        read_with=("model.wait_k",),
         at_least=1,
         at_most=WIDEST,
     )
@@ -104,6 +116,7 @@ class DecodeConfig:
         1.0,
         "of sampling: logits are divided by it; 0: the likeliest subword",
         mutable=True,
+        read_with=DRAWN,
         at_least=0,
         below=1_000,
     )
@@ -111,6 +124,7 @@ class DecodeConfig:
         None,
         "sampling draws from the k likeliest subwords (Fan et al. 2018); None: from all",
         mutable=True,
+        read_with=DRAWN,
         at_least=1,
     )
     top_p: float | None = key(
@@ -118,13 +132,23 @@ class DecodeConfig:
         "sampling draws from the likeliest subwords whose probabilities sum to this (Holtzman et "
         "al. 2020); None: from all",
         mutable=True,
+        read_with=DRAWN,
         above=0,
         below=1,
     )
-    seed: int = key(0, "of sampling", mutable=True, at_least=0, at_most=2**32 - 1)
+    seed: int = key(0, "of sampling", mutable=True, at_least=0, at_most=2**32 - 1, read_with=DRAWN)
     samples: int = key(
-        64, "translations that mbr draws and chooses from", mutable=True, at_least=1, at_most=1_000
+        64,
+        "translations that mbr draws and chooses from",
+        mutable=True,
+        at_least=1,
+        at_most=1_000,
+        read_with=("decode.method=mbr",),
     )
     utility: str = key(
-        "chrf", "how mbr compares a sample with the others", mutable=True, choices_of=UTILITIES
+        "chrf",
+        "how mbr compares a sample with the others",
+        mutable=True,
+        choices_of=UTILITIES,
+        read_with=("decode.method=mbr",),
     )

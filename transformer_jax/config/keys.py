@@ -33,8 +33,8 @@ class Key:
     choices: tuple[str, ...] = ()  # empty: any string
     choices_of: str = ""  # "MODULE:REGISTRY": the choices are the names in that dict
     hint: str = ""  # a sentence that follows the error about a value out of range
-    # Settings "KEY=VALUE" of the same section: this key has an effect only if one of them holds;
-    # empty: always. A new config may not change a key without effect.
+    # "KEY=VALUE", or "KEY" for any value but its default: this key has an effect only if one of
+    # them holds; empty: always. Nobody may set a key that has no effect (checks.py).
     read_with: tuple[str, ...] = ()
     # Of a key of the model: another value needs other weights, so train.init_from refuses it.
     in_weights: bool = True

@@ -162,7 +162,7 @@ class ModelConfig:
         "matrices of queries and keys learn nothing",
         at_least=1,
         at_most=WIDEST,
-        read_with=("normalizer=top_k", "cross_normalizer=top_k"),
+        read_with=("model.normalizer=top_k", "model.cross_normalizer=top_k"),
         in_weights=False,
     )
     chunk_width: int = key(
@@ -171,7 +171,7 @@ class ModelConfig:
         "1 it is monotonic, and the matrix of keys learns nothing",
         at_least=1,
         at_most=64,  # each is an operation of the compiled program
-        read_with=("cross_normalizer=chunkwise",),
+        read_with=("model.cross_normalizer=chunkwise",),
         in_weights=False,
     )
     attention_bias: bool = key(
@@ -213,7 +213,7 @@ class ModelConfig:
         "pattern strided: the stride",
         at_least=2,
         at_most=WIDEST,
-        read_with=("pattern=strided",),
+        read_with=("model.pattern=strided",),
         in_weights=False,
     )
     wait_k: int | None = key(
@@ -264,12 +264,12 @@ class ModelConfig:
         "that are farther away use the vector of distance k",
         at_least=1,
         at_most=WIDEST,
-        read_with=("positions=relative", "positions=contextual"),
+        read_with=("model.positions=relative", "model.positions=contextual"),
     )
     relative_values: bool = key(
         True,
         "relative positions: vectors are added to the values too, not only to the keys",
-        read_with=("positions=relative",),
+        read_with=("model.positions=relative",),
     )
     source_eos: bool = key(
         True,
@@ -299,7 +299,7 @@ class ModelConfig:
         "output marginal: k, source positions that are summed over",
         at_least=1,
         at_most=WIDEST,
-        read_with=("output=marginal",),
+        read_with=("model.output=marginal",),
         in_weights=False,
     )
     output_bias: bool = key(False, "a bias of every subword's logit")

@@ -45,6 +45,7 @@ class TrainConfig:
         "past: the subwords before, as in translation; full: all of it, in a second pass that only "
         "learns to align, and that `align` uses (Garg et al. 2019, section 4.3)",
         choices=("past", "full"),
+        read_with=("train.alignment_weight",),
     )
     avoidance_weight: float = key(
         0.0,
@@ -94,7 +95,12 @@ class TrainConfig:
         hint=DEFAULT_PEAK,
     )
     warmup_steps: int = key(4_000, "updates of linear warm-up", at_least=0)
-    decay_steps: int | None = key(None, "updates after which linear and cosine reach 0", at_least=1)
+    decay_steps: int | None = key(
+        None,
+        "updates after which linear and cosine reach 0",
+        at_least=1,
+        read_with=("train.schedule=linear", "train.schedule=cosine"),
+    )
     adam_b1: float = key(0.9, "beta_1 of Adam", at_least=0, below=1)
     adam_b2: float = key(0.98, "beta_2 of Adam", at_least=0, below=1)
     adam_epsilon: float = key(1e-9, "epsilon of Adam", above=0)

@@ -36,13 +36,19 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
             raise ValueError(f"its header would have {length} bytes")
         header = json.loads(content[8 : 8 + length].tobytes())
         data = content[8 + length :]
-        return {
-            name: _array(name, about, data)
-            for name, about in header.items()
-            if name != "__metadata__"
-        }
+        header.pop("__metadata__", None)
+        _check_offsets([about["data_offsets"] for about in header.values()], len(data))
+        return {name: _array(name, about, data) for name, about in header.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path} is not a safetensors file: {error}. Download it again.") from None
+
+
+def _check_offsets(offsets: list, size: int) -> None:
+    """Raises ValueError unless the arrays fill the file, without gaps, and share no byte."""
+    ends = [0, *(end for _, end in sorted(map(tuple, offsets)))]
+    starts = [*(start for start, _ in sorted(map(tuple, offsets))), size]
+    if starts != ends:
+        raise ValueError("its arrays overlap, or leave bytes over")
 
 
 def _array(name: str, about: Mapping, data: np.ndarray) -> np.ndarray:

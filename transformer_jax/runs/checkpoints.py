@@ -43,12 +43,13 @@ def reason_of(error: BaseException) -> str:
 
 def write_manifest(checkpoint: Path) -> None:
     """Writes CHECKPOINT.sha256.json, the sum of each file, beside a committed checkpoint."""
-    sums = {
-        str(path.relative_to(checkpoint)): _sha256(path)
-        for path in sorted(checkpoint.rglob("*"))
-        if path.is_file()
-    }
-    _write_sums(checkpoint, sums)
+    _write_sums(checkpoint, {name: _sha256(path) for name, path in _files(checkpoint).items()})
+
+
+def _files(checkpoint: Path) -> dict[str, Path]:
+    """The files of a checkpoint by their names in it."""
+    paths = sorted(path for path in checkpoint.rglob("*") if path.is_file())
+    return {str(path.relative_to(checkpoint)): path for path in paths}
 
 
 def _write_sums(checkpoint: Path, sums: dict[str, str]) -> None:
@@ -72,6 +73,9 @@ def damaged_file(checkpoint: Path) -> str | None:
         sums = {}
     if not sums:
         return f"{manifest.name} is not a manifest"
+    # The score may be written after the manifest.
+    if unlisted := _files(checkpoint).keys() - sums.keys() - {METRICS}:
+        return f"{min(unlisted)} is not in {manifest.name}"
     for name, want in sums.items():
         path = checkpoint / name
         if not path.is_file():
@@ -333,6 +337,8 @@ def restore_if_undamaged(folder: Path, like: State) -> tuple[State | None, str]:
         if manifest_of(folder).exists():
             raise  # the files match their manifest, so the error has another cause
         return None, f"it has no manifest and cannot be restored ({type(error).__name__})"
+    if (step := int(rest.get("step", folder.name))) != int(folder.name):
+        return None, f"it is the checkpoint of step {step}, under another name"
     return like._replace(params=params, **rest), ""
 
 

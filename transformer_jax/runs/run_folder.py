@@ -165,21 +165,33 @@ class RunFolder:
             if is_stream(path):
                 raise RunError(f"{path} is a pipe or a device, not a run's file. Remove it.")
 
-    def check_corpus(self, fingerprint: str) -> None:
-        """Raises RunError if the run was trained on text with another fingerprint."""
+    def check_corpus(self, *fingerprints: str) -> None:
+        """Raises RunError if the run has other text than that with these fingerprints.
+
+        Args:
+          fingerprints: of the training split, and of the validation split. A run of an older
+            version has recorded the first only.
+        """
         try:
             known = self.corpus_file.read_text() if self.corpus_file.exists() else None
         except (OSError, UnicodeDecodeError) as error:
             raise RunError(f"{self.corpus_file} cannot be read: {error}") from None
-        if known is not None and known.strip() != fingerprint:
+        recorded = fingerprints if known is None else tuple(known.split()) or ("",)
+        if fingerprints[0] != recorded[0]:
             raise RunError(
                 f"{self.path} holds a run that was trained on other text: the content of its "
                 "training split has changed. Choose another --workdir, or give data.path the text "
                 "of that run."
             )
+        if fingerprints[1:] and recorded[1:] and fingerprints[1] != recorded[1]:
+            raise RunError(
+                f"{self.path} holds a run with other validation text, and its best checkpoint and "
+                "train.patience would compare scores of both. Restore that text, or start another "
+                f"run from this one: --init_from={self.path} --workdir=OTHER."
+            )
 
-    def claim(self, config: Config, fingerprint: str) -> None:
-        """Creates the folder for this config and training text.
+    def claim(self, config: Config, *fingerprints: str) -> None:
+        """Creates the folder for this config and text, whose fingerprints `check_corpus` takes.
 
         Call the checks before; call `seal` after the vocabulary is written.
 
@@ -192,7 +204,7 @@ class RunFolder:
             # Without sums a run is accepted, so a kill before `seal` leaves a folder that loads.
             self.sums_file.unlink(missing_ok=True)
             write_atomically(self.config_file, to_json(config).encode())
-            write_atomically(self.corpus_file, f"{fingerprint}\n".encode())
+            write_atomically(self.corpus_file, "".join(f"{x}\n" for x in fingerprints).encode())
         except OSError as error:
             raise RunError(
                 f"Cannot write into {self.path}: {error.strerror}. Choose another --workdir."

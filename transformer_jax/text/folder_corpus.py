@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from transformer_jax.config.data import DataConfig
+from transformer_jax.config.data import SLICE, DataConfig, slice_of
 from transformer_jax.errors import DataError
 from transformer_jax.text.by_position import Joined, Selected, sample_indices
 
@@ -22,7 +21,6 @@ NO_ALIGNMENTS = (
     "data.alignments=True with data.source={!r}: links between words are read from text files "
     "(data.source='files', STEM.align) or come with the built-in corpus (data.source='grammar')."
 )
-SLICE = re.compile(r"(.+)\[(\d*):(\d*)\]")  # of a stem's pairs, as in TFDS: train[:5000]
 
 T = TypeVar("T")
 Links = tuple[tuple[int, int], ...]  # (source word, target word), each once, sorted
@@ -148,15 +146,14 @@ def _of_stems(stems: Sequence[str], of_stem: Callable[[str], list[Sequence[T]]])
 
 def _of_slice(stem: str, of_stem: Callable[[str], list[Sequence[T]]]) -> list[Sequence[T]]:
     """The parts of a stem, or of a slice of it."""
-    found = SLICE.fullmatch(stem)
-    if found is None:
-        return of_stem(stem)
-    parts = of_stem(found[1])
+    whole, first, end = slice_of(stem)
+    parts = of_stem(whole)
+    if whole == stem:
+        return parts
     pairs = parts[0] if len(parts) == 1 else Joined(parts)
-    first = int(found[2] or 0)
-    last = min(int(found[3] or len(pairs)), len(pairs))
+    last = int(min(end, len(pairs)))
     if first >= last:
-        raise DataError(f"{stem} has no pairs: {found[1]} has {len(pairs)}.")
+        raise DataError(f"{stem} has no pairs: {whole} has {len(pairs)}.")
     return [Selected(pairs, np.arange(first, last))]
 
 

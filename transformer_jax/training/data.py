@@ -49,7 +49,7 @@ class TrainingData(NamedTuple):
 
     vocabulary: Vocabulary
     corpus: Corpus
-    fingerprint: str  # of the training split's text
+    fingerprints: tuple[str, str]  # of the text of the training and the validation split
     train: EncodedPairs
     plan: RowPlan
     valid: EncodedPairs
@@ -96,7 +96,7 @@ class TrainingData(NamedTuple):
         corpus = open_corpus(config.data, config.seed)
         return self._replace(
             corpus=corpus,
-            fingerprint=corpus.fingerprint("train"),
+            fingerprints=(corpus.fingerprint("train"), corpus.fingerprint("valid")),
             train=self.train.swapped(),
             plan=self.plan.swapped(),
             valid=self.valid.swapped(),
@@ -139,8 +139,13 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     counts = len(pairs), len(valid_pairs)
     warn_without_test_split(corpus, config.data)
     log.info("%s: %d training and %d validation pairs", corpus.describe(), *counts)
-    fingerprint = corpus.fingerprint("train")
-    run.check_corpus(fingerprint)
+    fingerprint, of_valid = corpus.fingerprint("train"), corpus.fingerprint("valid")
+    if of_valid == fingerprint:
+        raise DataError(
+            f"data.valid={config.data.valid!r} is the training text. Name other text, which shows "
+            "how well the model translates what it has not seen."
+        )
+    run.check_corpus(fingerprint, of_valid)
     vocabulary = _vocabulary(config, run, corpus, fingerprint)
     train = _encode(pairs, vocabulary, fingerprint, _segmentations(config, vocabulary))
     if config.data.alignments:
@@ -148,14 +153,14 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
             corpus.alignments("train"), train, vocabulary, config.data.aligned_pairs
         )
         train = dataclasses.replace(train, links=links)
-    valid = _encode(valid_pairs, vocabulary, corpus.fingerprint("valid"))
+    valid = _encode(valid_pairs, vocabulary, of_valid)
     plan, shape = _plan_training(train, config.train, config.data.max_length, config.seed)
     valid_plan, valid_shape = _plan_validation(valid, shape)
     _check_positions(config.model, shape, valid_shape)
     return TrainingData(
         vocabulary=vocabulary,
         corpus=corpus,
-        fingerprint=fingerprint,
+        fingerprints=(fingerprint, of_valid),
         train=train,
         plan=plan,
         valid=valid,
