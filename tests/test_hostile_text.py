@@ -168,7 +168,8 @@ def test_a_vocabulary_gives_back_each_line_normalized(vocabulary, as_it_is, line
         assert [known.decode(ids) for ids in encoded] == [known.normalize(line) for line in lines]
         assert all(UNK < i < known.size for ids in encoded for i in ids)
         assert all(known.pieces(ids) for ids in encoded if len(ids))
-    squeezed = [" ".join(filter(None, re.split("[ \u2581]+", line))) for line in lines]
+    split = [re.split("[ \u2581]+", line) if line.strip() else [] for line in lines]
+    squeezed = [" ".join(filter(None, words)) for words in split]
     assert [as_it_is.normalize(line) for line in lines] == squeezed
 
 

@@ -14,9 +14,11 @@ import pytest
 from tests.fixtures.tiny import lay_out, model_inputs, of_each_pair, relative_error
 from tests.interop import marian_by_hand as marian
 from transformer_jax.errors import UserError
+from transformer_jax.interop.block import halves_first
 from transformer_jax.interop.huggingface import languages_of, read_huggingface
 from transformer_jax.interop.safetensors import read_safetensors, safetensors_bytes
 from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.positions import sinusoids
 from transformer_jax.text.vocabulary import EOS, Sizes
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -189,6 +191,9 @@ REFUSED = [
     ({"decoder_vocab_size": 61}, "decoder_vocab_size=61 is not vocab_size"),
     ({"decoder_start_token_id": 99}, "decoder_start_token_id=99"),
     ({"decoder_start_token_id": -1}, "decoder_start_token_id=-1"),
+    ({"eos_token_id": 5}, "eos_token_id=5 is not 0, the id of </s> in vocab.json"),
+    ({"encoder_layers": 1}, "the weights have model.encoder.layers.1.*, and the settings know no"),
+    ({"encoder_layers": 1.9}, "a key is missing or wrong"),
 ]
 
 
@@ -196,6 +201,72 @@ REFUSED = [
 def test_what_our_block_cannot_hold_is_refused_by_name(changes, words, folder):
     change(folder / "config.json", **changes)
     with pytest.raises(UserError, match=words):
+        read(folder)
+
+
+def test_copies_and_the_table_of_sinusoids_are_no_other_parts(folder):
+    file = folder / "model.safetensors"
+    arrays = dict(read_safetensors(file))
+    table = marian.positions(12, 16)  # Marian's wavelengths, which are not this model's
+    paper = halves_first(sinusoids(12, 16), 1)
+    for name, x in {
+        "lm_head.weight": np.array(arrays["model.shared.weight"]),
+        "model.encoder.embed_positions.weight": paper,
+    }.items():
+        file.write_bytes(safetensors_bytes({**arrays, name: x}))
+        assert read(folder)
+    file.write_bytes(safetensors_bytes({**arrays, "model.encoder.embed_positions.weight": table}))
+    with pytest.raises(UserError, match="the weights have model.encoder.embed_positions.weight"):
+        read(folder)
+
+
+def test_settings_of_search_that_the_run_cannot_keep_are_named(folder, caplog):
+    kept = {"bad_words_ids": [[59], [5]], "num_beams": 3, "repetition_penalty": 1.0, "top_k": 50}
+    change(folder / "generation_config.json", **kept, max_length=512, forced_eos_token_id=0)
+    assert read(folder).decode["banned_subwords"] == ("<pad>", "<s>", "<unk>", "piece5")
+    assert not caplog.records
+    lost = {"min_length": 8, "no_repeat_ngram_size": 3, "max_length": 40, "do_sample": True}
+    change(folder / "generation_config.json", **lost, bad_words_ids=[[5], [6, 7]])
+    assert read(folder).decode["banned_subwords"][-1] == "piece5"
+    assert caplog.messages[0].endswith(
+        "without them: bad_words_ids=[[6, 7]], do_sample=True, max_length=40, min_length=8, "
+        "no_repeat_ngram_size=3, top_k=50"
+    )
+    (folder / "generation_config.json").unlink()
+    change(folder / "config.json", min_length=9)
+    assert read(folder).decode["beam_size"] == 1  # transformers' default
+    assert "config.json" in caplog.messages[1] and "min_length=9" in caplog.messages[1]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("added_tokens.json", {"<2de>": 60}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"60": {"content": "<2de>"}}}),
+    ],
+)
+def test_tokens_that_a_user_added_are_refused_by_name(file, content, folder):
+    known = {"added_tokens_decoder": {"0": {"content": "</s>"}}}
+    change(folder / "tokenizer_config.json", **known)
+    assert read(folder)
+    path = folder / file
+    if not path.exists():
+        path.write_text("{}")
+    change(path, **content)
+    with pytest.raises(UserError, match="added to its tokenizer, such as '<2de>'"):
+        read(folder)
+
+
+def test_a_bias_that_is_not_a_number_is_damage(folder):
+    file = folder / "model.safetensors"
+    arrays = dict(read_safetensors(file))
+    bias = np.array(arrays["final_logits_bias"])
+    bias[0, 3] = -np.inf
+    file.write_bytes(safetensors_bytes({**arrays, "final_logits_bias": bias}))
+    assert read(folder)
+    bias[0, 3] = np.nan
+    file.write_bytes(safetensors_bytes({**arrays, "final_logits_bias": bias}))
+    with pytest.raises(UserError, match="final_logits_bias has values that are not numbers"):
         read(folder)
 
 

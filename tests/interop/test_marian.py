@@ -283,8 +283,9 @@ def test_damaged_and_missing_files_are_one_clear_line(tmp_path):
 def test_a_vocabulary_file_is_read_as_yaml_would_without_its_surprises(tmp_path):
     path = tmp_path / "vocab.yml"
     lines = [
-        '"</s>": 0', "<unk>: 1", '"\\"": 2', "'''': 3", "no: 4", "1: 5", "01: 6", '"\\x85": 7',
+        '"</s>": 0', "<unk>: 1", '"\\"": 2', "'''': 3", "no: 4", "1: 5", "01: 6", '"\\x86": 7',
         ":: 8", "? " + "x" * 200, ": 9", '"\\\\": 10', '"\\u2581\\U0001F600": 11', "▁: 12",
+        '"\\N": 13', '"\\L": 14', '"\\P": 15', '"\\_": 16', '"\\v": 17', '"\\f": 18', "N: 19",
     ]  # fmt: skip
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     assert read_vocabulary_yml(path) == [
@@ -295,12 +296,13 @@ def test_a_vocabulary_file_is_read_as_yaml_would_without_its_surprises(tmp_path)
         "no",
         "1",
         "01",
-        "\x85",
+        "\x86",
         ":",
         "x" * 200,
         "\\",
         "▁\U0001f600",
         "▁",
+        *"\x85\u2028\u2029\xa0\v\fN",
     ]
     path.write_text("a: 0\nb: 2\n")
     with pytest.raises(UserError, match="not 0, 1, 2"):
@@ -308,3 +310,23 @@ def test_a_vocabulary_file_is_read_as_yaml_would_without_its_surprises(tmp_path)
     path.write_text("a: 0\nb\n")
     with pytest.raises(UserError, match="line 2: 'b' is not PIECE: ID"):
         read_vocabulary_yml(path)
+
+
+def test_an_array_that_the_options_do_not_know_is_refused(tmp_path):
+    folder = folder_of(tmp_path)
+    with np.load(folder / "opus.best-perplexity.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    np.savez(folder / "opus.best-perplexity.npz", **arrays, encoder_l3_ffn_W1=np.ones(3))
+    with pytest.raises(UserError, match="has encoder_l3_ffn_W1, and its options know no such part"):
+        read(folder)
+
+
+def test_settings_of_decoder_yml_that_the_run_cannot_keep_are_named(tmp_path, caplog):
+    folder = folder_of(tmp_path)
+    file = folder / "decoder.yml"
+    plain = file.read_text()
+    file.write_text(plain + "mini-batch: 64\nword-penalty: 0\n")
+    assert read(folder) and not caplog.records
+    file.write_text(plain + "word-penalty: 1.5\nmax-length-factor: 1.2\n")
+    assert read(folder)
+    assert caplog.messages[0].endswith("max-length-factor=1.2, word-penalty=1.5")

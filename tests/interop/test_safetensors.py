@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from transformer_jax.errors import DataError
 from transformer_jax.interop.safetensors import read_safetensors, safetensors_bytes
 
 ARRAYS = {
@@ -65,3 +66,16 @@ def test_the_package_reads_what_we_write_and_we_read_what_it_writes(tmp_path):
     for name, x in others.items():
         assert found[name].dtype == x.dtype
         np.testing.assert_array_equal(found[name].astype(np.float64), x.astype(np.float64))
+
+
+@pytest.mark.parametrize("offsets", [[[0, 8], [4, 12]], [[0, 4], [8, 12]], [[0, 8], [8, 10]]])
+def test_arrays_that_overlap_or_leave_bytes_over_are_refused(offsets, tmp_path):
+    header = {
+        name: {"dtype": "U8", "shape": [end - start], "data_offsets": [start, end]}
+        for name, (start, end) in zip("ab", offsets, strict=True)
+    }
+    text = json.dumps(header).encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(12))
+    with pytest.raises(DataError, match="its arrays overlap, or leave bytes over"):
+        read_safetensors(path)

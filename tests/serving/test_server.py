@@ -34,8 +34,8 @@ from transformer_jax.serving.app import make_app  # noqa: E402
 SOURCES = ["The old man sleeps .", "A child reads .", " "]
 LIMITS = Limits(body_bytes=4_000, lines=8, characters=200, body_seconds=0.3)
 # Otherwise the tiny model's translations are blank.
-DECODE = {"beam_size": 2, "length_penalty": 20.0, "banned_subwords": ("▁",)}
-FLAGS = ["beam_size=2", "length_penalty=20", "banned_subwords=▁"]  # the same
+DECODE = {"beam_size": 2, "length_penalty": 9.0, "banned_subwords": ("▁",)}
+FLAGS = ["beam_size=2", "length_penalty=9", "banned_subwords=▁"]  # the same
 JSON = {"Content-Type": "application/json"}
 CHROMIUM = shutil.which("chromium")
 

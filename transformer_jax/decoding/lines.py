@@ -106,7 +106,15 @@ class LineTranslator:
         return [scored.get(i) or _of_blank(len(ids)) for i, ids in enumerate(tgt_ids)]
 
     def encode(self, lines: Sequence[str], is_target: bool = False) -> list[np.ndarray]:
-        """Subwords of each line, int32 [length], EOS included, cut to the limit; [] if blank."""
+        """Subwords of each line, int32 [length], EOS included, cut to the limit; [] if blank.
+
+        Raises:
+          DataError: a line is not text: it has half of a surrogate pair.
+        """
+        try:
+            "".join(lines).encode()
+        except UnicodeEncodeError:
+            raise DataError("A line has half of a surrogate pair, so it is not text.") from None
         vocabulary = self.vocabulary.target if is_target else self.vocabulary
         encoded = vocabulary.encode_lines(lines)
         self.cut += sum(len(ids) >= self.longest for ids in encoded)

@@ -6,7 +6,7 @@ an epsilon of 1e-5, which is not what marian-decoder computes; the import follow
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ from transformer_jax.interop.imported import (
     Special,
     as_number,
     imported,
+    name_unused,
     only_file,
     read_bytes,
     read_sentencepiece,
+    whole,
 )
 from transformer_jax.interop.safetensors import read_safetensors
 from transformer_jax.text.bundle import Bundle
@@ -48,6 +50,20 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
 
 # Of tokenizer_config.json, and of CTranslate2's config.json; only our export writes it.
 NORMALIZES = "normalizes_punctuation"
+# Settings of search that the run does not have; older folders have them in config.json.
+SEARCH = (
+    "no_repeat_ngram_size encoder_no_repeat_ngram_size min_length min_new_tokens "
+    "forced_bos_token_id forced_eos_token_id suppress_tokens begin_suppress_tokens "
+    "exponential_decay_length_penalty diversity_penalty do_sample temperature top_k top_p"
+).split()
+USUAL_LENGTH = 512  # max_length of MarianMT models; decode.max_length is the same
+OF_SAMPLING = ("temperature", "top_k", "top_p", "typical_p")  # without effect in beam search
+# Keys of generation_config.json that the import reads, or that say nothing about the result.
+READ = frozenset(
+    "num_beams length_penalty bad_words_ids pad_token_id eos_token_id bos_token_id "
+    "decoder_start_token_id transformers_version _from_model_config use_cache "
+    "renormalize_logits num_return_sequences".split()
+)
 
 
 def read_huggingface(folder: Path, languages: tuple[str, str]) -> Imported:
@@ -87,7 +103,8 @@ def read_huggingface(folder: Path, languages: tuple[str, str]) -> Imported:
     if tokenizer.get(NORMALIZES) is False:
         languages = ("", "")
     bundle = Bundle(models[0], models[1], source, languages, target)
-    decode = _decode(folder, options)
+    _check_added_tokens(folder, tokenizer, {*source, *(target or source)})
+    decode = _decode(folder, options, target or source)
     return imported(weights, config, (special, tgt_special), bundle, decode)
 
 
@@ -136,11 +153,11 @@ def _config(folder: Path, options: Mapping[str, Any]) -> ModelConfig:
         rates: Any = {name: float(options.get(name, usual)) for name, usual in DROPOUT.items()}
         return ModelConfig(
             norm="pre" if options["model_type"] == PEGASUS else "post",
-            num_layers=int(options["encoder_layers"]),
-            num_decoder_layers=int(options["decoder_layers"]),
-            d_model=int(options["d_model"]),
-            num_heads=int(options["encoder_attention_heads"]),
-            d_ff=int(options["encoder_ffn_dim"]),
+            num_layers=whole(options, "encoder_layers"),
+            num_decoder_layers=whole(options, "decoder_layers"),
+            d_model=whole(options, "d_model"),
+            num_heads=whole(options, "encoder_attention_heads"),
+            d_ff=whole(options, "encoder_ffn_dim"),
             activation=ACTIVATIONS[options["activation_function"]],
             **rates,
             norm_epsilon=EPSILON,
@@ -178,6 +195,11 @@ def _side(
     pieces = _pieces(folder / file, table, size)
     if "</s>" not in table:
         raise DataError(f"{folder / file} has no </s>.")
+    if (end := options.get("eos_token_id")) not in (None, table["</s>"]):
+        raise DataError(
+            f"{folder / 'config.json'}: eos_token_id={end!r} is not {table['</s>']}, the id of "
+            f"</s> in {file}."
+        )
     start, pad = options.get("decoder_start_token_id"), options.get("pad_token_id")
     if not isinstance(start, int) or start < 0:
         raise DataError(f"{folder / 'config.json'}: decoder_start_token_id={start!r} is not an id.")
@@ -200,14 +222,55 @@ def _pieces(path: Path, table: Mapping[str, Any], size: int) -> tuple[str, ...]:
     return tuple(found.get(i, f"<unused {i}>") for i in range(size))
 
 
-def _decode(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Beam and penalty of generation_config.json, or of config.json in older folders."""
+def _check_added_tokens(folder: Path, tokenizer: Mapping[str, Any], pieces: set[str]) -> None:
+    """Raises UserError if a user added tokens, which are no pieces of the SentencePiece models."""
+    path = folder / "added_tokens.json"
+    added = set(read_json(path)) if path.is_file() else set()
+    listed = tokenizer.get("added_tokens_decoder") or {}
+    added |= {str(one.get("content")) for one in listed.values() if isinstance(one, dict)}
+    if left := sorted(added - pieces):
+        raise UserError(
+            f"{folder} has tokens that were added to its tokenizer, such as {left[0]!r} "
+            "(added_tokens.json, added_tokens_decoder): the import cannot read them in a text."
+        )
+
+
+def _decode(folder: Path, options: Mapping[str, Any], pieces: Sequence[str]) -> dict[str, Any]:
+    """The search of generation_config.json, or of config.json in older folders.
+
+    Args:
+      folder: of the model.
+      options: the content of config.json.
+      pieces: the target's, by foreign id.
+    """
     path = folder / "generation_config.json"
-    both = {**options, **(read_json(path) if path.is_file() else {})}
+    own = read_json(path) if path.is_file() else {}
+    both = {**options, **own}
     alpha, beams = both.get("length_penalty"), both.get("num_beams")
-    decode: dict[str, Any] = {"penalty": "power"}
-    alpha = 1.0 if alpha is None else alpha  # transformers' default
-    decode["length_penalty"] = as_number(float, alpha, f"{folder}: length_penalty")
-    if beams:
-        decode["beam_size"] = as_number(int, beams, f"{folder}: num_beams")
-    return decode
+    alpha = 1.0 if alpha is None else alpha  # transformers' default, as is one beam
+    bad = both.get("bad_words_ids") or []
+    single = [ids[0] for ids in bad if isinstance(ids, list) and len(ids) == 1]
+    known = [i for i in single if isinstance(i, int) and 0 <= i < len(pieces)]
+    others = {name: both[name] for name in SEARCH if name in both} | {
+        name: value for name, value in own.items() if name not in READ
+    }
+    # What changes nothing: forced EOS ends the longest translations, as ours does.
+    usual: dict[str, Any] = {
+        "repetition_penalty": 1,
+        "encoder_repetition_penalty": 1,
+        "num_beam_groups": 1,
+        "forced_eos_token_id": both.get("eos_token_id"),
+        "max_length": USUAL_LENGTH,
+    }
+    if not both.get("do_sample"):
+        usual |= {name: both.get(name) for name in OF_SAMPLING}
+    others = {name: value for name, value in others.items() if value != usual.get(name, ())}
+    if len(known) < len(bad):
+        others["bad_words_ids"] = [ids for ids in bad if ids not in [[i] for i in known]]
+    name_unused(str(path if path.is_file() else folder / "config.json"), others)
+    return {
+        "penalty": "power",
+        "length_penalty": as_number(float, alpha, f"{folder}: length_penalty"),
+        "beam_size": as_number(int, beams or 1, f"{folder}: num_beams"),
+        "banned_subwords": tuple(pieces[i] for i in known),
+    }

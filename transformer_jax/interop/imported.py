@@ -4,6 +4,8 @@ Dimension key
   V foreign vocabulary
 """
 
+import logging
+import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,19 +17,23 @@ from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config, value_at
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, UserError
 from transformer_jax.files import is_stream
-from transformer_jax.interop.block import Weights, from_block
+from transformer_jax.interop.block import Weights, entries, from_block, halves_first
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
+from transformer_jax.model.positions import POSITIONS
 from transformer_jax.model.sides import longest as longest_of
 from transformer_jax.text.bundle import Bundle
 from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK, Sizes
+
+log = logging.getLogger(__name__)
 
 # Bias of subwords that the foreign model does not have: exp(-100) is negligible in the softmax,
 # and a number such as -1e9 would dominate a loss with label smoothing.
 NEVER = -100.0
 LENGTHS = ("data.max_length", "train.row_length", "decode.max_length")
+NEUTRAL: tuple[Any, ...] = (None, False, "", [], {})  # 0 is False
 ENCODER_TABLE = "model.encoder.embed_tokens.weight"
 TABLES = (
     "model.shared.weight",
@@ -83,6 +89,19 @@ def in_our_order(special: Special, pieces: Sequence[str]) -> tuple[list[int], tu
     return rows, (*own, *(pieces[i] for i in rest))
 
 
+def whole(options: Mapping[str, Any], name: str) -> int:
+    """An option that is a whole number. Raises KeyError or TypeError if it is none."""
+    return operator.index(options[name])
+
+
+def name_unused(what: str, options: Mapping[str, Any]) -> None:
+    """Logs which settings of a foreign file the run does not have, unless they change nothing."""
+    left = {name: value for name, value in options.items() if value not in NEUTRAL}
+    if left:
+        given = ", ".join(f"{name}={value!r}" for name, value in sorted(left.items()))
+        log.warning("%s: the run has nothing like these, and is without them: %s", what, given)
+
+
 def imported(
     weights: Weights,
     config: ModelConfig,
@@ -119,10 +138,32 @@ def imported(
     weights = _with_our_rows(weights, start, bundle)
     rows = np.array(src_rows), np.array(tgt_rows)
     params = from_block(weights, config, like, rows, halves)
-    banned = (tgt_pieces[0], tgt_pieces[2], tgt_pieces[3])
+    _check_used(weights, config, like)
+    banned = (tgt_pieces[0], tgt_pieces[2], tgt_pieces[3], *decode.get("banned_subwords", ()))
     own_target = None if bundle.target_pieces is None else tgt_pieces
     bundle = bundle._replace(pieces=src_pieces, target_pieces=own_target)
-    return Imported(config, {**decode, "banned_subwords": banned}, bundle, params)
+    return Imported(
+        config, {**decode, "banned_subwords": tuple(dict.fromkeys(banned))}, bundle, params
+    )
+
+
+def _check_used(weights: Weights, config: ModelConfig, like: Any) -> None:
+    """Raises UserError if there are weights that the model does not have, and that are no copies.
+
+    A file may repeat a matrix under another name, or have the table of the model's sinusoids.
+    """
+    used = {entry.name for entry in entries(config, like)}
+    added = POSITIONS[config.positions].added
+    for name in sorted(weights.keys() - used):
+        x = np.asarray(weights[name])
+        copies = [np.asarray(weights[one]) for one in used if one in weights]
+        if added is not None and x.ndim == 2 and x.shape[1] == config.d_model:
+            copies.append(halves_first(added(config, len(x)), 1).astype(x.dtype))
+        if not any(x.shape == one.shape and np.allclose(x, one, atol=1e-3) for one in copies):
+            raise UserError(
+                f"the weights have {name}, and the settings know no such part: are these files of "
+                "one model?"
+            )
 
 
 def lengths_for(config: ModelConfig) -> dict[str, int]:
@@ -145,7 +186,8 @@ def _check(weights: Weights, config: ModelConfig) -> None:
                 f"{name} is {list(x.shape)}, and the settings say d_model={config.d_model}: are "
                 "these files of one model?"
             )
-        if name != "final_logits_bias" and not np.isfinite(np.asarray(x, np.float32)).all():
+        wrong = np.isnan if name == "final_logits_bias" else lambda x: ~np.isfinite(x)
+        if wrong(np.asarray(x, np.float32)).any():  # a bias may be -infinity
             raise DataError(f"{name} has values that are not numbers: the weights are damaged.")
 
 

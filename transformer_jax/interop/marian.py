@@ -20,9 +20,11 @@ from transformer_jax.interop.imported import (
     Special,
     as_number,
     imported,
+    name_unused,
     only_file,
     read_bytes,
     read_sentencepiece,
+    whole,
 )
 from transformer_jax.interop.vocabulary_yml import read_vocabulary_yml
 from transformer_jax.text.bundle import Bundle
@@ -57,6 +59,12 @@ STUDENT: dict[str, tuple[Any, ...]] = {
     "dec-cell": ("ssru",),
     "layer-normalization": (None, False),
 }
+# Of decoder.yml: what the import reads, and what changes the speed, or the log, alone.
+READ_OR_OF_SPEED = frozenset(
+    "models vocabs beam-size normalize relative-paths mini-batch mini-batch-words maxi-batch "
+    "maxi-batch-sort workspace cpu-threads devices log log-level quiet quiet-translation "
+    "skip-cost ignore-model-config allow-unk max-length max-length-crop version".split()
+)
 POST_NORM, PRE_NORM = ("", "dan", ""), ("n", "da", "n")
 LETTERS = {"q": "q", "k": "k", "v": "v", "o": "out"}  # of an attention's linear maps
 
@@ -128,6 +136,8 @@ def _read_search(folder: Path) -> _Search:
     decode = {"penalty": "power", "length_penalty": alpha}
     if options.get("beam-size"):
         decode["beam_size"] = as_number(int, options["beam-size"], f"{file}: beam-size")
+    others = {str(name): value for name, value in options.items() if name not in READ_OR_OF_SPEED}
+    name_unused(str(file), others)
     return _Search(model, vocabularies, decode)
 
 
@@ -209,11 +219,11 @@ def _config(path: Path, options: Mapping[str, Any]) -> ModelConfig:
     try:
         return ModelConfig(
             decoder="ssru" if is_recurrent else "transformer",
-            num_layers=int(options["enc-depth"]),
-            num_decoder_layers=int(options["dec-depth"]),
-            d_model=int(options["dim-emb"]),
-            num_heads=int(options["transformer-heads"]),
-            d_ff=int(options["transformer-dim-ffn"]),
+            num_layers=whole(options, "enc-depth"),
+            num_decoder_layers=whole(options, "dec-depth"),
+            d_model=whole(options, "dim-emb"),
+            num_heads=whole(options, "transformer-heads"),
+            d_ff=whole(options, "transformer-dim-ffn"),
             activation=options["transformer-ffn-activation"],
             norm="post" if norms == POST_NORM else "pre",
             norm_epsilon=EPSILON,
@@ -265,25 +275,27 @@ def transformers_names(arrays: Mapping[str, np.ndarray], config: ModelConfig, pa
       DataError: an array is missing.
     """
 
+    used = {OPTIONS}
+
     def get(*names: str) -> np.ndarray:
         for name in names:
             if name in arrays:
+                used.add(name)
                 return arrays[name]
         raise DataError(f"{path} has no array {' or '.join(names)}: is it complete?")
 
-    shared = get("Wemb", "decoder_Wemb", "encoder_Wemb")
     weights: Weights = {"final_logits_bias": get("decoder_ff_logit_out_b")}
     if config.tie_embeddings:
-        weights["model.shared.weight"] = shared
+        weights["model.shared.weight"] = get("Wemb", "decoder_Wemb", "encoder_Wemb")
     else:
-        target = arrays.get("decoder_Wemb", shared)
-        weights["model.encoder.embed_tokens.weight"] = arrays.get("encoder_Wemb", shared)
+        target = get("decoder_Wemb", "Wemb", "encoder_Wemb")
+        weights["model.encoder.embed_tokens.weight"] = get("encoder_Wemb", "Wemb", "decoder_Wemb")
         weights["model.decoder.embed_tokens.weight"] = target
-    if not (config.tie_embeddings or config.tie_output):
-        own = arrays.get("decoder_ff_logit_out_W")
-        weights["lm_head.weight"] = (
-            arrays.get("decoder_ff_logit_out_Wt", target) if own is None else own.T
-        )
+    if "decoder_ff_logit_out_W" in arrays:
+        weights["lm_head.weight"] = get("decoder_ff_logit_out_W").T
+    elif not (config.tie_embeddings or config.tie_output):
+        own = "decoder_ff_logit_out_Wt" in arrays
+        weights["lm_head.weight"] = get("decoder_ff_logit_out_Wt") if own else target
     for side, depth in (("encoder", config.encoder_depth), ("decoder", config.decoder_depth)):
         has_ssru = f"{side}_l1_rnn_W" in arrays
         attentions = {} if has_ssru else {"self": ATTENTIONS["self_attention"]}
@@ -308,6 +320,10 @@ def transformers_names(arrays: Mapping[str, np.ndarray], config: ModelConfig, pa
             _norm(weights, get, f"{here}_ffn_ffn_ln", f"{there}.final_layer_norm")
         if f"{side}_top_ln_scale" in arrays:
             _norm(weights, get, f"{side}_top_ln", f"model.{side}.layer_norm")
+    if left := sorted(arrays.keys() - used):
+        raise UserError(
+            f"{path} has {left[0]}, and its options know no such part: is the file of one model?"
+        )
     return weights
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,8 @@ import sentencepiece
 from transformer_jax.errors import DataError
 from transformer_jax.files import is_stream, write_atomically
 from transformer_jax.text.bundle import MAGIC, Bundle, packed, unpacked
+
+log = logging.getLogger(__name__)
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 LANGUAGE = re.compile(r"\s*(>>[^<\s]*<<)")  # a language code, which may begin a source line
@@ -155,6 +158,7 @@ class TableVocabulary(Vocabulary):
         models = self.bundle.source, self.bundle.target
         self._processor = [_processor(content, name) for content in models][is_target]
         self._ids = {piece: i for i, piece in reversed(list(enumerate(self._table)))}
+        self._unknown_codes: set[str] = set()  # that a warning has named
         self._normalize = _punctuation_normalizer(self.bundle.languages[is_target])
 
     def __reduce__(self) -> tuple[type, tuple]:
@@ -200,8 +204,9 @@ class TableVocabulary(Vocabulary):
         codes, cleaned = [], []
         for line in lines:
             found = LANGUAGE.match(line) if self.reads_codes and not self.is_target else None
-            codes.append([found[1]] if found else [])
-            cleaned.append(self._cleaned(line[found.end() :] if found else line))
+            text = self._cleaned(line[found.end() :] if found else line)
+            codes.append([self._known_code(found[1])] if found and text else [])
+            cleaned.append(text)
         encoded = self._processor.encode(cleaned, out_type=str, **_options(dropout))
         return [
             np.array([i for piece in code + pieces for i in self._ids_of(piece)], np.int32)
@@ -235,6 +240,12 @@ class TableVocabulary(Vocabulary):
 
     def _cleaned(self, line: str) -> bytes:
         return as_utf8(self._normalize(line) if line else line)
+
+    def _known_code(self, code: str) -> str:
+        if code not in self._ids and code not in self._unknown_codes:
+            self._unknown_codes.add(code)
+            log.warning("the vocabulary has no %s, so the model is not told this language", code)
+        return code
 
     def _ids_of(self, piece: str) -> list[int]:
         """The id of a piece. Several unknown words are one piece, and UNK for each word."""
@@ -293,7 +304,9 @@ def _options(dropout: MergeDropout | None) -> dict[str, Any]:
 
 
 def as_utf8(line: str) -> bytes:
-    """The line in UTF-8, with spaces for U+2581 and "?" for lone surrogates."""
+    """The line in UTF-8, with spaces for U+2581 and "?" for lone surrogates; white space is b""."""
+    if not line.strip():  # SentencePiece does not know all white space, such as U+0085
+        return b""
     return line.replace(SPACE, " ").encode("utf-8", "replace")
 
 
