@@ -71,7 +71,10 @@ KINDS: dict[str, Kind] = {
     "n best": ({200}, lambda d: translate({"lines": [sentence(d), sentence(d)], "n_best": 2})),
     "attention": ({200}, lambda d: translate({"text": sentence(d), "attention": True})),
     "odd characters": ({200, 413}, lambda d: translate({"text": sentence(d, WORDS[:3] + ODD)})),
-    "page": ({200}, lambda d: b"GET /model HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
+    "page": (
+        {200},
+        lambda d: b"GET /model HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    ),
     "wrong types": ({400}, lambda d: translate(d.choice(WRONG_TYPES))),
     "no JSON": ({400}, lambda d: post("/translate", sentence(d).encode())),
     "no UTF-8": ({400}, lambda d: post("/translate", noise(d))),

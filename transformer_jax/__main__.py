@@ -161,6 +161,7 @@ COMMANDS = {
             CHECKPOINT,
             Flag("host", str, "ADDRESS", "where to listen", default="127.0.0.1"),
             Flag("port", int, "N", "0: a free one", default=8_000),
+            Flag("allow_host", list, "NAME", "a name of the server; repeat the flag for several"),
         ),
         keys=("decode.",),
     ),

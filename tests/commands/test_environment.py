@@ -79,6 +79,9 @@ def test_what_jax_cannot_run_with_is_refused_before_anything_is_written(name, mo
     ("name", "value"),
     [
         ("JAX_NUMPY_DTYPE_PROMOTION", "strict"),
+        ("JAX_NUMPY_RANK_PROMOTION", "raise"),
+        ("JAX_TRANSFER_GUARD", "disallow"),
+        ("JAX_DEBUG_INFS", "true"),
         ("JAX_DEFAULT_PRNG_IMPL", "rbg"),
         ("SOURCE_DATE_EPOCH", "today"),
     ],

@@ -28,7 +28,7 @@ from transformer_jax.config.schema import Config
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation.alignment import Aligner
 from transformer_jax.grammar import generate
-from transformer_jax.interop import ctranslate2_out
+from transformer_jax.interop import ctranslate2_out, huggingface_out
 from transformer_jax.interop.exported import Exported
 from transformer_jax.model.embeddings import shift_right
 from transformer_jax.model.encoder_decoder import make_model
@@ -272,6 +272,18 @@ def test_a_quantized_folder_is_smaller_and_nearly_as_likely():
 
 
 # Hugging Face ------------------------------------------------------------------------------------
+
+
+def test_a_vocabulary_that_spells_language_codes_is_warned_of(tmp_path, caplog):
+    """MarianTokenizer takes >>deu<< for one token, which such a vocabulary does not have."""
+    loaded = load_model(str(run_of("post")))
+    params = jax.tree.map(np.asarray, loaded.translator.params)
+    lines = [f">>deu<< {line}" for line in sources()] * 20
+    vocabulary = train_vocabulary(lines, VocabularyConfig(size=loaded.vocabulary.size), 0)
+    for own, warned in ((loaded.vocabulary, False), (vocabulary, True)):
+        model = Exported(loaded.config, params, own, ())
+        huggingface_out.write_huggingface(model, tmp_path / str(warned), {})
+        assert ("takes for one token" in caplog.text) == warned
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -15,6 +15,7 @@ from transformer_jax.evaluation.bleu import (
     score,
     split_compounds,
     to_json,
+    tokens_of_language,
 )
 
 AT = " ##AT##-##AT## "
@@ -190,6 +191,19 @@ def test_a_language_without_moses_rules_has_no_paper_bleu():
     assert (scores.lowercased_bleu, scores.lowercased_bleu_signature) == (None, None)
     assert "paper" not in format_scores(scores)
     assert json.loads(to_json(scores))["paper_bleu"] is None
+
+
+@pytest.mark.parametrize(
+    ("language", "tokens"), [("zh", "zh"), ("zh-TW", "zh"), ("ja", "char"), ("th", "char")]
+)
+def test_text_without_spaces_has_tokens_of_its_own(language, tokens):
+    text = ["我们今天去北京。", "他买了一本书。"]
+    scores = score(text, text, "en", language)
+    assert scores.bleu == pytest.approx(100) and f"|tok:{tokens}|" in scores.bleu_signature
+    assert scores.paper_bleu is None and scores.lowercased_bleu is None
+    near = score(["我们今天去上海。", text[1]], text, "en", language)
+    assert 20 < near.bleu < 90
+    assert tokens_of_language("de") == tokens_of_language("ko") == "13a"
 
 
 def test_every_line_shown_names_score_direction_and_signature():

@@ -150,7 +150,7 @@ def test_every_refusal_is_json_with_its_status(serving):
     assert raw(port, b"\x16\x03\x01 hello\r\n\r\n")[0] == 400
     assert raw(port, b"GET / HTTP/1.1\r\n\r\n")[0] == 400  # no host
     assert raw(port, b"GET / HTTP/1.1\r\nX: " + b"a" * 70_000)[0] == 400
-    head = b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     assert raw(port, head + b"Content-Length: 20\r\n\r\n{")[0] == 408  # the rest never comes
     assert raw(port, head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n")[0] == 400
     body = b'{"text": "\xc3\xa9"}'
@@ -283,3 +283,32 @@ def test_mistakes_are_one_line(monkeypatch, capsys):
     assert runs.command("serve", f"--workdir={Path()}") == 2
     error = capsys.readouterr().err
     assert "pip install -e '.[serve]'" in error and error.count("\n") == 1
+
+
+def test_a_request_to_another_name_is_refused_and_nothing_is_redirected(serving):
+    port, _ = serving
+    for host in ("127.0.0.1", f"localhost:{port}", "[::1]:9", "10.0.0.7", "LOCALHOST"):
+        assert request(port, "GET", "/model", headers={"Host": host})[0] == 200
+    for host in (
+        "evil.example",
+        f"evil.example:{port}",
+        "",
+        "a@localhost",
+        "localhost.evil",
+        "x/y",
+    ):
+        status, found, headers = request(port, "GET", "/model", headers={"Host": host})
+        assert status == 421 and "--allow_host" in found["error"]
+    status, _, headers = request(port, "POST", "/translate/", {"text": "a"})
+    assert status == 404 and "location" not in {name.lower() for name in headers}
+
+
+def test_a_client_that_sends_no_more_is_still_answered(serving):
+    body = json.dumps({"text": SOURCES[0]}).encode()
+    head = f"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    head += "Content-Type: application/json\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", serving[0]), timeout=10) as connection:
+        connection.sendall(head.encode() + body)
+        connection.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    assert answer.startswith(b"HTTP/1.1 200") and b'"translations"' in answer

@@ -255,6 +255,13 @@ def test_no_part_of_a_long_line_is_skipped():
     assert [len(got.encode(word)) for word in ("Hund", "Katze")] == [1, 1]
 
 
+def test_a_character_of_the_trainer_s_own_costs_no_line():
+    pieces = trained().pieces(range(CONFIG.size))
+    marked = train_vocabulary([f"\u2585 {line}" for line in LINES], CONFIG, seed=0)
+    assert marked.pieces(range(CONFIG.size)) == pieces
+    assert marked.decode(marked.encode("Hund \u2585")) == "Hund \u2585"
+
+
 def test_a_long_line_is_cut_between_characters_into_parts_the_trainer_takes():
     line = "日😀é a" * 1_500  # of 3, 4, 2, 1 and 1 bytes
     for text in (line, "😀" * 2_500):

@@ -19,6 +19,8 @@ from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.corpora import open_corpus
+from transformer_jax.text.folder_corpus import Pair
+from transformer_jax.text.packing import source_row_length
 from transformer_jax.text.vocabulary import load_vocabulary
 from transformer_jax.text.vocabulary_training import train_vocabulary
 from transformer_jax.training import data
@@ -167,8 +169,32 @@ def test_training_skips_what_is_too_long_and_says_how_much(tmp_path, caplog):
     too_long = int((lengths > 30).sum())
     assert 0 < too_long < len(data.train)
     assert len(data.plan.pair_order) == len(data.train) - too_long
-    assert f"training skips {too_long} pairs with more than 30 source or 30 target" in caplog.text
+    share = 100 * too_long / len(data.train)
+    assert f"skips {share:.1f} % of the pairs: {too_long} with more than 30 sub" in caplog.text
+    assert "data.max_length and train.row_length" in caplog.text
     assert not [r for r in caplog.records if "valid" in r.getMessage()]
+
+
+def test_a_pair_that_fits_both_limits_is_trained_on(tmp_path):
+    """Also where shorter rows of the source would have less padding."""
+    found = load(tmp_path, data__max_length=40, train__row_length=80)
+    src, tgt = found.train.src_lengths(), found.train.tgt_lengths()
+    fits = (src <= 40) & (tgt <= 40)
+    assert len(found.plan.pair_order) == fits.sum() < len(src)
+    lengths = np.array([[38, 20], [10, 20]] + [[10, 20]] * 200)
+    assert source_row_length(*lengths.T, 40) == 40
+    assert source_row_length(*lengths[1:].T, 40) == 24
+
+
+def test_references_that_cannot_be_written_are_counted(caplog):
+    vocabulary = load_vocabulary(RunFolder(runs.trained_run()).vocabulary_file)
+    pairs = [Pair("a", "10 m")] * 196 + [Pair("a", "10² m")] * 2
+    data._warn_of_lost_characters(pairs, vocabulary)
+    assert "2 of 198 validation references have characters" in caplog.text
+    caplog.clear()
+    data._warn_of_lost_characters(pairs * 2 + [Pair("a", "the  dog")] * 5, vocabulary)
+    data._warn_of_lost_characters([*pairs[:-1], *pairs[:9]], vocabulary)
+    assert not caplog.records[1:]
 
 
 def test_the_batch_holds_about_the_tokens_that_are_asked_for(tmp_path):

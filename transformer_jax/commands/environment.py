@@ -19,6 +19,17 @@ UNUSABLE = {
     "JAX_DISABLE_JIT": (TRUE, "the training step is compiled before it runs"),
     "JAX_DEFAULT_PRNG_IMPL": ({"rbg", "unsafe_rbg"}, "a run's random keys are of threefry's size"),
     "JAX_NUMPY_DTYPE_PROMOTION": ({"strict"}, "the model adds integers to float32 arrays"),
+    "JAX_NUMPY_RANK_PROMOTION": ({"raise"}, "arrays of fewer axes are added to others"),
+    "JAX_DEBUG_INFS": (TRUE, "what may not be attended to has a score of minus infinity"),
+    **dict.fromkeys(
+        (
+            "JAX_TRANSFER_GUARD",
+            "JAX_TRANSFER_GUARD_HOST_TO_DEVICE",
+            "JAX_TRANSFER_GUARD_DEVICE_TO_HOST",
+            "JAX_TRANSFER_GUARD_DEVICE_TO_DEVICE",
+        ),
+        ({"disallow", "disallow_explicit"}, "batches go to the device, and losses come back"),
+    ),
 }
 FILES_NEEDED = 128  # open at a time: a checkpoint's, the corpus's, the libraries'
 FILES_WANTED = 4_096

@@ -1,7 +1,7 @@
 """The `serve` command: an HTTP API and one page that translate."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ def serve(
     checkpoint: str,
     host: str,
     port: int,
+    allow_host: Sequence[str] | None = None,
     overrides: Mapping[str, Any] = NO_OVERRIDES,
 ) -> None:
     """Serves a run's model until SIGTERM or SIGINT; then it answers what has arrived, and ends.
@@ -31,6 +32,7 @@ def serve(
       checkpoint: "latest", "best", "average", a step, or an average's name.
       host: the address to listen on; 127.0.0.1 is reached from this machine only.
       port: 0: a free one, which is logged.
+      allow_host: names under which clients know the server, beside `host` and localhost.
       overrides: keys of `decode` and their values.
 
     Raises:
@@ -57,7 +59,8 @@ def serve(
         }
         allocator.collect_as_usual()
         worker = Worker(partial(answer_all, run), limits.requests)
-        server = make_server(make_app(worker, about, model, limits))
+        names = {own.lower() for own in (host, *(allow_host or ()))}
+        server = make_server(make_app(worker, about, model, limits, names))
         name = f"[{host}]" if ":" in host else host
         log.info("http://%s:%d/ (Ctrl-C ends it)", name, listening.getsockname()[1])
         try:

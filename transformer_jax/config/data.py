@@ -83,8 +83,7 @@ class DataConfig:
     )
     max_length: int = key(
         128,
-        "subwords per side, EOS included; training skips, and counts, pairs that are longer, "
-        "or whose source is longer than a packed source row",
+        "subwords per side, EOS included; training skips, and counts, pairs that are longer",
         at_least=2,
     )
 

@@ -1,6 +1,8 @@
 """BLEU in three senses, whose scores are not comparable, and chrF.
 
-**BLEU** is sacreBLEU's (Post 2018): 13a tokens, cased, on detokenized text.
+**BLEU** is sacreBLEU's (Post 2018): 13a tokens, cased, on detokenized text. Text that is written
+without spaces has other tokens: Chinese sacreBLEU's `zh`, other languages characters. These have no
+paper BLEU and no lowercased BLEU.
 
 **Paper BLEU** is the score in the tables of Vaswani et al. 2017: multi-bleu.perl on Moses tokens.
 Its steps are those of tensor2tensor's `utils/get_ende_bleu.sh`, applied to hypotheses and
@@ -34,6 +36,15 @@ from sacrebleu.metrics.chrf import CHRF
 from sacremoses.corpus import NonbreakingPrefixes
 
 from transformer_jax.errors import DataError
+
+# sacreBLEU's tokens of languages that are written without spaces. Its own for Japanese needs a
+# dictionary, and scores would depend on whether it is installed.
+UNSPACED = {"zh": "zh", "yue": "zh", **dict.fromkeys(("ja", "th", "km", "lo", "my", "bo"), "char")}
+
+
+def tokens_of_language(language: str) -> str:
+    """sacreBLEU's name of the tokens for a language, such as "de" or "zh-TW"."""
+    return UNSPACED.get(re.split("[-_]", language.lower())[0], "13a")
 
 
 class Scores(NamedTuple):
@@ -81,7 +92,7 @@ def score(
             )
     if not references:
         raise DataError(f"{direction}: no sentences to score; the references are empty.")
-    bleu_metric = BLEU(tokenize="13a")
+    bleu_metric = BLEU(tokenize=tokens_of_language(tgt))
     chrf_metric = CHRF()
     bleu = bleu_metric.corpus_score(hypotheses, sets)
     chrf = chrf_metric.corpus_score(hypotheses, sets)
@@ -187,8 +198,9 @@ def _tokenized_bleu(
     tokens_of: Callable[[Sequence[str], str], list[str]],
     *steps: str,
 ) -> tuple[float, str] | tuple[None, None]:
-    """BLEU without smoothing over tokens, and its signature; None if Moses lacks the language."""
-    if tgt not in NonbreakingPrefixes().available_langs.values():
+    """BLEU without smoothing over tokens, and its signature; None if Moses has no such tokens."""
+    known = NonbreakingPrefixes().available_langs.values()
+    if tgt not in known or tokens_of_language(tgt) != "13a":
         return None, None
     # `force`: these lines are tokenized on purpose.
     metric = BLEU(tokenize="none", smooth_method="none", force=True)

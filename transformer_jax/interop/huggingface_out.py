@@ -7,6 +7,7 @@ d_model is permuted (block.py).
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from transformer_jax.interop.exported import Exported, require_supported
 from transformer_jax.interop.huggingface import NORMALIZES
 from transformer_jax.interop.safetensors import safetensors_bytes
 from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK
+
+log = logging.getLogger(__name__)
 
 FORMAT = "Hugging Face's MarianMT and Pegasus"
 EPSILON = 1e-5  # fixed in their code
@@ -62,6 +65,12 @@ def write_huggingface(model: Exported, folder: Path, about: Mapping[str, str]) -
             for name, pieces in zip(_tables(model), model.pieces, strict=False)
         },
     }
+    spelled = " ".join(model.pieces[0])
+    if ">>" in spelled and "<<" in spelled and not model.before_subwords["language_codes"]:
+        log.warning(
+            "this vocabulary has subwords of language codes such as >>deu<<, which MarianTokenizer "
+            "takes for one token that is not there: lines with a code cannot be translated there"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "model.safetensors").write_bytes(safetensors_bytes(arrays))
     for name, values in content.items():

@@ -1,16 +1,22 @@
 """The HTTP API and the page as a Starlette application."""
 
 import asyncio
+import ipaddress
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from importlib import resources
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from transformer_jax.serving.asked import (
     Asked,
@@ -29,6 +35,7 @@ POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; frame-ancestors 'none'"
 )
+HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s/?#@\[\]:]+)(:\d*)?")  # of the header
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 
@@ -40,13 +47,50 @@ def to_json(status: int, values: Any, headers: dict[str, str] | None = None) -> 
     )
 
 
-def make_app(worker: Worker, about: dict[str, Any], model: Model, limits: Limits) -> Starlette:
+class OwnHosts:
+    """Refuses requests that were sent to another name than the server's.
+
+    Otherwise a page could have its own name resolved to this address, and then read the answers
+    (DNS rebinding). An address is no name, so it needs no such check.
+    """
+
+    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
+        """`names`: hosts in lower case; localhost is always one."""
+        self.app, self.names = app, {"localhost", *names}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request, or refuses it with 421 (Misdirected Request)."""
+        host = Headers(scope=scope).get("host", "") if scope["type"] == "http" else ""
+        name = (urlsplit(f"//{host}").hostname or "") if HOST.fullmatch(host) else ""
+        if scope["type"] == "http" and name not in self.names and not _is_address(name):
+            text = f"This server is not called {host[:100]!r}: see --allow_host."
+            await to_json(421, {"error": text})(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def make_app(
+    worker: Worker,
+    about: dict[str, Any],
+    model: Model,
+    limits: Limits,
+    names: Collection[str] = (),
+) -> Starlette:
     """The application.
 
     Args:
       worker: answers requests.
       about: the answer to GET /model.
       model, limits: what requests are checked against.
+      names: of the server, beside localhost and addresses.
     """
     page = resources.files("transformer_jax.serving").joinpath("page.html").read_bytes()
 
@@ -67,7 +111,8 @@ def make_app(worker: Worker, about: dict[str, Any], model: Model, limits: Limits
 
         return answer
 
-    return Starlette(
+    app = Starlette(
+        middleware=[Middleware(OwnHosts, names)],
         routes=[
             Route("/", show_page),
             Route("/model", show_model),
@@ -81,6 +126,8 @@ def make_app(worker: Worker, about: dict[str, Any], model: Model, limits: Limits
             Exception: _failed,
         },
     )
+    app.router.redirect_slashes = False  # to whatever host the client names
+    return app
 
 
 async def _read(request: Request, limits: Limits) -> bytes:

@@ -27,6 +27,7 @@ class _Protocol(H11Protocol):
     """Refuses bytes that are not HTTP, in JSON, and closes connections whose request is late."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _sends_no_more = False
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -38,6 +39,16 @@ class _Protocol(H11Protocol):
             self._stop_waiting()
         elif self._deadline is None:
             self._wait_for_head()
+
+    def eof_received(self) -> Any:
+        """Whether the connection stays: its client sends no more, but waits for an answer."""
+        self._sends_no_more = self.cycle is not None and not self.cycle.response_complete
+        return self._sends_no_more
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._sends_no_more:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()

@@ -96,7 +96,7 @@ def source_row_length(
     row_length: int,
     max_length: int | None = None,
 ) -> int:
-    """The source row length, a multiple of 8, that gives the least padding.
+    """The source row length, a multiple of 8, that gives the least padding and takes every pair.
 
     Args:
       src_lengths, tgt_lengths: [pairs], EOS included.
@@ -116,7 +116,8 @@ def source_row_length(
     lower = src_tokens * row_length // tgt_tokens // SOURCE_MULTIPLE * SOURCE_MULTIPLE
     # If both lengths need the same number of positions, take the longer one: it fills the target
     # side, and training learns from target tokens.
-    return min((lower + SOURCE_MULTIPLE, max(lower, SOURCE_MULTIPLE)), key=positions)
+    best = min((lower + SOURCE_MULTIPLE, max(lower, SOURCE_MULTIPLE)), key=positions)
+    return max(best, -(-int(src_lengths[kept].max()) // SOURCE_MULTIPLE) * SOURCE_MULTIPLE)
 
 
 def plan_rows(

@@ -24,6 +24,7 @@ from transformer_jax.text.vocabulary import (
 # The model file stores this number, so it must not depend on the machine.
 TRAINER_THREADS = 16
 LINE_CHARACTERS = 1_000  # at most 4,000 bytes: the trainer silently skips lines over 4,192 bytes
+RESERVED = "\u2585"  # the trainer's own; it silently skips lines that have it
 # The rarest characters, together at most 0.01 % of the text, are spelled in bytes. They share the
 # byte pieces, so these are trained better than a piece for a character that occurs twice.
 CHARACTER_COVERAGE = 0.9999
@@ -119,7 +120,7 @@ def _sample(lines: Iterable[str], count: int, seed: int) -> list[str]:
 def _trainer_lines(lines: Iterable[str]) -> Iterator[bytes]:
     for line in lines:
         for start in range(0, len(line), LINE_CHARACTERS):
-            yield as_utf8(line[start : start + LINE_CHARACTERS])
+            yield as_utf8(line[start : start + LINE_CHARACTERS].replace(RESERVED, " "))
 
 
 def _training_error(message: str, config: VocabularyConfig) -> ConfigError | DataError:

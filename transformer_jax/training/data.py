@@ -38,6 +38,8 @@ from transformer_jax.text.vocabulary_training import train_vocabularies, train_v
 from transformer_jax.training.program import BatchShape
 
 log = logging.getLogger(__name__)
+REFERENCES = 1_000  # of validation, which are looked at
+LOST_SHARE = 0.01  # of pairs that are skipped, or references that cannot be written: a warning
 
 NOMINAL_FILL = 0.97  # fill of the target side in a dry run, which has no corpus to measure
 LENGTH_MULTIPLE = 8  # the length of validation rows is a multiple of this number
@@ -147,6 +149,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
         )
     run.check_corpus(fingerprint, of_valid)
     vocabulary = _vocabulary(config, run, corpus, fingerprint)
+    _warn_of_lost_characters(valid_pairs, vocabulary)
     train = _encode(pairs, vocabulary, fingerprint, _segmentations(config, vocabulary))
     if config.data.alignments:
         links = encode_links(
@@ -171,6 +174,21 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     )
 
 
+def _warn_of_lost_characters(pairs: Sequence[Pair], vocabulary: Vocabulary) -> None:
+    """Logs a warning if the model can never write many of the first references."""
+    references = [pair.tgt for pair in itertools.islice(pairs, REFERENCES)]
+    target = vocabulary.target
+    written = [target.decode(ids) for ids in target.encode_lines(references)]
+    lost = sum(x.split() != y.split() for x, y in zip(references, written, strict=True))
+    if lost > LOST_SHARE * len(references):
+        log.warning(
+            "%d of %d validation references have characters that the vocabulary changes, so the "
+            "model can never write them; one with vocabulary.normalization=identity keeps them",
+            lost,
+            len(references),
+        )
+
+
 def warn_without_test_split(corpus: Corpus, data: DataConfig) -> None:
     """Logs a warning if a later `evaluate` would find no test split."""
     if data.test:
@@ -189,12 +207,14 @@ def _plan_training(
     row_length = train.row_length
     src_row_length = source_row_length(src_lengths, tgt_lengths, row_length, max_length)
     plan = plan_rows(src_lengths, tgt_lengths, src_row_length, row_length, seed, max_length)
-    if plan.too_long or plan.empty:
-        log.warning(
-            "training skips %d pairs with more than %d source or %d target subwords, "
-            "and %d with an empty side",
+    if skipped := plan.too_long + plan.empty:
+        share = skipped / len(pairs)
+        log.log(
+            logging.WARNING if share > LOST_SHARE else logging.INFO,
+            "training skips %.1f %% of the pairs: %d with more than %d subwords on a side (the "
+            "smaller of data.max_length and train.row_length), and %d with an empty side",
+            100 * share,
             plan.too_long,
-            min(max_length, src_row_length),
             min(max_length, row_length),
             plan.empty,
         )
