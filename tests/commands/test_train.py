@@ -304,3 +304,12 @@ def test_a_run_that_outlasts_its_schedule_says_so(schedule, decay_steps, warns, 
     settings = TrainConfig(steps=40, schedule=schedule, decay_steps=decay_steps)
     train._warn_of_no_rate(settings)
     assert ("train.steps=40 is above train.decay_steps=39" in caplog.text) == warns
+
+
+def test_a_run_keeps_the_seed_of_its_text(tmp_path, caplog):
+    """A run of an older version had its own; a config file names the default."""
+    assert runs.train(tmp_path, train__steps=1, data__seed=4, train__checkpoint_every=1) == 0
+    with caplog.at_level("INFO"):
+        assert runs.train(tmp_path, train__steps=2, train__checkpoint_every=1) == 0
+    assert f"data.seed is 4, as in {tmp_path}" in caplog.text
+    assert RunFolder(tmp_path).read_config().data.seed == 4

@@ -225,7 +225,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"decode.beam_size": 10**9}, ("decode.beam_size=1000000000 is above 1000",)),
     (
         {"data.source": "files", "data.path": "x", "data.valid": ("train[:9]",)},
-        ("data.valid='train[:9]' and data.train='train' share pairs",),
+        ("data.train='train' and the validation text 'train[:9]' share pairs",),
     ),
     (
         {
@@ -234,7 +234,11 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
             "data.train": ("a", "b[:9]"),
             "data.valid": ("b[8:]",),
         },
-        ("data.valid='b[8:]' and data.train='b[:9]' share pairs",),
+        ("data.train='b[:9]' and the validation text 'b[8:]' share pairs",),
+    ),
+    (
+        {"data.source": "files", "data.path": "x", "data.train": ("train", "valid")},
+        ("data.train='valid' and the validation text 'valid' share pairs", "data.valid"),
     ),
     ({"train.decay_steps": 9}, ("train.decay_steps=9 changes", "Set train.schedule='linear'")),
     ({"decode.top_p": 0.5}, ("decode.top_p=0.5 changes nothing", "Set decode.method='sample'")),

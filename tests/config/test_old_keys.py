@@ -3,6 +3,7 @@
 import pytest
 
 from transformer_jax.config.old_keys import upgraded
+from transformer_jax.config.serialization import from_json
 from transformer_jax.errors import ConfigError
 
 
@@ -59,3 +60,9 @@ def test_upgrading_does_not_change_its_argument():
     tree = {"model": {"kind": "recurrent"}, "decode": {"tokens_per_batch": 10**9}}
     upgraded(tree)
     assert tree == {"model": {"kind": "recurrent"}, "decode": {"tokens_per_batch": 10**9}}
+
+
+def test_a_run_from_before_data_seed_has_the_split_of_its_seed():
+    assert from_json('{"seed": 5, "data": {"path": "x"}}').data.seed == 5
+    assert from_json('{"seed": 5, "data": {"path": "x", "seed": 2}}').data.seed == 2
+    assert from_json('{"data": {"path": "x"}}').data.seed == 0

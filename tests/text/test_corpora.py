@@ -320,7 +320,7 @@ def write_pairs(folder: Path, count: int, stems: tuple[str, ...] = ("train",)) -
 
 
 def opened(folder: Path, seed: int = 0, **changes) -> corpora.Corpus:
-    return open_corpus(DataConfig(**{"path": str(folder)} | changes), seed)
+    return open_corpus(DataConfig(**{"path": str(folder), "seed": seed} | changes))
 
 
 @pytest.mark.parametrize(

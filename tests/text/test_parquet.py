@@ -33,7 +33,7 @@ def write(path: Path, pairs: list[Any], kind: Any = TEXTS, group: int = 4, **how
 
 
 def corpus(folder: Path, seed: int = 0, **changes: Any) -> Corpus:
-    return open_corpus(DataConfig(source="parquet", path=str(folder), **changes), seed)
+    return open_corpus(DataConfig(source="parquet", path=str(folder), seed=seed, **changes))
 
 
 @pytest.mark.parametrize("group", [1, 4, 25, 100])
@@ -152,7 +152,7 @@ def test_without_validation_files_pairs_are_cut_off_as_from_text_files(tmp_path)
     for suffix, texts in zip(("en", "de"), zip(*PAIRS * 8, strict=True), strict=True):
         runs.write_lines(tmp_path / f"train.{suffix}", texts)
     found = corpus(tmp_path, seed=3)
-    text = open_corpus(DataConfig(path=str(tmp_path)), 3)
+    text = open_corpus(DataConfig(path=str(tmp_path), seed=3))
     for name, count in (("train", 190), ("valid", 10)):
         assert list(found.split(name)) == list(text.split(name))
         assert len(found.split(name)) == count

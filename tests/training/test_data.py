@@ -83,7 +83,7 @@ def test_a_second_run_finds_the_vocabulary_made(tmp_path, monkeypatch):
     assert first.digest == second.digest and len(trained) == 1
     load(tmp_path / "c", data__train=("train", "valid"))  # other text
     load(tmp_path / "d", vocabulary__size=410)
-    load(tmp_path / "e", seed=1)  # perhaps another sample of the lines
+    load(tmp_path / "e", data__seed=1)  # perhaps another sample of the lines
     assert len(trained) == 4
 
 
@@ -325,3 +325,17 @@ def test_validation_on_the_training_text_is_refused(tmp_path):
             (tmp_path / f"{stem}.{side}").write_text(text)
     with pytest.raises(DataError, match=r"data.valid=\(\) is the training text"):
         load(tmp_path / "run", data__path=str(tmp_path))
+
+
+def test_runs_with_other_seeds_share_split_and_vocabulary(tmp_path):
+    corpus = Path(shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus"))
+    for side in ("en", "de"):
+        (corpus / f"valid.{side}").unlink()
+    one, other, third = (
+        load(tmp_path / "run", data__path=str(corpus), **seeds)
+        for seeds in ({"seed": 0}, {"seed": 1}, {"seed": 0, "data__seed": 1})
+    )
+    assert one.fingerprints == other.fingerprints != third.fingerprints
+    assert one.vocabulary.digest == other.vocabulary.digest
+    assert pairs_of(one.valid) == pairs_of(other.valid) != pairs_of(third.valid)
+    assert (one.plan.pair_order != other.plan.pair_order).any()

@@ -215,7 +215,7 @@ def _parts_of(config: Config, text: _Text) -> list[_Text]:
     for stem in stems:
         # Not `split(stem)`: a stem may have the name of another split.
         alone: dict[str, Any] = {str(text.split): (stem,)}
-        corpus = open_corpus(dataclasses.replace(config.data, **alone), config.seed)
+        corpus = open_corpus(dataclasses.replace(config.data, **alone))
         parts.append(_Text(stem, stem, [corpus.split(str(text.split))]))
     # The built-in corpus has one text, whatever data.test says.
     return parts if sum(len(part.pairs) for part in parts) == len(text.pairs) else []
@@ -229,7 +229,7 @@ def _text_of_split(config: Config, split: str, run: RunFolder) -> _Text:
             f"{run.path} was imported and has no text of its own: name some with --src=FILE "
             "--ref=FILE, or with --config.data.path=FOLDER."
         )
-    return _Text(split, split, [open_corpus(data, config.seed).split(split)])
+    return _Text(split, split, [open_corpus(data).split(split)])
 
 
 def _make_folder(path: Path) -> None:

@@ -7,7 +7,7 @@ import importlib
 import logging
 import signal
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
@@ -115,25 +115,27 @@ def _check_agreement(config: Config) -> None:
 
 
 def _with_origin(config: Config, run: RunFolder) -> Config:
-    """Fills in train.init_from and the vocabulary keys from the run that this one started from.
+    """Fills in the seed of the text, and what comes from the run that this one started from.
 
     So a continued run need not repeat them.
     """
     given = origin = config.train.init_from
+    values: dict[str, Any] = {}
     if run.config_file.exists():
         recorded = run.read_config()
+        if config.data.seed == KEYS["data.seed"].default:  # in old runs it was `seed`
+            values["data.seed"] = recorded.data.seed
         origin = recorded.train.init_from
         if given not in (None, origin):
             log.info("train.init_from has no effect: it is for the start of a run")
     elif given is not None:
         recorded = RunFolder(given).read_config()
-    if origin is None:
-        return with_values(config, {"train.init_from": None})
-    values = {name: value_at(recorded, name) for name in OF_VOCABULARY}
+    if origin is not None:
+        values |= {name: value_at(recorded, name) for name in OF_VOCABULARY}
     for name, value in values.items():
         if value_at(config, name) != value:
-            log.info("%s is %r, as in %s", name, value, origin)
-    return with_values(config, {"train.init_from": origin, **values})
+            log.info("%s is %r, as in %s", name, value, origin or run.path)
+    return with_values(config, {**values, "train.init_from": origin})
 
 
 def _warn_of_no_rate(train: TrainConfig) -> None:
@@ -171,7 +173,7 @@ def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
     if not force:
         check_memory(program)
     try:
-        corpus = open_corpus(config.data, config.seed)
+        corpus = open_corpus(config.data)
         counts = {name: len(corpus.split(name)) for name in ("train", "valid")}
         if config.data.alignments:
             corpus.alignments("train")  # raises if there is not one line of links a pair

@@ -207,12 +207,12 @@ def _data(data: DataConfig) -> Iterator[str]:
 
 
 def _overlap(data: DataConfig) -> Iterator[str]:
-    for of_train, of_valid in itertools.product(data.train, data.valid):
+    for of_train, of_valid in itertools.product(data.train, data.valid or ("valid",)):
         (one, first, last), (other, start, end) = map(slice_of, (of_train, of_valid))
         if one == other and max(first, start) < min(last, end):
             yield (
-                f"data.valid={of_valid!r} and data.train={of_train!r} share pairs: validation "
-                "needs text on which the model is not trained."
+                f"data.train={of_train!r} and the validation text {of_valid!r} share pairs. Name "
+                "text on which the model is not trained: data.valid."
             )
 
 

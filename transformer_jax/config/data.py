@@ -81,6 +81,13 @@ class DataConfig:
         at_least=1,
         read_with=("data.alignments",),
     )
+    seed: int = key(
+        0,
+        "of a validation split that is cut off (data.valid), and of the lines that train the "
+        "vocabulary, if not all do; runs with another `seed` share both, as an ensemble needs",
+        at_least=0,
+        at_most=2**32 - 1,  # SentencePiece's largest
+    )
     max_length: int = key(
         128,
         "subwords per side, EOS included; training skips, and counts, pairs that are longer",

@@ -30,7 +30,11 @@ OLD_KEYS: dict[str, OldKey] = {
     "model.scale_attention": OldKey(("model.score",), _score_of),
 }
 # Numbers that had no upper limit once. Searches that large never fitted into memory.
-UPPER_LIMITS = {"decode.tokens_per_batch": 1_000_000, "decode.max_extra_length": 1_000_000}
+UPPER_LIMITS = {
+    "decode.tokens_per_batch": 1_000_000,
+    "decode.max_extra_length": 1_000_000,
+    "decode.beam_size": 1_000,
+}
 
 
 def upgraded(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,6 +53,8 @@ def upgraded(tree: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(keys, dict) or last not in keys or not keys.keys().isdisjoint(lasts):
             continue
         keys |= dict(zip(lasts, old.convert(keys.pop(last)), strict=True))
+    if isinstance(data := new.get("data"), dict):
+        data.setdefault("seed", new.get("seed", 0))  # once it was the run's
     for name, limit in UPPER_LIMITS.items():
         section, _, last = name.partition(".")
         keys = new.get(section)

@@ -37,9 +37,9 @@ class Config:
     decode: DecodeConfig = DecodeConfig()
     seed: int = key(
         0,
-        "of parameters, dropout, vocabulary, batches and a cut-off validation split (data.valid)",
+        "of parameters, dropout and batches",
         at_least=0,
-        at_most=2**32 - 1,  # SentencePiece's largest
+        at_most=2**32 - 1,
     )
 
 

@@ -259,4 +259,4 @@ def check_results(jobs: Sequence[Job]) -> None:
             )
         if (config.data, split) not in seen and config.data.source in ("files", "parquet"):
             seen.add((config.data, split))
-            open_corpus(config.data, config.seed).split(split)
+            open_corpus(config.data).split(split)

@@ -98,7 +98,7 @@ def pack(
     packed = []
     for job in jobs:
         config = job.config()
-        corpus = open_corpus(config.data, config.seed)
+        corpus = open_corpus(config.data)
         if not isinstance(corpus, TextCorpus):
             raise ConfigError(f"--pack: {job.label} has data.source={config.data.source!r}.")
         text = f"text/{corpus.folder.name}"
@@ -320,7 +320,7 @@ def merge(file: Path, jobs: Sequence[Job], output: Output, minutes: float | None
             if paces.get(line.row) != here.get(line.row, paces.get(line.row)):
                 raise RunError(f"{job.label}: {output.paces} has another number of updates.")
             config = job.config()
-            corpus = open_corpus(config.data, config.seed)
+            corpus = open_corpus(config.data)
             RunFolder(_there(folder, job)).check_corpus(corpus.fingerprint("train"))
         for line in lines:
             job = own[line.row, line.seed]

@@ -176,7 +176,7 @@ def scores_of_sets(job: Job) -> dict[str, dict[str, Any]]:
     for stem in stems if len(stems) > 1 else ():
         own: Any = {split: (stem,)}
         # A set may have the split's name; then its number of lines tells it from the whole.
-        lines = len(open_corpus(replace(config.data, **own), config.seed).split(split))
+        lines = len(open_corpus(replace(config.data, **own)).split(split))
         if (path := evaluation_file(job, stem, {"sentences": lines})) is not None:
             scores = read_json(path)
             found[stem] = {name: scores.get(name) for name in OF_SETS}
@@ -212,7 +212,7 @@ def references(job: Job) -> tuple[list[str], list[str]]:
     here = job.config().data
     if here.path and Path(here.path).is_dir():  # the run may come from another machine
         config = replace(config, data=here)
-    pairs = open_corpus(config.data, config.seed).split(job.scale.split)
+    pairs = open_corpus(config.data).split(job.scale.split)
     return [pair.src for pair in pairs], [pair.tgt for pair in pairs]
 
 

@@ -56,13 +56,8 @@ class Corpus(Protocol):
         """One line for the log: the corpus and where it is stored."""
 
 
-def open_corpus(data: DataConfig, seed: int = 0) -> Corpus:
+def open_corpus(data: DataConfig) -> Corpus:
     """The corpus that the config's `data` asks for.
-
-    Args:
-      data: the section of the config.
-      seed: the config's seed; if the validation pairs are cut off the training text, it
-        selects them.
 
     Raises:
       ConfigError: data.source is not a known source.
@@ -71,7 +66,7 @@ def open_corpus(data: DataConfig, seed: int = 0) -> Corpus:
     if data.source not in SOURCES:
         sources = ", ".join(map(repr, SOURCES))
         raise ConfigError(f"data.source={data.source!r} is not one of {sources}.")
-    return SOURCES[data.source](data, seed)
+    return SOURCES[data.source](data)
 
 
 # Pairs ---------------------------------------------------------------------------------------
@@ -306,10 +301,10 @@ def _swapped(one: AlignedWords) -> AlignedWords:
     return AlignedWords(one.tgt, one.src, tuple(sorted((j, i) for i, j in one.links)))
 
 
-# (the config's data, its seed) -> the corpus
-SOURCES: dict[str, Callable[[DataConfig, int], Corpus]] = {
+# the config's data -> the corpus
+SOURCES: dict[str, Callable[[DataConfig], Corpus]] = {
     "files": TextCorpus,
     "parquet": ParquetCorpus,
-    "tfds": lambda data, seed: TfdsCorpus(data),
-    "grammar": lambda data, seed: BuiltInCorpus(data),
+    "tfds": TfdsCorpus,
+    "grammar": BuiltInCorpus,
 }

@@ -48,20 +48,20 @@ class FolderCorpus:
 
     If data.valid is empty, the validation split is that of the stem `valid`, or, without such
     files, a random sample of the training pairs: 5 % of them, at least one and at most 2,000.
-    The sampled positions depend only on the number of pairs and the seed. The training split is the
-    other pairs.
+    The sampled positions depend on the number of pairs and data.seed only. The training split is
+    the other pairs.
     """
 
     FILES: str  # what the files are called in messages
     VALID: str  # the name of a validation file, to be formatted with the config's `data`
 
-    def __init__(self, data: DataConfig, seed: int = 0):
+    def __init__(self, data: DataConfig):
         if data.path is None:
             raise DataError(
                 f"data.path is not set: with data.source={data.source!r} it names the folder of "
                 f"the {self.FILES} (--config.data.path=FOLDER)."
             )
-        self.data, self.seed = data, seed
+        self.data = data
         self.folder = Path(os.path.expanduser(data.path))
         if not self.folder.is_dir():
             raise DataError(
@@ -108,7 +108,7 @@ class FolderCorpus:
                 f"split. Add pairs, or validation files: {self.VALID.format(data=self.data)}."
             )
         count = max(1, min(VALID_MOST, int(VALID_SHARE * len(pairs))))
-        cut, rest = sample_indices(len(pairs), count, self.seed)
+        cut, rest = sample_indices(len(pairs), count, self.data.seed)
         return Selected(pairs, cut if name == "valid" else rest)
 
     def _stems(self, name: str) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ class FolderCorpus:
             if found:
                 digest.update(f"[{found[2]}:{found[3]}]".encode())
         if self.cuts_valid and name in ("train", "valid"):
-            digest.update(f"{name}, cut with seed {self.seed}".encode())
+            digest.update(f"{name}, cut with seed {self.data.seed}".encode())
         return digest.hexdigest()
 
     def describe(self) -> str:

@@ -102,9 +102,9 @@ class ParquetCorpus(FolderCorpus):
 
     FILES, VALID = "Parquet files", "valid.parquet"
 
-    def __init__(self, data: DataConfig, seed: int = 0):
+    def __init__(self, data: DataConfig):
         self._opened: dict[Path, ParquetPairs] = {}  # each file is checked once
-        super().__init__(data, seed)
+        super().__init__(data)
 
     def has_valid(self) -> bool:
         """Whether there is a file of the stem `valid` or `validation`."""

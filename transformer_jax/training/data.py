@@ -95,7 +95,7 @@ class TrainingData(NamedTuple):
                 "both sides, since each direction writes what the other one reads. Leave this key "
                 "or vocabulary.path out."
             )
-        corpus = open_corpus(config.data, config.seed)
+        corpus = open_corpus(config.data)
         return self._replace(
             corpus=corpus,
             fingerprints=(corpus.fingerprint("train"), corpus.fingerprint("valid")),
@@ -136,7 +136,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     Raises:
       UserError: the corpus cannot be read, or does not fit the config or the run in the folder.
     """
-    corpus = open_corpus(config.data, config.seed)
+    corpus = open_corpus(config.data)
     pairs, valid_pairs = corpus.split("train"), corpus.split("valid")
     counts = len(pairs), len(valid_pairs)
     warn_without_test_split(corpus, config.data)
@@ -386,10 +386,10 @@ def new_vocabulary(config: Config, corpus: Corpus, fingerprint: str) -> Vocabula
         sides = "a vocabulary of each side" if own.separate else "a vocabulary"
         log.info("training %s of %d pieces", sides, own.size)
         if own.separate:
-            return train_vocabularies(pairs, own, config.seed).model
-        return train_vocabulary(itertools.chain.from_iterable(pairs), own, config.seed).model
+            return train_vocabularies(pairs, own, config.data.seed).model
+        return train_vocabulary(itertools.chain.from_iterable(pairs), own, config.data.seed).model
 
-    name = f"{sentencepiece.__version__} {fingerprint} {config.vocabulary} {config.seed}"
+    name = f"{sentencepiece.__version__} {fingerprint} {config.vocabulary} {config.data.seed}"
     model = processes.first_does(
         lambda: base64.b64encode(kept("vocabularies", name, train_one)).decode()
     )
