@@ -25,6 +25,7 @@ def joined(monkeypatch):
     """What jax.distributed.initialize is called with."""
     calls = []
     monkeypatch.setattr("jax.distributed.initialize", lambda *a, **k: calls.append(a))
+    monkeypatch.setattr(processes, "meet", lambda *a: None)
     for name in processes.CLUSTERS:
         monkeypatch.delenv(name, raising=False)
     return calls
@@ -70,6 +71,7 @@ def test_flags_say_it_where_no_scheduler_does(joined):
         (("node1:65536", 2, 0), "with a port of 1 to 65535"),
         (("node1:0", 2, 0), "with a port of 1 to 65535"),
         ((":1234", 2, 0), "the address is HOST:PORT"),
+        (("http://node1:1234", 2, 0), "the address is HOST:PORT"),
     ],
 )
 def test_flags_that_cannot_be_are_refused(flags, message, joined):

@@ -149,14 +149,19 @@ def line_groups(stream: io.BufferedIOBase, size: int = GROUP_LINES) -> Iterator[
     """
     number = 0
     waiting = list[bytes]()
-    begun = b""
+    begun = list[bytes]()  # the parts of a line whose end has not arrived
     more = True
     while more or waiting:
         while more and len(waiting) < size and not (waiting and _is_quiet(stream)):
             block = stream.read1(BLOCK_BYTES)
             more = bool(block)
-            *whole, begun = (begun + block).split(b"\n")
-            waiting += whole if more or not begun else [*whole, begun]
+            part, *others = block.split(b"\n")
+            begun.append(part)
+            for part in others:
+                waiting.append(b"".join(begun))
+                begun = [part]
+            if not more and any(begun):
+                waiting.append(b"".join(begun))
         group = waiting[:size]
         waiting = waiting[size:]
         lines, wrong = _decode(group, number)

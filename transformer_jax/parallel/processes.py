@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from transformer_jax.errors import ConfigError, UserError
+from transformer_jax.parallel.meeting import meet
 
 HEARTBEAT_SECONDS = 20  # a process that is silent for so long counts as lost; JAX's default is 100
 ENDING_SECONDS = 300  # wait for the others at a normal end; 0 after a failure
@@ -72,6 +73,8 @@ def join(
             f"--process_id={process_id}: the address is HOST:PORT with a port of 1 to 65535, "
             "process ids are 0 to --num_processes - 1."
         )
+    else:
+        meet(coordinator, num_processes, process_id, JOINING_SECONDS)
     import jax
 
     jax.config.update("jax_enable_preemption_service", agree_on_stops)
@@ -93,7 +96,7 @@ def join(
 
 def _is_address(text: str) -> bool:
     host, _, port = text.rpartition(":")
-    return bool(host) and port.isdecimal() and 0 < int(port[:9]) < 1 << 16
+    return bool(host) and "/" not in host and port.isdecimal() and 0 < int(port[:9]) < 1 << 16
 
 
 def _several(value: str) -> bool:

@@ -18,6 +18,7 @@ from transformer_jax.errors import DataError
 from transformer_jax.text.by_position import ByPosition
 
 BLOCK_BYTES = 1 << 24  # bytes read, or searched for line ends, at a time
+GZIP = b"\x1f\x8b"  # the first bytes of a compressed file; no UTF-8 begins so
 CHECK_LINES = 1 << 16  # lines decoded at a time by the check for UTF-8
 
 
@@ -48,6 +49,8 @@ class TextLines(ByPosition[str]):
     def __init__(self, path: Path):
         self.path = path
         self.buffer = _read_only(path)
+        if self.buffer[:2] == GZIP:
+            raise DataError(f"{path} is compressed by gzip: call it {path.name}.gz.")
         self.starts = index_lines(self.buffer)
         if len(self) == 0:
             raise DataError(f"{path} is empty. Give a text file with one sentence per line.")

@@ -1,0 +1,95 @@
+"""How the processes of a run find each other, in threads."""
+
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.parallel import meeting
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("", 0)) as free:
+        return free.getsockname()[1]
+
+
+def results(port: int, size: int, *numbers: int, seconds: float = 20) -> list[str]:
+    """What each process of these numbers is told; empty if it may go on."""
+
+    def told(number: int) -> str:
+        try:
+            meeting.meet(f"localhost:{port}", size, number, seconds)
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(len(numbers)) as pool:
+        return list(pool.map(told, numbers))
+
+
+@pytest.mark.parametrize("numbers", [(0, 1), (2, 1, 0), (1, 0, 3, 2)])
+def test_all_go_on_when_all_are_there_and_the_port_is_free_again(numbers, port):
+    for _ in range(2):
+        assert results(port, len(numbers), *numbers) == [""] * len(numbers)
+    meeting.meet("nowhere:1", 1, 0, 0.0)  # one process meets nobody
+
+
+def test_a_process_that_is_missing_is_named_to_all(port, monkeypatch, capsys):
+    monkeypatch.setattr(meeting, "PATIENCE", 0.1)
+    monkeypatch.setattr(meeting, "GRACE", 0.5)
+    for told in results(port, 3, 0, 2, seconds=0.6):
+        assert told.endswith("cannot start together: process 1 did not start within 1 s.")
+    assert "transformer-jax: waiting for process 1 (up to 1 s)" in capsys.readouterr().err
+    (told,) = results(port, 3, 2, seconds=0.3)
+    assert "process 0 did not answer" in told
+    assert f"waiting for process 0 at localhost:{port}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("numbers", "reason"), [((0, 1, 1), "--process_id=1, and so has another"), ((0, 7), "are 3")]
+)
+def test_numbers_that_cannot_be_are_told_to_all(numbers, reason, port):
+    told = results(port, 3, *numbers)
+    assert all(reason in one for one in told)
+
+
+def test_addresses_that_cannot_be_used_are_one_line(port):
+    with socket.create_server(("", port)):
+        (told,) = results(port, 2, 0)
+        assert f"cannot listen on port {port}" in told and "\n" not in told
+    with pytest.raises(ConfigError, match="there is no host 'no.such.host.invalid'"):
+        meeting.meet("no.such.host.invalid:1", 2, 1, 5)
+
+
+def test_another_program_on_the_port_is_no_process(port):
+    with socket.create_server(("", port)) as server:
+
+        def answer() -> None:
+            with server.accept()[0] as connection:
+                connection.recv(99)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n")
+
+        other = threading.Thread(target=answer)
+        other.start()
+        (told,) = results(port, 2, 1)
+        other.join()
+    assert "cannot start together: HTTP/1.1 400 Bad Request" in told
+
+
+def test_a_visitor_that_is_no_process_is_ignored(port):
+    def visit() -> None:
+        for _ in range(100):
+            try:
+                with socket.create_connection(("localhost", port), timeout=1) as connection:
+                    connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                return
+            except OSError:
+                pass
+
+    visitor = threading.Thread(target=visit)
+    visitor.start()
+    assert results(port, 2, 0, 1) == ["", ""]
+    visitor.join()

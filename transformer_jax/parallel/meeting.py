@@ -1,0 +1,161 @@
+"""The processes of a run find each other before JAX is asked to connect them.
+
+If a process is missing, two have one number, or the port is taken, JAX's runtime waits for minutes
+without a word or ends with a C++ stack. So they meet first: process 0 listens on the coordinator's
+port, the others send it their numbers, and when all are there it tells them to go on. Then the port
+is free again, and JAX's coordinator takes it.
+"""
+
+import contextlib
+import socket
+import sys
+import time
+from collections.abc import Iterable
+
+from transformer_jax.errors import ConfigError
+
+PATIENCE = 10.0  # seconds, after which a process says for whom it waits
+GRACE = 5.0  # seconds that the others wait longer, so that process 0 tells them who is missing
+PAUSE = 0.2  # seconds between two attempts, and between two looks at the clock
+HELLO, GO = "transformer-jax process", "go"
+
+
+def meet(coordinator: str, num_processes: int, process_id: int, seconds: float) -> None:
+    """Returns when all processes of a run have called it.
+
+    Args:
+      coordinator: HOST:PORT on which process 0 listens.
+      num_processes: how many there are.
+      process_id: which this one is, from 0.
+      seconds: how long to wait.
+
+    Raises:
+      ConfigError: a process is missing, two have one number, or the address cannot be used.
+    """
+    if num_processes == 1:
+        return
+    host, _, port = coordinator.rpartition(":")
+    try:
+        socket.getaddrinfo(host.strip("[]"), int(port))
+    except OSError as error:
+        raise ConfigError(
+            f"--coordinator={coordinator}: there is no host {host!r} ({error.strerror})."
+        ) from None
+    if process_id == 0:
+        _receive(coordinator, int(port), num_processes, seconds)
+    else:
+        _report(coordinator, host.strip("[]"), int(port), process_id, seconds + GRACE)
+
+
+class _Clock:
+    """Says once for whom a process waits, and whether the time is over."""
+
+    def __init__(self, seconds: float) -> None:
+        self.start, self.seconds, self.has_spoken = time.monotonic(), seconds, False
+
+    def is_over(self, waiting_for: str) -> bool:
+        """Whether the time is over; after PATIENCE it prints once what is waited for."""
+        passed = time.monotonic() - self.start
+        if passed > PATIENCE and not self.has_spoken:
+            self.has_spoken = True
+            print(
+                f"transformer-jax: waiting for {waiting_for} (up to {self.seconds:.0f} s)",
+                file=sys.stderr,
+                flush=True,
+            )
+        return passed > self.seconds
+
+
+def _receive(coordinator: str, port: int, num_processes: int, seconds: float) -> None:
+    """What process 0 does."""
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    try:
+        server = socket.create_server(("", port), family=family, dualstack_ipv6=dual)
+    except OSError as error:
+        raise ConfigError(
+            f"--coordinator={coordinator}: process 0 cannot listen on port {port}: "
+            f"{error.strerror}. Choose another port, or end what uses it."
+        ) from None
+    clock = _Clock(seconds)
+    found: dict[int, socket.socket] = {}
+    with server, contextlib.ExitStack() as closing:
+        server.settimeout(PAUSE)
+        while missing := [i for i in range(1, num_processes) if i not in found]:
+            names = f"process{'es' if len(missing) > 1 else ''} {', '.join(map(str, missing[:9]))}"
+            if clock.is_over(names):
+                _end(found.values(), f"{names} did not start within {seconds:.0f} s.")
+            try:
+                connection, _ = server.accept()
+            except TimeoutError:
+                continue
+            closing.enter_context(connection)
+            number = _number(connection)
+            if number is None:
+                continue
+            if number not in missing:
+                others = [connection, *found.values()]
+                is_too_large = number >= num_processes
+                wrong = f"there are {num_processes}" if is_too_large else "so has another"
+                _end(others, f"a process has --process_id={number}, and {wrong}.")
+            found[number] = connection
+        for connection in found.values():
+            connection.sendall(f"{GO}\n".encode())
+
+
+def _number(connection: socket.socket) -> int | None:
+    """The number that a process sends; None if this is no process of a run."""
+    connection.settimeout(5.0)
+    try:
+        words = connection.recv(64).decode(errors="replace").split()
+    except OSError:
+        return None
+    is_ours = words[:-1] == HELLO.split() and words[-1].isdecimal()
+    return int(words[-1]) if is_ours else None
+
+
+def _end(connections: Iterable[socket.socket], reason: str) -> None:
+    """Tells the others why the run does not start. Raises ConfigError."""
+    for connection in connections:
+        with contextlib.suppress(OSError):
+            connection.sendall(f"{reason}\n".encode())
+    raise ConfigError(f"the processes of this run cannot start together: {reason}")
+
+
+def _report(coordinator: str, host: str, port: int, process_id: int, seconds: float) -> None:
+    """What the other processes do."""
+    clock = _Clock(seconds)
+    while True:
+        if clock.is_over(f"process 0 at {coordinator}"):
+            raise ConfigError(
+                f"--coordinator={coordinator}: process 0 did not answer within {seconds:.0f} s. "
+                "Start it, with this address, on the machine that it names."
+            )
+        try:
+            with socket.create_connection((host, port), timeout=5.0) as connection:
+                connection.sendall(f"{HELLO} {process_id}\n".encode())
+                answer = _answer(connection, clock, coordinator)
+        except OSError:
+            answer = ""
+        if answer == GO:
+            return
+        if answer:
+            raise ConfigError(f"the processes of this run cannot start together: {answer}")
+        time.sleep(PAUSE)
+
+
+def _answer(connection: socket.socket, clock: _Clock, coordinator: str) -> str:
+    """The line that process 0 sends; empty if the connection ends without one."""
+    connection.settimeout(PAUSE)
+    text = b""
+    while not text.endswith(b"\n"):
+        if clock.is_over(f"the other processes of {coordinator}"):
+            return ""
+        try:
+            part = connection.recv(1_000)
+        except TimeoutError:
+            continue
+        if not part:
+            return ""
+        text += part
+    return text.decode(errors="replace").strip()
