@@ -15,6 +15,7 @@ from tests import tiny_runs as runs
 from tests.commands.test_import import imported_two
 from transformer_jax.api import Run, load, train
 from transformer_jax.commands.attention import attend
+from transformer_jax.config.schema import Config
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, RunError, UserError
 from transformer_jax.evaluation.alignment import links
@@ -221,3 +222,16 @@ def test_a_model_without_such_attention_is_refused(monkeypatch):
     monkeypatch.setattr("transformer_jax.api.uses_of", lambda _: ())
     with pytest.raises(ConfigError, match="no layers of encoder-decoder attention"):
         run().align(SOURCES, SOURCES)
+
+
+def test_what_is_no_config_and_no_override_is_one_line(tmp_path):
+    for config, overrides, said in (
+        (Config(model=None), None, "is not a config: give a Config or a preset"),
+        (3, None, "3 is not a config"),
+        (Path("configs/nowhere.py"), None, "there is no such file"),
+        ("demo", ["train.steps"], "is not a mapping of keys to values"),
+        ("demo", {3: 4}, "is not a mapping of keys to values"),
+    ):
+        with pytest.raises(UserError, match=said):
+            train(config, tmp_path / "run", overrides)
+    assert not (tmp_path / "run").exists()

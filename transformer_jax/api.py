@@ -11,7 +11,7 @@ import numpy as np
 from transformer_jax.commands.loading import LoadedModel, load_model
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.files import load_config
-from transformer_jax.config.schema import Config
+from transformer_jax.config.schema import Config, is_whole
 from transformer_jax.decoding.lines import END, LineTranslator, Translation
 from transformer_jax.decoding.scoring import Forced, forced_logits
 from transformer_jax.errors import ConfigError, RunError
@@ -64,7 +64,7 @@ def load(
 
 
 def train(
-    config: Config | str, workdir: Folder, overrides: Mapping[str, Any] | None = None
+    config: Config | Folder, workdir: Folder, overrides: Mapping[str, Any] | None = None
 ) -> "Run":
     """Trains a run on this process's devices, or continues it, and loads its last checkpoint.
 
@@ -82,8 +82,11 @@ def train(
     if not _is_path(workdir):
         raise ConfigError(f"{workdir!r} cannot name a run's folder: give one, such as 'runs/mine'.")
     changes = overrides or {}
-    whole = load_config(config, changes) if isinstance(config, str) else config
-    if not isinstance(whole, Config):
+    if not isinstance(changes, Mapping) or not all(isinstance(name, str) for name in changes):
+        raise ConfigError(f"overrides={changes!r:.60} is not a mapping of keys to values.")
+    is_file = isinstance(config, str | os.PathLike)
+    whole = load_config(os.fspath(config), changes) if is_file else config
+    if not isinstance(whole, Config) or not is_whole(whole):
         raise ConfigError(f"{config!r:.60} is not a config: give a Config or a preset's name.")
     if whole is config and changes:
         whole = with_values(whole, changes)

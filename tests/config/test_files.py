@@ -281,3 +281,38 @@ def test_no_bytecode_is_written_beside_a_config_file(tmp_path, monkeypatch):
     path.write_text("def get_config():\n    return {'data': {'source': 'grammar'}}\n")
     assert load_config(str(path)).data.source == "grammar"
     assert [one.name for one in tmp_path.iterdir()] == ["preset.py"]
+
+
+def test_a_config_file_may_demand_a_value(tmp_path):
+    file = tmp_path / "demands.py"
+    file.write_text(
+        "from ml_collections import config_dict\n"
+        "from transformer_jax.config.serialization import default_config_dict\n\n\n"
+        "def get_config():\n"
+        "    config = default_config_dict()\n"
+        "    config.data.path = config_dict.required_placeholder(str)\n"
+        "    return config\n"
+    )
+    with pytest.raises(ConfigError, match="asks for a value: add --config.data.path=VALUE"):
+        load_config(str(file))
+    assert load_config(str(file), {"data.path": "here"}).data.path == "here"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("raise Odd()", "Odd: .its text cannot be printed"),
+        ("return {'train': {'steps': 10**5000}}", "ValueError: Exceeds the limit"),
+        ("raise GeneratorExit('out')", "GeneratorExit: out"),
+    ],
+)
+def test_whatever_a_config_file_does_is_one_line(body, said, tmp_path):
+    file = tmp_path / "odd.py"
+    file.write_text(
+        "class Odd(BaseException):\n"
+        "    def __str__(self):\n        raise ValueError\n\n\n"
+        f"def get_config():\n    {body}\n"
+    )
+    with pytest.raises(ConfigError, match=said) as caught:
+        load_config(str(file))
+    assert "\n" not in str(caught.value)

@@ -155,3 +155,38 @@ def test_a_key_that_a_format_does_not_name_is_refused(engine):
         others = [*key.valid_choices(), not key.default, 7]
         other = next(value for value in others if value != key.default)
         assert not is_supported(engine, **{name: other}), name
+
+
+@pytest.mark.parametrize(
+    ("score", "cross_score", "factors"),
+    [("scaled_dot", None, (1, 1)), ("dot", None, (2, 2)), ("scaled_dot", "dot", (1, 2))],
+)
+def test_an_unscaled_score_is_a_scaled_one_with_larger_queries(score, cross_score, factors):
+    """Weights and biases of queries alone, in a description that only holds arrays."""
+
+    def part(**names):
+        return SimpleNamespace(layer_norm=SimpleNamespace(), **names)
+
+    def maps(count):
+        return [SimpleNamespace() for _ in range(count)]
+
+    layer = part(
+        self_attention=part(linear=maps(2)),
+        attention=part(linear=maps(3)),
+        ffn=part(linear_0=SimpleNamespace(), linear_1=SimpleNamespace()),
+    )
+    d_k = 4
+    keys = {"score": score, "cross_score": cross_score, "attention_bias": True}
+    model = tiny_model(d_k=d_k, d_v=d_k, **keys)
+    weights = to_block(random_params(model), model.config, both_sides(VOCABULARY), halves=False)
+    name = "model.decoder.layers.1"
+    ctranslate2_out.fill_layer(layer, weights, name, model.config)
+    for spec, own, factor in zip(
+        (layer.self_attention, layer.attention), ("self_attn", "encoder_attn"), factors, strict=True
+    ):
+        first, last = spec.linear[0], spec.linear[-1]
+        rows = model.config.num_heads * d_k
+        for got, kind in ((first.weight, "weight"), (first.bias, "bias")):
+            want = factor * weights[f"{name}.{own}.q_proj.{kind}"]
+            np.testing.assert_allclose(got[:rows], want, rtol=1e-6)
+        np.testing.assert_array_equal(last.bias, weights[f"{name}.{own}.out_proj.bias"])

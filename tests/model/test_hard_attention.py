@@ -200,3 +200,24 @@ def test_draws_have_the_output_s_bias_in_their_loss():
     bias_V = params["output_bias"].at[batch.tgt.ids[0]].add(30)
     after = loss({**params, "output_bias": bias_V}, *arguments).nats
     assert after < 1e-6 < 1 < before
+
+
+def test_equal_rows_draw_differently():
+    """The number of a row in the global batch is part of what is drawn."""
+    model = tiny_model(watched_layer=0).clone(watch=True)
+    params = random_params(model)
+    batch = lay_out(random_pairs(0, [(9, 9)]), [[0]] * 6, 9, 9)
+
+    def drawn(rows_B):
+        def chosen(model):
+            encoded = model.encode(batch.src)
+            sampled = model.decode_with_draws(encoded, batch.src, batch.tgt, rows_B)[1]
+            return sampled.log_probability_BL
+
+        rngs = {"dropout": jax.random.key(3)}
+        return np.asarray(model.apply({"params": params}, method=chosen, rngs=rngs))
+
+    rows = drawn(jnp.arange(6))
+    assert any((rows[0] != row).any() for row in rows[1:])
+    same = drawn(jnp.full(6, 2))
+    assert all((same[0] == row).all() for row in same[1:])

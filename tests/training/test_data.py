@@ -15,13 +15,15 @@ from tests.fixtures.tiny import tiny_model
 from transformer_jax.config.changes import of_other_direction
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import KEYS
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.model.parameters import abstract_params
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.corpora import open_corpus
+from transformer_jax.text.encoded import EncodedPairs
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.packing import source_row_length
-from transformer_jax.text.vocabulary import load_vocabulary
+from transformer_jax.text.vocabulary import EOS, load_vocabulary
 from transformer_jax.text.vocabulary_training import train_vocabulary
 from transformer_jax.training import data
 from transformer_jax.training.data import TrainingData, load_data, nominal_shape
@@ -53,7 +55,9 @@ def test_loading_writes_nothing_into_the_run_s_folder(tmp_path):
 
 
 def test_the_other_direction_has_the_same_pairs_with_their_sides_exchanged(tmp_path):
-    config = runs.tiny_config(train__agreement_weight=0.0)
+    config = runs.tiny_config(
+        train__agreement_weight=0.0, train__row_length=72, data__max_length=40
+    )
     one = load_data(config, RunFolder(tmp_path))
     other = one.of_other_direction(of_other_direction(config))
     for split in ("train", "valid"):
@@ -61,7 +65,26 @@ def test_the_other_direction_has_the_same_pairs_with_their_sides_exchanged(tmp_p
         assert [(pair.tgt, pair.src) for pair in pairs] == [tuple(pair) for pair in swapped]
     assert pairs_of(other.valid) == sorted((tgt, src) for src, tgt in pairs_of(one.valid))
     assert other.shape.lengths == one.shape.lengths[::-1]
+    assert other.valid_shape.lengths == one.valid_shape.lengths[::-1]
+    for plan, swapped in ((one.plan, other.plan), (one.valid_plan, other.valid_plan)):
+        assert plan.src_row_length != plan.tgt_row_length
+        assert swapped.src_row_length == plan.tgt_row_length
+        assert swapped.tgt_row_length == plan.src_row_length
+        assert (swapped.src_fill, swapped.tgt_fill) == (plan.tgt_fill, plan.src_fill)
     assert set(other.fingerprints).isdisjoint(one.fingerprints)
+
+
+def test_the_rows_of_a_batch_follow_from_the_target_s_fill():
+    """Sources of one subword leave their rows nearly empty."""
+    ids = [np.full(n, 7) for n in (1, 16)]
+    count = 64
+    sides = [np.concatenate([np.append(one, EOS)] * count) for one in ids]
+    offsets = [np.arange(count + 1) * (len(one) + 1) for one in ids]
+    pairs = EncodedPairs(sides[0], offsets[0], sides[1], offsets[1])
+    train = TrainConfig(row_length=17, tokens_per_batch=17 * 16, rows_multiple=1)
+    plan, shape = data._plan_training(pairs, train, 17, seed=0)
+    assert plan.tgt_fill == 1.0 and plan.src_fill < 0.5
+    assert shape.rows == 16
 
 
 def test_the_rows_of_a_batch_are_a_multiple_of_train_rows_multiple(tmp_path):

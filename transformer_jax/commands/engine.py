@@ -15,7 +15,7 @@ import numpy as np
 from transformer_jax.commands.loading import LoadedModel
 from transformer_jax.decoding.lines import LineTranslator, Translation
 from transformer_jax.errors import ConfigError, UserError
-from transformer_jax.interop.ctranslate2_out import write_ctranslate2
+from transformer_jax.interop.ctranslate2_out import QUANTIZATIONS, write_ctranslate2
 from transformer_jax.interop.exported import Exported
 from transformer_jax.parallel import processes
 
@@ -85,6 +85,8 @@ def engine_lines(loaded: LoadedModel, engine: str) -> EngineLines:
     decode, translator = loaded.config.decode, loaded.translator
     if name != "ctranslate2":
         raise ConfigError(f"--engine={engine} is unknown; there is {ENGINES}.")
+    if quantization not in ("", *QUANTIZATIONS):
+        raise ConfigError(f"--engine={engine}: its types are {', '.join(QUANTIZATIONS)}.")
     if decode.method != "beam" or decode.coverage_penalty or decode.groups > 1:
         raise ConfigError(
             f"--engine={engine} has beam search only, in one group and without a coverage penalty: "

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from absl import flags
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, config_dict
 from ml_collections.config_flags import tuple_parser
 
 from transformer_jax.config.changes import with_values
@@ -52,10 +52,45 @@ def load_config(spec: str, overrides: Mapping[str, Any] | None = None) -> Config
     Raises:
       ConfigError: the file is missing or fails, a key is unknown, or a value is not allowed.
     """
-    config = with_values(from_config_dict(_call_get_config(spec)), overrides or {})
-    # Of the keys of search, a later command can set what reads them.
-    check(config, [name for name in KEYS if not name.startswith("decode.")])
-    return config
+    try:
+        given = _without_demands(_call_get_config(spec), overrides or {})
+        config = with_values(from_config_dict(given), overrides or {})
+        # Of the keys of search, a later command can set what reads them.
+        check(config, [name for name in KEYS if not name.startswith("decode.")])
+        return config
+    except UserError:
+        raise
+    except Exception as error:  # for example on numbers of 5,000 digits
+        raise ConfigError(f"--config={spec}: {_said(error)}") from error
+
+
+def _without_demands(raw: Any, overrides: Mapping[str, Any]) -> Any:
+    """A config without the keys that it only demands (config_dict.required_placeholder).
+
+    Raises:
+      ConfigError: one of them is not in the overrides.
+    """
+    sections = raw.items() if isinstance(raw, ConfigDict) else ()
+    for section, keys in [one for one in sections if isinstance(one[1], ConfigDict)]:
+        for name in list(keys):
+            try:
+                keys[name]
+            except config_dict.RequiredValueError:
+                if f"{section}.{name}" not in overrides:
+                    raise ConfigError(
+                        f"this config asks for a value: add --config.{section}.{name}=VALUE."
+                    ) from None
+                del keys[name]
+    return raw
+
+
+def _said(error: BaseException) -> str:
+    """The kind of an error and its text, which may itself raise."""
+    try:
+        text = " ".join(str(error).split())[:300]
+    except Exception:
+        text = "(its text cannot be printed)"
+    return f"{type(error).__name__}: {text}"
 
 
 def split_overrides(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
@@ -155,10 +190,10 @@ def _run_file(spec: str, file: Path, arguments: list[str]) -> Any:
         return get_config(*arguments)
     except UserError:
         raise
-    except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"{path}{_line_of(error, path)}: {type(error).__name__}: {error}"
-        ) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise ConfigError(f"{path}{_line_of(error, path)}: {_said(error)}") from error
 
 
 def _find_file(name: str) -> Path:

@@ -47,6 +47,12 @@ KEYS: dict[str, Key] = {one.name: one for one in keys_of(Config)}
 SECTIONS = {name.split(".")[0] for name in KEYS if "." in name}
 
 
+def is_whole(config: Config) -> bool:
+    """Whether every section of a config is a section: a dataclass takes anything."""
+    whole = Config()
+    return all(isinstance(getattr(config, name), type(getattr(whole, name))) for name in SECTIONS)
+
+
 def value_at(config: Config, name: str) -> Any:
     """The value of a dotted key."""
     value: Any = config

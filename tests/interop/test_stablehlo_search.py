@@ -1,0 +1,58 @@
+"""The search that goes into an exported folder, over a model that is a table of probabilities."""
+
+import numpy as np
+import pytest
+
+from transformer_jax.interop.stablehlo_search import ExportedModel
+
+EOS, BOS, A, B, C, D = range(6)
+
+
+def searched(beams: int, rows: dict[int, dict[int, float]]) -> list[int]:
+    """The best hypothesis if `rows[newest][next]` is the probability of the next subword."""
+
+    def step(weights, prepared, memory, cache, position, newest, ancestors):
+        assert newest.shape == (1, beams) and ancestors.shape == (1, beams, 6)
+        table = np.full((1, beams, 6), 1e-9)
+        for slot, subword in enumerate(newest[0].tolist()):
+            for following, probability in rows.get(subword, {EOS: 1.0}).items():
+                table[0, slot, following] = probability
+        return np.log(table), cache
+
+    model = ExportedModel.__new__(ExportedModel)
+    model.weights = model.prepared = []
+    model.encode = lambda *_: []
+    model.step = step
+    model.signature = {
+        "sizes": {"beams": beams, "target": 6, "source": 4},
+        "special": {"bos": BOS, "eos": EOS, "banned": [BOS]},
+        "max_extra_length": 4,
+        "cache": [],
+        "carried": [],
+    }
+    return model.search([A])
+
+
+def test_an_end_that_is_not_among_the_best_does_not_count():
+    rows = {BOS: {A: 0.6, EOS: 0.4}, A: {EOS: 0.5, B: 0.3, C: 0.2}}
+    assert searched(1, rows) == [A]  # greedy, though the empty translation is likelier
+    assert searched(2, rows) == []
+
+
+def test_hypotheses_that_go_on_fill_the_beam_after_one_ends():
+    """A step always has as many hypotheses as beams: the compiled program takes no fewer."""
+    rows = {
+        BOS: {A: 0.6, B: 0.39, EOS: 0.01},
+        A: {EOS: 0.3, D: 0.4, C: 0.3},
+        B: {C: 0.9, EOS: 0.1},
+        C: {EOS: 0.95, D: 0.05},
+        D: {EOS: 0.2, A: 0.8},
+    }
+    assert searched(2, rows) == [B, C]
+    assert searched(3, rows) == [B, C]
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_at_the_limit_only_an_end_may_follow(beams):
+    rows = {BOS: {A: 0.9, EOS: 0.1}, A: {A: 0.99, EOS: 0.01}}
+    assert searched(beams, rows) == ([A] * 5 if beams == 1 else [])
