@@ -84,8 +84,9 @@ def train(
     changes = overrides or {}
     if not isinstance(changes, Mapping) or not all(isinstance(name, str) for name in changes):
         raise ConfigError(f"overrides={changes!r:.60} is not a mapping of keys to values.")
-    is_file = isinstance(config, str | os.PathLike)
-    whole = load_config(os.fspath(config), changes) if is_file else config
+    whole: Any = config
+    if isinstance(config, str | os.PathLike):
+        whole = load_config(os.fspath(config), changes)
     if not isinstance(whole, Config) or not is_whole(whole):
         raise ConfigError(f"{config!r:.60} is not a config: give a Config or a preset's name.")
     if whole is config and changes:
