@@ -76,8 +76,8 @@ OF_CORES = (BASE, PRE, ROTARY, MUON, MODERN, RECURRENT)
 # Peak rates at d_model 256 by the rate scales; rows of the paper's sizes that are not here have
 # the paper's rate.
 RATES: dict[str, float] = {MODERN: MODERN_RATE, RECURRENT: 0.003, CONVOLUTIONAL: 0.003}
-# The trials at 0.001 ran for base only. Those of rotary positions and Muon alone did not run: these
-# two rows have the rates of the rows that they are most like.
+# The modern row has no trial at 0.001, and rotary positions and Muon alone have none: these two rows
+# have the rates of the rows that they are most like.
 RATES_OF_CORES = {**RATES, BASE: 0.001, PRE: 0.003, ROTARY: 0.003, MUON: 0.009}
 TRIED = (0.001, 0.003, 0.009)
 LAST = 5  # checkpoints to average
