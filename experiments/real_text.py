@@ -76,7 +76,7 @@ OF_CORES = (BASE, PRE, ROTARY, MUON, MODERN, RECURRENT)
 # Peak rates at d_model 256 by the rate scales; rows of the paper's sizes that are not here have
 # the paper's rate.
 RATES: dict[str, float] = {MODERN: MODERN_RATE, RECURRENT: 0.003, CONVOLUTIONAL: 0.003}
-# The modern row has no trial at 0.001, and rotary positions and Muon alone have none: these two rows
+# The modern row has no trial at 0.001, rotary positions and Muon alone have none: these two rows
 # have the rates of the rows that they are most like.
 RATES_OF_CORES = {**RATES, BASE: 0.001, PRE: 0.003, ROTARY: 0.003, MUON: 0.009}
 TRIED = (0.001, 0.003, 0.009)

@@ -504,7 +504,7 @@ def file_is_a_byte_order_mark(box: Sandbox) -> Sequence[str]:
     return with_training_file(box, b"\xef\xbb\xbf")
 
 
-@case("{tmp}/corpus/train.en, line 1: not UTF-8")
+@case("{tmp}/corpus/train.en is compressed by gzip: call it train.en.gz")
 def gzip_has_no_suffix(box: Sandbox) -> Sequence[str]:
     return with_training_file(box, gzip.compress((box.corpus / "train.en").read_bytes()))
 

@@ -119,7 +119,8 @@ def test_a_run_translates_with_groups_best_first():
         [found] = loaded.line_translator()(line)
         return found
 
-    assert translated(4, groups=1, diversity=3.0) == translated(4)
+    with pytest.raises(ConfigError, match="decode.diversity=3.0 changes nothing here"):
+        translated(4, groups=1, diversity=3.0)
     four = translated(4, groups=2, diversity=3.0)
     assert len(four) == 4
     assert [one.score for one in four] == sorted((one.score for one in four), reverse=True)

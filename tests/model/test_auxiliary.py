@@ -239,7 +239,12 @@ def test_a_model_that_does_not_watch_is_refused():
 SETTINGS = {"train__steps": 12, "train__checkpoint_every": 5, "train__valid_every": 12}
 FULL_CONTEXT = {"train__alignment_context": "full"}
 TWICE = {"train__consistency_weight": 2.0}
-BUILT_IN = {"data__source": "grammar", "data__pairs": 300, "data__alignments": True}
+BUILT_IN = {
+    "data__path": None,
+    "data__source": "grammar",
+    "data__pairs": 300,
+    "data__alignments": True,
+}
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,14 @@ def read_ctranslate2(folder: Path, languages: tuple[str, str]) -> Imported:
     Raises:
       UserError: a file is missing or damaged, or the model has parts that ours cannot have.
     """
+    try:
+        return _read(folder, languages)
+    except (ValueError, TypeError, IndexError, AttributeError) as error:  # of arrays' shapes
+        said = " ".join(str(error).split())[:200]
+        raise DataError(f"{folder} cannot be imported, its parts do not fit: {said}.") from None
+
+
+def _read(folder: Path, languages: tuple[str, str]) -> Imported:
     file = read_model_bin(folder / FILE)
     if file.spec not in HEADS or file.revision < 2:
         raise UserError(
