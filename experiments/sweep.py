@@ -10,6 +10,7 @@ NAME is made of the config file and the keys; --out and --runs choose other fold
 
 import hashlib
 import itertools
+import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ from transformer_jax.tables.experiment import Experiment, Scale, slug
 CONFIG = Flag("config", str, "FILE[:ARGUMENT]", "the rows' config file", required=True)
 SPLIT = Flag("split", str, "NAME", "the split that is scored", default="test")
 SWEEP_FLAGS = [CONFIG, SPLIT, *(flag for flag in FLAGS if flag.name != "scale")]
+MOST_ROWS = 1_000
 LONGEST_NAME = 100  # characters of a folder's name
 
 
@@ -56,6 +58,8 @@ def make_sweep(config: str, texts: Mapping[str, Sequence[str]], split: str) -> E
         raise ConfigError(
             "no key has several values: give one, such as --config.model.num_heads=2,4,8."
         )
+    if (count := math.prod(map(len, several.values()))) > MOST_ROWS:
+        raise ConfigError(f"a sweep of {count} rows is too long: at most {MOST_ROWS}.")
     others = {name: given for name, given in texts.items() if name not in several}
     fixed = {name: parse_value(KEYS[name], given) for name, given in others.items()}
     lasts = {name: name.rpartition(".")[2] for name in several}

@@ -330,3 +330,12 @@ def test_settings_of_decoder_yml_that_the_run_cannot_keep_are_named(tmp_path, ca
     file.write_text(plain + "word-penalty: 1.5\nmax-length-factor: 1.2\n")
     assert read(folder)
     assert caplog.messages[0].endswith("max-length-factor=1.2, word-penalty=1.5")
+
+
+def test_aliases_of_yaml_are_refused(tmp_path):
+    """Ten lines of them can stand for 10^10 values."""
+    folder = folder_of(tmp_path)
+    file = folder / "decoder.yml"
+    file.write_text(file.read_text() + "a: &a [1, 1]\nb: &b [*a, *a]\nword-penalty: [*b, *b]\n")
+    with pytest.raises(UserError, match="decoder.yml has aliases"):
+        read(folder)

@@ -60,7 +60,11 @@ class DataConfig:
         read_with=FOLDERS,
     )
     pairs: int = key(
-        20_000, "training pairs that the built-in corpus writes", at_least=1, read_with=BUILT_IN
+        20_000,
+        "training pairs that the built-in corpus writes",
+        at_least=1,
+        at_most=10_000_000,
+        read_with=BUILT_IN,
     )
     invented_names: int = key(
         0,

@@ -34,6 +34,7 @@ UPPER_LIMITS = {
     "decode.tokens_per_batch": 1_000_000,
     "decode.max_extra_length": 1_000_000,
     "decode.beam_size": 1_000,
+    "data.pairs": 10_000_000,
 }
 
 

@@ -192,6 +192,11 @@ def _side(
     if not isinstance(size, int) or size < 2:
         raise DataError(f"config.json has {size_key}={size!r}.")
     table = read_json(folder / file)
+    if size > 2 * len(table) + 1_000:
+        raise DataError(
+            f"config.json has {size_key}={size}, and {file} {len(table)} pieces: are these files "
+            "of one model?"
+        )
     pieces = _pieces(folder / file, table, size)
     if "</s>" not in table:
         raise DataError(f"{folder / file} has no </s>.")

@@ -170,6 +170,8 @@ def _read_options(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, Any
 
 def _yaml(content: bytes, name: str) -> Any:
     try:
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(content)):
+            raise DataError(f"{name} has aliases, which could expand to any size.")
         return yaml.safe_load(content)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise DataError(f"{name} is not YAML: {' '.join(str(error).split())[:200]}.") from None
