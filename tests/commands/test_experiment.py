@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax.commands.experiment import find_module
+from transformer_jax.commands.experiment import experiment, find_module
+from transformer_jax.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 CODE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -72,3 +73,8 @@ def test_a_name_is_a_module_or_package_of_the_folder_itself():
     assert find_module(folder, "sweep") == folder / "sweep.py"
     assert find_module(folder, "claims") == folder / "claims" / "__main__.py"
     assert find_module(folder, "../configs/demo") is None
+
+
+def test_a_module_that_experiments_share_is_none_in_a_checkout_either(in_checkout):
+    with pytest.raises(ConfigError, match="there is no experiment 'table1_report'"):
+        experiment("table1_report")

@@ -25,9 +25,10 @@ def experiment(name: str = "", arguments: Sequence[str] = ()) -> None:
     if file is None:
         folder = shipped("experiments")
         file = find_module(folder, name or "__main__")
-        # A module that the project's experiments share does nothing when it is run.
-        if file and '__name__ == "__main__"' not in file.read_text(encoding="utf-8"):
-            file = None
+    # A module that the project's experiments share does nothing when it is run.
+    is_ours = folder.resolve() == shipped("experiments").resolve()
+    if file and is_ours and '__name__ == "__main__"' not in file.read_text(encoding="utf-8"):
+        file = None
     if file is None:
         raise ConfigError(
             f"there is no experiment {name!r}. `transformer-jax experiment` lists them."
