@@ -333,7 +333,7 @@ def test_settings_of_decoder_yml_that_the_run_cannot_keep_are_named(tmp_path, ca
 
 
 def test_aliases_of_yaml_are_refused(tmp_path):
-    """Ten lines of them can stand for 10^10 values."""
+    """Ten lines with aliases can expand to 10^10 values."""
     folder = folder_of(tmp_path)
     file = folder / "decoder.yml"
     file.write_text(file.read_text() + "a: &a [1, 1]\nb: &b [*a, *a]\nword-penalty: [*b, *b]\n")

@@ -17,7 +17,7 @@ def port() -> int:
 
 
 def results(port: int, size: int, *numbers: int, seconds: float = 20) -> list[str]:
-    """What each process of these numbers is told; empty if it may go on."""
+    """The error that each process gets; empty if it may go on. `numbers` are their ids."""
 
     def told(number: int) -> str:
         try:

@@ -22,7 +22,7 @@ LINEAR = {"train.schedule": "linear", "train.warmup_steps": 2, "train.decay_step
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> Path:
-    """A folder with 2,000 training pairs and two test sets, of which one is called test."""
+    """A folder with 2,000 training pairs and two test sets, `test` and `other`."""
     folder = tmp_path_factory.mktemp("corpus")
     sizes = {"train": 2_000, "valid": 20, "test": 6, "other": 4}
     for name, count in sizes.items():

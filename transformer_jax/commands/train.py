@@ -348,6 +348,7 @@ def _make_bleu(
     banned = banned_ids(greedy, data.vocabulary)
 
     def bleu(params: Params) -> float | None:
+        """The score of these parameters; None if a signal came."""
         own = local(program.replicated(params), axis_names(program.model), mesh)
         translator = Translator(program.model, own, greedy, mesh, banned=banned)
         lines = LineTranslator(data.vocabulary, translator)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import DataError, UserError
+from transformer_jax.interop.huggingface import SIDES
 from transformer_jax.interop.imported import Special, only_file, read_bytes, read_sentencepiece
 from transformer_jax.text.bundle import Bundle
 from transformer_jax.text.vocabulary import SPACE
 from transformer_jax.text.vocabulary_training import word_splitter
 
-SIDES = ("source", "target")
 PADS = ("<blank>", "<pad>")
 
 

@@ -154,12 +154,14 @@ def _check_used(weights: Weights, config: ModelConfig, like: Any) -> None:
     """
     used = {entry.name for entry in entries(config, like)}
     added = POSITIONS[config.positions].added
+    known = [np.asarray(weights[one]) for one in used if one in weights]
     for name in sorted(weights.keys() - used):
         x = np.asarray(weights[name])
-        copies = [np.asarray(weights[one]) for one in used if one in weights]
+        tables = []
         if added is not None and x.ndim == 2 and x.shape[1] == config.d_model:
-            copies.append(halves_first(added(config, len(x)), 1).astype(x.dtype))
-        if not any(x.shape == one.shape and np.allclose(x, one, atol=1e-3) for one in copies):
+            tables.append(halves_first(added(config, len(x)), 1).astype(x.dtype))
+        same = (one for one in (*tables, *known) if one.shape == x.shape)
+        if not any(np.allclose(x, one, atol=1e-3) for one in same):
             raise UserError(
                 f"the weights have {name}, and the settings know no such part: are these files of "
                 "one model?"

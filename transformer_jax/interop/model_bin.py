@@ -1,12 +1,13 @@
 """CTranslate2's model.bin, binary versions 2 to 6: named arrays, and aliases of some of them.
 
-All numbers are little-endian. A string is a uint16 length and that many bytes, of which the last is
-0. The file is
+All numbers are little-endian. A string is a uint16 length and that many bytes; the last byte is 0.
+The file is
     uint32 version, string name of the specification, uint32 its revision, uint32 count
     count times: string name, uint8 rank, uint32 of each axis, type and size, the array's bytes
     from version 3: uint32 count, and count times: string alias, string name
-From version 4, type and size are uint8 number of the type and uint32 bytes. Before, they are uint8
-bytes of an item, by which float32, int16 and int8 are told apart, and uint32 items.
+From version 4, type and size are the number of the type (uint8) and of bytes (uint32). Before, they
+are the bytes of one item (uint8: 4 is float32, 2 is int16, 1 is int8) and the number of items
+(uint32).
 """
 
 import struct
@@ -37,7 +38,7 @@ class ModelBin(NamedTuple):
 
 
 def read_model_bin(path: Path) -> ModelBin:
-    """The arrays of a file, integer weights as the float32 numbers that they stand for.
+    """The arrays of a file; integer weights are divided by their scales, to float32.
 
     Raises:
       UserError: the file is missing or damaged, or is of another version.

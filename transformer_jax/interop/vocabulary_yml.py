@@ -41,7 +41,7 @@ def read_vocabulary_yml(path: Path) -> list[str]:
     return [pieces[i] for i in range(len(pieces))]
 
 
-# YAML 1.1, section 5.7; another character stands for itself.
+# YAML 1.1, section 5.7; a backslash before any other character is dropped.
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "a": "\a", "b": "\b", "e": "\x1b"}
 ESCAPES |= {"v": "\v", "f": "\f", "N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029"}
 ESCAPED = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))")

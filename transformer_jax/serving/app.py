@@ -102,6 +102,8 @@ def make_app(
         return to_json(200, about)
 
     def answering(parse: Parse) -> Callable[[Request], Any]:
+        """An endpoint whose requests `parse` reads and the worker answers."""
+
         async def answer(request: Request) -> Response:
             if request.url.query:
                 raise Refused(400, "Everything is in the JSON body: leave out what follows the ?.")

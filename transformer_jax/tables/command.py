@@ -258,6 +258,7 @@ def _run_missing(
     with LiveTable(missing) as table:
 
         def done(job: Job, reason: str) -> None:
+            """Records a run, or shows the reason of its failure."""
             try:
                 if not reason:
                     _keep(job, base, output)

@@ -268,7 +268,7 @@ def made_of(content: bytes, name: str) -> Vocabulary:
 
 
 def of_bundle(bundle: Bundle, name: str) -> Vocabulary:
-    """The vocabulary of a bundle: of one SentencePiece model, if it says no more than that."""
+    """A bundle's vocabulary; if it only holds one SentencePiece model, that model alone."""
     if (
         bundle.source == bundle.target
         and bundle.target_pieces is None

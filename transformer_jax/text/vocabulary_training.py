@@ -4,6 +4,7 @@ import io
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import sentencepiece
 
@@ -64,11 +65,9 @@ def train_vocabulary(lines: Iterable[str], config: VocabularyConfig, seed: int) 
         raise ConfigError(
             f"vocabulary.normalization={config.normalization!r} is not one of {allowed}."
         )
-    written = io.BytesIO()
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_trainer_lines(_sample(lines, config.max_lines, seed)),
-            model_writer=written,
+        model = _trained(
+            _trainer_lines(_sample(lines, config.max_lines, seed)),
             vocab_size=config.size,
             model_type=config.kind,
             normalization_rule_name=config.normalization,
@@ -80,26 +79,30 @@ def train_vocabulary(lines: Iterable[str], config: VocabularyConfig, seed: int) 
             unk_id=UNK,
             pad_piece="<pad>",
             num_threads=TRAINER_THREADS,
-            minloglevel=3,
         )
     except (RuntimeError, OSError) as error:
         raise _training_error(str(error), config) from None
-    return Vocabulary(written.getvalue(), "the trained vocabulary")
+    return Vocabulary(model, "the trained vocabulary")
 
 
 def word_splitter(words: Iterable[str]) -> bytes:
     """A SentencePiece model that only splits a line at spaces; its pieces are the words."""
-    written = io.BytesIO()
     known = [word for word in words if word and " " not in word]
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(known),
-        model_writer=written,
+    return _trained(
+        iter(known),
         vocab_size=len(known) + 3,  # its unknown piece, BOS and EOS
         model_type="word",
         hard_vocab_limit=False,
         normalization_rule_name="identity",
         character_coverage=1.0,
-        minloglevel=3,
+    )
+
+
+def _trained(lines: Iterator[bytes] | Iterator[str], **options: Any) -> bytes:
+    """The bytes of a SentencePiece model, with the trainer's options."""
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=lines, model_writer=written, minloglevel=3, **options
     )
     return written.getvalue()
 
