@@ -19,6 +19,7 @@ from transformer_jax.config.schema import Config
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, RunError, UserError
 from transformer_jax.evaluation.alignment import links
+from transformer_jax.evaluation.bleu import score
 from transformer_jax.text.words import spelled_words, subword_words
 
 PAGE = Path(__file__).parent.parent / "docs" / "python.md"
@@ -55,6 +56,66 @@ def test_importing_the_package_imports_no_jax_and_load_is_found_when_used():
     assert transformer_jax.train is train
     with pytest.raises(AttributeError, match="no attribute 'lode'"):
         _ = transformer_jax.lode
+
+
+def test_the_package_names_what_a_program_calls():
+    assert {"load", "train", "Run", "__version__"} <= set(dir(transformer_jax))
+    assert (Path(transformer_jax.__file__).parent / "py.typed").exists()
+
+
+def test_a_run_says_what_it_is():
+    folder = runs.trained_run()
+    assert re.fullmatch(
+        rf"<Run {folder}: en to de, [0-9,]+ parameters, checkpoint {runs.STEPS}>", repr(run())
+    )
+
+
+def test_scores_are_of_the_given_texts_or_of_the_run_s_test_split(monkeypatch):
+    src, tgt = (runs.read_lines(runs.tiny_corpus() / f"test.{side}") for side in ("en", "de"))
+    wrong_first = ["Nein .", *tgt[1:]]
+    answers = dict(zip(src, wrong_first, strict=True))
+    monkeypatch.setattr(Run, "translate", lambda _, lines: [answers[line] for line in lines])
+    found = run().evaluate()
+    assert found == score(wrong_first, tgt, "en", "de") and 50 < found.bleu < 100
+    assert run().evaluate(src[1:], tgt[1:]).bleu == pytest.approx(100)
+    with pytest.raises(ConfigError, match="belong together"):
+        run().evaluate(src)
+
+
+def test_a_layer_and_a_head_are_drawn():
+    found = run().attention(SOURCES[0])
+    layers, heads, *_ = found.kinds["cross"].weights_NHLM.shape
+    figure = found.plot()
+    assert figure.get_suptitle() == f"Encoder-decoder attention, layer {layers} of {layers}"
+    assert len(figure.axes) == heads + 1  # and the scale
+    assert figure._repr_png_().startswith(b"\x89PNG")  # a notebook asks for it
+    one = found.plot("encoder", layer=1, head=2)
+    assert one.axes[0].get_title() == "head 2"
+    drawn = one.axes[0].images[0].get_array()
+    np.testing.assert_array_equal(drawn, found.kinds["encoder"].weights_NHLM[0, 1])
+    for wrong, message in (
+        ({"kind": "all"}, "kind='all': this model has"),
+        ({"layer": 0}, "layer=0: this model has layers 1 to"),
+        ({"head": 9}, "^head=9: this model has heads 1 to 2"),  # no flag of a command
+    ):
+        with pytest.raises(ConfigError, match=message):
+            found.plot(**wrong)
+
+
+@pytest.mark.parametrize("level", [logging.NOTSET, logging.WARNING])
+def test_training_from_python_shows_its_log_unless_the_program_has_set_it_up(
+    level, monkeypatch, capsys
+):
+    logger = logging.getLogger("transformer_jax")
+    for name, value in (("level", level), ("propagate", True), ("handlers", [])):
+        monkeypatch.setattr(logger, name, value)  # as in a new process
+    monkeypatch.setattr(logging.root, "level", logging.WARNING)
+    logger.manager._clear_cache()
+    train(runs.tiny_config(), runs.trained_run())
+    shown = capsys.readouterr().err
+    assert ("nothing to do: trained to step" in shown) == (level == logging.NOTSET)
+    assert (logger.level, logger.propagate, logger.handlers) == (level, True, [])
+    logger.manager._clear_cache()
 
 
 def test_a_program_can_set_up_logging_after_a_run_is_loaded(monkeypatch):

@@ -32,7 +32,7 @@ from transformer_jax.config.schema import Config
 from transformer_jax.decoding.lines import LineTranslator, line_groups
 from transformer_jax.decoding.translator import Hypothesis
 from transformer_jax.evaluation.bleu import score, to_json
-from transformer_jax.reporting.plots import LONGEST_LABEL, plot_attention
+from transformer_jax.reporting.plots import LONGEST_LABEL, attention_figure, save_figure
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.text.corpora import Pair, open_corpus
 from transformer_jax.text.encoded import encode_corpus, encode_pairs
@@ -335,7 +335,8 @@ def test_any_pieces_are_drawn_in_silence(folder, names):
     weights = np.full((1, len(names), len(names)), 1 / len(names))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        path = plot_attention(weights, names, names[::-1], folder / "map.png", MARKUP[3])
+        figure = attention_figure(weights, names, names[::-1], MARKUP[3])
+        path = save_figure(figure, folder / "map.png")
     assert [str(warning.message) for warning in caught] == []
     assert path.read_bytes().startswith(b"\x89PNG")
 

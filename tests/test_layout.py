@@ -45,7 +45,15 @@ MAY_IMPORT = {
     "interop": {"config", "text", "model"},
     "reporting": set(),
     "tables": {*COMMON, "training", "reporting", "commands.command_line"},
-    "api": {*COMMON, "decoding", "evaluation", "commands.loading", "commands.train"},
+    "api": {
+        *COMMON,
+        "decoding",
+        "evaluation",
+        "reporting",
+        "commands.command_line",
+        "commands.loading",
+        "commands.train",
+    },
     "serving": {*COMMON, "decoding", "evaluation", "api"},
     "commands": {
         *COMMON,

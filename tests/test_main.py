@@ -149,7 +149,7 @@ def test_a_path_may_be_in_the_home_folder(called, monkeypatch):
 
 
 SENTENCE = {"workdir": "w", "sentence": "A dog.", "kind": "cross", "layer": None}
-SENTENCE |= {"output": "attention.png", "checkpoint": "latest", "target": None}
+SENTENCE |= {"head": None, "output": "attention.png", "checkpoint": "latest", "target": None}
 
 
 @pytest.mark.parametrize(

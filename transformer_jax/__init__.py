@@ -7,17 +7,20 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from transformer_jax.api import Run as Run
-    from transformer_jax.api import load as load
-    from transformer_jax.api import train as train
+    from transformer_jax.api import Run, load, train
 
 __version__ = "0.1.0"
+__all__ = ["Run", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:
     """Imports `load`, `train` and `Run` when used, since the import of JAX takes a second."""
-    if name not in ("load", "train", "Run"):
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from transformer_jax import api
 
     return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -143,6 +143,7 @@ COMMANDS = {
             Flag("target", str, "TEXT", "the translation to give the model, instead of its own"),
             Flag("kind", str, "KIND", "cross, encoder, decoder; all (no picture)", default="cross"),
             Flag("layer", int, "N", "from 1 (a picture: the last; else all)"),
+            Flag("head", int, "N", "from 1 (all)"),
             Flag(
                 "output",
                 str,

@@ -1,25 +1,52 @@
 """Training, and a run's model, in a Python program: translations, scores, logits, attention."""
 
 import contextlib
+import functools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from typing import Any, NamedTuple
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
+import jax
 import numpy as np
 
-from transformer_jax.commands.loading import LoadedModel, load_model
+from transformer_jax.commands.command_line import log_handler
+from transformer_jax.commands.loading import LoadedModel, load_model, pairs_of_split
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.files import load_config
 from transformer_jax.config.schema import Config, is_whole
 from transformer_jax.decoding.lines import END, LineTranslator, Translation
 from transformer_jax.decoding.scoring import Forced, forced_logits
-from transformer_jax.errors import ConfigError, RunError
+from transformer_jax.errors import ConfigError, RunError, UserError
 from transformer_jax.evaluation.alignment import WordAlignment, align_words
-from transformer_jax.evaluation.attention import Attention, pair_attention
+from transformer_jax.evaluation.attention import KINDS, Attention, pair_attention
 from transformer_jax.model.attention_maps import uses_of
+from transformer_jax.reporting.plots import attention_figure, shown_by_notebooks
+from transformer_jax.runs.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from transformer_jax.evaluation.bleu import Scores
 
 Folder = str | os.PathLike[str]
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def _in_python_s_words(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """The function, whose errors name arguments and keys where a command would name flags."""
+
+    @functools.wraps(function)
+    def call(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        try:
+            return function(*arguments, **named)
+        except UserError as error:
+            error.args = (re.sub(r"(?<![\w-])--(?:config\.)?(?=\w)", "", str(error)),)
+            raise
+
+    return call
 
 
 class PairLogits(NamedTuple):
@@ -39,7 +66,34 @@ class AttendedSentence(NamedTuple):
     kinds: dict[str, Attention]  # "encoder", "decoder" and "cross": those that the model has
     is_given: bool = False  # whether the translation was given, not found by search
 
+    @_in_python_s_words
+    def plot(
+        self, kind: str = "cross", layer: int | None = None, head: int | None = None
+    ) -> "Figure":
+        """A figure of one layer: a heat map of each head.
 
+        Args:
+          kind: "encoder", "decoder" or "cross".
+          layer: number from 1; None: the last.
+          head: number from 1 of a head to draw alone; None: all.
+
+        Raises:
+          ConfigError: the model has no such kind, layer or head.
+        """
+        if kind not in self.kinds:
+            raise ConfigError(f"kind={kind!r}: this model has {', '.join(self.kinds)}.")
+        found = self.kinds[kind] if head is None else self.kinds[kind].of_head(head)
+        layers = len(found.weights_NHLM)
+        number = layers if layer is None else layer
+        if not 1 <= number <= layers:
+            raise ConfigError(f"layer={layer}: this model has layers 1 to {layers}.")
+        title = f"{KINDS[kind].title}, layer {number} of {layers}"
+        weights_HLM = found.weights_NHLM[number - 1]
+        pieces = found.attended, found.attending
+        return shown_by_notebooks(attention_figure(weights_HLM, *pieces, title, found.heads))
+
+
+@_in_python_s_words
 def load(
     workdir: Folder | Sequence[Folder], checkpoint: str | int = "latest", **decode_changes: Any
 ) -> "Run":
@@ -63,10 +117,14 @@ def load(
         return Run(load_model(folders, str(checkpoint), overrides=overrides))
 
 
+@_in_python_s_words
 def train(
     config: Config | Folder, workdir: Folder, overrides: Mapping[str, Any] | None = None
 ) -> "Run":
     """Trains a run on this process's devices, or continues it, and loads its last checkpoint.
+
+    Its log goes to standard error, unless the program has given the logger "transformer_jax", or
+    the root logger, a level and handlers of its own.
 
     Args:
       config: a config, or a preset's name or a config file, such as "demo" or "mine.py:big".
@@ -92,7 +150,7 @@ def train(
     if whole is config and changes:
         whole = with_values(whole, changes)
     folder = os.path.expanduser(os.fspath(workdir))
-    with _root_logger_unchanged():
+    with _root_logger_unchanged(), _shown_log():
         train_run(whole, folder)
     return load(folder)
 
@@ -108,10 +166,18 @@ class Run:
         self.loaded = loaded
         self.config, self.checkpoint = loaded.config, loaded.checkpoint
 
+    def __repr__(self) -> str:
+        """Where the run is, and what it translates."""
+        data, folders = self.config.data, " + ".join(self.loaded.folders)
+        count = sum(x.size for x in jax.tree.leaves(self.loaded.translator.params))
+        about = f"{data.src} to {data.tgt}, {count:,} parameters, checkpoint {self.checkpoint}"
+        return f"<Run {folders}: {about}>"
+
     def translate(self, lines: Sequence[str]) -> list[str]:
         """The best translation of each line; a blank line has a blank one."""
         return [best.text for [best, *_] in self.n_best(lines, 1)]
 
+    @_in_python_s_words
     def n_best(self, lines: Sequence[str], n: int) -> list[list[Translation]]:
         """The n best translations of each line with their scores, best first; a blank line has one.
 
@@ -125,6 +191,7 @@ class Run:
         translator.warn_of_cut()
         return found
 
+    @_in_python_s_words
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Forced]:
         """What search would report for these translations: score, log probability, subwords.
 
@@ -137,6 +204,34 @@ class Run:
         lines.warn_of_cut()
         return found
 
+    @_in_python_s_words
+    def evaluate(
+        self,
+        sources: Sequence[str] | None = None,
+        references: Sequence[str] | None = None,
+        split: str = "test",
+    ) -> "Scores":
+        """BLEU and chrF of the translations of these sources; writes nothing.
+
+        Args:
+          sources: texts; None: those of the run's own split, and its references.
+          references: a translation of each source.
+          split: "train", "valid" or "test"; read only without sources.
+
+        Raises:
+          UserError: the sides differ in length, or the run's text cannot be found.
+        """
+        from transformer_jax.evaluation.bleu import score
+
+        if (sources is None) != (references is None):
+            raise ConfigError("sources and references belong together: give both or neither.")
+        if sources is None or references is None:
+            pairs = pairs_of_split(self.config, split, RunFolder(self.loaded.folders[0]))
+            sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
+        given, wanted = _paired(sources, references)
+        return score(self.translate(given), wanted, self.config.data.src, self.config.data.tgt)
+
+    @_in_python_s_words
     def logits(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairLogits]:
         """The logits of given translations, each from the translation's own earlier subwords.
 
@@ -153,6 +248,7 @@ class Run:
             )
         ]
 
+    @_in_python_s_words
     def attention(self, source: str, target: str | None = None) -> AttendedSentence:
         """The attention weights of every layer and head between a sentence and its translation.
 
@@ -187,6 +283,7 @@ class Run:
         translation = lines.text(tgt_ids[0])
         return AttendedSentence(source, translation, self.checkpoint, found, target is not None)
 
+    @_in_python_s_words
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[WordAlignment]:
         """For each word of each target, the source word with the largest attention weight.
 
@@ -235,6 +332,25 @@ def _root_logger_unchanged() -> Iterator[None]:
         yield
     finally:
         root.handlers[:] = before
+
+
+@contextlib.contextmanager
+def _shown_log() -> Iterator[None]:
+    """Shows the package's log on standard error for as long, if the program has not set it up."""
+    logger = logging.getLogger("transformer_jax")
+    if logger.level != logging.NOTSET or logger.isEnabledFor(logging.INFO):
+        yield
+        return
+    handler, propagates = log_handler(), logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+        logger.propagate = propagates
 
 
 def _is_path(folder: Any) -> bool:

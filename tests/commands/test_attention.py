@@ -10,22 +10,24 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.fixtures.tiny import tiny_model
+from transformer_jax import api
 from transformer_jax.api import AttendedSentence
 from transformer_jax.commands import attention as command
 from transformer_jax.commands.loading import load_model
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.attention import KINDS, Attention, pair_attention
-from transformer_jax.reporting.plots import plot_attention, printable
+from transformer_jax.reporting.plots import attention_figure, printable
 
 # What is drawn -----------------------------------------------------------------------------------
 
 
 def two_layers(rows: list[str], columns: list[str]) -> Attention:
-    """Weights of two heads; in layer n every row attends to column n only."""
+    """Weights of two heads; in layer n the first attends to column n, the second to all alike."""
     weights_NHLM = np.zeros((2, 2, len(rows), len(columns)), np.float32)
-    weights_NHLM[0, ..., 0] = weights_NHLM[1, ..., 1] = 1
-    return Attention(weights_NHLM, rows, columns)
+    weights_NHLM[0, 0, :, 0] = weights_NHLM[1, 0, :, 1] = 1
+    weights_NHLM[:, 1] = 1 / len(columns)
+    return Attention(weights_NHLM, rows, columns, (1, 2))
 
 
 @pytest.fixture
@@ -39,13 +41,13 @@ def drawn(monkeypatch):
     found = AttendedSentence("<b> c", "x & y", "40", kinds)
     titles: list[str] = []
 
-    def plot(weights, columns, rows, path, title):
+    def figure(weights, columns, rows, title, heads):
         most = columns[weights[0, 0].argmax()]
         titles.append(f"{title}: {' '.join(rows)} to {most} of {' '.join(columns)}")
-        return plot_attention(weights, columns, rows, path, title)
+        return attention_figure(weights, columns, rows, title, heads)
 
     monkeypatch.setattr(command, "attend", lambda *_: found)
-    monkeypatch.setattr(command, "plot_attention", plot)
+    monkeypatch.setattr(api, "attention_figure", figure)
     return titles
 
 
@@ -105,9 +107,10 @@ def test_weights_are_written_with_their_subwords(suffix, drawn, tmp_path):
         ("cross", ["x", "y"], ["a", "b", "c"]),
     ):
         part = found[kind]
-        np.testing.assert_array_equal(part["weights"], two_layers(rows, columns).weights_NHLM)
-        names = [list(part[name]) for name in ("layers", "attending", "attended")]
-        assert names == [[1, 2], rows, columns]
+        want = two_layers(rows, columns).weights_NHLM
+        np.testing.assert_allclose(part["weights"], want, rtol=0, atol=1e-7)
+        names = [list(part[name]) for name in ("layers", "heads", "attending", "attended")]
+        assert names == [[1, 2], [1, 2], rows, columns]
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".json"])
@@ -118,7 +121,19 @@ def test_the_weights_of_one_layer_are_those_of_that_layer(suffix, drawn, tmp_pat
     assert set(found) == {"source", "translation", "checkpoint", "cross"}
     assert list(found["cross"]["layers"]) == [2]
     weights = np.array(found["cross"]["weights"])
-    assert weights.shape == (1, 2, 2, 3) and (weights[..., 1] == 1).all()
+    assert weights.shape == (1, 2, 2, 3) and (weights[:, 0, :, 1] == 1).all()
+
+
+def test_one_head_is_written_and_drawn_under_its_number(drawn, tmp_path):
+    file = tmp_path / "weights.json"
+    assert runs.command("attention", "--workdir=w", f"--output={file}", "--head=2", "a b") == 0
+    part = weights_in(file)["cross"]
+    assert part["heads"] == [2] and np.array(part["weights"]).shape == (2, 1, 2, 3)
+    np.testing.assert_allclose(part["weights"], 1 / 3, atol=1e-7)
+    picture = tmp_path / "heat.png"
+    assert runs.command("attention", "--workdir=w", f"--output={picture}", "--head=2", "a b") == 0
+    figure = attention_figure(np.ones((1, 2, 2)), ["a", "b"], ["x", "y"], "", [2])
+    assert figure.axes[0].get_title() == "head 2"
 
 
 def weights_in(file) -> dict:
@@ -182,6 +197,7 @@ def test_a_given_translation_is_drawn_in_place_of_the_model_s_own(tmp_path, caps
     ("arguments", "message"),
     [
         (["--layer=2", "x"], "--layer=2: this model has layers 1 to 1"),
+        (["--head=5", "x"], "--head=5: this model has heads 1 to 2"),
         (["--layer=0", "x", "--output={tmp}/x.html"], "--layer=0: this model has layers 1 to 1"),
         ([" "], "The sentence is blank"),
         (["x", "--output=no/such/folder/x.png"], "its folder is not there"),

@@ -1,5 +1,8 @@
 """The `train` command: what it writes, what it starts from, what it prints first."""
 
+import contextlib
+import functools
+import itertools
 import json
 import re
 import shutil
@@ -17,6 +20,7 @@ from transformer_jax.commands.description import describe
 from transformer_jax.commands.evaluate import evaluate
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.config.train import TrainConfig
+from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation import bleu
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.runs.checkpoints import committed_steps
@@ -162,15 +166,34 @@ def test_a_dry_run_describes_the_vocabulary_and_the_corpus_that_would_be_used(
     tmp_path, capsys, monkeypatch
 ):
     values = runs.tiny_values(vocabulary__size=300, data__source="grammar", data__path=None)
-    preset = runs.write_preset(tmp_path / "preset.py", values)
-    monkeypatch.setattr("transformer_jax.grammar.pairs.generate", None)  # it would take seconds
+    preset = runs.write_preset(tmp_path / "preset.py", values | {"data.pairs": 600})
     model = runs.trained_run() / "vocabulary.model"
     flags = f"--config={preset}", f"--workdir={tmp_path}/run", f"--config.vocabulary.path={model}"
     printed = dry_run(capsys, *flags)
     assert "(vocabulary 400, padded to 512)" in printed["parameters"]
     assert printed["data"] == (
-        "the built-in corpus, 20,000 training pairs: 20,000 pairs in train, 500 pairs in valid"
+        "the built-in corpus, 600 training pairs: 600 pairs in train, 500 pairs in valid"
     )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_says_how_long_the_run_and_an_epoch_take(tmp_path, capsys, monkeypatch):
+    """A clock that is one second later each time that it is read: two steps, three validations."""
+    preset = runs.write_preset(tmp_path / "preset.py", runs.tiny_values(train__steps=1_000))
+    now = itertools.count(1)
+    monkeypatch.setattr(
+        "transformer_jax.training.timing.time", SimpleNamespace(monotonic=now.__next__)
+    )
+    monkeypatch.setattr(train, "measure", functools.partial(measure_with, measure=train.measure))
+    printed = dry_run(capsys, f"--config={preset}", f"--workdir={tmp_path}/run")
+    assert printed["epoch"] == "25.5 steps; 1,000 steps are 39.2 epochs"  # 204 rows, 8 a step
+    # 1,000 steps, and 100 validations.
+    assert printed["time"] == "1 s a step and 1 s a validation, 0:18:20 for 1,000 steps"
+
+
+def measure_with(*arguments, measure, **named):
+    """`measure` that stops after two steps."""
+    return measure(*arguments, **named | {"at_least": 2, "for_seconds": 0.0})
 
 
 def test_a_description_of_two_directions_two_vocabularies_and_micro_batches(monkeypatch):
@@ -229,7 +252,7 @@ def test_a_dry_run_counts_the_pairs_and_refuses_text_that_cannot_be_used(tmp_pat
     runs.write_lines(tmp_path / "train.de", ["a"])
     assert runs.command("train", "--dry_run", *flags) == 2
     out, err = capsys.readouterr()
-    assert out.startswith("parameters: ") and "has 300 lines and" in err
+    assert out == "" and "has 300 lines and" in err
     (tmp_path / "train.de").unlink()
     assert runs.command("train", "--dry_run", *flags) == 2
     assert "train.de: no such file" in capsys.readouterr().err
@@ -297,13 +320,16 @@ def test_each_side_can_have_its_own_vocabulary(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("schedule", "decay_steps", "warns"),
+    ("schedule", "decay_steps", "refused"),
     [("linear", 39, True), ("cosine", 39, True), ("linear", 40, False), ("rsqrt", 39, False)],
 )
-def test_a_run_that_outlasts_its_schedule_says_so(schedule, decay_steps, warns, caplog):
+def test_a_run_that_outlasts_its_schedule_is_refused(schedule, decay_steps, refused):
     settings = TrainConfig(steps=40, schedule=schedule, decay_steps=decay_steps)
-    train._warn_of_no_rate(settings)
-    assert ("train.steps=40 is above train.decay_steps=39" in caplog.text) == warns
+    with contextlib.ExitStack() as stack:
+        if refused:
+            message = "train.steps=40 is above train.decay_steps=39"
+            stack.enter_context(pytest.raises(ConfigError, match=message))
+        train._check_rate(settings)
 
 
 def test_a_run_keeps_the_seed_of_its_text(tmp_path, caplog):

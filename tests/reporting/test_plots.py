@@ -8,6 +8,8 @@ import warnings
 
 import numpy as np
 import pytest
+from matplotlib.font_manager import findfont
+from matplotlib.ft2font import FT2Font
 
 from transformer_jax.errors import RunError
 from transformer_jax.reporting.plots import (
@@ -15,10 +17,11 @@ from transformer_jax.reporting.plots import (
     MOST_HEIGHT,
     attention_figure,
     curves_figure,
-    plot_attention,
+    font_families,
     plot_curves,
     readable,
     runs_figure,
+    save_figure,
 )
 
 METRICS = [
@@ -282,7 +285,10 @@ def test_bytes_are_labeled_with_the_characters_that_they_form():
 @pytest.mark.parametrize(("suffix", "magic"), [("pdf", b"%PDF"), ("svg", b"<?xml")])
 def test_pictures_for_papers_are_the_same_file_each_time(suffix, magic, tmp_path):
     files = [
-        plot_attention(attention(1, 1, 2), ["a", "😀"], ["x"], tmp_path / f"{n}.{suffix}", "one")
+        save_figure(
+            attention_figure(attention(1, 1, 2), ["a", "😀"], ["x"], "one"),
+            tmp_path / f"{n}.{suffix}",
+        )
         for n in range(2)
     ]
     first, second = (file.read_bytes() for file in files)
@@ -296,13 +302,26 @@ def test_any_unicode_is_drawn(tmp_path):
     tgt = ["\n", "\ud800", "\0", "e\u0301", "_^", "<0x0A>", "\u202e"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        path = plot_attention(attention(1, 7, 7), src, tgt, tmp_path / "a.png", "$\\frac$ \ud800\n")
+        figure = attention_figure(attention(1, 7, 7), src, tgt, "$\\frac$ \ud800\n")
+        path = save_figure(figure, tmp_path / "a.png")
     width, height = png_size(path)
     assert 400 < width < 1000
     assert 400 < height < 1000
     axes = attention_figure(attention(1, 7, 7), src, tgt, "").axes[0]
     assert tick_labels(axes.xaxis) == src
     assert tick_labels(axes.yaxis)[:3] == ["\\n", "\\ud800", "\\x00"]
+
+
+def test_characters_that_the_usual_font_lacks_are_drawn_in_one_that_has_them(caplog):
+    usual = font_families("a ü")
+    assert usual == ["DejaVu Sans"] and font_families("a \u1d81")[0] == usual[0]
+    other = font_families("a \u1d81")[1]  # of STIX, which matplotlib brings along
+    assert 0x1D81 in FT2Font(findfont(other)).get_charmap()
+    figure = attention_figure(attention(1, 1, 2), ["\u1d81", "b"], ["x"], "")
+    assert figure.axes[0].get_xticklabels()[0].get_fontfamily() == [*usual, other]
+    assert caplog.text == ""
+    font_families("\U000f1234")
+    assert "no installed font has" in caplog.text
 
 
 def test_weights_of_another_shape_are_refused():

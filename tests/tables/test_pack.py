@@ -12,9 +12,10 @@ from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.grammar import generate
 from transformer_jax.tables import command, launch, pace, pack, results
 from transformer_jax.tables.experiment import Experiment, Job, Scale
-from transformer_jax.tables.pace import Pace, Timing, keep_pace, read_paces, with_pace
+from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
 from transformer_jax.tables.report import Output, read_record
 from transformer_jax.tables.results import read_results
+from transformer_jax.training.timing import Timing
 
 MINUTES = 0.01
 LINEAR = {"train.schedule": "linear", "train.warmup_steps": 2, "train.decay_steps": 40}
@@ -59,7 +60,7 @@ def call(monkeypatch, experiment, capsys):
     """Runs the experiment's command with results and runs in a folder; what it printed."""
     monkeypatch.setattr(command, "run_here", in_process)
     monkeypatch.setattr(pace, "SECONDS", 0.1)
-    measure = pace.measure
+    measure = pace.measure_run
 
     def measured(config):
         """Times the run, but says what no machine changes: 30 updates in MINUTES."""
@@ -67,7 +68,7 @@ def call(monkeypatch, experiment, capsys):
         assert 0 < found.step < 5 and 0 < found.check < found.first_check
         return Timing(0.01, 0.1, 0.1, found.device)
 
-    monkeypatch.setattr(pace, "measure", measured)
+    monkeypatch.setattr(pace, "measure_run", measured)
     monkeypatch.setattr(pack, "EVERY", 0.05)
 
     def run(folder: Path, *flags: str) -> str:
@@ -127,7 +128,7 @@ def test_a_row_runs_elsewhere_and_its_results_come_back(
     with pytest.raises(ConfigError, match="every run that you ask for is recorded already"):
         call(here, "--rows=linear", f"--pack={tmp_path / 'none'}")
     # A second seed takes as many updates, without another measurement.
-    monkeypatch.setattr(pace, "measure", None)
+    monkeypatch.setattr(pace, "measure_run", None)
     call(here, "--rows=linear", "--seeds=1", f"--pack={tmp_path / 'second'}")
     again = pack.read_plan(tmp_path / "second")
     assert [Pace(**one) for one in again.paces] == [known]

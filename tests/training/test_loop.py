@@ -25,6 +25,7 @@ from transformer_jax.training.program import compile_program
 from transformer_jax.training.state import TwoStates
 
 MEASURED = {
+    "epoch",
     "smoothed_nats_per_token",
     "nats_per_token",
     "perplexity",

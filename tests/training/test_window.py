@@ -52,7 +52,8 @@ def make_reader(before: Window | None = None, devices: int = 1, **train: Any) ->
     plan = SimpleNamespace(
         pair_order=np.arange(PAIRS), src_tokens=SRC_MEAN * PAIRS, tgt_tokens=TGT_MEAN * PAIRS
     )
-    data: Any = SimpleNamespace(plan=plan, vocabulary=SimpleNamespace(sizes=both_sides(VOCABULARY)))
+    vocabulary = SimpleNamespace(sizes=both_sides(VOCABULARY))
+    data: Any = SimpleNamespace(plan=plan, vocabulary=vocabulary, steps_per_epoch=2.5)
     mesh = SimpleNamespace(devices=np.empty((devices, 1), object))
     program: Any = SimpleNamespace(mesh=mesh, model=SimpleNamespace(config=MODEL))
     before = window() if before is None else before
@@ -88,6 +89,7 @@ def test_sums_are_divided_by_target_tokens_and_norms_by_steps(clock):
     sums = {"smoothed_nats": 600, "nats": 500, "correct": 100, "grad_norm": 35, "slots": 1_250}
     values = read(state(src_tokens=600, tgt_tokens=400, auxiliary={AGREEMENT: 80.0}, **sums))
     want = {
+        "epoch": 2.0,  # after 5 steps
         "smoothed_nats_per_token": 1.5,
         "nats_per_token": 1.25,
         "perplexity": math.exp(1.25),

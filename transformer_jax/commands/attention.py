@@ -20,7 +20,7 @@ from transformer_jax.evaluation.attention import KINDS
 from transformer_jax.files import write_atomically
 from transformer_jax.model.attention_maps import USES, uses_of
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Text, write_page
-from transformer_jax.reporting.plots import plot_attention, printable
+from transformer_jax.reporting.plots import printable, save_figure
 from transformer_jax.runs.run_folder import RunFolder
 
 ALL = "all"  # the --kind of all of KINDS
@@ -75,11 +75,8 @@ def _check_kinds(loaded: LoadedModel, kinds: Sequence[str], layer: int | None) -
 
 def draw_layer(found: AttendedSentence, kind: str, layer: int, path: Path) -> Picture:
     """Draws a layer, numbered from 1, into `path`: one heat map per head."""
-    weights_NHLM, attending, attended = found.kinds[kind]
-    which = f"layer {layer} of {len(weights_NHLM)}"
-    title = f"{KINDS[kind].title}, {which}"
-    plot_attention(weights_NHLM[layer - 1], attended, attending, path, title)
-    return Picture(path, which.capitalize())
+    save_figure(found.plot(kind, layer), path)
+    return Picture(path, f"Layer {layer} of {len(found.kinds[kind].weights_NHLM)}")
 
 
 def draw_kinds(
@@ -118,9 +115,9 @@ def write_weights(
       found: the sentence and its weights.
       kinds: names of KINDS.
       path: .json: an object with source, translation and checkpoint, and with an object for each
-        kind: weights [layers, heads, attending, attended], layers (numbers from 1), attending and
-        attended (subwords). .npz: the same, as arrays KIND_weights, KIND_layers, KIND_attending
-        and KIND_attended.
+        kind: weights [layers, heads, attending, attended], layers and heads (numbers from 1),
+        attending and attended (subwords). .npz: the same, as arrays KIND_weights, KIND_layers and
+        so on.
       layer: number from 1; None: all layers.
     """
     texts = {"source": found.source, "translation": found.translation}
@@ -133,6 +130,7 @@ def write_weights(
         kind: {
             "weights": found.kinds[kind].weights_NHLM[np.array(layers[kind]) - 1],
             "layers": layers[kind],
+            "heads": list(found.kinds[kind].heads),
             "attending": found.kinds[kind].attending,
             "attended": found.kinds[kind].attended,
         }
@@ -160,6 +158,7 @@ def attention(
     output: str,
     kind: str = "cross",
     layer: int | None = None,
+    head: int | None = None,
     checkpoint: str = "latest",
     target: str | None = None,
 ) -> Path:
@@ -173,6 +172,7 @@ def attention(
       kind: "cross", "encoder" or "decoder"; "all" for those that the model has, but not in one
         picture.
       layer: from 1; None: the last for a picture, else all.
+      head: from 1; None: all.
       checkpoint: "latest", "best", "average", a step, or an average's name.
       target: the translation that the model is given; None: its own.
 
@@ -188,6 +188,8 @@ def attention(
         )
     found = attend(workdir, sentence, checkpoint, layer, () if kind == ALL else [kind], target)
     kinds = list(found.kinds) if kind == ALL else [kind]
+    if head is not None:
+        found = found._replace(kinds={name: found.kinds[name].of_head(head) for name in kinds})
     if path.suffix in PICTURES:
         last = len(found.kinds[kind].weights_NHLM)
         draw_layer(found, kind, last if layer is None else layer, path)

@@ -269,9 +269,7 @@ def set_up_logs(quiet: bool = False) -> None:
         logger = logging.getLogger(name)
         logger.setLevel(logging.ERROR if quiet else logging.INFO)
         if not logger.handlers:
-            handler = logging.StreamHandler(sys.stderr)
-            handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
-            logger.addHandler(handler)
+            logger.addHandler(log_handler())
             logger.propagate = False
     from absl import logging as absl_logging  # replaces the class of its logger when imported
 
@@ -280,6 +278,13 @@ def set_up_logs(quiet: bool = False) -> None:
     flags.FLAGS.mark_as_parsed()  # libraries that define absl flags read their defaults
     if not isinstance(sys.unraisablehook, UnraisableHook):
         sys.unraisablehook = UnraisableHook(sys.unraisablehook)  # type: ignore[assignment]
+
+
+def log_handler() -> logging.Handler:
+    """Writes log records to standard error, a time and a message a line."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    return handler
 
 
 class UnraisableHook(NamedTuple):

@@ -13,7 +13,12 @@ from typing import Any, NamedTuple
 import jax
 
 from transformer_jax import __version__
-from transformer_jax.commands.loading import NO_OVERRIDES, LoadedModel, load_model
+from transformer_jax.commands.loading import (
+    NO_OVERRIDES,
+    LoadedModel,
+    load_model,
+    pairs_of_split,
+)
 from transformer_jax.config.schema import Config
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.errors import ConfigError, RunError
@@ -96,7 +101,9 @@ def evaluate(
     # Read first, so that a missing file is reported before the model is loaded.
     text = None if src is None else _text_of_files(src, ref or ())
     loaded = load_model(folders, checkpoint, beam_size, overrides=overrides)
-    text = text or _text_of_split(loaded.config, "test" if split is None else split, run)
+    if text is None:
+        name = "test" if split is None else split
+        text = _Text(name, name, [pairs_of_split(loaded.config, name, run)])
     parts = _parts_of(loaded.config, text)
     processes.first_does(lambda: _make_folder(run.evaluations))
     translator = loaded.line_translator()
@@ -219,17 +226,6 @@ def _parts_of(config: Config, text: _Text) -> list[_Text]:
         parts.append(_Text(stem, stem, [corpus.split(str(text.split))]))
     # The built-in corpus has one text, whatever data.test says.
     return parts if sum(len(part.pairs) for part in parts) == len(text.pairs) else []
-
-
-def _text_of_split(config: Config, split: str, run: RunFolder) -> _Text:
-    """A split of the run's corpus, or of the one that other keys name."""
-    data, own = config.data, run.read_config().data
-    if run.is_imported and (data.source, data.path) == (own.source, own.path):
-        raise ConfigError(
-            f"{run.path} was imported and has no text of its own: name some with --src=FILE "
-            "--ref=FILE, or with --config.data.path=FOLDER."
-        )
-    return _Text(split, split, [open_corpus(data).split(split)])
 
 
 def _make_folder(path: Path) -> None:

@@ -26,6 +26,8 @@ from transformer_jax.model.records import Params
 from transformer_jax.parallel.mesh import decoding_mesh, with_shardings
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params
+from transformer_jax.text.corpora import open_corpus
+from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.vocabulary import Sizes, Vocabulary, load_vocabulary
 
 NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
@@ -40,6 +42,7 @@ class LoadedModel(NamedTuple):
     vocabulary: Vocabulary
     translator: Translator  # holds the model and its parameters
     checkpoint: str  # its name, such as "40" or "40-last5"; of an ensemble: joined by "+"
+    folders: tuple[str, ...] = ()  # of the runs
 
     @property
     def model(self) -> EncoderDecoder:
@@ -112,13 +115,13 @@ def load_model(
     name = "+".join(names)
     model = models[0] if len(models) == 1 else Ensemble(models)
     held = params[0] if len(models) == 1 else Ensemble.joined(params)
-    folders = " + ".join(str(run.path) for run in runs)
+    folders = tuple(str(run.path) for run in runs)
     method = config.decode.method
     searched = f"beam {config.decode.beam_size}" if method == "beam" else method
-    log.info("%s, checkpoint %s, %s", folders, name, searched)
+    log.info("%s, checkpoint %s, %s", " + ".join(folders), name, searched)
     banned = banned_ids(config.decode, vocabulary)
     translator = Translator(model, held, config.decode, mesh, n_best, banned)
-    return LoadedModel(config, vocabulary, translator, name)
+    return LoadedModel(config, vocabulary, translator, name, folders)
 
 
 def _check_searched(run: RunFolder, config: Config, decode: DecodeConfig) -> None:
@@ -169,3 +172,18 @@ def check_n_best(n_best: int, decode: DecodeConfig) -> None:
             f"--n_best={n_best} is not in 1..{decode.samples}: mbr chooses from "
             f"{decode.samples} samples. Raise decode.samples."
         )
+
+
+def pairs_of_split(config: Config, split: str, run: RunFolder) -> Sequence[Pair]:
+    """A split of the run's corpus, or of the one that other keys name.
+
+    Raises:
+      UserError: there is no such split, or an imported run has no text of its own.
+    """
+    data, own = config.data, run.read_config().data
+    if run.is_imported and (data.source, data.path) == (own.source, own.path):
+        raise ConfigError(
+            f"{run.path} was imported and has no text of its own: name some with --src=FILE "
+            "--ref=FILE, or with --config.data.path=FOLDER."
+        )
+    return open_corpus(data).split(split)

@@ -6,7 +6,7 @@ import functools
 import importlib
 import logging
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
@@ -33,12 +33,11 @@ from transformer_jax.model.records import Params
 from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import decoding_mesh, local, make_mesh
 from transformer_jax.runs.checkpoints import Checkpoints, committed_steps
-from transformer_jax.runs.metrics import FILE, check_metrics
+from transformer_jax.runs.metrics import FILE, check_metrics, clock
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.together import restore_together
 from transformer_jax.runs.weights import load_params
 from transformer_jax.runs.weights_and_biases import check_wandb
-from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.vocabulary import Sizes, both_sides
 from transformer_jax.training.cost import step_flops
 from transformer_jax.training.data import (
@@ -47,12 +46,12 @@ from transformer_jax.training.data import (
     known_vocabulary,
     load_data,
     nominal_shape,
-    warn_without_test_split,
 )
 from transformer_jax.training.loop import Direction, train_steps
 from transformer_jax.training.program import BatchShape, Program, check_rows, compile_program
 from transformer_jax.training.state import TrainState, joined
 from transformer_jax.training.stopping import StopRequest
+from transformer_jax.training.timing import measure
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
     Args:
       config: the run's config.
       workdir: the run's folder, which is created if it does not exist.
-      dry_run: whether to compile the step, print sizes and memory, and stop.
+      dry_run: whether to compile the step, print sizes, memory and time, and stop.
       force: whether to start although the step needs more memory than there is.
 
     Raises:
@@ -80,7 +79,7 @@ def train(config: Config, workdir: str, dry_run: bool = False, force: bool = Fal
     """
     check(config)
     _check_agreement(config)
-    _warn_of_no_rate(config.train)
+    _check_rate(config.train)
     keep_compiled_programs()
     mesh = make_mesh(config.mesh)
     run = RunFolder(workdir)
@@ -138,55 +137,73 @@ def _with_origin(config: Config, run: RunFolder) -> Config:
     return with_values(config, {**values, "train.init_from": origin})
 
 
-def _warn_of_no_rate(train: TrainConfig) -> None:
-    """Warns if the last steps have a learning rate of 0."""
+def _check_rate(train: TrainConfig) -> None:
+    """Raises ConfigError if the last steps would have a learning rate of 0."""
     decay = train.decay_steps
     if train.schedule in ("linear", "cosine") and decay is not None and train.steps > decay:
-        log.warning(
-            "train.steps=%d is above train.decay_steps=%d, where the learning rate of "
-            "train.schedule=%r reaches 0: the steps after it change nothing. In a new run set "
-            "train.decay_steps=%d; an old one cannot be lengthened, but another run can start from "
-            "it with train.init_from",
-            train.steps,
-            decay,
-            train.schedule,
-            train.steps,
+        raise ConfigError(
+            f"train.steps={train.steps} is above train.decay_steps={decay}, where the learning "
+            f"rate of train.schedule={train.schedule!r} reaches 0: the steps after it would change "
+            f"nothing. In a new run set train.decay_steps={train.steps}; an old one cannot be "
+            "lengthened, but another run can start from it with --init_from."
         )
 
 
 def _dry_run(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
-    """Prints what would be trained, then checks the text; writes nothing.
+    """Prints what would be trained and how long it would take; writes nothing into the folder.
 
     Raises:
       UserError: the folder or the text files cannot be used, or memory is too small. A TFDS data
         set that is not prepared here is only reported.
     """
     processes.first_does(lambda: _check_folder(run, config, lock=False))
-    shape = nominal_shape(config)
-    sizes = both_sides(config.vocabulary.size)
-    if (vocabulary := known_vocabulary(config, run)) is not None:
-        banned_ids(config.decode, vocabulary)
-        sizes = vocabulary.sizes
-    check_rows(config.train, mesh, shape.rows)
-    program = compile_program(config.model, config.train, mesh, sizes, shape)
-    print("\n".join(describe(config, program, sizes, shape, NOMINAL_FILL)))
-    if not force:
-        check_memory(program)
     try:
-        corpus = open_corpus(config.data)
-        counts = {name: len(corpus.split(name)) for name in ("train", "valid")}
-        if config.data.alignments:
-            corpus.alignments("train")  # raises if there is not one line of links a pair
-        if run.corpus_file.exists():
-            run.check_corpus(corpus.fingerprint("train"), corpus.fingerprint("valid"))
+        data = load_data(config, run)
     except DataError as error:
         if config.data.source != "tfds":
             raise
-        print(f"data: {error}")
+        sizes, shape = both_sides(config.vocabulary.size), nominal_shape(config)
+        program = compile_program(config.model, config.train, mesh, sizes, shape)
+        _print([*describe(config, program, sizes, shape, NOMINAL_FILL), f"data: {error}"])
         return
-    warn_without_test_split(corpus, config.data)
+    program, described = _program(config, data, mesh, force)
+    counts = {name: len(data.corpus.split(name)) for name in ("train", "valid")}
     pairs = ", ".join(f"{count:,} pairs in {name}" for name, count in counts.items())
-    print(f"data: {corpus.describe()}: {pairs}")
+    _print([*described, f"data: {data.corpus.describe()}: {pairs}"])
+    timing = measure(config, data, program, at_least=2, for_seconds=2.0)
+    steps = config.train.steps
+    whole = clock(timing.seconds(steps, config.train.valid_every))
+    _print(
+        [
+            f"time: {timing.step:.3g} s a step and {timing.check:.3g} s a validation, {whole} for "
+            f"{steps:,} steps"
+        ]
+    )
+
+
+def _print(lines: Iterable[str]) -> None:
+    """Prints lines, on the first process only."""
+    if processes.is_first():
+        print("\n".join(lines), flush=True)
+
+
+def _program(
+    config: Config, data: TrainingData, mesh: Mesh, force: bool
+) -> tuple[Program, list[str]]:
+    """The compiled step, and lines that describe the run.
+
+    Raises:
+      UserError: the data does not fit the config, or the step needs too much memory.
+    """
+    banned_ids(config.decode, data.vocabulary)  # found wrong before training, not after it
+    check_rows(config.train, mesh, data.shape.rows)
+    sizes, shape = data.vocabulary.sizes, data.shape
+    prepare = functools.partial(_prepare, config, sizes, shape)
+    program = compile_program(config.model, config.train, mesh, sizes, shape, meanwhile=prepare)
+    described = describe(config, program, sizes, shape, data.plan.tgt_fill, data.steps_per_epoch)
+    if not force:
+        check_memory(program)
+    return program, described
 
 
 def _runs(run: RunFolder, config: Config) -> list[tuple[RunFolder, Config]]:
@@ -220,16 +237,9 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
       Interrupted: a signal came.
     """
     data = load_data(config, run)
-    train = config.train
-    banned_ids(config.decode, data.vocabulary)  # found wrong before training, not after it
-    check_rows(config.train, mesh, data.shape.rows)
-    sizes, shape = data.vocabulary.sizes, data.shape
-    prepare = functools.partial(_prepare, config, sizes, shape)
-    program = compile_program(config.model, train, mesh, sizes, shape, meanwhile=prepare)
-    for line in describe(config, program, sizes, shape, data.plan.tgt_fill):
+    program, described = _program(config, data, mesh, force)
+    for line in described:
         log.info(line)
-    if not force:
-        check_memory(program)
     if mesh.devices.flat[0].platform == "cpu":
         allocator.touch(program.memory_bytes)  # while the first state is made
     ways = [_one_way(one, own, data, config) for one, own in _runs(run, config)]
@@ -246,7 +256,7 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
         allocator.collect_as_usual()
         with StopRequest() as stop:
             directions = [_direction(one, program, stop) for one in ways]
-            last = train_steps(joined(states), train, program, directions, stop)
+            last = train_steps(joined(states), config.train, program, directions, stop)
     except BaseException:
         for one in ways:
             one.checkpoints.abandon()

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from transformer_jax.errors import ConfigError
 from transformer_jax.model.attention_maps import attention_maps
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.records import Params
@@ -50,6 +51,13 @@ class Attention(NamedTuple):
     weights_NHLM: np.ndarray  # float32 [layers, heads, attending, attended to]; rows sum to 1
     attending: list[str]  # subwords, one per row; in the decoder, the subwords predicted there
     attended: list[str]  # subwords, one per column
+    heads: tuple[int, ...]  # their numbers, from 1
+
+    def of_head(self, number: int) -> "Attention":
+        """The weights of one head alone. Raises ConfigError if there is no head of that number."""
+        if number not in self.heads:
+            raise ConfigError(f"--head={number}: this model has heads 1 to {len(self.heads)}.")
+        return self._replace(weights_NHLM=self.weights_NHLM[:, [number - 1]], heads=(number,))
 
 
 def pair_attention(
@@ -83,7 +91,7 @@ def pair_attention(
     def attention(weights_1NHLM: Array, attending: list[str], attended: list[str]) -> Attention:
         # Cut on the host: on the device, each length would be another program.
         own_NHLM = np.asarray(weights_1NHLM)[0, :, :, : len(attending), : len(attended)]
-        return Attention(own_NHLM, attending, attended)
+        return Attention(own_NHLM, attending, attended, tuple(range(1, own_NHLM.shape[1] + 1)))
 
     return {name: attention(weights, *pieces[name]) for name, weights in found.items()}
 

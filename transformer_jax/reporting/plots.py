@@ -5,7 +5,9 @@ The colors are those of Okabe and Ito (2008), which color-blind readers can tell
 
 from __future__ import annotations
 
+import functools
 import io
+import logging
 import math
 import os
 import re
@@ -49,7 +51,10 @@ MAPS_WIDTH = 9.5  # inches of heat maps side by side; with their labels, the wid
 TALL = 3.0  # inches of a heat map that is too tall to share its labels with the one below
 MOST_AREA, MOST_HEIGHT = 4_000.0, 400.0  # square inches and inches of all heat maps: 90 megapixels
 BYTE = re.compile("<0x([0-9A-F]{2})>")  # a byte as SentencePiece writes it
+BOXES = "Last Resort High-Efficiency"  # a font of matplotlib that has a box for every character
 CONTINUED = "⋯"  # label of a byte that continues the character before it
+
+log = logging.getLogger(__name__)
 
 
 class Panel(NamedTuple):
@@ -76,12 +81,12 @@ def plot_curves(
     metrics: Sequence[Mapping[str, Any]], path: str | os.PathLike[str], title: str = ""
 ) -> Path:
     """Writes `curves_figure` as a PNG file; returns its path."""
-    return _save(curves_figure(metrics, title), path)
+    return save_figure(curves_figure(metrics, title), path)
 
 
 def plot_runs(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: str | os.PathLike) -> Path:
     """Writes `runs_figure` as a PNG file; returns its path."""
-    return _save(runs_figure(runs), path)
+    return save_figure(runs_figure(runs), path)
 
 
 def runs_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
@@ -153,19 +158,12 @@ def curves_figure(
     return figure
 
 
-def plot_attention(
+def attention_figure(
     weights: Any,
     src_pieces: Sequence[str],
     tgt_pieces: Sequence[str],
-    path: str | os.PathLike[str],
     title: str,
-) -> Path:
-    """Writes `attention_figure` into a file .png, .pdf or .svg; returns its path."""
-    return _save(attention_figure(weights, src_pieces, tgt_pieces, title), path)
-
-
-def attention_figure(
-    weights: Any, src_pieces: Sequence[str], tgt_pieces: Sequence[str], title: str
+    numbers: Sequence[int] = (),
 ) -> Figure:
     """One heat map per head; all heads share one color scale.
 
@@ -177,6 +175,7 @@ def attention_figure(
       src_pieces: the subwords attended to, one per column; any Unicode.
       tgt_pieces: the attending subwords, one per row. For self-attention both lists are the same.
       title: title of the figure.
+      numbers: of the heads, for their titles; empty: 1, 2, ...
     """
     from matplotlib.figure import Figure
 
@@ -201,7 +200,7 @@ def attention_figure(
     for head in range(heads):
         axes = figure.add_subplot(rows, columns, head + 1)
         image = axes.imshow(weights_HLM[head], aspect="auto", **colors)
-        axes.set_title(f"head {head + 1}", fontsize=8)
+        axes.set_title(f"head {numbers[head] if numbers else head + 1}", fontsize=8)
         is_left = head % columns == 0
         is_lowest = head + columns >= heads
         _label_pieces(axes.xaxis, src_pieces, width, shown=is_lowest or is_tall)
@@ -308,10 +307,31 @@ def _label_pieces(axis: Any, pieces: Sequence[str], inches: float, shown: bool) 
     texts = readable(pieces)
     axis.set_ticks(at)
     labels = [printable(texts[i])[:LONGEST_LABEL] if shown else "" for i in at]
-    rotation = 90 if axis.axis_name == "x" else 0
     # parse_math: two dollar signs in a piece would be read as TeX.
-    axis.set_ticklabels(labels, fontsize=7, rotation=rotation, parse_math=False)
+    look: dict[str, Any] = {"rotation": 90 if axis.axis_name == "x" else 0, "parse_math": False}
+    axis.set_ticklabels(labels, fontsize=7, family=font_families("".join(labels)), **look)
     axis.set_tick_params(length=2)
+
+
+@functools.lru_cache(maxsize=64)
+def font_families(text: str) -> list[str]:
+    """The usual font, and after it installed ones that have characters of the text it lacks.
+
+    A character that no font has is drawn as a box, and a warning is logged.
+    """
+    from matplotlib.font_manager import FontProperties, findfont, fontManager
+    from matplotlib.ft2font import FT2Font
+
+    usual = FT2Font(findfont(FontProperties())).family_name
+    found, missing = [usual], set(map(ord, text)) - FT2Font(findfont(usual)).get_charmap().keys()
+    for name in sorted(set(fontManager.get_font_names()) - {BOXES}) if missing else ():
+        if known := missing & FT2Font(findfont(name)).get_charmap().keys():
+            found.append(name)
+            missing -= known
+    if missing:
+        some = "".join(map(chr, sorted(missing)[:5]))
+        log.warning("no installed font has %s: install one, such as Noto Sans CJK", some)
+    return found
 
 
 def printable(text: str) -> str:
@@ -348,18 +368,29 @@ def _character(pieces: Sequence[str]) -> str:
     return text if all(values) and len(text) == 1 else ""
 
 
-def _save(figure: Figure, path: str | os.PathLike[str]) -> Path:
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
+    """Writes a figure into a file .png, .pdf or .svg; returns its path."""
+    path = Path(path)
+    # At once: a full disk leaves an earlier picture as it was.
+    write_atomically(path, _content(figure, path.suffix[1:]))
+    return path
+
+
+def shown_by_notebooks(figure: Figure) -> Figure:
+    """The figure; notebooks show it as a PNG, which they do of themselves only for pyplot's."""
+    vars(figure)["_repr_png_"] = lambda: _content(figure, "png")
+    return figure
+
+
+def _content(figure: Figure, form: str) -> bytes:
+    """What a file of this format holds."""
     import matplotlib
 
-    path = Path(path)
     content = io.BytesIO()
     with warnings.catch_warnings():
-        # DejaVu Sans lacks some characters, such as Chinese ones. They become boxes, which needs
-        # no warning.
+        # A character that no font has becomes a box, which needs no warning of each picture.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         with matplotlib.rc_context(REPRODUCIBLE):
-            date = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(path.suffix)
-            form = path.suffix[1:]
+            date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form)
             figure.savefig(content, format=form, dpi=DOTS_PER_INCH, metadata=date)
-    write_atomically(path, content.getvalue())  # a full disk leaves an earlier picture as it was
-    return path
+    return content.getvalue()

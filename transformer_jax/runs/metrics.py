@@ -241,6 +241,7 @@ class Progress:
 
     # The metrics shown, with label and format; an update may lack any of them.
     SHOWN = {
+        "epoch": ("epoch", "{:.2f}"),
         "nats_per_token": ("loss", "{:.3f}"),
         "perplexity": ("perplexity", "{:.2f}"),
         "target_tokens_per_second": ("tokens/s", "{:,.0f}"),
@@ -297,8 +298,13 @@ class Progress:
         self._step, self._time = step, now
         if taken <= 0:
             return "time left unknown"
-        left = round((self._total - step) * seconds / taken)
-        return f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
+        return f"{clock((self._total - step) * seconds / taken)} left"
+
+
+def clock(seconds: float) -> str:
+    """A time as hours, minutes and seconds: 2:03:00."""
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
 def _number(value: Any) -> float:

@@ -9,40 +9,25 @@ remains a function of its config and seed.
 """
 
 import datetime
-import itertools
 import json
 import logging
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
 from transformer_jax.files import read_json, read_table, write_atomically, write_table
 from transformer_jax.tables.experiment import Job
 
+if TYPE_CHECKING:
+    from transformer_jax.training.state import TrainState
+    from transformer_jax.training.timing import Timing
+
 log = logging.getLogger(__name__)
-WARM_UP = 5  # updates before the timed ones
 AT_LEAST, SECONDS = 20, 5.0  # updates, and seconds, that are timed
-ROUND = 10  # the number of updates is rounded down to a multiple of this, if it is larger
-
-
-class Timing(NamedTuple):
-    """Seconds that a device needs for the parts of a run."""
-
-    step: float  # of an update
-    check: float  # of a validation, and of the start of a checkpoint
-    first_check: float  # of the first validation, which compiles
-    device: str
-
-    def updates(self, minutes: float, every: int) -> int:
-        """Updates that fit into the minutes, with a check after every `every` updates."""
-        left = 60 * minutes - (self.first_check - self.check)
-        count = int(left / (self.step + self.check / every))
-        return max(1, count - count % ROUND if count > ROUND else count)
 
 
 class Pace(NamedTuple):
@@ -113,6 +98,8 @@ def timing_command(job: Job) -> list[str]:
 
 def pace_of(job: Job, minutes: float) -> Pace:
     """The pace that follows from what the process measured. Raises DataError: it left no file."""
+    from transformer_jax.training.timing import Timing  # imports JAX
+
     timing = Timing(**read_json(timing_file(job)))
     train = job.config().train
     # Validations and checkpoints are together in presets; the rarer one decides if they are not.
@@ -137,51 +124,31 @@ def pace_of(job: Job, minutes: float) -> Pace:
     )
 
 
-def measure(config: Config) -> Timing:
+def measure_run(config: Config) -> "Timing":
     """Times updates, a validation and the start of a checkpoint of this config's run."""
-    import jax
-
     from transformer_jax.compilation import keep_compiled_programs
-    from transformer_jax.parallel.mesh import make_mesh, own_rows, put_rows
+    from transformer_jax.parallel.mesh import make_mesh
     from transformer_jax.runs.checkpoints import Checkpoints
     from transformer_jax.runs.run_folder import RunFolder
     from transformer_jax.training.data import load_data
     from transformer_jax.training.program import compile_program
-    from transformer_jax.training.validation import make_validate
+    from transformer_jax.training.timing import measure
 
     keep_compiled_programs()
     mesh = make_mesh(config.mesh)
     with tempfile.TemporaryDirectory() as folder:
         data = load_data(config, RunFolder(folder))
-        sizes, rows = data.vocabulary.sizes, data.shape.rows
+        sizes = data.vocabulary.sizes
         program = compile_program(config.model, config.train, mesh, sizes, data.shape)
-        state = program.init(config.seed)
-        own = own_rows(mesh, rows)
-        batches = data.train_batches(own, 0, config.train.data_workers)
-        start, taken = 0.0, 0
-        for step in itertools.count(1 - WARM_UP):
-            state = program.train_step(state, put_rows(mesh, rows, own, next(batches)))
-            if step == 0 or (step >= AT_LEAST and step % AT_LEAST == 0):
-                jax.block_until_ready(state)
-                taken = step
-                start = start or time.monotonic()
-                if step and time.monotonic() - start > SECONDS:
-                    break
-        per_step = (time.monotonic() - start) / taken
-        batches.close()
-        validate = make_validate(data, program, None)
-        first = _seconds(lambda: validate(state.params))
-        check = _seconds(lambda: validate(state.params))
         checkpoints = Checkpoints(Path(folder) / "checkpoints", 1)
-        saving = _seconds(lambda: checkpoints.save(program.to_save(state), taken, None))
-        checkpoints.close()
-    return Timing(per_step, check + saving, first + saving, jax.devices()[0].device_kind)
 
+        def save(state: "TrainState", step: int) -> None:
+            checkpoints.save(program.to_save(state), step, None)
 
-def _seconds(call: Any) -> float:
-    start = time.monotonic()
-    call()
-    return time.monotonic() - start
+        try:
+            return measure(config, data, program, AT_LEAST, SECONDS, save)
+        finally:
+            checkpoints.close()
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -190,7 +157,7 @@ def main(arguments: Sequence[str]) -> None:
 
     left, overrides = split_overrides(arguments)
     config = load_config(left[0], overrides)
-    timing: Mapping[str, Any] = measure(config)._asdict()
+    timing: Mapping[str, Any] = measure_run(config)._asdict()
     write_atomically(Path(left[1]), (json.dumps(timing) + "\n").encode())
 
 

@@ -22,12 +22,7 @@ from transformer_jax.model.sides import longest as longest_of
 from transformer_jax.parallel import processes
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.text.batches import (
-    Batch,
-    packed_batch,
-    rows_per_batch,
-    train_batches,
-)
+from transformer_jax.text.batches import Batch, packed_batch, rows_per_batch, train_batches
 from transformer_jax.text.corpora import Corpus, open_corpus
 from transformer_jax.text.encoded import EncodedPairs, Segmentations, encode_corpus
 from transformer_jax.text.folder_corpus import Pair
@@ -59,6 +54,11 @@ class TrainingData(NamedTuple):
     shape: BatchShape  # of a training batch
     valid_shape: BatchShape  # of a validation batch, with rows for every pair
     seed: int  # of the order of each epoch's rows
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Training steps in which every row is taken once."""
+        return len(self.plan) / self.shape.rows
 
     def train_batches(
         self, own_rows: np.ndarray, start_batch: int, num_workers: int

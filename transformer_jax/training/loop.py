@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from transformer_jax.model.records import Params
 from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import own_rows, put_rows
 from transformer_jax.runs.checkpoints import Checkpoints, add_score
-from transformer_jax.runs.metrics import FILE, Reports, open_reports, read_metrics
+from transformer_jax.runs.metrics import FILE, Reports, clock, open_reports, read_metrics
 from transformer_jax.text.batches import Batch
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.patience import Patience, past_scores
@@ -25,6 +26,7 @@ from transformer_jax.training.validation import Validate, make_validate
 from transformer_jax.training.window import WindowReader
 
 log = logging.getLogger(__name__)
+TIMED = 3  # steps at the beginning whose time is logged
 
 
 class Direction(NamedTuple):
@@ -79,11 +81,11 @@ def train_steps(
         opened.enter_context(contextlib.closing(batches))
         if any(lacking):
             observers.add_scores(first, observers.validate(first, states, lacking))
-        step = first
+        step, begun = first, None
         for step, batch in _counted(batches, first + 1, 0 if patience.is_over else train.steps):
-            if step == first + 2:  # logged once; the time in the log shows how long a step takes
+            if step in (first + 2, first + 2 + TIMED):
                 jax.block_until_ready(apart(states)[0].step)
-                log.info("step %d taken; metrics follow every %d", first + 1, train.log_every)
+                begun = _log_beginning(step - 1, train, begun)
             states = program.train_step(states, put_rows(program.mesh, rows, own, batch))
             last = step == train.steps
             scores: Sequence[float | None] = [None] * len(directions)
@@ -193,6 +195,21 @@ def _lacks_validation(workdir: Path, step: int, train: TrainConfig) -> bool:
         return False
     records = read_metrics(workdir)
     return not any(record["kind"] == "valid" and record["step"] == step for record in records)
+
+
+def _log_beginning(step: int, train: TrainConfig, begun: float | None) -> float:
+    """Logs that this first step was taken or, some steps later, how long the others will take.
+
+    Returns the time of the first call, which is `begun` in the second.
+    """
+    now = time.monotonic()
+    if begun is None:
+        log.info("step %d taken; metrics follow every %d", step, train.log_every)
+        return now
+    each = (now - begun) / TIMED
+    left = train.steps - step
+    log.info("a step takes %.3g s: %s for the other %d", each, clock(left * each), left)
+    return begun
 
 
 def _counted(batches: Iterator[Batch], first: int, last: int) -> Iterator[tuple[int, Batch]]:

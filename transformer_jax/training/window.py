@@ -39,6 +39,7 @@ class WindowReader:
             mean_lengths = round(data.plan.src_tokens / pairs), round(data.plan.tgt_tokens / pairs)
             flops = cost.step_flops(model, data.vocabulary.sizes, mean_lengths, train)
             self.flops_per_token = flops / mean_lengths[1]  # per target token, the source included
+        self.steps_per_epoch = data.steps_per_epoch
         self.before = _tokens(jax.device_get(window))
         self.start = time.perf_counter()
 
@@ -77,6 +78,7 @@ class WindowReader:
         )
         nats = float(window.nats) / tokens
         values = {
+            "epoch": int(step) / self.steps_per_epoch,
             "smoothed_nats_per_token": float(window.smoothed_nats) / tokens,
             "nats_per_token": nats,
             "perplexity": perplexity(nats),

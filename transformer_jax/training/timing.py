@@ -1,0 +1,84 @@
+"""How long the parts of a run take on this device, measured before the run begins."""
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from transformer_jax.config.schema import Config
+from transformer_jax.parallel.mesh import own_rows, put_rows
+from transformer_jax.training.data import TrainingData
+from transformer_jax.training.program import Program
+from transformer_jax.training.state import States, TrainState, apart, joined
+from transformer_jax.training.validation import make_validate
+
+WARM_UP = 5  # updates before the timed ones
+ROUND = 10  # the number of updates is rounded down to a multiple of this, if it is larger
+
+
+class Timing(NamedTuple):
+    """Seconds that a device needs for the parts of a run."""
+
+    step: float  # of an update
+    check: float  # of a validation, and of the start of a checkpoint
+    first_check: float  # of the first validation, which compiles
+    device: str
+
+    def updates(self, minutes: float, every: int) -> int:
+        """Updates that fit into the minutes, with a check after every `every` updates."""
+        left = 60 * minutes - (self.first_check - self.check)
+        count = int(left / (self.step + self.check / every))
+        return max(1, count - count % ROUND if count > ROUND else count)
+
+    def seconds(self, updates: int, every: int) -> float:
+        """The time of so many updates, with a check after every `every` updates."""
+        return updates * (self.step + self.check / every) + self.first_check - self.check
+
+
+def measure(
+    config: Config,
+    data: TrainingData,
+    program: Program,
+    at_least: int,
+    for_seconds: float,
+    save: Callable[[TrainState, int], None] | None = None,
+) -> Timing:
+    """Times updates and a validation of a run.
+
+    Args:
+      config: the run's config.
+      data: its data.
+      program: its compiled step.
+      at_least: updates that are timed.
+      for_seconds: seconds that updates are timed, at least.
+      save: starts a checkpoint of a state at a step, which then counts too.
+    """
+    ways = 1 if config.train.agreement_weight is None else 2
+    states: States = joined([program.init(config.seed) for _ in range(ways)])
+    rows = data.shape.rows
+    own = own_rows(program.mesh, rows)
+    batches = data.train_batches(own, 0, config.train.data_workers)
+    start, taken = 0.0, 0
+    for step in itertools.count(1 - WARM_UP):
+        states = program.train_step(states, put_rows(program.mesh, rows, own, next(batches)))
+        if step == 0 or (step >= at_least and step % at_least == 0):
+            jax.block_until_ready(states)
+            taken = step
+            start = start or time.monotonic()
+            if step and time.monotonic() - start > for_seconds:
+                break
+    per_step = (time.monotonic() - start) / taken
+    batches.close()
+    state = apart(states)[0]
+    validate = make_validate(data, program, None)
+    first, check = (_seconds(lambda: validate(state.params)) for _ in range(2))
+    saving = 0.0 if save is None else _seconds(lambda: save(state, taken))
+    return Timing(per_step, check + saving, first + saving, jax.devices()[0].device_kind)
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    start = time.monotonic()
+    call()
+    return time.monotonic() - start
