@@ -44,7 +44,7 @@ docs:
 run-docs: export NO_MKDOCS_2_WARNING = 1
 run-docs: $(READY)
 	@$(RUN) -m mkdocs build --clean $(ARGS)
-	@echo "open site/index.html"
+	@echo "python3 -m http.server --directory site    # then open http://127.0.0.1:8000"
 
 # Compiles for a GPU that is not there; the compiler's packages get an environment of their own.
 gpu-plan:

@@ -877,7 +877,7 @@ WRONG_FLAGS = {
     "translate --scores=maybe": "--scores=maybe",
     "translate --beamsize=4": "Unknown command line flag 'beamsize'. Did you mean: beam_size ?",
     "translate --src=input.en": "Unknown command line flag 'src'",
-    "translate input.en": "translate does not take 'input.en'; its flags: translate --help",
+    "translate input.en": "'input.en'; flags: translate --help. It reads standard input: < FILE.",
     "attention A dog": "attention takes one SENTENCE, not 2 arguments: put it in quotation marks",
     "attention --output=x.png": "attention needs SENTENCE: what to translate",
     "attention --kind=self x": "--kind=self is not one of encoder, decoder, cross, all",

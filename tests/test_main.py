@@ -233,8 +233,9 @@ def test_every_command_is_a_function_that_takes_these_arguments(name, preset, mo
         (["train", "--wrokdir=w"], "'wrokdir'. Did you mean: workdir"),
         (
             ["train", "--workdir=w", "--model.d_ff=4"],
-            "'model.d_ff'. Did you mean: config.model.d_ff",
+            "'model.d_ff'. Did you mean: --config.model.d_ff?",
         ),
+        (["train", "--workdir=w", "--num_heads=7"], "Did you mean: --config.model.num_heads?"),
         (["train", "PRESET", "--workdir=w", "--config=PRESET"], "train does not take '"),
         (["average", "--workdir=w", "--last=many"], "--last=many"),
         (["average", "--workdir"], "workdir"),
@@ -353,7 +354,8 @@ def test_output_that_cannot_be_written_is_one_line_and_status_2():
     command = [sys.executable, "-m", "transformer_jax", "--version"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
-    want = "transformer-jax: No space left on device. Free disk space and call it again.\n"
+    want = "transformer-jax: No space left on device. Free disk space, or inodes "
+    want += "(df -i), and call it again.\n"
     assert (done.returncode, done.stderr) == (2, want)
 
 

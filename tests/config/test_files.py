@@ -7,7 +7,7 @@ import pytest
 from ml_collections import ConfigDict, config_flags
 
 from transformer_jax.config.changes import with_values
-from transformer_jax.config.files import load_config, split_overrides
+from transformer_jax.config.files import load_config, shipped, split_overrides
 from transformer_jax.config.schema import KEYS, Config, value_at
 from transformer_jax.config.serialization import from_config_dict, to_config_dict
 from transformer_jax.errors import ConfigError
@@ -180,6 +180,7 @@ def test_an_invalid_argument_of_wmt14_lists_the_choices(argument, in_checkout):
             "",
             r"needs one argument: .*preset.py:ARGUMENT",
         ),
+        ("def get_config(*, size): return {}", "", r"is get_config\(\*, size\), and can get only"),
         ("def get_config(): return {'modle': 1}", "", r"modle is not a key.*mean model|Known keys"),
         ("def get_config(): return {'model': {'d_model': 7}}", "", r"model.d_model=7 is not div"),
     ],
@@ -226,6 +227,21 @@ def test_away_from_a_checkout_presets_are_known_by_name(name, tmp_path, monkeypa
     own.parent.mkdir()
     own.write_text("def get_config(): return {'data': {'source': 'grammar'}, 'seed': 9}")
     assert load_config("configs/demo.py").seed == 9, "a file comes before the preset"
+
+
+def test_away_from_a_checkout_a_config_file_can_change_a_preset(tmp_path, monkeypatch):
+    file = tmp_path / "mine.py"
+    monkeypatch.chdir(tmp_path)
+    checkout = str(shipped("configs").parent)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one not in ("", checkout)])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "configs"]:
+        monkeypatch.delitem(sys.modules, name)
+    before = list(sys.path)
+    body = "def get_config():\n    config = demo()\n    config.seed = 7\n    return config\n"
+    file.write_text("from configs.demo import get_config as demo\n\n" + body)
+    assert load_config(str(file)).seed == 7
+    assert load_config(str(file), {"seed": 0}) == load_config("demo")
+    assert sys.path == before
 
 
 def test_a_config_file_that_is_not_there_names_the_nearest_preset_or_all(tmp_path, monkeypatch):

@@ -272,6 +272,12 @@ def test_a_folder_in_place_of_the_next_manifest_is_moved(copied):
     assert (copied / "40.sha256.json").is_file() and restored_step(copied) == 40
 
 
+def test_a_link_that_leads_nowhere_is_no_checkpoint_and_is_moved(copied):
+    (copied / "50").symlink_to(copied / "nowhere")
+    save(copied, {50: None})
+    assert restored_step(copied) == 50 and (copied / "50.damaged").is_symlink()
+
+
 def test_after_damage_the_run_goes_on_saving(copied):
     flip(next((copied / "30" / "params").glob("d/*")))
     checkpoints = Checkpoints(copied, 2)

@@ -90,8 +90,8 @@ def test_a_damaged_file_of_scores_is_named(content, tmp_path):
 
 def test_a_long_name_is_cut_to_what_file_systems_allow(tmp_path):
     settings = {"checkpoint": "40-last5", "beam_size": 4}
-    for name in ("a" * 250, "\u00fc" * 125 + "a"):
+    for name in ("a" * 250, "\u00fc" * 125 + "a", "b" * 100 + "\udcff"):  # a byte that is not UTF-8
         path = evaluation_path(tmp_path, name, settings)
-        write_evaluation(path, ["x"], settings)
+        write_evaluation(path, ["x"], settings | {"src_files": [name]})
         assert path.name[:60] == name[:60]
         assert find_evaluation(tmp_path, name, "40-last5", {"beam_size": 4}) is not None

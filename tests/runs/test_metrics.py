@@ -163,6 +163,7 @@ def test_a_last_line_without_newline_is_dropped(tmp_path, torn, restored):
         '{"step": 1, "kind": 2}',
         '{"kind": "train"}',
         '{"step": "x", "kind": "y"}',
+        f'{{"step": 1, "kind": "train", "nats": {10**400}}}',
     ],
 )
 def test_a_whole_line_that_is_no_metrics_is_named_and_nothing_is_lost(tmp_path, line):

@@ -188,6 +188,10 @@ def test_a_missing_column_or_file_is_one_line(tmp_path):
     pq.write_table(pa.table({"en": ["a"], "de": ["b"]}), tmp_path / "train.parquet")
     with pytest.raises(DataError, match="has no column 'translation', only 'en', 'de'. Write it"):
         corpus(tmp_path).split("train")
+    twice = pa.table([pa.array([{"en": "a", "de": "b"}])] * 2, names=["translation"] * 2)
+    pq.write_table(twice, tmp_path / "two.parquet")
+    with pytest.raises(DataError, match="has several columns 'translation'"):
+        corpus(tmp_path, train=("two",), valid=("two",)).split("train")
     with pytest.raises(DataError, match=r"dev.parquet: no such file.*there: train.parquet"):
         corpus(tmp_path, valid=("dev",)).split("valid")
     with pytest.raises(DataError, match="is not a folder. Give the folder of the Parquet files"):

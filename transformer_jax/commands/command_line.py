@@ -30,6 +30,7 @@ MACHINE_OUT_OF_MEMORY = (
     "This machine has too little memory. Lower the model's sizes, train.tokens_per_batch or, in "
     "translation, decode.beam_size, decode.tokens_per_batch or decode.max_extra_length."
 )
+FREE = "Free disk space, or inodes (df -i),"
 LONGEST_MESSAGE = 4_000  # characters
 PATHS = ("FILE", "FOLDER", "STEM")  # how the help calls the values that are paths
 BROKEN_PIPE = 128 + 13  # SIGPIPE
@@ -112,12 +113,13 @@ def exit_status(action: Callable[[], object]) -> int:
 
 
 def _prefix_hint(error: Exception) -> str:
-    """A hint for the message if an unknown flag is a config key without "config."; else ""."""
+    """A hint for the message if an unknown flag is the end of a config key's name; else ""."""
     if not isinstance(error, flags.UnrecognizedFlagError):
         return ""
     from transformer_jax.config.schema import KEYS
 
-    return f". Did you mean: config.{error.flagname} ?" if error.flagname in KEYS else ""
+    own = [name for name in KEYS if f".{name}".endswith(f".{error.flagname}")]
+    return f". Did you mean: --config.{' or --config.'.join(own)}?" if own else ""
 
 
 def _one_line(message: str) -> str:
@@ -132,7 +134,7 @@ def _about_file(error: OSError) -> str:
     path = error.filename2 or error.filename  # of a rename: the new name
     if error.errno in DISK_FULL:
         where = f" ({path})" if path else ""
-        fix = "Raise the limit (ulimit -f)" if error.errno == errno.EFBIG else "Free disk space"
+        fix = "Raise the limit (ulimit -f)" if error.errno == errno.EFBIG else FREE
         return f"{error.strerror}{where}. {fix} and call it again."
     if path and error.errno == errno.ENAMETOOLONG:
         return f"{error.strerror}: {path}"
@@ -207,7 +209,8 @@ def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -
             + ("flags come before --." if "--" in arguments else "put it in quotation marks.")
         )
     if extra and not positional:
-        raise UserError(f"{command} does not take {extra[0]!r}; its flags: {command} --help.")
+        reads = " It reads standard input: < FILE." if command == "translate" else ""
+        raise UserError(f"{command} does not take {extra[0]!r}; flags: {command} --help.{reads}")
     values: dict[str, Any] = {
         flag.name: parser[flag.name].value for flag in known if not flag.positional
     }

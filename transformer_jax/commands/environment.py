@@ -168,6 +168,6 @@ def check_devices() -> None:
                 "environment."
             ) from None
         raise UserError(
-            f"JAX_PLATFORMS={platforms}: {reason.rstrip('.')}. Install it with this package's "
-            "extra cuda or tpu (pip install '.[cuda]'), or unset JAX_PLATFORMS to use another."
+            f"JAX_PLATFORMS={platforms}: {reason.rstrip('.')}. Install JAX for its device "
+            "(pip install 'jax[cuda13]' or 'jax[tpu]'), or unset JAX_PLATFORMS to use another."
         ) from None

@@ -43,7 +43,7 @@ def serve(
         from transformer_jax.serving.app import make_app
         from transformer_jax.serving.server import listen, make_server
     except ModuleNotFoundError:
-        raise UserError("serve needs starlette and uvicorn: pip install -e '.[serve]'.") from None
+        raise UserError("serve needs two packages: pip install starlette uvicorn.") from None
     with listen(host, port) as listening:
         run = Run(load_model(workdir, checkpoint, overrides=overrides))
         limits = Limits()

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -162,13 +162,27 @@ def _call_get_config(spec: str) -> ConfigDict | Mapping[str, Any]:
     file = _find_file(name)
     # The file may print, but standard output is for results. It may change the working directory,
     # to which --workdir and other paths are relative.
-    with contextlib.redirect_stdout(sys.stderr), contextlib.chdir(os.curdir):
+    with contextlib.redirect_stdout(sys.stderr), contextlib.chdir(os.curdir), _presets_on_path():
         raw = _run_file(spec, file, [argument] if colon else [])
     if not isinstance(raw, ConfigDict | Mapping):
         if inspect.iscoroutine(raw):
             raw.close()  # otherwise Python warns of it
         raise ConfigError(f"{file}: get_config returned {type(raw).__name__}, not a ConfigDict.")
     return raw
+
+
+@contextlib.contextmanager
+def _presets_on_path() -> Iterator[None]:
+    """Lets a config file import presets (`from configs.demo import get_config`) from anywhere.
+
+    Like `python -m`, the command `transformer-jax` finds modules of the working directory first.
+    """
+    before = list(sys.path)
+    sys.path += [os.getcwd(), str(shipped("configs").parent)]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def _run_file(spec: str, file: Path, arguments: list[str]) -> Any:
@@ -178,14 +192,17 @@ def _run_file(spec: str, file: Path, arguments: list[str]) -> Any:
         get_config = _import_file(file).get("get_config")
         if not callable(get_config):
             raise ConfigError(f"{path} has no function get_config. Presets in configs/ show one.")
+        signature = inspect.signature(get_config)
         try:
-            inspect.signature(get_config).bind(*arguments)
+            signature.bind(*arguments)
         except TypeError:
             needs = (
                 f"takes no argument: --config={path}"
                 if arguments
                 else f"needs one argument: --config={path}:ARGUMENT"
             )
+            if any(one.kind is one.KEYWORD_ONLY for one in signature.parameters.values()):
+                needs = f"is get_config{signature}, and can get only one argument, without a name"
             raise ConfigError(f"--config={spec}: its get_config {needs}.") from None
         return get_config(*arguments)
     except UserError:

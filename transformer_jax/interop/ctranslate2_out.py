@@ -52,7 +52,7 @@ def write_ctranslate2(model: Exported, folder: Path, quantization: str | None) -
     try:
         from ctranslate2.converters.converter import Converter
     except ImportError:
-        raise UserError("CTranslate2 needs its package: pip install -e '.[interop]'.") from None
+        raise UserError("CTranslate2 needs its package: pip install ctranslate2.") from None
 
     class FromRun(Converter):
         """Fills CTranslate2's description of a model."""

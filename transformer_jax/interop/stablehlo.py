@@ -52,7 +52,7 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
     try:
         import flatbuffers  # noqa: F401 (jax.export serializes with it)
     except ImportError:
-        raise UserError("StableHLO needs flatbuffers: pip install -e '.[interop]'.") from None
+        raise UserError("StableHLO needs flatbuffers: pip install flatbuffers.") from None
     plain = dataclasses.replace(model.config.model, attention_kernel="plain")
     made = make_model(plain, model.vocabulary.sizes)
     decode = model.config.decode

@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import json
 import logging
+import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -124,7 +125,7 @@ def _log_stray(path: Path) -> None:  # once, since training lists the folder at 
 def set_aside(path: Path, reason: str = "damaged") -> Path:
     """Renames a checkpoint and its manifest to STEP.REASON, or STEP.REASON2 if that exists, ..."""
     names = (f"{path.name}.{reason}{n if n > 1 else ''}" for n in itertools.count(1))
-    new = next(one for one in map(path.with_name, names) if not one.exists())
+    new = next(one for one in map(path.with_name, names) if not os.path.lexists(one))
     path.rename(new)
     if manifest_of(path).exists():
         manifest_of(path).rename(manifest_of(new))
@@ -304,7 +305,7 @@ class Checkpoints:
         if _is_checkpoint(folder):
             return
         for path in (folder, manifest_of(folder)):
-            if path.exists():
+            if os.path.lexists(path):  # a link may lead nowhere
                 log.warning("%s is in the way; it is now %s", path, set_aside(path).name)
 
     def _seal(self) -> None:

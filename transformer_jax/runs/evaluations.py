@@ -7,6 +7,7 @@ the result.
 import glob
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -44,7 +45,7 @@ def evaluation_path(folder: Path, name: str, settings: Mapping[str, Any]) -> Pat
 def _stem(name: str, checkpoint: str, decode: Mapping[str, Any]) -> str:
     method = decode.get("method", "beam")
     how = f"beam{decode['beam_size']}" if method == "beam" else method
-    name = name.encode()[:LONGEST_NAME].decode(errors="ignore")
+    name = os.fsencode(name)[:LONGEST_NAME].decode(errors="ignore")  # of a file, of any bytes
     return re.sub(r"[^\w.-]", "_", f"{name}.{checkpoint}.{how}")
 
 
@@ -52,7 +53,7 @@ def write_evaluation(path: Path, hypotheses: Iterable[str], record: Mapping[str,
     """Writes one hypothesis per line, and the record as a .json file beside it."""
     write_atomically(path, "".join(f"{line}\n" for line in hypotheses).encode())
     content = json.dumps(dict(record), indent=2, ensure_ascii=False) + "\n"
-    write_atomically(path.with_suffix(".json"), content.encode())
+    write_atomically(path.with_suffix(".json"), content.encode(errors="backslashreplace"))
 
 
 def find_evaluation(

@@ -346,7 +346,8 @@ def _parse(line: bytes, path: Path, at: int) -> dict[str, Any]:
         values = [value for name, value in record.items() if name != "kind"]
         if not all(isinstance(v, int | float) or v in NON_FINITE for v in values):
             raise TypeError
-    except (ValueError, TypeError, KeyError, RecursionError):
+        [float(v) for v in values]
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         raise RunError(
             f'{path}:{at} is not metrics (an object with "step", "kind" and numbers): '
             "remove that line."

@@ -219,7 +219,7 @@ def run_with_submitit(
     try:
         import submitit
     except ImportError:
-        raise ConfigError("--launcher=slurm needs submitit: pip install -e '.[slurm]'.") from None
+        raise ConfigError("--launcher=slurm needs submitit: pip install submitit.") from None
     try:
         executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
         values = {name: yaml.safe_load(text) for name, _, text in pairs}

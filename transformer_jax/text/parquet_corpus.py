@@ -199,6 +199,8 @@ def _check_columns(path: Path, schema: Any, languages: Sequence[str]) -> None:
             f"{path} has no column {COLUMN!r}, only {', '.join(map(repr, schema.names))}. Write it "
             f"again with a column {COLUMN!r} whose rows have the texts {wanted}."
         )
+    if schema.names.count(COLUMN) > 1:
+        raise DataError(f"{path} has several columns {COLUMN!r}. Write it again with one.")
     kind = schema.field(COLUMN).type
     fields = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
     for language in languages:

@@ -271,7 +271,7 @@ def _segmentations(config: Config, vocabulary: Vocabulary) -> Segmentations | No
             f"vocabulary.dropout={own.dropout} skips merges, and this run's vocabulary, a unigram "
             "model, has none. Leave it out."
         )
-    log.info("each training pair is encoded in %d random segmentations", own.segmentations)
+    log.info("each pair is encoded in %d random segmentations: as many pairs", own.segmentations)
     return Segmentations(own.dropout, own.segmentations, config.seed)
 
 
