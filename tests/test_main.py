@@ -317,8 +317,8 @@ def test_another_error_of_the_device_keeps_its_traceback(monkeypatch):
 @pytest.mark.parametrize(
     ("number", "fix"),
     [
-        (errno.ENOSPC, "Free disk space"),
-        (errno.EDQUOT, "Free disk space"),
+        (errno.ENOSPC, "Free disk space, or inodes (df -i),"),
+        (errno.EDQUOT, "Free disk space, or inodes (df -i),"),
         (errno.EFBIG, "Raise the limit (ulimit -f)"),
     ],
 )
