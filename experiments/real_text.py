@@ -26,8 +26,9 @@ At the paper's sizes base, pre-norm and big have the paper's rate; the other row
 one times the root of 256 / d_model.
 
 The rules, written before the runs. Scores are those of the mean of the last 5 checkpoints, beam 4.
-A row is better or worse than base if the table says so (its rule is in the notes); a single seed
-decides nothing that is within the spread of seeds. The claims that captions suggested: "recurrent
+A row is better or worse than the table's first one, base or at the cores' scales pre-norm, if the
+table says so (its rule is in the notes); a single seed decides nothing that is within the spread of
+seeds. The claims that captions suggested: "recurrent
 is ahead at small budgets" holds if the recurrent row is better than pre-norm at `cores_en-it`;
 "rotary positions help" and "Muon helps" hold if these rows are better than pre-norm there.
 """
@@ -72,7 +73,7 @@ ROWS: dict[str, Overrides] = {
     MUON: {**PRE_NORM, "train.optimizer": "muon"},
 }
 OF_GPU = (BASE, PRE, MODERN, BIG, RECURRENT, CONVOLUTIONAL)
-OF_CORES = (BASE, PRE, ROTARY, MUON, MODERN, RECURRENT)
+OF_CORES = (PRE, BASE, ROTARY, MUON, MODERN, RECURRENT)  # the first is what others are compared to
 # Peak rates at d_model 256 by the rate scales; rows of the paper's sizes that are not here have
 # the paper's rate.
 RATES: dict[str, float] = {MODERN: MODERN_RATE, RECURRENT: 0.003, CONVOLUTIONAL: 0.003}

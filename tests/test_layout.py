@@ -184,7 +184,8 @@ def test_what_tables_share_with_commands_imports_no_part():
     assert not forbidden_imports(PACKAGE / "commands" / "command_line.py", {"config"})
 
 
-SEARCH = {"text", "model.records", "decoding.penalties", "decoding.state", "decoding.top_k"}
+SEARCH = {"text", "model.records"}
+SEARCH |= {f"decoding.{name}" for name in ("exclusions", "penalties", "state", "top_k")}
 
 
 @pytest.mark.parametrize(

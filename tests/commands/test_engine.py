@@ -54,9 +54,11 @@ def test_each_line_has_its_own_limit_of_length():
 def test_the_engine_searches_with_the_run_s_settings():
     pytest.importorskip("ctranslate2")
     settings = {"decode.length_penalty": 0.3, "decode.banned_subwords": ("e", "<unk>")}
+    settings |= {"decode.min_length": 3, "decode.no_repeat": 2}
     loaded = load_model(str(run_of("post")), beam_size=3, n_best=2, overrides=settings)
     search = engine_lines(loaded, "ctranslate2").search
     want = {"beam_size": 3, "num_hypotheses": 2, "length_penalty": 0.3}
+    want |= {"min_decoding_length": 3, "no_repeat_ngram_size": 2}
     assert search | want | {"suppress_sequences": [["e"], ["<unk>"]]} == search
 
 

@@ -380,7 +380,17 @@ OTHER = "; it divides by length^alpha, ours by GNMT's penalty: at alpha 0 both a
         ("ctranslate2", {"length_penalty": 0.0}, "beam_size=3, length_penalty=0)"),
         ("ctranslate2", {"penalty": "power"}, "beam_size=3, length_penalty=0.6)"),
         ("huggingface", {}, f"generate(...) with the folder's generation_config.json{OTHER}"),
-        ("stablehlo", {}, "search.py of the folder, with 3 beams and no length penalty"),
+        (
+            "ctranslate2",
+            {"length_penalty": 0.0, "min_length": 2, "no_repeat": 3},
+            "length_penalty=0, min_decoding_length=2, no_repeat_ngram_size=3)",
+        ),
+        ("stablehlo", {}, "search.py of the folder, with 3 beams, no length penalty"),
+        (
+            "stablehlo",
+            {"no_repeat": 3},
+            "no length penalty and without decode.min_length and decode.no_repeat",
+        ),
     ],
 )
 def test_the_log_says_how_the_same_search_is_called(format, decode, call):

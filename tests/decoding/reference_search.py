@@ -64,6 +64,12 @@ def every_hypothesis(decoder: Decoder, sentence: int, limit: int) -> dict[tuple[
     return found
 
 
+def repeats(ids: list[int], n: int) -> bool:
+    """Whether the last n subwords came before, in this order and one after the other."""
+    before = [ids[at : at + n] for at in range(len(ids) - n)]
+    return ids[-n:] in before
+
+
 def beam_search(
     decoder: Decoder,
     sentence: int,
@@ -75,10 +81,13 @@ def beam_search(
     penalty: Callable[[int, float], float] = gnmt,
     added: Callable[[int, list[int]], float] = nothing,
     banned: tuple[int, ...] = (),
+    min_length: int = 0,
+    no_repeat: int = 0,
 ) -> tuple[list[Hypothesis], int]:
     """The n_best best, and the number of steps after which no other could have joined them.
 
-    Banned subwords keep their probability, but no hypothesis has one.
+    Banned subwords, EOS before min_length and what would repeat no_repeat subwords keep their
+    probability, but no hypothesis has them.
     `added(sentence, hypothesis)`, at most 0, is added to the score of an ended hypothesis.
     """
     live: list[tuple[list[int], float]] = [([], 0.0)] if limit else []
@@ -88,7 +97,9 @@ def beam_search(
         candidates = []
         for ids, log_prob in live:
             for i, gain in enumerate(log_softmax(decoder(sentence, ids))):
-                if i not in banned and (length < limit or i == EOS):
+                excluded = i in banned or (i == EOS and length <= min_length)
+                excluded |= no_repeat > 0 and repeats([*ids, i], no_repeat)
+                if i == EOS if length == limit else not excluded:
                     candidates.append((ids + [i], log_prob + gain))
         candidates.sort(key=lambda candidate: -candidate[1])  # stable
         for ids, log_prob in candidates[:beam_size]:

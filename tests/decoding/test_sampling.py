@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.decoding import reference_search as reference
+from tests.decoding.reference_search import repeats
 from tests.decoding.toy_decoders import (
     BATCH,
     SIZE,
@@ -19,6 +20,7 @@ from tests.decoding.toy_decoders import (
     rows,
     run,
 )
+from transformer_jax.decoding.exclusions import Exclusions
 from transformer_jax.decoding.penalties import empty_coverage
 from transformer_jax.decoding.sampling import (
     Sampling,
@@ -40,13 +42,13 @@ class Asked(NamedTuple):
     size: int = SIZE
     top_k: int | None = None
     nucleus: bool = False
-    banned: tuple[int, ...] = ()
+    exclusions: Exclusions = Exclusions()
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def _sampled(model, table, limits, keys, asked, temperature, top_p, counted):
     batch = len(limits)
-    rules = make_rules(asked.size, 0.6, beta=0.3)._replace(banned=asked.banned)
+    rules = make_rules(asked.size, 0.6, beta=0.3)._replace(exclusions=asked.exclusions)
     sampling = Sampling(temperature, asked.top_k, top_p if asked.nucleus else None, rules)
     cache = model.cache(batch, asked.samples, asked.size)
     sizes = {"beam_size": asked.samples, "n_best": asked.samples, "size": asked.size}
@@ -125,7 +127,7 @@ def test_one_subword_to_draw_from_is_greedy_search_at_any_temperature():
     for banned in ((), (0, 4)):  # the likeliest of the others
         greedy = run(HashModel, model.table, limits, 0.6, beam=1, n_best=1, banned=banned)
         for settings in ({"top_k": 1}, {"top_p": 1e-6}):
-            settings |= {"samples": 1, "banned": banned}
+            settings |= {"samples": 1, "exclusions": Exclusions(banned)}
             found = sampled(model, limits, temperature=0.7, **settings)
             np.testing.assert_array_equal(found.ids, greedy.ids)
 
@@ -170,10 +172,28 @@ def test_a_sentence_s_samples_depend_on_its_key_alone():
     assert len({tuple(ids) for ids in found.ids[0].tolist()}) > 1  # samples differ
 
 
+def test_excluded_ends_and_repeats_are_never_drawn_and_samples_end_if_nothing_is_left():
+    model = HashModel(9)
+    model.table = model.table.copy()
+    model.table[..., EOS] += 2
+    limits = np.full(BATCH, SIZE)
+    free = sampled(model, limits, samples=50)
+    assert (free.lengths == 1).any()
+    found = sampled(model, limits, samples=50, exclusions=Exclusions(min_length=3, no_repeat=2))
+    several = [ids for sentence in range(BATCH) for ids, _, _ in rows(found, sentence)]
+    assert len(several) == 50 * BATCH and min(map(len, several)) == 4
+    assert not any(repeats(ids[:n], 2) for ids in several for n in range(3, len(ids) + 1))
+    assert any(repeats(ids[:n], 1) for ids in several for n in range(2, len(ids)))
+    left = [i for i in range(model.table.shape[-1]) if i != EOS][:3]
+    banned = tuple(i for i in range(model.table.shape[-1]) if i not in (*left, EOS))
+    ids = sampled(model, limits, samples=3, exclusions=Exclusions(banned, SIZE, 1)).ids
+    assert (np.sort(ids[..., :3]) == left).all() and (ids[..., 3] == EOS).all()
+
+
 def test_a_nan_drops_the_samples_and_banned_subwords_are_never_drawn():
     model = HashModel(9)
     assert all((sampled(model, [SIZE] * BATCH, samples=50).ids == i).any() for i in (3, 4))
-    ids = sampled(model, [SIZE] * BATCH, samples=50, banned=(3, 4)).ids
+    ids = sampled(model, [SIZE] * BATCH, samples=50, exclusions=Exclusions((3, 4))).ids
     assert not np.isin(ids, (3, 4)).any()
     model.table = model.table.copy()
     model.table[2] = np.nan

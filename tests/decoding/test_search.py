@@ -101,6 +101,26 @@ def test_banned_subwords_are_never_found_and_keep_their_probability(beam, banned
     assert changed > 2, "the free search finds them"
 
 
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize(
+    "excluded",
+    [{"min_length": 3}, {"no_repeat": 1}, {"no_repeat": 2}, {"no_repeat": 3, "min_length": 6}],
+)
+def test_early_ends_and_repeated_sequences_are_excluded(beam, excluded):
+    settings = {"beam": beam, "n_best": min(beam, 3)}
+    limits = np.array([9, 7, 9, 0, 2])
+    changed = 0
+    for seed in range(6):
+        model = HashModel(seed, eos_logit=0.5)
+        model.table = model.table.copy()
+        model.table[..., 4] += 1.5  # which likes to repeat itself
+        result = run(HashModel, model.table, limits, 0.6, **settings, **excluded)
+        assert_equals_reference(model, limits, 0.6, result, **settings, **excluded)
+        free = run(HashModel, model.table, limits, 0.6, **settings)
+        changed += not np.array_equal(free.ids, result.ids)
+    assert changed > 2, "the free search finds them"
+
+
 def test_a_power_of_the_length_as_penalty():
     limits = np.array([9, 7, 9, 0, 5])
     settings = {"beam": 4, "n_best": 3, "penalty": "power"}

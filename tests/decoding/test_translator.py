@@ -13,6 +13,7 @@ from tests.fixtures.tiny import random_params, tiny_model
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.decoding import scoring
+from transformer_jax.decoding.exclusions import Exclusions
 from transformer_jax.decoding.scoring import forced_scores
 from transformer_jax.decoding.translator import Hypothesis, Translator
 from transformer_jax.model.embeddings import shift_right
@@ -150,6 +151,13 @@ def test_beam_1_is_greedy_search_with_the_whole_model(positions):
         assert best.ids.tolist() == ids
 
 
+def test_the_shortest_length_and_repeats_reach_the_search():
+    t = translator(min_length=5, no_repeat=1)
+    assert t.exclusions == Exclusions((), 5, 1)
+    for (best,) in t.translate(sentences()):
+        assert len(best.ids) > 5 and len(set(best.ids.tolist())) == len(best.ids)
+
+
 def test_the_penalty_and_the_banned_subwords_reach_the_search():
     t = translator(penalty="power")
     sources = sentences()
@@ -157,9 +165,10 @@ def test_the_penalty_and_the_banned_subwords_reach_the_search():
         want = forced(t, source, best.ids)[1] / len(best.ids) ** ALPHA
         assert best.score == pytest.approx(want, abs=1e-4)
     found = {i for (best,) in t.translate(sources) for i in best.ids.tolist()} - {EOS}
-    t.banned = tuple(sorted(found)[::2])
+    banned = tuple(sorted(found)[::2])
+    t.exclusions = Exclusions(banned)
     again = t.translate(sources)
-    assert not {i for (best,) in again for i in best.ids.tolist()} & set(t.banned)
+    assert not {i for (best,) in again for i in best.ids.tolist()} & set(banned)
     for source, (best,) in zip(sources, again, strict=True):
         assert best.log_prob == pytest.approx(forced(t, source, best.ids)[1], abs=1e-4)
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.decoding import reference_search as reference
+from transformer_jax.decoding.exclusions import Exclusions
 from transformer_jax.decoding.search import beam_search
 from transformer_jax.model.records import Cache, Stepped
 from transformer_jax.text.vocabulary import BOS, EOS, PAD
@@ -168,6 +169,8 @@ def find(
     size=SIZE,
     penalty="gnmt",
     banned=(),
+    min_length=0,
+    no_repeat=0,
     groups=1,
     diversity=0.0,
 ):
@@ -183,7 +186,7 @@ def find(
         penalty=penalty,
         beta=beta,
         counted=counted,
-        banned=banned,
+        exclusions=Exclusions(banned, min_length, no_repeat),
         groups=groups,
         diversity=diversity,
     )
@@ -191,7 +194,7 @@ def find(
 
 
 def compiled(function):
-    names = ("beam", "n_best", "size", "penalty", "banned", "groups")
+    names = ("beam", "n_best", "size", "penalty", "banned", "min_length", "no_repeat", "groups")
     call = jax.jit(function, static_argnums=0, static_argnames=names)
     return lambda *args, **kwargs: jax.device_get(call(*args, **kwargs))
 
@@ -235,7 +238,7 @@ def assert_equals_reference(
     n_best,
     penalty=reference.gnmt,
     added=reference.nothing,
-    banned=(),
+    **exclusions,
 ):
     steps = 0
     for sentence, limit in enumerate(limits):
@@ -248,7 +251,7 @@ def assert_equals_reference(
             alpha=alpha,
             penalty=penalty,
             added=added,
-            banned=banned,
+            **exclusions,
         )
         assert_same_hypotheses(result, sentence, want)
         steps = max(steps, needed)

@@ -75,6 +75,9 @@ def test_hugging_face_s_search_has_the_run_s_settings():
     found = huggingface_out._generation(exported(**changes))
     want = {"num_beams": 7, "length_penalty": 0.9, "max_length": 1_024}
     assert found | want | {"bad_words_ids": [[0], [3]]} == found
+    assert not {"min_length", "no_repeat_ngram_size"} & found.keys()
+    found = huggingface_out._generation(exported(decode__min_length=7, decode__no_repeat=3))
+    assert (found["min_length"], found["no_repeat_ngram_size"]) == (8, 3)
 
 
 def test_hugging_face_s_config_has_the_run_s_rates_of_dropout():

@@ -223,20 +223,24 @@ def test_copies_and_the_table_of_sinusoids_are_no_other_parts(folder):
 
 def test_settings_of_search_that_the_run_cannot_keep_are_named(folder, caplog):
     kept = {"bad_words_ids": [[59], [5]], "num_beams": 3, "repetition_penalty": 1.0, "top_k": 50}
+    kept |= {"min_length": 8, "no_repeat_ngram_size": 3}
     change(folder / "generation_config.json", **kept, max_length=512, forced_eos_token_id=0)
-    assert read(folder).decode["banned_subwords"] == ("<pad>", "<s>", "<unk>", "piece5")
+    found = read(folder).decode
+    assert found["banned_subwords"] == ("<pad>", "<s>", "<unk>", "piece5")
+    # transformers counts the token with which a translation begins.
+    assert (found["min_length"], found["no_repeat"], found["beam_size"]) == (7, 3, 3)
     assert not caplog.records
-    lost = {"min_length": 8, "no_repeat_ngram_size": 3, "max_length": 40, "do_sample": True}
+    lost = {"min_new_tokens": 8, "max_length": 40, "do_sample": True}
     change(folder / "generation_config.json", **lost, bad_words_ids=[[5], [6, 7]])
     assert read(folder).decode["banned_subwords"][-1] == "piece5"
     assert caplog.messages[0].endswith(
-        "without them: bad_words_ids=[[6, 7]], do_sample=True, max_length=40, min_length=8, "
-        "no_repeat_ngram_size=3, top_k=50"
+        "without them: bad_words_ids=[[6, 7]], do_sample=True, max_length=40, min_new_tokens=8, "
+        "top_k=50"
     )
     (folder / "generation_config.json").unlink()
-    change(folder / "config.json", min_length=9)
+    change(folder / "config.json", min_new_tokens=9)
     assert read(folder).decode["beam_size"] == 1  # transformers' default
-    assert "config.json" in caplog.messages[1] and "min_length=9" in caplog.messages[1]
+    assert "config.json" in caplog.messages[1] and "min_new_tokens=9" in caplog.messages[1]
 
 
 @pytest.mark.parametrize(

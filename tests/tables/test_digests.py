@@ -41,6 +41,8 @@ BY_HAND = {
     "decode.coverage_penalty",
     "decode.max_extra_length",
     "decode.banned_subwords",
+    "decode.min_length",
+    "decode.no_repeat",
     "decode.wait_k",
 }
 COUNTING = [name for name, key in KEYS.items() if not key.mutable or name in COUNTED]

@@ -103,7 +103,7 @@ def engine_lines(loaded: LoadedModel, engine: str) -> EngineLines:
     if len(translator.model.members) > 1:
         raise ConfigError(f"--engine={engine} has one model: give one --workdir.")
     params = jax.tree.map(np.asarray, translator.params)
-    exported = Exported(loaded.config, params, loaded.vocabulary, translator.banned)
+    exported = Exported(loaded.config, params, loaded.vocabulary, translator.exclusions.banned)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
         with contextlib.redirect_stdout(io.StringIO()):  # standard output is for translations
@@ -114,6 +114,8 @@ def engine_lines(loaded: LoadedModel, engine: str) -> EngineLines:
         "num_hypotheses": translator.n_best,
         "length_penalty": decode.length_penalty,
         "suppress_sequences": [[piece] for piece in decode.banned_subwords],
+        "min_decoding_length": decode.min_length,
+        "no_repeat_ngram_size": decode.no_repeat,
         "return_scores": True,
         "batch_type": "tokens",
         "max_batch_size": decode.tokens_per_batch,

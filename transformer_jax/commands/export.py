@@ -155,9 +155,15 @@ def _search(decode: DecodeConfig, format: str) -> str:
     """The call of the engine whose search is that of the run's settings, or nearest to it."""
     if format == "ctranslate2":
         call = f"beam_size={decode.beam_size}, length_penalty={decode.length_penalty:g}"
+        if decode.min_length:
+            call += f", min_decoding_length={decode.min_length}"
+        if decode.no_repeat:
+            call += f", no_repeat_ngram_size={decode.no_repeat}"
         call = f"translate_batch(..., {call})"
     elif format == "stablehlo":
-        return f"search.py of the folder, with {decode.beam_size} beams and no length penalty"
+        own = " and without decode.min_length and decode.no_repeat"
+        own *= bool(decode.min_length or decode.no_repeat)
+        return f"search.py of the folder, with {decode.beam_size} beams, no length penalty{own}"
     else:
         call = "generate(...) with the folder's generation_config.json"
     if decode.penalty == "gnmt" and decode.length_penalty:

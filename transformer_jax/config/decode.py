@@ -71,6 +71,20 @@ class DecodeConfig:
         "probability is not given to others",
         mutable=True,
     )
+    min_length: int = key(
+        0,
+        "no translation ends with fewer subwords, EOS not counted, unless its limit is reached",
+        mutable=True,
+        at_least=0,
+        at_most=WIDEST,
+    )
+    no_repeat: int = key(
+        0,
+        "no sequence of this many subwords comes twice in a translation; 0: any may",
+        mutable=True,
+        at_least=0,
+        at_most=1_000,
+    )
     max_extra_length: int = key(
         50,
         "a translation has at most source length + this many subwords",

@@ -19,6 +19,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
+from transformer_jax.decoding.exclusions import NOTHING, Exclusions
 from transformer_jax.decoding.penalties import empty_coverage
 from transformer_jax.decoding.sampling import Sampling, draw, sentence_seed
 from transformer_jax.decoding.search import advance, make_rules
@@ -72,7 +73,7 @@ class SearchShape(NamedTuple):
     max_extra_length: int
     penalizes_coverage: bool
     penalty: str = "gnmt"
-    banned: tuple[int, ...] = ()
+    exclusions: Exclusions = NOTHING
     sampling: SamplingFilter | None = None  # None: beam search
     groups: int = 1  # of beams; beam_size and n_best are multiples of it
 
@@ -246,7 +247,8 @@ def _step_function(
 ) -> Callable[[SearchState], SearchState]:
     """The function that advances all rows by one subword: by beam search or by sampling."""
     alpha, beta = strengths.length_penalty, strengths.coverage_penalty
-    rules = make_rules(shape.size, alpha, shape.penalty, beta)._replace(banned=shape.banned)
+    rules = make_rules(shape.size, alpha, shape.penalty, beta)
+    rules = rules._replace(exclusions=shape.exclusions)
     if shape.sampling is None:
         rules = rules._replace(groups=shape.groups, diversity=strengths.diversity)
         return partial(advance, step, rules)

@@ -7,7 +7,8 @@ Rules of sampling
   likeliest of them whose probabilities sum to at least top_p (Holtzman et al. 2020). Equally likely
   subwords stay or go together.
 - A sample's log probability and score are those of search: what the model gives its subwords at
-  temperature 1, whatever was left out. At the last position of a sentence only EOS may follow.
+  temperature 1, whatever was left out. At the last position of a sentence, and if every subword
+  is excluded, EOS follows.
 - Samples are independent of one another and are not ranked: sample n is hypothesis n of the result.
 - The random numbers belong to (seed, sentence, sample, position, subword). So a sentence's samples
   depend on nothing else: not on its batch, nor on how many samples there are. Two equal sentences
@@ -28,6 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from transformer_jax.decoding.exclusions import without_excluded
 from transformer_jax.decoding.penalties import coverage_penalty, covered, penalized
 from transformer_jax.decoding.search import Rules
 from transformer_jax.decoding.state import (
@@ -66,8 +68,12 @@ def draw(step: StepFn, sampling: Sampling, state: SearchState) -> SearchState:
     coverage = covered(state.coverage, stepped.watched_BKM)
     logits_BKV = stepped.logits_BKV.astype(jnp.float32)
     noise_BKV = gumbel_noise(state, logits_BKV.shape[2])
-    noisy_BKV = kept_logits(logits_BKV, sampling) + sampling.temperature * noise_BKV
-    ids_BK = jnp.where((length_B == state.limits_B)[:, None], EOS, noisy_BKV.argmax(-1))
+    allowed_BKV = without_excluded(
+        rules.exclusions, logits_BKV, state.sequences_BKT, now.position_B
+    )
+    noisy_BKV = kept_logits(allowed_BKV, sampling) + sampling.temperature * noise_BKV
+    ends_BK = (length_B == state.limits_B)[:, None] | jnp.isneginf(noisy_BKV.max(-1))
+    ids_BK = jnp.where(ends_BK, EOS, noisy_BKV.argmax(-1))
     own_BK = jnp.take_along_axis(logits_BKV, ids_BK[..., None], axis=-1)[..., 0]
     log_probs_BK = state.log_probs_BK + own_BK - jax.nn.logsumexp(logits_BKV, axis=-1)
     log_probs_BK = jnp.where(log_probs_BK > IMPOSSIBLE, log_probs_BK, -jnp.inf)  # NaN too
@@ -96,10 +102,8 @@ def draw(step: StepFn, sampling: Sampling, state: SearchState) -> SearchState:
 
 
 def kept_logits(logits_BKV: Array, sampling: Sampling) -> Array:
-    """The logits; -inf for subwords that are never drawn, or not among top_k or in the nucleus."""
+    """The logits; -inf for subwords that are excluded, or not among top_k or in the nucleus."""
     logits_BKV = jnp.where(logits_BKV > IMPOSSIBLE, logits_BKV, -jnp.inf)
-    if sampling.rules.banned:
-        logits_BKV = logits_BKV.at[..., list(sampling.rules.banned)].set(-jnp.inf)
     if sampling.top_k is not None and sampling.top_k < logits_BKV.shape[-1]:
         least_BK1 = top_k(logits_BKV, sampling.top_k)[0][..., -1:]
         logits_BKV = jnp.where(logits_BKV >= least_BK1, logits_BKV, -jnp.inf)

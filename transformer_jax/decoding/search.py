@@ -17,7 +17,8 @@ Rules of the search
 - Of equal candidates, the one whose hypothesis has the lower beam slot comes first, then the one
   with the lower id. Of equal scores in the pool, the shorter hypothesis comes first. A hypothesis
   whose logits are NaN is dropped.
-- A banned subword keeps its probability but continues no hypothesis.
+- An excluded subword keeps its probability but continues no hypothesis (exclusions.py); at the
+  last position EOS follows even so.
 - With several groups (diverse beam search, Vijayakumar et al. 2018), each group is a search with
   its own beams and pool. In a search step the groups choose one after the other. A continuation is
   ranked by its log probability minus the diversity times the number of hypotheses of earlier groups
@@ -42,6 +43,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from transformer_jax.decoding.exclusions import NOTHING, Exclusions, without_excluded
 from transformer_jax.decoding.penalties import (
     coverage_penalty,
     covered,
@@ -74,7 +76,7 @@ class Rules(NamedTuple):
     penalties_L: Array  # positive divisors of the summed log probability, by length
     largest_LL: Array  # [limit, length]: the largest penalty of the lengths from length to limit
     beta: float | Array  # strength of the coverage penalty
-    banned: tuple[int, ...] = ()  # subwords that are never generated
+    exclusions: Exclusions = NOTHING  # what no hypothesis contains
     groups: int = 1  # each has K / groups beams and n_best / groups hypotheses in the pool
     diversity: float | Array = 0.0  # nats; see the head of this file
 
@@ -111,7 +113,7 @@ def beam_search(
     penalty: str = "gnmt",
     beta: float | Array = 0.0,
     counted: Array | None = None,
-    banned: tuple[int, ...] = (),
+    exclusions: Exclusions = NOTHING,
     groups: int = 1,
     diversity: float | Array = 0.0,
 ) -> tuple[SearchResult, Array]:
@@ -131,7 +133,7 @@ def beam_search(
       beta: strength of the coverage penalty, at least 0.
       counted: True at the source positions that the coverage penalty counts `[batch, src_len]`;
         None: no coverage penalty.
-      banned: ids that no hypothesis contains. EOS cannot be one of them.
+      exclusions: what no hypothesis contains; EOS cannot be banned.
       groups: of beams; K and n_best are multiples of it. The result has the n_best / groups best of
         the first group, then those of the next.
       diversity: nats, at least 0; see the head of this file.
@@ -144,7 +146,7 @@ def beam_search(
     """
     batch = max_lengths.shape[0]
     rules = make_rules(size, alpha, penalty, beta)
-    rules = rules._replace(banned=banned, groups=groups, diversity=diversity)
+    rules = rules._replace(exclusions=exclusions, groups=groups, diversity=diversity)
     state = empty_search(memory, cache, batch, beam_size=beam_size, size=size, n_best=n_best)
     if counted is not None:
         state = state._replace(coverage=empty_coverage(beam_size, counted))
@@ -241,9 +243,8 @@ def _extended(group: Group, state: SearchState, rules: Rules, penalty_BV: Array 
     batch, beams = group.log_probs_BK.shape
     position_B = state.now.position_B
     length_B = position_B + 1
-    ids_BA, sums_BA, parents_A = _candidates(
-        group, length_B == state.limits_B, rules.banned, penalty_BV
-    )
+    is_last_B = length_B == state.limits_B
+    ids_BA, sums_BA, parents_A = _candidates(group, position_B, is_last_B, rules, penalty_BV)
     avoided_BA = None
     if penalty_BV is not None:
         avoided_BA = jnp.take_along_axis(penalty_BV, ids_BA, axis=1)
@@ -276,7 +277,7 @@ def _best(sums_BA: Array, avoided_BA: Array | None, k: int) -> tuple[Array, Arra
 
 
 def _candidates(
-    group: Group, last_B: Array, banned: tuple[int, ...], penalty_BV: Array | None
+    group: Group, position_B: Array, last_B: Array, rules: Rules, penalty_BV: Array | None
 ) -> tuple[Array, Array, Array]:
     """The best continuations of the first hypothesis, then of the next, and so on.
 
@@ -288,14 +289,14 @@ def _candidates(
     logits_BKV = group.logits_BKV.astype(jnp.float32)
     # K + 1 continuations suffice: one of them ends the hypothesis, and at most K others are among
     # the K best. Logits have the order of log probabilities, so no full log-softmax is needed.
-    allowed_BKV = logits_BKV.at[..., list(banned)].set(-jnp.inf) if banned else logits_BKV
+    allowed_BKV = without_excluded(rules.exclusions, logits_BKV, group.sequences_BKT, position_B)
     count = min(beams + (beams > 1), vocabulary)
     if penalty_BV is None:
         logits_BKC, ids_BKC = top_k(allowed_BKV, count)
     else:
         _, ids_BKC = top_k(allowed_BKV - penalty_BV[:, None], count)
         logits_BKC = jnp.take_along_axis(allowed_BKV, ids_BKC, axis=2)
-    first_is_highest = not banned and penalty_BV is None
+    first_is_highest = allowed_BKV is logits_BKV and penalty_BV is None
     highest_BK1 = logits_BKC[..., :1] if first_is_highest else logits_BKV.max(-1, keepdims=True)
     total_BK1 = highest_BK1 + jnp.log(jnp.exp(logits_BKV - highest_BK1).sum(-1, keepdims=True))
     end_BKC = jnp.where(jnp.arange(ids_BKC.shape[-1]) == 0, logits_BKV[..., EOS, None], -jnp.inf)

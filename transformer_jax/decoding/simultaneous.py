@@ -23,6 +23,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
+from transformer_jax.decoding.exclusions import Exclusions
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.decoding.search import advance, make_rules
 from transformer_jax.decoding.state import SearchState, empty_search, is_live, start_sentences
@@ -43,7 +44,7 @@ class Shape(NamedTuple):
 
     mesh: Mesh
     sizes: SearchSizes  # of the longest sentence
-    banned: tuple[int, ...]  # subwords that are never generated
+    exclusions: Exclusions  # what no translation contains
 
 
 class Sentence(NamedTuple):
@@ -135,7 +136,7 @@ def write(
         stepped: Any = model.apply({"params": params}, *arguments, method="decode_step")
         return stepped
 
-    rules = make_rules(shape.sizes.length, 0.0)._replace(banned=shape.banned)
+    rules = make_rules(shape.sizes.length, 0.0)._replace(exclusions=shape.exclusions)
     limits_B = sentence.search.limits_B.at[0].set(limit)
     search = advance(step, rules, sentence.search._replace(limits_B=limits_B))
     subword = jnp.where(is_live(search)[0], search.now.ids_BK[0, 0], EOS)
@@ -162,7 +163,7 @@ class Interpreter:
         size = self.model.longest()
         size = min(longest + self.extra, size or longest + self.extra)
         sizes = SearchSizes(batch_ways(translator.mesh), 1, size, longest)
-        self.shape = Shape(translator.mesh, sizes, translator.banned)
+        self.shape = Shape(translator.mesh, sizes, translator.exclusions)
         self.begin()
 
     def begin(self) -> None:

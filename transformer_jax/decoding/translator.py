@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from transformer_jax.config.decode import DecodeConfig
+from transformer_jax.decoding.exclusions import Exclusions
 from transformer_jax.decoding.rows import (
     NOBODY,
     ROWS_PER_ENTRY,
@@ -64,7 +65,8 @@ class Translator:
         self.model = model.for_search(decode.dtype, decode.coverage_penalty > 0, decode.wait_k)
         self.params = narrowed(model, params, decode.weights) if decode.weights else params
         self.decode = decode
-        self.mesh, self.n_best, self.banned = mesh, n_best, banned
+        self.mesh, self.n_best = mesh, n_best
+        self.exclusions = Exclusions(banned, decode.min_length, decode.no_repeat)
         with placed(mesh, self.model):
             self.prepared = prepared_output(self.model, params, decode.weights)
         self._idle: dict[SearchShape, list[Rows]] = {}  # rows to use again
@@ -177,7 +179,7 @@ class Translator:
             max_extra_length=self.decode.max_extra_length,
             penalizes_coverage=self.decode.coverage_penalty > 0,
             penalty=self.decode.penalty,
-            banned=self.banned,
+            exclusions=self.exclusions,
             groups=self.groups,
             sampling=SamplingFilter(self.decode.top_k, self.decode.top_p is not None)
             if self.samples

@@ -52,7 +52,7 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
 NORMALIZES = "normalizes_punctuation"
 # Settings of search that the run does not have; older folders have them in config.json.
 SEARCH = (
-    "no_repeat_ngram_size encoder_no_repeat_ngram_size min_length min_new_tokens "
+    "encoder_no_repeat_ngram_size min_new_tokens "
     "forced_bos_token_id forced_eos_token_id suppress_tokens begin_suppress_tokens "
     "exponential_decay_length_penalty diversity_penalty do_sample temperature top_k top_p"
 ).split()
@@ -60,9 +60,9 @@ USUAL_LENGTH = 512  # max_length of MarianMT models; decode.max_length is the sa
 OF_SAMPLING = ("temperature", "top_k", "top_p", "typical_p")  # without effect in beam search
 # Keys of generation_config.json that the import reads, or that say nothing about the result.
 READ = frozenset(
-    "num_beams length_penalty bad_words_ids pad_token_id eos_token_id bos_token_id "
-    "decoder_start_token_id transformers_version _from_model_config use_cache "
-    "renormalize_logits num_return_sequences".split()
+    "num_beams length_penalty bad_words_ids min_length no_repeat_ngram_size "
+    "pad_token_id eos_token_id bos_token_id decoder_start_token_id transformers_version "
+    "_from_model_config use_cache renormalize_logits num_return_sequences".split()
 )
 
 
@@ -248,10 +248,15 @@ def _decode(folder: Path, options: Mapping[str, Any], pieces: Sequence[str]) -> 
       options: the content of config.json.
       pieces: the target's, by foreign id.
     """
+
+    def number(name: str, usual: int = 0) -> int:
+        found: int = as_number(int, both.get(name) or usual, f"{folder}: {name}")
+        return found
+
     path = folder / "generation_config.json"
     own = read_json(path) if path.is_file() else {}
     both = {**options, **own}
-    alpha, beams = both.get("length_penalty"), both.get("num_beams")
+    alpha = both.get("length_penalty")
     alpha = 1.0 if alpha is None else alpha  # transformers' default, as is one beam
     bad = both.get("bad_words_ids") or []
     single = [ids[0] for ids in bad if isinstance(ids, list) and len(ids) == 1]
@@ -276,6 +281,8 @@ def _decode(folder: Path, options: Mapping[str, Any], pieces: Sequence[str]) -> 
     return {
         "penalty": "power",
         "length_penalty": as_number(float, alpha, f"{folder}: length_penalty"),
-        "beam_size": as_number(int, beams or 1, f"{folder}: num_beams"),
+        "beam_size": number("num_beams", 1),
         "banned_subwords": tuple(pieces[i] for i in known),
+        "min_length": max(0, number("min_length") - 1),  # there with the token that begins
+        "no_repeat": number("no_repeat_ngram_size"),
     }

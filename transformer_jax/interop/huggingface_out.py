@@ -131,13 +131,18 @@ def _config(model: Exported) -> dict[str, Any]:
 
 def _generation(model: Exported) -> dict[str, Any]:
     decode = model.config.decode
-    banned = {"bad_words_ids": [[i] for i in model.banned]} if model.banned else {}
+    # There the length counts the token that begins a translation too.
+    kept: dict[str, Any] = {
+        "bad_words_ids": [[i] for i in model.banned],
+        "min_length": decode.min_length and decode.min_length + 1,
+        "no_repeat_ngram_size": decode.no_repeat,
+    }
     return {
         **SPECIAL,
         "num_beams": decode.beam_size,
         "length_penalty": decode.length_penalty,
         "max_length": model.positions,
-        **banned,
+        **{name: value for name, value in kept.items() if value},
     }
 
 
