@@ -98,6 +98,7 @@ def test_all_tables_of_runs_have_recorded_digests():
         "fair_comparison-budget_3",
         "fair_comparison-budget_9",
         *(f"real_text-cores_rate_{rate}" for rate in REAL_RATES),
+        "real_text-cores_en-it",
         "real_text-en-it",
     }
 
