@@ -184,7 +184,14 @@ COMMANDS = {
         "transformer_jax.commands.import_model:import_model",
         "make a run of a pretrained model: a folder of Marian, Hugging Face or CTranslate2",
         (
-            Flag("from", str, "FOLDER", "the model's folder", required=True, parameter="folder"),
+            Flag(
+                "from",
+                str,
+                "FOLDER",
+                "its folder, or hub's OWNER/MODEL",
+                required=True,
+                parameter="folder",
+            ),
             WORKDIR._replace(help="the run's folder, which is created"),
             Flag("src", str, "CODE", "source language, such as en (the tokenizer's)"),
             Flag("tgt", str, "CODE", "target language"),

@@ -3,7 +3,10 @@
 import functools
 import io
 import json
+import sys
+from fnmatch import fnmatch
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -193,6 +196,29 @@ def test_a_flag_comes_before_the_language_that_the_tokenizer_names(tmp_path):
     assert runs.command("import", *arguments) == 0
     data = RunFolder(tmp_path / "run").read_config().data
     assert (data.src, data.tgt) == ("en", "deu")
+
+
+def test_a_name_that_is_no_folder_is_asked_of_the_hub(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def download(name, allow_patterns):
+        asked.append((name, any(fnmatch("pytorch_model.bin", one) for one in allow_patterns)))
+        raise OSError("no\nnetwork")
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    name = "Helsinki-NLP/opus-mt-en-de"
+    flags = [f"--from={name}", f"--workdir={tmp_path / 'run'}"]
+    assert runs.command("import", *flags) == 2
+    assert "pip install huggingface_hub" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=download))
+    assert runs.command("import", *flags) == 2
+    assert "the hub does not give it: OSError: no network" in capsys.readouterr().err
+    assert asked == [(name, False)]  # nothing that would have to be unpickled
+    found = SimpleNamespace(snapshot_download=lambda *_, **__: str(tmp_path / "cache"))
+    monkeypatch.setitem(sys.modules, "huggingface_hub", found)
+    (tmp_path / "cache").mkdir()
+    assert runs.command("import", *flags, "--src=en", "--tgt=de") == 2
+    assert f"{tmp_path / 'cache'}" in capsys.readouterr().err  # it has no model
 
 
 def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):

@@ -16,6 +16,8 @@ from transformer_jax.runs.run_folder import IMPORTED, RunFolder
 from transformer_jax.runs.weights import save_weights
 from transformer_jax.text.vocabulary import of_bundle
 
+HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+HUB_FILES = ["*.json", "*.safetensors", "*.spm", "*.model", "*.txt"]  # nothing to unpickle
 log = logging.getLogger(__name__)
 CODE = re.compile(r"[A-Za-z][\w.+-]*")  # of a language
 
@@ -29,7 +31,8 @@ def import_model(
     (train.init_from), with the model's keys and its vocabulary.
 
     Args:
-      folder: the model's folder; nothing in it is executed or unpickled.
+      folder: the model's folder, or its name on the Hugging Face hub, such as
+        "Helsinki-NLP/opus-mt-en-de"; nothing in it is executed or unpickled.
       workdir: the run's folder, which must be empty or not exist.
       src: source language, such as "en"; None: as the tokenizer's settings say.
       tgt: target language.
@@ -38,10 +41,8 @@ def import_model(
       UserError: a file is missing or damaged, the model has parts that ours cannot have, or the
         run's folder cannot be written.
     """
-    origin = Path(folder)
     run = RunFolder(workdir)
-    if not origin.is_dir():
-        raise UserError(f"--from={folder} is not a folder; name the one with the model's files.")
+    origin = _local(folder)
     if (origin / run.vocabulary_file.name).is_file():
         raise UserError(f"--from={folder} is a run's folder already: give it as --workdir.")
     if run.config_file.exists():
@@ -72,6 +73,33 @@ def import_model(
         run.unlock()
     sizes = " and ".join(str(size) for size in dict.fromkeys(vocabulary.sizes))
     log.info("%s: %s subwords, %s", run.path, sizes, _described(model))
+
+
+def _local(folder: str) -> Path:
+    """The folder; if there is none, that of a model of the hub, which is downloaded.
+
+    Raises:
+      UserError: it is neither, or cannot be downloaded.
+    """
+    if Path(folder).is_dir():
+        return Path(folder)
+    if not HUB_NAME.fullmatch(folder):
+        raise UserError(f"--from={folder} is not a folder; name the one with the model's files.")
+    try:
+        from huggingface_hub import snapshot_download
+    except ModuleNotFoundError:
+        raise UserError(
+            f"--from={folder} is not a folder here. If it is a model of the Hugging Face hub: pip "
+            "install huggingface_hub."
+        ) from None
+    log.info("downloading %s from the Hugging Face hub", folder)
+    try:
+        return Path(snapshot_download(folder, allow_patterns=HUB_FILES))
+    except Exception as error:  # no network, no such model, no access: each of many libraries
+        raise UserError(
+            f"--from={folder} is not a folder here, and the hub does not give it: "
+            f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        ) from None
 
 
 def _config(model: Imported, run: RunFolder, languages: tuple[str, str]) -> Config:
