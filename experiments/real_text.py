@@ -29,8 +29,8 @@ The rules, written before the runs. Scores are those of the mean of the last 5 c
 A row is better or worse than the table's first one, base or at the cores' scales pre-norm, if the
 table says so (its rule is in the notes); a single seed decides nothing that is within the spread of
 seeds. The claims that captions suggested: "recurrent is ahead at small budgets" holds if the
-recurrent row is better than pre-norm at `cores_en-it`; "rotary positions help" and "Muon helps" hold
-if these rows are better than pre-norm there.
+recurrent row is better than pre-norm at `cores_en-it`; "rotary positions help" and "Muon helps"
+hold if these rows are better than pre-norm there.
 """
 
 import sys
