@@ -185,12 +185,7 @@ COMMANDS = {
         "make a run of a pretrained model: a folder of Marian, Hugging Face or CTranslate2",
         (
             Flag(
-                "from",
-                str,
-                "FOLDER",
-                "its folder, or hub's OWNER/MODEL",
-                required=True,
-                parameter="folder",
+                "from", str, "FOLDER", "its folder or hub name", required=True, parameter="folder"
             ),
             WORKDIR._replace(help="the run's folder, which is created"),
             Flag("src", str, "CODE", "source language, such as en (the tokenizer's)"),
