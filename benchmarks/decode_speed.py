@@ -18,8 +18,9 @@ hypothesis, except for rounding and equal sums:
 The limits differ: our search has a limit for each sentence (source + decode.max_extra_length) and
 forces EOS there; the peers use the largest of these limits for all sentences, and cut hypotheses
 that reach it. The table counts the hypotheses that reach our limit. If outputs differ, our model
-scores both by forced decoding. Peers run with the fastest of a few settings; the script chooses
-them on a part of the sentences.
+scores both by forced decoding. Peers run with the two fastest of a few settings, which the script
+chooses on a part of the sentences; in each turn the faster one counts, since other work on the
+machine slows settings differently.
 
 Dimension key
   B sentences   L target length   M source length   V vocabulary, padded in ours
@@ -86,6 +87,8 @@ ENGINES = {  # name in the table -> engine of searching.py
 TOLERANCE = 1e-4  # allowed difference of logits and log probabilities, in nats
 CHECKED, CHECKED_LENGTH = 8, 48  # number of sentences that are checked, and their subwords
 PASSES = 2  # of each setting that is tried for a peer
+SECOND = ", second settings"
+SLOW = 0.5  # of the speed in the trial: a turn below it is named
 Options = dict[str, Any]
 WIDE = {"decode.dtype": "float32"}  # of the model that the peers are checked with
 
@@ -199,7 +202,8 @@ def command(job: Job, name: str, kind: str, options: dict[str, Options]) -> list
     job_file = Path(job.folder) / f"{kind}.json"
     job_file.write_text(json.dumps(job._asdict()))
     files = [str(job_file), str(found_file(job, name))]
-    return [sys.executable, str(SEARCHING), ENGINES[name], *files, json.dumps(options)]
+    engine = ENGINES[name.removesuffix(SECOND)]
+    return [sys.executable, str(SEARCHING), engine, *files, json.dumps(options)]
 
 
 def found_file(job: Job, name: str) -> Path:
@@ -215,19 +219,26 @@ def chosen_engines(text: str | None) -> list[str]:
     return [name for name in ENGINES if name == OURS or name in asked]
 
 
+class Chosen(NamedTuple):
+    """Settings of an engine for each mode, and sentences per second in the trial."""
+
+    settings: dict[str, Options]
+    tried: dict[str, float]
+
+
 def fastest_settings(
     job: Job, names: list[str], length_penalty: float, lines: int, environment: dict[str, str]
-) -> dict[str, dict[str, Options]]:
-    """Finds the fastest settings of each of these engines, by mode, on the first lines.
+) -> dict[str, list[Chosen]]:
+    """Finds the two fastest settings of each of these engines, by mode, on the first lines.
 
     The faster one of two passes counts, so that a disturbance does not choose a slow setting.
     """
     part = job._replace(sources=job.sources[:lines])
-    chosen = dict[str, dict[str, Options]]()
+    chosen = dict[str, list[Chosen]]()
     for name in names:
         tried = settings_of(name, job.threads, length_penalty)
         if len(tried) == 1:
-            chosen[name] = dict.fromkeys(MODES, tried[0])
+            chosen[name] = [Chosen(dict.fromkeys(MODES, tried[0]), {})]
             continue
         figures = []
         for options in tried:
@@ -235,9 +246,47 @@ def fastest_settings(
             passes = [run_once(contender, environment) for _ in range(PASSES)]
             figures.append({mode: max(one[mode] for one in passes) for mode in MODES})
             print(f"{name} {json.dumps(options)}: {figures[-1]}", file=sys.stderr, flush=True)
-        best = {mode: max(range(len(tried)), key=lambda i: figures[i][mode]) for mode in MODES}
-        chosen[name] = {mode: tried[index] for mode, index in best.items()}
+        order = {mode: sorted(range(len(tried)), key=lambda i: -figures[i][mode]) for mode in MODES}
+        chosen[name] = [
+            Chosen(
+                {mode: tried[order[mode][rank]] for mode in MODES},
+                {mode: figures[order[mode][rank]][mode] for mode in MODES},
+            )
+            for rank in range(2)
+        ]
     return chosen
+
+
+def faster_of_each_turn(
+    results: dict[str, list[dict[str, float]]], chosen: dict[str, list[Chosen]]
+) -> tuple[dict[str, list[dict[str, float]]], list[str]]:
+    """In each turn and mode the figures of an engine's faster settings; what was slow in all.
+
+    Results of an engine's second settings are under its name and SECOND.
+    """
+    joined, slow = dict[str, list[dict[str, float]]](), []
+    for name, turns in results.items():
+        if name.endswith(SECOND):
+            continue
+        both = [turns, results.get(name + SECOND, turns)]
+        joined[name] = [
+            {
+                key: max(one, key=lambda figures, mode=mode: figures[mode])[key]  # type: ignore[misc]
+                for mode in MODES
+                for key in (mode, f"{mode}_tokens")
+            }
+            if name in chosen
+            else one[0]
+            for one in zip(*both, strict=True)
+        ]
+        for mode in MODES if name in chosen and chosen[name][0].tried else ():
+            tried = chosen[name][0].tried[mode]
+            if turn := sum(one[mode] < SLOW * tried for one in joined[name]):
+                slow.append(
+                    f"{name}, {mode}: {turn} of {len(turns)} turns were below {SLOW:.0%} of its "
+                    f"{tried:.0f} sentences/s in the trial; the machine had other work"
+                )
+    return joined, slow
 
 
 def speed_table(results: dict[str, list[dict[str, float]]], beam_size: int) -> str:
@@ -311,7 +360,7 @@ def _log_probs(loaded: LoadedModel, text: Text, outputs: Ids, numbers: list[int]
 def describe(
     loaded: LoadedModel,
     job: Job,
-    settings: dict[str, dict[str, Options]],
+    settings: dict[str, list[Chosen]],
     environment: dict[str, str],
 ) -> list[str]:
     """Date, device, versions and settings."""
@@ -319,7 +368,10 @@ def describe(
     versions = [f"{name} {importlib.metadata.version(name)}" for name in names]
     subwords = sum(map(len, job.sources))
     of = loaded.config.model
-    chosen = [f"{name}: {json.dumps(own)}" for name, own in settings.items()]
+    chosen = [
+        f"{name}: {' or '.join(json.dumps(one.settings) for one in own)}"
+        for name, own in settings.items()
+    ]
     return [
         f"{datetime.date.today()}, {processor()}, {job.threads} threads an engine; "
         f"{', '.join(versions)}",
@@ -361,11 +413,16 @@ def main() -> None:
             raise RuntimeError(f"The models are not the same: {checked}.")
         alpha = RunFolder(values["workdir"]).read_config().decode.length_penalty
         settings = fastest_settings(job, names, alpha, values["tune_lines"], environment)
-        contenders = {name: command(job, name, "job", settings[name]) for name in names}
-        results = by_turns(contenders, values["turns"], dict.fromkeys(names, environment))
+        contenders = {
+            name + SECOND * rank: command(job, name + SECOND * rank, f"job{rank}", one.settings)
+            for name in names
+            for rank, one in enumerate(settings[name])
+        }
+        results = by_turns(contenders, values["turns"], dict.fromkeys(contenders, environment))
+        results, slow = faster_of_each_turn(results, settings)
         outputs = output_table(loaded, job, text, names)
     calibration = f"{CALIBRATION}: {median(results, CALIBRATION, 'gflops'):.0f}"
-    lines = [*describe(loaded, job, settings, environment), checked, calibration]
+    lines = [*describe(loaded, job, settings, environment), checked, calibration, *slow]
     print("\n".join(lines), speed_table(results, job.beam_size), outputs, sep="\n\n")
 
 
