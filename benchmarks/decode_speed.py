@@ -6,8 +6,8 @@ RUN is a run that `export` can write for both peers (docs/interop.md), and the s
 transformers it is a MarianMTModel, or with model.norm=pre a Pegasus. Before the script times
 anything, it checks that the logits and log probabilities of the same forced translations agree to
 1e-4. All engines read the same subwords and rank hypotheses by the sum of log probabilities,
-without a length penalty. With that score the engines' rules find the same
-hypothesis, except for rounding and equal sums:
+without a length penalty. So their rules find the same hypothesis, except for rounding and equal
+sums:
 
 - candidates: every engine finishes the continuations that end and are among the K best, and keeps
   the K best of those that do not end;
@@ -16,11 +16,9 @@ hypothesis, except for rounding and equal sums:
   finished one.
 
 The limits differ: our search has a limit for each sentence (source + decode.max_extra_length) and
-forces EOS there; the peers use the largest of these limits for all sentences, and cut hypotheses
-that reach it. The table counts the hypotheses that reach our limit. If outputs differ, our model
-scores both by forced decoding. Peers run with the two fastest of a few settings, which the script
-chooses on a part of the sentences; in each turn the faster one counts, since other work on the
-machine slows settings differently.
+forces EOS there; the peers cut at the largest of these limits. The table counts hypotheses that
+reach our limit. If outputs differ, our model scores both by forced decoding. Peers run with the two
+fastest of a few settings, chosen on a part of the sentences; in each turn the faster one counts.
 
 Dimension key
   B sentences   L target length   M source length   V vocabulary, padded in ours
@@ -41,7 +39,16 @@ import jax
 import numpy as np
 from jax.nn import log_softmax
 from peers.searching import MODES, Ids, Job, transformers_model
-from turns import CALIBRATION, by_turns, markdown, median, ratio_text, ratios, run_once
+from turns import (
+    CALIBRATION,
+    by_turns,
+    faster_of_each_turn,
+    markdown,
+    median,
+    ratio_text,
+    ratios,
+    run_once,
+)
 
 from transformer_jax.commands.command_line import Flag, exit_status, parse_flags, set_up_logs
 from transformer_jax.commands.loading import LoadedModel, load_model
@@ -88,7 +95,6 @@ TOLERANCE = 1e-4  # allowed difference of logits and log probabilities, in nats
 CHECKED, CHECKED_LENGTH = 8, 48  # number of sentences that are checked, and their subwords
 PASSES = 2  # of each setting that is tried for a peer
 SECOND = ", second settings"
-SLOW = 0.5  # of the speed in the trial: a turn below it is named
 Options = dict[str, Any]
 WIDE = {"decode.dtype": "float32"}  # of the model that the peers are checked with
 
@@ -220,10 +226,10 @@ def chosen_engines(text: str | None) -> list[str]:
 
 
 class Chosen(NamedTuple):
-    """Settings of an engine for each mode, and sentences per second in the trial."""
+    """Settings of an engine."""
 
-    settings: dict[str, Options]
-    tried: dict[str, float]
+    settings: dict[str, Options]  # by mode
+    tried: dict[str, float]  # sentences per second in the trial
 
 
 def fastest_settings(
@@ -246,47 +252,13 @@ def fastest_settings(
             passes = [run_once(contender, environment) for _ in range(PASSES)]
             figures.append({mode: max(one[mode] for one in passes) for mode in MODES})
             print(f"{name} {json.dumps(options)}: {figures[-1]}", file=sys.stderr, flush=True)
-        order = {mode: sorted(range(len(tried)), key=lambda i: -figures[i][mode]) for mode in MODES}
-        chosen[name] = [
-            Chosen(
-                {mode: tried[order[mode][rank]] for mode in MODES},
-                {mode: figures[order[mode][rank]][mode] for mode in MODES},
-            )
-            for rank in range(2)
-        ]
+        order = {m: sorted(range(len(tried)), key=lambda i: -figures[i][m]) for m in MODES}
+        for rank in range(2):
+            best = {mode: order[mode][rank] for mode in MODES}
+            speeds = {mode: figures[i][mode] for mode, i in best.items()}
+            own = Chosen({mode: tried[i] for mode, i in best.items()}, speeds)
+            chosen.setdefault(name, []).append(own)
     return chosen
-
-
-def faster_of_each_turn(
-    results: dict[str, list[dict[str, float]]], chosen: dict[str, list[Chosen]]
-) -> tuple[dict[str, list[dict[str, float]]], list[str]]:
-    """In each turn and mode the figures of an engine's faster settings; what was slow in all.
-
-    Results of an engine's second settings are under its name and SECOND.
-    """
-    joined, slow = dict[str, list[dict[str, float]]](), []
-    for name, turns in results.items():
-        if name.endswith(SECOND):
-            continue
-        both = [turns, results.get(name + SECOND, turns)]
-        joined[name] = [
-            {
-                key: max(one, key=lambda figures, mode=mode: figures[mode])[key]  # type: ignore[misc]
-                for mode in MODES
-                for key in (mode, f"{mode}_tokens")
-            }
-            if name in chosen
-            else one[0]
-            for one in zip(*both, strict=True)
-        ]
-        for mode in MODES if name in chosen and chosen[name][0].tried else ():
-            tried = chosen[name][0].tried[mode]
-            if turn := sum(one[mode] < SLOW * tried for one in joined[name]):
-                slow.append(
-                    f"{name}, {mode}: {turn} of {len(turns)} turns were below {SLOW:.0%} of its "
-                    f"{tried:.0f} sentences/s in the trial; the machine had other work"
-                )
-    return joined, slow
 
 
 def speed_table(results: dict[str, list[dict[str, float]]], beam_size: int) -> str:
@@ -368,10 +340,8 @@ def describe(
     versions = [f"{name} {importlib.metadata.version(name)}" for name in names]
     subwords = sum(map(len, job.sources))
     of = loaded.config.model
-    chosen = [
-        f"{name}: {' or '.join(json.dumps(one.settings) for one in own)}"
-        for name, own in settings.items()
-    ]
+    texts = {name: [json.dumps(one.settings) for one in own] for name, own in settings.items()}
+    chosen = [f"{name}: {' or '.join(own)}" for name, own in texts.items()]
     return [
         f"{datetime.date.today()}, {processor()}, {job.threads} threads an engine; "
         f"{', '.join(versions)}",
@@ -413,13 +383,12 @@ def main() -> None:
             raise RuntimeError(f"The models are not the same: {checked}.")
         alpha = RunFolder(values["workdir"]).read_config().decode.length_penalty
         settings = fastest_settings(job, names, alpha, values["tune_lines"], environment)
-        contenders = {
-            name + SECOND * rank: command(job, name + SECOND * rank, f"job{rank}", one.settings)
-            for name in names
-            for rank, one in enumerate(settings[name])
-        }
+        ranked = [(n, rank, one) for n in names for rank, one in enumerate(settings[n])]
+        called = {name + SECOND * rank: (rank, one.settings) for name, rank, one in ranked}
+        contenders = {name: command(job, name, f"job{i}", own) for name, (i, own) in called.items()}
         results = by_turns(contenders, values["turns"], dict.fromkeys(contenders, environment))
-        results, slow = faster_of_each_turn(results, settings)
+        tried = {name: own[0].tried for name, own in settings.items()}
+        results, slow = faster_of_each_turn(results, tried, SECOND)
         outputs = output_table(loaded, job, text, names)
     calibration = f"{CALIBRATION}: {median(results, CALIBRATION, 'gflops'):.0f}"
     lines = [*describe(loaded, job, settings, environment), checked, calibration, *slow]

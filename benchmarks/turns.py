@@ -18,6 +18,7 @@ import numpy as np
 
 Figures = dict[str, float]
 CALIBRATION = "matrix product, GFLOP/s"
+SLOW = 0.5  # of the speed in the trial: a turn below it is named
 SIZE, PRODUCTS = 2048, 12
 
 
@@ -56,6 +57,40 @@ def by_turns(
             results[name].append(figures)
             print(f"turn {turn + 1} of {turns}: {name}: {figures}", file=sys.stderr, flush=True)
     return results
+
+
+def faster_of_each_turn(
+    results: Mapping[str, Sequence[Figures]],
+    tried: Mapping[str, Mapping[str, float]],
+    second: str,
+) -> tuple[dict[str, list[Figures]], list[str]]:
+    """In each turn, the figures of the faster of two settings of a contender, by mode.
+
+    Args:
+      results: of `by_turns`; those of second settings are under a contender's name and `second`.
+      tried: speeds in a trial, by contender and mode; a mode's other figures are called MODE_NAME.
+      second: see `results`.
+
+    Returns:
+      The results, and a line for each contender and mode that was slow in some turns.
+    """
+    joined, slow = dict[str, list[Figures]](), []
+    for name, turns in results.items():
+        if name.endswith(second):
+            continue
+        others = results.get(name + second, turns)
+        joined[name] = [dict(one) for one in turns]
+        for mode, speed in tried.get(name, {}).items():
+            for mine, other in zip(joined[name], others, strict=True):
+                if other[mode] > mine[mode]:
+                    of_mode = (key for key in other if key.split("_")[0] == mode)
+                    mine.update({key: other[key] for key in of_mode})
+            if count := sum(one[mode] < SLOW * speed for one in joined[name]):
+                slow.append(
+                    f"{name}, {mode}: {count} of {len(turns)} turns were below {SLOW:.0%} of the "
+                    f"{speed:.0f} of the trial; the machine had other work"
+                )
+    return joined, slow
 
 
 def median(results: Mapping[str, list[Figures]], name: str, key: str) -> float:

@@ -43,7 +43,7 @@ from transformer_jax.config.presets import MODERN_RATE, TUNED_WIDTH, gated_width
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides, Scale
-from transformer_jax.tables.report import Output, read_records
+from transformer_jax.tables.records import read_records
 from transformer_jax.tables.results import read_results
 from transformer_jax.tables.statistics import summarize, text_of
 
@@ -162,7 +162,7 @@ def rate_scale(rate: float) -> Scale:
 
 def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     """The scores of each test set, which the table joins."""
-    records = read_records(Output(folder), read_results(folder / "results.csv"))
+    records = read_records(folder, read_results(folder / "results.csv"))
     sets = list(dict.fromkeys(name for record in records for name in record.sets))
     if not sets:
         return []

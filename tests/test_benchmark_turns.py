@@ -116,3 +116,16 @@ def test_peers_are_refused_if_they_would_be_another_model(train_speed):
         train_speed.chosen_peers("fairseq", config)
     with pytest.raises(train_speed.UserError, match="model.norm=pre|need torch"):
         train_speed.chosen_peers("marian", config)
+
+
+def test_of_two_settings_the_faster_one_of_each_turn_counts_and_slow_turns_are_named():
+    first = [{"beam": 40.0, "beam_tokens": 1.0, "greedy": 9.0}, {"beam": 10.0, "beam_tokens": 2.0}]
+    second = [{"beam": 30.0, "beam_tokens": 3.0}, {"beam": 20.0, "beam_tokens": 4.0}]
+    results = {"ours": [{"beam": 1.0}] * 2, "peer": first, "peer, 2": second}
+    found, slow = turns.faster_of_each_turn(results, {"peer": {"beam": 50.0}}, ", 2")
+    assert found == {
+        "ours": [{"beam": 1.0}] * 2,
+        "peer": [first[0], {"beam": 20.0, "beam_tokens": 4.0}],
+    }
+    [line] = slow
+    assert line.startswith("peer, beam: 1 of 2 turns were below 50% of the 50 of the trial")

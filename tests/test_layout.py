@@ -7,7 +7,7 @@ import graphlib
 import re
 import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -120,6 +120,25 @@ def module_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+def for_each(paths: Iterable[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
+    """Makes one test of a test of one file; its failure names every file that fails."""
+
+    def decorated(test: Callable[[Path], None]) -> Callable[[], None]:
+        def of_all() -> None:
+            failures = []
+            for path in paths:
+                try:
+                    test(path)
+                except AssertionError as error:
+                    failures.append(f"{name_of(path)}: {error}")
+            assert not failures, "\n".join(failures)
+
+        of_all.__doc__ = test.__doc__
+        return of_all
+
+    return decorated
+
+
 @functools.cache
 def nodes(path: Path) -> tuple[ast.AST, ...]:
     """A file's syntax, the module first. Every file is parsed once for all tests."""
@@ -173,7 +192,7 @@ def test_presets_and_experiments_are_installed_too():
     assert sorted(setuptools["packages"]) == sorted(packages)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
+@for_each(MODULES)
 def test_imports_go_one_way(path):
     part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     allowed = {part, *MAY_IMPORT.get(part, ())}
@@ -206,7 +225,7 @@ def test_equation_1_is_one_page_that_opens_with_the_formula():
     assert text.startswith('"""Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V')
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "model").glob("*.py")), ids=name_of)
+@for_each(sorted((PACKAGE / "model").glob("*.py")))
 def test_functions_of_the_model_take_at_most_five_arguments(path):
     for node in nodes(path):
         if isinstance(node, ast.FunctionDef):
@@ -219,7 +238,7 @@ def test_functions_of_the_model_take_at_most_five_arguments(path):
 VARIADIC = {"constrain", "map", "named", "reshape", "PartitionSpec", "zip", "platform_dependent"}
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "model").glob("*.py")), ids=name_of)
+@for_each(sorted((PACKAGE / "model").glob("*.py")))
 def test_nothing_of_the_model_is_unpacked_into_positional_arguments(path):
     for node in nodes(path):
         if isinstance(node, ast.Call) and any(isinstance(a, ast.Starred) for a in node.args):
@@ -233,10 +252,8 @@ QUESTION = re.compile(
 )
 
 
-@pytest.mark.parametrize(
-    "path",
-    [p for p in MODULES if p.relative_to(PACKAGE).parts[0] not in ("model", "config", "grammar")],
-    ids=name_of,
+@for_each(
+    [p for p in MODULES if p.relative_to(PACKAGE).parts[0] not in ("model", "config", "grammar")]
 )
 def test_only_the_model_asks_what_the_model_is(path):
     """Other parts ask the model, for example `model.longest()`."""
@@ -289,9 +306,7 @@ def test_there_are_no_import_cycles():
     tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in SCRIPTS if "experiments" in p.relative_to(ROOT).parts], ids=name_of
-)
+@for_each([p for p in SCRIPTS if "experiments" in p.relative_to(ROOT).parts])
 def test_experiments_use_the_commands_and_no_insides(path):
     commands = {
         command.target.removeprefix("transformer_jax.").replace(":", ".")
@@ -301,13 +316,13 @@ def test_experiments_use_the_commands_and_no_insides(path):
     assert not inside, f"{name_of(path)} reaches into these"
 
 
-@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS], ids=name_of)
+@for_each([*MODULES, *SCRIPTS])
 def test_nothing_imports_tensorflow_torch_or_unpickles(path):
     assert not NEVER_IMPORTED & {name.split(".")[0] for name in imports(path)}
     assert "allow_pickle=True" not in path.read_text(encoding="utf-8").replace(" ", "")
 
 
-@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS, *BENCHMARKS], ids=name_of)
+@for_each([*MODULES, *SCRIPTS, *BENCHMARKS])
 def test_files_and_functions_stay_small(path):
     lines = path.read_text(encoding="utf-8").count("\n")
     assert lines <= LARGEST_FILE, f"{name_of(path)} has {lines} lines: make it two files"
@@ -317,7 +332,7 @@ def test_files_and_functions_stay_small(path):
             assert size <= LARGEST_FUNCTION, f"{node.name} has {size} lines"
 
 
-@pytest.mark.parametrize("path", [*MODULES, *SCRIPTS, *BENCHMARKS], ids=name_of)
+@for_each([*MODULES, *SCRIPTS, *BENCHMARKS])
 def test_no_literal_is_unpacked_into_another(path):
     """`{**{"a": 1, "b": 2}, "c": 3}` is `{"a": 1, "b": 2, "c": 3}`."""
     unpacked = [node.value for node in nodes(path) if isinstance(node, ast.Starred)]
@@ -334,7 +349,7 @@ def says_what(decorator: ast.expr) -> bool:
     return any(isinstance(a, ast.Constant) and " " in str(a.value) for a in arguments)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
+@for_each(MODULES)
 def test_what_is_public_has_a_docstring(path):
     tree = nodes(path)[0]
     assert isinstance(tree, ast.Module)

@@ -171,15 +171,21 @@ def write_table(
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises DataError, naming the line, if there is none."""
-    text = read_utf8(path)
+    return parsed_json(read_utf8(path), path)
+
+
+def parsed_json(text: str, path: Path, line: int = 1) -> dict[str, Any]:
+    """The JSON object that begins at this line of a file. Raises DataError if it is none."""
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {error.lineno}: not JSON ({error.msg}).") from None
+        at = line + error.lineno - 1
+        raise DataError(f"{path}, line {at}: not JSON ({error.msg}).") from None
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits, brackets 10,000 deep
-        raise DataError(f"{path}, line 1: cannot be read ({error}).") from None
+        raise DataError(f"{path}, line {line}: cannot be read ({error}).") from None
     if not isinstance(content, dict):
-        raise DataError(f"{path}, line 1: a JSON {type(content).__name__}; expected an object.")
+        kind = type(content).__name__
+        raise DataError(f"{path}, line {line}: a JSON {kind}; expected an object.")
     return content
 
 

@@ -13,7 +13,7 @@ from transformer_jax.grammar import generate
 from transformer_jax.tables import command, launch, pace, pack, results
 from transformer_jax.tables.experiment import Experiment, Job, Scale
 from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
-from transformer_jax.tables.report import Output, read_record
+from transformer_jax.tables.records import read_records
 from transformer_jax.tables.results import read_results
 from transformer_jax.training.timing import Timing
 
@@ -116,7 +116,7 @@ def test_a_row_runs_elsewhere_and_its_results_come_back(
     assert line.steps == known.steps == 30 and known.seconds_per_step == 0.01
     config = json.loads((here / "runs/tiny/small/linear/seed-0/config.json").read_text())
     assert config["train"]["decay_steps"] == config["train"]["steps"] == line.steps
-    record = read_record(Output(here / "out").record("linear", 0))
+    [record] = read_records(here / "out", [line])
     assert record.samples and set(record.sets) == {"test", "other"}
     each = [record.sets[name]["chrf"] for name in ("test", "other")]
     assert line.chrf not in each and min(each) < line.chrf < max(each)

@@ -1,5 +1,6 @@
 """Rows are tested against the base row, wherever either was run; and what a report says."""
 
+import json
 import math
 import re
 from pathlib import Path
@@ -11,9 +12,9 @@ from transformer_jax.errors import DataError
 from transformer_jax.reporting.page import Text
 from transformer_jax.tables import command, report
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
+from transformer_jax.tables.records import FILE, Record, raw_records, read_records, write_record
 from transformer_jax.tables.report import (
     Output,
-    Record,
     _averaged,
     _lines_table,
     _notes,
@@ -69,29 +70,29 @@ def test_a_row_whose_line_is_missing_is_not_tested(at_hand, tmp_path):
 def test_a_run_made_anew_is_tested_anew(at_hand, tmp_path, monkeypatch):
     output = Output(tmp_path)
     jobs = make_jobs(EXPERIMENT, "small", Path("runs"))
-    texts = [output.translations("base", seed) for seed in (0, 1)]
     known = dict.fromkeys([("a", 0), ("b", 0), ("a", 1)], Paired(0.5))
 
     def left(row: str) -> tuple[set[tuple[str, int]], list[str]]:
         """What is kept once that row was run again with seed 0."""
         record = {"row": row, "seed": 0}
         monkeypatch.setattr(command, "collect", lambda _: (line(row, 0, 1.0), record))
-        for path in texts:
-            path.parent.mkdir(exist_ok=True)
-            path.write_text("before\n")
+        for seed in (0, 1):
+            base = {"row": "base", "seed": seed, "curve": [], "samples": []}
+            write_record(tmp_path, base | {"translations": ["before"]})
         write_p_values(output.significance, known)
         [job] = [job for job in jobs if job.row == row]
         command._keep(job, "base", output)
-        return set(read_p_values(output.significance)), [path.read_text() for path in texts]
+        records = raw_records(tmp_path)
+        texts = [records["base", seed]["translations"] for seed in (0, 1)]
+        return set(read_p_values(output.significance)), texts
 
-    assert left("a") == ({("b", 0), ("a", 1)}, ["before\n"] * 2)
-    assert not output.translations("a", 0).exists()
-    anew = "".join(f"{text}\n" for text in WANTED)
-    assert left("base") == ({("a", 1)}, [anew, "before\n"])
+    assert left("a") == ({("b", 0), ("a", 1)}, [["before"]] * 2)
+    assert "translations" not in raw_records(tmp_path)["a", 0]
+    assert left("base") == ({("a", 1)}, [WANTED, ["before"]])
     # Where rows are not compared, nothing is kept for it.
     jobs = [job._replace(scale=job.scale._replace(compared=False)) for job in jobs]
     command._keep(jobs[0], "base", Output(tmp_path / "other"))
-    assert not Output(tmp_path / "other").translations("base", 0).exists()
+    assert "translations" not in raw_records(tmp_path / "other")["base", 0]
 
 
 @pytest.mark.parametrize(
@@ -122,20 +123,26 @@ def test_a_report_says_on_what_and_when_and_how_long_rows_were_trained():
 def test_a_record_is_read_as_it_was_written(tmp_path):
     curve = [{"step": 3, "kind": "train"}, {"step": 4, "kind": "valid", "perplexity": math.inf}]
     record = {"row": "a, b", "seed": 1, "curve": curve, "samples": [["s", "r", "t"]]}
-    report.write_record(Output(tmp_path), record)
-    found = report.read_record(Output(tmp_path).record("a, b", 1))
-    assert found == ("a, b", 1, [(4, math.inf)], [("s", "r", "t")], {})
+    for row, seed in (("b", 0), ("a, b", 1), ("a, b", 0)):
+        write_record(tmp_path, record | {"row": row, "seed": seed})
+    [found] = read_records(tmp_path, [line("a, b", 1, 1.0)])
+    assert found == ("a, b", 1, [(4, math.inf)], [("s", "r", "t")], {}, None)
+    write_record(tmp_path, record | {"samples": [], "translations": ["t"]})
+    [other, found] = read_records(tmp_path, [line("b", 0, 1.0), line("a, b", 1, 1.0)])
+    assert (found.samples, found.translations, other.samples) == ([], ["t"], [("s", "r", "t")])
+    kept = [json.loads(text) for text in (tmp_path / FILE).read_text().splitlines()]
+    assert [(one["row"], one["seed"]) for one in kept] == [("a, b", 0), ("a, b", 1), ("b", 0)]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"{", "line 1: not JSON"),
-        (b'{"row": "a",\n"seed" 1}', "line 2: not JSON"),
         (b"[]", "line 1: a JSON list; expected an object"),
         (b'{"row": "\xff"}', "line 1: not UTF-8"),
         (b"[" * 100_000, "line 1: cannot be read"),
         (b'{"row": "a", "seed": 0, "curve": []}', "line 1: not the record of a run"),
+        (b'{"row": "b", "seed": 0}\n{"row": "a"}', "line 2: not the record of a run"),
         (b'{"row": "a", "seed": 0, "curve": [3], "samples": []}', "line 1: not the record"),
         (b'{"row": "a", "seed": 0, "curve": [], "samples": [["s", "r"]]}', "line 1: not the rec"),
         (
@@ -145,11 +152,10 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
     ],
 )
 def test_a_damaged_record_is_refused_naming_file_and_line(content, message, tmp_path):
-    path = Output(tmp_path).record("a", 0)
-    path.parent.mkdir()
-    path.write_bytes(content)
+    path = tmp_path / FILE
+    path.write_bytes(content + b"\n")
     with pytest.raises(DataError, match=f"^{path}, {message}"):
-        report.read_records(Output(tmp_path), [line("a", 0, 1.0)])
+        read_records(tmp_path, [line("a", 0, 1.0)])
 
 
 def test_a_run_that_two_processes_recorded_has_one_line(tmp_path, monkeypatch):
@@ -217,7 +223,7 @@ def test_a_row_s_dot_has_the_deviation_of_its_seeds_and_the_paper_s_figure_besid
 def test_a_page_says_which_text_is_the_reference_and_which_the_translation(tmp_path):
     record = {"row": "a", "seed": 0, "curve": [], "samples": [["the src", "the ref", "the hyp"]]}
     output = Output(tmp_path)
-    report.write_record(output, record)
+    write_record(tmp_path, record)
     page = report.write_report(EXPERIMENT, "small", output, [line("a", 0, 1.0)], "python x")
     text = page.read_text()
     assert re.search(r"source +the src\s+reference +the ref\s+translation +the hyp", text)

@@ -41,13 +41,12 @@ from transformer_jax.tables.pack import (
     unpack,
     unpacked_jobs,
 )
+from transformer_jax.tables.records import raw_records, write_record
 from transformer_jax.tables.report import (
     Output,
     forget_significance,
     kept_translations,
-    read_record,
     update_significance,
-    write_record,
     write_report,
 )
 from transformer_jax.tables.results import (
@@ -319,9 +318,9 @@ def _keep(job: Job, base: str, output: Output) -> None:
     """Writes the results of a finished job, and removes p-values of an earlier run."""
     line, record = collect(job)
     forget_significance(output, base, job.row, job.seed)
+    write_record(output.folder, record)
     if job.row == base and job.scale.compared:
         kept_translations(line, job, output)
-    write_record(output, record)
     # Read again: another process may have added lines, even for this row and seed.
     lines = [x for x in read_results(output.results) if (x.row, x.seed) != (line.row, line.seed)]
     write_results(output.results, [*lines, line])
@@ -331,16 +330,15 @@ def _draw_attention(jobs: Sequence[Job], output: Output) -> None:
     """Draws the attention of the first row's first finished run whose folder exists, once."""
     with_weights = [job for job in jobs if (job.folder / "checkpoints").exists()]
     for job in [job for job in with_weights if job.row == jobs[0].row]:
-        record = output.record(job.row, job.seed)
-        if output.attention.exists() or not record.exists():
+        samples = raw_records(output.folder).get((job.row, job.seed), {}).get("samples")
+        if output.attention.exists() or not samples:
             continue
         command = ["attention", f"--workdir={job.folder}", f"--output={output.attention}"]
         command += ["--checkpoint=average"] if job.average else []
-        for source, _, _ in read_record(record).samples[:1]:
-            whole = [sys.executable, "-m", "transformer_jax", *command, "--", source]
-            done = subprocess.run(whole, capture_output=True, text=True)
-            if done.returncode:
-                log.warning("cannot draw attention: %s", last_line(done.stderr))
+        whole = [sys.executable, "-m", "transformer_jax", *command, "--", samples[0][0]]
+        done = subprocess.run(whole, capture_output=True, text=True)
+        if done.returncode:
+            log.warning("cannot draw attention: %s", last_line(done.stderr))
 
 
 def _list(experiment: Experiment, jobs: Sequence[Job], missing: Sequence[Job]) -> str:

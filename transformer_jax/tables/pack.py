@@ -35,6 +35,8 @@ from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Job
 from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
+from transformer_jax.tables.records import FILE as RECORDS
+from transformer_jax.tables.records import raw_records, write_record
 from transformer_jax.tables.report import Output
 from transformer_jax.tables.results import finished, read_results, write_results
 from transformer_jax.text.corpora import TextCorpus, open_corpus
@@ -272,7 +274,7 @@ def _write_results(folder: Path, jobs: Sequence[Job], plan: Plan) -> None:
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w:gz") as tar:
         _add(tar, PLAN, plan.to_json())
-        for path in (*folder.glob("*.csv"), *folder.glob("records/*")):
+        for path in (*folder.glob("*.csv"), *folder.glob(RECORDS)):
             _add(tar, str(path.relative_to(folder)), path.read_bytes())
         for job in jobs:
             for name in SMALL_FILES:
@@ -307,6 +309,7 @@ def merge(file: Path, jobs: Sequence[Job], output: Output, minutes: float | None
         plan = extract_results(file, folder)
         paces = read_paces(folder / output.paces.name, plan.minutes)
         lines = read_results(folder / output.results.name)
+        records = raw_records(folder)
         own = {(job.row, job.seed): with_pace(job, paces.get(job.row)) for job in jobs}
         known = {(line.row, line.seed) for line in read_results(output.results)}
         here = read_paces(output.paces, minutes)
@@ -328,8 +331,7 @@ def merge(file: Path, jobs: Sequence[Job], output: Output, minutes: float | None
                 shutil.copytree(_there(folder, job), job.folder)
             if line.row in paces:
                 keep_pace(output.paces, paces[line.row])
-            record = output.record(line.row, line.seed)
-            write_atomically(record, (folder / record.relative_to(output.folder)).read_bytes())
+            write_record(output.folder, records[line.row, line.seed])
             named = line._replace(revision=plan.revision)
             write_results(output.results, [*read_results(output.results), named])
         log.info("%s: %d finished runs", file, len(lines))

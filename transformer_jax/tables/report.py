@@ -1,10 +1,9 @@
 """The report of an experiment: table.md, plots, and one page with everything.
 
-It is made only from the folder of results: results.csv, significance.csv, records/ and
+It is made only from the folder of results: results.csv, significance.csv, records.jsonl and
 attention.png. So it can be made again anywhere.
 """
 
-import json
 import logging
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from transformer_jax.errors import DataError
-from transformer_jax.files import read_json, read_utf8, write_atomically
+from transformer_jax.files import write_atomically
 from transformer_jax.reporting.page import (
     Code,
     Heading,
@@ -36,7 +34,14 @@ from transformer_jax.reporting.plots import (
     run_style,
     use_log_axis,
 )
-from transformer_jax.tables.experiment import Experiment, Job, slug
+from transformer_jax.tables.experiment import Experiment, Job
+from transformer_jax.tables.records import (
+    TRANSLATIONS,
+    Record,
+    raw_records,
+    read_records,
+    write_record,
+)
 from transformer_jax.tables.results import Line, references, translations_of
 from transformer_jax.tables.statistics import (
     METRICS,
@@ -84,51 +89,6 @@ class Output(NamedTuple):
         """The picture with heat maps of one sentence."""
         return self.folder / "attention.png"
 
-    def record(self, row: str, seed: int) -> Path:
-        """The file with curves and samples of a run."""
-        return self.folder / "records" / f"{slug(row)}.seed-{seed}.json"
-
-    def translations(self, base: str, seed: int) -> Path:
-        """The base row's translations, kept so that other rows can be tested on any machine."""
-        return self.folder / "records" / f"{slug(base)}.seed-{seed}.txt"
-
-
-def write_record(output: Output, record: dict[str, Any]) -> None:
-    """Keeps a run's curves and samples."""
-    text = json.dumps(record, ensure_ascii=False) + "\n"
-    write_atomically(output.record(record["row"], record["seed"]), text.encode())
-
-
-class Record(NamedTuple):
-    """What is kept of a run beside its line of results."""
-
-    row: str
-    seed: int
-    curve: list[tuple[int, float]]  # step and perplexity of each validation
-    samples: list[tuple[str, str, str]]  # source, reference and translation
-    sets: Mapping[str, Mapping[str, Any]] = MappingProxyType({})  # scores of each test set
-
-
-def read_records(output: Output, lines: Sequence[Line]) -> list[Record]:
-    """The records of these lines, as far as they are kept."""
-    paths = [output.record(line.row, line.seed) for line in lines]
-    return [read_record(path) for path in paths if path.exists()]
-
-
-def read_record(path: Path) -> Record:
-    """The record that `write_record` kept. Raises DataError if it is damaged."""
-    record = read_json(path)
-    try:
-        valid = [m for m in record["curve"] if m["kind"] == "valid"]
-        curve = [(int(m["step"]), float(m["perplexity"])) for m in valid]
-        samples = [(src, wanted, found) for src, wanted, found in record["samples"]]
-        return Record(record["row"], record["seed"], curve, samples, record.get("sets", {}))
-    except (KeyError, TypeError, ValueError):
-        raise DataError(
-            f"{path}, line 1: not the record of a run, with row, seed, curve and samples. Restore "
-            "the file, or remove it."
-        ) from None
-
 
 def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Line]) -> PValues:
     """Tests each finished row and seed against the base row, if both translations are available.
@@ -155,12 +115,12 @@ def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Lin
 
 
 def kept_translations(line: Line, job: Job, output: Output) -> list[str] | None:
-    """The translations of a finished run of the base row; copies them to the results once."""
-    path = output.translations(job.row, job.seed)
-    if path.exists():
-        return read_utf8(path).split("\n")[:-1]
-    if (found := translations_of(line, job)) is not None:
-        write_atomically(path, "".join(f"{text}\n" for text in found).encode())
+    """The translations of a finished run of the base row; keeps them in its record once."""
+    known = raw_records(output.folder).get((job.row, job.seed), {})
+    found = known.get(TRANSLATIONS) or translations_of(line, job)
+    if found is not None and TRANSLATIONS not in known:
+        empty = {"row": job.row, "seed": job.seed, "curve": [], "samples": []}
+        write_record(output.folder, {**empty, **known, TRANSLATIONS: found})
     return found
 
 
@@ -171,8 +131,6 @@ def forget_significance(output: Output, base: str, row: str, seed: int) -> None:
     if stale:
         left = {key: p for key, p in known.items() if key not in stale}
         write_p_values(output.significance, left)
-    if row == base:
-        output.translations(base, seed).unlink(missing_ok=True)
 
 
 def write_report(
@@ -191,7 +149,7 @@ def write_report(
     head, rows = make_table(experiment, scale, lines, read_p_values(output.significance), counted)
     title = f"{experiment.name}, {scale} scale"
     label = experiment.scales[scale].label
-    records = read_records(output, lines)
+    records = read_records(output.folder, lines)
     parts = list[Part]()
     for paragraph in _notes(experiment, scale, lines, command).split("\n\n"):
         indented = paragraph.startswith("    ")
