@@ -10,11 +10,12 @@ READY := $(VENV)/.ready
 # Its presence says that an installation began and did not end.
 BEGUN := $(VENV)/.begun
 
-.PHONY: help demo test survive results docs run-docs gpu-plan run-gpu-plan lint format clean
+.PHONY: help demo test test-all survive results docs run-docs gpu-plan run-gpu-plan lint format clean
 
 help:
 	@echo "make demo    train on the built-in corpus, translate, score, plot (a few minutes)"
-	@echo "make test    the test suite (PYTHON=python3.12 for another Python, ARGS=... for pytest)"
+	@echo "make test    what a change is likely to break (PYTHON=python3.12 for another Python)"
+	@echo "make test-all  the whole suite, which CI runs (ARGS=... for pytest, here and above)"
 	@echo "make survive kill runs again and again, and see that nothing is lost (17 minutes)"
 	@echo "make results  the tables of docs/results.md, from the recorded results"
 	@echo "make docs    the documentation as a site in site/, every link checked"
@@ -29,6 +30,9 @@ demo: $(READY)
 	@$(RUN) -m experiments.demo --workdir=runs/demo
 
 test: $(READY)
+	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
+
+test-all: $(READY)
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 survive: $(READY)

@@ -112,7 +112,7 @@ def test_the_loss_is_the_mean_of_two_passes_and_how_far_they_differ(remat, outpu
         for _ in range(2):
             encoded = model.encode(BATCH.src, ROWS)
             x, _ = model.decode(encoded, BATCH.src, target, ROWS)
-            both.append(model._out().logits(x, model._given(None, encoded, BATCH.src, target)))
+            both.append(model.out().logits(x, model.given(None, encoded, BATCH.src, target)))
         return both
 
     keys = {"dropout": jax.random.key(5)}

@@ -254,6 +254,8 @@ def test_each_row_may_have_seeds_of_its_own():
 def test_the_last_line_of_a_process_is_its_reason():
     assert last_line("a\n b\n\n") == "b" and last_line(" \n") == "it printed nothing"
     assert last_line("x" * 500) == "x" * LONGEST_REASON
+    of_another = "transformer-jax: RUN is used by another process.\n12:00:00 step 100 of 200\n"
+    assert last_line(of_another) == "transformer-jax: RUN is used by another process."
 
 
 def test_devices_are_shared_out(monkeypatch):

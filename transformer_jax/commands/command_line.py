@@ -24,11 +24,12 @@ IN_THE_WAY = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
 DEVICE_OUT_OF_MEMORY = (
     "The device has too little memory. In training, raise train.accumulate_steps, set "
     "train.remat=true or divide the model by mesh.fsdp (a run's results stay the same). In "
-    "translation, lower decode.beam_size or decode.tokens_per_batch."
+    "translation, lower decode.beam_size or decode.tokens_per_batch; elsewhere, give shorter lines."
 )
 MACHINE_OUT_OF_MEMORY = (
-    "This machine has too little memory. Lower the model's sizes, train.tokens_per_batch or, in "
-    "translation, decode.beam_size, decode.tokens_per_batch or decode.max_extra_length."
+    "This machine has too little memory. In training lower the model's sizes or "
+    "train.tokens_per_batch, in translation decode.beam_size, decode.tokens_per_batch or "
+    "decode.max_extra_length; elsewhere give shorter lines or smaller files."
 )
 FREE = "Free disk space, or inodes (df -i),"
 LONGEST_MESSAGE = 4_000  # characters

@@ -8,6 +8,7 @@ Dimension key
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -48,9 +49,12 @@ def without_excluded(
         at_T, here_B11 = jnp.arange(size), position_B[:, None, None]
         # Where the n - 1 subwords before position t are the hypothesis's last n - 1 subwords.
         repeats_BKT = (at_T >= n - 1) & (at_T < here_B11) & jnp.ones_like(sequences_BKT, bool)
-        for back in range(1, n):
+
+        def also(back: Array, repeats_BKT: Array) -> Array:
             last_BK1 = jnp.take_along_axis(sequences_BKT, (here_B11 - back) % size, axis=2)
-            repeats_BKT &= jnp.roll(sequences_BKT, back, axis=2) == last_BK1
+            return repeats_BKT & (jnp.roll(sequences_BKT, back, axis=2) == last_BK1)
+
+        repeats_BKT = jax.lax.fori_loop(1, min(n, size), also, repeats_BKT)
         cost_BKT = jnp.where(repeats_BKT, -jnp.inf, 0.0)
         slots = jnp.arange(batch)[:, None, None], jnp.arange(beams)[:, None], sequences_BKT
         logits_BKV = logits_BKV.at[slots].add(cost_BKT)

@@ -172,7 +172,7 @@ def weighted_losses(
     """
     losses = {}
     for name, weight in weights:
-        if name not in AUXILIARY_LOSSES:  # computed by `EncoderDecoder.loss`
+        if name not in AUXILIARY_LOSSES:  # computed by an objective
             continue
         if watched_BLM is None:
             raise ValueError(f"the auxiliary loss {name} needs a model with watch=True.")
@@ -184,7 +184,7 @@ def weighted_losses(
 def auxiliary_weights(train: TrainConfig) -> dict[str, float]:
     """The weight of each auxiliary loss that the config turns on."""
     weights = {name: getattr(train, f"{name}_weight") for name in AUXILIARY_LOSSES}
-    # Not in AUXILIARY_LOSSES, since `EncoderDecoder.loss` computes them.
+    # Not in AUXILIARY_LOSSES, since objectives of their own compute them (objectives.py).
     weights[REINFORCE] = float(train.hard_attention == REINFORCE)
     weights[CONSISTENCY] = train.consistency_weight
     return {name: weight for name, weight in weights.items() if weight}

@@ -15,23 +15,12 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.auxiliary import weighted_losses
 from transformer_jax.model.axes import BATCH, VOCABULARY, declared, named, unboxed, zeros
-from transformer_jax.model.consistency import CONSISTENCY
 from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.cross_normalizers import stateful
-from transformer_jax.model.embeddings import (
-    VOCABULARY_MULTIPLE,
-    Embedding,
-    padded_vocabulary,
-    shift_right,
-)
-from transformer_jax.model.hard_attention import (
-    REINFORCE,
-    Sampled,
-    loss_by_position,
-    reinforced,
-)
+from transformer_jax.model.embeddings import VOCABULARY_MULTIPLE, Embedding, padded_vocabulary
+from transformer_jax.model.hard_attention import Sampled
+from transformer_jax.model.objectives import OBJECTIVES, objective_of
 from transformer_jax.model.outputs import OUTPUTS
 from transformer_jax.model.records import (
     Cache,
@@ -49,7 +38,7 @@ from transformer_jax.model.records import (
 from transformer_jax.model.sides import DECODERS, ENCODERS, longest
 from transformer_jax.model.softmax_output import Softmax, with_bias
 from transformer_jax.text.batches import Batch, Packed
-from transformer_jax.text.vocabulary import BOS, Sizes, both_sides
+from transformer_jax.text.vocabulary import Sizes, both_sides
 
 
 class EncoderDecoder(nn.Module):
@@ -77,7 +66,7 @@ class EncoderDecoder(nn.Module):
             )
         features = ENCODERS[config.encoder].features(config)
         axes = {"d_model": config.d_model, "encoded": features}
-        self.output_params = declared(self, self._out().parameters, axes)
+        self.output_params = declared(self, self.out().parameters, axes)
         self.source_side = ENCODERS[config.encoder](config, self.remat)
         self.target_side = self._decoder()
         nn.share_scope(self, self.source_side)
@@ -87,7 +76,7 @@ class EncoderDecoder(nn.Module):
     def _decoder(self, **parent: Any) -> Any:
         config = self.config
         encoder = ENCODERS[config.encoder]
-        watch = self.watch or self._out().watches
+        watch = self.watch or self.out().watches
         return DECODERS[config.decoder](config, encoder, self.remat, watch, **parent)
 
     def encode(self, source: Packed, rows_B: Array | None = None) -> Array:
@@ -180,8 +169,8 @@ class EncoderDecoder(nn.Module):
         x_BLD, watched_BLM = self.decode(encoded_BME, source, target, rows_B)
         if watched_BLM is None and self.is_initializing():  # without layers: see parameters.py
             watched_BLM = jnp.zeros((*x_BLD.shape[:2], source.ids.shape[1]))
-        given = self._given(watched_BLM, encoded_BME, source, target)
-        return self._out().logits(x_BLD, given), watched_BLM if self.watch else None
+        given = self.given(watched_BLM, encoded_BME, source, target)
+        return self.out().logits(x_BLD, given), watched_BLM if self.watch else None
 
     def loss(
         self,
@@ -208,44 +197,19 @@ class EncoderDecoder(nn.Module):
         baseline: Array | None = None,
     ) -> tuple[LossSums, Array | None]:
         """The sums of `loss`, and the watched weights of `decode`."""
-        target = batch.tgt._replace(ids=shift_right(batch.tgt.ids, batch.tgt.positions, BOS))
-        encoded_BME = self.encode(batch.src, rows_B)
-        weights = dict(settings.auxiliary)
-        if REINFORCE in weights:
-            assert rows_B is not None and baseline is not None
-            x_BLD, sampled = self.decode_with_draws(encoded_BME, batch.src, target, rows_B)
-            x_BLD = self._out().widened(x_BLD)
-            table_VD = self._output_table()
-            sums, nats_BL = loss_by_position(x_BLD, table_VD, batch.tgt, settings)
-            losses = weighted_losses(settings.auxiliary, sampled.weights, None, batch)
-            log_BL = sampled.log_probability_BL
-            losses[REINFORCE] = reinforced(log_BL, nats_BL, baseline, batch.tgt)
-            return sums._replace(auxiliary=losses), sampled.weights
-        x_BLD, watched_BLM = self.decode(encoded_BME, batch.src, target, rows_B)
-        given = self._given(watched_BLM, encoded_BME, batch.src, target)
-        aligned_BLM = None
-        if settings.full_context:
-            aligned_BLM = self.align(encoded_BME, batch.src, target, rows_B)
-        losses = weighted_losses(settings.auxiliary, watched_BLM, aligned_BLM, batch)
-        if weight := weights.get(CONSISTENCY):
-            encoded_BME = self.encode(batch.src, rows_B)
-            again_BLD, _ = self.decode(encoded_BME, batch.src, target, rows_B)
-            both = x_BLD, again_BLD
-            sums = self._out().loss_of_two(both, given, batch.tgt, settings, weight)
-        else:
-            sums = self._out().loss(x_BLD, given, batch.tgt, settings)
-        return sums._replace(auxiliary={**losses, **sums.auxiliary}), watched_BLM
+        objective = OBJECTIVES[objective_of(name for name, _ in settings.auxiliary)]
+        return objective(self, batch, rows_B, settings, baseline)
 
     # Search ------------------------------------------------------------------------------------
 
     def prepare_output(self) -> Array:
         """The array from which `decode_step` makes logits; it is the same in every search step."""
-        return self._out().prepare(self._output_table())
+        return self.out().prepare(self.output_table())
 
     def remember(self, encoded_BME: Array, source: Packed) -> Memory:
         """What every search step needs of the source sentences, one per row."""
         remembered = self.target_side.remember(encoded_BME, self.source_place(source))
-        own = self._out().remember(self.output_params, encoded_BME, source)
+        own = self.out().remember(self.output_params, encoded_BME, source)
         visible_BM = visible_place(self.config, source).segments != 0
         return Memory(remembered, visible_BM, own)
 
@@ -262,10 +226,10 @@ class EncoderDecoder(nn.Module):
         length = now.ancestors_BKT.shape[2]
         vectors = self.target_side.position_vectors(positions_B1, length)
         x_BKD = self._embed_target(now.ids_BK, vectors, None)
-        cache, written = self._out().own_cache(cache)
+        cache, written = self.out().own_cache(cache)
         x_BKD, cache, watched_BKM = self.target_side.step(x_BKD, now, memory, cache)
         given = StepGiven(prepared, self.output_params, watched_BKM, memory.output, written)
-        logits_BKV, cache = self._out().step(x_BKD, given, now, cache)
+        logits_BKV, cache = self.out().step(x_BKD, given, now, cache)
         return Stepped(logits_BKV, cache, watched_BKM if self.watch else None)
 
     def read(
@@ -326,12 +290,12 @@ class EncoderDecoder(nn.Module):
         """The memory of rows without a sentence, boxed with the names of its axes."""
         source = zeros((sizes.batch, sizes.src_length), (BATCH, None), bool)
         remembered = self._decoder(parent=None).empty_memory(sizes)
-        return Memory(remembered, source, self._out().empty_memory(sizes))
+        return Memory(remembered, source, self.out().empty_memory(sizes))
 
     @nn.nowrap
     def boxed_cache(self, sizes: SearchSizes) -> Cache:
         """The cache before the first position, boxed with the names of its axes."""
-        return self._out().with_cache(self._decoder(parent=None).empty_cache(sizes), sizes)
+        return self.out().with_cache(self._decoder(parent=None).empty_cache(sizes), sizes)
 
     @nn.nowrap
     def empty_memory(self, sizes: SearchSizes) -> Memory:
@@ -366,19 +330,22 @@ class EncoderDecoder(nn.Module):
     def _target_embedding(self) -> Embedding:
         return self.embedding if self.config.tie_embeddings else self.tgt_embedding
 
-    def _output_table(self) -> Array:
+    def output_table(self) -> Array:
+        """The table that the output multiplies by, `[padded vocabulary, d_model]`."""
         is_tied = self.config.tie_embeddings or self.config.tie_output
         table_VD = (self._target_embedding() if is_tied else self.output).for_output()
         return with_bias(table_VD, self.output_bias) if self.config.output_bias else table_VD
 
-    def _given(
+    def given(
         self, watched_BLM: Array | None, encoded_BME: Array, source: Packed, target: Packed
     ) -> Given:
-        table_VD = self._output_table()
+        """What the output reads beside the decoder's output."""
+        table_VD = self.output_table()
         return Given(table_VD, self.output_params, watched_BLM, encoded_BME, source, target)
 
     @nn.nowrap
-    def _out(self) -> Softmax:
+    def out(self) -> Softmax:
+        """What predicts subwords from the decoder's output: model.output."""
         return OUTPUTS[self.config.output](self.config, self.sizes.target)
 
 

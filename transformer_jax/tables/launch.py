@@ -30,6 +30,7 @@ TASKS = ("nodes", "tasks_per_node", "ntasks_per_node")
 # Parameters that submitit takes as lists; --slurm gives one item of each.
 LISTS = ("slurm_setup", "slurm_teardown", "slurm_srun_args")
 LONGEST_REASON = 300  # characters of the reason of a failure
+LAST_LINES = 20  # of a log, in which a command's own reason is looked for
 PACKAGE = "transformer_jax"
 Commands = Callable[[Job], list[list[str]]]  # a job's commands, each the arguments of `python -m`
 
@@ -138,9 +139,14 @@ def _last_words(job: Job) -> str:
 
 
 def last_line(text: str) -> str:
-    """The last line of what a process printed, cut to LONGEST_REASON."""
+    """The last line of what a process printed, cut to LONGEST_REASON.
+
+    If one of the last lines is a command's own reason, that one: another process may have written
+    its progress into the same file.
+    """
     printed = text.strip().splitlines()
-    return printed[-1].strip()[-LONGEST_REASON:] if printed else "it printed nothing"
+    reasons = [line for line in printed[-LAST_LINES:] if line.startswith("transformer-jax: ")]
+    return (reasons or printed)[-1].strip()[-LONGEST_REASON:] if printed else "it printed nothing"
 
 
 def run_here(

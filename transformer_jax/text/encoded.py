@@ -309,7 +309,12 @@ def _is_sound(entry: _Entry | None) -> TypeGuard[_Entry]:
 
 
 def _map_arrays(folder: Path, links: EncodedLinks | None = None) -> EncodedPairs:
-    src_ids, src_offsets, tgt_ids, tgt_offsets = (
-        np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in ARRAYS
-    )
+    try:
+        src_ids, src_offsets, tgt_ids, tgt_offsets = (
+            np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in ARRAYS
+        )
+    except FileNotFoundError:
+        raise DataError(
+            f"{folder} was removed from the cache while it was needed. Call the command again."
+        ) from None
     return EncodedPairs(src_ids, src_offsets, tgt_ids, tgt_offsets, folder, links)
