@@ -162,6 +162,7 @@ def test_logits_are_as_wide_as_the_target_s_vocabulary():
     assert pair.logits_LV.shape[1] == sizes.target != sizes.source
 
 
+@pytest.mark.slow("trains runs")
 def test_training_from_python_is_that_of_the_command(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)

@@ -83,6 +83,7 @@ def train_speed(monkeypatch):
     return importlib.import_module("train_speed")
 
 
+@pytest.mark.slow("runs a benchmark")
 def test_our_training_speed_is_measured_on_a_tiny_corpus(train_speed, tmp_path):
     config = with_values(from_config_dict({}), runs.tiny_values())
     data = load_data(config, RunFolder(tmp_path / "run"))

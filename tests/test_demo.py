@@ -8,6 +8,8 @@ from experiments import demo, figures
 from tests import tiny_runs as runs
 from transformer_jax.text import corpora
 
+pytestmark = pytest.mark.slow("trains a demo")
+
 SMALL = {**figures.SMALL, "train.valid_every": 3}
 
 

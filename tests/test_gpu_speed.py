@@ -16,6 +16,8 @@ from transformer_jax.errors import UserError
 from transformer_jax.text.encoded import ARRAYS, EncodedPairs
 from transformer_jax.text.vocabulary import EOS, UNK
 
+pytestmark = pytest.mark.slow("measures on a small device what is meant for a GPU")
+
 
 def values(**given):
     """The default values of the flags, some of them replaced."""

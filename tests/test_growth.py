@@ -32,6 +32,8 @@ from transformer_jax.model.records import Now, SearchSizes
 from transformer_jax.text.batches import Packed
 from transformer_jax.training.program import BatchShape
 
+pytestmark = pytest.mark.slow("compiles and times steps")
+
 SMALL = ModelConfig(num_layers=2, d_model=48, num_heads=3, d_k=8, d_v=16, d_ff=80)
 
 

@@ -39,6 +39,8 @@ from transformer_jax.text.encoded import encode_corpus, encode_pairs
 from transformer_jax.text.vocabulary import EOS, UNK, Vocabulary, load_vocabulary
 from transformer_jax.text.vocabulary_training import train_vocabulary
 
+pytestmark = pytest.mark.slow("trains on hostile text, and translates it in other locales")
+
 LONG = 20_000  # characters
 CONTROLS = "".join(chr(c) for c in (*range(0x20), *range(0x7F, 0xA0)) if chr(c) != "\n")
 # Line ends to str.splitlines, and to no file of text: vertical tab, form feed, separators.

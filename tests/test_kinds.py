@@ -20,6 +20,10 @@ from tests.tiny_runs import (
 from transformer_jax.tables.experiment import Job, Scale
 from transformer_jax.tables.results import hypotheses as hypotheses_of
 
+pytestmark = pytest.mark.slow(
+    "each kind of model is trained, killed and goes through every command"
+)
+
 STEPS = 12
 SETTINGS = {
     "model__d_hidden": 24,

@@ -7,6 +7,8 @@ from pathlib import Path
 import matplotlib
 import pytest
 
+pytestmark = pytest.mark.slow("runs the notebook, which trains")
+
 NOTEBOOK = Path(__file__).parent.parent / "docs" / "the_paper.ipynb"
 # A model that is trained in seconds; what it learns does not matter here.
 SHORT = {

@@ -21,9 +21,10 @@ import pytest
 
 from tests import tiny_runs as runs
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # Orbax's
+pytestmark = [
+    pytest.mark.slow("each test goes through commands in processes of their own"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # Orbax's
+]
 
 ROOT = Path(__file__).parent.parent
 READ = {

@@ -13,6 +13,7 @@ SIZES = {"num_layers": 1, "d_model": 12, "num_heads": 3, "d_k": 5, "d_v": 2, "d_
 SRC, TGT = np.array([1, 2, 7, 19, 30, 4], np.int32), np.array([9, 2, 1, 23, 5, 31], np.int32)
 
 
+@pytest.mark.slow("traces many models")
 @pytest.mark.parametrize("sizes", [{}, {"num_encoder_layers": 3, "num_layers": 2}])
 def test_a_transformer_s_are_those_of_the_closed_form(sizes):
     model = ModelConfig(**SIZES | sizes)
@@ -22,6 +23,7 @@ def test_a_transformer_s_are_those_of_the_closed_form(sizes):
     assert found.tolist() == [closed_forms.training_flops(model, 50, *pair) for pair in pairs]
 
 
+@pytest.mark.slow("traces many models")
 @pytest.mark.parametrize(
     "kind",
     [

@@ -63,6 +63,7 @@ def test_the_score_of_the_page_is_its_formula(page_s_code):
     np.testing.assert_allclose(scaled, want * np.arange(4)[:, None, None], atol=1e-5)
 
 
+@pytest.mark.slow("trains a run")
 def test_a_model_with_the_page_s_score_is_trained_and_translates(page_s_code, tmp_path):
     config = runs.tiny_config(train__steps=10, model__score="scaled_distance")
     run = transformer_jax.train(config, tmp_path / "run")

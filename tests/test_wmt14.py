@@ -76,6 +76,7 @@ def test_the_recipe_is_the_paper_s(argument):
         assert float(schedule(step - 1)) == pytest.approx(rate, rel=1e-6)
 
 
+@pytest.mark.slow("trains on a TFDS data set")
 def test_a_shrunken_one_trains_on_tfds_and_translates(tmp_path, capsys, monkeypatch):
     corpus = runs.tiny_corpus()
     german, english = (

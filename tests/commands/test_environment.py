@@ -152,10 +152,10 @@ def test_too_few_addresses_for_the_libraries_are_refused(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (AssertionError(), "JAX_PLATFORMS=cuda: no such platform is installed. Install it"),
+        (AssertionError(), "JAX_PLATFORMS=cuda: no such platform is installed. Install JAX"),
         (
             RuntimeError("Unable to initialize backend 'x': not known. (set JAX_PLATFORMS='')"),
-            "JAX_PLATFORMS=cuda: Unable to initialize backend 'x': not known. Install it",
+            "JAX_PLATFORMS=cuda: Unable to initialize backend 'x': not known. Install JAX",
         ),
     ],
     ids=["no plugin", "not known"],

@@ -25,6 +25,8 @@ from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import save_weights
 from transformer_jax.text.vocabulary import UNK, load_vocabulary
 
+pytestmark = pytest.mark.slow("compiles exported models")
+
 pytest.importorskip("flatbuffers")
 MODELS: dict[str, dict[str, Any]] = {
     "relative": {"model.positions": "relative", "decode.banned_subwords": ("e",)},

@@ -167,6 +167,7 @@ def finetune(workdir: Path, origin: Path, **changes) -> int:
     return runs.command("train", config, f"--workdir={workdir}", *overrides)
 
 
+@pytest.mark.slow("trains runs")
 @pytest.mark.parametrize("kind", ["one", "two"])
 def test_training_goes_on_from_the_imported_weights(kind, tmp_path, capsys):
     origin = imported() if kind == "one" else imported_two()

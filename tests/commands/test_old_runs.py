@@ -15,6 +15,8 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
 
+pytestmark = pytest.mark.slow("trains runs of each old form on")
+
 OLD = Path(__file__).parents[1] / "fixtures" / "old_runs"
 MODELS = pytest.mark.parametrize("name", ["transformer", "recurrent"])
 

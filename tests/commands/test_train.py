@@ -303,6 +303,7 @@ def test_a_finished_run_is_not_changed_and_the_log_describes_it(caplog, tmp_path
     assert RunFolder(workdir).read_config() == runs.tiny_config()
 
 
+@pytest.mark.slow("trains a run and compiles every command")
 def test_each_side_can_have_its_own_vocabulary(tmp_path):
     """From training to every command that turns ids into text."""
     changes = {"vocabulary__separate": True, "model__tie_embeddings": False}

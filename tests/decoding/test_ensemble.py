@@ -43,6 +43,7 @@ def test_a_model_twice_is_the_model():
             assert a.score == pytest.approx(b.score, rel=1e-5)
 
 
+@pytest.mark.slow("compiles three models")
 def test_scores_are_those_of_mean_probabilities_in_search_and_when_forced():
     """Each member has another output, so this is the search of each of them too."""
     others = {"num_heads": 1, "score": "additive", "output": "copy"}
@@ -90,6 +91,7 @@ def test_the_mean_is_of_probabilities_not_of_logits():
     np.testing.assert_allclose(jnp.exp(log_probs), [0.3, 0.7], rtol=1e-6)
 
 
+@pytest.mark.slow("compiles three models")
 def test_an_ensemble_samples_and_is_as_long_as_its_shortest_member():
     members = [member(1), member(2, positions="learned", max_positions=20)]
     others = [*members, member(3, positions="learned", max_positions=17)]

@@ -73,6 +73,7 @@ def written_for(interpreter: Interpreter, ids: np.ndarray, parts: list[int]) -> 
     return written
 
 
+@pytest.mark.slow("compiles two models for search and reading")
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_written_while_reading_is_what_search_finds_in_the_whole_sentence(name):
     whole = translator(name, EASE[name])

@@ -103,7 +103,7 @@ def test_weights_of_every_layer_and_head_equal_a_plain_computation(norm):
     reference = Reference(in_float64(params), norm, SIZES["d_model"])
     inputs = [2, *tgt[:-1]]  # BOS first
     want = reference.run(src, inputs, SIZES["num_layers"])
-    assert {kind: weights.shape for kind, (weights, _, _) in found.items()} == {
+    assert {kind: weights.shape for kind, (weights, *_) in found.items()} == {
         "encoder": (2, 3, 7, 7),
         "decoder": (2, 3, 4, 4),
         "cross": (2, 3, 4, 7),
@@ -112,9 +112,9 @@ def test_weights_of_every_layer_and_head_equal_a_plain_computation(norm):
         np.testing.assert_allclose(found[kind].weights_NHLM, weights, atol=2e-6, err_msg=kind)
         assert weights.std() > 0.02  # or equal weights would pass
     source, target, before = ([str(i) for i in ids] for ids in (src, tgt, inputs))
-    assert found["encoder"][1:] == (source, source)
-    assert found["decoder"][1:] == (target, before)
-    assert found["cross"][1:] == (target, source)
+    assert found["encoder"][1:] == (source, source, (1, 2, 3))
+    assert found["decoder"][1:] == (target, before, (1, 2, 3))
+    assert found["cross"][1:] == (target, source, (1, 2, 3))
 
 
 def test_weights_are_distributions_and_the_decoder_never_looks_ahead():
@@ -126,7 +126,7 @@ def test_weights_are_distributions_and_the_decoder_never_looks_ahead():
         return pair_attention(model, params, loaded.vocabulary, source, target)
 
     found, other = weights_of("Der alte Mann ."), weights_of("Der alte Mann !")
-    for weights_NHLM, attending, attended in found.values():
+    for weights_NHLM, attending, attended, _ in found.values():
         assert weights_NHLM.shape == (1, 2, len(attending), len(attended))
         np.testing.assert_allclose(weights_NHLM.sum(-1), 1, atol=1e-5)
     source, target = found["cross"].attended, found["cross"].attending

@@ -13,6 +13,7 @@ from transformer_jax.tables.experiment import make_jobs
 from transformer_jax.tables.results import counts, write_results
 
 
+@pytest.mark.slow("traces 30 models")
 def test_models_have_as_many_parameters():
     jobs = make_jobs(caveats.EXPERIMENT, "small", Path("runs"), seeds=(0,))
     found = {job.row: counts(job.config())[0] for job in jobs}

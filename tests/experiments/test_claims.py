@@ -479,6 +479,7 @@ def test_evidence_of_other_runs_is_removed(tmp_path):
     assert gather(tmp_path / "evidence.json", probes, [other]) == {}
 
 
+@pytest.mark.slow("compiles models")
 def test_without_positions_a_shuffled_source_is_the_same_source(tmp_path):
     folder = tmp_path / "run"
     assert train(folder, model__positions="none", train__steps=12, train__checkpoint_every=12) == 0

@@ -132,6 +132,7 @@ def files(folder) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+@pytest.mark.slow("trains a run and draws every figure")
 def test_all_figures_of_a_toy_run(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(corpora, "GRAMMAR_PAIRS", {"valid": 4, "test": 5})
     out = tmp_path / "out"

@@ -247,6 +247,7 @@ BUILT_IN = {
 }
 
 
+@pytest.mark.slow("trains three runs and continues them")
 @pytest.mark.parametrize(
     ("name", "weight", "others", "most"),
     [

@@ -100,6 +100,7 @@ def loss_of(model, params, settings):
     return jax.jit(lambda params: apply({"params": params}, BATCH, ROWS, settings))(params)
 
 
+@pytest.mark.slow("compiles four outputs")
 @pytest.mark.parametrize("output_bias", [False, True])
 @pytest.mark.parametrize("remat", [False, True])
 def test_the_loss_is_the_mean_of_two_passes_and_how_far_they_differ(remat, output_bias):

@@ -105,6 +105,7 @@ def test_positions_of_the_scores_are_no_parameters_of_its_stack():
     assert "tgt_positions" in params
 
 
+@pytest.mark.slow("compiles models in another type")
 def test_a_synthesizer_runs_in_bfloat16_and_gives_nearly_the_same():
     """Traced and run: XLA for a CPU refuses some products of bfloat16 only when they run."""
     batch = lay_out(random_pairs(0, [(5, 4), (3, 6)]), [[0, 1]], 12, 14)

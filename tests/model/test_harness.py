@@ -181,6 +181,7 @@ def test_only_what_products_alone_read_is_narrowed():
     assert all(has_axes for _, has_axes in narrow)
 
 
+@pytest.mark.slow("compiles every model in another type")
 @EVERY
 def test_training_and_search_in_bfloat16_keep_their_types(name):
     """Traced, not run: the loss is float32, and a step returns the cache's types.
@@ -214,6 +215,7 @@ def test_training_and_search_in_bfloat16_keep_their_types(name):
     assert before == after and logits.dtype == jnp.float32
 
 
+@pytest.mark.slow("compiles large models twice")
 @pytest.mark.parametrize("name", ["together", "ssru", "recurrent", "convolutional"])
 def test_rematerialization_changes_no_gradient(name):
     model, params = model_and_params(name)

@@ -166,6 +166,7 @@ def test_two_processes_share_what_they_say(tmp_path):
         assert found[index] == [[["x" * 300, 0], ["ß", 1]], {"of": 0}, index, "only here"]
 
 
+@pytest.mark.slow("starts two processes")
 def test_two_processes_translate_as_one_does(tmp_path, monkeypatch):
     workdir = runs.trained_run()
     command = [sys.executable, "-m", "transformer_jax", "translate", f"--workdir={workdir}"]

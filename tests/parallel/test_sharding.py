@@ -28,6 +28,8 @@ from transformer_jax.training.optimizer import make_optimizer
 from transformer_jax.training.program import check_rows
 from transformer_jax.training.state import init_state, state_names
 
+pytestmark = pytest.mark.slow("each case trains in processes with several devices")
+
 ROOT = Path(__file__).parents[2]
 # (data, fsdp, tensor, micro-batches)
 SHAPES = [(1, 1, 1, 1), (8, 1, 1, 1), (1, 1, 8, 1), (2, 2, 2, 4)]

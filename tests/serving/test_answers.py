@@ -36,7 +36,7 @@ class StubRun:
             raise ConfigError("The sentence is blank.")
         weights_NHLM = np.zeros((2, 1, len(self.target), len(WORDS)))
         weights_NHLM[0, ..., 0] = weights_NHLM[1, ..., 1] = 1.0
-        return SimpleNamespace(kinds={"cross": Attention(weights_NHLM, self.target, WORDS)})
+        return SimpleNamespace(kinds={"cross": Attention(weights_NHLM, self.target, WORDS, (1, 2))})
 
 
 def answered(run: Any, *asked: Asked) -> Any:

@@ -73,6 +73,7 @@ def without_command(table: str) -> list[str]:
     return [line for line in table.splitlines() if not line.startswith("Command:")]
 
 
+@pytest.mark.slow("trains rows in processes of their own")
 def test_rows_run_once_failures_do_not_stop_others_and_the_report_is_made_again(
     call, tmp_path, monkeypatch
 ):
@@ -351,6 +352,7 @@ def test_a_run_sees_its_share_of_the_devices_and_is_interrupted_not_killed(tmp_p
     assert process.signals == [signal.SIGINT]
 
 
+@pytest.mark.slow("starts submitit's processes")
 def test_submitit_runs_the_same_commands(tmp_path):
     ended = []
     good = FakeJob(tmp_path / "a" / "run", [["--help"]])

@@ -81,6 +81,7 @@ def call(monkeypatch, experiment, capsys):
     return run
 
 
+@pytest.mark.slow("trains a row twice")
 def test_a_row_runs_elsewhere_and_its_results_come_back(
     call, tmp_path, monkeypatch, corpus, experiment
 ):

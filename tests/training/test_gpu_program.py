@@ -21,6 +21,8 @@ from transformer_jax.training.program import BatchShape
 from transformer_jax.training.state import init_state
 from transformer_jax.training.step import make_train_step
 
+pytestmark = pytest.mark.slow("compiles programs for a GPU's kernels")
+
 LAYERS, VOCABULARY, PADDED, D_MODEL, HEADS = 2, 1_000, 1_024, 64, 4
 SHAPE = BatchShape(rows=16, src_length=64, tgt_length=48)
 TENSOR = r"tensor<([\dx]*)(\w+)>"

@@ -39,6 +39,7 @@ def kill_when(process, happened, delay: float) -> None:
     assert process.exitcode == -9, "the run ended before it was killed"
 
 
+@pytest.mark.slow("kills runs in processes of their own")
 def test_killed_and_resumed_equals_never_stopped(tmp_path):
     """The run is killed while it writes the first checkpoint, and at two random moments."""
     workdir, log = tmp_path / "run", tmp_path / "log"
@@ -59,6 +60,7 @@ def test_killed_and_resumed_equals_never_stopped(tmp_path):
     assert not list(checkpoints.glob("*tmp*")), "half-written checkpoints stay"
 
 
+@pytest.mark.slow("trains runs")
 def test_a_stopped_run_goes_on_to_more_steps_whatever_mutable_keys_say(tmp_path):
     """Steps, intervals and the path of the corpus change only what is recorded."""
     elsewhere = shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus")
@@ -127,6 +129,7 @@ BESIDE = {
 }
 
 
+@pytest.mark.slow("starts a run for every key")
 @pytest.mark.parametrize("name", IMMUTABLE)
 def test_a_changed_immutable_key_is_refused_and_nothing_is_touched(name, tmp_path, capsys):
     workdir = runs.trained_run()

@@ -16,6 +16,8 @@ from tests.training.test_resume import assert_same_run
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.runs.checkpoints import score_of
 
+pytestmark = pytest.mark.slow("each test trains in a process of its own and kills or starves it")
+
 ROOT = Path(__file__).parents[2]
 LONG = 100_000  # steps of a run that is never to end by itself
 

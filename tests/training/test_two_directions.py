@@ -95,6 +95,7 @@ def test_the_objective_rewards_agreement_and_its_gradient_is_that_of_finite_diff
         assert float(other_way) == pytest.approx(float(value), rel=1e-9)
 
 
+@pytest.mark.slow("trains four runs")
 def test_without_a_bonus_each_direction_takes_the_steps_of_a_run_of_its_own():
     """In two micro-batches, with dropout, clipping and another auxiliary loss."""
     train = dataclasses.replace(TRAIN, agreement_weight=0.0, accumulate_steps=2)
@@ -146,6 +147,7 @@ def remove(folder, *steps):
         shutil.rmtree(folder / "checkpoints" / str(step))
 
 
+@pytest.mark.slow("trains runs that are killed")
 def test_a_kill_between_the_two_checkpoints_of_a_step_changes_nothing(trained, tmp_path, caplog):
     """The run is killed when step 10 is in one folder; step 5 is inside a window of metrics."""
     killed = shutil.copytree(trained, tmp_path / "killed")
@@ -197,6 +199,7 @@ def test_without_a_bonus_the_run_is_that_of_one_direction(trained):
     assert back["target_tokens_per_step"] != both[0]["target_tokens_per_step"]
 
 
+@pytest.mark.slow("trains runs")
 def test_a_run_can_start_from_two_trained_directions(trained, tmp_path, capsys):
     """After one step of Adam, of at most 1e-3, the weights are still near those it began with."""
     settings = {**SETTINGS, "train__steps": 1, "train__agreement_weight": 0.0}
