@@ -95,6 +95,9 @@ def test_a_layer_and_a_head_are_drawn():
     np.testing.assert_array_equal(drawn, found.kinds["encoder"].weights_NHLM[0, 1])
     for wrong, message in (
         ({"kind": "all"}, "kind='all': this model has"),
+        ({"kind": ["cross"]}, r"kind=\['cross'\]: this model has"),
+        ({"layer": 1.0}, "layer=1.0 is not a whole number"),
+        ({"head": "1"}, "head='1' is not a whole number"),
         ({"layer": 0}, "layer=0: this model has layers 1 to"),
         ({"head": 9}, "^head=9: this model has heads 1 to 2"),  # no flag of a command
     ):

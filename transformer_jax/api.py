@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+import numbers
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -80,8 +81,11 @@ class AttendedSentence(NamedTuple):
         Raises:
           ConfigError: the model has no such kind, layer or head.
         """
-        if kind not in self.kinds:
+        if not isinstance(kind, str) or kind not in self.kinds:
             raise ConfigError(f"kind={kind!r}: this model has {', '.join(self.kinds)}.")
+        for name, value in (("layer", layer), ("head", head)):
+            if value is not None and not isinstance(value, numbers.Integral):
+                raise ConfigError(f"{name}={value!r} is not a whole number.")
         found = self.kinds[kind] if head is None else self.kinds[kind].of_head(head)
         layers = len(found.weights_NHLM)
         number = layers if layer is None else layer
