@@ -48,6 +48,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     CACHE = tempfile.TemporaryDirectory(prefix="transformer_jax_cache_")
     os.environ["TRANSFORMER_JAX_CACHE"] = CACHE.name
 
+MOST_PROGRAMS = 16  # that a worker keeps; each has some megabytes
+
 # Python's search for cycles takes a twentieth of the time: traced programs are millions of objects.
 gc.set_threshold(100_000, 20, 100)
 
@@ -77,20 +79,26 @@ def in_checkout(monkeypatch: pytest.MonkeyPatch) -> Path:
     return ROOT
 
 
+PROGRAMS: dict[Any, Any] = {}  # by their settings; the last one used is the last
+
+
 @pytest.fixture(scope="module", autouse=True)
 def equal_programs_are_compiled_once() -> Iterator[None]:
-    """Within a test file, `train` reuses the program that it compiled for equal settings."""
+    """`train` reuses the program that this worker compiled for equal settings."""
     from transformer_jax.commands import train
 
     compile_program = train.compile_program
-    programs: dict[Any, Any] = {}
 
     def compiled(*settings: Any, meanwhile: Callable[[], Any] | None = None) -> Any:
-        if settings not in programs:
-            programs[settings] = compile_program(*settings, meanwhile=meanwhile)
-        elif meanwhile:
-            meanwhile()
-        return programs[settings]
+        if settings in PROGRAMS:
+            PROGRAMS[settings] = PROGRAMS.pop(settings)
+            if meanwhile:
+                meanwhile()
+        else:
+            PROGRAMS[settings] = compile_program(*settings, meanwhile=meanwhile)
+            if len(PROGRAMS) > MOST_PROGRAMS:
+                del PROGRAMS[next(iter(PROGRAMS))]
+        return PROGRAMS[settings]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "compile_program", compiled)
