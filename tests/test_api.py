@@ -1,6 +1,7 @@
 """A run in a Python program: the example of docs/python.md, and each method beside the commands."""
 
 import functools
+import json
 import logging
 import re
 import subprocess
@@ -80,6 +81,30 @@ def test_scores_are_of_the_given_texts_or_of_the_run_s_test_split(monkeypatch):
     assert run().evaluate(src[1:], tgt[1:]).bleu == pytest.approx(100)
     with pytest.raises(ConfigError, match="belong together"):
         run().evaluate(src)
+    with pytest.raises(ConfigError, match=r"split=\['test'\]: name a split"):
+        run().evaluate(split=["test"])  # type: ignore[arg-type]
+
+
+def test_an_error_names_arguments_but_leaves_commands_whole(tmp_path):
+    with pytest.raises(RunError, match="`python -m transformer_jax train --config=CONFIG --workd"):
+        load(tmp_path / "none")
+
+
+def test_an_ensemble_has_one_direction(tmp_path):
+    other = runs.copy_of_run(tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    config["data"] |= {"src": "de", "tgt": "en"}
+    (other / "config.json").write_text(json.dumps(config))
+    (other / "run.sha256.json").unlink()
+    with pytest.raises(ConfigError, match="other translates de to en, and the first run en to de"):
+        load([runs.trained_run(), other])
+
+
+def test_a_newest_checkpoint_that_is_gone_is_warned_of(tmp_path, caplog):
+    folder = runs.copy_of_run(tmp_path / "run")
+    (folder / "checkpoints" / "50.sha256.json").write_text("{}")
+    assert load(folder).checkpoint == str(runs.STEPS)
+    assert "checkpoints/50 is gone; using the one of step 40" in caplog.text
 
 
 def test_a_layer_and_a_head_are_drawn():
@@ -175,7 +200,7 @@ def test_training_from_python_is_that_of_the_command(tmp_path, monkeypatch):
     assert trained.translate(SOURCES) == load(runs.trained_run()).translate(SOURCES)
     again = transformer_jax.train(config, tmp_path / "run", {"train.steps": runs.STEPS + 1})
     assert again.checkpoint == str(runs.STEPS + 1)
-    for wrong in ({"model.head": 1}, {"train.steps": "many"}):
+    for wrong in ({"model.head": 1}, {"train.steps": "many"}, {"--config.train.steps": 9}):
         with pytest.raises(UserError):
             transformer_jax.train("demo", tmp_path / "other", wrong)
     with pytest.raises(ConfigError, match="not a config"):

@@ -1197,7 +1197,7 @@ SCORES = {
     ),
     "a key of training": (
         scoring("corpus/test.en", "corpus/test.de", "--config.train.steps=3"),
-        "score does not take --config.train.steps. It takes decode.*",
+        "score does not take --config.train.steps. It takes decode.penalty, ",
     ),
 }
 CASES |= {f"score of {name}": (make, [message]) for name, (make, message) in SCORES.items()}
@@ -1216,7 +1216,7 @@ def finetune_without_an_argument(box: Sandbox) -> Sequence[str]:
     return ["train", "--config=finetune", f"--workdir={box.run}"]
 
 
-@case("{tmp}/hf/config.json cannot be read: architectures is not a key of the config")
+@case("{tmp}/hf is a model of Hugging Face, not a run. Make a run of it: ")
 def finetune_of_a_folder_that_was_not_imported(box: Sandbox) -> Sequence[str]:
     importing(box, HF, "README.md", "")
     return ["train", f"--config=finetune:{box.folder}/hf", f"--workdir={box.run}"]

@@ -7,6 +7,7 @@ import functools
 import importlib
 import io
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -64,6 +65,7 @@ PROCESSES = (
 )
 
 EVERY_KEY = ("",)
+SCORED = "penalty length_penalty coverage_penalty max_length tokens_per_batch dtype weights wait_k"
 PAIRS = (
     Flag("src", str, "FILE", "the sources", required=True),
     Flag("tgt", str, "FILE", "their translations, a line each", required=True),
@@ -121,7 +123,7 @@ COMMANDS = {
         "transformer_jax.commands.score:score",
         "score given translations: SCORE, LOG_PROBABILITY, SUBWORDS a line",
         (WORKDIRS, *PAIRS, CHECKPOINT, LENGTH_PENALTY, COVERAGE_PENALTY),
-        keys=("decode.",),
+        keys=tuple(f"decode.{name}" for name in SCORED.split()),
     ),
     "align": Command(
         "transformer_jax.commands.align:align",
@@ -184,9 +186,7 @@ COMMANDS = {
         "transformer_jax.commands.import_model:import_model",
         "make a run of a pretrained model: a folder of Marian, Hugging Face or CTranslate2",
         (
-            Flag(
-                "from", str, "FOLDER", "its folder or hub name", required=True, parameter="folder"
-            ),
+            Flag("from", str, "FOLDER", "folder or hub name", required=True, parameter="folder"),
             WORKDIR._replace(help="the run's folder, which is created"),
             Flag("src", str, "CODE", "source language, such as en (the tokenizer's)"),
             Flag("tgt", str, "CODE", "target language"),
@@ -380,9 +380,9 @@ def program_help() -> str:
 
 def command_help(name: str, command: Command) -> str:
     """What a command does, and its flags."""
-    positional = [flag.value for flag in command.flags if flag.positional]
+    own = [flag.value for flag in command.flags if flag.positional]
     lines = [
-        " ".join(["usage:", USAGE.replace("COMMAND", name), *positional]),
+        " ".join(["usage:", USAGE.replace("COMMAND", name), *own]),
         "",
         command.help,
         "",
@@ -391,7 +391,8 @@ def command_help(name: str, command: Command) -> str:
     if command.keys == EVERY_KEY:
         lines.append(f"  {OVERRIDES}")
     elif command.keys:
-        lines.append(f"  {'--config.KEY=VALUE':<26}overrides {keys_of(command)}")
+        text = f"  {'--config.KEY=VALUE':<26}overrides {keys_of(command)}"
+        lines += textwrap.wrap(text, 100, subsequent_indent=" " * 28)
     return "\n".join(lines)
 
 

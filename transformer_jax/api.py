@@ -44,7 +44,9 @@ def _in_python_s_words(function: Callable[Arguments, Result]) -> Callable[Argume
         try:
             return function(*arguments, **named)
         except UserError as error:
-            error.args = (re.sub(r"(?<![\w-])--(?:config\.)?(?=\w)", "", str(error)),)
+            parts = str(error).split("`")  # a command between backticks stays one
+            parts[::2] = [re.sub(r"(?<![\w'-])--(?:config\.)?(?=\w)", "", x) for x in parts[::2]]
+            error.args = ("`".join(parts),)
             raise
 
     return call
@@ -146,6 +148,8 @@ def train(
     changes = overrides or {}
     if not isinstance(changes, Mapping) or not all(isinstance(name, str) for name in changes):
         raise ConfigError(f"overrides={changes!r:.60} is not a mapping of keys to values.")
+    if flags := [name for name in changes if name.startswith("-")]:
+        raise ConfigError(f"overrides: {flags[0].split('.', 1)[-1]} is named without dashes.")
     whole: Any = config
     if isinstance(config, str | os.PathLike):
         whole = load_config(os.fspath(config), changes)
@@ -230,7 +234,13 @@ class Run:
         if (sources is None) != (references is None):
             raise ConfigError("sources and references belong together: give both or neither.")
         if sources is None or references is None:
-            pairs = pairs_of_split(self.config, split, RunFolder(self.loaded.folders[0]))
+            run = RunFolder(self.loaded.folders[0])
+            if run.is_imported or not isinstance(split, str):
+                raise ConfigError(
+                    f"split={split!r}: name a split of the run's own text, which an imported run "
+                    "does not have: give sources and references."
+                )
+            pairs = pairs_of_split(self.config, split, run)
             sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
         given, wanted = _paired(sources, references)
         return score(self.translate(given), wanted, self.config.data.src, self.config.data.tgt)

@@ -12,7 +12,7 @@ import pytest
 from tests import tiny_runs as runs
 from transformer_jax import __version__
 from transformer_jax.commands.average import average
-from transformer_jax.commands.evaluate import _latency, _parts_of, _Text, _warn_of_empty
+from transformer_jax.commands.evaluate import _latency, _parts_of, _Text
 from transformer_jax.commands.evaluate import evaluate as evaluate_command
 from transformer_jax.commands.loading import load_model
 from transformer_jax.decoding.lines import LineTranslator
@@ -22,7 +22,6 @@ from transformer_jax.files import read_json
 from transformer_jax.reporting.provenance import revision
 from transformer_jax.runs.evaluations import find_evaluation
 from transformer_jax.text.corpora import open_corpus
-from transformer_jax.text.folder_corpus import Pair
 
 
 @pytest.fixture
@@ -138,15 +137,6 @@ def test_search_and_data_of_the_run_can_be_overridden(run, tmp_path):
     assert [pair.tgt for pair in result.pairs] == runs.read_lines(tmp_path / "moved.de")
     record = json.loads(result.hypotheses.with_suffix(".json").read_text())
     assert (record["length_penalty"], record["beam_size"]) == (0.1, 1)
-
-
-def test_empty_translations_of_text_are_counted(caplog):
-    pairs = [Pair("a", "x"), Pair(" ", ""), Pair("b", "y"), Pair("c", "z")]
-    _warn_of_empty(pairs, ["x", "", "", " "])
-    assert "2 of 4 translations are empty" in caplog.text
-    caplog.clear()
-    _warn_of_empty(pairs[:2], ["x", ""])
-    assert not caplog.records
 
 
 def test_files_are_read_before_the_model(tmp_path):

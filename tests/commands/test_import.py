@@ -233,11 +233,10 @@ def test_a_user_s_mistake_is_one_line_and_status_2(tmp_path, capsys):
     languages = ("--src=en", "--tgt=de")
     assert "import needs --from=FOLDER" in fails(where)
     assert "--from=nowhere is not a folder" in fails("--from=nowhere", where)
+    own = f"--workdir={opus_folder()}"
+    assert "is the model's own folder" in fails(f"--from={opus_folder()}", own, *languages)
     assert "--src=en --tgt=de" in fails(f"--from={opus_folder()}", where)
-    assert "has no weights" in fails(f"--from={tmp_path}", where, *languages)
+    assert "has no model" in fails(f"--from={tmp_path}", where, *languages)
     assert "holds a run" in fails(f"--from={opus_folder()}", f"--workdir={imported()}", *languages)
-    assert "is not empty" in fails(
-        f"--from={opus_folder()}", f"--workdir={opus_folder()}", *languages
-    )
     assert not (tmp_path / "run").exists()
     assert runs.command("train", f"--workdir={imported()}") == 2

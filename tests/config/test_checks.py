@@ -210,6 +210,8 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         ("data.train=('train[:9]',) changes nothing", "Set data.source='files'"),
     ),
     ({"data.test": ("x",)}, ("data.test=('x',) changes nothing",)),
+    ({"model.kernel_width": 5}, ("model.kernel_width=5 changes nothing here",)),
+    ({"model.d_hidden": 64}, ("model.d_hidden=64 changes nothing here",)),
     ({"data.path": "x"}, ("data.path='x' changes nothing here", "Set data.source='files'")),
     ({"data.name": "x"}, ("data.name='x' changes nothing here", "Set data.source='tfds'")),
     (

@@ -299,6 +299,18 @@ def test_no_bytecode_is_written_beside_a_config_file(tmp_path, monkeypatch):
     assert [one.name for one in tmp_path.iterdir()] == ["preset.py"]
 
 
+def test_a_config_file_may_demand_a_key_of_no_section(tmp_path):
+    body = "    config = default_config_dict()\n    config.data.path = 'text'\n"
+    body += "    config.seed = config_dict.required_placeholder(int)\n    return config\n"
+    head = "from ml_collections import config_dict\n"
+    head += "from transformer_jax.config.serialization import default_config_dict\n"
+    file = tmp_path / "mine.py"
+    file.write_text(f"{head}def get_config():\n{body}")
+    with pytest.raises(ConfigError, match="asks for a value: add --config.seed=VALUE"):
+        load_config(str(file))
+    assert load_config(str(file), {"seed": 4}).seed == 4
+
+
 def test_a_config_file_may_demand_a_value(tmp_path):
     file = tmp_path / "demands.py"
     file.write_text(

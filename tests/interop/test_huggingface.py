@@ -13,7 +13,7 @@ import pytest
 
 from tests.fixtures.tiny import lay_out, model_inputs, of_each_pair, relative_error
 from tests.interop import marian_by_hand as marian
-from transformer_jax.errors import UserError
+from transformer_jax.errors import DataError, UserError
 from transformer_jax.interop.block import halves_first
 from transformer_jax.interop.huggingface import languages_of, read_huggingface
 from transformer_jax.interop.safetensors import read_safetensors, safetensors_bytes
@@ -229,18 +229,39 @@ def test_settings_of_search_that_the_run_cannot_keep_are_named(folder, caplog):
     assert found["banned_subwords"] == ("<pad>", "<s>", "<unk>", "piece5")
     # transformers counts the token with which a translation begins.
     assert (found["min_length"], found["no_repeat"], found["beam_size"]) == (7, 3, 3)
-    assert not caplog.records
+    assert not [one for one in caplog.messages if "is without them" in one]
+    caplog.clear()
     lost = {"min_new_tokens": 8, "max_length": 40, "do_sample": True}
     change(folder / "generation_config.json", **lost, bad_words_ids=[[5], [6, 7]])
     assert read(folder).decode["banned_subwords"][-1] == "piece5"
-    assert caplog.messages[0].endswith(
+    [named] = [one for one in caplog.messages if "without them" in one]
+    assert named.endswith(
         "without them: bad_words_ids=[[6, 7]], do_sample=True, max_length=40, min_new_tokens=8, "
         "top_k=50"
     )
+    caplog.clear()
     (folder / "generation_config.json").unlink()
     change(folder / "config.json", min_new_tokens=9)
     assert read(folder).decode["beam_size"] == 1  # transformers' default
-    assert "config.json" in caplog.messages[1] and "min_new_tokens=9" in caplog.messages[1]
+    [named] = [one for one in caplog.messages if "without them" in one]
+    assert "config.json" in named and "min_new_tokens=9" in named
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"no_repeat_ngram_size": 2.5}, {"no_repeat_ngram_size": True}, {"min_length": "three"}],
+)
+def test_a_setting_that_is_no_whole_number_is_named(setting, folder):
+    change(folder / "generation_config.json", **setting)
+    [(name, value)] = setting.items()
+    with pytest.raises(DataError, match=f"{name}={value!r} is not a (whole )?number"):
+        read(folder)
+
+
+def test_files_of_two_models_are_warned_of(folder, caplog):
+    """The pieces of this test's vocabulary are names that its SentencePiece models do not have."""
+    read(folder)
+    assert "pieces of the source's SentencePiece model: most text will be unknown" in caplog.text
 
 
 @pytest.mark.parametrize(

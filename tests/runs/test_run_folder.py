@@ -6,12 +6,24 @@ import sys
 
 import pytest
 
+from tests import tiny_runs as runs
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import RunError
 from transformer_jax.runs.run_folder import LOCK, RunFolder
 
 CONFIG = with_values(Config(), {"data.path": "corpus", "seed": 3})
+
+
+def test_checkpoints_that_are_a_link_to_nowhere_are_refused_before_anything_is_written(tmp_path):
+    run = runs.copy_of_run(tmp_path / "run")
+    (run / "checkpoints").rename(tmp_path / "away")
+    (run / "checkpoints").symlink_to(tmp_path / "unmounted")
+    before = runs.contents(run)
+    for use in (RunFolder(run).read_config, lambda: RunFolder(run).check(runs.tiny_config())):
+        with pytest.raises(RunError, match="checkpoints is a link that leads nowhere"):
+            use()
+    assert runs.contents(run) == before
 
 
 def test_a_claimed_folder_gives_its_config_back(tmp_path):

@@ -170,7 +170,7 @@ INTEGERS = pa.struct([("en", pa.string()), ("de", pa.int32())])
     ("rows", "kind", "changes", "message"),
     [
         ([("a", "b")], TEXTS, {"tgt": "cs"}, "has 'de', 'fr', 'en', and not 'cs'. Set data.src"),
-        (["a ||| b"], pa.string(), {}, "has values of type string, and not 'en'"),
+        (["a ||| b"], pa.string(), {}, "has values of type string. Write it again"),
         ([{"en": "a", "de": 1}], INTEGERS, {}, "translation.de holds int32, not strings"),
         ([("a", "b")] * 6 + [("a", None)], TEXTS, {}, r"row 6 \(from 0\): translation.de is null"),
         ([("a", "b")] * 5 + [None], TEXTS, {}, r"row 5 \(from 0\): translation.en is null"),

@@ -110,7 +110,6 @@ def evaluate(
     log.info("translating %d lines of %s", len(text.pairs), text.name)
     hypotheses = [best.text for best, *_ in translator.shared([pair.src for pair in text.pairs])]
     translator.warn_of_cut()
-    _warn_of_empty(text.pairs, hypotheses)
     keep = _Keeper(loaded, translator, folders)
     found = dict[str, Evaluation]()
     first = 0
@@ -197,13 +196,6 @@ def _check(split: str | None, src: str | None, ref: Sequence[str] | None, exampl
         raise ConfigError(
             f"--examples={examples}: give the number of translations to print, 0 or more."
         )
-
-
-def _warn_of_empty(pairs: Sequence[Pair], hypotheses: Sequence[str]) -> None:
-    """Logs how many sources that are not blank have an empty translation."""
-    blank = (pair.src for pair, found in zip(pairs, hypotheses, strict=True) if not found.strip())
-    if empty := sum(bool(source.strip()) for source in blank):
-        log.warning("%d of %d translations are empty", empty, len(hypotheses))
 
 
 def _print_examples(pairs: Sequence[Pair], hypotheses: Sequence[str], examples: int) -> None:

@@ -2,12 +2,14 @@
 
 import logging
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
 from transformer_jax.config.schema import KEYS, Config
-from transformer_jax.errors import ConfigError, RunError, UserError
+from transformer_jax.decoding.lines import banned_ids
+from transformer_jax.errors import ConfigError, DataError, RunError, UserError
 from transformer_jax.interop.ctranslate2 import FILE, read_ctranslate2
 from transformer_jax.interop.huggingface import languages_of, read_huggingface
 from transformer_jax.interop.imported import Imported, lengths_for
@@ -45,14 +47,11 @@ def import_model(
     origin = _local(folder)
     if (origin / run.vocabulary_file.name).is_file():
         raise UserError(f"--from={folder} is a run's folder already: give it as --workdir.")
+    if run.path.resolve() == origin.resolve():
+        raise RunError(f"--workdir={workdir} is the model's own folder. Choose another.")
     if run.config_file.exists():
         raise RunError(f"{run.path} holds a run. Choose another --workdir.")
-    read = read_marian
-    known: tuple[str | None, str | None] = None, None
-    if (origin / FILE).is_file():
-        read = read_ctranslate2
-    elif (origin / "config.json").is_file():
-        read, known = read_huggingface, languages_of(origin)
+    read, known = _reader(origin)
     languages = str(src or known[0] or ""), str(tgt or known[1] or "")
     if not all(map(CODE.fullmatch, languages)) or languages[0] == languages[1]:
         raise ConfigError(
@@ -61,8 +60,12 @@ def import_model(
         )
     model = read(origin, languages)
     config = _config(model, run, languages)
-    check(config)
     vocabulary = of_bundle(model.bundle, str(origin))
+    try:
+        check(config)
+        banned_ids(config.decode, vocabulary)
+    except ConfigError as error:
+        raise ConfigError(f"{origin} asks for what a run cannot have: {error}") from None
     run.check(config)
     run.claim(config, IMPORTED)
     try:
@@ -73,6 +76,24 @@ def import_model(
         run.unlock()
     sizes = " and ".join(str(size) for size in dict.fromkeys(vocabulary.sizes))
     log.info("%s: %s subwords, %s", run.path, sizes, _described(model))
+
+
+def _reader(origin: Path) -> tuple[Callable[..., Imported], tuple[str | None, str | None]]:
+    """What reads the folder's format, and the languages that it names.
+
+    Raises:
+      DataError: the folder is of no format.
+    """
+    if (origin / FILE).is_file():
+        return read_ctranslate2, (None, None)
+    if (origin / "config.json").is_file():
+        return read_huggingface, languages_of(origin)
+    if any(origin.glob("*.npz")) or any(origin.glob("*.yml")):
+        return read_marian, (None, None)
+    raise DataError(
+        f"{origin} has no model: a folder of CTranslate2 has {FILE}, of Hugging Face config.json, "
+        "and of Marian an .npz."
+    )
 
 
 def _local(folder: str) -> Path:

@@ -198,6 +198,13 @@ def _program(
     banned_ids(config.decode, data.vocabulary)  # found wrong before training, not after it
     check_rows(config.train, mesh, data.shape.rows)
     sizes, shape = data.vocabulary.sizes, data.shape
+    if config.vocabulary.path is not None and config.vocabulary.size != sizes.source:
+        log.warning(
+            "vocabulary.path has %d pieces: vocabulary.size=%d and the other keys of a vocabulary "
+            "that is trained have no effect",
+            sizes.source,
+            config.vocabulary.size,
+        )
     prepare = functools.partial(_prepare, config, sizes, shape)
     program = compile_program(config.model, config.train, mesh, sizes, shape, meanwhile=prepare)
     described = describe(config, program, sizes, shape, data.plan.tgt_fill, data.steps_per_epoch)

@@ -70,18 +70,24 @@ def _without_demands(raw: Any, overrides: Mapping[str, Any]) -> Any:
     Raises:
       ConfigError: one of them is not in the overrides.
     """
-    sections = raw.items() if isinstance(raw, ConfigDict) else ()
-    for section, keys in [one for one in sections if isinstance(one[1], ConfigDict)]:
-        for name in list(keys):
+    for names, part in [("", raw), *_sections(raw)]:
+        for name in list(part) if isinstance(part, ConfigDict) else ():
             try:
-                keys[name]
+                part[name]
             except config_dict.RequiredValueError:
-                if f"{section}.{name}" not in overrides:
+                if (key := names + name) not in overrides:
                     raise ConfigError(
-                        f"this config asks for a value: add --config.{section}.{name}=VALUE."
+                        f"this config asks for a value: add --config.{key}=VALUE."
                     ) from None
-                del keys[name]
+                del part[name]
     return raw
+
+
+def _sections(raw: Any) -> Iterator[tuple[str, Any]]:
+    """The sections of a config with the beginnings of their keys' names."""
+    for name in raw if isinstance(raw, ConfigDict) else ():
+        with contextlib.suppress(config_dict.RequiredValueError):
+            yield f"{name}.", raw[name]
 
 
 def _said(error: BaseException) -> str:

@@ -9,6 +9,9 @@ SCORES = "transformer_jax.model.scores:SCORES"
 NORMALIZERS = "transformer_jax.model.normalizers:NORMALIZERS"
 CROSS_NORMALIZERS = "transformer_jax.model.cross_normalizers:CROSS_NORMALIZERS"
 WIDEST = 1_000_000
+# What reads some of the keys.
+RECURRENT = ("model.encoder=recurrent", "model.decoder=recurrent")
+CONVOLUTIONAL = ("model.encoder=convolutional", "model.decoder=convolutional")
 MOST_LAYERS = 1_000  # layers are compiled one by one
 
 
@@ -69,9 +72,14 @@ class ModelConfig:
         "recurrent: hidden units per direction; convolutional: of a layer; None: d_model",
         at_least=1,
         at_most=WIDEST,
+        read_with=RECURRENT + CONVOLUTIONAL,
     )
     kernel_width: int = key(
-        3, "convolutional: positions that a layer sees, an odd number", at_least=3, at_most=WIDEST
+        3,
+        "convolutional: positions that a layer sees, an odd number",
+        at_least=3,
+        at_most=WIDEST,
+        read_with=CONVOLUTIONAL,
     )
     activation: str = key(
         "relu",

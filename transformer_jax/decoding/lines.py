@@ -58,7 +58,7 @@ class LineTranslator:
         """Makes a translator that cuts lines that are too long for the search or the model."""
         self.vocabulary = vocabulary
         self.translator = translator
-        self.cut = 0
+        self.cut = self.empty = 0
         longest = translator.decode.max_length  # subwords, EOS included
         self.longest = min(longest, translator.model.longest() or longest)
 
@@ -72,6 +72,7 @@ class LineTranslator:
             # Search drops hypotheses whose logits are NaN; such a line still gets an answer.
             translations = [Translation(self.text(h.ids), h.score) for h in hypotheses]
             results[i] = self._ranked(translations) or [Translation("", -math.inf)]
+            self.empty += not results[i][0].text.strip()
         return results
 
     def _ranked(self, translations: list[Translation]) -> list[Translation]:
@@ -114,7 +115,9 @@ class LineTranslator:
         try:
             "".join(lines).encode()
         except UnicodeEncodeError:
-            raise DataError("A line has half of a surrogate pair, so it is not text.") from None
+            raise DataError(
+                "A line has half of a surrogate pair, or bytes that are not UTF-8: it is not text."
+            ) from None
         vocabulary = self.vocabulary.target if is_target else self.vocabulary
         encoded = vocabulary.encode_lines(lines)
         self.cut += sum(len(ids) >= self.longest for ids in encoded)
@@ -125,7 +128,9 @@ class LineTranslator:
         return self.vocabulary.target.decode(ids).replace("\n", " ").replace("\r", " ")
 
     def warn_of_cut(self) -> None:
-        """Logs one warning with the number of cut lines, summed over all processes."""
+        """Logs warnings with the numbers of cut lines and of empty translations of text."""
+        if empty := sum(processes.gather(self.empty)):
+            log.warning("%d translations are empty, though their lines are not", empty)
         if cut := sum(processes.gather(self.cut)):
             by_search = self.longest == self.translator.decode.max_length
             log.warning(

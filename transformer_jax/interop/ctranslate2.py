@@ -141,6 +141,8 @@ def _read(folder: Path, languages: tuple[str, str]) -> Imported:
         for side, table in zip(SIDES.values(), tables[:2], strict=True)
     ]
     special = [special_ids(folder, own, unknown, end, start) for own in tokens]
+    if start is not None and special[1].start is None:
+        raise DataError(f"{folder}: its decoder_start_token, {start!r}, is not in its vocabulary.")
     config, weights, halves = _model(parts, tables, HEADS[file.spec], tokens[0] == tokens[1])
     if not special[1].are_ours:
         config["output_bias"] = True  # for subwords that only ours has

@@ -232,6 +232,8 @@ def _check_added_tokens(folder: Path, tokenizer: Mapping[str, Any], pieces: set[
     path = folder / "added_tokens.json"
     added = set(read_json(path)) if path.is_file() else set()
     listed = tokenizer.get("added_tokens_decoder") or {}
+    if not isinstance(listed, dict):
+        raise DataError(f"{folder}: added_tokens_decoder in tokenizer_config.json is no object.")
     added |= {str(one.get("content")) for one in listed.values() if isinstance(one, dict)}
     if left := sorted(added - pieces):
         raise UserError(
@@ -250,7 +252,8 @@ def _decode(folder: Path, options: Mapping[str, Any], pieces: Sequence[str]) -> 
     """
 
     def number(name: str, usual: int = 0) -> int:
-        found: int = as_number(int, both.get(name) or usual, f"{folder}: {name}")
+        value = usual if both.get(name) is None else both[name]
+        found: int = as_number(int, value, f"{folder}: {name}")
         return found
 
     path = folder / "generation_config.json"
@@ -284,5 +287,5 @@ def _decode(folder: Path, options: Mapping[str, Any], pieces: Sequence[str]) -> 
         "beam_size": number("num_beams", 1),
         "banned_subwords": tuple(pieces[i] for i in known),
         "min_length": max(0, number("min_length") - 1),  # there with the token that begins
-        "no_repeat": number("no_repeat_ngram_size"),
+        "no_repeat": max(0, number("no_repeat_ngram_size")),
     }

@@ -130,6 +130,7 @@ def imported(
         in_our_order(own, pieces) for own, pieces in zip(special, bundle.tables, strict=True)
     ]
     (src_rows, src_pieces), (tgt_rows, tgt_pieces) = ordered
+    _warn_of_pieces(bundle)
     if (start := special[1].start) is not None and start >= len(bundle.tables[1]):
         raise DataError(
             f"decoder_start_token_id={start!r} is not an id of the target's vocabulary."
@@ -145,6 +146,22 @@ def imported(
     return Imported(
         config, {**decode, "banned_subwords": tuple(dict.fromkeys(banned))}, bundle, params
     )
+
+
+def _warn_of_pieces(bundle: Bundle) -> None:
+    """Logs a warning if a vocabulary lacks most pieces of its side's SentencePiece model."""
+    for model, pieces, side in zip(bundle[:2], bundle.tables, ("source", "target"), strict=True):
+        known = sentencepiece.SentencePieceProcessor(model_proto=model)
+        own = [known.id_to_piece(i) for i in range(known.get_piece_size())]
+        found = len(set(own).intersection(pieces))
+        if 2 * found < len(own):
+            log.warning(
+                "the vocabulary has %d of the %d pieces of the %s's SentencePiece model: most text "
+                "will be unknown; are these files of one model?",
+                found,
+                len(own),
+                side,
+            )
 
 
 def _check_used(weights: Weights, config: ModelConfig, like: Any) -> None:
@@ -264,6 +281,9 @@ def read_sentencepiece(path: Path) -> bytes:
 def as_number(kind: type[int] | type[float], value: Any, what: str) -> Any:
     """The value as a number of that kind. Raises DataError, naming `what`, if it is none."""
     try:
-        return kind(value)
+        number = kind(value)
     except (TypeError, ValueError, OverflowError):
         raise DataError(f"{what}={value!r} is not a number.") from None
+    if isinstance(value, bool) or (kind is int and number != float(value)):
+        raise DataError(f"{what}={value!r} is not a whole number.")
+    return number

@@ -315,17 +315,19 @@ def _label_pieces(axis: Any, pieces: Sequence[str], inches: float, shown: bool) 
 
 @functools.lru_cache(maxsize=64)
 def font_families(text: str) -> list[str]:
-    """The usual font, and after it installed ones that have characters of the text it lacks.
-
-    A character that no font has is drawn as a box, and a warning is logged.
-    """
+    """The usual font, and installed ones with what it lacks; warns if none has a character."""
     from matplotlib.font_manager import FontProperties, findfont, fontManager
     from matplotlib.ft2font import FT2Font
 
-    usual = FT2Font(findfont(FontProperties())).family_name
-    found, missing = [usual], set(map(ord, text)) - FT2Font(findfont(usual)).get_charmap().keys()
-    for name in sorted(set(fontManager.get_font_names()) - {BOXES}) if missing else ():
-        if known := missing & FT2Font(findfont(name)).get_charmap().keys():
+    own = FT2Font(findfont(FontProperties()))
+    found, missing = [own.family_name], set(map(ord, text)) - own.get_charmap().keys()
+    files = {
+        font.name: font.fname
+        for font in fontManager.ttflist
+        if (font.style, font.weight) == ("normal", 400) and font.name != BOXES
+    }
+    for name, file in sorted(files.items()) if missing else ():
+        if known := missing & FT2Font(file).get_charmap().keys():
             found.append(name)
             missing -= known
     if missing:

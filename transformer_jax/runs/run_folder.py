@@ -52,8 +52,14 @@ class RunFolder:
         if not self.config_file.is_file():
             raise RunError(f"{self.path} holds no run: it has no config.json. {self._advice()}")
         try:
-            config = from_json(self.config_file.read_text(encoding="utf-8"))
+            text = self.config_file.read_text(encoding="utf-8")
+            config = from_json(text)
         except (ConfigError, UnicodeDecodeError) as error:
+            if isinstance(error, ConfigError) and '"architectures"' in text:
+                raise RunError(
+                    f"{self.path} is a model of Hugging Face, not a run. Make a run of it: "
+                    f"`transformer-jax import --from={self.path} --workdir=OTHER`."
+                ) from None
             raise RunError(f"{self.config_file} cannot be read: {error}") from None
         check_sums(self.sums_file, self.config_file, self.vocabulary_file)
         return config
@@ -63,6 +69,8 @@ class RunFolder:
         for folder in self.path.parents:
             if all((folder / own.name).exists() for own in (self.config_file, self.checkpoints)):
                 named = shlex.quote(f"--workdir={folder}")
+                if self.path.name == REVERSE:
+                    return "The run in the folder above has one direction (train.agreement_weight)."
                 return f"The run is in the folder above: {named}, and --checkpoint names a step."
         named = shlex.quote(f"--workdir={self.path}")
         return f"Train one with `python -m transformer_jax train --config=CONFIG {named}`."
@@ -164,6 +172,10 @@ class RunFolder:
         for path in (*files, self.path / "metrics.jsonl", self.path / LOCK):
             if is_stream(path):
                 raise RunError(f"{path} is a pipe or a device, not a run's file. Remove it.")
+        if self.checkpoints.is_symlink() and not self.checkpoints.exists():
+            raise RunError(
+                f"{self.checkpoints} is a link that leads nowhere. Mount its disk, or remove it."
+            )
 
     def check_corpus(self, *fingerprints: str) -> None:
         """Raises RunError if the run has other text than that with these fingerprints.

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import logging
 import math
 import re
 import shlex
@@ -25,6 +26,8 @@ from transformer_jax.runs.checkpoints import (
     write_manifest,
 )
 from transformer_jax.runs.run_folder import LOCK, RunFolder
+
+log = logging.getLogger(__name__)
 
 
 def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
@@ -80,6 +83,10 @@ def _find(run: RunFolder, which: str) -> Path:
         return named[which]
     steps = saved_steps(run)
     if which == "latest":
+        manifests = [one.name.split(".")[0] for one in run.checkpoints.glob("*.sha256.json")]
+        if later := [name for name in manifests if name.isdecimal() and int(name) > steps[-1]]:
+            gone = run.checkpoints / max(later, key=int)
+            log.warning("%s is gone; using the one of step %d", gone, steps[-1])
         return run.checkpoints / str(steps[-1])
     if which == "best":
         return _best(run, steps)

@@ -202,11 +202,16 @@ def _check_columns(path: Path, schema: Any, languages: Sequence[str]) -> None:
     if schema.names.count(COLUMN) > 1:
         raise DataError(f"{path} has several columns {COLUMN!r}. Write it again with one.")
     kind = schema.field(COLUMN).type
-    fields = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
+    if not pa.types.is_struct(kind):
+        raise DataError(
+            f"{path}: the column {COLUMN!r} has values of type {kind}. Write it again with a text "
+            f'for each language in a row, such as {{"en": "A dog.", "de": "Ein Hund."}}.'
+        )
+    fields = {field.name: field.type for field in kind}
     for language in languages:
         text = fields.get(language)
         if text is None:
-            there = ", ".join(map(repr, fields)) or f"values of type {kind}"
+            there = ", ".join(map(repr, fields))
             raise DataError(
                 f"{path}: the column {COLUMN!r} has {there}, and not {language!r}. Set data.src "
                 "and data.tgt to two of its languages."
