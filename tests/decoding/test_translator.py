@@ -151,6 +151,16 @@ def test_beam_1_is_greedy_search_with_the_whole_model(positions):
         assert best.ids.tolist() == ids
 
 
+def test_a_long_translation_shows_its_progress(monkeypatch, caplog):
+    monkeypatch.setattr("transformer_jax.decoding.translator.SHOWN_EVERY", -1.0)
+    many = sentences() * 3
+    with caplog.at_level("INFO"):
+        translator().translate(many)
+    shown = [one for one in caplog.messages if one.startswith("translated ")]
+    counts = [int(one.split()[1]) for one in shown]
+    assert shown[-1].endswith(f" of {len(many)} lines") and counts == sorted(counts)
+
+
 def test_the_shortest_length_and_repeats_reach_the_search():
     t = translator(min_length=5, no_repeat=1)
     assert t.exclusions == Exclusions((), 5, 1)

@@ -206,6 +206,7 @@ def _program(
             config.vocabulary.size,
         )
     prepare = functools.partial(_prepare, config, sizes, shape)
+    log.info("compiling the training step")
     program = compile_program(config.model, config.train, mesh, sizes, shape, meanwhile=prepare)
     described = describe(config, program, sizes, shape, data.plan.tgt_fill, data.steps_per_epoch)
     if not force:

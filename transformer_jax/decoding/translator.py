@@ -5,8 +5,10 @@ The device's part is rows.py. "Search" here includes drawing samples.
 
 import concurrent.futures
 import contextlib
+import logging
 import math
 import threading
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -38,6 +40,8 @@ from transformer_jax.model.records import Params
 from transformer_jax.parallel.mesh import batch_ways, placed
 from transformer_jax.text.batches import Bucket, translation_buckets
 
+log = logging.getLogger(__name__)
+SHOWN_EVERY = 10.0  # seconds between two lines of progress
 LANES = 2  # sets of rows: the host prepares one while the device searches the other
 FEW_SAMPLES = 8  # with n times as many samples of a sentence, a batch has 1 / n of its sentences
 
@@ -48,6 +52,20 @@ class Hypothesis(NamedTuple):
     ids: np.ndarray  # int32 [length], EOS included
     score: float  # log probability over the length penalty, plus the coverage penalty
     log_prob: float  # nats, summed over the subwords
+
+
+class _Progress:
+    """Logs how many sentences are translated, every SHOWN_EVERY seconds."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done, self.shown = total, 0, time.monotonic()
+
+    def note(self, more: int) -> None:
+        """Counts sentences that have just been translated; callers take turns."""
+        self.done += more
+        if time.monotonic() - self.shown > SHOWN_EVERY:
+            self.shown = time.monotonic()
+            log.info("translated %d of %d lines", self.done, self.total)
 
 
 class Translator:
@@ -107,6 +125,7 @@ class Translator:
             tokens //= math.ceil(self.samples / FEW_SAMPLES)
         longest = min(self.decode.max_length, self.model.longest() or self.decode.max_length)
         buckets = translation_buckets(lengths, max(1, tokens), longest, batch_ways(self.mesh))
+        self._progress = _Progress(len(sentences))
         for bucket in buckets:
             for number, hypotheses in self._search(bucket, sentences):
                 results[number] = self._best(hypotheses)
@@ -127,10 +146,12 @@ class Translator:
 
         def finish(rows: Rows) -> tuple[Rows, list[tuple[int, list[Hypothesis]]]]:
             found = list[tuple[int, list[Hypothesis]]]()
-            inside = 0
+            counted = inside = 0
             more = True
             while more or inside:
                 with lock:
+                    self._progress.note(len(found) - counted)
+                    counted = len(found)
                     numbers = [waiting.pop() for _ in range(min(shape.queue, len(waiting)))]
                     more = bool(waiting)
                 queue = make_queue(shape, numbers, sentences, self.decode.seed)
