@@ -26,7 +26,6 @@ pytestmark = pytest.mark.slow(
 
 STEPS = 12
 SETTINGS = {
-    "model__d_hidden": 24,
     "train__steps": STEPS,
     "train__remat": True,
     "train__valid_every": 6,
@@ -46,6 +45,8 @@ SENTENCE = "The dog sleeps."
 
 def settings_of(encoder, decoder):
     sides = {"model__encoder": encoder, "model__decoder": decoder}
+    if {encoder, decoder} & {"recurrent", "convolutional"}:
+        sides["model__d_hidden"] = 24
     # After 12 steps, this decoder translates nothing unless it learns faster.
     fast = {"train__peak_learning_rate": 0.02} if decoder == "ssru" else {}
     return {**SETTINGS, **sides, **fast}
@@ -131,7 +132,9 @@ def test_the_encoder_and_the_decoder_are_part_of_what_a_run_is(tmp_path, capsys)
         own = settings[f"model__{side}"]
         other = "recurrent" if own == "transformer" else "transformer"
         capsys.readouterr()
-        assert train(folder, **{**settings, f"model__{side}": other}) == 2
+        hidden = None if other == "transformer" else 24  # read by recurrent sides only
+        changes = {f"model__{side}": other, "model__d_hidden": hidden}
+        assert train(folder, **{**settings, **changes}) == 2
         assert f"model.{side}: the run has '{own}'" in capsys.readouterr().err
         assert train(tmp_path / "other", **{f"model__{side}": "recurent"}) == 2
         assert "Did you mean 'recurrent'?" in capsys.readouterr().err

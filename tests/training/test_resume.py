@@ -122,6 +122,8 @@ BESIDE = {
     "model.global_every": {"model.window": 3, "model.num_layers": 2},
     "model.attended_keys": {"model.normalizer": "top_k"},
     "model.chunk_width": {"model.cross_normalizer": "chunkwise"},
+    "model.d_hidden": {"model.encoder": "recurrent"},
+    "model.kernel_width": {"model.encoder": "convolutional"},
     "model.stride": {"model.pattern": "strided"},
     "model.relative_distance": {"model.positions": "relative"},
     "model.relative_values": {"model.positions": "relative"},
