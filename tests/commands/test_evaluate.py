@@ -146,6 +146,7 @@ def test_files_are_read_before_the_model(tmp_path):
         evaluate_command(str(tmp_path / "no run"), src=str(source), ref=[str(tmp_path / "x.de")])
 
 
+@pytest.mark.slow("trains a run")
 def test_a_model_that_waits_has_a_latency(tmp_path, caplog):
     workdir = tmp_path / "run"
     changes = {"model__wait_k": 2, "model__wait_k_max": 3}

@@ -310,6 +310,7 @@ def test_transformers_gives_the_logits_and_subwords_that_we_give(name):
     assert generated.tolist() == [BOS, *best.ids[:-1].tolist()]  # ours ends in EOS at its limit
 
 
+@pytest.mark.slow("exports and imports five models")
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_exported_can_be_imported_and_is_the_same_model(name, tmp_path):
     """A subword more, the decoder's first input, does not change the others' logits."""

@@ -79,6 +79,7 @@ def translated(lines: list[str], workdir: Path, **changes) -> list[str]:
     return out.getvalue().decode().split("\n")[:-1]
 
 
+@pytest.mark.slow("compiles imported models")
 @pytest.mark.parametrize("kind", ["one", "two"])
 def test_scores_of_translations_are_those_of_marian_s_formula(kind):
     """From a line of text to its score: subwords, search, penalty and weights together."""

@@ -12,6 +12,7 @@ from transformer_jax.decoding.scoring import forced_scores
 LANGUAGES = {"src": "en", "tgt": "de"}
 
 
+@pytest.mark.slow("compiles searches and forced scores")
 @pytest.mark.parametrize(
     "decode",
     [{}, {"decode.penalty": "power", "decode.length_penalty": 1.0, "decode.coverage_penalty": 0.3}],

@@ -66,6 +66,7 @@ def answer(given: bytes, workdir: Path, **options: Any) -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.slow("trains a run")
 def test_every_line_is_that_of_whole_lines(waiting, caplog):
     """Also blank, hostile and cut ones, Windows' line ends, and a last line without an end."""
     source = runs.read_lines(runs.tiny_corpus() / "test.en")

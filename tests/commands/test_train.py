@@ -77,6 +77,7 @@ def test_a_run_starts_from_another_s_weights_and_vocabulary(tmp_path, caplog):
             np.testing.assert_allclose(got[name], want[name], rtol=0, atol=1e-20, err_msg=name)
 
 
+@pytest.mark.slow("trains runs")
 def test_a_run_keeps_the_name_of_the_run_that_it_started_from(tmp_path, caplog):
     """It is continued without the key, and with the vocabulary's keys that it was begun with."""
     changes = {"vocabulary__size": 300, "train__checkpoint_every": 1}
@@ -89,6 +90,7 @@ def test_a_run_keeps_the_name_of_the_run_that_it_started_from(tmp_path, caplog):
     assert RunFolder(tmp_path).read_config().train.init_from == str(origin)
 
 
+@pytest.mark.slow("trains runs with searches")
 def test_validation_bleu_is_that_of_greedy_search_and_picks_the_best(tmp_path, monkeypatch, caplog):
     scores = [5.0, 9.0, 1.0]
     seen = []
@@ -333,6 +335,7 @@ def test_a_run_that_outlasts_its_schedule_is_refused(schedule, decay_steps, refu
         train._check_rate(settings)
 
 
+@pytest.mark.slow("trains runs")
 def test_a_run_keeps_the_seed_of_its_text(tmp_path, caplog):
     """A run of an older version had its own; a config file names the default."""
     assert runs.train(tmp_path, train__steps=1, data__seed=4, train__checkpoint_every=1) == 0

@@ -109,6 +109,7 @@ def test_the_best_of_all_groups_comes_first():
     assert translator._best([first, second]) == [second]
 
 
+@pytest.mark.slow("trains a run")
 def test_a_run_translates_with_groups_best_first():
     run = str(trained_run())
     line = ["The dog sleeps."]

@@ -240,6 +240,7 @@ def sampled_ids(sources: list[np.ndarray], n: int = 3, **decode: Any) -> list[li
     return [[h.ids.tolist() for h in found] for found in t.translate(sources)]
 
 
+@pytest.mark.slow("compiles searches and forced scores")
 def test_search_and_forced_decoding_count_the_same_coverage():
     """Sources that fill a row, have one position more or less, or need more than there are."""
     draw = np.random.default_rng(6)
@@ -255,6 +256,7 @@ def test_search_and_forced_decoding_count_the_same_coverage():
         assert abs(ours.score - ours.log_prob / ((5 + ours.length) / 6) ** ALPHA) > 0.1
 
 
+@pytest.mark.slow("compiles searches and forced scores")
 def test_a_sentence_alone_or_in_any_batch_has_the_same_samples_and_their_forced_scores(
     monkeypatch,
 ):
@@ -274,6 +276,7 @@ def test_a_sentence_alone_or_in_any_batch_has_the_same_samples_and_their_forced_
     np.testing.assert_allclose(again, forced, rtol=1e-5)
 
 
+@pytest.mark.slow("compiles a search for each setting")
 def test_the_settings_of_sampling_reach_it():
     sources = sentences()[:3]
     plain = sampled_ids(sources)
@@ -310,6 +313,7 @@ def watched(model: Any, params: Any, source: Packed, target: Packed) -> Any:
     return model.apply(variables, encoded, source, target, method="decode")[1]
 
 
+@pytest.mark.slow("compiles searches and forced scores")
 @pytest.mark.parametrize("changes", [{"watched_heads": 2}, RECURRENT], ids=str)
 def test_a_score_with_coverage_is_what_the_weights_give_when_forced(changes):
     """Rows are reused, and the source's EOS and padding do not count."""

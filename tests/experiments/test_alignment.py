@@ -37,6 +37,7 @@ def test_a_shift_gives_a_position_the_word_of_another():
     assert shifted(words, 1).tolist() == [0, 1, 2, -1, -1]
 
 
+@pytest.mark.slow("trains a run")
 def test_without_a_shift_the_rates_are_those_of_the_alignments(tmp_path):
     job = make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]
     workdir = runs.trained_run()

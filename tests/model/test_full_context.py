@@ -74,6 +74,7 @@ def test_a_packed_sentence_sees_nothing_of_the_others(changes):
             np.testing.assert_allclose(got.sum(-1), 1, rtol=1e-5)
 
 
+@pytest.mark.slow("compiles ten models")
 @pytest.mark.parametrize("positions", [kind for kind in POSITIONS if kind != "t5"])
 def test_the_order_of_what_it_sees_counts_as_in_the_first_pass(positions):
     """Two neighboring subwords change places; t5 does not see the order of what is ahead."""

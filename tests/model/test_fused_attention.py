@@ -95,6 +95,7 @@ def test_blocks_that_no_query_may_attend_to_are_not_read():
     np.testing.assert_array_equal(of_first(query, *broken), of_first(query, key, value))
 
 
+@pytest.mark.slow("runs a GPU's kernels in an interpreter")
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_and_gradients_are_those_of_attend(name):
     for found, wanted in zip(*both_ways(name), strict=True):

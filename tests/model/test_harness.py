@@ -138,6 +138,7 @@ def test_search_s_steps_give_what_all_positions_at_once_give(name):
     assert_steps_equal_all_at_once(model.clone(watch=True), params)
 
 
+@pytest.mark.slow("compiles models in another type")
 @pytest.mark.parametrize("name", [*COVERING, "base", "convolutional"])
 def test_narrow_weights_change_the_logits_as_little_as_their_rounding(name):
     """Matrices that bfloat16 holds exactly: only the products' other factor is rounded."""
@@ -236,6 +237,7 @@ def test_rematerialization_changes_no_gradient(name):
         assert np.abs(one).max() > 0, f"{path} is of no use"
 
 
+@pytest.mark.slow("compiles in double precision")
 @pytest.mark.parametrize(
     "name", ["base", "rotary", "contextual", "marian", "additive", "differential", *COVERING]
 )
@@ -315,6 +317,7 @@ def test_neutral_parts_give_the_base_model():
     assert relative_error(logits(scaled, score="dot"), want) < 1e-5
 
 
+@pytest.mark.slow("compiles models at two places")
 @pytest.mark.parametrize("kind", ["sinusoidal", *DISTANCES])
 def test_relative_positions_do_not_see_where_a_sentence_is(kind):
     """Explicit positions that start at 7 change nothing; they change sinusoids."""

@@ -91,6 +91,7 @@ def shapes_of(jaxpr):
             yield from shapes_of(inner)
 
 
+@pytest.mark.slow("compiles training steps")
 @pytest.mark.parametrize("positions", ["sinusoidal", *DISTANCES])
 def test_no_array_of_a_training_step_has_a_number_for_each_pair_of_positions(positions):
     """The encoder's and the decoder's self-attention, forward and backward."""
@@ -156,6 +157,7 @@ def test_the_number_of_a_global_layer_counts_from_1():
     assert [config_of_layer(config, n).window for n in range(6)] == [5, 5, None, 5, 5, None]
 
 
+@pytest.mark.slow("compiles models twice")
 @pytest.mark.parametrize("positions", DISTANCES)
 def test_the_model_in_blocks_equals_the_model_whose_weights_are_asked_for(positions):
     """Plots make self-attention compute whole rows."""

@@ -207,6 +207,7 @@ def files_of(checkpoint: Path) -> list[Path]:
     return sorted(path for path in checkpoint.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow("writes and damages many checkpoints")
 @pytest.mark.parametrize("damage", [flip, cut, Path.unlink], ids=["flipped", "cut", "missing"])
 def test_any_damaged_file_sends_the_run_back_to_the_checkpoint_before(
     damage, three, tmp_path, caplog

@@ -249,6 +249,7 @@ def test_the_permutation_test_is_near_the_exact_one_of_all_swaps():
 SURE = Paired(0.01, 0.01, 0.01, 0.01)
 
 
+@pytest.mark.slow("draws many resamples")
 @pytest.mark.parametrize(
     ("gaps", "chrf", "p", "shown"),
     [

@@ -184,6 +184,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow("starts worker processes")
 def test_worker_processes_make_the_same_batches_and_end_with_the_run(tmp_path):
     script, given_file, made_file = (tmp_path / n for n in ("run.py", "given.npz", "made.npz"))
     script.write_text(WORKERS_SCRIPT)

@@ -49,6 +49,7 @@ def allocated(model: ModelConfig, vocabulary_size: int) -> int:
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 
 
+@pytest.mark.slow("traces 18 models")
 @pytest.mark.parametrize("row", TABLE_3)
 def test_parameters_of_table_3(row):
     changes, printed = TABLE_3[row]
@@ -68,6 +69,7 @@ FROM_RECURRENT = {"encoder": "recurrent", "decoder": "transformer", "d_hidden": 
 EACH_MODEL = [TRANSFORMER, RECURRENT, TO_RECURRENT, FROM_RECURRENT]
 
 
+@pytest.mark.slow("traces 16 models")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -113,6 +115,7 @@ def forward_flops(config, vocabulary_size, src_length, tgt_length):
     return cost.product_flops(logits, abstract_params(model))
 
 
+@pytest.mark.slow("traces nine models")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_flops_are_those_of_the_closed_forms_forward_and_backward(shape):
     """The backward pass has two products for each of the forward pass."""

@@ -240,6 +240,7 @@ def assert_equal_gradients(got, want):
     assert max(jax.tree.leaves(errors)) < 1e-6, errors
 
 
+@pytest.mark.slow("compiles two large steps")
 def test_four_micro_batches_of_unequal_token_counts_give_the_gradients_of_one():
     counts = [sum(LENGTHS[n][1] for n in row) for row in PACKED]
     micro_batches = {sum(counts[first::4]) for first in range(4)}
@@ -248,6 +249,7 @@ def test_four_micro_batches_of_unequal_token_counts_give_the_gradients_of_one():
     assert_equal_gradients(gradients(accumulate=4), gradients())
 
 
+@pytest.mark.slow("compiles two large steps")
 def test_recomputing_activations_gives_the_same_gradients_and_masks():
     assert_equal_gradients(gradients(remat=True), gradients())
 
@@ -291,6 +293,7 @@ def test_recomputing_activations_computes_a_recurrent_decoder_s_products_again()
     assert again > plain
 
 
+@pytest.mark.slow("compiles two large steps")
 @pytest.mark.parametrize("remat", [False, True])
 def test_the_run_s_program_recomputes_where_the_config_says_so(remat):
     config = Config(model=tiny_model(num_layers=1).config, train=TrainConfig(remat=remat))
