@@ -3,6 +3,7 @@
 import functools
 import json
 import logging
+import pickle
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tests import tiny_runs as runs
 from tests.commands.test_import import imported_two
 from transformer_jax.api import Run, load, train
 from transformer_jax.commands.attention import attend
+from transformer_jax.commands.average import average
 from transformer_jax.config.schema import Config
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, RunError, UserError
@@ -88,6 +90,20 @@ def test_scores_are_of_the_given_texts_or_of_the_run_s_test_split(monkeypatch):
 def test_an_error_names_arguments_but_leaves_commands_whole(tmp_path):
     with pytest.raises(RunError, match="`python -m transformer_jax train --config=CONFIG --workd"):
         load(tmp_path / "none")
+
+
+def test_a_run_is_loaded_in_each_process():
+    with pytest.raises(RunError, match="call transformer_jax.load in each process"):
+        pickle.dumps(run())
+
+
+def test_an_average_that_is_older_than_the_run_is_warned_of(tmp_path, caplog):
+    folder = runs.copy_of_run(tmp_path / "run")
+    average(str(folder), last=2)
+    assert load(folder, "average").checkpoint == "40-last2" and "is older" not in caplog.text
+    (folder / "checkpoints" / "40").rename(folder / "checkpoints" / "50")
+    load(folder, "average")
+    assert "averages/40-last2 is older than checkpoint 50" in caplog.text
 
 
 def test_an_ensemble_has_one_direction(tmp_path):

@@ -7,7 +7,7 @@ import numbers
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 import jax
 import numpy as np
@@ -129,8 +129,7 @@ def train(
 ) -> "Run":
     """Trains a run on this process's devices, or continues it, and loads its last checkpoint.
 
-    Its log goes to standard error, unless the program has given the logger "transformer_jax", or
-    the root logger, a level and handlers of its own.
+    Its log goes to standard error, unless the program has set up `logging` itself.
 
     Args:
       config: a config, or a preset's name or a config file, such as "demo" or "mine.py:big".
@@ -171,8 +170,10 @@ class Run:
 
     def __init__(self, loaded: LoadedModel) -> None:
         """`load` makes one from a run's folder."""
-        self.loaded = loaded
-        self.config, self.checkpoint = loaded.config, loaded.checkpoint
+        self.loaded, self.config, self.checkpoint = loaded, loaded.config, loaded.checkpoint
+
+    def __reduce__(self) -> NoReturn:
+        raise RunError("A loaded run cannot be pickled: call transformer_jax.load in each process.")
 
     def __repr__(self) -> str:
         """Where the run is, and what it translates."""

@@ -261,7 +261,7 @@ def test_a_setting_that_is_no_whole_number_is_named(setting, folder):
 def test_files_of_two_models_are_warned_of(folder, caplog):
     """The pieces of this test's vocabulary are names that its SentencePiece models do not have."""
     read(folder)
-    assert "pieces of the source's SentencePiece model: most text will be unknown" in caplog.text
+    assert "pieces of the source's SentencePiece model; the others are unknown" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,13 @@ def test_the_attention_that_is_drawn_is_that_of_the_scored_weights(average, tmp_
     assert calls == [given]
 
 
+@pytest.mark.parametrize(("row", "seeds"), [({"seed": 3}, (0, 1)), ({}, (0, 0))])
+def test_each_seed_is_one_of_the_scale_s(row, seeds):
+    scale = Scale("x.py", seeds=seeds)
+    with pytest.raises(ConfigError, match="row 'a': seeds are those of the scale"):
+        make_jobs(Experiment("t", {"a": row}, {"small": scale}), "small", Path("runs"))
+
+
 def test_a_row_is_a_mapping():
     with pytest.raises(ConfigError, match="t: row 'a' is 3; expected keys of the config"):
         make_jobs(Experiment("t", {"a": 3}, {"small": Scale("x.py")}), "small", Path("runs"))

@@ -154,10 +154,11 @@ def _warn_of_pieces(bundle: Bundle) -> None:
         known = sentencepiece.SentencePieceProcessor(model_proto=model)
         own = [known.id_to_piece(i) for i in range(known.get_piece_size())]
         found = len(set(own).intersection(pieces))
-        if 2 * found < len(own):
-            log.warning(
-                "the vocabulary has %d of the %d pieces of the %s's SentencePiece model: most text "
-                "will be unknown; are these files of one model?",
+        if found < len(own):
+            log.log(
+                logging.WARNING if 2 * found < len(own) else logging.INFO,
+                "the vocabulary has %d of the %d pieces of the %s's SentencePiece model; the "
+                "others are unknown subwords: are these files of one model?",
                 found,
                 len(own),
                 side,

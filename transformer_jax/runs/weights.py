@@ -77,7 +77,11 @@ def _find(run: RunFolder, which: str) -> Path:
                 f"{run.path} has no averaged checkpoint: run `average "
                 f"{shlex.quote(f'--workdir={run.path}')}` first."
             )
-        return max(averages, key=lambda p: [int(n) for n in re.findall(r"\d+", p.name)])
+        newest = max(averages, key=lambda p: [int(n) for n in re.findall(r"\d+", p.name)])
+        steps = committed_steps(run.checkpoints)
+        if steps and int(newest.name.split("-")[0]) < steps[-1]:
+            log.warning("%s is older than checkpoint %d: see `average`", newest, steps[-1])
+        return newest
     named = {path.name: path for path in _averages(run)}
     if which in named:
         return named[which]

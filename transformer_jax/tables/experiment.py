@@ -173,6 +173,11 @@ def make_jobs(
     for seed in dict.fromkeys(seed for own in seeds_of.values() for seed in own):
         for row in [row for row, own in seeds_of.items() if seed in own]:
             own = chosen.keys_of(row, experiment.rows[row])
+            if "seed" in own or len(set(seeds_of[row])) < len(seeds_of[row]):
+                raise ConfigError(
+                    f"row {row!r}: seeds are those of the scale, or of --seeds, each once; they "
+                    f"are {', '.join(map(str, seeds_of[row]))}."
+                )
             changes = {**chosen.overrides, **own, **overrides}
             folder = runs / slug(row) / f"seed-{seed}"
             whole = {**changes, "seed": seed}
