@@ -123,7 +123,7 @@ COMMANDS = {
         "transformer_jax.commands.score:score",
         "score given translations: SCORE, LOG_PROBABILITY, SUBWORDS a line",
         (WORKDIRS, *PAIRS, CHECKPOINT, LENGTH_PENALTY, COVERAGE_PENALTY),
-        keys=tuple(f"decode.{name}" for name in SCORED.split()),
+        keys=tuple(f"decode.{name}" for name in SCORED.split()),  # that change given scores
     ),
     "align": Command(
         "transformer_jax.commands.align:align",
@@ -380,9 +380,9 @@ def program_help() -> str:
 
 def command_help(name: str, command: Command) -> str:
     """What a command does, and its flags."""
-    own = [flag.value for flag in command.flags if flag.positional]
+    positional = [flag.value for flag in command.flags if flag.positional]
     lines = [
-        " ".join(["usage:", USAGE.replace("COMMAND", name), *own]),
+        " ".join(["usage:", USAGE.replace("COMMAND", name), *positional]),
         "",
         command.help,
         "",

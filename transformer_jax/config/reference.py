@@ -50,13 +50,9 @@ def as_markdown(keys: Sequence[Key]) -> str:
             parts.append(f"## {own or 'The whole run'}\n")
             parts.append("| key | type | default | values | changes | meaning |")
             parts.append("|---|---|---|---|---|---|")
-        cells = [
-            f'<a id="{key.name}"></a>`{last}`',
-            _type(key),
-            f"`{_shown(key.default)}`",
-            _values(key),
-        ]
-        cells += [_change(key), key.meaning]
+        name = f'<a id="{key.name}"></a>`{last}`'
+        cells = [name, _type(key), f"`{_shown(key.default)}`", _values(key), _change(key)]
+        cells.append(key.meaning)
         parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(parts).replace("|\n##", "|\n\n##") + "\n"
 

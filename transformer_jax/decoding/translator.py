@@ -125,14 +125,14 @@ class Translator:
             tokens //= math.ceil(self.samples / FEW_SAMPLES)
         longest = min(self.decode.max_length, self.model.longest() or self.decode.max_length)
         buckets = translation_buckets(lengths, max(1, tokens), longest, batch_ways(self.mesh))
-        self._progress = _Progress(len(sentences))
+        progress = _Progress(len(sentences))
         for bucket in buckets:
-            for number, hypotheses in self._search(bucket, sentences):
+            for number, hypotheses in self._search(bucket, sentences, progress):
                 results[number] = self._best(hypotheses)
         return results
 
     def _search(
-        self, bucket: Bucket, sentences: Sequence[np.ndarray]
+        self, bucket: Bucket, sentences: Sequence[np.ndarray], progress: _Progress
     ) -> list[tuple[int, list[Hypothesis]]]:
         """(number of the sentence, its hypotheses) for each sentence of a bucket, in any order."""
         shape = self._shape(bucket)
@@ -145,13 +145,13 @@ class Translator:
             lanes[0], _ = self._call(shape, lanes[0], make_queue(shape, [], []), False)
 
         def finish(rows: Rows) -> tuple[Rows, list[tuple[int, list[Hypothesis]]]]:
+            """Searches in these rows until no sentence waits and none is inside."""
             found = list[tuple[int, list[Hypothesis]]]()
-            counted = inside = 0
+            inside = done = 0
             more = True
             while more or inside:
                 with lock:
-                    self._progress.note(len(found) - counted)
-                    counted = len(found)
+                    progress.note(done)
                     numbers = [waiting.pop() for _ in range(min(shape.queue, len(waiting)))]
                     more = bool(waiting)
                 queue = make_queue(shape, numbers, sentences, self.decode.seed)
@@ -159,7 +159,8 @@ class Translator:
                 sentence_E, pool, total = jax.device_get(ended)
                 for index, number in enumerate(sentence_E[:total].tolist()):
                     found.append((number, _hypotheses(pool, index)))
-                inside += len(numbers) - int(total)
+                done = int(total)
+                inside += len(numbers) - done
             return rows, found
 
         # Several threads, because on a CPU the calls of one thread run in order.

@@ -27,13 +27,13 @@ class Timing(NamedTuple):
     device: str
 
     def updates(self, minutes: float, every: int) -> int:
-        """Updates that fit into the minutes, with a check after every `every` updates."""
+        """How many updates fit into the minutes, if a check follows every `every` of them."""
         left = 60 * minutes - (self.first_check - self.check)
         count = int(left / (self.step + self.check / every))
         return max(1, count - count % ROUND if count > ROUND else count)
 
     def seconds(self, updates: int, every: int) -> float:
-        """The time of so many updates, with a check after every `every` updates."""
+        """How long the updates take, if a check follows every `every` of them."""
         return updates * (self.step + self.check / every) + self.first_check - self.check
 
 
