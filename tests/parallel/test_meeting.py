@@ -38,11 +38,21 @@ def test_all_go_on_when_all_are_there_and_the_port_is_free_again(numbers, port):
 
 
 def test_a_process_that_is_missing_is_named_to_all(port, monkeypatch, capsys):
+    now, number = [0.0], meeting._number
+
+    def number_then_too_late(connection):
+        told, now[0] = number(connection), 100.0  # the time is over once process 2 is there
+        return told
+
+    with monkeypatch.context() as patch:
+        patch.setattr(meeting, "GRACE", 1e6)
+        patch.setattr(meeting, "_number", number_then_too_late)
+        patch.setattr(meeting.time, "monotonic", lambda: now[0])
+        for told in results(port, 3, 0, 2, seconds=1):
+            assert told.endswith("cannot start together: process 1 did not start within 1 s.")
+    assert "transformer-jax: waiting for process 1 (up to 1 s)" in capsys.readouterr().err
     monkeypatch.setattr(meeting, "PATIENCE", 0.1)
     monkeypatch.setattr(meeting, "GRACE", 0.5)
-    for told in results(port, 3, 0, 2, seconds=0.6):
-        assert told.endswith("cannot start together: process 1 did not start within 1 s.")
-    assert "transformer-jax: waiting for process 1 (up to 1 s)" in capsys.readouterr().err
     (told,) = results(port, 3, 2, seconds=0.3)
     assert "process 0 did not answer" in told
     assert f"waiting for process 0 at localhost:{port}" in capsys.readouterr().err
