@@ -212,6 +212,10 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"data.test": ("x",)}, ("data.test=('x',) changes nothing",)),
     ({"model.kernel_width": 5}, ("model.kernel_width=5 changes nothing here",)),
     ({"model.d_hidden": 64}, ("model.d_hidden=64 changes nothing here",)),
+    (
+        {"data.alignments": True},
+        ("data.alignments=True changes nothing here. Set train.alignment_weight",),
+    ),
     ({"data.path": "x"}, ("data.path='x' changes nothing here", "Set data.source='files'")),
     ({"data.name": "x"}, ("data.name='x' changes nothing here", "Set data.source='tfds'")),
     (

@@ -125,6 +125,7 @@ def test_seeds_are_any_sequence_of_numbers(seeds):
         ({"rows": {}}, "two has no rows"),
         ({"rows": {"..": {}}}, "names of rows, as files, must differ"),
         ({"rows": {"a b": {}, "a_b": {}}}, "names of rows, as files, must differ"),
+        ({"rows": {"a\nb": {}}}, "must be printable, on one line"),
         *(({"name": name}, "cannot be the name") for name in ("../../v", "", "..", "a/b")),
         *(
             ({"scales": {"small": Scale(DEMO, seeds=seeds)}}, "the seeds of row 'base' are")

@@ -196,6 +196,13 @@ def test_training_skips_what_is_too_long_and_says_how_much(tmp_path, caplog):
     assert f"skips {share:.1f} % of the pairs: {too_long} with more than 30 sub" in caplog.text
     assert "data.max_length and train.row_length" in caplog.text
     assert not [r for r in caplog.records if "valid" in r.getMessage()]
+    assert "smallest batch" not in caplog.text
+
+
+def test_a_batch_that_is_larger_than_asked_for_is_told(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        load(tmp_path, train__tokens_per_batch=10)
+    assert "train.tokens_per_batch=10 is less than the smallest batch: " in caplog.text
 
 
 def test_a_pair_that_fits_both_limits_is_trained_on(tmp_path):

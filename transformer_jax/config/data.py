@@ -78,6 +78,7 @@ class DataConfig:
         False,
         "training reads links between words: STEM.align beside the text files, a line i-j i-j ... "
         "for each pair (source and target word, from 0), or those of the built-in corpus",
+        read_with=("train.alignment_weight", "train.avoidance_weight"),
     )
     aligned_pairs: int | None = key(
         None,

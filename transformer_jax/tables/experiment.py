@@ -221,6 +221,8 @@ def _check_names(experiment: Experiment, scale: str) -> None:
     if len({slug(row) for row in rows} - {"", ".", ".."}) < len(rows):
         raise ConfigError(f"{name}: names of rows, as files, must differ and have a letter.")
     for row, changes in rows.items():
+        if not row.isprintable():  # a table has one line for a row
+            raise ConfigError(f"{name}: the row name {row!r} must be printable, on one line.")
         if not isinstance(changes, Mapping):
             raise ConfigError(
                 f"{name}: row {row!r} is {changes!r:.60}; expected keys of the config and their "

@@ -229,6 +229,9 @@ def _plan_training(
         100 * plan.tgt_fill,
     )
     rows = rows_per_batch(train.tokens_per_batch, row_length, plan.tgt_fill, train.rows_multiple)
+    if (tokens := rows * row_length * plan.tgt_fill) > 2 * train.tokens_per_batch:
+        least = f"the smallest batch: {rows} rows with {tokens:.0f} target tokens"
+        log.warning("train.tokens_per_batch=%d is less than %s", train.tokens_per_batch, least)
     return plan, BatchShape(rows, src_row_length, row_length, pairs.links is not None)
 
 
