@@ -29,10 +29,10 @@ from pathlib import Path
 from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import gaps, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
-from transformer_jax.grammar.pairs import AlignedPair
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
+from transformer_jax.text.built_in_corpus import AlignedPair
 
 PAIRS = 1_000  # of the test split
 LONGEST = 256  # subwords of a sentence
@@ -75,9 +75,9 @@ def agreement_of(job: Job) -> Evidence:
     """Error rates of the watched layer in both directions and of common links; BLEU of both."""
     from transformer_jax.commands.evaluate import evaluate
     from transformer_jax.evaluation.alignment import link_scores
-    from transformer_jax.grammar import generate
+    from transformer_jax.text.built_in_corpus import built_in_pairs
 
-    pairs = generate("test", PAIRS)
+    pairs = built_in_pairs("test", PAIRS)
     folders = dict(zip(WAYS, (job.folder, job.folder / "reverse"), strict=True))
     links = {way: links_of(folder, pairs, way == "reverse") for way, folder in folders.items()}
     with contextlib.redirect_stdout(sys.stderr):

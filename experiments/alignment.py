@@ -77,10 +77,10 @@ def alignment_of(job: Job) -> Evidence:
     """For each layer's mean: error rates by shift, weight on linked subwords, entropy in nats."""
     from transformer_jax.api import load
     from transformer_jax.evaluation.alignment import cross_weights, error_rate, links
-    from transformer_jax.grammar import generate
+    from transformer_jax.text.built_in_corpus import built_in_pairs
     from transformer_jax.text.words import subword_words
 
-    pairs = generate("test", PAIRS)
+    pairs = built_in_pairs("test", PAIRS)
     run = load(job.folder, max_length=LONGEST)
     lines = run.loaded.line_translator()
     vocabulary = run.loaded.vocabulary

@@ -41,10 +41,10 @@ from experiments.evidence import Evidence, Found, of_jobs, of_seeds
 from experiments.judging import gaps, judged, mean_text
 from experiments.short_demo import SHORT_DEMO
 from experiments.translations import pairs_of_test, scores, share_written
-from transformer_jax.grammar.pairs import AlignedPair
 from transformer_jax.reporting.page import Heading, Part, Table
 from transformer_jax.tables.command import main
 from transformer_jax.tables.experiment import Experiment, Job, Overrides
+from transformer_jax.text.built_in_corpus import AlignedPair
 
 SOFTMAX, COPY, HISTORY, SEPARATE = "softmax", "copy", "history", "softmax, two vocabularies"
 TWO: Overrides = {"model.tie_embeddings": False, "model.tie_output": True}

@@ -6,13 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from transformer_jax.grammar.pairs import AlignedPair, generate
+from transformer_jax.text.built_in_corpus import AlignedPair, built_in_pairs
 
 
 @functools.cache
 def pairs_of_test(count: int, invented_names: int = 0) -> tuple[AlignedPair, ...]:
     """The first pairs of the test split; drawing them takes seconds."""
-    return tuple(generate("test", count, invented_names=invented_names))
+    return tuple(built_in_pairs("test", count, invented_names=invented_names))
 
 
 def words_of(line: str) -> list[str]:

@@ -89,7 +89,7 @@ def by_k(job: Job) -> Evidence:
     from transformer_jax.commands.evaluate import evaluate
     from transformer_jax.commands.loading import load_model
     from transformer_jax.files import read_json
-    from transformer_jax.grammar import generate
+    from transformer_jax.text.built_in_corpus import built_in_pairs
     from transformer_jax.text.words import subword_words
 
     loaded = load_model(str(job.folder))
@@ -103,7 +103,7 @@ def by_k(job: Job) -> Evidence:
                 str(job.folder), split="test", beam_size=1, overrides={"decode.wait_k": k}
             )
         if not needs:
-            for pair in generate("test", len(own.pairs)):
+            for pair in built_in_pairs("test", len(own.pairs)):
                 (src,) = lines.encode([pair.src])
                 (tgt,) = lines.encode([pair.tgt], is_target=True)
                 words = (

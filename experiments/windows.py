@@ -97,10 +97,10 @@ def jumps(links: Sequence[tuple[int, int]], words: int) -> list[int | None]:
 def accuracy_by_jump(job: Job) -> Evidence:
     """For each jump, the number of target words and of right ones."""
     from transformer_jax.api import load
-    from transformer_jax.grammar import generate
+    from transformer_jax.text.built_in_corpus import built_in_pairs
     from transformer_jax.text.words import subword_words
 
-    pairs = generate("test", PAIRS)
+    pairs = built_in_pairs("test", PAIRS)
     run = load(job.folder, max_length=LONGEST)
     found = run.logits([pair.src for pair in pairs], [pair.tgt for pair in pairs])
     counted = np.zeros((FARTHEST + 1, 2), int)

@@ -6,7 +6,7 @@ import pytest
 
 from experiments import demo, figures
 from tests import tiny_runs as runs
-from transformer_jax.text import corpora
+from transformer_jax.text import built_in_corpus
 
 pytestmark = pytest.mark.slow("trains a demo")
 
@@ -15,7 +15,7 @@ SMALL = {**figures.SMALL, "train.valid_every": 3}
 
 @pytest.fixture
 def small(monkeypatch, tmp_path):
-    monkeypatch.setattr(corpora, "GRAMMAR_PAIRS", {"valid": 16, "test": 12})
+    monkeypatch.setattr(built_in_corpus, "PAIRS", {"train": 60_000, "valid": 16, "test": 12})
     overrides = [f"--config.{name}={value}" for name, value in SMALL.items()]
     workdir = f"--workdir={tmp_path / 'run'}"
     monkeypatch.setattr(sys, "argv", ["demo", workdir, *overrides])
@@ -30,7 +30,9 @@ def test_the_demo_prints_scores_translations_and_the_plots_paths(small, capsys):
     begins = [line.split(" ")[0] for line in lines]
     assert begins.count("source") == 7 and begins.count("translation") == 7
     assert begins.count("reference") == 6
-    references = {pair.tgt for pair in corpora.BuiltInCorpus(runs.tiny_config().data).split("test")}
+    references = {
+        pair.tgt for pair in built_in_corpus.BuiltInCorpus(runs.tiny_config().data).split("test")
+    }
     assert {line[12:] for line in lines if line.startswith("reference")} <= references
     for name in ("attention", "curves"):
         (line,) = [line for line in lines if line.startswith(name)]

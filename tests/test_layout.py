@@ -31,11 +31,10 @@ BENCHMARKS = sorted((ROOT / "benchmarks").rglob("*.py"))
 SHARED = {"__version__", "allocator", "compilation", "errors", "files"}
 # What each part may import beside itself and SHARED: folders of the package, or modules of one.
 # Training, decoding and evaluation do not know each other: commands combine them.
-COMMON = {"config", "grammar", "text", "model", "parallel", "runs"}
+COMMON = {"config", "text", "model", "parallel", "runs"}
 MAY_IMPORT = {
     "config": set(),
-    "grammar": {"config"},
-    "text": {"config", "grammar"},
+    "text": {"config"},
     "model": {"config", "text"},
     "parallel": {"config", "text", "model"},
     "runs": {"config", "parallel"},  # it stores pytrees, whatever model they belong to
@@ -71,10 +70,10 @@ MAY_IMPORT = {
 
 # Beside the commands' own functions: parts, or modules of one.
 EXPERIMENTS_MAY_IMPORT = {
+    "text.built_in_corpus",
     "config",
     "errors",
     "files",
-    "grammar",
     "model",
     "reporting",
     "tables",
@@ -252,9 +251,7 @@ QUESTION = re.compile(
 )
 
 
-@for_each(
-    [p for p in MODULES if p.relative_to(PACKAGE).parts[0] not in ("model", "config", "grammar")]
-)
+@for_each([p for p in MODULES if p.relative_to(PACKAGE).parts[0] not in ("model", "config")])
 def test_only_the_model_asks_what_the_model_is(path):
     """Other parts ask the model, for example `model.longest()`."""
     found = [line for line in path.read_text(encoding="utf-8").split("\n") if QUESTION.search(line)]
@@ -290,6 +287,20 @@ def test_every_key_of_the_model_has_another_value_in_the_harness():
 
 def test_every_auxiliary_loss_has_a_key_for_its_weight():
     assert {f"train.{name}_weight" for name in AUXILIARY_LOSSES} <= KEYS.keys()
+
+
+def test_an_installed_package_has_every_file():
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = pyproject["tool"]["setuptools"]["package-data"]
+    data = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc")
+    }
+    folders = {name: Path(*name.split(".")[1:]) for name in patterns}
+    known = {str(folders[name] / one) for name, every in patterns.items() for one in every}
+    assert {file for file in data if not any(fnmatch.fnmatch(file, one) for one in known)} == set()
+    assert "text/built_in_train.tsv.gz" in data
 
 
 def test_there_are_no_import_cycles():

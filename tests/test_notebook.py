@@ -15,7 +15,7 @@ SHORT = {
     "STEPS = 1_000": "STEPS = 101",
     "changes = {": 'changes = {"data.pairs": 500, "vocabulary.size": 500, "model.d_model": 16, '
     '"model.d_ff": 32, "train.tokens_per_batch": 200, "decode.max_length": 512, ',
-    'generate("test", 200)': 'generate("test", 8)',
+    'built_in_pairs("test", 200)': 'built_in_pairs("test", 8)',
 }
 
 

@@ -50,12 +50,12 @@ def scratch() -> tempfile.TemporaryDirectory:
 @functools.cache
 def tiny_corpus() -> Path:
     """A folder of text files in English and German, from the built-in grammar."""
-    from transformer_jax.grammar import generate
+    from transformer_jax.text.built_in_corpus import built_in_pairs
 
     folder = Path(scratch().name) / "corpus"
     folder.mkdir()
     for split, pairs in SIZES.items():
-        written = generate(split, pairs)
+        written = built_in_pairs(split, pairs)
         write_lines(folder / f"{split}.en", [pair.src for pair in written])
         write_lines(folder / f"{split}.de", [pair.tgt for pair in written])
     return folder

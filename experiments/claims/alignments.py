@@ -19,9 +19,9 @@ def alignment(job: Job) -> Evidence:
     """Alignment error rates of encoder-decoder attention in forced decoding of the reference."""
     from transformer_jax.commands.loading import load_model
     from transformer_jax.evaluation.alignment import alignment_error_rates
-    from transformer_jax.grammar import generate
+    from transformer_jax.text.built_in_corpus import built_in_pairs
 
-    pairs = generate("test", ALIGNED)
+    pairs = built_in_pairs("test", ALIGNED)
     loaded = load_model(str(job.folder))
     model, params = loaded.translator.model, loaded.translator.params
     errors = alignment_error_rates(model, params, loaded.vocabulary, pairs)

@@ -39,12 +39,12 @@ COUNTED, VALIDATED = 20_000, 500  # sentence pairs
 def frequencies(job: Job) -> Evidence:
     """Perplexity of the validation split for a model that knows only the subwords' frequencies."""
     from transformer_jax.commands.loading import load_model
-    from transformer_jax.grammar import generate
+    from transformer_jax.text.built_in_corpus import built_in_pairs
 
     vocabulary = load_model(str(job.folder)).vocabulary
     counts_of = {}
     for split, pairs in (("train", COUNTED), ("valid", VALIDATED)):
-        sentences = vocabulary.encode_lines([pair.tgt for pair in generate(split, pairs)])
+        sentences = vocabulary.encode_lines([pair.tgt for pair in built_in_pairs(split, pairs)])
         counts = np.bincount(np.concatenate(sentences), minlength=vocabulary.size)
         counts_of[split] = np.append(counts, len(sentences))  # EOS
     p = (counts_of["train"] + 1) / (counts_of["train"] + 1).sum()

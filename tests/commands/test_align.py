@@ -10,7 +10,7 @@ from transformer_jax.commands.align import align
 from transformer_jax.config.changes import with_values
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation.alignment import align_words, error_rate
-from transformer_jax.grammar import generate
+from transformer_jax.text.built_in_corpus import built_in_pairs
 from transformer_jax.text.hmm_aligner import hmm_alignments
 
 SOURCE = ["The old man sleeps .", "A child reads two books .", "", "No ."]
@@ -41,7 +41,7 @@ def test_links_are_those_of_the_layer_s_mean(files, capsys, monkeypatch):
 
 def test_a_run_that_learned_in_full_context_aligns_in_full_context():
     run = load(runs.trained_run())
-    pairs = generate("test", 20)
+    pairs = built_in_pairs("test", 20)
     src = [" ".join(pair.src_words) for pair in pairs]
     tgt = [" ".join(pair.tgt_words) for pair in pairs]
     config = with_values(run.config, {"train.alignment_context": "full"})
@@ -60,7 +60,7 @@ def test_a_run_that_learned_in_full_context_aligns_in_full_context():
 def test_error_rates_against_given_links(tmp_path, caplog):
     """They are those of evaluation/alignment.py, which the built-in corpus's links test."""
     run = load(runs.trained_run())
-    pairs = generate("test", 20)
+    pairs = built_in_pairs("test", 20)
     src = [" ".join(pair.src_words) for pair in pairs]
     tgt = [" ".join(pair.tgt_words) for pair in pairs]
     gold = [" ".join(f"{i}-{j}" for i, j in pair.alignment) for pair in pairs]
@@ -77,7 +77,7 @@ def test_error_rates_against_given_links(tmp_path, caplog):
 
 
 def test_without_a_run_the_links_are_those_of_the_lines_own_aligner(tmp_path, capsys, caplog):
-    pairs = generate("train", 400)
+    pairs = built_in_pairs("train", 400)
     words = [(list(pair.src_words), list(pair.tgt_words)) for pair in pairs]
     gold = [" ".join(f"{i}-{j}" for i, j in pair.alignment) for pair in pairs]
     lines = {"src": [" ".join(w) for w, _ in words], "tgt": [" ".join(w) for _, w in words]}

@@ -27,7 +27,6 @@ from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation.alignment import Aligner
-from transformer_jax.grammar import generate
 from transformer_jax.interop import ctranslate2_out, huggingface_out
 from transformer_jax.interop.exported import Exported
 from transformer_jax.model.embeddings import shift_right
@@ -35,6 +34,7 @@ from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import save_weights
 from transformer_jax.text.batches import Packed
+from transformer_jax.text.built_in_corpus import built_in_pairs
 from transformer_jax.text.bundle import Bundle, packed
 from transformer_jax.text.vocabulary import BOS, EOS, TableVocabulary, Vocabulary, load_vocabulary
 from transformer_jax.text.vocabulary_training import train_vocabulary
@@ -224,7 +224,7 @@ def test_the_links_of_the_built_in_corpus_choose_what_aligns(monkeypatch):
     monkeypatch.setattr(command, "best_aligner", best)
     config = with_values(Config(), {"data.source": "grammar"})
     swapped = with_values(config, {"data.src": "de", "data.tgt": "en"})
-    drawn = generate("valid", 200)
+    drawn = built_in_pairs("valid", 200)
     src = [" ".join(pair.src_words) for pair in drawn]
     tgt = [" ".join(pair.tgt_words) for pair in drawn]
     links = [pair.alignment for pair in drawn]

@@ -145,8 +145,8 @@ def test_text_is_only_appended_to_whatever_subwords_are_written(monkeypatch):
 
 def tiny_vocabulary() -> Vocabulary:
     from transformer_jax.config.data import VocabularyConfig
-    from transformer_jax.grammar import generate
+    from transformer_jax.text.built_in_corpus import built_in_pairs
     from transformer_jax.text.vocabulary_training import train_vocabulary
 
-    lines = [line for pair in generate("train", 200) for line in (pair.src, pair.tgt)]
+    lines = [line for pair in built_in_pairs("train", 200) for line in (pair.src, pair.tgt)]
     return train_vocabulary(lines, VocabularyConfig(size=420), 0)

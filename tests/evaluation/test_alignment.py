@@ -24,8 +24,8 @@ from transformer_jax.evaluation.alignment import (
     links,
 )
 from transformer_jax.evaluation.attention import pair_attention
-from transformer_jax.grammar import AlignedPair, generate
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
+from transformer_jax.text.built_in_corpus import AlignedPair, built_in_pairs
 from transformer_jax.text.vocabulary import EOS, SPACE, Vocabulary
 from transformer_jax.text.vocabulary_training import train_vocabularies, train_vocabulary
 from transformer_jax.text.words import subword_words
@@ -33,7 +33,7 @@ from transformer_jax.text.words import subword_words
 
 @functools.cache
 def grammar_pairs() -> list[AlignedPair]:
-    return generate("train", 200)
+    return built_in_pairs("train", 200)
 
 
 @functools.cache

@@ -12,8 +12,8 @@ from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from tests import tiny_runs as runs
 from transformer_jax.api import load
 from transformer_jax.evaluation.alignment import alignment_error_rates
-from transformer_jax.grammar import generate
 from transformer_jax.tables.experiment import make_jobs
+from transformer_jax.text.built_in_corpus import built_in_pairs
 
 SEEDS = (0, 1, 2)
 ROW = "gamma 0.3"
@@ -34,7 +34,7 @@ def test_both_directions_are_measured_on_their_own_folders(tmp_path, monkeypatch
     assert found["bleu"] == {"forward": 30.0, "reverse": 20.0}
 
     loaded = load(str(job.folder), max_length=256).loaded
-    pairs = generate("test", 30)
+    pairs = built_in_pairs("test", 30)
     parts = (loaded.model, loaded.translator.params, loaded.vocabulary)
     swapped = [
         pair._replace(

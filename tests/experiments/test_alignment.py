@@ -23,8 +23,8 @@ from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, judged
 from tests import tiny_runs as runs
 from transformer_jax.config.files import load_config
 from transformer_jax.evaluation.alignment import alignment_error_rates
-from transformer_jax.grammar import generate
 from transformer_jax.tables.experiment import make_jobs
+from transformer_jax.text.built_in_corpus import built_in_pairs
 
 SEEDS = (0, 1, 2)
 FEW = next(iter(SHARES))
@@ -46,7 +46,7 @@ def test_without_a_shift_the_rates_are_those_of_the_alignments(tmp_path):
 
     loaded = load(workdir, max_length=256).loaded
     want = alignment_error_rates(
-        loaded.model, loaded.translator.params, loaded.vocabulary, generate("test", 1_000)
+        loaded.model, loaded.translator.params, loaded.vocabulary, built_in_pairs("test", 1_000)
     )
     np.testing.assert_allclose(found["error rates"]["0"], want.mean_N)
     assert len(set(map(tuple, found["error rates"].values()))) == 3

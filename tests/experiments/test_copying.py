@@ -21,9 +21,8 @@ from experiments.copying import (
     verdicts,
 )
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
-from transformer_jax.grammar import generate
-from transformer_jax.grammar.names import names_in
 from transformer_jax.tables.experiment import make_jobs
+from transformer_jax.text.built_in_corpus import built_in_pairs, names_in
 
 SEEDS = (0, 1, 2)
 
@@ -34,7 +33,7 @@ def of_training(monkeypatch):
     named_pairs.cache_clear()
     monkeypatch.setattr(copying, "PAIRS", 60)
     monkeypatch.setattr(
-        copying, "pairs_of_test", lambda count, invented_names=0: generate(
+        copying, "pairs_of_test", lambda count, invented_names=0: built_in_pairs(
             "train", count, invented_names=invented_names
         )
     )  # fmt: skip

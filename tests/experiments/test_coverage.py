@@ -20,8 +20,8 @@ from experiments.coverage import (
 )
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from transformer_jax.config.files import load_config
-from transformer_jax.grammar.pairs import AlignedPair
 from transformer_jax.tables.experiment import make_jobs
+from transformer_jax.text.built_in_corpus import AlignedPair
 
 SEEDS = (0, 1, 2)
 ROW = "memory coverage"
@@ -32,7 +32,6 @@ PAIR = AlignedPair(
     ("Did", "the", "old", "man", "buy", "a", "car", "?"),
     ("Kaufte", "der", "alte", "Mann", "ein", "Auto", "?"),
     ((0, 0), (1, 1), (2, 2), (3, 3), (4, 0), (5, 4), (6, 5), (7, 6)),
-    "question",
 )
 
 
@@ -54,7 +53,7 @@ def test_faults_by_hand(output, dropped, doubled):
 def test_a_word_that_the_reference_has_twice_is_not_doubled():
     links = ((0, 0), (1, 1), (2, 2), (3, 3), (4, 4))
     words = ("The", "dog", "saw", "the", "cat"), ("Der", "Hund", "sah", "der", "Katze")
-    pair = AlignedPair("The dog saw the cat", "Der Hund sah der Katze", *words, links, "made_up")
+    pair = AlignedPair("The dog saw the cat", "Der Hund sah der Katze", *words, links)
     assert faults(pair, pair.tgt) == (5, 0, 0)
     assert faults(pair, "Der Hund sah der der Katze") == (5, 0, 2)  # both articles are linked to it
 
@@ -63,7 +62,7 @@ def test_one_of_several_linked_words_is_enough():
     """shouted at: schrie ... an; the particle alone is not a drop."""
     links = ((0, 0), (1, 1), (1, 3), (2, 2), (3, 4))
     words = ("He", "shouted", "me", "."), ("Er", "schrie", "mich", "an", ".")
-    pair = AlignedPair("He shouted me.", "Er schrie mich an.", *words, links, "made_up")
+    pair = AlignedPair("He shouted me.", "Er schrie mich an.", *words, links)
     assert faults(pair, "Er schrie mich.") == (3, 0, 0)
     assert faults(pair, "Er mich.") == (3, 1, 0)
 

@@ -12,8 +12,8 @@ from experiments import figures
 from experiments.figures import learning_rates, position_products
 from experiments.figures_bleu import Bucket, bleu_by_length, bleu_figure
 from transformer_jax.commands.command_line import exit_status
-from transformer_jax.grammar import generate
-from transformer_jax.text import corpora
+from transformer_jax.text import built_in_corpus
+from transformer_jax.text.built_in_corpus import built_in_pairs
 
 # Positions and learning rate ---------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ def files(folder) -> set[str]:
 
 @pytest.mark.slow("trains a run and draws every figure")
 def test_all_figures_of_a_toy_run(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(corpora, "GRAMMAR_PAIRS", {"valid": 4, "test": 5})
+    monkeypatch.setattr(built_in_corpus, "PAIRS", {"train": 60_000, "valid": 4, "test": 5})
     out = tmp_path / "out"
     assert run(monkeypatch, "--scale=small", f"--out={out}", "--config.decode.beam_size=2") == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"page        {out}/index.html"
@@ -211,4 +211,4 @@ def test_a_toy_run_does_not_go_where_results_are(monkeypatch, capsys):
 
 
 def test_the_sentence_is_one_of_the_built_in_corpus():
-    assert figures.SENTENCE in {pair.src for pair in generate("test", 200)}
+    assert figures.SENTENCE in {pair.src for pair in built_in_pairs("test", 200)}

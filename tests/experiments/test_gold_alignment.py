@@ -37,8 +37,8 @@ from tests import tiny_runs as runs
 from transformer_jax.api import load
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.alignment import cross_weights, diagonal, link_scores, links
-from transformer_jax.grammar import generate
 from transformer_jax.tables.experiment import make_jobs
+from transformer_jax.text.built_in_corpus import built_in_pairs
 from transformer_jax.text.hmm_aligner import hmm_alignments, hmm_posteriors
 from transformer_jax.text.words import subword_words
 
@@ -97,12 +97,15 @@ def text(tmp_path, monkeypatch):
         content = "".join(f"{line}\n" for line in lines).encode()
         path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
-    pairs = generate("test", 6)
+    pairs = built_in_pairs("test", 6)
     write("alignments-de-en/test.uc.de", [" ".join(pair.tgt_words) for pair in pairs])
     write("alignments-de-en/test.uc.en", [" ".join(pair.src_words) for pair in pairs])
     marks = [[f"{j + 1}{'-p'[i == 1]}{i + 1}" for i, j in pair.alignment] for pair in pairs]
     write("alignments-de-en/alignment.talp", map(" ".join, marks))
-    for stem, more in (("train", generate("train", 30)), ("newscomm-valid", generate("valid", 4))):
+    for stem, more in (
+        ("train", built_in_pairs("train", 30)),
+        ("newscomm-valid", built_in_pairs("valid", 4)),
+    ):
         write(f"mixed-en-de/{stem}.de.gz", [pair.tgt for pair in more])
         write(f"mixed-en-de/{stem}.en.gz", [pair.src for pair in more])
         write(
@@ -149,7 +152,7 @@ def test_a_run_s_links_are_measured_in_both_directions(text, tmp_path, monkeypat
     job = make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]._replace(folder=tmp_path / "run")
     found = run_scores(job)
     loaded = load(str(job.folder), max_length=256).loaded
-    every = [*text, *generate("valid", 4)]
+    every = [*text, *built_in_pairs("valid", 4)]
     want = {name: own_links(loaded, every, name == "reverse") for name in ("run", "reverse")}
     assert measured == {way: {k: [own] for k, own in x.items()} for way, x in want.items()}
     for own in want.values():
@@ -200,7 +203,10 @@ def test_the_aligner_reads_the_gold_pairs_and_the_text_of_a_kind(text, tmp_path)
     news = [pair.words for pair in read_text(folder, "train", ("newscomm",))]
     assert len(news) == 20 and news[0] == tuple(
         list(words)
-        for words in (generate("train", 2)[1].tgt_words, generate("train", 2)[1].src_words)
+        for words in (
+            built_in_pairs("train", 2)[1].tgt_words,
+            built_in_pairs("train", 2)[1].src_words,
+        )
     )
     found = aligner_scores(8, ("newscomm",))
     words = [pair.words for pair in gold.pairs] + news[:8]

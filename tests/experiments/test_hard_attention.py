@@ -11,8 +11,8 @@ from tests import tiny_runs as runs
 from transformer_jax.api import load
 from transformer_jax.config.files import load_config
 from transformer_jax.evaluation.alignment import alignment_error_rates
-from transformer_jax.grammar import generate
 from transformer_jax.tables.experiment import make_jobs
+from transformer_jax.text.built_in_corpus import built_in_pairs
 
 SEEDS = (0, 1, 2)
 ROW = "reinforce"
@@ -23,7 +23,7 @@ def test_error_rate_and_likelihood_of_a_run(tmp_path, monkeypatch):
     folder = runs.trained_run()
     found = measured(make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]._replace(folder=folder))
     loaded = load(str(folder), max_length=256).loaded
-    pairs = generate("test", 6)
+    pairs = built_in_pairs("test", 6)
     parts = loaded.model, loaded.translator.params, loaded.vocabulary
     assert found["error rate"] == pytest.approx(alignment_error_rates(*parts, pairs).mean_N[0])
     lines = loaded.line_translator()

@@ -20,21 +20,21 @@ from experiments.monotonic import (
     verdicts,
 )
 from transformer_jax.config.files import load_config
-from transformer_jax.grammar.pairs import AlignedPair
 from transformer_jax.tables.experiment import make_jobs
+from transformer_jax.text.built_in_corpus import AlignedPair
 
 SEEDS = (0, 1, 2)
 
 
-def pair_of(src, tgt, links):
+def pair_of(src, tgt, links, moves_a_verb=False):
     """A pair of lines whose last words have a full stop that is a word of its own."""
     words = (tuple(line.replace(".", " .").split()) for line in (src, tgt))
-    return AlignedPair(src, tgt, *words, links, "made_up")
+    return AlignedPair(src, tgt, *words, links, moves_a_verb)
 
 
 SLEEPS = pair_of("Anna sleeps.", "Anna schläft.", ((0, 0), (1, 1), (2, 2)))
-HIM = pair_of("He is calling him.", "Er ruft ihn an.", ((0, 0), (1, 1), (1, 3), (2, 1), (2, 3),
-                                                        (3, 2), (4, 4)))  # fmt: skip
+HIM_LINKS = ((0, 0), (1, 1), (1, 3), (2, 1), (2, 3), (3, 2), (4, 4))
+HIM = pair_of("He is calling him.", "Er ruft ihn an.", HIM_LINKS, moves_a_verb=True)
 LAKE = pair_of("Anna sleeps here today.", "Anna schläft heute hier.", ((0, 0), (1, 1), (2, 3),
                                                                        (3, 2), (4, 4)))  # fmt: skip
 

@@ -5,11 +5,11 @@ import math
 import pytest
 
 from experiments.translations import bleu, scores, share_written, words_of
-from transformer_jax.grammar import generate
+from transformer_jax.text.built_in_corpus import built_in_pairs
 
 
 def test_words_are_those_of_the_corpus_without_punctuation():
-    for pair in generate("train", 50):
+    for pair in built_in_pairs("train", 50):
         for line, words in ((pair.src, pair.src_words), (pair.tgt, pair.tgt_words)):
             assert words_of(line) == [word for word in words if word not in (",", ".", "?")]
 

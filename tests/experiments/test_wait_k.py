@@ -26,8 +26,8 @@ from tests import tiny_runs as runs
 from transformer_jax.commands import evaluate as command
 from transformer_jax.commands.loading import load_model
 from transformer_jax.config.files import load_config
-from transformer_jax.grammar import generate
 from transformer_jax.tables.experiment import make_jobs
+from transformer_jax.text.built_in_corpus import built_in_pairs
 
 
 def test_needs_by_hand():
@@ -44,7 +44,7 @@ def test_needs_by_hand():
 
 def test_matches_are_counted_by_need_at_every_k(tmp_path, monkeypatch):
     """The subwords are those of a run's vocabulary; what was translated is made up."""
-    pairs = generate("test", 12)
+    pairs = built_in_pairs("test", 12)
     workdir = runs.copy_of_run(tmp_path / "run")
     asked = []
     (workdir / "run.sha256.json").unlink()

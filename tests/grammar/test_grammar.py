@@ -1,20 +1,27 @@
 """The built-in corpus: properties of every sentence, of the splits and of the lexicon."""
 
+import gzip
 import hashlib
 import re
 import subprocess
 import sys
 from collections import Counter
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
-from transformer_jax import grammar
+import grammar
+from grammar import __main__ as command
+from grammar import combinations, german, pairs
+from grammar.constructions import REGISTRY
+from grammar.lexicon import ADJECTIVES, NOUNS, PREPOSITIONS, VERBS
+from grammar.words import COMMENTS, TIMES
 from transformer_jax.errors import DataError
-from transformer_jax.grammar import combinations, german, pairs
-from transformer_jax.grammar.constructions import REGISTRY
-from transformer_jax.grammar.lexicon import ADJECTIVES, NOUNS, PREPOSITIONS, VERBS
-from transformer_jax.grammar.words import COMMENTS, TIMES
+from transformer_jax.text import built_in_corpus
+from transformer_jax.text.built_in_corpus import built_in_pairs
+
+pytestmark = pytest.mark.slow("nothing but the folder grammar changes these")
 
 ENOUGH = 4_000
 # SHA-256 of the first 300 pairs with their words, alignments and constructions.
@@ -51,7 +58,7 @@ def test_prefixes_agree(train):
 
 def test_the_hash_seed_of_the_process_does_not_matter(train):
     script = (
-        "from transformer_jax import grammar\n"
+        "import grammar\n"
         "print([(p.src, p.tgt, p.alignment) for p in grammar.generate('train', 300)])"
     )
     for seed in ("1", "4711"):
@@ -84,6 +91,39 @@ def test_the_corpus_is_the_recorded_one(split):
     for pair in grammar.generate(split, 300):
         digest.update(repr(tuple(pair)).encode())
     assert digest.hexdigest() == DIGESTS[split]
+
+
+@pytest.mark.parametrize("split", DIGESTS)
+def test_the_package_has_what_the_grammar_writes(split):
+    want = [pair[:-1] for pair in grammar.generate(split, 300)]
+    assert [pair[:-1] for pair in built_in_pairs(split, 300)] == want
+
+
+def test_the_command_writes_the_files_of_the_package(tmp_path, monkeypatch):
+    sizes = ["--train=20", "--valid=9", "--test=9"]
+    monkeypatch.setattr(sys, "argv", ["grammar", f"--out={tmp_path}", *sizes])
+    command.main()
+    package = Path(built_in_corpus.__file__).parent
+    for split in DIGESTS:
+        name = f"built_in_{split}.tsv.gz"
+        stored, written = (gzip.open(folder / name, "rt") for folder in (package, tmp_path))
+        lines = written.readlines()
+        assert len(lines) == (20 if split == "train" else 9)
+        assert lines == list(islice(stored, len(lines)))
+    monkeypatch.setattr(sys, "argv", ["grammar", f"--out={tmp_path}", "--text", *sizes])
+    command.main()
+    lines = [
+        (tmp_path / f"test.{suffix}").read_text("utf-8").split("\n")
+        for suffix in ("en", "de", "align")
+    ]
+    first = grammar.generate("test", 1)[0]
+    links = " ".join(f"{i}-{j}" for i, j in first.alignment)
+    assert [line[0] for line in lines] == [
+        " ".join(first.src_words),
+        " ".join(first.tgt_words),
+        links,
+    ]
+    assert list(map(len, lines)) == [10] * 3
 
 
 def test_an_unknown_split_is_refused():
@@ -329,17 +369,3 @@ def test_an_english_word_has_one_german_word():
     adjectives = Counter(adjective.en for adjective in ADJECTIVES)
     for counts in (verbs, nouns, adjectives):
         assert [name for name, count in counts.items() if count > 1] == []
-
-
-# Known words -------------------------------------------------------------------------------------
-
-
-def test_known_words_are_found_once_for_each_grammar_and_seed(monkeypatch, tmp_path):
-    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path))
-    searched = []
-    monkeypatch.setattr(pairs, "_known_words", lambda seed: searched.append(seed) or f"a\n{seed}")
-    known = pairs.known.__wrapped__  # as a new process calls it
-    assert known(1) == known(1) == {"a", "1"} and searched == [1]
-    assert known(2) == {"a", "2"} and searched == [1, 2]
-    monkeypatch.setattr(pairs, "GRAMMAR", "another")
-    assert known(1) == {"a", "1"} and searched == [1, 2, 1]

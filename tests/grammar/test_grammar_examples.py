@@ -9,12 +9,14 @@ import re
 
 import pytest
 
-from transformer_jax import grammar
-from transformer_jax.grammar import combinations, pairs
-from transformer_jax.grammar.constructions import REGISTRY
-from transformer_jax.grammar.drawing import Draw, Retry
-from transformer_jax.grammar.entries import Modal, Verb
-from transformer_jax.grammar.phrases import ENGLISH_PRONOUNS, Pronoun
+import grammar
+from grammar import combinations, pairs
+from grammar.constructions import REGISTRY
+from grammar.drawing import Draw, Retry
+from grammar.entries import Modal, Verb
+from grammar.phrases import ENGLISH_PRONOUNS, Pronoun
+
+pytestmark = pytest.mark.slow("nothing but the folder grammar changes these")
 
 EXAMPLES = """
 agreement:

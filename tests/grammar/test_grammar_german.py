@@ -2,11 +2,13 @@
 
 import pytest
 
-from transformer_jax.grammar import english, german
-from transformer_jax.grammar.entries import adjective, noun
-from transformer_jax.grammar.lexicon import ADJECTIVES, DETERMINERS, NOUNS, VERBS
-from transformer_jax.grammar.phrases import NounPhrase, Pronoun, prepositional
-from transformer_jax.grammar.words import BARE, NUMBERS, NUMERALS
+from grammar import english, german
+from grammar.entries import adjective, noun
+from grammar.lexicon import ADJECTIVES, DETERMINERS, NOUNS, VERBS
+from grammar.phrases import NounPhrase, Pronoun, prepositional
+from grammar.words import BARE, NUMBERS, NUMERALS
+
+pytestmark = pytest.mark.slow("nothing but the folder grammar changes these")
 
 NOUN = {n.en: n for n in NOUNS}
 VERB = {v.de.whole: v.de for v in VERBS}

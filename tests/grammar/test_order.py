@@ -2,26 +2,11 @@
 
 import pytest
 
-from transformer_jax.grammar import generate
-from transformer_jax.grammar.order import crossings, moves_a_verb, verb_forms
+from grammar import generate
+from grammar.order import moves_a_verb, verb_forms
+from transformer_jax.text.built_in_corpus import built_in_pairs, crossings
 
-
-def test_crossings_by_hand():
-    assert crossings([(0, 0), (1, 1), (1, 2), (2, 3)]) == []
-    assert crossings([(0, 1), (1, 0)]) == [((0, 1), (1, 0))]
-    # has sold the car: hat das Auto verkauft
-    assert crossings([(0, 0), (1, 3), (2, 1), (3, 2)]) == [((1, 3), (2, 1)), ((1, 3), (3, 2))]
-
-
-def test_within_a_unit_nothing_crosses_but_other_words_cross_its_parts():
-    """are relaxing: entspannen uns; turn off the lamp: schaltet die Lampe aus."""
-    unit = [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert crossings(unit) == []
-    assert crossings(unit[:-1]) == [((0, 1), (1, 0))]
-    assert crossings([(0, 0), (0, 2), (1, 0), (1, 2), (2, 1)]) == [
-        ((0, 2), (2, 1)),
-        ((1, 2), (2, 1)),
-    ]
+pytestmark = pytest.mark.slow("nothing but the folder grammar changes these")
 
 
 @pytest.mark.parametrize(
@@ -51,10 +36,11 @@ def test_forms_are_of_verbs():
 
 
 def test_what_moves_in_the_corpus_is_what_its_constructions_say():
-    pairs = generate("train", 600)
-    for pair in pairs:
-        assert not (pair.is_monotone and pair.moves_a_verb)
-        if pair.construction == "predicate":
+    pairs = built_in_pairs("train", 600)
+    for pair, written in zip(pairs, generate("train", 600), strict=True):
+        moves = moves_a_verb(pair.src_words, pair.tgt_words, pair.alignment)
+        assert moves == pair.moves_a_verb
+        if written.construction == "predicate":
             assert pair.is_monotone, pair.src
     monotone = sum(pair.is_monotone for pair in pairs) / len(pairs)
     moved = sum(pair.moves_a_verb for pair in pairs) / len(pairs)

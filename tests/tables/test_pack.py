@@ -9,12 +9,12 @@ import pytest
 
 from tests import tiny_runs as runs
 from transformer_jax.errors import ConfigError, DataError, RunError
-from transformer_jax.grammar import generate
 from transformer_jax.tables import command, launch, pace, pack, results
 from transformer_jax.tables.experiment import Experiment, Job, Scale
 from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
 from transformer_jax.tables.records import read_records
 from transformer_jax.tables.results import read_results
+from transformer_jax.text.built_in_corpus import built_in_pairs
 from transformer_jax.training.timing import Timing
 
 MINUTES = 0.01
@@ -27,7 +27,7 @@ def corpus(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
     sizes = {"train": 2_000, "valid": 20, "test": 6, "other": 4}
     for name, count in sizes.items():
-        pairs = generate("valid" if name == "other" else name, count)
+        pairs = built_in_pairs("valid" if name == "other" else name, count)
         runs.write_lines(folder / f"{name}.en", [pair.src for pair in pairs])
         runs.write_lines(folder / f"{name}.de", [pair.tgt for pair in pairs])
     return folder

@@ -5,12 +5,12 @@ import pytest
 
 from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.grammar import generate
 from transformer_jax.text.arriving import ArrivingLine, word_ends
+from transformer_jax.text.built_in_corpus import built_in_pairs
 from transformer_jax.text.vocabulary import Vocabulary
 from transformer_jax.text.vocabulary_training import train_vocabularies, train_vocabulary
 
-PAIRS = [(pair.src, pair.tgt) for pair in generate("train", 200)]
+PAIRS = [(pair.src, pair.tgt) for pair in built_in_pairs("train", 200)]
 HOSTILE = [
     "",
     "   ",

@@ -1,7 +1,6 @@
 """Text files, streams and the built-in corpus as sequences of pairs."""
 
 import gzip
-import hashlib
 import io
 import os
 import pickle
@@ -412,68 +411,3 @@ def test_the_shared_files_have_their_sizes(name, stem, count, first):
 
 
 # The built-in corpus -------------------------------------------------------------------------
-
-
-def test_the_built_in_corpus_has_its_sizes_and_is_the_generated_one():
-    from transformer_jax import grammar
-
-    corpus = open_corpus(DataConfig(source="grammar", pairs=40))
-    assert [len(corpus.split(name)) for name in ("train", "valid", "test")] == [40, 500, 1_000]
-    want = [Pair(pair.src, pair.tgt) for pair in grammar.generate("train", 40)]
-    assert list(corpus.split("train")) == want
-    assert type(corpus.split("train")[0]) is Pair
-
-
-def test_the_built_in_corpus_is_generated_when_it_is_read(monkeypatch):
-    from transformer_jax.grammar import pairs
-
-    asked = []
-    generate = pairs.generate
-    monkeypatch.setattr(
-        pairs, "generate", lambda *a, **kw: asked.append(a[0]) or generate(*a, **kw)
-    )
-    corpus = open_corpus(DataConfig(source="grammar", pairs=40))
-    assert [len(corpus.split("test")), len(corpus.alignments("train"))] == [1_000, 40]
-    assert asked == []
-    assert corpus.alignments("train")[0].src and corpus.split("train")[39] and asked == ["train"]
-
-
-def test_the_built_in_corpus_has_a_fingerprint_of_its_content(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path))
-    settings = [
-        {"pairs": 40},
-        {"pairs": 41},
-        {"pairs": 40, "src": "de", "tgt": "en"},
-        {"pairs": 40, "invented_names": 100},
-    ]
-    seen = set()
-    for changes in settings:
-        both = [open_corpus(DataConfig(source="grammar", **changes)) for _ in range(2)]
-        first, again = (corpus.fingerprint("train") for corpus in both)
-        content = "\n".join(line for pair in both[0].split("train") for line in pair)
-        assert first == again == hashlib.sha256(content.encode()).hexdigest()
-        assert "generated" not in vars(both[1].split("train"))  # it was in the cache
-        seen.add(first)
-    assert len(seen) == len(settings)
-    assert len({both[0].fingerprint(name) for name in ("train", "valid", "test")}) == 3
-    small, large = (
-        open_corpus(DataConfig(source="grammar", pairs=pairs)).fingerprint("valid")
-        for pairs in (40, 41)
-    )
-    assert small == large
-
-
-def test_the_built_in_corpus_has_invented_names_if_it_should():
-    from transformer_jax import grammar
-
-    corpus = open_corpus(DataConfig(source="grammar", pairs=40, invented_names=100, src="de"))
-    drawn = grammar.generate("train", 40, invented_names=100)
-    assert list(corpus.split("train")) == [Pair(pair.tgt, pair.src) for pair in drawn]
-    plain = open_corpus(DataConfig(source="grammar", pairs=40, src="de"))
-    assert corpus.fingerprint("train") != plain.fingerprint("train")
-    assert "100 % invented names" in corpus.describe() and "names" not in plain.describe()
-
-
-def test_the_built_in_corpus_has_no_other_split():
-    with pytest.raises(DataError, match="no split 'dev', only train, valid, test"):
-        open_corpus(DataConfig(source="grammar")).split("dev")

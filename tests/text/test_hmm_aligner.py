@@ -6,8 +6,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from transformer_jax.grammar import generate
 from transformer_jax.text import hmm_aligner
+from transformer_jax.text.built_in_corpus import built_in_pairs
 from transformer_jax.text.hmm_aligner import (
     ANY_JUMP,
     FARTHEST,
@@ -171,7 +171,7 @@ def test_the_other_direction_has_the_same_pairs_of_words():
 
 
 def test_gold_links_are_found_from_the_text_alone():
-    pairs = generate("train", 3_000)
+    pairs = built_in_pairs("train", 3_000)
     found = hmm_alignments([(pair.src_words, pair.tgt_words) for pair in pairs])
     hits = sum(len({*mine} & {*pair.alignment}) for mine, pair in zip(found, pairs, strict=True))
     links = sum(map(len, found)), sum(len(pair.alignment) for pair in pairs)

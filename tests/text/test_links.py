@@ -9,8 +9,8 @@ import pytest
 from tests import tiny_runs as runs
 from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.errors import DataError
-from transformer_jax.grammar import generate
 from transformer_jax.text.batches import TrainSource
+from transformer_jax.text.built_in_corpus import built_in_pairs
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.text.encoded import EncodedLinks, EncodedPairs, encode_pairs
 from transformer_jax.text.folder_corpus import AlignedWords, Pair
@@ -19,7 +19,7 @@ from transformer_jax.text.packing import plan_rows
 from transformer_jax.text.vocabulary_training import train_vocabulary
 from transformer_jax.text.words import words_of
 
-PAIRS = generate("train", 60)  # other splits first ask which words training has
+PAIRS = built_in_pairs("train", 60)  # other splits first ask which words training has
 LINES = [Pair(pair.src, pair.tgt) for pair in PAIRS]
 GOLD = [AlignedWords(pair.src_words, pair.tgt_words, pair.alignment) for pair in PAIRS]
 
@@ -201,7 +201,7 @@ def test_the_built_in_corpus_has_gold_links_in_both_directions(src, tgt):
     built_in = corpus("", source="grammar", src=src, tgt=tgt)
     pairs = built_in.split("test")
     aligned = built_in.alignments("test")
-    first = generate("test", 1)[0]
+    first = built_in_pairs("test", 1)[0]
     assert {src: pairs[0].src, tgt: pairs[0].tgt} == {"en": first.src, "de": first.tgt}
     assert {src: aligned[0].src, tgt: aligned[0].tgt} == {
         "en": first.src_words,

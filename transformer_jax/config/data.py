@@ -61,9 +61,10 @@ class DataConfig:
     )
     pairs: int = key(
         20_000,
-        "training pairs that the built-in corpus writes",
+        "training pairs of the built-in corpus",
         at_least=1,
-        at_most=10_000_000,
+        at_most=60_000,
+        hint="The built-in corpus has 60,000; `python -m grammar --text` writes more.",
         read_with=BUILT_IN,
     )
     invented_names: int = key(

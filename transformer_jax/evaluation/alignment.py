@@ -15,11 +15,11 @@ import jax
 import numpy as np
 from jax import Array
 
-from transformer_jax.grammar.pairs import AlignedPair
 from transformer_jax.model.attention_maps import attention_maps
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.records import Params
 from transformer_jax.text.batches import Packed, packed_sentences, row_length
+from transformer_jax.text.built_in_corpus import AlignedPair
 from transformer_jax.text.vocabulary import BOS, EOS, Vocabulary
 from transformer_jax.text.words import NONE, spelled_words, subword_words
 

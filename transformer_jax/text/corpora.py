@@ -4,17 +4,15 @@ This module drops and changes no pair; it also keeps pairs with an empty side.
 """
 
 import difflib
-import functools
 import hashlib
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import kept
 from transformer_jax.text import tfds_corpus
+from transformer_jax.text.built_in_corpus import BuiltInCorpus
 from transformer_jax.text.by_position import ByPosition
 from transformer_jax.text.folder_corpus import (
     NO_ALIGNMENTS,
@@ -27,10 +25,6 @@ from transformer_jax.text.lines import TextLines, file_digest
 from transformer_jax.text.parquet_corpus import ParquetCorpus
 from transformer_jax.text.pharaoh import AlignedLines
 
-if TYPE_CHECKING:
-    from transformer_jax.grammar.pairs import AlignedPair
-
-GRAMMAR_PAIRS = {"valid": 500, "test": 1_000}  # of the built-in corpus; "train" has data.pairs
 OTHER_STEMS = (
     "Name other stems with --config.data.train, --config.data.valid or --config.data.test."
 )
@@ -208,97 +202,6 @@ class TfdsCorpus:
         """The data set, its version, its folder and the direction."""
         name, folder = self.builder.info.full_name, self.builder.data_path
         return f"TFDS {name} in {folder}, {self.data.src}→{self.data.tgt}"
-
-
-class GeneratedPairs(ByPosition[Pair]):
-    """A split of the built-in corpus, which is generated when one of its pairs is first read."""
-
-    def __init__(self, name: str, size: int, data: DataConfig):
-        self.name, self.size = name, size
-        self.invented_names = data.invented_names
-        self.is_swapped = data.src == "de"
-
-    def __len__(self) -> int:
-        return self.size
-
-    @functools.cached_property
-    def generated(self) -> "list[AlignedPair]":
-        """The pairs from English to German, with their words and links."""
-        from transformer_jax.grammar.pairs import generate  # most runs have other text
-
-        return generate(self.name, self.size, invented_names=self.invented_names)
-
-    def items(self, indices: Sequence[int]) -> list[Pair]:
-        """The pairs at these indices."""
-        pairs = [(self.generated[i].src, self.generated[i].tgt) for i in indices]
-        return [Pair(*(pair[::-1] if self.is_swapped else pair)) for pair in pairs]
-
-
-class GeneratedAlignments(ByPosition[AlignedWords]):
-    """Words and gold links of generated pairs; a punctuation mark is a word."""
-
-    def __init__(self, pairs: GeneratedPairs):
-        self.pairs = pairs
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def items(self, indices: Sequence[int]) -> list[AlignedWords]:
-        """The words and links of the pairs at these indices."""
-        pairs = [self.pairs.generated[i] for i in indices]
-        found = [AlignedWords(pair.src_words, pair.tgt_words, pair.alignment) for pair in pairs]
-        return list(map(_swapped, found)) if self.pairs.is_swapped else found
-
-
-class BuiltInCorpus:
-    """The generated corpus: data.pairs pairs for training, 500 to validate and 1,000 to test.
-
-    With data.src='de' its sides are swapped.
-    """
-
-    def __init__(self, data: DataConfig):
-        self.data = data
-        sizes = {"train": data.pairs} | GRAMMAR_PAIRS
-        self.splits = {name: GeneratedPairs(name, size, data) for name, size in sizes.items()}
-
-    def split(self, name: str) -> GeneratedPairs:
-        """The pairs of "train", "valid" or "test"."""
-        if name not in self.splits:
-            raise DataError(
-                f"the built-in corpus has no split {name!r}, only {', '.join(self.splits)}."
-            )
-        return self.splits[name]
-
-    def alignments(self, name: str) -> Sequence[AlignedWords]:
-        """Words and gold links of each pair; a punctuation mark is a word."""
-        return GeneratedAlignments(self.split(name))
-
-    def fingerprint(self, name: str) -> str:
-        """SHA-256 of the lines of the split.
-
-        It is kept in the user's cache, because generating the lines takes seconds.
-        """
-        from transformer_jax.grammar.pairs import GRAMMAR
-
-        pairs = self.split(name)
-
-        def digest() -> bytes:
-            lines = itertools.chain.from_iterable(pairs)
-            return hashlib.sha256("\n".join(lines).encode()).hexdigest().encode()
-
-        drawn = f"{name} {len(pairs)} {pairs.invented_names} {pairs.is_swapped}"
-        return kept("grammar", f"fingerprint {GRAMMAR} {drawn}", digest).decode()
-
-    def describe(self) -> str:
-        """The number of training pairs, and how many names are invented."""
-        invented = self.data.invented_names
-        names = f", {invented} % invented names" if invented else ""
-        return f"the built-in corpus, {self.data.pairs:,} training pairs{names}"
-
-
-def _swapped(one: AlignedWords) -> AlignedWords:
-    """The same words and links for the other direction of translation."""
-    return AlignedWords(one.tgt, one.src, tuple(sorted((j, i) for i, j in one.links)))
 
 
 # the config's data -> the corpus

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TypeVar
 
-from transformer_jax.grammar import combinations, words
-from transformer_jax.grammar.combinations import Head
-from transformer_jax.grammar.entries import Adjective, Noun, Verb
-from transformer_jax.grammar.times import ASPECTS_AT
+from grammar import combinations, words
+from grammar.combinations import Head
+from grammar.entries import Adjective, Noun, Verb
+from grammar.times import ASPECTS_AT
 
 T = TypeVar("T")
 

@@ -1,9 +1,9 @@
 """Constructions of the verb: tenses, modals, prefixes, objects, passive, imperative."""
 
-from transformer_jax.grammar import phrases, words
-from transformer_jax.grammar.choices import SIMPLE_FRAMES, Retry
-from transformer_jax.grammar.clauses import Clause
-from transformer_jax.grammar.constructions import (
+from grammar import phrases, words
+from grammar.choices import SIMPLE_FRAMES, Retry
+from grammar.clauses import Clause
+from grammar.constructions import (
     AT,
     AT_PLACES,
     INSIDE,
@@ -18,14 +18,14 @@ from transformer_jax.grammar.constructions import (
     separable_clause,
     statement,
 )
-from transformer_jax.grammar.drawing import Draw
-from transformer_jax.grammar.phrases import (
+from grammar.drawing import Draw
+from grammar.phrases import (
     Given,
     NounPhrase,
     Phrase,
     Word,
 )
-from transformer_jax.grammar.times import tense_of
+from grammar.times import tense_of
 
 
 @construction("articles, adjectives and nouns agree in gender, number and case")

@@ -1,13 +1,12 @@
-"""Whether a translation keeps the order of the words, by the gold links, and what moves."""
+"""Whether a verb is what moves in a translation, by the gold links."""
 
 from collections.abc import Collection, Sequence
 from functools import cache
 
-from transformer_jax.grammar import english, german
-from transformer_jax.grammar.clauses import BE, HAVE, WERDEN
-from transformer_jax.grammar.lexicon import MODALS, VERBS
-
-Link = tuple[int, int]  # (source word, target word), 0-based
+from grammar import english, german
+from grammar.clauses import BE, HAVE, WERDEN
+from grammar.lexicon import MODALS, VERBS
+from transformer_jax.text.built_in_corpus import Link, crossings
 
 AUXILIARIES = (
     *english.BE.values(),
@@ -23,21 +22,6 @@ AUXILIARIES = (
     "cannot",
 )
 NO_VERBS = frozenset(("to", "not"))  # words of modals: have to, do not have to
-
-
-def crossings(links: Collection[Link]) -> list[tuple[Link, Link]]:
-    """The pairs of links whose words come in the opposite order in the translation.
-
-    Two source words that are both linked to the same two target words are one unit, and within it
-    nothing crosses: "are relaxing" is "entspannen uns".
-    """
-    known = frozenset(links)
-    return [
-        ((i, j), (later, earlier))
-        for i, j in links
-        for later, earlier in links
-        if i < later and j > earlier and not {(i, earlier), (later, j)} <= known
-    ]
 
 
 def moves_a_verb(

@@ -1,9 +1,9 @@
 """Constructions of prepositions, comparison, predicates and numbers."""
 
-from transformer_jax.grammar import combinations, phrases, words
-from transformer_jax.grammar.choices import Retry
-from transformer_jax.grammar.clauses import BE, Clause
-from transformer_jax.grammar.constructions import (
+from grammar import combinations, phrases, words
+from grammar.choices import Retry
+from grammar.clauses import BE, Clause
+from grammar.constructions import (
     Sentence,
     construction,
     fronted,
@@ -11,10 +11,10 @@ from transformer_jax.grammar.constructions import (
     negate,
     plain,
 )
-from transformer_jax.grammar.drawing import Draw, same_noun
-from transformer_jax.grammar.entries import Adjective, Preposition
-from transformer_jax.grammar.lexicon import ADJECTIVES, NOUNS, ORDINALS
-from transformer_jax.grammar.phrases import NounPhrase, Phrase, Word
+from grammar.drawing import Draw, same_noun
+from grammar.entries import Adjective, Preposition
+from grammar.lexicon import ADJECTIVES, NOUNS, ORDINALS
+from grammar.phrases import NounPhrase, Phrase, Word
 
 TOGETHER = listed("dance,sing,work,swim,arrive,come back,disappear")
 

@@ -4,8 +4,8 @@ A time is "past", "now", "habit" or "future", which have adverbials, or "perfect
 "condition" or "modal".
 """
 
-from transformer_jax.grammar import words
-from transformer_jax.grammar.entries import Fixed, Verb
+from grammar import words
+from grammar.entries import Fixed, Verb
 
 # The aspects of the verbs that go with a time: no "is finding", no "knew yesterday".
 ASPECTS_AT = {

@@ -10,9 +10,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
+from grammar import entries
+from grammar.entries import Fixed
 from transformer_jax.errors import DataError
-from transformer_jax.grammar import entries
-from transformer_jax.grammar.entries import Fixed
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ The functions that make an entry raise ValueError, with what they expect, for ma
 import dataclasses
 from collections.abc import Collection
 
-from transformer_jax.grammar import english, german
+from grammar import english, german
 
 GENDERS = {"der": "m", "die": "f", "das": "n"}
 # A frame says what a verb takes beside its subject. Each, with the columns of verbs.tsv it needs.

@@ -7,9 +7,9 @@ clause the finite verb comes last in the right bracket.
 
 import dataclasses
 
-from transformer_jax.grammar import english, german
-from transformer_jax.grammar.entries import Modal, Verb
-from transformer_jax.grammar.phrases import NOTHING, Nominal, Phrase, Word
+from grammar import english, german
+from grammar.entries import Modal, Verb
+from grammar.phrases import NOTHING, Nominal, Phrase, Word
 
 BE = Verb(
     "copula",

@@ -1,9 +1,9 @@
 """Constructions of more than one clause: subordination, infinitives, coordination."""
 
-from transformer_jax.grammar import combinations, words
-from transformer_jax.grammar.choices import SIMPLE_FRAMES, Retry
-from transformer_jax.grammar.clauses import Clause
-from transformer_jax.grammar.constructions import (
+from grammar import combinations, words
+from grammar.choices import SIMPLE_FRAMES, Retry
+from grammar.clauses import Clause
+from grammar.constructions import (
     Sentence,
     conjunction,
     construction,
@@ -15,10 +15,10 @@ from transformer_jax.grammar.constructions import (
     subordinate_last,
     two_clauses,
 )
-from transformer_jax.grammar.drawing import GERMAN_COMMA, Draw, same_noun
-from transformer_jax.grammar.entries import Verb
-from transformer_jax.grammar.lexicon import ADJECTIVES, CONJUNCTIONS, NOUNS
-from transformer_jax.grammar.phrases import (
+from grammar.drawing import GERMAN_COMMA, Draw, same_noun
+from grammar.entries import Verb
+from grammar.lexicon import ADJECTIVES, CONJUNCTIONS, NOUNS
+from grammar.phrases import (
     Given,
     Nominal,
     NounPhrase,
@@ -26,7 +26,7 @@ from transformer_jax.grammar.phrases import (
     Pronoun,
     Word,
 )
-from transformer_jax.grammar.times import ASPECTS_AT, tense_of
+from grammar.times import ASPECTS_AT, tense_of
 
 MOODS = tuple(
     a for a in ADJECTIVES if a.en in "tired ill hungry sad happy nervous lazy curious poor".split()

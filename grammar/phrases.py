@@ -9,9 +9,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from transformer_jax.grammar import german
-from transformer_jax.grammar.entries import Adjective, Determiner, Fixed, Noun
-from transformer_jax.grammar.words import THE
+from grammar import german
+from grammar.entries import Adjective, Determiner, Fixed, Noun
+from grammar.words import THE
 
 
 class Word(NamedTuple):

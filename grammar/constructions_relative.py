@@ -1,13 +1,13 @@
 """Relative clauses: the relative pronoun in every case."""
 
-from transformer_jax.grammar import combinations, german, words
-from transformer_jax.grammar.choices import SIMPLE_FRAMES, Retry
-from transformer_jax.grammar.clauses import Clause
-from transformer_jax.grammar.constructions import Sentence, construction, plain
-from transformer_jax.grammar.drawing import GERMAN_COMMA, Draw, same_noun
-from transformer_jax.grammar.entries import Noun, Verb
-from transformer_jax.grammar.phrases import Given, NounPhrase, Phrase, Word
-from transformer_jax.grammar.times import ASPECTS_AT
+from grammar import combinations, german, words
+from grammar.choices import SIMPLE_FRAMES, Retry
+from grammar.clauses import Clause
+from grammar.constructions import Sentence, construction, plain
+from grammar.drawing import GERMAN_COMMA, Draw, same_noun
+from grammar.entries import Noun, Verb
+from grammar.phrases import Given, NounPhrase, Phrase, Word
+from grammar.times import ASPECTS_AT
 
 
 def relativizer(draw: Draw, head: NounPhrase, case: str) -> Phrase:

@@ -5,14 +5,13 @@ old, man). A hash of its names assigns each combination to training, validation 
 seed.
 """
 
-import hashlib
 from functools import cache
 
-from transformer_jax.grammar.entries import Adjective, Noun, Preposition, Verb
-from transformer_jax.grammar.lexicon import ADJECTIVES, NOUNS, VERBS
+from grammar.entries import Adjective, Noun, Preposition, Verb
+from grammar.lexicon import ADJECTIVES, NOUNS, VERBS
+from transformer_jax.text.built_in_corpus import split_of
 
 SPLITS = ("train", "valid", "test")
-TEST_PERCENT, VALID_PERCENT = 10, 5
 Head = Verb | Adjective | Preposition  # the word of a combination that names kinds of nouns
 
 # Kinds of things that people call "my" and "your".
@@ -76,14 +75,6 @@ def _name(head: Head) -> str:
 def bucket(relation: str, head: Head, noun: Noun) -> str:
     """The split of this combination; the same on every machine and for every seed."""
     return split_of(f"{relation}|{_name(head)}|{noun.en}")
-
-
-def split_of(name: str) -> str:
-    """The split of whatever has this name, by its hash."""
-    percent = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) % 100
-    if percent < TEST_PERCENT:
-        return "test"
-    return "valid" if percent < TEST_PERCENT + VALID_PERCENT else "train"
 
 
 def allowed(relation: str, head: Head, noun: Noun, split: str) -> bool:

@@ -7,13 +7,13 @@ that says how German differs. To add one, write such a function in a module cons
 from collections.abc import Callable
 from typing import NamedTuple
 
-from transformer_jax.grammar import words
-from transformer_jax.grammar.choices import Retry
-from transformer_jax.grammar.clauses import Clause
-from transformer_jax.grammar.drawing import GERMAN_COMMA, Draw, same_noun
-from transformer_jax.grammar.entries import Determiner
-from transformer_jax.grammar.lexicon import CONJUNCTIONS
-from transformer_jax.grammar.phrases import (
+from grammar import words
+from grammar.choices import Retry
+from grammar.clauses import Clause
+from grammar.drawing import GERMAN_COMMA, Draw, same_noun
+from grammar.entries import Determiner
+from grammar.lexicon import CONJUNCTIONS
+from grammar.phrases import (
     Nominal,
     NounPhrase,
     Phrase,

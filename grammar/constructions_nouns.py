@@ -2,18 +2,18 @@
 
 from functools import cache
 
-from transformer_jax.grammar import combinations, english, german, phrases, words
-from transformer_jax.grammar.choices import Retry
-from transformer_jax.grammar.constructions import (
+from grammar import combinations, english, german, phrases, words
+from grammar.choices import Retry
+from grammar.constructions import (
     INSIDE,
     Sentence,
     construction,
     plain,
 )
-from transformer_jax.grammar.drawing import Draw
-from transformer_jax.grammar.entries import Noun
-from transformer_jax.grammar.lexicon import CONJUNCTIONS, NOUNS
-from transformer_jax.grammar.phrases import (
+from grammar.drawing import Draw
+from grammar.entries import Noun
+from grammar.lexicon import CONJUNCTIONS, NOUNS
+from grammar.phrases import (
     Given,
     NounPhrase,
     Phrase,

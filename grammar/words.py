@@ -1,7 +1,7 @@
 """The words that the grammar's code uses by name, and the numbers, which are composed."""
 
-from transformer_jax.grammar import lexicon
-from transformer_jax.grammar.entries import Adjective, Determiner, Fixed
+from grammar import lexicon
+from grammar.entries import Adjective, Determiner, Fixed
 
 THE = lexicon.DETERMINERS.only("the")
 A = lexicon.DETERMINERS.only("a")

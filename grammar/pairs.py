@@ -13,18 +13,14 @@ their forms are held out: every word form of a validation or test sentence occur
 times in the first 20,000 training pairs of the same seed.
 """
 
-import hashlib
 import operator
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
-from transformer_jax.errors import DataError
-from transformer_jax.files import kept
-from transformer_jax.grammar import (
+from grammar import (
     constructions_clauses,
     constructions_nouns,
     constructions_phrases,
@@ -33,14 +29,14 @@ from transformer_jax.grammar import (
     constructions_verbs,
     english,
 )
-from transformer_jax.grammar.choices import Retry
-from transformer_jax.grammar.combinations import SPLITS
-from transformer_jax.grammar.constructions import REGISTRY, Sentence
-from transformer_jax.grammar.drawing import Draw
-from transformer_jax.grammar.lexicon import NOUNS, lexicon_size
-from transformer_jax.grammar.names import NAMES, invented_name, names_in, renamed
-from transformer_jax.grammar.order import crossings, moves_a_verb
-from transformer_jax.grammar.phrases import Word
+from grammar.choices import Retry
+from grammar.combinations import SPLITS
+from grammar.constructions import REGISTRY, Sentence
+from grammar.drawing import Draw
+from grammar.lexicon import NOUNS, lexicon_size
+from grammar.phrases import Word
+from transformer_jax.errors import DataError
+from transformer_jax.text.built_in_corpus import NAMES, detokenize
 
 __all__ = ["CONSTRUCTIONS", "AlignedPair", "generate", "lexicon_size"]
 
@@ -61,16 +57,6 @@ KNOWN_FROM = 20_000
 KNOWN_TIMES = 3
 
 
-def _digest_of_the_grammar() -> str:
-    """A hash of the files that the corpus is made from, as they are when this one is imported."""
-    folder = Path(__file__).parent
-    files = sorted([*folder.glob("*.py"), *folder.glob("*.tsv")])
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
-
-
-GRAMMAR = _digest_of_the_grammar()
-
-
 class AlignedPair(NamedTuple):
     """A sentence pair with its words and their alignment; a punctuation mark is a word."""
 
@@ -81,39 +67,22 @@ class AlignedPair(NamedTuple):
     alignment: tuple[tuple[int, int], ...]  # (source word, target word), 0-based, sorted
     construction: str
 
-    @property
-    def is_monotone(self) -> bool:
-        """Whether the translation keeps the order of the words: no links cross."""
-        return not crossings(self.alignment)
 
-    @property
-    def moves_a_verb(self) -> bool:
-        """Whether links cross, and one of them is a verb's."""
-        return moves_a_verb(self.src_words, self.tgt_words, self.alignment)
-
-
-def generate(split: str, pairs: int, seed: int = 0, invented_names: int = 0) -> list[AlignedPair]:
+def generate(split: str, pairs: int, seed: int = 0) -> list[AlignedPair]:
     """The first `pairs` pairs of a split, all different; the same arguments give the same pairs.
 
     Args:
       split: "train", "valid" or "test".
       pairs: how many.
       seed: of the draws.
-      invented_names: percentage of the sentences with names in which invented ones replace them;
-        it changes nothing else.
 
     Raises:
-        DataError: for a split that is not "train", "valid" or "test"; or there is no place for the
-          cache, which the last two use.
+      DataError: for a split that is not "train", "valid" or "test".
     """
     if split not in SPLITS:
         raise DataError(f'The built-in corpus has no split "{split}"; it has {", ".join(SPLITS)}.')
     stream = drafts(split, seed)
-    drawn = [next(stream)[0] for _ in range(pairs)]
-    if not invented_names:
-        return drawn
-    rng = random.Random(f"transformer_jax grammar names {split} {seed}")
-    return [_with_invented_names(pair, split, rng, invented_names) for pair in drawn]
+    return [next(stream)[0] for _ in range(pairs)]
 
 
 def drafts(split: str, seed: int) -> Iterator[tuple[AlignedPair, Draw]]:
@@ -148,21 +117,12 @@ def drafts(split: str, seed: int) -> Iterator[tuple[AlignedPair, Draw]]:
 
 @cache
 def known(seed: int) -> frozenset[str]:
-    """The word forms that training shows often enough for the other splits.
-
-    They are kept in the user's cache, because finding them takes seconds.
-    """
-    stored = kept("grammar", f"{GRAMMAR} {seed}", lambda: _known_words(seed).encode())
-    return frozenset(stored.decode().split("\n"))
-
-
-def _known_words(seed: int) -> str:
-    """What `known` returns, a word a line."""
+    """The word forms that training shows often enough for the other splits."""
     counts: Counter[str] = Counter()
     for pair in generate("train", KNOWN_FROM, seed):
         counts.update(pair.src_words)
         counts.update(pair.tgt_words)
-    return "\n".join(sorted(word for word, count in counts.items() if count >= KNOWN_TIMES))
+    return frozenset(word for word, count in counts.items() if count >= KNOWN_TIMES)
 
 
 def _pair(sentence: Sentence, construction: str) -> AlignedPair:
@@ -178,18 +138,6 @@ def _pair(sentence: Sentence, construction: str) -> AlignedPair:
         align(source, target),
         construction,
     )
-
-
-def _with_invented_names(
-    pair: AlignedPair, split: str, rng: random.Random, percent: int
-) -> AlignedPair:
-    """With a probability of `percent`, the pair with invented names for its own; else the pair."""
-    old = names_in(pair.src_words)
-    if not old or rng.random() * 100 >= percent:
-        return pair
-    names = {name: invented_name(rng, split) for name in old}
-    src, tgt = renamed(pair.src_words, names), renamed(pair.tgt_words, names)
-    return pair._replace(src=detokenize(src), tgt=detokenize(tgt), src_words=src, tgt_words=tgt)
 
 
 def _stutters(pair: AlignedPair) -> bool:
@@ -224,11 +172,6 @@ def _capitalized(words: Sequence[Word]) -> tuple[str, ...]:
     texts = [word.text for word in words]
     texts[0] = texts[0][0].upper() + texts[0][1:]
     return tuple(texts)
-
-
-def detokenize(words: Sequence[str]) -> str:
-    """The sentence as a line, each punctuation mark attached to the word before it."""
-    return " ".join(words).replace(" ,", ",").replace(" .", ".").replace(" ?", "?")
 
 
 def align(source: Sequence[Word], target: Sequence[Word]) -> tuple[tuple[int, int], ...]:

@@ -1,9 +1,9 @@
 """Negation and questions."""
 
-from transformer_jax.grammar import combinations, words
-from transformer_jax.grammar.choices import Retry
-from transformer_jax.grammar.clauses import Clause
-from transformer_jax.grammar.constructions import (
+from grammar import combinations, words
+from grammar.choices import Retry
+from grammar.clauses import Clause
+from grammar.constructions import (
     AT_PLACES,
     NOT_A,
     NOT_ANY,
@@ -13,9 +13,9 @@ from transformer_jax.grammar.constructions import (
     plain,
     quantified,
 )
-from transformer_jax.grammar.drawing import GERMAN_COMMA, Draw, same_noun
-from transformer_jax.grammar.phrases import Given, NounPhrase, Phrase, Word
-from transformer_jax.grammar.times import tense_of
+from grammar.drawing import GERMAN_COMMA, Draw, same_noun
+from grammar.phrases import Given, NounPhrase, Phrase, Word
+from grammar.times import tense_of
 
 
 @construction("nicht: after a definite object, before the complement and the verb's second part")

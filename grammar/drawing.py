@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from transformer_jax.grammar import combinations, phrases, words
-from transformer_jax.grammar.choices import SIMPLE_FRAMES, Choices, Retry
-from transformer_jax.grammar.clauses import BE, Clause
-from transformer_jax.grammar.entries import (
+from grammar import combinations, phrases, words
+from grammar.choices import SIMPLE_FRAMES, Choices, Retry
+from grammar.clauses import BE, Clause
+from grammar.entries import (
     Adjective,
     Determiner,
     Fixed,
@@ -13,8 +13,8 @@ from transformer_jax.grammar.entries import (
     Preposition,
     Verb,
 )
-from transformer_jax.grammar.phrases import Nominal, NounPhrase, Phrase, Pronoun, Word
-from transformer_jax.grammar.times import AGO, tense_of
+from grammar.phrases import Nominal, NounPhrase, Phrase, Pronoun, Word
+from grammar.times import AGO, tense_of
 
 
 class Draw(Choices):
