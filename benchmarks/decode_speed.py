@@ -358,7 +358,7 @@ def describe(
 
 def main() -> None:
     """Prints the report."""
-    values = parse_flags("decode_speed", FLAGS, sys.argv[1:])
+    values = parse_flags("decode_speed", FLAGS, sys.argv[1:], keys=())
     threads = values["threads"]
     names = chosen_engines(values["engines"])
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])  # the engines inherit it

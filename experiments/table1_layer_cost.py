@@ -260,7 +260,7 @@ def main() -> None:
     if {"-h", "--help"} & set(sys.argv):
         print(f"{__doc__.strip()}\n\n{describe_flags(FLAGS)}")
         return
-    values = parse_flags("table1_layer_cost", FLAGS, sys.argv[1:])
+    values = parse_flags("table1_layer_cost", FLAGS, sys.argv[1:], keys=())
     scale = values["scale"]
     rounds = values["rounds"]
     out = Path(values["out"])

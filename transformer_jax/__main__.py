@@ -321,11 +321,11 @@ def read_values(name: str, command: Command, arguments: list[str]) -> dict[str, 
     if name == "experiment" and arguments and not arguments[0].startswith("-"):
         return {"name": arguments[0], "arguments": arguments[1:]}
     if not command.keys:
-        return parse_flags(name, command.flags, arguments)
+        return parse_flags(name, command.flags, arguments, ())
     from transformer_jax.config.files import split_overrides
 
     others, overrides = split_overrides(arguments)
-    values = parse_flags(name, command.flags, others)
+    values = parse_flags(name, command.flags, others, tuple(command.keys))
     if command.keys != EVERY_KEY:
         check_overrides(name, command, overrides)
         return values | {"overrides": overrides}

@@ -152,9 +152,11 @@ def test_flags_override_the_settings_of_the_run():
     assert (loaded.translator.n_best, loaded.checkpoint) == (2, str(runs.STEPS))
     one = loaded.line_translator(n_best=1)
     assert (one.translator.n_best, loaded.translator.n_best) == (1, 2)
-    keys = {"decode.beam_size": 5, "decode.max_length": 9}
+    keys = {"decode.beam_size": 3, "decode.max_length": 9}
     decode = load_model(str(runs.trained_run()), beam_size=3, overrides=keys).config.decode
-    assert (decode.beam_size, decode.max_length) == (3, 9), "a flag of its own wins"
+    assert (decode.beam_size, decode.max_length) == (3, 9)
+    with pytest.raises(ConfigError, match="decode.beam_size is given twice: 2 and 3"):
+        load_model(str(runs.trained_run()), beam_size=2, overrides=keys)
     assert load_model(str(runs.trained_run())).config.decode.beam_size == 4
 
 

@@ -5,7 +5,7 @@ import pytest
 from transformer_jax.config import lookup
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.files import split_overrides
-from transformer_jax.config.lookup import nearest_key
+from transformer_jax.config.lookup import known_key, nearest_key
 from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.config.serialization import from_config_dict
 from transformer_jax.errors import ConfigError
@@ -26,6 +26,7 @@ from transformer_jax.errors import ConfigError
         ("train.warmup", "train.warmup_steps"),
         ("data.nothing_like_it", None),
         ("zebra", None),
+        ("decoder", "model.decoder"),
     ],
 )
 def test_the_nearest_key_is_suggested(given_name, nearest):
@@ -66,3 +67,8 @@ def test_an_old_key_names_its_replacement(section, last, value, replacement, mon
         with pytest.raises(ConfigError) as caught:
             use()
         assert str(caught.value) == f"{name} is now {replacement}."
+
+
+def test_a_section_that_is_misspelled_is_suggested():
+    with pytest.raises(ConfigError, match="trian is not a key of the config. Did you mean train?"):
+        known_key("trian")

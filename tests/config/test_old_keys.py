@@ -1,8 +1,11 @@
 """Keys of earlier versions, converted on nested dicts."""
 
+import json
+
 import pytest
 
 from transformer_jax.config.old_keys import upgraded
+from transformer_jax.config.schema import SECTIONS
 from transformer_jax.config.serialization import from_json
 from transformer_jax.errors import ConfigError
 
@@ -63,6 +66,9 @@ def test_upgrading_does_not_change_its_argument():
 
 
 def test_a_run_from_before_data_seed_has_the_split_of_its_seed():
-    assert from_json('{"seed": 5, "data": {"path": "x"}}').data.seed == 5
-    assert from_json('{"seed": 5, "data": {"path": "x", "seed": 2}}').data.seed == 2
-    assert from_json('{"data": {"path": "x"}}').data.seed == 0
+    def seed(**changes):
+        return from_json(json.dumps({**dict.fromkeys(SECTIONS, {}), **changes})).data.seed
+
+    assert seed(seed=5, data={"path": "x"}) == 5
+    assert seed(seed=5, data={"path": "x", "seed": 2}) == 2
+    assert seed(data={"path": "x"}) == 0

@@ -108,6 +108,10 @@ def test_the_tokenizer_s_settings_give_the_languages_and_the_generation_s_the_se
     assert read(folder).bundle.languages == ("en", "de"), "of the normalizer of punctuation"
     change(folder / "tokenizer_config.json", normalizes_punctuation=False)
     assert read(folder).bundle.languages == ("", "")
+    change(folder / "tokenizer_config.json", normalizes_punctuation="no")
+    with pytest.raises(DataError, match="normalizes_punctuation='no' is not true or false"):
+        read(folder)
+    change(folder / "tokenizer_config.json", normalizes_punctuation=True)
     assert read(folder).decode["length_penalty"] == 1.0
     change(folder / "config.json", num_beams=5, length_penalty=0.4)
     change(folder / "generation_config.json", num_beams=6, length_penalty=0.6)
@@ -240,6 +244,12 @@ def test_settings_of_search_that_the_run_cannot_keep_are_named(folder, caplog):
         "top_k=50"
     )
     caplog.clear()
+    change(folder / "config.json", forced_bos_token_id=7)
+    read(folder)
+    named = {one.split(": ")[0] for one in caplog.messages if "without them" in one}
+    assert named == {str(folder / name) for name in ("config.json", "generation_config.json")}
+    change(folder / "config.json", forced_bos_token_id=None)
+    caplog.clear()
     (folder / "generation_config.json").unlink()
     change(folder / "config.json", min_new_tokens=9)
     assert read(folder).decode["beam_size"] == 1  # transformers' default
@@ -255,6 +265,17 @@ def test_a_setting_that_is_no_whole_number_is_named(setting, folder):
     change(folder / "generation_config.json", **setting)
     [(name, value)] = setting.items()
     with pytest.raises(DataError, match=f"{name}={value!r} is not a (whole )?number"):
+        read(folder)
+
+
+def test_weights_are_floating_point_numbers(folder):
+    weights = dict(read_safetensors(folder / "model.safetensors"))
+    name = "model.decoder.layers.0.fc1.weight"
+    path = folder / "model.safetensors"
+    content = safetensors_bytes(weights)
+    begins = content.index(b"F32", content.index(name.encode()))
+    path.write_bytes(content[:begins] + b"I32" + content[begins + 3 :])
+    with pytest.raises(DataError, match=f"{name} is of int32: weights are floating-point"):
         read(folder)
 
 

@@ -68,6 +68,15 @@ def test_the_package_reads_what_we_write_and_we_read_what_it_writes(tmp_path):
         np.testing.assert_array_equal(found[name].astype(np.float64), x.astype(np.float64))
 
 
+def test_a_type_that_is_not_read_is_no_damage(tmp_path):
+    text = json.dumps({"x": {"dtype": "I8", "shape": [3], "data_offsets": [0, 3]}}).encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(3))
+    with pytest.raises(DataError, match="x has the type I8, which is not read") as error:
+        read_safetensors(path)
+    assert "Download" not in str(error.value)
+
+
 @pytest.mark.parametrize("offsets", [[[0, 8], [4, 12]], [[0, 4], [8, 12]], [[0, 8], [8, 10]]])
 def test_arrays_that_overlap_or_leave_bytes_over_are_refused(offsets, tmp_path):
     header = {

@@ -55,6 +55,15 @@ def test_a_mutable_key_may_change_and_is_recorded(tmp_path):
     assert run.read_config() == longer
 
 
+def test_a_value_that_cannot_be_is_said_to_be_in_the_file(tmp_path):
+    run = RunFolder(tmp_path)
+    run.claim(CONFIG, "abc")
+    text = run.config_file.read_text()
+    run.config_file.write_text(text.replace('"beam_size": 4', '"beam_size": -3'))
+    with pytest.raises(RunError, match="config.json cannot be read: decode.beam_size=-3 is below"):
+        run.read_config()
+
+
 def test_every_immutable_key_that_differs_is_named(tmp_path):
     run = RunFolder(tmp_path)
     run.claim(CONFIG, "abc")

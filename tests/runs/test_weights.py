@@ -58,6 +58,13 @@ def test_names_of_checkpoints(which, step, run):
     assert_params(params, params_of(run, step))
 
 
+def test_a_checkpoint_under_another_name_is_refused(run):
+    for path in (run.checkpoints / "40", run.checkpoints / "40.sha256.json"):
+        path.rename(path.with_name(path.name.replace("40", "60")))
+    with pytest.raises(RunError, match="/60 is the checkpoint of step 40, under another name"):
+        load_params(run, "latest", shapes())
+
+
 def test_the_best_is_that_of_the_highest_score(run):
     (run.checkpoints / "30" / "metrics" / "metrics").write_text('{"score": 1.0}')
     (run.checkpoints / "30.sha256.json").unlink()

@@ -136,6 +136,8 @@ def test_flags_that_cannot_be_are_one_line(call):
         (["--rows=other"], "no row 'other'"),
         (["--launcher=cloud", "--rows=base"], "not one of local, slurm"),
         (["--launcher=slurm", "--slurm=gpus"], "expected K=V"),
+        (["--slurm=gpus=1"], "--slurm=gpus=1 goes with --launcher=slurm"),
+        *((["--minutes", text], "must be above 0") for text in ("0", "-1", "nan")),
         (["--jobs=1000"], "--jobs=1000"),
         ([f"--out={__file__}/results"], "--out: cannot write into .* is a file. Name another."),
         ([f"--runs={__file__}"], "--runs: cannot write into .* is a file. Name another."),
@@ -226,11 +228,6 @@ def test_each_seed_is_one_of_the_scale_s(row, seeds):
     scale = Scale("x.py", seeds=seeds)
     with pytest.raises(ConfigError, match="row 'a': seeds are those of the scale"):
         make_jobs(Experiment("t", {"a": row}, {"small": scale}), "small", Path("runs"))
-
-
-def test_a_row_is_a_mapping():
-    with pytest.raises(ConfigError, match="t: row 'a' is 3; expected keys of the config"):
-        make_jobs(Experiment("t", {"a": 3}, {"small": Scale("x.py")}), "small", Path("runs"))
 
 
 def test_an_error_of_a_job_s_thread_is_raised_and_starts_no_other_job(tmp_path, monkeypatch):

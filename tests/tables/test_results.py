@@ -125,19 +125,21 @@ def test_seeds_are_any_sequence_of_numbers(seeds):
         ({"rows": {}}, "two has no rows"),
         ({"rows": {"..": {}}}, "names of rows, as files, must differ"),
         ({"rows": {"a b": {}, "a_b": {}}}, "names of rows, as files, must differ"),
-        ({"rows": {"a\nb": {}}}, "must be printable, on one line"),
+        *(({"rows": {name: {}}}, "must be one line without ';'") for name in ("a\nb", "a;b")),
+        ({"rows": {"a": 3}}, r"rows is \{'a': 3\}; expected Mapping\[str, Mapping"),
+        ({"about": None}, "two: about is None; expected str"),
+        ({"findings": 3}, "two: findings is 3; expected Callable"),
         *(({"name": name}, "cannot be the name") for name in ("../../v", "", "..", "a/b")),
         *(
-            ({"scales": {"small": Scale(DEMO, seeds=seeds)}}, "the seeds of row 'base' are")
-            for seeds in (3, "01", {}, (0.5,), None)
+            ({"scales": {"small": Scale(DEMO, seeds=seeds)}}, "two, scale small: seeds is")
+            for seeds in (3, "01", (0.5,), None)
         ),
+        ({"scales": {"small": Scale(DEMO, seeds={})}}, "the seeds of row 'base' are"),
         ({"scales": {"small": Scale(DEMO, seeds=())}}, "scale small: no row has a seed"),
-        *(
-            ({"rows": rows}, "two: rows is .*; expected a mapping")
-            for rows in ([("a", {})], {2: {}})
-        ),
+        *(({"rows": rows}, "two: rows is .*; expected Mapping") for rows in ([("a", {})], {2: {}})),
         *(({"scales": given}, "two: scales is ") for given in (Scale(DEMO), {"small": DEMO})),
-        ({"paper": {"bleu": 25.8}}, r"two: paper is \{'bleu': 25.8\}; expected a mapping"),
+        ({"paper": {"bleu": 25.8}}, r"two: paper is \{'bleu': 25.8\}; expected Mapping"),
+        ({"paper": {"base": {"bleu": "x"}}}, "expected Mapping.*float"),
     ],
 )
 def test_an_experiment_that_cannot_be_is_one_line(changes, message):
@@ -148,8 +150,14 @@ def test_an_experiment_that_cannot_be_is_one_line(changes, message):
 @pytest.mark.parametrize(
     ("scale", "message"),
     [
-        (Scale({"other": DEMO}), "row 'base' has no config file"),
-        (Scale(DEMO, average={"other": 2}), "average of row 'base' is None; expected a number"),
+        (Scale({"other": DEMO}), "config has 'other'; the rows are base; 16 heads"),
+        (Scale(DEMO, own={"other": {}}), "own has 'other'; the rows are base; 16 heads"),
+        (Scale({}), "row 'base' has no config file"),
+        (Scale(DEMO, average={}), "average of row 'base' is None; expected a number"),
+        (Scale(DEMO, average=True), "average is True; expected int"),
+        (Scale(DEMO, label=3), "label is 3; expected Callable"),
+        (Scale(DEMO, row=lambda changes: None), "function row gives None"),
+        *((Scale(DEMO, minutes=time), "minutes") for time in (0, -1, math.nan, "5")),
         (Scale(DEMO, average=-1), "average of row 'base' is -1; expected a number"),
     ],
 )

@@ -25,7 +25,7 @@ from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.packing import source_row_length
 from transformer_jax.text.vocabulary import EOS, load_vocabulary
 from transformer_jax.text.vocabulary_training import train_vocabulary
-from transformer_jax.training import data
+from transformer_jax.training import data, text_checks
 from transformer_jax.training.data import TrainingData, load_data, nominal_shape
 from transformer_jax.training.program import BatchShape
 
@@ -216,14 +216,40 @@ def test_a_pair_that_fits_both_limits_is_trained_on(tmp_path):
     assert source_row_length(*lengths[1:].T, 40) == 24
 
 
+def encoded(*pairs):
+    sides = ([np.array(ids) for ids in side] for side in zip(*pairs, strict=True))
+    arrays = ((np.concatenate(x), np.cumsum([0, *map(len, x)])) for x in sides)
+    (src, src_offsets), (tgt, tgt_offsets) = arrays
+    return EncodedPairs(src, src_offsets, tgt, tgt_offsets)
+
+
+def test_validation_text_that_training_shows_and_equal_sides_are_told(caplog, monkeypatch):
+    monkeypatch.setattr(text_checks, "CHUNK_PAIRS", 3)
+    vocabulary = SimpleNamespace(sizes=(9, 9), is_shared=True)
+    train = encoded(*(([i % 7, 1], [1]) for i in range(20)))
+    half = encoded(([3, 1], [1]), ([7, 1], [1]))
+    swapped = encoded(([1], [3, 1]))
+    text_checks.warn_of_known_pairs(train, half, vocabulary)
+    assert "1 of 2 validation pairs are training pairs too" in caplog.text
+    caplog.clear()
+    text_checks.warn_of_known_pairs(train, swapped, vocabulary)
+    assert not caplog.records
+    copies = encoded(*(([i % 7, 1], [i % 7, 1]) for i in range(4)), ([1], [2]))
+    text_checks.warn_of_known_pairs(copies, swapped, vocabulary)
+    assert "in 4 of 5 training pairs both sides are equal" in caplog.text
+    caplog.clear()
+    text_checks.warn_of_known_pairs(copies, swapped, SimpleNamespace(sizes=(9, 9), is_shared=False))
+    assert not caplog.records
+
+
 def test_references_that_cannot_be_written_are_counted(caplog):
     vocabulary = load_vocabulary(RunFolder(runs.trained_run()).vocabulary_file)
     pairs = [Pair("a", "10 m")] * 196 + [Pair("a", "10² m")] * 2
-    data._warn_of_lost_characters(pairs, vocabulary)
+    text_checks.warn_of_lost_characters(pairs, vocabulary)
     assert "2 of 198 validation references have characters" in caplog.text
     caplog.clear()
-    data._warn_of_lost_characters(pairs * 2 + [Pair("a", "the  dog")] * 5, vocabulary)
-    data._warn_of_lost_characters([*pairs[:-1], *pairs[:9]], vocabulary)
+    text_checks.warn_of_lost_characters(pairs * 2 + [Pair("a", "the  dog")] * 5, vocabulary)
+    text_checks.warn_of_lost_characters([*pairs[:-1], *pairs[:9]], vocabulary)
     assert not caplog.records[1:]
 
 
@@ -252,7 +278,7 @@ def test_a_missing_test_split_is_a_warning_unless_none_is_asked_for(tmp_path, ca
     for test, warnings in (("test", 0), ("absent", 1), ("", 0)):
         config = runs.tiny_config(data__test=(test,) if test else ()).data
         caplog.clear()
-        data.warn_without_test_split(open_corpus(config), config)
+        text_checks.warn_without_test_split(open_corpus(config), config)
         assert caplog.text.count("no test split for a later `evaluate`: ") == warnings
 
 

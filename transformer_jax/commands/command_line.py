@@ -76,7 +76,7 @@ def exit_status(action: Callable[[], object]) -> int:
         action()
         sys.stdout.flush()
     except (UserError, flags.Error) as error:
-        print("transformer-jax: " + _one_line(str(error) + _prefix_hint(error)), file=sys.stderr)
+        print("transformer-jax: " + _one_line(str(error)), file=sys.stderr)
         return 2
     except Interrupted as stopped:
         print(f"transformer-jax: {stopped}", file=sys.stderr)
@@ -113,14 +113,12 @@ def exit_status(action: Callable[[], object]) -> int:
     return 0
 
 
-def _prefix_hint(error: Exception) -> str:
+def _prefix_hint(flag: str, keys: tuple[str, ...]) -> str:
     """A hint for the message if an unknown flag is the end of a config key's name; else ""."""
-    if not isinstance(error, flags.UnrecognizedFlagError):
-        return ""
     from transformer_jax.config.schema import KEYS
 
-    own = [name for name in KEYS if f".{name}".endswith(f".{error.flagname}")]
-    return f". Did you mean: --config.{' or --config.'.join(own)}?" if own else ""
+    own = [name for name in KEYS if f".{name}".endswith(f".{flag}") and name.startswith(keys)]
+    return f" Did you mean: --config.{' or --config.'.join(own)}?" if own else ""
 
 
 def _one_line(message: str) -> str:
@@ -178,15 +176,21 @@ def parse_experiment(
     return parse_flags(name, known, others) | {"overrides": overrides}
 
 
-def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -> dict[str, Any]:
+def parse_flags(
+    command: str,
+    known: Iterable[Flag],
+    arguments: Sequence[str],
+    keys: tuple[str, ...] = ("",),
+) -> dict[str, Any]:
     """The value of each flag of a command, and of the one argument that it may take without a name.
 
-    Flags may come before and after that argument; after "--" it may begin with a dash.
+    Flags may come before and after that argument; after "--" it may begin with a dash. `keys` are
+    beginnings of the keys of the config that the command takes.
 
     Raises:
-      absl.flags.Error: a flag is unknown (the message suggests the nearest), or a value has the
-        wrong type.
-      UserError: a required flag is missing, or there are too many arguments.
+      absl.flags.Error: a value has the wrong type.
+      UserError: a flag is unknown (the message suggests the nearest), a required flag is missing,
+        or there are too many arguments.
     """
     known = list(known)
     parser = flags.FlagValues()
@@ -203,7 +207,7 @@ def parse_flags(command: str, known: Iterable[Flag], arguments: Sequence[str]) -
     except flags.UnrecognizedFlagError as error:
         if dashed:
             raise UserError(f"{error}. {dashed}.") from None
-        raise
+        raise UserError(f"{error}.{_prefix_hint(error.flagname, keys)}") from None
     if positional and len(extra) > 1:
         raise UserError(
             f"{command} takes one {positional.value}, not {len(extra)} arguments: "

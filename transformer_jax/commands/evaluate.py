@@ -90,7 +90,7 @@ def evaluate(
       checkpoint: "latest", "best", "average", a step, or an average's name, such as "40-last5".
       beam_size: None: the run's.
       examples: number of evenly spaced translations to print with their sources and references.
-      overrides: keys of `decode` and `data` and their values; `beam_size` wins.
+      overrides: keys of `decode` and `data` and their values.
 
     Raises:
       UserError: there is no such run, checkpoint, split or file, or the folder cannot be written.

@@ -86,7 +86,7 @@ def load_model(
       length_penalty: None: the run's.
       coverage_penalty: None: the run's.
       n_best: hypotheses per sentence, at most the beam size.
-      overrides: dotted keys and their values, in place of the run's; the arguments above win.
+      overrides: dotted keys and their values, in place of the run's.
 
     Raises:
       UserError: a folder has no run or no such checkpoint, a setting is out of range, or the runs'
@@ -98,7 +98,11 @@ def load_model(
         "decode.length_penalty": length_penalty,
         "decode.coverage_penalty": coverage_penalty,
     }
-    given = {**overrides, **{name: x for name, x in flags.items() if x is not None}}
+    flags = {name: x for name, x in flags.items() if x is not None}
+    if twice := [name for name, x in flags.items() if overrides.get(name, x) != x]:
+        name = twice[0]
+        raise ConfigError(f"{name} is given twice: {flags[name]} and {overrides[name]}.")
+    given = {**overrides, **flags}
     configs = [run.read_config() for run in runs]
     config = with_values(configs[0], given)
     check(config, list(given))

@@ -26,28 +26,35 @@ def check(config: Config, given: Collection[str] = ()) -> None:
       config: the config.
       given: keys that a config file, a flag or a caller sets now. Each has to have an effect.
     """
-    problems = list(_single_values(config))
-    if not problems:  # relations between keys mean something only if each key is valid
-        problems = [
-            *_model(config.model),
-            *_unread(config, given),
-            *_vocabularies(config),
-            *_merge_dropout(config),
-            *_data(config.data),
-            *_overlap(config.data),
-            *_training(config.train, config.data),
-            *_alignment_context(config),
-            *_hard_attention(config),
-            *_consistency(config),
-            *_watched(config),
-            *_directions(config),
-            *_lengths(config),
-            *_mesh(config),
-            *_search(config.decode),
-            *_waiting(config),
-        ]
+    check_values(config)  # relations between keys mean something only if each key is valid
+    problems = [
+        *_model(config.model),
+        *_unread(config, given),
+        *_vocabularies(config),
+        *_merge_dropout(config),
+        *_data(config.data),
+        *_overlap(config.data),
+        *_training(config.train, config.data),
+        *_alignment_context(config),
+        *_hard_attention(config),
+        *_consistency(config),
+        *_watched(config),
+        *_directions(config),
+        *_lengths(config),
+        *_mesh(config),
+        *_search(config.decode),
+        *_waiting(config),
+    ]
     if problems:
         raise ConfigError(" ".join(problems))
+
+
+def check_values(config: Config) -> None:
+    """Raises ConfigError if a key has a value that it cannot have, whatever the other keys are."""
+    values = [(key, value_at(config, name)) for name, key in KEYS.items()]
+    problems = [_problem(key, value) for key, value in values if value is not None]
+    if any(problems):
+        raise ConfigError(" ".join(filter(None, problems)))
 
 
 def _vocabularies(config: Config) -> Iterator[str]:
@@ -79,13 +86,6 @@ def _merge_dropout(config: Config) -> Iterator[str]:
             f"vocabulary.dropout={rate} splits words anew each time, and data.alignments=True "
             "links the subwords of one segmentation. Leave one of them out."
         )
-
-
-def _single_values(config: Config) -> Iterator[str]:
-    for name, key in KEYS.items():
-        value = value_at(config, name)
-        if value is not None and (problem := _problem(key, value)):
-            yield problem
 
 
 def _problem(key: Key, value: Any) -> str:
@@ -153,7 +153,7 @@ def _unread(config: Config, given: Collection[str]) -> Iterator[str]:
             setting = f"{reader}={wanted!r}" if has_value else reader
             yield (
                 f"{name}={value!r} changes nothing here. Set {setting}, with which it is read, or "
-                "leave it out."
+                f"leave it out (of a preset: set its default, {key.default!r})."
             )
 
 

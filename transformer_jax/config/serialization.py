@@ -108,4 +108,6 @@ def from_json(text: str) -> Config:
         raise ConfigError(f"the config cannot be read as JSON ({error}).") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"the config is a JSON {type(tree).__name__}; expected an object.")
+    if lost := sorted(SECTIONS - tree.keys()):
+        raise ConfigError(f"the config has lost its section {lost[0]}.")
     return from_config_dict(upgraded(tree))

@@ -100,7 +100,10 @@ def read_huggingface(folder: Path, languages: tuple[str, str]) -> Imported:
         only_file(folder, f"SentencePiece model of the {side}", f"{side}.spm") for side in SIDES
     ]
     models = [read_sentencepiece(file) for file in files]
-    if tokenizer.get(NORMALIZES) is False:
+    if (normalizes := tokenizer.get(NORMALIZES)) not in (None, True, False):
+        path = folder / "tokenizer_config.json"
+        raise DataError(f"{path}: {NORMALIZES}={normalizes!r} is not true or false.")
+    if normalizes is False:
         languages = ("", "")
     bundle = Bundle(models[0], models[1], source, languages, target)
     _check_added_tokens(folder, tokenizer, {*source, *(target or source)})
@@ -280,7 +283,8 @@ def _decode(folder: Path, options: Mapping[str, Any], pieces: Sequence[str]) -> 
     others = {name: value for name, value in others.items() if value != usual.get(name, ())}
     if len(known) < len(bad):
         others["bad_words_ids"] = [ids for ids in bad if ids not in [[i] for i in known]]
-    name_unused(str(path if path.is_file() else folder / "config.json"), others)
+    for file, its_own in ((path, own.keys()), (folder / "config.json", others.keys() - own.keys())):
+        name_unused(str(file), {name: others[name] for name in others if name in its_own})
     return {
         "penalty": "power",
         "length_penalty": as_number(float, alpha, f"{folder}: length_penalty"),

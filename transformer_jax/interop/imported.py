@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 import sentencepiece
 
@@ -25,7 +26,7 @@ from transformer_jax.model.parameters import abstract_params
 from transformer_jax.model.positions import POSITIONS
 from transformer_jax.model.sides import longest as longest_of
 from transformer_jax.text.bundle import Bundle
-from transformer_jax.text.vocabulary import BOS, EOS, PAD, UNK, Sizes
+from transformer_jax.text.vocabulary import BOS, EOS, PAD, SPACE, UNK, Sizes
 
 log = logging.getLogger(__name__)
 
@@ -152,8 +153,10 @@ def _warn_of_pieces(bundle: Bundle) -> None:
     """Logs a warning if a vocabulary lacks most pieces of its side's SentencePiece model."""
     for model, pieces, side in zip(bundle[:2], bundle.tables, ("source", "target"), strict=True):
         known = sentencepiece.SentencePieceProcessor(model_proto=model)
-        own = [known.id_to_piece(i) for i in range(known.get_piece_size())]
-        found = len(set(own).intersection(pieces))
+        ids = range(known.get_piece_size())
+        usual = [i for i in ids if not (known.is_control(i) or known.is_unknown(i))]
+        own = {known.id_to_piece(i) for i in usual} - {SPACE}  # made of words, it needs a space
+        found = len(own.intersection(pieces))
         if found < len(own):
             log.log(
                 logging.WARNING if 2 * found < len(own) else logging.INFO,
@@ -206,8 +209,12 @@ def _check(weights: Weights, config: ModelConfig) -> None:
                 f"{name} is {list(x.shape)}, and the settings say d_model={config.d_model}: are "
                 "these files of one model?"
             )
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise DataError(f"{name} is of {x.dtype}: weights are floating-point numbers.")
         wrong = np.isnan if name == "final_logits_bias" else lambda x: ~np.isfinite(x)
-        if wrong(np.asarray(x, np.float32)).any():  # a bias may be -infinity
+        with np.errstate(over="ignore"):  # infinite in float32
+            narrow = np.asarray(x, np.float32)
+        if wrong(narrow).any():  # a bias may be -infinity
             raise DataError(f"{name} has values that are not numbers: the weights are damaged.")
 
 

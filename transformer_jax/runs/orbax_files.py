@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint.checkpoint_managers import preservation_policy
@@ -23,6 +25,19 @@ def read_arrays(folder: Path, like: Any) -> Any:
     """The arrays of a folder, with the shapes, types and shardings of `like`."""
     with ocp.StandardCheckpointer() as checkpointer:
         return checkpointer.restore(epath.Path(folder), like)
+
+
+def read_step(folder: Path) -> int:
+    """The number of steps in the folder of a training state without its parameters."""
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    like = {"step": jax.ShapeDtypeStruct((), jnp.int32, sharding=device)}
+    asked = ocp.args.PyTreeRestore(
+        item=like,
+        restore_args=ocp.checkpoint_utils.construct_restore_args(like),
+        partial_restore=True,
+    )
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        return int(checkpointer.restore(epath.Path(folder), args=asked)["step"])
 
 
 class Manager(ocp.CheckpointManager):

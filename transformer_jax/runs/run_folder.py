@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from transformer_jax.config.changes import REVERSE, immutable_differences
+from transformer_jax.config.checks import check_values
 from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_json, to_json
 from transformer_jax.errors import ConfigError, RunError
@@ -54,6 +55,7 @@ class RunFolder:
         try:
             text = self.config_file.read_text(encoding="utf-8")
             config = from_json(text)
+            check_values(config)
         except (ConfigError, UnicodeDecodeError) as error:
             if isinstance(error, ConfigError) and '"architectures"' in text:
                 raise RunError(

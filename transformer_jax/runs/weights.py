@@ -45,7 +45,7 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
     Raises:
       RunError: there is no such checkpoint, or it is damaged.
     """
-    from transformer_jax.runs.orbax_files import read_arrays
+    from transformer_jax.runs.orbax_files import read_arrays, read_step
 
     folder = Path(processes.first_does(lambda: str(_find(run, which))))
     wrong = processes.first_does(lambda: damaged_file(folder))
@@ -58,8 +58,14 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or device), like
     )
+    state = folder / "rest"  # imported weights have none
     try:
+        step = read_step(state) if folder.name.isdecimal() and state.is_dir() else None
+        if step not in (None, int(folder.name.split("-")[0])):
+            raise RunError(f"{folder} is the checkpoint of step {step}, under another name.")
         return read_arrays(folder / "params", like), folder.name
+    except RunError:
+        raise
     except jax.errors.JaxRuntimeError:  # the device failed, not the files
         raise
     except Exception as error:  # Orbax and its libraries raise many types on damaged files

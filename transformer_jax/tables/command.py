@@ -16,7 +16,14 @@ from transformer_jax.commands.command_line import Flag, exit_status, parse_exper
 from transformer_jax.errors import ConfigError, RunError, UserError
 from transformer_jax.files import in_the_way
 from transformer_jax.reporting.page import markdown_table
-from transformer_jax.tables.experiment import Experiment, Job, check_results, check_rows, make_jobs
+from transformer_jax.tables.experiment import (
+    Experiment,
+    Job,
+    check_kinds,
+    check_results,
+    check_rows,
+    make_jobs,
+)
 from transformer_jax.tables.launch import (
     command_lines,
     last_line,
@@ -102,6 +109,7 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
     Raises:
       UserError: a flag is invalid, a recorded line belongs to another config, or a run failed.
     """
+    check_kinds(experiment)
     if values is None:
         about = experiment.about or sys.modules["__main__"].__doc__ or experiment.name
         values = parse_experiment(experiment.name, about, FLAGS)
@@ -150,6 +158,10 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
 def _check_flags(values: dict[str, Any]) -> None:
     if "seed" in values["overrides"]:
         raise ConfigError("--config.seed: set the seeds of an experiment with --seeds=0,1.")
+    if (minutes := values["minutes"]) is not None and not minutes > 0:
+        raise ConfigError(f"--minutes={minutes:g} must be above 0.")
+    if values["slurm"] is not None and values["launcher"] != "slurm":
+        raise ConfigError(f"--slurm={values['slurm']} goes with --launcher=slurm.")
     if values["out"] is None and values["overrides"]:
         raise ConfigError(
             "--config.KEY=VALUE makes another table: give its folder with --out=FOLDER."

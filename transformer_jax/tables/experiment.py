@@ -1,6 +1,8 @@
 """Definition of an experiment: rows that differ in config keys, seeds, scales, paper's figures."""
 
 import re
+import types
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,12 +47,17 @@ class Scale(NamedTuple):
 
     def keys_of(self, row: str, overrides: Overrides) -> dict[str, Any]:
         """What a row with these overrides changes at this scale."""
-        return {**self.row(overrides), **self.own.get(row, {})}
+        changes = self.row(overrides)
+        if not isinstance(changes, Mapping):
+            raise ConfigError(
+                f"the scale's function row gives {changes!r:.60}; expected a mapping."
+            )
+        return {**changes, **self.own.get(row, {})}
 
     def seeds_of(self, row: str) -> Seeds:
         """The seeds of a row. Raises ConfigError if they are not numbers."""
         seeds: Seeds = for_row(self.seeds, row)
-        if not isinstance(seeds, Sequence) or not all(isinstance(seed, int) for seed in seeds):
+        if seeds is None:
             raise ConfigError(
                 f"the seeds of row {row!r} are {seeds!r}; expected numbers, such as (0, 1)."
             )
@@ -187,25 +194,51 @@ def make_jobs(
     return jobs
 
 
-def _check_kinds(experiment: Experiment) -> None:
+def check_kinds(experiment: Experiment) -> None:
     """Raises ConfigError if a part has a wrong type, which may otherwise show only after hours."""
-    kinds: dict[str, tuple[type, str]] = {
-        "rows": (object, "{'base': {}, 'narrow': {'model.d_model': 128}}"),
-        "scales": (Scale, "{'small': Scale('configs/demo.py')}"),
-        "paper": (Mapping, "{'base': {'bleu': 25.8}}"),
-    }
-    for part, (kind, example) in kinds.items():
-        given = getattr(experiment, part)
-        names = given if isinstance(given, Mapping) else [None]
-        if not all(isinstance(name, str) and isinstance(given[name], kind) for name in names):
-            raise ConfigError(
-                f"{experiment.name}: {part} is {given!r:.60}; expected a mapping from names, such "
-                f"as {example}."
-            )
+    if not isinstance(experiment, Experiment):
+        raise ConfigError(f"{experiment!r:.60} is not an Experiment (tables/experiment.py).")
+    _check_fields(f"{experiment.name}: ", experiment)
+    for name, scale in experiment.scales.items():
+        where = f"{experiment.name}, scale {name}: "
+        _check_fields(where, scale)
+        if scale.minutes is not None and not scale.minutes > 0:
+            raise ConfigError(f"{where}minutes={scale.minutes} must be above 0.")
+        for field, value in scale._asdict().items():
+            unknown = value.keys() - experiment.rows.keys() if isinstance(value, Mapping) else ()
+            if unknown and field != "overrides":
+                known = "; ".join(experiment.rows)
+                raise ConfigError(f"{where}{field} has {min(unknown)!r}; the rows are {known}.")
+
+
+def _check_fields(where: str, part: NamedTuple) -> None:
+    hints = typing.get_type_hints(type(part))
+    for field, value in part._asdict().items():
+        if not _fits(value, hints[field]):
+            expected = re.sub(r"(\w+\.)+|<class '|'>", "", str(hints[field]))
+            raise ConfigError(f"{where}{field} is {value!r:.60}; expected {expected}.")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value has the type of an annotation of `Experiment` or `Scale`."""
+    kind, of = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if kind is Any:
+        return True
+    if kind is types.UnionType:
+        return any(_fits(value, one) for one in of)
+    if kind in (int, float):
+        return isinstance(value, int | kind) and not isinstance(value, bool)
+    if kind is Callable:
+        return callable(value)
+    if kind is Sequence and isinstance(value, str) or not isinstance(value, kind):
+        return False
+    if kind is Mapping:
+        return all(_fits(name, of[0]) and _fits(one, of[1]) for name, one in value.items())
+    return not of or all(_fits(item, of[0]) for item in value)
 
 
 def _check_names(experiment: Experiment, scale: str) -> None:
-    _check_kinds(experiment)
+    check_kinds(experiment)
     name, rows = experiment.name, experiment.rows
     if scale not in experiment.scales:
         known = ", ".join(experiment.scales) or "none; such as {'small': Scale('configs/demo.py')}"
@@ -220,14 +253,9 @@ def _check_names(experiment: Experiment, scale: str) -> None:
             )
     if len({slug(row) for row in rows} - {"", ".", ".."}) < len(rows):
         raise ConfigError(f"{name}: names of rows, as files, must differ and have a letter.")
-    for row, changes in rows.items():
-        if not row.isprintable():  # a table has one line for a row
-            raise ConfigError(f"{name}: the row name {row!r} must be printable, on one line.")
-        if not isinstance(changes, Mapping):
-            raise ConfigError(
-                f"{name}: row {row!r} is {changes!r:.60}; expected keys of the config and their "
-                "values, such as {'model.num_heads': 4}."
-            )
+    for row in rows:
+        if not row.isprintable() or ";" in row:  # a table has one line for a row
+            raise ConfigError(f"{name}: the row name {row!r} must be one line without ';'.")
 
 
 def check_rows(jobs: Sequence[Job]) -> None:

@@ -137,7 +137,10 @@ def built_in_pairs(split: str, pairs: int, invented_names: int = 0) -> list[Alig
         raise DataError(f'the built-in corpus has no split "{split}"; it has {", ".join(PAIRS)}.')
     found = list(itertools.islice(_stored(split), pairs))
     if len(found) < pairs:
-        raise DataError(f"the built-in corpus has {len(found):,} {split} pairs, not {pairs:,}.")
+        raise DataError(
+            f"the built-in corpus has {len(found):,} {split} pairs, not {pairs:,}: in a checkout, "
+            "`python -m grammar --text` writes more."
+        )
     if not invented_names:
         return found
     rng = random.Random(f"transformer_jax grammar names {split} 0")

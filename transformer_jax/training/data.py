@@ -12,7 +12,6 @@ import numpy as np
 import sentencepiece
 
 from transformer_jax.config.changes import immutable_differences
-from transformer_jax.config.data import DataConfig
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.config.train import TrainConfig
@@ -30,11 +29,11 @@ from transformer_jax.text.links import encode_links
 from transformer_jax.text.packing import RowPlan, plan_rows, select_pairs, source_row_length
 from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary, made_of
 from transformer_jax.text.vocabulary_training import train_vocabularies, train_vocabulary
+from transformer_jax.training import text_checks
 from transformer_jax.training.program import BatchShape
 
 log = logging.getLogger(__name__)
-REFERENCES = 1_000  # of validation, which are looked at
-LOST_SHARE = 0.01  # of pairs that are skipped, or references that cannot be written: a warning
+SKIPPED_SHARE = 0.01  # of pairs: a warning
 
 NOMINAL_FILL = 0.97  # fill of the target side in a dry run, which has no corpus to measure
 LENGTH_MULTIPLE = 8  # the length of validation rows is a multiple of this number
@@ -139,7 +138,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     corpus = open_corpus(config.data)
     pairs, valid_pairs = corpus.split("train"), corpus.split("valid")
     counts = len(pairs), len(valid_pairs)
-    warn_without_test_split(corpus, config.data)
+    text_checks.warn_without_test_split(corpus, config.data)
     log.info("%s: %d training and %d validation pairs", corpus.describe(), *counts)
     fingerprint, of_valid = corpus.fingerprint("train"), corpus.fingerprint("valid")
     if of_valid == fingerprint:
@@ -149,7 +148,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
         )
     run.check_corpus(fingerprint, of_valid)
     vocabulary = _vocabulary(config, run, corpus, fingerprint)
-    _warn_of_lost_characters(valid_pairs, vocabulary)
+    text_checks.warn_of_lost_characters(valid_pairs, vocabulary)
     train = _encode(pairs, vocabulary, fingerprint, _segmentations(config, vocabulary))
     if config.data.alignments:
         links = encode_links(
@@ -157,6 +156,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
         )
         train = dataclasses.replace(train, links=links)
     valid = _encode(valid_pairs, vocabulary, of_valid)
+    text_checks.warn_of_known_pairs(train, valid, vocabulary)
     plan, shape = _plan_training(train, config.train, config.data.max_length, config.seed)
     valid_plan, valid_shape = _plan_validation(valid, shape)
     _check_positions(config.model, shape, valid_shape)
@@ -174,30 +174,6 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     )
 
 
-def _warn_of_lost_characters(pairs: Sequence[Pair], vocabulary: Vocabulary) -> None:
-    """Logs a warning if the model can never write many of the first references."""
-    references = [pair.tgt for pair in itertools.islice(pairs, REFERENCES)]
-    target = vocabulary.target
-    written = [target.decode(ids) for ids in target.encode_lines(references)]
-    lost = sum(x.split() != y.split() for x, y in zip(references, written, strict=True))
-    if lost > LOST_SHARE * len(references):
-        log.warning(
-            "%d of %d validation references have characters that the vocabulary changes, so the "
-            "model can never write them; one with vocabulary.normalization=identity keeps them",
-            lost,
-            len(references),
-        )
-
-
-def warn_without_test_split(corpus: Corpus, data: DataConfig) -> None:
-    """Logs a warning if a later `evaluate` would find no test split."""
-    if data.test:
-        try:
-            corpus.split("test")
-        except DataError as error:
-            log.warning("there is no test split for a later `evaluate`: %s", error)
-
-
 def _plan_training(
     pairs: EncodedPairs, train: TrainConfig, max_length: int, seed: int
 ) -> tuple[RowPlan, BatchShape]:
@@ -210,7 +186,7 @@ def _plan_training(
     if skipped := plan.too_long + plan.empty:
         share = skipped / len(pairs)
         log.log(
-            logging.WARNING if share > LOST_SHARE else logging.INFO,
+            logging.WARNING if share > SKIPPED_SHARE else logging.INFO,
             "training skips %.1f %% of the pairs: %d with more than %d subwords on a side (the "
             "smaller of data.max_length and train.row_length), and %d with an empty side",
             100 * share,

@@ -1,0 +1,83 @@
+"""Warnings about the text of a run, before it trains."""
+
+import itertools
+import logging
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from transformer_jax.config.data import DataConfig
+from transformer_jax.errors import DataError
+from transformer_jax.text.corpora import Corpus
+from transformer_jax.text.encoded import EncodedPairs
+from transformer_jax.text.folder_corpus import Pair
+from transformer_jax.text.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
+REFERENCES = 1_000  # of validation, which are looked at
+# Shares from which there is a warning: of references that cannot be written, of validation pairs
+# that are training pairs, and of training pairs whose sides are equal.
+LOST_SHARE, KNOWN_SHARE, COPIED_SHARE = 0.01, 0.1, 0.5
+CHUNK_PAIRS = 50_000
+
+
+def warn_of_lost_characters(pairs: Sequence[Pair], vocabulary: Vocabulary) -> None:
+    """Logs a warning if the model can never write many of the first references."""
+    references = [pair.tgt for pair in itertools.islice(pairs, REFERENCES)]
+    target = vocabulary.target
+    written = [target.decode(ids) for ids in target.encode_lines(references)]
+    lost = sum(x.split() != y.split() for x, y in zip(references, written, strict=True))
+    if lost > LOST_SHARE * len(references):
+        log.warning(
+            "%d of %d validation references have characters that the vocabulary changes, so the "
+            "model can never write them; one with vocabulary.normalization=identity keeps them",
+            lost,
+            len(references),
+        )
+
+
+def warn_without_test_split(corpus: Corpus, data: DataConfig) -> None:
+    """Logs a warning if a later `evaluate` would find no test split."""
+    if data.test:
+        try:
+            corpus.split("test")
+        except DataError as error:
+            log.warning("there is no test split for a later `evaluate`: %s", error)
+
+
+def warn_of_known_pairs(train: EncodedPairs, valid: EncodedPairs, vocabulary: Vocabulary) -> None:
+    """Logs a warning if training shows much of the validation text, or has equal sides.
+
+    Equal sides are not found if each has a vocabulary of its own.
+    """
+    numbers = np.random.default_rng(0).integers(2**63, size=max(vocabulary.sizes), dtype=np.uint64)
+    src, tgt = np.concatenate([*_sums(train, numbers)], 1)
+    own_src, own_tgt = np.concatenate([*_sums(valid, numbers)], 1)
+    known = int(np.isin(own_src + 3 * own_tgt, src + 3 * tgt).sum())
+    if known > KNOWN_SHARE * len(valid):
+        log.warning(
+            "%d of %d validation pairs are training pairs too, so scores on them say little: see "
+            "data.valid",
+            known,
+            len(valid),
+        )
+    copied = int((src == tgt).sum())
+    if vocabulary.is_shared and copied > COPIED_SHARE * len(train):
+        log.warning("in %d of %d training pairs both sides are equal", copied, len(train))
+
+
+def _sums(pairs: EncodedPairs, numbers: np.ndarray) -> Iterator[np.ndarray]:
+    """The sum of the numbers of each sentence's subwords, uint64 [2, pairs], in chunks of pairs.
+
+    Sentences with the same sum have the same subwords, whose order may differ.
+    """
+    for first in range(0, len(pairs), CHUNK_PAIRS):
+        chunk = slice(first, min(first + CHUNK_PAIRS, len(pairs)) + 1)
+        sums = []
+        for ids, offsets in (
+            (pairs.src_ids, pairs.src_offsets[chunk]),
+            (pairs.tgt_ids, pairs.tgt_offsets[chunk]),
+        ):
+            of_each = numbers[ids[offsets[0] : offsets[-1]]]
+            sums.append(np.add.reduceat(of_each, offsets[:-1] - offsets[0]))
+        yield np.stack(sums)
