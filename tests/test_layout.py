@@ -268,9 +268,32 @@ def test_every_entry_of_a_registry_is_in_the_harness():
         }
         used.setdefault(key.choices_of, set()).update(values)
     assert len(used) >= 5
+    missing = [
+        f"add a line with {key.name}={name!r} to {CONFIGS_FILE}"
+        for key in keys
+        for name in sorted(set(key.valid_choices()) - used[key.choices_of])
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def test_every_entry_of_a_registry_has_a_meaning_and_a_test_by_hand():
+    """The harness compares a part with itself; only a test of its own knows what it should be."""
+    folder = ROOT / "tests" / "model"
+    shared = {"configs.py", "test_harness.py"}
+    tests = " ".join(
+        path.read_text(encoding="utf-8") for path in folder.glob("*.py") if path.name not in shared
+    )
+    keys = [key for name, key in KEYS.items() if name.startswith("model.") and key.choices_of]
+    wrong = []
     for key in keys:
-        missing = set(key.valid_choices()) - used[key.choices_of]
-        assert not missing, f"add a line with {key.name} to {CONFIGS_FILE}"
+        for name in key.valid_choices():
+            meanings = " ".join(one.meaning for one in keys if name in one.valid_choices())
+            is_word = re.compile(rf"\b{name}\b")
+            if not is_word.search(meanings):
+                wrong.append(f"say what {name!r} is in the meaning of {key.name}, config/model.py")
+            if not is_word.search(tests):
+                wrong.append(f"compare {key.name}={name!r} with a NumPy reference in {folder}")
+    assert not wrong, "\n".join(wrong)
 
 
 # Their tests are elsewhere: dropout in training, types in test_products.py and on a GPU.

@@ -13,7 +13,7 @@ from tests.runs.test_weights import assert_params, params_of, shapes
 from transformer_jax.commands import average as module
 from transformer_jax.commands.average import average
 from transformer_jax.errors import RunError
-from transformer_jax.runs.checkpoints import committed_steps, damaged_file
+from transformer_jax.runs.checkpoints import committed_steps, damaged_file, write_manifest
 from transformer_jax.runs.run_folder import LOCK, RunFolder
 from transformer_jax.runs.weights import load_params
 
@@ -107,9 +107,10 @@ def deleting(run: RunFolder, times: int, monkeypatch) -> None:
     def load(folder, which, like):
         if left and left.pop() is not None:
             first, *_, newest = committed_steps(run.checkpoints)
-            for name in ("", ".sha256.json"):
-                old, new = (run.checkpoints / f"{step}{name}" for step in (newest, newest + 5))
-                (shutil.copy if name else shutil.copytree)(old, new)
+            new = run.checkpoints / str(newest + 5)
+            shutil.copytree(run.checkpoints / str(newest), new)
+            shutil.rmtree(new / "rest")  # which has the step of the checkpoint
+            write_manifest(new)
             shutil.rmtree(run.checkpoints / str(first))
         return load_params(folder, which, like)
 

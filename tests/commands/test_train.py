@@ -238,7 +238,8 @@ def test_a_dry_run_counts_the_pairs_and_refuses_text_that_cannot_be_used(tmp_pat
     for name in ("train.en", "train.de", "test.en", "test.de"):
         shutil.copy(runs.tiny_corpus() / name, tmp_path)
     links = runs.write_lines(tmp_path / "train.align", ["0-0"] * 300)
-    values = {"data.path": str(tmp_path), "data.alignments": True}
+    weight = {"train.alignment_weight": 0.5}
+    values = {"data.path": str(tmp_path), "data.alignments": True} | weight
     preset = runs.write_preset(tmp_path / "preset.py", runs.TINY | values)
     before = runs.contents(tmp_path)
     flags = [f"--config={preset}", f"--workdir={tmp_path}/run"]

@@ -18,7 +18,7 @@ import pytest
 from tests import tiny_runs as runs
 from transformer_jax.commands.loading import load_model
 from transformer_jax.commands.translate import translate
-from transformer_jax.decoding.mbr import UTILITIES, expected_utilities
+from transformer_jax.decoding.generators import UTILITIES, expected_utilities
 from transformer_jax.errors import ConfigError, DataError, UserError
 
 OPTIONS: dict[str, Any] = {
@@ -258,7 +258,7 @@ def test_what_cannot_be_loaded_together_or_drawn_is_named(tmp_path):
     other.with_name("run.sha256.json").unlink()
     with pytest.raises(ConfigError, match="other cannot be searched like the first run: .*=64"):
         load_model([run, str(other.parent)])
-    with pytest.raises(ConfigError, match="--n_best=1001 is above 1000"):
+    with pytest.raises(ConfigError, match="--n_best=1001 is not in 1..1000"):
         answers(["a dog"], sample=True, beam_size=None, n_best=1_001)
     with pytest.raises(ConfigError, match="decode.beam_size=2 changes nothing here"):
         answers(["a dog"], sample=True)

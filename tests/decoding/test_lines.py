@@ -9,8 +9,8 @@ from tests import tiny_runs as runs
 from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.decoding.generators import UTILITIES, expected_utilities
 from transformer_jax.decoding.lines import LineTranslator, banned_ids, line_groups, line_parts
-from transformer_jax.decoding.mbr import UTILITIES, expected_utilities
 from transformer_jax.decoding.translator import Hypothesis
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model.encoder_decoder import make_model

@@ -55,7 +55,7 @@ class Flag(NamedTuple):
     default: Any = None
     required: bool = False
     positional: bool = False
-    parameter: str = ""  # of the command's function; empty: the flag's name
+    parameter: str = ""  # the parameter of the command's function; empty: the flag's name
 
     @property
     def shown(self) -> str:
@@ -98,7 +98,7 @@ def exit_status(action: Callable[[], object]) -> int:
         except OSError:
             _discard_output()
         return 2
-    except MemoryError as error:  # of this machine, not of a device
+    except MemoryError as error:  # this machine's, not a device's
         print(
             f"transformer-jax: {_one_line(str(error)) or 'no memory left'}.",
             MACHINE_OUT_OF_MEMORY,

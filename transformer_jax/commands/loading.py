@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import logging
-import numbers
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from transformer_jax.config.data import DataConfig
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
+from transformer_jax.decoding.generators import check_n_best
 from transformer_jax.decoding.lines import LineTranslator, banned_ids
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
@@ -32,7 +32,6 @@ from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.vocabulary import Sizes, Vocabulary, load_vocabulary
 
 NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
-MOST_SAMPLES = 1_000  # of a sentence in one call, which holds all of them in memory
 log = logging.getLogger(__name__)
 
 
@@ -99,7 +98,7 @@ def load_model(
         "decode.coverage_penalty": coverage_penalty,
     }
     flags = {name: x for name, x in flags.items() if x is not None}
-    if twice := [name for name, x in flags.items() if overrides.get(name, x) != x]:
+    if twice := [name for name, x in flags.items() if name in overrides and overrides[name] != x]:
         name = twice[0]
         raise ConfigError(f"{name} is given twice: {flags[name]} and {overrides[name]}.")
     given = {**overrides, **flags}
@@ -164,26 +163,6 @@ def _common_vocabulary(runs: Sequence[RunFolder]) -> Vocabulary:
                 "Train both on the same data with the same keys of vocabulary, or leave one out."
             )
     return vocabulary
-
-
-def check_n_best(n_best: int, decode: DecodeConfig) -> None:
-    """Raises ConfigError if a search does not find that many translations."""
-    if not isinstance(n_best, numbers.Integral):
-        raise ConfigError(f"n_best={n_best!r} is not a whole number.")
-    if n_best < 1:
-        raise ConfigError(f"--n_best={n_best} is below 1: ask for at least 1 translation per line.")
-    if decode.method == "sample" and n_best > MOST_SAMPLES:
-        raise ConfigError(f"--n_best={n_best} is above {MOST_SAMPLES}. Draw more with other seeds.")
-    if decode.method == "beam" and n_best > decode.beam_size:
-        raise ConfigError(
-            f"--n_best={n_best} is not in 1..{decode.beam_size}: a beam of "
-            f"{decode.beam_size} finds no more. Raise --beam_size."
-        )
-    if decode.method == "mbr" and n_best > decode.samples:
-        raise ConfigError(
-            f"--n_best={n_best} is not in 1..{decode.samples}: mbr chooses from "
-            f"{decode.samples} samples. Raise decode.samples."
-        )
 
 
 def pairs_of_split(config: Config, split: str, run: RunFolder) -> Sequence[Pair]:

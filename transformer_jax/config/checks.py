@@ -15,8 +15,8 @@ from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError
 
 MODEL = "transformer_jax.model.sides"
-LARGEST_INT = 2**31 - 1  # of int32, which holds steps, lengths and sizes on a device
-LARGEST_FLOAT, SMALLEST_FLOAT = 3.4e38, 1.2e-38  # of float32; smaller ones count as 0
+LARGEST_INT = 2**31 - 1  # int32 holds steps, lengths and sizes on a device
+LARGEST_FLOAT, SMALLEST_FLOAT = 3.4e38, 1.2e-38  # in float32; smaller ones count as 0
 
 
 def check(config: Config, given: Collection[str] = ()) -> None:

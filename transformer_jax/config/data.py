@@ -11,7 +11,7 @@ NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")  # S
 # What reads some of the keys.
 FOLDERS = ("data.source=files", "data.source=parquet", "data.source=tfds")
 BUILT_IN = ("data.source=grammar",)
-SLICE = re.compile(r"(.+)\[(\d*):(\d*)\]")  # of a stem's pairs, as in TFDS: train[:5000]
+SLICE = re.compile(r"(.+)\[(\d*):(\d*)\]")  # some of a stem's pairs, as in TFDS: train[:5000]
 
 
 def slice_of(stem: str) -> tuple[str, int, float]:

@@ -9,7 +9,7 @@ WIDEST = 1_000_000
 # What reads some of the keys.
 BEAM = ("decode.method=beam",)
 DRAWN = ("decode.method=sample", "decode.method=mbr")
-UTILITIES = "transformer_jax.decoding.mbr:UTILITIES"
+UTILITIES = "transformer_jax.decoding.generators:UTILITIES"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class DecodeConfig:
         "beam: beam search; sample: draws translations from the model; mbr: draws decode.samples "
         "and takes the one most like the others (minimum Bayes risk)",
         mutable=True,
-        choices=("beam", "sample", "mbr"),
+        choices_of="transformer_jax.decoding.generators:GENERATORS",
     )
     beam_size: int = key(
         4,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer_jax.config.decode import DecodeConfig
-from transformer_jax.decoding.mbr import UTILITIES, expected_utilities
+from transformer_jax.decoding.generators import GENERATORS
 from transformer_jax.decoding.scoring import Forced, forced_scores
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
@@ -76,13 +76,13 @@ class LineTranslator:
         return results
 
     def _ranked(self, translations: list[Translation]) -> list[Translation]:
-        """With minimum Bayes risk, the samples by utility; otherwise the translations unchanged."""
-        translator = self.translator
-        if translator.decode.method != "mbr":
+        """The translations in the generator's own order; mbr ranks its samples by utility."""
+        decode = self.translator.decode
+        ranked = GENERATORS[decode.method].ranked
+        if ranked is None:
             return translations
-        utility = UTILITIES[translator.decode.utility]()
-        found = expected_utilities([one.text for one in translations], utility)
-        return [Translation(*one) for one in found.items()][: translator.n_best]
+        found = ranked(decode, [one.text for one in translations])
+        return [Translation(*one) for one in found.items()][: self.translator.n_best]
 
     def shared(self, lines: Sequence[str]) -> list[list[Translation]]:
         """Like a call, but each process translates its share; every process must call it."""

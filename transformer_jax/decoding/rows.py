@@ -75,7 +75,7 @@ class SearchShape(NamedTuple):
     penalty: str = "gnmt"
     exclusions: Exclusions = NOTHING
     sampling: SamplingFilter | None = None  # None: beam search
-    groups: int = 1  # of beams; beam_size and n_best are multiples of it
+    groups: int = 1  # groups of beams; beam_size and n_best are multiples of it
 
     @property
     def queue(self) -> int:

@@ -43,14 +43,14 @@ class Shape(NamedTuple):
     """Everything that the compilations depend on, except the model."""
 
     mesh: Mesh
-    sizes: SearchSizes  # of the longest sentence
+    sizes: SearchSizes  # the longest sentence's
     exclusions: Exclusions  # what no translation contains
 
 
 class Sentence(NamedTuple):
     """The arrays of a sentence that is being read and translated."""
 
-    encoder_cache: Cache  # of the source subwords that were read
+    encoder_cache: Cache  # for the source subwords that were read
     search: SearchState  # its memory has the source subwords that were read
 
 

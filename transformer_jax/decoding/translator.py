@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.decoding.exclusions import Exclusions
+from transformer_jax.decoding.generators import GENERATORS
 from transformer_jax.decoding.rows import (
     NOBODY,
     ROWS_PER_ENTRY,
@@ -98,8 +99,7 @@ class Translator:
     @property
     def samples(self) -> int:
         """Samples drawn of each sentence; 0: beam search."""
-        by_method = {"beam": 0, "sample": self.n_best, "mbr": self.decode.samples}
-        return by_method[self.decode.method]
+        return GENERATORS[self.decode.method].samples(self.decode, self.n_best)
 
     @property
     def groups(self) -> int:

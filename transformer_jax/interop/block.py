@@ -20,7 +20,7 @@ from transformer_jax.errors import DataError
 from transformer_jax.text.vocabulary import Sizes
 
 Weights = dict[str, np.ndarray]
-Tree = Mapping[str, Any]  # of parameters
+Tree = Mapping[str, Any]  # parameters by name
 
 ATTENTIONS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
@@ -150,7 +150,7 @@ def to_block(params: Tree, config: ModelConfig, sizes: Sizes, halves: bool) -> W
         if entry.linear:
             x = (x.reshape(len(x), -1) if entry.features == FIRST else _rows(x)).T
         elif entry.name.endswith(".bias"):
-            x = x.reshape(-1)  # of heads
+            x = x.reshape(-1)  # heads are joined
         if entry.path == ("output_bias",):
             x = x[None]
         weights[entry.name] = np.array(x, np.float32, order="C")

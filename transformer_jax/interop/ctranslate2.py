@@ -109,7 +109,7 @@ def read_ctranslate2(folder: Path, languages: tuple[str, str]) -> Imported:
     """
     try:
         return _read(folder, languages)
-    except (ValueError, TypeError, IndexError, AttributeError) as error:  # of arrays' shapes
+    except (ValueError, TypeError, IndexError, AttributeError) as error:  # arrays have wrong shapes
         said = " ".join(str(error).split())[:200]
         raise DataError(f"{folder} cannot be imported, its parts do not fit: {said}.") from None
 

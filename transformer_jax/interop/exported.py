@@ -80,7 +80,7 @@ def require_supported(config: Config, supported: Mapping[str, Sequence[Any]], wh
         f"model.{field.name}={value!r}"
         for field in dataclasses.fields(config.model)
         if field.name not in EXPRESSED | OF_OTHER_PARTS
-        and not KEYS[f"model.{field.name}"].read_with  # of a part that no format has
+        and not KEYS[f"model.{field.name}"].read_with  # no format has a part that reads it
         and (value := getattr(config.model, field.name))
         not in supported.get(field.name, (field.default,))
     ]

@@ -30,7 +30,7 @@ from transformer_jax.interop.vocabulary_yml import read_vocabulary_yml
 from transformer_jax.text.bundle import Bundle
 
 OPTIONS = "special:model.yml"
-EPSILON = 1e-9  # of Marian's layer normalization
+EPSILON = 1e-9  # in Marian's layer normalization
 EOS, UNKNOWN = "</s>", "<unk>"
 # Options that must have one of these values, or our model cannot express them (None: no option).
 SUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -47,7 +47,7 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "transformer-decoder-ffn-depth": (None, 0, 2),
     "transformer-tied-layers": (None, []),
     "transformer-pool": (None, False),
-    "transformer-depth-scaling": (None, False, True),  # of the initial weights only
+    "transformer-depth-scaling": (None, False, True),  # changes only the initial weights
     "output-omit-bias": (None, False),
     "lemma-dim-emb": (None, 0),
     "lemma-dependency": (None, "", []),
@@ -66,7 +66,7 @@ READ_OR_OF_SPEED = frozenset(
     "skip-cost ignore-model-config allow-unk max-length max-length-crop version".split()
 )
 POST_NORM, PRE_NORM = ("", "dan", ""), ("n", "da", "n")
-LETTERS = {"q": "q", "k": "k", "v": "v", "o": "out"}  # of an attention's linear maps
+LETTERS = {"q": "q", "k": "k", "v": "v", "o": "out"}  # Marian's names of an attention's linear maps
 
 
 class _Search(NamedTuple):

@@ -50,7 +50,7 @@ class ExportedModel:
             return ""
         found = self.search([i for piece in pieces for i in self.ids_of(piece)])
         text = str(self.target.decode([self.pieces["target"][i] for i in found]))
-        if SPACE in text:  # of pieces that the target's SentencePiece model does not have
+        if SPACE in text:  # a piece that the target's SentencePiece model lacks
             text = text.replace(SPACE, " ").strip()
         return text.replace("\n", " ").replace("\r", " ")  # byte pieces can spell line ends
 

@@ -26,8 +26,12 @@ from transformer_jax.model.stateful_normalizers import (
 )
 
 MAX_FERTILITY = 2.0  # N of Tu et al. 2016
-COVERAGE_SIZE = 10  # of a coverage vector (Tu et al. 2016, section 5.1)
-SIZES = {"neighbors": 3, "coverage": COVERAGE_SIZE, "gates": 3 * COVERAGE_SIZE}  # of parameters
+COVERAGE_SIZE = 10  # numbers in a coverage vector (Tu et al. 2016, section 5.1)
+SIZES = {
+    "neighbors": 3,
+    "coverage": COVERAGE_SIZE,
+    "gates": 3 * COVERAGE_SIZE,
+}  # axes of parameters
 
 
 def fertility(params: Params, source: Source) -> Array:
@@ -175,7 +179,7 @@ def coverage_embedding_step(params: Params, state: Array, now: Scored) -> tuple[
 _xavier = nn.initializers.xavier_uniform
 _zeros = nn.initializers.zeros
 
-_GATES = {  # of a coverage vector's gated recurrent unit
+_GATES = {  # parameters of a coverage vector's gated recurrent unit
     "from_weight": Parameter(nn.initializers.normal(1.0), ("heads", "gates"), (HEADS, None)),
     "from_state": Parameter(
         _xavier(in_axis=1, out_axis=2), ("heads", "coverage", "gates"), (HEADS, None, None)

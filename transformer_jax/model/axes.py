@@ -20,7 +20,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 BATCH, HEADS, HIDDEN, VOCABULARY = "batch", "heads", "hidden", "vocabulary"
-KEY_HEADS = "key_heads"  # of keys and values
+KEY_HEADS = "key_heads"  # the heads of keys and values
 FEATURES = "features"  # d_model, and other axes that a matrix multiplies
 REPLICA = "replica"  # rows of the batch, where FEATURES are divided too
 DISTANCES = "distances"  # or buckets of them; never divided
@@ -42,7 +42,7 @@ class Parameter(NamedTuple):
     """A parameter that a part of the model (a score, a normalizer) asks its module for."""
 
     initializer: Initializer
-    sizes: tuple[str, ...]  # of its axes: "heads", "d_k", "encoded", ...
+    sizes: tuple[str, ...]  # its axes: "heads", "d_k", "encoded", ...
     names: Names
     summed: int = 0  # as in Box
 

@@ -64,7 +64,7 @@ def between(x_BHLC: Array, at_BHLM: Array) -> Array:
     reach = x_BHLC.shape[3] // 2
     at_BHLM = jnp.clip(at_BHLM, -reach, reach) + reach
     share_BHLM = at_BHLM - jnp.floor(at_BHLM)
-    number_BHLM = at_BHLM.astype(jnp.int32)  # of the whole position below, from 0
+    number_BHLM = at_BHLM.astype(jnp.int32)  # the whole position below, from 0
     next_BHLM = jnp.minimum(number_BHLM + 1, 2 * reach)
     low_BHLM, high_BHLM = (
         jnp.take_along_axis(x_BHLC, numbers, axis=3) for numbers in (number_BHLM, next_BHLM)

@@ -85,7 +85,7 @@ class Affine(nn.Module):
     inputs: int
     outputs: tuple[int, ...]
     dtype: str
-    length: float = 1.0  # of every column at first
+    length: float = 1.0  # the length of every column at first
 
     def setup(self) -> None:
         names = (*(None,) * (len(self.outputs) - 1), HIDDEN)
@@ -169,7 +169,7 @@ class ConvolutionalLayer(nn.Module):
     """(x + y) sqrt(0.5), where y is a convolution with a gate, in a decoder with attention."""
 
     config: ModelConfig
-    value_features: int | None = None  # of the values, in a decoder
+    value_features: int | None = None  # width of the values, in a decoder
     watched: bool = False  # whether the layer returns the weights of its attention
 
     @property

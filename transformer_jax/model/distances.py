@@ -55,7 +55,9 @@ def nothing_added(
 class QueryPositions(NamedTuple):
     """What each layer's self-attention computes from its queries and the distances of keys."""
 
-    parameters: Callable[[ModelConfig], Mapping[str, Parameter]]  # of a layer; all heads share them
+    parameters: Callable[
+        [ModelConfig], Mapping[str, Parameter]
+    ]  # each layer has them, and all its heads share them
     # (params, pairs) -> what is added to the scores, float32 [batch, heads, query_len, key_len].
     term: Callable[[Params, Pairs], Array]
     # (params, heads' outputs, weights, distances) -> the outputs with what is added to values.

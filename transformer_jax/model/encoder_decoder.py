@@ -45,7 +45,7 @@ class EncoderDecoder(nn.Module):
     """Any encoder with any decoder; every method is a pure function through `apply`."""
 
     config: ModelConfig
-    sizes: Sizes  # of the vocabularies, real, not padded
+    sizes: Sizes  # real sizes of the vocabularies, not padded
     remat: bool = False  # compute layers again in the backward pass instead of keeping them
     watch: bool = False  # whether decoders return the weights of the watched layer
     vocabulary_multiple: int = VOCABULARY_MULTIPLE  # 1: no padding, for counting FLOPs

@@ -26,15 +26,15 @@ from jax.sharding import PartitionSpec, get_abstract_mesh
 from transformer_jax.model.axes import BATCH, mesh_axes
 from transformer_jax.model.dropout import NoiseSource, dropped, keep_from
 
-POSITIONS = 32  # of a program
-ELEMENTS = 2_048  # of x that a program holds at once
+POSITIONS = 32  # positions that a program computes
+ELEMENTS = 2_048  # elements of x that a program holds at once
 
 
 class Setting(NamedTuple):
     """What the kernels depend on, except arrays."""
 
-    rate: float  # of dropout
-    epsilon: float  # of the norm
+    rate: float  # dropout's
+    epsilon: float  # the norm's
 
 
 class Summands(NamedTuple):
@@ -131,7 +131,7 @@ def _call(body: Callable[..., None], setting: Setting, outputs: tuple, inputs: t
       outputs: arrays or ShapeDtypeStructs of the outputs' shapes and types, for the whole batch.
       inputs: trees of arrays, of this device's rows.
     """
-    batch, length, features = jax.tree.leaves(inputs)[0].shape  # of x, or of its gradient
+    batch, length, features = jax.tree.leaves(inputs)[0].shape  # x, or its gradient
     own = math.gcd(length, POSITIONS)
 
     def spec(x: Any) -> pl.BlockSpec:

@@ -25,14 +25,14 @@ from transformer_jax.model.records import LossSums, Place
 from transformer_jax.text.batches import Packed
 
 REINFORCE = "reinforce"  # the name of its loss among the auxiliary losses
-DECAY = 0.9  # of the baseline (Xu et al. 2015, section 4.1)
+DECAY = 0.9  # how slowly the baseline changes (Xu et al. 2015, section 4.1)
 
 
 class Sampled(NamedTuple):
     """Attention weights, and how likely the source positions were that were drawn from them."""
 
     weights: Array  # float32 [B, H, L, M], or [B, L, M] for the mean of the watched heads
-    log_probability_BL: Array  # of the positions of all heads
+    log_probability_BL: Array  # that all heads read these positions
 
 
 def choose(weights_BHLM: Array, noise_source: NoiseSource) -> Array:

@@ -124,7 +124,7 @@ class Layer(nn.Module):
 
     config: ModelConfig
     sublayers: tuple[str, ...]  # names in SUBLAYERS
-    encoded_features: int | None = None  # of the encoder's output, in a decoder
+    encoded_features: int | None = None  # width of the encoder's output, in a decoder
     watched: bool = False  # whether the layer returns the weights of its cross-attention
 
     def setup(self) -> None:

@@ -40,7 +40,9 @@ class Mixture(NamedTuple):
     """A distribution over the vocabulary."""
 
     x_BLCD: Array  # a vector for each component, which makes its logits
-    log_weights_BLC: Array  # of the components; with the pointer's mass their exp sums to 1
+    log_weights_BLC: (
+        Array  # a weight for each component; with the pointer's mass their exp sums to 1
+    )
     pointer: Pointer | None
 
 

@@ -30,7 +30,7 @@ from transformer_jax.model.normalizers import softmax
 from transformer_jax.model.records import Params
 from transformer_jax.model.stateful_normalizers import Scored, SearchArray, Source, Stateful
 
-FIRST_BIAS = -1.0  # of the energies (Raffel et al. 2017, section 2.4: below 0)
+FIRST_BIAS = -1.0  # the energies' first bias (Raffel et al. 2017, section 2.4: below 0)
 
 
 def last_of_sentence(mask: Array) -> Array:

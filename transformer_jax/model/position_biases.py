@@ -23,7 +23,7 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import DISTANCES, HEADS, Parameter
 from transformer_jax.model.records import Params
 
-BUCKETS, FARTHEST = 32, 128  # of Raffel et al. 2020; distances from FARTHEST on share a bucket
+BUCKETS, FARTHEST = 32, 128  # as in Raffel et al. 2020; distances from FARTHEST on share a bucket
 
 
 def slopes(num_heads: int) -> np.ndarray:
@@ -146,7 +146,7 @@ class Bias(NamedTuple):
     # (config, parameters, distances, causal) -> the bias
     of: Callable[[ModelConfig, Params, Array, bool], Array]
     parameters: Mapping[str, Parameter] = MappingProxyType({})  # all layers of a stack share them
-    sizes: Mapping[str, int] = MappingProxyType({})  # of their axes that no model has otherwise
+    sizes: Mapping[str, int] = MappingProxyType({})  # sizes of axes that only these parameters have
     looks_ahead: bool = True  # whether a decoder's bias distinguishes keys after their query
 
 

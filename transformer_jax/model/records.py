@@ -54,11 +54,11 @@ class Sight(NamedTuple):
 class Context(NamedTuple):
     """The input of a stack's layers when all positions are computed together."""
 
-    place: Place  # of the stack's own positions
+    place: Place  # where the stack's own positions are
     rows_B: Array | None  # numbers of the rows in the global batch; None: not in training
-    sight: Sight | None = None  # of a layer: its stack sets it
+    sight: Sight | None = None  # what one layer sees: its stack sets it
     encoded_BME: Array | None = None  # the encoder's output, for a decoder
-    source: Place | None = None  # of the encoder's positions
+    source: Place | None = None  # where the encoder's positions are
     # Target positions as patterns of encoder-decoder attention see them: shifted by the row's
     # k - model.wait_k if k is drawn (model.wait_k_max).
     reader: Place | None = None
@@ -87,7 +87,7 @@ class StepContext(NamedTuple):
     distance_BS: Array  # int32, position of each key minus that of the newest subword
     source_mask: Array | None  # booleans [B, 1, 1, M], True = may attend; None: an encoder's step
     inputs_BKD: Array  # the newest subword of each hypothesis, embedded
-    sight: Sight | None = None  # of a layer: its stack sets it
+    sight: Sight | None = None  # what one layer sees: its stack sets it
 
 
 class Cache(NamedTuple):

@@ -77,7 +77,7 @@ class ResidualKind(NamedTuple):
     # the output of a stack once. None: nothing.
     normalizes: str | None
     join: Callable[[Params, float, Array, Array], Array] = plain_sum  # (params, alpha, x, y)
-    parameters: Mapping[str, Parameter] = MappingProxyType({})  # of each residual
+    parameters: Mapping[str, Parameter] = MappingProxyType({})  # each residual has its own
     constants: Callable[[ModelConfig, bool], Constants] = no_constants
 
 

@@ -193,7 +193,7 @@ def split_rows(rows: Any, positions: int, settings: LossSettings) -> Any:
     replicas = settings.replicas
     per_replica = batch // replicas
     # Use the fewest blocks that are not too large; a row is not divided.
-    max_rows = settings.block // positions  # of a block
+    max_rows = settings.block // positions  # rows in a block
     counts = [n for n in range(1, per_replica + 1) if per_replica % n == 0]
     blocks = min((n for n in counts if per_replica // n <= max_rows), default=per_replica)
 

@@ -39,7 +39,7 @@ class Stack(nn.Module):
     """
 
     config: ModelConfig
-    encoded_features: int | None = None  # of the encoder's output; None: in an encoder
+    encoded_features: int | None = None  # width of the encoder's output; None: in an encoder
     remat: bool = False
     watched: int | None = None  # the layer that returns the weights of its cross-attention
 

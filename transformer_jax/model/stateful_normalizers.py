@@ -42,7 +42,7 @@ class Scored(NamedTuple):
 class SearchArray(NamedTuple):
     """The shape of an array that search keeps for each hypothesis or for each source sentence."""
 
-    sizes: tuple[str | int, ...]  # of its axes after batch and beams; by name: heads, source, d_k
+    sizes: tuple[str | int, ...]  # its axes after batch and beams; by name: heads, source, d_k
     dtype: Any = jnp.float32
 
     def empty(self, sizes: Mapping[str, int], *first: int) -> Any:

@@ -19,14 +19,14 @@ from jax import Array
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.records import Cache, Place, SearchSizes
 
-EMPTY_CACHE = Cache((), ())  # of a sub-layer that keeps nothing for search
+EMPTY_CACHE = Cache((), ())  # a sub-layer that keeps nothing for search has this one
 
 
 class Sublayer(nn.Module):
     """The base class of a layer's parts; by default a sub-layer keeps nothing for search."""
 
     config: ModelConfig
-    encoded_features: int | None = None  # of the encoder's output; None: in an encoder
+    encoded_features: int | None = None  # width of the encoder's output; None: in an encoder
     limited: ClassVar[bool] = False  # whether sentences have at most model.max_positions subwords
 
     def remember(self, encoded_BME: Array, source: Place) -> Any:

@@ -29,7 +29,7 @@ SHORTEST_BLOCK = 16  # queries; products of shorter blocks are not faster
 class Blocks(NamedTuple):
     """How a row is cut; numbers, not arrays."""
 
-    length: int  # of the row
+    length: int  # positions of the row
     queries: int  # Q
     behind: int = 0  # keys before the first query
     ahead: int = 0  # keys after the last query

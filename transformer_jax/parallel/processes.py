@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 # Variables that schedulers set to the number of a job's processes, or to their names.
 CLUSTERS = (
-    "SLURM_STEP_NUM_TASKS",  # of one `srun`; SLURM_NTASKS is set in a batch script's own shell too
+    "SLURM_STEP_NUM_TASKS",  # set by `srun`; SLURM_NTASKS is set in a batch script's own shell too
     "OMPI_COMM_WORLD_SIZE",
     "TPU_WORKER_HOSTNAMES",
     "MEGASCALE_NUM_SLICES",

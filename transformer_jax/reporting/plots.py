@@ -43,7 +43,7 @@ WIDE = 8.0  # values that span this factor look squeezed on a linear axis
 # A log axis is labeled at these times powers of 10: the first that are often enough in its range.
 LOG_TICKS = (1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 FEWEST_TICKS = 4
-LEGEND_INCHES, LETTER_INCHES = 0.7, 0.085  # of a label in a legend: its line and space, a letter
+LEGEND_INCHES, LETTER_INCHES = 0.7, 0.085  # a legend's label: its line and space, and one letter
 LONGEST_LABEL = 20  # characters of a subword that a label shows
 LABEL_INCHES = 0.12  # space of a label in a 7-point font, gap included
 PIECE_INCHES = 0.2  # space of a subword, if there is enough

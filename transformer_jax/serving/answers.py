@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformer_jax.api import Run
+from transformer_jax.decoding.generators import GENERATORS
 from transformer_jax.decoding.lines import Translation
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation.alignment import links
@@ -31,11 +32,9 @@ def model_of(run: Run) -> Model:
 
 
 def _most_translations(run: Run) -> int:
-    """How many translations a line may have; mbr has no more than its samples."""
+    """How many translations a line may have."""
     decode = run.config.decode
-    if decode.method == "mbr":
-        return min(decode.beam_size, decode.samples)
-    return decode.beam_size
+    return min(decode.beam_size, GENERATORS[decode.method].most(decode)[0])
 
 
 def _searched(run: Run, n_best: int) -> int:

@@ -35,7 +35,7 @@ POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; frame-ancestors 'none'"
 )
-HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s/?#@\[\]:]+)(:\d*)?")  # of the header
+HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s/?#@\[\]:]+)(:\d*)?")  # the header Host
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 

@@ -10,7 +10,7 @@ class Limits(NamedTuple):
 
     body_bytes: int = 1 << 16
     lines: int = 64
-    characters: int = 2_000  # of a line
+    characters: int = 2_000  # the longest line
     requests: int = 64  # that wait or are being answered
     body_seconds: float = 10.0  # until the whole request must have arrived
 
@@ -19,7 +19,7 @@ class Model(NamedTuple):
     """What the checks need to know about the model."""
 
     beam_size: int  # most translations of a line
-    layers: int  # of encoder-decoder attention; 0: it has none
+    layers: int  # layers with encoder-decoder attention; 0: it has none
     heads: int
 
 

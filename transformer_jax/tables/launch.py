@@ -23,14 +23,14 @@ from transformer_jax.tables.experiment import Job
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
-GPU_MEMORY = 0.9  # of a GPU that several runs share; CUDA itself needs the rest
+GPU_MEMORY = 0.9  # share of a GPU that several runs use; CUDA itself needs the rest
 LOG = "log.txt"  # ending of a job's log, which is beside its run's folder
 # Parameters of submitit, with or without "slurm_"; more than 1 would start a run several times.
 TASKS = ("nodes", "tasks_per_node", "ntasks_per_node")
 # Parameters that submitit takes as lists; --slurm gives one item of each.
 LISTS = ("slurm_setup", "slurm_teardown", "slurm_srun_args")
 LONGEST_REASON = 300  # characters of the reason of a failure
-LAST_LINES = 20  # of a log, in which a command's own reason is looked for
+LAST_LINES = 20  # lines of a log in which a command's own reason is looked for
 PACKAGE = "transformer_jax"
 Commands = Callable[[Job], list[list[str]]]  # a job's commands, each the arguments of `python -m`
 

@@ -46,7 +46,12 @@ log = logging.getLogger(__name__)
 PLAN, ARCHIVE, RESULTS = "plan.json", "part", "results.tgz"
 PART_BYTES = 45 << 20
 EVERY = 20.0  # seconds between two versions of results.tgz
-SMALL_FILES = ("config.json", "corpus.sha256", "metrics.jsonl", "evaluations")  # of a run's folder
+SMALL_FILES = (
+    "config.json",
+    "corpus.sha256",
+    "metrics.jsonl",
+    "evaluations",
+)  # small files in a run's folder
 
 
 class Plan(NamedTuple):
@@ -61,7 +66,7 @@ class Plan(NamedTuple):
     jobs: list[dict[str, Any]]  # row, seed, config (its digest), text and vocabulary (in the pack)
     paces: list[dict[str, Any]]  # lines of pace.csv that rows have already
     parts: list[str]  # files of the archive, in order
-    sha256: str  # of the archive
+    sha256: str  # the archive's SHA-256 sum
 
     def to_json(self) -> bytes:
         """The content of plan.json."""

@@ -27,7 +27,7 @@ class Record(NamedTuple):
     curve: list[tuple[int, float]]  # step and perplexity of each validation
     samples: list[tuple[str, str, str]]  # source, reference and translation
     sets: Mapping[str, Mapping[str, Any]] = MappingProxyType({})  # scores of each test set
-    translations: list[str] | None = None  # of the scored text, if they are kept
+    translations: list[str] | None = None  # those of the scored text, if they are kept
 
 
 def write_record(folder: Path, record: Mapping[str, Any]) -> None:

@@ -252,7 +252,7 @@ def _row_plots(
         known = {row: summary for row, summary in found.items() if summary}
         values = {text_of(summary, metric.text) for summary in known.values()}
         if len(values) == 1:
-            path.unlink(missing_ok=True)  # of an earlier report
+            path.unlink(missing_ok=True)  # an earlier report left it
             equal.append(f"{metric.label} {values.pop()}")
         elif known:
             figure = row_figure(known, experiment, name, experiment.scales[scale].label)

@@ -18,7 +18,7 @@ RESAMPLES = 1_000  # resamples of the paired bootstrap, and trials of the permut
 COMPARED = ("perplexity", "bleu")  # metrics whose difference from the base row is shown
 SMALLEST_BLEU = 0.005  # a lower BLEU prints as 0.00
 P_LARGEST = 0.05  # a difference counts if its p is below this
-P_COLUMNS = {  # of the medians over seeds; those after the first only where they were tested
+P_COLUMNS = {  # medians over seeds; those after the first only where they were tested
     "bleu": "p (median of seeds)",
     "bleu_permutation": "p, permutation",
     "chrf": "p of chrF2",
@@ -160,7 +160,7 @@ def compare(base: Sequence[str], other: Sequence[str], references: Sequence[str]
 
 
 Counted = Mapping[str, Mapping[str, float]]  # row -> metric -> its value, as the table shows it
-PValues = dict[tuple[str, int], Paired]  # of each row and seed against the base row
+PValues = dict[tuple[str, int], Paired]  # each row and seed against the base row
 
 
 class Significance(NamedTuple):

@@ -23,7 +23,7 @@ from transformer_jax.text.by_position import ByPosition
 from transformer_jax.text.folder_corpus import AlignedWords, Pair
 
 PAIRS = {"train": 60_000, "valid": 500, "test": 1_000}  # in the files
-TEST_PERCENT, VALID_PERCENT = 10, 5  # of what a hash divides between the splits
+TEST_PERCENT, VALID_PERCENT = 10, 5  # shares that a hash gives to the splits
 
 Link = tuple[int, int]  # (source word, target word), from 0
 

@@ -18,7 +18,7 @@ class Bundle(NamedTuple):
     source: bytes  # a SentencePiece model
     target: bytes  # a SentencePiece model, or the same one
     pieces: tuple[str, ...]  # by id; PAD, EOS, BOS and UNK come first
-    languages: tuple[str, str]  # of the Moses normalizer of punctuation; "": do not normalize
+    languages: tuple[str, str]  # for the Moses normalizer of punctuation; "": do not normalize
     target_pieces: tuple[str, ...] | None = None  # None: `pieces` serves both sides
 
     @property

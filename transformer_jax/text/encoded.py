@@ -37,7 +37,7 @@ class Segmentations(NamedTuple):
     """Random segmentations of each pair by BPE-dropout."""
 
     rate: float  # probability that a merge is skipped
-    number: int  # of segmentations of a pair
+    number: int  # segmentations of a pair
     seed: int
 
     def dropout(self, *entropy: int) -> MergeDropout:

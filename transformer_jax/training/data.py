@@ -33,7 +33,7 @@ from transformer_jax.training import text_checks
 from transformer_jax.training.program import BatchShape
 
 log = logging.getLogger(__name__)
-SKIPPED_SHARE = 0.01  # of pairs: a warning
+SKIPPED_SHARE = 0.01  # a warning, if this share of the pairs is skipped
 
 NOMINAL_FILL = 0.97  # fill of the target side in a dry run, which has no corpus to measure
 LENGTH_MULTIPLE = 8  # the length of validation rows is a multiple of this number
@@ -45,14 +45,14 @@ class TrainingData(NamedTuple):
 
     vocabulary: Vocabulary
     corpus: Corpus
-    fingerprints: tuple[str, str]  # of the text of the training and the validation split
+    fingerprints: tuple[str, str]  # the text of the training and of the validation split
     train: EncodedPairs
     plan: RowPlan
     valid: EncodedPairs
     valid_plan: RowPlan
-    shape: BatchShape  # of a training batch
-    valid_shape: BatchShape  # of a validation batch, with rows for every pair
-    seed: int  # of the order of each epoch's rows
+    shape: BatchShape  # a training batch's
+    valid_shape: BatchShape  # a validation batch's, with rows for every pair
+    seed: int  # decides the order of each epoch's rows
 
     @property
     def steps_per_epoch(self) -> float:

@@ -14,7 +14,7 @@ from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
-REFERENCES = 1_000  # of validation, which are looked at
+REFERENCES = 1_000  # validation references that are looked at
 # Shares from which there is a warning: of references that cannot be written, of validation pairs
 # that are training pairs, and of training pairs whose sides are equal.
 LOST_SHARE, KNOWN_SHARE, COPIED_SHARE = 0.01, 0.1, 0.5

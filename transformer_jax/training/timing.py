@@ -21,9 +21,9 @@ ROUND = 10  # the number of updates is rounded down to a multiple of this, if it
 class Timing(NamedTuple):
     """Seconds that a device needs for the parts of a run."""
 
-    step: float  # of an update
-    check: float  # of a validation, and of the start of a checkpoint
-    first_check: float  # of the first validation, which compiles
+    step: float  # an update
+    check: float  # a validation, and the start of a checkpoint
+    first_check: float  # the first validation, which compiles
     device: str
 
     def updates(self, minutes: float, every: int) -> int:

@@ -4,7 +4,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from transformer_jax.decoding.mbr import UTILITIES, expected_utilities
+from transformer_jax.decoding.generators import UTILITIES, expected_utilities
 
 SAMPLES = [
     "ein Hund läuft .",
