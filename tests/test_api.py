@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import transformer_jax
@@ -296,6 +297,10 @@ def test_words_are_between_spaces_whatever_the_subwords_are():
     [
         (lambda: run().translate("The old man ."), "takes a list of sentences"),
         (lambda: run().n_best(SOURCES, 3), "n_best=3 is not in 1..2"),
+        (
+            lambda: run().translate(pd.DataFrame({"en": SOURCES})),
+            "list of sentences, not DataFrame",
+        ),
         (lambda: run().n_best(SOURCES, 0), "n_best=0 is below 1"),
         (lambda: run().score(SOURCES, ["x"]), "2 sources and 1 targets"),
         (lambda: run().attention(" "), "The sentence is blank"),

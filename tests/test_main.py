@@ -98,6 +98,12 @@ def test_a_config_is_printed_as_json_with_or_without_a_run(called, preset, tmp_p
     assert called == []
 
 
+def test_two_runs_to_start_from_are_refused(capsys, preset):
+    two = ["--init_from=a", "--config.train.init_from=b"]
+    assert main(["train", f"--config={preset}", "--workdir=w", *two]) == 2
+    assert "name two runs: give one" in capsys.readouterr().err
+
+
 def test_prepare_is_called_with_the_config(called, preset):
     assert main(["prepare", f"--config={preset}"]) == 0
     assert [list(call) for call in called] == [["config"]]

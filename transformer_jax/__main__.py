@@ -309,11 +309,8 @@ def find_command(name: str) -> Command:
     if not name or name.startswith("-"):
         raise UserError(f"name a command first: {known}. What each does: --help.")
     near = difflib.get_close_matches(name, COMMANDS, n=1)
-    raise UserError(
-        f"{name!r} is not a command. "
-        + (f"Did you mean {near[0]}? " if near else "")
-        + f"Commands: {known}."
-    )
+    meant = f"Did you mean {near[0]}? " if near else ""
+    raise UserError(f"{name!r} is not a command. {meant}Commands: {known}.")
 
 
 def read_values(name: str, command: Command, arguments: list[str]) -> dict[str, Any]:
@@ -331,8 +328,9 @@ def read_values(name: str, command: Command, arguments: list[str]) -> dict[str, 
         return values | {"overrides": overrides}
     if name == "train" and not (values["workdir"] or values["print_config"]):
         raise UserError(f"train needs {WORKDIR.shown}: {WORKDIR.help}.")
-    if (init_from := values.pop("init_from", None)) is not None:
-        overrides["train.init_from"] = init_from
+    given = values.pop("init_from", None)
+    if given is not None and overrides.setdefault("train.init_from", given) != given:
+        raise UserError("--init_from and --config.train.init_from name two runs: give one.")
     return values | {"config": read_config(values["config"], values.get("workdir"), overrides)}
 
 

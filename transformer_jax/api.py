@@ -377,8 +377,8 @@ def _is_path(folder: Any) -> bool:
 def _listed(lines: Sequence[str]) -> list[str]:
     if isinstance(lines, str | bytes):
         raise ConfigError("This takes a list of sentences, not one: put it in brackets.")
-    is_scalar = getattr(lines, "ndim", 1) == 0  # a NumPy array of one text has an __iter__ too
-    if is_scalar or not isinstance(lines, Iterable) or isinstance(lines, Mapping | Set):
+    has_axis = getattr(lines, "ndim", 1) == 1  # not 0, and not the 2 of a DataFrame
+    if not has_axis or not isinstance(lines, Iterable) or isinstance(lines, Mapping | Set):
         raise ConfigError(f"This takes a list of sentences, not {type(lines).__name__}.")
     listed = list(lines)
     for number, line in enumerate(listed):

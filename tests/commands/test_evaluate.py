@@ -16,7 +16,7 @@ from transformer_jax.commands.evaluate import _latency, _parts_of, _Text
 from transformer_jax.commands.evaluate import evaluate as evaluate_command
 from transformer_jax.commands.loading import load_model
 from transformer_jax.decoding.lines import LineTranslator
-from transformer_jax.errors import DataError
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.bleu import score
 from transformer_jax.files import read_json
 from transformer_jax.reporting.provenance import revision
@@ -123,6 +123,13 @@ def test_several_references_are_all_used(run, capsys, tmp_path):
     files = [f"--src={corpus}/valid.en", f"--ref={corpus}/valid.de"]
     printed = evaluate(run, capsys, *files, f"--ref={corpus}/valid.en")
     assert printed.count("nrefs:2|") == 4
+    with pytest.raises(ConfigError, match="data.test changes nothing with --src=FILE"):
+        evaluate_command(
+            str(run),
+            src=f"{corpus}/valid.en",
+            ref=[f"{corpus}/valid.de"],
+            overrides={"data.test": ()},
+        )
     with pytest.raises(DataError, match="has 24 lines and .*short.de has 23"):
         evaluate_command(str(run), src=f"{corpus}/valid.en", ref=[f"{corpus}/valid.de", str(short)])
 

@@ -41,6 +41,11 @@ def test_a_claimed_folder_gives_its_config_back(tmp_path):
     run.check_corpus("abc", "def")
     with pytest.raises(RunError, match=f"other validation text.*--init_from={tmp_path}"):
         run.check_corpus("abc", "deg")
+    run.corpus_file.unlink()
+    run.check_corpus("abc")
+    (run.checkpoints / "4").mkdir(parents=True)
+    with pytest.raises(RunError, match="has checkpoints and no corpus.sha256: put"):
+        run.check_corpus("abc")
     run.corpus_file.write_text("")
     with pytest.raises(RunError, match="other text"):
         run.check_corpus("abc", "def")

@@ -136,6 +136,7 @@ def test_flags_that_cannot_be_are_one_line(call):
         (["--rows=other"], "no row 'other'"),
         (["--launcher=cloud", "--rows=base"], "not one of local, slurm"),
         (["--launcher=slurm", "--slurm=gpus"], "expected K=V"),
+        (["--list", "--report"], "--list and --report do not go together"),
         (["--slurm=gpus=1"], "--slurm=gpus=1 goes with --launcher=slurm"),
         *((["--minutes", text], "must be above 0") for text in ("0", "-1", "nan")),
         (["--jobs=1000"], "--jobs=1000"),

@@ -153,6 +153,8 @@ def test_an_experiment_that_cannot_be_is_one_line(changes, message):
         (Scale({"other": DEMO}), "config has 'other'; the rows are base; 16 heads"),
         (Scale(DEMO, own={"other": {}}), "own has 'other'; the rows are base; 16 heads"),
         (Scale({}), "row 'base' has no config file"),
+        (Scale(DEMO, rows=("other",)), "rows has 'other'; the rows are base; 16 heads"),
+        (Scale(DEMO, {"seed": 4}), "row 'base': seeds are those of the scale"),
         (Scale(DEMO, average={}), "average of row 'base' is None; expected a number"),
         (Scale(DEMO, average=True), "average is True; expected int"),
         (Scale(DEMO, label=3), "label is 3; expected Callable"),

@@ -96,6 +96,8 @@ def evaluate(
       UserError: there is no such run, checkpoint, split or file, or the folder cannot be written.
     """
     _check(split, src, ref, examples)
+    if src is not None and (unread := sorted(x for x in overrides if x.startswith("data."))):
+        raise ConfigError(f"--config.{unread[0]} changes nothing with --src=FILE: leave one out.")
     folders = [workdir] if isinstance(workdir, str) else list(workdir)
     run = RunFolder(folders[0])
     # Read first, so that a missing file is reported before the model is loaded.

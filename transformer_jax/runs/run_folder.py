@@ -190,6 +190,11 @@ class RunFolder:
             known = self.corpus_file.read_text() if self.corpus_file.exists() else None
         except (OSError, UnicodeDecodeError) as error:
             raise RunError(f"{self.corpus_file} cannot be read: {error}") from None
+        if known is None and self.checkpoints.is_dir() and any(self.checkpoints.glob("[0-9]*")):
+            raise RunError(
+                f"{self.path} has checkpoints and no {self.corpus_file.name}: put that run's file "
+                "back, or choose another --workdir."
+            )
         recorded = fingerprints if known is None else tuple(known.split()) or ("",)
         if fingerprints[0] != recorded[0]:
             raise RunError(

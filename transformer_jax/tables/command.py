@@ -91,6 +91,7 @@ FLAGS = [
     Flag("print", bool, "", "print the missing runs' commands", default=False),
     Flag("report", bool, "", "write table and page from finished runs; run nothing", default=False),
 ]
+MODES = ("list", "print", "dry_run", "pack", "merge", "report")  # each in place of running
 
 
 def main(experiment: Experiment) -> int:
@@ -158,6 +159,9 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
 def _check_flags(values: dict[str, Any]) -> None:
     if "seed" in values["overrides"]:
         raise ConfigError("--config.seed: set the seeds of an experiment with --seeds=0,1.")
+    modes = [name for name in MODES if values[name]]
+    if len(modes) > 1:
+        raise ConfigError(f"--{modes[0]} and --{modes[1]} do not go together: give one.")
     if (minutes := values["minutes"]) is not None and not minutes > 0:
         raise ConfigError(f"--minutes={minutes:g} must be above 0.")
     if values["slurm"] is not None and values["launcher"] != "slurm":

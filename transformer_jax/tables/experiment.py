@@ -180,7 +180,9 @@ def make_jobs(
     for seed in dict.fromkeys(seed for own in seeds_of.values() for seed in own):
         for row in [row for row, own in seeds_of.items() if seed in own]:
             own = chosen.keys_of(row, experiment.rows[row])
-            if "seed" in own or len(set(seeds_of[row])) < len(seeds_of[row]):
+            if "seed" in {**chosen.overrides, **own} or len(set(seeds_of[row])) < len(
+                seeds_of[row]
+            ):
                 raise ConfigError(
                     f"row {row!r}: seeds are those of the scale, or of --seeds, each once; they "
                     f"are {', '.join(map(str, seeds_of[row]))}."
@@ -206,6 +208,8 @@ def check_kinds(experiment: Experiment) -> None:
             raise ConfigError(f"{where}minutes={scale.minutes} must be above 0.")
         for field, value in scale._asdict().items():
             unknown = value.keys() - experiment.rows.keys() if isinstance(value, Mapping) else ()
+            if field == "rows":  # some may be of the paper only
+                unknown = set(value) - experiment.rows.keys() - experiment.paper.keys()
             if unknown and field != "overrides":
                 known = "; ".join(experiment.rows)
                 raise ConfigError(f"{where}{field} has {min(unknown)!r}; the rows are {known}.")
