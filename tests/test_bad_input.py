@@ -864,6 +864,7 @@ def sentence_is_blank(box: Sandbox) -> Sequence[str]:
 
 
 WRONG_FLAGS = {
+    "translate --workdir=": "--workdir= is empty: give --workdir=FOLDER, or leave it out.",
     "translate --checkpoint=": "--checkpoint= is empty: give --checkpoint=WHICH, or leave it out.",
     "translate --checkpoint=41": "{tmp}/run: --checkpoint=41 is not there. Valid: latest, best, 30",
     "translate --checkpoint=-1": "--checkpoint=-1 is not there",

@@ -263,6 +263,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"data.train": ("a,b",)}, ("data.train holds 'a,b'", "--config.data.train=A,B")),
     ({"data.valid": ("",)}, ("data.valid holds ''",)),
     ({"data.test": ("a,b",)}, ("data.test holds 'a,b'", "--config.data.test=A,B")),
+    ({"data.train": ("train[:9]", "valid")}, ("data.train='valid' and the validation text",)),
     ({"data.pairs": 0}, ("data.pairs=0 is below 1",)),
     ({"data.invented_names": 101}, ("data.invented_names=101 is above 100",)),
     (

@@ -244,6 +244,9 @@ def test_settings_of_search_that_the_run_cannot_keep_are_named(folder, caplog):
         "top_k=50"
     )
     caplog.clear()
+    change(folder / "generation_config.json", decoder_start_token_id=7)
+    read(folder)
+    assert "decoder_start_token_id=7" in caplog.text
     change(folder / "config.json", forced_bos_token_id=7)
     read(folder)
     named = {one.split(": ")[0] for one in caplog.messages if "without them" in one}

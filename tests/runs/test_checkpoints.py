@@ -23,6 +23,7 @@ from transformer_jax.runs.checkpoints import (
     damaged_file,
     manifest_of,
     score_of,
+    write_manifest,
 )
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.training.state import TrainState, Window
@@ -232,6 +233,18 @@ def test_any_damaged_file_sends_the_run_back_to_the_checkpoint_before(
 def test_a_damaged_manifest_counts_as_damage(content, copied):
     (copied / "30.sha256.json").write_text(content)
     assert restored_step(copied) == 20
+
+
+def test_a_checkpoint_of_a_run_with_another_vocabulary_is_damage(copied):
+    vocabulary = copied.parent / "vocabulary.model"
+    vocabulary.write_bytes(b"one")
+    for step in ("20", "30"):
+        write_manifest(copied / step)
+    assert damaged_file(copied / "30") is None
+    vocabulary.write_bytes(b"two")
+    assert "a run with another vocabulary than" in damaged_file(copied / "30")
+    vocabulary.unlink()  # what loads it says that it is gone
+    assert damaged_file(copied / "30") is None
 
 
 def test_a_folder_in_place_of_a_manifest_is_damage(copied):

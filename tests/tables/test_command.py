@@ -16,7 +16,7 @@ from experiments.figures import SMALL
 from tests import tiny_runs as runs
 from tests.tables.test_statistics import line
 from transformer_jax.errors import ConfigError, DataError, RunError
-from transformer_jax.tables import command, launch
+from transformer_jax.tables import command, launch, preview
 from transformer_jax.tables.experiment import Experiment, Scale, check_results, make_jobs
 from transformer_jax.tables.launch import (
     LONGEST_REASON,
@@ -174,6 +174,14 @@ def test_a_column_of_the_table_is_a_metric():
         command.run(Experiment("t", {"a": {}}, {"small": Scale("x.py")}, metrics=("blue",)), flags)
 
 
+def test_figures_of_the_paper_are_metrics_and_findings_are_parts(tmp_path, monkeypatch):
+    flags = {"scale": "small", "seeds": None, "rows": None}
+    flags |= {"runs": "", "out": str(tmp_path), "overrides": {}}
+    small = {"small": Scale("x.py")}
+    with pytest.raises(ConfigError, match="paper has 'blue', which is not one of perplexity"):
+        command.run(Experiment("t", {"a": {}}, small, paper={"a": {"blue": 1.0}}), flags)
+
+
 def test_other_keys_of_the_config_need_another_folder():
     flags = {"scale": "small", "seeds": None, "rows": None, "runs": "", "out": None}
     flags |= {"overrides": {"model.d_ff": 8}}
@@ -194,12 +202,12 @@ def test_the_time_of_a_dry_run_follows_from_runs_on_this_device_or_from_its_peak
     here = jax.devices()[0].device_kind
     rate = {"training_flops": flops, "train_seconds": 90.0}
     known = [line("base", 0, 1.0, device=here, **rate), line("base", 1, 1.0, device="other")]
-    text = command._dry_run([job], known)
+    text = preview.predicted([job], known, None)
     assert "the median of 1 finished runs" in text
     assert text.splitlines()[2].split(" | ")[4].rstrip(" |") == "1.5", "90 seconds"
-    monkeypatch.setattr(command.cost, "device_peak", lambda dtype: 1e12)
+    monkeypatch.setattr(preview.cost, "device_peak", lambda dtype: 1e12)
     monkeypatch.setattr(jax, "device_count", lambda: 8)
-    rate, basis = command._rate(known[1:], "float32")
+    rate, basis = preview._rate(known[1:], "float32")
     assert rate == pytest.approx(0.4 * 8e12) and basis == f"40% of the peak of 8 x {here}"
 
 

@@ -150,6 +150,13 @@ def test_a_pack_keeps_the_keys_that_it_was_made_with(call, tmp_path):
     listed = call(tmp_path, f"--packed={tmp_path / 'pack'}", "--print")
     assert "--config.model.d_ff=16" in listed and "--config.data.test=(" in listed
     assert "other" not in listed
+    assert f"its updates in {MINUTES:g} minutes are measured first" in listed
+    predicted = call(tmp_path, "--dry_run")
+    assert predicted.count(f"| as many as fit | {MINUTES:.1f} |") == 2
+    empty = tmp_path / "empty.tgz"
+    tarfile.open(empty, "w").close()
+    with pytest.raises(DataError, match="empty.tgz is not a results.tgz: it has no plan.json"):
+        call(tmp_path, f"--merge={empty}")
 
 
 def _damaged_and_foreign_results_are_refused(call, here, file, monkeypatch, corpus):
@@ -174,6 +181,9 @@ def test_a_pack_that_does_not_fit_is_refused(call, tmp_path, monkeypatch, experi
     call(tmp_path, "--rows=base", f"--pack={folder}")
     with pytest.raises(ConfigError, match="is not empty"):
         call(tmp_path, "--rows=base", f"--pack={folder}")
+    for flag in ("--rows=base", "--seeds=9", "--minutes=1"):
+        with pytest.raises(ConfigError, match="the pack has its own. Leave it out with --packed"):
+            call(tmp_path, f"--packed={folder}", flag)
     packed = [f"--packed={folder}", "--list"]
     with pytest.raises(RunError, match="base, seed 0 was packed for another config"):
         call(tmp_path, *packed, "--config.model.d_ff=16")

@@ -140,6 +140,7 @@ def test_seeds_are_any_sequence_of_numbers(seeds):
         *(({"scales": given}, "two: scales is ") for given in (Scale(DEMO), {"small": DEMO})),
         ({"paper": {"bleu": 25.8}}, r"two: paper is \{'bleu': 25.8\}; expected Mapping"),
         ({"paper": {"base": {"bleu": "x"}}}, "expected Mapping.*float"),
+        ({"paper": {"bse": {"bleu": 1.0}}}, "paper has 'bse', which is no row"),
     ],
 )
 def test_an_experiment_that_cannot_be_is_one_line(changes, message):
@@ -158,6 +159,7 @@ def test_an_experiment_that_cannot_be_is_one_line(changes, message):
         (Scale(DEMO, average={}), "average of row 'base' is None; expected a number"),
         (Scale(DEMO, average=True), "average is True; expected int"),
         (Scale(DEMO, label=3), "label is 3; expected Callable"),
+        (Scale(DEMO, label=len), "function label gives 4; expected a name"),
         (Scale(DEMO, row=lambda changes: None), "function row gives None"),
         *((Scale(DEMO, minutes=time), "minutes") for time in (0, -1, math.nan, "5")),
         (Scale(DEMO, average=-1), "average of row 'base' is -1; expected a number"),

@@ -274,6 +274,20 @@ def test_rows_may_be_exactly_as_long_as_the_learned_positions(shape):
         check_positions(ModelConfig(positions="learned", max_positions=47), *shapes)
 
 
+def test_a_test_text_that_training_shows_is_a_warning(caplog):
+    for test, warnings in (("test", 0), ("train[:5]", 1), ("train", 1)):
+        config = runs.tiny_config(data__train=("valid", "train[3:]"), data__test=(test,)).data
+        caplog.clear()
+        text_checks.warn_without_test_split(open_corpus(config), config)
+        assert caplog.text.count("and the test text") == warnings
+
+
+def test_a_vocabulary_that_is_not_there_is_told(tmp_path, caplog):
+    folder = runs.copy_of_run(tmp_path / "run")
+    load(folder, vocabulary__path="/none.model")
+    assert "vocabulary.path=/none.model is not there: the run's own" in caplog.text
+
+
 def test_a_missing_test_split_is_a_warning_unless_none_is_asked_for(tmp_path, caplog):
     for test, warnings in (("test", 0), ("absent", 1), ("", 0)):
         config = runs.tiny_config(data__test=(test,) if test else ()).data

@@ -221,6 +221,8 @@ def parse_flags(
     }
     for flag in known:
         if flag.kind is list and values[flag.name]:
+            if "" in values[flag.name]:
+                raise UserError(f"--{flag.name}= is empty: give {flag.shown}, or leave it out.")
             values[flag.name] = [item for text in values[flag.name] for item in _items(text)]
     if positional:
         values[positional.name] = extra[0] if extra else positional.default

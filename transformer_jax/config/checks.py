@@ -2,11 +2,10 @@
 
 import difflib
 import importlib
-import itertools
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from transformer_jax.config.data import DataConfig, slice_of
+from transformer_jax.config.data import DataConfig
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.keys import Key
 from transformer_jax.config.model import ModelConfig
@@ -207,13 +206,11 @@ def _data(data: DataConfig) -> Iterator[str]:
 
 
 def _overlap(data: DataConfig) -> Iterator[str]:
-    for of_train, of_valid in itertools.product(data.train, data.valid or ("valid",)):
-        (one, first, last), (other, start, end) = map(slice_of, (of_train, of_valid))
-        if one == other and max(first, start) < min(last, end):
-            yield (
-                f"data.train={of_train!r} and the validation text {of_valid!r} share pairs. Name "
-                "text on which the model is not trained: data.valid."
-            )
+    if shared := data.train_pairs_in(data.valid or ("valid",)):
+        yield (
+            f"data.train={shared[0]!r} and the validation text {shared[1]!r} share pairs. Name "
+            "text on which the model is not trained: data.valid."
+        )
 
 
 def _training(train: TrainConfig, data: DataConfig) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The keys of the corpus and of its vocabulary."""
 
 import dataclasses
+import itertools
 import math
 import re
 
@@ -98,6 +99,14 @@ class DataConfig:
         "subwords per side, EOS included; training skips, and counts, pairs that are longer",
         at_least=2,
     )
+
+    def train_pairs_in(self, stems: tuple[str, ...]) -> tuple[str, str] | None:
+        """The first stem of `train` and of `stems` that share pairs; None: there are none."""
+        for pair in itertools.product(self.train, stems):
+            (one, first, last), (other, start, end) = map(slice_of, pair)
+            if one == other and max(first, start) < min(last, end):
+                return pair
+        return None
 
 
 @dataclasses.dataclass(frozen=True)

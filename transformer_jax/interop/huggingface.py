@@ -57,6 +57,7 @@ SEARCH = (
     "exponential_decay_length_penalty diversity_penalty do_sample temperature top_k top_p"
 ).split()
 USUAL_LENGTH = 512  # max_length of MarianMT models; decode.max_length is the same
+IDS = ("eos_token_id", "decoder_start_token_id", "pad_token_id")
 OF_SAMPLING = ("temperature", "top_k", "top_p", "typical_p")  # without effect in beam search
 # Keys of generation_config.json that the import reads, or that say nothing about the result.
 READ = frozenset(
@@ -281,6 +282,8 @@ def _decode(folder: Path, options: Mapping[str, Any], pieces: Sequence[str]) -> 
     if not both.get("do_sample"):
         usual |= {name: both.get(name) for name in OF_SAMPLING}
     others = {name: value for name, value in others.items() if value != usual.get(name, ())}
+    # The ids of config.json are what our vocabulary is made of.
+    others |= {x: own[x] for x in IDS if own.get(x) is not None and own[x] != options.get(x)}
     if len(known) < len(bad):
         others["bad_words_ids"] = [ids for ids in bad if ids not in [[i] for i in known]]
     for file, its_own in ((path, own.keys()), (folder / "config.json", others.keys() - own.keys())):

@@ -32,6 +32,7 @@ State = TypeVar("State", bound=NamedTuple)
 log = logging.getLogger(__name__)
 SCORE = "score"  # higher is better
 METRICS = "metrics/metrics"  # the file in a checkpoint that holds the score
+VOCABULARY = "vocabulary of the run"  # in a manifest, beside the names of files
 LARGEST_STEP = 2**31 - 1  # the training state counts its steps as int32
 FULL = ("No space left on device", "Disk quota exceeded")
 
@@ -43,8 +44,19 @@ def reason_of(error: BaseException) -> str:
 
 
 def write_manifest(checkpoint: Path) -> None:
-    """Writes CHECKPOINT.sha256.json, the sum of each file, beside a committed checkpoint."""
-    _write_sums(checkpoint, {name: _sha256(path) for name, path in _files(checkpoint).items()})
+    """Writes CHECKPOINT.sha256.json, the sum of each file, beside a committed checkpoint.
+
+    It has the sum of the run's vocabulary too: so it does not fit a run with another one.
+    """
+    sums = {name: _sha256(path) for name, path in _files(checkpoint).items()}
+    if (vocabulary := _vocabulary_of(checkpoint)).is_file():
+        sums[VOCABULARY] = _sha256(vocabulary)
+    _write_sums(checkpoint, sums)
+
+
+def _vocabulary_of(checkpoint: Path) -> Path:
+    """The vocabulary of the checkpoint's run, also if a link leads to the checkpoints."""
+    return checkpoint.absolute().parent.parent / "vocabulary.model"
 
 
 def _files(checkpoint: Path) -> dict[str, Path]:
@@ -77,6 +89,9 @@ def damaged_file(checkpoint: Path) -> str | None:
     # The score may be written after the manifest.
     if unlisted := _files(checkpoint).keys() - sums.keys() - {METRICS}:
         return f"{min(unlisted)} is not in {manifest.name}"
+    vocabulary, own = _vocabulary_of(checkpoint), sums.pop(VOCABULARY, None)
+    if own is not None and vocabulary.is_file() and _sha256(vocabulary) != own:
+        return f"it is of a run with another vocabulary than {vocabulary}"
     for name, want in sums.items():
         path = checkpoint / name
         if not path.is_file():

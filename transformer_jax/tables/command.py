@@ -1,7 +1,6 @@
 """`python -m experiments.NAME`: does the missing runs of an experiment and writes its table."""
 
 import logging
-import os
 import shlex
 import signal
 import subprocess
@@ -10,12 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from transformer_jax.commands.command_line import Flag, exit_status, parse_experiment, set_up_logs
 from transformer_jax.errors import ConfigError, RunError, UserError
 from transformer_jax.files import in_the_way
-from transformer_jax.reporting.page import markdown_table
 from transformer_jax.tables.experiment import (
     Experiment,
     Job,
@@ -48,6 +44,7 @@ from transformer_jax.tables.pack import (
     unpack,
     unpacked_jobs,
 )
+from transformer_jax.tables.preview import listed, predicted
 from transformer_jax.tables.records import raw_records, write_record
 from transformer_jax.tables.report import (
     Output,
@@ -57,7 +54,6 @@ from transformer_jax.tables.report import (
     write_report,
 )
 from transformer_jax.tables.results import (
-    Line,
     collect,
     counts,
     finished,
@@ -65,12 +61,8 @@ from transformer_jax.tables.results import (
     write_results,
 )
 from transformer_jax.tables.statistics import Counted, check_metrics
-from transformer_jax.training import cost
 
 log = logging.getLogger(__name__)
-# Assumed until a run has measured it: the share of a GPU's peak rate that training reaches, and
-# FLOP/s of a CPU's core.
-GPU_SHARE, CPU_RATE = 0.4, 3e10
 FLAGS = [
     Flag("scale", str, "NAME", "how large: small, paper or another of its scales", default="small"),
     Flag("rows", str, "A;B", "only these rows, separated by ;"),
@@ -137,12 +129,15 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
         paces = read_paces(output.paces, minutes)
         print(packed_text(pack(left, values, paces, Path(values["pack"]))), end="")
     elif values["list"]:
-        print(_list(experiment, jobs, missing), end="")
+        print(listed(experiment, jobs, missing), end="")
     elif values["dry_run"]:
-        print(_dry_run(jobs, lines), end="")
+        print(predicted(jobs, lines, minutes), end="")
     elif values["print"]:
+        known = read_paces(output.paces, minutes)
         for job in missing:
-            print(f"# {job.label}", *command_lines(job), sep="\n")
+            is_open = minutes is not None and job.row not in known
+            note = f"; its updates in {minutes:g} minutes are measured first" if is_open else ""
+            print(f"# {job.label}{note}", *command_lines(job), sep="\n")
     else:
         _check_folder("--out", output.folder)
         _check_folder("--runs", runs)
@@ -190,13 +185,19 @@ def _of_pack(experiment: Experiment, values: dict[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"--packed={values['packed']} is a pack of {plan.experiment}.")
     if values["out"] is None:
         raise ConfigError("--packed: give the folder of the results with --out=FOLDER.")
+    for name in ("rows", "seeds", "minutes"):
+        if values[name] is not None:
+            raise ConfigError(f"--{name}: the pack has its own. Leave it out with --packed.")
     rows = dict.fromkeys(one["row"] for one in plan.jobs)
     seeds = dict.fromkeys(str(one["seed"]) for one in plan.jobs)
-    given = {name: value for name, value in values.items() if value is not None}
-    found = {"rows": ";".join(rows), "seeds": ",".join(seeds)}
-    overrides = {**plan.overrides, **values["overrides"]}
-    of_plan = {"scale": plan.scale, "minutes": plan.minutes, "overrides": overrides}
-    return {**values, **found, **given, **of_plan}
+    return {
+        **values,
+        "rows": ";".join(rows),
+        "seeds": ",".join(seeds),
+        "scale": plan.scale,
+        "minutes": plan.minutes,
+        "overrides": {**plan.overrides, **values["overrides"]},
+    }
 
 
 def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs: Path) -> None:
@@ -211,6 +212,8 @@ def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs
     _draw_attention(table, output)
     command = shlex.join(["python", "-m", f"experiments.{experiment.name}", *_plain(sys.argv[1:])])
     found = experiment.findings(output.folder, table) if experiment.findings else []
+    if not isinstance(found, list | tuple):
+        raise ConfigError(f"the function findings gives {found!r:.60}; expected a list of parts.")
     page = write_report(experiment, scale, output, lines, command, found, _counted(table))
     print((output.folder / "table.md").read_text(encoding="utf-8"), end="")
     log.info("%s", page)
@@ -355,46 +358,3 @@ def _draw_attention(jobs: Sequence[Job], output: Output) -> None:
         done = subprocess.run(whole, capture_output=True, text=True)
         if done.returncode:
             log.warning("cannot draw attention: %s", last_line(done.stderr))
-
-
-def _list(experiment: Experiment, jobs: Sequence[Job], missing: Sequence[Job]) -> str:
-    left = {(job.row, job.seed) for job in missing}
-    rows = []
-    for row in dict.fromkeys(job.row for job in jobs):
-        seeds = [job.seed for job in jobs if job.row == row]
-        done = [str(seed) for seed in seeds if (row, seed) not in left]
-        own = next(job for job in jobs if job.row == row)
-        changes = own.scale.keys_of(row, experiment.rows[row])
-        text = ", ".join(f"{key}={value}" for key, value in changes.items())
-        rows.append([row, text, ", ".join(map(str, seeds)), ", ".join(done) or "none"])
-    return markdown_table(["row", "what differs", "seeds", "finished"], rows)
-
-
-def _dry_run(jobs: Sequence[Job], lines: Sequence[Line]) -> str:
-    rate, basis = _rate(lines, jobs[0].config().model.dtype)
-    rows = []
-    total = 0.0
-    for job in jobs:
-        parameters, flops = counts(job.config())
-        total += flops / rate
-        minutes = f"{flops / rate / 60:,.1f}"
-        rows.append([job.row, str(job.seed), f"{parameters / 1e6:.2f}", f"{flops:.2e}", minutes])
-    head = ["row", "seed", "parameters, millions", "training FLOPs", "predicted minutes"]
-    table = markdown_table(head, rows)
-    return f"{table}\nall: {total / 3600:,.1f} hours of training, at {rate:.2e} FLOP/s: {basis}\n"
-
-
-def _rate(lines: Sequence[Line], dtype: str) -> tuple[float, str]:
-    """FLOP/s of training on this device, and the source of this figure."""
-    import jax
-
-    device = jax.devices()[0].device_kind
-    count = jax.device_count()
-    rates = [x.training_flops / x.train_seconds for x in lines if x.device == device]
-    rates = [rate for rate in rates if np.isfinite(rate)]
-    if rates:
-        return float(np.median(rates)), f"the median of {len(rates)} finished runs on {device}"
-    if peak := cost.device_peak(dtype):
-        return GPU_SHARE * peak * count, f"{GPU_SHARE:.0%} of the peak of {count} x {device}"
-    rate = CPU_RATE * (os.cpu_count() or 1)
-    return rate, f"a guess, {CPU_RATE:.0e} for each of this machine's cores"

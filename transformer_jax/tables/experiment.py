@@ -201,13 +201,19 @@ def check_kinds(experiment: Experiment) -> None:
     if not isinstance(experiment, Experiment):
         raise ConfigError(f"{experiment!r:.60} is not an Experiment (tables/experiment.py).")
     _check_fields(f"{experiment.name}: ", experiment)
+    shown = {row for scale in experiment.scales.values() for row in scale.rows}
+    if unknown := experiment.paper.keys() - experiment.rows.keys() - shown:
+        raise ConfigError(f"{experiment.name}: paper has {min(unknown)!r}, which is no row.")
     for name, scale in experiment.scales.items():
         where = f"{experiment.name}, scale {name}: "
         _check_fields(where, scale)
         if scale.minutes is not None and not scale.minutes > 0:
             raise ConfigError(f"{where}minutes={scale.minutes} must be above 0.")
+        for row in experiment.rows:
+            if not isinstance(own := scale.label(row), str):
+                raise ConfigError(f"{where}its function label gives {own!r:.60}; expected a name.")
         for field, value in scale._asdict().items():
-            unknown = value.keys() - experiment.rows.keys() if isinstance(value, Mapping) else ()
+            unknown = set(value) - experiment.rows.keys() if isinstance(value, Mapping) else set()
             if field == "rows":  # some may be of the paper only
                 unknown = set(value) - experiment.rows.keys() - experiment.paper.keys()
             if unknown and field != "overrides":

@@ -297,6 +297,8 @@ def extract_results(file: Path, to: Path) -> Plan:
             _extract(tar, to)
     except (OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
         raise DataError(f"--merge={file} is not a results.tgz ({error}).") from None
+    if not (to / PLAN).is_file():
+        raise DataError(f"--merge={file} is not a results.tgz: it has no {PLAN}.")
     return read_plan(to)
 
 

@@ -51,12 +51,13 @@ METRICS = {
 
 
 def check_metrics(experiment: Experiment) -> None:
-    """Raises ConfigError if the table has a column that is none of METRICS."""
-    for name in experiment.metrics:
+    """Raises ConfigError if a column, or a figure of the paper, is none of METRICS."""
+    of_paper = (name for figures in experiment.paper.values() for name in figures)
+    named = [*(("metrics", name) for name in experiment.metrics), *(("paper", x) for x in of_paper)]
+    for part, name in named:
         if name not in METRICS:
             raise ConfigError(
-                f"{experiment.name}: metrics has {name!r}, which is not one of "
-                f"{', '.join(METRICS)}."
+                f"{experiment.name}: {part} has {name!r}, which is not one of {', '.join(METRICS)}."
             )
 
 

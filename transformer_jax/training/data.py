@@ -337,7 +337,9 @@ def _vocabulary(config: Config, run: RunFolder, corpus: Corpus, fingerprint: str
     if run.vocabulary_file.exists():
         own = load_vocabulary(run.vocabulary_file)
         # If the file does not exist, the run was copied to another machine: its own one is enough.
-        if given and Path(given).exists() and load_vocabulary(given).digest != own.digest:
+        if given and not Path(given).exists():
+            log.warning("vocabulary.path=%s is not there: the run's own vocabulary is used", given)
+        elif given and load_vocabulary(given).digest != own.digest:
             raise RunError(
                 f"{run.path} holds a run with another vocabulary than vocabulary.path={given}. "
                 "Choose another --workdir, or leave that key out."

@@ -37,7 +37,9 @@ def warn_of_lost_characters(pairs: Sequence[Pair], vocabulary: Vocabulary) -> No
 
 
 def warn_without_test_split(corpus: Corpus, data: DataConfig) -> None:
-    """Logs a warning if a later `evaluate` would find no test split."""
+    """Logs a warning if a later `evaluate` would find no test split, or text of training."""
+    if shared := data.train_pairs_in(data.test):
+        log.warning("data.train=%r and the test text %r share pairs", *shared)
     if data.test:
         try:
             corpus.split("test")
