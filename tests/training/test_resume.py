@@ -106,18 +106,20 @@ OTHER = {
 # Keys that are valid only beside a change of another one.
 UNTIED = {"model.tie_embeddings": False}
 BUILT_IN = {"data.source": "grammar", "data.path": None}
+LINKED = {"data.alignments": True, "train.alignment_weight": 1.0}
 BESIDE = {
+    "data.alignments": {"train.alignment_weight": 1.0},
     "model.tie_output": UNTIED,
     "vocabulary.separate": UNTIED,
     "vocabulary.segmentations": {"vocabulary.dropout": 0.1},
     "train.alignment_weight": {"data.alignments": True},
-    "train.alignment_context": {"data.alignments": True, "train.alignment_weight": 1.0},
+    "train.alignment_context": LINKED,
     "train.avoidance_weight": {"data.alignments": True},
     "data.name": {"data.source": "tfds"},
     "data.pairs": BUILT_IN,
     "data.invented_names": BUILT_IN,
     "train.decay_steps": {"train.schedule": "linear"},
-    "data.aligned_pairs": {"data.alignments": True},
+    "data.aligned_pairs": LINKED,
     "model.wait_k_max": {"model.wait_k": 2},
     "model.global_every": {"model.window": 3, "model.num_layers": 2},
     "model.attended_keys": {"model.normalizer": "top_k"},

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint.checkpoint_managers import preservation_policy
@@ -29,11 +28,9 @@ def read_arrays(folder: Path, like: Any) -> Any:
 
 def read_step(folder: Path) -> int:
     """The number of steps in the folder of a training state without its parameters."""
-    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    like = {"step": jax.ShapeDtypeStruct((), jnp.int32, sharding=device)}
     asked = ocp.args.PyTreeRestore(
-        item=like,
-        restore_args=ocp.checkpoint_utils.construct_restore_args(like),
+        item={"step": np.int32(0)},
+        restore_args={"step": ocp.RestoreArgs(restore_type=np.ndarray)},  # on every process
         partial_restore=True,
     )
     with ocp.PyTreeCheckpointer() as checkpointer:
