@@ -93,12 +93,9 @@ def outcome(tree: Path, mutation: Mutation) -> str:
     own = f"tests/{Path(mutation.file).parts[1]}"
     env = {**os.environ, "PYTHONPATH": str(tree)}  # for processes that tests start
     runs = [("own folder", "not slow", own)] if (tree / own).is_dir() else []
+    runs += [("quick", "not slow", "tests"), ("slow", "slow", "tests")]
     try:
-        for name, marker, folder in [
-            *runs,
-            ("quick", "not slow", "tests"),
-            ("slow", "slow", "tests"),
-        ]:
+        for name, marker, folder in runs:
             command = ["-m", "pytest", "-q", "-x", "-n", "2", "-m", marker, folder]
             try:
                 done = subprocess.run(

@@ -11,7 +11,7 @@ from transformer_jax.text.built_in_corpus import AlignedPair, built_in_pairs
 
 @functools.cache
 def pairs_of_test(count: int, invented_names: int = 0) -> tuple[AlignedPair, ...]:
-    """The first pairs of the test split; drawing them takes seconds."""
+    """The first pairs of the test split."""
     return tuple(built_in_pairs("test", count, invented_names=invented_names))
 
 

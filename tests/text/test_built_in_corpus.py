@@ -176,7 +176,8 @@ def test_the_file_of_a_split_is_read_when_a_pair_is_asked_for(monkeypatch):
     assert corpus.alignments("train")[0].src and corpus.split("train")[39] and asked == ["train"]
 
 
-def test_the_built_in_corpus_has_a_fingerprint_of_its_content():
+def test_the_built_in_corpus_has_a_fingerprint_of_its_content(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path))
     settings = [
         {"pairs": 40},
         {"pairs": 41},
@@ -189,6 +190,7 @@ def test_the_built_in_corpus_has_a_fingerprint_of_its_content():
         first, again = (corpus.fingerprint("train") for corpus in both)
         content = "\n".join(line for pair in both[0].split("train") for line in pair)
         assert first == again == hashlib.sha256(content.encode()).hexdigest()
+        assert "aligned" not in vars(both[1].split("train"))  # it was in the cache
         seen.add(first)
     assert len(seen) == len(settings)
     assert len({both[0].fingerprint(name) for name in ("train", "valid", "test")}) == 3

@@ -19,7 +19,7 @@ from transformer_jax.text.packing import plan_rows
 from transformer_jax.text.vocabulary_training import train_vocabulary
 from transformer_jax.text.words import words_of
 
-PAIRS = built_in_pairs("train", 60)  # other splits first ask which words training has
+PAIRS = built_in_pairs("train", 60)
 LINES = [Pair(pair.src, pair.tgt) for pair in PAIRS]
 GOLD = [AlignedWords(pair.src_words, pair.tgt_words, pair.alignment) for pair in PAIRS]
 

@@ -20,12 +20,6 @@ TYPES: dict[str, np.dtype] = {
     "I32": np.dtype("<i4"),
     "U8": np.dtype("u1"),
 }
-
-
-class _UnknownTypeError(ValueError):
-    """An array has a type that is not in TYPES; the file may be well formed."""
-
-
 LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
 
 
@@ -44,9 +38,13 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         data = content[8 + length :]
         header.pop("__metadata__", None)
         _check_offsets([about["data_offsets"] for about in header.values()], len(data))
+        for name, about in header.items():  # a well-formed file may have others
+            if about["dtype"] not in TYPES:
+                raise DataError(
+                    f"{path}: {name} has the type {about['dtype']}, which is not read: store "
+                    f"float32. Types that are: {', '.join(TYPES)}."
+                )
         return {name: _array(name, about, data) for name, about in header.items()}
-    except _UnknownTypeError as error:
-        raise DataError(f"{path}: {error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path} is not a safetensors file: {error}. Download it again.") from None
 
@@ -60,11 +58,6 @@ def _check_offsets(offsets: list, size: int) -> None:
 
 
 def _array(name: str, about: Mapping, data: np.ndarray) -> np.ndarray:
-    if about["dtype"] not in TYPES:
-        raise _UnknownTypeError(
-            f"{name} has the type {about['dtype']}, which is not read: store float32. "
-            f"Types that are: {', '.join(TYPES)}."
-        )
     dtype = TYPES[about["dtype"]]
     shape = [int(size) for size in about["shape"]]
     start, end = about["data_offsets"]

@@ -27,11 +27,8 @@ from transformer_jax.model.stateful_normalizers import (
 
 MAX_FERTILITY = 2.0  # N of Tu et al. 2016
 COVERAGE_SIZE = 10  # numbers in a coverage vector (Tu et al. 2016, section 5.1)
-SIZES = {
-    "neighbors": 3,
-    "coverage": COVERAGE_SIZE,
-    "gates": 3 * COVERAGE_SIZE,
-}  # axes of parameters
+# Sizes of the parameters' axes.
+SIZES = {"neighbors": 3, "coverage": COVERAGE_SIZE, "gates": 3 * COVERAGE_SIZE}
 
 
 def fertility(params: Params, source: Source) -> Array:

@@ -38,9 +38,8 @@ def divergence_and_gradient(
     """
     real_V = jnp.arange(logits_BLV.shape[-1]) < vocabulary_size
     log_p_BLV = jax.nn.log_softmax(jnp.where(real_V, logits_BLV, PAD_LOGIT))
-    log_q_BLV = jnp.roll(
-        log_p_BLV, logits_BLV.shape[-2] // 2, axis=-2
-    )  # what the other pass predicts
+    # What the other pass predicts.
+    log_q_BLV = jnp.roll(log_p_BLV, logits_BLV.shape[-2] // 2, axis=-2)
     p_BLV = jnp.exp(log_p_BLV)
     gap_BLV = log_p_BLV - log_q_BLV
     divergence_BL1 = (p_BLV * gap_BLV).sum(-1, keepdims=True)  # KL(p || q)

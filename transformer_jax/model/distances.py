@@ -55,9 +55,8 @@ def nothing_added(
 class QueryPositions(NamedTuple):
     """What each layer's self-attention computes from its queries and the distances of keys."""
 
-    parameters: Callable[
-        [ModelConfig], Mapping[str, Parameter]
-    ]  # each layer has them, and all its heads share them
+    # Each layer has these parameters, and all its heads share them.
+    parameters: Callable[[ModelConfig], Mapping[str, Parameter]]
     # (params, pairs) -> what is added to the scores, float32 [batch, heads, query_len, key_len].
     term: Callable[[Params, Pairs], Array]
     # (params, heads' outputs, weights, distances) -> the outputs with what is added to values.

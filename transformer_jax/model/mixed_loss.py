@@ -40,9 +40,7 @@ class Mixture(NamedTuple):
     """A distribution over the vocabulary."""
 
     x_BLCD: Array  # a vector for each component, which makes its logits
-    log_weights_BLC: (
-        Array  # a weight for each component; with the pointer's mass their exp sums to 1
-    )
+    log_weights_BLC: Array  # one for each component; with the pointer's mass their exp sums to 1
     pointer: Pointer | None
 
 

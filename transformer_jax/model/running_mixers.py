@@ -29,9 +29,7 @@ from transformer_jax.model.sublayer import Sublayer
 
 _matrix = named(nn.initializers.xavier_uniform(), FEATURES, HIDDEN, summed=1)
 _vector = named(nn.initializers.zeros, HIDDEN)
-LEAST_SUM = (
-    1e-6  # the scores of a query sum to this at least; phi is nearly 0 for features far below 0
-)
+LEAST_SUM = 1e-6  # what a query's scores sum to at least: phi is nearly 0 far below 0
 
 
 def mean_so_far(x_BLD: Array, context: Context) -> Array:

@@ -45,9 +45,8 @@ def evaluation_path(folder: Path, name: str, settings: Mapping[str, Any]) -> Pat
 def _stem(name: str, checkpoint: str, decode: Mapping[str, Any]) -> str:
     method = decode.get("method", "beam")
     how = f"beam{decode['beam_size']}" if method == "beam" else method
-    name = os.fsencode(name)[:LONGEST_NAME].decode(
-        errors="ignore"
-    )  # a file's name may have any bytes
+    # A file's name may have any bytes.
+    name = os.fsencode(name)[:LONGEST_NAME].decode(errors="ignore")
     return re.sub(r"[^\w.-]", "_", f"{name}.{checkpoint}.{how}")
 
 

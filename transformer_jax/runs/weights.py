@@ -60,12 +60,9 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
     )
     state = folder / "rest"  # imported weights have none
     try:
-        step = read_step(state) if folder.name.isdecimal() and state.is_dir() else None
-        if step not in (None, int(folder.name.split("-")[0])):
-            raise RunError(f"{folder} is the checkpoint of step {step}, under another name.")
-        return read_arrays(folder / "params", like), folder.name
-    except RunError:
-        raise
+        is_saved = folder.name.isdecimal() and state.is_dir()
+        step = str(read_step(state)) if is_saved else folder.name
+        params = read_arrays(folder / "params", like)
     except jax.errors.JaxRuntimeError:  # the device failed, not the files
         raise
     except Exception as error:  # Orbax and its libraries raise many types on damaged files
@@ -73,6 +70,9 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
             f"{folder / 'params'} cannot be restored ({type(error).__name__}): it is damaged, or "
             "not of the model that config.json and vocabulary.model describe."
         ) from error
+    if step != folder.name:
+        raise RunError(f"{folder} is the checkpoint of step {step}, under another name.")
+    return params, folder.name
 
 
 def _find(run: RunFolder, which: str) -> Path:

@@ -179,17 +179,15 @@ def make_jobs(
     jobs = []
     for seed in dict.fromkeys(seed for own in seeds_of.values() for seed in own):
         for row in [row for row, own in seeds_of.items() if seed in own]:
-            own = chosen.keys_of(row, experiment.rows[row])
-            if "seed" in {**chosen.overrides, **own} or len(set(seeds_of[row])) < len(
-                seeds_of[row]
-            ):
+            changes = {**chosen.overrides, **chosen.keys_of(row, experiment.rows[row])}
+            own = seeds_of[row]
+            if "seed" in changes or len(set(own)) < len(own):
                 raise ConfigError(
                     f"row {row!r}: seeds are those of the scale, or of --seeds, each once; they "
-                    f"are {', '.join(map(str, seeds_of[row]))}."
+                    f"are {', '.join(map(str, own))}."
                 )
-            changes = {**chosen.overrides, **own, **overrides}
             folder = runs / slug(row) / f"seed-{seed}"
-            whole = {**changes, "seed": seed}
+            whole = {**changes, **overrides, "seed": seed}
             jobs.append(Job(experiment.name, row, seed, chosen, whole, folder))
     if not jobs:
         raise ConfigError(f"{experiment.name}, scale {scale}: no row has a seed. Give some.")
@@ -212,11 +210,13 @@ def check_kinds(experiment: Experiment) -> None:
         for row in experiment.rows:
             if not isinstance(own := scale.label(row), str):
                 raise ConfigError(f"{where}its function label gives {own!r:.60}; expected a name.")
-        for field, value in scale._asdict().items():
-            unknown = set(value) - experiment.rows.keys() if isinstance(value, Mapping) else set()
-            if field == "rows":  # some may be of the paper only
-                unknown = set(value) - experiment.rows.keys() - experiment.paper.keys()
-            if unknown and field != "overrides":
+        only_shown = experiment.paper.keys() - experiment.rows.keys()
+        named = {"rows": set(scale.rows) - only_shown}
+        for field in ("config", "seeds", "average", "own"):  # each may be a mapping by row
+            value = getattr(scale, field)
+            named[field] = set(value) if isinstance(value, Mapping) else set()
+        for field, rows in named.items():
+            if unknown := rows - experiment.rows.keys():
                 known = "; ".join(experiment.rows)
                 raise ConfigError(f"{where}{field} has {min(unknown)!r}; the rows are {known}.")
 

@@ -46,12 +46,8 @@ log = logging.getLogger(__name__)
 PLAN, ARCHIVE, RESULTS = "plan.json", "part", "results.tgz"
 PART_BYTES = 45 << 20
 EVERY = 20.0  # seconds between two versions of results.tgz
-SMALL_FILES = (
-    "config.json",
-    "corpus.sha256",
-    "metrics.jsonl",
-    "evaluations",
-)  # small files in a run's folder
+# In a run's folder.
+SMALL_FILES = ("config.json", "corpus.sha256", "metrics.jsonl", "evaluations")
 
 
 class Plan(NamedTuple):

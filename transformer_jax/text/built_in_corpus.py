@@ -19,8 +19,10 @@ from typing import NamedTuple
 
 from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import DataError
+from transformer_jax.files import kept
 from transformer_jax.text.by_position import ByPosition
 from transformer_jax.text.folder_corpus import AlignedWords, Pair
+from transformer_jax.text.lines import file_digest
 
 PAIRS = {"train": 60_000, "valid": 500, "test": 1_000}  # in the files
 TEST_PERCENT, VALID_PERCENT = 10, 5  # shares that a hash gives to the splits
@@ -110,9 +112,16 @@ class BuiltInCorpus:
         ]
 
     def fingerprint(self, name: str) -> str:
-        """SHA-256 of the lines of the split."""
-        lines = itertools.chain.from_iterable(self.split(name))
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        """SHA-256 of the lines of the split, kept in the user's cache: reading takes seconds."""
+        pairs = self.split(name)
+
+        def digest() -> bytes:
+            lines = itertools.chain.from_iterable(pairs)
+            return hashlib.sha256("\n".join(lines).encode()).hexdigest().encode()
+
+        asked = f"{name} {len(pairs)} {pairs.invented_names} {pairs.is_swapped}"
+        stored = file_digest(_file(name)).hex()
+        return kept("built_in_corpus", f"fingerprint {stored} {asked}", digest).decode()
 
     def describe(self) -> str:
         """The number of training pairs, and how many names are invented."""
@@ -147,9 +156,12 @@ def built_in_pairs(split: str, pairs: int, invented_names: int = 0) -> list[Alig
     return [_with_invented_names(pair, split, rng, invented_names) for pair in found]
 
 
+def _file(split: str) -> Path:
+    return Path(__file__).with_name(f"built_in_{split}.tsv.gz")
+
+
 def _stored(split: str) -> Iterator[AlignedPair]:
-    file = Path(__file__).with_name(f"built_in_{split}.tsv.gz")
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
+    with gzip.open(_file(split), "rt", encoding="utf-8") as lines:
         for line in lines:
             src, tgt, links, moves_a_verb = line.rstrip("\n").split("\t")
             words = tuple(src.split()), tuple(tgt.split())
