@@ -118,7 +118,7 @@ def train(job: Job, size: str) -> Figures:
     def run() -> Any:
         nonlocal state
         for batch in batches:
-            state = program.train_step(state, batch)
+            (state,) = program.train_step((state,), batch)
         return state.step
 
     blocks(run, 1)
@@ -199,12 +199,12 @@ def profile(job: Job, size: str) -> Figures:
     state = program.init(config.seed)
     batch = put(host[0])
     for _ in range(3):
-        state = step(state, batch)
+        (state,) = step((state,), batch)
     jax.block_until_ready(state.step)
     with jax.profiler.trace(job["profile"]):
         started = time.perf_counter()
         for _ in range(PROFILED_STEPS):
-            state = step(state, batch)
+            (state,) = step((state,), batch)
         jax.block_until_ready(state.step)
         wall = time.perf_counter() - started
     names = operation_names(step.as_text())

@@ -158,7 +158,7 @@ def step_point(setting: Setting) -> Point:
 
     def run() -> None:
         nonlocal state
-        state = jax.block_until_ready(program.train_step(state, batch))
+        (state,) = jax.block_until_ready(program.train_step((state,), batch))
 
     compiled: Any = program.train_step
     padded = padded_vocabulary(setting.vocabulary)

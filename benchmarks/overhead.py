@@ -62,7 +62,7 @@ class Run:
         if saves:
             self.checkpoints.save(self.program.to_save(self.state), int(self.state.step), None)
         for _ in range(steps):
-            self.state = self.program.train_step(self.state, next(self.batches))
+            (self.state,) = self.program.train_step((self.state,), next(self.batches))
             if line:
                 self.writer.write(int(self.state.step), "train", self.read_window(self.state))
         self.state.step.block_until_ready()

@@ -114,7 +114,7 @@ def measure_ours(config: Config, folder: Path, warm_up: int, steps: int) -> Figu
     batches = train_batches(data.train, data.plan, rows, config.seed, own_rows=own)
     state = program.init(config.seed)
     for step in range(warm_up):
-        state = program.train_step(state, put_rows(mesh, rows, own, next(batches)))
+        (state,) = program.train_step((state,), put_rows(mesh, rows, own, next(batches)))
         if step == 0:
             state.step.block_until_ready()
             first_step = seconds_since_start()
@@ -122,7 +122,7 @@ def measure_ours(config: Config, folder: Path, warm_up: int, steps: int) -> Figu
     state = jax.block_until_ready(state._replace(window=zero))
     started = time.perf_counter()
     for _ in range(steps):
-        state = program.train_step(state, put_rows(mesh, rows, own, next(batches)))
+        (state,) = program.train_step((state,), put_rows(mesh, rows, own, next(batches)))
     window = jax.device_get(state.window)
     seconds = time.perf_counter() - started
     batches.close()

@@ -165,8 +165,9 @@ def vocabulary_file_has_two_and_the_output_copies(box: Sandbox) -> Sequence[str]
 
 
 def train_with_two_vocabularies(box: Sandbox, *changes: str) -> Sequence[str]:
-    pairs = [("a dog", "ein Hund")] * 9
-    train_vocabularies(pairs, VocabularyConfig(size=270), seed=0).save(box.folder / "two.model")
+    sides = ["a dog"] * 9, ["ein Hund"] * 9
+    both = train_vocabularies(*sides, VocabularyConfig(size=270), seed=0)
+    both.save(box.folder / "two.model")
     return box.train(f"vocabulary.path={box.folder}/two.model", *changes)
 
 

@@ -12,6 +12,8 @@ from transformer_jax.errors import ConfigError
 
 GOOD = {"data.source": "grammar"}  # the smallest change that makes the defaults valid
 
+TWO = {"data.source": "files", "data.path": "x", "data.src": "en,fr"}  # source languages
+
 # Each change, and what its error must contain: key, value, what is allowed or the fix.
 REFUSED = "train.hard_attention='reinforce': "
 BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
@@ -203,6 +205,26 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     (
         {"data.source": "files", "data.path": "x", "data.src": ""},
         ("data.src=''", "such as 'en' and 'de'"),
+    ),
+    (TWO | {"data.src": "en,"}, ("data.src='en,'", "'de,fr' and 'en'")),
+    (TWO | {"data.src": "en,en"}, ("data.src='en,en'", "must be two different")),
+    (TWO | {"data.tgt": "fr"}, ("data.src='en,fr', data.tgt='fr' must be two different",)),
+    (TWO | {"data.src": "en", "data.tgt": "de,fr"}, ("data.tgt='de,fr' must be two different",)),
+    ({"data.src": "en,fr"}, ("data.src='en,fr'", "the built-in corpus is in 'en' and 'de'")),
+    ({"model.sources": 2}, ("model.sources=2", "data.src='en' names 1", "Set model.sources=1")),
+    (TWO | {"model.sources": 3}, ("model.sources=3", "Set model.sources=2")),
+    (
+        TWO | {"model.sources": 2, "model.wait_k": 2},
+        ("model.wait_k=2 reads one source sentence", "model.sources=2. Leave one of them out"),
+    ),
+    (
+        TWO | {"model.sources": 2, "model.cross_normalizer": "monotonic"},
+        ("model.cross_normalizer='monotonic' reads one source sentence", "model.sources=2"),
+    ),
+    (TWO | {"train.agreement_weight": 0.0}, ("train.agreement_weight=0.0 do not go together",)),
+    (
+        TWO | {"data.alignments": True, "train.alignment_weight": 1.0},
+        ("data.src='en,fr' and data.alignments=True do not go together", "Leave one of them out"),
     ),
     ({"data.train": ()}, ("data.train is empty", "('train',)")),
     (

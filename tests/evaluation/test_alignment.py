@@ -325,7 +325,7 @@ def test_the_rates_of_a_model_are_those_of_its_weights_added_up(monkeypatch):
 def test_each_side_is_spelled_by_its_own_vocabulary():
     pairs = grammar_pairs()
     lines = [(pair.src, pair.tgt) for pair in pairs]
-    both = train_vocabularies(lines, VocabularyConfig(size=400), seed=0)
+    both = train_vocabularies(*zip(*lines, strict=True), VocabularyConfig(size=400), seed=0)
     config = ModelConfig(**{**SIZES, "dropout": 0.0, "tie_embeddings": False})
     model = make_model(config, both.sizes)
     assert alignment_error_rates(model, random_params(model), both, pairs[:3]).pairs == 3

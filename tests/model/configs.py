@@ -204,6 +204,8 @@ CHANGES: dict[str, dict[str, Any]] = {
         "source_eos": False,
     },
     "recurrent-decoder": {"decoder": "recurrent", "d_hidden": 17, "norm": "pre"},
+    "two-sources": {"sources": 2, "window": 5, "num_encoder_layers": 2, "output": "copy"},
+    "three-sources": {"sources": 3, "encoder": "convolutional", "decoder": "recurrent"},
 }
 CONFIGS = {name: {"num_layers": 1, **line} for name, line in CHANGES.items()}
 
@@ -219,4 +221,5 @@ COVERING = (
     "recurrent-decoder",
     "average",
     "ssru",
+    "two-sources",
 )

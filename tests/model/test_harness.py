@@ -18,6 +18,7 @@ from tests.fixtures.steps import assert_steps_equal_all_at_once
 from tests.fixtures.tiny import (
     SIZES,
     VOCABULARY,
+    Pair,
     lay_out,
     model_inputs,
     of_each_pair,
@@ -25,6 +26,7 @@ from tests.fixtures.tiny import (
     random_params,
     relative_error,
     tiny_model,
+    with_sources,
 )
 from tests.model.configs import CONFIGS, COVERING, DISTANCES, ONE_LAYER
 from transformer_jax.config.checks import check
@@ -36,9 +38,12 @@ from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.parameters import abstract_params, axis_names, narrowed
 from transformer_jax.model.records import Now, SearchSizes
+from transformer_jax.text.vocabulary import EOS
 
 SRC_LENGTH, TGT_LENGTH = 24, 23  # a window of 5 is computed in blocks of 16
 PAIRS = random_pairs(3, [(9, 7), (4, 5), (2, 3), (6, 8)])
+# With several sources: one of one subword, some without text.
+SOURCES = {2: [(4,), (1,), (0,), (2,)], 3: [(2, 5), (0, 2), (0,), (1, 2)]}
 EVERY = pytest.mark.parametrize("name", CONFIGS)
 # Lines with a backward pass of their own: of a score, a normalizer, a kernel, and each output.
 OWN_GRADIENTS = ("base", "sink", "fused", "gelu", "fix-norm", "no-feed-forward")
@@ -58,8 +63,14 @@ def compiled(name: str) -> Any:
     return lambda batch, params=own: np.asarray(apply({"params": params}, *model_inputs(batch)))
 
 
+def pairs_of(name: str) -> list[Pair]:
+    """The pairs, in which the model's source has as many sentences as it reads."""
+    sources = CONFIGS[name].get("sources", 1)
+    return PAIRS if sources == 1 else with_sources(PAIRS, SOURCES[sources])
+
+
 def logits_of_pairs(name: str, rows: list[list[int]], length: tuple[int, int]) -> dict[int, Any]:
-    batch = lay_out(PAIRS, rows, *length)
+    batch = lay_out(pairs_of(name), rows, *length)
     found = of_each_pair(compiled(name)(batch), batch, rows)
     return {number: logits[:, :VOCABULARY] for number, logits in found.items()}
 
@@ -80,7 +91,7 @@ def test_padding_and_the_length_of_the_row_change_nothing(name):
     short = logits_of_pairs(name, rows, (9, 8))
     for number in long:
         assert relative_error(short[number], long[number]) < 1e-5
-    batch = lay_out(PAIRS, rows, SRC_LENGTH, TGT_LENGTH)
+    batch = lay_out(pairs_of(name), rows, SRC_LENGTH, TGT_LENGTH)
     for side in batch[:2]:
         side.ids[side.segments == 0] = 7
     filled = of_each_pair(compiled(name)(batch), batch, rows)
@@ -92,13 +103,13 @@ def test_padding_and_the_length_of_the_row_change_nothing(name):
 def test_a_position_depends_on_no_later_target_input(name):
     """Another subword at position n changes no logit before n, bit for bit, and those at n."""
     rows = [[0], [0], [0], [0]]
-    batch = lay_out(PAIRS, rows, SRC_LENGTH, TGT_LENGTH)  # compiled already
+    batch = lay_out(pairs_of(name), rows, SRC_LENGTH, TGT_LENGTH)  # compiled already
     want = compiled(name)(batch)
     length = len(PAIRS[0][1])
     reaches = np.zeros((length, length), bool)  # [input, output]
     for first in range(1, length, len(rows)):  # the input at 0 is BOS
         inputs = range(first, min(first + len(rows), length))
-        changed = lay_out(PAIRS, rows, SRC_LENGTH, TGT_LENGTH)
+        changed = lay_out(pairs_of(name), rows, SRC_LENGTH, TGT_LENGTH)
         for row, n in enumerate(inputs):  # each input is the target's subword before it
             changed.tgt.ids[row, n - 1] = VOCABULARY - 1
         got = compiled(name)(changed)
@@ -113,7 +124,9 @@ def test_a_position_depends_on_no_later_target_input(name):
 def test_every_parameter_changes_the_logits(name):
     """But for a softmax's bias of keys: it takes out what all scores of a query have in common."""
     _, params = model_and_params(name)
-    batch = lay_out(PAIRS, [[0, 2], [1, 3], [], []], SRC_LENGTH, TGT_LENGTH)  # compiled already
+    batch = lay_out(
+        pairs_of(name), [[0, 2], [1, 3], [], []], SRC_LENGTH, TGT_LENGTH
+    )  # compiled already
     real = batch.tgt.segments != 0
     want = compiled(name)(batch)[real][:, :VOCABULARY]
     leaves, tree = jax.tree.flatten(params)
@@ -145,7 +158,7 @@ def test_narrow_weights_change_the_logits_as_little_as_their_rounding(name):
     model, params = model_and_params(name)
     narrow = narrowed(model, params, "bfloat16")
     exact = jax.tree.map(lambda x: x.astype("float32"), narrow)
-    batch = lay_out(PAIRS, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
+    batch = lay_out(pairs_of(name), [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
     apply = jax.jit(model.apply)
     got, want = (
         np.asarray(apply({"params": p}, *model_inputs(batch)))[..., :VOCABULARY]
@@ -163,7 +176,8 @@ MULTIPLIED = set(
 OTHER = set(
     "table bias key_bias query_bias value_bias gain buckets fertility vector matrix relative_keys "
     "relative_values contextual_keys mix_scores mix_weights markov coverage from_source from_query "
-    "from_weight from_state gate_bias stop_key from_source_word from_word table_bias".split()
+    "from_weight from_state gate_bias stop_key from_source_word from_word table_bias "
+    "sources".split()
 )
 
 
@@ -191,7 +205,7 @@ def test_training_and_search_in_bfloat16_keep_their_types(name):
     differentiated: gradients are float32.
     """
     model = tiny_model(**{**CONFIGS[name], **ONE_LAYER, "dtype": "bfloat16"})
-    batch = lay_out(PAIRS, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
+    batch = lay_out(pairs_of(name), [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
     settings = LossSettings(0.1, VOCABULARY, "bfloat16", 2048, 1)
     sizes = SearchSizes(2, 3, 20, 9)
     now = Now(*(jnp.zeros(shape, jnp.int32) for shape in ((2,), (2, 3), (2, 3, 20))))
@@ -220,7 +234,7 @@ def test_training_and_search_in_bfloat16_keep_their_types(name):
 @pytest.mark.parametrize("name", ["together", "ssru", "recurrent", "convolutional"])
 def test_rematerialization_changes_no_gradient(name):
     model, params = model_and_params(name)
-    batch = lay_out(PAIRS, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
+    batch = lay_out(pairs_of(name), [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
     settings = LossSettings(0.1, VOCABULARY, "float32", 2048, 1)
 
     def loss(params: Any, model: EncoderDecoder) -> Any:
@@ -245,7 +259,7 @@ def test_gradients_equal_finite_differences_in_double_precision(name):
     with jax.enable_x64(True):
         model = tiny_model(**{**CONFIGS[name], **ONE_LAYER, "dtype": "float64"})
         params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), random_params(model))
-        batch = lay_out(PAIRS, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
+        batch = lay_out(pairs_of(name), [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
         settings = LossSettings(0.1, VOCABULARY, "float64", 2048, 1)
 
         @jax.jit
@@ -280,15 +294,36 @@ def test_every_parameter_names_its_axes(name):
 @EVERY
 def test_the_config_survives_json(name):
     model = ModelConfig(**{**SIZES, **CONFIGS[name]})
-    config = dataclasses.replace(
-        Config(), model=model, data=DataConfig(source="grammar", max_length=16)
-    )
+    languages = ",".join(["de", "fr", "it"][: model.sources])
+    data = DataConfig(path=".", src=languages, tgt="en", max_length=16)
+    config = dataclasses.replace(Config(), model=model, data=data)
     lengths = {"row_length": 16}
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, **lengths))
     config = dataclasses.replace(config, decode=dataclasses.replace(config.decode, max_length=16))
     check(config)
     assert from_json(to_json(config)) == config
     assert json.loads(to_json(config))["model"]["score"] == model.score
+
+
+def test_source_sentences_are_encoded_apart_and_told_apart_by_their_number():
+    """Beside another sentence each is what it is alone, but for the vector of its number."""
+    model, params = model_and_params("two-sources")
+    pairs = pairs_of("two-sources")
+    encode = jax.jit(functools.partial(model.apply, method="encode"))
+
+    def encoded(params: Any, sources: list[Any], number: int) -> Any:
+        batch = lay_out([(src, [EOS]) for src in sources], [[number]], SRC_LENGTH, TGT_LENGTH)
+        return np.asarray(encode({"params": params}, batch.src))[0]
+
+    src = pairs[0][0]
+    parts = src[:5], src[5:]
+    both = encoded(params, [src], 0)[: len(src)]
+    first, second = (encoded(params, parts, n)[: len(parts[n])] for n in (0, 1))
+    assert relative_error(both[:5], first) < 1e-5
+    assert relative_error(both[5:], second) > 1e-2
+    of_second = params["sources"].at[0].set(params["sources"][1])
+    second = encoded({**params, "sources": of_second}, parts, 1)[: len(parts[1])]
+    assert relative_error(both[5:], second) < 1e-5
 
 
 def test_neutral_parts_give_the_base_model():

@@ -78,7 +78,7 @@ def run(
         batch = lay_out(random_pairs(step, LENGTHS), [[n] for n in range(ROWS)], *shape.lengths)
         batch = jax.tree.map(lambda x: x[own], batch)
         batch = put_rows(program.mesh, ROWS, own, batch)
-        state = program.train_step(state, batch)
+        (state,) = program.train_step((state,), batch)
         total = float(state.window.smoothed_nats)
         losses.append(total - before)
         before = total

@@ -22,7 +22,6 @@ from transformer_jax.training.data import TrainingData
 from transformer_jax.training.loop import Direction, _lacks_validation, _Observers
 from transformer_jax.training.patience import Patience
 from transformer_jax.training.program import compile_program
-from transformer_jax.training.state import TwoStates
 
 MEASURED = {
     "epoch",
@@ -113,7 +112,7 @@ def test_only_the_main_direction_is_shown_and_sent_to_weights_and_biases(monkeyp
     monkeypatch.setattr(loop, "open_reports", open_reports)
     for name in ("WindowReader", "make_validate"):
         monkeypatch.setattr(loop, name, lambda *_: None)
-    states = TwoStates(*[SimpleNamespace(step=3, window=None)] * 2)
+    states = (SimpleNamespace(step=3, window=None),) * 2
     directions = [Direction(Path(name), None, None) for name in ("run", "reverse")]
     train = TrainConfig(wandb_project="mine")
     with contextlib.ExitStack() as stack:
@@ -134,7 +133,7 @@ def test_no_direction_begins_a_checkpoint_before_both_have_written_the_one_befor
 
     directions = [Direction(None, None, Recorder()) for _ in range(2)]
     observers = SimpleNamespace(directions=directions, program=SimpleNamespace(to_save=str.upper))
-    _Observers.save(observers, 5, TwoStates("forward", "reverse"), [1.5, None])
+    _Observers.save(observers, 5, ("forward", "reverse"), [1.5, None])
     assert calls == [("check", True)] * 2 + [("FORWARD", 5, 1.5), ("REVERSE", 5, None)]
 
 

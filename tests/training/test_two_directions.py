@@ -25,7 +25,7 @@ from transformer_jax.errors import RunError
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.training.optimizer import make_optimizer
-from transformer_jax.training.state import AGREEMENT, TwoStates, init_state
+from transformer_jax.training.state import AGREEMENT, init_state
 from transformer_jax.training.step import make_train_step
 from transformer_jax.training.two_directions import make_two_way_loss, make_two_way_step
 
@@ -105,7 +105,7 @@ def test_without_a_bonus_each_direction_takes_the_steps_of_a_run_of_its_own():
     alone = jax.jit(make_train_step(model, optimizer, TRAIN))
     # The states differ in parameters and dropout key.
     start = jax.jit(lambda seed: init_state(seed, model, optimizer, ("coverage", AGREEMENT)))
-    states = TwoStates(start(3), start(4))
+    states = (start(3), start(4))
     wanted = [state._replace(auxiliary={"coverage": jnp.float32(0)}) for state in states]
     for _ in range(2):
         states = step(states, BATCH)
@@ -117,7 +117,7 @@ def test_without_a_bonus_each_direction_takes_the_steps_of_a_run_of_its_own():
         np.testing.assert_allclose(state.window, want.window, rtol=1e-4)
         assert state.auxiliary["coverage"] == pytest.approx(float(want.auxiliary["coverage"]))
         assert 1 < state.auxiliary[AGREEMENT] < 2 * sum(map(min, LENGTHS))
-    assert states.forward.window.tgt_tokens == 2 * 32 == states.reverse.window.src_tokens
+    assert states[0].window.tgt_tokens == 2 * 32 == states[1].window.src_tokens
 
 
 # Runs --------------------------------------------------------------------------------------------

@@ -247,8 +247,8 @@ def _files(texts: Sequence[Sequence[Pair]]) -> dict[str, list[str]]:
         part for text in texts for part in (text.parts if isinstance(text, Joined) else [text])
     ]
     files = [part for part in parts if isinstance(part, TextPairs)]
-    sources = dict.fromkeys(str(pairs.src.path.absolute()) for pairs in files)
-    references = [str(pairs.tgt.path.absolute()) for pairs in files]
+    sources = dict.fromkeys(str(one.path.absolute()) for pairs in files for one in pairs.files[:-1])
+    references = [str(pairs.files[-1].path.absolute()) for pairs in files]
     return {"src_files": list(sources), "ref_files": references}
 
 

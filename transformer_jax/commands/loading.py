@@ -12,7 +12,6 @@ from jax.sharding import Mesh
 from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.checks import check
-from transformer_jax.config.data import DataConfig
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
@@ -106,7 +105,7 @@ def load_model(
     config = with_values(configs[0], given)
     check(config, list(given))
     for run, own in zip(runs[1:], configs[1:], strict=True):
-        _check_searched(run, own, config.decode, configs[0].data)
+        _check_searched(run, own, config.decode, configs[0])
     check_n_best(n_best, config.decode)
     keep_compiled_programs()
     vocabulary = _common_vocabulary(runs)
@@ -128,14 +127,17 @@ def load_model(
     return LoadedModel(config, vocabulary, translator, name, folders)
 
 
-def _check_searched(
-    run: RunFolder, config: Config, decode: DecodeConfig, of_first: DataConfig
-) -> None:
+def _check_searched(run: RunFolder, config: Config, decode: DecodeConfig, first: Config) -> None:
     """Raises ConfigError if the search of an ensemble's first run does not fit another run."""
-    if (of_first.src, of_first.tgt) != (config.data.src, config.data.tgt):
+    if (first.data.src, first.data.tgt) != (config.data.src, config.data.tgt):
         raise ConfigError(
             f"{run.path} translates {config.data.src} to {config.data.tgt}, and the first run "
-            f"{of_first.src} to {of_first.tgt}: an ensemble has one direction."
+            f"{first.data.src} to {first.data.tgt}: an ensemble has one direction."
+        )
+    if first.model.sources != config.model.sources:
+        raise ConfigError(
+            f"{run.path} has model.sources={config.model.sources}, and the first run "
+            f"{first.model.sources}: the models of an ensemble read the same subwords."
         )
     try:
         check(dataclasses.replace(config, decode=decode), ["decode.wait_k"])

@@ -49,7 +49,7 @@ from transformer_jax.training.data import (
 )
 from transformer_jax.training.loop import Direction, train_steps
 from transformer_jax.training.program import BatchShape, Program, check_rows, compile_program
-from transformer_jax.training.state import TrainState, joined
+from transformer_jax.training.state import States, TrainState
 from transformer_jax.training.stopping import StopRequest
 from transformer_jax.training.timing import measure
 
@@ -264,7 +264,7 @@ def _train_in(run: RunFolder, config: Config, mesh: Mesh, force: bool) -> None:
         allocator.collect_as_usual()
         with StopRequest() as stop:
             directions = [_direction(one, program, stop) for one in ways]
-            last = train_steps(joined(states), config.train, program, directions, stop)
+            last = train_steps(states, config.train, program, directions, stop)
     except BaseException:
         for one in ways:
             one.checkpoints.abandon()
@@ -313,7 +313,7 @@ def _direction(way: _OneWay, program: Program, stop: StopRequest) -> Direction:
     return Direction(way.run.path, way.data, way.checkpoints, bleu)
 
 
-def _first_states(ways: Sequence[_OneWay], program: Program) -> list[TrainState]:
+def _first_states(ways: Sequence[_OneWay], program: Program) -> States:
     """The states of the newest checkpoint of each direction; in a new run, the initial ones."""
     if len(ways) == 1:
         saved = ways[0].checkpoints.restore_latest(program.saved_state)
@@ -321,8 +321,8 @@ def _first_states(ways: Sequence[_OneWay], program: Program) -> list[TrainState]
     else:
         found = restore_together([one.checkpoints for one in ways], program.saved_state)
     if found is None:
-        return [_initial_state(one.config, program) for one in ways]
-    states: list[TrainState] = [program.from_saved(saved) for saved in found]
+        return tuple(_initial_state(one.config, program) for one in ways)
+    states: States = tuple(program.from_saved(saved) for saved in found)
     log.info("continuing from step %d", int(states[0].step))
     return states
 

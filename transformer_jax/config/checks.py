@@ -43,6 +43,7 @@ def check(config: Config, given: Collection[str] = ()) -> None:
         *_mesh(config),
         *_search(config.decode),
         *_waiting(config),
+        *_sources(config),
     ]
     if problems:
         raise ConfigError(" ".join(problems))
@@ -184,15 +185,16 @@ def _data(data: DataConfig) -> Iterator[str]:
             "data.name is not set, and data.source='tfds' needs a data set: "
             "add --config.data.name=wmt14_translate/de-en, for example."
         )
+    names = data.languages
     if data.source == "grammar" and {data.src, data.tgt} != {"en", "de"}:
         yield (
             f"data.src={data.src!r}, data.tgt={data.tgt!r}: the built-in corpus is in 'en' and "
             "'de'. Use these, or data.source='files'."
         )
-    elif not (data.src and data.tgt) or data.src == data.tgt:
+    elif not all(names) or len(set(names)) < len(names) or "," in data.tgt:
         yield (
             f"data.src={data.src!r}, data.tgt={data.tgt!r} must be two different suffixes, "
-            "such as 'en' and 'de'."
+            "such as 'en' and 'de'. For two sources and a target: 'de,fr' and 'en'."
         )
     if not data.train:
         yield "data.train is empty: name a split or file stem, such as ('train',)."
@@ -203,6 +205,28 @@ def _data(data: DataConfig) -> Iterator[str]:
                     f"data.{name} holds {stem!r}, which names no split or file. For several: "
                     f"--config.data.{name}=A,B, or ('A', 'B') in a config file."
                 )
+
+
+def _sources(config: Config) -> Iterator[str]:
+    """Several source languages need a model that reads as many, or one that reads them as one."""
+    count, data = config.model.sources, config.data
+    if count not in (1, len(data.sources)):
+        yield (
+            f"model.sources={count}, and data.src={data.src!r} names {len(data.sources)}: a "
+            f"language for each source sentence. Set model.sources={len(data.sources)}, or name "
+            "the others in data.src, such as de,fr."
+        )
+    reasons = {
+        "data.alignments": "links are those of one source sentence",
+        "train.agreement_weight": "the other direction would have two translations",
+    }
+    for name, reason in reasons.items():
+        value = value_at(config, name)
+        if len(data.sources) > 1 and value != KEYS[name].default:
+            yield (
+                f"data.src={data.src!r} and {name}={value} do not go together: "
+                f"{reason}. Leave one of them out."
+            )
 
 
 def _overlap(data: DataConfig) -> Iterator[str]:

@@ -39,7 +39,12 @@ class DataConfig:
     name: str | None = key(
         None, "TFDS builder, such as wmt14_translate/de-en", read_with=("data.source=tfds",)
     )
-    src: str = key("en", "source language: the text file's suffix, or its name in Parquet or TFDS")
+    src: str = key(
+        "en",
+        "source language: the text file's suffix, or its name in Parquet or TFDS; several, such as "
+        "de,fr: a source sentence in each, which lines of text have with tabs between them "
+        "(model.sources)",
+    )
     tgt: str = key("de", "target language: the text file's suffix, or its name in Parquet or TFDS")
     train: tuple[str, ...] = key(
         ("train",),
@@ -99,6 +104,16 @@ class DataConfig:
         "subwords per side, EOS included; training skips, and counts, pairs that are longer",
         at_least=2,
     )
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The source languages, usually one."""
+        return tuple(self.src.split(","))
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The source languages, and then the target language."""
+        return *self.sources, self.tgt
 
     def train_pairs_in(self, stems: tuple[str, ...]) -> tuple[str, str] | None:
         """The first stem of `train` and of `stems` that share pairs; None: there are none."""

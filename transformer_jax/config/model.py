@@ -279,6 +279,15 @@ class ModelConfig:
         "relative positions: vectors are added to the values too, not only to the keys",
         read_with=("model.positions=relative",),
     )
+    sources: int = key(
+        1,
+        "source sentences of a pair, one for each language in data.src: each is encoded by itself, "
+        "and encoder-decoder attention reads them with one softmax (flat, Libovicky and Helcl "
+        "2017). With 1, the sentences of several languages are read as one, end to end (Dabre et "
+        "al. 2017)",
+        at_least=1,
+        at_most=64,
+    )
     source_eos: bool = key(
         True,
         "whether the model sees EOS, which ends every source; False: it is hidden like padding, as "

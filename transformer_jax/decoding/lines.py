@@ -16,6 +16,7 @@ from transformer_jax.decoding.scoring import Forced, forced_scores
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.parallel import processes
+from transformer_jax.text.sources import encode_sources
 from transformer_jax.text.vocabulary import EOS, Vocabulary
 
 log = logging.getLogger(__name__)
@@ -110,7 +111,8 @@ class LineTranslator:
         """Subwords of each line, int32 [length], EOS included, cut to the limit; [] if blank.
 
         Raises:
-          DataError: a line is not text: it has half of a surrogate pair.
+          DataError: a line is not text: it has half of a surrogate pair; or a source line has
+            not as many sentences as the model reads.
         """
         try:
             "".join(lines).encode()
@@ -118,8 +120,10 @@ class LineTranslator:
             raise DataError(
                 "A line has half of a surrogate pair, or bytes that are not UTF-8: it is not text."
             ) from None
-        vocabulary = self.vocabulary.target if is_target else self.vocabulary
-        encoded = vocabulary.encode_lines(lines)
+        if is_target:
+            encoded = self.vocabulary.target.encode_lines(lines)
+        else:
+            encoded = encode_sources(self.vocabulary, lines, self.translator.model.sources)
         self.cut += sum(len(ids) >= self.longest for ids in encoded)
         return [np.append(ids[: self.longest - 1], EOS) if len(ids) else ids for ids in encoded]
 

@@ -37,6 +37,7 @@ from transformer_jax.model.ensemble import Predictor
 from transformer_jax.model.records import Cache, Memory, Now, Params, SearchSizes, Stepped
 from transformer_jax.parallel.mesh import shardings
 from transformer_jax.text.batches import Packed, padded_sentences
+from transformer_jax.text.sources import positions_of
 
 # Sentences enter when one row in this many is free. A larger number makes the encoder's batches
 # small; a smaller number leaves rows idle.
@@ -291,9 +292,8 @@ def _enter(
 
 def _remember(model: Predictor, params: Params, ids_FM: Array, lengths_F: Array) -> Memory:
     """Encodes source sentences; returns what search keeps of them."""
-    positions_M = jnp.arange(ids_FM.shape[1])
-    segments_FM = (positions_M < lengths_F[:, None]).astype(jnp.int32)
-    source = Packed(ids_FM, segments_FM, jnp.broadcast_to(positions_M, ids_FM.shape))
+    segments_FM = (jnp.arange(ids_FM.shape[1]) < lengths_F[:, None]).astype(jnp.int32)
+    source = Packed(ids_FM, segments_FM, positions_of(ids_FM, jnp, jax.lax.cummax))
     variables = {"params": params}
     encoded = model.apply(variables, source, method="encode")
     memory: Any = model.apply(variables, encoded, source, method="remember")

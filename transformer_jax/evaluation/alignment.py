@@ -20,6 +20,7 @@ from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.records import Params
 from transformer_jax.text.batches import Packed, packed_sentences, row_length
 from transformer_jax.text.built_in_corpus import AlignedPair
+from transformer_jax.text.sources import encode_sources
 from transformer_jax.text.vocabulary import BOS, EOS, Vocabulary
 from transformer_jax.text.words import NONE, spelled_words, subword_words
 
@@ -193,7 +194,7 @@ def alignment_error_rates(
     Raises:
       RunError: the vocabulary normalizes the text, so that subwords do not spell the words.
     """
-    src = _encoded(vocabulary, [pair.src for pair in pairs])
+    src = _encoded(vocabulary, [pair.src for pair in pairs], model.config.sources)
     tgt = _encoded(vocabulary.target, [pair.tgt for pair in pairs])
     words = [(pair.src_words, pair.tgt_words) for pair in pairs]
     found = list(align_words(model, params, vocabulary, src, tgt, words))
@@ -241,9 +242,9 @@ def align_words(
         yield WordAlignment(list(src_words), list(tgt_words), heads_NHJ, mean_NJ)
 
 
-def _encoded(vocabulary: Vocabulary, lines: Sequence[str]) -> list[np.ndarray]:
+def _encoded(vocabulary: Vocabulary, lines: Sequence[str], sources: int = 1) -> list[np.ndarray]:
     """Subwords of each line, EOS included."""
-    return [np.append(ids, EOS) for ids in vocabulary.encode_lines(lines)]
+    return [np.append(ids, EOS) for ids in encode_sources(vocabulary, lines, sources)]
 
 
 def cross_weights(

@@ -47,7 +47,7 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
       folder: to create.
 
     Raises:
-      UserError: a package is missing that writes `NAME.jax`.
+      UserError: a package is missing that writes `NAME.jax`, or the model has several sources.
     """
     try:
         import flatbuffers  # noqa: F401 (jax.export serializes with it)
@@ -65,6 +65,11 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
     )
     paths = jax.tree_util.tree_leaves_with_path(model.params)
     names = ["/".join(key.key for key in path) for path, _ in paths]
+    if made.sources > 1:
+        raise UserError(
+            f"model.sources={made.sources}: the search that an export has takes lines of one "
+            "source sentence. Use this run here."
+        )
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / "weights.npz", **{name: x for name, (_, x) in zip(names, paths, strict=True)})
     signature: dict[str, Any] = {

@@ -15,7 +15,15 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.axes import BATCH, VOCABULARY, declared, named, unboxed, zeros
+from transformer_jax.model.axes import (
+    BATCH,
+    FEATURES,
+    VOCABULARY,
+    declared,
+    named,
+    unboxed,
+    zeros,
+)
 from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.cross_normalizers import stateful
 from transformer_jax.model.embeddings import VOCABULARY_MULTIPLE, Embedding, padded_vocabulary
@@ -32,7 +40,9 @@ from transformer_jax.model.records import (
     SearchSizes,
     StepGiven,
     Stepped,
+    encoder_place,
     place_of,
+    source_number,
     visible_place,
 )
 from transformer_jax.model.sides import DECODERS, ENCODERS, longest
@@ -64,6 +74,9 @@ class EncoderDecoder(nn.Module):
                 named(nn.initializers.zeros, VOCABULARY),
                 (padded_vocabulary(sizes.target, multiple),),
             )
+        if config.sources > 1:
+            init = named(nn.initializers.zeros, None, FEATURES)
+            self.source_vectors = self.param("sources", init, (config.sources, config.d_model))
         features = ENCODERS[config.encoder].features(config)
         axes = {"d_model": config.d_model, "encoded": features}
         self.output_params = declared(self, self.out().parameters, axes)
@@ -86,8 +99,10 @@ class EncoderDecoder(nn.Module):
           source: the source side of a batch.
           rows_B: numbers of the rows in the global batch `[batch]`, for dropout; None: no dropout.
         """
-        place = visible_place(self.config, source)
+        place = encoder_place(self.config, source)
         vectors = self.source_side.position_vectors(place)
+        if self.config.sources > 1:
+            vectors += self.source_vectors[source_number(source)]
         return self.source_side(self.embedding(source.ids, vectors, rows_B), place, rows_B)
 
     def decode(
@@ -266,6 +281,11 @@ class EncoderDecoder(nn.Module):
     def boxed_source_cache(self, sizes: SearchSizes) -> Cache:
         """The cache of `read` before the first subword, boxed with the names of its axes."""
         return ENCODERS[self.config.encoder](self.config, parent=None).empty_cache(sizes)
+
+    @property
+    def sources(self) -> int:
+        """Source sentences of each pair."""
+        return self.config.sources
 
     @property
     def members(self) -> tuple["EncoderDecoder"]:

@@ -88,6 +88,11 @@ class Ensemble(nn.Module):
         return min((limit for limit in limits if limit is not None), default=None)
 
     @property
+    def sources(self) -> int:
+        """Source sentences of each pair; the models read the same ones."""
+        return self.members[0].sources
+
+    @property
     def watch(self) -> bool:
         """Whether the models return the weights of a watched layer."""
         return self.members[0].watch

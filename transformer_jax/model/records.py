@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.dropout import NoiseSource
@@ -39,6 +39,26 @@ def visible_place(config: ModelConfig, source: Packed) -> Place:
     if config.source_eos:
         return place
     return place._replace(segments=jnp.where(source.ids == EOS, 0, place.segments))
+
+
+def encoder_place(config: ModelConfig, source: Packed) -> Place:
+    """The same for the encoder, in which each source sentence is a segment of its own."""
+    place = visible_place(config, source)
+    if config.sources == 1:
+        return place
+    return place._replace(segments=jnp.where(place.segments == 0, 0, _sentence(source)))
+
+
+def source_number(source: Packed) -> Array:
+    """Which of its pair's source sentences a position is in, int32 [B, M], from 0."""
+    sentence_BM = _sentence(source)
+    begins_BM = source.segments != jnp.pad(source.segments, ((0, 0), (1, 0)))[:, :-1]
+    return sentence_BM - lax.cummax(jnp.where(begins_BM, sentence_BM, 0), axis=1)
+
+
+def _sentence(source: Packed) -> Array:
+    """The number of each position's source sentence in its row, int32 [B, M], from 1."""
+    return jnp.cumsum((source.positions == 0) & (source.segments != 0), axis=1, dtype=jnp.int32)
 
 
 class Sight(NamedTuple):

@@ -12,6 +12,7 @@ from transformer_jax.model import embeddings, outputs, residuals
 from transformer_jax.model.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from transformer_jax.model.cross_normalizers import NOISY, STATELESS, name_of
 from transformer_jax.model.encoder_mixers import ENCODER_MIXERS
+from transformer_jax.model.monotonic import MONOTONIC
 from transformer_jax.model.positions import POSITIONS, between_positions
 from transformer_jax.model.recurrent import RecurrentDecoder, RecurrentEncoder
 from transformer_jax.model.running_mixers import RUNNING_MIXERS
@@ -53,6 +54,8 @@ def problems(config: ModelConfig) -> Iterator[str]:
             f"{config.decoder}. Use model.encoder='transformer' and the decoder "
             f"{_multi_head_decoders()}, or model.wait_k=None."
         )
+    if config.sources > 1:
+        yield from _several_sources(config)
     output = outputs.OUTPUTS[config.output]
     if output.watches and (why := _no_probabilities(config, output.divides_by_sum)):
         yield (
@@ -60,6 +63,20 @@ def problems(config: ModelConfig) -> Iterator[str]:
             "model.cross_normalizer='softmax', or model.output='softmax'."
         )
     yield from _without_effect(config)
+
+
+def _several_sources(config: ModelConfig) -> Iterator[str]:
+    """Parts that read the source from left to right, which several sentences do not have."""
+    if config.wait_k is not None:
+        yield (
+            f"model.wait_k={config.wait_k} reads one source sentence as it arrives, and "
+            f"model.sources={config.sources}. Leave one of them out."
+        )
+    if DECODERS[config.decoder].multi_head and (name := name_of(config)) in MONOTONIC:
+        yield (
+            f"model.cross_normalizer={name!r} reads one source sentence from left to right, and "
+            f"model.sources={config.sources}. Leave one of them out."
+        )
 
 
 def _no_probabilities(config: ModelConfig, any_sum: bool) -> str | None:

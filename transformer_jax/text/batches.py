@@ -23,6 +23,8 @@ from transformer_jax.errors import DataError
 from transformer_jax.text.encoded import EncodedPairs
 from transformer_jax.text.links import link_bits
 from transformer_jax.text.packing import RowPlan, random_order
+from transformer_jax.text.sources import positions_of
+from transformer_jax.text.vocabulary import EOS
 
 if TYPE_CHECKING:
     import grain
@@ -42,7 +44,7 @@ class Packed(NamedTuple):
 
     ids: Ints  # each sentence ending in EOS; padding: PAD
     segments: Ints  # number of the sentence pair in its row, from 1; padding: 0
-    positions: Ints  # position in the sentence, from 0; padding: any number
+    positions: Ints  # in the sentence, from 0; padding: any number
 
 
 class Batch(NamedTuple):
@@ -258,10 +260,9 @@ def padded_sentences(
 def packed_sentences(
     sentences: Sequence[Sequence[int] | np.ndarray], rows: int, length: int
 ) -> Packed:
-    """One sentence per row, with segments and positions: int32 [rows, length] each."""
+    """One pair's side per row, with segments and positions: int32 [rows, length] each."""
     ids, real = padded_sentences(sentences, rows, length)
-    positions = np.broadcast_to(np.arange(length, dtype=np.int32), ids.shape)
-    return Packed(ids, (positions < real[:, None]).astype(np.int32), positions)
+    return Packed(ids, (np.arange(length) < real[:, None]).astype(np.int32), positions_of(ids))
 
 
 def _lay_out_pairs(
@@ -300,11 +301,15 @@ def _lay_out(
     """One side of a batch, of this shape, and the position in its row of each sentence's start."""
     begins = offsets[pairs]
     lengths = offsets[pairs + 1] - begins
-    before = np.cumsum(lengths) - lengths  # tokens before each sentence, in the batch
+    before = np.cumsum(lengths) - lengths  # tokens before each pair's side, in the batch
     in_row = before - before[np.arange(len(pairs)) - slots]
-    positions = np.arange(lengths.sum()) - np.repeat(before, lengths)
-    flat_positions = np.repeat(rows * shape[1] + in_row, lengths) + positions
-    tokens = ids[np.repeat(begins, lengths) + positions]
+    in_side = np.arange(lengths.sum()) - np.repeat(before, lengths)
+    flat_positions = np.repeat(rows * shape[1] + in_row, lengths) + in_side
+    tokens = ids[np.repeat(begins, lengths) + in_side]
+    # Each sentence ends in EOS. A side is one sentence; a source may be several (sources.py).
+    ends = np.flatnonzero(tokens == EOS) + 1
+    of_sentences = np.diff(ends, prepend=0)
+    positions = np.arange(len(tokens)) - np.repeat(ends - of_sentences, of_sentences)
     laid_out = []
     for values in (tokens, np.repeat(slots + 1, lengths), positions):
         flat = np.zeros(shape[0] * shape[1], np.int32)

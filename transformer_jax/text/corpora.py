@@ -67,29 +67,31 @@ def open_corpus(data: DataConfig) -> Corpus:
 
 
 class TextPairs(ByPosition[Pair]):
-    """Two text files side by side. Raises DataError if their numbers of lines differ."""
+    """Text files side by side. Raises DataError if their numbers of lines differ."""
 
-    def __init__(self, src: TextLines, tgt: TextLines):
-        if len(src) != len(tgt):
-            raise DataError(
-                f"{src.path} has {len(src)} lines and {tgt.path} has {len(tgt)}. Line n of one "
-                f"must be the translation of line n of the other."
-            )
-        self.src, self.tgt = src, tgt
+    def __init__(self, *files: TextLines):
+        """Takes the file of each source language, usually one, and that of the target language."""
+        self.files, tgt = files, files[-1]
+        for src in files[:-1]:
+            if len(src) != len(tgt):
+                raise DataError(
+                    f"{src.path} has {len(src)} lines and {tgt.path} has {len(tgt)}. Line n of one "
+                    f"must be the translation of line n of the other."
+                )
 
     def __len__(self) -> int:
-        return len(self.src)
+        return len(self.files[-1])
 
     def items(self, indices: Sequence[int]) -> list[Pair]:
         """The pairs at some indices."""
-        return list(map(Pair, self.src.items(indices), self.tgt.items(indices)))
+        return list(map(Pair.of, zip(*(file.items(indices) for file in self.files), strict=True)))
 
 
 class TfdsPairs(ByPosition[Pair]):
-    """Serialized examples of TFDS and the two languages to take from them."""
+    """Serialized examples of TFDS and the languages to take from them, the target's last."""
 
-    def __init__(self, records: Any, src: str, tgt: str):
-        self.records, self.src, self.tgt = records, src, tgt
+    def __init__(self, records: Any, languages: Sequence[str]):
+        self.records, self.languages = records, languages
 
     def __len__(self) -> int:
         return len(self.records)
@@ -97,7 +99,7 @@ class TfdsPairs(ByPosition[Pair]):
     def items(self, indices: Sequence[int]) -> list[Pair]:
         """The pairs at these indices, read together."""
         records = self.records.__getitems__(indices)
-        return [Pair(*texts) for texts in tfds_corpus.parse(records, self.src, self.tgt)]
+        return [Pair.of(texts) for texts in tfds_corpus.parse(records, self.languages)]
 
 
 # Corpora -------------------------------------------------------------------------------------
@@ -112,12 +114,12 @@ class TextCorpus(FolderCorpus):
         """Whether there is a file of the stem `valid` in either language."""
         return any(
             (self.folder / f"valid.{language}{ending}").exists()
-            for language in (self.data.src, self.data.tgt)
+            for language in self.data.languages
             for ending in ("", ".gz")
         )
 
     def parts(self, stem: str) -> list[Sequence[Pair]]:
-        """The pairs of the two files of a stem."""
+        """The pairs of the files of a stem."""
         return [TextPairs(*map(TextLines, self.files(stem)))]
 
     def aligned_parts(self, stem: str) -> list[Sequence[AlignedWords]]:
@@ -126,17 +128,16 @@ class TextCorpus(FolderCorpus):
         return [AlignedLines(TextLines(self._links_file(stem)), pairs)]
 
     def digests(self, stem: str) -> Iterator[bytes]:
-        """The SHA-256 sums of the two files' decompressed bytes."""
+        """The SHA-256 sums of the files' decompressed bytes."""
         return map(file_digest, self.files(stem))
 
     def aligned_digests(self, stem: str) -> Iterator[bytes]:
         """The SHA-256 sum of STEM.align's decompressed bytes."""
         return map(file_digest, [self._links_file(stem)])
 
-    def files(self, stem: str) -> tuple[Path, Path]:
-        """The two files of a stem, each plain or .gz."""
-        src, tgt = (self._file(f"{stem}.{language}") for language in (self.data.src, self.data.tgt))
-        return src, tgt
+    def files(self, stem: str) -> tuple[Path, ...]:
+        """The file of a stem in each language, the target's last, each plain or .gz."""
+        return tuple(self._file(f"{stem}.{language}") for language in self.data.languages)
 
     def _links_file(self, stem: str) -> Path:
         src, tgt = self.files(stem)
@@ -187,7 +188,7 @@ class TfdsCorpus:
     def split(self, name: str) -> Sequence[Pair]:
         """The pairs of the TFDS splits, in the order of the shards."""
         records = tfds_corpus.open_records(self.builder, parts_of(self.data, name))
-        return TfdsPairs(records, self.data.src, self.data.tgt)
+        return TfdsPairs(records, self.data.languages)
 
     def alignments(self, name: str) -> Sequence[AlignedWords]:
         """Raises DataError: a TFDS data set has no word links."""

@@ -23,6 +23,7 @@ import numpy as np
 
 from transformer_jax.errors import DataError
 from transformer_jax.files import cache_folder
+from transformer_jax.text.sources import encode_sources
 from transformer_jax.text.vocabulary import EOS, MergeDropout, Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -122,6 +123,7 @@ def encode_corpus(
     cache_dir: str | Path | None,
     key: str,
     segmentations: Segmentations | None = None,
+    sources: int = 1,
 ) -> EncodedPairs:
     """Encodes a split once; later calls, in any process, map the cached arrays.
 
@@ -134,14 +136,17 @@ def encode_corpus(
       cache_dir: the cache folder; None: `cache_folder()`.
       key: the fingerprint of the pairs' content.
       segmentations: random segmentations of each pair; None: the usual one.
+      sources: source sentences of each pair, which are in its source line with tabs between them.
 
     Raises:
-      DataError: the cache folder cannot be written.
+      DataError: the cache folder cannot be written, or a source line has not that many sentences.
     """
     root = Path(cache_dir) if cache_dir is not None else cache_folder()
     content = f"{FORMAT}\n{key}\n{vocabulary.digest}"
     if segmentations is not None:
         content += f"\n{tuple(segmentations)}"
+    if sources > 1:
+        content += f"\n{sources} sources"
     name = hashlib.sha256(content.encode()).hexdigest()[:32]
     path = root / f"{name}.json"
     entry = _read_entry(path)
@@ -151,7 +156,7 @@ def encode_corpus(
         logger.warning("%s is damaged; writing it again", path)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        folder = _make_entry(path, pairs, vocabulary, segmentations)
+        folder = _make_entry(path, pairs, vocabulary, sources, segmentations)
         if entry is not None and entry.folder != folder:
             shutil.rmtree(entry.folder, ignore_errors=True)
         return _map_arrays(folder)
@@ -182,6 +187,7 @@ def _offsets(lengths: list[np.ndarray]) -> np.ndarray:
 def _encoded_chunks(
     pairs: Sequence[tuple[str, str]],
     vocabulary: Vocabulary,
+    sources: int = 1,
     segmentations: Segmentations | None = None,
 ) -> Iterator[tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]]:
     """Yields (ids, lengths) of the source and of the target, one chunk at a time."""
@@ -193,6 +199,7 @@ def _encoded_chunks(
                 _encoded_side(
                     [pair[side] for pair in chunk],
                     (vocabulary, vocabulary.target)[side],
+                    (sources, 1)[side],
                     dtype,
                     segmentations and segmentations.dropout(turn, start, side),
                 )
@@ -202,10 +209,14 @@ def _encoded_chunks(
 
 
 def _encoded_side(
-    lines: list[str], vocabulary: Vocabulary, dtype: np.dtype, dropout: MergeDropout | None
+    lines: list[str],
+    vocabulary: Vocabulary,
+    sentences: int,
+    dtype: np.dtype,
+    dropout: MergeDropout | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Flat ids [tokens], in which each line ends in EOS, and lengths [lines]."""
-    encoded = vocabulary.encode_lines(lines, dropout)
+    encoded = encode_sources(vocabulary, lines, sentences, dropout)
     lengths = np.fromiter(map(len, encoded), np.int64, len(lines)) + 1
     ids = np.full(lengths.sum(), EOS, dtype)
     is_piece = np.ones(len(ids), bool)
@@ -218,13 +229,15 @@ def _make_entry(
     path: Path,
     pairs: Sequence[tuple[str, str]],
     vocabulary: Vocabulary,
+    sources: int,
     segmentations: Segmentations | None,
 ) -> Path:
     """Encodes into a private folder and then publishes it; returns the entry's folder."""
     folder = Path(tempfile.mkdtemp(prefix=f"{path.stem}.", dir=path.parent))
     try:
         os.chmod(folder, 0o755)  # mkdtemp's 0o700 would lock out other users
-        _write_arrays(folder, _encoded_chunks(pairs, vocabulary, segmentations), vocabulary)
+        chunks = _encoded_chunks(pairs, vocabulary, sources, segmentations)
+        _write_arrays(folder, chunks, vocabulary)
         if _is_sound(earlier := _read_entry(path)):  # another process was faster
             shutil.rmtree(folder, ignore_errors=True)
             return earlier.folder

@@ -12,6 +12,7 @@ import numpy as np
 from transformer_jax.config.data import SLICE, DataConfig, slice_of
 from transformer_jax.errors import DataError
 from transformer_jax.text.by_position import Joined, Selected, sample_indices
+from transformer_jax.text.sources import in_one_line
 
 # If there are no validation files: the share of the training pairs that is cut off for validation,
 # and the largest number of such pairs.
@@ -29,8 +30,13 @@ Links = tuple[tuple[int, int], ...]  # (source word, target word), each once, so
 class Pair(NamedTuple):
     """A sentence and its translation, each without its line end."""
 
-    src: str
+    src: str  # several source sentences with tabs between them (sources.py)
     tgt: str
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> "Pair":
+        """The pair of the texts in each source language and, last, in the target language."""
+        return cls(in_one_line(texts[:-1]), texts[-1])
 
 
 class AlignedWords(NamedTuple):

@@ -28,17 +28,17 @@ SHARD = re.compile(r"-(\d+)-of-(\d+)(-\w+)?\.parquet$")
 class ParquetPairs(ByPosition[Pair]):
     """The pairs of a file; one row group at a time is in memory.
 
-    A pickle holds only the path and the languages.
+    A pickle holds only the path and the languages, the target's last.
     """
 
-    def __init__(self, path: Path, src: str, tgt: str):
+    def __init__(self, path: Path, *languages: str):
         """Opens a file and checks every row.
 
         Raises:
           DataError: the file is damaged or empty, lacks a column, or a text is null.
         """
         self.path = path
-        self.languages = (src, tgt)
+        self.languages = languages
         if is_stream(path):
             raise DataError(
                 f"{path} is a pipe or a device; give a regular file: it is read in parts."
@@ -67,7 +67,7 @@ class ParquetPairs(ByPosition[Pair]):
             if not start <= index < end:
                 self._read(bisect.bisect_right(self.starts, index) - 1)
                 start = self.starts[self._group]
-            found.append(Pair(*(texts[index - start].as_py() for texts in self._texts)))
+            found.append(Pair.of([texts[index - start].as_py() for texts in self._texts]))
         return found
 
     def _read(self, group: int) -> None:
@@ -89,7 +89,7 @@ class ParquetPairs(ByPosition[Pair]):
                     "again without such rows."
                 )
 
-    def __reduce__(self) -> tuple[type["ParquetPairs"], tuple[Path, str, str]]:
+    def __reduce__(self) -> tuple[type["ParquetPairs"], tuple[Path, *tuple[str, ...]]]:
         return ParquetPairs, (self.path, *self.languages)
 
 
@@ -115,7 +115,7 @@ class ParquetCorpus(FolderCorpus):
         paths = self.files(stem)
         for path in paths:
             if path not in self._opened:
-                self._opened[path] = ParquetPairs(path, self.data.src, self.data.tgt)
+                self._opened[path] = ParquetPairs(path, *self.data.languages)
         return [self._opened[path] for path in paths]
 
     def digests(self, stem: str) -> Iterator[bytes]:

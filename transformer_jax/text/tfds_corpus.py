@@ -32,7 +32,7 @@ def open_builder(data: DataConfig) -> Any:
 
     builder = _find_builder(data)
     languages = list(builder.info.features)
-    for key, language in (("src", data.src), ("tgt", data.tgt)):
+    for key, language in (*(("src", one) for one in data.sources), ("tgt", data.tgt)):
         if language not in languages:
             raise DataError(
                 f"data.{key}={language!r} is not in {data.name}, which has {', '.join(languages)}."
@@ -76,12 +76,12 @@ def open_records(builder: Any, splits: Sequence[str]) -> Any:
     return records
 
 
-def parse(records: Sequence[bytes], src: str, tgt: str) -> list[tuple[str, str]]:
-    """The two languages of serialized examples; ten times as fast as TFDS's own decoding."""
+def parse(records: Sequence[bytes], languages: Sequence[str]) -> list[tuple[str, ...]]:
+    """Languages of serialized examples; ten times as fast as TFDS's own decoding."""
     from tensorflow_datasets.proto import tf_example_pb2
 
     features = (tf_example_pb2.Example.FromString(record).features.feature for record in records)
-    return [(_text(feature[src]), _text(feature[tgt])) for feature in features]
+    return [tuple(_text(feature[name]) for name in languages) for feature in features]
 
 
 def fingerprint(builder: Any, splits: Sequence[str]) -> str:

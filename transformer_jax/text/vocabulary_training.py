@@ -3,7 +3,7 @@
 import io
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import sentencepiece
@@ -34,10 +34,10 @@ NORMALIZATIONS = KEYS["vocabulary.normalization"].choices
 
 
 def train_vocabularies(
-    pairs: Sequence[tuple[str, str]], config: VocabularyConfig, seed: int
+    sources: Iterable[str], targets: Iterable[str], config: VocabularyConfig, seed: int
 ) -> TableVocabulary:
     """Trains a model of config.size pieces for each side; raises what `train_vocabulary` does."""
-    own = [train_vocabulary((pair[side] for pair in pairs), config, seed) for side in (0, 1)]
+    own = [train_vocabulary(lines, config, seed) for lines in (sources, targets)]
     tables = [tuple(one.pieces(range(one.size))) for one in own]
     bundle = Bundle(own[0].model, own[1].model, tables[0], ("", ""), target_pieces=tables[1])
     return TableVocabulary(packed(bundle), "the trained vocabularies")

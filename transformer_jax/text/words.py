@@ -9,6 +9,7 @@ from transformer_jax.errors import RunError
 from transformer_jax.text.vocabulary import SPACE
 
 NONE = -1  # the word of a subword that belongs to no word, and the link of an unlinked word
+END = "</s>"  # EOS as a piece; text that spells it has other pieces
 BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
@@ -21,7 +22,7 @@ def subword_words(pieces: Sequence[str], words: Sequence[str]) -> np.ndarray:
     """The 0-based word in which each subword begins, int `[subwords]`; -1 for EOS and a lone space.
 
     Args:
-      pieces: a sentence's subwords as SentencePiece writes them, EOS last.
+      pieces: the subwords of a pair's side as SentencePiece writes them, EOS last.
       words: the sentence's words. Joined, they are its text without spaces.
 
     Raises:
@@ -64,6 +65,8 @@ def _spelled(piece: str) -> bytes:
 
 
 def _octets(piece: str) -> bytes:
-    """UTF-8 of a subword; a byte piece can be part of a character."""
+    """UTF-8 of a subword; a byte piece can be part of a character, and EOS is like a space."""
+    if piece == END:  # between two source sentences (sources.py)
+        return SPACE.encode()
     found = BYTE.fullmatch(piece)
     return bytes.fromhex(found[1]) if found else piece.encode()

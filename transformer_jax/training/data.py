@@ -2,7 +2,6 @@
 
 import base64
 import dataclasses
-import itertools
 import logging
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from transformer_jax.text.encoded import EncodedPairs, Segmentations, encode_cor
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.links import encode_links
 from transformer_jax.text.packing import RowPlan, plan_rows, select_pairs, source_row_length
+from transformer_jax.text.sources import TAB
 from transformer_jax.text.vocabulary import Vocabulary, load_vocabulary, made_of
 from transformer_jax.text.vocabulary_training import train_vocabularies, train_vocabulary
 from transformer_jax.training import text_checks
@@ -149,13 +149,14 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     run.check_corpus(fingerprint, of_valid)
     vocabulary = _vocabulary(config, run, corpus, fingerprint)
     text_checks.warn_of_lost_characters(valid_pairs, vocabulary)
-    train = _encode(pairs, vocabulary, fingerprint, _segmentations(config, vocabulary))
+    sources, segmentations = config.model.sources, _segmentations(config, vocabulary)
+    train = _encode(pairs, vocabulary, fingerprint, sources, segmentations)
     if config.data.alignments:
         links = encode_links(
             corpus.alignments("train"), train, vocabulary, config.data.aligned_pairs
         )
         train = dataclasses.replace(train, links=links)
-    valid = _encode(valid_pairs, vocabulary, of_valid)
+    valid = _encode(valid_pairs, vocabulary, of_valid, sources)
     text_checks.warn_of_known_pairs(train, valid, vocabulary)
     plan, shape = _plan_training(train, config.train, config.data.max_length, config.seed)
     valid_plan, valid_shape = _plan_validation(valid, shape)
@@ -232,11 +233,12 @@ def _encode(
     pairs: Sequence[Pair],
     vocabulary: Vocabulary,
     fingerprint: str,
+    sources: int,
     segmentations: Segmentations | None = None,
 ) -> EncodedPairs:
     """The first process encodes; the others read the result from the cache."""
     return processes.first_goes_ahead(
-        lambda: encode_corpus(pairs, vocabulary, None, fingerprint, segmentations)
+        lambda: encode_corpus(pairs, vocabulary, None, fingerprint, segmentations, sources)
     )
 
 
@@ -363,12 +365,19 @@ def new_vocabulary(config: Config, corpus: Corpus, fingerprint: str) -> Vocabula
     def train_one() -> bytes:
         """The content of a vocabulary file, trained on the split."""
         pairs = corpus.split("train")
-        own = config.vocabulary
+        own, seed = config.vocabulary, config.data.seed
         sides = "a vocabulary of each side" if own.separate else "a vocabulary"
         log.info("training %s of %d pieces", sides, own.size)
         if own.separate:
-            return train_vocabularies(pairs, own, config.data.seed).model
-        return train_vocabulary(itertools.chain.from_iterable(pairs), own, config.data.seed).model
+            return train_vocabularies(lines(pairs, 0), lines(pairs, 1), own, seed).model
+        return train_vocabulary(lines(pairs, 0, 1), own, seed).model
+
+    def lines(pairs: Sequence[Pair], *sides: int) -> Iterator[str]:
+        """The sentences of these sides: of a pair, several sources or one (sources.py)."""
+        several = len(config.data.sources) > 1
+        for pair in pairs:
+            for side in sides:
+                yield from pair[side].split(TAB) if several else (pair[side],)
 
     name = f"{sentencepiece.__version__} {fingerprint} {config.vocabulary} {config.data.seed}"
     model = processes.first_does(

@@ -20,7 +20,7 @@ from transformer_jax.text.batches import Batch
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.patience import Patience, past_scores
 from transformer_jax.training.program import Program, shardings_of
-from transformer_jax.training.state import States, TrainState, Window, apart, joined
+from transformer_jax.training.state import States, TrainState, Window
 from transformer_jax.training.stopping import StopRequest
 from transformer_jax.training.validation import Validate, make_validate
 from transformer_jax.training.window import WindowReader
@@ -62,29 +62,29 @@ def train_steps(
     Raises:
       RunError: training diverged, or a checkpoint cannot be written.
     """
-    first = int(apart(states)[0].step)
-    main = directions[0]
+    first = int(states[0].step)
+    data = directions[0].data
     lacking = processes.first_does(
         lambda: [_lacks_validation(one.workdir, first, train) for one in directions]
     )
-    past = processes.first_does(lambda: past_scores(main.workdir, first))
+    past = processes.first_does(lambda: past_scores(directions[0].workdir, first))
     patience = Patience(train.patience, past)
     if (first >= train.steps or patience.is_over) and not any(lacking):
         why = f"; {patience}" if patience.is_over else ""
         log.info("nothing to do: trained to step %d of train.steps=%d%s", first, train.steps, why)
         return first
-    rows = main.data.shape.rows
+    rows = data.shape.rows
     own = own_rows(program.mesh, rows)
     with contextlib.ExitStack() as opened:
         observers = _Observers(states, train, program, directions, patience, opened)
-        batches = main.data.train_batches(own, first, train.data_workers)
+        batches = data.train_batches(own, first, train.data_workers)
         opened.enter_context(contextlib.closing(batches))
         if any(lacking):
             observers.add_scores(first, observers.validate(first, states, lacking))
         step, begun = first, None
         for step, batch in _counted(batches, first + 1, 0 if patience.is_over else train.steps):
             if step in (first + 2, first + 2 + TIMED):
-                jax.block_until_ready(apart(states)[0].step)
+                jax.block_until_ready(states[0].step)
                 begun = _log_beginning(step - 1, train, begun)
             states = program.train_step(states, put_rows(program.mesh, rows, own, batch))
             last = step == train.steps
@@ -116,7 +116,7 @@ class _Observers:
         """Opens the metrics files; `opened` closes them."""
         self.program, self.directions = program, directions
         self.validations: list[_Validation] = []
-        for number, (one, state) in enumerate(zip(directions, apart(states), strict=True)):
+        for number, (one, state) in enumerate(zip(directions, states, strict=True)):
             read_window = WindowReader(train, one.data, program, state.window)
             silent = not processes.is_first()
             is_main = number == 0
@@ -130,13 +130,10 @@ class _Observers:
 
     def report(self, step: int, states: States) -> States:
         """Reports the metrics since the last call; returns the states with empty windows."""
-        emptied = []
-        for one, own, state in zip(self.directions, self.validations, apart(states), strict=True):
-            values = own.read_window(state)
-            emptied.append(_with_empty_window(state))
-            own.reports.trained(step, values)
+        for one, own, state in zip(self.directions, self.validations, states, strict=True):
+            own.reports.trained(step, own.read_window(state))
             one.checkpoints.check()
-        return joined(emptied)
+        return tuple(map(_with_empty_window, states))
 
     def validate(
         self, step: int, states: States, which: Sequence[bool] = (True, True)
@@ -147,14 +144,14 @@ class _Observers:
                 paused.enter_context(own.read_window.paused())
             return [
                 own(step, state.params) if asked else None
-                for own, state, asked in zip(self.validations, apart(states), which, strict=False)
+                for own, state, asked in zip(self.validations, states, which, strict=False)
             ]
 
     def save(self, step: int, states: States, scores: Sequence[float | None]) -> None:
         """Starts to write a checkpoint of each direction, when all have written the one before."""
         for one in self.directions:
             one.checkpoints.check(wait=True)
-        for one, state, score in zip(self.directions, apart(states), scores, strict=True):
+        for one, state, score in zip(self.directions, states, scores, strict=True):
             one.checkpoints.save(self.program.to_save(state), step, score)
 
     def add_scores(self, step: int, scores: Sequence[float | None]) -> None:

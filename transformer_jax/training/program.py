@@ -26,7 +26,13 @@ from transformer_jax.text.batches import Batch, Packed
 from transformer_jax.text.links import BITS
 from transformer_jax.text.vocabulary import Sizes
 from transformer_jax.training.optimizer import make_optimizer
-from transformer_jax.training.state import AGREEMENT, TrainState, init_state, joined, state_names
+from transformer_jax.training.state import (
+    AGREEMENT,
+    States,
+    TrainState,
+    init_state,
+    state_names,
+)
 from transformer_jax.training.step import loss_block, make_loss_fn, make_train_step
 from transformer_jax.training.two_directions import make_two_way_step
 
@@ -64,7 +70,7 @@ class Program(NamedTuple):
     optimizer: optax.GradientTransformation
     mesh: Mesh
     state: TrainState  # shapes, types and shardings; both directions have the same
-    train_step: Callable[[Any, Batch], Any]  # (States, batch) -> States; donates the States
+    train_step: Callable[[States, Batch], States]  # donates the states
     eval_step: Callable[[Params, Batch], LossSums]  # without smoothing; compiles when called
     memory_bytes: int  # per device: arguments and temporaries of the training step
 
@@ -167,9 +173,9 @@ def compile_program(
     optimizer = make_optimizer(train, model_config.d_model, product_axes(model))
     state = jax.eval_shape(lambda: init_state(0, model, optimizer, sums))
     state = with_shardings(state, state_names(model, state), mesh)
-    states = joined([state] * (1 + both))
-    make_step: Callable[..., Any] = make_two_way_step if both else make_train_step
+    states = (state,) * (1 + both)
     ways = batch_ways(mesh)
+    make_step = make_two_way_step if both else _make_step
     step = jax.jit(
         make_step(model, optimizer, train, ways),
         in_shardings=(shardings_of(states), batch_sharding(mesh)),
@@ -190,6 +196,16 @@ def compile_program(
         return loss(params, batch, None, None)
 
     return Program(model, optimizer, mesh, state, compiled, jax.jit(eval_step), held)
+
+
+def _make_step(*arguments: Any) -> Callable[[States, Batch], States]:
+    """`make_train_step` for states in a tuple."""
+    update = make_train_step(*arguments)
+
+    def train_step(states: States, batch: Batch) -> States:
+        return (update(states[0], batch),)
+
+    return train_step
 
 
 def compiler_options(platform: str) -> dict[str, str | bool]:

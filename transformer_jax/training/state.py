@@ -1,6 +1,6 @@
 """The training state, which each training step updates."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -56,24 +56,8 @@ class TrainState(NamedTuple):
     baseline: Array | None = None  # expected nats per subword; only with train.hard_attention
 
 
-class TwoStates(NamedTuple):
-    """The states of both directions of translation; each is that of an ordinary run."""
-
-    forward: TrainState
-    reverse: TrainState
-
-
-States = TrainState | TwoStates  # what a training step updates
-
-
-def apart(states: States) -> tuple[TrainState, ...]:
-    """The state of each direction that is trained: one or two."""
-    return (states,) if isinstance(states, TrainState) else tuple(states)
-
-
-def joined(states: Sequence[TrainState]) -> States:
-    """The inverse of `apart`."""
-    return states[0] if len(states) == 1 else TwoStates(*states)
+# What a run's training step updates: one state, or that of each direction of translation.
+States = tuple[TrainState, ...]
 
 
 def init_state(

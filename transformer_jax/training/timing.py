@@ -11,7 +11,7 @@ from transformer_jax.config.schema import Config
 from transformer_jax.parallel.mesh import own_rows, put_rows
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.program import Program
-from transformer_jax.training.state import States, TrainState, apart, joined
+from transformer_jax.training.state import States, TrainState
 from transformer_jax.training.validation import make_validate
 
 WARM_UP = 5  # updates before the timed ones
@@ -56,7 +56,7 @@ def measure(
       save: starts a checkpoint of a state at a step, which then counts too.
     """
     ways = 1 if config.train.agreement_weight is None else 2
-    states: States = joined([program.init(config.seed) for _ in range(ways)])
+    states: States = tuple(program.init(config.seed) for _ in range(ways))
     rows = data.shape.rows
     own = own_rows(program.mesh, rows)
     batches = data.train_batches(own, 0, config.train.data_workers)
@@ -71,7 +71,7 @@ def measure(
                 break
     per_step = (time.monotonic() - start) / taken
     batches.close()
-    state = apart(states)[0]
+    state = states[0]
     validate = make_validate(data, program, None)
     first, check = (_seconds(lambda: validate(state.params)) for _ in range(2))
     saving = 0.0 if save is None else _seconds(lambda: save(state, taken))

@@ -19,7 +19,7 @@ from transformer_jax.model.auxiliary import agreement, auxiliary_weights
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.records import LossSums, Params
 from transformer_jax.text.batches import Batch
-from transformer_jax.training.state import AGREEMENT, TwoStates
+from transformer_jax.training.state import AGREEMENT, States
 from transformer_jax.training.step import (
     LOSS_BLOCK,
     accumulated_gradients,
@@ -77,21 +77,22 @@ def make_two_way_step(
     optimizer: optax.GradientTransformation,
     train: TrainConfig,
     replicas: int = 1,
-) -> Callable[[TwoStates, Batch], TwoStates]:
+) -> Callable[[States, Batch], States]:
     """The pure function (states, batch) -> states of one update of both directions."""
     two_way_loss: Any = make_two_way_loss(model, train, replicas)
     update = make_update(optimizer, train.max_skipped)
 
-    def train_step(states: TwoStates, batch: Batch) -> TwoStates:
-        params = states.forward.params, states.reverse.params
-        keys: Any = dropout_key(states.forward), dropout_key(states.reverse)
-        parts = train.accumulate_steps
-        found: Any = accumulated_gradients(two_way_loss, params, batch, keys, parts)
+    def train_step(states: States, batch: Batch) -> States:
+        params = tuple(state.params for state in states)
+        keys: Any = tuple(map(dropout_key, states))
+        found: Any = accumulated_gradients(
+            two_way_loss, params, batch, keys, train.accumulate_steps
+        )
         (forward, reverse), sums = found
         agreed = {AGREEMENT: sums.agreement}
-        return TwoStates(
-            update(states.forward, batch, forward, _with(sums.forward, agreed)),
-            update(states.reverse, batch.swapped(), reverse, _with(sums.reverse, agreed)),
+        return (
+            update(states[0], batch, forward, _with(sums.forward, agreed)),
+            update(states[1], batch.swapped(), reverse, _with(sums.reverse, agreed)),
         )
 
     return train_step

@@ -1,0 +1,60 @@
+"""A run whose pairs have two source sentences, through every command that reads a source."""
+
+import numpy as np
+import pytest
+
+from tests import tiny_runs as runs
+from transformer_jax import api
+
+pytestmark = pytest.mark.slow("trains a run")
+SOURCES = {"data__src": "en,fr", "model__sources": 2, "train__steps": 12}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run from English and its words in another order, for French, into German."""
+    folder = tmp_path_factory.mktemp("sources")
+    for split in runs.SIZES:
+        lines = {
+            side: runs.read_lines(runs.tiny_corpus() / f"{split}.{side}") for side in ("en", "de")
+        }
+        lines["fr"] = [" ".join(reversed(line.split())) for line in lines["en"]]
+        for side, own in lines.items():
+            runs.write_lines(folder / f"{split}.{side}", own)
+    assert runs.train(folder / "run", data__path=folder, **SOURCES) == 0
+    return folder / "run"
+
+
+def test_every_command_reads_lines_with_a_tab(run, tmp_path, capsys):
+    assert runs.command("evaluate", f"--workdir={run}", "--split=test", "--beam_size=2") == 0
+    split = capsys.readouterr().out
+    folder = run.parent
+    both = zip(*(runs.read_lines(folder / f"test.{side}") for side in ("en", "fr")), strict=True)
+    lines = ["\t".join(pair) for pair in both]
+    src, ref = runs.write_lines(tmp_path / "src", lines), folder / "test.de"
+    files = [f"--workdir={run}", f"--src={src}"]
+    assert runs.command("evaluate", *files, f"--ref={ref}", "--beam_size=2") == 0
+    scores = capsys.readouterr().out
+    assert scores.partition("BLEU")[2] == split.partition("BLEU")[2] != ""
+    assert runs.command("score", *files, f"--tgt={ref}") == 0
+    assert runs.command("align", *files, f"--tgt={ref}") == 0
+    aligned = capsys.readouterr().out.splitlines()[-len(lines) :]
+    words = [int(link.partition("-")[0]) for line in aligned for link in line.split()]
+    assert max(words) > max(len(line.split("\t")[0].split()) for line in lines), "the second too"
+
+
+def test_the_second_sentence_counts_and_may_be_missing(run):
+    model = api.load(run, beam_size=1)
+    pairs = ["a dog\tdog a", "a dog\tcat the", "a dog\t", "\tdog a", "", "\t"]
+    scores = [one.score for one in model.score(pairs, ["ein Hund"] * len(pairs))]
+    assert np.isfinite(scores[:4]).all() and len(set(scores[:4])) == 4
+    assert scores[4:] == [-np.inf] * 2
+    assert model.translate(["", "\t"]) == ["", ""]
+
+
+@pytest.mark.parametrize("line", ["a dog", "a\tb\tc"])
+def test_another_number_of_sentences_is_one_line(run, tmp_path, capsys, line):
+    src, ref = runs.write_lines(tmp_path / "src", [line]), runs.write_lines(tmp_path / "ref", ["x"])
+    assert runs.command("score", f"--workdir={run}", f"--src={src}", f"--tgt={ref}") == 2
+    error = capsys.readouterr().err
+    assert "model.sources=2" in error and "Traceback" not in error
