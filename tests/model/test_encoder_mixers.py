@@ -8,6 +8,7 @@ import pytest
 from tests.fixtures.references import softmax_by_hand
 from tests.fixtures.tiny import (
     VOCABULARY,
+    context_of,
     lay_out,
     model_inputs,
     random_pairs,
@@ -23,14 +24,14 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.model.axes import unboxed
 from transformer_jax.model.encoder_mixers import DenseSynthesizer
 from transformer_jax.model.parameters import abstract_params
-from transformer_jax.model.records import Context, Place
+from transformer_jax.model.records import Place
 
 B, L, D, H, K, V, P = 2, 7, 4, 3, 5, 6, 8
 DRAW = np.random.default_rng(3)
 X = DRAW.normal(size=(B, L, D))
 SEGMENTS = np.array([[1, 1, 1, 2, 2, 2, 2], [1, 1, 1, 1, 1, 0, 0]])
 POSITIONS = np.array([[0, 1, 2, 0, 1, 2, 3], [0, 1, 2, 3, 4, 0, 0]])
-CONTEXT = Context(Place(jnp.array(SEGMENTS), jnp.array(POSITIONS)), None)
+CONTEXT = context_of(Place(jnp.array(SEGMENTS), jnp.array(POSITIONS)))
 SHAPES = {
     "query": (D, H, K),
     "query_bias": (H, K),

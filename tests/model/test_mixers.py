@@ -12,10 +12,10 @@ from tests.fixtures.references import (
     softmax_by_hand,
     values_by_hand,
 )
-from tests.fixtures.tiny import relative_error
+from tests.fixtures.tiny import context_of, relative_error
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.cross_attention import CrossAttention
-from transformer_jax.model.records import Context, Place, Sight
+from transformer_jax.model.records import Attended, Place, Sight
 from transformer_jax.model.self_attention import SelfAttention
 
 B, L, M, D, H, K, V, E = 2, 3, 4, 10, 5, 6, 7, 9
@@ -25,14 +25,10 @@ POSITIONS = np.array([[0, 1, 2], [0, 1, 0]])
 SELF_MASK, CROSS_MASK = (DRAW.random((B, 1, L, m)) < 0.6 for m in (L, M))
 SELF_MASK[..., np.arange(L), np.arange(L)] = CROSS_MASK[..., 0] = True
 SELF_BIAS = DRAW.normal(size=(H, L, L))
-CONTEXT = Context(
-    place=Place(jnp.ones((B, L), jnp.int32), jnp.array(POSITIONS)),
-    rows_B=None,
-    sight=Sight(SELF_MASK, None),
-    encoded_BME=jnp.float32(ENCODED),
-    source=Place(jnp.ones((B, M), jnp.int32), jnp.tile(jnp.arange(M), (B, 1))),
-    cross_mask=CROSS_MASK,
-)
+PLACE = Place(jnp.ones((B, L), jnp.int32), jnp.array(POSITIONS))
+SOURCE = Place(jnp.ones((B, M), jnp.int32), jnp.tile(jnp.arange(M), (B, 1)))
+ATTENDED = Attended(jnp.float32(ENCODED), SOURCE, PLACE, CROSS_MASK)
+CONTEXT = context_of(PLACE, None, Sight(SELF_MASK, None), ATTENDED)
 FACTORS = {"scaled_dot": K**-0.5, "dot": 1.0}
 
 

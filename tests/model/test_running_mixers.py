@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixtures.tiny import relative_error, tiny_model
+from tests.fixtures.tiny import context_of, relative_error, tiny_model
 from transformer_jax.config.checks import check
 from transformer_jax.config.data import DataConfig
 from transformer_jax.config.model import ModelConfig
@@ -14,7 +14,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.model.affine_scan import affine_scan
 from transformer_jax.model.axes import unboxed
 from transformer_jax.model.parameters import abstract_params
-from transformer_jax.model.records import Context, Now, Place, SearchSizes
+from transformer_jax.model.records import Now, Place, SearchSizes
 from transformer_jax.model.running_mixers import (
     AverageAttention,
     LinearAttention,
@@ -30,7 +30,7 @@ DRAW = np.random.default_rng(3)
 X = DRAW.normal(size=(B, L, D))
 SEGMENTS = np.array([[1, 1, 1, 2, 2, 2, 2], [1, 1, 1, 1, 1, 0, 0]])
 POSITIONS = np.array([[0, 1, 2, 0, 1, 2, 3], [0, 1, 2, 3, 4, 0, 0]])
-CONTEXT = Context(Place(jnp.array(SEGMENTS), jnp.array(POSITIONS)), None)
+CONTEXT = context_of(Place(jnp.array(SEGMENTS), jnp.array(POSITIONS)))
 
 
 def sigmoid(x):

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.fixtures.tiny import context_of
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention import attend
 from transformer_jax.model.cross_attention import CrossAttention
 from transformer_jax.model.encoder_mixers import SYNTHESIZER, DenseSynthesizer
 from transformer_jax.model.feed_forward import FeedForward
 from transformer_jax.model.patterns import self_patterns
-from transformer_jax.model.records import Context, Place, Sight
+from transformer_jax.model.records import Attended, Place, Sight
 from transformer_jax.model.running_mixers import AverageAttention
 from transformer_jax.model.self_attention import SelfAttention
 from transformer_jax.model.windows import blocks_of
@@ -51,7 +52,8 @@ def dropped_in(kind, rows, seed=0, params=None, **changes):
     """The weights of a sub-layer after dropout; the rows' numbers are None outside training."""
     config = config_of(**changes)
     mask = blocks_of(config, L, False).mask(self_patterns(config, False), PLACE)
-    context = Context(PLACE, rows, Sight(mask, None), X, PLACE, PLACE, jnp.ones((B, 1, L, L), bool))
+    attended = Attended(X, PLACE, PLACE, jnp.ones((B, 1, L, L), bool))
+    context = context_of(PLACE, rows, Sight(mask, None), attended)
     own = dict(PARAMS)
     if kind is DenseSynthesizer:
         own = {name: own.get(name) for name in SYNTHESIZER}
@@ -147,7 +149,7 @@ def test_the_weights_that_attend_returns_are_those_before_dropout():
 
 def hidden_units(module, rows, params, x):
     """Outputs of a feed-forward network whose hidden units are all 1."""
-    context = Context(PLACE, rows)
+    context = context_of(PLACE, rows)
     apply = jax.jit(
         lambda x: module.apply({"params": params}, x, context, rngs={"dropout": jax.random.key(0)})
     )

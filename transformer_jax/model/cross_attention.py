@@ -31,7 +31,14 @@ from transformer_jax.model.hard_attention import Sampled, with_draw
 from transformer_jax.model.kernels import Keys, Queries
 from transformer_jax.model.normalizers import Normalize
 from transformer_jax.model.patterns import cross_patterns
-from transformer_jax.model.records import Cache, Context, Place, SearchSizes, StepContext
+from transformer_jax.model.records import (
+    Attended,
+    Cache,
+    Context,
+    Place,
+    SearchSizes,
+    StepContext,
+)
 from transformer_jax.model.stateful_normalizers import Scored, Source
 from transformer_jax.model.sublayer import EMPTY_CACHE
 
@@ -54,25 +61,25 @@ class CrossAttention(AttentionSublayer):
         The weights are None from the fused kernel. If training draws positions from them, a
         `Sampled` is returned in their place.
         """
-        assert context.encoded_BME is not None and context.cross_mask is not None
+        attended = context.attended
+        assert attended is not None
         query_BLHK = self.attention.queries(x_BLD)
-        normalize = self._normalize(query_BLHK, context)
-        shared = self.attention.keys_values(context.encoded_BME)
+        normalize = self._normalize(query_BLHK, context, attended)
+        shared = self.attention.keys_values(attended.encoded_BME)
         key_BMHK, value_BMHV = (for_every_head(self.config, x) for x in shared)
         if self.stateful is None and self.fuses(self.normalizer, context):
-            assert context.source is not None and context.reader is not None
-            queries = Queries(query_BLHK, context.reader)
-            keys = Keys(key_BMHK, value_BMHV, context.source)
+            queries = Queries(query_BLHK, attended.reader)
+            keys = Keys(key_BMHK, value_BMHV, attended.source)
             heads_BLHV = self.in_kernel(queries, keys, cross_patterns(self.config))
             return self.attention.joined(heads_BLHV, x_BLD), None
         sampled = list[Sampled]()
-        if context.noise_source is not None:
-            normalize = with_draw(normalize, context.noise_source, sampled)
+        if attended.noise_source is not None:
+            normalize = with_draw(normalize, attended.noise_source, sampled)
         heads_BLHV, weights_BHLM = attend(
             query_BLHK,
             key_BMHK,
             value_BMHV,
-            context.cross_mask,
+            attended.mask,
             score=self.attention.scores,
             normalize=normalize,
             drop=weight_dropout(self, self.config.attention_dropout, context.rows_B),
@@ -80,15 +87,14 @@ class CrossAttention(AttentionSublayer):
         self.keep_for_plots(weights_BHLM)
         return self.joined(heads_BLHV, x_BLD), sampled[0] if sampled else weights_BHLM
 
-    def _normalize(self, query_BLHK: Array, context: Context) -> Normalize:
+    def _normalize(self, query_BLHK: Array, context: Context, attended: Attended) -> Normalize:
         """(scores, mask) -> weights of all target positions."""
         noise_source = self._noise_source(context.rows_B)
         if self.stateful is None:
             return self._stateless(noise_source)
-        assert context.encoded_BME is not None and context.source is not None
         part = self.stateful
         row = RowFacts(context.place.positions == 0, noise_source)
-        source = Source(context.encoded_BME, context.source.words)
+        source = Source(attended.encoded_BME, attended.source.words)
         features = part.prepare(self.normalizer_params, source)
 
         def normalize(scores_BHLM: Array, mask: Array) -> Array:

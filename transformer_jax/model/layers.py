@@ -23,6 +23,7 @@ from transformer_jax.model.kernels import fits_triton
 from transformer_jax.model.norms import NORMS
 from transformer_jax.model.products import stored, sum_type
 from transformer_jax.model.records import (
+    Attended,
     Cache,
     Context,
     Place,
@@ -180,8 +181,8 @@ class Layer(nn.Module):
         x_BLD = jnp.ones((1, 2, d_model))
         source = place._replace(words=x_BLD)
         sight = Sight(mask, None)
-        context = Context(place, None, sight, encoded, source, place, mask, inputs_BLD=x_BLD)
-        return x_BLD, context
+        attended = Attended(encoded, source, place, mask)
+        return x_BLD, Context(place, None, sight, place, x_BLD, attended)
 
     def remember(self, encoded_BME: Array, source: Place) -> dict[str, Any]:
         """What each sub-layer keeps of the source sentences."""

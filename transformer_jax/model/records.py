@@ -71,23 +71,28 @@ class Sight(NamedTuple):
     bias: Array | None
 
 
+class Attended(NamedTuple):
+    """What the encoder-decoder attention of a decoder's layers reads."""
+
+    encoded_BME: Array  # the encoder's output
+    source: Place  # where its positions are
+    # Target positions as the patterns see them: shifted by the row's k - model.wait_k if k is
+    # drawn (model.wait_k_max).
+    reader: Place
+    mask: Array  # booleans [B, 1, L, M]
+    # Random bits of hard attention, which draws a source position; None: attention reads all.
+    noise_source: NoiseSource | None = None
+
+
 class Context(NamedTuple):
-    """The input of a stack's layers when all positions are computed together."""
+    """The input of a layer beside x when all positions are computed together."""
 
     place: Place  # where the stack's own positions are
     rows_B: Array | None  # numbers of the rows in the global batch; None: not in training
-    sight: Sight | None = None  # what one layer sees: its stack sets it
-    encoded_BME: Array | None = None  # the encoder's output, for a decoder
-    source: Place | None = None  # where the encoder's positions are
-    # Target positions as patterns of encoder-decoder attention see them: shifted by the row's
-    # k - model.wait_k if k is drawn (model.wait_k_max).
-    reader: Place | None = None
-    cross_mask: Array | None = None  # booleans [B, 1, L, M]
-    # The place of the stack's own positions for patterns of self-attention; None: `place`.
-    self_place: Place | None = None
-    inputs_BLD: Array | None = None  # the decoder's embedded input
-    # Random bits of hard attention, which draws a source position; None: attention reads all.
-    noise_source: NoiseSource | None = None
+    sight: Sight
+    self_place: Place  # `place` as the patterns of self-attention see it
+    inputs_BLD: Array  # the stack's embedded input
+    attended: Attended | None = None  # None: in an encoder
 
 
 class Now(NamedTuple):
@@ -101,13 +106,13 @@ class Now(NamedTuple):
 
 
 class StepContext(NamedTuple):
-    """The input of a stack's layers in one step; the stack sets `sight` for each layer."""
+    """The input of a layer beside x in one step of search."""
 
     position_B: Array  # int32, of the newest subword
     distance_BS: Array  # int32, position of each key minus that of the newest subword
-    source_mask: Array | None  # booleans [B, 1, 1, M], True = may attend; None: an encoder's step
+    sight: Sight
     inputs_BKD: Array  # the newest subword of each hypothesis, embedded
-    sight: Sight | None = None  # what one layer sees: its stack sets it
+    source_mask: Array | None  # booleans [B, 1, 1, M], True = may attend; None: an encoder's step
 
 
 class Cache(NamedTuple):

@@ -57,17 +57,14 @@ class SelfAttention(AttentionSublayer):
         The weights are None from the fused kernel, and block by block in a window (windows.py).
         """
         config = self.config
-        place = context.place
         is_decoder = self.encoded_features is not None
-        query_BLHK, *shared = self._projected(x_BLD, place.positions)
+        query_BLHK, *shared = self._projected(x_BLD, context.place.positions)
         key_BLHK, value_BLHV = (for_every_head(config, x) for x in shared)
         sight = context.sight
-        assert sight is not None
         is_plain = sight.bias is None and self.by_query is None
         if is_plain and self.fuses(config.normalizer, context):
-            place = context.self_place or place
-            queries = Queries(query_BLHK, place)
-            keys = Keys(key_BLHK, value_BLHV, place)
+            queries = Queries(query_BLHK, context.self_place)
+            keys = Keys(key_BLHK, value_BLHV, context.self_place)
             heads_BLHV = self.in_kernel(queries, keys, self_patterns(config, is_decoder))
             return self.attention.joined(heads_BLHV, x_BLD), None
         blocks = self_blocks(self, config, x_BLD.shape[1], is_decoder)
@@ -128,7 +125,6 @@ class SelfAttention(AttentionSublayer):
         blocks = with_new_position(cache.written, (key_BJGK, value_BJGV), context.position_B)
         score = self.score_of_cache()
         sight = context.sight
-        assert sight is not None
 
         def attend_over(query_BJHK: Array, read: Sequence[KeysValues], mask: Array) -> Array:
             keys = sum(key.shape[2] for key, _ in read)

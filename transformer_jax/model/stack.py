@@ -19,6 +19,7 @@ from transformer_jax.model.norms import NORMS
 from transformer_jax.model.patterns import config_of_layer, cross_patterns, mask_of, self_patterns
 from transformer_jax.model.positions import StackPositions
 from transformer_jax.model.records import (
+    Attended,
     Cache,
     Context,
     Memory,
@@ -86,16 +87,32 @@ class Stack(nn.Module):
         """What is added to the embedding; `length`: of the table of positions."""
         return self.positions(positions, length)
 
-    def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Any]:
-        """`[batch, length, d_model]`, and what the watched layer's cross-attention returns."""
-        place = context.self_place or context.place
-        sight = functools.cache(lambda config: self._sight(config, place))
+    def __call__(
+        self,
+        x_BLD: Array,
+        place: Place,
+        rows_B: Array | None,
+        attended: Attended | None = None,
+        self_place: Place | None = None,
+    ) -> tuple[Array, Any]:
+        """`[batch, length, d_model]`, and what the watched layer's cross-attention returns.
+
+        Args:
+          x_BLD: the embedded input.
+          place: of its positions.
+          rows_B: numbers of the rows in the global batch; None: not in training.
+          attended: what a decoder's layers attend to. Only the watched layer draws from it.
+          self_place: the place for patterns of self-attention; None: `place`.
+        """
+        seen = self_place or place
+        sight = functools.cache(lambda config: self._sight(config, seen))
+        context = functools.partial(Context, place, rows_B, self_place=seen, inputs_BLD=x_BLD)
+        without_draws = attended and attended._replace(noise_source=None)
         x_BLD = self._to_residual_dtype(x_BLD)
         watched = None
         for layer in self.layers:
-            noise_source = context.noise_source if layer.watched else None
-            own = context._replace(sight=sight(layer.config), noise_source=noise_source)
-            x_BLD, weights = layer(x_BLD, own)
+            own = attended if layer.watched else without_draws
+            x_BLD, weights = layer(x_BLD, context(sight=sight(layer.config), attended=own))
             watched = weights if layer.watched else watched
         return self._normed(x_BLD), watched
 
@@ -141,12 +158,14 @@ class Stack(nn.Module):
             source_BM, remembered_by_layer = memory.source_BM, memory.decoder
             source = Place(source_BM.astype(jnp.int32), jnp.arange(source_BM.shape[1])[None])
             source_mask = mask_of(cross_patterns(self.config), newest, source)
-        context = StepContext(position_B, distance_BS, source_mask, x_BKD)
+        context = functools.partial(
+            StepContext, position_B, distance_BS, inputs_BKD=x_BKD, source_mask=source_mask
+        )
         x_BKD = self._to_residual_dtype(x_BKD)
         caches, watched = [], None
         parts = zip(self.layers, remembered_by_layer, cache.written, cache.carried, strict=True)
         for layer, remembered, written, carried in parts:
-            own = context._replace(sight=sight(layer.config))
+            own = context(sight=sight(layer.config))
             x_BKD, new, weights = layer.step(x_BKD, own, remembered, Cache(written, carried))
             caches.append(new)
             watched = weights if layer.watched else watched

@@ -25,7 +25,7 @@ from transformer_jax.model.dropout import noise_of
 from transformer_jax.model.hard_attention import Sampled
 from transformer_jax.model.layers import Layer
 from transformer_jax.model.patterns import cross_patterns, mask_of, waiting_place
-from transformer_jax.model.records import Cache, Context, Memory, Now, Place, SearchSizes
+from transformer_jax.model.records import Attended, Cache, Memory, Now, Place, SearchSizes
 from transformer_jax.model.stack import Stack
 
 
@@ -98,7 +98,7 @@ class TransformerEncoder(nn.Module):
 
     def __call__(self, x_BMD: Array, place: Place, rows_B: Array | None) -> Array:
         """`[batch, src_len, d_model]` from the embedded source."""
-        return self.source_stack(x_BMD, Context(place, rows_B))[0]
+        return self.source_stack(x_BMD, place, rows_B)[0]
 
     def step(
         self, x_B1D: Array, position_B: Array, length: int, cache: Cache
@@ -176,8 +176,8 @@ class TransformerDecoder(nn.Module):
         self, x_BLD: Array, target: Place, encoded_BME: Array, source: Place, rows_B: Array | None
     ) -> tuple[Array, Array | None]:
         """`[batch, tgt_len, d_model]`, and the watched weights `[batch, tgt_len, src_len]`."""
-        context = self._context(target, encoded_BME, source, rows_B)
-        return self._all_layers(x_BLD, context)
+        attended = self._attended(target, encoded_BME, source, rows_B)
+        return self._all_layers(x_BLD, target, rows_B, attended)
 
     def in_full_context(
         self, x_BLD: Array, target: Place, encoded_BME: Array, source: Place, rows_B: Array | None
@@ -188,35 +188,30 @@ class TransformerDecoder(nn.Module):
         """
         # If all positions are equal, none is later, so the causal pattern leaves out nothing.
         place = target._replace(positions=jnp.zeros_like(target.positions))
-        context = self._context(target, encoded_BME, source, rows_B)
-        return self._all_layers(x_BLD, context._replace(self_place=place))
+        attended = self._attended(target, encoded_BME, source, rows_B)
+        return self._all_layers(x_BLD, target, rows_B, attended, place)
 
     def with_draws(
         self, x_BLD: Array, target: Place, encoded_BME: Array, source: Place, rows_B: Array
     ) -> tuple[Array, Sampled]:
         """Like a call, but each head of the watched layer reads one position, which is drawn."""
         assert self.watch
-        context = self._context(target, encoded_BME, source, rows_B)
-        return self._all_layers(x_BLD, context._replace(noise_source=noise_of(self, rows_B)))
+        attended = self._attended(target, encoded_BME, source, rows_B)
+        attended = attended._replace(noise_source=noise_of(self, rows_B))
+        return self._all_layers(x_BLD, target, rows_B, attended)
 
-    def _context(
+    def _attended(
         self, target: Place, encoded_BME: Array, source: Place, rows_B: Array | None
-    ) -> Context:
+    ) -> Attended:
         reader = target
         if rows_B is not None and self.config.wait_k_max is not None:
             bits = jax.random.bits(self.make_rng("dropout"), (), jnp.uint32)
             reader = waiting_place(self.config, target, bits, rows_B)
-        return Context(
-            place=target,
-            rows_B=rows_B,
-            encoded_BME=encoded_BME,
-            source=source,
-            reader=reader,
-            cross_mask=mask_of(cross_patterns(self.config), reader, source),
-        )
+        mask = mask_of(cross_patterns(self.config), reader, source)
+        return Attended(encoded_BME, source, reader, mask)
 
-    def _all_layers(self, x_BLD: Array, context: Context) -> tuple[Array, Any]:
-        x_BLD, weights = self.target_stack(x_BLD, context._replace(inputs_BLD=x_BLD))
+    def _all_layers(self, *arguments: Any) -> tuple[Array, Any]:
+        x_BLD, weights = self.target_stack(*arguments)
         return x_BLD, self._watched(weights)
 
     def _watched(self, weights: Any) -> Any:
