@@ -2,14 +2,19 @@
 
 import argparse
 import gzip
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from grammar.order import moves_a_verb
 from grammar.pairs import generate
+from transformer_jax.commands.command_line import exit_status
+from transformer_jax.errors import ConfigError
+from transformer_jax.files import make_folder
 from transformer_jax.text.built_in_corpus import PAIRS
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Writes each split with its words, links and whether a verb moves; or as text with links."""
     parser = argparse.ArgumentParser(prog="grammar", allow_abbrev=False)
     parser.add_argument("--out", type=Path, required=True)
@@ -17,8 +22,12 @@ def main() -> None:
     parser.add_argument("--text", action="store_true", help="SPLIT.en, SPLIT.de and SPLIT.align")
     for split, number in PAIRS.items():
         parser.add_argument(f"--{split}", type=int, default=number)
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
+    asked = parser.parse_args(arguments)
+    if wrong := next((split for split in PAIRS if getattr(asked, split) < 0), None):
+        raise ConfigError(f"--{wrong}={getattr(asked, wrong)} is below 0.")
+    make_folder("--out", asked.out)
+    if any(asked.out.iterdir()):
+        raise ConfigError(f"--out={asked.out} is not empty. Name a new folder.")
     for split in PAIRS:
         pairs = generate(split, getattr(asked, split), asked.seed)
         words = [(" ".join(pair.src_words), " ".join(pair.tgt_words)) for pair in pairs]
@@ -37,4 +46,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

@@ -20,6 +20,7 @@ from transformer_jax.api import Run, load, train
 from transformer_jax.commands.attention import attend
 from transformer_jax.commands.average import average
 from transformer_jax.config.schema import Config
+from transformer_jax.config.train import TrainConfig
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, RunError, UserError
 from transformer_jax.evaluation.alignment import links
@@ -339,6 +340,7 @@ def test_what_is_no_config_and_no_override_is_one_line(tmp_path):
     for config, overrides, said in (
         (Config(model=None), None, "is not a config: give a Config or a preset"),
         (3, None, "3 is not a config"),
+        (Config(train=TrainConfig(steps="many")), None, "train.steps='many' is of type str"),
         (Path("configs/nowhere.py"), None, "there is no such file"),
         ("demo", ["train.steps"], "is not a mapping of keys to values"),
         ("demo", {3: 4}, "is not a mapping of keys to values"),

@@ -440,6 +440,13 @@ def beam_of_none(box: Sandbox) -> Sequence[str]:
     return box.uses("translate", "--beam_size=0")
 
 
+@case("/blank has no text, so nothing can be scored")
+def references_have_no_text(box: Sandbox) -> Sequence[str]:
+    box.trained()
+    (box.folder / "blank").write_text("\n" * runs.SIZES["test"])
+    return box.uses("evaluate", f"--src={box.corpus}/test.en", f"--ref={box.folder}/blank")
+
+
 @case("--src and --ref belong together")
 def references_are_not_named(box: Sandbox) -> Sequence[str]:
     box.trained()

@@ -28,7 +28,7 @@ CONFIGS_FILE = "tests/model/configs.py"
 BENCHMARKS = sorted((ROOT / "benchmarks").rglob("*.py"))
 
 # Modules at the package's top level that every part may import; they import only one another.
-SHARED = {"__version__", "allocator", "compilation", "errors", "files"}
+SHARED = {"__version__", "allocator", "compilation", "errors", "files", "kinds"}
 # What each part may import beside itself and SHARED: folders of the package, or modules of one.
 # Training, decoding and evaluation do not know each other: commands combine them.
 COMMON = {"config", "text", "model", "parallel", "runs"}
@@ -74,6 +74,7 @@ EXPERIMENTS_MAY_IMPORT = {
     "config",
     "errors",
     "files",
+    "kinds",
     "model",
     "reporting",
     "tables",

@@ -9,11 +9,13 @@ import json
 import math
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from transformer_jax.errors import DataError
+from transformer_jax.errors import ConfigError, DataError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -52,6 +54,18 @@ def in_the_way(folder: Path) -> str:
     if not there.is_dir():
         return f"{there} is a file"
     return "" if os.access(there, os.W_OK) else f"{there} is not writable"
+
+
+def make_folder(flag: str, folder: Path) -> None:
+    """Makes the folder that a flag names. Raises ConfigError if it cannot be written."""
+    wrong = in_the_way(folder)
+    if not wrong:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:  # such as /proc, which only seems writable
+            wrong = str(error.strerror)
+    if wrong:
+        raise ConfigError(f"{flag}: cannot write into {folder}: {wrong}. Name another.")
 
 
 def is_stream(path: Path) -> bool:
@@ -118,7 +132,11 @@ def read_csv(
 
 
 def read_table(
-    path: Path, kind: type[Any], may_be_empty: Collection[str] = (), later: Collection[str] = ()
+    path: Path,
+    kind: type[Any],
+    may_be_empty: Collection[str] = (),
+    later: Collection[str] = (),
+    at_most: Mapping[str, float] = MappingProxyType({}),
 ) -> list[Any]:
     """The rows of a table that `write_table` wrote; none if there is no file.
 
@@ -127,9 +145,12 @@ def read_table(
       kind: the NamedTuple of a row. The first two columns name a row, so no two rows share both.
       may_be_empty: columns in which an empty cell is NaN.
       later: as in `read_csv`.
+      at_most: the largest number in a column, which is then never NaN, if it may not be empty;
+        the smallest number is 0 everywhere.
 
     Raises:
-      DataError: the file is damaged, a cell is not of its column's type, or a row is there twice.
+      DataError: the file is damaged, a cell is not of its column's type or range, or a row is
+        there twice.
     """
     if not path.exists():
         return []
@@ -139,13 +160,18 @@ def read_table(
         values = list[Any]()
         for (name, convert), text in zip(kind.__annotations__.items(), cells, strict=True):
             is_empty = not text and name in may_be_empty
+            wrong = f"{path}, line {number}: {name}={text[:40]!r} is not of"
             try:
                 values.append(math.nan if is_empty else convert(text))
             except ValueError:
                 raise DataError(
-                    f"{path}, line {number}: {name}={text[:40]!r} is not of type "
-                    f"{convert.__name__}. Correct or remove that line."
+                    f"{wrong} type {convert.__name__}. Correct or remove that line."
                 ) from None
+            if convert is not str and not (
+                0 <= values[-1] <= at_most.get(name, sys.float_info.max)
+                or (math.isnan(values[-1]) and (name in may_be_empty or name not in at_most))
+            ):
+                raise DataError(f"{wrong} its range. Correct or remove that line.")
         first = first_numbers.setdefault(tuple(values[:2]), number)
         if first != number:
             both = " and ".join(

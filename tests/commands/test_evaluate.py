@@ -173,7 +173,7 @@ def test_latency_is_that_of_all_members_over_whole_lines(run):
         loaded = load_model(str(run), overrides={"decode.max_length": 4})
         translator = loaded.line_translator()
         members = [SimpleNamespace(config=SimpleNamespace(wait_k=k)) for k in waits]
-        translator.translator.model = SimpleNamespace(members=members)
+        translator.translator.model = SimpleNamespace(members=members, sources=1)
         texts = ["x" * 9] * len(outputs), outputs, references
         found = _latency(loaded, translator, *texts)
         encode = loaded.vocabulary.target.encode_lines

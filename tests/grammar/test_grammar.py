@@ -17,6 +17,7 @@ from grammar import combinations, german, pairs
 from grammar.constructions import REGISTRY
 from grammar.lexicon import ADJECTIVES, NOUNS, PREPOSITIONS, VERBS
 from grammar.words import COMMENTS, TIMES
+from transformer_jax.commands.command_line import exit_status
 from transformer_jax.errors import DataError
 from transformer_jax.text import built_in_corpus
 from transformer_jax.text.built_in_corpus import built_in_pairs
@@ -99,21 +100,42 @@ def test_the_package_has_what_the_grammar_writes(split):
     assert [pair[:-1] for pair in built_in_pairs(split, 300)] == want
 
 
-def test_the_command_writes_the_files_of_the_package(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--out=new", "--train=-5"], "--train=-5 is below 0"),
+        (["--out=full"], "--out=full is not empty. Name a new folder"),
+        (["--out=full/file/new"], "full/file is a file"),
+        (["--out=/proc/grammar", "--train=1", "--valid=1", "--test=1"], "/proc/grammar"),
+    ],
+)
+def test_a_folder_or_number_that_cannot_be_is_one_line(
+    flags, message, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("mine")
+    assert exit_status(lambda: command.main(flags)) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert (tmp_path / "full" / "file").read_text() == "mine"
+
+
+def test_the_command_writes_the_files_of_the_package(tmp_path):
     sizes = ["--train=20", "--valid=9", "--test=9"]
-    monkeypatch.setattr(sys, "argv", ["grammar", f"--out={tmp_path}", *sizes])
-    command.main()
+    command.main([f"--out={tmp_path / 'packed'}", *sizes])
     package = Path(built_in_corpus.__file__).parent
     for split in DIGESTS:
         name = f"built_in_{split}.tsv.gz"
-        stored, written = (gzip.open(folder / name, "rt") for folder in (package, tmp_path))
+        stored, written = (
+            gzip.open(folder / name, "rt") for folder in (package, tmp_path / "packed")
+        )
         lines = written.readlines()
         assert len(lines) == (20 if split == "train" else 9)
         assert lines == list(islice(stored, len(lines)))
-    monkeypatch.setattr(sys, "argv", ["grammar", f"--out={tmp_path}", "--text", *sizes])
-    command.main()
+    command.main([f"--out={tmp_path / 'text'}", "--text", *sizes])
     lines = [
-        (tmp_path / f"test.{suffix}").read_text("utf-8").split("\n")
+        (tmp_path / "text" / f"test.{suffix}").read_text("utf-8").split("\n")
         for suffix in ("en", "de", "align")
     ]
     first = grammar.generate("test", 1)[0]

@@ -143,7 +143,7 @@ def test_a_manifest_does_not_wait_for_the_next_checkpoint(tmp_path):
     [
         ("No space left on device", "free disk space and call `train` again"),
         ("Disk quota exceeded", "free disk space and call `train` again"),
-        ("Input/output error", "are intact: call `train` again"),
+        ("Input/output error", "was touched: call `train` again"),
     ],
 )
 def test_what_cannot_be_written_is_an_error_and_not_silence(reason, fix, tmp_path, monkeypatch):

@@ -119,7 +119,10 @@ def test_a_report_is_of_every_recorded_seed_and_in_the_rows_order(call, tmp_path
     seen = []
     found = EXPERIMENT._replace(findings=lambda _, jobs: seen.extend(jobs) or [])
     monkeypatch.setitem(globals(), "EXPERIMENT", found)
+    jobs = make_jobs(EXPERIMENT, "small", tmp_path, seeds=(0, 1))
+    digests = {(job.row, job.seed): job.digest() for job in jobs}
     lines = [line("4 heads", 1, 2.0), line("4 heads", 0, 2.0), line("base", 0, 1.0)]
+    lines = [one._replace(config_digest=digests[one.row, one.seed]) for one in lines]
     write_results(tmp_path / "out" / "results.csv", lines)
     call("--report", "--seeds=7")
     assert {job.seed for job in seen} == {0, 1}
@@ -138,7 +141,7 @@ def test_flags_that_cannot_be_are_one_line(call):
         (["--launcher=slurm", "--slurm=gpus"], "expected K=V"),
         (["--list", "--report"], "--list and --report do not go together"),
         (["--slurm=gpus=1"], "--slurm=gpus=1 goes with --launcher=slurm"),
-        *((["--minutes", text], "must be above 0") for text in ("0", "-1", "nan")),
+        *((["--minutes", text], "must be a number above 0") for text in ("0", "-1", "nan", "inf")),
         (["--jobs=1000"], "--jobs=1000"),
         ([f"--out={__file__}/results"], "--out: cannot write into .* is a file. Name another."),
         ([f"--runs={__file__}"], "--runs: cannot write into .* is a file. Name another."),

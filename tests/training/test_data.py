@@ -278,8 +278,15 @@ def test_a_test_text_that_training_shows_is_a_warning(caplog):
     for test, warnings in (("test", 0), ("train[:5]", 1), ("train", 1)):
         config = runs.tiny_config(data__train=("valid", "train[3:]"), data__test=(test,)).data
         caplog.clear()
-        text_checks.warn_without_test_split(open_corpus(config), config)
+        text_checks.warn_of_test_split(open_corpus(config), config, "")
         assert caplog.text.count("and the test text") == warnings
+
+
+def test_a_test_text_that_is_the_validation_text_is_a_warning(caplog):
+    config = runs.tiny_config(data__test=("valid",)).data
+    corpus = open_corpus(config)
+    text_checks.warn_of_test_split(corpus, config, corpus.fingerprint("valid"))
+    assert "data.test=('valid',) is the validation text" in caplog.text
 
 
 def test_a_vocabulary_that_is_not_there_is_told(tmp_path, caplog):
@@ -292,7 +299,7 @@ def test_a_missing_test_split_is_a_warning_unless_none_is_asked_for(tmp_path, ca
     for test, warnings in (("test", 0), ("absent", 1), ("", 0)):
         config = runs.tiny_config(data__test=(test,) if test else ()).data
         caplog.clear()
-        text_checks.warn_without_test_split(open_corpus(config), config)
+        text_checks.warn_of_test_split(open_corpus(config), config, "")
         assert caplog.text.count("no test split for a later `evaluate`: ") == warnings
 
 

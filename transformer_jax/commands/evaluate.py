@@ -21,7 +21,7 @@ from transformer_jax.commands.loading import (
 )
 from transformer_jax.config.schema import Config
 from transformer_jax.decoding.lines import LineTranslator
-from transformer_jax.errors import ConfigError, RunError
+from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.evaluation.bleu import Scores, format_scores, score
 from transformer_jax.evaluation.latency import (
     format_latency,
@@ -212,6 +212,9 @@ def _text_of_files(src: str, ref: Sequence[str]) -> _Text:
     """The sources, with each file of references."""
     sources = TextLines(Path(src))
     references = [TextPairs(sources, TextLines(Path(file))) for file in ref]
+    for file, pairs in zip(ref, references, strict=True):
+        if not any(pair.tgt.strip() for pair in pairs):
+            raise DataError(f"--ref={file} has no text, so nothing can be scored.")
     return _Text(Path(src).name, None, references)
 
 

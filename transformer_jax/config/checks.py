@@ -12,6 +12,7 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import KEYS, Config, value_at
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError
+from transformer_jax.kinds import fits
 
 MODEL = "transformer_jax.model.sides"
 LARGEST_INT = 2**31 - 1  # int32 holds steps, lengths and sizes on a device
@@ -90,6 +91,11 @@ def _merge_dropout(config: Config) -> Iterator[str]:
 
 def _problem(key: Key, value: Any) -> str:
     """What is wrong with the value, whatever the other keys are; empty if it is valid."""
+    if not fits(value, key.kind):  # of a config that a program made
+        return (
+            f"{key.name}={value!r:.60} is of type {type(value).__name__}; expected "
+            f"{key.kind.__name__}."
+        )
     if key.kind is str:
         return _not_a_choice(key, value)
     if key.kind is int:

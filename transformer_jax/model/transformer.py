@@ -177,7 +177,8 @@ class TransformerDecoder(nn.Module):
     ) -> tuple[Array, Array | None]:
         """`[batch, tgt_len, d_model]`, and the watched weights `[batch, tgt_len, src_len]`."""
         attended = self._attended(target, encoded_BME, source, rows_B)
-        return self._all_layers(x_BLD, target, rows_B, attended)
+        x_BLD, weights = self.target_stack(x_BLD, target, rows_B, attended)
+        return x_BLD, self._of_heads(weights)
 
     def in_full_context(
         self, x_BLD: Array, target: Place, encoded_BME: Array, source: Place, rows_B: Array | None
@@ -189,7 +190,8 @@ class TransformerDecoder(nn.Module):
         # If all positions are equal, none is later, so the causal pattern leaves out nothing.
         place = target._replace(positions=jnp.zeros_like(target.positions))
         attended = self._attended(target, encoded_BME, source, rows_B)
-        return self._all_layers(x_BLD, target, rows_B, attended, place)
+        x_BLD, weights = self.target_stack(x_BLD, target, rows_B, attended, place)
+        return x_BLD, self._of_heads(weights)
 
     def with_draws(
         self, x_BLD: Array, target: Place, encoded_BME: Array, source: Place, rows_B: Array
@@ -198,7 +200,8 @@ class TransformerDecoder(nn.Module):
         assert self.watch
         attended = self._attended(target, encoded_BME, source, rows_B)
         attended = attended._replace(noise_source=noise_of(self, rows_B))
-        return self._all_layers(x_BLD, target, rows_B, attended)
+        x_BLD, weights = self.target_stack(x_BLD, target, rows_B, attended)
+        return x_BLD, self._of_heads(weights)
 
     def _attended(
         self, target: Place, encoded_BME: Array, source: Place, rows_B: Array | None
@@ -210,16 +213,12 @@ class TransformerDecoder(nn.Module):
         mask = mask_of(cross_patterns(self.config), reader, source)
         return Attended(encoded_BME, source, reader, mask)
 
-    def _all_layers(self, *arguments: Any) -> tuple[Array, Any]:
-        x_BLD, weights = self.target_stack(*arguments)
-        return x_BLD, self._watched(weights)
-
-    def _watched(self, weights: Any) -> Any:
+    def _of_heads(self, weights: Any) -> Any:
         """The mean of the watched heads; None: no layer is watched."""
         if weights is None:
             return None
         if isinstance(weights, Sampled):
-            return weights._replace(weights=self._watched(weights.weights))
+            return weights._replace(weights=self._of_heads(weights.weights))
         return weights[:, : self.config.watched_heads].mean(1)
 
     def remember(self, encoded_BME: Array, source: Place) -> tuple[Any, ...]:
@@ -233,7 +232,7 @@ class TransformerDecoder(nn.Module):
         x_BKD, cache, weights = self.target_stack.step(
             x_BKD, now.position_B, now.ancestors_BKT, cache, memory
         )
-        return x_BKD, cache, self._watched(weights)
+        return x_BKD, cache, self._of_heads(weights)
 
     @nn.nowrap
     def stack(self) -> tuple[Layer, int]:

@@ -304,7 +304,7 @@ class Checkpoints:
             again = "call `train` again"
             fix = f"free disk space and {again}" if reason in FULL else again
             raise RunError(
-                f"{text}. The earlier checkpoints are intact: {fix}, or set "
+                f"{text}. No earlier checkpoint was touched: {fix}, or set "
                 "train.on_save_error=continue to train on without this checkpoint."
             ) from error
         log.warning("%s; training continues (train.on_save_error=continue)", text)

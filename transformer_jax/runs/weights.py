@@ -50,10 +50,12 @@ def load_params(run: RunFolder, which: str, like: Params) -> tuple[Params, str]:
     folder = Path(processes.first_does(lambda: str(_find(run, which))))
     wrong = processes.first_does(lambda: damaged_file(folder))
     if wrong:
-        raise RunError(
-            f"{folder} is damaged: {wrong}. Choose another with --checkpoint; `train` replaces the "
-            "latest one."
+        again = (
+            "`train` replaces the latest one"
+            if folder.name.isdecimal()
+            else "`average` makes it again"
         )
+        raise RunError(f"{folder} is damaged: {wrong}. Choose another with --checkpoint; {again}.")
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or device), like

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.commands.command_line import Flag, exit_status, parse_experiment, set_up_logs
-from transformer_jax.errors import ConfigError, RunError, UserError
-from transformer_jax.files import in_the_way
+from transformer_jax.errors import ConfigError, DataError, RunError, UserError
+from transformer_jax.files import make_folder
+from transformer_jax.kinds import fits
+from transformer_jax.reporting.page import Part
 from transformer_jax.tables.experiment import (
     Experiment,
     Job,
     check_kinds,
+    check_minutes,
     check_results,
     check_rows,
     make_jobs,
@@ -33,6 +36,7 @@ from transformer_jax.tables.pace import (
     pace_of,
     read_paces,
     timing_command,
+    with_pace,
     with_paces,
 )
 from transformer_jax.tables.pack import (
@@ -54,6 +58,7 @@ from transformer_jax.tables.report import (
     write_report,
 )
 from transformer_jax.tables.results import (
+    Line,
     collect,
     counts,
     finished,
@@ -64,7 +69,7 @@ from transformer_jax.tables.statistics import Counted, check_metrics
 
 log = logging.getLogger(__name__)
 FLAGS = [
-    Flag("scale", str, "NAME", "how large: small, paper or another of its scales", default="small"),
+    Flag("scale", str, "NAME", "how large: small (the default), paper or another of its scales"),
     Flag("rows", str, "A;B", "only these rows, separated by ;"),
     Flag("seeds", str, "0,1", "only these seeds (default: the scale's)"),
     Flag("minutes", float, "M", "time on the device for each row, which decides its updates"),
@@ -107,6 +112,7 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
         about = experiment.about or sys.modules["__main__"].__doc__ or experiment.name
         values = parse_experiment(experiment.name, about, FLAGS)
     values = _of_pack(experiment, {flag.name: flag.default for flag in FLAGS} | values)
+    values["scale"] = values["scale"] or "small"
     scale, name = values["scale"], experiment.name
     _check_flags(values)
     output = Output(Path(values["out"] or Path("docs") / "results" / name / scale))
@@ -122,6 +128,7 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
         merge(Path(values["merge"]), jobs, output, minutes)
     unpaced, jobs = jobs, with_paces(jobs, output.paces, minutes)
     lines = read_results(output.results)
+    _check_times(lines, jobs, output, minutes)
     done = finished(lines, jobs)
     missing = [job for job in jobs if (job.row, job.seed) not in done]
     if values["pack"]:
@@ -139,8 +146,8 @@ def run(experiment: Experiment, values: dict[str, Any] | None = None) -> None:
             note = f"; its updates in {minutes:g} minutes are measured first" if is_open else ""
             print(f"# {job.label}{note}", *command_lines(job), sep="\n")
     else:
-        _check_folder("--out", output.folder)
-        _check_folder("--runs", runs)
+        make_folder("--out", output.folder)
+        make_folder("--runs", runs)
         failed: list[str] = []
         if not values["report"] and not values["merge"]:
             check_results(missing)
@@ -157,8 +164,7 @@ def _check_flags(values: dict[str, Any]) -> None:
     modes = [name for name in MODES if values[name]]
     if len(modes) > 1:
         raise ConfigError(f"--{modes[0]} and --{modes[1]} do not go together: give one.")
-    if (minutes := values["minutes"]) is not None and not minutes > 0:
-        raise ConfigError(f"--minutes={minutes:g} must be above 0.")
+    check_minutes("--minutes", values["minutes"])
     if values["slurm"] is not None and values["launcher"] != "slurm":
         raise ConfigError(f"--slurm={values['slurm']} goes with --launcher=slurm.")
     if values["out"] is None and values["overrides"]:
@@ -185,11 +191,11 @@ def _of_pack(experiment: Experiment, values: dict[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"--packed={values['packed']} is a pack of {plan.experiment}.")
     if values["out"] is None:
         raise ConfigError("--packed: give the folder of the results with --out=FOLDER.")
-    for name in ("rows", "seeds", "minutes"):
+    for name in ("scale", "rows", "seeds", "minutes"):
         if values[name] is not None:
             raise ConfigError(f"--{name}: the pack has its own. Leave it out with --packed.")
-    rows = dict.fromkeys(one["row"] for one in plan.jobs)
-    seeds = dict.fromkeys(str(one["seed"]) for one in plan.jobs)
+    rows = dict.fromkeys(one.row for one in plan.jobs)
+    seeds = dict.fromkeys(str(one.seed) for one in plan.jobs)
     return {
         **values,
         "rows": ";".join(rows),
@@ -207,28 +213,33 @@ def _report(experiment: Experiment, values: dict[str, Any], output: Output, runs
     seeds = tuple(sorted({line.seed for line in lines}))  # whatever --seeds asks
     table = make_jobs(experiment, scale, runs, (), seeds, values["overrides"])
     table = with_paces(table, output.paces, values["minutes"])
+    finished(lines, table)  # a line of another config would change a mean
     if experiment.scales[scale].compared:
         update_significance(output, table, lines)
     _draw_attention(table, output)
     command = shlex.join(["python", "-m", f"experiments.{experiment.name}", *_plain(sys.argv[1:])])
     found = experiment.findings(output.folder, table) if experiment.findings else []
-    if not isinstance(found, list | tuple):
+    if not fits(found, Sequence[Part]):
         raise ConfigError(f"the function findings gives {found!r:.60}; expected a list of parts.")
     page = write_report(experiment, scale, output, lines, command, found, _counted(table))
     print((output.folder / "table.md").read_text(encoding="utf-8"), end="")
     log.info("%s", page)
 
 
-def _check_folder(flag: str, folder: Path) -> None:
-    """Makes the folder. Raises ConfigError if it cannot be written, before hours of training."""
-    wrong = in_the_way(folder)
-    if not wrong:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:  # such as /proc, which only seems writable
-            wrong = str(error.strerror)
-    if wrong:
-        raise ConfigError(f"{flag}: cannot write into {folder}: {wrong}. Name another.")
+def _check_times(
+    lines: Sequence[Line], jobs: Sequence[Job], output: Output, minutes: float | None
+) -> None:
+    """Raises DataError if rows get a time and a recorded one has no number of updates."""
+    if minutes is None:
+        return
+    known = read_paces(output.paces, minutes)
+    rows = {job.row for job in jobs} - known.keys()
+    for line in [line for line in lines if line.row in rows]:
+        raise DataError(
+            f"{output.paces} has no line of {line.row!r}, which {output.results} has: either this "
+            f"row did not train for {minutes:g} minutes, or that line is lost. Restore it, or give "
+            "another folder with --out."
+        )
 
 
 def _counted(jobs: Sequence[Job]) -> Counted:
@@ -327,7 +338,15 @@ def _paced(missing: Sequence[Job], values: dict[str, Any], output: Output) -> li
         """Keeps what the process measured, or raises what went wrong in it."""
         if reason:
             raise RunError(f"{job.label}: its time cannot be measured: {reason}")
-        keep_pace(output.paces, pace_of(job, minutes))
+        pace = pace_of(job, minutes)
+        try:
+            with_pace(job, pace).config()
+        except ConfigError as error:
+            raise RunError(
+                f"{job.label}: --minutes={minutes:g} is enough for {pace.steps} updates only, "
+                f"and {error}"
+            ) from None
+        keep_pace(output.paces, pace)
 
     run_here([*first.values()], done, values["jobs"], lambda job: [timing_command(job)])
     return with_paces(missing, output.paces, minutes)

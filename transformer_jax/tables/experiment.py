@@ -1,8 +1,7 @@
 """Definition of an experiment: rows that differ in config keys, seeds, scales, paper's figures."""
 
+import math
 import re
-import types
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,9 @@ from transformer_jax.config.data import DataConfig
 from transformer_jax.config.files import load_config
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
+from transformer_jax.kinds import wrong_field
 from transformer_jax.reporting.page import Part
+from transformer_jax.tables.digests import digest_of
 from transformer_jax.text.corpora import open_corpus
 
 Overrides = Mapping[str, Any]  # dotted config keys and their values
@@ -121,6 +122,10 @@ class Job(NamedTuple):
         """The run's config."""
         return load_config(self.config_file, self.overrides)
 
+    def digest(self) -> str:
+        """The digest of the run's config, by which its line of results is known."""
+        return digest_of(self.config(), self.overrides)
+
     def commands(self) -> list[list[str]]:
         """The job's commands in order, each as the arguments of `python -m transformer_jax`."""
         workdir = f"--workdir={self.folder}"
@@ -205,11 +210,14 @@ def check_kinds(experiment: Experiment) -> None:
     for name, scale in experiment.scales.items():
         where = f"{experiment.name}, scale {name}: "
         _check_fields(where, scale)
-        if scale.minutes is not None and not scale.minutes > 0:
-            raise ConfigError(f"{where}minutes={scale.minutes} must be above 0.")
-        for row in experiment.rows:
-            if not isinstance(own := scale.label(row), str):
+        check_minutes(f"{where}minutes", scale.minutes)
+        labels = {row: scale.label(row) for row in experiment.rows}
+        for own in labels.values():
+            if not isinstance(own, str):
                 raise ConfigError(f"{where}its function label gives {own!r:.60}; expected a name.")
+        for names in (scale.rows, (*labels.values(),)):
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise ConfigError(f"{where}two rows are called {twice[0]!r}. Change one of them.")
         only_shown = experiment.paper.keys() - experiment.rows.keys()
         named = {"rows": set(scale.rows) - only_shown}
         for field in ("config", "seeds", "average", "own"):  # each may be a mapping by row
@@ -221,30 +229,15 @@ def check_kinds(experiment: Experiment) -> None:
                 raise ConfigError(f"{where}{field} has {min(unknown)!r}; the rows are {known}.")
 
 
+def check_minutes(name: str, minutes: float | None) -> None:
+    """Raises ConfigError if a number of minutes for each row is none."""
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise ConfigError(f"{name}={minutes:g} must be a number above 0.")
+
+
 def _check_fields(where: str, part: NamedTuple) -> None:
-    hints = typing.get_type_hints(type(part))
-    for field, value in part._asdict().items():
-        if not _fits(value, hints[field]):
-            expected = re.sub(r"(\w+\.)+|<class '|'>", "", str(hints[field]))
-            raise ConfigError(f"{where}{field} is {value!r:.60}; expected {expected}.")
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value has the type of an annotation of `Experiment` or `Scale`."""
-    kind, of = typing.get_origin(hint) or hint, typing.get_args(hint)
-    if kind is Any:
-        return True
-    if kind is types.UnionType:
-        return any(_fits(value, one) for one in of)
-    if kind in (int, float):
-        return isinstance(value, int | kind) and not isinstance(value, bool)
-    if kind is Callable:
-        return callable(value)
-    if kind is Sequence and isinstance(value, str) or not isinstance(value, kind):
-        return False
-    if kind is Mapping:
-        return all(_fits(name, of[0]) and _fits(one, of[1]) for name, one in value.items())
-    return not of or all(_fits(item, of[0]) for item in value)
+    if wrong := wrong_field(part):
+        raise ConfigError(f"{where}{wrong}.")
 
 
 def _check_names(experiment: Experiment, scale: str) -> None:
@@ -302,6 +295,6 @@ def check_results(jobs: Sequence[Job]) -> None:
                 f"train.steps={train.steps}, train.checkpoint_every={train.checkpoint_every}, "
                 f"train.keep_last={train.keep_last}. Average fewer, or keep more."
             )
-        if (config.data, split) not in seen and config.data.source in ("files", "parquet"):
+        if (config.data, split) not in seen:
             seen.add((config.data, split))
             open_corpus(config.data).split(split)

@@ -30,9 +30,9 @@ from typing import Any, NamedTuple
 
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import is_temporary, read_json, write_atomically
+from transformer_jax.kinds import wrong_field
 from transformer_jax.reporting.provenance import CODE, ROOT, revision
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Job
 from transformer_jax.tables.pace import Pace, keep_pace, read_paces, with_pace
 from transformer_jax.tables.records import FILE as RECORDS
@@ -50,6 +50,16 @@ EVERY = 20.0  # seconds between two versions of results.tgz
 SMALL_FILES = ("config.json", "corpus.sha256", "metrics.jsonl", "evaluations")
 
 
+class PackedJob(NamedTuple):
+    """A run of a pack."""
+
+    row: str
+    seed: int
+    config: str  # its digest
+    text: str  # a folder in the archive
+    vocabulary: str  # a file in the archive
+
+
 class Plan(NamedTuple):
     """What a pack is for, and how its files are checked."""
 
@@ -59,14 +69,16 @@ class Plan(NamedTuple):
     code: str  # digest of the code that made it
     revision: str
     overrides: dict[str, Any]  # keys that were given with --config, for every job
-    jobs: list[dict[str, Any]]  # row, seed, config (its digest), text and vocabulary (in the pack)
-    paces: list[dict[str, Any]]  # lines of pace.csv that rows have already
+    jobs: list[PackedJob]
+    paces: list[Pace]  # lines of pace.csv that rows have already
     parts: list[str]  # files of the archive, in order
     sha256: str  # the archive's SHA-256 sum
 
     def to_json(self) -> bytes:
         """The content of plan.json."""
-        return (json.dumps(self._asdict(), indent=1) + "\n").encode()
+        jobs, paces = ([one._asdict() for one in parts] for parts in (self.jobs, self.paces))
+        content = self._asdict() | {"jobs": jobs, "paces": paces}
+        return (json.dumps(content, indent=1) + "\n").encode()
 
 
 def code_digest() -> str:
@@ -116,8 +128,7 @@ def pack(
         vocabulary = new_vocabulary(config, corpus, corpus.fingerprint("train"))
         own = f"vocabulary/{vocabulary.digest[:12]}.model"
         members[own] = vocabulary.model
-        about = {"row": job.row, "seed": job.seed, "config": digest_of(config)}
-        packed.append({**about, "text": text, "vocabulary": own})
+        packed.append(PackedJob(job.row, job.seed, job.digest(), text, own))
     archive = _archive(members)
     names = [f"{ARCHIVE}{n}" for n in range(-(-len(archive) // PART_BYTES))]
     for n, name in enumerate(names):
@@ -125,7 +136,7 @@ def pack(
         write_atomically(folder / name, part)
     digest = hashlib.sha256(archive).hexdigest()
     code = code_digest(), revision()
-    known = [pace._asdict() for row, pace in paces.items() if row in {job.row for job in jobs}]
+    known = [pace for row, pace in paces.items() if row in {job.row for job in jobs}]
     flags = values["minutes"], *code, values["overrides"]
     plan = Plan(jobs[0].experiment, values["scale"], *flags, packed, known, names, digest)
     write_atomically(folder / PLAN, plan.to_json())
@@ -175,10 +186,15 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 def read_plan(folder: Path) -> Plan:
     """The plan of a pack, or of results. Raises DataError: there is none."""
+    content = read_json(folder / PLAN)
+    lists = {"jobs": PackedJob, "paces": Pace}
     try:
-        plan = Plan(**read_json(folder / PLAN))
-    except TypeError:
+        parts = {name: [kind(**one) for one in content[name]] for name, kind in lists.items()}
+        plan = Plan(**content | parts)
+    except (KeyError, TypeError):
         raise DataError(f"{folder / PLAN} is not the plan of a pack.") from None
+    if any(wrong := [wrong_field(one) for one in (plan, *plan.jobs, *plan.paces)]):
+        raise DataError(f"{folder / PLAN} is not the plan of a pack: {max(wrong)}.")
     keys = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in plan.overrides.items()
@@ -213,7 +229,7 @@ def unpack(folder: Path, to: Path, output: Output) -> Plan:
             path.with_suffix("").write_bytes(text)
             path.unlink()
     for one in plan.paces:
-        keep_pace(output.paces, Pace(**one))
+        keep_pace(output.paces, one)
     return plan
 
 
@@ -227,18 +243,18 @@ def unpacked_jobs(jobs: Sequence[Job], plan: Plan, folder: Path) -> list[Job]:
     Raises:
       RunError: a job has another config than when it was packed.
     """
-    packed = {(one["row"], one["seed"]): one for one in plan.jobs}
+    packed = {(one.row, one.seed): one for one in plan.jobs}
     found = []
     for job in [job for job in jobs if (job.row, job.seed) in packed]:
         own = packed[job.row, job.seed]
-        if own["config"] != digest_of(job.config()):
+        if own.config != job.digest():
             raise RunError(
-                f"{job.label} was packed for another config (digest {own['config']}) than the "
+                f"{job.label} was packed for another config (digest {own.config}) than the "
                 "experiment has now. Pack it again."
             )
         paths = {
-            "data.path": str((folder / own["text"]).absolute()),
-            "vocabulary.path": str((folder / own["vocabulary"]).absolute()),
+            "data.path": str((folder / own.text).absolute()),
+            "vocabulary.path": str((folder / own.vocabulary).absolute()),
         }
         found.append(job._replace(overrides={**job.overrides, **paths}))
     return found
@@ -310,6 +326,11 @@ def merge(file: Path, jobs: Sequence[Job], output: Output, minutes: float | None
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         plan = extract_results(file, folder)
+        if plan.minutes != minutes:
+            raise RunError(
+                f"--merge={file}: each row trained for {_time(plan.minutes)} there, and gets "
+                f"{_time(minutes)} here. Give that number with --minutes, or another --out."
+            )
         paces = read_paces(folder / output.paces.name, plan.minutes)
         lines = read_results(folder / output.results.name)
         records = raw_records(folder)
@@ -325,9 +346,13 @@ def merge(file: Path, jobs: Sequence[Job], output: Output, minutes: float | None
                 raise RunError(f"{job.label} is in {output.results} already. Remove that line.")
             if paces.get(line.row) != here.get(line.row, paces.get(line.row)):
                 raise RunError(f"{job.label}: {output.paces} has another number of updates.")
-            config = job.config()
-            corpus = open_corpus(config.data)
-            RunFolder(_there(folder, job)).check_corpus(corpus.fingerprint("train"))
+            there = _there(folder, job)
+            lacking = [name for name in SMALL_FILES if not (there / name).exists()]
+            if lacking or (line.row, line.seed) not in records:
+                missing = f"runs/{there.name}/{lacking[0]}" if lacking else RECORDS
+                raise DataError(f"--merge={file}: {job.label} is not in {missing}: damaged.")
+            corpus = open_corpus(job.config().data)
+            RunFolder(there).check_corpus(corpus.fingerprint("train"))
         for line in lines:
             job = own[line.row, line.seed]
             if not job.folder.exists():
@@ -340,6 +365,10 @@ def merge(file: Path, jobs: Sequence[Job], output: Output, minutes: float | None
         log.info("%s: %d finished runs", file, len(lines))
 
 
+def _time(minutes: float | None) -> str:
+    return "no fixed time" if minutes is None else f"{minutes:g} minutes"
+
+
 def _there(folder: Path, job: Job) -> Path:
     """The small files of a job's run in an extracted results.tgz."""
     return folder / "runs" / Path(*job.folder.parts[-2:])
@@ -347,7 +376,7 @@ def _there(folder: Path, job: Job) -> Path:
 
 def packed_text(plan: Plan) -> str:
     """What a pack holds, and the commands that use it."""
-    runs = ", ".join(f"{one['row']} (seed {one['seed']})" for one in plan.jobs)
+    runs = ", ".join(f"{one.row} (seed {one.seed})" for one in plan.jobs)
     start = f"python -m experiments.{plan.experiment}"
     return (
         f"{len(plan.parts)} parts for {runs}\n"

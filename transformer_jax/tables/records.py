@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.errors import DataError
 from transformer_jax.files import parsed_json, read_utf8, write_atomically
+from transformer_jax.kinds import fits
 from transformer_jax.tables.results import Line
 
 FILE = "records.jsonl"
@@ -42,7 +43,7 @@ def raw_records(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
     path = folder / FILE
     if not path.exists():
         return {}
-    lines = read_utf8(path).split("\n")[:-1]
+    lines = read_utf8(path).removesuffix("\n").split("\n")
     parsed = [parsed_json(line, path, number) for number, line in enumerate(lines, start=1)]
     for number, one in enumerate(parsed, start=1):
         if not isinstance(one.get("row"), str) or not isinstance(one.get("seed"), int):
@@ -68,13 +69,16 @@ def _record(raw: Mapping[str, Any], path: Path, number: int) -> Record:
         curve = [(int(m["step"]), float(m["perplexity"])) for m in valid]
         samples = [(src, wanted, found) for src, wanted, found in raw["samples"]]
         kept = raw.get(TRANSLATIONS)
-        return Record(raw["row"], raw["seed"], curve, samples, raw.get("sets", {}), kept)
+        found = Record(raw["row"], raw["seed"], curve, samples, raw.get("sets", {}), kept)
     except (KeyError, TypeError, ValueError):
         raise _damaged(path, number) from None
+    if not (fits(found.sets, Mapping[str, Mapping[str, Any]]) and fits(kept, list[str] | None)):
+        raise _damaged(path, number)
+    return found
 
 
 def _damaged(path: Path, number: int) -> DataError:
     return DataError(
-        f"{path}, line {number}: not the record of a run, with row, seed, curve and samples. "
+        f"{path}, line {number}: not the record of a run: row, seed, curve, samples and sets. "
         "Restore the file, or remove the line."
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
+from transformer_jax.errors import DataError
 from transformer_jax.files import write_atomically
 from transformer_jax.reporting.page import (
     Code,
@@ -36,6 +37,7 @@ from transformer_jax.reporting.plots import (
 )
 from transformer_jax.tables.experiment import Experiment, Job
 from transformer_jax.tables.records import (
+    FILE,
     TRANSLATIONS,
     Record,
     raw_records,
@@ -108,7 +110,13 @@ def update_significance(output: Output, jobs: Sequence[Job], lines: Sequence[Lin
         if key in known or job.row == base or base_texts is None:
             continue
         if (texts := translations_of(line, job)) is not None:
-            p = compare(base_texts, texts, references(job)[1]).p
+            wanted = references(job)[1]
+            if len(base_texts) != len(wanted):
+                raise DataError(
+                    f"{output.folder / FILE}: {base}, seed {job.seed}, has {len(base_texts)} "
+                    f"translations of {len(wanted)} lines. Restore the file, or remove that line."
+                )
+            p = compare(base_texts, texts, wanted).p
             known = {**read_p_values(output.significance), key: p}  # another process may add too
             write_p_values(output.significance, known)
     return known
@@ -145,6 +153,8 @@ def write_report(
     """Writes table, plots and page, with the findings above the table; returns the page's path."""
     order = {row: n for n, row in enumerate(experiment.rows)}
     known = [line for line in lines if line.row in order]
+    for row in dict.fromkeys(line.row for line in lines if line.row not in order):
+        log.warning("%s has %r, which is no row of this table", output.results, row)
     lines = sorted(known, key=lambda line: (order[line.row], line.seed))
     head, rows = make_table(experiment, scale, lines, read_p_values(output.significance), counted)
     title = f"{experiment.name}, {scale} scale"

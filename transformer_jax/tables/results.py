@@ -15,7 +15,7 @@ from transformer_jax.reporting.provenance import revision
 from transformer_jax.runs.evaluations import find_evaluation
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_folder import RunFolder
-from transformer_jax.tables.digests import COUNTED, digest_of
+from transformer_jax.tables.digests import COUNTED
 from transformer_jax.tables.experiment import Job
 from transformer_jax.text.corpora import open_corpus
 from transformer_jax.training import cost
@@ -48,6 +48,7 @@ class Line(NamedTuple):
 
 
 MAY_BE_EMPTY = ("paper_bleu", "device_rate")  # columns where NaN, no value, is an empty cell
+AT_MOST = dict.fromkeys(("bleu", "paper_bleu", "chrf"), 100.0001)
 
 
 def counts(config: Config) -> tuple[int, float]:
@@ -60,7 +61,7 @@ def counts(config: Config) -> tuple[int, float]:
 
 def read_results(path: Path) -> list[Line]:
     """The lines of a results.csv, which may not exist yet. Raises DataError if it is damaged."""
-    return read_table(path, Line, MAY_BE_EMPTY)
+    return read_table(path, Line, MAY_BE_EMPTY, at_most=AT_MOST)
 
 
 def write_results(path: Path, lines: Sequence[Line]) -> None:
@@ -77,7 +78,7 @@ def finished(lines: Sequence[Line], jobs: Sequence[Job]) -> dict[tuple[str, int]
     found = {(line.row, line.seed): line for line in lines}
     for job in jobs:
         line = found.get((job.row, job.seed))
-        if line and line.config_digest != digest_of(job.config()):
+        if line and line.config_digest != job.digest():
             raise RunError(
                 f"{job.label} was recorded with another config (digest {line.config_digest}) than "
                 "the experiment has now. Remove that line of results.csv to run it again, or give "
@@ -115,7 +116,7 @@ def collect(job: Job) -> tuple[Line, dict[str, Any]]:
         train_seconds=training_seconds(metrics, config.train.log_every),
         device_rate=device_rate(scores["device"], scores.get("devices", 1), config.model.dtype),
         steps=config.train.steps,
-        config_digest=digest_of(config),
+        config_digest=job.digest(),
         revision=revision(),
         device=scores["device"],
         date=datetime.date.today().isoformat(),

@@ -180,7 +180,8 @@ LATER = Significance._fields[3:]  # recorded since 2026-11-27
 
 def read_p_values(path: Path) -> PValues:
     """Reads significance.csv; empty if there is no such file. Raises DataError if it is damaged."""
-    lines = read_table(path, Significance, ("p", *LATER), LATER)
+    tests = ("p", *LATER)
+    lines = read_table(path, Significance, tests, LATER, dict.fromkeys(tests, 1.0))
     return {(row, seed): Paired(*values) for row, seed, *values in lines}
 
 

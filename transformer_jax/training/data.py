@@ -138,9 +138,9 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     corpus = open_corpus(config.data)
     pairs, valid_pairs = corpus.split("train"), corpus.split("valid")
     counts = len(pairs), len(valid_pairs)
-    text_checks.warn_without_test_split(corpus, config.data)
     log.info("%s: %d training and %d validation pairs", corpus.describe(), *counts)
     fingerprint, of_valid = corpus.fingerprint("train"), corpus.fingerprint("valid")
+    text_checks.warn_of_test_split(corpus, config.data, of_valid)
     if of_valid == fingerprint:
         raise DataError(
             f"data.valid={config.data.valid!r} is the training text. Name other text, which shows "

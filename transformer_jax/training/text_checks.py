@@ -36,13 +36,18 @@ def warn_of_lost_characters(pairs: Sequence[Pair], vocabulary: Vocabulary) -> No
         )
 
 
-def warn_without_test_split(corpus: Corpus, data: DataConfig) -> None:
-    """Logs a warning if a later `evaluate` would find no test split, or text of training."""
+def warn_of_test_split(corpus: Corpus, data: DataConfig, of_valid: str) -> None:
+    """Logs a warning if a later `evaluate` would find no test split, or text of training.
+
+    `of_valid` is the fingerprint of the validation text.
+    """
     if shared := data.train_pairs_in(data.test):
         log.warning("data.train=%r and the test text %r share pairs", *shared)
     if data.test:
         try:
             corpus.split("test")
+            if corpus.fingerprint("test") == of_valid:
+                log.warning("data.test=%r is the validation text", data.test)
         except DataError as error:
             log.warning("there is no test split for a later `evaluate`: %s", error)
 

@@ -1,0 +1,206 @@
+"""Results that someone edited or that lost a file: named in one line, and never counted."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tables.test_statistics import line
+from transformer_jax.errors import ConfigError, DataError, RunError
+from transformer_jax.files import write_csv
+from transformer_jax.kinds import fits, wrong_field
+from transformer_jax.reporting.page import Part, Text
+from transformer_jax.tables import command, pack, report
+from transformer_jax.tables.experiment import Experiment, Scale, check_kinds, make_jobs
+from transformer_jax.tables.pace import Pace, keep_pace
+from transformer_jax.tables.records import write_record
+from transformer_jax.tables.report import Output
+from transformer_jax.tables.results import write_results
+
+ROWS = {"base": {}, "wide": {"model.d_ff": 8}}
+CONFIG = str(Path(__file__).parents[2] / "configs" / "demo.py")
+EXPERIMENT = Experiment("edited", ROWS, {"small": Scale(CONFIG, split="valid")})
+MINUTES = 3.0
+SAID = ["one of the texts"] * 1_000
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Two finished rows, whose runs are gone."""
+    monkeypatch.setattr(report, "translations_of", lambda _, job: SAID)
+    monkeypatch.setattr(report, "references", lambda job: (SAID, SAID))
+    jobs = make_jobs(EXPERIMENT, "small", tmp_path)
+    write_results(
+        tmp_path / "results.csv",
+        [line(job.row, 0, 20.0, config_digest=job.digest()) for job in jobs],
+    )
+    for job in jobs:
+        about = {"row": job.row, "seed": 0, "curve": [], "samples": [["a", "b", "c"]]}
+        write_record(tmp_path, {**about, "translations": SAID})
+    return tmp_path
+
+
+@pytest.fixture
+def call(folder, monkeypatch, capsys):
+    """Runs the command on these results; what it printed."""
+
+    def run(*flags: str, experiment: Experiment = EXPERIMENT) -> str:
+        monkeypatch.setattr(sys, "argv", ["edited", f"--out={folder}", f"--runs={folder}", *flags])
+        command.run(experiment)
+        return capsys.readouterr().out
+
+    return run
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("base,0,5.0,20.0", "base,0,5.0,nan", "line 2: bleu='nan' is not of its range"),
+        ("base,0,5.0,20.0", "base,0,5.0,-5", "line 2: bleu='-5' is not of its range"),
+        ("base,0,5.0,20.0", "base,0,5.0,196.0", "line 2: bleu='196.0' is not of its range"),
+        ("base,0,5.0,20.0", "base,0,inf,20.0", "line 2: perplexity='inf' is not of its range"),
+        ("base,0,", "base,-1,", "line 2: seed='-1' is not of its range"),
+    ],
+)
+def test_a_number_that_cannot_be_is_named(call, folder, old, new, message):
+    edit(folder / "results.csv", old, new)
+    with pytest.raises(DataError, match=message):
+        call("--report")
+
+
+def test_p_values_are_at_most_1(call, folder):
+    head = "row,seed,p,p_bleu_permutation,p_chrf,p_chrf_permutation".split(",")
+    write_csv(folder / "significance.csv", head, [["wide", 0, 0.5, 7.5, "", ""]])
+    with pytest.raises(DataError, match=r"line 2: p_bleu_permutation='7.5' is not of its range"):
+        call("--report")
+
+
+def test_a_line_of_another_config_enters_no_table(call, folder):
+    """Whatever rows and seeds are asked for."""
+    text = (folder / "results.csv").read_text()
+    other = re.sub("base,0,(.*)20.0,", r"base,7,\g<1>20.0,", text.splitlines()[1])
+    (folder / "results.csv").write_text(text + re.sub(r"\b[0-9a-f]{12}\b", "1" * 12, other) + "\n")
+    with pytest.raises(RunError, match="base, seed 7 was recorded with another config"):
+        call("--report", "--rows=wide")
+
+
+def test_the_longest_source_counts_where_it_is_given(call):
+    assert "| base |  | 0 | 0 |" in call("--list")
+    with pytest.raises(RunError, match="base, seed 0 was recorded with another config"):
+        call("--list", "--config.decode.max_length=4")
+
+
+def test_a_row_that_the_table_does_not_have_is_a_warning(call, folder, caplog):
+    edit(folder / "results.csv", "wide,0", "wild,0")
+    call("--report")
+    assert "has 'wild', which is no row of this table" in caplog.text
+
+
+def test_a_last_record_without_its_line_end_is_read(call, folder):
+    path = folder / "records.jsonl"
+    path.write_text(path.read_text().removesuffix("\n"))
+    before = path.read_text().splitlines()
+    call("--report")
+    assert path.read_text().splitlines() == before
+
+
+@pytest.mark.parametrize("sets", [{"valid": 27.5}, "valid", 3])
+def test_scores_of_a_test_set_are_those_of_an_object(call, folder, sets):
+    lines = (folder / "records.jsonl").read_text().splitlines()
+    text = json.dumps({**json.loads(lines[0]), "sets": sets})
+    (folder / "records.jsonl").write_text("\n".join([text, *lines[1:], ""]))
+    with pytest.raises(DataError, match="records.jsonl, line 1: not the record of a run"):
+        call("--report")
+
+
+def test_translations_that_are_too_few_are_not_compared(call, folder):
+    lines = (folder / "records.jsonl").read_text().splitlines()
+    text = json.dumps({**json.loads(lines[0]), "translations": SAID[:100]})
+    (folder / "records.jsonl").write_text("\n".join([text, *lines[1:], ""]))
+    with pytest.raises(DataError, match="base, seed 0, has 100 translations of 1000 lines"):
+        call("--report")
+
+
+def test_rows_with_a_time_have_their_number_of_updates(call, folder):
+    with pytest.raises(DataError, match=r"pace.csv has no line of 'base', which .*results.csv has"):
+        call("--list", f"--minutes={MINUTES}")
+    for row in ROWS:
+        keep_pace(folder / "pace.csv", Pace(row, MINUTES, 7, 0.1, 1.0, 2.0, "cpu", "2026-01-01"))
+    edit(folder / "pace.csv", ",7,", ",-7,")
+    with pytest.raises(DataError, match="pace.csv, line 2: steps='-7' is not of its range"):
+        call("--list", f"--minutes={MINUTES}")
+
+
+PLAN = {
+    "experiment": "edited",
+    "scale": "small",
+    "minutes": None,
+    "code": "c",
+    "revision": "r",
+    "overrides": {},
+    "jobs": [{"row": "base", "seed": 0, "config": "d", "text": "t", "vocabulary": "v"}],
+    "paces": [],
+    "parts": ["part0"],
+    "sha256": "s",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("jobs", [{"seed": 0}], "is not the plan of a pack"),
+        ("jobs", [{**PLAN["jobs"][0], "seed": "0"}], "seed is '0'; expected int"),
+        ("overrides", ["train.steps"], "overrides is .'train.steps'.; expected dict"),
+        ("paces", [{"row": "base", "minutes": 1}], "is not the plan of a pack"),
+        ("minutes", "ten", "minutes is 'ten'; expected float | None"),
+        ("parts", "part0", "parts is 'part0'; expected list"),
+    ],
+)
+def test_an_edited_plan_is_no_plan(folder, call, name, value, message):
+    path = folder / "pack"
+    path.mkdir()
+    (path / pack.PLAN).write_text(json.dumps(PLAN))
+    assert pack.read_plan(path).to_json() == (json.dumps(PLAN, indent=1) + "\n").encode()
+    with pytest.raises(ConfigError, match="--scale: the pack has its own"):
+        call(f"--packed={path}", "--scale=small")
+    (path / pack.PLAN).write_text(json.dumps({**PLAN, name: value}))
+    with pytest.raises(DataError, match=re.escape(message) if "|" in message else message):
+        pack.read_plan(path)
+
+
+def test_a_finding_is_a_part_of_a_page(call):
+    found = EXPERIMENT._replace(findings=lambda folder, jobs: ["text"])
+    with pytest.raises(ConfigError, match=r"findings gives \['text'\]; expected a list of parts"):
+        call("--report", experiment=found)
+    call("--report", experiment=EXPERIMENT._replace(findings=lambda folder, jobs: [Text("so")]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"label": lambda row: "same"}, "two rows are called 'same'"),
+        ({"rows": ("base", "base")}, "two rows are called 'base'"),
+        ({"minutes": float("inf")}, "minutes=inf must be a number above 0"),
+    ],
+)
+def test_a_scale_that_would_mislead_is_refused(changes, message):
+    scale = EXPERIMENT.scales["small"]._replace(**changes)
+    with pytest.raises(ConfigError, match=message):
+        check_kinds(EXPERIMENT._replace(scales={"small": scale}))
+
+
+def test_types_are_those_of_the_annotations():
+    assert fits([Text("a")], list[Part]) and not fits(["a"], list[Part])
+    assert fits(1, float) and not fits(True, float) and not fits(1.5, int)
+    assert fits(None, list[str] | None) and not fits("text", list[str] | None)
+    assert wrong_field(Pace("a", 1, 2, 0.1, 1, 2, "cpu", "d")) == ""
+    assert wrong_field(Pace("a", 1, "2", 0.1, 1, 2, "cpu", "d")) == "steps is '2'; expected int"
+    assert Output(Path("x")).paces == Path("x/pace.csv")
