@@ -21,19 +21,19 @@ import numpy as np
 
 from transformer_jax.commands.command_line import Flag, exit_status, parse_flags
 from transformer_jax.errors import RunError
-from transformer_jax.model.attention import attend
-from transformer_jax.model.cross_entropy import LossSettings, loss_and_gradient
-from transformer_jax.model.dropout import NoiseSource, keep_mask, noise_bits
-from transformer_jax.model.fused_attention import fused_attend
-from transformer_jax.model.fused_loss import fused_loss_and_gradient
-from transformer_jax.model.fused_residual import Norm, Summands, fused_residual
-from transformer_jax.model.fused_residual import Setting as Residual
-from transformer_jax.model.kernels import Keys, Queries, Setting
-from transformer_jax.model.normalizers import softmax
-from transformer_jax.model.norms import DEFAULT_EPSILON, layer_norm
-from transformer_jax.model.patterns import Pattern, causal, mask_of, same_sentence
-from transformer_jax.model.records import Place
-from transformer_jax.model.scores import inverse_root
+from transformer_jax.model.attention.multi_head import attend
+from transformer_jax.model.attention.normalizers import softmax
+from transformer_jax.model.attention.patterns import Pattern, causal, mask_of, same_sentence
+from transformer_jax.model.attention.scores import inverse_root
+from transformer_jax.model.interfaces import Place
+from transformer_jax.model.kernels.choices import Keys, Queries, Setting
+from transformer_jax.model.kernels.fused_attention import fused_attend
+from transformer_jax.model.kernels.fused_loss import fused_loss_and_gradient
+from transformer_jax.model.kernels.fused_residual import Norm, Summands, fused_residual
+from transformer_jax.model.kernels.fused_residual import Setting as Residual
+from transformer_jax.model.layers.dropout import NoiseSource, keep_mask, noise_bits
+from transformer_jax.model.layers.norms import DEFAULT_EPSILON, layer_norm
+from transformer_jax.model.outputs.cross_entropy import LossSettings, loss_and_gradient
 
 HEADS, D_K, D_MODEL = 8, 64, 512
 REPEATS = 20  # of each timing; the median counts

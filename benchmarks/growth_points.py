@@ -34,10 +34,10 @@ from transformer_jax.decoding.rows import (
     row_shardings,
     search_rows,
 )
-from transformer_jax.model.embeddings import padded_vocabulary
 from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.interfaces import Params
 from transformer_jax.model.parameters import abstract_params
-from transformer_jax.model.records import Params
+from transformer_jax.model.sides.embeddings import padded_vocabulary
 from transformer_jax.parallel.mesh import make_mesh, own_rows, placed, put_rows
 from transformer_jax.text.batches import Batch, packed_batch
 from transformer_jax.text.encoded import EncodedPairs

@@ -27,7 +27,7 @@ import jax
 from benchmarks.hlo import KINDS, Collective, collectives
 from transformer_jax.config.files import load_config
 from transformer_jax.config.schema import MeshConfig
-from transformer_jax.model.embeddings import padded_vocabulary
+from transformer_jax.model.sides.embeddings import padded_vocabulary
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.training.cost import DEVICE_PEAKS, training_flops
 from transformer_jax.training.program import BatchShape, compile_program

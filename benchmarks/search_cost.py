@@ -8,7 +8,7 @@ hypothesis.
 """
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.embeddings import padded_vocabulary
+from transformer_jax.model.sides.embeddings import padded_vocabulary
 from transformer_jax.training.cost import parameter_count
 
 FLOAT32 = 4  # bytes

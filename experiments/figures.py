@@ -117,7 +117,7 @@ def position_products(d_model: int, positions: Sequence[int], offsets: Sequence[
 
     Source: Vaswani et al. 2017, section 3.5.
     """
-    from transformer_jax.model.positions import sinusoids
+    from transformer_jax.model.positions.choices import sinusoids
 
     table_LD = sinusoids(max(positions) + max(offsets) + 1, d_model).astype(np.float64)
     others = np.add.outer(np.array(positions), np.array(offsets))
@@ -126,7 +126,7 @@ def position_products(d_model: int, positions: Sequence[int], offsets: Sequence[
 
 def draw_positions(asked: Asked) -> list[Part]:
     """Draws the table of sinusoids as a heat map, and the dot products of its rows."""
-    from transformer_jax.model.positions import sinusoids
+    from transformer_jax.model.positions.choices import sinusoids
 
     figure = new_figure(7.5, 3.6)
     axes = figure.add_subplot()

@@ -21,9 +21,9 @@ from jax import Array
 
 from experiments.layer_chains import longest_chain
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.attention import MultiHeadAttention, attend
+from transformer_jax.model.attention.multi_head import MultiHeadAttention, attend
+from transformer_jax.model.attention.windows import Blocks
 from transformer_jax.model.axes import unboxed
-from transformer_jax.model.windows import Blocks
 
 
 class Sizes(NamedTuple):

@@ -27,8 +27,8 @@ from benchmarks.search_cost import decode_step_flops, memory_flops, search_bytes
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import UserError
 from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.interfaces import Now, SearchSizes
 from transformer_jax.model.parameters import abstract_params
-from transformer_jax.model.records import Now, SearchSizes
 from transformer_jax.text.batches import Packed
 from transformer_jax.training.program import BatchShape
 

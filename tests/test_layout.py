@@ -16,7 +16,7 @@ from tests.fixtures.tiny import SIZES
 from tests.model.configs import CONFIGS
 from transformer_jax.__main__ import COMMANDS
 from transformer_jax.config.schema import KEYS
-from transformer_jax.model.auxiliary import AUXILIARY_LOSSES
+from transformer_jax.model.outputs.auxiliary import AUXILIARY_LOSSES
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "transformer_jax"
@@ -203,13 +203,13 @@ def test_what_tables_share_with_commands_imports_no_part():
     assert not forbidden_imports(PACKAGE / "commands" / "command_line.py", {"config"})
 
 
-SEARCH = {"text", "model.records"}
+SEARCH = {"text", "model.interfaces"}
 SEARCH |= {f"decoding.{name}" for name in ("exclusions", "penalties", "state", "top_k")}
 
 
 @pytest.mark.parametrize(
     ("name", "more"),
-    [("search", set()), ("sampling", {"decoding.search", "model.dropout"})],  # Rules, a hash
+    [("search", set()), ("sampling", {"decoding.search", "model.layers.dropout"})],  # Rules, a hash
 )
 def test_search_and_sampling_know_nothing_of_the_transformer(name, more):
     assert not forbidden_imports(PACKAGE / "decoding" / f"{name}.py", SEARCH | more)
@@ -219,13 +219,13 @@ def test_search_and_sampling_know_nothing_of_the_transformer(name, more):
 
 
 def test_equation_1_is_one_page_that_opens_with_the_formula():
-    text = (PACKAGE / "model" / "attention.py").read_text(encoding="utf-8")
+    text = (PACKAGE / "model" / "attention" / "multi_head.py").read_text(encoding="utf-8")
     lines = text.count("\n")
     assert lines <= 110, f"{lines} lines; another part of attention has a file of its own"
     assert text.startswith('"""Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V')
 
 
-@for_each(sorted((PACKAGE / "model").glob("*.py")))
+@for_each(sorted((PACKAGE / "model").rglob("*.py")))
 def test_functions_of_the_model_take_at_most_five_arguments(path):
     for node in nodes(path):
         if isinstance(node, ast.FunctionDef):
@@ -238,7 +238,7 @@ def test_functions_of_the_model_take_at_most_five_arguments(path):
 VARIADIC = {"constrain", "map", "named", "reshape", "PartitionSpec", "zip", "platform_dependent"}
 
 
-@for_each(sorted((PACKAGE / "model").glob("*.py")))
+@for_each(sorted((PACKAGE / "model").rglob("*.py")))
 def test_nothing_of_the_model_is_unpacked_into_positional_arguments(path):
     for node in nodes(path):
         if isinstance(node, ast.Call) and any(isinstance(a, ast.Starred) for a in node.args):

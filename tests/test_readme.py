@@ -53,7 +53,7 @@ def test_the_readme_is_short():
 def test_equation_1_of_the_readme_is_the_code():
     [quoted] = [block for block in CODE.findall(text_of("README.md")) if "scores_BHLM" in block]
     assert len(quoted.splitlines()) == 6
-    code = text_of("transformer_jax/model/attention.py")
+    code = text_of("transformer_jax/model/attention/multi_head.py")
     assert textwrap.indent(quoted, "    ") in code
 
 

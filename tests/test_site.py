@@ -11,7 +11,7 @@ import transformer_jax
 from tests import tiny_runs as runs
 from transformer_jax.__main__ import COMMANDS
 from transformer_jax.decoding.scoring import forced_scores
-from transformer_jax.model.scores import SCORES
+from transformer_jax.model.attention.scores import SCORES
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -22,7 +22,7 @@ from transformer_jax.decoding.scoring import Forced, forced_logits
 from transformer_jax.errors import ConfigError, RunError, UserError
 from transformer_jax.evaluation.alignment import WordAlignment, align_words
 from transformer_jax.evaluation.attention import KINDS, Attention, pair_attention
-from transformer_jax.model.attention_maps import uses_of
+from transformer_jax.model.attention.maps import uses_of
 from transformer_jax.reporting.plots import attention_figure, shown_by_notebooks
 from transformer_jax.runs.run_folder import RunFolder
 

@@ -39,7 +39,7 @@ def shifts_of_positions(d_model: int = 512) -> Evidence:
 
     Errors are relative: the norm of the difference divided by the norm of the shifted vectors.
     """
-    from transformer_jax.model.positions import sinusoids
+    from transformer_jax.model.positions.choices import sinusoids
 
     found: Evidence = {}
     random_LD = np.random.default_rng(0).normal(size=(PLACES + max(OFFSETS), d_model))

@@ -54,8 +54,8 @@ def scaling_at_the_start() -> Evidence:
 def _ideal(d_k: int, score: str) -> Evidence:
     import jax.numpy as jnp
 
-    from transformer_jax.model.normalizers import softmax
-    from transformer_jax.model.scores import SCORES
+    from transformer_jax.model.attention.normalizers import softmax
+    from transformer_jax.model.attention.scores import SCORES
 
     draw = np.random.default_rng(d_k)
     query_1L1K = jnp.asarray(draw.normal(size=(1, QUERIES, 1, d_k)), jnp.float32)
@@ -74,7 +74,7 @@ def _block(d_k: int, score: str) -> Evidence:
     import jax.numpy as jnp
 
     from transformer_jax.config.model import ModelConfig
-    from transformer_jax.model.attention import MultiHeadAttention, attend
+    from transformer_jax.model.attention.multi_head import MultiHeadAttention, attend
     from transformer_jax.model.axes import unboxed
 
     draw = np.random.default_rng(d_k)

@@ -29,8 +29,8 @@ from transformer_jax.errors import UserError
 from transformer_jax.evaluation.alignment import Aligner
 from transformer_jax.interop import ctranslate2_out, huggingface_out
 from transformer_jax.interop.exported import Exported
-from transformer_jax.model.embeddings import shift_right
 from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.sides.embeddings import shift_right
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import save_weights
 from transformer_jax.text.batches import Packed

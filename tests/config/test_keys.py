@@ -11,7 +11,7 @@ from transformer_jax.config.checks import check
 from transformer_jax.config.keys import key, keys_of
 from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.errors import ConfigError
-from transformer_jax.model.sides import ENCODERS
+from transformer_jax.model.sides.choices import ENCODERS
 
 NOISES = {"gaussian": abs, "uniform": abs}  # a registry, as a model's module would hold it
 REGISTRIES = [name for name, rules in KEYS.items() if rules.choices_of]

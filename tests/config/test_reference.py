@@ -4,7 +4,7 @@ import pytest
 
 from tests.tiny_runs import command
 from transformer_jax.config.schema import KEYS
-from transformer_jax.model.sides import ENCODERS
+from transformer_jax.model.sides.choices import ENCODERS
 
 
 @pytest.mark.parametrize("name", KEYS)

@@ -30,7 +30,7 @@ from transformer_jax.decoding import search
 from transformer_jax.decoding.penalties import PENALTIES, gnmt_penalty
 from transformer_jax.decoding.search import advance, beam_search, make_rules
 from transformer_jax.decoding.state import empty_search, is_live, start_sentences
-from transformer_jax.model.records import Cache, Stepped
+from transformer_jax.model.interfaces import Cache, Stepped
 from transformer_jax.text.vocabulary import BOS, EOS, PAD
 
 NO_CACHE = Cache((), ())

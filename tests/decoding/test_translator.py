@@ -16,8 +16,8 @@ from transformer_jax.decoding import scoring
 from transformer_jax.decoding.exclusions import Exclusions
 from transformer_jax.decoding.scoring import forced_scores
 from transformer_jax.decoding.translator import Hypothesis, Translator
-from transformer_jax.model.embeddings import shift_right
 from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.model.sides.embeddings import shift_right
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.text.batches import Packed
 from transformer_jax.text.vocabulary import BOS, EOS

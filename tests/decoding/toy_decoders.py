@@ -10,7 +10,7 @@ import numpy as np
 from tests.decoding import reference_search as reference
 from transformer_jax.decoding.exclusions import Exclusions
 from transformer_jax.decoding.search import beam_search
-from transformer_jax.model.records import Cache, Stepped
+from transformer_jax.model.interfaces import Cache, Stepped
 from transformer_jax.text.vocabulary import BOS, EOS, PAD
 
 BATCH, SIZE, VOCABULARY, PADDED = 5, 9, 11, 13

@@ -4,7 +4,7 @@ import numpy as np
 
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.interop.block import halves_first, to_block
-from transformer_jax.model.positions import sinusoids
+from transformer_jax.model.positions.choices import sinusoids
 from transformer_jax.text.vocabulary import both_sides
 
 D, F, H, K, V, PADDED = 6, 10, 2, 3, 5, 7  # letters as in the package; PADDED rows of ours

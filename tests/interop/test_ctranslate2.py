@@ -17,7 +17,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.interop.ctranslate2 import read_ctranslate2
 from transformer_jax.interop.imported import NEVER
 from transformer_jax.interop.model_bin import read_model_bin
-from transformer_jax.model.positions import sinusoids
+from transformer_jax.model.positions.choices import sinusoids
 from transformer_jax.text.vocabulary import BOS, UNK, TableVocabulary, of_bundle
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

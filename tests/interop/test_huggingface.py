@@ -18,7 +18,7 @@ from transformer_jax.interop.block import halves_first
 from transformer_jax.interop.huggingface import languages_of, read_huggingface
 from transformer_jax.interop.safetensors import read_safetensors, safetensors_bytes
 from transformer_jax.model.encoder_decoder import make_model
-from transformer_jax.model.positions import sinusoids
+from transformer_jax.model.positions.choices import sinusoids
 from transformer_jax.text.vocabulary import EOS, Sizes
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -8,7 +8,7 @@ each side has one layer. A line has more where layers differ or pass something o
 from typing import Any
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.positions import POSITIONS, between_positions
+from transformer_jax.model.positions.choices import POSITIONS, between_positions
 
 # Kinds of positions that only self-attention knows, as distances.
 DISTANCES = [kind for kind in POSITIONS if between_positions(ModelConfig(positions=kind))]

@@ -11,9 +11,9 @@ import pytest
 from tests.fixtures.references import dot_by_hand, softmax_by_hand, values_by_hand
 from tests.fixtures.tiny import relative_error
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.attention import MultiHeadAttention, attend
-from transformer_jax.model.attention_sublayer import for_every_head
-from transformer_jax.model.scores import dot
+from transformer_jax.model.attention.attention_sublayer import for_every_head
+from transformer_jax.model.attention.multi_head import MultiHeadAttention, attend
+from transformer_jax.model.attention.scores import dot
 
 B, L, M, H, K, V, D, E = 2, 3, 4, 5, 6, 7, 8, 9
 DRAW = np.random.default_rng(1)

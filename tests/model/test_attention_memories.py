@@ -7,14 +7,14 @@ import pytest
 
 from tests.fixtures.references import softmax_by_hand
 from tests.fixtures.tiny import relative_error
-from transformer_jax.model.attention_memories import (
+from transformer_jax.model.attention.memories import (
     ATTENTION_MEMORIES,
     COVERAGE_SIZE,
     SIZES,
     coverage_step,
     fertility,
 )
-from transformer_jax.model.stateful_normalizers import Scored, Source, weights_of_all
+from transformer_jax.model.attention.stateful_normalizers import Scored, Source, weights_of_all
 
 B, L, M, H, K, E, D = 2, 5, 4, 3, 6, 7, 8
 DRAW = np.random.default_rng(8)

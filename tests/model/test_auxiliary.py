@@ -18,7 +18,7 @@ from tests.fixtures.tiny import (
 )
 from tests.tiny_runs import arrays, metrics, train
 from transformer_jax.config.train import TrainConfig
-from transformer_jax.model.auxiliary import (
+from transformer_jax.model.outputs.auxiliary import (
     agreement,
     alignment,
     auxiliary_weights,

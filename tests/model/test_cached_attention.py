@@ -17,7 +17,7 @@ from tests.fixtures.references import (
 )
 from tests.fixtures.tiny import relative_error
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.cached_attention import (
+from transformer_jax.model.attention.cached_attention import (
     attend_to_cache,
     cached_places,
     cached_score,
@@ -27,7 +27,7 @@ from transformer_jax.model.cached_attention import (
     replaced,
     with_new_position,
 )
-from transformer_jax.model.scores import SCORES
+from transformer_jax.model.attention.scores import SCORES
 
 B, L, M, H, K, V = 2, 3, 4, 5, 6, 7
 DRAW = np.random.default_rng(1)

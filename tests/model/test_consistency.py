@@ -16,10 +16,10 @@ from tests.fixtures.tiny import (
     relative_error,
     tiny_model,
 )
-from transformer_jax.model.consistency import CONSISTENCY
-from transformer_jax.model.cross_entropy import LossSettings
-from transformer_jax.model.embeddings import shift_right
-from transformer_jax.model.softmax_output import projected_loss
+from transformer_jax.model.outputs.consistency import CONSISTENCY
+from transformer_jax.model.outputs.cross_entropy import LossSettings
+from transformer_jax.model.outputs.softmax_output import projected_loss
+from transformer_jax.model.sides.embeddings import shift_right
 from transformer_jax.text.vocabulary import BOS
 
 B, L, D, V = 4, 5, 6, 12  # V is padded

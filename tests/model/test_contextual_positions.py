@@ -10,11 +10,11 @@ import pytest
 
 from tests.fixtures.references import softmax_by_hand
 from tests.fixtures.tiny import relative_error
-from transformer_jax.model.attention import attend
-from transformer_jax.model.contextual_positions import CONTEXTUAL, between, counts
-from transformer_jax.model.distances import in_cache, in_row, with_term
-from transformer_jax.model.normalizers import softmax
-from transformer_jax.model.windows import Blocks
+from transformer_jax.model.attention.multi_head import attend
+from transformer_jax.model.attention.normalizers import softmax
+from transformer_jax.model.attention.windows import Blocks
+from transformer_jax.model.positions.contextual import CONTEXTUAL, between, counts
+from transformer_jax.model.positions.query_distances import in_cache, in_row, with_term
 
 B, L, H, K, REACH = 2, 6, 3, 4, 2
 DRAW = np.random.default_rng(4)

@@ -15,7 +15,9 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.axes import unboxed
-from transformer_jax.model.convolutional import (
+from transformer_jax.model.interfaces import Place
+from transformer_jax.model.parameters import init_params
+from transformer_jax.model.sides.convolutional import (
     Affine,
     ConvolutionalDecoder,
     ConvolutionalEncoder,
@@ -23,8 +25,6 @@ from transformer_jax.model.convolutional import (
     LayerContext,
     around,
 )
-from transformer_jax.model.parameters import init_params
-from transformer_jax.model.records import Place
 
 FIXTURE = Path(__file__).parent.parent / "fixtures" / "convolutional.npz"
 SRC_LENGTHS, TGT_LENGTHS = (9, 4, 6), (7, 3, 5)

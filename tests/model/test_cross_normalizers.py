@@ -16,8 +16,13 @@ from tests.fixtures.tiny import (
     relative_error,
     tiny_model,
 )
-from transformer_jax.model.cross_normalizers import NOISY, gumbel, gumbel_noise, normal_noise
-from transformer_jax.model.dropout import NoiseSource, hashed, noise_bits
+from transformer_jax.model.attention.cross_normalizers import (
+    NOISY,
+    gumbel,
+    gumbel_noise,
+    normal_noise,
+)
+from transformer_jax.model.layers.dropout import NoiseSource, hashed, noise_bits
 
 B, L, M, H = 2, 5, 4, 3
 DRAW = np.random.default_rng(8)

@@ -14,9 +14,8 @@ from tests.fixtures.tiny import (
     random_params,
     tiny_model,
 )
-from transformer_jax.model import dropout
-from transformer_jax.model.cross_entropy import LossSettings
-from transformer_jax.model.dropout import (
+from transformer_jax.model.layers import dropout
+from transformer_jax.model.layers.dropout import (
     Dropout,
     NoiseSource,
     hashed,
@@ -25,6 +24,7 @@ from transformer_jax.model.dropout import (
     noise_bits,
     uniform_noise,
 )
+from transformer_jax.model.outputs.cross_entropy import LossSettings
 
 ROWS, LENGTH, FEATURES = 48, 40, 56
 SIGMAS = 5.0  # of a normal deviate: one chance in a million each

@@ -20,9 +20,9 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.axes import unboxed
-from transformer_jax.model.embeddings import Embedding, padded_vocabulary, shift_right
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import parameter_count
+from transformer_jax.model.sides.embeddings import Embedding, padded_vocabulary, shift_right
 from transformer_jax.text.vocabulary import BOS, Sizes
 
 

@@ -22,9 +22,9 @@ from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.axes import unboxed
-from transformer_jax.model.encoder_mixers import DenseSynthesizer
+from transformer_jax.model.interfaces import Place
+from transformer_jax.model.layers.encoder_mixers import DenseSynthesizer
 from transformer_jax.model.parameters import abstract_params
-from transformer_jax.model.records import Place
 
 B, L, D, H, K, V, P = 2, 7, 4, 3, 5, 6, 8
 DRAW = np.random.default_rng(3)

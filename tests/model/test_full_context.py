@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_params, tiny_model
-from transformer_jax.model.auxiliary import alignment, coverage
-from transformer_jax.model.positions import POSITIONS
+from transformer_jax.model.outputs.auxiliary import alignment, coverage
+from transformer_jax.model.positions.choices import POSITIONS
 from transformer_jax.training.step import make_loss_fn
 
 LENGTHS = [(9, 7), (3, 9), (10, 2), (5, 5)]

@@ -12,14 +12,14 @@ import pytest
 from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_params, tiny_model
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.model.attention import attend
-from transformer_jax.model.attention_maps import attention_maps
-from transformer_jax.model.fused_attention import LONGEST_BLOCK, fused_attend
-from transformer_jax.model.kernels import Keys, Queries, Setting, with_attention_kernel
+from transformer_jax.model.attention.maps import attention_maps
+from transformer_jax.model.attention.multi_head import attend
+from transformer_jax.model.attention.patterns import causal, mask_of, same_sentence, strided, within
+from transformer_jax.model.attention.scores import inverse_root
+from transformer_jax.model.interfaces import Place
+from transformer_jax.model.kernels.choices import Keys, Queries, Setting, with_attention_kernel
+from transformer_jax.model.kernels.fused_attention import LONGEST_BLOCK, fused_attend
 from transformer_jax.model.parameters import abstract_params
-from transformer_jax.model.patterns import causal, mask_of, same_sentence, strided, within
-from transformer_jax.model.records import Place
-from transformer_jax.model.scores import inverse_root
 from transformer_jax.text.batches import Packed
 
 HEADS, D_K, D_V = 3, 16, 32

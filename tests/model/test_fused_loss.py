@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.model.cross_entropy import LossSettings, loss_and_gradient
-from transformer_jax.model.fused_loss import fused_loss_and_gradient
+from transformer_jax.model.kernels.fused_loss import fused_loss_and_gradient
+from transformer_jax.model.outputs.cross_entropy import LossSettings, loss_and_gradient
 
 REAL_SIZE, PADDED = 2_400, 2_432  # 19 turns of 128 columns
 DRAW = np.random.default_rng(7)

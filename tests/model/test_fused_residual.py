@@ -13,10 +13,10 @@ import pytest
 
 from tests.fixtures.tiny import SIZES
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.dropout import NoiseSource, keep_mask, noise_bits
-from transformer_jax.model.fused_residual import Norm, Setting, Summands, fused_residual
-from transformer_jax.model.layers import Residual
-from transformer_jax.model.norms import layer_norm
+from transformer_jax.model.kernels.fused_residual import Norm, Setting, Summands, fused_residual
+from transformer_jax.model.layers.dropout import NoiseSource, keep_mask, noise_bits
+from transformer_jax.model.layers.layer import Residual
+from transformer_jax.model.layers.norms import layer_norm
 
 ROWS = jnp.asarray([4, 1, 70_000])
 EPSILON = 1e-3

@@ -19,11 +19,8 @@ from tests.fixtures.tiny import (
 )
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.train import TrainConfig
-from transformer_jax.model import hard_attention
-from transformer_jax.model.auxiliary import auxiliary_weights
-from transformer_jax.model.cross_entropy import LossSettings
-from transformer_jax.model.dropout import NoiseSource
-from transformer_jax.model.hard_attention import (
+from transformer_jax.model.attention import hard_attention
+from transformer_jax.model.attention.hard_attention import (
     REINFORCE,
     choose,
     first_baseline,
@@ -31,8 +28,11 @@ from transformer_jax.model.hard_attention import (
     reinforced,
     with_draw,
 )
-from transformer_jax.model.normalizers import softmax
-from transformer_jax.model.records import LossSums
+from transformer_jax.model.attention.normalizers import softmax
+from transformer_jax.model.interfaces import LossSums
+from transformer_jax.model.layers.dropout import NoiseSource
+from transformer_jax.model.outputs.auxiliary import auxiliary_weights
+from transformer_jax.model.outputs.cross_entropy import LossSettings
 from transformer_jax.training import cost
 from transformer_jax.training.step import make_loss_fn
 

@@ -34,10 +34,10 @@ from transformer_jax.config.data import DataConfig
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_json, to_json
-from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.encoder_decoder import EncoderDecoder
+from transformer_jax.model.interfaces import Now, SearchSizes
+from transformer_jax.model.outputs.cross_entropy import LossSettings
 from transformer_jax.model.parameters import abstract_params, axis_names, narrowed
-from transformer_jax.model.records import Now, SearchSizes
 from transformer_jax.text.vocabulary import EOS
 
 SRC_LENGTH, TGT_LENGTH = 24, 23  # a window of 5 is computed in blocks of 16

@@ -13,8 +13,8 @@ from tests.fixtures.references import norm_by_hand
 from tests.fixtures.tiny import relative_error
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import unboxed
-from transformer_jax.model.feed_forward import ACTIVATIONS, FeedForward, feed_forward
-from transformer_jax.model.layers import Residual
+from transformer_jax.model.layers.feed_forward import ACTIVATIONS, FeedForward, feed_forward
+from transformer_jax.model.layers.layer import Residual
 
 B, L, D, F = 2, 3, 4, 5
 DRAW = np.random.default_rng(2)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model import mixed_loss
-from transformer_jax.model.cross_entropy import LossSettings
-from transformer_jax.model.embeddings import shift_right
-from transformer_jax.model.outputs import OUTPUTS
-from transformer_jax.model.records import Given
+from transformer_jax.model.interfaces import Given
+from transformer_jax.model.outputs import mixed_loss
+from transformer_jax.model.outputs.choices import OUTPUTS
+from transformer_jax.model.outputs.cross_entropy import LossSettings
+from transformer_jax.model.sides.embeddings import shift_right
 from transformer_jax.text.batches import Packed
 from transformer_jax.text.vocabulary import BOS
 

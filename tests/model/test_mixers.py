@@ -14,9 +14,9 @@ from tests.fixtures.references import (
 )
 from tests.fixtures.tiny import context_of, relative_error
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.cross_attention import CrossAttention
-from transformer_jax.model.records import Attended, Place, Sight
-from transformer_jax.model.self_attention import SelfAttention
+from transformer_jax.model.attention.cross_attention import CrossAttention
+from transformer_jax.model.attention.self_attention import SelfAttention
+from transformer_jax.model.interfaces import Attended, Place, Sight
 
 B, L, M, D, H, K, V, E = 2, 3, 4, 10, 5, 6, 7, 9
 DRAW = np.random.default_rng(9)

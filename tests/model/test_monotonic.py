@@ -10,9 +10,9 @@ import pytest
 from tests.fixtures.references import softmax_by_hand
 from tests.fixtures.tiny import relative_error
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.affine_scan import affine_scan
-from transformer_jax.model.monotonic import MONOTONIC, expected_stops, next_stop
-from transformer_jax.model.stateful_normalizers import Scored, Source, weights_of_all
+from transformer_jax.model.attention.affine_scan import affine_scan
+from transformer_jax.model.attention.monotonic import MONOTONIC, expected_stops, next_stop
+from transformer_jax.model.attention.stateful_normalizers import Scored, Source, weights_of_all
 
 # One row: sentences of 4 and 2 target and 6 and 2 source positions, then padding.
 H, L, M = 3, 7, 9

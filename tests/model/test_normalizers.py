@@ -9,8 +9,8 @@ import pytest
 
 from tests.fixtures.references import softmax_by_hand
 from tests.fixtures.tiny import relative_error
-from transformer_jax.model.attention import attend
-from transformer_jax.model.normalizers import (
+from transformer_jax.model.attention.multi_head import attend
+from transformer_jax.model.attention.normalizers import (
     NORMALIZERS,
     differential,
     normed_pairs,

@@ -8,7 +8,7 @@ import pytest
 from tests.fixtures.references import norm_by_hand
 from tests.fixtures.tiny import relative_error
 from transformer_jax.model.axes import unboxed
-from transformer_jax.model.norms import LayerNorm, RMSNorm, ScaleNorm, layer_norm, unit
+from transformer_jax.model.layers.norms import LayerNorm, RMSNorm, ScaleNorm, layer_norm, unit
 
 DRAW = np.random.default_rng(2)
 X = DRAW.normal(size=(2, 3, 4)) * 3 + 2

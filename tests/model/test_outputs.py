@@ -14,7 +14,7 @@ from tests.fixtures.tiny import (
     relative_error,
     tiny_model,
 )
-from transformer_jax.model.cross_entropy import LossSettings
+from transformer_jax.model.outputs.cross_entropy import LossSettings
 
 BATCH = lay_out(random_pairs(3, [(9, 7), (4, 5), (2, 3)]), [[0], [1, 2]], 18, 16)
 REAL = BATCH.tgt.segments != 0

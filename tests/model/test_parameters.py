@@ -9,18 +9,17 @@ import pytest
 
 from tests.fixtures.tiny import tiny_model
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.attention_memories import ATTENTION_MEMORIES
+from transformer_jax.model.attention.memories import ATTENTION_MEMORIES
+from transformer_jax.model.attention.monotonic import MONOTONIC
+from transformer_jax.model.attention.normalizers import NORMALIZERS
+from transformer_jax.model.attention.projections import BIASES, GAINS, GATE, PROJECTIONS
+from transformer_jax.model.attention.scores import SCORES
 from transformer_jax.model.axes import DISTANCES, HEADS, KEY_HEADS
-from transformer_jax.model.monotonic import MONOTONIC
-from transformer_jax.model.normalizers import NORMALIZERS
-from transformer_jax.model.outputs import OUTPUTS
+from transformer_jax.model.interfaces import SearchSizes
+from transformer_jax.model.outputs.choices import OUTPUTS
 from transformer_jax.model.parameters import abstract_params, init_params
-from transformer_jax.model.position_biases import POSITION_BIASES
-from transformer_jax.model.positions import POSITIONS
-from transformer_jax.model.projections import BIASES, GATE, PROJECTIONS
-from transformer_jax.model.query_key_norm import GAINS
-from transformer_jax.model.records import SearchSizes
-from transformer_jax.model.scores import SCORES
+from transformer_jax.model.positions.biases import POSITION_BIASES
+from transformer_jax.model.positions.choices import POSITIONS
 
 
 def initial(model):

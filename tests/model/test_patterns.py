@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.patterns import (
+from transformer_jax.model.attention.patterns import (
     causal,
     mask_of,
     same_sentence,
@@ -12,7 +12,7 @@ from transformer_jax.model.patterns import (
     strided,
     within,
 )
-from transformer_jax.model.records import Place
+from transformer_jax.model.interfaces import Place
 
 
 def place(segments, positions):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fixtures.tiny import lay_out, model_inputs, random_pairs, random_params, tiny_model
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.position_biases import (
+from transformer_jax.model.positions.biases import (
     BUCKETS,
     POSITION_BIASES,
     bucket_bias,
@@ -19,7 +19,7 @@ from transformer_jax.model.position_biases import (
     logarithmic_bias,
     slopes,
 )
-from transformer_jax.model.positions import StackPositions
+from transformer_jax.model.positions.choices import StackPositions
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tests.fixtures.tiny import (
     tiny_model,
 )
 from transformer_jax.model.axes import unboxed
-from transformer_jax.model.positions import (
+from transformer_jax.model.positions.choices import (
     StackPositions,
     paper_wavelengths,
     rotated,

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import tiny_model
-from transformer_jax.model.parameters import product_axes
-from transformer_jax.model.products import (
+from transformer_jax.model.layers.matrix_products import (
     add_bias,
     einsum,
     product,
@@ -17,6 +16,7 @@ from transformer_jax.model.products import (
     stored,
     weight_gradient,
 )
+from transformer_jax.model.parameters import product_axes
 
 
 @pytest.mark.parametrize(

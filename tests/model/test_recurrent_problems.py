@@ -3,8 +3,8 @@
 import pytest
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.positions import POSITIONS
-from transformer_jax.model.sides import problems
+from transformer_jax.model.positions.choices import POSITIONS
+from transformer_jax.model.sides.choices import problems
 
 RECURRENT = {"encoder": "recurrent", "decoder": "recurrent"}
 OF_A_PRESET = {"norm": "pre", "norm_kind": "rms", "attention_bias": True}

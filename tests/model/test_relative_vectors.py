@@ -14,17 +14,17 @@ from transformer_jax.config.data import DataConfig
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
-from transformer_jax.model.attention import attend
-from transformer_jax.model.distances import (
+from transformer_jax.model.attention.multi_head import attend
+from transformer_jax.model.attention.normalizers import softmax
+from transformer_jax.model.attention.windows import Blocks
+from transformer_jax.model.positions.query_distances import (
     in_row,
     products,
     spread_in_cache,
     spread_in_row,
     with_term,
 )
-from transformer_jax.model.normalizers import softmax
-from transformer_jax.model.relative_vectors import RELATIVE
-from transformer_jax.model.windows import Blocks
+from transformer_jax.model.positions.relative_vectors import RELATIVE
 
 B, H, K, V = 2, 3, 4, 5
 DRAW = np.random.default_rng(2)

@@ -14,9 +14,9 @@ from transformer_jax.config.data import DataConfig
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
-from transformer_jax.model.layers import Layer, Residual
+from transformer_jax.model.layers.layer import Layer, Residual
+from transformer_jax.model.layers.residuals import deep_constants
 from transformer_jax.model.parameters import init_params
-from transformer_jax.model.residuals import deep_constants
 
 B, L, D = 2, 3, 4
 DRAW = np.random.default_rng(4)

@@ -11,18 +11,18 @@ from transformer_jax.config.data import DataConfig
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
-from transformer_jax.model.affine_scan import affine_scan
+from transformer_jax.model.attention.affine_scan import affine_scan
 from transformer_jax.model.axes import unboxed
-from transformer_jax.model.parameters import abstract_params
-from transformer_jax.model.records import Now, Place, SearchSizes
-from transformer_jax.model.running_mixers import (
+from transformer_jax.model.interfaces import Now, Place, SearchSizes
+from transformer_jax.model.layers.running_mixers import (
     AverageAttention,
     LinearAttention,
     SimplerUnit,
     linear_attention,
     phi,
 )
-from transformer_jax.model.sublayer import Sublayer
+from transformer_jax.model.layers.sublayer import Sublayer
+from transformer_jax.model.parameters import abstract_params
 from transformer_jax.training.cost import product_flops
 
 B, L, D, F = 2, 7, 4, 6

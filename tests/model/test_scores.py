@@ -14,10 +14,17 @@ from tests.fixtures.references import (
 )
 from tests.fixtures.tiny import relative_error
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.gated_unit import project
-from transformer_jax.model.positions import rotated
-from transformer_jax.model.recurrent import AttendingUnit, RecurrentEncoder, Remembered
-from transformer_jax.model.scores import SCORES, additive, bilinear, cosine, dot, scaled_dot
+from transformer_jax.model.attention.scores import (
+    SCORES,
+    additive,
+    bilinear,
+    cosine,
+    dot,
+    scaled_dot,
+)
+from transformer_jax.model.positions.choices import rotated
+from transformer_jax.model.sides.gated_unit import project
+from transformer_jax.model.sides.recurrent import AttendingUnit, RecurrentEncoder, Remembered
 
 B, L, M, H, K = 2, 3, 4, 5, 6
 RNG = np.random.default_rng(6)  # for constants; a test makes its own

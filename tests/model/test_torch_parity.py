@@ -13,8 +13,8 @@ from flax.traverse_util import unflatten_dict
 
 from tests.fixtures.tiny import lay_out, model_inputs, of_each_pair, relative_error
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.cross_entropy import LossSettings
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
+from transformer_jax.model.outputs.cross_entropy import LossSettings
 from transformer_jax.text.batches import Batch
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "torch_parity.npz"

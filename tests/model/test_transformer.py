@@ -22,9 +22,9 @@ from tests.fixtures.tiny import (
 )
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.axes import unboxed
+from transformer_jax.model.interfaces import Now, SearchSizes
 from transformer_jax.model.parameters import abstract_params
-from transformer_jax.model.records import Now, SearchSizes
-from transformer_jax.model.transformer import watched_layer
+from transformer_jax.model.sides.transformer import watched_layer
 
 SRC_LENGTH, TGT_LENGTH = 18, 16
 FEW = settings(max_examples=12, derandomize=True)

@@ -12,9 +12,9 @@ from transformer_jax.config.checks import check
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
-from transformer_jax.model.dropout import hashed
-from transformer_jax.model.patterns import waiting_place
-from transformer_jax.model.records import Place
+from transformer_jax.model.attention.patterns import waiting_place
+from transformer_jax.model.interfaces import Place
+from transformer_jax.model.layers.dropout import hashed
 
 SOURCE, TARGET = 9, 7
 PAIRS = random_pairs(5, [(4, 3), (SOURCE, TARGET)])

@@ -10,15 +10,15 @@ import pytest
 
 from tests.fixtures.tiny import context_of
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.attention import attend
-from transformer_jax.model.cross_attention import CrossAttention
-from transformer_jax.model.encoder_mixers import SYNTHESIZER, DenseSynthesizer
-from transformer_jax.model.feed_forward import FeedForward
-from transformer_jax.model.patterns import self_patterns
-from transformer_jax.model.records import Attended, Place, Sight
-from transformer_jax.model.running_mixers import AverageAttention
-from transformer_jax.model.self_attention import SelfAttention
-from transformer_jax.model.windows import blocks_of
+from transformer_jax.model.attention.cross_attention import CrossAttention
+from transformer_jax.model.attention.multi_head import attend
+from transformer_jax.model.attention.patterns import self_patterns
+from transformer_jax.model.attention.self_attention import SelfAttention
+from transformer_jax.model.attention.windows import blocks_of
+from transformer_jax.model.interfaces import Attended, Place, Sight
+from transformer_jax.model.layers.encoder_mixers import SYNTHESIZER, DenseSynthesizer
+from transformer_jax.model.layers.feed_forward import FeedForward
+from transformer_jax.model.layers.running_mixers import AverageAttention
 
 B, L, H, K = 12, 40, 2, 3
 RATE = 0.3

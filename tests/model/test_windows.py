@@ -19,11 +19,11 @@ from tests.fixtures.tiny import (
 )
 from tests.model.configs import DISTANCES
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.attention import attend
+from transformer_jax.model.attention.multi_head import attend
+from transformer_jax.model.attention.patterns import config_of_layer, self_patterns
+from transformer_jax.model.attention.windows import SHORTEST_BLOCK, Blocks, blocks_of
+from transformer_jax.model.interfaces import Place
 from transformer_jax.model.parameters import abstract_params
-from transformer_jax.model.patterns import config_of_layer, self_patterns
-from transformer_jax.model.records import Place
-from transformer_jax.model.windows import SHORTEST_BLOCK, Blocks, blocks_of
 from transformer_jax.text.batches import Packed
 
 B, H, K = 2, 3, 4

@@ -27,11 +27,11 @@ from tests.model.configs import CONFIGS, ONE_LAYER
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.config.train import TrainConfig
-from transformer_jax.model.consistency import CONSISTENCY
+from transformer_jax.model.attention.hard_attention import REINFORCE, first_baseline
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
-from transformer_jax.model.hard_attention import REINFORCE, first_baseline
+from transformer_jax.model.interfaces import Params
+from transformer_jax.model.outputs.consistency import CONSISTENCY
 from transformer_jax.model.parameters import axis_names, product_axes
-from transformer_jax.model.records import Params
 from transformer_jax.model.stacked_params import stacked
 from transformer_jax.parallel.mesh import (
     batch_sharding,

@@ -30,9 +30,9 @@ from transformer_jax.config.schema import Config, MeshConfig
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.decoding.rows import search_rows
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.model.cross_entropy import LossSettings, loss_and_gradient
 from transformer_jax.model.encoder_decoder import make_model
-from transformer_jax.model.fused_loss import fused_loss_and_gradient
+from transformer_jax.model.kernels.fused_loss import fused_loss_and_gradient
+from transformer_jax.model.outputs.cross_entropy import LossSettings, loss_and_gradient
 from transformer_jax.model.parameters import axis_names
 from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import (

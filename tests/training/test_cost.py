@@ -12,10 +12,10 @@ from tests.fixtures.tiny import SIZES, VOCABULARY
 from tests.training import closed_forms
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.train import TrainConfig
-from transformer_jax.model.auxiliary import AUXILIARY_LOSSES
-from transformer_jax.model.embeddings import padded_vocabulary
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
+from transformer_jax.model.outputs.auxiliary import AUXILIARY_LOSSES
 from transformer_jax.model.parameters import abstract_params
+from transformer_jax.model.sides.embeddings import padded_vocabulary
 from transformer_jax.text.batches import Packed
 from transformer_jax.text.vocabulary import both_sides
 from transformer_jax.training import cost

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from tests.fixtures.tiny import relative_error
-from transformer_jax.model.cross_entropy import LossSettings, loss_and_gradient
-from transformer_jax.model.softmax_output import output_logits, projected_loss
+from transformer_jax.model.outputs.cross_entropy import LossSettings, loss_and_gradient
+from transformer_jax.model.outputs.softmax_output import output_logits, projected_loss
 
 B, L, V, PADDED = 2, 3, 5, 8
 DRAW = np.random.default_rng(3)

@@ -21,11 +21,11 @@ from tests.fixtures.tiny import (
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.config.train import TrainConfig
-from transformer_jax.model.dropout import hashed
-from transformer_jax.model.embeddings import shift_right
 from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.layers.dropout import hashed
+from transformer_jax.model.outputs.softmax_output import projected_loss
 from transformer_jax.model.parameters import abstract_params, init_params
-from transformer_jax.model.softmax_output import projected_loss
+from transformer_jax.model.sides.embeddings import shift_right
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.text.vocabulary import BOS, Sizes
 from transformer_jax.training.optimizer import make_optimizer

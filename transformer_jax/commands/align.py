@@ -8,7 +8,7 @@ from transformer_jax.api import Run
 from transformer_jax.commands.loading import load_model
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.alignment import error_rate, link_scores
-from transformer_jax.model.transformer import watched_layer
+from transformer_jax.model.sides.transformer import watched_layer
 from transformer_jax.text.corpora import TextPairs
 from transformer_jax.text.folder_corpus import Links
 from transformer_jax.text.hmm_aligner import hmm_alignments

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from transformer_jax.errors import RunError
 from transformer_jax.model.encoder_decoder import make_model
+from transformer_jax.model.interfaces import Params
 from transformer_jax.model.parameters import abstract_params
-from transformer_jax.model.records import Params
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params, mean_params, save_average, saved_steps

@@ -3,7 +3,7 @@
 import jax
 
 from transformer_jax.config.schema import Config
-from transformer_jax.model.embeddings import padded_vocabulary
+from transformer_jax.model.sides.embeddings import padded_vocabulary
 from transformer_jax.parallel import processes
 from transformer_jax.text.batches import bucket_lengths, bucket_rows
 from transformer_jax.text.vocabulary import Sizes, both_sides

@@ -21,8 +21,8 @@ from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
 from transformer_jax.model.ensemble import Ensemble
+from transformer_jax.model.interfaces import Params
 from transformer_jax.model.parameters import abstract_params, axis_names
-from transformer_jax.model.records import Params
 from transformer_jax.parallel.mesh import decoding_mesh, with_shardings
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import load_params

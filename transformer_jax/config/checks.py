@@ -14,7 +14,7 @@ from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.kinds import fits
 
-MODEL = "transformer_jax.model.sides"
+MODEL = "transformer_jax.model.sides.choices"
 LARGEST_INT = 2**31 - 1  # int32 holds steps, lengths and sizes on a device
 LARGEST_FLOAT, SMALLEST_FLOAT = 3.4e38, 1.2e-38  # in float32; smaller ones count as 0
 

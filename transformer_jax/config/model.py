@@ -5,9 +5,9 @@ import dataclasses
 from transformer_jax.config.keys import key
 
 PAPER_DROPOUT = "The paper uses 0.1 (base) and 0.3 (big)."
-SCORES = "transformer_jax.model.scores:SCORES"
-NORMALIZERS = "transformer_jax.model.normalizers:NORMALIZERS"
-CROSS_NORMALIZERS = "transformer_jax.model.cross_normalizers:CROSS_NORMALIZERS"
+SCORES = "transformer_jax.model.attention.scores:SCORES"
+NORMALIZERS = "transformer_jax.model.attention.normalizers:NORMALIZERS"
+CROSS_NORMALIZERS = "transformer_jax.model.attention.cross_normalizers:CROSS_NORMALIZERS"
 WIDEST = 1_000_000
 # What reads some of the keys.
 RECURRENT = ("model.encoder=recurrent", "model.decoder=recurrent")
@@ -29,14 +29,14 @@ class ModelConfig:
         "what reads the source; recurrent is that of Bahdanau et al. 2015, convolutional that of "
         "Gehring et al. 2017; synthesizer: a transformer whose self-attention is replaced by "
         "weights from the query alone (Tay et al. 2020)",
-        choices_of="transformer_jax.model.sides:ENCODERS",
+        choices_of="transformer_jax.model.sides.choices:ENCODERS",
     )
     decoder: str = key(
         "transformer",
         "what writes the translation; average, ssru and linear: a transformer whose self-attention "
         "is replaced (Zhang et al. 2018; Kim et al. 2019; Katharopoulos et al. 2020); recurrent "
         "and convolutional as above",
-        choices_of="transformer_jax.model.sides:DECODERS",
+        choices_of="transformer_jax.model.sides.choices:DECODERS",
     )
     num_layers: int = key(
         6, "N: layers of the encoder and of the decoder", at_least=1, at_most=MOST_LAYERS
@@ -86,7 +86,7 @@ class ModelConfig:
         "f of the feed-forward network f(x W1) W2; glu, reglu, geglu and swiglu: "
         "(f(x W1) * (x V)) W2 with the sigmoid, relu, gelu or swish as f; to keep the number of "
         "parameters, lower d_ff by a third (Shazeer 2020)",
-        choices_of="transformer_jax.model.feed_forward:ACTIVATIONS",
+        choices_of="transformer_jax.model.layers.feed_forward:ACTIVATIONS",
     )
     dropout: float = key(
         0.1,
@@ -118,14 +118,14 @@ class ModelConfig:
         "LayerNorm(alpha x + f(x)), where alpha and the initial values depend on the depth (Wang "
         "et al. 2022); "
         "rezero: x + a f(x) with a learned number a that is 0 at first (Bachlechner et al. 2020)",
-        choices_of="transformer_jax.model.residuals:RESIDUALS",
+        choices_of="transformer_jax.model.layers.residuals:RESIDUALS",
     )
     norm_kind: str = key(
         "layer",
         "layer: zero mean, unit variance, gain and bias; rms: RMSNorm, a mean square of 1 and a "
         "gain (Zhang and Sennrich 2019); scale: ScaleNorm, all vectors get one learned length "
         "(Nguyen and Salazar 2019)",
-        choices_of="transformer_jax.model.norms:NORMS",
+        choices_of="transformer_jax.model.layers.norms:NORMS",
     )
     norm_epsilon: float = key(
         1e-6,
@@ -213,7 +213,7 @@ class ModelConfig:
         "all",
         "positions that self-attention sees in the sentence, or in the window; all: each one; "
         "strided: those fewer than stride positions away, and each stride-th (Child et al. 2019)",
-        choices_of="transformer_jax.model.patterns:SELF_PATTERNS",
+        choices_of="transformer_jax.model.attention.patterns:SELF_PATTERNS",
         in_weights=False,
     )
     stride: int = key(
@@ -247,7 +247,7 @@ class ModelConfig:
         "its weights, divided by a fertility, coverage_gru: a vector of a recurrent unit (both Tu "
         "et al. 2016), coverage_embedding: one that starts from the source word (Mi et al. 2016), "
         "markov: the last weights around each position (Cohn et al. 2016); None: nothing",
-        choices_of="transformer_jax.model.attention_memories:ATTENTION_MEMORIES",
+        choices_of="transformer_jax.model.attention.memories:ATTENTION_MEMORIES",
     )
     positions: str = key(
         "sinusoidal",
@@ -259,7 +259,7 @@ class ModelConfig:
         "learned penalty that grows with the logarithm of the distance (Chi et al. 2022); "
         "relative: learned vectors of distances (Shaw et al. 2018); contextual: CoPE, a query "
         "decides which keys its distances count (Golovneva et al. 2024); none: it does not",
-        choices_of="transformer_jax.model.positions:POSITIONS",
+        choices_of="transformer_jax.model.positions.choices:POSITIONS",
     )
     max_positions: int = key(
         512,
@@ -309,7 +309,7 @@ class ModelConfig:
         "history: the subwords of the translation so far (Merity et al. 2016); marginal: hard "
         "attention, summed over the positions to which model.watched_layer attends most (Shankar "
         "et al. 2018)",
-        choices_of="transformer_jax.model.outputs:OUTPUTS",
+        choices_of="transformer_jax.model.outputs.choices:OUTPUTS",
     )
     marginal_positions: int = key(
         5,

@@ -31,10 +31,10 @@ from transformer_jax.decoding.state import (
     is_live,
     start_sentences,
 )
+from transformer_jax.model.attention.cached_attention import replaced
 from transformer_jax.model.axes import BATCH, names_of, unboxed
-from transformer_jax.model.cached_attention import replaced
 from transformer_jax.model.ensemble import Predictor
-from transformer_jax.model.records import Cache, Memory, Now, Params, SearchSizes, Stepped
+from transformer_jax.model.interfaces import Cache, Memory, Now, Params, SearchSizes, Stepped
 from transformer_jax.parallel.mesh import shardings
 from transformer_jax.text.batches import Packed, padded_sentences
 from transformer_jax.text.sources import positions_of

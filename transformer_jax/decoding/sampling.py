@@ -42,8 +42,8 @@ from transformer_jax.decoding.state import (
     with_newest,
 )
 from transformer_jax.decoding.top_k import top_k
-from transformer_jax.model.dropout import mix, standard_gumbel, uniform
-from transformer_jax.model.records import Cache
+from transformer_jax.model.interfaces import Cache
+from transformer_jax.model.layers.dropout import mix, standard_gumbel, uniform
 from transformer_jax.text.vocabulary import EOS
 
 COLDEST = 1e-6  # a temperature that leaves the nucleus only the likeliest subwords

@@ -16,9 +16,9 @@ from jax import Array
 
 from transformer_jax.decoding.penalties import Coverage, coverage_penalty, divisors
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.model.embeddings import shift_right
 from transformer_jax.model.ensemble import Predictor
-from transformer_jax.model.records import Params
+from transformer_jax.model.interfaces import Params
+from transformer_jax.model.sides.embeddings import shift_right
 from transformer_jax.parallel.mesh import placed
 from transformer_jax.text.batches import Packed, packed_sentences, row_length
 from transformer_jax.text.vocabulary import BOS

@@ -66,7 +66,7 @@ from transformer_jax.decoding.state import (
     with_newest,
 )
 from transformer_jax.decoding.top_k import top_k
-from transformer_jax.model.records import Cache, Now
+from transformer_jax.model.interfaces import Cache, Now
 from transformer_jax.text.vocabulary import EOS
 
 

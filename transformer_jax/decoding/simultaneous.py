@@ -29,8 +29,8 @@ from transformer_jax.decoding.search import advance, make_rules
 from transformer_jax.decoding.state import SearchState, empty_search, is_live, start_sentences
 from transformer_jax.model.axes import BATCH, names_of, unboxed
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.records import Cache, Memory, Now, Params, SearchSizes, Stepped
-from transformer_jax.model.sides import ENCODERS
+from transformer_jax.model.interfaces import Cache, Memory, Now, Params, SearchSizes, Stepped
+from transformer_jax.model.sides.choices import ENCODERS
 from transformer_jax.parallel.mesh import batch_ways, placed, shardings
 from transformer_jax.text.arriving import ArrivingLine, word_ends
 from transformer_jax.text.batches import Packed
@@ -73,7 +73,7 @@ def begin(model: EncoderDecoder, shape: Shape, params: Params) -> Sentence:
     """A sentence before its first subword."""
     encoder_cache, search = unboxed(boxed_sentence(model, shape))
     # Unread positions hold what `remember` makes of zero vectors. With zeros instead, an attention
-    # memory (model/attention_memories.py) would divide by 0.
+    # memory (model/attention/memories.py) would divide by 0.
     zeros_BM = jnp.zeros((shape.sizes.batch, shape.sizes.src_length), jnp.int32)
     features = ENCODERS[model.config.encoder].features(model.config)
     arguments: Any = (jnp.zeros((*zeros_BM.shape, features)), Packed(*[zeros_BM] * 3))

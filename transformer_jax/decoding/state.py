@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.decoding.penalties import Coverage
-from transformer_jax.model.records import Cache, Now, Stepped
+from transformer_jax.model.interfaces import Cache, Now, Stepped
 from transformer_jax.text.vocabulary import BOS, PAD
 
 IMPOSSIBLE = -1e8  # below any real log probability, above that of the vocabulary's padding

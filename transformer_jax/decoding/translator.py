@@ -36,8 +36,8 @@ from transformer_jax.decoding.rows import (
     search_rows,
 )
 from transformer_jax.model.ensemble import Predictor
+from transformer_jax.model.interfaces import Params
 from transformer_jax.model.parameters import narrowed
-from transformer_jax.model.records import Params
 from transformer_jax.parallel.mesh import batch_ways, placed
 from transformer_jax.text.batches import Bucket, translation_buckets
 

@@ -15,9 +15,9 @@ import jax
 import numpy as np
 from jax import Array
 
-from transformer_jax.model.attention_maps import attention_maps
+from transformer_jax.model.attention.maps import attention_maps
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.records import Params
+from transformer_jax.model.interfaces import Params
 from transformer_jax.text.batches import Packed, packed_sentences, row_length
 from transformer_jax.text.built_in_corpus import AlignedPair
 from transformer_jax.text.sources import encode_sources

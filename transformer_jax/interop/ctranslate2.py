@@ -20,7 +20,7 @@ from transformer_jax.interop.exported import LEAST_POSITIONS
 from transformer_jax.interop.huggingface import NORMALIZES, read_json
 from transformer_jax.interop.imported import Imported, imported
 from transformer_jax.interop.model_bin import ModelBin, read_model_bin
-from transformer_jax.model.positions import paper_wavelengths, sinusoids, t2t_wavelengths
+from transformer_jax.model.positions.choices import paper_wavelengths, sinusoids, t2t_wavelengths
 
 FILE, CONFIG = "model.bin", "config.json"
 SIDES = {"encoder": "source", "decoder": "target"}

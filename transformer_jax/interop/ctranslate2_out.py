@@ -16,8 +16,8 @@ from transformer_jax.interop.block import ATTENTIONS, PROJECTIONS, Weights, to_b
 from transformer_jax.interop.ctranslate2 import ACTIVATIONS, GROUPS
 from transformer_jax.interop.exported import Exported, require_supported
 from transformer_jax.interop.huggingface import NORMALIZES
-from transformer_jax.model.positions import POSITIONS
-from transformer_jax.model.transformer import watched_layer
+from transformer_jax.model.positions.choices import POSITIONS
+from transformer_jax.model.sides.transformer import watched_layer
 from transformer_jax.text.vocabulary import BOS, EOS, UNK
 
 FORMAT = "CTranslate2"

@@ -23,8 +23,8 @@ from transformer_jax.files import is_stream
 from transformer_jax.interop.block import Weights, entries, from_block, halves_first
 from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.model.parameters import abstract_params
-from transformer_jax.model.positions import POSITIONS
-from transformer_jax.model.sides import longest as longest_of
+from transformer_jax.model.positions.choices import POSITIONS
+from transformer_jax.model.sides.choices import longest as longest_of
 from transformer_jax.text.bundle import Bundle
 from transformer_jax.text.vocabulary import BOS, EOS, PAD, SPACE, UNK, Sizes
 

@@ -24,7 +24,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.interop import stablehlo_search
 from transformer_jax.interop.exported import Exported
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
-from transformer_jax.model.records import Cache, Now, SearchSizes
+from transformer_jax.model.interfaces import Cache, Now, SearchSizes
 from transformer_jax.text.batches import Packed
 from transformer_jax.text.vocabulary import BOS, EOS
 

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.attention.cross_normalizers import stateful
+from transformer_jax.model.attention.hard_attention import Sampled
 from transformer_jax.model.axes import (
     BATCH,
     FEATURES,
@@ -24,13 +26,7 @@ from transformer_jax.model.axes import (
     unboxed,
     zeros,
 )
-from transformer_jax.model.cross_entropy import LossSettings
-from transformer_jax.model.cross_normalizers import stateful
-from transformer_jax.model.embeddings import VOCABULARY_MULTIPLE, Embedding, padded_vocabulary
-from transformer_jax.model.hard_attention import Sampled
-from transformer_jax.model.objectives import OBJECTIVES, objective_of
-from transformer_jax.model.outputs import OUTPUTS
-from transformer_jax.model.records import (
+from transformer_jax.model.interfaces import (
     Cache,
     Given,
     LossSums,
@@ -45,8 +41,12 @@ from transformer_jax.model.records import (
     source_number,
     visible_place,
 )
-from transformer_jax.model.sides import DECODERS, ENCODERS, longest
-from transformer_jax.model.softmax_output import Softmax, with_bias
+from transformer_jax.model.outputs.choices import OUTPUTS
+from transformer_jax.model.outputs.cross_entropy import LossSettings
+from transformer_jax.model.outputs.objectives import OBJECTIVES, objective_of
+from transformer_jax.model.outputs.softmax_output import Softmax, with_bias
+from transformer_jax.model.sides.choices import DECODERS, ENCODERS, longest
+from transformer_jax.model.sides.embeddings import VOCABULARY_MULTIPLE, Embedding, padded_vocabulary
 from transformer_jax.text.batches import Batch, Packed
 from transformer_jax.text.vocabulary import Sizes, both_sides
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.records import Cache, Memory, Now, Params, SearchSizes, Stepped
+from transformer_jax.model.interfaces import Cache, Memory, Now, Params, SearchSizes, Stepped
 from transformer_jax.text.batches import Packed
 
 

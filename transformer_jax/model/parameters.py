@@ -13,8 +13,8 @@ from jax.typing import DTypeLike
 from transformer_jax.model.axes import is_box, names_of, unboxed
 from transformer_jax.model.encoder_decoder import EncoderDecoder
 from transformer_jax.model.ensemble import Ensemble, Predictor
-from transformer_jax.model.records import Params
-from transformer_jax.model.residuals import constants_of, with_beta
+from transformer_jax.model.interfaces import Params
+from transformer_jax.model.layers.residuals import constants_of, with_beta
 from transformer_jax.model.stacked_params import STACKS, key_of, stacked, unstacked
 from transformer_jax.text.batches import Packed
 

@@ -16,8 +16,8 @@ from transformer_jax.config.schema import MeshConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.model import axes
 from transformer_jax.model.ensemble import Predictor
+from transformer_jax.model.interfaces import Params
 from transformer_jax.model.parameters import axis_sizes
-from transformer_jax.model.records import Params
 from transformer_jax.text.batches import Batch
 
 AXES = ("data", "fsdp", "tensor")

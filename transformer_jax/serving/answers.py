@@ -13,8 +13,8 @@ from transformer_jax.decoding.generators import GENERATORS
 from transformer_jax.decoding.lines import Translation
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation.alignment import links
-from transformer_jax.model.attention_maps import USES, uses_of
-from transformer_jax.model.sides import DECODERS
+from transformer_jax.model.attention.maps import USES, uses_of
+from transformer_jax.model.sides.choices import DECODERS
 from transformer_jax.serving.asked import Asked, Model, Refused
 from transformer_jax.text.words import NONE, spelled_words, subword_words
 

@@ -19,9 +19,9 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.model import parameters
-from transformer_jax.model.auxiliary import auxiliary_weights, reads_watched
+from transformer_jax.model.attention.hard_attention import REINFORCE
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.hard_attention import REINFORCE
+from transformer_jax.model.outputs.auxiliary import auxiliary_weights, reads_watched
 from transformer_jax.text.batches import Batch
 from transformer_jax.text.vocabulary import Sizes, both_sides
 from transformer_jax.training.program import BatchShape

@@ -16,7 +16,7 @@ from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.files import kept
-from transformer_jax.model.sides import longest as longest_of
+from transformer_jax.model.sides.choices import longest as longest_of
 from transformer_jax.parallel import processes
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from transformer_jax.config.train import TrainConfig
-from transformer_jax.model.records import Params
+from transformer_jax.model.interfaces import Params
 from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import own_rows, put_rows
 from transformer_jax.runs.checkpoints import Checkpoints, add_score

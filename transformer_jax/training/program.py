@@ -15,11 +15,11 @@ from transformer_jax import allocator
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.model.auxiliary import auxiliary_weights, reads_watched
 from transformer_jax.model.encoder_decoder import EncoderDecoder, make_model
-from transformer_jax.model.kernels import GPUS, with_attention_kernel
+from transformer_jax.model.interfaces import LossSums, Params
+from transformer_jax.model.kernels.choices import GPUS, with_attention_kernel
+from transformer_jax.model.outputs.auxiliary import auxiliary_weights, reads_watched
 from transformer_jax.model.parameters import product_axes
-from transformer_jax.model.records import LossSums, Params
 from transformer_jax.model.stacked_params import stacked, unstacked
 from transformer_jax.parallel.mesh import batch_sharding, batch_ways, placed, with_shardings
 from transformer_jax.text.batches import Batch, Packed

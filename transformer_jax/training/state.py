@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
+from transformer_jax.model.attention.hard_attention import REINFORCE, first_baseline
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.hard_attention import REINFORCE, first_baseline
+from transformer_jax.model.interfaces import Params
 from transformer_jax.model.parameters import axis_names, init_stacked_params
-from transformer_jax.model.records import Params
 from transformer_jax.model.stacked_params import stacked
 
 if TYPE_CHECKING:

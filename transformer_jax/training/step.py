@@ -14,13 +14,13 @@ import optax
 from jax import Array
 
 from transformer_jax.config.train import TrainConfig
-from transformer_jax.model.auxiliary import auxiliary_weights
-from transformer_jax.model.cross_entropy import LossSettings
-from transformer_jax.model.dropout import hashed
+from transformer_jax.model.attention.hard_attention import next_baseline
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.hard_attention import next_baseline
-from transformer_jax.model.kernels import GPUS
-from transformer_jax.model.records import LossSums, Params
+from transformer_jax.model.interfaces import LossSums, Params
+from transformer_jax.model.kernels.choices import GPUS
+from transformer_jax.model.layers.dropout import hashed
+from transformer_jax.model.outputs.auxiliary import auxiliary_weights
+from transformer_jax.model.outputs.cross_entropy import LossSettings
 from transformer_jax.model.stacked_params import unstacked
 from transformer_jax.text.batches import Batch
 from transformer_jax.training.state import TrainState, Window

@@ -15,9 +15,9 @@ import optax
 from jax import Array
 
 from transformer_jax.config.train import TrainConfig
-from transformer_jax.model.auxiliary import agreement, auxiliary_weights
 from transformer_jax.model.encoder_decoder import EncoderDecoder
-from transformer_jax.model.records import LossSums, Params
+from transformer_jax.model.interfaces import LossSums, Params
+from transformer_jax.model.outputs.auxiliary import agreement, auxiliary_weights
 from transformer_jax.text.batches import Batch
 from transformer_jax.training.state import AGREEMENT, States
 from transformer_jax.training.step import (

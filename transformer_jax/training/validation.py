@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import jax
 
-from transformer_jax.model.records import Params
+from transformer_jax.model.interfaces import Params
 from transformer_jax.parallel.mesh import own_rows, put_rows
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.program import Program, make_eval_step

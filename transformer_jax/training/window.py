@@ -9,7 +9,7 @@ import jax
 
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import RunError
-from transformer_jax.model.auxiliary import auxiliary_weights
+from transformer_jax.model.outputs.auxiliary import auxiliary_weights
 from transformer_jax.training import cost
 from transformer_jax.training.data import TrainingData
 from transformer_jax.training.optimizer import learning_rate_schedule

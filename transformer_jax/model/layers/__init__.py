@@ -1,0 +1,1 @@
+"""A layer's parts other than attention, and stacks of layers."""

@@ -1,0 +1,44 @@
+"""The base class of sub-layers, which are the parts of a layer.
+
+A sub-layer is a module with
+    __call__(x_BLD, context) -> (y_BLD, weights | None)               all positions at once
+    remember(encoded_BME, source) -> memory                           for each source sentence
+    step(x_BKD, context, memory, cache)                               one search step
+      -> (y_BKD, Cache, weights | None)
+    empty_memory(sizes), empty(sizes)                                 the shapes of memory and cache
+
+Dimension key
+  B batch   L length   M source length   D d_model   K beams   E features of the encoder's output
+"""
+
+from typing import Any, ClassVar
+
+import flax.linen as nn
+from jax import Array
+
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.interfaces import Cache, Place, SearchSizes
+
+EMPTY_CACHE = Cache((), ())  # a sub-layer that keeps nothing for search has this one
+
+
+class Sublayer(nn.Module):
+    """The base class of a layer's parts; by default a sub-layer keeps nothing for search."""
+
+    config: ModelConfig
+    encoded_features: int | None = None  # width of the encoder's output; None: in an encoder
+    limited: ClassVar[bool] = False  # whether sentences have at most model.max_positions subwords
+
+    def remember(self, encoded_BME: Array, source: Place) -> Any:
+        """What the sub-layer keeps of the source sentences: nothing."""
+        return ()
+
+    @nn.nowrap
+    def empty_memory(self, sizes: SearchSizes) -> Any:
+        """Zeros in the shapes of `remember`, boxed with the names of their axes."""
+        return ()
+
+    @nn.nowrap
+    def empty(self, sizes: SearchSizes) -> Cache:
+        """The cache before the first position, boxed with the names of its axes."""
+        return EMPTY_CACHE

@@ -1,0 +1,1 @@
+"""From the decoder's output to probabilities, and the losses of training."""

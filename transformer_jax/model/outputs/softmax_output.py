@@ -1,0 +1,299 @@
+"""The softmax over the vocabulary: from the decoder's output to logits and to the loss.
+
+The loss is label-smoothed cross entropy, as sums that add over micro-batches and devices.
+
+Dimension key
+  B batch   L target length   V vocabulary, padded   D d_model
+  N blocks   R replicas, which hold different rows   b rows of one replica in one block
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.axes import BATCH, VOCABULARY, Parameter, constrain, divided
+from transformer_jax.model.interfaces import (
+    Cache,
+    Given,
+    LossSums,
+    Now,
+    Params,
+    SearchSizes,
+    StepGiven,
+    no_problems,
+)
+from transformer_jax.model.layers.matrix_products import settled, sum_type
+from transformer_jax.model.outputs.consistency import CONSISTENCY, divergence_and_gradient
+from transformer_jax.model.outputs.cross_entropy import PAD_LOGIT, LossSettings, loss_and_gradient
+from transformer_jax.text.batches import Packed
+
+BIAS_FEATURES = 8  # matrix units are fast if the features are a multiple of 8
+
+
+def output_logits(x_BLD: Array, table_VD: Array, dtype: str) -> Array:
+    """x E^T, float32 `[batch, length, vocabulary]`; the entries of padding have no meaning.
+
+    Args:
+      x_BLD: the decoder's output; any number of axes may be before the features.
+      table_VD: the output embedding `[vocabulary, d_model]`.
+      dtype: type of the product's operands.
+
+    Source: Vaswani et al. 2017, section 3.4.
+    """
+    logits_BLV = jnp.einsum(
+        "...D,VD->...V",
+        x_BLD.astype(dtype),
+        table_VD.astype(dtype),
+        preferred_element_type=sum_type(dtype),
+    )
+    lengths = (None,) * (logits_BLV.ndim - 2)
+    return constrain(logits_BLV, BATCH, *lengths, VOCABULARY)
+
+
+def with_bias(table_VD: Array, bias_V: Array) -> Array:
+    """The table with the bias as one more feature, and 7 of zeros: `[vocabulary, d_model + 8]`.
+
+    With it x E^T + b is the product of this table and `with_one(x)`, and so are its gradients.
+    """
+    return jnp.concatenate([table_VD, _one_feature_and_zeros(bias_V, table_VD.dtype)], axis=-1)
+
+
+def with_one(x_BLD: Array) -> Array:
+    """x with a feature 1, which the bias multiplies, and 7 of zeros: `[..., d_model + 8]`."""
+    ones_BL = jnp.ones(x_BLD.shape[:-1])
+    return jnp.concatenate([x_BLD, _one_feature_and_zeros(ones_BL, x_BLD.dtype)], axis=-1)
+
+
+def _one_feature_and_zeros(x: Array, dtype: Any) -> Array:
+    return x[..., None].astype(dtype) * (jnp.arange(BIAS_FEATURES) == 0).astype(dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def projected_loss(
+    x_BLD: Array, table_VD: Array, targets_BL: Array, real_BL: Array, settings: LossSettings
+) -> LossSums:
+    """The loss of logits x E^T, computed for one block of rows at a time.
+
+    Only `smoothed_nats` is differentiable, by x and the table in reverse mode; its gradient is that
+    of `objective`. The gradient is computed with the
+    loss, block by block, so that no logits are kept or computed twice.
+
+    Args:
+      x_BLD: the decoder's output, float32 `[batch, tgt_len, d_model]`; with settings.consistency,
+        those of two passes one after the other, and targets and real positions twice.
+      table_VD: the output embedding, float32 `[padded vocabulary, d_model]`.
+      targets_BL: subwords to predict, `[batch, tgt_len]`.
+      real_BL: booleans `[batch, tgt_len]`, False = padding.
+      settings: settings.replicas must divide the batch size.
+    """
+    cast_VD = table_VD.astype(settings.dtype)  # once, not in each block
+
+    def add(total: LossSums, block: tuple[Array, Array, Array]) -> tuple[LossSums, None]:
+        return jax.tree.map(jnp.add, total, _block_loss(block, cast_VD, settings)[0]), None
+
+    blocks = split_rows((x_BLD, targets_BL, real_BL), targets_BL.shape[1], settings)
+    return jax.lax.scan(add, zero_sums(settings), blocks)[0]
+
+
+def _forward(
+    x_BLD: Array, table_VD: Array, targets_BL: Array, real_BL: Array, settings: LossSettings
+) -> tuple[LossSums, tuple[Array, Array]]:
+    """The sums, and the gradients of the smoothed one by x and the table."""
+    dtype, replicas = settings.dtype, settings.replicas
+    wide = sum_type(dtype)
+    cast_VD = table_VD.astype(dtype)  # once, not in each block
+
+    def add(
+        total: tuple[LossSums, Array], block: tuple[Array, Array, Array]
+    ) -> tuple[tuple[LossSums, Array], Array]:
+        sums, gradient_RbLV = _block_loss(block, cast_VD, settings)
+        gradient_RbLV = settled(gradient_RbLV)
+        # [D, V], so that the smaller factor is the one that a CPU has to transpose.
+        table_gradient_RDV = jnp.einsum(
+            "RbLD,RbLV->RDV",
+            block[0].astype(dtype),
+            gradient_RbLV,
+            preferred_element_type=wide,
+        )
+        x_gradient_RbLD = jnp.einsum(
+            "RbLV,VD->RbLD",
+            gradient_RbLV,
+            cast_VD,
+            preferred_element_type=wide,
+        )
+        return jax.tree.map(jnp.add, total, (sums, table_gradient_RDV)), x_gradient_RbLD
+
+    blocks = split_rows((x_BLD, targets_BL, real_BL), targets_BL.shape[1], settings)
+    # Summed over the replicas once, after the last block.
+    zeros_RDV = jnp.zeros((replicas, *table_VD.shape[::-1]), wide)
+    zeros_RDV = constrain(zeros_RDV, BATCH, None, VOCABULARY)
+    (sums, table_gradient_RDV), x_gradient_NRbLD = jax.lax.scan(
+        add, (zero_sums(settings), zeros_RDV), blocks
+    )
+    x_gradient_BLD = x_gradient_NRbLD.swapaxes(0, 1).reshape(x_BLD.shape)
+    # Without `settled`, XLA for a CPU joins product and transpose if there is one block, and it has
+    # no fast product of bfloat16 for that.
+    return sums, (x_gradient_BLD, settled(table_gradient_RDV.sum(0)).T)
+
+
+def _backward(
+    settings: LossSettings, gradients: tuple[Array, Array], cotangents: LossSums
+) -> tuple[Array, Array, None, None]:
+    x_gradient_BLD, table_gradient_VD = gradients
+    scale = cotangents.smoothed_nats
+    return x_gradient_BLD * scale, table_gradient_VD * scale, None, None
+
+
+projected_loss.defvjp(_forward, _backward)
+
+
+def _block_loss(
+    block: tuple[Array, Array, Array], table_VD: Array, settings: LossSettings
+) -> tuple[LossSums, Array]:
+    x_RbLD, targets_RbL, real_RbL = block
+    logits_RbLV = output_logits(x_RbLD, table_VD, settings.dtype)
+
+    def plain(logits_RbLV: Array, targets_RbL: Array, real_RbL: Array) -> tuple[LossSums, Array]:
+        size = settings.vocabulary_size
+        sums, gradient_RbLV = loss_and_gradient(
+            logits_RbLV, targets_RbL, real_RbL, settings.smoothing, size
+        )
+        if weight := settings.consistency:
+            gap, of_gap_RbLV = divergence_and_gradient(logits_RbLV, real_RbL, size)
+            sums = jax.tree.map(lambda both: both / 2, sums)  # the mean of both passes
+            sums = sums._replace(auxiliary={CONSISTENCY: weight * gap})
+            gradient_RbLV = gradient_RbLV / 2 + weight * of_gap_RbLV
+        return sums, gradient_RbLV.astype(settings.dtype)
+
+    # The kernel computes the loss of one pass, without a divergence.
+    wide = jnp.finfo(settings.dtype).bits >= 32
+    if wide or divided(VOCABULARY) or settings.consistency:
+        return plain(logits_RbLV, targets_RbL, real_RbL)
+    from transformer_jax.model.kernels.fused_loss import (
+        fused_loss_and_gradient,  # imports Pallas: 0.1 s
+    )
+
+    fused = functools.partial(fused_loss_and_gradient, settings=settings)
+    return jax.lax.platform_dependent(logits_RbLV, targets_RbL, real_RbL, cuda=fused, default=plain)
+
+
+def split_rows(rows: Any, positions: int, settings: LossSettings) -> Any:
+    """Arrays [B, ...] as blocks [N, R, b, ...], each replica keeping its own rows.
+
+    Args:
+      rows: a tree of arrays `[batch, ...]`.
+      positions: number of positions of a row.
+      settings: `settings.block` is the largest number of target positions in a block.
+    """
+    batch = jax.tree.leaves(rows)[0].shape[0]
+    replicas = settings.replicas
+    per_replica = batch // replicas
+    # Use the fewest blocks that are not too large; a row is not divided.
+    max_rows = settings.block // positions  # rows in a block
+    counts = [n for n in range(1, per_replica + 1) if per_replica % n == 0]
+    blocks = min((n for n in counts if per_replica // n <= max_rows), default=per_replica)
+
+    def split(x_B: Array) -> Array:
+        x_RNb = x_B.reshape(replicas, blocks, per_replica // blocks, *x_B.shape[1:])
+        x_RNb = constrain(x_RNb, BATCH, *(None,) * (x_RNb.ndim - 1))
+        return x_RNb.swapaxes(0, 1)
+
+    return jax.tree.map(split, rows)
+
+
+def zero_sums(settings: LossSettings) -> LossSums:
+    """The sums of a loss over no positions."""
+    wide = sum_type(settings.dtype)
+    zero = jnp.zeros((), wide)
+    auxiliary = {CONSISTENCY: zero} if settings.consistency else {}
+    return LossSums(zero, zero, zero, zero, auxiliary)
+
+
+@dataclasses.dataclass(frozen=True)
+class Softmax:
+    """The softmax over the vocabulary of x E^T (Vaswani et al. 2017, section 3.4).
+
+    With model.output_bias, `given.table_VD` has to be the result of `with_bias`.
+    """
+
+    config: ModelConfig
+    vocabulary_size: int  # real, not padded
+
+    watches: ClassVar[bool] = False  # whether it needs the weights of the watched layer
+    divides_by_sum: ClassVar[bool] = False  # whether these may have another sum than 1
+    parameters: ClassVar[Mapping[str, Parameter]] = {}
+    problems = staticmethod(no_problems)
+
+    def logits(self, x_BLD: Array, given: Given) -> Array:
+        """float32 `[batch, length, padded vocabulary]`; the padding's entries are -1e9."""
+        logits_BLV = output_logits(self.widened(x_BLD), given.table_VD, self.config.dtype)
+        return self.masked(logits_BLV)
+
+    def loss(self, x_BLD: Array, given: Given, target: Packed, settings: LossSettings) -> LossSums:
+        """The sums of the loss over the target's real positions."""
+        real_BL = target.segments != 0
+        return projected_loss(self.widened(x_BLD), given.table_VD, target.ids, real_BL, settings)
+
+    def loss_of_two(
+        self,
+        both: tuple[Array, Array],
+        given: Given,
+        target: Packed,
+        settings: LossSettings,
+        weight: float,
+    ) -> LossSums:
+        """The mean of `loss` for two passes, and their divergence times its weight."""
+        x_BLD = jnp.concatenate(both, axis=1)
+        target = jax.tree.map(lambda x_BL: jnp.concatenate([x_BL, x_BL], axis=1), target)
+        return self.loss(x_BLD, given, target, settings._replace(consistency=weight))
+
+    def prepare(self, table_VD: Array) -> Array:
+        """E^T, from which every search step makes logits: `[d_model, vocabulary]`."""
+        return table_VD[: self.vocabulary_size].astype(self.config.dtype).T
+
+    def remember(self, params: Params, encoded_BME: Array, source: Packed) -> Any:
+        """What the output keeps of the source sentences during a search: nothing."""
+        return ()
+
+    def empty_memory(self, sizes: SearchSizes) -> Any:
+        """The shapes of `remember`, boxed with the names of their axes."""
+        return ()
+
+    def with_cache(self, cache: Cache, sizes: SearchSizes) -> Cache:
+        """The decoder's empty cache and, if it has one, the output's own."""
+        return cache
+
+    def own_cache(self, cache: Cache) -> tuple[Cache, Any]:
+        """The decoder's part of a cache, and the output's."""
+        return cache, ()
+
+    def step(self, x_BKD: Array, given: StepGiven, now: Now, cache: Cache) -> tuple[Array, Cache]:
+        """float32 `[batch, beams, vocabulary]`, without padding, and the cache."""
+        return self.step_logits(given.prepared_DV, x_BKD), cache
+
+    def step_logits(self, prepared_DV: Array, x_BKD: Array) -> Array:
+        """float32 `[batch, beams, ..., vocabulary]`, without padding."""
+        x_BKD = self.widened(x_BKD)
+        wide = sum_type(self.config.dtype)
+        logits_BKV = jnp.einsum(
+            "...D,DV->...V",
+            x_BKD.astype(prepared_DV.dtype),
+            prepared_DV,
+            preferred_element_type=wide,
+        )
+        return constrain(logits_BKV, BATCH, *(None,) * (x_BKD.ndim - 2), VOCABULARY)
+
+    def widened(self, x_BLD: Array) -> Array:
+        """x, with a feature 1 if there is a bias."""
+        return with_one(x_BLD) if self.config.output_bias else x_BLD
+
+    def masked(self, logits_BLV: Array) -> Array:
+        """The logits, with -1e9 for the vocabulary's padding."""
+        real_V = jnp.arange(logits_BLV.shape[-1]) < self.vocabulary_size
+        return jnp.where(real_V, logits_BLV, PAD_LOGIT)

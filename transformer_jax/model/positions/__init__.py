@@ -1,0 +1,1 @@
+"""How the model knows the order of subwords."""

@@ -1,0 +1,209 @@
+"""ENCODERS and DECODERS, and why parts that a config names cannot be combined.
+
+Each class has `self_attention` and `uses_positions`, whether it has the one and uses the other; a
+decoder also has `multi_head`, whether its attention to the source has several heads.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.attention.cross_normalizers import NOISY, STATELESS, name_of
+from transformer_jax.model.attention.monotonic import MONOTONIC
+from transformer_jax.model.layers import residuals
+from transformer_jax.model.layers.encoder_mixers import ENCODER_MIXERS
+from transformer_jax.model.layers.running_mixers import RUNNING_MIXERS
+from transformer_jax.model.outputs import choices as outputs
+from transformer_jax.model.positions.choices import POSITIONS, between_positions
+from transformer_jax.model.sides import embeddings
+from transformer_jax.model.sides.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
+from transformer_jax.model.sides.recurrent import RecurrentDecoder, RecurrentEncoder
+from transformer_jax.model.sides.transformer import TransformerDecoder, TransformerEncoder
+
+ENCODERS: dict[str, Any] = {
+    "transformer": TransformerEncoder,
+    **dict.fromkeys(ENCODER_MIXERS, TransformerEncoder),
+    "recurrent": RecurrentEncoder,
+    "convolutional": ConvolutionalEncoder,
+}
+DECODERS: dict[str, Any] = {
+    "transformer": TransformerDecoder,
+    **dict.fromkeys(RUNNING_MIXERS, TransformerDecoder),
+    "recurrent": RecurrentDecoder,
+    "convolutional": ConvolutionalDecoder,
+}
+
+
+def longest(config: ModelConfig) -> int | None:
+    """The largest number of positions of a sentence or row; None: any number."""
+    sides = ENCODERS[config.encoder].longest(config), DECODERS[config.decoder].longest(config)
+    return min((limit for limit in sides if limit is not None), default=None)
+
+
+def problems(config: ModelConfig) -> Iterator[str]:
+    """Why the parts that a config names cannot be combined, with the fix; empty if they can."""
+    sides = ENCODERS[config.encoder], DECODERS[config.decoder]
+    yield from dict.fromkeys(problem for side in sides for problem in side.problems(config))
+    yield from embeddings.problems(config)
+    yield from outputs.problems(config)
+    encoder, decoder = sides
+    are_transformers = encoder.self_attention and decoder.multi_head
+    yield from residuals.problems(config, are_transformers)
+    if config.wait_k is not None and not (_encoder_self_attention(config) and decoder.multi_head):
+        yield (
+            f"model.wait_k={config.wait_k} is for attention that can leave out what is not yet "
+            f"read: not for an encoder of kind {config.encoder} with a decoder of kind "
+            f"{config.decoder}. Use model.encoder='transformer' and the decoder "
+            f"{_multi_head_decoders()}, or model.wait_k=None."
+        )
+    if config.sources > 1:
+        yield from _several_sources(config)
+    output = outputs.OUTPUTS[config.output]
+    if output.watches and (why := _no_probabilities(config, output.divides_by_sum)):
+        yield (
+            f"model.output={config.output!r} reads attention as probabilities, and {why}. Set "
+            "model.cross_normalizer='softmax', or model.output='softmax'."
+        )
+    yield from _without_effect(config)
+
+
+def _several_sources(config: ModelConfig) -> Iterator[str]:
+    """Parts that read the source from left to right, which several sentences do not have."""
+    if config.wait_k is not None:
+        yield (
+            f"model.wait_k={config.wait_k} reads one source sentence as it arrives, and "
+            f"model.sources={config.sources}. Leave one of them out."
+        )
+    if DECODERS[config.decoder].multi_head and (name := name_of(config)) in MONOTONIC:
+        yield (
+            f"model.cross_normalizer={name!r} reads one source sentence from left to right, and "
+            f"model.sources={config.sources}. Leave one of them out."
+        )
+
+
+def _no_probabilities(config: ModelConfig, any_sum: bool) -> str | None:
+    """Why weights of encoder-decoder attention are not probabilities; None if they are.
+
+    With `any_sum` they need not sum to 1.
+    """
+    name = name_of(config)
+    normalizer = STATELESS.get(name)
+    if normalizer is None or not DECODERS[config.decoder].multi_head:
+        return None
+    if normalizer.signed:
+        return f"weights of the normalizer {name!r} may be negative"
+    if not (any_sum or normalizer.sums_to_1):
+        return f"weights of the normalizer {name!r} may not sum to 1"
+    return None
+
+
+def watch_problems(config: ModelConfig) -> Iterator[str]:
+    """Why losses and penalties cannot use the watched weights; empty if they can."""
+    if why := _no_probabilities(config, any_sum=True):
+        yield f"{why}. Leave it out, or set model.cross_normalizer='softmax'."
+
+
+def _multi_head_decoders() -> str:
+    """The decoders with multi-head attention, for messages."""
+    names = [repr(name) for name, decoder in DECODERS.items() if decoder.multi_head]
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _encoder_self_attention(config: ModelConfig) -> bool:
+    return ENCODERS[config.encoder].self_attention and config.encoder not in ENCODER_MIXERS
+
+
+def _decoder_self_attention(config: ModelConfig) -> bool:
+    return DECODERS[config.decoder].self_attention and config.decoder not in RUNNING_MIXERS
+
+
+def _without_effect(config: ModelConfig) -> Iterator[str]:
+    """Keys that no part of the model reads: as a row of an ablation, each would measure nothing.
+
+    Keys that a preset may set for models of every kind, such as model.norm, are accepted.
+    """
+    decoder = DECODERS[config.decoder]
+    no_heads = f"the attention of a {config.decoder} decoder is of its own kind"
+    no_self = "nothing has self-attention"
+    reason_of: dict[str, str] = {}
+    if not decoder.multi_head:
+        reason_of = dict.fromkeys(("cross_score", "cross_normalizer", "attention_memory"), no_heads)
+    if not (_encoder_self_attention(config) or _decoder_self_attention(config)):
+        reason_of |= {"window": no_self, "pattern": no_self}
+        if between_positions(config):
+            reason_of["positions"] = no_self
+        if not decoder.multi_head:
+            names = ["num_key_heads", "attention_gate", "qk_norm", "score", "normalizer"]
+            if config.encoder not in ENCODER_MIXERS:
+                names.append("attention_dropout")
+            reason_of |= dict.fromkeys(names, f"{no_self} and {no_heads}")
+        for name in ("score", "normalizer"):
+            if getattr(config, f"cross_{name}") is not None:  # else the other attention reads it
+                reason_of.setdefault(name, no_self)
+    depths = [config.encoder_depth] if _encoder_self_attention(config) else []
+    depths += [config.decoder_depth] if _decoder_self_attention(config) else []
+    if config.window is None:
+        reason_of["global_every"] = "without model.window all layers see the whole sentence"
+    elif (config.global_every or 1) > max(depths, default=0):
+        reason_of["global_every"] = "the stacks with self-attention have fewer layers"
+    if not (config.d_ff and (ENCODERS[config.encoder].self_attention or decoder.self_attention)):
+        no_network = "nothing has a feed-forward network"
+        reason_of |= dict.fromkeys(("activation", "activation_dropout"), no_network)
+    if not (ENCODERS[config.encoder].uses_positions or decoder.uses_positions):
+        reason_of["positions"] = "neither the encoder nor the decoder uses positions"
+    for name, reason in reason_of.items():
+        if (value := getattr(config, name)) != getattr(ModelConfig, name):
+            yield f"model.{name}={value!r} changes nothing in this model: {reason}. Leave it out."
+
+
+def full_context_problems(config: ModelConfig) -> Iterator[str]:
+    """Why no second pass can see the whole target, with the fix; empty if one can."""
+    decoder = DECODERS[config.decoder]
+    if not (_decoder_self_attention(config) and decoder.multi_head):
+        yield (
+            f"a decoder of kind {config.decoder} has no self-attention that could see the whole "
+            "target. Use model.decoder='transformer', or train.alignment_context='past'."
+        )
+    bias = POSITIONS[config.positions].bias
+    if bias is not None and not bias.looks_ahead:
+        yield (
+            f"model.positions={config.positions!r} has one bias for all target positions after the "
+            "query. Use another kind, or train.alignment_context='past'."
+        )
+    for name in ("window", "wait_k", "pattern"):
+        value, default = getattr(config, name), getattr(ModelConfig, name)
+        if value != default:
+            yield (
+                f"model.{name}={value} leaves out a part of the text. Use model.{name}={default}, "
+                "or train.alignment_context='past'."
+            )
+
+
+def draw_problems(config: ModelConfig) -> Iterator[str]:
+    """Why training cannot draw what the watched layer reads, with the fix; empty if it can."""
+    if not DECODERS[config.decoder].multi_head:
+        yield (
+            f"a decoder of kind {config.decoder} has no heads that could read one position each. "
+            f"Use model.decoder={_multi_head_decoders()}."
+        )
+    if config.output != "softmax":
+        yield (
+            "it has been tested with model.output='softmax' only, not with "
+            f"{config.output!r}. Change one of them."
+        )
+    if (name := name_of(config)) in NOISY:
+        yield (
+            f"the normalizer {name!r} of encoder-decoder attention decides for positions itself, "
+            "and its weights are not probabilities to draw from. Set model.cross_normalizer="
+            "'softmax'."
+        )
+    elif not STATELESS[name].sums_to_1:
+        yield (
+            f"weights of the normalizer {name!r} may not sum to 1, so they are not "
+            "probabilities to draw from. Set model.cross_normalizer='softmax'."
+        )
+    if config.attention_memory is not None:
+        yield (
+            f"model.attention_memory={config.attention_memory!r} would remember the weights and "
+            "not the positions that were read. Use model.attention_memory=None."
+        )

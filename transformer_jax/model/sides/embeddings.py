@@ -1,0 +1,81 @@
+"""Subword embeddings and the decoder's input (Vaswani et al. 2017, section 3.4, figure 1).
+
+Dimension key
+  B batch   L length   D d_model   V vocabulary, padded
+"""
+
+from collections.abc import Iterator
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.axes import BATCH, FEATURES, REPLICA, VOCABULARY, constrain, named
+from transformer_jax.model.layers.dropout import Dropout
+from transformer_jax.model.layers.norms import unit
+
+VOCABULARY_MULTIPLE = 128  # for any mesh, so that shapes and initial values never depend on it
+
+
+def padded_vocabulary(size: int, multiple: int = VOCABULARY_MULTIPLE) -> int:
+    """The vocabulary's size rounded up to the next multiple of `multiple`."""
+    return -(-size // multiple) * multiple
+
+
+def shift_right(ids_BL: Array, positions_BL: Array, bos: int) -> Array:
+    """The decoder's input: each sentence shifted right by one, after BOS; `[batch, tgt_len]`.
+
+    A sentence of a packed row starts where its position is 0.
+    """
+    previous_BL = jnp.pad(ids_BL, ((0, 0), (1, 0)))[:, :-1]
+    return jnp.where(positions_BL == 0, bos, previous_BL)
+
+
+class Embedding(nn.Module):
+    """Subword vectors times sqrt(d_model), plus positions, then dropout (3.4, 3.5 and 5.4).
+
+    With model.fix_norm every subword vector has length 1 (Nguyen and Chiang 2018, section 3.2), in
+    the output too; then only the decoder's last norm sets the range of the logits.
+    """
+
+    config: ModelConfig
+    vocabulary_size: int
+    multiple: int = VOCABULARY_MULTIPLE
+
+    def setup(self) -> None:
+        shape = (padded_vocabulary(self.vocabulary_size, self.multiple), self.config.d_model)
+        init = named(nn.initializers.normal(shape[1] ** -0.5), VOCABULARY, FEATURES)
+        self.table = self.param("table", init, shape)
+        self.dropout = Dropout(self.config.dropout)
+
+    def __call__(
+        self, ids_BL: Array, position_vectors: Array | float, rows_B: Array | None
+    ) -> Array:
+        """float32 `[batch, length, d_model]`."""
+        # Each device looks up its part of every vector, and then the devices exchange parts, which
+        # are smaller than the table and its gradient.
+        table_VD = constrain(self.table, VOCABULARY, FEATURES)
+        parts_BLD = constrain(table_VD[constrain(ids_BL, REPLICA, None)], REPLICA, None, FEATURES)
+        x_BLD = constrain(parts_BLD, BATCH, None, None)
+        x_BLD = (unit(x_BLD) if self.config.fix_norm else x_BLD) * self.config.d_model**0.5
+        return self.dropout(x_BLD + position_vectors, self.dropout.noise_source(rows_B))
+
+    def for_output(self) -> Array:
+        """The vectors that the decoder's output is multiplied by `[padded vocabulary, d_model]`."""
+        return unit(self.table) if self.config.fix_norm else self.table
+
+
+def problems(config: ModelConfig) -> Iterator[str]:
+    """Why the embeddings cannot be combined, with the fix; empty if they can."""
+    if config.tie_output and config.tie_embeddings:
+        yield (
+            "model.tie_output=True changes nothing with model.tie_embeddings=True, which ties the "
+            "source too. Leave one out."
+        )
+    if config.fix_norm and not (config.tie_embeddings or config.tie_output):
+        yield (
+            "model.fix_norm=True with model.tie_embeddings=False: vectors of length 1 are meant "
+            "for one matrix of input and output. Set model.tie_embeddings=True or "
+            "model.tie_output=True."
+        )
