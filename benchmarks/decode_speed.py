@@ -50,8 +50,6 @@ from turns import (
     run_once,
 )
 
-from transformer_jax.commands.command_line import Flag, exit_status, parse_flags, set_up_logs
-from transformer_jax.commands.loading import LoadedModel, load_model
 from transformer_jax.decoding.scoring import forced_logits, forced_scores
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation.bleu import score
@@ -64,6 +62,8 @@ from transformer_jax.text.batches import padded_sentences
 from transformer_jax.text.corpora import TextPairs
 from transformer_jax.text.lines import TextLines
 from transformer_jax.text.vocabulary import BOS, EOS
+from transformer_jax.use.command_line import Flag, exit_status, parse_flags, set_up_logs
+from transformer_jax.use.loading import LoadedModel, load_model
 
 OURS = "transformer_jax"
 FLAGS = [

@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.commands.command_line import Flag, exit_status, parse_flags
 from transformer_jax.errors import RunError
 from transformer_jax.model.attention.multi_head import attend
 from transformer_jax.model.attention.normalizers import softmax
@@ -34,6 +33,7 @@ from transformer_jax.model.kernels.fused_residual import Setting as Residual
 from transformer_jax.model.layers.dropout import NoiseSource, keep_mask, noise_bits
 from transformer_jax.model.layers.norms import DEFAULT_EPSILON, layer_norm
 from transformer_jax.model.outputs.cross_entropy import LossSettings, loss_and_gradient
+from transformer_jax.use.command_line import Flag, exit_status, parse_flags
 
 HEADS, D_K, D_MODEL = 8, 64, 512
 REPEATS = 20  # of each timing; the median counts

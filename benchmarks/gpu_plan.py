@@ -24,11 +24,11 @@ from benchmarks.gpu_roofline import (
     conditionals,
     kernels,
 )
-from transformer_jax.commands.command_line import Flag, exit_status, parse_flags
 from transformer_jax.decoding.rows import SearchShape
 from transformer_jax.errors import ConfigError, RunError
 from transformer_jax.files import write_atomically
 from transformer_jax.reporting.provenance import revision
+from transformer_jax.use.command_line import Flag, exit_status, parse_flags
 
 if TYPE_CHECKING:
     from jax.stages import Traced

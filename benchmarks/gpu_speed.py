@@ -42,11 +42,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.turns import markdown, ratio_text, run_once
-from transformer_jax.commands.command_line import Flag, exit_status, parse_experiment, set_up_logs
 from transformer_jax.config.files import load_config
 from transformer_jax.config.serialization import to_dict
 from transformer_jax.errors import UserError
 from transformer_jax.text.vocabulary import EOS, UNK, load_vocabulary
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
 Figures = dict[str, Any]  # what a task prints; only "error" if it failed
 Results = dict[str, list[Figures]]  # task -> its figures, one entry per turn

@@ -30,15 +30,15 @@ import numpy as np
 
 from benchmarks.growth_points import MIB, Point, Setting, base_memory, make_point
 from benchmarks.turns import markdown
-from transformer_jax.commands.command_line import (
+from transformer_jax.errors import UserError
+from transformer_jax.reporting.plots import BLUE, DOTS_PER_INCH, GREEN, PURPLE, VERMILION
+from transformer_jax.use.command_line import (
     Flag,
     describe_flags,
     exit_status,
     parse_flags,
     set_up_logs,
 )
-from transformer_jax.errors import UserError
-from transformer_jax.reporting.plots import BLUE, DOTS_PER_INCH, GREEN, PURPLE, VERMILION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,7 +18,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.commands.command_line import Flag, exit_status, parse_flags, set_up_logs
 from transformer_jax.config.files import load_config, split_overrides
 from transformer_jax.config.schema import Config
 from transformer_jax.parallel.mesh import make_mesh, own_rows, put_rows
@@ -29,6 +28,7 @@ from transformer_jax.text.batches import train_batches
 from transformer_jax.training.data import load_data
 from transformer_jax.training.program import compile_program
 from transformer_jax.training.window import WindowReader
+from transformer_jax.use.command_line import Flag, exit_status, parse_flags, set_up_logs
 
 ROOT = Path(__file__).parents[1]
 FLAGS = [

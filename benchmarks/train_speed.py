@@ -30,7 +30,6 @@ from pair_flops import flops_of_pairs
 from peers.process import peak_mib, seconds_since_start
 from turns import CALIBRATION, Figures, by_turns, markdown, median, ratio_text, ratios
 
-from transformer_jax.commands.command_line import Flag, exit_status, parse_flags, set_up_logs
 from transformer_jax.config.files import load_config, split_overrides
 from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_config_dict, to_dict
@@ -42,6 +41,7 @@ from transformer_jax.text.batches import train_batches
 from transformer_jax.training.data import TrainingData, load_data
 from transformer_jax.training.program import compile_program, shardings_of
 from transformer_jax.training.state import Window
+from transformer_jax.use.command_line import Flag, exit_status, parse_flags, set_up_logs
 
 ROOT = Path(__file__).parents[1]
 PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "torch_training.py"

@@ -87,7 +87,7 @@ JUDGED = {
 
 def speeds(job: Job) -> Evidence:
     """Sentences a second of processor time, for a run's greedy search and for its beam of 4."""
-    from transformer_jax.commands.loading import load_model
+    from transformer_jax.use.loading import load_model
 
     sources = references(job)[0][:TIMED]
     found = {}

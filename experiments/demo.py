@@ -11,10 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-from transformer_jax.commands.command_line import Flag, exit_status, parse_experiment, set_up_logs
 from transformer_jax.config.files import load_config
 from transformer_jax.reporting.plots import plot_curves
 from transformer_jax.runs.metrics import read_metrics
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
 log = logging.getLogger("experiments.demo")
 CONFIG = Path(__file__).parent.parent / "configs" / "demo.py"
@@ -26,7 +26,7 @@ def main() -> None:
     """Trains or continues the run, then prints scores, examples and the paths of plots."""
     from transformer_jax.commands.attention import attention
     from transformer_jax.commands.evaluate import evaluate
-    from transformer_jax.commands.train import train
+    from transformer_jax.use.train import train
 
     values = parse_experiment("demo", __doc__, [WORKDIR])
     workdir = values["workdir"]

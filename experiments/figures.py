@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from experiments.figures_bleu import RESAMPLES, SEED, bleu_by_length, bleu_figure
-from transformer_jax.commands.command_line import Flag, exit_status, parse_experiment, set_up_logs
 from transformer_jax.config.files import load_config
 from transformer_jax.config.train import TrainConfig
 from transformer_jax.errors import UserError
@@ -50,6 +49,7 @@ from transformer_jax.reporting.plots import (
     finish_axes,
 )
 from transformer_jax.reporting.provenance import revision
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -330,7 +330,7 @@ def check(scale: str, asked: Asked, overrides: Mapping[str, Any]) -> None:
 
 def train_small(workdir: str, overrides: Mapping[str, Any]) -> None:
     """Trains a run of a few steps on the built-in corpus."""
-    from transformer_jax.commands.train import train
+    from transformer_jax.use.train import train
 
     train(load_config(str(CONFIG), SMALL | dict(overrides)), workdir)
 

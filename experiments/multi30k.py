@@ -20,9 +20,9 @@ import sys
 import time
 from pathlib import Path
 
-from transformer_jax.commands.command_line import Flag, exit_status, parse_experiment, set_up_logs
 from transformer_jax.config.files import load_config
 from transformer_jax.reporting.page import markdown_table
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
 log = logging.getLogger("experiments.multi30k")
 CONFIG = Path(__file__).parent.parent / "configs" / "multi30k.py"
@@ -36,7 +36,7 @@ def main() -> None:
     """Trains or continues the run, then prints one Markdown table of test scores."""
     from transformer_jax.commands.average import average
     from transformer_jax.commands.evaluate import evaluate
-    from transformer_jax.commands.train import train
+    from transformer_jax.use.train import train
 
     values = parse_experiment("multi30k", __doc__, FLAGS)
     workdir = values["workdir"]

@@ -17,13 +17,13 @@ import re
 import sys
 from pathlib import Path
 
-from transformer_jax.commands.command_line import exit_status
 from transformer_jax.errors import DataError
 from transformer_jax.files import read_utf8, write_atomically
 from transformer_jax.reporting.page import markdown_table
 from transformer_jax.tables.experiment import Experiment
 from transformer_jax.tables.results import read_results
 from transformer_jax.tables.statistics import METRICS, of_row, text_of
+from transformer_jax.use.command_line import exit_status
 
 PAGE = Path("docs/results.md")
 BLOCK = re.compile(

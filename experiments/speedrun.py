@@ -42,7 +42,6 @@ from experiments.speedrun_page import (
     results_file,
     write_runs,
 )
-from transformer_jax.commands.command_line import Flag, exit_status, parse_experiment, set_up_logs
 from transformer_jax.config.files import load_config
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError, DataError, RunError
@@ -51,6 +50,7 @@ from transformer_jax.reporting.page import markdown_table
 from transformer_jax.reporting.provenance import processor, revision
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.results import counts
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
 log = logging.getLogger("experiments.speedrun")
 PAGE = Path("docs/records.md")
@@ -133,7 +133,7 @@ def train_and_score(record: Record, seed: int, workdir: str) -> None:
     """Trains a run, averages if the record does, and scores the validation split."""
     from transformer_jax.commands.average import average
     from transformer_jax.commands.evaluate import evaluate
-    from transformer_jax.commands.train import train
+    from transformer_jax.use.train import train
 
     train(load_config(record.config, {"seed": seed}), workdir)
     if record.average:

@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.commands.command_line import Flag, exit_status, parse_experiment, set_up_logs
 from transformer_jax.config.files import load_config, override_texts, parse_value
 from transformer_jax.config.schema import KEYS
 from transformer_jax.errors import ConfigError
 from transformer_jax.tables.command import FLAGS, run
 from transformer_jax.tables.digests import COUNTED
 from transformer_jax.tables.experiment import Experiment, Scale, slug
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
 CONFIG = Flag("config", str, "FILE[:ARGUMENT]", "the rows' config file", required=True)
 SPLIT = Flag("split", str, "NAME", "the split that is scored", default="test")

@@ -32,16 +32,16 @@ import numpy as np
 
 from experiments.table1_report import report
 from experiments.table1_results import CLAIMS, DILATED, PATHS, WINDOWS, Row, write_rows
-from transformer_jax.commands.command_line import (
+from transformer_jax.errors import UserError
+from transformer_jax.reporting.page import markdown_table
+from transformer_jax.reporting.provenance import revision
+from transformer_jax.use.command_line import (
     Flag,
     describe_flags,
     exit_status,
     parse_flags,
     set_up_logs,
 )
-from transformer_jax.errors import UserError
-from transformer_jax.reporting.page import markdown_table
-from transformer_jax.reporting.provenance import revision
 
 if TYPE_CHECKING:
     from experiments.layer_kinds import Sizes

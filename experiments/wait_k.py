@@ -87,10 +87,10 @@ def needed_k(
 def by_k(job: Job) -> Evidence:
     """For each k: BLEU, lagging, and for each need the numbers of sentences and exact matches."""
     from transformer_jax.commands.evaluate import evaluate
-    from transformer_jax.commands.loading import load_model
     from transformer_jax.files import read_json
     from transformer_jax.text.built_in_corpus import built_in_pairs
     from transformer_jax.text.words import subword_words
+    from transformer_jax.use.loading import load_model
 
     loaded = load_model(str(job.folder))
     found = Evidence()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from grammar.order import moves_a_verb
 from grammar.pairs import generate
-from transformer_jax.commands.command_line import exit_status
 from transformer_jax.errors import ConfigError
 from transformer_jax.files import make_folder
 from transformer_jax.text.built_in_corpus import PAIRS
+from transformer_jax.use.command_line import exit_status
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -26,7 +26,7 @@ SLOW = (
     "model/test_harness.py",
     "test_hostile_text.py",
     "training/test_step.py",
-    "commands/test_train.py",
+    "use/test_train.py",
     "training/test_resume.py",
     "training/test_two_directions.py",
     "model/test_auxiliary.py",
@@ -85,7 +85,7 @@ PROGRAMS: dict[Any, Any] = {}  # by their settings; the last one used is the las
 @pytest.fixture(scope="module", autouse=True)
 def equal_programs_are_compiled_once() -> Iterator[None]:
     """`train` reuses the program that this worker compiled for equal settings."""
-    from transformer_jax.commands import train
+    from transformer_jax.use import train
 
     compile_program = train.compile_program
 

@@ -10,11 +10,11 @@ import pytest
 
 from benchmarks import gpu_points, gpu_speed
 from tests.training import closed_forms
-from transformer_jax.commands.command_line import parse_flags
 from transformer_jax.config.serialization import from_config_dict
 from transformer_jax.errors import UserError
 from transformer_jax.text.encoded import ARRAYS, EncodedPairs
 from transformer_jax.text.vocabulary import EOS, UNK
+from transformer_jax.use.command_line import parse_flags
 
 pytestmark = pytest.mark.slow("measures on a small device what is meant for a GPU")
 

@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 
 from tests import tiny_runs as runs
 from transformer_jax.commands import translate as command
-from transformer_jax.commands.loading import LoadedModel, load_model
 from transformer_jax.config.data import DataConfig, VocabularyConfig
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.schema import Config
@@ -38,6 +37,7 @@ from transformer_jax.text.corpora import Pair, open_corpus
 from transformer_jax.text.encoded import encode_corpus, encode_pairs
 from transformer_jax.text.vocabulary import EOS, UNK, Vocabulary, load_vocabulary
 from transformer_jax.text.vocabulary_training import train_vocabulary
+from transformer_jax.use.loading import LoadedModel, load_model
 
 pytestmark = pytest.mark.slow("trains on hostile text, and translates it in other locales")
 

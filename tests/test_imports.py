@@ -40,7 +40,7 @@ def test_importing_every_module_sets_up_no_logs_hooks_or_filters():
 def test_a_command_imports_late_what_its_start_does_not_need():
     late = "jax.experimental.pallas", "orbax.checkpoint", "grain", "pandas"
     late += "jinja2", "scipy.stats"
-    code = "import sys, transformer_jax.commands.train, transformer_jax.commands.translate\n"
+    code = "import sys, transformer_jax.use.train, transformer_jax.commands.translate\n"
     code += f"print([name for name in {late} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr

@@ -17,11 +17,11 @@ import pytest
 
 from transformer_jax import __version__
 from transformer_jax.__main__ import COMMANDS, main
-from transformer_jax.commands.command_line import set_up_logs
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import Config
 from transformer_jax.config.serialization import from_json, to_json
 from transformer_jax.errors import DataError, Interrupted
+from transformer_jax.use.command_line import set_up_logs
 
 PRESET = "def get_config(): return {'data': {'source': 'grammar'}, 'model': {'d_ff': 64}}"
 

@@ -174,7 +174,7 @@ def free_port() -> int:
 def forkserver() -> Any:
     """Starts processes that have imported what `train` needs and have computed nothing."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["transformer_jax.commands.train"])
+    context.set_forkserver_preload(["transformer_jax.use.train"])
     return context
 
 

@@ -13,14 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_jax import __version__
 from transformer_jax.allocator import SWITCH, collect_rarely, use_huge_pages
-from transformer_jax.commands.command_line import (
-    OVERRIDES,
-    Flag,
-    describe_flags,
-    exit_status,
-    parse_flags,
-    set_up_logs,
-)
 from transformer_jax.commands.environment import (
     check_devices,
     check_environment,
@@ -30,6 +22,14 @@ from transformer_jax.commands.environment import (
 )
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import processes
+from transformer_jax.use.command_line import (
+    OVERRIDES,
+    Flag,
+    describe_flags,
+    exit_status,
+    parse_flags,
+    set_up_logs,
+)
 
 if TYPE_CHECKING:
     from transformer_jax.config.schema import Config
@@ -73,7 +73,7 @@ PAIRS = (
 
 COMMANDS = {
     "train": Command(
-        "transformer_jax.commands.train:train",
+        "transformer_jax.use.train:train",
         "train a model, or continue a run",
         (
             CONFIG._replace(required=False, help="a config file (the run's config.json)"),

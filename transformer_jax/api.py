@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 import jax
 import numpy as np
 
-from transformer_jax.commands.command_line import log_handler
-from transformer_jax.commands.loading import LoadedModel, load_model, pairs_of_split
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.files import load_config
 from transformer_jax.config.schema import Config, is_whole
@@ -25,6 +23,8 @@ from transformer_jax.evaluation.attention import KINDS, Attention, pair_attentio
 from transformer_jax.model.attention.maps import uses_of
 from transformer_jax.reporting.plots import attention_figure, shown_by_notebooks
 from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.use.command_line import log_handler
+from transformer_jax.use.loading import LoadedModel, load_model, pairs_of_split
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -140,7 +140,7 @@ def train(
       UserError: the config, text or folder cannot be used.
       Interrupted: SIGTERM or SIGINT came; a checkpoint has been written.
     """
-    from transformer_jax.commands.train import train as train_run  # Optax takes long to import
+    from transformer_jax.use.train import train as train_run  # Optax takes long to import
 
     if not _is_path(workdir):
         raise ConfigError(f"{workdir!r} cannot name a run's folder: give one, such as 'runs/mine'.")

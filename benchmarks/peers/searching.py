@@ -42,7 +42,7 @@ Engine = Callable[[Job, int, dict[str, Any]], Callable[[], tuple[float, Ids]]]
 
 def ours(job: Job, beam_size: int, options: dict[str, Any]) -> Callable[[], tuple[float, Ids]]:
     """Translator.translate with the run's config; options: length_penalty (alpha), keys."""
-    from transformer_jax.commands.loading import load_model
+    from transformer_jax.use.loading import load_model
 
     alpha, keys = options["length_penalty"], options["keys"]
     loaded = load_model(job.workdir, job.checkpoint, beam_size, alpha, overrides=keys)

@@ -17,9 +17,9 @@ ALIGNED = 500  # sentence pairs
 
 def alignment(job: Job) -> Evidence:
     """Alignment error rates of encoder-decoder attention in forced decoding of the reference."""
-    from transformer_jax.commands.loading import load_model
     from transformer_jax.evaluation.alignment import alignment_error_rates
     from transformer_jax.text.built_in_corpus import built_in_pairs
+    from transformer_jax.use.loading import load_model
 
     pairs = built_in_pairs("test", ALIGNED)
     loaded = load_model(str(job.folder))

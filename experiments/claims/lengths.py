@@ -35,7 +35,7 @@ Lengths = Mapping[str, Mapping[int, Sequence[float]]]  # BLEU in each bin, by ro
 
 def bleu_by_length(job: Job) -> Evidence:
     """BLEU of the test split in bins of the source's length in subwords."""
-    from transformer_jax.commands.loading import load_model
+    from transformer_jax.use.loading import load_model
 
     sources, wanted = references(job)
     vocabulary = load_model(str(job.folder)).vocabulary

@@ -38,8 +38,8 @@ COUNTED, VALIDATED = 20_000, 500  # sentence pairs
 
 def frequencies(job: Job) -> Evidence:
     """Perplexity of the validation split for a model that knows only the subwords' frequencies."""
-    from transformer_jax.commands.loading import load_model
     from transformer_jax.text.built_in_corpus import built_in_pairs
+    from transformer_jax.use.loading import load_model
 
     vocabulary = load_model(str(job.folder)).vocabulary
     counts_of = {}

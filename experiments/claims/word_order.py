@@ -30,7 +30,7 @@ def word_order(*jobs: Job) -> Evidence:
 
 
 def _word_order(job: Job) -> Evidence:
-    from transformer_jax.commands.loading import load_model
+    from transformer_jax.use.loading import load_model
 
     sources, wanted = references(job)
     loaded = load_model(str(job.folder))

@@ -13,11 +13,11 @@ from tests.fixtures.tiny import tiny_model
 from transformer_jax import api
 from transformer_jax.api import AttendedSentence
 from transformer_jax.commands import attention as command
-from transformer_jax.commands.loading import load_model
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.attention import KINDS, Attention, pair_attention
 from transformer_jax.reporting.plots import attention_figure, printable
+from transformer_jax.use.loading import load_model
 
 # What is drawn -----------------------------------------------------------------------------------
 

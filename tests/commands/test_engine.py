@@ -8,8 +8,8 @@ from tests import tiny_runs as runs
 from tests.commands.test_export import run_of
 from tests.commands.test_translate import answers
 from transformer_jax.commands.engine import engine_lines
-from transformer_jax.commands.loading import load_model
 from transformer_jax.errors import ConfigError
+from transformer_jax.use.loading import load_model
 
 ALPHA_0 = {"decode.length_penalty": 0.0}
 

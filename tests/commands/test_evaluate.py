@@ -14,7 +14,6 @@ from transformer_jax import __version__
 from transformer_jax.commands.average import average
 from transformer_jax.commands.evaluate import _latency, _parts_of, _Text
 from transformer_jax.commands.evaluate import evaluate as evaluate_command
-from transformer_jax.commands.loading import load_model
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.bleu import score
@@ -22,6 +21,7 @@ from transformer_jax.files import read_json
 from transformer_jax.reporting.provenance import revision
 from transformer_jax.runs.evaluations import find_evaluation
 from transformer_jax.text.corpora import open_corpus
+from transformer_jax.use.loading import load_model
 
 
 @pytest.fixture

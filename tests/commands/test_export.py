@@ -20,7 +20,6 @@ from tests.commands.test_import import imported, imported_two
 from tests.fixtures.tiny import random_params, relative_error
 from transformer_jax.api import Run
 from transformer_jax.commands import export as command
-from transformer_jax.commands.loading import load_model
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.data import DataConfig, VocabularyConfig
 from transformer_jax.config.decode import DecodeConfig
@@ -38,6 +37,7 @@ from transformer_jax.text.built_in_corpus import built_in_pairs
 from transformer_jax.text.bundle import Bundle, packed
 from transformer_jax.text.vocabulary import BOS, EOS, TableVocabulary, Vocabulary, load_vocabulary
 from transformer_jax.text.vocabulary_training import train_vocabulary
+from transformer_jax.use.loading import load_model
 
 LONGEST = 64  # subwords
 IMPORTED = {"imported": imported, "imported, two": imported_two}

@@ -16,7 +16,6 @@ import pytest
 from tests import tiny_runs as runs
 from tests.commands.test_import import imported, imported_two
 from tests.fixtures.tiny import random_params
-from transformer_jax.commands.loading import load_model
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import Config
 from transformer_jax.interop.stablehlo_search import ExportedModel
@@ -24,6 +23,7 @@ from transformer_jax.model.encoder_decoder import make_model
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.runs.weights import save_weights
 from transformer_jax.text.vocabulary import UNK, load_vocabulary
+from transformer_jax.use.loading import load_model
 
 pytestmark = pytest.mark.slow("compiles exported models")
 

@@ -14,12 +14,12 @@ import pytest
 from tests import tiny_runs as runs
 from tests.interop import marian_by_hand as marian
 from tests.interop.test_huggingface import ONE, write_folder
-from transformer_jax.commands.loading import load_model
 from transformer_jax.commands.translate import translate
 from transformer_jax.interop.vocabulary_yml import read_vocabulary_yml
 from transformer_jax.runs.metrics import read_metrics
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.vocabulary import EOS
+from transformer_jax.use.loading import load_model
 
 
 @functools.cache

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.tiny_runs import command, metrics, trained_run, write_preset
-from transformer_jax.commands.loading import load_model
 from transformer_jax.config.schema import KEYS, value_at
 from transformer_jax.errors import ConfigError
 from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.use.loading import load_model
 
 pytestmark = pytest.mark.slow("trains runs of each old form on")
 

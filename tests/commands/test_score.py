@@ -5,9 +5,9 @@ import pytest
 from tests import tiny_runs as runs
 from tests.commands.test_import import imported
 from transformer_jax.commands import score as command
-from transformer_jax.commands.loading import load_model
 from transformer_jax.commands.score import score
 from transformer_jax.decoding.scoring import forced_scores
+from transformer_jax.use.loading import load_model
 
 LANGUAGES = {"src": "en", "tgt": "de"}
 

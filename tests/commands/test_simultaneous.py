@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
-from transformer_jax.commands import loading
 from transformer_jax.commands.translate import translate
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.use import loading
 
 OPTIONS: dict[str, Any] = {"checkpoint": "latest", "beam_size": None, "length_penalty": None}
 OPTIONS |= {"coverage_penalty": None, "n_best": 1, "scores": False}

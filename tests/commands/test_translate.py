@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
-from transformer_jax.commands.loading import load_model
 from transformer_jax.commands.translate import translate
 from transformer_jax.decoding.generators import UTILITIES, expected_utilities
 from transformer_jax.errors import ConfigError, DataError, UserError
+from transformer_jax.use.loading import load_model
 
 OPTIONS: dict[str, Any] = {
     "checkpoint": "latest",

@@ -16,10 +16,10 @@ from tests.decoding.toy_decoders import (
     run,
 )
 from tests.tiny_runs import trained_run
-from transformer_jax.commands.loading import load_model
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.decoding.translator import Hypothesis, Translator
 from transformer_jax.errors import ConfigError
+from transformer_jax.use.loading import load_model
 
 LIMITS = np.array([9, 7, 9, 0, 5])
 

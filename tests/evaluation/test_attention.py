@@ -8,8 +8,8 @@ import pytest
 
 from tests import tiny_runs as runs
 from tests.fixtures.tiny import SIZES, random_pairs, random_params, tiny_model
-from transformer_jax.commands.loading import load_model
 from transformer_jax.evaluation.attention import KINDS, Attention, pair_attention
+from transformer_jax.use.loading import load_model
 
 SOURCE = "The old man bought a car."
 

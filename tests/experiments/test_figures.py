@@ -11,9 +11,9 @@ import sacrebleu
 from experiments import figures
 from experiments.figures import learning_rates, position_products
 from experiments.figures_bleu import Bucket, bleu_by_length, bleu_figure
-from transformer_jax.commands.command_line import exit_status
 from transformer_jax.text import built_in_corpus
 from transformer_jax.text.built_in_corpus import built_in_pairs
+from transformer_jax.use.command_line import exit_status
 
 # Positions and learning rate ---------------------------------------------------------------------
 

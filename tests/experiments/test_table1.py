@@ -23,8 +23,8 @@ from experiments.layer_kinds import (
     restricted_core,
 )
 from tests.fixtures.tiny import relative_error
-from transformer_jax.commands.command_line import exit_status
 from transformer_jax.model.attention.multi_head import attend
+from transformer_jax.use.command_line import exit_status
 
 B, L, H, K, V = 2, 11, 3, 4, 5
 D = H * K

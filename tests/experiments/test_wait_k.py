@@ -24,10 +24,10 @@ from experiments.wait_k import (
 )
 from tests import tiny_runs as runs
 from transformer_jax.commands import evaluate as command
-from transformer_jax.commands.loading import load_model
 from transformer_jax.config.files import load_config
 from transformer_jax.tables.experiment import make_jobs
 from transformer_jax.text.built_in_corpus import built_in_pairs
+from transformer_jax.use.loading import load_model
 
 
 def test_needs_by_hand():

@@ -17,10 +17,10 @@ from grammar import combinations, german, pairs
 from grammar.constructions import REGISTRY
 from grammar.lexicon import ADJECTIVES, NOUNS, PREPOSITIONS, VERBS
 from grammar.words import COMMENTS, TIMES
-from transformer_jax.commands.command_line import exit_status
 from transformer_jax.errors import DataError
 from transformer_jax.text import built_in_corpus
 from transformer_jax.text.built_in_corpus import built_in_pairs
+from transformer_jax.use.command_line import exit_status
 
 pytestmark = pytest.mark.slow("nothing but the folder grammar changes these")
 

@@ -12,13 +12,13 @@ from tests import tiny_runs as runs
 from tests.interop import ctranslate2_by_hand as engine
 from tests.interop import marian_by_hand as marian
 from tests.interop.test_marian import KINDS, assert_marian_s_logits, models, tables_of
-from transformer_jax.commands.loading import load_model
 from transformer_jax.errors import UserError
 from transformer_jax.interop.ctranslate2 import read_ctranslate2
 from transformer_jax.interop.imported import NEVER
 from transformer_jax.interop.model_bin import read_model_bin
 from transformer_jax.model.positions.choices import sinusoids
 from transformer_jax.text.vocabulary import BOS, UNK, TableVocabulary, of_bundle
+from transformer_jax.use.loading import load_model
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 OF_MARIAN = [kind for kind in KINDS if "student" not in kind]

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests import tiny_runs as runs
-from transformer_jax.commands.train import train
 from transformer_jax.config.changes import with_values
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError, UserError
 from transformer_jax.parallel import processes
+from transformer_jax.use.train import train
 
 ROOT = Path(__file__).parents[2]
 LINES = ["The dog sleeps.", "", "A man buys the house.", "Anna laughed.", "We see them."] * 3

@@ -61,7 +61,7 @@ def test_accumulated_batches_are_the_same_batches_and_programs_compile_once(
     tmp_path, caplog, monkeypatch
 ):
     # Not that of conftest.py, which would compile once whatever `train` does.
-    monkeypatch.setattr("transformer_jax.commands.train.compile_program", compile_program)
+    monkeypatch.setattr("transformer_jax.use.train.compile_program", compile_program)
     jax.config.update("jax_log_compiles", True)
     try:
         with caplog.at_level(logging.WARNING):

@@ -81,7 +81,7 @@ def test_stopped_while_it_validates_a_run_validates_first(tmp_path, monkeypatch)
 
         workdir = tmp_path / f"run{step}"
         with monkeypatch.context() as patch:
-            patch.setattr("transformer_jax.commands.train.BLEU_LINES", 10)
+            patch.setattr("transformer_jax.use.train.BLEU_LINES", 10)
             patch.setattr(LineTranslator, "shared", and_stop)
             assert runs.train(workdir, **changes) == 128 + signal.SIGTERM
         assert steps_of(workdir)[-1] == step

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.api import Run
-from transformer_jax.commands.loading import load_model
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.alignment import error_rate, link_scores
 from transformer_jax.model.sides.transformer import watched_layer
@@ -15,6 +14,7 @@ from transformer_jax.text.hmm_aligner import hmm_alignments
 from transformer_jax.text.lines import TextLines
 from transformer_jax.text.pharaoh import read_alignments
 from transformer_jax.text.words import words_of
+from transformer_jax.use.loading import load_model
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.api import AttendedSentence, Run
-from transformer_jax.commands.loading import LoadedModel, load_model
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.attention import KINDS
 from transformer_jax.files import write_atomically
@@ -22,6 +21,7 @@ from transformer_jax.model.attention.maps import USES, uses_of
 from transformer_jax.reporting.page import Code, Heading, Part, Picture, Text, write_page
 from transformer_jax.reporting.plots import printable, save_figure
 from transformer_jax.runs.run_folder import RunFolder
+from transformer_jax.use.loading import LoadedModel, load_model
 
 ALL = "all"  # the --kind of all of KINDS
 PICTURES = (".png", ".pdf", ".svg")  # of one layer

@@ -12,12 +12,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer_jax.commands.loading import LoadedModel
 from transformer_jax.decoding.lines import LineTranslator, Translation
 from transformer_jax.errors import ConfigError, UserError
 from transformer_jax.interop.ctranslate2_out import QUANTIZATIONS, write_ctranslate2
 from transformer_jax.interop.exported import Exported
 from transformer_jax.parallel import processes
+from transformer_jax.use.loading import LoadedModel
 
 ENGINES = "ctranslate2, ctranslate2:int8 or another of its types"
 GPU = ("gpu", "cuda")

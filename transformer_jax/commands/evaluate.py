@@ -13,12 +13,6 @@ from typing import Any, NamedTuple
 import jax
 
 from transformer_jax import __version__
-from transformer_jax.commands.loading import (
-    NO_OVERRIDES,
-    LoadedModel,
-    load_model,
-    pairs_of_split,
-)
 from transformer_jax.config.schema import Config
 from transformer_jax.decoding.lines import LineTranslator
 from transformer_jax.errors import ConfigError, DataError, RunError
@@ -37,6 +31,12 @@ from transformer_jax.text.by_position import Joined
 from transformer_jax.text.corpora import TextPairs, open_corpus
 from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.lines import TextLines
+from transformer_jax.use.loading import (
+    NO_OVERRIDES,
+    LoadedModel,
+    load_model,
+    pairs_of_split,
+)
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from transformer_jax import __version__
 from transformer_jax.api import Run
-from transformer_jax.commands.loading import load_model
 from transformer_jax.config.data import DataConfig
 from transformer_jax.config.decode import DecodeConfig
 from transformer_jax.config.schema import Config
@@ -32,6 +31,7 @@ from transformer_jax.text.folder_corpus import Pair
 from transformer_jax.text.lines import TextLines
 from transformer_jax.text.pharaoh import read_alignments
 from transformer_jax.text.vocabulary import load_vocabulary
+from transformer_jax.use.loading import load_model
 
 log = logging.getLogger(__name__)
 FORMATS = ("ctranslate2", "huggingface", "stablehlo")

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.commands.loading import NO_OVERRIDES, load_model
 from transformer_jax.text.corpora import TextPairs
 from transformer_jax.text.lines import TextLines
+from transformer_jax.use.loading import NO_OVERRIDES, load_model
 
 LINES = 8_192  # read and scored together
 

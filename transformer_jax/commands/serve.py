@@ -7,11 +7,11 @@ from typing import Any
 
 from transformer_jax import allocator
 from transformer_jax.api import Run
-from transformer_jax.commands.loading import NO_OVERRIDES, load_model
 from transformer_jax.errors import UserError
 from transformer_jax.serving.answers import answer_all, model_of
 from transformer_jax.serving.asked import Asked, Limits
 from transformer_jax.serving.worker import Worker
+from transformer_jax.use.loading import NO_OVERRIDES, load_model
 
 log = logging.getLogger(__name__)
 

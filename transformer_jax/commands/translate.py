@@ -5,10 +5,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from transformer_jax.commands.loading import NO_OVERRIDES, LoadedModel, load_model
 from transformer_jax.decoding.lines import LineTranslator, line_groups, line_parts
 from transformer_jax.errors import ConfigError
 from transformer_jax.parallel import processes
+from transformer_jax.use.loading import NO_OVERRIDES, LoadedModel, load_model
 
 if TYPE_CHECKING:
     from transformer_jax.commands.engine import EngineLines

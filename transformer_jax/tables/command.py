@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.commands.command_line import Flag, exit_status, parse_experiment, set_up_logs
 from transformer_jax.errors import ConfigError, DataError, RunError, UserError
 from transformer_jax.files import make_folder
 from transformer_jax.kinds import fits
@@ -66,6 +65,7 @@ from transformer_jax.tables.results import (
     write_results,
 )
 from transformer_jax.tables.statistics import Counted, check_metrics
+from transformer_jax.use.command_line import Flag, exit_status, parse_experiment, set_up_logs
 
 log = logging.getLogger(__name__)
 FLAGS = [

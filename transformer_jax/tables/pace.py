@@ -162,7 +162,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    from transformer_jax.commands.command_line import exit_status, set_up_logs
+    from transformer_jax.use.command_line import exit_status, set_up_logs
 
     set_up_logs()
     sys.exit(exit_status(lambda: main(sys.argv[1:])))

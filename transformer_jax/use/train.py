@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 from jax.sharding import Mesh
 
 from transformer_jax import allocator
-from transformer_jax.commands.description import describe
-from transformer_jax.commands.limits import check_memory, check_sizes, check_workers
 from transformer_jax.compilation import keep_compiled_programs
 from transformer_jax.config.changes import (
     PATHS,
@@ -52,6 +50,8 @@ from transformer_jax.training.program import BatchShape, Program, check_rows, co
 from transformer_jax.training.state import States, TrainState
 from transformer_jax.training.stopping import StopRequest
 from transformer_jax.training.timing import measure
+from transformer_jax.use.description import describe
+from transformer_jax.use.limits import check_memory, check_sizes, check_workers
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from tests.tiny_runs import command, tiny_config, train
-from transformer_jax.commands import limits
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.training.program import BatchShape
+from transformer_jax.use import limits
 
 GIB = limits.GIB
 
@@ -72,7 +72,7 @@ def test_what_one_device_of_several_needs(monkeypatch):
 def test_a_step_that_needs_too_much_is_refused_unless_forced(tmp_path, monkeypatch, capsys):
     """The sizes alone fit, the compiled step does not."""
     monkeypatch.setattr(limits, "device_memory", lambda mesh: 1 << 20)
-    monkeypatch.setattr("transformer_jax.commands.train.check_sizes", lambda *_: None)
+    monkeypatch.setattr("transformer_jax.use.train.check_sizes", lambda *_: None)
     assert train(tmp_path / "run", train__steps=1) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("transformer-jax: The training step needs 0.0 GiB a device")
@@ -82,7 +82,7 @@ def test_a_step_that_needs_too_much_is_refused_unless_forced(tmp_path, monkeypat
 def test_force_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "device_memory", lambda mesh: 0)
     called = []
-    monkeypatch.setattr("transformer_jax.commands.train._train_in", lambda *a: called.append(a))
+    monkeypatch.setattr("transformer_jax.use.train._train_in", lambda *a: called.append(a))
     preset = tmp_path / "preset.py"
     preset.write_text("def get_config():\n    return {'data': {'source': 'grammar'}}\n")
     flags = [f"--config={preset}", f"--workdir={tmp_path / 'run'}"]

@@ -15,8 +15,6 @@ import pytest
 from tests import tiny_runs as runs
 from tests.training.test_loop import MEASURED, lines
 from transformer_jax.api import load
-from transformer_jax.commands import train
-from transformer_jax.commands.description import describe
 from transformer_jax.commands.evaluate import evaluate
 from transformer_jax.config.schema import MeshConfig
 from transformer_jax.config.train import TrainConfig
@@ -27,6 +25,8 @@ from transformer_jax.runs.checkpoints import committed_steps
 from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.text.vocabulary import Sizes
 from transformer_jax.training.program import BatchShape
+from transformer_jax.use import train
+from transformer_jax.use.description import describe
 
 
 def test_a_run_leaves_what_the_design_says():
@@ -278,8 +278,8 @@ def test_a_dry_run_refuses_a_folder_that_training_would_refuse(tmp_path, capsys,
     assert "is not empty and holds no run" in refused(tmp_path / "thesis")
     assert "d_ff: the run has 32, the config now says 48" in refused(run, "--config.model.d_ff=48")
     (run / "corpus.sha256").write_text("other text")
-    monkeypatch.setattr("transformer_jax.commands.train.compile_program", lambda *_, **__: None)
-    monkeypatch.setattr("transformer_jax.commands.train.describe", lambda *_: ["sizes"])
+    monkeypatch.setattr("transformer_jax.use.train.compile_program", lambda *_, **__: None)
+    monkeypatch.setattr("transformer_jax.use.train.describe", lambda *_: ["sizes"])
     assert "trained on other text" in refused(run, "--force")
 
 
