@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import pickle
+import tempfile
 import threading
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from transformer_jax.config.data import DataConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.text import by_position, corpora, lines
 from transformer_jax.text.corpora import Pair, open_corpus
-from transformer_jax.text.lines import read_lines, read_lines_from
+from transformer_jax.text.lines import TextLines
 
 # Each ends a line for str.splitlines, and none does here.
 NOT_LINE_ENDS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r"
@@ -68,27 +69,25 @@ def config(folder: Path | None, **changes) -> DataConfig:
 @pytest.mark.parametrize("name", ["lines.en", "lines.en.gz"])
 def test_only_newlines_end_a_line(tmp_path, name, content, want):
     path = write(tmp_path / name, content)
-    assert read_lines(path) == want
-    assert read_lines_from(io.BytesIO(content.encode()), "stdin") == want
+    assert list(TextLines(path)) == want
 
 
 @given(text=st.text(st.sampled_from("aé\n\r" + NOT_LINE_ENDS), min_size=1))
 def test_lines_are_those_of_python_reading_by_newline(text):
-    with pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "BLOCK_BYTES", 3)  # so that blocks end everywhere
         patch.setattr(lines, "CHECK_LINES", 2)
-        got = read_lines_from(io.BytesIO(text.encode()), "stdin")
+        got = list(TextLines(write(Path(folder) / "lines", text)))
     reference = io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline="\n")
     assert got == [
         line.removesuffix("\n") if not line.endswith("\r\n") else line[:-2] for line in reference
     ]
 
 
-def test_an_empty_stream_has_no_lines_but_an_empty_file_is_an_error(tmp_path):
-    assert read_lines_from(io.BytesIO(b""), "stdin") == []
+def test_an_empty_file_is_an_error(tmp_path):
     for name, content in [("a.en", b""), ("a.en.gz", b""), ("mark.en", b"\xef\xbb\xbf")]:
         with pytest.raises(DataError, match=rf"{name} is empty"):
-            read_lines(write(tmp_path / name, content))
+            TextLines(write(tmp_path / name, content))
 
 
 @pytest.mark.parametrize("lines_together", [1, 2, 1 << 16])
@@ -109,9 +108,7 @@ def test_what_is_not_utf8_is_named_by_file_and_line(
     for name in ("a.en", "a.en.gz"):
         path = write(tmp_path / name, content)
         with pytest.raises(DataError, match=rf"^{path}, line {line}: not UTF-8"):
-            read_lines(path)
-    with pytest.raises(DataError, match=rf"^standard input, line {line}: not UTF-8"):
-        read_lines_from(io.BytesIO(content), "standard input")
+            TextLines(path)
 
 
 def test_unreadable_files_are_one_line_errors(tmp_path):
@@ -125,12 +122,12 @@ def test_unreadable_files_are_one_line_errors(tmp_path):
         path = tmp_path / f"{name}.gz"
         path.write_bytes(content)
         with pytest.raises(DataError, match=f"^{path} is not a whole gzip file: .+") as error:
-            read_lines(path)
+            TextLines(path)
         assert "\n" not in str(error.value)
     with pytest.raises(DataError, match="none.en cannot be read: No such file"):
-        read_lines(tmp_path / "none.en")
+        TextLines(tmp_path / "none.en")
     with pytest.raises(DataError, match="cannot be read: Is a directory"):
-        read_lines(tmp_path)
+        TextLines(tmp_path)
 
 
 def test_a_pipe_is_read_like_a_file(tmp_path):
@@ -138,7 +135,7 @@ def test_a_pipe_is_read_like_a_file(tmp_path):
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=("one\ntwo\n",))
     writer.start()
-    assert read_lines(str(pipe)) == ["one", "two"]
+    assert list(TextLines(pipe)) == ["one", "two"]
     writer.join()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.fixtures.encoded import encode_pairs
 from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.errors import DataError
 from transformer_jax.files import cache_folder
@@ -19,7 +20,6 @@ from transformer_jax.text.encoded import (
     EncodedPairs,
     Segmentations,
     encode_corpus,
-    encode_pairs,
 )
 from transformer_jax.text.vocabulary import EOS, Sizes, both_sides
 from transformer_jax.text.vocabulary_training import train_vocabulary
@@ -67,19 +67,15 @@ def files_of(cache: Path) -> dict[str, Path]:
 @pytest.mark.parametrize("chunk", [1, 7, 51, 1_000])
 def test_sentences_are_the_vocabulary_s_with_eos_whatever_the_chunks(tmp_path, monkeypatch, chunk):
     monkeypatch.setattr(module, "CHUNK_PAIRS", chunk)
-    check(encode_pairs(PAIRS, Characters()))
     check(encode_corpus(PAIRS, Characters(), tmp_path, "key"))
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(65_536, "uint16"), (65_537, "int32")])
 def test_ids_take_two_bytes_where_they_fit(tmp_path, size, dtype):
-    for got in (
-        encode_pairs(PAIRS, Characters(size)),
-        encode_corpus(PAIRS, Characters(size), tmp_path, "key"),
-    ):
-        check(got, size=size)
-        assert (got.src_ids.dtype, got.tgt_ids.dtype) == (dtype, dtype)
-        assert got.src(0).dtype == np.int32
+    got = encode_corpus(PAIRS, Characters(size), tmp_path, "key")
+    check(got, size=size)
+    assert (got.src_ids.dtype, got.tgt_ids.dtype) == (dtype, dtype)
+    assert got.src(0).dtype == np.int32
 
 
 @pytest.mark.parametrize("large", [0, 1])
@@ -88,14 +84,13 @@ def test_sides_with_vocabularies_of_different_sizes_have_one_type(tmp_path, larg
     src, tgt = map(Characters, sizes)
     src.target, src.sizes = tgt, Sizes(*sizes)
     pairs = [("ab", "xyz"), ("", "b")]
-    for got in (encode_pairs(pairs, src), encode_corpus(pairs, src, tmp_path, "key")):
-        assert [got.src(i).tolist() for i in (0, 1)] == [want(s, sizes[0]) for s, _ in pairs]
-        assert [got.tgt(i).tolist() for i in (0, 1)] == [want(t, sizes[1]) for _, t in pairs]
+    got = encode_corpus(pairs, src, tmp_path, "key")
+    assert [got.src(i).tolist() for i in (0, 1)] == [want(s, sizes[0]) for s, _ in pairs]
+    assert [got.tgt(i).tolist() for i in (0, 1)] == [want(t, sizes[1]) for _, t in pairs]
 
 
 @pytest.mark.parametrize("pairs", [[], [("", "")]])
 def test_a_corpus_of_nothing(tmp_path, pairs):
-    check(encode_pairs(pairs, Characters()), pairs)
     check(encode_corpus(pairs, Characters(), tmp_path, "key"), pairs)
     check(encode_corpus(pairs, Characters(), tmp_path, "key"), pairs)
 
@@ -116,11 +111,8 @@ def test_offsets_of_more_than_2_31_subwords_do_not_wrap(tmp_path):
     got = EncodedPairs(ids, offsets, ids, offsets)
     assert got.src_lengths().tolist() == got.tgt_lengths().tolist() == [huge, 5, 7, huge]
     assert got.src(1).tolist() == [9] * 5 and got.tgt(2).tolist() == [9] * 7
-    for small in (
-        encode_pairs(PAIRS, Characters()),
-        encode_corpus(PAIRS, Characters(), tmp_path, "key"),
-    ):
-        assert (small.src_offsets.dtype, small.tgt_offsets.dtype) == (np.int64, np.int64)
+    small = encode_corpus(PAIRS, Characters(), tmp_path, "key")
+    assert (small.src_offsets.dtype, small.tgt_offsets.dtype) == (np.int64, np.int64)
 
 
 # The cache ------------------------------------------------------------------------------------

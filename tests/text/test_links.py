@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
+from tests.fixtures.encoded import encode_pairs
 from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.errors import DataError
 from transformer_jax.text.batches import TrainSource
 from transformer_jax.text.built_in_corpus import built_in_pairs
 from transformer_jax.text.corpora import open_corpus
-from transformer_jax.text.encoded import EncodedLinks, EncodedPairs, encode_pairs
+from transformer_jax.text.encoded import EncodedLinks, EncodedPairs
 from transformer_jax.text.folder_corpus import AlignedWords, Pair
 from transformer_jax.text.links import _subword_links, encode_links, link_bits
 from transformer_jax.text.packing import plan_rows

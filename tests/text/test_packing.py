@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.fixtures.encoded import encode_pairs
 from transformer_jax.config.data import VocabularyConfig
 from transformer_jax.errors import DataError
-from transformer_jax.text.encoded import encode_pairs
 from transformer_jax.text.packing import (
     RowPlan,
     _Waiting,

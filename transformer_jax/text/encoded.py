@@ -101,22 +101,6 @@ class EncodedPairs:
         return EncodedPairs(self.tgt_ids, self.tgt_offsets, self.src_ids, self.src_offsets)
 
 
-def encode_pairs(pairs: Sequence[tuple[str, str]], vocabulary: Vocabulary) -> EncodedPairs:
-    """Encodes (source, target) pairs in memory."""
-    ids: tuple[list, list] = ([_empty_ids(vocabulary)], [_empty_ids(vocabulary)])
-    lengths: tuple[list, list] = ([], [])
-    for chunk in _encoded_chunks(pairs, vocabulary):
-        for side in (0, 1):
-            ids[side].append(chunk[side][0])
-            lengths[side].append(chunk[side][1])
-    return EncodedPairs(
-        np.concatenate(ids[0]),
-        _offsets(lengths[0]),
-        np.concatenate(ids[1]),
-        _offsets(lengths[1]),
-    )
-
-
 def encode_corpus(
     pairs: Sequence[tuple[str, str]],
     vocabulary: Vocabulary,

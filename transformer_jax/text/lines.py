@@ -5,12 +5,10 @@ import contextlib
 import gzip
 import hashlib
 import io
-import itertools
 import mmap
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -20,23 +18,6 @@ from transformer_jax.text.by_position import ByPosition
 BLOCK_BYTES = 1 << 24  # bytes read, or searched for line ends, at a time
 GZIP = b"\x1f\x8b"  # the first bytes of a compressed file; no UTF-8 begins so
 CHECK_LINES = 1 << 16  # lines decoded at a time by the check for UTF-8
-
-
-def read_lines(path: str | Path) -> list[str]:
-    """The lines of a file, plain or .gz. Raises DataError if it is missing, empty or not UTF-8."""
-    return list(TextLines(Path(path)))
-
-
-def read_lines_from(stream: BinaryIO, name: str) -> list[str]:
-    """The lines of a byte stream such as sys.stdin.buffer; an empty stream has no lines.
-
-    Raises:
-      DataError: a line is not UTF-8; the message calls the stream `name`.
-    """
-    buffer = stream.read()
-    starts = index_lines(buffer)
-    check_utf8(buffer, starts, name)
-    return [decode_line(buffer, start, end) for start, end in itertools.pairwise(starts.tolist())]
 
 
 class TextLines(ByPosition[str]):
