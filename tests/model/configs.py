@@ -16,7 +16,12 @@ DISTANCES = [kind for kind in POSITIONS if between_positions(ModelConfig(positio
 CHANGES: dict[str, dict[str, Any]] = {
     "base": {"num_layers": 2},
     "pre-norm": {"norm": "pre", "num_decoder_layers": 3},
-    "deep-norm": {"norm": "deep", "num_decoder_layers": 2},
+    "deep-norm-chunkwise": {
+        "norm": "deep",
+        "num_decoder_layers": 2,
+        "cross_normalizer": "chunkwise",
+        "chunk_width": 3,
+    },
     "learned": {
         "positions": "learned",
         "tie_embeddings": False,
@@ -39,15 +44,20 @@ CHANGES: dict[str, dict[str, Any]] = {
         "output": "copy",
         "watched_heads": 2,
     },
-    "rotary": {"positions": "rotary", "d_k": 6},
-    "alibi": {"positions": "alibi"},
-    "t5": {
+    "rotary": {"positions": "rotary", "d_k": 6, "cross_score": "additive"},
+    "alibi-monotonic": {"positions": "alibi", "cross_normalizer": "monotonic"},
+    "t5-lookback": {
         "num_decoder_layers": 2,
         "positions": "t5",
         "normalizer": "sparsemax",
-        "cross_normalizer": "softmax",
+        "cross_normalizer": "lookback",
     },
-    "kerple-rezero": {"positions": "kerple", "norm": "rezero", "activation": "glu"},
+    "kerple-rezero-coverage-gru": {
+        "positions": "kerple",
+        "norm": "rezero",
+        "activation": "glu",
+        "attention_memory": "coverage_gru",
+    },
     "relative": {"positions": "relative", "relative_distance": 3, "attention_dropout": 0.2},
     "relative-keys": {
         "positions": "relative",
@@ -63,11 +73,6 @@ CHANGES: dict[str, dict[str, Any]] = {
         "attention_dropout": 0.2,
     },
     "dot": {"score": "dot"},
-    "gumbel": {"cross_normalizer": "gumbel", "cross_score": "dot"},
-    "monotonic": {"cross_normalizer": "monotonic"},
-    "chunkwise": {"cross_normalizer": "chunkwise", "chunk_width": 3},
-    "lookback": {"cross_normalizer": "lookback", "norm": "pre"},
-    "bilinear": {"score": "bilinear", "norm_kind": "scale"},
     "cosine": {"score": "cosine", "normalizer": "sparsemax", "positions": "index"},
     "top-k": {
         "normalizer": "top_k",
@@ -83,7 +88,14 @@ CHANGES: dict[str, dict[str, Any]] = {
         "output": "marginal",
         "marginal_positions": 3,
     },
-    "grouped": {"num_heads": 4, "num_key_heads": 2, "positions": "rotary", "d_k": 6},
+    "grouped-gumbel": {
+        "num_heads": 4,
+        "num_key_heads": 2,
+        "positions": "rotary",
+        "d_k": 6,
+        "cross_normalizer": "gumbel",
+        "cross_score": "dot",
+    },
     "multi-query": {
         "num_key_heads": 1,
         "score": "bilinear",
@@ -91,7 +103,13 @@ CHANGES: dict[str, dict[str, Any]] = {
         "attention_bias": True,
         "positions": "t5",
     },
-    "gate": {"attention_gate": True, "activation": "swiglu", "norm": "pre", "norm_kind": "rms"},
+    "gate-coverage-embedding": {
+        "attention_gate": True,
+        "activation": "swiglu",
+        "norm": "pre",
+        "norm_kind": "rms",
+        "attention_memory": "coverage_embedding",
+    },
     "sink": {"normalizer": "sink", "cross_normalizer": "sink"},
     "talking-heads": {
         "normalizer": "talking_heads",
@@ -112,8 +130,12 @@ CHANGES: dict[str, dict[str, Any]] = {
         "stride": 3,
         "qk_norm": True,
     },
-    "rotated-cosine": {"score": "cosine", "positions": "rotary", "d_k": 6},
-    "cross-additive": {"cross_score": "additive", "positions": "rotary", "d_k": 6},
+    "rotated-cosine-markov": {
+        "score": "cosine",
+        "positions": "rotary",
+        "d_k": 6,
+        "attention_memory": "markov",
+    },
     "window": {
         "window": 3,
         "global_every": 2,
@@ -136,9 +158,6 @@ CHANGES: dict[str, dict[str, Any]] = {
         "attention_gate": True,
     },
     "coverage": {"num_decoder_layers": 2, "attention_memory": "coverage", "norm": "pre"},
-    "coverage-gru": {"attention_memory": "coverage_gru"},
-    "coverage-embedding": {"attention_memory": "coverage_embedding"},
-    "markov": {"attention_memory": "markov", "cross_score": "cosine"},
     "together": {
         "num_decoder_layers": 2,
         "normalizer": "talking_heads",

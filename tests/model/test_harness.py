@@ -326,6 +326,21 @@ def test_source_sentences_are_encoded_apart_and_told_apart_by_their_number():
     assert relative_error(both[5:], second) < 1e-5
 
 
+def test_a_second_source_without_text_changes_nothing_where_eos_is_hidden():
+    """Then the model with two sources is that with one."""
+    two, one = (tiny_model(**ONE_LAYER, sources=n, source_eos=False) for n in (2, 1))
+    params = random_params(two)
+    batch = lay_out(PAIRS, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
+    longer = [([*src, EOS], tgt) for src, tgt in PAIRS]
+    both = lay_out(longer, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
+    first = {**params, "sources": params["sources"].at[0].set(0.0)}
+    alone = {name: own for name, own in params.items() if name != "sources"}
+    got = jax.jit(two.apply)({"params": first}, *model_inputs(both))
+    want = jax.jit(one.apply)({"params": alone}, *model_inputs(batch))
+    real = batch.tgt.segments != 0
+    assert relative_error(got[real][:, :VOCABULARY], want[real][:, :VOCABULARY]) < 1e-6
+
+
 def test_neutral_parts_give_the_base_model():
     """A window over everything, coverage of weight 0, a dot product whose queries are scaled."""
     batch = lay_out(PAIRS, [[0, 2], [1, 3]], SRC_LENGTH, TGT_LENGTH)
