@@ -134,13 +134,7 @@ def findings(folder: Path, jobs: Sequence[Job]) -> list[Part]:
     ]
 
 
-EXPERIMENT = Experiment(
-    name="agreement",
-    rows=ROWS,
-    scales={"small": SHORT_DEMO},
-    about=__doc__,
-    findings=findings,
-)
+EXPERIMENT = Experiment("agreement", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings)
 
 if __name__ == "__main__":
     sys.exit(main(EXPERIMENT))

@@ -260,13 +260,7 @@ def _cost_rows(found: Evidence) -> list[list[str]]:
     ]
 
 
-EXPERIMENT = Experiment(
-    name="windows",
-    rows=ROWS,
-    scales={"small": SHORT_DEMO},
-    about=__doc__,
-    findings=findings,
-)
+EXPERIMENT = Experiment("windows", ROWS, {"small": SHORT_DEMO}, __doc__, findings=findings)
 
 if __name__ == "__main__":
     sys.exit(main(EXPERIMENT))
