@@ -59,16 +59,21 @@ def check_values(config: Config) -> None:
 
 
 def _vocabularies(config: Config) -> Iterator[str]:
-    if config.vocabulary.separate and config.model.tie_embeddings:
+    if config.vocabulary.separate:
+        yield from apart_problems(config.model, "vocabulary.separate=True")
+
+
+def apart_problems(model: ModelConfig, what: str) -> Iterator[str]:
+    """Why the model needs one vocabulary, and not a vocabulary for each side as `what` has."""
+    if model.tie_embeddings:
         yield (
-            "vocabulary.separate=True gives each side its own subwords, and "
-            "model.tie_embeddings=True needs the same for both. Set model.tie_embeddings=False "
-            "and, as usual, model.tie_output=True."
+            f"{what} has a vocabulary for each side, and model.tie_embeddings=True needs one for "
+            "both. Set model.tie_embeddings=False and, as usual, model.tie_output=True."
         )
-    if config.vocabulary.separate and config.model.output == "copy":
+    if model.output == "copy":
         yield (
-            "model.output='copy' copies subwords of the source, and with vocabulary.separate=True "
-            "the target has others. Set vocabulary.separate=False or model.output='softmax'."
+            f"{what} has a vocabulary for each side, and model.output='copy' needs one for both: "
+            "it copies subwords of the source. Use model.output='softmax'."
         )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import sentencepiece
 
 from transformer_jax.config.changes import immutable_differences
+from transformer_jax.config.checks import apart_problems
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import KEYS, Config
 from transformer_jax.config.train import TrainConfig
@@ -319,17 +320,9 @@ def known_vocabulary(config: Config, run: RunFolder) -> Vocabulary | None:
     if (path := config.vocabulary.path) is None:
         return None
     vocabulary = load_vocabulary(path)
-    if config.model.tie_embeddings and not vocabulary.is_shared:
-        raise ConfigError(
-            f"vocabulary.path={path} has a vocabulary for each side, and model.tie_embeddings=True "
-            "needs one for both. Set model.tie_embeddings=False and, as usual, "
-            "model.tie_output=True."
-        )
-    if config.model.output == "copy" and not vocabulary.is_shared:
-        raise ConfigError(
-            f"vocabulary.path={path} has a vocabulary for each side, and model.output='copy' needs "
-            "one for both: it copies subwords of the source. Use model.output='softmax'."
-        )
+    if not vocabulary.is_shared:
+        for problem in apart_problems(config.model, f"vocabulary.path={path}"):
+            raise ConfigError(problem)
     return vocabulary
 
 
