@@ -84,7 +84,7 @@ def make_sweep(config: str, texts: Mapping[str, Sequence[str]], split: str) -> E
 def values(name: str, text: str) -> dict[str, Any]:
     """The values of a key by their texts. Raises ConfigError: it is a list, or one comes twice."""
     key = KEYS[name]
-    if key.kind is tuple:
+    if key.kind is tuple or name == "data.src":
         raise ConfigError(
             f"--config.{name}={text}: {name} is itself a list, so its commas cannot separate rows. "
             "Write an experiment of your own for it, as CONTRIBUTING.md describes."

@@ -33,8 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         words = [(" ".join(pair.src_words), " ".join(pair.tgt_words)) for pair in pairs]
         links = [" ".join(f"{i}-{j}" for i, j in pair.alignment) for pair in pairs]
         if asked.text:
-            columns = zip(*words, strict=True)
-            for suffix, lines in zip(("en", "de", "align"), (*columns, links), strict=True):
+            sides = [[pair[side] for pair in words] for side in (0, 1)]
+            for suffix, lines in zip(("en", "de", "align"), (*sides, links), strict=True):
                 text = "".join(f"{line}\n" for line in lines)
                 (asked.out / f"{split}.{suffix}").write_text(text, encoding="utf-8")
             continue

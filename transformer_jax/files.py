@@ -136,7 +136,7 @@ def read_table(
     kind: type[Any],
     may_be_empty: Collection[str] = (),
     later: Collection[str] = (),
-    at_most: Mapping[str, float] = MappingProxyType({}),
+    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
 ) -> list[Any]:
     """The rows of a table that `write_table` wrote; none if there is no file.
 
@@ -145,8 +145,8 @@ def read_table(
       kind: the NamedTuple of a row. The first two columns name a row, so no two rows share both.
       may_be_empty: columns in which an empty cell is NaN.
       later: as in `read_csv`.
-      at_most: the largest number in a column, which is then never NaN, if it may not be empty;
-        the smallest number is 0 everywhere.
+      ranges: the least and the largest number in a column, which is NaN only where it may be
+        empty; in other columns numbers are finite and not below 0, or NaN.
 
     Raises:
       DataError: the file is damaged, a cell is not of its column's type or range, or a row is
@@ -167,9 +167,10 @@ def read_table(
                 raise DataError(
                     f"{wrong} type {convert.__name__}. Correct or remove that line."
                 ) from None
+            least, most = ranges.get(name, (0, sys.float_info.max))
             if convert is not str and not (
-                0 <= values[-1] <= at_most.get(name, sys.float_info.max)
-                or (math.isnan(values[-1]) and (name in may_be_empty or name not in at_most))
+                least <= values[-1] <= most
+                or (math.isnan(values[-1]) and (name in may_be_empty or name not in ranges))
             ):
                 raise DataError(f"{wrong} its range. Correct or remove that line.")
         first = first_numbers.setdefault(tuple(values[:2]), number)

@@ -1,10 +1,14 @@
 """A run whose pairs have two source sentences, through every command that reads a source."""
 
+import shutil
+
 import numpy as np
 import pytest
 
 from tests import tiny_runs as runs
 from transformer_jax import api
+from transformer_jax.serving.answers import answer_all
+from transformer_jax.serving.asked import Asked
 
 pytestmark = pytest.mark.slow("trains a run")
 SOURCES = {"data__src": "en,fr", "model__sources": 2, "train__steps": 12}
@@ -58,3 +62,24 @@ def test_another_number_of_sentences_is_one_line(run, tmp_path, capsys, line):
     assert runs.command("score", f"--workdir={run}", f"--src={src}", f"--tgt={ref}") == 2
     error = capsys.readouterr().err
     assert "model.sources=2" in error and "Traceback" not in error
+
+
+def test_the_server_answers_lines_with_a_tab(run, monkeypatch):
+    """Its first answer, before a request comes, too."""
+    answered = []
+
+    class Server:
+        def run(self, listening):
+            loaded = api.load(run, beam_size=2)
+            answered.extend(answer_all(loaded, [Asked(["a dog\tdog a"], 1, True, 1)]))
+
+    monkeypatch.setattr("transformer_jax.serving.server.make_server", lambda app: Server())
+    assert runs.command("serve", f"--workdir={run}", f"--port={runs.free_port()}") == 0
+    assert len(answered[0]["lines"]) == 1
+
+
+def test_a_source_without_text_is_told(run, tmp_path, caplog):
+    folder = shutil.copytree(run.parent, tmp_path / "c", ignore=shutil.ignore_patterns("run"))
+    runs.write_lines(folder / "train.fr", [""] * runs.SIZES["train"])
+    assert runs.train(tmp_path / "run", data__path=folder, **{**SOURCES, "train__steps": 1}) == 0
+    assert "training pairs have no fr text" in caplog.text

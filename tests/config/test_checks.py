@@ -301,7 +301,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ),
     (
         {"vocabulary.separate": True, "model.tie_embeddings": False, "model.output": "copy"},
-        ("model.output='copy' copies", "Set vocabulary.separate=False"),
+        ("vocabulary.separate=True has", "model.output='copy' needs one", "Use another output"),
     ),
     *(
         ({"train.hard_attention": "reinforce", "model.decoder": decoder}, (REFUSED, "no heads"))

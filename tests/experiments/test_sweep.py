@@ -61,6 +61,7 @@ def test_keys_of_one_last_name_keep_their_sections(in_checkout):
     [
         ("--config.model.num_heads=4", "no key has several values"),
         ("--config.data.train=a,b", "data.train is itself a list"),
+        ("--config.data.src=de,fr", "data.src is itself a list"),
         (f"--config.train.steps={','.join(map(str, range(1, 1_002)))}", "1001 rows is too long"),
         ("--config.seed=0,1", "the seeds of a sweep are --seeds=0,1"),
         ("--config.train.adam_b1=0.9,0.90", "a value is there twice"),

@@ -112,6 +112,36 @@ def test_a_last_record_without_its_line_end_is_read(call, folder):
     assert path.read_text().splitlines() == before
 
 
+def test_a_row_and_seed_have_one_record(call, folder):
+    path = folder / "records.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, lines[0], ""]))
+    with pytest.raises(DataError, match="lines 1 and 3: both are of row 'base' and seed 0"):
+        call("--report")
+    path.write_text(json.dumps({**json.loads(lines[0]), "seed": True}) + "\n")
+    with pytest.raises(DataError, match="line 1: not the record of a run"):
+        call("--report")
+
+
+@pytest.mark.parametrize(("step", "perplexity"), [(10, -5), (-1, 5)])
+def test_a_curve_is_of_steps_and_perplexities(call, folder, step, perplexity):
+    lines = (folder / "records.jsonl").read_text().splitlines()
+    curve = [{"step": step, "kind": "valid", "perplexity": perplexity}]
+    text = json.dumps({**json.loads(lines[0]), "curve": curve})
+    (folder / "records.jsonl").write_text("\n".join([text, *lines[1:], ""]))
+    with pytest.raises(DataError, match="records.jsonl, line 1: not the record of a run"):
+        call("--report")
+
+
+def test_p_values_count_for_recorded_runs_only(call, folder, caplog):
+    head = "row,seed,p,p_bleu_permutation,p_chrf,p_chrf_permutation".split(",")
+    rows = [["wide", 9, 0.0123, 0.01, 0.01, 0.01], ["wide", 0, 0.5, 0.5, 0.5, 0.5]]
+    write_csv(folder / "significance.csv", head, rows)
+    printed = call("--report")
+    assert "0.500" in printed and "0.012" not in printed and "0.256" not in printed
+    assert "significance.csv has 'wide', seed 9, without results" in caplog.text
+
+
 @pytest.mark.parametrize("sets", [{"valid": 27.5}, "valid", 3])
 def test_scores_of_a_test_set_are_those_of_an_object(call, folder, sets):
     lines = (folder / "records.jsonl").read_text().splitlines()
@@ -134,9 +164,11 @@ def test_rows_with_a_time_have_their_number_of_updates(call, folder):
         call("--list", f"--minutes={MINUTES}")
     for row in ROWS:
         keep_pace(folder / "pace.csv", Pace(row, MINUTES, 7, 0.1, 1.0, 2.0, "cpu", "2026-01-01"))
-    edit(folder / "pace.csv", ",7,", ",-7,")
-    with pytest.raises(DataError, match="pace.csv, line 2: steps='-7' is not of its range"):
-        call("--list", f"--minutes={MINUTES}")
+    for old, new, wrong in ((",7,", ",0,", "steps='0'"), (",0.1,", ",nan,", "step='nan'")):
+        edit(folder / "pace.csv", old, new)
+        with pytest.raises(DataError, match=f"pace.csv, line 2: .*{wrong} is not of its range"):
+            call("--list", f"--minutes={MINUTES}")
+        edit(folder / "pace.csv", new, old)
 
 
 PLAN = {

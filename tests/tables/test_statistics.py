@@ -125,7 +125,9 @@ def test_the_table_shows_every_row_and_the_paper_s_figures():
 def test_the_table_shows_the_median_of_the_p_values_and_nothing_without_one(p_values, shown):
     others = {("base", 0): Paired(0.5), ("deep", 0): Paired(0.5)}  # of other rows
     of_wide = {("wide", seed): Paired(p) for seed, p in p_values.items()}
-    _, rows = make_table(EXPERIMENT, "small", LINES, {**of_wide, **others})
+    unrecorded = {("wide", 9): Paired(0.9)}
+    lines = [*LINES, line("wide", 1, 22.0)]
+    _, rows = make_table(EXPERIMENT, "small", lines, {**of_wide, **others, **unrecorded})
     [wide] = [row for row in rows if row[0] == "wide"]
     assert wide[-1] == shown
 

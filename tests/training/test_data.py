@@ -282,6 +282,25 @@ def test_a_test_text_that_training_shows_is_a_warning(caplog):
         assert caplog.text.count("and the test text") == warnings
 
 
+def test_a_copy_of_the_training_text_is_no_test_text(caplog, tmp_path):
+    corpus = Path(shutil.copytree(runs.tiny_corpus(), tmp_path / "corpus"))
+    config = runs.tiny_config(data__path=str(corpus)).data
+    text_checks.warn_of_test_split(open_corpus(config), config, "")
+    assert not caplog.text
+    shutil.copy(corpus / "train.de", corpus / "test.de")
+    text_checks.warn_of_test_split(open_corpus(config), config, "")
+    assert "data.test=('test',) has files of the training text" in caplog.text
+
+
+def test_a_source_language_without_text_is_a_warning(caplog):
+    """Its share of the pairs that have text; the last pair has none at all."""
+    sources = [[9, EOS, 8, EOS], [9, 9, EOS, EOS], [9, EOS, EOS], [EOS]]
+    offsets = np.cumsum([0, *map(len, sources)])
+    train = EncodedPairs(np.concatenate(sources), offsets, np.array([EOS] * 4), np.arange(5))
+    text_checks.warn_of_missing_sources(train, ("en", "fr"))
+    assert caplog.messages == ["2 of 3 training pairs have no fr text"]
+
+
 def test_a_test_text_that_is_the_validation_text_is_a_warning(caplog):
     config = runs.tiny_config(data__test=("valid",)).data
     corpus = open_corpus(config)

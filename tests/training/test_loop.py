@@ -149,6 +149,18 @@ def test_a_validation_that_was_due_and_is_not_recorded_is_lacking(step, lacks, t
     assert _lacks_validation(tmp_path, step, train) == lacks
 
 
+def test_a_loss_that_is_not_finite_is_a_warning(caplog):
+    """Too few updates for train.max_skipped."""
+    told = loop._Validation(
+        lambda _: ({"nats_per_token": np.nan}, -np.inf),
+        None,
+        SimpleNamespace(validated=lambda *_: None),
+        Patience(None),
+    )
+    told(7, None)
+    assert "the validation loss at step 7 is not finite" in caplog.text
+
+
 def test_a_run_that_diverges_stops_and_says_so(tmp_path, capsys):
     changes = {"train__peak_learning_rate": 1e30, "train__warmup_steps": 1, "train__max_skipped": 4}
     assert runs.train(tmp_path, train__log_every=1, train__checkpoint_every=4, **changes) == 2

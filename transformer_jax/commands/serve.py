@@ -11,6 +11,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.serving.answers import answer_all, model_of
 from transformer_jax.serving.asked import Asked, Limits
 from transformer_jax.serving.worker import Worker
+from transformer_jax.text.sources import TAB
 from transformer_jax.use.loading import NO_OVERRIDES, load_model
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,8 @@ def serve(
         run = Run(load_model(workdir, checkpoint, overrides=overrides))
         limits = Limits()
         model = model_of(run)
-        warm = Asked(["a"], 1, bool(model.layers), model.layers)
+        line = TAB.join(["a"] * run.config.model.sources)
+        warm = Asked([line], 1, bool(model.layers), model.layers)
         answer_all(run, [warm])  # compiles, so that the first request does not wait for it
         about = {
             "checkpoint": run.checkpoint,

@@ -65,16 +65,12 @@ def _vocabularies(config: Config) -> Iterator[str]:
 
 def apart_problems(model: ModelConfig, what: str) -> Iterator[str]:
     """Why the model needs one vocabulary, and not a vocabulary for each side as `what` has."""
-    if model.tie_embeddings:
-        yield (
-            f"{what} has a vocabulary for each side, and model.tie_embeddings=True needs one for "
-            "both. Set model.tie_embeddings=False and, as usual, model.tie_output=True."
-        )
-    if model.output == "copy":
-        yield (
-            f"{what} has a vocabulary for each side, and model.output='copy' needs one for both: "
-            "it copies subwords of the source. Use model.output='softmax'."
-        )
+    tied = "Set model.tie_embeddings=False and, as usual, model.tie_output=True."
+    fixes = {"model.tie_embeddings=True": tied, "model.output='copy'": "Use another output."}
+    reasons = model.tie_embeddings, model.output == "copy"
+    for (setting, fix), applies in zip(fixes.items(), reasons, strict=True):
+        if applies:
+            yield f"{what} has a vocabulary for each side, and {setting} needs one for both. {fix}"
 
 
 def _merge_dropout(config: Config) -> Iterator[str]:

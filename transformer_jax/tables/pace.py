@@ -11,6 +11,7 @@ remains a function of its config and seed.
 import datetime
 import json
 import logging
+import math
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 AT_LEAST, SECONDS = 20, 5.0  # updates, and seconds, that are timed
+RANGES = {"steps": (1, math.inf), **dict.fromkeys(("minutes", "seconds_per_step"), (0, math.inf))}
 
 
 class Pace(NamedTuple):
@@ -52,7 +54,7 @@ def read_paces(path: Path, minutes: float | None) -> dict[str, Pace]:
     """
     if minutes is None:
         return {}
-    paces = {pace.row: pace for pace in read_table(path, Pace)}
+    paces = {pace.row: pace for pace in read_table(path, Pace, ranges=RANGES)}
     for pace in paces.values():
         if pace.minutes != minutes:
             raise ConfigError(
@@ -64,7 +66,7 @@ def read_paces(path: Path, minutes: float | None) -> dict[str, Pace]:
 
 def keep_pace(path: Path, pace: Pace) -> None:
     """Adds a row's pace to a pace.csv, or replaces it."""
-    others = [one for one in read_table(path, Pace) if one.row != pace.row]
+    others = [one for one in read_table(path, Pace, ranges=RANGES) if one.row != pace.row]
     write_table(path, Pace, [*others, pace])
 
 

@@ -45,10 +45,18 @@ def raw_records(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
         return {}
     lines = read_utf8(path).removesuffix("\n").split("\n")
     parsed = [parsed_json(line, path, number) for number, line in enumerate(lines, start=1)]
+    found = dict[tuple[str, int], dict[str, Any]]()
     for number, one in enumerate(parsed, start=1):
-        if not isinstance(one.get("row"), str) or not isinstance(one.get("seed"), int):
+        key: Any = one.get("row"), one.get("seed")
+        if not (fits(key[0], str) and fits(key[1], int)):
             raise _damaged(path, number)
-    return {(one["row"], one["seed"]): one for one in parsed}
+        if found.setdefault(key, one) is not one:
+            first = [*found].index(key) + 1
+            raise DataError(
+                f"{path}, lines {first} and {number}: both are of row {key[0]!r} and seed "
+                f"{key[1]}. Remove one of them."
+            )
+    return found
 
 
 def read_records(folder: Path, lines: Sequence[Line]) -> list[Record]:
@@ -72,6 +80,8 @@ def _record(raw: Mapping[str, Any], path: Path, number: int) -> Record:
         found = Record(raw["row"], raw["seed"], curve, samples, raw.get("sets", {}), kept)
     except (KeyError, TypeError, ValueError):
         raise _damaged(path, number) from None
+    if any(step < 0 or value < 0 for step, value in curve):
+        raise _damaged(path, number)
     if not (fits(found.sets, Mapping[str, Mapping[str, Any]]) and fits(kept, list[str] | None)):
         raise _damaged(path, number)
     return found

@@ -155,8 +155,11 @@ def write_report(
     known = [line for line in lines if line.row in order]
     for row in dict.fromkeys(line.row for line in lines if line.row not in order):
         log.warning("%s has %r, which is no row of this table", output.results, row)
+    p_values = read_p_values(output.significance)
+    for row, seed in p_values.keys() - {(line.row, line.seed) for line in lines}:
+        log.warning("%s has %r, seed %d, without results", output.significance, row, seed)
     lines = sorted(known, key=lambda line: (order[line.row], line.seed))
-    head, rows = make_table(experiment, scale, lines, read_p_values(output.significance), counted)
+    head, rows = make_table(experiment, scale, lines, p_values, counted)
     title = f"{experiment.name}, {scale} scale"
     label = experiment.scales[scale].label
     records = read_records(output.folder, lines)

@@ -48,7 +48,7 @@ class Line(NamedTuple):
 
 
 MAY_BE_EMPTY = ("paper_bleu", "device_rate")  # columns where NaN, no value, is an empty cell
-AT_MOST = dict.fromkeys(("bleu", "paper_bleu", "chrf"), 100.0001)
+RANGES = dict.fromkeys(("bleu", "paper_bleu", "chrf"), (0, 100.0001))
 
 
 def counts(config: Config) -> tuple[int, float]:
@@ -61,7 +61,7 @@ def counts(config: Config) -> tuple[int, float]:
 
 def read_results(path: Path) -> list[Line]:
     """The lines of a results.csv, which may not exist yet. Raises DataError if it is damaged."""
-    return read_table(path, Line, MAY_BE_EMPTY, at_most=AT_MOST)
+    return read_table(path, Line, MAY_BE_EMPTY, ranges=RANGES)
 
 
 def write_results(path: Path, lines: Sequence[Line]) -> None:

@@ -181,7 +181,7 @@ LATER = Significance._fields[3:]  # recorded since 2026-11-27
 def read_p_values(path: Path) -> PValues:
     """Reads significance.csv; empty if there is no such file. Raises DataError if it is damaged."""
     tests = ("p", *LATER)
-    lines = read_table(path, Significance, tests, LATER, dict.fromkeys(tests, 1.0))
+    lines = read_table(path, Significance, tests, LATER, dict.fromkeys(tests, (0, 1)))
     return {(row, seed): Paired(*values) for row, seed, *values in lines}
 
 
@@ -275,10 +275,11 @@ def _p(p_values: PValues, lines: Sequence[Line], row: str, base: str, name: str)
 
 def _median_p(p_values: PValues, lines: Sequence[Line], row: str, base: str, name: str) -> float:
     left_out = without_bleu(lines, row, base)  # earlier versions recorded 1.0 for them
+    seeds = {line.seed for line in lines if line.row == row} - set(left_out)
     own = [
         getattr(tests, name)
         for (other, seed), tests in p_values.items()
-        if other == row and seed not in left_out
+        if other == row and seed in seeds
     ]
     return float(pd.Series(own, dtype=float).median())
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -179,6 +180,12 @@ class _Validation(NamedTuple):
         if result is None:
             return None
         self.reports.validated(step, result[0])
+        if not math.isfinite(result[0]["nats_per_token"]):
+            log.warning(
+                "the validation loss at step %d is not finite: training diverged. Lower "
+                "train.peak_learning_rate, or raise train.warmup_steps, in a new run",
+                step,
+            )
         self.patience.note(step, result[1])
         if self.patience.is_over:
             log.info("training ends at step %d: %s", step, self.patience)

@@ -1,23 +1,24 @@
 """Warnings about the text of a run, before it trains."""
 
+import contextlib
 import itertools
 import logging
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from transformer_jax.config.data import DataConfig
+from transformer_jax.config.data import DataConfig, slice_of
 from transformer_jax.errors import DataError
 from transformer_jax.text.corpora import Corpus
 from transformer_jax.text.encoded import EncodedPairs
-from transformer_jax.text.folder_corpus import Pair
-from transformer_jax.text.vocabulary import Vocabulary
+from transformer_jax.text.folder_corpus import FolderCorpus, Pair
+from transformer_jax.text.vocabulary import EOS, Vocabulary
 
 log = logging.getLogger(__name__)
 REFERENCES = 1_000  # validation references that are looked at
 # Shares from which there is a warning: of references that cannot be written, of validation pairs
-# that are training pairs, and of training pairs whose sides are equal.
-LOST_SHARE, KNOWN_SHARE, COPIED_SHARE = 0.01, 0.1, 0.5
+# that are training pairs, of training pairs whose sides are equal, and of those without a source.
+LOST_SHARE, KNOWN_SHARE, COPIED_SHARE, MISSING_SHARE = 0.01, 0.1, 0.5, 0.1
 CHUNK_PAIRS = 50_000
 
 
@@ -43,6 +44,11 @@ def warn_of_test_split(corpus: Corpus, data: DataConfig, of_valid: str) -> None:
     """
     if shared := data.train_pairs_in(data.test):
         log.warning("data.train=%r and the test text %r share pairs", *shared)
+    elif isinstance(corpus, FolderCorpus):
+        with contextlib.suppress(DataError):  # the next lines name what is missing
+            train, test = (_sums_of_files(corpus, stems) for stems in (data.train, data.test))
+            if train & test:
+                log.warning("data.test=%r has files of the training text", data.test)
     if data.test:
         try:
             corpus.split("test")
@@ -71,6 +77,23 @@ def warn_of_known_pairs(train: EncodedPairs, valid: EncodedPairs, vocabulary: Vo
     copied = int((src == tgt).sum())
     if vocabulary.is_shared and copied > COPIED_SHARE * len(train):
         log.warning("in %d of %d training pairs both sides are equal", copied, len(train))
+
+
+def _sums_of_files(corpus: FolderCorpus, stems: Sequence[str]) -> set[bytes]:
+    return {one for stem in stems for one in corpus.digests(slice_of(stem)[0])}
+
+
+def warn_of_missing_sources(train: EncodedPairs, languages: Sequence[str]) -> None:
+    """Logs a warning if many pairs lack the sentence of one of several source languages."""
+    is_end = np.asarray(train.src_ids) == EOS
+    counts = np.add.reduceat(is_end.astype(np.int64), train.src_offsets[:-1])  # 1 without text
+    ends = np.flatnonzero(is_end)
+    lengths = np.diff(ends, prepend=-1) - 1  # of each sentence, without EOS
+    whole = np.repeat(counts == len(languages), counts)
+    of_pairs = lengths[whole].reshape(-1, len(languages))
+    for language, own in zip(languages, of_pairs.T, strict=True):
+        if (missing := int((own == 0).sum())) > MISSING_SHARE * len(own):
+            log.warning("%d of %d training pairs have no %s text", missing, len(own), language)
 
 
 def _sums(pairs: EncodedPairs, numbers: np.ndarray) -> Iterator[np.ndarray]:
