@@ -221,6 +221,12 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         TWO | {"model.sources": 2, "model.cross_normalizer": "monotonic"},
         ("model.cross_normalizer='monotonic' reads one source sentence", "model.sources=2"),
     ),
+    (
+        TWO
+        | {"model.sources": 2, "model.combination": "parallel", "model.attention_memory": "markov"},
+        ("model.attention_memory='markov' has one softmax", "Use model.combination='flat'"),
+    ),
+    ({"model.combination": "parallel"}, ("model.combination='parallel' changes nothing",)),
     (TWO | {"train.agreement_weight": 0.0}, ("train.agreement_weight=0.0 do not go together",)),
     (
         TWO | {"data.alignments": True, "train.alignment_weight": 1.0},

@@ -224,6 +224,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
     "recurrent-decoder": {"decoder": "recurrent", "d_hidden": 17, "norm": "pre"},
     "two-sources": {"sources": 2, "window": 5, "num_encoder_layers": 2, "output": "copy"},
+    "parallel-sources": {"sources": 2, "combination": "parallel", "output": "copy", "window": 5},
     "three-sources": {"sources": 3, "encoder": "convolutional", "decoder": "recurrent"},
 }
 CONFIGS = {name: {"num_layers": 1, **line} for name, line in CHANGES.items()}

@@ -282,11 +282,19 @@ class ModelConfig:
     sources: int = key(
         1,
         "source sentences of a pair, one for each language in data.src: each is encoded by itself, "
-        "and encoder-decoder attention reads them with one softmax (flat, Libovicky and Helcl "
-        "2017). With 1, the sentences of several languages are read as one, end to end (Dabre et "
-        "al. 2017)",
+        "and encoder-decoder attention reads them all (combination). With 1, the sentences of "
+        "several languages are read as one, end to end (Dabre et al. 2017)",
         at_least=1,
         at_most=64,
+    )
+    combination: str = key(
+        "flat",
+        "how encoder-decoder attention reads several source sentences; flat: with one softmax over "
+        "all (Libovicky and Helcl 2017); parallel: the sum of attention to each sentence alone, "
+        "with the same matrices (Libovicky et al. 2018), where the weights that other parts use "
+        "and plots show are the mean over sentences",
+        choices_of="transformer_jax.model.attention.combinations:COMBINATIONS",
+        in_weights=False,
     )
     source_eos: bool = key(
         True,

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.attention.combinations import COMBINATIONS
 from transformer_jax.model.attention.cross_normalizers import stateful
 from transformer_jax.model.attention.hard_attention import Sampled
 from transformer_jax.model.axes import (
@@ -145,8 +146,10 @@ class EncoderDecoder(nn.Module):
         return self._embed_target(target.ids, vectors, rows_B), place
 
     def source_place(self, source: Packed) -> Place:
-        """The place of the source, with its words if attention to it asks for them."""
+        """The place of the source, with what attention to it asks for: sentences, words."""
         place = visible_place(self.config, source)
+        if COMBINATIONS[self.config.combination] is not None:
+            place = place._replace(sentences=source_number(source))
         asking = stateful(self.config)
         if asking is None or not asking.reads_words:
             return place

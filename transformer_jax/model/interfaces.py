@@ -26,6 +26,8 @@ class Place(NamedTuple):
     positions: Array  # int32 [B, L], 0-based in the sentence
     # float32 [B, L, D], embedded without positions; only for an attention memory that reads words
     words: Array | None = None
+    # int32 [B, M], from 0: which of its pair's source sentences; None: attention does not ask
+    sentences: Array | None = None
 
 
 def place_of(side: Packed) -> Place:

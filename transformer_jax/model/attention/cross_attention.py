@@ -9,6 +9,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.model.attention.attention_sublayer import AttentionSublayer, for_every_head
@@ -16,6 +17,7 @@ from transformer_jax.model.attention.cached_attention import (
     attend_to_cache,
     empty_keys_values,
 )
+from transformer_jax.model.attention.combinations import COMBINATIONS
 from transformer_jax.model.attention.cross_normalizers import (
     NOISY,
     STATELESS,
@@ -30,6 +32,7 @@ from transformer_jax.model.attention.multi_head import attend
 from transformer_jax.model.attention.normalizers import Normalize
 from transformer_jax.model.attention.patterns import cross_patterns
 from transformer_jax.model.attention.stateful_normalizers import Scored, Source
+from transformer_jax.model.axes import BATCH, zeros
 from transformer_jax.model.interfaces import (
     Attended,
     Cache,
@@ -51,6 +54,7 @@ class CrossAttention(AttentionSublayer):
         score = config.score if config.cross_score is None else config.cross_score
         self.normalizer = name_of(config)
         self.stateful = stateful(config)
+        self.combine = COMBINATIONS[config.combination]
         sizes = config.axis_sizes | {"encoded": self.encoded_features or config.d_model}
         part = STATELESS[self.normalizer] if self.stateful is None else self.stateful
         self.declare(score, part, sizes | MEMORY_SIZES, self.encoded_features)
@@ -67,7 +71,8 @@ class CrossAttention(AttentionSublayer):
         normalize = self._normalize(query_BLHK, context, attended)
         shared = self.attention.keys_values(attended.encoded_BME)
         key_BMHK, value_BMHV = (for_every_head(self.config, x) for x in shared)
-        if self.stateful is None and self.fuses(self.normalizer, context):
+        is_plain = self.stateful is None and self.combine is None
+        if is_plain and self.fuses(self.normalizer, context):
             queries = Queries(query_BLHK, attended.reader)
             keys = Keys(key_BMHK, value_BMHV, attended.source)
             heads_BLHV = self.in_kernel(queries, keys, cross_patterns(self.config))
@@ -84,6 +89,7 @@ class CrossAttention(AttentionSublayer):
             normalize=normalize,
             drop=weight_dropout(self, self.config.attention_dropout, context.rows_B),
         )
+        weights_BHLM = self._mean(weights_BHLM)
         self.keep_for_plots(weights_BHLM)
         return self.joined(heads_BLHV, x_BLD), sampled[0] if sampled else weights_BHLM
 
@@ -91,7 +97,7 @@ class CrossAttention(AttentionSublayer):
         """(scores, mask) -> weights of all target positions."""
         noise_source = self._noise_source(context.rows_B)
         if self.stateful is None:
-            return self._stateless(noise_source)
+            return self._stateless(noise_source, attended.source.sentences)
         part = self.stateful
         row = RowFacts(context.place.positions == 0, noise_source)
         source = Source(attended.encoded_BME, attended.source.words)
@@ -103,9 +109,18 @@ class CrossAttention(AttentionSublayer):
 
         return normalize
 
-    def _stateless(self, noise_source: NoiseSource | None) -> Normalize:
+    def _stateless(self, noise_source: NoiseSource | None, sentence_BM: Array | None) -> Normalize:
         normalizer = STATELESS[self.normalizer]
-        return normalizer.of(self.config, self.normalizer_params, noise_source)
+        normalize = normalizer.of(self.config, self.normalizer_params, noise_source)
+        if self.combine is None:
+            return normalize
+        assert sentence_BM is not None
+        return self.combine(normalize, sentence_BM, self.config.sources)
+
+    @nn.nowrap
+    def _mean(self, weights: Array) -> Array:
+        """The weights as other parts see them: the mean over sentences of those of each."""
+        return weights if self.combine is None else weights / self.config.sources
 
     def _noise_source(self, rows_B: Array | None) -> NoiseSource | None:
         """Of the normalizer's noise; None outside training, and if it has none."""
@@ -116,7 +131,8 @@ class CrossAttention(AttentionSublayer):
     def remember(self, encoded_BME: Array, source: Place) -> Any:
         """Keys and values head by head, and what a normalizer with a state prepares."""
         keys_values = self.attention.keys_values(encoded_BME)
-        features: Any = ()
+        # What `step` needs: the features of a normalizer with a state, or numbers of sentences.
+        features: Any = () if source.sentences is None else source.sentences
         if self.stateful is not None:
             own = Source(encoded_BME, source.words)
             features = self.stateful.prepare(self.normalizer_params, own)
@@ -126,6 +142,8 @@ class CrossAttention(AttentionSublayer):
     def empty_memory(self, sizes: SearchSizes) -> Any:
         """Keys, values and features of rows without a source sentence."""
         features: Any = ()
+        if COMBINATIONS[self.config.combination] is not None:
+            features = zeros((sizes.batch, sizes.src_length), (BATCH, None), jnp.int32)
         if (part := stateful(self.config)) is not None and part.features is not None:
             features = part.features.empty(self._kept_sizes(sizes), sizes.batch)
         return empty_keys_values(self.config, sizes.batch, sizes.src_length), features
@@ -146,17 +164,17 @@ class CrossAttention(AttentionSublayer):
     ) -> tuple[Array, Cache, Array]:
         """One new position of every hypothesis over the source; weights `[B, H, J, M]`."""
         assert context.source_mask is not None
-        keys_values, features_BHM = memory
+        keys_values, features = memory
         query_BJHK = self.attention.queries(x_BJD)
         carried = [cache.carried]  # a list, into which `normalize` puts its new state
         if (part := self.stateful) is None:
-            normalize = self._stateless(None)
+            normalize = self._stateless(None, None if self.combine is None else features)
         else:
 
             def normalize(scores_BHJM: Array, mask_B11M: Array) -> Array:
-                features = jax.tree.map(lambda x: x[:, None], features_BHM)
+                own = jax.tree.map(lambda x: x[:, None], features)
                 scores_BJHM = scores_BHJM.swapaxes(1, 2)
-                scored = Scored(scores_BJHM, mask_B11M, query_BJHK, features, context.inputs_BKD)
+                scored = Scored(scores_BJHM, mask_B11M, query_BJHK, own, context.inputs_BKD)
                 carried[0], weights_BJHM = part.step(self.normalizer_params, carried[0], scored)
                 return weights_BJHM.swapaxes(1, 2)
 
@@ -167,4 +185,4 @@ class CrossAttention(AttentionSublayer):
             score=self.score_of_cache(),
             normalize=normalize,
         )
-        return self.joined(heads_BJHV, x_BJD), Cache((), carried[0]), weights_BHJM
+        return self.joined(heads_BJHV, x_BJD), Cache((), carried[0]), self._mean(weights_BHJM)

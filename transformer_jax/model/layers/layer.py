@@ -184,7 +184,7 @@ class Layer(nn.Module):
         place = Place(ones, ones)
         encoded = jnp.ones((1, 2, features))
         x_BLD = jnp.ones((1, 2, d_model))
-        source = place._replace(words=x_BLD)
+        source = place._replace(words=x_BLD, sentences=ones)
         sight = Sight(mask, None)
         attended = Attended(encoded, source, place, mask)
         return x_BLD, Context(place, None, sight, place, x_BLD, attended)

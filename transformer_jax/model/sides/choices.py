@@ -127,7 +127,10 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
     no_self = "nothing has self-attention"
     reason_of: dict[str, str] = {}
     if not decoder.multi_head:
-        reason_of = dict.fromkeys(("cross_score", "cross_normalizer", "attention_memory"), no_heads)
+        names = ["cross_score", "cross_normalizer", "attention_memory", "combination"]
+        reason_of = dict.fromkeys(names, no_heads)
+    if config.sources == 1:
+        reason_of["combination"] = "model.sources=1, so there is nothing to combine"
     if not (_encoder_self_attention(config) or _decoder_self_attention(config)):
         reason_of |= {"window": no_self, "pattern": no_self}
         if between_positions(config):
@@ -201,6 +204,11 @@ def draw_problems(config: ModelConfig) -> Iterator[str]:
         yield (
             f"weights of the normalizer {name!r} may not sum to 1, so they are not "
             "probabilities to draw from. Set model.cross_normalizer='softmax'."
+        )
+    if config.combination != "flat":
+        yield (
+            f"model.combination={config.combination!r} reads each source sentence, and a draw one "
+            "position of all. Use model.combination='flat'."
         )
     if config.attention_memory is not None:
         yield (

@@ -14,7 +14,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.attention import cross_normalizers, normalizers, patterns
+from transformer_jax.model.attention import (
+    combinations,
+    cross_normalizers,
+    normalizers,
+    patterns,
+)
 from transformer_jax.model.attention.hard_attention import Sampled
 from transformer_jax.model.attention.patterns import cross_patterns, mask_of, waiting_place
 from transformer_jax.model.interfaces import Attended, Cache, Memory, Now, Place, SearchSizes
@@ -53,6 +58,7 @@ def problems(config: ModelConfig) -> Iterator[str]:
     yield from patterns.problems(config)
     yield from normalizers.problems(config)
     yield from cross_normalizers.problems(config)
+    yield from combinations.problems(config)
 
 
 class TransformerEncoder(nn.Module):

@@ -1,0 +1,60 @@
+"""COMBINATIONS: how encoder-decoder attention joins several source sentences (model.combination).
+
+A new one is a function here and its line in `COMBINATIONS`.
+
+Dimension key
+  B batch   L target length   M source length   H heads
+"""
+
+from collections.abc import Callable, Iterator
+
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.config.model import ModelConfig
+from transformer_jax.model.attention.normalizers import Normalize
+
+
+def parallel(normalize: Normalize, sentence_BM: Array, count: int) -> Normalize:
+    """(scores, mask) -> the sum over source sentences of the weights of each one alone.
+
+    So the heads' outputs, and with one W^O the sub-layer's, are the sum of those of attention to
+    each sentence. A sentence of which a query sees nothing adds nothing.
+
+    Args:
+      normalize: (scores, mask) -> weights.
+      sentence_BM: which of its pair's source sentences a position is in, int32, from 0.
+      count: source sentences of each pair.
+
+    Source: Libovicky, Helcl and Marecek 2018, section 3.2, which has matrices for each sentence.
+    """
+
+    def summed(scores_BHLM: Array, mask: Array) -> Array:
+        weights_BHLM = jnp.zeros_like(scores_BHLM)
+        for number in range(count):
+            own = mask & (sentence_BM == number)[:, None, None]
+            alone_BHLM = normalize(scores_BHLM, own)
+            weights_BHLM += jnp.where(own.any(-1, keepdims=True), alone_BHLM, 0.0)
+        return weights_BHLM
+
+    return summed
+
+
+# By the value of model.combination: what it makes of a normalizer; None: nothing, as the normalizer
+# reads all sentences as one.
+COMBINATIONS: dict[str, Callable[[Normalize, Array, int], Normalize] | None] = {
+    "flat": None,
+    "parallel": parallel,
+}
+
+
+def problems(config: ModelConfig) -> Iterator[str]:
+    """Why the sentences cannot be joined in this way, with the fix; empty if they can."""
+    if COMBINATIONS[config.combination] is None:
+        return
+    if config.attention_memory is not None:
+        yield (
+            f"model.attention_memory={config.attention_memory!r} has one softmax over the whole "
+            f"source, and model.combination={config.combination!r} one for each sentence. Use "
+            "model.combination='flat', or model.attention_memory=None."
+        )
