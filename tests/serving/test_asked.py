@@ -90,3 +90,21 @@ def test_requests_for_the_attention_of_a_pair():
                 parse_attention(json.dumps(pair).encode(), LIMITS, MODEL)
     with pytest.raises(Refused, match="no layers"):
         parse_attention(body, LIMITS, MODEL._replace(layers=0))
+
+
+TWO = MODEL._replace(sources=2)
+
+
+@pytest.mark.parametrize("line", ["a\tb", "a\t", "\tb", "", " "])
+def test_a_line_has_a_tab_between_source_sentences(line):
+    assert parse_translate(json.dumps({"lines": [line]}).encode(), LIMITS, TWO) == Asked([line])
+
+
+@pytest.mark.parametrize(("line", "tabs"), [("a", 0), ("a\tb\tc", 2)])
+def test_another_number_of_source_sentences_is_refused(line, tabs):
+    asked = {"lines": ["a\tb", line]}
+    given = {"source": line, "target": "x"}
+    for parse, values in ((parse_translate, asked), (parse_attention, given)):
+        with pytest.raises(Refused, match=f"has {tabs} tabs: the model reads 2 sentences") as error:
+            parse(json.dumps(values).encode(), LIMITS, TWO)
+        assert error.value.status == 400

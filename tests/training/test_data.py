@@ -297,8 +297,26 @@ def test_a_source_language_without_text_is_a_warning(caplog):
     sources = [[9, EOS, 8, EOS], [9, 9, EOS, EOS], [9, EOS, EOS], [EOS]]
     offsets = np.cumsum([0, *map(len, sources)])
     train = EncodedPairs(np.concatenate(sources), offsets, np.array([EOS] * 4), np.arange(5))
-    text_checks.warn_of_missing_sources(train, ("en", "fr"))
+    text_checks.warn_of_sources(train, ("en", "fr"))
     assert caplog.messages == ["2 of 3 training pairs have no fr text"]
+
+
+@pytest.mark.parametrize(
+    ("french", "target", "told"),
+    [
+        ([8, EOS], [7, EOS], []),
+        ([9, EOS], [7, EOS], ["in 3 of 3 pairs the en text is the fr text"]),
+        ([8, EOS], [8, EOS], ["in 3 of 3 pairs the fr text is the translation"]),
+        ([8, EOS], [9, EOS], ["in 3 of 3 pairs the en text is the translation"]),
+    ],
+)
+def test_a_source_that_is_there_twice_is_a_warning(caplog, french, target, told):
+    sources, targets = [[9, EOS, *french]] * 3, [target] * 3
+    offsets = (np.cumsum([0, *map(len, side)]) for side in (sources, targets))
+    ids = map(np.concatenate, (sources, targets))
+    train = EncodedPairs(*(x for both in zip(ids, offsets, strict=True) for x in both))
+    text_checks.warn_of_sources(train, ("en", "fr"))
+    assert caplog.messages == told
 
 
 def test_a_test_text_that_is_the_validation_text_is_a_warning(caplog):

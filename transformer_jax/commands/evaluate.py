@@ -215,6 +215,8 @@ def _text_of_files(src: str, ref: Sequence[str]) -> _Text:
     for file, pairs in zip(ref, references, strict=True):
         if not any(pair.tgt.strip() for pair in pairs):
             raise DataError(f"--ref={file} has no text, so nothing can be scored.")
+        if all(pair.src == pair.tgt for pair in pairs):
+            raise DataError(f"--ref={file} has the lines of --src={src}: name its translation.")
     return _Text(Path(src).name, None, references)
 
 

@@ -28,7 +28,7 @@ def model_of(run: Run) -> Model:
     layers = model.stacks()[USES["cross"][0]][1] if has_cross else 0
     config = run.config.model
     heads = config.num_heads if DECODERS[config.decoder].multi_head else 1
-    return Model(_most_translations(run), layers, heads)
+    return Model(_most_translations(run), layers, heads, config.sources)
 
 
 def _most_translations(run: Run) -> int:

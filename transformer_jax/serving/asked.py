@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from transformer_jax.text.sources import TAB
+
 
 class Limits(NamedTuple):
     """Bounds on one request, and on all requests at a time."""
@@ -21,6 +23,7 @@ class Model(NamedTuple):
     beam_size: int  # most translations of a line
     layers: int  # layers with encoder-decoder attention; 0: it has none
     heads: int
+    sources: int = 1  # source sentences of a line, with tabs between them
 
 
 class Refused(Exception):
@@ -47,7 +50,7 @@ def parse_translate(body: bytes, limits: Limits, model: Model) -> Asked:
     values = _object(body, ("text", "lines", "n_best", "attention", "layer", "head"))
     if ("text" in values) == ("lines" in values):
         raise Refused(400, 'Give "text", a string, or "lines", a list of strings.')
-    lines = _lines(values, limits)
+    lines = _lines(values, limits, model)
     attention = values.get("attention", False)
     if not isinstance(attention, bool):
         raise Refused(400, '"attention" is true or false.')
@@ -67,6 +70,7 @@ def parse_attention(body: bytes, limits: Limits, model: Model) -> Asked:
         _check_line(values[name], f'"{name}"', limits)
         if not values[name].strip():
             raise Refused(400, f'"{name}" is blank.')
+    _check_sources(values["source"], '"source"', model)
     layer, head = _which(values, model)
     return Asked([values["source"]], 1, True, layer, head, values["target"])
 
@@ -86,7 +90,7 @@ def _object(body: bytes, names: tuple[str, ...]) -> Mapping[str, Any]:
     return values
 
 
-def _lines(values: Mapping[str, Any], limits: Limits) -> list[str]:
+def _lines(values: Mapping[str, Any], limits: Limits, model: Model) -> list[str]:
     lines = values.get("lines")
     if "text" in values:
         if not isinstance(values["text"], str):
@@ -98,6 +102,7 @@ def _lines(values: Mapping[str, Any], limits: Limits) -> list[str]:
         raise Refused(413, f"{len(lines)} lines are too many: at most {limits.lines}.")
     for number, line in enumerate(lines):
         _check_line(line, f"Line {number} (from 0)", limits)
+        _check_sources(line, f"Line {number} (from 0)", model)
     return lines
 
 
@@ -112,6 +117,16 @@ def _check_line(line: Any, name: str, limits: Limits) -> None:
         line.encode()
     except UnicodeEncodeError:
         raise Refused(400, f"{name} has half of a surrogate pair.") from None
+
+
+def _check_sources(line: str, name: str, model: Model) -> None:
+    tabs = line.count(TAB)
+    if model.sources > 1 and line.strip() and tabs != model.sources - 1:
+        raise Refused(
+            400,
+            f"{name} has {tabs} tabs: the model reads {model.sources} sentences, with a tab "
+            "between them.",
+        )
 
 
 def _which(values: Mapping[str, Any], model: Model) -> tuple[int, int | None]:

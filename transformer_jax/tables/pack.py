@@ -173,7 +173,7 @@ def _extract(tar: tarfile.TarFile, to: Path) -> None:
         path = (to / member.name).resolve()
         content = tar.extractfile(member) if member.isfile() else None
         if content is None or not path.is_relative_to(to.resolve()):
-            raise DataError(f"{member.name!r} in the archive is not a file below its folder.")
+            raise DataError(f"{tar.name!s}: {member.name!r} is not a file below its folder.")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.read())
 
@@ -252,10 +252,11 @@ def unpacked_jobs(jobs: Sequence[Job], plan: Plan, folder: Path) -> list[Job]:
                 f"{job.label} was packed for another config (digest {own.config}) than the "
                 "experiment has now. Pack it again."
             )
-        paths = {
-            "data.path": str((folder / own.text).absolute()),
-            "vocabulary.path": str((folder / own.vocabulary).absolute()),
-        }
+        inside = {"data.path": folder / own.text, "vocabulary.path": folder / own.vocabulary}
+        for name, path in inside.items():
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise DataError(f"{PLAN}: {name} of {job.label} is not in the pack: {path}.")
+        paths = {name: str(path.absolute()) for name, path in inside.items()}
         found.append(job._replace(overrides={**job.overrides, **paths}))
     return found
 

@@ -160,7 +160,7 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     valid = _encode(valid_pairs, vocabulary, of_valid, sources)
     text_checks.warn_of_known_pairs(train, valid, vocabulary)
     if sources > 1:
-        text_checks.warn_of_missing_sources(train, config.data.sources)
+        text_checks.warn_of_sources(train, config.data.sources)
     plan, shape = _plan_training(train, config.train, config.data.max_length, config.seed)
     valid_plan, valid_shape = _plan_validation(valid, shape)
     _check_positions(config.model, shape, valid_shape)

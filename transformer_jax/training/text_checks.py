@@ -83,8 +83,12 @@ def _sums_of_files(corpus: FolderCorpus, stems: Sequence[str]) -> set[bytes]:
     return {one for stem in stems for one in corpus.digests(slice_of(stem)[0])}
 
 
-def warn_of_missing_sources(train: EncodedPairs, languages: Sequence[str]) -> None:
-    """Logs a warning if many pairs lack the sentence of one of several source languages."""
+def warn_of_sources(train: EncodedPairs, languages: Sequence[str]) -> None:
+    """Logs a warning if many pairs lack one of several source sentences, or have one twice.
+
+    Twice: it is another source sentence, or the translation. Sentences with the same sum of random
+    numbers of their subwords count as equal.
+    """
     is_end = np.asarray(train.src_ids) == EOS
     counts = np.add.reduceat(is_end.astype(np.int64), train.src_offsets[:-1])  # 1 without text
     ends = np.flatnonzero(is_end)
@@ -94,6 +98,23 @@ def warn_of_missing_sources(train: EncodedPairs, languages: Sequence[str]) -> No
     for language, own in zip(languages, of_pairs.T, strict=True):
         if (missing := int((own == 0).sum())) > MISSING_SHARE * len(own):
             log.warning("%d of %d training pairs have no %s text", missing, len(own), language)
+    largest = max(int(ids.max()) for ids in (train.src_ids, train.tgt_ids))
+    numbers = np.random.default_rng(0).integers(2**63, size=largest + 1, dtype=np.uint64)
+    begins = np.concatenate([[0], ends[:-1] + 1])
+    of_source = np.add.reduceat(numbers[train.src_ids], begins)[whole].reshape(of_pairs.shape)
+    of_target = np.add.reduceat(numbers[train.tgt_ids], train.tgt_offsets[:-1])
+    sides = [*of_source.T, of_target[counts == len(languages)]]
+    for (one, first), (other, second) in itertools.combinations(enumerate(sides), 2):
+        equal = int(((first == second) & (of_pairs[:, one] > 0)).sum())
+        if equal > COPIED_SHARE * len(of_pairs):
+            what = "translation" if other == len(languages) else f"{languages[other]} text"
+            log.warning(
+                "in %d of %d pairs the %s text is the %s",
+                equal,
+                len(of_pairs),
+                languages[one],
+                what,
+            )
 
 
 def _sums(pairs: EncodedPairs, numbers: np.ndarray) -> Iterator[np.ndarray]:

@@ -91,6 +91,9 @@ def load_model(
         vocabularies differ.
     """
     runs = [RunFolder(folder) for folder in ([workdir] if isinstance(workdir, str) else workdir)]
+    if len({run.path.resolve() for run in runs}) < len(runs):
+        both = " and ".join(str(run.path) for run in runs)
+        raise ConfigError(f"{both}: an ensemble has each run once. Leave out one of them.")
     flags = {
         "decode.beam_size": beam_size,
         "decode.length_penalty": length_penalty,
