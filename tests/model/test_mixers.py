@@ -16,7 +16,7 @@ from tests.fixtures.tiny import context_of, relative_error
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.cross_attention import CrossAttention
 from transformer_jax.model.attention.self_attention import SelfAttention
-from transformer_jax.model.interfaces import Attended, Place, Sight
+from transformer_jax.model.interfaces import Attended, Place, Side, Sight
 
 B, L, M, D, H, K, V, E = 2, 3, 4, 10, 5, 6, 7, 9
 DRAW = np.random.default_rng(9)
@@ -26,6 +26,7 @@ SELF_MASK, CROSS_MASK = (DRAW.random((B, 1, L, m)) < 0.6 for m in (L, M))
 SELF_MASK[..., np.arange(L), np.arange(L)] = CROSS_MASK[..., 0] = True
 SELF_BIAS = DRAW.normal(size=(H, L, L))
 PLACE = Place(jnp.ones((B, L), jnp.int32), jnp.array(POSITIONS))
+DECODER = Side(is_decoder=True, encoded=E)
 SOURCE = Place(jnp.ones((B, M), jnp.int32), jnp.tile(jnp.arange(M), (B, 1)))
 ATTENDED = Attended(jnp.float32(ENCODED), SOURCE, PLACE, CROSS_MASK)
 CONTEXT = context_of(PLACE, None, Sight(SELF_MASK, None), ATTENDED)
@@ -127,7 +128,9 @@ def test_cross_attention_equals_its_equations(score, cross_score):
     query, key, value = projected(params, ENCODED)
     want = softmax_by_hand(scores_by_hand(cross_score or score, params, query, key), CROSS_MASK)
     # Rotary positions and biases belong to self-attention alone.
-    module = CrossAttention(config(score=score, cross_score=cross_score, positions="rotary"), E)
+    module = CrossAttention(
+        config(score=score, cross_score=cross_score, positions="rotary"), DECODER
+    )
     y, weights = applied(
         module, params, CONTEXT._replace(sight=Sight(SELF_MASK, jnp.float32(SELF_BIAS)))
     )
@@ -138,8 +141,8 @@ def test_cross_attention_equals_its_equations(score, cross_score):
 def test_coverage_that_weighs_nothing_is_plain_cross_attention():
     params = random_params(E)
     covered = {**params, "coverage": np.zeros(H), "fertility": DRAW.normal(size=(E, H))}
-    _, want = applied(CrossAttention(config(), E), params, CONTEXT)
-    module = CrossAttention(config(attention_memory="coverage"), E)
+    _, want = applied(CrossAttention(config(), DECODER), params, CONTEXT)
+    module = CrossAttention(config(attention_memory="coverage"), DECODER)
     assert relative_error(applied(module, covered, CONTEXT)[1], want) < 1e-6
     covered["coverage"] += 1.0
     got = applied(module, covered, CONTEXT)[1]

@@ -14,6 +14,7 @@ from transformer_jax.config.data import DataConfig
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.schema import Config
 from transformer_jax.errors import ConfigError
+from transformer_jax.model.interfaces import Side
 from transformer_jax.model.layers.layer import Layer, Residual
 from transformer_jax.model.layers.residuals import deep_constants
 from transformer_jax.model.parameters import init_params
@@ -123,8 +124,8 @@ def test_what_makes_no_sense_is_refused(changes, message):
     check(Config(model=ModelConfig(norm=changes["norm"]), data=DataConfig(source="grammar")))
 
 
-@pytest.mark.parametrize("encoded_features", [None, 8])
-def test_a_layer_of_the_decoder_has_the_decoder_s_constants(encoded_features):
+@pytest.mark.parametrize("is_decoder", [False, True])
+def test_a_layer_of_the_decoder_has_the_decoder_s_constants(is_decoder):
     config = ModelConfig(norm="deep", d_model=8, num_heads=2, d_ff=4)
-    layer = Layer(config, ("feed_forward",), encoded_features).bind({})
-    assert layer.feed_forward_residual.is_decoder == (encoded_features is not None)
+    layer = Layer(config, ("feed_forward",), Side(is_decoder)).bind({})
+    assert layer.feed_forward_residual.is_decoder == is_decoder

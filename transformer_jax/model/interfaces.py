@@ -63,6 +63,13 @@ def _sentence(source: Packed) -> Array:
     return jnp.cumsum((source.positions == 0) & (source.segments != 0), axis=1, dtype=jnp.int32)
 
 
+class Side(NamedTuple):
+    """Which side of a model a stack and its layers are of."""
+
+    is_decoder: bool = False
+    encoded: int | None = None  # features of the encoder's output that the layers attend to
+
+
 class Sight(NamedTuple):
     """What the self-attention of a layer sees."""
 

@@ -55,9 +55,9 @@ class CrossAttention(AttentionSublayer):
         self.normalizer = name_of(config)
         self.stateful = stateful(config)
         self.combine = COMBINATIONS[config.combination]
-        sizes = config.axis_sizes | {"encoded": self.encoded_features or config.d_model}
+        sizes = config.axis_sizes | {"encoded": self.side.encoded or config.d_model}
         part = STATELESS[self.normalizer] if self.stateful is None else self.stateful
-        self.declare(score, part, sizes | MEMORY_SIZES, self.encoded_features)
+        self.declare(score, part, sizes | MEMORY_SIZES, self.side.encoded)
 
     def __call__(self, x_BLD: Array, context: Context) -> tuple[Array, Array | Sampled | None]:
         """`[batch, tgt_len, d_model]` and the weights `[batch, heads, tgt_len, src_len]`.

@@ -57,7 +57,7 @@ class SelfAttention(AttentionSublayer):
         The weights are None from the fused kernel, and block by block in a window (windows.py).
         """
         config = self.config
-        is_decoder = self.encoded_features is not None
+        is_decoder = self.side.is_decoder
         query_BLHK, *shared = self._projected(x_BLD, context.place.positions)
         key_BLHK, value_BLHV = (for_every_head(config, x) for x in shared)
         sight = context.sight

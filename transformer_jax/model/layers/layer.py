@@ -23,6 +23,7 @@ from transformer_jax.model.interfaces import (
     Context,
     Place,
     SearchSizes,
+    Side,
     Sight,
     StepContext,
 )
@@ -130,7 +131,7 @@ class Layer(nn.Module):
 
     config: ModelConfig
     sublayers: tuple[str, ...]  # names in SUBLAYERS
-    encoded_features: int | None = None  # width of the encoder's output, in a decoder
+    side: Side = Side()
     watched: bool = False  # whether the layer returns the weights of its cross-attention
 
     def setup(self) -> None:
@@ -138,8 +139,8 @@ class Layer(nn.Module):
         if self.watched:  # the fused kernel gives no weights
             config = dataclasses.replace(config, attention_kernel="plain")
         for name in self.sublayers:
-            setattr(self, name, SUBLAYERS[name](config, self.encoded_features))
-            residual = Residual(self.config, is_decoder=self.encoded_features is not None)
+            setattr(self, name, SUBLAYERS[name](config, self.side))
+            residual = Residual(self.config, is_decoder=self.side.is_decoder)
             setattr(self, f"{name}_residual", residual)
 
     def _run(
@@ -178,7 +179,7 @@ class Layer(nn.Module):
     def example(self) -> tuple[Array, Context]:
         """Small arguments of a call, from which `init` learns the parameters' shapes."""
         d_model = self.config.d_model
-        features = self.encoded_features or self.config.d_model
+        features = self.side.encoded or self.config.d_model
         ones = jnp.ones((1, 2), jnp.int32)
         mask = jnp.ones((1, 1, 2, 2), bool)
         place = Place(ones, ones)
@@ -205,9 +206,8 @@ class Layer(nn.Module):
 
     @nn.nowrap
     def _unbound(self) -> dict[str, Sublayer]:
-        features = self.encoded_features
         return {
-            name: SUBLAYERS[name](self.config, features, parent=None) for name in self.sublayers
+            name: SUBLAYERS[name](self.config, self.side, parent=None) for name in self.sublayers
         }
 
 

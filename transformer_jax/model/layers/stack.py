@@ -28,6 +28,7 @@ from transformer_jax.model.interfaces import (
     Memory,
     Place,
     SearchSizes,
+    Side,
     Sight,
     StepContext,
 )
@@ -45,33 +46,28 @@ class Stack(nn.Module):
     """
 
     config: ModelConfig
-    encoded_features: int | None = None  # width of the encoder's output; None: in an encoder
+    side: Side = Side()
     remat: bool = False
     watched: int | None = None  # the layer that returns the weights of its cross-attention
 
     @property
-    def is_decoder(self) -> bool:
-        """Whether the layers attend to an encoder's output."""
-        return self.encoded_features is not None
-
-    @property
     def depth(self) -> int:
         """N."""
-        return self.config.decoder_depth if self.is_decoder else self.config.encoder_depth
+        return self.config.decoder_depth if self.side.is_decoder else self.config.encoder_depth
 
     @property
     def sublayers(self) -> tuple[str, ...]:
         """The names of each layer's sub-layers."""
-        return (decoder_layer if self.is_decoder else encoder_layer)(self.config)
+        return (decoder_layer if self.side.is_decoder else encoder_layer)(self.config)
 
     def setup(self) -> None:
         """The positions, the layers and the norm, named for their side."""
         config = self.config
-        side, language = ("decoder", "tgt") if self.is_decoder else ("encoder", "src")
+        name, language = ("decoder", "tgt") if self.side.is_decoder else ("encoder", "src")
         layer = nn.remat(Layer) if self.remat else Layer
         self.positions = StackPositions(
             config,
-            causal=self.is_decoder,
+            causal=self.side.is_decoder,
             biased="self_attention" in self.sublayers,
             name=f"{language}_positions",
         )
@@ -79,14 +75,14 @@ class Stack(nn.Module):
             layer(
                 config_of_layer(config, n),
                 self.sublayers,
-                self.encoded_features,
+                self.side,
                 n == self.watched,
-                name=f"{side}_{n}",
+                name=f"{name}_{n}",
             )
             for n in range(self.depth)
         ]
         if ends_with_norm(config):  # the sum of all residuals is normalized once, at the end
-            self.norm = NORMS[config.norm_kind](config.norm_epsilon, name=f"{side}_norm")
+            self.norm = NORMS[config.norm_kind](config.norm_epsilon, name=f"{name}_norm")
 
     def position_vectors(self, positions: Array, length: int) -> Array | float:
         """What is added to the embedding; `length`: of the table of positions."""
@@ -123,8 +119,8 @@ class Stack(nn.Module):
 
     def _sight(self, config: ModelConfig, place: Place) -> Sight:
         """What the self-attention of a layer with this config sees in rows."""
-        blocks = self_blocks(self, config, place.positions.shape[1], self.is_decoder)
-        mask = blocks.mask(self_patterns(config, self.is_decoder), place)
+        blocks = self_blocks(self, config, place.positions.shape[1], self.side.is_decoder)
+        mask = blocks.mask(self_patterns(config, self.side.is_decoder), place)
         return Sight(mask, self.positions.bias(blocks.distance()))
 
     def step(
@@ -153,7 +149,7 @@ class Stack(nn.Module):
 
         @functools.cache
         def sight(config: ModelConfig) -> Sight:
-            allowed_B11T = mask_of(self_patterns(config, self.is_decoder), newest, cached)
+            allowed_B11T = mask_of(self_patterns(config, self.side.is_decoder), newest, cached)
             past = own_past(allowed_B11T, ancestors_BKT)
             return Sight(past, self.positions.bias(distance_BS[:, None]))
 
@@ -192,7 +188,7 @@ class Stack(nn.Module):
     @nn.nowrap
     def layer(self) -> Layer:
         """A layer of this stack, without a place in it; for shapes and initial values."""
-        return Layer(self.config, self.sublayers, self.encoded_features, parent=None)
+        return Layer(self.config, self.sublayers, self.side, parent=None)
 
     @nn.nowrap
     def empty_memory(self, sizes: SearchSizes) -> tuple[Any, ...]:

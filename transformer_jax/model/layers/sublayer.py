@@ -17,7 +17,7 @@ import flax.linen as nn
 from jax import Array
 
 from transformer_jax.config.model import ModelConfig
-from transformer_jax.model.interfaces import Cache, Place, SearchSizes
+from transformer_jax.model.interfaces import Cache, Place, SearchSizes, Side
 
 EMPTY_CACHE = Cache((), ())  # a sub-layer that keeps nothing for search has this one
 
@@ -26,7 +26,7 @@ class Sublayer(nn.Module):
     """The base class of a layer's parts; by default a sub-layer keeps nothing for search."""
 
     config: ModelConfig
-    encoded_features: int | None = None  # width of the encoder's output; None: in an encoder
+    side: Side = Side()
     limited: ClassVar[bool] = False  # whether sentences have at most model.max_positions subwords
 
     def remember(self, encoded_BME: Array, source: Place) -> Any:

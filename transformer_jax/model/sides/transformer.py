@@ -22,7 +22,7 @@ from transformer_jax.model.attention import (
 )
 from transformer_jax.model.attention.hard_attention import Sampled
 from transformer_jax.model.attention.patterns import cross_patterns, mask_of, waiting_place
-from transformer_jax.model.interfaces import Attended, Cache, Memory, Now, Place, SearchSizes
+from transformer_jax.model.interfaces import Attended, Cache, Memory, Now, Place, SearchSizes, Side
 from transformer_jax.model.layers import encoder_mixers
 from transformer_jax.model.layers.dropout import noise_of
 from transformer_jax.model.layers.layer import Layer
@@ -166,9 +166,9 @@ class TransformerDecoder(nn.Module):
 
     @nn.nowrap
     def _stack(self, **parent: Any) -> Stack:
-        features = self.encoder.features(self.config)
+        side = Side(is_decoder=True, encoded=self.encoder.features(self.config))
         watched = watched_layer(self.config) if self.watch else None
-        return Stack(self.config, features, self.remat, watched, **parent)
+        return Stack(self.config, side, self.remat, watched, **parent)
 
     def position_vectors(self, positions_BL: Array, length: int) -> Array | float:
         """What is added to the embedding."""
