@@ -159,10 +159,10 @@ def gold_links(line: str, lengths: tuple[int, int], where: str) -> tuple[LinkSet
 
 def read_gold(folder: Path) -> Gold:
     """RWTH's gold alignment."""
-    from transformer_jax.text.lines import read_lines
+    from transformer_jax.text.lines import TextLines
 
     names = ("test.uc.de", "test.uc.en", "alignment.talp")
-    files = [read_lines(folder / name) for name in names]
+    files = [list(TextLines(folder / name)) for name in names]
     pairs, sure, possible = [], [], []
     for number, (*sides, links) in enumerate(zip(*files, strict=True), 1):
         words = sides[0].split(), sides[1].split()

@@ -447,18 +447,6 @@ def references_have_no_text(box: Sandbox) -> Sequence[str]:
     return box.uses("evaluate", f"--src={box.corpus}/test.en", f"--ref={box.folder}/blank")
 
 
-@case("test.en: name its translation")
-def references_are_the_sources(box: Sandbox) -> Sequence[str]:
-    box.trained()
-    return box.uses("evaluate", f"--src={box.corpus}/test.en", f"--ref={box.corpus}/test.en")
-
-
-@case("an ensemble has each run once. Leave out one of them")
-def an_ensemble_of_one_run(box: Sandbox) -> Sequence[str]:
-    workdir = f"--workdir={box.trained()}"
-    return ["evaluate", workdir, f"{workdir}/.", "--split=test"]
-
-
 @case("--src and --ref belong together")
 def references_are_not_named(box: Sandbox) -> Sequence[str]:
     box.trained()

@@ -196,7 +196,7 @@ class Echo:
     """A replacement of the search: it returns each sentence's own subwords, and fewer of them."""
 
     decode = DecodeConfig(max_length=2 * LONG)
-    model = SimpleNamespace(longest=lambda: None)
+    model = SimpleNamespace(longest=lambda: None, sources=1)
 
     def __init__(self, answers: int = 1):
         self.answers = answers

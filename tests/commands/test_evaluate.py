@@ -117,12 +117,13 @@ def test_other_checkpoints_get_other_files(run, capsys):
         assert json.loads(path.read_text())["checkpoint"] == checkpoint
 
 
-def test_several_references_are_all_used(run, capsys, tmp_path):
+def test_several_references_are_all_used(run, capsys, tmp_path, caplog):
     corpus = runs.tiny_corpus()
     short = runs.write_lines(tmp_path / "short.de", ["x"] * (runs.SIZES["valid"] - 1))
     files = [f"--src={corpus}/valid.en", f"--ref={corpus}/valid.de"]
     printed = evaluate(run, capsys, *files, f"--ref={corpus}/valid.en")
     assert printed.count("nrefs:2|") == 4
+    assert f"--ref={corpus}/valid.en has the lines of --src" in caplog.text
     with pytest.raises(ConfigError, match="data.test changes nothing with --src=FILE"):
         evaluate_command(
             str(run),

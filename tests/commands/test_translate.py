@@ -232,11 +232,12 @@ def test_samples_are_drawn_anew_with_another_seed_and_mbr_chooses_among_them():
         answers(source, beam_size=None, n_best=7, overrides=mbr)
 
 
-def test_an_ensemble_of_a_run_with_itself_answers_as_the_run():
+def test_an_ensemble_of_a_run_with_itself_answers_as_the_run(caplog):
     run = str(runs.trained_run())
     source = runs.read_lines(runs.tiny_corpus() / "test.en")[:3]
     alone = [line.split("\t") for line in answers(source, scores=True)]
     loaded = load_model([run, run], beam_size=2)
+    assert f"a run is there twice: {run} and {run}" in caplog.text
     both = [found[0] for found in loaded.line_translator()(source)]
     assert [one.text for one in both] == [text for _, text in alone]
     scores = [float(score) for score, _ in alone]

@@ -138,7 +138,7 @@ def test_a_line_for_which_search_finds_nothing_is_still_answered(vocabulary):
 
 def test_banned_subwords_are_the_target_s():
     pairs = [("the dog", "der Hund"), ("a cat", "die Katze")] * 9
-    both = train_vocabularies(pairs, VocabularyConfig(size=275), seed=0)
+    both = train_vocabularies(*zip(*pairs, strict=True), VocabularyConfig(size=275), seed=0)
     sides = [set(side.pieces(range(both.size))) for side in (both, both.target)]
     [first, *_] = sorted(sides[1] - sides[0])
     [banned] = banned_ids(DecodeConfig(banned_subwords=(first,)), both)

@@ -273,9 +273,9 @@ def test_the_text_is_that_of_the_files(data_folder):
 def test_what_is_timed_trains_and_scores_the_validation_split(last, tmp_path, monkeypatch):
     preset = tiny_runs.write_preset(tmp_path / "preset.py", {"train.steps": 7, "data.path": "x"})
     done = []
-    for name in ("train", "average", "evaluate"):
+    for part, name in (("use", "train"), ("commands", "average"), ("commands", "evaluate")):
         monkeypatch.setattr(
-            f"transformer_jax.commands.{name}.{name}",
+            f"transformer_jax.{part}.{name}.{name}",
             lambda *values, name=name, **more: done.append((name, *values, more)),
         )
     monkeypatch.setitem(RECORDS, "own", Record(str(preset), "", last))

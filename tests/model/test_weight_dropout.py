@@ -15,7 +15,7 @@ from transformer_jax.model.attention.multi_head import attend
 from transformer_jax.model.attention.patterns import self_patterns
 from transformer_jax.model.attention.self_attention import SelfAttention
 from transformer_jax.model.attention.windows import blocks_of
-from transformer_jax.model.interfaces import Attended, Place, Sight
+from transformer_jax.model.interfaces import Attended, Place, Side, Sight
 from transformer_jax.model.layers.encoder_mixers import SYNTHESIZER, DenseSynthesizer
 from transformer_jax.model.layers.feed_forward import FeedForward
 from transformer_jax.model.layers.running_mixers import AverageAttention
@@ -60,7 +60,8 @@ def dropped_in(kind, rows, seed=0, params=None, **changes):
         own |= {"query_bias": jnp.zeros((H, K)), "table_bias": jnp.zeros((H, L))}
         own |= {"table": jnp.zeros((H, K, L))}
     keys = {"dropout": jax.random.key(seed)}
-    module = kind(config, H * L if kind is CrossAttention else None)
+    side = Side(is_decoder=True, encoded=H * L) if kind is CrossAttention else Side()
+    module = kind(config, side)
     # Every array is an argument: if XLA for a CPU computes products of constants while it compiles
     # (JAX 0.10), the result is NaN in about one program of 25.
     apply = jax.jit(lambda *args: module.apply(*args, rngs=keys)[0])

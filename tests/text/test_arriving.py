@@ -39,7 +39,7 @@ HOSTILE = [
 @pytest.fixture(scope="module", params=["bpe", "unigram", "identity", "separate"])
 def vocabulary(request) -> Vocabulary:
     if request.param == "separate":
-        return train_vocabularies(PAIRS, VocabularyConfig(size=400), 0)
+        return train_vocabularies(*zip(*PAIRS, strict=True), VocabularyConfig(size=400), 0)
     keys = {"kind": request.param} if request.param != "identity" else {"normalization": "identity"}
     lines = [line for pair in PAIRS for line in pair]
     return train_vocabulary(lines, VocabularyConfig(size=500, **keys), 0)

@@ -128,7 +128,7 @@ def test_merges_are_skipped_at_the_rate():
 def test_dropout_splits_words_anew_and_changes_no_text(vocabulary, own):
     if own == "a table":
         pairs = [(line, line) for line in LINES]
-        vocabulary = train_vocabularies(pairs, CONFIG, seed=0).target
+        vocabulary = train_vocabularies(*zip(*pairs, strict=True), CONFIG, seed=0).target
     drawn = vocabulary.encode_lines(LINES, MergeDropout(0.1, seed=3))
     assert [vocabulary.decode(ids) for ids in drawn] == [vocabulary.normalize(x) for x in LINES]
     usual = list(map(len, vocabulary.encode_lines(LINES)))
@@ -139,7 +139,7 @@ def test_dropout_splits_words_anew_and_changes_no_text(vocabulary, own):
 
 
 def test_only_merges_can_be_skipped(vocabulary):
-    assert vocabulary.is_bpe and train_vocabularies([(x, x) for x in LINES], CONFIG, seed=0).is_bpe
+    assert vocabulary.is_bpe and train_vocabularies(LINES, LINES, CONFIG, seed=0).is_bpe
     assert not UNIGRAM.is_bpe
 
 
@@ -157,13 +157,17 @@ def test_an_id_of_the_padded_rows_is_an_error(vocabulary):
 
 def test_each_side_can_have_its_own_model(tmp_path):
     pairs = [(line.upper(), line) for line in LINES]
-    both = train_vocabularies(pairs, CONFIG, seed=0)
+    both = train_vocabularies(*zip(*pairs, strict=True), CONFIG, seed=0)
     alone = [train_vocabulary(lines, CONFIG, 0) for lines in zip(*pairs, strict=True)]
     assert (both.bundle.source, both.bundle.target) == tuple(one.model for one in alone)
     assert both.sizes == (330, 330) and not both.is_shared and both.target.target is both.target
     both.save(tmp_path / "vocabulary.model")
     again = load_vocabulary(tmp_path / "vocabulary.model")
-    assert again.digest == both.digest == train_vocabularies(pairs, CONFIG, seed=0).digest
+    assert (
+        again.digest
+        == both.digest
+        == train_vocabularies(*zip(*pairs, strict=True), CONFIG, seed=0).digest
+    )
     for one in (both, pickle.loads(pickle.dumps(both)), again):
         for line in ("HUND LÄUFT", "Hund läuft", "日本 \U0001f600", ""):
             for own, side in zip(alone, (one, one.target), strict=True):
@@ -176,7 +180,7 @@ def test_each_side_can_have_its_own_model(tmp_path):
 def test_language_codes_are_text_for_a_vocabulary_of_each_side():
     """No table that is learned here has such a piece: all codes would be the same unknown one."""
     pairs = [(f">>{code}<< {line}", line) for code in ("deu", "fra") for line in LINES]
-    both = train_vocabularies(pairs, CONFIG, seed=0)
+    both = train_vocabularies(*zip(*pairs, strict=True), CONFIG, seed=0)
     german, french = (both.encode(f">>{code}<< Hund") for code in ("deu", "fra"))
     assert german != french and UNK not in (*german, *french)
     assert both.decode(german) == ">>deu<< Hund"

@@ -402,7 +402,7 @@ def test_the_origin_may_differ_in_what_needs_no_other_weights(tmp_path):
 
 def test_only_keys_without_other_weights_may_differ():
     free = [name for name, key in KEYS.items() if not key.in_weights]
-    assert len(free) == 17
+    assert len(free) == 18
     base = {"num_layers": 3, "window": 9, "pattern": "strided", "wait_k": 2, "normalizer": "top_k"}
     base |= {"cross_normalizer": "chunkwise", "output": "marginal"}
     other = dict(base)

@@ -99,9 +99,8 @@ def test_a_stopped_run_ends_where_the_scores_of_all_validations_say_and_keeps_it
     assert committed_steps(tmp_path / "checkpoints") == [4, 10]  # the best and the last
     # Called again, it does nothing: no data, program or checkpoints are used.
     train = runs.tiny_config(**changes).train
-    state = SimpleNamespace(step=10)
-    monkeypatch.setattr(loop, "apart", lambda states: (states,))
+    states = (SimpleNamespace(step=10),)
     directions = [loop.Direction(tmp_path, None, None)]
     with caplog.at_level(logging.INFO):
-        assert loop.train_steps(state, train, None, directions, None) == 10
+        assert loop.train_steps(states, train, None, directions, None) == 10
     assert "nothing to do: trained to step 10 of train.steps=30; train.patience=3" in caplog.text

@@ -93,6 +93,7 @@ def test_a_stopped_run_goes_on_to_more_steps_whatever_mutable_keys_say(tmp_path)
 IMMUTABLE = [name for name, key in KEYS.items() if not key.mutable]
 # Where `other_value` breaks a rule between keys.
 OTHER = {
+    "model.sources": 2,
     "model.d_model": 18,
     "model.global_every": 2,
     "model.num_heads": 4,
@@ -108,6 +109,8 @@ UNTIED = {"model.tie_embeddings": False}
 BUILT_IN = {"data.source": "grammar", "data.path": None}
 LINKED = {"data.alignments": True, "train.alignment_weight": 1.0}
 BESIDE = {
+    "model.sources": {"data.src": "en,fr"},
+    "model.combination": {"data.src": "en,fr", "model.sources": 2},
     "data.alignments": {"train.alignment_weight": 1.0},
     "model.tie_output": UNTIED,
     "vocabulary.separate": UNTIED,

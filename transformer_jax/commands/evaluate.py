@@ -216,7 +216,7 @@ def _text_of_files(src: str, ref: Sequence[str]) -> _Text:
         if not any(pair.tgt.strip() for pair in pairs):
             raise DataError(f"--ref={file} has no text, so nothing can be scored.")
         if all(pair.src == pair.tgt for pair in pairs):
-            raise DataError(f"--ref={file} has the lines of --src={src}: name its translation.")
+            log.warning("--ref=%s has the lines of --src=%s: is it the translation?", file, src)
     return _Text(Path(src).name, None, references)
 
 

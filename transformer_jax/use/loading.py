@@ -91,9 +91,6 @@ def load_model(
         vocabularies differ.
     """
     runs = [RunFolder(folder) for folder in ([workdir] if isinstance(workdir, str) else workdir)]
-    if len({run.path.resolve() for run in runs}) < len(runs):
-        both = " and ".join(str(run.path) for run in runs)
-        raise ConfigError(f"{both}: an ensemble has each run once. Leave out one of them.")
     flags = {
         "decode.beam_size": beam_size,
         "decode.length_penalty": length_penalty,
@@ -158,7 +155,13 @@ def _load_member(
 
 
 def _common_vocabulary(runs: Sequence[RunFolder]) -> Vocabulary:
-    """The runs' vocabulary. Raises ConfigError if they do not have the same."""
+    """The runs' vocabulary; warns of a run that is there twice.
+
+    Raises:
+      ConfigError: the runs do not have the same vocabulary.
+    """
+    if len({run.path.resolve() for run in runs}) < len(runs):
+        log.warning("a run is there twice: %s", " and ".join(str(run.path) for run in runs))
     vocabulary = load_vocabulary(runs[0].vocabulary_file)
     for run in runs[1:]:
         load_vocabulary(run.vocabulary_file)  # a file that is missing or damaged is named
