@@ -167,13 +167,17 @@ def _archive(members: Mapping[str, bytes | Path]) -> bytes:
     return written.getvalue()
 
 
-def _extract(tar: tarfile.TarFile, to: Path) -> None:
-    """Writes the files of an archive below `to`. Raises DataError: one is no file, or elsewhere."""
+def _extract(tar: tarfile.TarFile, to: Path, source: Path) -> None:
+    """Writes the files of the archive that `source` holds below `to`.
+
+    Raises:
+      DataError: one of them is no file, or would be elsewhere.
+    """
     for member in tar:
         path = (to / member.name).resolve()
         content = tar.extractfile(member) if member.isfile() else None
         if content is None or not path.is_relative_to(to.resolve()):
-            raise DataError(f"{tar.name!s}: {member.name!r} is not a file below its folder.")
+            raise DataError(f"{source}: {member.name!r} is not a file below its folder.")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.read())
 
@@ -222,7 +226,7 @@ def unpack(folder: Path, to: Path, output: Output) -> Plan:
     if hashlib.sha256(archive).hexdigest() != plan.sha256:
         raise DataError(f"{folder}: its parts are damaged. Copy them again.")
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        _extract(tar, to)
+        _extract(tar, to, folder)
     compressed = [*to.rglob("*.xz")]
     with ThreadPoolExecutor() as pool:
         for path, text in zip(compressed, pool.map(_decompressed, compressed), strict=True):
@@ -307,7 +311,7 @@ def extract_results(file: Path, to: Path) -> Plan:
     """Extracts a results.tgz and returns its plan. Raises DataError: it is none."""
     try:
         with tarfile.open(file) as tar:
-            _extract(tar, to)
+            _extract(tar, to, file)
     except (OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
         raise DataError(f"--merge={file} is not a results.tgz ({error}).") from None
     if not (to / PLAN).is_file():

@@ -19,7 +19,7 @@ def parallel(normalize: Normalize, sentence_BM: Array, count: int) -> Normalize:
     """(scores, mask) -> the sum over source sentences of the weights of each one alone.
 
     So the heads' outputs, and with one W^O the sub-layer's, are the sum of those of attention to
-    each sentence. A sentence of which a query sees nothing adds nothing.
+    each sentence. A sentence adds nothing for a query that sees none of its positions.
 
     Args:
       normalize: (scores, mask) -> weights.
