@@ -66,10 +66,9 @@ PROCESSES = (
 
 EVERY_KEY = ("",)
 SCORED = "penalty length_penalty coverage_penalty max_length tokens_per_batch dtype weights wait_k"
-PAIRS = (
-    Flag("src", str, "FILE", "the sources", required=True),
-    Flag("tgt", str, "FILE", "their translations, a line each", required=True),
-)
+SOURCES = Flag("src", str, "FILE", "the sources", required=True)
+ANY_SOURCES = SOURCES._replace(required=False, help="the sources (none for a language model)")
+TRANSLATIONS = Flag("tgt", str, "FILE", "their translations, a line each", required=True)
 
 COMMANDS = {
     "train": Command(
@@ -122,7 +121,7 @@ COMMANDS = {
     "score": Command(
         "transformer_jax.commands.score:score",
         "score given translations: SCORE, LOG_PROBABILITY, SUBWORDS a line",
-        (WORKDIRS, *PAIRS, CHECKPOINT, LENGTH_PENALTY, COVERAGE_PENALTY),
+        (WORKDIRS, ANY_SOURCES, TRANSLATIONS, CHECKPOINT, LENGTH_PENALTY, COVERAGE_PENALTY),
         keys=tuple(f"decode.{name}" for name in SCORED.split()),  # that change given scores
     ),
     "align": Command(
@@ -130,7 +129,8 @@ COMMANDS = {
         "word alignments of given translations: i-j, source and target word from 0",
         (
             Flag("workdir", str, "FOLDER", "a run; none: two HMMs, trained on these lines alone"),
-            *PAIRS,
+            SOURCES,
+            TRANSLATIONS,
             Flag("gold", str, "FILE", "the right links, for alignment error rates"),
             Flag("layer", int, "N", "from 1; else model.watched_layer"),
             CHECKPOINT,

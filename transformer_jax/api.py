@@ -177,9 +177,9 @@ class Run:
 
     def __repr__(self) -> str:
         """Where the run is, and what it translates."""
-        data, folders = self.config.data, " + ".join(self.loaded.folders)
+        folders = " + ".join(self.loaded.folders)
         count = sum(x.size for x in jax.tree.leaves(self.loaded.translator.params))
-        about = f"{data.src} to {data.tgt}, {count:,} parameters, checkpoint {self.checkpoint}"
+        about = f"{self.config.data.direction}, {count:,} parameters, checkpoint {self.checkpoint}"
         return f"<Run {folders}: {about}>"
 
     def translate(self, lines: Sequence[str]) -> list[str]:
@@ -232,6 +232,7 @@ class Run:
         """
         from transformer_jax.evaluation.bleu import score
 
+        self.loaded.check_translates()
         if (sources is None) != (references is None):
             raise ConfigError("sources and references belong together: give both or neither.")
         if sources is None or references is None:

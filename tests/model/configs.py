@@ -226,6 +226,13 @@ CHANGES: dict[str, dict[str, Any]] = {
     "two-sources": {"sources": 2, "window": 5, "num_encoder_layers": 2, "output": "copy"},
     "parallel-sources": {"sources": 2, "combination": "parallel", "output": "copy", "window": 5},
     "three-sources": {"sources": 3, "encoder": "convolutional", "decoder": "recurrent"},
+    "language-model": {
+        "num_decoder_layers": 2,
+        "encoder": "none",
+        "positions": "rotary",
+        "d_k": 6,
+        "output": "history",
+    },
 }
 CONFIGS = {name: {"num_layers": 1, **line} for name, line in CHANGES.items()}
 

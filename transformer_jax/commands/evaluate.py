@@ -103,6 +103,7 @@ def evaluate(
     # Read first, so that a missing file is reported before the model is loaded.
     text = None if src is None else _text_of_files(src, ref or ())
     loaded = load_model(folders, checkpoint, beam_size, overrides=overrides)
+    loaded.check_translates()
     if text is None:
         name = "test" if split is None else split
         text = _Text(name, name, [pairs_of_split(loaded.config, name, run)])

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.errors import ConfigError
 from transformer_jax.text.corpora import TextPairs
 from transformer_jax.text.lines import TextLines
 from transformer_jax.use.loading import NO_OVERRIDES, load_model
@@ -14,8 +15,8 @@ LINES = 8_192  # read and scored together
 def score(
     workdir: str | Sequence[str],
     *,
-    src: str,
     tgt: str,
+    src: str | None = None,
     checkpoint: str = "latest",
     length_penalty: float | None = None,
     coverage_penalty: float | None = None,
@@ -29,8 +30,8 @@ def score(
 
     Args:
       workdir: the run's folder; several: an ensemble of their models.
-      src: a file of sources.
-      tgt: a file of their translations.
+      tgt: a file of translations.
+      src: a file of their sources; None: of a language model, whose texts have none.
       checkpoint: "latest", "best", "average", a step, or an average's name.
       length_penalty: None: the run's.
       coverage_penalty: None: the run's.
@@ -39,8 +40,10 @@ def score(
     Raises:
       UserError: there is no such run, checkpoint or file, or the files differ in length.
     """
-    pairs = TextPairs(TextLines(Path(src)), TextLines(Path(tgt)))
+    pairs = TextPairs(*(TextLines(Path(file)) for file in (src, tgt) if file is not None))
     loaded = load_model(workdir, checkpoint, None, length_penalty, 1, coverage_penalty, overrides)
+    if src is None and loaded.translator.model.sources:
+        raise ConfigError("--src=FILE is missing: the sources of the translations in --tgt.")
     lines = loaded.line_translator()
     for start in range(0, len(pairs), LINES):
         part = [pairs[i] for i in range(start, min(start + LINES, len(pairs)))]

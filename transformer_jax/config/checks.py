@@ -15,6 +15,15 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.kinds import fits
 
 MODEL = "transformer_jax.model.sides.choices"
+WATCHING = ("coverage", "alignment", "avoidance", "fertility", "agreement")
+# Functions of that module which say why the model is none for a key that has not its default.
+ASKED = {
+    "train.alignment_context": "full_context_problems",
+    "train.hard_attention": "draw_problems",
+    **dict.fromkeys((f"train.{loss}_weight" for loss in WATCHING), "watch_problems"),
+    "decode.coverage_penalty": "watch_problems",
+}
+GRAMMAR = (["de", "en"], ["de"], ["en"])  # languages of the built-in corpus, sorted
 LARGEST_INT = 2**31 - 1  # int32 holds steps, lengths and sizes on a device
 LARGEST_FLOAT, SMALLEST_FLOAT = 3.4e38, 1.2e-38  # in float32; smaller ones count as 0
 
@@ -28,22 +37,17 @@ def check(config: Config, given: Collection[str] = ()) -> None:
     """
     check_values(config)  # relations between keys mean something only if each key is valid
     problems = [
-        *_model(config.model),
+        *_of_the_model(config),
         *_unread(config, given),
+        *_excluded(config),
         *_vocabularies(config),
-        *_merge_dropout(config),
         *_data(config.data),
         *_overlap(config.data),
         *_training(config.train, config.data),
-        *_alignment_context(config),
-        *_hard_attention(config),
-        *_consistency(config),
-        *_watched(config),
-        *_directions(config),
+        *_dropout(config),
         *_lengths(config),
         *_mesh(config),
         *_search(config.decode),
-        *_waiting(config),
         *_sources(config),
     ]
     if problems:
@@ -65,28 +69,26 @@ def _vocabularies(config: Config) -> Iterator[str]:
 
 def apart_problems(model: ModelConfig, what: str) -> Iterator[str]:
     """Why the model needs one vocabulary, and not a vocabulary for each side as `what` has."""
-    tied = "Set model.tie_embeddings=False and, as usual, model.tie_output=True."
-    fixes = {"model.tie_embeddings=True": tied, "model.output='copy'": "Use another output."}
-    reasons = model.tie_embeddings, model.output == "copy"
-    for (setting, fix), applies in zip(fixes.items(), reasons, strict=True):
-        if applies:
-            yield f"{what} has a vocabulary for each side, and {setting} needs one for both. {fix}"
+    needs_one = f"{what} has a vocabulary for each side, and model.%s needs one for both. %s"
+    if model.tie_embeddings:
+        fix = "Set model.tie_embeddings=False and, as usual, model.tie_output=True."
+        yield needs_one % ("tie_embeddings=True", fix)
+    if model.output == "copy":
+        yield needs_one % ("output='copy'", "Use another output.")
 
 
-def _merge_dropout(config: Config) -> Iterator[str]:
-    vocabulary = config.vocabulary
-    rate = vocabulary.dropout
-    if not rate:
-        return
-    if vocabulary.kind != "bpe":
+def _dropout(config: Config) -> Iterator[str]:
+    """What needs dropout, or merges that it can skip, and does not have them."""
+    vocabulary, model, weight = config.vocabulary, config.model, config.train.consistency_weight
+    if vocabulary.dropout and vocabulary.kind != "bpe":
         yield (
-            f"vocabulary.dropout={rate} skips merges, and vocabulary.kind={vocabulary.kind!r} has "
-            "none. Use vocabulary.kind='bpe'."
+            f"vocabulary.dropout={vocabulary.dropout} skips merges, and vocabulary.kind="
+            f"{vocabulary.kind!r} has none. Use vocabulary.kind='bpe'."
         )
-    if config.data.alignments:
+    if weight and not (model.dropout or model.attention_dropout or model.activation_dropout):
         yield (
-            f"vocabulary.dropout={rate} splits words anew each time, and data.alignments=True "
-            "links the subwords of one segmentation. Leave one of them out."
+            f"train.consistency_weight={weight} compares two dropout masks, and there is no "
+            "dropout. Set model.dropout, or train.consistency_weight=0."
         )
 
 
@@ -145,8 +147,27 @@ def _hint(key: Key) -> str:
     return key.hint or f"The default is {key.default}."
 
 
-def _model(model: ModelConfig) -> Iterator[str]:
-    yield from _asked_of_the_model("problems", model) or ()
+def _of_the_model(config: Config) -> Iterator[str]:
+    """Why the parts of the model do not fit each other, or what a key asks of them."""
+    yield from _asked_of_the_model("problems", config.model) or ()
+    for name, question in ASKED.items():
+        value = value_at(config, name)
+        if value and value != KEYS[name].default:
+            for problem in _asked_of_the_model(question, config.model) or ():
+                yield f"{name}={value!r}: {problem}"
+
+
+def _excluded(config: Config) -> Iterator[str]:
+    """Keys that exclude each other (`Key.excludes`)."""
+    for name, key in KEYS.items():
+        if not key.excludes or not holds(config, name):
+            continue
+        for other, reason in key.excludes.items():
+            if holds(config, other):
+                yield (
+                    f"{name}={value_at(config, name)!r} and {other}={value_at(config, other)!r} do "
+                    f"not go together: {reason}. Leave one of them out."
+                )
 
 
 def _unread(config: Config, given: Collection[str]) -> Iterator[str]:
@@ -193,7 +214,7 @@ def _data(data: DataConfig) -> Iterator[str]:
             "add --config.data.name=wmt14_translate/de-en, for example."
         )
     names = data.languages
-    if data.source == "grammar" and {data.src, data.tgt} != {"en", "de"}:
+    if data.source == "grammar" and sorted(filter(None, names)) not in GRAMMAR:
         yield (
             f"data.src={data.src!r}, data.tgt={data.tgt!r}: the built-in corpus is in 'en' and "
             "'de'. Use these, or data.source='files'."
@@ -217,7 +238,12 @@ def _data(data: DataConfig) -> Iterator[str]:
 def _sources(config: Config) -> Iterator[str]:
     """Several source languages need a model that reads as many, or one that reads them as one."""
     count, data = config.model.sources, config.data
-    if count not in (1, len(data.sources)):
+    if (config.model.encoder == "none") == bool(data.src):
+        yield (
+            f"model.encoder={config.model.encoder!r} and data.src={data.src!r} do not go together: "
+            "a language model has neither an encoder ('none') nor a source ('')."
+        )
+    elif count not in (1, len(data.sources)):
         yield (
             f"model.sources={count}, and data.src={data.src!r} names {len(data.sources)}: a "
             f"language for each source sentence. Set model.sources={len(data.sources)}, or name "
@@ -225,11 +251,13 @@ def _sources(config: Config) -> Iterator[str]:
         )
     reasons = {
         "data.alignments": "links are those of one source sentence",
-        "train.agreement_weight": "the other direction would have two translations",
+        "train.agreement_weight": "the other direction would translate into one sentence",
     }
+    if not data.sources:
+        reasons["train.valid_bleu"] = "nothing is translated"
     for name, reason in reasons.items():
         value = value_at(config, name)
-        if len(data.sources) > 1 and value != KEYS[name].default:
+        if len(data.sources) != 1 and value != KEYS[name].default:
             yield (
                 f"data.src={data.src!r} and {name}={value} do not go together: "
                 f"{reason}. Leave one of them out."
@@ -272,86 +300,6 @@ def _training(train: TrainConfig, data: DataConfig) -> Iterator[str]:
         yield "train.init_from='' names no run. Give a run's folder, or None."
 
 
-def _alignment_context(config: Config) -> Iterator[str]:
-    train = config.train
-    if train.alignment_context == "past":
-        return
-    for problem in _asked_of_the_model("full_context_problems", config.model) or ():
-        yield f"train.alignment_context={train.alignment_context!r}: {problem}"
-
-
-def _hard_attention(config: Config) -> Iterator[str]:
-    train = config.train
-    if train.hard_attention is None:
-        return
-    if train.alignment_context != "past":
-        yield (
-            f"train.hard_attention={train.hard_attention!r}: the second pass of "
-            f"train.alignment_context={train.alignment_context!r} predicts nothing from which "
-            "draws could learn. Leave one of them out."
-        )
-    for problem in _asked_of_the_model("draw_problems", config.model) or ():
-        yield f"train.hard_attention={train.hard_attention!r}: {problem}"
-
-
-def _consistency(config: Config) -> Iterator[str]:
-    model, weight = config.model, config.train.consistency_weight
-    if not weight:
-        return
-    if not (model.dropout or model.attention_dropout or model.activation_dropout):
-        yield (
-            f"train.consistency_weight={weight} compares two dropout masks, and there is no "
-            "dropout. Set model.dropout, or train.consistency_weight=0."
-        )
-    if model.output != "softmax":
-        yield (
-            f"train.consistency_weight={weight} has been tested with model.output='softmax' only, "
-            f"not with {model.output!r}. Change one of them."
-        )
-    if model.wait_k_max is not None:
-        yield (
-            f"train.consistency_weight={weight} compares two dropout masks, and model.wait_k_max="
-            f"{model.wait_k_max} draws another k for each pass. Leave one of them out."
-        )
-    if (draws := config.train.hard_attention) is not None:
-        yield (
-            f"train.consistency_weight={weight}: train.hard_attention={draws!r} has a loss of its "
-            "own, without a second pass. Leave one of them out."
-        )
-
-
-def _watched(config: Config) -> Iterator[str]:
-    losses = ("coverage", "alignment", "avoidance", "fertility", "agreement")
-    for name in (*(f"train.{loss}_weight" for loss in losses), "decode.coverage_penalty"):
-        if value := value_at(config, name):
-            for problem in _asked_of_the_model("watch_problems", config.model) or ():
-                yield f"{name}={value}: {problem}"
-
-
-def _directions(config: Config) -> Iterator[str]:
-    if (weight := config.train.agreement_weight) is None:
-        return
-    reasons = {
-        "vocabulary.separate": "each subword must be in the vocabulary of both directions",
-        "data.alignments": "links are those of one direction",
-        "model.wait_k": "attention to what is read so far differs in both directions",
-        "train.patience": "both directions have to end at the same step",
-        "train.hard_attention": "draws have been tested with one direction only",
-        "train.consistency_weight": "two passes have been tested with one direction only",
-    }
-    for name, reason in reasons.items():
-        if value := value_at(config, name):
-            yield (
-                f"train.agreement_weight={weight} trains both directions together, and {name}="
-                f"{value} does not go with it: {reason}. Leave one of them out."
-            )
-    if config.model.output != "softmax":
-        yield (
-            f"train.agreement_weight={weight} has been tested with model.output='softmax' only, "
-            f"not with {config.model.output!r}. Change one of them."
-        )
-
-
 def _lengths(config: Config) -> Iterator[str]:
     longest = _asked_of_the_model("longest", config.model)
     for name in ("data.max_length", "train.row_length", "decode.max_length") if longest else ():
@@ -377,15 +325,6 @@ def _search(decode: DecodeConfig) -> Iterator[str]:
             f"{decode.groups}: "
             "all groups have the same number of beams. Use --config.decode.beam_size="
             f"{2 * decode.groups}."
-        )
-
-
-def _waiting(config: Config) -> Iterator[str]:
-    k, weight = config.model.wait_k, config.train.alignment_weight
-    if k is not None and weight:
-        yield (
-            f"train.alignment_weight={weight} with model.wait_k={k}: a link may point to a word "
-            "that is not yet read, to which the attention is 0. Leave one of them out."
         )
 
 

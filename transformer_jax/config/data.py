@@ -43,7 +43,7 @@ class DataConfig:
         "en",
         "source language: the text file's suffix, or its name in Parquet or TFDS; several, such as "
         "de,fr: a source sentence in each, which lines of text have with tabs between them "
-        "(model.sources)",
+        "(model.sources); empty: none, for a language model (model.encoder=none)",
     )
     tgt: str = key("de", "target language: the text file's suffix, or its name in Parquet or TFDS")
     train: tuple[str, ...] = key(
@@ -107,13 +107,18 @@ class DataConfig:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The source languages, usually one."""
-        return tuple(self.src.split(","))
+        """The source languages, usually one; none for a language model."""
+        return tuple(self.src.split(",")) if self.src else ()
 
     @property
     def languages(self) -> tuple[str, ...]:
         """The source languages, and then the target language."""
         return *self.sources, self.tgt
+
+    @property
+    def direction(self) -> str:
+        """The languages in one word, for messages."""
+        return f"{self.src}→{self.tgt}" if self.src else self.tgt
 
     def train_pairs_in(self, stems: tuple[str, ...]) -> tuple[str, str] | None:
         """The first stem of `train` and of `stems` that share pairs; None: there are none."""
@@ -141,6 +146,7 @@ class VocabularyConfig:
         "training text is split into subwords; there it is 0.1",
         at_least=0,
         below=1,
+        excludes={"data.alignments": "links are those of one segmentation"},
     )
     segmentations: int = key(
         16,

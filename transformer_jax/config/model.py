@@ -28,7 +28,8 @@ class ModelConfig:
         "transformer",
         "what reads the source; recurrent is that of Bahdanau et al. 2015, convolutional that of "
         "Gehring et al. 2017; synthesizer: a transformer whose self-attention is replaced by "
-        "weights from the query alone (Tay et al. 2020)",
+        "weights from the query alone (Tay et al. 2020); none: nothing reads, in a language "
+        "model (data.src='')",
         choices_of="transformer_jax.model.sides.choices:ENCODERS",
     )
     decoder: str = key(

@@ -8,6 +8,7 @@ PAPER_STEPS = "The paper uses 100000 (base) and 300000 (big)."
 PAPER_SMOOTHING = "The paper uses 0.1; 0 turns it off."
 DEFAULT_PEAK = "None gives the paper's (d_model * warmup_steps)^-0.5."
 NO_CLIPPING = "None turns clipping off."
+UNTESTED = "they have not been tested together"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +39,10 @@ class TrainConfig:
         "weight of the cross-entropy between links and the attention of model.watched_layer (Mi et "
         "al. 2016; Garg et al. 2019, where it is 0.05); needs data.alignments=True",
         at_least=0,
+        excludes={
+            "model.wait_k": "a link may point to a word that is not yet read, to which the "
+            "attention is 0"
+        },
     )
     alignment_context: str = key(
         "past",
@@ -65,17 +70,35 @@ class TrainConfig:
         "a run of its own in WORKDIR/reverse; the weight of a bonus for attentions that agree on "
         "model.watched_layer (Cohn et al. 2016, section 3.4; 0: no bonus); None: one direction",
         at_least=0,
+        excludes={
+            "vocabulary.separate": "each subword must be in the vocabulary of both directions",
+            "data.alignments": "links are those of one direction",
+            "model.wait_k": "attention to what is read so far differs in both directions",
+            "model.output": UNTESTED,
+            "train.patience": "both directions have to end at the same step",
+            "train.hard_attention": UNTESTED,
+            "train.consistency_weight": UNTESTED,
+        },
     )
     consistency_weight: float = key(
         0.0,
         "weight of how far the predictions of two passes with different dropout masks differ "
         "(R-Drop, Liang et al. 2021, where it is 5 for translation); a step takes twice the FLOPs",
         at_least=0,
+        excludes={
+            "model.output": UNTESTED,
+            "model.wait_k_max": "each of the two passes would draw another k",
+            "train.hard_attention": "its loss has no second pass",
+        },
     )
     hard_attention: str | None = key(
         None,
         "reinforce: training draws what model.watched_layer reads (Xu et al. 2015); None: no draws",
         choices=("reinforce",),
+        excludes={
+            "train.alignment_context": "its second pass predicts nothing from which draws could "
+            "learn"
+        },
     )
     optimizer: str = key(
         "adam",

@@ -110,6 +110,8 @@ class LineTranslator:
     def encode(self, lines: Sequence[str], is_target: bool = False) -> list[np.ndarray]:
         """Subwords of each line, int32 [length], EOS included, cut to the limit; [] if blank.
 
+        The blank sources of a language model have EOS.
+
         Raises:
           DataError: a line is not text: it has half of a surrogate pair; or a source line has
             not as many sentences as the model reads.
@@ -125,7 +127,10 @@ class LineTranslator:
         else:
             encoded = encode_sources(self.vocabulary, lines, self.translator.model.sources)
         self.cut += sum(len(ids) >= self.longest for ids in encoded)
-        return [np.append(ids[: self.longest - 1], EOS) if len(ids) else ids for ids in encoded]
+        ends = not (is_target or self.translator.model.sources)
+        return [
+            np.append(ids[: self.longest - 1], EOS) if len(ids) or ends else ids for ids in encoded
+        ]
 
     def text(self, ids: np.ndarray) -> str:
         """A hypothesis as one line; byte pieces can spell any character, even line ends."""

@@ -65,10 +65,10 @@ def write_stablehlo(model: Exported, folder: Path) -> None:
     )
     paths = jax.tree_util.tree_leaves_with_path(model.params)
     names = ["/".join(key.key for key in path) for path, _ in paths]
-    if made.sources > 1:
+    if made.sources != 1:
         raise UserError(
-            f"model.sources={made.sources}: the search that an export has takes lines of one "
-            "source sentence. Use this run here."
+            f"The run reads {made.sources} source sentences, and the search that an export has "
+            "takes lines of one. Use this run here."
         )
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / "weights.npz", **{name: x for name, (_, x) in zip(names, paths, strict=True)})

@@ -39,6 +39,7 @@ from transformer_jax.model.interfaces import (
     Stepped,
     encoder_place,
     place_of,
+    reads_source,
     source_number,
     visible_place,
 )
@@ -287,8 +288,8 @@ class EncoderDecoder(nn.Module):
 
     @property
     def sources(self) -> int:
-        """Source sentences of each pair."""
-        return self.config.sources
+        """Source sentences of each pair; 0: a language model."""
+        return self.config.sources if reads_source(self.config) else 0
 
     @property
     def members(self) -> tuple["EncoderDecoder"]:

@@ -192,6 +192,15 @@ class LossSums(NamedTuple):
         return sum(self.auxiliary.values(), self.smoothed_nats)
 
 
+def reads_source(config: ModelConfig) -> bool:
+    """Whether the model has an encoder; without one it is a language model."""
+    return config.encoder != "none"
+
+
+def no_limit(config: ModelConfig) -> None:
+    """For a part that reads sentences of any length: no largest number of positions."""
+
+
 def no_problems(config: ModelConfig) -> Iterator[str]:
     """For a part that fits every config: nothing to refuse."""
     yield from ()

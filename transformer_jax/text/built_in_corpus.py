@@ -62,7 +62,7 @@ class BuiltInPairs(ByPosition[Pair]):
     def __init__(self, name: str, size: int, data: DataConfig):
         self.name, self.size = name, size
         self.invented_names = data.invented_names
-        self.is_swapped = data.src == "de"
+        self.is_swapped, self.has_source = data.tgt == "en", bool(data.src)
 
     def __len__(self) -> int:
         return self.size
@@ -75,13 +75,14 @@ class BuiltInPairs(ByPosition[Pair]):
     def items(self, indices: Sequence[int]) -> list[Pair]:
         """The pairs at these indices."""
         pairs = [(self.aligned[i].src, self.aligned[i].tgt) for i in indices]
-        return [Pair(*(pair[::-1] if self.is_swapped else pair)) for pair in pairs]
+        pairs = [pair[::-1] if self.is_swapped else pair for pair in pairs]
+        return [Pair.of(pair if self.has_source else pair[1:]) for pair in pairs]
 
 
 class BuiltInCorpus:
     """The corpus for a config: data.pairs pairs for training, 500 to validate and 1,000 to test.
 
-    With data.src='de' its sides are swapped.
+    With data.tgt='en' its sides are swapped.
     """
 
     def __init__(self, data: DataConfig):
@@ -120,6 +121,7 @@ class BuiltInCorpus:
             return hashlib.sha256("\n".join(lines).encode()).hexdigest().encode()
 
         asked = f"{name} {len(pairs)} {pairs.invented_names} {pairs.is_swapped}"
+        asked += "" if pairs.has_source else " without a source"
         stored = file_digest(_file(name)).hex()
         return kept("built_in_corpus", f"fingerprint {stored} {asked}", digest).decode()
 

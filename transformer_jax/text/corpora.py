@@ -108,7 +108,7 @@ class TfdsPairs(ByPosition[Pair]):
 class TextCorpus(FolderCorpus):
     """Files STEM.{data.src} and STEM.{data.tgt} in one folder, each plain or .gz."""
 
-    FILES, VALID = "text files", "valid.{data.src}, valid.{data.tgt}"
+    FILES, VALID = "text files", "valid.{}"
 
     def has_valid(self) -> bool:
         """Whether there is a file of the stem `valid` in either language."""
@@ -202,7 +202,7 @@ class TfdsCorpus:
     def describe(self) -> str:
         """The data set, its version, its folder and the direction."""
         name, folder = self.builder.info.full_name, self.builder.data_path
-        return f"TFDS {name} in {folder}, {self.data.src}→{self.data.tgt}"
+        return f"TFDS {name} in {folder}, {self.data.direction}"
 
 
 # the config's data -> the corpus

@@ -59,7 +59,7 @@ class FolderCorpus:
     """
 
     FILES: str  # what the files are called in messages
-    VALID: str  # the name of a validation file, to be formatted with the config's `data`
+    VALID: str  # the name of a validation file, to be formatted with a language
 
     def __init__(self, data: DataConfig):
         if data.path is None:
@@ -111,7 +111,7 @@ class FolderCorpus:
         if len(pairs) < 2:
             raise DataError(
                 f"the training text in {self.folder} has one pair, too few to cut off a validation "
-                f"split. Add pairs, or validation files: {self.VALID.format(data=self.data)}."
+                f"split. Add pairs, or validation files: {', '.join(self._valid_files())}."
             )
         count = max(1, min(VALID_MOST, int(VALID_SHARE * len(pairs))))
         cut, rest = sample_indices(len(pairs), count, self.data.seed)
@@ -139,10 +139,13 @@ class FolderCorpus:
 
     def describe(self) -> str:
         """The folder, the direction of translation, and where validation pairs come from."""
-        first = self.VALID.format(data=self.data).partition(",")[0]
-        cut = f", no {first}: validation pairs cut off the training text"
-        direction = f"{self.data.src}→{self.data.tgt}"
-        return f"{self.FILES} in {self.folder}, {direction}{cut if self.cuts_valid else ''}"
+        cut = f", no {self._valid_files()[0]}: validation pairs cut off the training text"
+        about = f"{self.FILES} in {self.folder}, {self.data.direction}"
+        return f"{about}{cut if self.cuts_valid else ''}"
+
+    def _valid_files(self) -> list[str]:
+        """The names of the validation files."""
+        return list(dict.fromkeys(map(self.VALID.format, self.data.languages)))
 
 
 def _of_stems(stems: Sequence[str], of_stem: Callable[[str], list[Sequence[T]]]) -> Sequence[T]:

@@ -83,8 +83,12 @@ def random_order(count: int, *entropy: int) -> np.ndarray:
 def select_pairs(
     src_lengths: np.ndarray, tgt_lengths: np.ndarray, max_src: int, max_tgt: int
 ) -> Selection:
-    """Leaves out pairs with an empty side or a side that is too long; lengths [pairs] count EOS."""
-    empty = (src_lengths <= 1) | (tgt_lengths <= 1)
+    """Leaves out pairs with an empty side or a side that is too long; lengths [pairs] count EOS.
+
+    If no pair has a source, as for a language model, an empty one is no reason.
+    """
+    any_source = src_lengths.max(initial=0) > 1
+    empty = (tgt_lengths <= 1) | (src_lengths <= 1) & any_source
     too_long = ~empty & ((src_lengths > max_src) | (tgt_lengths > max_tgt))
     kept = np.flatnonzero(~(empty | too_long))
     return Selection(kept, int(too_long.sum()), int(empty.sum()))

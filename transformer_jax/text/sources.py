@@ -18,7 +18,10 @@ SHOWN = 40  # characters of a line in a message
 
 
 def in_one_line(sentences: Sequence[str]) -> str:
-    """The source sentences of a pair as one line; with several, their own tabs become spaces."""
+    """The source sentences of a pair as one line; with several, their own tabs become spaces.
+
+    Without a sentence it is blank: the source of a language model, of which subwords have EOS.
+    """
     if len(sentences) == 1:
         return sentences[0]
     return TAB.join(sentence.replace(TAB, " ") for sentence in sentences)
@@ -34,12 +37,19 @@ def encode_sources(
     Args:
       vocabulary: that of the source.
       lines: the lines. With `count` 1 a tab is white space.
-      count: model.sources.
+      count: the model's source sentences; 0: a language model.
       dropout: of the subwords; see `Vocabulary.encode_lines`.
 
     Raises:
       DataError: a line does not have `count` sentences.
     """
+    if count == 0:
+        if any(line.strip() for line in lines):
+            raise DataError(
+                "The model reads no source (model.encoder='none'), and there is text. Leave the "
+                "source out, or give a blank line for each text."
+            )
+        return [np.zeros(0, np.int32)] * len(lines)
     if count == 1:
         return vocabulary.encode_lines(lines, dropout)
     columns = [line.split(TAB) if line.strip() else [""] * count for line in lines]

@@ -150,16 +150,16 @@ def load_data(config: Config, run: RunFolder) -> TrainingData:
     run.check_corpus(fingerprint, of_valid)
     vocabulary = _vocabulary(config, run, corpus, fingerprint)
     text_checks.warn_of_lost_characters(valid_pairs, vocabulary)
-    sources, segmentations = config.model.sources, _segmentations(config, vocabulary)
-    train = _encode(pairs, vocabulary, fingerprint, sources, segmentations)
+    segmentations = _segmentations(config, vocabulary)
+    train = _encode(config, pairs, vocabulary, fingerprint, segmentations)
     if config.data.alignments:
         links = encode_links(
             corpus.alignments("train"), train, vocabulary, config.data.aligned_pairs
         )
         train = dataclasses.replace(train, links=links)
-    valid = _encode(valid_pairs, vocabulary, of_valid, sources)
+    valid = _encode(config, valid_pairs, vocabulary, of_valid)
     text_checks.warn_of_known_pairs(train, valid, vocabulary)
-    if sources > 1:
+    if config.model.sources > 1:
         text_checks.warn_of_sources(train, config.data.sources)
     plan, shape = _plan_training(train, config.train, config.data.max_length, config.seed)
     valid_plan, valid_shape = _plan_validation(valid, shape)
@@ -233,16 +233,23 @@ def _plan_validation(valid: EncodedPairs, shape: BatchShape) -> tuple[RowPlan, B
 
 
 def _encode(
+    config: Config,
     pairs: Sequence[Pair],
     vocabulary: Vocabulary,
     fingerprint: str,
-    sources: int,
     segmentations: Segmentations | None = None,
 ) -> EncodedPairs:
     """The first process encodes; the others read the result from the cache."""
-    return processes.first_goes_ahead(
+    sources = config.model.sources
+    encoded = processes.first_goes_ahead(
         lambda: encode_corpus(pairs, vocabulary, None, fingerprint, segmentations, sources)
     )
+    if config.data.src and encoded.src_lengths().max(initial=0) <= 1:
+        raise DataError(
+            f"None of {len(pairs)} pairs has a text of data.src={config.data.src!r}. Name the "
+            "right files; for a language model, set data.src='' and model.encoder='none'."
+        )
+    return encoded
 
 
 def _segmentations(config: Config, vocabulary: Vocabulary) -> Segmentations | None:

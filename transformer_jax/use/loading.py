@@ -51,6 +51,14 @@ class LoadedModel(NamedTuple):
             raise ConfigError("This is for one model, not for an ensemble: give one run.")
         return model
 
+    def check_translates(self) -> None:
+        """Raises ConfigError if this is a language model."""
+        if not self.translator.model.sources:
+            raise ConfigError(
+                "A language model (model.encoder='none') has no translations to evaluate: its "
+                "command is `score --tgt=FILE`."
+            )
+
     def line_translator(self, n_best: int | None = None) -> LineTranslator:
         """A new translator of text lines, whose count of cut lines is zero.
 
@@ -131,8 +139,8 @@ def _check_searched(run: RunFolder, config: Config, decode: DecodeConfig, first:
     """Raises ConfigError if the search of an ensemble's first run does not fit another run."""
     if (first.data.src, first.data.tgt) != (config.data.src, config.data.tgt):
         raise ConfigError(
-            f"{run.path} translates {config.data.src} to {config.data.tgt}, and the first run "
-            f"{first.data.src} to {first.data.tgt}: an ensemble has one direction."
+            f"{run.path} translates {config.data.direction}, and the first run "
+            f"{first.data.direction}: an ensemble has one direction."
         )
     if first.model.sources != config.model.sources:
         raise ConfigError(

@@ -26,6 +26,7 @@ from transformer_jax.model.interfaces import (
     Side,
     Sight,
     StepContext,
+    reads_source,
 )
 from transformer_jax.model.kernels.choices import fits_triton
 from transformer_jax.model.layers.dropout import Dropout, NoiseSource
@@ -55,7 +56,8 @@ def encoder_layer(config: ModelConfig) -> tuple[str, ...]:
 def decoder_layer(config: ModelConfig) -> tuple[str, ...]:
     """The sub-layers of a decoder layer; model.decoder may replace its self-attention."""
     mixer, _ = RUNNING_MIXERS.get(config.decoder, ("self_attention", None))
-    return (mixer, "cross_attention", *_feed_forward(config))
+    reading = ("cross_attention",) if reads_source(config) else ()
+    return (mixer, *reading, *_feed_forward(config))
 
 
 def _feed_forward(config: ModelConfig) -> tuple[str, ...]:

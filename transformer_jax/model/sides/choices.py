@@ -10,13 +10,15 @@ from typing import Any
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.model.attention.cross_normalizers import NOISY, STATELESS, name_of
 from transformer_jax.model.attention.monotonic import MONOTONIC
+from transformer_jax.model.interfaces import reads_source
 from transformer_jax.model.layers import residuals
 from transformer_jax.model.layers.encoder_mixers import ENCODER_MIXERS
 from transformer_jax.model.layers.running_mixers import RUNNING_MIXERS
 from transformer_jax.model.outputs import choices as outputs
 from transformer_jax.model.positions.choices import POSITIONS, between_positions
-from transformer_jax.model.sides import embeddings
+from transformer_jax.model.sides import embeddings, no_encoder
 from transformer_jax.model.sides.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
+from transformer_jax.model.sides.no_encoder import NoEncoder
 from transformer_jax.model.sides.recurrent import RecurrentDecoder, RecurrentEncoder
 from transformer_jax.model.sides.transformer import TransformerDecoder, TransformerEncoder
 
@@ -25,6 +27,7 @@ ENCODERS: dict[str, Any] = {
     **dict.fromkeys(ENCODER_MIXERS, TransformerEncoder),
     "recurrent": RecurrentEncoder,
     "convolutional": ConvolutionalEncoder,
+    "none": NoEncoder,
 }
 DECODERS: dict[str, Any] = {
     "transformer": TransformerDecoder,
@@ -47,6 +50,8 @@ def problems(config: ModelConfig) -> Iterator[str]:
     yield from embeddings.problems(config)
     yield from outputs.problems(config)
     encoder, decoder = sides
+    if not reads_source(config):
+        yield from no_encoder.problems(config, decoder)
     are_transformers = encoder.self_attention and decoder.multi_head
     yield from residuals.problems(config, are_transformers)
     if config.wait_k is not None and not (_encoder_self_attention(config) and decoder.multi_head):
@@ -61,8 +66,8 @@ def problems(config: ModelConfig) -> Iterator[str]:
     output = outputs.OUTPUTS[config.output]
     if output.watches and (why := _no_probabilities(config, output.divides_by_sum)):
         yield (
-            f"model.output={config.output!r} reads attention as probabilities, and {why}. Set "
-            "model.cross_normalizer='softmax', or model.output='softmax'."
+            f"model.output={config.output!r} reads attention as probabilities, and {why}, or "
+            "model.output='softmax'."
         )
     yield from _without_effect(config)
 
@@ -82,25 +87,29 @@ def _several_sources(config: ModelConfig) -> Iterator[str]:
 
 
 def _no_probabilities(config: ModelConfig, any_sum: bool) -> str | None:
-    """Why weights of encoder-decoder attention are not probabilities; None if they are.
+    """Why weights of encoder-decoder attention are not probabilities, and a fix; None if they are.
 
     With `any_sum` they need not sum to 1.
     """
+    if not reads_source(config):
+        return "model.encoder='none' has no attention to a source. Use an encoder"
     name = name_of(config)
     normalizer = STATELESS.get(name)
     if normalizer is None or not DECODERS[config.decoder].multi_head:
         return None
-    if normalizer.signed:
-        return f"weights of the normalizer {name!r} may be negative"
+    which = None
     if not (any_sum or normalizer.sums_to_1):
-        return f"weights of the normalizer {name!r} may not sum to 1"
-    return None
+        which = "not sum to 1"
+    if normalizer.signed:
+        which = "be negative"
+    fix = "Set model.cross_normalizer='softmax'"
+    return which and f"weights of the normalizer {name!r} may {which}. {fix}"
 
 
 def watch_problems(config: ModelConfig) -> Iterator[str]:
     """Why losses and penalties cannot use the watched weights; empty if they can."""
     if why := _no_probabilities(config, any_sum=True):
-        yield f"{why}. Leave it out, or set model.cross_normalizer='softmax'."
+        yield f"{why}, or leave it out."
 
 
 def _multi_head_decoders() -> str:
@@ -123,19 +132,25 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
     Keys that a preset may set for models of every kind, such as model.norm, are accepted.
     """
     decoder = DECODERS[config.decoder]
+    has_heads = decoder.multi_head and reads_source(config)
     no_heads = f"the attention of a {config.decoder} decoder is of its own kind"
+    if not reads_source(config):
+        no_heads = "there is no source"
     no_self = "nothing has self-attention"
     reason_of: dict[str, str] = {}
-    if not decoder.multi_head:
+    if not has_heads:
         names = ["cross_score", "cross_normalizer", "attention_memory", "combination"]
         reason_of = dict.fromkeys(names, no_heads)
+    if not reads_source(config):
+        names = ["num_encoder_layers", "source_eos", "sources"]
+        reason_of |= dict.fromkeys(names, no_heads)
     if config.sources == 1:
         reason_of["combination"] = "model.sources=1, so there is nothing to combine"
     if not (_encoder_self_attention(config) or _decoder_self_attention(config)):
         reason_of |= {"window": no_self, "pattern": no_self}
         if between_positions(config):
             reason_of["positions"] = no_self
-        if not decoder.multi_head:
+        if not has_heads:
             names = ["num_key_heads", "attention_gate", "qk_norm", "score", "normalizer"]
             if config.encoder not in ENCODER_MIXERS:
                 names.append("attention_dropout")
@@ -184,6 +199,9 @@ def full_context_problems(config: ModelConfig) -> Iterator[str]:
 
 def draw_problems(config: ModelConfig) -> Iterator[str]:
     """Why training cannot draw what the watched layer reads, with the fix; empty if it can."""
+    if not reads_source(config):
+        yield from watch_problems(config)
+        return
     if not DECODERS[config.decoder].multi_head:
         yield (
             f"a decoder of kind {config.decoder} has no heads that could read one position each. "

@@ -20,14 +20,18 @@ from transformer_jax.model.attention.normalizers import softmax
 from transformer_jax.model.attention.patterns import same_sentence
 from transformer_jax.model.attention.scores import sum_score
 from transformer_jax.model.axes import BATCH, constrain, named, zeros
-from transformer_jax.model.interfaces import Cache, Memory, Now, Place, SearchSizes, no_problems
+from transformer_jax.model.interfaces import (
+    Cache,
+    Memory,
+    Now,
+    Place,
+    SearchSizes,
+    no_limit,
+    no_problems,
+)
 from transformer_jax.model.layers.dropout import Dropout
 from transformer_jax.model.layers.matrix_products import sum_type
 from transformer_jax.model.sides.gated_unit import GatedUnit, project, whole, xavier, zero_vector
-
-
-def no_limit(config: ModelConfig) -> None:
-    """A recurrent encoder or decoder reads sentences of any length."""
 
 
 class RecurrentEncoder(nn.Module):
