@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.files import read_json, write_atomically
-from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Job
 from transformer_jax.tables.results import hypotheses
 
@@ -52,7 +51,7 @@ def answers(
     """
     kept: Evidence = read_json(path) if path.exists() else {}
     for name, (own, ask) in asked.items():
-        configs = [digest_of(job.config()) for job in own]
+        configs = [job.digest() for job in own]
         if kept.get(name, {}).get("configs") == configs:
             continue
         kept.pop(name, None)  # it came from other runs

@@ -158,14 +158,26 @@ class Writer(Protocol):
         """Called once, after the last metrics."""
 
 
-class Reports(Protocol):
-    """Receives a run's metrics."""
+class Reports(NamedTuple):
+    """Receives a run's metrics; without writers and progress they are lost."""
+
+    writers: Sequence[Writer] = ()
+    progress: "Progress | None" = None
 
     def trained(self, step: int, values: Mapping[str, float]) -> None:
         """Reports metrics of the training steps since the last call."""
+        for writer in self.writers:
+            writer.write(step, "train", values)
+        if self.progress is not None:
+            self.progress.update(step, values)
 
     def validated(self, step: int, values: Mapping[str, float]) -> None:
         """Reports metrics of the validation split."""
+        for writer in self.writers:
+            writer.write(step, "valid", values)
+        if self.progress is not None:
+            shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+            self.progress.write(f"step {step:,}: validation {shown}")
 
 
 @contextlib.contextmanager
@@ -188,7 +200,7 @@ def open_reports(
       shown: whether the user sees them; else they are only written.
     """
     if silent:
-        yield _Silence()
+        yield Reports()
         return
     with contextlib.ExitStack() as closing:
         writers: list[Writer] = [MetricsWriter(workdir, purge_after_step=first)]
@@ -199,33 +211,7 @@ def open_reports(
         progress = Progress(total, first) if shown else None
         if progress is not None:
             closing.callback(progress.close)
-        yield _FilesAndProgress(writers, progress)
-
-
-class _Silence:
-    def trained(self, step: int, values: Mapping[str, float]) -> None:
-        pass
-
-    def validated(self, step: int, values: Mapping[str, float]) -> None:
-        pass
-
-
-class _FilesAndProgress(NamedTuple):
-    writers: Sequence[Writer]
-    progress: "Progress | None"
-
-    def trained(self, step: int, values: Mapping[str, float]) -> None:
-        for writer in self.writers:
-            writer.write(step, "train", values)
-        if self.progress is not None:
-            self.progress.update(step, values)
-
-    def validated(self, step: int, values: Mapping[str, float]) -> None:
-        for writer in self.writers:
-            writer.write(step, "valid", values)
-        if self.progress is not None:
-            shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
-            self.progress.write(f"step {step:,}: validation {shown}")
+        yield Reports(writers, progress)
 
 
 def _text(form: str, value: float) -> str:
