@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import pytest
 
 from experiments import agreement
-from experiments.agreement import BASE, EXPERIMENT, ROWS, agreement_of, findings, verdicts
+from experiments.agreement import BASE, EXPERIMENT, agreement_of, verdicts
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from tests import tiny_runs as runs
+from tests.experiments.rows import SEEDS, by_seed
 from transformer_jax.api import load
 from transformer_jax.evaluation.alignment import alignment_error_rates
 from transformer_jax.tables.experiment import make_jobs
 from transformer_jax.text.built_in_corpus import built_in_pairs
 
-SEEDS = (0, 1, 2)
 ROW = "gamma 0.3"
 
 
@@ -68,21 +68,14 @@ def evidence(rate, common, bleu):
     ],
 )
 def test_the_verdicts_on_a_gamma(rates, commons, bleus, want):
-    found = {(BASE, seed): evidence(0.2, 0.1, 90.0) for seed in SEEDS}
-    rows = enumerate(zip(rates, commons, bleus, strict=True))
-    found |= {(ROW, seed): evidence(*values) for seed, values in rows}
+    found = by_seed(BASE, 3 * [evidence(0.2, 0.1, 90.0)])
+    found |= by_seed(ROW, map(evidence, rates, commons, bleus))
     assert verdicts(found, ROW, SEEDS) == want
 
 
 def test_a_loss_in_one_direction_counts():
-    found = {(BASE, seed): evidence(0.2, 0.1, 90.0 + seed / 100) for seed in SEEDS}
-    found |= {(ROW, seed): evidence(0.1, 0.1, 90.0) for seed in SEEDS}
+    found = by_seed(BASE, [evidence(0.2, 0.1, 90.0 + seed / 100) for seed in SEEDS])
+    found |= by_seed(ROW, [evidence(0.1, 0.1, 90.0) for _ in SEEDS])
     for seed in SEEDS:
         found[ROW, seed]["bleu"]["reverse"] -= 3.0
     assert verdicts(found, ROW, SEEDS)[2] == FAILS
-
-
-def test_a_page_without_runs_says_so(tmp_path):
-    parts = findings(tmp_path, make_jobs(EXPERIMENT, "small", runs=Path(tmp_path)))
-    assert {cell for row in parts[1].rows for cell in row[1:]} == {NOT_RUN}
-    assert [row[0] for row in parts[3].rows] == list(ROWS)

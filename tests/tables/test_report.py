@@ -130,31 +130,52 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
     write_record(tmp_path, record | {"samples": [], "translations": ["t"]})
     [other, found] = read_records(tmp_path, [line("b", 0, 1.0), line("a, b", 1, 1.0)])
     assert (found.samples, found.translations, other.samples) == ([], ["t"], [("s", "r", "t")])
-    kept = [json.loads(text) for text in (tmp_path / FILE).read_text().splitlines()]
+    lines = (tmp_path / FILE).read_text().splitlines()
+    kept = [json.loads(text) for text in lines]
     assert [(one["row"], one["seed"]) for one in kept] == [("a, b", 0), ("a, b", 1), ("b", 0)]
+    (tmp_path / FILE).write_text("\n".join(lines))  # an editor may remove the last line end
+    assert read_records(tmp_path, [line("b", 0, 1.0)]) == [other]
+
+
+GOOD = {"row": "a", "seed": 0, "curve": [], "samples": []}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"row": "a", "seed": 0, "curve": []},
+        {**GOOD, "seed": True},
+        {**GOOD, "curve": [3]},
+        {**GOOD, "curve": [{"kind": "valid", "step": 1}]},
+        {**GOOD, "curve": [{"kind": "valid", "step": 10, "perplexity": -5}]},
+        {**GOOD, "curve": [{"kind": "valid", "step": -1, "perplexity": 5}]},
+        {**GOOD, "samples": [["s", "r"]]},
+        *({**GOOD, "sets": sets} for sets in ({"valid": 27.5}, "valid", 3)),
+    ],
+)
+def test_what_is_no_record_is_refused(content, tmp_path):
+    (tmp_path / FILE).write_text(f"{json.dumps(content)}\n")
+    with pytest.raises(DataError, match=f"^{tmp_path / FILE}, line 1: not the record of a run"):
+        read_records(tmp_path, [line("a", 0, 1.0)])
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{", "line 1: not JSON"),
-        (b"[]", "line 1: a JSON list; expected an object"),
-        (b'{"row": "\xff"}', "line 1: not UTF-8"),
-        (b"[" * 100_000, "line 1: cannot be read"),
-        (b'{"row": "a", "seed": 0, "curve": []}', "line 1: not the record of a run"),
-        (b'{"row": "b", "seed": 0}\n{"row": "a"}', "line 2: not the record of a run"),
-        (b'{"row": "a", "seed": 0, "curve": [3], "samples": []}', "line 1: not the record"),
-        (b'{"row": "a", "seed": 0, "curve": [], "samples": [["s", "r"]]}', "line 1: not the rec"),
+        (b"{", ", line 1: not JSON"),
+        (b"[]", ", line 1: a JSON list; expected an object"),
+        (b'{"row": "\xff"}', ", line 1: not UTF-8"),
+        (b"[" * 100_000, ", line 1: cannot be read"),
+        (b'{"row": "b", "seed": 0}\n{"row": "a"}', ", line 2: not the record of a run"),
         (
-            b'{"row": "a", "seed": 0, "curve": [{"kind": "valid", "step": 1}], "samples": []}',
-            "line 1: not the record of a run",
+            b'{"row": "a", "seed": 0}\n{"row": "b", "seed": 0}\n{"row": "a", "seed": 0}',
+            ", lines 1 and 3: both are of row 'a' and seed 0",
         ),
     ],
 )
-def test_a_damaged_record_is_refused_naming_file_and_line(content, message, tmp_path):
-    path = tmp_path / FILE
-    path.write_bytes(content + b"\n")
-    with pytest.raises(DataError, match=f"^{path}, {message}"):
+def test_a_damaged_file_of_records_is_refused_naming_the_line(content, message, tmp_path):
+    (tmp_path / FILE).write_bytes(content + b"\n")
+    with pytest.raises(DataError, match=f"^{tmp_path / FILE}{message}"):
         read_records(tmp_path, [line("a", 0, 1.0)])
 
 
