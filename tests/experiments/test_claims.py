@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import claims, table3_ablations
+from experiments import claims
 from experiments.claims import (
     alignments,
     averaging,
@@ -32,7 +32,6 @@ from experiments.claims.smoothing import NO_SMOOTHING, UNSMOOTHED
 from experiments.claims.word_order import NO_POSITIONS
 from experiments.evidence import Probe, gather
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, of_shared_seeds, of_two
-from tests.experiments.rows import configs_of, differing
 from tests.tables.test_statistics import line, lines_of
 from tests.tiny_runs import command, train
 from transformer_jax.tables.digests import digest_of
@@ -79,28 +78,7 @@ def test_rows_of_the_built_in_corpus_that_are_compared_have_three_seeds():
     compared |= {keys + NOT_SCALED for keys in (LARGE_KEYS, SMALL_KEYS)}
     assert {row for row in claims.ROWS if seeds_of(row) == (0, 1, 2)} == compared
     assert {seeds_of(row) for row in claims.ROWS if row not in compared} == {(0,)}
-
-
-def test_rows_are_what_they_are_compared_with_but_for_these_keys(in_checkout):
-    rows = configs_of(table3_ablations.EXPERIMENT) | configs_of(claims.EXPERIMENT)
-    for one, other, keys in [
-        (MANY, "base", {"model.score"}),
-        (SINGLE, ONE_HEAD, {"model.score"}),
-        (LARGE_KEYS, LARGE_KEYS + NOT_SCALED, {"model.score"}),
-        (SMALL_KEYS, SMALL_KEYS + NOT_SCALED, {"model.score"}),
-        (LARGE_KEYS, SMALL_KEYS, {"model.d_k", "model.d_v"}),
-        (LARGE_KEYS, REFERENCE, {"model.num_heads"}),
-        (RSQRT, REFERENCE, {"train.schedule", "train.decay_steps"}),
-        (RSQRT, AVERAGED, {"train.checkpoint_every", "train.keep_last"}),
-        (UNSMOOTHED, REFERENCE, {"train.label_smoothing"}),
-        (NO_POSITIONS, REFERENCE, {"model.positions"}),
-        ("post-norm, warm-up", "post-norm, no warm-up", {"train.warmup_steps"}),
-        ("pre-norm, warm-up", "pre-norm, no warm-up", {"train.warmup_steps"}),
-    ]:
-        assert differing(rows[one], rows[other]) == keys, one
-    assert rows[LARGE_KEYS].model.head_sizes == (128, 128)
-    assert rows[SMALL_KEYS].model.head_sizes == (8, 128)
-    jobs = make_jobs(claims.EXPERIMENT, "small", Path("runs"), seeds=(0,))
+    jobs = make_jobs(claims.EXPERIMENT, "small", Path("runs"))
     assert {job.row: job.average for job in jobs if job.average} == {AVERAGED: 5}
 
 

@@ -83,23 +83,30 @@ def test_contenders_differ_in_the_model_and_these_keys_alone(
 
 
 @pytest.mark.parametrize(
-    ("name", "prefix", "tried", "rates"),
+    ("experiment", "scale", "trial", "tried", "rates"),
     [
-        ("fair_comparison", "rate", fair_comparison.TRIED, fair_comparison.RATES),
-        ("later_parts", "rate", later_parts.TRIED, later_parts.RATES),
-        ("real_text", "cores_rate", real_text.TRIED, real_text.RATES_OF_CORES),
+        (fair_comparison, "budget_1", "rate", fair_comparison.TRIED, fair_comparison.RATES),
+        (later_parts, "small", "rate", later_parts.TRIED, later_parts.RATES),
+        (real_text, "cores_en-it", "cores_rate", real_text.TRIED, real_text.RATES_OF_CORES),
         (
-            "scores",
+            scores,
+            "small",
             "rate",
             scores.TRIED,
             {scores.name_of(*which): rate for which, rate in scores.RATES.items()},
         ),
     ],
+    ids=lambda value: getattr(value, "__name__", None),
 )
-def test_a_row_s_rate_is_the_one_with_the_lowest_recorded_perplexity(name, prefix, tried, rates):
+def test_a_row_has_the_rate_with_the_lowest_recorded_perplexity(
+    experiment, scale, trial, tried, rates
+):
+    for row, config in configs_of(experiment.EXPERIMENT, scale).items():
+        assert config.train.peak_learning_rate == rates[row], row
     perplexity: dict[str, dict[float, float]] = {}
     for rate in tried:
-        for line in read_results(RECORDED / name / f"{prefix}_{rate}" / "results.csv"):
+        folder = RECORDED / experiment.EXPERIMENT.name / f"{trial}_{rate}"
+        for line in read_results(folder / "results.csv"):
             perplexity.setdefault(line.row, {})[rate] = line.perplexity
     whole = {row: own for row, own in perplexity.items() if len(own) == len(tried)}
     assert len(whole) > 1

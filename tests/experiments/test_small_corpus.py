@@ -1,21 +1,9 @@
-"""Settings for small corpora: rows that change what they name, and a base that was run before."""
+"""Settings for small corpora, judged beside a base."""
 
-from experiments import few_pairs
 from experiments.later_parts import BASE
-from experiments.small_corpus import EXPERIMENT, SETTINGS
-from tests.experiments.rows import configs_of, differing
+from experiments.small_corpus import EXPERIMENT
 from tests.tables.test_statistics import lines_of
-from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.results import write_results
-
-
-def test_the_base_is_a_row_of_few_pairs_and_each_row_changes_what_it_says():
-    own = configs_of(EXPERIMENT)
-    same = few_pairs.name_of("pre", "layer", False)
-    [there] = configs_of(few_pairs.EXPERIMENT, few_pairs.FEW, (same,)).values()
-    assert digest_of(own[BASE]) == digest_of(there)
-    for row, config in own.items():
-        assert differing(config, own[BASE]) == SETTINGS[row].keys()
 
 
 def test_a_setting_is_judged_beside_the_base_seed_by_seed(tmp_path):
