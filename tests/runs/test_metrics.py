@@ -252,13 +252,9 @@ def test_progress_without_a_terminal_logs_a_line_an_update(caplog, capsys, monke
     assert capsys.readouterr() == ("", "")
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
 def test_progress_on_a_terminal_is_a_bar_with_log_lines_above_it(monkeypatch, capsys):
-    terminal = Terminal()
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
     handler = logging.StreamHandler(terminal)
     monkeypatch.setattr(logging.root, "handlers", [handler])

@@ -7,6 +7,7 @@ import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import jax
 import pytest
@@ -299,47 +300,27 @@ def test_a_failure_says_which_command_and_why(tmp_path):
     assert reason.startswith("`train` ended with 2: transformer-jax: ") and "'confi'" in reason
 
 
-class Process:
-    """In place of a started one: it ends when it gets a signal, and keeps what it was given."""
-
-    pid = 0
-    returncode = None
-
-    def __init__(self, command: list[str], **options):
-        self.command, self.options = command, options
-        self.signals: list[int] = []
-
-    def poll(self) -> int | None:
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        self.signals.append(number)
-        self.returncode = 128 + number
-
-    def wait(self) -> None:
-        assert self.returncode is not None, "it would wait for ever"
-
-
 def test_a_run_sees_its_share_of_the_devices_and_is_interrupted_not_killed(tmp_path, monkeypatch):
     """SIGINT lets a run write a checkpoint before it ends."""
-    started = []
-
-    def start(given, **options):
-        started.append(Process(given, **options))
-        return started[-1]
-
+    start, bound = mock.Mock(), mock.Mock()
+    process = start.return_value
+    process.poll.return_value = None
     monkeypatch.setattr("subprocess.Popen", start)
-    monkeypatch.setattr("os.sched_setaffinity", lambda pid, cores: started.append(cores))
+    monkeypatch.setattr("os.sched_setaffinity", bound)
     stop = threading.Event()
     stop.set()
     share = Share({"CUDA_VISIBLE_DEVICES": "2,3"}, frozenset({1}))
     job = job_of(tmp_path / "run", ["train", "--x"], ["evaluate"])
     assert run_commands(job, share, stop) == "interrupted"
-    process, cores = started
-    assert process.command[-2:] == ["train", "--x"] and cores == {1}
-    assert process.options["env"]["CUDA_VISIBLE_DEVICES"] == "2,3"
-    assert process.options["env"]["PATH"] == os.environ["PATH"]
-    assert process.signals == [signal.SIGINT]
+    [started] = start.call_args_list
+    assert started.args[0][-2:] == ["train", "--x"]
+    assert started.kwargs["env"] == {**os.environ, "CUDA_VISIBLE_DEVICES": "2,3"}
+    bound.assert_called_once_with(process.pid, {1})
+    assert process.mock_calls == [
+        mock.call.poll(),
+        mock.call.send_signal(signal.SIGINT),
+        mock.call.wait(),
+    ]
 
 
 @pytest.mark.slow("starts submitit's processes")
