@@ -54,9 +54,6 @@ def test_p_is_that_of_student_s_test_for_one_mean():
         want = scipy.stats.ttest_1samp(own, BAR, alternative="greater").pvalue
         assert p_above(own, BAR) == pytest.approx(want)
     assert 0.9 < want < 0.97, "a case that could tell nothing"
-
-
-def test_p_of_one_value_or_of_equal_ones():
     assert p_above([99.0], BAR) == 1
     assert p_above([37.5, 37.5], BAR) == 0
     assert p_above([37.0, 37.0], BAR) == 1

@@ -12,17 +12,8 @@ from matplotlib.font_manager import findfont
 from matplotlib.ft2font import FT2Font
 
 from transformer_jax.errors import RunError
-from transformer_jax.reporting.plots import (
-    MOST_AREA,
-    MOST_HEIGHT,
-    attention_figure,
-    curves_figure,
-    font_families,
-    plot_curves,
-    readable,
-    runs_figure,
-    save_figure,
-)
+from transformer_jax.reporting import plots
+from transformer_jax.reporting.plots import attention_figure, curves_figure, plot_curves
 
 METRICS = [
     {"step": 100, "kind": "train", "nats_per_token": 5.0, "perplexity": 150.0, "grad_norm": 2.0},
@@ -61,7 +52,7 @@ def test_runs_share_panels_and_each_has_a_color_and_a_line_per_kind_of_its_own()
     slower = [{**record, "step": 2 * record["step"]} for record in METRICS]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        figure = runs_figure({"a$b$": METRICS, "_slow": slower})
+        figure = plots.runs_figure({"a$b$": METRICS, "_slow": slower})
     axes = panels(figure)["loss (nats per subword)"]
     assert drawn(axes) == {
         "a$b$, train": [[100, 5.0], [200, 4.0], [300, 3.0]],
@@ -74,12 +65,12 @@ def test_runs_share_panels_and_each_has_a_color_and_a_line_per_kind_of_its_own()
     (legend,) = figure.legends
     texts = [text.get_text().strip() for text in legend.get_texts()]
     assert sorted(texts) == sorted(drawn(axes))
-    many = runs_figure({str(n): METRICS[:2] for n in range(9)})
+    many = plots.runs_figure({str(n): METRICS[:2] for n in range(9)})
     lines = [(line.get_color(), line.get_linestyle()) for line in many.axes[0].lines]
     assert len(set(lines)) == 9
-    (legend,) = runs_figure({"n" * 40: METRICS[:2], "m" * 40: METRICS[:2]}).legends
+    (legend,) = plots.runs_figure({"n" * 40: METRICS[:2], "m" * 40: METRICS[:2]}).legends
     assert legend._ncols == 2, "longer names would not fit side by side"
-    (legend,) = runs_figure({"n" * 60: METRICS[:2], "m" * 60: METRICS[:2]}).legends
+    (legend,) = plots.runs_figure({"n" * 60: METRICS[:2], "m" * 60: METRICS[:2]}).legends
     assert legend._ncols == 1
 
 
@@ -235,7 +226,7 @@ def test_a_figure_of_a_very_long_sentence_has_a_limit():
     pieces = [f"▁{i}" for i in range(900)]
     figure = attention_figure(attention(2, 900, 900), pieces, pieces, "")
     width, height = figure.get_size_inches()
-    assert width * height < 1.2 * MOST_AREA and height < 1.1 * MOST_HEIGHT
+    assert width * height < 1.2 * plots.MOST_AREA and height < 1.1 * plots.MOST_HEIGHT
     axis = figure.axes[0].yaxis
     labels = tick_labels(axis)
     assert labels == [f"▁{tick:.0f}" for tick in axis.get_ticklocs()]
@@ -261,12 +252,12 @@ def test_bytes_are_labeled_with_the_characters_that_they_form():
         return [f"<0x{byte:02X}>" for byte in text]
 
     whole = pieces("a×€😀\n".encode())
-    assert readable(whole) == ["a", "×", "⋯", "€", "⋯", "⋯", "😀", "⋯", "⋯", "⋯", "\n"]
-    assert readable(["▁x", *pieces("×".encode()), "y"]) == ["▁x", "×", "⋯", "y"]
+    assert plots.readable(whole) == ["a", "×", "⋯", "€", "⋯", "⋯", "😀", "⋯", "⋯", "⋯", "\n"]
+    assert plots.readable(["▁x", *pieces("×".encode()), "y"]) == ["▁x", "×", "⋯", "y"]
     # Neither the beginning of a character, nor its rest, nor other pieces become one.
     broken = ["<0xE2>", "<0x82>", "x", "<0xAC>", "<0xD7>", "<s>", "<0xd7>", "<0x4>"]
-    assert readable(broken) == broken
-    assert readable(["<0xD7>", *pieces(b"b")]) == ["<0xD7>", "b"]
+    assert plots.readable(broken) == broken
+    assert plots.readable(["<0xD7>", *pieces(b"b")]) == ["<0xD7>", "b"]
     figure = attention_figure(attention(1, 1, 2), pieces("×".encode()), ["x"], "")
     assert tick_labels(figure.axes[0].xaxis) == ["×", "⋯"]
 
@@ -274,7 +265,7 @@ def test_bytes_are_labeled_with_the_characters_that_they_form():
 @pytest.mark.parametrize(("suffix", "magic"), [("pdf", b"%PDF"), ("svg", b"<?xml")])
 def test_pictures_for_papers_are_the_same_file_each_time(suffix, magic, tmp_path):
     first, second = (
-        save_figure(
+        plots.save_figure(
             attention_figure(attention(1, 1, 2), ["a", "😀"], ["x"], "one"),
             tmp_path / f"{n}.{suffix}",
         ).read_bytes()
@@ -291,7 +282,7 @@ def test_any_unicode_is_drawn(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         figure = attention_figure(attention(1, 7, 7), src, tgt, "$\\frac$ \ud800\n")
-        path = save_figure(figure, tmp_path / "a.png")
+        path = plots.save_figure(figure, tmp_path / "a.png")
     width, height = png_size(path)
     assert 400 < width < 1000
     assert 400 < height < 1000
@@ -301,14 +292,14 @@ def test_any_unicode_is_drawn(tmp_path):
 
 
 def test_characters_that_the_usual_font_lacks_are_drawn_in_one_that_has_them(caplog):
-    usual = font_families("a ü")
-    assert usual == ["DejaVu Sans"] and font_families("a \u1d81")[0] == usual[0]
-    other = font_families("a \u1d81")[1]  # of STIX, which matplotlib brings along
+    usual = plots.font_families("a ü")
+    assert usual == ["DejaVu Sans"] and plots.font_families("a \u1d81")[0] == usual[0]
+    other = plots.font_families("a \u1d81")[1]  # of STIX, which matplotlib brings along
     assert 0x1D81 in FT2Font(findfont(other)).get_charmap()
     figure = attention_figure(attention(1, 1, 2), ["\u1d81", "b"], ["x"], "")
     assert figure.axes[0].get_xticklabels()[0].get_fontfamily() == [*usual, other]
     assert caplog.text == ""
-    font_families("\U000f1234")
+    plots.font_families("\U000f1234")
     assert "no installed font has" in caplog.text
 
 

@@ -92,6 +92,8 @@ def test_the_best_and_the_last_are_kept_each_with_a_manifest(tmp_path):
     save(folder, {7: 0.9})
     assert committed_steps(folder) == [6, 7], "2 is no longer the best"
     assert manifests(folder) == ["6.sha256.json", "7.sha256.json"]
+    without_scores = save(tmp_path / "other", dict.fromkeys(range(1, 5)))
+    assert committed_steps(without_scores) == [3, 4]
 
 
 @pytest.mark.parametrize("has_manifest", [True, False])
@@ -120,10 +122,6 @@ def test_a_score_that_cannot_be_added_stops_nothing(tmp_path, monkeypatch, caplo
     monkeypatch.setattr("transformer_jax.runs.checkpoints.write_atomically", full)
     add_score(folder / "1", 0.8)
     assert "the score of" in caplog.text and "No space left on device" in caplog.text
-
-
-def test_without_scores_the_last_are_kept(tmp_path):
-    assert committed_steps(save(tmp_path, dict.fromkeys(range(1, 5)))) == [3, 4]
 
 
 def test_a_manifest_does_not_wait_for_the_next_checkpoint(tmp_path):
@@ -335,13 +333,6 @@ def test_half_written_checkpoints_are_ignored_and_removed(copied):
     save(copied, {40: None})
     assert not half.exists()
     assert committed_steps(copied) == [10, 30, 40]
-
-
-def test_no_checkpoints_is_no_error(tmp_path):
-    checkpoints = Checkpoints(tmp_path / "none", 2)
-    assert checkpoints.restore_latest(like()) is None
-    checkpoints.close()
-    assert not (tmp_path / "none").exists()
 
 
 # Another mesh ----------------------------------------------------------------------------------

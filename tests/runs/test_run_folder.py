@@ -51,15 +51,6 @@ def test_a_claimed_folder_gives_its_config_back(tmp_path):
         run.check_corpus("abc", "def")
 
 
-def test_a_mutable_key_may_change_and_is_recorded(tmp_path):
-    run = RunFolder(tmp_path)
-    run.claim(CONFIG, "abc")
-    longer = with_values(CONFIG, {"train.steps": 7, "data.path": "elsewhere"})
-    run.check(longer)
-    run.claim(longer, "abc")
-    assert run.read_config() == longer
-
-
 def test_every_immutable_key_that_differs_is_named(tmp_path):
     run = RunFolder(tmp_path)
     run.claim(CONFIG, "abc")

@@ -294,12 +294,6 @@ def job_of(folder: Path, *commands: list[str]) -> SimpleNamespace:
     )
 
 
-def test_a_failure_says_which_command_and_why(tmp_path):
-    job = job_of(tmp_path / "run", ["--help"], ["train", "--confi=x"], ["--help"])
-    reason = run_commands(job)
-    assert reason.startswith("`train` ended with 2: transformer-jax: ") and "'confi'" in reason
-
-
 def test_a_run_sees_its_share_of_the_devices_and_is_interrupted_not_killed(tmp_path, monkeypatch):
     """SIGINT lets a run write a checkpoint before it ends."""
     start, bound = mock.Mock(), mock.Mock()

@@ -13,16 +13,7 @@ from transformer_jax.reporting.page import Text
 from transformer_jax.tables import command, report
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
 from transformer_jax.tables.records import FILE, Record, raw_records, read_records, write_record
-from transformer_jax.tables.report import (
-    Output,
-    _averaged,
-    _lines_table,
-    _notes,
-    _row_plots,
-    curves_figure,
-    row_figure,
-    update_significance,
-)
+from transformer_jax.tables.report import Output, curves_figure, row_figure, update_significance
 from transformer_jax.tables.results import read_results
 from transformer_jax.tables.statistics import Paired, Summary, read_p_values, write_p_values
 
@@ -106,18 +97,18 @@ def test_a_run_made_anew_is_tested_anew(at_hand, tmp_path, monkeypatch):
     ],
 )
 def test_a_report_says_what_was_averaged(average, message):
-    assert _averaged(average) == message
+    assert report._averaged(average) == message
 
 
 def test_a_report_says_on_what_and_when_and_how_long_rows_were_trained():
     late = {"train_seconds": 5_400.0, "date": "2026-01-03"}
     lines = [line("base", 0, 1.0, **late), line("a", 0, 2.0, train_seconds=1_800.0)]
-    notes = _notes(EXPERIMENT, "small", lines, "python x")
+    notes = report._notes(EXPERIMENT, "small", lines, "python x")
     assert "Command: `python x`. Device: cpu. Dates: 2026-01-01 to 2026-01-03." in notes
     assert "Training of all runs: 2.00 hours." in notes and "BLEU: s." in notes
-    assert "Device: none yet. Dates: not run." in _notes(EXPERIMENT, "small", [], "python x")
+    assert "Device: none yet. Dates: not run." in report._notes(EXPERIMENT, "small", [], "python x")
     cells = ["base", "0", "5.000", "1.00", "2,150,000", "10", "90.0", "#d", "#r", "cpu"]
-    assert _lines_table(lines).rows[0] == [*cells, "on 2026-01-03"]
+    assert report._lines_table(lines).rows[0] == [*cells, "on 2026-01-03"]
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path):
@@ -209,7 +200,7 @@ def test_a_metric_that_is_equal_in_all_rows_is_a_line_of_text_and_no_picture(tmp
     (tmp_path / "parameters.png").write_text("of a report before")
     # 2.152 and 2.148 million are both 2.15 million.
     lines = [line("base", 0, 1.0, parameters=2_152_000), line("b", 0, 2.0, parameters=2_148_000)]
-    note, picture = _row_plots(experiment, "small", output, lines)
+    note, picture = report._row_plots(experiment, "small", output, lines)
     message = "The same in every finished row: parameters, millions 2.15; training FLOPs 3.00e+13."
     assert note == Text(message) and picture.file == tmp_path / "bleu.png"
     assert [path.name for path in tmp_path.iterdir()] == ["bleu.png"]

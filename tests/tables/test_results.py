@@ -15,16 +15,7 @@ from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.tables import results
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Experiment, Scale, check_rows, make_jobs
-from transformer_jax.tables.results import (
-    counts,
-    device_rate,
-    evaluation_file,
-    finished,
-    read_results,
-    training_seconds,
-    translations_of,
-    write_results,
-)
+from transformer_jax.tables.results import counts, finished, read_results, write_results
 
 ROOT = Path(__file__).parent.parent.parent
 DEMO = str(ROOT / "configs" / "demo.py")
@@ -196,13 +187,13 @@ def test_two_rows_of_one_config_are_refused_by_name():
 
 def test_translations_are_those_of_the_recorded_run_alone(tmp_path):
     job = make_jobs(EXPERIMENT, "small", tmp_path)[0]
-    assert translations_of(line("base", 0, 12.5), job) is None
+    assert results.translations_of(line("base", 0, 12.5), job) is None
     folder = job.folder / "evaluations"
     folder.mkdir(parents=True)
     (folder / "test.5-last2.beam4.json").write_text('{"bleu": 12.5}')
     (folder / "test.5-last2.beam4.txt").write_text("eins\n\nzwei\n")
-    assert translations_of(line("base", 0, 12.5), job) == ["eins", "", "zwei"]
-    assert translations_of(line("base", 0, 12.6), job) is None
+    assert results.translations_of(line("base", 0, 12.5), job) == ["eins", "", "zwei"]
+    assert results.translations_of(line("base", 0, 12.6), job) is None
 
 
 def test_a_row_has_its_own_config_file_and_average():
@@ -217,12 +208,6 @@ def test_a_row_has_its_own_config_file_and_average():
     assert jobs[0].commands()[0][1] == f"--config={ROOT}/configs/wmt14.py:big"
     with pytest.raises(ConfigError, match="no row 'c'"):
         make_jobs(experiment, "s", Path("runs"), ("c",))
-
-
-def test_a_rate_is_that_of_all_devices(monkeypatch):
-    assert device_rate("NVIDIA H100 80GB HBM3", 8, "bfloat16") == 8 * 989e12
-    assert math.isnan(device_rate("an abacus", 8, "float32"))
-    assert math.isnan(device_rate("cpu", 1, "float32"))
 
 
 def test_a_line_has_the_rate_of_all_devices_of_its_run(monkeypatch, tmp_path):
@@ -241,6 +226,7 @@ def test_a_line_has_the_rate_of_all_devices_of_its_run(monkeypatch, tmp_path):
     monkeypatch.setattr(results, "samples", lambda job: [])
     found, record = results.collect(job)
     assert (found.device_rate, found.perplexity) == (4 * 989e12, 5.0)
+    assert math.isnan(results.device_rate("cpu", 1, "float32"))
     assert (found.bleu, found.chrf) == (20.0, 50.0) and math.isnan(found.paper_bleu)
     assert [point["kind"] for point in record["curve"]] == ["train", "valid"]
     metrics[1]["step"] -= 1
@@ -258,20 +244,15 @@ def test_samples_are_spread_over_the_whole_text(monkeypatch):
     assert results.samples(None) == []
 
 
-def test_commands_say_the_config_whole():
-    job = make_jobs(EXPERIMENT, "small", Path("runs"), ("16 heads",), (3,), {"data.path": None})[0]
+def test_commands_say_the_config_whole_and_the_command_line_s_keys_win():
+    changes = {"data.path": None, "model.num_heads": 4}
+    [job] = make_jobs(EXPERIMENT, "small", Path("runs"), ("16 heads",), (3,), changes)
     train, average, evaluate = job.commands()
     assert train[0] == "train" and average == ["average", f"--workdir={job.folder}", "--last=2"]
     assert evaluate[0] == "evaluate" and "--checkpoint=average" in evaluate
     overrides = split_overrides(train[1:])[1]
     assert load_config(DEMO, overrides) == job.config()
-    assert (job.config().seed, job.config().model.num_heads) == (3, 16)
-
-
-def test_the_command_line_s_keys_win_over_those_of_a_row():
-    changes = {"model.num_heads": 4}
-    [job] = make_jobs(EXPERIMENT, "small", Path("runs"), ("16 heads",), (0,), changes)
-    assert job.config().model.num_heads == 4
+    assert (job.config().seed, job.config().model.num_heads) == (3, 4)
 
 
 def test_what_is_not_there_is_named():
@@ -287,9 +268,9 @@ def test_seconds_of_training_do_not_count_what_is_between_windows():
         return {"kind": "train", "step": step, **rates}
 
     metrics = [window(100, 50.0, 500.0), {"kind": "valid", "step": 100}, window(150, 40.0, 200.0)]
-    assert training_seconds(metrics, 100) == 100 * 50 / 500 + 50 * 40 / 200
+    assert results.training_seconds(metrics, 100) == 100 * 50 / 500 + 50 * 40 / 200
     metrics.append(window(350, 40.0, 200.0))  # the line of step 250 is lost
-    assert training_seconds(metrics, 100) == 100 * 50 / 500 + 50 * 40 / 200 + 100 * 40 / 200
+    assert results.training_seconds(metrics, 100) == 100 * 50 / 500 + 50 * 40 / 200 + 100 * 40 / 200
 
 
 # Table 3 ---------------------------------------------------------------------------------------
@@ -321,5 +302,5 @@ def test_the_scores_of_a_row_are_those_of_its_method_of_search(tmp_path, method)
         own = {**dataclasses.asdict(job.config().decode), "method": name}
         settings = {"split": "test", "checkpoint": "5", **own}
         write_evaluation(evaluation_path(folder, "test", settings), ["ja"], settings)
-    found = evaluation_file(job)
+    found = results.evaluation_file(job)
     assert found is not None and f".{method}" in found.name
