@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from transformer_jax.config.schema import KEYS, Config, value_at
+from transformer_jax.config.schema import Config
 from transformer_jax.tables.experiment import Experiment, make_jobs
 
 Value = TypeVar("Value")
@@ -17,11 +17,6 @@ def configs_of(
     """The configs of an experiment's rows."""
     jobs = make_jobs(experiment, scale, Path("runs"), rows, seeds=(seed,))
     return {job.row: job.config() for job in jobs}
-
-
-def differing(one: Config, other: Config) -> set[str]:
-    """The keys that have another value."""
-    return {name for name in KEYS if value_at(one, name) != value_at(other, name)}
 
 
 def by_seed(row: str, values: Iterable[Value]) -> dict[tuple[str, int], Value]:

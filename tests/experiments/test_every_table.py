@@ -16,36 +16,23 @@ from experiments import (
 )
 from experiments.claims.lengths import ALL_LENGTHS
 from experiments.judging import NOT_RUN
-from tests.experiments.rows import configs_of, differing
+from tests.experiments.rows import configs_of
+from transformer_jax.config.schema import KEYS, value_at
 from transformer_jax.reporting.page import Table
 from transformer_jax.tables.experiment import make_jobs
 from transformer_jax.tables.results import read_results
 
 RECORDED = Path(__file__).parents[2] / "docs" / "results"
 
-
+TABLES = (
+    "agreement alignment caveats copying coverage fair_comparison few_pairs hard_attention "
+    "monotonic positions small_corpus wait_k windows"
+).split()
 NOT_JUDGED = {"positions": [ALL_LENGTHS], "small_corpus": [later_parts.BASE]}
 OTHER_ROWS = {"coverage": [coverage.PENALTY]}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "agreement",
-        "alignment",
-        "caveats",
-        "copying",
-        "coverage",
-        "fair_comparison",
-        "few_pairs",
-        "hard_attention",
-        "monotonic",
-        "positions",
-        "small_corpus",
-        "wait_k",
-        "windows",
-    ],
-)
+@pytest.mark.parametrize("name", TABLES)
 def test_a_page_without_runs_has_every_row_and_no_verdict(name, tmp_path, monkeypatch):
     monkeypatch.setattr("experiments.windows.cost_of_step", dict)  # it takes minutes
     experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
@@ -77,38 +64,33 @@ def test_contenders_differ_in_the_model_and_these_keys_alone(
 ):
     first, *others = configs_of(experiment, scale).values()
     for config in others:
-        keys = {key for key in differing(first, config) if not key.startswith("model.")}
-        assert keys <= may_differ
+        keys = {name for name in KEYS if value_at(config, name) != value_at(first, name)}
+        assert {name for name in keys if not name.startswith("model.")} <= may_differ
         assert config.model.dropout == first.model.dropout
 
 
+RATES_OF_SCORES = {scores.name_of(*which): rate for which, rate in scores.RATES.items()}
+
+
 @pytest.mark.parametrize(
-    ("experiment", "scale", "trial", "tried", "rates"),
+    ("experiment", "scale", "rates"),
     [
-        (fair_comparison, "budget_1", "rate", fair_comparison.TRIED, fair_comparison.RATES),
-        (later_parts, "small", "rate", later_parts.TRIED, later_parts.RATES),
-        (real_text, "cores_en-it", "cores_rate", real_text.TRIED, real_text.RATES_OF_CORES),
-        (
-            scores,
-            "small",
-            "rate",
-            scores.TRIED,
-            {scores.name_of(*which): rate for which, rate in scores.RATES.items()},
-        ),
+        (fair_comparison.EXPERIMENT, "budget_1", fair_comparison.RATES),
+        (later_parts.EXPERIMENT, "small", later_parts.RATES),
+        (real_text.EXPERIMENT, "cores_en-it", real_text.RATES_OF_CORES),
+        (scores.EXPERIMENT, "small", RATES_OF_SCORES),
     ],
-    ids=lambda value: getattr(value, "__name__", None),
+    ids=lambda value: getattr(value, "name", None),
 )
-def test_a_row_has_the_rate_with_the_lowest_recorded_perplexity(
-    experiment, scale, trial, tried, rates
-):
-    for row, config in configs_of(experiment.EXPERIMENT, scale).items():
+def test_a_row_has_the_rate_with_the_lowest_recorded_perplexity(experiment, scale, rates):
+    for row, config in configs_of(experiment, scale).items():
         assert config.train.peak_learning_rate == rates[row], row
+    trials = [name for name in experiment.scales if "rate_" in name]
     perplexity: dict[str, dict[float, float]] = {}
-    for rate in tried:
-        folder = RECORDED / experiment.EXPERIMENT.name / f"{trial}_{rate}"
-        for line in read_results(folder / "results.csv"):
-            perplexity.setdefault(line.row, {})[rate] = line.perplexity
-    whole = {row: own for row, own in perplexity.items() if len(own) == len(tried)}
+    for trial in trials:
+        for line in read_results(RECORDED / experiment.name / trial / "results.csv"):
+            perplexity.setdefault(line.row, {})[float(trial.rpartition("_")[2])] = line.perplexity
+    whole = {row: own for row, own in perplexity.items() if len(own) == len(trials)}
     assert len(whole) > 1
     best = {row: min(own, key=own.__getitem__) for row, own in whole.items()}
     assert best.items() <= rates.items()
