@@ -14,7 +14,7 @@ from tests.experiments.rows import SEEDS, by_seed
 from transformer_jax.api import load
 from transformer_jax.evaluation.alignment import alignment_error_rates
 from transformer_jax.tables.experiment import make_jobs
-from transformer_jax.text.built_in_corpus import built_in_pairs
+from transformer_jax.text.built_in_corpus import AlignedPair, built_in_pairs
 
 ROW = "gamma 0.3"
 
@@ -23,12 +23,13 @@ def test_both_directions_are_measured_on_their_own_folders(tmp_path, monkeypatch
     """One model in both folders: it reads German too, in its way."""
     shutil.copytree(runs.trained_run(), tmp_path / "run")
     shutil.copytree(runs.trained_run(), tmp_path / "run" / "reverse")
-    scored = {tmp_path / "run": 30.0, tmp_path / "run" / "reverse": 20.0}
+    bleus = {tmp_path / "run": 30.0, tmp_path / "run" / "reverse": 20.0}
+
+    def evaluate(folder, split):
+        return SimpleNamespace(scores=SimpleNamespace(bleu=bleus[Path(folder)]))
+
     monkeypatch.setattr(agreement, "PAIRS", 30)
-    monkeypatch.setattr(
-        "transformer_jax.commands.evaluate.evaluate",
-        lambda folder, split: SimpleNamespace(scores=SimpleNamespace(bleu=scored[Path(folder)])),
-    )
+    monkeypatch.setattr("transformer_jax.commands.evaluate.evaluate", evaluate)
     job = make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]._replace(folder=tmp_path / "run")
     found = agreement_of(job)
     assert found["bleu"] == {"forward": 30.0, "reverse": 20.0}
@@ -37,14 +38,8 @@ def test_both_directions_are_measured_on_their_own_folders(tmp_path, monkeypatch
     pairs = built_in_pairs("test", 30)
     parts = (loaded.model, loaded.translator.params, loaded.vocabulary)
     swapped = [
-        pair._replace(
-            src=pair.tgt,
-            tgt=pair.src,
-            src_words=pair.tgt_words,
-            tgt_words=pair.src_words,
-            alignment=[(j, i) for i, j in pair.alignment],
-        )
-        for pair in pairs
+        AlignedPair(tgt, src, tgt_words, src_words, [(j, i) for i, j in links])
+        for src, tgt, src_words, tgt_words, links, *_ in pairs
     ]
     for way, own in (("forward", pairs), ("reverse", swapped)):
         want = alignment_error_rates(*parts, own).mean_N[0]

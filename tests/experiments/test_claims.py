@@ -235,7 +235,7 @@ def test_the_built_in_corpus_decides_what_multi30k_leaves_open(values, decided, 
 
 
 def test_rows_are_compared_over_the_seeds_that_all_of_them_have():
-    lines = [line("a", 0, 1.0), line("a", 1, 2.0), line("b", 1, 3.0), line("c", 1, 4.0)]
+    lines = [*lines_of("a", (1.0, 2.0)), line("b", 1, 3.0), line("c", 1, 4.0)]
     assert of_shared_seeds(lines, ["a", "b"]) == lines[1:3]
     assert of_shared_seeds(lines, ["a", "gone"]) == []
     most = [*here("a row", SURELY_LOWER), line(REFERENCE, 9, 0.0)]
@@ -306,39 +306,20 @@ def test_the_headline_is_judged_at_equal_cost(bleu, p, seconds, wanted):
     lines += [line(row, 0, bleu, train_seconds=seconds) for row in rows]
     longer = [one._replace(bleu=40 - one.bleu) for one in lines]
     p_values = {(row, 0): Paired(p) for row in rows}
-    by_chance = {(row, 0): Paired(0.9) for row in rows}
+    table_2, three_times = (Recorded(own, p_values, "Transformer") for own in (lines, longer))
+    found = verdicts(headline, table_2=table_2, longer=three_times, table_3=table_3())
     at_flops, at_time = wanted
-    other = {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}[at_flops]
-    for own, its_p, verdict in (
-        (longer, p_values, other),
-        (longer, by_chance, OPEN),
-        ((), {}, NOT_RUN),
-    ):
-        known = {"table_2": Recorded(lines, p_values, "Transformer"), "table_3": table_3()}
-        known["longer"] = Recorded(own, its_p, "Transformer")
-        assert verdicts(headline, **known) == [at_flops, verdict, at_time]
-
-
-PROBED = {
-    "word order": {
-        REFERENCE: {"same": 0.02, "exact": 0.9, "order": 0.01},
-        NO_POSITIONS: {"same": 1.0, "exact": 0.4, "order": 0.2},
-    },
-    "alignment": {
-        "heads": [[0.3, 0.4], [0.1, 0.5]],
-        "mean": [0.35, 0.2],
-        "diagonal": 0.41,
-        "least": 0.06,
-        "pairs": 9,
-    },
-}
+    assert found == [at_flops, {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}[at_flops], at_time]
+    found = verdicts(headline, table_2=table_2, table_3=table_3())
+    assert found == [at_flops, NOT_RUN, at_time]
 
 
 def test_probes_are_judged_by_their_numbers():
-    other = json.loads(json.dumps(PROBED))
-    other["word order"][NO_POSITIONS]["same"] = 0.5
-    other["alignment"]["diagonal"] = 0.15
-    for evidence, wanted in ((PROBED, HOLDS), (other, FAILS)):
+    for same, diagonal, wanted in ((1.0, 0.41, HOLDS), (0.5, 0.15, FAILS)):
+        rows = {REFERENCE: {"same": 0.02, "exact": 0.9, "order": 0.01}}
+        rows[NO_POSITIONS] = {"same": same, "exact": 0.4, "order": 0.2}
+        rates = {"heads": [[0.3, 0.4], [0.1, 0.5]], "mean": [0.35, 0.2], "diagonal": diagonal}
+        evidence = {"word order": rows, "alignment": {**rates, "least": 0.06, "pairs": 9}}
         assert verdicts(word_order, evidence=evidence) == [wanted]
         assert verdicts(alignments, evidence=evidence) == [wanted]
 

@@ -210,9 +210,8 @@ def test_a_run_is_timed_on_its_cores_without_caches(tmp_path, monkeypatch):
 
     monkeypatch.setattr(speedrun, "command_of", script)
     monkeypatch.setattr(speedrun, "busy_cores", lambda: 0.0)
-    monkeypatch.setattr(
-        speedrun, "TEXT", {"train": "trained on", "src_sha256": "a", "ref_sha256": "b"}
-    )
+    text = {"train": "trained on", "src_sha256": "a", "ref_sha256": "b"}
+    monkeypatch.setattr(speedrun, "TEXT", text)
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "somewhere")
     cores = os.sched_getaffinity(0)
     folder = tmp_path / "fast"
@@ -224,7 +223,7 @@ def test_a_run_is_timed_on_its_cores_without_caches(tmp_path, monkeypatch):
     assert found["cores"] == [min(cores)] and os.sched_getaffinity(0) == cores
     assert not {"XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR"} & found["env"].keys()
     assert found["env"]["TRANSFORMER_JAX_CACHE"] == str(folder / "cache")
-    monkeypatch.setattr(speedrun, "TEXT", {**speedrun.TEXT, "ref_sha256": "c"})
+    monkeypatch.setattr(speedrun, "TEXT", {**text, "ref_sha256": "c"})
     with pytest.raises(DataError, match=r"not that of Multi30k \(ref_sha256\)"):
         speedrun.scores_of(folder / "run")
     monkeypatch.setattr(speedrun, "command_of", lambda *_: [sys.executable, "-c", "1 / 0"])

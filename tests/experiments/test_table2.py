@@ -21,12 +21,8 @@ def test_both_kinds_have_as_many_parameters_and_one_row_as_many_flops(in_checkou
 
 def test_the_paper_s_scale_is_the_paper_s(in_checkout):
     jobs = {job.row: job for job in make_jobs(EXPERIMENT, "paper", Path("runs"))}
-    assert list(jobs) == [
-        "en-de: Transformer (base)",
-        "en-de: Transformer (big)",
-        "en-fr: Transformer (base)",
-        "en-fr: Transformer (big)",
-    ]
+    directions, sizes = ("en-de", "en-fr"), ("base", "big")
+    assert list(jobs) == [f"{own}: Transformer ({size})" for own in directions for size in sizes]
     big = jobs["en-fr: Transformer (big)"]
     config = big.config()
     assert (config.data.tgt, config.model.d_model, config.model.dropout) == ("fr", 1_024, 0.1)

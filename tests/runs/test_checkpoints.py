@@ -42,9 +42,8 @@ def state_at(step: int) -> TrainState:
 
 def like() -> TrainState:
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), state_at(0)
-    )
+    state = jax.eval_shape(lambda: state_at(0))
+    return jax.tree.map(lambda x: x.update(sharding=device), state)
 
 
 def save(folder: Path, scores: dict[int, float | None], keep_last: int = 2) -> Path:

@@ -47,9 +47,8 @@ def read_events(workdir):
 
 def test_a_line_is_a_json_object_with_step_and_kind_first(tmp_path):
     writer = MetricsWriter(tmp_path / "new" / "run")
-    writer.write(
-        np.int64(100), "train", {"nats_per_token": np.float32(0.5), "target_tokens": np.int32(7)}
-    )
+    values = {"nats_per_token": np.float32(0.5), "target_tokens": np.int32(7)}
+    writer.write(np.int64(100), "train", values)
     writer.close()
     text = (tmp_path / "new" / "run" / "metrics.jsonl").read_text()
     assert text == '{"step": 100, "kind": "train", "nats_per_token": 0.5, "target_tokens": 7}\n'

@@ -25,25 +25,11 @@ from transformer_jax.tables.statistics import (
 
 
 def line(row: str, seed: int, bleu: float, perplexity: float = 5.0, **values) -> Line:
-    made = {
-        "row": row,
-        "seed": seed,
-        "perplexity": perplexity,
-        "bleu": bleu,
-        "chrf": 50.0,
-        "paper_bleu": math.nan,
-        "parameters": 2_150_000,
-        "training_flops": 3e13,
-        "train_seconds": 90.0,
-        "device_rate": 1e9,
-        "steps": 10,
-        "config_digest": "d",
-        "revision": "r",
-        "device": "cpu",
-        "date": "2026-01-01",
-        "signature": "s",
-    }
-    return Line(**{**made, **values})
+    scores = {"perplexity": perplexity, "bleu": bleu, "chrf": 50.0, "paper_bleu": math.nan}
+    cost = {"parameters": 2_150_000, "training_flops": 3e13, "train_seconds": 90.0}
+    run = {"device_rate": 1e9, "steps": 10, "config_digest": "d", "revision": "r", "device": "cpu"}
+    about = {"date": "2026-01-01", "signature": "s"}
+    return Line(row=row, seed=seed, **{**scores, **cost, **run, **about, **values})
 
 
 def lines_of(row: str, bleus: Iterable[float], first: int = 0) -> list[Line]:
