@@ -1,4 +1,4 @@
-"""Encoders with decoders, and few pairs: the configs of the rows, and verdicts by their rules."""
+"""Encoders with decoders, and few pairs: verdicts by their rules."""
 
 import pytest
 
@@ -8,20 +8,7 @@ from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from tests.experiments.rows import configs_of
 from tests.tables.test_statistics import line, lines_of
 from transformer_jax.tables.digests import digest_of
-from transformer_jax.tables.results import counts, write_results
-
-
-@pytest.mark.slow("traces 30 models")
-def test_models_have_as_many_parameters():
-    configs = configs_of(caveats.EXPERIMENT)
-    found = {row: counts(config)[0] for row, config in configs.items()}
-    base = found[caveats.BASE]
-    for encoder in caveats.ENCODERS:
-        for decoder in caveats.DECODERS:
-            name = caveats.name_of(encoder, decoder)
-            gated = encoder == "transformer" and decoder == "average"
-            assert found[name] == pytest.approx(base, rel=0.21 if gated else 0.06), name
-    assert found[f"{caveats.BASE}, 3 + 1 layers"] == pytest.approx(base, rel=0.06)
+from transformer_jax.tables.results import write_results
 
 
 @pytest.mark.parametrize(

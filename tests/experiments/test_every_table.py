@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from experiments import (
+    caveats,
     coverage,
     fair_comparison,
     few_pairs,
@@ -67,6 +68,31 @@ def test_contenders_differ_in_the_model_and_these_keys_alone(
         keys = {name for name in KEYS if value_at(config, name) != value_at(first, name)}
         assert {name for name in keys if not name.startswith("model.")} <= may_differ
         assert config.model.dropout == first.model.dropout
+
+
+OF_EQUAL_FLOPS = ("Transformer, pre-norm", "recurrent, equal FLOPs")
+LARGER_OR_SMALLER = {"transformer to average"}
+LARGER_OR_SMALLER |= {f"{caveats.BASE}, {change}" for change in ("2 + 1 layers", "1 head of keys")}
+
+
+@pytest.mark.parametrize(
+    ("table", "base", "rows", "parameters", "flops"),
+    [
+        ("fair_comparison/budget_1", fair_comparison.POST, fair_comparison.ROWS, 0.01, 0.002),
+        ("table2_bleu/small", "Transformer", OF_EQUAL_FLOPS, 0.01, 0.002),
+        ("later_parts/small", later_parts.BASE, ["SwiGLU"], 0.002, 0.002),
+        ("caveats/small", caveats.BASE, caveats.ROWS.keys() - LARGER_OR_SMALLER, 0.06, 0.08),
+    ],
+)
+def test_contenders_have_as_many_parameters_and_training_flops(
+    table, base, rows, parameters, flops
+):
+    """By the recorded results, whose configs are those of the rows (tables/test_digests.py)."""
+    recorded = {line.row: line for line in read_results(RECORDED / table / "results.csv")}
+    size, cost = recorded[base].parameters, recorded[base].training_flops
+    for row in rows:
+        assert recorded[row].parameters == pytest.approx(size, rel=parameters), row
+        assert recorded[row].training_flops == pytest.approx(cost, rel=flops), row
 
 
 RATES_OF_SCORES = {scores.name_of(*which): rate for which, rate in scores.RATES.items()}

@@ -4,10 +4,9 @@ import pytest
 
 from experiments import small_corpus
 from experiments.judging import NOT_RUN, OPEN
-from experiments.later_parts import BASE, EXPERIMENT, verdict_of
-from tests.experiments.rows import configs_of
+from experiments.later_parts import BASE, verdict_of
 from tests.tables.test_statistics import lines_of
-from transformer_jax.tables.results import counts, write_results
+from transformer_jax.tables.results import write_results
 
 
 @pytest.mark.parametrize(
@@ -22,12 +21,6 @@ from transformer_jax.tables.results import counts, write_results
 def test_a_part_is_judged_beside_the_base_seed_by_seed(own, verdict):
     lines = lines_of(BASE, [83.0, 84.0, 85.0]) + lines_of("RMSNorm", own)
     assert verdict_of(lines, "RMSNorm")[0] == verdict
-
-
-def test_swiglu_has_the_size_of_the_base():
-    configs = configs_of(EXPERIMENT, rows=(BASE, "SwiGLU"))
-    base, gated = (counts(config)[0] for config in configs.values())
-    assert gated == pytest.approx(base, rel=2e-3)
 
 
 def test_a_setting_is_judged_beside_the_base_seed_by_seed(tmp_path):
