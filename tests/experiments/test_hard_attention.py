@@ -33,8 +33,8 @@ def test_error_rate_and_likelihood_of_a_run(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("rates", "losses", "nats", "want"),
     [
-        ([0.1, 0.11, 0.1], [0.1, 0.0, -0.1], [0.48, 0.5, 0.49], [HOLDS, HOLDS, HOLDS]),
-        ([0.3, 0.31, 0.3], [2.1, 2.0, 1.9], [0.7, 0.71, 0.72], [FAILS, FAILS, FAILS]),
+        ([0.1, 0.11, 0.1], [0.1, 0.0, -0.1], [0.7, 0.71, 0.72], [HOLDS, HOLDS, FAILS]),
+        ([0.3, 0.31, 0.3], [2.1, 2.0, 1.9], [0.48, 0.5, 0.49], [FAILS, FAILS, HOLDS]),
         ([0.1, 0.2, 0.3], [-1.0, 1.0, 3.0], [0.5, 0.6, 0.7], [OPEN, OPEN, OPEN]),
         ([0.1], [0.0], [0.1], [NOT_RUN, NOT_RUN, NOT_RUN]),
     ],
