@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import pytest
 
 from experiments import agreement
-from experiments.agreement import BASE, EXPERIMENT, ROWS, agreement_of, findings, verdicts
+from experiments.agreement import BASE, EXPERIMENT, agreement_of, verdicts
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from tests import tiny_runs as runs
+from tests.experiments.rows import SEEDS, by_seed
 from transformer_jax.api import load
 from transformer_jax.evaluation.alignment import alignment_error_rates
 from transformer_jax.tables.experiment import make_jobs
-from transformer_jax.text.built_in_corpus import built_in_pairs
+from transformer_jax.text.built_in_corpus import AlignedPair, built_in_pairs
 
-SEEDS = (0, 1, 2)
 ROW = "gamma 0.3"
 
 
@@ -23,12 +23,13 @@ def test_both_directions_are_measured_on_their_own_folders(tmp_path, monkeypatch
     """One model in both folders: it reads German too, in its way."""
     shutil.copytree(runs.trained_run(), tmp_path / "run")
     shutil.copytree(runs.trained_run(), tmp_path / "run" / "reverse")
-    scored = {tmp_path / "run": 30.0, tmp_path / "run" / "reverse": 20.0}
+    bleus = {tmp_path / "run": 30.0, tmp_path / "run" / "reverse": 20.0}
+
+    def evaluate(folder, split):
+        return SimpleNamespace(scores=SimpleNamespace(bleu=bleus[Path(folder)]))
+
     monkeypatch.setattr(agreement, "PAIRS", 30)
-    monkeypatch.setattr(
-        "transformer_jax.commands.evaluate.evaluate",
-        lambda folder, split: SimpleNamespace(scores=SimpleNamespace(bleu=scored[Path(folder)])),
-    )
+    monkeypatch.setattr("transformer_jax.commands.evaluate.evaluate", evaluate)
     job = make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]._replace(folder=tmp_path / "run")
     found = agreement_of(job)
     assert found["bleu"] == {"forward": 30.0, "reverse": 20.0}
@@ -37,14 +38,8 @@ def test_both_directions_are_measured_on_their_own_folders(tmp_path, monkeypatch
     pairs = built_in_pairs("test", 30)
     parts = (loaded.model, loaded.translator.params, loaded.vocabulary)
     swapped = [
-        pair._replace(
-            src=pair.tgt,
-            tgt=pair.src,
-            src_words=pair.tgt_words,
-            tgt_words=pair.src_words,
-            alignment=[(j, i) for i, j in pair.alignment],
-        )
-        for pair in pairs
+        AlignedPair(tgt, src, tgt_words, src_words, [(j, i) for i, j in links])
+        for src, tgt, src_words, tgt_words, links, *_ in pairs
     ]
     for way, own in (("forward", pairs), ("reverse", swapped)):
         want = alignment_error_rates(*parts, own).mean_N[0]
@@ -61,28 +56,21 @@ def evidence(rate, common, bleu):
 @pytest.mark.parametrize(
     ("rates", "commons", "bleus", "want"),
     [
-        ([0.1, 0.11, 0.1], [0.05, 0.06, 0.05], [89.9, 90.0, 90.1], [HOLDS, HOLDS, HOLDS]),
-        ([0.3, 0.31, 0.3], [0.15, 0.16, 0.15], [87.9, 88.0, 88.1], [FAILS, FAILS, FAILS]),
+        ([0.1, 0.11, 0.1], [0.15, 0.16, 0.15], [89.9, 90.0, 90.1], [HOLDS, FAILS, HOLDS]),
+        ([0.3, 0.31, 0.3], [0.05, 0.06, 0.05], [87.9, 88.0, 88.1], [FAILS, HOLDS, FAILS]),
         ([0.1, 0.2, 0.3], [0.05, 0.1, 0.15], [87.0, 89.0, 91.0], [OPEN, OPEN, OPEN]),
         ([0.1], [0.1], [90.0], [NOT_RUN, NOT_RUN, NOT_RUN]),
     ],
 )
 def test_the_verdicts_on_a_gamma(rates, commons, bleus, want):
-    found = {(BASE, seed): evidence(0.2, 0.1, 90.0) for seed in SEEDS}
-    rows = enumerate(zip(rates, commons, bleus, strict=True))
-    found |= {(ROW, seed): evidence(*values) for seed, values in rows}
+    found = by_seed(BASE, 3 * [evidence(0.2, 0.1, 90.0)])
+    found |= by_seed(ROW, map(evidence, rates, commons, bleus))
     assert verdicts(found, ROW, SEEDS) == want
 
 
 def test_a_loss_in_one_direction_counts():
-    found = {(BASE, seed): evidence(0.2, 0.1, 90.0 + seed / 100) for seed in SEEDS}
-    found |= {(ROW, seed): evidence(0.1, 0.1, 90.0) for seed in SEEDS}
+    found = by_seed(BASE, [evidence(0.2, 0.1, 90.0 + seed / 100) for seed in SEEDS])
+    found |= by_seed(ROW, [evidence(0.1, 0.1, 90.0) for _ in SEEDS])
     for seed in SEEDS:
         found[ROW, seed]["bleu"]["reverse"] -= 3.0
     assert verdicts(found, ROW, SEEDS)[2] == FAILS
-
-
-def test_a_page_without_runs_says_so(tmp_path):
-    parts = findings(tmp_path, make_jobs(EXPERIMENT, "small", runs=Path(tmp_path)))
-    assert {cell for row in parts[1].rows for cell in row[1:]} == {NOT_RUN}
-    assert [row[0] for row in parts[3].rows] == list(ROWS)

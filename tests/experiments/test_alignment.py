@@ -1,32 +1,18 @@
 """Shifts by hand, the measurement on a tiny run, and the rules of the verdicts."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from experiments.alignment import (
-    AVOIDED,
-    BASE,
-    EXPERIMENT,
-    FULL,
-    ROWS,
-    SHARES,
-    alignment_of,
-    can_be_manipulated,
-    findings,
-    is_enough,
-    place_of_the_weights,
-    shifted,
-)
-from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, judged
+from experiments import alignment
+from experiments.alignment import AVOIDED, BASE, EXPERIMENT, FULL, SHARES, alignment_of, shifted
+from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from tests import tiny_runs as runs
-from transformer_jax.config.files import load_config
+from tests.experiments.rows import SEEDS, by_seed
+from transformer_jax.api import load
 from transformer_jax.evaluation.alignment import alignment_error_rates
 from transformer_jax.tables.experiment import make_jobs
 from transformer_jax.text.built_in_corpus import built_in_pairs
 
-SEEDS = (0, 1, 2)
 FEW = next(iter(SHARES))
 
 
@@ -42,8 +28,6 @@ def test_without_a_shift_the_rates_are_those_of_the_alignments(tmp_path):
     job = make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]
     workdir = runs.trained_run()
     found = alignment_of(job._replace(folder=workdir))
-    from transformer_jax.api import load
-
     loaded = load(workdir, max_length=256).loaded
     want = alignment_error_rates(
         loaded.model, loaded.translator.params, loaded.vocabulary, built_in_pairs("test", 1_000)
@@ -83,11 +67,9 @@ def evidence(errors, mass=0.5):
     ],
 )
 def test_the_place_of_the_weights(before, after, verdict):
-    found = {
-        (BASE, seed): evidence((before[seed], 0.2 + seed / 1_000, after[seed])) for seed in SEEDS
-    }
-    assert place_of_the_weights(found, SEEDS) == verdict
-    assert place_of_the_weights(found, (0,)) == NOT_RUN
+    found = by_seed(BASE, map(evidence, zip(before, (0.2, 0.201, 0.202), after, strict=True)))
+    assert alignment.place_of_the_weights(found, SEEDS) == verdict
+    assert alignment.place_of_the_weights(found, (0,)) == NOT_RUN
 
 
 @pytest.mark.parametrize(
@@ -100,9 +82,9 @@ def test_the_place_of_the_weights(before, after, verdict):
     ],
 )
 def test_a_share_is_enough_within_two_hundredths(few, verdict):
-    found = {(FULL, seed): evidence((0.5, 0.06, 0.5)) for seed in SEEDS}
-    found |= {(FEW, seed): evidence((0.5, rate, 0.5)) for seed, rate in enumerate(few)}
-    assert is_enough(found, FEW, SEEDS) == verdict
+    found = by_seed(FULL, 3 * [evidence((0.5, 0.06, 0.5))])
+    found |= by_seed(FEW, [evidence((0.5, rate, 0.5)) for rate in few])
+    assert alignment.is_enough(found, FEW, SEEDS) == verdict
 
 
 @pytest.mark.parametrize(
@@ -116,26 +98,6 @@ def test_a_share_is_enough_within_two_hundredths(few, verdict):
     ],
 )
 def test_manipulation_needs_little_weight_and_a_small_loss(masses, losses, verdict):
-    found = {(BASE, seed): evidence((0.5, 0.2, 0.5)) for seed in SEEDS}
-    found |= {(AVOIDED, seed): evidence((1, 1, 1), mass) for seed, mass in enumerate(masses)}
-    assert can_be_manipulated(found, losses, SEEDS) == verdict
-
-
-def test_below_a_limit_is_a_test_over_seeds():
-    assert judged([0.1, 0.2], 1, -1) == HOLDS and judged([1.9, 2.0], 1, -1) == FAILS
-    assert judged([0.1], 1, -1) == NOT_RUN
-
-
-def test_the_rows_differ_in_links_and_weights_only():
-    configs = {row: load_config("configs/demo.py", dict(own)) for row, own in ROWS.items()}
-    pairs = [config.data.aligned_pairs for config in configs.values()]
-    assert pairs == [None, 600, 6_000, None, None]
-    weights = [(c.train.alignment_weight, c.train.avoidance_weight) for c in configs.values()]
-    assert weights == [(0, 0), (0.5, 0), (0.5, 0), (0.5, 0), (0, 1)]
-
-
-def test_a_page_without_runs_says_so(tmp_path):
-    parts = findings(tmp_path, make_jobs(EXPERIMENT, "small", runs=Path(tmp_path)))
-    verdicts = parts[1]
-    assert {row[1] for row in verdicts.rows} == {NOT_RUN}
-    assert [row[0] for row in verdicts.rows][1:3] == [f"{row} is enough" for row in SHARES]
+    found = by_seed(BASE, 3 * [evidence((0.5, 0.2, 0.5))])
+    found |= by_seed(AVOIDED, [evidence((1, 1, 1), mass) for mass in masses])
+    assert alignment.can_be_manipulated(found, losses, SEEDS) == verdict

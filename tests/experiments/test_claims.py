@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import claims, table3_ablations
+from experiments import claims
 from experiments.claims import (
     alignments,
     averaging,
@@ -32,9 +32,8 @@ from experiments.claims.smoothing import NO_SMOOTHING, UNSMOOTHED
 from experiments.claims.word_order import NO_POSITIONS
 from experiments.evidence import Probe, gather
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, of_shared_seeds, of_two
-from tests.tables.test_statistics import line
+from tests.tables.test_statistics import line, lines_of
 from tests.tiny_runs import command, train
-from transformer_jax.config.schema import KEYS, value_at
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Job, Scale, make_jobs
 from transformer_jax.tables.statistics import Paired, exceeds_seeds
@@ -79,66 +78,29 @@ def test_rows_of_the_built_in_corpus_that_are_compared_have_three_seeds():
     compared |= {keys + NOT_SCALED for keys in (LARGE_KEYS, SMALL_KEYS)}
     assert {row for row in claims.ROWS if seeds_of(row) == (0, 1, 2)} == compared
     assert {seeds_of(row) for row in claims.ROWS if row not in compared} == {(0,)}
-
-
-def test_rows_are_what_they_are_compared_with_but_for_one_key(in_checkout):
-    own = make_jobs(claims.EXPERIMENT, "small", Path("runs"), seeds=(0,))
-    jobs = {job.row: job.config() for job in own}
-    table_3 = make_jobs(table3_ablations.EXPERIMENT, "small", Path("runs"))
-    known = {job.row: job.config() for job in table_3 if job.seed == 0}
-
-    def differing(one, other):
-        return {name for name in KEYS if value_at(one, name) != value_at(other, name)}
-
-    for plain, scaled in (
-        (MANY, "base"),
-        (SINGLE, ONE_HEAD),
-    ):
-        assert differing(jobs[plain], known[scaled]) == {"model.score"}
-    for keys in (LARGE_KEYS, SMALL_KEYS):
-        assert differing(jobs[keys], jobs[keys + NOT_SCALED]) == {"model.score"}
-    assert jobs[LARGE_KEYS].model.head_sizes == (128, 128)
-    assert jobs[SMALL_KEYS].model.head_sizes == (8, 128)
-    assert differing(jobs[LARGE_KEYS], jobs[SMALL_KEYS]) == {"model.d_k", "model.d_v"}
-    assert differing(jobs[REFERENCE], jobs[LARGE_KEYS]) == {"model.num_heads"}
-    assert differing(jobs[RSQRT], jobs[REFERENCE]) == {"train.schedule", "train.decay_steps"}
-    mutable = {"train.checkpoint_every", "train.keep_last"}
-    assert differing(jobs[RSQRT], jobs[AVERAGED]) == mutable
-    averages = {job.row: job.average for job in own if job.average}
-    assert averages == {AVERAGED: 5}
-    assert differing(jobs[REFERENCE], jobs[UNSMOOTHED]) == {"train.label_smoothing"}
-    assert jobs[REFERENCE].train.label_smoothing == 0.1
-    assert differing(jobs[REFERENCE], jobs[NO_POSITIONS]) == {"model.positions"}
-    for norm in ("post", "pre"):
-        with_it, without = (jobs[f"{norm}-norm, {how}"] for how in ("warm-up", "no warm-up"))
-        assert differing(with_it, without) == {"train.warmup_steps"}
-
-
-def known_with(
-    folder,
-    table_3=(),
-    p_values=None,
-    lines=(),
-    evidence=None,
-    table_2=(),
-    p_2=None,
-    longer=(),
-    positions=None,
-):
-    return Known(
-        folder,
-        lines,
-        evidence or {},
-        Recorded(table_2, p_2 or {}, "Transformer"),
-        Recorded(longer, p_2 or {}, "Transformer"),
-        Recorded(table_3, p_values or {}, "base"),
-        positions or {},
-    )
+    jobs = make_jobs(claims.EXPERIMENT, "small", Path("runs"))
+    assert {job.row: job.average for job in jobs if job.average} == {AVERAGED: 5}
 
 
 MANY, SINGLE = "Multi30k, 8 heads, not scaled", "Multi30k, 1 head, not scaled"
-BASES = [line("base", seed, bleu) for seed, bleu in enumerate((20.0, 20.4, 20.2))]
+BASES = lines_of("base", (20.0, 20.4, 20.2))
 OTHERS = [line(f"(A) {n} heads", 0, 19.0 + n / 10) for n in (4, 8, 16)]
+
+
+def table_3(*lines, p_values=None):
+    """Table 3 with its base row and these lines."""
+    return Recorded([*BASES, *lines], p_values or {}, "base")
+
+
+def findings(claim, **results):
+    """What a claim's module finds if these results are known and all others are missing."""
+    table_2, none = Recorded((), {}, "Transformer"), Recorded((), {}, "base")
+    nothing = Known(Path("none"), (), {}, table_2, table_2, none, {})
+    return claim.findings(nothing._replace(**results))
+
+
+def verdicts(claim, **results):
+    return [finding.verdict for finding in findings(claim, **results)]
 
 
 def test_a_mean_over_seeds_counts_by_student_s_t():
@@ -165,9 +127,9 @@ def test_a_mean_over_seeds_counts_by_student_s_t():
     ids=["missing", "of another row", "one", "median below", "median above"],
 )
 def test_a_difference_in_bleu_counts_by_the_median_of_its_p_values(p_values, certain):
-    lines = [*BASES, *(line("a", one.seed, one.bleu + 5, 1.0) for one in BASES)]
+    lines = [line("a", one.seed, one.bleu + 5, 1.0) for one in BASES]
     lines += [line("other", one.seed, one.bleu + 5) for one in BASES]
-    recorded = Recorded(lines, p_values, "base")
+    recorded = table_3(*lines, p_values=p_values)
 
     def judged(metric):
         return recorded.judge("a", metric, 1, recorded.spread(metric))
@@ -187,63 +149,54 @@ def test_a_difference_in_bleu_counts_by_the_median_of_its_p_values(p_values, cer
     ],
     ids=["far below", "far above", "by chance", "within the seeds", "above within the seeds"],
 )
-def test_one_head_is_judged_by_chance_and_by_seeds(bleu, p, wanted, tmp_path):
-    table_3 = [*BASES, *OTHERS, line(ONE_HEAD, 0, bleu)]
-    [finding] = one_head.findings(known_with(tmp_path, table_3, {(ONE_HEAD, 0): Paired(p)}))
-    assert finding.verdict == wanted
-    [finding] = one_head.findings(known_with(tmp_path, BASES))
-    assert finding.verdict == NOT_RUN
+def test_one_head_is_judged_by_chance_and_by_seeds(bleu, p, wanted):
+    known = table_3(*OTHERS, line(ONE_HEAD, 0, bleu), p_values={(ONE_HEAD, 0): Paired(p)})
+    assert verdicts(one_head, table_3=known) == [wanted]
 
 
-def test_one_head_above_the_base_row_but_not_the_best_decides_nothing(tmp_path):
-    table_3 = [*BASES, *OTHERS, line("(A) 32 heads", 0, 30.0), line(ONE_HEAD, 0, 25.0)]
-    [finding] = one_head.findings(known_with(tmp_path, table_3, {(ONE_HEAD, 0): Paired(0.001)}))
-    assert finding.verdict == OPEN
+def test_one_head_above_the_base_row_but_not_the_best_decides_nothing():
+    lines = [*OTHERS, line("(A) 32 heads", 0, 30.0), line(ONE_HEAD, 0, 25.0)]
+    known = table_3(*lines, p_values={(ONE_HEAD, 0): Paired(0.001)})
+    assert verdicts(one_head, table_3=known) == [OPEN]
+    assert verdicts(one_head, table_3=table_3()) == [NOT_RUN]
 
 
-def test_smoothing_is_judged_in_two_ways(tmp_path):
-    row = NO_SMOOTHING
+def test_smoothing_is_judged_in_two_ways():
     lines = [line("base", seed, 20.0 + seed / 10, 5.0 + seed / 10) for seed in range(3)]
-    lines += [line(row, seed, 19.0, 4.0) for seed in range(3)]
-    p_values = {(row, seed): Paired(0.01) for seed in range(3)}
-    perplexity, bleu = smoothing.findings(known_with(tmp_path, lines, p_values))
-    assert (perplexity.verdict, bleu.verdict) == (HOLDS, HOLDS)
+    lines += [line(NO_SMOOTHING, seed, 19.0, 4.0) for seed in range(3)]
+    p_values = {(NO_SMOOTHING, seed): Paired(0.01) for seed in range(3)}
+    assert verdicts(smoothing, table_3=Recorded(lines, p_values, "base")) == [HOLDS, HOLDS]
     lines = [one._replace(bleu=40 - one.bleu, perplexity=9 - one.perplexity) for one in lines]
-    perplexity, bleu = smoothing.findings(known_with(tmp_path, lines, p_values))
-    assert (perplexity.verdict, bleu.verdict) == (FAILS, FAILS)
+    assert verdicts(smoothing, table_3=Recorded(lines, p_values, "base")) == [FAILS, FAILS]
 
 
-def test_averaging_is_judged_seed_by_seed(tmp_path):
-    means = [line("Transformer", seed, bleu) for seed, bleu in enumerate((21.0, 21.5, 21.3))]
-    [finding] = averaging.findings(known_with(tmp_path, BASES, table_2=means))
+def test_averaging_is_judged_seed_by_seed():
+    means = lines_of("Transformer", (21.0, 21.5, 21.3))
+    whole, one = (Recorded(lines, {}, "Transformer") for lines in (means, means[:1]))
+    [finding] = findings(averaging, table_3=table_3(), table_2=whole)
     assert finding.verdict == HOLDS and "+1.00, +1.10, +1.10 BLEU" in finding.because
-    [finding] = averaging.findings(known_with(tmp_path, BASES, table_2=means[:1]))
-    assert finding.verdict == OPEN
+    assert verdicts(averaging, table_3=table_3(), table_2=one) == [OPEN]
     for bleu, wanted in ((83.0, HOLDS), (79.0, FAILS), (80.1, OPEN)):
-        here = [line(RSQRT, seed, 80 + seed / 5) for seed in range(3)]
-        here += [line(AVERAGED, seed, bleu) for seed in range(3)]
-        known = known_with(tmp_path, BASES, table_2=means[:1], lines=here)
-        assert averaging.findings(known)[0].verdict == wanted
+        lines = lines_of(RSQRT, (80.0, 80.2, 80.4)) + lines_of(AVERAGED, 3 * [bleu])
+        assert verdicts(averaging, table_3=table_3(), table_2=one, lines=lines) == [wanted]
 
 
-def test_warm_up_is_judged_by_perplexity(tmp_path):
+def test_warm_up_is_judged_by_perplexity():
     values = {"post-norm, warm-up": 50.0, "post-norm, no warm-up": 440.0}
     values |= {"pre-norm, warm-up": 4.0, "pre-norm, no warm-up": 4.1}
-    evidence = {"frequencies": {"perplexity": 450.0}}
 
     def judged(**changes):
         lines = [line(row, 0, 1.0, value) for row, value in {**values, **changes}.items()]
-        known = known_with(tmp_path, lines=lines, evidence=evidence)
-        return [one.verdict for one in warm_up.findings(known)]
+        evidence = {"frequencies": {"perplexity": 450.0}}
+        return verdicts(warm_up, lines=lines, evidence=evidence)
 
     assert judged() == [HOLDS, HOLDS]
     assert judged(**{"post-norm, no warm-up": 51.0, "pre-norm, no warm-up": 430.0}) == [FAILS] * 2
     assert judged(**{"post-norm, warm-up": 430.0}) == [OPEN, HOLDS]
-    assert [one.verdict for one in warm_up.findings(known_with(tmp_path))] == [NOT_RUN] * 2
+    assert verdicts(warm_up) == [NOT_RUN] * 2
 
 
-def test_scaling_in_training_compares_both_sizes_of_heads(tmp_path):
-    table_3 = [*BASES, line(ONE_HEAD, 0, 17.0)]
+def test_scaling_in_training_compares_both_sizes_of_heads():
     for few, many, wanted in (
         (15.0, 5.0, [HOLDS, HOLDS]),
         (15.0, 12.0, [HOLDS, OPEN]),  # -5.0 and -5.0
@@ -251,8 +204,8 @@ def test_scaling_in_training_compares_both_sizes_of_heads(tmp_path):
         (26.0, 23.0, [FAILS, OPEN]),
     ):
         lines = [line(MANY, 0, few), line(SINGLE, 0, many)]
-        found = scaling_in_training.findings(known_with(tmp_path, table_3, lines=lines))
-        assert [finding.verdict for finding in found] == wanted
+        known = table_3(line(ONE_HEAD, 0, 17.0))
+        assert verdicts(scaling_in_training, table_3=known, lines=lines) == wanted
 
 
 SURELY_LOWER, SURELY_HIGHER = (82.0, 83.1, 84.0), (86.0, 87.1, 88.0)  # than 84, 85, 86
@@ -260,8 +213,8 @@ SURELY_LOWER, SURELY_HIGHER = (82.0, 83.1, 84.0), (86.0, 87.1, 88.0)  # than 84,
 
 def here(row, values):
     """Lines of the built-in corpus for a row and the reference, one value for each seed."""
-    lines = [line(REFERENCE, seed, 84.0 + seed, 84.0 + seed) for seed in range(len(values))]
-    return [*lines, *(line(row, seed, value, value) for seed, value in enumerate(values))]
+    both = (REFERENCE, (84.0, 85.0, 86.0)[: len(values)]), (row, values)
+    return [line(name, n, one, one) for name, own in both for n, one in enumerate(own)]
 
 
 @pytest.mark.parametrize("before", [HOLDS, FAILS, OPEN])
@@ -282,7 +235,7 @@ def test_the_built_in_corpus_decides_what_multi30k_leaves_open(values, decided, 
 
 
 def test_rows_are_compared_over_the_seeds_that_all_of_them_have():
-    lines = [line("a", 0, 1.0), line("a", 1, 2.0), line("b", 1, 3.0), line("c", 1, 4.0)]
+    lines = [*lines_of("a", (1.0, 2.0)), line("b", 1, 3.0), line("c", 1, 4.0)]
     assert of_shared_seeds(lines, ["a", "b"]) == lines[1:3]
     assert of_shared_seeds(lines, ["a", "gone"]) == []
     most = [*here("a row", SURELY_LOWER), line(REFERENCE, 9, 0.0)]
@@ -290,22 +243,19 @@ def test_rows_are_compared_over_the_seeds_that_all_of_them_have():
     assert 'BLEU 83.03 in the row "a row", 85.00 in "reference" (3 seeds' in finding.because
 
 
-def test_one_head_better_than_four_on_the_built_in_corpus_decides_nothing(tmp_path):
-    table_3 = [*BASES, *OTHERS, line(ONE_HEAD, 0, 20.0)]
+def test_one_head_better_than_four_on_the_built_in_corpus_decides_nothing():
+    known = table_3(*OTHERS, line(ONE_HEAD, 0, 20.0))
     for values, wanted in ((SURELY_LOWER, HOLDS), (SURELY_HIGHER, OPEN)):
-        known = known_with(tmp_path, table_3, lines=here(LARGE_KEYS, values))
-        assert one_head.findings(known)[0].verdict == wanted
+        assert verdicts(one_head, table_3=known, lines=here(LARGE_KEYS, values)) == [wanted]
 
 
-@pytest.mark.parametrize(
-    ("values", "wanted"), [(SURELY_LOWER, HOLDS), (SURELY_HIGHER, FAILS)], ids=["lower", "higher"]
-)
-def test_smoothing_is_judged_on_the_built_in_corpus_too(values, wanted, tmp_path):
-    table_3 = [*BASES, line(NO_SMOOTHING, 0, 20.3)]
-    known = known_with(tmp_path, table_3, lines=here(UNSMOOTHED, values))
-    perplexity, bleu = smoothing.findings(known)
-    assert (perplexity.verdict, bleu.verdict) == (wanted, wanted)
-    assert "perplexity (per subword) " in perplexity.because and " BLEU " in bleu.because
+def test_smoothing_is_judged_on_the_built_in_corpus_too():
+    known = table_3(line(NO_SMOOTHING, 0, 20.3))
+    for values, wanted in ((SURELY_LOWER, HOLDS), (SURELY_HIGHER, FAILS)):
+        found = findings(smoothing, table_3=known, lines=here(UNSMOOTHED, values))
+        assert [finding.verdict for finding in found] == [wanted, wanted]
+        perplexity, bleu = (finding.because for finding in found)
+        assert "perplexity (per subword) " in perplexity and " BLEU " in bleu
 
 
 @pytest.mark.parametrize(
@@ -329,13 +279,13 @@ def test_one_seed_s_difference_of_differences_has_twice_the_variance():
     assert helps_more([0.0], [-1.71], spread) == OPEN
 
 
-def test_scaling_is_judged_on_the_built_in_corpus_too(tmp_path):
-    table_3 = [*BASES, line(ONE_HEAD, 0, 17.0)]
+def test_scaling_is_judged_on_the_built_in_corpus_too():
     lines = [line(MANY, 0, 15.0), line(SINGLE, 0, 12.0)]
     for keys, drops in ((SMALL_KEYS, (1.0, 1.5, 1.2)), (LARGE_KEYS, (9.0, 8.0, 9.5))):
-        lines += [line(keys, seed, 80.0) for seed in range(3)]
-        lines += [line(keys + NOT_SCALED, seed, 80 - drop) for seed, drop in enumerate(drops)]
-    _, finding = scaling_in_training.findings(known_with(tmp_path, table_3, lines=lines))
+        lines += lines_of(keys, 3 * [80.0])
+        lines += lines_of(keys + NOT_SCALED, [80 - drop for drop in drops])
+    known = table_3(line(ONE_HEAD, 0, 17.0))
+    _, finding = findings(scaling_in_training, table_3=known, lines=lines)
     assert finding.verdict == HOLDS
     assert "-1.2 with one head of d_k 8, -8.8 with one of d_k 128 (3 seeds" in finding.because
 
@@ -350,66 +300,39 @@ def test_scaling_is_judged_on_the_built_in_corpus_too(tmp_path):
     ],
     ids=["below", "above", "by chance", "times that are not equal"],
 )
-def test_the_headline_is_judged_at_equal_cost(bleu, p, seconds, wanted, tmp_path):
+def test_the_headline_is_judged_at_equal_cost(bleu, p, seconds, wanted):
     rows = "recurrent, equal FLOPs", "recurrent, equal time"
-    table_2 = [line("Transformer", 0, 20.0)]
-    table_2 += [line(row, 0, bleu, train_seconds=seconds) for row in rows]
-    p_2 = {(row, 0): Paired(p) for row in rows}
-    longer = [one._replace(bleu=40 - one.bleu) for one in table_2]
-    known = known_with(tmp_path, BASES, table_2=table_2, p_2=p_2, longer=longer)
-    found = headline.findings(known)
-    other = {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}[wanted[0]]
-    assert [finding.verdict for finding in found] == [wanted[0], other, wanted[1]]
-    for other, verdict in ((Recorded((), {}, "Transformer"), NOT_RUN), (by_chance(longer), OPEN)):
-        found = headline.findings(known._replace(longer=other))
-        assert [finding.verdict for finding in found] == [wanted[0], verdict, wanted[1]]
+    lines = [line("Transformer", 0, 20.0)]
+    lines += [line(row, 0, bleu, train_seconds=seconds) for row in rows]
+    longer = [one._replace(bleu=40 - one.bleu) for one in lines]
+    p_values = {(row, 0): Paired(p) for row in rows}
+    table_2, three_times = (Recorded(own, p_values, "Transformer") for own in (lines, longer))
+    found = verdicts(headline, table_2=table_2, longer=three_times, table_3=table_3())
+    at_flops, at_time = wanted
+    assert found == [at_flops, {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}[at_flops], at_time]
+    found = verdicts(headline, table_2=table_2, table_3=table_3())
+    assert found == [at_flops, NOT_RUN, at_time]
 
 
-def by_chance(lines):
-    """A table whose differences the bootstrap finds by chance."""
-    return Recorded(lines, {(one.row, one.seed): Paired(0.9) for one in lines}, "Transformer")
-
-
-PROBED = {
-    "word order": {
-        REFERENCE: {"same": 0.02, "exact": 0.9, "order": 0.01},
-        NO_POSITIONS: {"same": 1.0, "exact": 0.4, "order": 0.2},
-    },
-    "alignment": {
-        "heads": [[0.3, 0.4], [0.1, 0.5]],
-        "mean": [0.35, 0.2],
-        "diagonal": 0.41,
-        "least": 0.06,
-        "pairs": 9,
-    },
-}
-
-
-def test_probes_are_judged_by_their_numbers(tmp_path):
-    judged = [
-        *word_order.findings(known_with(tmp_path, evidence=PROBED)),
-        *alignments.findings(known_with(tmp_path, evidence=PROBED)),
-    ]
-    assert [finding.verdict for finding in judged] == [HOLDS] * 2
-    other = json.loads(json.dumps(PROBED))
-    other["word order"][NO_POSITIONS]["same"] = 0.5
-    other["alignment"]["diagonal"] = 0.15
-    judged = [
-        *word_order.findings(known_with(tmp_path, evidence=other)),
-        *alignments.findings(known_with(tmp_path, evidence=other)),
-    ]
-    assert [finding.verdict for finding in judged] == [FAILS] * 2
+def test_probes_are_judged_by_their_numbers():
+    for same, diagonal, wanted in ((1.0, 0.41, HOLDS), (0.5, 0.15, FAILS)):
+        rows = {REFERENCE: {"same": 0.02, "exact": 0.9, "order": 0.01}}
+        rows[NO_POSITIONS] = {"same": same, "exact": 0.4, "order": 0.2}
+        rates = {"heads": [[0.3, 0.4], [0.1, 0.5]], "mean": [0.35, 0.2], "diagonal": diagonal}
+        evidence = {"word order": rows, "alignment": {**rates, "least": 0.06, "pairs": 9}}
+        assert verdicts(word_order, evidence=evidence) == [wanted]
+        assert verdicts(alignments, evidence=evidence) == [wanted]
 
 
 @pytest.mark.parametrize(
-    ("sinusoidal", "learned", "verdicts"),
+    ("sinusoidal", "learned", "wanted"),
     [
         ((85, 84), (25, 30), [HOLDS, HOLDS]),
         ((30, 45), (90, 79), [FAILS, FAILS]),
         ((60, 85), (60, 25), [OPEN, OPEN]),
     ],
 )
-def test_extrapolation_is_judged_by_the_runs_of_positions(sinusoidal, learned, verdicts, tmp_path):
+def test_extrapolation_is_judged_by_the_runs_of_positions(sinusoidal, learned, wanted):
     positions = {}
     for row, beyond in (
         ("sinusoidal", sinusoidal),
@@ -420,15 +343,14 @@ def test_extrapolation_is_judged_by_the_runs_of_positions(sinusoidal, learned, v
         for seed, bleu in enumerate(beyond):
             bins = [97.0, 90, 80 + seed, 70, bleu]
             positions[f"{row}, seed {seed}"] = {"sentences": [5, 3, 2, 1], row: bins}
-    judged = lengths.findings(known_with(tmp_path, positions=positions))
-    assert [finding.verdict for finding in judged] == verdicts
+    judged = findings(lengths, positions=positions)
+    assert [finding.verdict for finding in judged] == wanted
     beyond = f"{sum(sinusoidal) / 2:.1f}"
     assert f"BLEU {beyond}, where training on all lengths gives 95.5" in judged[0].because
     [table] = judged[0].parts
     assert table.rows[2] == ["17 to 20", "2", "80.5", "80.5", "80.5"]
     assert table.rows[-1][:4] == ["all above 12", "6", "95.5", beyond]
-    missing = lengths.findings(known_with(tmp_path))
-    assert [finding.verdict for finding in missing] == [NOT_RUN] * 2
+    assert verdicts(lengths) == [NOT_RUN] * 2
 
 
 def test_measurements_are_judged_at_the_largest_d_k_and_by_the_worst_offset(tmp_path):
@@ -446,9 +368,8 @@ def test_measurements_are_judged_at_the_largest_d_k_and_by_the_worst_offset(tmp_
             "scaling at the start": {"64": dict.fromkeys(largest, scaled), "512": largest},
             "shifts of positions": {"1": {**errors, "sinusoids": error}, "2": errors},
         }
-        known = known_with(tmp_path, evidence=evidence)
-        found = [*saturation.findings(known), *linear_shifts.findings(known)]
-        assert [one.verdict for one in found] == [wanted] * 3
+        found = verdicts(saturation, folder=tmp_path, evidence=evidence)
+        assert found + verdicts(linear_shifts, evidence=evidence) == [wanted] * 3
 
 
 def test_the_page_shows_which_claims_were_not_run(tmp_path, monkeypatch):

@@ -1,44 +1,26 @@
 """Names by hand, the measurement on made-up translations, and the rules of the verdicts."""
 
-from pathlib import Path
+import functools
 from types import SimpleNamespace
 
 import pytest
 
 from experiments import copying
-from experiments.copying import (
-    COPY,
-    EXPERIMENT,
-    HISTORY,
-    INVENTED,
-    KNOWN,
-    ROWS,
-    SEPARATE,
-    SOFTMAX,
-    findings,
-    named_pairs,
-    names_of,
-    verdicts,
-)
+from experiments.copying import COPY, HISTORY, INVENTED, KNOWN, SEPARATE, SOFTMAX, verdicts
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
+from tests.experiments.rows import SEEDS, by_seed
 from transformer_jax.tables.experiment import make_jobs
 from transformer_jax.text.built_in_corpus import built_in_pairs, names_in
-
-SEEDS = (0, 1, 2)
 
 
 @pytest.fixture
 def of_training(monkeypatch):
     """Pairs of the training split in place of test's, which take seconds to draw."""
-    named_pairs.cache_clear()
+    copying.named_pairs.cache_clear()
     monkeypatch.setattr(copying, "PAIRS", 60)
-    monkeypatch.setattr(
-        copying, "pairs_of_test", lambda count, invented_names=0: built_in_pairs(
-            "train", count, invented_names=invented_names
-        )
-    )  # fmt: skip
-    yield named_pairs(60)
-    named_pairs.cache_clear()
+    monkeypatch.setattr(copying, "pairs_of_test", functools.partial(built_in_pairs, "train"))
+    yield copying.named_pairs(60)
+    copying.named_pairs.cache_clear()
 
 
 def test_the_same_sentences_have_known_and_invented_names(of_training):
@@ -60,8 +42,8 @@ def test_names_are_counted_apart_from_other_words(of_training, tmp_path, monkeyp
         return SimpleNamespace(translate=lambda sources: [lines[src] for src in sources])
 
     monkeypatch.setattr("transformer_jax.api.load", load)
-    job = make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]
-    found = names_of(job)
+    job = make_jobs(copying.EXPERIMENT, "small", runs=tmp_path)[0]
+    found = copying.names_of(job)
     assert found[KNOWN]["names"] == found[KNOWN]["exact"] == 1
     wrong, names = (
         sum(len(names_in(pair.tgt_words)) for pair in pairs) for pairs in (known[:1], known)
@@ -78,12 +60,10 @@ def evidence(names, bleu=84.0):
 
 
 def test_each_claim_looks_at_its_own_numbers():
-    found = {}
-    for seed in SEEDS:
-        found[SOFTMAX, seed] = evidence(0.80 + seed / 100, 84 + seed / 10)
-        found[COPY, seed] = evidence(0.95 + seed / 50, 83.8)
-        found[HISTORY, seed] = evidence(0.80 + (seed - 1) / 20)
-        found[SEPARATE, seed] = evidence(0.85 + seed / 50)
+    found = by_seed(SOFTMAX, map(evidence, (0.80, 0.81, 0.82), (84.0, 84.1, 84.2)))
+    found |= by_seed(COPY, map(evidence, (0.95, 0.97, 0.99), 3 * [83.8]))
+    found |= by_seed(HISTORY, map(evidence, (0.75, 0.80, 0.85)))
+    found |= by_seed(SEPARATE, map(evidence, (0.85, 0.87, 0.89)))
     want = [FAILS, HOLDS, OPEN, FAILS, HOLDS]
     assert [verdict for _, verdict in verdicts(found, SEEDS)] == want
     assert {verdict for _, verdict in verdicts(found, (0,))} == {NOT_RUN}
@@ -98,28 +78,6 @@ def test_each_claim_looks_at_its_own_numbers():
     ],
 )
 def test_the_verdicts_on_spelling_and_copying(softmax, copy, bleus, want):
-    found = {(SOFTMAX, seed): evidence(share) for seed, share in enumerate(softmax)}
-    values = enumerate(zip(copy, bleus, strict=True))
-    found |= {(COPY, seed): evidence(*own) for seed, own in values}
-    verdict = dict(verdicts(found, SEEDS))
-    asked = [
-        "the softmax spells invented names",
-        "copying writes more invented names right",
-        "copying costs no BLEU",
-    ]
-    assert [verdict[claim] for claim in asked] == want
-
-
-def test_the_rows_train_on_the_same_text_with_names_of_both_kinds(tmp_path):
-    configs = {job.row: job.config() for job in make_jobs(EXPERIMENT, "small", runs=tmp_path)}
-    assert [*configs] == [*ROWS]
-    assert {config.data.invented_names for config in configs.values()} == {50}
-    outputs = [config.model.output for config in configs.values()]
-    assert outputs == ["softmax", "copy", "history", "softmax"]
-    assert configs[SEPARATE].vocabulary.separate and not configs[SOFTMAX].vocabulary.separate
-
-
-def test_a_page_without_runs_says_so(tmp_path):
-    parts = findings(tmp_path, make_jobs(EXPERIMENT, "small", runs=Path(tmp_path)))
-    assert {row[1] for row in parts[1].rows} == {NOT_RUN}
-    assert [row[0] for row in parts[3].rows] == list(ROWS)
+    found = by_seed(SOFTMAX, map(evidence, softmax)) | by_seed(COPY, map(evidence, copy, bleus))
+    spells, copies, _, _, costs = [verdict for _, verdict in verdicts(found, SEEDS)]
+    assert [spells, copies, costs] == want

@@ -1,29 +1,16 @@
 """Words dropped and doubled by hand, the measurement on a tiny run, and the verdicts' rules."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from experiments import coverage
-from experiments.coverage import (
-    BASE,
-    EXPERIMENT,
-    PENALTY,
-    ROWS,
-    counted,
-    counts_of,
-    faults,
-    findings,
-    verdicts,
-    with_penalty,
-)
+from experiments.coverage import BASE, EXPERIMENT, PENALTY, counted, faults, verdicts
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
-from transformer_jax.config.files import load_config
+from tests.experiments.rows import SEEDS, by_seed
 from transformer_jax.tables.experiment import make_jobs
 from transformer_jax.text.built_in_corpus import AlignedPair
 
-SEEDS = (0, 1, 2)
 ROW = "memory coverage"
 # did belongs to kaufte, and the full stop to itself, which is not a word.
 PAIR = AlignedPair(
@@ -88,8 +75,8 @@ def test_a_run_is_counted_as_it_is_and_with_the_penalty(tmp_path, monkeypatch):
     monkeypatch.setattr(coverage, "pairs_of_test", lambda count: (PAIR,) * count)
     monkeypatch.setattr("transformer_jax.api.load", load)
     job = make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]
-    assert counts_of(job) == counted(plain, [PAIR, PAIR])
-    assert with_penalty(job) == counted(penalized, [PAIR, PAIR])
+    assert coverage.counts_of(job) == counted(plain, [PAIR, PAIR])
+    assert coverage.with_penalty(job) == counted(penalized, [PAIR, PAIR])
 
 
 def evidence(dropped=5.0, doubled=2.0, bleu=84.0):
@@ -107,20 +94,5 @@ def evidence(dropped=5.0, doubled=2.0, bleu=84.0):
 )
 @pytest.mark.parametrize("row", [ROW, PENALTY])
 def test_the_verdicts_on_a_row(dropped, doubled, bleus, want, row):
-    found = {(BASE, seed): evidence() for seed in SEEDS}
-    values = zip(dropped, doubled, bleus, strict=True)
-    found |= {(row, seed): evidence(*own) for seed, own in enumerate(values)}
+    found = by_seed(BASE, 3 * [evidence()]) | by_seed(row, map(evidence, dropped, doubled, bleus))
     assert verdicts(found, row, SEEDS) == want
-
-
-def test_the_rows_differ_in_coverage_only():
-    configs = [load_config("configs/demo.py", dict(own)) for own in ROWS.values()]
-    memories = [one.model.attention_memory for one in configs]
-    assert memories == [None, "coverage", "coverage_gru", "coverage_embedding", None]
-    assert [one.train.coverage_weight for one in configs] == [0, 0, 0, 0, 1]
-
-
-def test_a_page_without_runs_says_so(tmp_path):
-    parts = findings(tmp_path, make_jobs(EXPERIMENT, "small", runs=Path(tmp_path)))
-    assert {cell for row in parts[1].rows for cell in row[1:]} == {NOT_RUN}
-    assert [row[0] for row in parts[3].rows] == [*ROWS, PENALTY]

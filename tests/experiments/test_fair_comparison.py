@@ -1,26 +1,15 @@
-"""The fair comparison: equal budgets, and verdicts by its rule."""
+"""The fair comparison: its seeds, and verdicts by its rule."""
 
 from pathlib import Path
 
 import pytest
 
-from experiments.fair_comparison import (
-    BUDGETS,
-    EXPERIMENT,
-    HYBRID,
-    POST,
-    PRE,
-    RATES,
-    ROWS,
-    TRIED,
-    findings,
-    gaps_of,
-    verdict_of,
-)
+from experiments import fair_comparison
+from experiments.fair_comparison import BUDGETS, EXPERIMENT, HYBRID, POST, PRE, TRIED, verdict_of
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from tests.tables.test_statistics import line
 from transformer_jax.tables.experiment import make_jobs
-from transformer_jax.tables.results import counts, read_results, write_results
+from transformer_jax.tables.results import write_results
 
 
 def lines_of(**bleu):
@@ -33,55 +22,17 @@ def lines_of(**bleu):
     ]
 
 
-@pytest.fixture(scope="module")
-def jobs():
-    return make_jobs(EXPERIMENT, "budget_1", Path("runs"), seeds=(1,))
+def test_budgets_use_other_seeds_than_tuning():
+    def seeds(scale):
+        return {job.seed for job in make_jobs(EXPERIMENT, scale, Path("runs"))}
 
-
-def test_contenders_have_equal_parameters_and_training_flops(jobs):
-    found = {job.row: counts(job.config()) for job in jobs}
-    parameters, flops = found[POST]
-    for name, (own_parameters, own_flops) in found.items():
-        assert own_parameters == pytest.approx(parameters, rel=0.01), name
-        assert own_flops == pytest.approx(flops, rel=0.002), name
-
-
-def test_contenders_have_equal_settings(jobs):
-    """Everything but the model, the number of steps and the rate; and remat, which is speed."""
-    train = {job.row: job.config().train for job in jobs}
-    free = {"steps", "peak_learning_rate", "remat"}
-    for name, own in train.items():
-        differing = {key for key in vars(own) if getattr(own, key) != getattr(train[POST], key)}
-        assert differing <= free, name
-    assert {job.config().model.dropout for job in jobs} == {0.1}
-
-
-def test_budgets_differ_in_steps_alone_and_use_other_seeds_than_tuning():
-    of = {n: make_jobs(EXPERIMENT, f"budget_{n}", Path("runs")) for n in BUDGETS}
-    assert [job.config().train.steps for job in of[3][:1]] == [2_400]
-    assert all(job.seed > 0 for jobs in of.values() for job in jobs)
-    tuning = [make_jobs(EXPERIMENT, f"rate_{rate}", Path("runs")) for rate in TRIED]
-    assert {job.seed for jobs in tuning for job in jobs} == {0}
-    assert [len(jobs) for jobs in tuning] == [len(ROWS)] * 3
-
-
-def test_the_rates_are_those_with_the_best_recorded_perplexity():
-    folder = Path(__file__).parents[2] / "docs/results/fair_comparison"
-    found = {rate: read_results(folder / f"rate_{rate}" / "results.csv") for rate in TRIED}
-    for row in ROWS:
-        perplexity = {
-            rate: line.perplexity
-            for rate, lines in found.items()
-            for line in lines
-            if line.row == row
-        }
-        assert perplexity.keys() == set(TRIED)
-        assert RATES[row] == min(perplexity, key=lambda rate: perplexity[rate]), row
+    assert [seeds(f"budget_{times}") for times in BUDGETS] == [{1, 2, 3}, {1, 2}, {1}]
+    assert [seeds(f"rate_{rate}") for rate in TRIED] == [{0}] * 3
 
 
 def test_the_better_transformer_is_compared_with_the_best_other():
     lines = lines_of(pre=(33, 34), post=(35, 36), hybrid=(30, 30), recurrent=(40, 40))
-    assert gaps_of(lines) == (PRE, HYBRID, [3, 4])
+    assert fair_comparison.gaps_of(lines) == (PRE, HYBRID, [3, 4])
 
 
 @pytest.mark.parametrize(
@@ -108,11 +59,11 @@ def test_one_seed_is_judged_by_the_deviation_of_another_budget():
         assert verdict_of(one, spread=(3.0, 4.0, 5.0))[0] == verdict
 
 
-def test_the_findings_read_every_budget(tmp_path, jobs):
+def test_the_findings_read_every_budget(tmp_path):
     for times, values in ((1, (33, 34, 35)), (3, (36, 37))):
         lines = lines_of(pre=values, recurrent=tuple(value - 4 for value in values))
         (tmp_path / f"budget_{times}").mkdir()
         write_results(tmp_path / f"budget_{times}" / "results.csv", lines)
-    parts = findings(tmp_path / "budget_1", jobs)
+    parts = fair_comparison.findings(tmp_path / "budget_1", [])
     assert [row[1] for row in parts[1].rows] == [HOLDS, HOLDS, NOT_RUN]
     assert (tmp_path / "budget_1" / "budgets.png").stat().st_size > 5_000

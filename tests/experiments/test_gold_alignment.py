@@ -18,22 +18,14 @@ from experiments.gold_alignment import (
     NEWS,
     PREDICTED,
     READ,
-    TIGHT,
     WORD,
     Gold,
-    aligner_scores,
-    attention_links,
-    best_links,
-    combined,
-    findings,
-    gold_links,
     read_gold,
-    read_text,
-    run_scores,
     verdicts,
 )
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
 from tests import tiny_runs as runs
+from tests.experiments.rows import by_seed
 from transformer_jax.api import load
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.alignment import cross_weights, diagonal, link_scores, links
@@ -49,7 +41,7 @@ REAL = os.environ.get("TRANSFORMER_JAX_DATA")
 
 
 def test_gold_links_count_words_from_1_and_sure_links_are_possible_too():
-    sure, possible = gold_links("1-2 3p1 2-2", (3, 2), "")
+    sure, possible = gold_alignment.gold_links("1-2 3p1 2-2", (3, 2), "")
     assert sure == {(0, 1), (1, 1)}
     assert possible == {(0, 1), (1, 1), (2, 0)}
 
@@ -57,12 +49,12 @@ def test_gold_links_count_words_from_1_and_sure_links_are_possible_too():
 @pytest.mark.parametrize("text", ["0-1", "1-0", "4-1", "1-3", "1:1", "1-1-1"])
 def test_a_wrong_link_is_named_with_its_line(text):
     with pytest.raises(DataError, match=f"^gold, line 7: '{text}' is no link"):
-        gold_links(f"1-1 {text}", (3, 2), "gold, line 7")
+        gold_alignment.gold_links(f"1-1 {text}", (3, 2), "gold, line 7")
 
 
 def test_words_are_those_of_the_gold_text_and_ordinary_text_has_fewer_spaces():
     words = "Parliament 's EU-wide ( 9.00 ) ' rules ' , don't it is 1995 / 96 : Gesundheits- ?"
-    line = TIGHT.sub("", words)
+    line = gold_alignment.TIGHT.sub("", words)
     assert line == "Parliament's EU-wide (9.00) ' rules ', don't it is 1995 / 96: Gesundheits-?"
     assert WORD.findall(line) == words.split()
 
@@ -81,7 +73,7 @@ def test_the_gold_files_fit_their_text():
 
 def test_the_likeliest_word_is_linked_unless_none_is_likelier():
     posterior_LM = np.array([[0.1, 0.5, 0.1], [0.3, 0.1, 0.1], [0.2, 0.3, 0.4]])
-    assert best_links(posterior_LM) == {(1, 0), (2, 2)}
+    assert gold_alignment.best_links(posterior_LM) == {(1, 0), (2, 2)}
 
 
 # Measurement ---------------------------------------------------------------------------------
@@ -102,20 +94,15 @@ def text(tmp_path, monkeypatch):
     write("alignments-de-en/test.uc.en", [" ".join(pair.src_words) for pair in pairs])
     marks = [[f"{j + 1}{'-p'[i == 1]}{i + 1}" for i, j in pair.alignment] for pair in pairs]
     write("alignments-de-en/alignment.talp", map(" ".join, marks))
-    for stem, more in (
-        ("train", built_in_pairs("train", 30)),
-        ("newscomm-valid", built_in_pairs("valid", 4)),
-    ):
+    for stem, split, count in (("train", "train", 30), ("newscomm-valid", "valid", 4)):
+        more = built_in_pairs(split, count)
         write(f"mixed-en-de/{stem}.de.gz", [pair.tgt for pair in more])
         write(f"mixed-en-de/{stem}.en.gz", [pair.src for pair in more])
-        write(
-            f"mixed-en-de/{stem}.src.gz",
-            ["newscomm" if n % 3 else "docs" for n in range(30)][: len(more)],
-        )
+        kinds = ["newscomm" if n % 3 else "docs" for n in range(count)]
+        write(f"mixed-en-de/{stem}.src.gz", kinds)
     monkeypatch.setattr(gold_alignment, "DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(
-        gold_alignment, "PARTS", {ALONE: (0, ()), NEWS: (8, ("newscomm",)), MIXED: (16, ())}
-    )
+    parts = {ALONE: (0, ()), NEWS: (8, ("newscomm",)), MIXED: (16, ())}
+    monkeypatch.setattr(gold_alignment, "PARTS", parts)
     return pairs
 
 
@@ -143,6 +130,7 @@ def test_a_run_s_links_are_measured_in_both_directions(text, tmp_path, monkeypat
     shutil.copytree(runs.trained_run(), tmp_path / "run")
     shutil.copytree(runs.trained_run(), tmp_path / "run" / "reverse")
     measured = {}
+    attention_links = gold_alignment.attention_links
 
     def spied(folder, pairs, swapped):
         measured[folder.name] = attention_links(folder, pairs, swapped)
@@ -150,26 +138,25 @@ def test_a_run_s_links_are_measured_in_both_directions(text, tmp_path, monkeypat
 
     monkeypatch.setattr(gold_alignment, "attention_links", spied)
     job = make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]._replace(folder=tmp_path / "run")
-    found = run_scores(job)
+    found = gold_alignment.run_scores(job)
     loaded = load(str(job.folder), max_length=256).loaded
     every = [*text, *built_in_pairs("valid", 4)]
     want = {name: own_links(loaded, every, name == "reverse") for name in ("run", "reverse")}
     assert measured == {way: {k: [own] for k, own in x.items()} for way, x in want.items()}
     for own in want.values():
         assert sum(a != b for a, b in zip(own[PREDICTED], own[READ], strict=True)) > 2
-    sure = [{(j, i) for i, j in pair.alignment if i != 1} for pair in text]
-    possible = [{(j, i) for i, j in pair.alignment} for pair in text]
+    gold = read_gold(tmp_path / "data" / "alignments-de-en")
     for name in (PREDICTED, READ):
         assert found[name]["layers"] == "1 and 1"
         scores = found[name]["scores"]["1 and 1"]
         for way, folder in (("de-en", "run"), ("en-de", "reverse")):
             own = want[folder][name][: len(text)]
-            assert scores[way] == pytest.approx(link_scores(own, sure, possible))
+            assert scores[way] == pytest.approx(link_scores(own, gold.sure, gold.possible))
 
 
 def test_both_directions_are_combined_in_two_ways():
     gold = Gold([], [{(0, 0), (1, 1)}], [{(0, 0), (1, 1), (1, 2)}])
-    found = combined(gold, [{(0, 0), (1, 2)}], [{(0, 0), (1, 1), (3, 3)}])
+    found = gold_alignment.combined(gold, [{(0, 0), (1, 2)}], [{(0, 0), (1, 1), (3, 3)}])
     assert found == {
         "de-en": pytest.approx([1 - 3 / 4, 1, 1 / 2]),
         "en-de": pytest.approx([1 - 4 / 5, 2 / 3, 1]),
@@ -189,7 +176,7 @@ def test_layers_are_chosen_by_their_agreement_on_other_text(text, tmp_path, monk
         return {PREDICTED: layers, READ: layers[::-1]}
 
     monkeypatch.setattr(gold_alignment, "attention_links", fake)
-    found = run_scores(make_jobs(EXPERIMENT, "small", runs=tmp_path)[0])
+    found = gold_alignment.run_scores(make_jobs(EXPERIMENT, "small", runs=tmp_path)[0])
     assert (found[PREDICTED]["layers"], found[READ]["layers"]) == ("1 and 2", "2 and 1")
     assert found[PREDICTED]["disagreement"]["1 and 2"] == 0
     scores = found[PREDICTED]["scores"]
@@ -200,15 +187,10 @@ def test_layers_are_chosen_by_their_agreement_on_other_text(text, tmp_path, monk
 def test_the_aligner_reads_the_gold_pairs_and_the_text_of_a_kind(text, tmp_path):
     folder = tmp_path / "data" / "mixed-en-de"
     gold = read_gold(tmp_path / "data" / "alignments-de-en")
-    news = [pair.words for pair in read_text(folder, "train", ("newscomm",))]
-    assert len(news) == 20 and news[0] == tuple(
-        list(words)
-        for words in (
-            built_in_pairs("train", 2)[1].tgt_words,
-            built_in_pairs("train", 2)[1].src_words,
-        )
-    )
-    found = aligner_scores(8, ("newscomm",))
+    news = [pair.words for pair in gold_alignment.read_text(folder, "train", ("newscomm",))]
+    second = built_in_pairs("train", 2)[1]
+    assert len(news) == 20 and news[0] == ([*second.tgt_words], [*second.src_words])
+    found = gold_alignment.aligner_scores(8, ("newscomm",))
     words = [pair.words for pair in gold.pairs] + news[:8]
     want = {"product": [set(one) for one in hmm_alignments(words)[:6]], "de-en": [], "en-de": []}
     for forward_LM, backward_LM in hmm_posteriors(words)[:6]:
@@ -245,25 +227,24 @@ def evidence(grown, ways, read):
 )
 def test_the_rules(aligner, ways, agreed, read, want):
     base = [0.4, 0.41, 0.39]
-    found = {(BASE, seed): evidence(base[seed], ways, read) for seed in range(3)}
+    found = by_seed(BASE, [evidence(grown, ways, read) for grown in base])
     moved = [0.01, -0.01, 0.0]
-    found |= {(AGREED, seed): evidence(agreed + moved[seed], 0, 0) for seed in range(3)}
+    found |= by_seed(AGREED, [evidence(agreed + own, 0, 0) for own in moved])
     rows = verdicts(found, range(3), {"grow-diag": [aligner]})
     assert [row[1] for row in rows] == [want] * 4
     assert {row[1] for row in verdicts(found, [0], {"grow-diag": [aligner]})} == {NOT_RUN}
 
 
 def test_a_page_without_runs_has_the_aligner_and_published_figures(text, tmp_path):
-    parts = findings(tmp_path, make_jobs(EXPERIMENT, "small", runs=tmp_path))
+    parts = gold_alignment.findings(tmp_path, make_jobs(EXPERIMENT, "small", runs=tmp_path))
     assert {row[1] for row in parts[1].rows} == {NOT_RUN}
     rows = {row[0]: row for row in parts[4].rows}
     assert rows[f"hidden Markov models, {MIXED}"][1] == "22 pairs"
     lengths = [(len(pair.tgt_words), len(pair.src_words)) for pair in text]
     straight = [diagonal(*both) for both in lengths]
-    possible = [{(j, i) for i, j in pair.alignment} for pair in text]
-    sure = [{(j, i) for i, j in pair.alignment if i != 1} for pair in text]
+    gold = read_gold(tmp_path / "data" / "alignments-de-en")
     own = [{(int(i), j) for j, i in enumerate(one)} for one in straight]
-    scores = link_scores(own, sure, possible)
+    scores = link_scores(own, gold.sure, gold.possible)
     want = "{:.1f} ({:.1f} / {:.1f})".format(*(100 * one for one in scores))
     assert rows["diagonal"][1:3] == ["", want] and want != rows["diagonal"][3] != ""
     assert len({len(row) for row in parts[4].rows}) == 1

@@ -1,16 +1,12 @@
-"""Parts that came after the paper: the rates of their rows, and the verdicts by their rules."""
-
-from pathlib import Path
+"""Parts that came after the paper, and settings for small corpora: the verdicts by their rules."""
 
 import pytest
 
+from experiments import small_corpus
 from experiments.judging import NOT_RUN, OPEN
-from experiments.later_parts import BASE, EXPERIMENT, RATES, ROWS, TRIED, verdict_of
-from tests.tables.test_statistics import line
-from transformer_jax.tables.experiment import make_jobs
-from transformer_jax.tables.results import counts, read_results
-
-ROOT = Path(__file__).parents[2]
+from experiments.later_parts import BASE, verdict_of
+from tests.tables.test_statistics import lines_of
+from transformer_jax.tables.results import write_results
 
 
 @pytest.mark.parametrize(
@@ -23,34 +19,16 @@ ROOT = Path(__file__).parents[2]
     ],
 )
 def test_a_part_is_judged_beside_the_base_seed_by_seed(own, verdict):
-    lines = [line(BASE, seed, value) for seed, value in enumerate([83.0, 84.0, 85.0])]
-    lines += [line("RMSNorm", seed, value) for seed, value in enumerate(own)]
+    lines = lines_of(BASE, [83.0, 84.0, 85.0]) + lines_of("RMSNorm", own)
     assert verdict_of(lines, "RMSNorm")[0] == verdict
 
 
-def test_every_row_is_tuned_alike_and_runs_with_the_rate_that_was_chosen_for_it():
-    tried = {
-        scale: {
-            job.row: job.config().train.peak_learning_rate
-            for job in make_jobs(EXPERIMENT, scale, Path("runs"), seeds=(0,))
-        }
-        for scale in EXPERIMENT.scales
-    }
-    assert tried.pop("small") == RATES
-    assert [set(rates.values()) for rates in tried.values()] == [{rate} for rate in TRIED]
-    assert all(rates.keys() == ROWS.keys() for rates in tried.values())
-
-
-def test_the_chosen_rate_has_the_lowest_recorded_perplexity():
-    found: dict[str, dict[float, float]] = {row: {} for row in ROWS}
-    for rate in TRIED:
-        results = ROOT / "docs" / "results" / "later_parts" / f"rate_{rate}" / "results.csv"
-        for one in read_results(results):
-            found[one.row][rate] = one.perplexity
-    assert {row: min(tried, key=tried.__getitem__) for row, tried in found.items()} == RATES
-
-
-def test_swiglu_has_the_size_of_the_base():
-    jobs = make_jobs(EXPERIMENT, "small", Path("runs"), (BASE, "SwiGLU"), seeds=(0,))
-    base, gated = (counts(job.config())[0] for job in jobs)
-    assert gated == pytest.approx(base, rel=2e-3)
+def test_a_setting_is_judged_beside_the_base_seed_by_seed(tmp_path):
+    lines = lines_of(BASE, [20.0, 21.0, 22.0]) + lines_of("dropout 0.3", [22.0, 23.1, 24.2])
+    write_results(tmp_path / "results.csv", lines + lines_of("BPE-dropout 0.1", [19.0]))
+    _, table = small_corpus.EXPERIMENT.findings(tmp_path, [])
+    found = {row[0]: row[1:] for row in table.rows}
+    assert found[BASE] == ["21.0 ± 1.0", "", ""]
+    assert found["dropout 0.3"] == ["23.1 ± 1.1", "helps", "+2.1"]
+    assert found["BPE-dropout 0.1"][1:] == ["not run", "-1.0"]
+    assert found["2,000 subwords"][0] == ""

@@ -1,13 +1,10 @@
-"""The verdicts on kinds of positions, and the configs of the rows."""
-
-from pathlib import Path
+"""The verdicts on kinds of positions."""
 
 import pytest
 
 from experiments.claims.lengths import ALL_LENGTHS, BEYOND, SINUSOIDAL, WITHIN, by_row, extrapolates
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
-from experiments.positions import EXPERIMENT, KINDS, against_sinusoids, findings
-from transformer_jax.tables.experiment import make_jobs
+from experiments.positions import against_sinusoids
 
 
 def lengths(**rows):
@@ -40,32 +37,6 @@ def test_a_difference_counts_if_it_is_larger_than_between_seeds():
     assert against_sinusoids(found, "rotary", BEYOND) == NOT_RUN
 
 
-def test_rows_differ_in_their_positions_alone():
-    jobs = {
-        job.row: job.config() for job in make_jobs(EXPERIMENT, "small", Path("runs"), seeds=(0,))
-    }
-    assert {config.data.max_length for name, config in jobs.items() if name in KINDS} == {12}
-    assert jobs[ALL_LENGTHS].data.max_length > 12
-    assert [config.model.positions for config in jobs.values()] == [
-        "sinusoidal",
-        "learned",
-        "none",
-        "index",
-        "relative",
-        "relative",
-        "t5",
-        "rotary",
-        "alibi",
-        "sinusoidal",
-    ]
-    long = {job.config().data.max_length for job in make_jobs(EXPERIMENT, "multi30k", Path("runs"))}
-    assert len(long) == 1 and long.pop() > 12
-
-
-def test_without_runs_the_table_is_empty(tmp_path):
-    jobs = make_jobs(EXPERIMENT, "small", tmp_path / "runs")
-    _, table = findings(tmp_path, jobs)
-    assert [row[0] for row in table.rows] == [*KINDS, ALL_LENGTHS]
-    assert all(cell in ("", NOT_RUN) for row in table.rows for cell in row[1:])
-    found = {jobs[0].label: {"sentences": [1, 2], SINUSOIDAL: [90.0, 30.0]}}
+def test_lengths_are_found_by_row_and_seed():
+    found = {"sinusoidal, seed 0": {"sentences": [1, 2], SINUSOIDAL: [90.0, 30.0]}}
     assert by_row(found) == {SINUSOIDAL: {0: [90.0, 30.0]}}

@@ -4,18 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.real_text import (
-    AT_GPU,
-    BASE,
-    BIG,
-    EXPERIMENT,
-    MODERN,
-    OF_CORES,
-    RATES_OF_CORES,
-    TRIED,
-    configs,
-    findings,
-)
+from experiments.real_text import AT_GPU, BASE, BIG, EXPERIMENT, MODERN, configs, findings
+from tests.experiments.rows import configs_of
 from tests.tables.test_statistics import line
 from transformer_jax.config.files import load_config
 from transformer_jax.config.presets import rate_at
@@ -24,28 +14,22 @@ from transformer_jax.reporting.page import Table
 from transformer_jax.tables.experiment import make_jobs
 from transformer_jax.tables.records import write_record
 from transformer_jax.tables.report import Output
-from transformer_jax.tables.results import read_results, write_results
+from transformer_jax.tables.results import write_results
 from transformer_jax.training.cost import parameter_count
-
-ROOT = Path(__file__).parents[2]
-
-
-def jobs_of(scale):
-    return {job.row: job.config() for job in make_jobs(EXPERIMENT, scale, Path("runs"), seeds=(0,))}
 
 
 @pytest.mark.parametrize("scale", ["en-it", "cores_en-it"])
 def test_all_rows_but_big_have_as_many_parameters_as_base(scale):
     sizes = {
         row: parameter_count(config.model, config.vocabulary.size)
-        for row, config in jobs_of(scale).items()
+        for row, config in configs_of(EXPERIMENT, scale).items()
     }
     assert sizes.pop(BIG, 2.1e8) == pytest.approx(2.14e8, rel=0.02)
     assert sizes == {row: pytest.approx(sizes[BASE], rel=0.01) for row in sizes}
 
 
 def test_base_and_big_are_the_paper_s_and_the_modern_row_is_the_preset_s():
-    rows = jobs_of("en-it")
+    rows = configs_of(EXPERIMENT, "en-it")
     for row, size in ((BASE, "base"), (BIG, "big")):
         model = load_config(f"configs/wmt14.py:{size},en-de").model
         of_type = {"dtype": "bfloat16", "residual_dtype": "bfloat16"}
@@ -71,22 +55,6 @@ def test_a_wrong_word_names_the_choices():
 
 def test_rates_fall_with_the_root_of_the_width():
     assert (rate_at(0.004, 256), rate_at(0.004, 1024)) == (0.004, 0.002)
-
-
-def test_every_row_of_the_cores_tries_the_same_rates_and_takes_the_best():
-    found: dict[str, dict[float, float]] = {row: {} for row in OF_CORES}
-    for rate in TRIED:
-        tried = {row: config.train for row, config in jobs_of(f"cores_rate_{rate}").items()}
-        assert {row: train.peak_learning_rate for row, train in tried.items()} == dict.fromkeys(
-            OF_CORES, rate
-        )
-        results = ROOT / "docs" / "results" / "real_text" / f"cores_rate_{rate}" / "results.csv"
-        for one in read_results(results):
-            found[one.row][rate] = one.perplexity
-    best = {row: min(own, key=own.__getitem__) for row, own in found.items() if len(own) == 3}
-    assert best.items() <= RATES_OF_CORES.items()
-    used = {row: config.train.peak_learning_rate for row, config in jobs_of("cores_en-it").items()}
-    assert used == {row: RATES_OF_CORES[row] for row in OF_CORES}
 
 
 def test_each_test_set_has_its_scores(tmp_path):

@@ -21,9 +21,8 @@ def test_the_page_is_up_to_date():
 
 
 def test_every_recorded_small_table_is_on_the_page():
-    recorded = {
-        "/".join(path.parts[-3:-1]) for path in (ROOT / "docs/results").glob("*/small/results.csv")
-    }
+    tables = (ROOT / "docs/results").glob("*/small/results.csv")
+    recorded = {"/".join(path.parts[-3:-1]) for path in tables}
     assert recorded <= {folder for _, folder, _ in BLOCK.findall((ROOT / PAGE).read_text())}
 
 
@@ -48,17 +47,9 @@ def test_a_table_is_made_of_the_lines_of_its_rows(tmp_path, in_checkout):
     copy = tmp_path / "results/table2_bleu/longer/results.csv"
     copy.write_text("".join(recorded.read_text().splitlines(keepends=True)[:2]))
     page = page_of(tmp_path, "results: table2_bleu/longer bleu perplexity")
-    assert rendered(page).splitlines() == [
-        "Before.",
-        "",
-        "<!-- results: table2_bleu/longer bleu perplexity -->",
-        "| row | BLEU | perplexity (per subword) |",
-        "| --- | ---: | ---: |",
-        "| Transformer | 33.47 | 7.94 |",
-        "<!-- end -->",
-        "",
-        "After.",
-    ]
+    table = "| row | BLEU | perplexity (per subword) |\n| --- | ---: | ---: |\n"
+    table += "| Transformer | 33.47 | 7.94 |"
+    assert rendered(page) == page.read_text().replace("old", table)
 
 
 @pytest.mark.parametrize("kind", ["results", "verdicts"])

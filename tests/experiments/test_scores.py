@@ -1,13 +1,10 @@
 """Score functions with narrow and wide keys: the verdicts by their rules."""
 
-from pathlib import Path
-
 import pytest
 
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
-from experiments.scores import EXPERIMENT, NARROW, RATES, WIDE, name_of, verdict_of
+from experiments.scores import NARROW, WIDE, name_of, verdict_of
 from tests.tables.test_statistics import line
-from transformer_jax.tables.experiment import make_jobs
 
 
 def lines_of(**bleu):
@@ -43,9 +40,3 @@ def test_a_score_is_judged_beside_the_scaled_and_the_plain_product(score, own, v
 def test_the_plain_product_is_judged_beside_the_scaled_one():
     assert verdict_of(lines_of(scaled_dot=SCALED, dot=PLAIN), "dot")[0] == FAILS
     assert verdict_of(lines_of(dot=PLAIN), "dot")[0] == NOT_RUN
-
-
-def test_every_row_has_the_rate_that_was_chosen_for_it():
-    for job in make_jobs(EXPERIMENT, "small", Path("runs"), seeds=(0,)):
-        model = job.config().model
-        assert job.config().train.peak_learning_rate == RATES[model.score, model.d_k]

@@ -1,30 +1,15 @@
 """Needs by hand, what is counted, and the rules of the verdicts."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from experiments import wait_k
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN, judged
-from experiments.wait_k import (
-    ALL_K,
-    EXPERIMENT,
-    JUDGED,
-    ROWS,
-    SEARCHED,
-    THREE,
-    WHOLE,
-    by_k,
-    exact_share,
-    findings,
-    needed_k,
-    relative_share,
-    verdicts_of,
-)
+from experiments.wait_k import ALL_K, EXPERIMENT, JUDGED, SEARCHED, THREE, WHOLE, needed_k
 from tests import tiny_runs as runs
 from transformer_jax.commands import evaluate as command
-from transformer_jax.config.files import load_config
 from transformer_jax.tables.experiment import make_jobs
 from transformer_jax.text.built_in_corpus import built_in_pairs
 from transformer_jax.use.loading import load_model
@@ -64,7 +49,7 @@ def test_matches_are_counted_by_need_at_every_k(tmp_path, monkeypatch):
         return SimpleNamespace(pairs=pairs, hypotheses=path, scores=SimpleNamespace(bleu=50.0))
 
     monkeypatch.setattr(command, "evaluate", evaluate)
-    found = by_k(make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]._replace(folder=workdir))
+    found = wait_k.by_k(make_jobs(EXPERIMENT, "small", runs=tmp_path)[0]._replace(folder=workdir))
     assert [overrides["decode.wait_k"] for *_, overrides in asked] == [*SEARCHED]
     assert {one[:3] for one in asked} == {(str(workdir), "test", 1)}
     assert found["5"]["bleu"] == 50.0 and found["5"]["lagging"] == 2.5
@@ -73,7 +58,7 @@ def test_matches_are_counted_by_need_at_every_k(tmp_path, monkeypatch):
         assert totals == [12, right]
     vocabulary = load_model(str(workdir)).vocabulary
     assert len(found["1"]["exact"]) > 1 and vocabulary.size
-    assert exact_share(found, 1, 1, WHOLE) == 0.25
+    assert wait_k.exact_share(found, 1, 1, WHOLE) == 0.25
 
 
 def evidence(exact, bleu=90.0):
@@ -85,10 +70,15 @@ def evidence(exact, bleu=90.0):
 
 def test_shares_are_relative_to_the_whole_source():
     found = evidence({3: (5, 2)})
-    assert exact_share(found, 3, 1, 3) == 0.5 and relative_share(found, 3, 4, WHOLE) == 2 / 8
+    assert (
+        wait_k.exact_share(found, 3, 1, 3) == 0.5
+        and wait_k.relative_share(found, 3, 4, WHOLE) == 2 / 8
+    )
     few = evidence(dict.fromkeys(JUDGED, (10, 1)))  # what is read is right, the rest is not
-    assert verdicts_of({(ALL_K, s): few for s in range(3)}, [], range(3))[1][1] == HOLDS
-    assert exact_share(found, 3, 2, 5) is None and relative_share(found, 3, 2, 5) is None
+    assert wait_k.verdicts_of({(ALL_K, s): few for s in range(3)}, [], range(3))[1][1] == HOLDS
+    assert (
+        wait_k.exact_share(found, 3, 2, 5) is None and wait_k.relative_share(found, 3, 2, 5) is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,16 +99,8 @@ def test_each_claim_looks_at_its_own_numbers():
     for seed in range(3):
         found[ALL_K, seed] = evidence({1: (5, 1), 3: (10, 1), 5: (10, 7)}, bleu=90 + seed / 100)
         found[THREE, seed] = evidence({3: (10, 1)}, bleu=90.5)
-    verdicts = [verdict for _, verdict in verdicts_of(found, [2.0, 2.1, 2.2], range(3))]
+    verdicts = [verdict for _, verdict in wait_k.verdicts_of(found, [2.0, 2.1, 2.2], range(3))]
     assert verdicts[:2] == [FAILS, HOLDS]  # k = 1: half of the near ones, and few of the far ones
     assert verdicts[2:4] == [HOLDS, HOLDS]  # k = 3
     assert verdicts[4:6] == [HOLDS, FAILS]  # k = 5: the far ones are right too
     assert verdicts[6:] == [HOLDS, FAILS]  # half a point of BLEU, and 2 by reading one way
-
-
-def test_the_rows_and_a_page_without_runs(tmp_path):
-    configs = {row: load_config("configs/demo.py", dict(own)) for row, own in ROWS.items()}
-    assert [c.model.wait_k for c in configs.values()] == [None, WHOLE, 1, 3]
-    assert JUDGED == (1, 3, 5) and {*JUDGED} < {*SEARCHED}
-    parts = findings(tmp_path, make_jobs(EXPERIMENT, "small", runs=Path(tmp_path)))
-    assert {row[1] for row in parts[1].rows} == {NOT_RUN}

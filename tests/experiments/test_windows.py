@@ -4,20 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments import windows
 from experiments.judging import FAILS, HOLDS, NOT_RUN, OPEN
-from experiments.windows import (
-    EXPERIMENT,
-    FARTHEST,
-    ROWS,
-    accuracy,
-    accuracy_by_jump,
-    excess_losses,
-    findings,
-    jumps,
-    name_of,
-    reach,
-    verdict_of,
-)
+from experiments.windows import EXPERIMENT, FARTHEST, accuracy, jumps, name_of, reach, verdict_of
 from tests import tiny_runs as runs
 from transformer_jax.tables.experiment import make_jobs
 
@@ -51,9 +40,9 @@ def test_words_out_of_reach_are_compared_with_those_within():
     for seed, (near, far) in enumerate([(80, 50), (81, 52), (79, 49)]):
         found[name_of(3, 2), seed] = counted_as(near, far, reach(3, 2))
         found[name_of(None, 2), seed] = counted_as(90, 88, reach(3, 2))
-    excess = excess_losses(found, 3, 2, range(4))
+    excess = windows.excess_losses(found, 3, 2, range(4))
     assert excess == pytest.approx([28, 27, 28])
-    assert excess_losses(found, 5, 2, range(4)) == []
+    assert windows.excess_losses(found, 5, 2, range(4)) == []
     assert verdict_of(excess) == HOLDS
 
 
@@ -73,16 +62,15 @@ def test_verdicts(excess, verdict):
 
 def test_words_of_a_run_are_counted():
     [job, *_] = make_jobs(EXPERIMENT, "small", Path("runs"), seeds=(0,))
-    found = accuracy_by_jump(job._replace(folder=runs.trained_run()))["words and right ones"]
+    found = windows.accuracy_by_jump(job._replace(folder=runs.trained_run()))[
+        "words and right ones"
+    ]
     assert len(found) == FARTHEST + 1 and all(words >= right >= 0 for words, right in found)
     assert found[0][0] > sum(words for words, _ in found[1:]) > 2_000
 
 
-def test_without_runs_the_tables_are_empty(tmp_path, monkeypatch):
-    nothing = {"256": {"whole sentence": {"seconds": 1.0, "bytes": 2**20}}}
-    monkeypatch.setattr("experiments.windows.cost_of_step", lambda: nothing)
-    jobs = make_jobs(EXPERIMENT, "small", tmp_path / "runs")
-    _, verdicts, _, table, _, cost = findings(tmp_path, jobs)
-    assert {row[2] for row in verdicts.rows} == {NOT_RUN}
-    assert [row[0] for row in table.rows] == list(ROWS)
-    assert cost.rows == [["256", "1000", "1"]]
+def test_the_cost_of_a_step_is_shown_in_milliseconds_and_mebibytes(tmp_path, monkeypatch):
+    cost = {"256": {"whole sentence": {"seconds": 1.0, "bytes": 2**20}}}
+    monkeypatch.setattr(windows, "cost_of_step", lambda: cost)
+    *_, table = windows.findings(tmp_path, make_jobs(EXPERIMENT, "small", tmp_path / "runs"))
+    assert table.rows == [["256", "1000", "1"]]

@@ -51,24 +51,6 @@ def test_a_claimed_folder_gives_its_config_back(tmp_path):
         run.check_corpus("abc", "def")
 
 
-def test_a_mutable_key_may_change_and_is_recorded(tmp_path):
-    run = RunFolder(tmp_path)
-    run.claim(CONFIG, "abc")
-    longer = with_values(CONFIG, {"train.steps": 7, "data.path": "elsewhere"})
-    run.check(longer)
-    run.claim(longer, "abc")
-    assert run.read_config() == longer
-
-
-def test_a_value_that_cannot_be_is_said_to_be_in_the_file(tmp_path):
-    run = RunFolder(tmp_path)
-    run.claim(CONFIG, "abc")
-    text = run.config_file.read_text()
-    run.config_file.write_text(text.replace('"beam_size": 4', '"beam_size": -3'))
-    with pytest.raises(RunError, match="config.json cannot be read: decode.beam_size=-3 is below"):
-        run.read_config()
-
-
 def test_every_immutable_key_that_differs_is_named(tmp_path):
     run = RunFolder(tmp_path)
     run.claim(CONFIG, "abc")
@@ -80,31 +62,14 @@ def test_every_immutable_key_that_differs_is_named(tmp_path):
     assert "train.steps" not in str(caught.value)
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(RunError, match="is not empty and holds no run"):
-        RunFolder(tmp_path).check(CONFIG)
-
-
 def test_a_kill_while_the_config_was_written_leaves_a_usable_folder(tmp_path):
     (tmp_path / ".lock").touch()
     (tmp_path / ".config.json.123.tmp").write_text('{"model"')
     RunFolder(tmp_path).check(CONFIG)
 
 
-@pytest.mark.parametrize("broken", ["", "{", "[]", '{"model": {"d_modle": 3}}', '{"seed": "x"}'])
-def test_a_broken_config_is_refused_naming_the_file(broken, tmp_path):
-    run = RunFolder(tmp_path)
-    run.config_file.write_text(broken)
-    for use in (run.read_config, lambda: run.check(CONFIG)):
-        with pytest.raises(RunError, match="config.json cannot be read"):
-            use()
-
-
 def test_a_folder_without_a_run_says_how_to_make_one(tmp_path):
-    with pytest.raises(RunError, match="holds no run: it has no config.json. Train one with"):
-        RunFolder(tmp_path).read_config()
-    with pytest.raises(RunError, match=f"--config=CONFIG '--workdir={tmp_path}/my run'`"):
+    with pytest.raises(RunError, match=f"Train one with .*'--workdir={tmp_path}/my run'`"):
         RunFolder(tmp_path / "my run").read_config()
 
 

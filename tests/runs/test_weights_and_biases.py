@@ -1,8 +1,8 @@
 """What Weights & Biases gets, from a module in the place of wandb."""
 
 import sys
-import types
 from pathlib import Path
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -17,34 +17,12 @@ from transformer_jax.runs.weights_and_biases import run_id
 CONFIG = with_values(Config(), {"seed": 3, "model.d_ff": 64, "train.wandb_project": "mine"})
 
 
-class FakeRun:
-    """A W&B run that keeps what it is given."""
-
-    def __init__(self, **settings):
-        self.settings = settings
-        self.logged = []
-        self.metrics = []
-        self.finished = False
-
-    def define_metric(self, *arguments, **options):
-        self.metrics.append((*arguments, options))
-
-    def log(self, values):
-        self.logged.append(values)
-
-    def finish(self):
-        self.finished = True
-
-
 @pytest.fixture
-def started(monkeypatch) -> list[FakeRun]:
-    """The runs that a fake wandb has started."""
-    found: list[FakeRun] = []
-    fake = types.ModuleType("wandb")
-    fake.Settings = dict
-    fake.init = lambda **settings: found.append(FakeRun(**settings)) or found[-1]
+def wandb(monkeypatch) -> Mock:
+    """A module in the place of wandb, whose runs keep what they are given."""
+    fake = Mock(Settings=dict)
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    return found
+    return fake
 
 
 def report(folder: Path, first: int, silent: bool = False, project: str | None = "mine") -> None:
@@ -55,25 +33,28 @@ def report(folder: Path, first: int, silent: bool = False, project: str | None =
         reports.validated(first + 1, {"perplexity": 12})
 
 
-def test_metrics_go_to_the_project_beside_the_files(started, tmp_path):
+def test_metrics_go_to_the_project_beside_the_files(wandb, tmp_path):
     report(tmp_path / "my run", 0)
-    (run,) = started
-    assert run.logged == [
-        {"step": 1, "train/nats_per_token": 2.5},
-        {"step": 1, "valid/perplexity": 12.0},
+    [started] = wandb.init.call_args_list
+    run = wandb.init.return_value
+    assert run.log.call_args_list == [
+        call({"step": 1, "train/nats_per_token": 2.5}),
+        call({"step": 1, "valid/perplexity": 12.0}),
     ]
-    assert run.settings["project"] == "mine" and run.settings["name"] == "my run"
-    assert run.settings["dir"] == str(tmp_path / "my run"), "where offline runs are kept"
-    assert run.settings["config"] == to_dict(CONFIG) and run.settings["resume"] == "allow"
-    assert ("*", {"step_metric": "step"}) in run.metrics and run.finished
+    settings = started.kwargs
+    assert settings["project"] == "mine" and settings["name"] == "my run"
+    assert settings["dir"] == str(tmp_path / "my run"), "where offline runs are kept"
+    assert settings["config"] == to_dict(CONFIG) and settings["resume"] == "allow"
+    run.define_metric.assert_any_call("*", step_metric="step")
+    run.finish.assert_called_once()
     assert len((tmp_path / "my run" / "metrics.jsonl").read_text().splitlines()) == 2
 
 
-def test_a_continued_run_continues_its_own_w_and_b_run(started, tmp_path):
+def test_a_continued_run_continues_its_own_w_and_b_run(wandb, tmp_path):
     report(tmp_path / "run", 0)
     report(tmp_path / "run", 1)
     report(tmp_path / "other", 0)
-    first, second, other = (run.settings["id"] for run in started)
+    first, second, other = (started.kwargs["id"] for started in wandb.init.call_args_list)
     assert first == second != other
     moved = with_values(CONFIG, {"train.steps": 7, "data.path": "elsewhere"})
     assert run_id("run", moved) == first, "mutable keys may change"
@@ -81,17 +62,14 @@ def test_a_continued_run_continues_its_own_w_and_b_run(started, tmp_path):
         assert run_id("run", with_values(CONFIG, change)) != first
 
 
-def test_only_the_first_process_logs_and_nobody_without_a_project(started, tmp_path):
+def test_only_the_first_process_logs_and_nobody_without_a_project(wandb, tmp_path):
     report(tmp_path / "run", 0, silent=True)
     report(tmp_path / "run", 0, project=None)
-    assert started == []
+    wandb.init.assert_not_called()
 
 
-def test_a_wandb_that_cannot_start_is_a_user_s_error(started, monkeypatch, tmp_path):
-    def refuse(**_):
-        raise RuntimeError("api_key not configured")
-
-    monkeypatch.setattr(sys.modules["wandb"], "init", refuse)
+def test_a_wandb_that_cannot_start_is_a_user_s_error(wandb, tmp_path):
+    wandb.init.side_effect = RuntimeError("api_key not configured")
     with pytest.raises(RunError, match="cannot start .api_key not configured.*wandb login"):
         report(tmp_path / "run", 0)
 

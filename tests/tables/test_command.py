@@ -7,6 +7,7 @@ import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import jax
 import pytest
@@ -18,14 +19,7 @@ from tests.tables.test_statistics import line
 from transformer_jax.errors import ConfigError, DataError, RunError
 from transformer_jax.tables import command, launch, preview
 from transformer_jax.tables.experiment import Experiment, Scale, check_results, make_jobs
-from transformer_jax.tables.launch import (
-    LONGEST_REASON,
-    Share,
-    last_line,
-    run_commands,
-    run_with_submitit,
-    shares,
-)
+from transformer_jax.tables.launch import LONGEST_REASON, Share, run_commands, shares
 from transformer_jax.tables.live import LiveTable, progress_of
 from transformer_jax.tables.records import write_record
 from transformer_jax.tables.report import Output
@@ -155,41 +149,34 @@ def test_flags_that_cannot_be_are_one_line(call):
 def test_a_run_whose_results_could_not_be_found_is_not_trained(tmp_path):
     values = runs.tiny_values(train__steps=12)
     preset = str(runs.write_preset(tmp_path / "preset.py", values))
-    mistakes = [
+
+    def check(scale):
+        experiment = Experiment("t", {"a": {}}, {"small": scale})
+        check_results(make_jobs(experiment, "small", tmp_path))
+
+    for scale, error, message in [
         (Scale(preset, split="newstest"), DataError, r"newstest.en: no such file.*with .en: test"),
         (Scale(preset, average=4), ConfigError, "a, seed 0: 4 checkpoints .* the run keeps 3: tr"),
         (Scale(preset, {"train.steps": 6}, average=3), ConfigError, "3 check.* the run keeps 2"),
         (Scale(preset, {"train.patience": 2}), ConfigError, "seed 0: train.patience=2 may end"),
-    ]
-    for scale, error, message in mistakes:
+    ]:
         with pytest.raises(error, match=message):
-            check_results(
-                make_jobs(Experiment("t", {"a": {}}, {"small": scale}), "small", tmp_path)
-            )
-    right = Experiment("t", {"a": {}}, {"small": Scale(preset, split="valid", average=3)})
-    check_results(make_jobs(right, "small", tmp_path))
+            check(scale)
+    check(Scale(preset, split="valid", average=3))
 
 
-def test_a_column_of_the_table_is_a_metric():
-    flags = {"scale": "small", "seeds": None, "rows": None}
-    flags |= {"runs": "", "out": "out", "overrides": {}}
-    with pytest.raises(ConfigError, match="metrics has 'blue', which is not one of perplexity, "):
-        command.run(Experiment("t", {"a": {}}, {"small": Scale("x.py")}, metrics=("blue",)), flags)
-
-
-def test_figures_of_the_paper_are_metrics_and_findings_are_parts(tmp_path, monkeypatch):
-    flags = {"scale": "small", "seeds": None, "rows": None}
-    flags |= {"runs": "", "out": str(tmp_path), "overrides": {}}
-    small = {"small": Scale("x.py")}
-    with pytest.raises(ConfigError, match="paper has 'blue', which is not one of perplexity"):
-        command.run(Experiment("t", {"a": {}}, small, paper={"a": {"blue": 1.0}}), flags)
-
-
-def test_other_keys_of_the_config_need_another_folder():
+@pytest.mark.parametrize(
+    ("change", "overrides", "message"),
+    [
+        ({"metrics": ("blue",)}, {}, "metrics has 'blue', which is not one of perplexity, "),
+        ({"paper": {"base": {"blue": 1.0}}}, {}, "paper has 'blue', which is not one of perplex"),
+        ({}, {"model.d_ff": 8}, "--config.KEY=VALUE makes another table: .*--out=FOLDER"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused(change, overrides, message):
     flags = {"scale": "small", "seeds": None, "rows": None, "runs": "", "out": None}
-    flags |= {"overrides": {"model.d_ff": 8}}
-    with pytest.raises(ConfigError, match="--config.KEY=VALUE makes another table: .*--out=FOLDER"):
-        command.run(EXPERIMENT, flags)
+    with pytest.raises(ConfigError, match=message):
+        command.run(EXPERIMENT._replace(**change), {**flags, "overrides": overrides})
 
 
 def test_what_is_known_of_rows_that_are_not_run_is_in_the_table_s_units():
@@ -235,13 +222,6 @@ def test_the_attention_that_is_drawn_is_that_of_the_scored_weights(average, tmp_
     assert calls == [given]
 
 
-@pytest.mark.parametrize(("row", "seeds"), [({"seed": 3}, (0, 1)), ({}, (0, 0))])
-def test_each_seed_is_one_of_the_scale_s(row, seeds):
-    scale = Scale("x.py", seeds=seeds)
-    with pytest.raises(ConfigError, match="row 'a': seeds are those of the scale"):
-        make_jobs(Experiment("t", {"a": row}, {"small": scale}), "small", Path("runs"))
-
-
 def test_an_error_of_a_job_s_thread_is_raised_and_starts_no_other_job(tmp_path, monkeypatch):
     started = []
 
@@ -269,10 +249,10 @@ def test_each_row_may_have_seeds_of_its_own():
 
 
 def test_the_last_line_of_a_process_is_its_reason():
-    assert last_line("a\n b\n\n") == "b" and last_line(" \n") == "it printed nothing"
-    assert last_line("x" * 500) == "x" * LONGEST_REASON
+    assert launch.last_line("a\n b\n\n") == "b" and launch.last_line(" \n") == "it printed nothing"
+    assert launch.last_line("x" * 500) == "x" * LONGEST_REASON
     of_another = "transformer-jax: RUN is used by another process.\n12:00:00 step 100 of 200\n"
-    assert last_line(of_another) == "transformer-jax: RUN is used by another process."
+    assert launch.last_line(of_another) == "transformer-jax: RUN is used by another process."
 
 
 def test_devices_are_shared_out(monkeypatch):
@@ -302,78 +282,44 @@ def test_devices_are_shared_out(monkeypatch):
         shares(5)
 
 
-class FakeJob:
-    """Commands of a moment in place of a run."""
-
-    row = "base"
-    seed = 0
-    label = "base, seed 0"
-
-    def __init__(self, folder: Path, commands: list[list[str]]):
-        self.folder, self._commands = folder, commands
-
-    def commands(self) -> list[list[str]]:
-        return self._commands
-
-    def config(self):
-        return runs.tiny_config(train__steps=100)
-
-
-def test_a_failure_says_which_command_and_why(tmp_path):
-    job = FakeJob(tmp_path / "run", [["--help"], ["train", "--confi=x"], ["--help"]])
-    reason = run_commands(job)
-    assert reason.startswith("`train` ended with 2: transformer-jax: ") and "'confi'" in reason
-
-
-class Process:
-    """In place of a started one: it ends when it gets a signal, and keeps what it was given."""
-
-    pid = 0
-    returncode = None
-
-    def __init__(self, command: list[str], **options):
-        self.command, self.options = command, options
-        self.signals: list[int] = []
-
-    def poll(self) -> int | None:
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        self.signals.append(number)
-        self.returncode = 128 + number
-
-    def wait(self) -> None:
-        assert self.returncode is not None, "it would wait for ever"
+def job_of(folder: Path, *commands: list[str]) -> SimpleNamespace:
+    """A job with commands of a moment in place of a run."""
+    return SimpleNamespace(
+        row="base",
+        seed=0,
+        label="base, seed 0",
+        folder=folder,
+        commands=lambda: commands,
+        config=lambda: runs.tiny_config(train__steps=100),
+    )
 
 
 def test_a_run_sees_its_share_of_the_devices_and_is_interrupted_not_killed(tmp_path, monkeypatch):
     """SIGINT lets a run write a checkpoint before it ends."""
-    started = []
-
-    def start(given, **options):
-        started.append(Process(given, **options))
-        return started[-1]
-
+    start, bound = mock.Mock(), mock.Mock()
+    process = start.return_value
+    process.poll.return_value = None
     monkeypatch.setattr("subprocess.Popen", start)
-    monkeypatch.setattr("os.sched_setaffinity", lambda pid, cores: started.append(cores))
+    monkeypatch.setattr("os.sched_setaffinity", bound)
     stop = threading.Event()
     stop.set()
     share = Share({"CUDA_VISIBLE_DEVICES": "2,3"}, frozenset({1}))
-    job = FakeJob(tmp_path / "run", [["train", "--x"], ["evaluate"]])
+    job = job_of(tmp_path / "run", ["train", "--x"], ["evaluate"])
     assert run_commands(job, share, stop) == "interrupted"
-    process, cores = started
-    assert process.command[-2:] == ["train", "--x"] and cores == {1}
-    assert process.options["env"]["CUDA_VISIBLE_DEVICES"] == "2,3"
-    assert process.options["env"]["PATH"] == os.environ["PATH"]
-    assert process.signals == [signal.SIGINT]
+    [started] = start.call_args_list
+    assert started.args[0][-2:] == ["train", "--x"]
+    assert started.kwargs["env"] == {**os.environ, "CUDA_VISIBLE_DEVICES": "2,3"}
+    bound.assert_called_once_with(process.pid, {1})
+    interrupt = mock.call.send_signal(signal.SIGINT)
+    assert process.mock_calls == [mock.call.poll(), interrupt, mock.call.wait()]
 
 
 @pytest.mark.slow("starts submitit's processes")
 def test_submitit_runs_the_same_commands(tmp_path):
     ended = []
-    good = FakeJob(tmp_path / "a" / "run", [["--help"]])
-    bad = FakeJob(tmp_path / "b" / "run", [["nonsense"]])
-    run_with_submitit(
+    good = job_of(tmp_path / "a" / "run", ["--help"])
+    bad = job_of(tmp_path / "b" / "run", ["nonsense"])
+    launch.run_with_submitit(
         [good, bad], lambda *one: ended.append(one), tmp_path / "s", "timeout_min=5", "local"
     )
     reasons = {job.folder.parent.name: reason for job, reason in ended}
@@ -398,7 +344,7 @@ def test_what_submitit_refuses_is_one_line(parameters, message, tmp_path, monkey
         (tmp_path / "srun").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=message) as error:
-        run_with_submitit([], print, tmp_path / "submitit", parameters)
+        launch.run_with_submitit([], print, tmp_path / "submitit", parameters)
     assert "\n" not in str(error.value)
 
 
@@ -409,9 +355,9 @@ def test_sbatch_gets_the_parameters_as_submitit_reads_them(tmp_path, monkeypatch
     monkeypatch.setenv("PATH", str(tmp_path))
     given = "timeout_min=600,mem_gb=7.5,gpus_per_node=2,slurm_partition=long,slurm_exclusive=true"
     given += ",slurm_time=700,slurm_setup=module load x"
-    job = FakeJob(tmp_path / "run", [["--help"]])
+    job = job_of(tmp_path / "run", ["--help"])
     with pytest.raises(Exception, match="Submitted batch job 7"):
-        run_with_submitit([job], print, tmp_path / "submitit", given)
+        launch.run_with_submitit([job], print, tmp_path / "submitit", given)
     [script] = [path.read_text() for path in (tmp_path / "submitit").glob("*.sh")]
     options = {line.removeprefix("#SBATCH --") for line in script.splitlines() if "SBATCH" in line}
     want = {"time=700", "mem=7680MB", "gpus-per-node=2", "partition=long", "exclusive"}
@@ -419,7 +365,7 @@ def test_sbatch_gets_the_parameters_as_submitit_reads_them(tmp_path, monkeypatch
 
 
 def test_progress_is_read_from_the_run_s_folder(tmp_path):
-    job = FakeJob(tmp_path / "run", [])
+    job = job_of(tmp_path / "run")
     assert progress_of(job) == ("waiting", 0)
     job.folder.mkdir()
     (tmp_path / "run.log.txt").write_text("")

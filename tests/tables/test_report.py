@@ -13,16 +13,7 @@ from transformer_jax.reporting.page import Text
 from transformer_jax.tables import command, report
 from transformer_jax.tables.experiment import Experiment, Scale, make_jobs
 from transformer_jax.tables.records import FILE, Record, raw_records, read_records, write_record
-from transformer_jax.tables.report import (
-    Output,
-    _averaged,
-    _lines_table,
-    _notes,
-    _row_plots,
-    curves_figure,
-    row_figure,
-    update_significance,
-)
+from transformer_jax.tables.report import Output, curves_figure, row_figure, update_significance
 from transformer_jax.tables.results import read_results
 from transformer_jax.tables.statistics import Paired, Summary, read_p_values, write_p_values
 
@@ -106,18 +97,18 @@ def test_a_run_made_anew_is_tested_anew(at_hand, tmp_path, monkeypatch):
     ],
 )
 def test_a_report_says_what_was_averaged(average, message):
-    assert _averaged(average) == message
+    assert report._averaged(average) == message
 
 
 def test_a_report_says_on_what_and_when_and_how_long_rows_were_trained():
     late = {"train_seconds": 5_400.0, "date": "2026-01-03"}
     lines = [line("base", 0, 1.0, **late), line("a", 0, 2.0, train_seconds=1_800.0)]
-    notes = _notes(EXPERIMENT, "small", lines, "python x")
+    notes = report._notes(EXPERIMENT, "small", lines, "python x")
     assert "Command: `python x`. Device: cpu. Dates: 2026-01-01 to 2026-01-03." in notes
     assert "Training of all runs: 2.00 hours." in notes and "BLEU: s." in notes
-    assert "Device: none yet. Dates: not run." in _notes(EXPERIMENT, "small", [], "python x")
+    assert "Device: none yet. Dates: not run." in report._notes(EXPERIMENT, "small", [], "python x")
     cells = ["base", "0", "5.000", "1.00", "2,150,000", "10", "90.0", "#d", "#r", "cpu"]
-    assert _lines_table(lines).rows[0] == [*cells, "on 2026-01-03"]
+    assert report._lines_table(lines).rows[0] == [*cells, "on 2026-01-03"]
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path):
@@ -130,31 +121,52 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
     write_record(tmp_path, record | {"samples": [], "translations": ["t"]})
     [other, found] = read_records(tmp_path, [line("b", 0, 1.0), line("a, b", 1, 1.0)])
     assert (found.samples, found.translations, other.samples) == ([], ["t"], [("s", "r", "t")])
-    kept = [json.loads(text) for text in (tmp_path / FILE).read_text().splitlines()]
+    lines = (tmp_path / FILE).read_text().splitlines()
+    kept = [json.loads(text) for text in lines]
     assert [(one["row"], one["seed"]) for one in kept] == [("a, b", 0), ("a, b", 1), ("b", 0)]
+    (tmp_path / FILE).write_text("\n".join(lines))  # an editor may remove the last line end
+    assert read_records(tmp_path, [line("b", 0, 1.0)]) == [other]
+
+
+GOOD = {"row": "a", "seed": 0, "curve": [], "samples": []}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"row": "a", "seed": 0, "curve": []},
+        {**GOOD, "seed": True},
+        {**GOOD, "curve": [3]},
+        {**GOOD, "curve": [{"kind": "valid", "step": 1}]},
+        {**GOOD, "curve": [{"kind": "valid", "step": 10, "perplexity": -5}]},
+        {**GOOD, "curve": [{"kind": "valid", "step": -1, "perplexity": 5}]},
+        {**GOOD, "samples": [["s", "r"]]},
+        *({**GOOD, "sets": sets} for sets in ({"valid": 27.5}, "valid", 3)),
+    ],
+)
+def test_what_is_no_record_is_refused(content, tmp_path):
+    (tmp_path / FILE).write_text(f"{json.dumps(content)}\n")
+    with pytest.raises(DataError, match=f"^{tmp_path / FILE}, line 1: not the record of a run"):
+        read_records(tmp_path, [line("a", 0, 1.0)])
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{", "line 1: not JSON"),
-        (b"[]", "line 1: a JSON list; expected an object"),
-        (b'{"row": "\xff"}', "line 1: not UTF-8"),
-        (b"[" * 100_000, "line 1: cannot be read"),
-        (b'{"row": "a", "seed": 0, "curve": []}', "line 1: not the record of a run"),
-        (b'{"row": "b", "seed": 0}\n{"row": "a"}', "line 2: not the record of a run"),
-        (b'{"row": "a", "seed": 0, "curve": [3], "samples": []}', "line 1: not the record"),
-        (b'{"row": "a", "seed": 0, "curve": [], "samples": [["s", "r"]]}', "line 1: not the rec"),
+        (b"{", ", line 1: not JSON"),
+        (b"[]", ", line 1: a JSON list; expected an object"),
+        (b'{"row": "\xff"}', ", line 1: not UTF-8"),
+        (b"[" * 100_000, ", line 1: cannot be read"),
+        (b'{"row": "b", "seed": 0}\n{"row": "a"}', ", line 2: not the record of a run"),
         (
-            b'{"row": "a", "seed": 0, "curve": [{"kind": "valid", "step": 1}], "samples": []}',
-            "line 1: not the record of a run",
+            b'{"row": "a", "seed": 0}\n{"row": "b", "seed": 0}\n{"row": "a", "seed": 0}',
+            ", lines 1 and 3: both are of row 'a' and seed 0",
         ),
     ],
 )
-def test_a_damaged_record_is_refused_naming_file_and_line(content, message, tmp_path):
-    path = tmp_path / FILE
-    path.write_bytes(content + b"\n")
-    with pytest.raises(DataError, match=f"^{path}, {message}"):
+def test_a_damaged_file_of_records_is_refused_naming_the_line(content, message, tmp_path):
+    (tmp_path / FILE).write_bytes(content + b"\n")
+    with pytest.raises(DataError, match=f"^{tmp_path / FILE}{message}"):
         read_records(tmp_path, [line("a", 0, 1.0)])
 
 
@@ -188,7 +200,7 @@ def test_a_metric_that_is_equal_in_all_rows_is_a_line_of_text_and_no_picture(tmp
     (tmp_path / "parameters.png").write_text("of a report before")
     # 2.152 and 2.148 million are both 2.15 million.
     lines = [line("base", 0, 1.0, parameters=2_152_000), line("b", 0, 2.0, parameters=2_148_000)]
-    note, picture = _row_plots(experiment, "small", output, lines)
+    note, picture = report._row_plots(experiment, "small", output, lines)
     message = "The same in every finished row: parameters, millions 2.15; training FLOPs 3.00e+13."
     assert note == Text(message) and picture.file == tmp_path / "bleu.png"
     assert [path.name for path in tmp_path.iterdir()] == ["bleu.png"]

@@ -1,7 +1,6 @@
 """results.csv, and what makes a line of a run."""
 
 import dataclasses
-import importlib
 import math
 from pathlib import Path
 
@@ -16,16 +15,7 @@ from transformer_jax.runs.run_folder import RunFolder
 from transformer_jax.tables import results
 from transformer_jax.tables.digests import digest_of
 from transformer_jax.tables.experiment import Experiment, Scale, check_rows, make_jobs
-from transformer_jax.tables.results import (
-    device_rate,
-    evaluation_file,
-    finished,
-    read_results,
-    training_seconds,
-    translations_of,
-    write_results,
-)
-from transformer_jax.training.cost import parameter_count
+from transformer_jax.tables.results import counts, finished, read_results, write_results
 
 ROOT = Path(__file__).parent.parent.parent
 DEMO = str(ROOT / "configs" / "demo.py")
@@ -59,30 +49,38 @@ def test_what_has_no_value_is_an_empty_cell_and_was_nan(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("old", "new", "message"),
     [
-        (lambda text: text.replace(b"perplexity", b"ppl"), "line 1: its columns are not row, "),
-        (lambda text: b"", "line 1: its columns are not row, "),
-        (
-            lambda text: text.replace(b"22.0", b"twenty"),
-            "line 3: bleu='twenty' is not of type float",
-        ),
-        (lambda text: text.replace(b"base,1,", b"base,"), "line 3: it has 15 cells, but .* 16"),
-        (lambda text: text.replace(b"base,1,", b"base,1,,"), "line 3: it has 17 cells"),
-        (lambda text: text.replace(b"base,1,", b"base\n"), "line 3: it has 1 cells"),
-        (lambda text: text.replace(b"base,1,", b"bas\xe9,1,"), "line 3: not UTF-8"),
-        (lambda text: bytes(range(256)), "line [12]: not UTF-8"),
-        (lambda text: text.replace(b"base,1,", b"b" * 200_000 + b",1,"), "line 3: field larger"),
-        (lambda text: text.replace(b"base,1,", b"base,0,"), "lines 2 and 3: both are of row"),
+        (b"perplexity", b"ppl", "line 1: its columns are not row, "),
+        (b"22.0", b"twenty", "line 3: bleu='twenty' is not of type float"),
+        (b"base,1,", b"base,", "line 3: it has 15 cells, but .* 16"),
+        (b"base,1,", b"base,1,,", "line 3: it has 17 cells"),
+        (b"base,1,", b"base\n", "line 3: it has 1 cells"),
+        (b"base,1,", b"bas\xe9,1,", "line 3: not UTF-8"),
+        (b"base,1,", b"b" * 200_000 + b",1,", "line 3: field larger"),
+        (b"base,1,", b"base,0,", "lines 2 and 3: both are of row"),
+        (b"base,1,", b"base,-1,", "line 3: seed='-1' is not of its range"),
+        (b"base,1,5.0,", b"base,1,inf,", "line 3: perplexity='inf' is not of its range"),
+        (b"22.0", b"nan", "line 3: bleu='nan' is not of its range"),
+        (b"22.0", b"-5", "line 3: bleu='-5' is not of its range"),
+        (b"22.0", b"196.0", "line 3: bleu='196.0' is not of its range"),
     ],
 )
-def test_a_broken_file_is_refused_naming_the_line(change, message, tmp_path):
+def test_a_broken_file_is_refused_naming_the_line(old, new, message, tmp_path):
     path = tmp_path / "results.csv"
     write_results(path, LINES)
-    path.write_bytes(change(path.read_bytes()))
+    path.write_bytes(path.read_bytes().replace(old, new))
     with pytest.raises(DataError, match=f"^{path}, {message}") as error:
         read_results(path)
     assert "\n" not in str(error.value) and len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize("content", [b"", bytes(range(256))], ids=["empty", "binary"])
+def test_a_file_of_something_else_is_refused(content, tmp_path):
+    path = tmp_path / "results.csv"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"^{path}, line [12]: (its columns are not|not UTF-8)"):
+        read_results(path)
 
 
 def test_a_folder_in_its_place_is_refused(tmp_path):
@@ -113,9 +111,8 @@ def test_a_finished_row_is_not_missing_and_another_config_is_refused():
 def test_seeds_are_any_sequence_of_numbers(seeds):
     scale = EXPERIMENT.scales["small"]._replace(seeds=seeds)
     jobs = make_jobs(EXPERIMENT._replace(scales={"small": scale}), "small", Path("runs"))
-    assert jobs == [
-        job._replace(scale=scale) for job in make_jobs(EXPERIMENT, "small", Path("runs"))
-    ]
+    want = make_jobs(EXPERIMENT, "small", Path("runs"))
+    assert jobs == [job._replace(scale=scale) for job in want]
 
 
 @pytest.mark.parametrize(
@@ -156,12 +153,16 @@ def test_an_experiment_that_cannot_be_is_one_line(changes, message):
         (Scale({}), "row 'base' has no config file"),
         (Scale(DEMO, rows=("other",)), "rows has 'other'; the rows are base; 16 heads"),
         (Scale(DEMO, {"seed": 4}), "row 'base': seeds are those of the scale"),
+        (Scale(DEMO, row=lambda own: {"seed": 3}), "row 'base': seeds are those of the scale"),
+        (Scale(DEMO, seeds=(0, 0)), "row 'base': seeds are those of the scale"),
         (Scale(DEMO, average={}), "average of row 'base' is None; expected a number"),
         (Scale(DEMO, average=True), "average is True; expected int"),
         (Scale(DEMO, label=3), "label is 3; expected Callable"),
         (Scale(DEMO, label=len), "function label gives 4; expected a name"),
         (Scale(DEMO, row=lambda changes: None), "function row gives None"),
-        *((Scale(DEMO, minutes=time), "minutes") for time in (0, -1, math.nan, "5")),
+        (Scale(DEMO, label=lambda row: "same"), "two rows are called 'same'"),
+        (Scale(DEMO, rows=("base", "base")), "two rows are called 'base'"),
+        *((Scale(DEMO, minutes=time), "minutes") for time in (0, -1, math.nan, math.inf, "5")),
         (Scale(DEMO, average=-1), "average of row 'base' is -1; expected a number"),
     ],
 )
@@ -184,23 +185,15 @@ def test_two_rows_of_one_config_are_refused_by_name():
     check_rows(make_jobs(experiment._replace(scales={"small": averaged}), "small", Path("runs")))
 
 
-@pytest.mark.parametrize("name", ["claims", "table2_bleu", "table3_ablations"])
-def test_no_table_of_this_project_has_a_row_twice(name, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
-    for scale in experiment.scales:
-        check_rows(make_jobs(experiment, scale, Path("runs")))
-
-
 def test_translations_are_those_of_the_recorded_run_alone(tmp_path):
     job = make_jobs(EXPERIMENT, "small", tmp_path)[0]
-    assert translations_of(line("base", 0, 12.5), job) is None
+    assert results.translations_of(line("base", 0, 12.5), job) is None
     folder = job.folder / "evaluations"
     folder.mkdir(parents=True)
     (folder / "test.5-last2.beam4.json").write_text('{"bleu": 12.5}')
     (folder / "test.5-last2.beam4.txt").write_text("eins\n\nzwei\n")
-    assert translations_of(line("base", 0, 12.5), job) == ["eins", "", "zwei"]
-    assert translations_of(line("base", 0, 12.6), job) is None
+    assert results.translations_of(line("base", 0, 12.5), job) == ["eins", "", "zwei"]
+    assert results.translations_of(line("base", 0, 12.6), job) is None
 
 
 def test_a_row_has_its_own_config_file_and_average():
@@ -217,17 +210,9 @@ def test_a_row_has_its_own_config_file_and_average():
         make_jobs(experiment, "s", Path("runs"), ("c",))
 
 
-def test_a_rate_is_that_of_all_devices(monkeypatch):
-    assert device_rate("NVIDIA H100 80GB HBM3", 8, "bfloat16") == 8 * 989e12
-    assert math.isnan(device_rate("an abacus", 8, "float32"))
-    assert math.isnan(device_rate("cpu", 1, "float32"))
-
-
 def test_a_line_has_the_rate_of_all_devices_of_its_run(monkeypatch, tmp_path):
     small = Scale(DEMO, {"model.dtype": "bfloat16"})
-    [job] = make_jobs(
-        Experiment("one", {"base": {}}, {"small": small}), "small", tmp_path, seeds=(0,)
-    )
+    [job] = make_jobs(Experiment("one", {"base": {}}, {"small": small}), "small", tmp_path)
     steps = job.config().train.steps
     window = {"target_tokens_per_step": 50.0, "target_tokens_per_second": 500.0}
     metrics = [
@@ -241,6 +226,7 @@ def test_a_line_has_the_rate_of_all_devices_of_its_run(monkeypatch, tmp_path):
     monkeypatch.setattr(results, "samples", lambda job: [])
     found, record = results.collect(job)
     assert (found.device_rate, found.perplexity) == (4 * 989e12, 5.0)
+    assert math.isnan(results.device_rate("cpu", 1, "float32"))
     assert (found.bleu, found.chrf) == (20.0, 50.0) and math.isnan(found.paper_bleu)
     assert [point["kind"] for point in record["curve"]] == ["train", "valid"]
     metrics[1]["step"] -= 1
@@ -258,33 +244,22 @@ def test_samples_are_spread_over_the_whole_text(monkeypatch):
     assert results.samples(None) == []
 
 
-def test_commands_say_the_config_whole():
-    job = make_jobs(EXPERIMENT, "small", Path("runs"), ("16 heads",), (3,), {"data.path": None})[0]
+def test_commands_say_the_config_whole_and_the_command_line_s_keys_win():
+    changes = {"data.path": None, "model.num_heads": 4}
+    [job] = make_jobs(EXPERIMENT, "small", Path("runs"), ("16 heads",), (3,), changes)
     train, average, evaluate = job.commands()
     assert train[0] == "train" and average == ["average", f"--workdir={job.folder}", "--last=2"]
     assert evaluate[0] == "evaluate" and "--checkpoint=average" in evaluate
     overrides = split_overrides(train[1:])[1]
     assert load_config(DEMO, overrides) == job.config()
-    assert (job.config().seed, job.config().model.num_heads) == (3, 16)
+    assert (job.config().seed, job.config().model.num_heads) == (3, 4)
 
 
-def test_the_command_line_s_keys_win_over_those_of_a_row():
-    [job] = make_jobs(
-        EXPERIMENT, "small", Path("runs"), ("16 heads",), (0,), {"model.num_heads": 4}
-    )
-    assert job.config().model.num_heads == 4
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("huge", Path("runs")), "--scale=huge"),
-        (("small", Path("runs"), ("8 heads",)), "no row '8 heads'; it has base; 16 heads"),
-    ],
-)
-def test_what_is_not_there_is_named(arguments, message):
-    with pytest.raises(ConfigError, match=message):
-        make_jobs(EXPERIMENT, *arguments)
+def test_what_is_not_there_is_named():
+    with pytest.raises(ConfigError, match="--scale=huge"):
+        make_jobs(EXPERIMENT, "huge", Path("runs"))
+    with pytest.raises(ConfigError, match="no row '8 heads'; it has base; 16 heads"):
+        make_jobs(EXPERIMENT, "small", Path("runs"), ("8 heads",))
 
 
 def test_seconds_of_training_do_not_count_what_is_between_windows():
@@ -293,54 +268,28 @@ def test_seconds_of_training_do_not_count_what_is_between_windows():
         return {"kind": "train", "step": step, **rates}
 
     metrics = [window(100, 50.0, 500.0), {"kind": "valid", "step": 100}, window(150, 40.0, 200.0)]
-    assert training_seconds(metrics, 100) == 100 * 50 / 500 + 50 * 40 / 200
+    assert results.training_seconds(metrics, 100) == 100 * 50 / 500 + 50 * 40 / 200
     metrics.append(window(350, 40.0, 200.0))  # the line of step 250 is lost
-    assert training_seconds(metrics, 100) == 100 * 50 / 500 + 50 * 40 / 200 + 100 * 40 / 200
+    assert results.training_seconds(metrics, 100) == 100 * 50 / 500 + 50 * 40 / 200 + 100 * 40 / 200
 
 
 # Table 3 ---------------------------------------------------------------------------------------
 
 
-def jobs_of_table_3(scale: str):
-    table = table3_ablations.EXPERIMENT
-    chosen = table.scales[scale]
-    chosen = chosen._replace(config=str(ROOT / chosen.config))
-    return make_jobs(table._replace(scales={scale: chosen}), scale, Path("runs"))
-
-
-def test_table_3_has_the_paper_s_parameters():
+def test_table_3_has_the_paper_s_parameters(in_checkout):
     """Its base has 65 million, ours 63.05: the vocabulary's size explains it (docs/decisions.md).
 
     What a row adds to the base or takes from it is exact to the rounding of the table, and to the
     embeddings where d_model differs.
     """
-    configs = {job.row: job.config() for job in jobs_of_table_3("paper")}
-    found = {
-        row: parameter_count(config.model, config.vocabulary.size) / 1e6
-        for row, config in configs.items()
-    }
+    jobs = make_jobs(table3_ablations.EXPERIMENT, "paper", Path("runs"))
+    found = {job.row: counts(job.config())[0] / 1e6 for job in jobs}
     assert len(found) == 20
     printed = {row: figures[2] for row, figures in table3_ablations.PRINTED.items() if figures[2:]}
     assert len(printed) == 11
     for row, millions in printed.items():
         tolerance = 0.07 * millions if "d_model" in row or row == "big" else 1.0
         assert found[row] - found["base"] == pytest.approx(millions - 65, abs=tolerance), row
-
-
-def test_the_small_scale_shrinks_every_row_by_one_rule():
-    paper, small = (jobs_of_table_3(scale) for scale in ("paper", "small"))
-    for large, little in zip(paper, small, strict=True):
-        a, b = large.config().model, little.config().model
-        for width in ("d_model", "d_ff"):
-            assert getattr(a, width) == 4 * getattr(b, width), large.row
-        assert a.num_layers == 2 * b.num_layers
-        assert (a.num_heads, a.dropout, a.positions) == (b.num_heads, b.dropout, b.positions)
-        assert large.config().train.label_smoothing == little.config().train.label_smoothing
-        for head_size in ("d_k", "d_v"):
-            assert getattr(a, head_size) == (getattr(b, head_size) or 0) * 4 or not getattr(
-                b, head_size
-            )
-    assert len({job.config().train.steps for job in small}) == 1
 
 
 @pytest.mark.parametrize("method", ["beam", "sample", "mbr"])
@@ -353,5 +302,5 @@ def test_the_scores_of_a_row_are_those_of_its_method_of_search(tmp_path, method)
         own = {**dataclasses.asdict(job.config().decode), "method": name}
         settings = {"split": "test", "checkpoint": "5", **own}
         write_evaluation(evaluation_path(folder, "test", settings), ["ja"], settings)
-    found = evaluation_file(job)
+    found = results.evaluation_file(job)
     assert found is not None and f".{method}" in found.name

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Iterable
 
 import pytest
 
@@ -24,31 +25,20 @@ from transformer_jax.tables.statistics import (
 
 
 def line(row: str, seed: int, bleu: float, perplexity: float = 5.0, **values) -> Line:
-    made = {
-        "row": row,
-        "seed": seed,
-        "perplexity": perplexity,
-        "bleu": bleu,
-        "chrf": 50.0,
-        "paper_bleu": math.nan,
-        "parameters": 2_150_000,
-        "training_flops": 3e13,
-        "train_seconds": 90.0,
-        "device_rate": 1e9,
-        "steps": 10,
-        "config_digest": "d",
-        "revision": "r",
-        "device": "cpu",
-        "date": "2026-01-01",
-        "signature": "s",
-    }
-    return Line(**{**made, **values})
+    scores = {"perplexity": perplexity, "bleu": bleu, "chrf": 50.0, "paper_bleu": math.nan}
+    cost = {"parameters": 2_150_000, "training_flops": 3e13, "train_seconds": 90.0}
+    run = {"device_rate": 1e9, "steps": 10, "config_digest": "d", "revision": "r", "device": "cpu"}
+    about = {"date": "2026-01-01", "signature": "s"}
+    return Line(row=row, seed=seed, **{**scores, **cost, **run, **about, **values})
 
 
-LINES = [
-    *(line("base", seed, bleu) for seed, bleu in enumerate((20.0, 22.0, 24.0))),
-    *(line("wide", seed, bleu, 4.0) for seed, bleu in ((0, 21.0), (2, 26.0))),
-]
+def lines_of(row: str, bleus: Iterable[float], first: int = 0) -> list[Line]:
+    """A row's results: one BLEU for each seed, from seed `first` on."""
+    return [line(row, seed, bleu) for seed, bleu in enumerate(bleus, first)]
+
+
+LINES = lines_of("base", (20.0, 22.0, 24.0))
+LINES += [line("wide", 0, 21.0, 4.0), line("wide", 2, 26.0, 4.0)]
 EXPERIMENT = Experiment(
     "hand-made",
     rows={"base": {}, "wide": {"model.d_ff": 8}, "deep": {"model.num_layers": 9}},
@@ -67,18 +57,9 @@ def test_mean_and_sample_standard_deviation():
 def test_each_metric_is_its_own_column_of_the_results():
     lines = [line("base", 0, 20.0, 5.0, chrf=44.0, paper_bleu=21.0)]
     values = {name: of_row(lines, "base", name).mean for name in METRICS}
-    assert values == pytest.approx(
-        {
-            "perplexity": 5.0,
-            "bleu": 20.0,
-            "paper_bleu": 21.0,
-            "chrf": 44.0,
-            "parameters": 2.15,
-            "training_flops": 3e13,
-            "estimated_flops": 90e9,
-            "minutes": 1.5,
-        }
-    )
+    scores = {"perplexity": 5.0, "bleu": 20.0, "paper_bleu": 21.0, "chrf": 44.0}
+    cost = {"training_flops": 3e13, "estimated_flops": 90e9, "minutes": 1.5, "parameters": 2.15}
+    assert values == pytest.approx(scores | cost)
 
 
 def test_a_difference_is_taken_seed_by_seed():
@@ -89,21 +70,12 @@ def test_a_difference_is_taken_seed_by_seed():
 
 
 def test_the_table_shows_every_row_and_the_paper_s_figures():
-    head, rows = make_table(
-        EXPERIMENT, "small", LINES, {("wide", 0): Paired(0.04), ("wide", 2): Paired(0.2)}
+    p_values = {("wide", 0): Paired(0.04), ("wide", 2): Paired(0.2)}
+    head, rows = make_table(EXPERIMENT, "small", LINES, p_values)
+    assert " | ".join(head) == (
+        "row | seeds | BLEU | − base | the paper's BLEU | perplexity (per subword) | − base | "
+        "parameters, millions | minutes of training | p (median of seeds)"
     )
-    assert head == [
-        "row",
-        "seeds",
-        "BLEU",
-        "− base",
-        "the paper's BLEU",
-        "perplexity (per subword)",
-        "− base",
-        "parameters, millions",
-        "minutes of training",
-        "p (median of seeds)",
-    ]
     assert rows == [
         ["base", "3", "22.00 ± 2.00", "", "25.8", "5.00", "", "2.15"] + ["1.5", ""],
         ["wide", "2", "23.50 ± 3.54", "+1.50 ± 0.71", "", "4.00", "-1.00"]
@@ -140,15 +112,10 @@ def test_a_scale_chooses_its_rows_and_shows_those_that_the_paper_alone_has():
     deep = {"deep": {"training_flops": 7e18, "parameters": 1.5}}
     known = {("wide", 0): Paired(0.04)}, {"wide": {"training_flops": 0.0}, **deep}
     head, rows = make_table(experiment, "one", LINES, *known)
-    assert head == [
-        "row",
-        "seeds",
-        "BLEU",
-        "the paper's BLEU",
-        "training FLOPs",
-        "the paper's training FLOPs",
-        "training FLOPs by time",
-    ]
+    assert " | ".join(head) == (
+        "row | seeds | BLEU | the paper's BLEU | training FLOPs | the paper's training FLOPs | "
+        "training FLOPs by time"
+    )
     assert rows == [
         ["ByteNet", "the paper's", "", "23.75", "", "2.3e+19", ""],
         # 90 seconds at 1e9 FLOP/s.
@@ -161,11 +128,8 @@ def test_rows_are_called_what_the_scale_calls_them():
     scales = {"small": EXPERIMENT.scales["small"]._replace(label=lambda row: f"{row}, halved")}
     experiment = EXPERIMENT._replace(scales=scales)
     _, rows = make_table(experiment, "small", LINES, {("wide", 0): Paired(0.04)})
-    assert [row[:2] for row in rows] == [
-        ["base, halved", "3"],
-        ["wide, halved", "2"],
-        ["deep, halved", "not run"],
-    ]
+    assert [row[0] for row in rows] == ["base, halved", "wide, halved", "deep, halved"]
+    assert [row[1] for row in rows] == ["3", "2", "not run"]
     assert rows[1][-1] == "0.040"
 
 
@@ -199,11 +163,8 @@ def test_two_systems_without_any_bleu_have_no_p():
 
 def test_rows_without_any_bleu_are_not_compared_with_one_another():
     """Nor are they where an earlier version recorded p = 1."""
-    lines = [
-        *(line("base", seed, bleu) for seed, bleu in enumerate((0.0, 0.004, 20.0))),
-        *(line("wide", seed, bleu) for seed, bleu in enumerate((0.001, 0.0, 0.0))),
-        *(line("deep", seed, bleu) for seed, bleu in enumerate((0.0, 0.002))),
-    ]
+    lines = lines_of("base", (0.0, 0.004, 20.0)) + lines_of("wide", (0.001, 0.0, 0.0))
+    lines += lines_of("deep", (0.0, 0.002))
     experiment = EXPERIMENT._replace(metrics=("bleu",), paper={})
     p = {("wide", 0): 1.0, ("wide", 1): math.nan, ("wide", 2): 0.001, ("deep", 0): 1.0}
     p_values = {key: Paired(value) for key, value in p.items()}
@@ -293,11 +254,7 @@ def test_one_seed_decides_nothing_where_no_row_has_several():
 
 
 def test_p_values_are_kept(tmp_path):
-    values = {
-        ("a, b", 0): Paired(0.0125, 0.5),
-        ("c", 3): Paired(1.0),
-        ("d", 0): Paired(math.nan),
-    }
+    values = {("a, b", 0): Paired(0.0125, 0.5), ("c", 3): Paired(1.0), ("d", 0): Paired(math.nan)}
     write_p_values(tmp_path / "significance.csv", values)
     assert repr(read_p_values(tmp_path / "significance.csv")) == repr(values)
     assert (tmp_path / "significance.csv").read_text().endswith("c,3,1.0000,,,\nd,0,,,,\n")
@@ -313,6 +270,10 @@ def test_p_values_are_kept(tmp_path):
         (b"row,seed,p\na,0,half\n", "line 2: p='half' is not of type float"),
         (b"row,seed,p\na,0\n", "line 2: it has 2 cells"),
         (b"row,p\n", "line 1: its columns are not row, seed, p"),
+        (
+            b"row,seed,p,p_bleu_permutation,p_chrf,p_chrf_permutation\na,0,0.5,7.5,,\n",
+            "line 2: p_bleu_permutation='7.5' is not of its range",
+        ),
     ],
 )
 def test_damaged_p_values_are_refused_naming_the_line(content, message, tmp_path):

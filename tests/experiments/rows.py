@@ -1,0 +1,24 @@
+"""What tests of experiments share: the configs of rows, and what was measured of a row by seed."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from transformer_jax.config.schema import Config
+from transformer_jax.tables.experiment import Experiment, make_jobs
+
+Value = TypeVar("Value")
+SEEDS = (0, 1, 2)
+
+
+def configs_of(
+    experiment: Experiment, scale: str = "small", rows: tuple[str, ...] = (), seed: int = 0
+) -> dict[str, Config]:
+    """The configs of an experiment's rows."""
+    jobs = make_jobs(experiment, scale, Path("runs"), rows, seeds=(seed,))
+    return {job.row: job.config() for job in jobs}
+
+
+def by_seed(row: str, values: Iterable[Value]) -> dict[tuple[str, int], Value]:
+    """What was measured of a row: one value for each seed."""
+    return {(row, seed): value for seed, value in enumerate(values)}

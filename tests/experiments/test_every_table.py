@@ -1,0 +1,122 @@
+"""What holds for every experiment: its page without runs, its comparisons and its rates."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from experiments import (
+    caveats,
+    coverage,
+    fair_comparison,
+    few_pairs,
+    later_parts,
+    real_text,
+    scores,
+    table2_bleu,
+)
+from experiments.claims.lengths import ALL_LENGTHS
+from experiments.judging import NOT_RUN
+from tests.experiments.rows import configs_of
+from transformer_jax.config.schema import KEYS, value_at
+from transformer_jax.reporting.page import Table
+from transformer_jax.tables.experiment import make_jobs
+from transformer_jax.tables.results import read_results
+
+RECORDED = Path(__file__).parents[2] / "docs" / "results"
+
+VERDICTS = {"agreement": 3, "alignment": 5, "caveats": 5, "copying": 5, "coverage": 5}
+VERDICTS |= {"fair_comparison": 3, "few_pairs": 4, "hard_attention": 3, "monotonic": 3}
+VERDICTS |= {"positions": 10, "small_corpus": 9, "wait_k": 8, "windows": 7}  # rows of verdicts
+NOT_JUDGED = {"positions": [ALL_LENGTHS], "small_corpus": [later_parts.BASE]}
+OTHER_ROWS = {"coverage": [coverage.PENALTY]}
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_a_page_without_runs_has_every_row_and_no_verdict(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("experiments.windows.cost_of_step", dict)  # it takes minutes
+    experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
+    scale = "small" if "small" in experiment.scales else [*experiment.scales][-1]
+    jobs = make_jobs(experiment, scale, tmp_path / "runs")
+    parts = experiment.findings(tmp_path / name / scale, jobs)
+    verdicts, *others = [part.rows for part in parts if isinstance(part, Table)]
+    assert len(verdicts) == VERDICTS[name]
+    assert [row[0] for row in verdicts if NOT_RUN not in row] == NOT_JUDGED.get(name, [])
+    cells = [cell for row in verdicts for cell in row[1:] if not cell.isdigit()]
+    assert {*cells} <= {NOT_RUN, ""}
+    shown = {row[0] for table in (verdicts, *others) for row in table}
+    assert shown >= {*experiment.rows, *OTHER_ROWS.get(name, [])}
+
+
+BUDGET = {"train.steps", "train.peak_learning_rate", "train.remat"}  # remat is speed
+
+
+@pytest.mark.parametrize(
+    ("experiment", "scale", "may_differ"),
+    [
+        (fair_comparison.EXPERIMENT, "budget_1", BUDGET),
+        (table2_bleu.EXPERIMENT, "small", {*BUDGET, "train.clip_norm"}),
+        (few_pairs.EXPERIMENT, few_pairs.FEW, BUDGET),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_contenders_differ_in_the_model_and_these_keys_alone(
+    experiment, scale, may_differ, in_checkout
+):
+    first, *others = configs_of(experiment, scale).values()
+    for config in others:
+        keys = {name for name in KEYS if value_at(config, name) != value_at(first, name)}
+        assert {name for name in keys if not name.startswith("model.")} <= may_differ
+        assert config.model.dropout == first.model.dropout
+
+
+OF_EQUAL_FLOPS = ("Transformer, pre-norm", "recurrent, equal FLOPs")
+LARGER_OR_SMALLER = {"transformer to average"}
+LARGER_OR_SMALLER |= {f"{caveats.BASE}, {change}" for change in ("2 + 1 layers", "1 head of keys")}
+
+
+@pytest.mark.parametrize(
+    ("table", "base", "rows", "parameters", "flops"),
+    [
+        ("fair_comparison/budget_1", fair_comparison.POST, fair_comparison.ROWS, 0.01, 0.002),
+        ("table2_bleu/small", "Transformer", OF_EQUAL_FLOPS, 0.01, 0.002),
+        ("later_parts/small", later_parts.BASE, ["SwiGLU"], 0.002, 0.002),
+        ("caveats/small", caveats.BASE, caveats.ROWS.keys() - LARGER_OR_SMALLER, 0.06, 0.08),
+    ],
+)
+def test_contenders_have_as_many_parameters_and_training_flops(
+    table, base, rows, parameters, flops
+):
+    """By the recorded results, whose configs are those of the rows (tables/test_digests.py)."""
+    recorded = {line.row: line for line in read_results(RECORDED / table / "results.csv")}
+    size, cost = recorded[base].parameters, recorded[base].training_flops
+    for row in rows:
+        assert recorded[row].parameters == pytest.approx(size, rel=parameters), row
+        assert recorded[row].training_flops == pytest.approx(cost, rel=flops), row
+
+
+RATES_OF_SCORES = {scores.name_of(*which): rate for which, rate in scores.RATES.items()}
+
+
+@pytest.mark.parametrize(
+    ("experiment", "scale", "rates"),
+    [
+        (fair_comparison.EXPERIMENT, "budget_1", fair_comparison.RATES),
+        (later_parts.EXPERIMENT, "small", later_parts.RATES),
+        (real_text.EXPERIMENT, "cores_en-it", real_text.RATES_OF_CORES),
+        (scores.EXPERIMENT, "small", RATES_OF_SCORES),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_a_row_has_the_rate_with_the_lowest_recorded_perplexity(experiment, scale, rates):
+    for row, config in configs_of(experiment, scale).items():
+        assert config.train.peak_learning_rate == rates[row], row
+    trials = [name for name in experiment.scales if "rate_" in name]
+    perplexity: dict[str, dict[float, float]] = {}
+    for trial in trials:
+        for line in read_results(RECORDED / experiment.name / trial / "results.csv"):
+            perplexity.setdefault(line.row, {})[float(trial.rpartition("_")[2])] = line.perplexity
+    whole = {row: own for row, own in perplexity.items() if len(own) == len(trials)}
+    assert len(whole) > 1
+    best = {row: min(own, key=own.__getitem__) for row, own in whole.items()}
+    assert best.items() <= rates.items()
