@@ -1,5 +1,6 @@
 """The notebook of the paper: its cells run in order, and its outputs are stored with it."""
 
+import copy
 import json
 import logging
 from pathlib import Path
@@ -24,17 +25,12 @@ def code_cells():
     return [cell for cell in cells if cell["cell_type"] == "code"]
 
 
-@pytest.fixture
-def own_log():
-    """The notebook prints the package's log; other tests get theirs back."""
-    log = logging.getLogger("transformer_jax")
-    before = log.level, log.propagate, list(log.handlers)
-    yield
-    log.setLevel(before[0])
-    log.propagate, log.handlers = before[1:]
-
-
-def test_the_cells_run_in_order(own_log, capsys):
+def test_the_cells_run_in_order(monkeypatch, capsys):
+    log = logging.getLogger(
+        "transformer_jax"
+    )  # the notebook prints it; other tests get theirs back
+    for name in ("level", "propagate", "handlers"):
+        monkeypatch.setattr(log, name, copy.copy(getattr(log, name)))
     matplotlib.use("agg")
     names: dict = {"__name__": "notebook"}
     replaced = set()
@@ -43,7 +39,7 @@ def test_the_cells_run_in_order(own_log, capsys):
         for old, new in SHORT.items():
             if old in code:
                 code = code.replace(old, new)
-                replaced = replaced | {old}
+                replaced.add(old)
         exec(compile(code, f"cell {number}", "exec"), names)
     assert replaced == SHORT.keys()
     printed = capsys.readouterr().out
@@ -58,7 +54,6 @@ def test_outputs_are_stored(number):
     outputs = cell["outputs"]
     assert not [one for one in outputs if one["output_type"] == "error"]
     assert ("plt.show()" in code) == any("image/png" in one.get("data", {}) for one in outputs)
-    assert (
-        bool(outputs) == any(word in code for word in ("print(", "show(", "train(")) or not number
-    )
+    shows = any(word in code for word in ("print(", "show(", "train("))
+    assert bool(outputs) == shows or not number
     assert cell["execution_count"] == number + 1
