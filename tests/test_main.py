@@ -6,6 +6,7 @@ import importlib.metadata
 import inspect
 import os
 import re
+import shlex
 import subprocess
 import sys
 import types
@@ -111,38 +112,33 @@ def test_prepare_is_called_with_the_config(called, preset):
     assert called[0]["config"].data.source == "grammar"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (
-            ["evaluate", "--workdir=w"],
-            {"workdir": ["w"], "split": None, "src": None, "ref": None}
-            | {"checkpoint": "latest", "beam_size": None, "examples": 0, "overrides": {}},
-        ),
-        (
-            [
-                "evaluate",
-                "--workdir=w,v",
-                "--src=a",
-                "--ref=b",
-                "--ref=c,d",
-                "--checkpoint=7",
-                "--beam_size=1",
-                "--examples=3",
-                "--config.decode.length_penalty=1",
-                "--config.data.path=there",
-            ],
-            {"workdir": ["w", "v"], "split": None, "src": "a", "ref": ["b", "c", "d"]}
-            | {"checkpoint": "7", "beam_size": 1, "examples": 3}
-            | {"overrides": {"decode.length_penalty": 1.0, "data.path": "there"}},
-        ),
-        (["average", "--workdir=w"], {"workdir": "w", "last": 5}),
-        (["average", "--workdir=w", "--last=20"], {"workdir": "w", "last": 20}),
-    ],
-)
-def test_flags_become_arguments(called, arguments, expected):
-    assert main(arguments) == 0
-    assert called == [expected]
+EVALUATE = {"workdir": ["w"], "split": None, "src": None, "ref": None}
+EVALUATE |= {"checkpoint": "latest", "beam_size": None, "examples": 0, "overrides": {}}
+SEVERAL = {"workdir": ["w", "v"], "src": "a", "ref": ["b", "c", "d"]}
+SEARCH = {"checkpoint": "7", "beam_size": 1, "examples": 3}
+OVERRIDDEN = EVALUATE | {"overrides": {"decode.length_penalty": 1.0, "data.path": "x"}}
+SENTENCE = {"workdir": "w", "sentence": "A dog.", "kind": "cross", "layer": None}
+SENTENCE |= {"head": None, "output": "attention.png", "checkpoint": "latest", "target": None}
+CALLS = {
+    "evaluate --workdir=w": EVALUATE,
+    "evaluate --workdir=w,v --src=a --ref=b --ref=c,d": EVALUATE | SEVERAL,
+    "evaluate --workdir=w --checkpoint=7 --beam_size=1 --examples=3": EVALUATE | SEARCH,
+    "evaluate --workdir=w --config.decode.length_penalty=1 --config.data.path=x": OVERRIDDEN,
+    "average --workdir=w": {"workdir": "w", "last": 5},
+    "average --workdir=w --last=20": {"workdir": "w", "last": 20},
+    # An argument without a name may come before or after the flags.
+    "attention 'A dog.' --workdir=w": SENTENCE,
+    "attention --workdir=w 'A dog.'": SENTENCE,
+    "attention --workdir w 'A dog.' --layer 2": SENTENCE | {"layer": 2},
+    "attention 'A dog.' --workdir=w '--target=Ein Hund.'": SENTENCE | {"target": "Ein Hund."},
+    "attention --workdir=w -- --kind=all": SENTENCE | {"sentence": "--kind=all"},
+}
+
+
+@pytest.mark.parametrize("line", CALLS)
+def test_flags_become_arguments(line, called):
+    assert main(shlex.split(line)) == 0
+    assert called == [CALLS[line]]
 
 
 def test_a_path_may_be_in_the_home_folder(called, monkeypatch):
@@ -153,25 +149,6 @@ def test_a_path_may_be_in_the_home_folder(called, monkeypatch):
     assert (called[0]["src"], called[0]["ref"]) == ("/home/somebody/x.en", ["/home/somebody/x.de"])
     assert main(["attention", "--workdir=~/a", "--target=~/x", "~/y"]) == 0
     assert (called[1]["sentence"], called[1]["target"]) == ("~/y", "~/x")
-
-
-SENTENCE = {"workdir": "w", "sentence": "A dog.", "kind": "cross", "layer": None}
-SENTENCE |= {"head": None, "output": "attention.png", "checkpoint": "latest", "target": None}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["A dog.", "--workdir=w"], SENTENCE),
-        (["--workdir=w", "A dog."], SENTENCE),
-        (["--workdir", "w", "A dog.", "--layer", "2"], SENTENCE | {"layer": 2}),
-        (["A dog.", "--workdir=w", "--target=Ein Hund."], SENTENCE | {"target": "Ein Hund."}),
-        (["--workdir=w", "--", "--kind=all"], SENTENCE | {"sentence": "--kind=all"}),
-    ],
-)
-def test_an_argument_without_a_name_may_come_before_or_after_the_flags(called, arguments, expected):
-    assert main(["attention", *arguments]) == 0
-    assert called == [expected]
 
 
 def test_translate_reads_and_writes_bytes(called, monkeypatch):
@@ -327,13 +304,10 @@ def test_of_errors_that_nobody_can_catch_only_those_of_orbax_are_hidden(monkeypa
 
 FAKE = """
 import logging, sys, types
-from transformer_jax import __version__
 from transformer_jax.__main__ import COMMANDS, main
-fake = types.ModuleType("fake_commands")
 def command(**_):
     {body}
-fake.command = command
-sys.modules["fake_commands"] = fake
+sys.modules["fake_commands"] = types.SimpleNamespace(command=command)
 COMMANDS["average"] = COMMANDS["average"]._replace(target="fake_commands:command")
 sys.exit(main(["average", "--workdir=w"]))
 """
@@ -365,14 +339,10 @@ def test_the_installed_name_is_the_same_program():
 
 
 def test_logs_go_to_standard_error_and_other_packages_only_warn():
-    body = "; ".join(
-        [
-            "print('a result')",
-            "logging.getLogger('transformer_jax.x').info('progress')",
-            "logging.getLogger('another').info('chatter')",
-            "logging.getLogger('another').warning('trouble')",
-        ]
-    )
+    body = "print('a result'); "
+    body += "logging.getLogger('transformer_jax.x').info('progress'); "
+    body += "logging.getLogger('another').info('chatter'); "
+    body += "logging.getLogger('another').warning('trouble')"
     done = python(FAKE.format(body=body))
     assert (done.returncode, done.stdout) == (0, "a result\n")
     assert re.fullmatch(r"\d\d:\d\d:\d\d progress\ntrouble\n", done.stderr)
@@ -381,15 +351,12 @@ def test_logs_go_to_standard_error_and_other_packages_only_warn():
 @pytest.mark.parametrize("how", ["print(i, flush=True)", "sys.stdout.buffer.write(b'x' * 4096)"])
 def test_a_reader_that_goes_away_ends_the_command_quietly(how):
     code = FAKE.format(body=f"for i in range(100_000): {how}")
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None and process.stderr is not None
-    process.stdout.read(1)
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    process.stderr.close()
-    assert process.wait(30) == 128 + 13
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(30) == 128 + 13
 
 
 def test_a_reader_that_goes_away_after_the_last_line_is_noticed_at_the_flush():

@@ -6,7 +6,6 @@ that sentence; then the German one must be the one expected, whatever the random
 
 import random
 import re
-from pathlib import Path
 
 import pytest
 
@@ -16,14 +15,11 @@ from grammar.constructions import REGISTRY
 from grammar.drawing import Draw, Retry
 from grammar.entries import Modal, Verb
 from grammar.phrases import ENGLISH_PRONOUNS, Pronoun
+from tests.grammar.tables import rows
 
 pytestmark = pytest.mark.slow("nothing but the folder grammar changes these")
 
-# (construction, English, German) of each example
-EXAMPLES = [
-    line.split("\t")
-    for line in Path(__file__).with_name("examples.tsv").read_text(encoding="utf-8").splitlines()
-]
+EXAMPLES = rows("examples.tsv")
 
 
 class Steered(Draw):
