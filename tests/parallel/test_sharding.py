@@ -183,22 +183,6 @@ def divided(config: ModelConfig, mesh=MESH, optimizer="adam"):
     return by_path(state, specs_of(state, state_names(model, state), mesh))
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"norm": "pre", "positions": "learned", "tie_embeddings": False}], ids=str
-)
-def test_no_large_array_of_the_state_is_repeated(changes):
-    arrays = divided(ModelConfig(num_layers=1, **changes))
-    matrices = {path: x for path, x in arrays.items() if len(x[0]) > 1 + ("_layers" in path)}
-    # Three attentions of 4, two feed-forward networks of 2, the embeddings; and Adam's moments.
-    assert len(matrices) == 3 * (3 * 4 + 2 * 2 + (5 if changes else 1))
-    for path, (shape, spec) in matrices.items():
-        used = {axis for axis in spec if axis}
-        assert used == ({"fsdp"} if "positions" in path else {"fsdp", "tensor"}), path
-        assert all(n % 2 == 0 for n, axis in zip(shape, spec, strict=True) if axis)
-    small = {path: shape for path, (shape, spec) in arrays.items() if not any(spec)}
-    assert max(math.prod(shape) for shape in small.values()) == 512
-
-
 @pytest.mark.parametrize("optimizer", ["adam", "muon"])
 def test_an_optimizer_s_moments_are_divided_as_their_parameters(optimizer):
     arrays = divided(ModelConfig(num_layers=1), optimizer=optimizer)
