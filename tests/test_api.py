@@ -337,7 +337,7 @@ def test_a_model_without_such_attention_is_refused(monkeypatch):
         ("demo", {3: 4}, "is not a mapping of keys to values"),
         ("demo", {"model.head": 1}, "model.head"),
         ("demo", {"train.steps": "many"}, "train.steps='many' is of type str"),
-        ("demo", {"--config.train.steps": 9}, "--config.train.steps"),
+        ("demo", {"--config.train.steps": 9}, "train.steps is named without dashes"),
     ],
 )
 def test_what_is_no_config_and_no_override_is_one_line(config, overrides, words, tmp_path):

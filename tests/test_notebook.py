@@ -1,6 +1,5 @@
 """The notebook of the paper: its cells run in order, and its outputs are stored with it."""
 
-import copy
 import json
 import logging
 from pathlib import Path
@@ -25,12 +24,17 @@ def code_cells():
     return [cell for cell in cells if cell["cell_type"] == "code"]
 
 
-def test_the_cells_run_in_order(monkeypatch, capsys):
-    log = logging.getLogger(
-        "transformer_jax"
-    )  # the notebook prints it; other tests get theirs back
-    for name in ("level", "propagate", "handlers"):
-        monkeypatch.setattr(log, name, copy.copy(getattr(log, name)))
+@pytest.fixture
+def own_log():
+    """The notebook prints the package's log; other tests get theirs back."""
+    log = logging.getLogger("transformer_jax")
+    before = log.level, log.propagate, list(log.handlers)
+    yield
+    log.setLevel(before[0])
+    log.propagate, log.handlers = before[1:]
+
+
+def test_the_cells_run_in_order(own_log, capsys):
     matplotlib.use("agg")
     names: dict = {"__name__": "notebook"}
     replaced = set()

@@ -174,13 +174,13 @@ def specs_of(tree, names, mesh):
     return jax.tree.map(lambda sharding: sharding.spec, shardings(tree, names, mesh))
 
 
-def divided(config: ModelConfig, mesh=MESH, optimizer="adam"):
+def divided(config: ModelConfig, optimizer="adam"):
     """{path: (shape, spec)} of the whole state, whose layers are stacked."""
     model = make_model(config, 37_000)
     train = TrainConfig(optimizer=optimizer)
     optimizer = make_optimizer(train, config.d_model, product_axes(model))
     state = jax.eval_shape(lambda: init_state(0, model, optimizer))
-    return by_path(state, specs_of(state, state_names(model, state), mesh))
+    return by_path(state, specs_of(state, state_names(model, state), MESH))
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "muon"])
